@@ -1,0 +1,190 @@
+//! A program as data: values, ops, symbols, inputs and outputs. Anything can be written here; only
+//! [`crate::verify`] says whether it means something.
+
+use std::fmt;
+
+use crate::entities::{Arena, Entity, Op, Symbol, Value};
+use crate::ops::OpKind;
+use crate::types::{Dim, TensorType, display_dim};
+
+/// A program: one dataflow function.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Module {
+    /// The function's name, without the `@`.
+    pub name: String,
+    /// The names of the symbols.
+    pub symbols: Arena<Symbol, String>,
+    /// Every value: the inputs first, then the results of the ops in order.
+    pub values: Arena<Value, ValueData>,
+    /// The inputs, in the order of the signature.
+    pub inputs: Vec<Value>,
+    /// The ops, each after those that define its operands.
+    pub ops: Arena<Op, Operation>,
+    /// The values that the program returns.
+    pub outputs: Vec<Value>,
+}
+
+/// What is known of a value without looking at its uses.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ValueData {
+    /// The name, without the `%`. Letters, digits, `_` and `.`; inputs and outputs bind by it.
+    pub name: String,
+    /// The type.
+    pub ty: TensorType,
+    /// Where it comes from.
+    pub def: ValueDef,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueDef {
+    /// An input of the program; a `param` (a weight) never changes between calls.
+    Input {
+        /// Position in [`Module::inputs`].
+        index: usize,
+        /// Whether it is immutable for the life of the compiled program.
+        param: bool,
+    },
+    /// A result of an op.
+    Result {
+        /// The op.
+        op: Op,
+        /// Position in [`Operation::results`].
+        index: usize,
+    },
+}
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Operation {
+    /// What it computes.
+    pub kind: OpKind,
+    /// The positional operands, then the named ones in the order of [`OpKind::named_operands`].
+    pub operands: Vec<Value>,
+    /// The results.
+    pub results: Vec<Value>,
+}
+
+/// The operands of a `scaled_mma` by their roles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScaledMmaOperands {
+    /// A, `[.., M, K]`.
+    pub a: Value,
+    /// Scales of A, `[.., M, K/V]`.
+    pub sfa: Value,
+    /// B, `[.., N, K]`.
+    pub b: Value,
+    /// Scales of B, `[.., N, K/V]`.
+    pub sfb: Value,
+    /// f32 scalar that multiplies the product.
+    pub alpha: Option<Value>,
+    /// `[.., M, N]`, added.
+    pub c: Option<Value>,
+    /// f32 scalar that multiplies c.
+    pub beta: Option<Value>,
+}
+
+impl Module {
+    /// An empty program.
+    pub fn new(name: impl Into<String>) -> Module {
+        Module {
+            name: name.into(),
+            symbols: Arena::new(),
+            values: Arena::new(),
+            inputs: Vec::new(),
+            ops: Arena::new(),
+            outputs: Vec::new(),
+        }
+    }
+
+    /// The type of a value.
+    pub fn ty(&self, value: Value) -> &TensorType {
+        &self.values[value].ty
+    }
+
+    /// The name of a value, without the `%`.
+    pub fn name_of(&self, value: Value) -> &str {
+        self.values.get(value).map_or("?", |data| data.name.as_str())
+    }
+
+    /// The op that defines a value, `None` for an input.
+    pub fn defining_op(&self, value: Value) -> Option<Op> {
+        match self.values[value].def {
+            ValueDef::Result { op, .. } => Some(op),
+            ValueDef::Input { .. } => None,
+        }
+    }
+
+    /// The operands of a `scaled_mma` by role, `None` for another op or one with the wrong number of operands.
+    pub fn scaled_mma_operands(&self, op: Op) -> Option<ScaledMmaOperands> {
+        let operation = self.ops.get(op)?;
+        let OpKind::ScaledMma(mma) = operation.kind else { return None };
+        if operation.operands.len() != mma.operand_count() {
+            return None;
+        }
+        let mut rest = operation.operands[4..].iter().copied();
+        let mut take = |present: bool| if present { rest.next() } else { None };
+        Some(ScaledMmaOperands {
+            a: operation.operands[0],
+            sfa: operation.operands[1],
+            b: operation.operands[2],
+            sfb: operation.operands[3],
+            alpha: take(mma.alpha),
+            c: take(mma.c),
+            beta: take(mma.beta),
+        })
+    }
+
+    /// An extent as text.
+    pub fn display_dim<'a>(&'a self, dim: &'a Dim) -> impl fmt::Display + 'a {
+        display_dim(dim, &self.symbols)
+    }
+
+    /// A type as text.
+    pub fn display_type<'a>(&'a self, ty: &'a TensorType) -> impl fmt::Display + 'a {
+        ty.display(&self.symbols)
+    }
+
+    /// An op as reports name it: `%name = mnemonic`, with all result names when there are several.
+    pub fn op_label(&self, op: Op) -> String {
+        let operation = &self.ops[op];
+        let mut label = String::new();
+        for (index, result) in operation.results.iter().enumerate() {
+            if index > 0 {
+                label.push_str(", ");
+            }
+            label.push('%');
+            label.push_str(self.name_of(*result));
+        }
+        label.push_str(" = ");
+        label.push_str(operation.kind.mnemonic());
+        label
+    }
+
+    /// The entity of a symbol, made when it is new.
+    pub fn intern_symbol(&mut self, name: &str) -> Symbol {
+        let known = self.symbols.iter().find(|(_, known)| known.as_str() == name).map(|(symbol, _)| symbol);
+        known.unwrap_or_else(|| self.symbols.push(name.to_owned()))
+    }
+
+    /// Adds an input.
+    pub fn push_input(&mut self, name: impl Into<String>, ty: TensorType, param: bool) -> Value {
+        let index = self.inputs.len();
+        let value = self.values.push(ValueData { name: name.into(), ty, def: ValueDef::Input { index, param } });
+        self.inputs.push(value);
+        value
+    }
+
+    /// Adds an op whose results have these names and types.
+    pub fn push_op(&mut self, kind: OpKind, operands: Vec<Value>, results: Vec<(String, TensorType)>) -> Op {
+        let op = Op::from_index(self.ops.len());
+        let results = results
+            .into_iter()
+            .enumerate()
+            .map(|(index, (name, ty))| {
+                self.values.push(ValueData { name, ty, def: ValueDef::Result { op, index } })
+            })
+            .collect();
+        self.ops.push(Operation { kind, operands, results })
+    }
+}

@@ -1,0 +1,41 @@
+//! What the small number formats mean, bit for bit: decoding, rounding, packing, block quantization and
+//! the two layouts of scale factors.
+//!
+//! Everything that computes with FP4, FP8 or block scales goes through this module: the interpreter, the
+//! CPU fallback, and the tests that compare a kernel with either. The rules are CUDA's `satfinite`
+//! conversions, because they are what the hardware does:
+//!
+//! | format | overflow, infinity | NaN becomes | sign of zero |
+//! |---|---|---|---|
+//! | `f4E2M1FN` | saturates at ±6 | `0x7` (+6) | kept |
+//! | `f8E4M3FN` | saturates at ±448 | `0x7F` | kept |
+//! | `f8E4M3FN` as an NVFP4 scale | saturates at 448 | `0x7F` | no sign: negative gives `0x00` |
+//! | `f8E5M2` | saturates at ±57344 | `0x7F` | kept |
+//! | `f8E8M0FNU` | saturates at 2^127 | `0xFF` | no sign, no zero |
+//! | `f16`, `bf16` | infinity | `0x7FFF` | kept |
+//!
+//! Every conversion rounds once, to nearest even; only `f8E8M0FNU` takes a [`ScaleRounding`] instead.
+//! Decoding is exact: each value of each format is an `f32`.
+//!
+//! The module does no I/O, allocates only the vectors it returns, and panics only where a `# Panics`
+//! section says so.
+
+mod formats;
+#[cfg(test)]
+mod oracle;
+mod pack;
+mod quantize;
+mod round;
+mod scale_layout;
+
+pub use formats::{
+    E2M1_VALUES, ScaleRounding, bf16_bits_to_f32, e2m1_from_f32, e2m1_from_f64, e2m1_to_f32, e4m3_from_f32,
+    e4m3_from_f64, e4m3_to_f32, e5m2_from_f32, e5m2_from_f64, e5m2_to_f32, e8m0_from_f32, e8m0_to_f32,
+    f16_bits_to_f32, f32_to_bf16_bits, f32_to_f16_bits, f64_to_bf16_bits, f64_to_f16_bits, f64_to_f32,
+    ue4m3_from_f32, ue4m3_to_f32,
+};
+pub use pack::{PackError, e2m1_at, pack_e2m1, set_e2m1, unpack_e2m1};
+pub use quantize::{MxElement, quantize_mx_block, quantize_nvfp4_block};
+pub use scale_layout::{
+    LayoutError, blocked_len, blocked_offset, blocked_to_linear, checked_blocked_len, linear_to_blocked,
+};

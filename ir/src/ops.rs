@@ -1,0 +1,587 @@
+//! The operations and their attributes; each op's mnemonic and attribute spelling is defined here and nowhere else.
+
+use std::fmt;
+
+pub use crate::numeric::ScaleRounding;
+
+/// What an operation computes, with its attributes. Operands and results are on [`crate::Operation`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum OpKind {
+    /// Block-scaled matrix multiplication: operands a, sfa, b, sfb, then `alpha`, `c`, `beta` as present.
+    ScaledMma(ScaledMma),
+    /// Plain matrix multiplication of K-major operands: a `[.., M, K]`, b `[.., N, K]`, result `[.., M, N]`.
+    Mma,
+    /// Scales from one layout to the other; the result type says to which.
+    SwizzleScales,
+    /// Quantizes along the last axis: operand v and, for NVFP4, the per-tensor scale g; results codes, scales.
+    BlockQuantize {
+        /// Elements per scale: 16 or 32.
+        block: u32,
+        /// How an MX scale is rounded to a power of two; absent exactly for NVFP4.
+        scale_rounding: Option<ScaleRounding>,
+    },
+    /// code · scale (· g): operands codes, scales and optionally the per-tensor scale g.
+    BlockDequantize {
+        /// Elements per scale: 16 or 32.
+        block: u32,
+    },
+    /// Changes the element type.
+    Convert,
+    /// An elementwise function of one operand.
+    Unary(UnaryKind),
+    /// An elementwise function of two operands, which broadcast as in NumPy.
+    Binary(BinaryKind),
+    /// min(max(x, min), max), NaN propagates.
+    Clamp {
+        /// Lower bound.
+        min: f64,
+        /// Upper bound.
+        max: f64,
+    },
+    /// A comparison of two operands, giving `i1`. Every comparison with NaN is false, except `ne`.
+    Compare(Predicate),
+    /// Operands condition (`i1`), then, else; they broadcast.
+    Select,
+    /// The same elements in row-major order under another shape.
+    Reshape,
+    /// Result axis i is operand axis `permutation[i]`.
+    Transpose {
+        /// A permutation of the operand's axes.
+        permutation: Vec<u32>,
+    },
+    /// Repeats extents of 1, and adds leading extents, as in NumPy.
+    Broadcast,
+    /// Combines the elements along some axes.
+    Reduce {
+        /// How they are combined.
+        kind: ReduceKind,
+        /// Distinct axes, ascending.
+        axes: Vec<u32>,
+        /// Whether a reduced axis stays with extent 1.
+        keep_dims: bool,
+    },
+    /// exp(x - max) / sum, along one axis.
+    Softmax {
+        /// The axis.
+        axis: u32,
+    },
+    /// (x - mean) / sqrt(var + eps) · weight + bias over the last axis; operands x, weight, bias.
+    LayerNorm {
+        /// Added to the (biased) variance.
+        eps: f64,
+    },
+    /// A value written in the program, rounded to the result type.
+    Constant(ConstantValue),
+}
+
+/// Attributes of `scaled_mma`: the block, and which of the named operands follow the first four.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ScaledMma {
+    /// Elements of K per scale: 16 or 32.
+    pub block: u32,
+    /// Whether an `alpha` operand is present.
+    pub alpha: bool,
+    /// Whether a `c` operand is present.
+    pub c: bool,
+    /// Whether a `beta` operand is present.
+    pub beta: bool,
+}
+
+impl ScaledMma {
+    /// The number of operands.
+    pub fn operand_count(self) -> usize {
+        4 + usize::from(self.alpha) + usize::from(self.c) + usize::from(self.beta)
+    }
+}
+
+/// The values of a `constant`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ConstantValue {
+    /// One value for every element.
+    Splat(f64),
+    /// Every element, row-major.
+    Dense(Vec<f64>),
+}
+
+macro_rules! named_enum {
+    ($(#[$attr:meta])* $name:ident { $($(#[$vattr:meta])* $variant:ident => $text:literal,)* }) => {
+        $(#[$attr])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$vattr])* $variant,)* }
+
+        impl $name {
+            /// Every variant.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
+
+            /// The name in text.
+            pub fn name(self) -> &'static str {
+                match self { $($name::$variant => $text,)* }
+            }
+
+            /// The variant with this name in text.
+            pub fn from_name(name: &str) -> Option<$name> {
+                match name { $($text => Some($name::$variant),)* _ => None }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+named_enum!(
+    /// Elementwise functions of one operand.
+    UnaryKind {
+        /// -x
+        Neg => "neg",
+        /// |x|
+        Abs => "abs",
+        /// e^x
+        Exp => "exp",
+        /// Square root.
+        Sqrt => "sqrt",
+        /// 1 / sqrt(x)
+        Rsqrt => "rsqrt",
+        /// 1 / x
+        Reciprocal => "reciprocal",
+        /// Hyperbolic tangent.
+        Tanh => "tanh",
+        /// 1 / (1 + e^-x)
+        Sigmoid => "sigmoid",
+        /// max(x, 0), NaN propagates.
+        Relu => "relu",
+        /// x · Φ(x) with the error function.
+        Gelu => "gelu",
+        /// x/2 · (1 + tanh(sqrt(2/π) (x + 0.044715 x³)))
+        GeluTanh => "gelu_tanh",
+        /// x · sigmoid(x)
+        Silu => "silu",
+    }
+);
+
+named_enum!(
+    /// Elementwise functions of two operands.
+    BinaryKind {
+        /// Sum.
+        Add => "add",
+        /// Difference.
+        Sub => "sub",
+        /// Product.
+        Mul => "mul",
+        /// Quotient.
+        Div => "div",
+        /// Larger, NaN propagates.
+        Max => "max",
+        /// Smaller, NaN propagates.
+        Min => "min",
+    }
+);
+
+named_enum!(
+    /// Comparisons.
+    Predicate {
+        /// Equal.
+        Eq => "eq",
+        /// Not equal; true for NaN.
+        Ne => "ne",
+        /// Less.
+        Lt => "lt",
+        /// Less or equal.
+        Le => "le",
+        /// Greater.
+        Gt => "gt",
+        /// Greater or equal.
+        Ge => "ge",
+    }
+);
+
+named_enum!(
+    /// Reductions.
+    ReduceKind {
+        /// Sum; 0 of nothing.
+        Sum => "sum",
+        /// Largest, NaN propagates; -inf of nothing.
+        Max => "max",
+        /// Smallest, NaN propagates; +inf of nothing.
+        Min => "min",
+        /// Sum over count; NaN of nothing.
+        Mean => "mean",
+        /// Largest magnitude, NaN propagates; 0 of nothing.
+        Amax => "amax",
+    }
+);
+
+/// An attribute's value as text spells it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AttributeValue {
+    /// A number: `16`, `-1.5`, `1e-12`, `inf`, `-inf`, `nan`.
+    Number(f64),
+    /// A bare word: `floor`, `true`.
+    Word(String),
+    /// `[1, 2]`
+    Numbers(Vec<f64>),
+}
+
+impl AttributeValue {
+    fn word(word: &str) -> AttributeValue {
+        AttributeValue::Word(word.to_owned())
+    }
+}
+
+impl fmt::Display for AttributeValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AttributeValue::Number(number) => write_number(f, *number),
+            AttributeValue::Word(word) => f.write_str(word),
+            AttributeValue::Numbers(numbers) => {
+                f.write_str("[")?;
+                for (index, number) in numbers.iter().enumerate() {
+                    f.write_str(if index == 0 { "" } else { ", " })?;
+                    write_number(f, *number)?;
+                }
+                f.write_str("]")
+            }
+        }
+    }
+}
+
+/// The shortest text that reads back as the same number; whole numbers have no point. NaN has no sign.
+fn write_number(f: &mut fmt::Formatter<'_>, number: f64) -> fmt::Result {
+    if number.is_nan() {
+        return f.write_str("nan");
+    }
+    let text = format!("{number:?}");
+    f.write_str(text.strip_suffix(".0").unwrap_or(&text))
+}
+
+/// Why a mnemonic and its attributes are not an op.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum AttributeError {
+    /// No op has this mnemonic.
+    #[error("there is no op `{0}`")]
+    UnknownOp(String),
+    /// The op does not have this attribute.
+    #[error("`{op}` has no attribute `{name}`")]
+    UnknownAttribute {
+        /// The mnemonic.
+        op: String,
+        /// The attribute.
+        name: String,
+    },
+    /// A required attribute is missing.
+    #[error("`{op}` needs the attribute `{name}` ({expected})")]
+    Missing {
+        /// The mnemonic.
+        op: String,
+        /// The attribute.
+        name: &'static str,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// An attribute's value is of the wrong form.
+    #[error("attribute `{name}` of `{op}` must be {expected}, not {found}")]
+    Invalid {
+        /// The mnemonic.
+        op: String,
+        /// The attribute.
+        name: &'static str,
+        /// What it may be.
+        expected: &'static str,
+        /// What it is.
+        found: String,
+    },
+    /// The op takes no operand with this name.
+    #[error("`{op}` has no named operand `{name}`")]
+    UnknownNamedOperand {
+        /// The mnemonic.
+        op: String,
+        /// The operand's name.
+        name: String,
+    },
+}
+
+impl OpKind {
+    /// The op's name in text.
+    pub fn mnemonic(&self) -> &'static str {
+        match self {
+            OpKind::ScaledMma(_) => "scaled_mma",
+            OpKind::Mma => "mma",
+            OpKind::SwizzleScales => "swizzle_scales",
+            OpKind::BlockQuantize { .. } => "block_quantize",
+            OpKind::BlockDequantize { .. } => "block_dequantize",
+            OpKind::Convert => "convert",
+            OpKind::Unary(kind) => kind.name(),
+            OpKind::Binary(kind) => kind.name(),
+            OpKind::Clamp { .. } => "clamp",
+            OpKind::Compare(_) => "compare",
+            OpKind::Select => "select",
+            OpKind::Reshape => "reshape",
+            OpKind::Transpose { .. } => "transpose",
+            OpKind::Broadcast => "broadcast",
+            OpKind::Reduce { .. } => "reduce",
+            OpKind::Softmax { .. } => "softmax",
+            OpKind::LayerNorm { .. } => "layer_norm",
+            OpKind::Constant(_) => "constant",
+        }
+    }
+
+    /// The attributes as text spells them, sorted by name.
+    pub fn attributes(&self) -> Vec<(&'static str, AttributeValue)> {
+        let whole = |number: u32| AttributeValue::Number(f64::from(number));
+        let list = |axes: &[u32]| AttributeValue::Numbers(axes.iter().map(|axis| f64::from(*axis)).collect());
+        match self {
+            OpKind::ScaledMma(mma) => vec![("block", whole(mma.block))],
+            OpKind::BlockQuantize { block, scale_rounding } => {
+                let mut attributes = vec![("block", whole(*block))];
+                if let Some(rounding) = scale_rounding {
+                    attributes.push(("scale_rounding", AttributeValue::word(rounding_name(*rounding))));
+                }
+                attributes
+            }
+            OpKind::BlockDequantize { block } => vec![("block", whole(*block))],
+            OpKind::Clamp { min, max } => {
+                vec![("max", AttributeValue::Number(*max)), ("min", AttributeValue::Number(*min))]
+            }
+            OpKind::Compare(predicate) => vec![("predicate", AttributeValue::word(predicate.name()))],
+            OpKind::Transpose { permutation } => vec![("permutation", list(permutation))],
+            OpKind::Reduce { kind, axes, keep_dims } => {
+                let mut attributes = vec![("axes", list(axes))];
+                if *keep_dims {
+                    attributes.push(("keep_dims", AttributeValue::word("true")));
+                }
+                attributes.push(("kind", AttributeValue::word(kind.name())));
+                attributes
+            }
+            OpKind::Softmax { axis } => vec![("axis", whole(*axis))],
+            OpKind::LayerNorm { eps } => vec![("eps", AttributeValue::Number(*eps))],
+            OpKind::Constant(ConstantValue::Splat(value)) => vec![("value", AttributeValue::Number(*value))],
+            OpKind::Constant(ConstantValue::Dense(values)) => {
+                vec![("value", AttributeValue::Numbers(values.clone()))]
+            }
+            OpKind::Mma
+            | OpKind::SwizzleScales
+            | OpKind::Convert
+            | OpKind::Unary(_)
+            | OpKind::Binary(_)
+            | OpKind::Select
+            | OpKind::Reshape
+            | OpKind::Broadcast => Vec::new(),
+        }
+    }
+
+    /// The names of the named operands that are present, in operand order; they come after the positional ones.
+    pub fn named_operands(&self) -> Vec<&'static str> {
+        match self {
+            OpKind::ScaledMma(mma) => [(mma.alpha, "alpha"), (mma.c, "c"), (mma.beta, "beta")]
+                .into_iter()
+                .filter_map(|(present, name)| present.then_some(name))
+                .collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The op with this mnemonic, these attributes and these named operands; the inverse of [`OpKind::mnemonic`],
+    /// [`OpKind::attributes`] and [`OpKind::named_operands`]. The order of attributes and of named operands does
+    /// not matter.
+    ///
+    /// # Errors
+    /// An unknown mnemonic, attribute or named operand, a missing attribute, or one of the wrong form.
+    pub fn from_text(
+        mnemonic: &str,
+        attributes: &[(&str, AttributeValue)],
+        named_operands: &[&str],
+    ) -> Result<OpKind, AttributeError> {
+        let mut reader = AttributeReader { op: mnemonic, attributes, used: Vec::new() };
+        let mut named = NamedOperands { names: named_operands, used: 0 };
+        let kind = match mnemonic {
+            "scaled_mma" => OpKind::ScaledMma(ScaledMma {
+                block: reader.whole("block")?,
+                alpha: named.take("alpha"),
+                c: named.take("c"),
+                beta: named.take("beta"),
+            }),
+            "mma" => OpKind::Mma,
+            "swizzle_scales" => OpKind::SwizzleScales,
+            "block_quantize" => OpKind::BlockQuantize {
+                block: reader.whole("block")?,
+                scale_rounding: reader.optional_word("scale_rounding", "floor or ceil", rounding_from_name)?,
+            },
+            "block_dequantize" => OpKind::BlockDequantize { block: reader.whole("block")? },
+            "convert" => OpKind::Convert,
+            "clamp" => OpKind::Clamp { min: reader.number("min")?, max: reader.number("max")? },
+            "compare" => OpKind::Compare(reader.word("predicate", "eq, ne, lt, le, gt or ge", Predicate::from_name)?),
+            "select" => OpKind::Select,
+            "reshape" => OpKind::Reshape,
+            "transpose" => OpKind::Transpose { permutation: reader.whole_list("permutation")? },
+            "broadcast" => OpKind::Broadcast,
+            "reduce" => OpKind::Reduce {
+                kind: reader.word("kind", "sum, max, min, mean or amax", ReduceKind::from_name)?,
+                axes: reader.whole_list("axes")?,
+                keep_dims: reader.optional_word("keep_dims", "true or false", bool_from_name)?.unwrap_or(false),
+            },
+            "softmax" => OpKind::Softmax { axis: reader.whole("axis")? },
+            "layer_norm" => OpKind::LayerNorm { eps: reader.number("eps")? },
+            "constant" => OpKind::Constant(reader.constant("value")?),
+            _ => match (UnaryKind::from_name(mnemonic), BinaryKind::from_name(mnemonic)) {
+                (Some(kind), _) => OpKind::Unary(kind),
+                (_, Some(kind)) => OpKind::Binary(kind),
+                _ => return Err(AttributeError::UnknownOp(mnemonic.to_owned())),
+            },
+        };
+        reader.finish()?;
+        named.finish(mnemonic)?;
+        Ok(kind)
+    }
+}
+
+/// The name of a scale rounding in text.
+pub fn rounding_name(rounding: ScaleRounding) -> &'static str {
+    match rounding {
+        ScaleRounding::Floor => "floor",
+        ScaleRounding::Ceil => "ceil",
+    }
+}
+
+fn rounding_from_name(name: &str) -> Option<ScaleRounding> {
+    match name {
+        "floor" => Some(ScaleRounding::Floor),
+        "ceil" => Some(ScaleRounding::Ceil),
+        _ => None,
+    }
+}
+
+fn bool_from_name(name: &str) -> Option<bool> {
+    match name {
+        "true" => Some(true),
+        "false" => Some(false),
+        _ => None,
+    }
+}
+
+struct AttributeReader<'a> {
+    op: &'a str,
+    attributes: &'a [(&'a str, AttributeValue)],
+    used: Vec<&'static str>,
+}
+
+impl<'a> AttributeReader<'a> {
+    fn find(&mut self, name: &'static str) -> Option<&'a AttributeValue> {
+        self.used.push(name);
+        self.attributes.iter().find(|(found, _)| *found == name).map(|(_, value)| value)
+    }
+
+    fn require(&mut self, name: &'static str, expected: &'static str) -> Result<&'a AttributeValue, AttributeError> {
+        self.find(name).ok_or(AttributeError::Missing { op: self.op.to_owned(), name, expected })
+    }
+
+    fn invalid(&self, name: &'static str, expected: &'static str, found: &AttributeValue) -> AttributeError {
+        AttributeError::Invalid { op: self.op.to_owned(), name, expected, found: found.to_string() }
+    }
+
+    fn number(&mut self, name: &'static str) -> Result<f64, AttributeError> {
+        let expected = "a number";
+        match self.require(name, expected)? {
+            AttributeValue::Number(number) => Ok(*number),
+            other => Err(self.invalid(name, expected, other)),
+        }
+    }
+
+    fn whole(&mut self, name: &'static str) -> Result<u32, AttributeError> {
+        let expected = "a whole number";
+        match self.require(name, expected)? {
+            AttributeValue::Number(number) if is_whole(*number) => Ok(*number as u32),
+            other => Err(self.invalid(name, expected, other)),
+        }
+    }
+
+    fn whole_list(&mut self, name: &'static str) -> Result<Vec<u32>, AttributeError> {
+        let expected = "a list of whole numbers";
+        match self.require(name, expected)? {
+            AttributeValue::Numbers(numbers) if numbers.iter().all(|number| is_whole(*number)) => {
+                Ok(numbers.iter().map(|number| *number as u32).collect())
+            }
+            other => Err(self.invalid(name, expected, other)),
+        }
+    }
+
+    fn constant(&mut self, name: &'static str) -> Result<ConstantValue, AttributeError> {
+        let expected = "a number or a list of numbers";
+        match self.require(name, expected)? {
+            AttributeValue::Number(number) => Ok(ConstantValue::Splat(*number)),
+            AttributeValue::Numbers(numbers) => Ok(ConstantValue::Dense(numbers.clone())),
+            other => Err(self.invalid(name, expected, other)),
+        }
+    }
+
+    fn word<T>(
+        &mut self,
+        name: &'static str,
+        expected: &'static str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, AttributeError> {
+        self.optional_word(name, expected, parse)?
+            .ok_or(AttributeError::Missing { op: self.op.to_owned(), name, expected })
+    }
+
+    fn optional_word<T>(
+        &mut self,
+        name: &'static str,
+        expected: &'static str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>, AttributeError> {
+        match self.find(name) {
+            None => Ok(None),
+            Some(value @ AttributeValue::Word(word)) => match parse(word) {
+                Some(parsed) => Ok(Some(parsed)),
+                None => Err(self.invalid(name, expected, value)),
+            },
+            Some(other) => Err(self.invalid(name, expected, other)),
+        }
+    }
+
+    fn finish(self) -> Result<(), AttributeError> {
+        match self.attributes.iter().find(|(name, _)| !self.used.contains(name)) {
+            None => Ok(()),
+            Some((name, _)) => Err(AttributeError::UnknownAttribute {
+                op: self.op.to_owned(),
+                name: (*name).to_owned(),
+            }),
+        }
+    }
+}
+
+struct NamedOperands<'a> {
+    names: &'a [&'a str],
+    used: usize,
+}
+
+impl NamedOperands<'_> {
+    fn take(&mut self, name: &str) -> bool {
+        let found = self.names.contains(&name);
+        self.used += usize::from(found);
+        found
+    }
+
+    fn finish(self, op: &str) -> Result<(), AttributeError> {
+        const KNOWN: [&str; 3] = ["alpha", "c", "beta"];
+        if self.used == self.names.len() {
+            return Ok(());
+        }
+        let stray = if self.used == 0 {
+            self.names.first()
+        } else {
+            self.names.iter().find(|name| !KNOWN.contains(name))
+        };
+        Err(AttributeError::UnknownNamedOperand {
+            op: op.to_owned(),
+            name: stray.map_or_else(|| "(repeated)".to_owned(), |name| (*name).to_owned()),
+        })
+    }
+}
+
+fn is_whole(number: f64) -> bool {
+    number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number)
+}

@@ -1,0 +1,170 @@
+//! A verified program: the module together with the facts that verification proved about it.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use crate::entities::{Entity, Op, Value};
+use crate::module::Module;
+use crate::types::{Dim, ElementType, ScaleLayout};
+
+/// A module that passed [`crate::verify`]. Only the verifier makes one, and it cannot be changed, so every later
+/// stage may index by its entities without checking again.
+#[derive(Clone, Debug)]
+pub struct Program {
+    module: Module,
+    facts: Facts,
+}
+
+impl Program {
+    pub(crate) fn new(module: Module, facts: Facts) -> Program {
+        Program { module, facts }
+    }
+
+    /// The program's text form as data.
+    pub fn module(&self) -> &Module {
+        &self.module
+    }
+
+    /// What was proved.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Gives the module back, to be changed and verified again.
+    pub fn into_module(self) -> Module {
+        self.module
+    }
+}
+
+/// What verification proved beyond "every type agrees".
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// `users[user_starts[v]..user_starts[v + 1]]` are the ops that use value v.
+    user_starts: Vec<u32>,
+    users: Vec<Op>,
+    outputs: Vec<bool>,
+    matmuls: HashMap<Op, Matmul>,
+    names: HashMap<String, Value>,
+}
+
+impl Facts {
+    /// Collects the use lists of a module whose operands all exist.
+    pub(crate) fn collect(module: &Module, matmuls: HashMap<Op, Matmul>) -> Facts {
+        let mut user_starts = vec![0u32; module.values.len() + 1];
+        for operation in module.ops.values() {
+            for operand in &operation.operands {
+                user_starts[operand.index() + 1] += 1;
+            }
+        }
+        for index in 1..user_starts.len() {
+            user_starts[index] += user_starts[index - 1];
+        }
+        let mut next = user_starts.clone();
+        let mut users = vec![Op::from_index(0); user_starts[module.values.len()] as usize];
+        for (op, operation) in module.ops.iter() {
+            for operand in &operation.operands {
+                let slot = &mut next[operand.index()];
+                users[*slot as usize] = op;
+                *slot += 1;
+            }
+        }
+        let mut outputs = vec![false; module.values.len()];
+        for output in &module.outputs {
+            outputs[output.index()] = true;
+        }
+        let names = module.values.iter().map(|(value, data)| (data.name.clone(), value)).collect();
+        Facts { user_starts, users, outputs, matmuls, names }
+    }
+
+    /// The ops that use a value, in program order; an op that uses it twice is there twice.
+    pub fn users(&self, value: Value) -> &[Op] {
+        let start = self.user_starts[value.index()] as usize;
+        let end = self.user_starts[value.index() + 1] as usize;
+        &self.users[start..end]
+    }
+
+    /// Whether the program returns the value.
+    pub fn is_output(&self, value: Value) -> bool {
+        self.outputs[value.index()]
+    }
+
+    /// The extents and the format of a `scaled_mma`; `None` for any other op.
+    pub fn matmul(&self, op: Op) -> Option<&Matmul> {
+        self.matmuls.get(&op)
+    }
+
+    /// The value with this name (without the `%`).
+    pub fn value_named(&self, name: &str) -> Option<Value> {
+        self.names.get(name).copied()
+    }
+}
+
+/// The proved extents and format of one `scaled_mma`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Matmul {
+    /// L: the product of the leading extents of A.
+    pub batch: Dim,
+    /// Rows of A and of D.
+    pub m: Dim,
+    /// Rows of B, columns of D.
+    pub n: Dim,
+    /// Columns of A and B.
+    pub k: Dim,
+    /// Whether B has the same leading extents as A; otherwise one B serves every matrix of A.
+    pub b_batched: bool,
+    /// The format of operands and scales.
+    pub format: BlockFormat,
+    /// The layout of A's scales.
+    pub sfa_layout: ScaleLayout,
+    /// The layout of B's scales.
+    pub sfb_layout: ScaleLayout,
+}
+
+/// The element types of a block-scaled multiplication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BlockFormat {
+    /// Element type of A.
+    pub a: ElementType,
+    /// Element type of B.
+    pub b: ElementType,
+    /// Element type of both scales.
+    pub scale: ElementType,
+    /// Elements of K per scale.
+    pub block: u32,
+}
+
+impl BlockFormat {
+    /// FP4 with an unsigned e4m3 scale per 16 elements.
+    pub const NVFP4: BlockFormat = BlockFormat {
+        a: ElementType::F4E2M1FN,
+        b: ElementType::F4E2M1FN,
+        scale: ElementType::F8E4M3FN,
+        block: 16,
+    };
+
+    /// FP4 with a power-of-two scale per 32 elements.
+    pub const MXFP4: BlockFormat = BlockFormat {
+        a: ElementType::F4E2M1FN,
+        b: ElementType::F4E2M1FN,
+        scale: ElementType::F8E8M0FNU,
+        block: 32,
+    };
+
+    /// Whether it is one of the formats that hardware multiplies: NVFP4, or an MX format (power-of-two scales
+    /// per 32 elements, FP4 or FP8 on either side).
+    pub fn is_standard(self) -> bool {
+        self == BlockFormat::NVFP4 || (self.scale == ElementType::F8E8M0FNU && self.block == 32)
+    }
+}
+
+impl fmt::Display for BlockFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == BlockFormat::NVFP4 {
+            f.write_str("nvfp4")
+        } else if *self == BlockFormat::MXFP4 {
+            f.write_str("mxfp4")
+        } else {
+            write!(f, "{} x {} with {} per {}", self.a, self.b, self.scale, self.block)
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Seeded input data.
+/// Stub.
+pub enum Rule {
+    /// Stub.
+    Exact,
+    /// Stub.
+    Contest,
+}

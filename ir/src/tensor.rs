@@ -1,0 +1,260 @@
+//! Tensors in memory: bytes with an element type, run-time extents and, for scales, a layout.
+
+use crate::numeric;
+use crate::types::{ElementType, ScaleLayout};
+
+/// A dense row-major tensor. FP4 is packed two per byte, low nibble = even index of the last axis; blocked scales
+/// are one padded buffer per matrix, batch outermost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    element: ElementType,
+    dims: Vec<usize>,
+    layout: Option<ScaleLayout>,
+    bytes: Vec<u8>,
+}
+
+/// Why bytes are not a tensor of the stated type.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TensorError {
+    /// The number of bytes does not fit the shape.
+    #[error("a {element} tensor of shape {dims:?} takes {expected} bytes, not {found}")]
+    Size {
+        /// The element type.
+        element: ElementType,
+        /// The shape.
+        dims: Vec<usize>,
+        /// Bytes that the shape takes.
+        expected: usize,
+        /// Bytes given.
+        found: usize,
+    },
+    /// FP4 with an odd last extent, or blocked scales of rank below two.
+    #[error("a {element} tensor cannot have the shape {dims:?}: {reason}")]
+    Shape {
+        /// The element type.
+        element: ElementType,
+        /// The shape.
+        dims: Vec<usize>,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+}
+
+impl Tensor {
+    /// A tensor over these bytes.
+    ///
+    /// # Errors
+    /// When the bytes are not exactly [`Tensor::byte_len`] of them.
+    pub fn new(
+        element: ElementType,
+        dims: Vec<usize>,
+        layout: Option<ScaleLayout>,
+        bytes: Vec<u8>,
+    ) -> Result<Tensor, TensorError> {
+        let expected = Tensor::byte_len(element, &dims, layout)?;
+        if bytes.len() != expected {
+            return Err(TensorError::Size { element, dims, expected, found: bytes.len() });
+        }
+        Ok(Tensor { element, dims, layout, bytes })
+    }
+
+    /// The bytes that a tensor takes, padding included.
+    ///
+    /// # Errors
+    /// For an FP4 tensor with an odd last extent or none, blocked scales of rank below two, or a size beyond
+    /// the address space.
+    pub fn byte_len(
+        element: ElementType,
+        dims: &[usize],
+        layout: Option<ScaleLayout>,
+    ) -> Result<usize, TensorError> {
+        let wrong = |reason| TensorError::Shape { element, dims: dims.to_vec(), reason };
+        let product = |dims: &[usize]| {
+            dims.iter().try_fold(1usize, |product, dim| product.checked_mul(*dim)).filter(|n| *n < 1 << 48)
+        };
+        const TOO_LARGE: &str = "it is larger than memory can be";
+        if layout == Some(ScaleLayout::Blocked) {
+            let [batch @ .., rows, columns] = dims else {
+                return Err(wrong("blocked scales have rows and columns"));
+            };
+            product(dims).ok_or_else(|| wrong(TOO_LARGE))?;
+            return product(batch)
+                .and_then(|batch| batch.checked_mul(numeric::blocked_len(*rows, *columns)))
+                .filter(|n| *n < 1 << 48)
+                .ok_or_else(|| wrong(TOO_LARGE));
+        }
+        let count = product(dims).ok_or_else(|| wrong(TOO_LARGE))?;
+        if element == ElementType::F4E2M1FN && !dims.last().is_some_and(|last| last.is_multiple_of(2)) {
+            return Err(wrong("FP4 is packed in pairs along the last axis, which must be even"));
+        }
+        count
+            .checked_mul(element.storage_bits())
+            .map(|bits| bits / 8)
+            .ok_or_else(|| wrong(TOO_LARGE))
+    }
+
+    /// A tensor of zero bytes (the value zero in every type but `f8E8M0FNU`, where it is 2^-127).
+    ///
+    /// # Errors
+    /// As [`Tensor::byte_len`].
+    pub fn zeros(
+        element: ElementType,
+        dims: Vec<usize>,
+        layout: Option<ScaleLayout>,
+    ) -> Result<Tensor, TensorError> {
+        let bytes = vec![0; Tensor::byte_len(element, &dims, layout)?];
+        Ok(Tensor { element, dims, layout, bytes })
+    }
+
+    /// A tensor of these values, each rounded once to the element type as `convert` does; row-major, in logical
+    /// order whatever the layout.
+    ///
+    /// # Errors
+    /// When the number of values does not fit the shape, and as [`Tensor::byte_len`].
+    pub fn from_f64(
+        element: ElementType,
+        dims: Vec<usize>,
+        layout: Option<ScaleLayout>,
+        values: &[f64],
+    ) -> Result<Tensor, TensorError> {
+        let codes = match element {
+            ElementType::F4E2M1FN => values.iter().map(|v| numeric::e2m1_from_f64(*v)).collect(),
+            ElementType::F8E4M3FN => values.iter().map(|v| numeric::e4m3_from_f64(*v)).collect(),
+            ElementType::F8E5M2 => values.iter().map(|v| numeric::e5m2_from_f64(*v)).collect(),
+            ElementType::F8E8M0FNU => {
+                values.iter().map(|v| numeric::e8m0_from_f32(*v as f32, numeric::ScaleRounding::Floor)).collect()
+            }
+            ElementType::F16 => le_bytes(values, |v| numeric::f64_to_f16_bits(v).to_le_bytes()),
+            ElementType::BF16 => le_bytes(values, |v| numeric::f64_to_bf16_bits(v).to_le_bytes()),
+            ElementType::F32 => le_bytes(values, |v| (v as f32).to_le_bytes()),
+            // `as` rounds toward zero, so round first; it saturates and sends NaN to 0 as CUDA's cvt.rni does.
+            ElementType::I32 => le_bytes(values, |v| (v.round_ties_even() as i32).to_le_bytes()),
+            ElementType::I1 => values.iter().map(|v| u8::from(*v != 0.0)).collect(),
+        };
+        Tensor::from_codes(element, dims, layout, codes)
+    }
+
+    /// A tensor of these codes in logical row-major order: one byte per element for types of at most 8 bits,
+    /// little-endian bytes for wider ones. Packs FP4 and lays scales out.
+    ///
+    /// # Errors
+    /// When the number of codes does not fit the shape, and as [`Tensor::byte_len`].
+    pub fn from_codes(
+        element: ElementType,
+        dims: Vec<usize>,
+        layout: Option<ScaleLayout>,
+        codes: Vec<u8>,
+    ) -> Result<Tensor, TensorError> {
+        let expected = Tensor::byte_len(element, &dims, layout)?;
+        let count: usize = dims.iter().product();
+        let code_bytes = count * element.storage_bits().div_ceil(8);
+        if codes.len() != code_bytes {
+            return Err(TensorError::Size { element, dims, expected: code_bytes, found: codes.len() });
+        }
+        let bytes = if element == ElementType::F4E2M1FN {
+            numeric::pack_e2m1(&codes)
+        } else if let (Some(ScaleLayout::Blocked), [batch @ .., rows, columns]) = (layout, dims.as_slice()) {
+            numeric::linear_to_blocked(&codes, batch.iter().product(), *rows, *columns)
+                .map_err(|_| TensorError::Size { element, dims: dims.clone(), expected, found: codes.len() })?
+        } else {
+            codes
+        };
+        Tensor::new(element, dims, layout, bytes)
+    }
+
+    /// An `f32` tensor.
+    ///
+    /// # Errors
+    /// When the number of values does not fit the shape.
+    pub fn from_f32(dims: Vec<usize>, values: &[f32]) -> Result<Tensor, TensorError> {
+        let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        Tensor::new(ElementType::F32, dims, None, bytes)
+    }
+
+    /// The element type.
+    pub fn element(&self) -> ElementType {
+        self.element
+    }
+
+    /// The extents, in elements.
+    pub fn dims(&self) -> &[usize] {
+        &self.dims
+    }
+
+    /// The layout, set exactly for scales.
+    pub fn layout(&self) -> Option<ScaleLayout> {
+        self.layout
+    }
+
+    /// The bytes as they lie in memory.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The bytes as they lie in memory, to be overwritten in place.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// The number of elements, padding not counted.
+    pub fn count(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// The same bytes under other extents with as many elements; not for blocked scales.
+    ///
+    /// # Errors
+    /// When the sizes differ, and as [`Tensor::byte_len`].
+    pub fn reshaped(&self, dims: Vec<usize>) -> Result<Tensor, TensorError> {
+        Tensor::new(self.element, dims, self.layout, self.bytes.clone())
+    }
+
+    /// One byte per element for types of at most 8 bits (FP4 unpacked, scales in logical order), little-endian
+    /// bytes for wider ones.
+    pub fn to_codes(&self) -> Vec<u8> {
+        if self.element == ElementType::F4E2M1FN {
+            return (0..self.count()).map(|index| numeric::e2m1_at(&self.bytes, index)).collect();
+        }
+        if let (Some(ScaleLayout::Blocked), [batch @ .., rows, columns]) = (self.layout, self.dims.as_slice()) {
+            return numeric::blocked_to_linear(&self.bytes, batch.iter().product(), *rows, *columns)
+                .expect("the constructor checked the size");
+        }
+        self.bytes.clone()
+    }
+
+    /// The values in logical row-major order, exact. `f8E4M3FN` with a layout is a scale and is read unsigned.
+    pub fn to_f64(&self) -> Vec<f64> {
+        self.map_values(f64::from, |v| v)
+    }
+
+    /// The values as f32, exact for every type but `i32`, which is rounded.
+    pub fn to_f32(&self) -> Vec<f32> {
+        self.map_values(|v| v, |v| v as f32)
+    }
+
+    fn map_values<T>(&self, from_f32: impl Fn(f32) -> T, from_f64: impl Fn(f64) -> T) -> Vec<T> {
+        let bytes_as = |decode: fn(u8) -> f32| self.to_codes().into_iter().map(|c| from_f32(decode(c))).collect();
+        let (pairs, _) = self.bytes.as_chunks::<2>();
+        let (quads, _) = self.bytes.as_chunks::<4>();
+        match self.element {
+            ElementType::F4E2M1FN => bytes_as(numeric::e2m1_to_f32),
+            ElementType::F8E4M3FN if self.layout.is_some() => bytes_as(numeric::ue4m3_to_f32),
+            ElementType::F8E4M3FN => bytes_as(numeric::e4m3_to_f32),
+            ElementType::F8E5M2 => bytes_as(numeric::e5m2_to_f32),
+            ElementType::F8E8M0FNU => bytes_as(numeric::e8m0_to_f32),
+            ElementType::F16 => {
+                pairs.iter().map(|b| from_f32(numeric::f16_bits_to_f32(u16::from_le_bytes(*b)))).collect()
+            }
+            ElementType::BF16 => {
+                pairs.iter().map(|b| from_f32(numeric::bf16_bits_to_f32(u16::from_le_bytes(*b)))).collect()
+            }
+            ElementType::F32 => quads.iter().map(|b| from_f32(f32::from_le_bytes(*b))).collect(),
+            ElementType::I32 => quads.iter().map(|b| from_f64(f64::from(i32::from_le_bytes(*b)))).collect(),
+            ElementType::I1 => self.bytes.iter().map(|b| from_f32(f32::from(u8::from(*b != 0)))).collect(),
+        }
+    }
+}
+
+fn le_bytes<const N: usize>(values: &[f64], encode: impl Fn(f64) -> [u8; N]) -> Vec<u8> {
+    values.iter().flat_map(|v| encode(*v)).collect()
+}

@@ -1,0 +1,169 @@
+//! What the scheduler decides: segments in the order in which they run, and a decision for every op.
+
+use fourfold_ir::{BlockFormat, Dim, ElementType, Op, UnaryKind, Value};
+
+use crate::reason::{ReasonCode, Rejection};
+
+/// A program cut into segments.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Partition {
+    /// The target that it was made for.
+    pub target: String,
+    /// In an order in which they can run: a segment uses inputs and results of earlier segments only.
+    pub segments: Vec<Segment>,
+    /// One for each op, by op index.
+    pub decisions: Vec<Decision>,
+}
+
+impl Partition {
+    /// The kernel segments with their positions.
+    pub fn kernels(&self) -> impl Iterator<Item = (usize, &KernelPlan)> {
+        self.segments.iter().enumerate().filter_map(|(index, segment)| Some((index, segment.kernel()?)))
+    }
+}
+
+/// Ops that run together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Segment {
+    /// In program order.
+    pub ops: Vec<Op>,
+    /// Values that it uses and does not define, ascending.
+    pub inputs: Vec<Value>,
+    /// Values that it defines and that a later segment or the program's caller uses, ascending.
+    pub outputs: Vec<Value>,
+    /// How it runs.
+    pub kind: SegmentKind,
+}
+
+impl Segment {
+    /// The plan, when it is a kernel segment.
+    pub fn kernel(&self) -> Option<&KernelPlan> {
+        match &self.kind {
+            SegmentKind::Kernel(plan) => Some(plan),
+            SegmentKind::Fallback => None,
+        }
+    }
+}
+
+/// How a segment runs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SegmentKind {
+    /// As one kernel, or on the fallback when that is not possible at run time.
+    Kernel(Box<KernelPlan>),
+    /// On the fallback, op by op.
+    Fallback,
+}
+
+/// One fused kernel: D = convert(activation(alpha · A·Bᵀ + beta · C + bias)), with each rounding that the program
+/// states.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelPlan {
+    /// The `scaled_mma`.
+    pub root: Op,
+    /// The format of operands and scales.
+    pub format: BlockFormat,
+    /// L, the number of matrices.
+    pub batch: Dim,
+    /// Rows of D; usually symbolic.
+    pub m: Dim,
+    /// Columns of D.
+    pub n: Dim,
+    /// The summed extent.
+    pub k: Dim,
+    /// Whether B and its scales are one per matrix of A; otherwise one for all.
+    pub b_batched: bool,
+    /// A, `[.., M, K]`.
+    pub a: Value,
+    /// Blocked scales of A.
+    pub sfa: Value,
+    /// B, `[.., N, K]`.
+    pub b: Value,
+    /// Blocked scales of B.
+    pub sfb: Value,
+    /// f32 scalar.
+    pub alpha: Option<Value>,
+    /// `[.., M, N]`.
+    pub c: Option<Value>,
+    /// f32 scalar.
+    pub beta: Option<Value>,
+    /// The element type that the `scaled_mma` itself rounds to, before the epilogue.
+    pub accumulator: ElementType,
+    /// What follows, in order. Each step rounds to its element type.
+    pub epilogue: Vec<EpilogueStep>,
+    /// D.
+    pub output: Value,
+    /// The names of the rewrites that justified the segment, in order.
+    pub proof: Vec<String>,
+    /// What a call must meet for the kernel to be launched.
+    pub constraints: Vec<Constraint>,
+}
+
+/// One step of an epilogue, and the op that it stands for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EpilogueStep {
+    /// The op.
+    pub op: Op,
+    /// What it computes.
+    pub kind: EpilogueKind,
+    /// The element type that it rounds to.
+    pub element: ElementType,
+}
+
+/// What a step of an epilogue computes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EpilogueKind {
+    /// Adds a vector of N elements to every row.
+    ColumnBias(Value),
+    /// Applies a function to every element.
+    Activation(UnaryKind),
+    /// Only rounds to the element type.
+    Convert,
+}
+
+/// A condition on the run-time extents or pointers of a call, checked before launch.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Constraint {
+    /// The extent is a multiple.
+    Multiple {
+        /// What the extent is: `K` or `N`.
+        name: &'static str,
+        /// The extent.
+        dim: Dim,
+        /// What it must be a multiple of.
+        of: u64,
+        /// The reason given when it is not.
+        code: ReasonCode,
+    },
+    /// The extent is at most this.
+    AtMost {
+        /// What the extent is.
+        name: &'static str,
+        /// The extent.
+        dim: Dim,
+        /// The largest extent.
+        limit: u64,
+    },
+    /// The extent is at least one.
+    NotEmpty {
+        /// What the extent is.
+        name: &'static str,
+        /// The extent.
+        dim: Dim,
+    },
+    /// The base pointer of this value is a multiple of so many bytes.
+    PointerAlignment {
+        /// The operand or output.
+        value: Value,
+        /// In bytes.
+        bytes: u32,
+    },
+}
+
+/// What became of one op.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// The position of its segment.
+    pub segment: usize,
+    /// Why it is not in a kernel; `None` when it is.
+    pub rejection: Option<Rejection>,
+}

@@ -1,0 +1,92 @@
+//! Why an op is not in a kernel: stable codes that scripts may rely on, each with what to do about it.
+
+use std::fmt;
+
+macro_rules! define_codes {
+    ($($(#[$attr:meta])* $variant:ident = $text:literal, $advice:literal;)*) => {
+        /// Why an op is not in a kernel segment. The text of a code never changes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum ReasonCode { $($(#[$attr])* $variant,)* }
+
+        impl ReasonCode {
+            /// Every code.
+            pub const ALL: &'static [ReasonCode] = &[$(ReasonCode::$variant,)*];
+
+            /// The stable text.
+            pub fn as_str(self) -> &'static str {
+                match self { $(ReasonCode::$variant => $text,)* }
+            }
+
+            /// What the author of the program can do about it.
+            pub fn advice(self) -> &'static str {
+                match self { $(ReasonCode::$variant => $advice,)* }
+            }
+        }
+    };
+}
+
+define_codes! {
+    /// A plain `mma`, which the scaled-mma scheduler never takes.
+    NotScaledMma = "not_scaled_mma",
+        "quantize both operands in blocks and multiply with scaled_mma, or leave it to the host's own GEMM";
+    /// The op neither is a `scaled_mma` nor follows one.
+    NoScaledMmaProducer = "no_scaled_mma_producer",
+        "nothing to do: only a scaled_mma and what directly follows it run in a kernel";
+    /// The op follows a kernel, but no epilogue computes it.
+    UnsupportedEpilogueOp = "unsupported_epilogue_op",
+        "keep it as a separate op, or move it after the ops that the epilogue takes";
+    /// The op follows a kernel whose epilogue already has that stage or a later one.
+    EpilogueOrder = "epilogue_order",
+        "order what follows a scaled_mma as bias, activation, conversion, each at most once";
+    /// The value that the op needs from the kernel is used elsewhere too, or is a program output.
+    ValueEscapes = "value_escapes",
+        "return the value after the epilogue instead, or recompute it where it is needed";
+    /// A or B has a batch that the kernel cannot walk.
+    OperandLayout = "operand_layout",
+        "give B the batch of A, or make M a multiple of 128 so that the batch can be flattened";
+    /// A scale operand is not in the blocked layout.
+    ScaleLayout = "scale_layout",
+        "convert the scales with swizzle_scales; for weights once, as a param";
+    /// The scales' element type and block are none that hardware multiplies.
+    ScaleDtype = "scale_dtype",
+        "use f8E4M3FN scales per 16 (NVFP4) or f8E8M0FNU scales per 32 (MX)";
+    /// K is not a multiple of what the format needs.
+    KAlignment = "k_alignment",
+        "pad K with zero codes to the multiple that the message names";
+    /// N is not a multiple of what an output or C type needs.
+    NAlignment = "n_alignment",
+        "pad N to the multiple that the message names, or choose a wider output type";
+    /// An extent is zero, or larger than a kernel can index.
+    ExtentRange = "extent_range",
+        "split the operand, or drop the empty multiplication";
+    /// The target has no kernel for this format.
+    TargetLacksFormat = "target_lacks_format",
+        "choose another target, or quantize to a format that it has";
+    /// The kernel cannot write a result of this element type.
+    OutputDtype = "output_dtype",
+        "let the scaled_mma or the last convert give f16, bf16 or f32";
+    /// C has an element type that the kernel cannot read.
+    COperandDtype = "c_dtype",
+        "convert C to an element type that the message names";
+    /// An operand of the epilogue is not of a shape or type that it reads.
+    BiasShape = "bias_shape",
+        "give a per-column bias: shape [N] or [1, N], f16, bf16 or f32";
+    /// Nothing is planned for this target.
+    CpuTarget = "cpu_target",
+        "choose a GPU target to plan kernels";
+}
+
+impl fmt::Display for ReasonCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A reason with the particulars of one op.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// The stable code.
+    pub code: ReasonCode,
+    /// For people: what was found and what was expected.
+    pub message: String,
+}
