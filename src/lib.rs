@@ -1,1 +1,52 @@
-//! placeholder
+//! Fourfold: a fusion backend for block-scaled FP4 matrix multiplication, for graph compilers to embed.
+//!
+//! [`Backend`] plans a program: it finds the `scaled_mma` ops, fuses what surrounds them into kernel segments, and
+//! gives a reason for every op that stays outside. [`Planned::run`] runs it; what no kernel takes, or cannot run
+//! here, runs on a CPU fallback. [`replay`](mod@replay) does the same for a program in a file and compares the
+//! results.
+//!
+//! ```
+//! use fourfold::ir::{BinaryKind, Builder, Dim, ElementType, ScaleLayout, ScaledMmaOptions, TensorType, sample};
+//! use fourfold::{Backend, Options};
+//!
+//! let mut builder = Builder::new("layer");
+//! let m = builder.symbol("M");
+//! let [n, k, blocks] = [56, 96, 6].map(Dim::fixed);
+//! let codes = |rows: &Dim| TensorType::new(vec![rows.clone(), k.clone()], ElementType::F4E2M1FN);
+//! let scales = |rows: &Dim| {
+//!     TensorType::scales(vec![rows.clone(), blocks.clone()], ElementType::F8E4M3FN, ScaleLayout::Blocked)
+//! };
+//! let a = builder.input("a", codes(&m));
+//! let sfa = builder.input("sfa", scales(&m));
+//! let b = builder.param("b", codes(&n));
+//! let sfb = builder.param("sfb", scales(&n));
+//! let bias = builder.param("bias", TensorType::new(vec![n.clone()], ElementType::BF16));
+//! let product = builder.scaled_mma("product", a, sfa, b, sfb, 16, ElementType::F32, ScaledMmaOptions::default());
+//! let biased = builder.binary("biased", BinaryKind::Add, product, bias);
+//! let planned = Backend::new(&Options::default())?.plan_module(builder.finish(&[biased]))?;
+//! assert_eq!(planned.partition().kernels().count(), 1);
+//!
+//! let recipe = sample::Recipe { rule: sample::Rule::Exact, seed: 1, symbols: vec![("M".into(), 37)] };
+//! let inputs = sample::inputs(planned.program(), &recipe)?;
+//! let run = planned.run(&inputs, &Default::default())?;
+//! assert_eq!(run.value(biased).expect("an output").dims(), [37, 56]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod backend;
+mod compare;
+mod error;
+mod header;
+pub mod replay;
+mod report;
+
+pub use backend::{Backend, DEFAULT_TARGET, Options, Planned};
+pub use compare::{Comparison, Mismatch, Tolerance, compare};
+pub use error::{Error, Fault};
+pub use fourfold_codegen as codegen;
+pub use fourfold_executor as executor;
+pub use fourfold_ir as ir;
+pub use fourfold_scheduler as scheduler;
+pub use header::{ExpectedCodes, Header};
+pub use report::{DecisionReport, OutputReport, Report, SegmentReport, WorstReport, kernel_name};

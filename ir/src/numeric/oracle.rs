@@ -19,7 +19,11 @@ impl Table {
         let magnitude = |code: u16| {
             let field = i32::from(code >> mantissa_bits);
             let fraction = f64::from(code % (1 << mantissa_bits)) / 2f64.powi(mantissa_bits);
-            if field == 0 { fraction * 2f64.powi(1 - bias) } else { (1.0 + fraction) * 2f64.powi(field - bias) }
+            if field == 0 {
+                fraction * 2f64.powi(1 - bias)
+            } else {
+                (1.0 + fraction) * 2f64.powi(field - bias)
+            }
         };
         Self { magnitudes: (0..=last_code).map(magnitude).collect(), ends_in_infinity }
     }

@@ -112,8 +112,7 @@ pub(super) fn round_f64(v: f64, format: &FloatFormat) -> u16 {
 /// `significand / 2^shift` to the nearest integer, ties to even; `significand` has 53 bits and `shift` > 0.
 #[inline(always)]
 fn shift_right_to_nearest_even(significand: u64, shift: u32) -> u64 {
-    // From 2^54 upward the quotient is below one half, so that all further shifts do the same; limiting
-    // them, where returning zero would branch, halves the time that mixed magnitudes take.
+    // A shift of 63 gives zero already, and so would every longer one.
     let shift = shift.min(u64::BITS - 1);
     // Just under one half, plus one when the quotient is odd: carries exactly when it should round up.
     let almost_half = (1 << (shift - 1)) - 1;

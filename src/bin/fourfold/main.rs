@@ -1,1 +1,147 @@
-pub fn main() {}
+//! The command line: `fourfold replay` and `fourfold explain`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use fourfold::replay::{ReplayOptions, explain, replay};
+use fourfold::{Error, Fault, Report};
+
+#[derive(Parser)]
+#[command(
+    version,
+    about = "Plans, runs and checks programs with block-scaled FP4 matrix multiplications",
+    after_help = "Exit codes: 0 ok, 1 a value is not what was expected, 2 bad input, 70 a bug of ours"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a program and compare every expected value
+    #[command(after_help = "Example:\n  fourfold replay fixtures/minilm_ffn.fir --data another_layer.safetensors\n\n\
+        Inputs come from --data, else from the file that the program's `; data:` line names, else from its first \
+        `; sample:` line, else they are seeded. Each tensor `expected.NAME` of the data is compared with the \
+        program's value NAME; outputs without one are compared with the interpreter.")]
+    Replay {
+        /// The program, a .fir file
+        file: PathBuf,
+        /// The tensors, a .safetensors file
+        #[arg(long, value_name = "FILE")]
+        data: Option<PathBuf>,
+        /// What to plan for: sm_100a, sm_103a, sm_120a, sm_121a, sm_90a or cpu [default: sm_100a]
+        #[arg(long)]
+        target: Option<String>,
+        /// The extent of a symbol, for seeded inputs
+        #[arg(long, value_name = "NAME=EXTENT", value_parser = symbol_extent)]
+        symbol: Vec<(String, u64)>,
+        /// Exit with 3 when a planned kernel did not run as one
+        #[arg(long)]
+        require_kernels: bool,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say which ops become kernels, and why the others do not
+    #[command(after_help = "Example:\n  fourfold explain fixtures/attention.fir --target sm_120a")]
+    Explain {
+        /// The program, a .fir file
+        file: PathBuf,
+        /// What to plan for: sm_100a, sm_103a, sm_120a, sm_121a, sm_90a or cpu [default: sm_100a]
+        #[arg(long)]
+        target: Option<String>,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// The exit code when a kernel was required and did not run.
+const EXIT_ENVIRONMENT: u8 = 3;
+/// The exit code when an expectation was not met.
+const EXIT_MISMATCH: u8 = 1;
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Replay { file, data, target, symbol, require_kernels, json } => {
+            let options = ReplayOptions { target, data, symbols: symbol };
+            finish(replay(&file, &options), json, require_kernels)
+        }
+        Command::Explain { file, target, json } => finish(explain(&file, target.as_deref()), json, false),
+    }
+}
+
+fn finish(result: Result<Report, Error>, json: bool, require_kernels: bool) -> ExitCode {
+    let code = match &result {
+        Ok(report) if !report.ok => EXIT_MISMATCH,
+        Ok(report) if require_kernels && report.ran_kernels != report.kernels => EXIT_ENVIRONMENT,
+        Ok(_) => 0,
+        Err(error) => error.fault().exit_code(),
+    };
+    let printed = match (&result, json) {
+        (Ok(report), true) => print(&to_json(report)),
+        (Ok(report), false) => print(&report.to_string()),
+        (Err(error), json) => {
+            eprint!("{}", error.render());
+            if json { print(&to_json(&error_object(error))) } else { Ok(()) }
+        }
+    };
+    // A closed pipe (`| head`) is the reader's choice, not an error.
+    match printed {
+        Ok(()) => ExitCode::from(code),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("error: cannot write the report: {error}");
+            ExitCode::from(EXIT_ENVIRONMENT)
+        }
+    }
+}
+
+fn print(text: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+fn to_json(value: &impl serde::Serialize) -> String {
+    let mut text = serde_json::to_string_pretty(value).expect("reports hold only what JSON can say");
+    text.push('\n');
+    text
+}
+
+fn error_object(error: &Error) -> serde_json::Value {
+    let diagnostics: Vec<serde_json::Value> = match error {
+        Error::Program { source_text, diagnostics, .. } => diagnostics
+            .iter()
+            .map(|diagnostic| {
+                let place = diagnostic.line_and_column(source_text);
+                serde_json::json!({
+                    "code": diagnostic.code,
+                    "message": diagnostic.message,
+                    "line": place.map(|place| place.0),
+                    "column": place.map(|place| place.1),
+                    "op": diagnostic.op,
+                    "notes": diagnostic.notes,
+                })
+            })
+            .collect(),
+        _ => Vec::new(),
+    };
+    let fault: Fault = error.fault();
+    serde_json::json!({
+        "ok": false,
+        "fault": fault.name(),
+        "error": error.to_string(),
+        "diagnostics": diagnostics,
+    })
+}
+
+fn symbol_extent(text: &str) -> Result<(String, u64), String> {
+    text.split_once('=')
+        .and_then(|(name, extent)| Some((name.to_owned(), extent.parse().ok()?)))
+        .filter(|(name, _)| !name.is_empty())
+        .ok_or_else(|| format!("expected NAME=EXTENT, such as M=37, not `{text}`"))
+}

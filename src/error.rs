@@ -1,0 +1,138 @@
+//! What can go wrong, and whose fault it was.
+
+use std::path::PathBuf;
+
+use fourfold_executor::{DataError, FileError, RunError};
+use fourfold_ir::sample::SampleError;
+use fourfold_ir::{BindError, Diagnostic, InterpretError};
+
+/// Whose fault an error is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The program or its data are not well-formed.
+    InvalidInput,
+    /// Something this version cannot do.
+    Unsupported,
+    /// Memory or size.
+    ResourceLimit,
+    /// Ours.
+    Bug,
+}
+
+impl Fault {
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fault::InvalidInput => "invalid_input",
+            Fault::Unsupported => "unsupported",
+            Fault::ResourceLimit => "resource_limit",
+            Fault::Bug => "bug",
+        }
+    }
+
+    /// The exit code of the command line: 2 for what the caller can mend, 70 for a bug of ours.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Fault::InvalidInput | Fault::Unsupported | Fault::ResourceLimit => 2,
+            Fault::Bug => 70,
+        }
+    }
+}
+
+/// Why a program was not partitioned, run or compared.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The program's text is not a program.
+    #[error("{} is not a valid program", file.display())]
+    Program {
+        /// The file.
+        file: PathBuf,
+        /// Its text.
+        source_text: String,
+        /// Every error in it, in order.
+        diagnostics: Vec<Diagnostic>,
+    },
+    /// A module that was handed over is not a program.
+    #[error("the module `@{name}` is not valid: {}", first_message(diagnostics))]
+    Module {
+        /// The module's name.
+        name: String,
+        /// Every error in it, in order.
+        diagnostics: Vec<Diagnostic>,
+    },
+    /// A file could not be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A data file could not be used.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// Tensors do not fit the program's inputs.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// Seeded inputs could not be made.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+    /// There is no such target.
+    #[error("there is no target `{name}`; the targets are {known}")]
+    UnknownTarget {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// An expected tensor cannot be compared with the value of its name.
+    #[error("`{tensor}` is {found}, but %{value} is {expected}")]
+    Expected {
+        /// The tensor of the data.
+        tensor: String,
+        /// What it is.
+        found: String,
+        /// The value.
+        value: String,
+        /// What the value is.
+        expected: String,
+    },
+    /// The data name an expectation that the program or the data lack.
+    #[error("{0}")]
+    Missing(String),
+    /// The program could not be run.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The program could not be interpreted.
+    #[error(transparent)]
+    Interpret(#[from] InterpretError),
+    /// The partition failed its own proof.
+    #[error("bug: the partition is wrong: {0}; please report the program")]
+    Partition(String),
+}
+
+impl Error {
+    /// Whose fault it was.
+    pub fn fault(&self) -> Fault {
+        match self {
+            Error::UnknownTarget { .. } => Fault::Unsupported,
+            Error::Run(_) | Error::Interpret(_) => Fault::ResourceLimit,
+            Error::Partition(_) => Fault::Bug,
+            _ => Fault::InvalidInput,
+        }
+    }
+
+    /// The error as shown to people, ending in a newline: diagnostics with their source lines.
+    pub fn render(&self) -> String {
+        match self {
+            Error::Program { file, source_text, diagnostics } => {
+                let file = file.display().to_string();
+                diagnostics.iter().map(|diagnostic| diagnostic.render(&file, source_text)).collect()
+            }
+            Error::Module { name, diagnostics } => {
+                diagnostics.iter().map(|diagnostic| diagnostic.render(name, "")).collect()
+            }
+            other => format!("error: {other}\n"),
+        }
+    }
+}
+
+fn first_message(diagnostics: &[Diagnostic]) -> &str {
+    diagnostics.first().map_or("no reason given", |diagnostic| diagnostic.message.as_str())
+}

@@ -1,0 +1,316 @@
+//! What `replay` and `explain` say, as one object for scripts and as text for people.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+
+use fourfold_ir::{Module, Op, Program};
+use fourfold_scheduler::{Constraint, EpilogueKind, KernelPlan, Partition};
+use serde::Serialize;
+
+/// The report of one program. The keys are an interface: they are added to, not changed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Whether every expectation was met.
+    pub ok: bool,
+    /// The program's file.
+    pub file: String,
+    /// What was planned for.
+    pub target: String,
+    /// Where kernels ran; null without a GPU.
+    pub device: Option<String>,
+    /// Where the inputs came from.
+    pub inputs: Option<String>,
+    /// The extents of the symbols in this run.
+    pub symbols: BTreeMap<String, u64>,
+    /// Planned kernel segments.
+    pub kernels: usize,
+    /// Kernel segments that really ran as a kernel.
+    pub ran_kernels: usize,
+    /// In the order in which they run.
+    pub segments: Vec<SegmentReport>,
+    /// One for each op, in program order.
+    pub decisions: Vec<DecisionReport>,
+    /// One for each comparison.
+    pub outputs: Vec<OutputReport>,
+    /// Anything else worth knowing.
+    pub notes: Vec<String>,
+}
+
+/// One segment.
+#[derive(Clone, Debug, Serialize)]
+pub struct SegmentReport {
+    /// `kernel` or `fallback`.
+    pub kind: &'static str,
+    /// The ops, as `%name = mnemonic`.
+    pub ops: Vec<String>,
+    /// What the kernel is; null for a fallback segment.
+    pub kernel: Option<String>,
+    /// Its extents, as `L x M x N x K`.
+    pub extents: Option<String>,
+    /// The rewrites that justify it.
+    pub proof: Vec<String>,
+    /// What a call must meet for the kernel to be launched.
+    pub constraints: Vec<String>,
+    /// `kernel`, `emulated`, `fallback` or `not_run`.
+    pub ran: &'static str,
+    /// The code of why it did not run as a kernel.
+    pub reason: Option<String>,
+    /// The same for people.
+    pub message: Option<String>,
+    /// How long it took.
+    pub seconds: Option<f64>,
+}
+
+/// What became of one op.
+#[derive(Clone, Debug, Serialize)]
+pub struct DecisionReport {
+    /// `%name = mnemonic`
+    pub op: String,
+    /// The position of its segment.
+    pub segment: Option<usize>,
+    /// Why it is not in a kernel; null when it is.
+    pub code: Option<&'static str>,
+    /// The same for people.
+    pub message: String,
+    /// What the program's author can do about it.
+    pub advice: Option<&'static str>,
+}
+
+/// One comparison.
+#[derive(Clone, Debug, Serialize)]
+pub struct OutputReport {
+    /// The value.
+    pub name: String,
+    /// What it was compared with: a tensor of the data, or `interpreter`.
+    pub expected: String,
+    /// Where the value came from: `run`, or `interpreter` for one that was fused away.
+    pub source: &'static str,
+    /// The largest difference.
+    pub max_abs_err: f64,
+    /// The same over the largest magnitude.
+    pub max_rel_err: f64,
+    /// What the latter may be; null where differing codes are counted instead.
+    pub tolerance: Option<f64>,
+    /// How many codes may differ, where they are counted.
+    pub may_differ: Option<usize>,
+    /// Elements too far apart.
+    pub mismatches: usize,
+    /// Elements rounded the other way, accepted because the unrounded value lies near the middle.
+    pub moved_roundings: usize,
+    /// The worst mismatch.
+    pub worst: Option<WorstReport>,
+    /// Whether the expectation is met.
+    pub ok: bool,
+}
+
+/// One mismatching element.
+#[derive(Clone, Debug, Serialize)]
+pub struct WorstReport {
+    /// Outermost first.
+    pub index: Vec<usize>,
+    /// What was computed, as text, so that NaN and infinity survive JSON.
+    pub got: String,
+    /// What was expected.
+    pub want: String,
+}
+
+impl Report {
+    /// A report of a plan that has not run.
+    pub fn of_plan(file: &str, program: &Program, partition: &Partition) -> Report {
+        let module = program.module();
+        let segments = partition
+            .segments
+            .iter()
+            .map(|segment| {
+                let plan = segment.kernel();
+                SegmentReport {
+                    kind: if plan.is_some() { "kernel" } else { "fallback" },
+                    ops: segment.ops.iter().map(|op| module.op_label(*op)).collect(),
+                    kernel: plan.map(kernel_name),
+                    extents: plan.map(|plan| extents(module, plan)),
+                    proof: plan.map_or_else(Vec::new, |plan| plan.proof.clone()),
+                    constraints: plan.map_or_else(Vec::new, |plan| constraints(module, plan)),
+                    ran: "not_run",
+                    reason: None,
+                    message: None,
+                    seconds: None,
+                }
+            })
+            .collect::<Vec<_>>();
+        let decisions = module
+            .ops
+            .keys()
+            .zip(&partition.decisions)
+            .map(|(op, decision)| DecisionReport {
+                op: module.op_label(op),
+                segment: Some(decision.segment),
+                code: decision.rejection.as_ref().map(|rejection| rejection.code.as_str()),
+                message: match &decision.rejection {
+                    Some(rejection) => rejection.message.clone(),
+                    None => accepted_message(partition, op, decision.segment),
+                },
+                advice: decision.rejection.as_ref().map(|rejection| rejection.code.advice()),
+            })
+            .collect();
+        Report {
+            ok: true,
+            file: file.to_owned(),
+            target: partition.target.clone(),
+            device: None,
+            inputs: None,
+            symbols: BTreeMap::new(),
+            kernels: partition.kernels().count(),
+            ran_kernels: 0,
+            segments,
+            decisions,
+            outputs: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+}
+
+/// A readable name of a kernel: its format and what its epilogue does, such as `nvfp4_scaled_mm+alpha+bias+gelu>bf16`.
+pub fn kernel_name(plan: &KernelPlan) -> String {
+    let mut name = format!("{}_scaled_mm", plan.format);
+    for (present, text) in [(plan.alpha.is_some(), "alpha"), (plan.c.is_some(), "c"), (plan.beta.is_some(), "beta")]
+    {
+        if present {
+            name.push('+');
+            name.push_str(text);
+        }
+    }
+    let mut element = plan.accumulator;
+    for step in &plan.epilogue {
+        match &step.kind {
+            EpilogueKind::ColumnBias(_) => name.push_str("+bias"),
+            EpilogueKind::Activation(kind) => {
+                name.push('+');
+                name.push_str(kind.name());
+            }
+            EpilogueKind::Convert => {}
+        }
+        element = step.element;
+    }
+    name.push('>');
+    name.push_str(element.name());
+    name
+}
+
+fn extents(module: &Module, plan: &KernelPlan) -> String {
+    let [l, m, n, k] = [&plan.batch, &plan.m, &plan.n, &plan.k].map(|dim| module.display_dim(dim).to_string());
+    format!("L={l} M={m} N={n} K={k}")
+}
+
+fn constraints(module: &Module, plan: &KernelPlan) -> Vec<String> {
+    plan.constraints
+        .iter()
+        .map(|constraint| match constraint {
+            Constraint::Multiple { name, dim, of, .. } => {
+                format!("{name} = {} is a multiple of {of}", module.display_dim(dim))
+            }
+            Constraint::AtMost { name, dim, limit } => {
+                format!("{name} = {} is at most {limit}", module.display_dim(dim))
+            }
+            Constraint::NotEmpty { name, dim } => format!("{name} = {} is not zero", module.display_dim(dim)),
+            Constraint::PointerAlignment { value, bytes } => {
+                format!("%{} is aligned to {bytes} bytes", module.name_of(*value))
+            }
+        })
+        .collect()
+}
+
+fn accepted_message(partition: &Partition, op: Op, segment: usize) -> String {
+    let plan = partition.segments.get(segment).and_then(|segment| segment.kernel());
+    let role = match plan {
+        Some(plan) if plan.root == op => "root",
+        Some(plan) => match plan.epilogue.iter().find(|step| step.op == op).map(|step| &step.kind) {
+            Some(EpilogueKind::ColumnBias(_)) => "bias",
+            Some(EpilogueKind::Activation(_)) => "activation",
+            Some(EpilogueKind::Convert) => "output conversion",
+            None => "part",
+        },
+        None => "part",
+    };
+    format!("{role} of the kernel of segment {segment}")
+}
+
+/// The report as text for people.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let device = match &self.device {
+            Some(device) => format!("on {device}"),
+            None => "no device".to_owned(),
+        };
+        writeln!(f, "{} for {}, {device}", self.file, self.target)?;
+        if let Some(inputs) = &self.inputs {
+            let symbols: String = self.symbols.iter().fold(String::new(), |mut text, (name, extent)| {
+                let _ = write!(text, ", {name} = {extent}");
+                text
+            });
+            writeln!(f, "inputs: {inputs}{symbols}")?;
+        }
+        writeln!(f, "\nplan: {} kernels, {} ran as one", self.kernels, self.ran_kernels)?;
+        for (index, segment) in self.segments.iter().enumerate() {
+            let title = match (&segment.kernel, &segment.extents) {
+                (Some(kernel), Some(extents)) => format!("{kernel}  {extents}"),
+                _ => format!("{} ops", segment.ops.len()),
+            };
+            writeln!(f, "  {index:>2}  {:<8}  {title}", segment.kind)?;
+            if !segment.proof.is_empty() {
+                writeln!(f, "                justified by {}", segment.proof.join(", "))?;
+            }
+            for constraint in &segment.constraints {
+                writeln!(f, "                requires that {constraint}")?;
+            }
+            if segment.ran != "not_run" {
+                let time = segment.seconds.map_or(String::new(), |s| format!(" in {:.2} ms", s * 1e3));
+                let reason = segment.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
+                let message = segment.message.as_deref().map_or(String::new(), |text| format!(" ({text})"));
+                writeln!(f, "                ran on the {}{time}{reason}{message}", segment.ran)?;
+            }
+        }
+        writeln!(f, "\ndecisions:")?;
+        let width = self.decisions.iter().map(|d| d.op.chars().count()).max().unwrap_or(0).min(44);
+        for decision in &self.decisions {
+            let segment = decision.segment.map_or("-".to_owned(), |segment| segment.to_string());
+            let code = decision.code.map_or(String::new(), |code| format!("{code}: "));
+            writeln!(f, "  {:<width$}  segment {segment:>2}  {code}{}", decision.op, decision.message)?;
+        }
+        if !self.outputs.is_empty() {
+            writeln!(f, "\noutputs:")?;
+            let width = self.outputs.iter().map(|o| o.name.chars().count()).max().unwrap_or(0);
+            let expected = self.outputs.iter().map(|o| o.expected.chars().count()).max().unwrap_or(0);
+            for output in &self.outputs {
+                let (name, against, source) = (&output.name, &output.expected, output.source);
+                let limit = match (output.tolerance, output.may_differ) {
+                    (Some(tolerance), _) => format!("error {:.2e} of {tolerance:.0e}", output.max_rel_err),
+                    (None, Some(count)) => format!("{} of {count} codes differ", output.mismatches),
+                    (None, None) => String::new(),
+                };
+                let moved = match output.moved_roundings {
+                    0 => String::new(),
+                    count => format!(", {count} roundings moved"),
+                };
+                let verdict = if output.ok { "ok" } else { "MISMATCH" };
+                writeln!(
+                    f,
+                    "  %{name:<width$}  against {against:<expected$}  from {source:<11}  {limit}{moved}  {verdict}"
+                )?;
+                if let (false, Some(worst)) = (output.ok, &output.worst) {
+                    let (count, index) = (output.mismatches, &worst.index);
+                    let (got, want) = (&worst.got, &worst.want);
+                    writeln!(f, "      {count} elements differ; the worst is {index:?}: {got}, expected {want}")?;
+                }
+            }
+        }
+        for note in &self.notes {
+            writeln!(f, "note: {note}")?;
+        }
+        let verdict = match (self.outputs.is_empty(), self.ok) {
+            (true, _) => return Ok(()),
+            (false, true) => "every expectation is met",
+            (false, false) => "MISMATCH",
+        };
+        writeln!(f, "\n{verdict}")
+    }
+}

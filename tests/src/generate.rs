@@ -1,0 +1,407 @@
+//! Random valid programs: odd shapes, symbolic extents, shared values, several roots, near misses.
+
+use fourfold::ir::sample::{Recipe, Rule};
+use fourfold::ir::{
+    BinaryKind, Builder, ConstantValue, Dim, ElementType, Module, OpKind, Predicate, ReduceKind, ScaleLayout,
+    ScaleRounding, ScaledMmaOptions, Shape, TensorType, UnaryKind, Value,
+};
+
+use crate::random::Random;
+
+/// A program and how to make its inputs.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// A module that verifies.
+    pub module: Module,
+    /// Seeded inputs for it.
+    pub recipe: Recipe,
+}
+
+/// A random program with about so many steps. The same seed gives the same program.
+pub fn case(seed: u64, steps: usize) -> Case {
+    let mut random = Random::new(seed);
+    let builder = Builder::new("random");
+    let rule = random.pick(&[Rule::Exact, Rule::Exact, Rule::Contest, Rule::Normal]);
+    let rows = random.pick(&[1u64, 3, 37, 91, 130]);
+    let mut generator = Generator { random, builder, inputs: 0, pool: Vec::new(), used: Vec::new() };
+    let symbolic = generator.random.percent(50);
+    let m = if symbolic { generator.builder.symbol("M") } else { Dim::fixed(rows) };
+    if symbolic {
+        // The symbol needs an input that determines it, whatever the rest does.
+        let seen = generator.input(TensorType::new(vec![m.clone()], ElementType::F32));
+        generator.pool.push(seen);
+    }
+    for _ in 0..steps.max(1) {
+        generator.step(&m);
+    }
+    let outputs = generator.outputs();
+    let symbols = if symbolic { vec![("M".to_owned(), rows)] } else { Vec::new() };
+    Case { module: generator.builder.finish(&outputs), recipe: Recipe { rule, seed, symbols } }
+}
+
+struct Generator {
+    random: Random,
+    builder: Builder,
+    inputs: usize,
+    /// Values that arithmetic ops take.
+    pool: Vec<Value>,
+    used: Vec<Value>,
+}
+
+const ARITHMETIC: [ElementType; 4] = [ElementType::F32, ElementType::F32, ElementType::BF16, ElementType::F16];
+
+impl Generator {
+    fn input(&mut self, ty: TensorType) -> Value {
+        let name = format!("in.{}", self.inputs);
+        self.inputs += 1;
+        if self.random.percent(40) { self.builder.param(&name, ty) } else { self.builder.input(&name, ty) }
+    }
+
+    fn op(&mut self, kind: OpKind, operands: &[Value], ty: TensorType) -> Value {
+        self.used.extend(operands);
+        self.builder.op(kind, operands, &[("", ty)])[0]
+    }
+
+    fn unary(&mut self, value: Value) -> Value {
+        let kind = self.random.pick(UnaryKind::ALL);
+        let ty = self.builder.ty(value).clone();
+        self.op(OpKind::Unary(kind), &[value], ty)
+    }
+
+    fn convert(&mut self, value: Value, element: ElementType) -> Value {
+        let ty = TensorType::new(self.builder.ty(value).shape.clone(), element);
+        self.op(OpKind::Convert, &[value], ty)
+    }
+
+    fn binary(&mut self, kind: BinaryKind, left: Value, right: Value) -> Value {
+        self.used.extend([left, right]);
+        self.builder.binary("", kind, left, right)
+    }
+
+    fn pick_from_pool(&mut self, m: &Dim) -> Value {
+        if self.pool.is_empty() || self.random.percent(5) {
+            let columns = self.random.pick(&[7u64, 16, 33, 48, 64]);
+            let element = self.random.pick(&ARITHMETIC);
+            let value = self.input(TensorType::new(vec![m.clone(), Dim::fixed(columns)], element));
+            self.pool.push(value);
+        }
+        let index = self.random.below(self.pool.len());
+        self.pool[index]
+    }
+
+    fn step(&mut self, m: &Dim) {
+        let value = match self.random.below(22) {
+            0..=6 => self.scaled_mma(m),
+            7 => self.plain_mma(m),
+            8 => self.quantized_layer(m),
+            9..=11 => {
+                let value = self.pick_from_pool(m);
+                self.unary(value)
+            }
+            12 | 13 => self.random_binary(m),
+            14 => {
+                let value = self.pick_from_pool(m);
+                let element = self.random.pick(&ARITHMETIC);
+                self.convert(value, element)
+            }
+            15 => self.compare_and_select(m),
+            16 => self.reshape_or_transpose(m),
+            17 => self.reduce(m),
+            18 => self.softmax_or_norm(m),
+            19 => self.clamp(m),
+            20 => self.constant(),
+            _ => self.broadcast(m),
+        };
+        self.pool.push(value);
+    }
+
+    /// Scales of `[.., rows, k]`, linear or blocked or converted from one to the other.
+    fn scales(&mut self, mut shape: Shape, k: u64, element: ElementType, block: u32, prefer_blocked: bool) -> Value {
+        *shape.last_mut().expect("a matrix") = Dim::fixed(k / u64::from(block));
+        let want_blocked = if prefer_blocked { self.random.percent(92) } else { self.random.percent(50) };
+        let want = if want_blocked { ScaleLayout::Blocked } else { ScaleLayout::Linear };
+        if self.random.percent(40) {
+            let other = if want_blocked { ScaleLayout::Linear } else { ScaleLayout::Blocked };
+            let stored = self.input(TensorType::scales(shape, element, other));
+            self.used.push(stored);
+            return self.builder.swizzle_scales("", stored, want);
+        }
+        self.input(TensorType::scales(shape, element, want))
+    }
+
+    fn scaled_mma(&mut self, m: &Dim) -> Value {
+        let nvfp4 = self.random.percent(80);
+        let block = if nvfp4 { 16 } else { 32 };
+        let scale = if nvfp4 { ElementType::F8E4M3FN } else { ElementType::F8E8M0FNU };
+        let mut data = |choices: &[ElementType]| {
+            if nvfp4 { ElementType::F4E2M1FN } else { self.random.pick(choices) }
+        };
+        let wide = [ElementType::F4E2M1FN, ElementType::F8E4M3FN, ElementType::F8E5M2];
+        let (a_element, b_element) = (data(&wide), data(&wide));
+        // Mostly what a kernel takes, with near misses in K and N.
+        let k = u64::from(block) * self.random.pick(&[2u64, 2, 4, 6, 8, 10, 3, 1]);
+        let n = self.random.pick(&[8u64, 24, 40, 72, 12, 5]);
+        let batch = if self.random.percent(15) { Some(self.random.pick(&[2u64, 3])) } else { None };
+        let shared = batch.is_some() && self.random.percent(40);
+        let lead = |shared: bool| batch.filter(|_| !shared).map(Dim::fixed).into_iter().collect::<Vec<_>>();
+        let matrix = |lead: Vec<Dim>, rows: Dim, columns: Dim| [lead, vec![rows, columns]].concat();
+        let a_shape = matrix(lead(false), m.clone(), Dim::fixed(k));
+        let b_shape = matrix(lead(shared), Dim::fixed(n), Dim::fixed(k));
+        let a = self.input(TensorType::new(a_shape.clone(), a_element));
+        let sfa = self.scales(a_shape, k, scale, block, true);
+        let b = self.input(TensorType::new(b_shape.clone(), b_element));
+        let sfb = self.scales(b_shape, k, scale, block, true);
+        self.finish_mma(m, a, sfa, b, sfb, block, n, matrix(lead(false), m.clone(), Dim::fixed(n)))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the four operands are the op")]
+    fn finish_mma(
+        &mut self,
+        m: &Dim,
+        a: Value,
+        sfa: Value,
+        b: Value,
+        sfb: Value,
+        block: u32,
+        n: u64,
+        shape: Shape,
+    ) -> Value {
+        let scalar = |random: &mut Random| {
+            TensorType::new(if random.percent(50) { vec![] } else { vec![Dim::fixed(1)] }, ElementType::F32)
+        };
+        let mut options = ScaledMmaOptions::default();
+        if self.random.percent(50) {
+            let ty = scalar(&mut self.random);
+            options.alpha = Some(self.input(ty));
+        }
+        if self.random.percent(25) {
+            let element = self.random.pick(&ARITHMETIC);
+            options.c = Some(self.input(TensorType::new(shape.clone(), element)));
+            if self.random.percent(50) {
+                let ty = scalar(&mut self.random);
+                options.beta = Some(self.input(ty));
+            }
+        }
+        let element = self.random.pick(&ARITHMETIC);
+        self.used.extend([a, sfa, b, sfb]);
+        let product = self.builder.scaled_mma("", a, sfa, b, sfb, block, element, options);
+        self.epilogue(m, product, n, &shape)
+    }
+
+    fn epilogue(&mut self, m: &Dim, product: Value, n: u64, shape: &Shape) -> Value {
+        let mut value = product;
+        for _ in 0..self.random.below(4) {
+            if self.random.percent(8) {
+                self.pool.push(value); // another use may follow: the value escapes
+            }
+            value = match self.random.below(8) {
+                0..=2 => {
+                    let bias_shape = match self.random.below(10) {
+                        0..=4 => vec![Dim::fixed(n)],
+                        5 | 6 => vec![Dim::fixed(1), Dim::fixed(n)],
+                        7 => vec![m.clone(), Dim::fixed(1)],
+                        8 => vec![],
+                        _ => shape.clone(),
+                    };
+                    let element = self.random.pick(&ARITHMETIC);
+                    let bias = self.input(TensorType::new(bias_shape, element));
+                    let (left, right) = if self.random.percent(70) { (value, bias) } else { (bias, value) };
+                    self.binary(BinaryKind::Add, left, right)
+                }
+                3..=5 => self.unary(value),
+                6 => {
+                    let element = self.random.pick(&ARITHMETIC);
+                    self.convert(value, element)
+                }
+                _ => {
+                    let element = self.random.pick(&[ElementType::F8E4M3FN, ElementType::F8E5M2]);
+                    let narrow = self.convert(value, element);
+                    self.convert(narrow, ElementType::F32)
+                }
+            };
+        }
+        value
+    }
+
+    /// Quantizes a value of the pool and multiplies it with weights.
+    fn quantized_layer(&mut self, m: &Dim) -> Value {
+        let nvfp4 = self.random.percent(70);
+        let block = if nvfp4 { 16u32 } else { 32 };
+        let k = u64::from(block) * self.random.pick(&[2u64, 4, 6]);
+        let element = self.random.pick(&ARITHMETIC);
+        let x = self.input(TensorType::new(vec![m.clone(), Dim::fixed(k)], element));
+        let x = if self.random.percent(50) { self.unary(x) } else { x };
+        let codes = if nvfp4 {
+            ElementType::F4E2M1FN
+        } else {
+            self.random.pick(&[ElementType::F4E2M1FN, ElementType::F8E4M3FN, ElementType::F8E5M2])
+        };
+        let scale = if nvfp4 { ElementType::F8E4M3FN } else { ElementType::F8E8M0FNU };
+        let layout = self.random.pick(&[ScaleLayout::Blocked, ScaleLayout::Blocked, ScaleLayout::Linear]);
+        let mut operands = vec![x];
+        let global = TensorType::new(vec![], ElementType::F32);
+        if nvfp4 {
+            operands.push(self.input(global));
+        }
+        let rounding = self.random.pick(&[ScaleRounding::Floor, ScaleRounding::Ceil]);
+        let kind = OpKind::BlockQuantize { block, scale_rounding: (!nvfp4).then_some(rounding) };
+        let shape = vec![m.clone(), Dim::fixed(k)];
+        let scale_shape = vec![m.clone(), Dim::fixed(k / u64::from(block))];
+        let results = [
+            ("", TensorType::new(shape.clone(), codes)),
+            ("", TensorType::scales(scale_shape, scale, layout)),
+        ];
+        self.used.extend(&operands);
+        let quantized = self.builder.op(kind, &operands, &results);
+        if self.random.percent(30) {
+            self.used.extend(&quantized);
+            let mut operands = quantized;
+            operands.extend(nvfp4.then_some(()).map(|()| self.input(TensorType::new(vec![], ElementType::F32))));
+            let element = self.random.pick(&ARITHMETIC);
+            return self.op(OpKind::BlockDequantize { block }, &operands, TensorType::new(shape, element));
+        }
+        let n = self.random.pick(&[8u64, 24, 56]);
+        let b_shape = vec![Dim::fixed(n), Dim::fixed(k)];
+        let b = self.input(TensorType::new(b_shape.clone(), codes));
+        let sfb = self.scales(b_shape, k, scale, block, true);
+        self.finish_mma(m, quantized[0], quantized[1], b, sfb, block, n, vec![m.clone(), Dim::fixed(n)])
+    }
+
+    fn plain_mma(&mut self, m: &Dim) -> Value {
+        let (n, k) = (self.random.pick(&[8u64, 24, 13]), self.random.pick(&[16u64, 33, 64]));
+        let element = self.random.pick(&ARITHMETIC);
+        let a = self.input(TensorType::new(vec![m.clone(), Dim::fixed(k)], element));
+        let b = self.input(TensorType::new(vec![Dim::fixed(n), Dim::fixed(k)], element));
+        self.used.extend([a, b]);
+        let out = self.random.pick(&ARITHMETIC);
+        let product = self.builder.mma("", a, b, out);
+        self.epilogue(m, product, n, &vec![m.clone(), Dim::fixed(n)])
+    }
+
+    fn random_binary(&mut self, m: &Dim) -> Value {
+        let left = self.pick_from_pool(m);
+        let kind = self.random.pick(BinaryKind::ALL);
+        let shape = self.builder.ty(left).shape.clone();
+        let right = if self.random.percent(30) && self.builder.ty(left).element.is_arithmetic() {
+            left
+        } else {
+            // An operand that broadcasts: some extents become 1, leading ones may go.
+            let keep = self.random.below(shape.len() + 1);
+            let mut shape = shape[shape.len() - keep..].to_vec();
+            for dim in &mut shape {
+                if self.random.percent(25) {
+                    *dim = Dim::fixed(1);
+                }
+            }
+            let element = self.random.pick(&ARITHMETIC);
+            self.input(TensorType::new(shape, element))
+        };
+        if self.random.percent(50) { self.binary(kind, left, right) } else { self.binary(kind, right, left) }
+    }
+
+    fn compare_and_select(&mut self, m: &Dim) -> Value {
+        let value = self.pick_from_pool(m);
+        let ty = self.builder.ty(value).clone();
+        let threshold = self.op(
+            OpKind::Constant(ConstantValue::Splat(0.25)),
+            &[],
+            TensorType::new(vec![], ElementType::F32),
+        );
+        let predicate = self.random.pick(Predicate::ALL);
+        let mask_ty = TensorType::new(ty.shape.clone(), ElementType::I1);
+        let mask = self.op(OpKind::Compare(predicate), &[value, threshold], mask_ty);
+        let other = self.unary(value);
+        self.op(OpKind::Select, &[mask, value, other], ty)
+    }
+
+    fn reshape_or_transpose(&mut self, m: &Dim) -> Value {
+        let value = self.pick_from_pool(m);
+        let ty = self.builder.ty(value).clone();
+        let rank = ty.rank();
+        if rank >= 2 && self.random.percent(60) {
+            let mut permutation: Vec<u32> = (0..rank as u32).collect();
+            permutation.rotate_left(1 + self.random.below(rank - 1));
+            let shape = permutation.iter().map(|axis| ty.shape[*axis as usize].clone()).collect();
+            return self.op(OpKind::Transpose { permutation }, &[value], TensorType::new(shape, ty.element));
+        }
+        let flat = fourfold::ir::dim_product(&ty.shape).expect("small extents");
+        let shape = if self.random.percent(50) { vec![flat] } else { vec![Dim::fixed(1), flat, Dim::fixed(1)] };
+        self.op(OpKind::Reshape, &[value], TensorType::new(shape, ty.element))
+    }
+
+    fn reduce(&mut self, m: &Dim) -> Value {
+        let value = self.pick_from_pool(m);
+        let ty = self.builder.ty(value).clone();
+        if ty.rank() == 0 {
+            return self.unary(value);
+        }
+        let axes: Vec<u32> = (0..ty.rank() as u32).filter(|_| self.random.percent(60)).collect();
+        let axes = if axes.is_empty() { vec![0] } else { axes };
+        let keep_dims = self.random.percent(50);
+        let reduced = |axis: usize| axes.contains(&(axis as u32));
+        let shape = ty
+            .shape
+            .iter()
+            .enumerate()
+            .filter(|(axis, _)| keep_dims || !reduced(*axis))
+            .map(|(axis, dim)| if reduced(axis) { Dim::fixed(1) } else { dim.clone() })
+            .collect();
+        let kind = self.random.pick(ReduceKind::ALL);
+        let kind = OpKind::Reduce { kind, axes: axes.clone(), keep_dims };
+        self.op(kind, &[value], TensorType::new(shape, ty.element))
+    }
+
+    fn softmax_or_norm(&mut self, m: &Dim) -> Value {
+        let value = self.pick_from_pool(m);
+        let ty = self.builder.ty(value).clone();
+        let Some(last) = ty.shape.last().cloned() else { return self.unary(value) };
+        if self.random.percent(50) {
+            let axis = self.random.below(ty.rank()) as u32;
+            return self.op(OpKind::Softmax { axis }, &[value], ty);
+        }
+        let weight = self.input(TensorType::new(vec![last.clone()], ElementType::F32));
+        let bias = self.input(TensorType::new(vec![last], ElementType::F32));
+        let ty = TensorType::new(ty.shape, ElementType::F32);
+        self.op(OpKind::LayerNorm { eps: 1e-5 }, &[value, weight, bias], ty)
+    }
+
+    fn clamp(&mut self, m: &Dim) -> Value {
+        let value = self.pick_from_pool(m);
+        let ty = self.builder.ty(value).clone();
+        self.op(OpKind::Clamp { min: -0.75, max: 1.5 }, &[value], ty)
+    }
+
+    fn constant(&mut self) -> Value {
+        let values: Vec<f64> = (0..5).map(|_| self.random.below(2000) as f64 / 128.0 - 7.0).collect();
+        let ty = TensorType::new(vec![Dim::fixed(5)], self.random.pick(&ARITHMETIC));
+        self.op(OpKind::Constant(ConstantValue::Dense(values)), &[], ty)
+    }
+
+    fn broadcast(&mut self, m: &Dim) -> Value {
+        let value = self.pick_from_pool(m);
+        let ty = self.builder.ty(value).clone();
+        if ty.rank() > 3 {
+            return self.unary(value);
+        }
+        let mut shape = ty.shape.clone();
+        for dim in &mut shape {
+            if dim.as_fixed() == Some(1) && self.random.percent(50) {
+                *dim = Dim::fixed(3);
+            }
+        }
+        shape.insert(0, Dim::fixed(2));
+        self.op(OpKind::Broadcast, &[value], TensorType::new(shape, ty.element))
+    }
+
+    /// What nothing uses, and now and then a value that something does use.
+    fn outputs(&mut self) -> Vec<Value> {
+        let mut outputs = Vec::new();
+        for value in self.pool.clone() {
+            let escapes = self.used.contains(&value) && self.random.percent(4);
+            if (!self.used.contains(&value) || escapes) && !outputs.contains(&value) {
+                outputs.push(value);
+            }
+        }
+        outputs
+    }
+}

@@ -1,0 +1,186 @@
+//! One test per `.fir` file under `fixtures/`: what it says after the marker line must be what happens.
+//!
+//! `; test:` lines before the function say what is tested:
+//! - `partition TARGET` — segments and decisions;
+//! - `run` — on the file's data, or on each of its samples: every expectation met, and a digest of each output as
+//!   the interpreter computes it;
+//! - `error` — the program is refused; the rendered errors.
+//!
+//! Every valid program is also printed, parsed and printed again. `FOURFOLD_BLESS=1 cargo test` rewrites what
+//! stands after the marker.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail, ensure};
+use fourfold::Report;
+use fourfold::ir::sample;
+use fourfold::ir::{Entity, Tensor, bind, interpret, text};
+use fourfold::replay::{Loaded, ReplayOptions, explain, load, replay, replay_sample};
+use libtest_mimic::{Arguments, Trial};
+
+const MARKER: &str = "; --- expected (FOURFOLD_BLESS=1 rewrites it) ---";
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let root = fourfold_tests::repository().join("fixtures");
+    let files = fourfold_tests::fixtures().expect("fixtures can be listed");
+    let trials = files
+        .into_iter()
+        .map(|file| {
+            let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
+            Trial::test(name, move || test_file(&file).map_err(|error| format!("{error:#}").into())).with_kind("fir")
+        })
+        .collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn test_file(file: &Path) -> Result<()> {
+    let source = std::fs::read_to_string(file)?;
+    let (program, expected) = match source.split_once(MARKER) {
+        Some((program, expected)) => (program, expected.trim_start_matches('\n')),
+        None => (source.as_str(), ""),
+    };
+    let actual = as_comments(&outcome(file, program)?);
+    if std::env::var_os("FOURFOLD_BLESS").is_some() {
+        if actual != expected {
+            std::fs::write(file, format!("{program}{MARKER}\n{actual}"))?;
+        }
+        return Ok(());
+    }
+    ensure!(
+        actual == expected,
+        "the outcome changed; if that is right, run FOURFOLD_BLESS=1 cargo test\n{}",
+        first_difference(expected, &actual)
+    );
+    Ok(())
+}
+
+fn as_comments(text: &str) -> String {
+    text.lines().map(|line| format!("; {line}").trim_end().to_owned() + "\n").collect()
+}
+
+fn first_difference(expected: &str, actual: &str) -> String {
+    let (mut expected, mut actual) = (expected.lines(), actual.lines());
+    let mut number = 1;
+    loop {
+        match (expected.next(), actual.next()) {
+            (None, None) => return "they differ in white space only".to_owned(),
+            (expected, actual) if expected != actual => {
+                let show = |line: Option<&str>| line.unwrap_or("(nothing)").to_owned();
+                return format!("line {number} expected: {}\nline {number} is:       {}", show(expected), show(actual));
+            }
+            _ => number += 1,
+        }
+    }
+}
+
+/// Everything that the file's tests say happens, as text.
+fn outcome(file: &Path, program: &str) -> Result<String> {
+    let tests: Vec<String> =
+        text::directives(program).into_iter().filter(|d| d.key == "test").map(|d| d.value).collect();
+    ensure!(!tests.is_empty(), "the file has no `; test:` line");
+    let mut out = String::new();
+    for test in tests {
+        match test.split_whitespace().collect::<Vec<_>>().as_slice() {
+            ["error"] => out.push_str(&errors(file, program)?),
+            ["partition", target] => {
+                check_printing(program)?;
+                out.push_str(&partition(&explain(file, Some(target))?));
+            }
+            ["run"] => {
+                check_printing(program)?;
+                out.push_str(&run(&load(file)?)?);
+            }
+            _ => bail!("unknown test `{test}`"),
+        }
+    }
+    Ok(out)
+}
+
+/// Print, parse and print is a fixed point, and the parsed module is the printed one.
+fn check_printing(program: &str) -> Result<()> {
+    let parse = |source: &str| {
+        text::parse(source).map(|parsed| parsed.module).map_err(|errors| anyhow::anyhow!("{}", errors[0].message))
+    };
+    let module = parse(program)?;
+    let printed = text::print(&module);
+    let again = parse(&printed).context("what was printed does not parse")?;
+    ensure!(again == module, "the module changed by being printed and parsed");
+    ensure!(text::print(&again) == printed, "printing is not a fixed point");
+    Ok(())
+}
+
+fn errors(file: &Path, program: &str) -> Result<String> {
+    let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    match text::load(program) {
+        Ok(_) => bail!("the program is valid, but an error is expected"),
+        Err(errors) => Ok(errors.iter().map(|error| error.render(&name, program)).collect()),
+    }
+}
+
+fn partition(report: &Report) -> String {
+    let mut out = format!("partition {}\n", report.target);
+    for (index, segment) in report.segments.iter().enumerate() {
+        let title = match (&segment.kernel, &segment.extents) {
+            (Some(kernel), Some(extents)) => format!(" {kernel} {extents}"),
+            _ => String::new(),
+        };
+        let _ = writeln!(out, "  {index} {}{title}", segment.kind);
+        for constraint in segment.constraints.iter().filter(|constraint| !constraint.contains("aligned")) {
+            let _ = writeln!(out, "      requires {constraint}");
+        }
+        for decision in report.decisions.iter().filter(|decision| decision.segment == Some(index)) {
+            let code = decision.code.map_or(String::new(), |code| format!(": {code}"));
+            let _ = writeln!(out, "      {}{code}", decision.op);
+        }
+    }
+    out
+}
+
+fn run(loaded: &Loaded) -> Result<String> {
+    let mut out = String::new();
+    if loaded.header.data.is_some() {
+        let report = replay(&loaded.file, &ReplayOptions::default())?;
+        check_run(&report)?;
+        let _ = writeln!(out, "run on {}", loaded.header.data.as_deref().unwrap_or_default());
+        for output in &report.outputs {
+            let (name, against, source) = (&output.name, &output.expected, output.source);
+            let _ = writeln!(out, "  %{name} from {source} against {against}: ok");
+        }
+        return Ok(out);
+    }
+    ensure!(!loaded.header.samples.is_empty(), "the file is run, but names neither data nor a sample");
+    for recipe in &loaded.header.samples {
+        check_run(&replay_sample(loaded, None, recipe)?)?;
+        let symbols: String = recipe.symbols.iter().map(|(name, extent)| format!(" {name}={extent}")).collect();
+        let _ = writeln!(out, "run {} seed={}{symbols}", recipe.rule.name(), recipe.seed);
+        let tensors = sample::inputs(&loaded.program, recipe)?;
+        let values = interpret(&loaded.program, &bind::bind(&loaded.program, &tensors)?)?;
+        let module = loaded.program.module();
+        for output in &module.outputs {
+            let tensor = &values[output.index()];
+            let (name, element, dims) = (module.name_of(*output), tensor.element(), tensor.dims());
+            let _ = writeln!(out, "  %{name} {element} {dims:?} digest {:016x}", digest(tensor));
+        }
+    }
+    Ok(out)
+}
+
+fn check_run(report: &Report) -> Result<()> {
+    ensure!(!report.outputs.is_empty(), "nothing was compared");
+    ensure!(report.ok, "an expectation is not met:\n{report}");
+    for segment in report.segments.iter().filter(|segment| segment.kind == "kernel" && segment.ran != "kernel") {
+        ensure!(segment.reason.is_some(), "a kernel did not run, and no reason is given:\n{report}");
+    }
+    Ok(())
+}
+
+/// FNV-1a over the values' codes in logical order, so that the padding of blocked scales does not count.
+fn digest(tensor: &Tensor) -> u64 {
+    tensor
+        .to_codes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}

@@ -1,0 +1,246 @@
+//! Properties over 2,000 random programs: printing is a fixed point, the verifier is total, the partition proves
+//! itself again, and the fallback equals the interpreter.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use fourfold::ir::{
+    ElementType, Entity, Matmul, Module, Op, OpKind, Program, Tensor, Value, bind, interpret, sample, text, verify,
+};
+use fourfold::{Backend, Options, executor};
+use fourfold_tests::generate::{Case, case};
+use fourfold_tests::random::Random;
+use proptest::prelude::*;
+
+const PROGRAMS: u32 = 2000;
+
+fn config() -> ProptestConfig {
+    ProptestConfig { cases: PROGRAMS, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+fn program(case: &Case) -> Program {
+    match verify(case.module.clone()) {
+        Ok(program) => program,
+        Err(invalid) => {
+            let errors: Vec<String> =
+                invalid.errors.iter().map(|e| format!("{} in {:?}", e.kind, e.op_text)).collect();
+            panic!("the generator made an invalid program: {}\n{}", errors.join("\n"), text::print(&case.module))
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn printing_is_a_fixed_point(seed: u64, steps in 1usize..16) {
+        let module = case(seed, steps).module;
+        let printed = text::print(&module);
+        let parsed = text::parse(&printed).expect("what was printed parses").module;
+        prop_assert_eq!(&text::print(&parsed), &printed);
+        let again = text::parse(&printed).expect("it parsed before").module;
+        prop_assert_eq!(parsed, again);
+    }
+
+    #[test]
+    fn the_verifier_is_total(seed: u64, steps in 1usize..12, damage in 1usize..4) {
+        let case = case(seed, steps);
+        program(&case);
+        let mut module = case.module;
+        let mut random = Random::new(seed ^ 0xDA4A6E);
+        for _ in 0..damage {
+            damage_module(&mut module, &mut random);
+        }
+        let printed = text::print(&module);
+        prop_assert!(!printed.is_empty());
+        match verify(module) {
+            Ok(program) => prop_assert!(!program.module().outputs.is_empty()),
+            Err(invalid) => {
+                prop_assert!(!invalid.errors.is_empty());
+                for error in &invalid.errors {
+                    prop_assert!(!error.diagnostic(None).render("module", "").is_empty());
+                }
+            }
+        }
+    }
+}
+
+/// Changes one thing, so that most results are wrong in one place.
+fn damage_module(module: &mut Module, random: &mut Random) {
+    let value = Value::from_index(random.below(module.values.len() + 2));
+    let op = Op::from_index(random.below(module.ops.len().max(1)));
+    if module.ops.is_empty() {
+        module.outputs.push(value);
+        return;
+    }
+    let first = Value::from_index(random.below(module.values.len()));
+    let second = Value::from_index(random.below(module.values.len()));
+    match random.below(9) {
+        0 => module.outputs.push(value),
+        1 => module.ops[op].operands.push(value),
+        2 => {
+            module.ops[op].operands.pop();
+        }
+        3 => module.ops[op].operands.iter_mut().for_each(|operand| *operand = value),
+        4 => module.values[first].ty = module.values[second].ty.clone(),
+        5 => module.values[first].ty.element = random.pick(&ElementType::ALL),
+        6 => module.values[first].ty.shape.push(fourfold::ir::Dim::fixed(random.bits() >> random.below(64))),
+        7 => module.values[first].name = module.values[second].name.clone(),
+        _ => {
+            let other = Op::from_index(random.below(module.ops.len()));
+            module.ops[op].kind = module.ops[other].kind.clone();
+        }
+    }
+}
+
+static PROGRAMS_RUN: AtomicUsize = AtomicUsize::new(0);
+static WITH_KERNEL: AtomicUsize = AtomicUsize::new(0);
+static WITH_TWO: AtomicUsize = AtomicUsize::new(0);
+
+/// One body for the last two properties, so that each program is interpreted once.
+#[test]
+fn partitions_prove_themselves_and_the_fallback_equals_the_interpreter() {
+    let mut runner = proptest::test_runner::TestRunner::new(config());
+    let strategy = (any::<u64>(), 1usize..12);
+    let result = runner.run(&strategy, |(seed, steps)| {
+        check_run(seed, steps);
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    let [programs, one, two] =
+        [&PROGRAMS_RUN, &WITH_KERNEL, &WITH_TWO].map(|counter| counter.load(Ordering::Relaxed));
+    println!("{programs} programs, {one} with a kernel segment, {two} with two or more");
+    assert!(one * 10 >= programs * 4, "at least 40 % of the programs hold a kernel segment: {one} of {programs}");
+    assert!(two * 10 >= programs, "at least 10 % of the programs hold two: {two} of {programs}");
+}
+
+fn check_run(seed: u64, steps: usize) {
+    let case = case(seed, steps);
+    let program = program(&case);
+    let targets = ["sm_100a", "sm_120a", "cpu", "sm_90a"];
+    let target = targets[(seed % 7).min(3) as usize % if seed % 7 < 4 { 4 } else { 1 }];
+    let backend = Backend::new(&Options { target: Some(target.to_owned()) }).expect("a known target");
+    let planned = backend.plan(program.clone());
+    backend.check(&planned).expect("the partition proves itself");
+    assert_eq!(planned.partition().decisions.len(), program.module().ops.len());
+    let kernels = planned.partition().kernels().count();
+    PROGRAMS_RUN.fetch_add(1, Ordering::Relaxed);
+    WITH_KERNEL.fetch_add(usize::from(kernels >= 1), Ordering::Relaxed);
+    WITH_TWO.fetch_add(usize::from(kernels >= 2), Ordering::Relaxed);
+
+    let tensors = sample::inputs(&program, &case.recipe).expect("the recipe names every symbol");
+    let bound = bind::bind(&program, &tensors).expect("the tensors were made for the inputs");
+    let want = interpret(&program, &bound).expect("small programs are interpreted");
+
+    // Op by op on the interpreter's operands, so that one op's rounding does not become another's error.
+    for (op, operation) in program.module().ops.iter() {
+        let operands: Vec<&Tensor> = operation.operands.iter().map(|operand| &want[operand.index()]).collect();
+        let got = executor::run_op(&program, op, &operands, &bound.symbols).expect("the fallback takes every op");
+        for (result, got) in operation.results.iter().zip(&got) {
+            let want = &want[result.index()];
+            match multiplication_bound(&program, op, &operands) {
+                None => assert_same(got, want, &program, op),
+                Some(bound) => assert_within(got, want, &bound, &program, op),
+            }
+        }
+    }
+
+    // The whole program, segment by segment: bit for bit, up to the first multiplication that is not exact.
+    let run = planned.run(&tensors, &executor::RunOptions { keep_all: true }).expect("it runs");
+    let mut exact: Vec<bool> = vec![true; program.module().values.len()];
+    for (op, operation) in program.module().ops.iter() {
+        let operands: Vec<&Tensor> = operation.operands.iter().map(|operand| &want[operand.index()]).collect();
+        let inexact = multiplication_bound(&program, op, &operands).is_some()
+            || operation.operands.iter().any(|operand| !exact[operand.index()]);
+        for result in &operation.results {
+            exact[result.index()] = !inexact;
+            if !inexact {
+                let got = run.value(*result).expect("every value is kept");
+                assert_same(got, &want[result.index()], &program, op);
+            }
+        }
+    }
+}
+
+/// The largest error that f32 accumulation in any order may make in each element, before the rounding to the
+/// result type; `None` when the op is no multiplication. γ_K·|alpha|·Σ|a·b| (the design's rule).
+fn multiplication_bound(program: &Program, op: Op, operands: &[&Tensor]) -> Option<Vec<f64>> {
+    let module = program.module();
+    let (a, b, batched, alpha) = match &module.ops[op].kind {
+        OpKind::Mma => {
+            let batched = operands[1].dims().len() > 2;
+            (operands[0].to_f64(), operands[1].to_f64(), batched, 1.0)
+        }
+        OpKind::ScaledMma(attributes) => {
+            let block = attributes.block as usize;
+            let scaled = |codes: &Tensor, scales: &Tensor| -> Vec<f64> {
+                let scales = scales.to_f64();
+                codes.to_f64().iter().enumerate().map(|(i, v)| v * scales[i / block]).collect()
+            };
+            let alpha = if attributes.alpha { operands[4].to_f64()[0] } else { 1.0 };
+            let facts: &Matmul = program.facts().matmul(op).expect("every scaled_mma has facts");
+            let (a, b) = (scaled(operands[0], operands[1]), scaled(operands[2], operands[3]));
+            (a, b, facts.b_batched && operands[2].dims().len() > 2, alpha)
+        }
+        _ => return None,
+    };
+    let k = *operands[0].dims().last()?;
+    let n = match &module.ops[op].kind {
+        OpKind::Mma => operands[1].dims()[operands[1].dims().len() - 2],
+        _ => operands[2].dims()[operands[2].dims().len() - 2],
+    };
+    let rows = if k == 0 { 0 } else { a.len() / k };
+    let m = operands[0].dims()[operands[0].dims().len() - 2];
+    let unit = k as f64 * 2f64.powi(-24);
+    let gamma = unit / (1.0 - unit);
+    let mut bound = Vec::with_capacity(rows * n);
+    for row in 0..rows {
+        let matrix = if batched { row / m } else { 0 };
+        for column in 0..n {
+            let b_row = (matrix * n + column) * k;
+            let sum: f64 = (0..k).map(|i| (a[row * k + i] * b[b_row + i]).abs()).sum();
+            bound.push(gamma * alpha.abs() * sum);
+        }
+    }
+    Some(bound)
+}
+
+fn assert_same(got: &Tensor, want: &Tensor, program: &Program, op: Op) {
+    assert_eq!(got.dims(), want.dims(), "{}", text::print_op(program.module(), op));
+    if got.bytes() == want.bytes() {
+        return;
+    }
+    let (got_values, want_values) = (got.to_f64(), want.to_f64());
+    for (index, (got, want)) in got_values.iter().zip(&want_values).enumerate() {
+        let same = got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan());
+        assert!(same, "{}: element {index} is {got}, not {want}", text::print_op(program.module(), op));
+    }
+    let padding_is_the_difference = got.layout().is_some() || got_values.iter().any(|value| value.is_nan());
+    assert!(padding_is_the_difference, "{}: bytes differ", text::print_op(program.module(), op));
+}
+
+/// Within the bound, plus 4 ulp of f32 and one rounding of the result type.
+fn assert_within(got: &Tensor, want: &Tensor, bound: &[f64], program: &Program, op: Op) {
+    assert_eq!(got.dims(), want.dims(), "{}", text::print_op(program.module(), op));
+    let digits = match want.element() {
+        ElementType::F16 => 11,
+        ElementType::BF16 => 8,
+        _ => 24,
+    };
+    let (got, want) = (got.to_f64(), want.to_f64());
+    for (index, ((got, want), bound)) in got.iter().zip(&want).zip(bound).enumerate() {
+        if got == want || (got.is_nan() && want.is_nan()) {
+            continue;
+        }
+        let magnitude = got.abs().max(want.abs());
+        let rounding = magnitude * (4.0 * 2f64.powi(-24) + 2f64.powi(1 - digits)) + 2f64.powi(-24);
+        let error = (got - want).abs();
+        // Where c cancels the product, its error is relative to the product, which the bound covers.
+        assert!(
+            error <= bound * 1.0001 + rounding,
+            "{}: element {index} is {got}, not {want}; bound {bound}",
+            text::print_op(program.module(), op)
+        );
+    }
+}
