@@ -1,0 +1,253 @@
+//! The command line as people and scripts use it: exit codes, the JSON object, damaged input.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
+use serde_json::Value;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+}
+
+fn fourfold(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_fourfold")).args(arguments).output().expect("the program starts")
+}
+
+fn exit_code(output: &Output) -> i32 {
+    output.status.code().unwrap_or_else(|| panic!("ended by a signal: {}", text(&output.stderr)))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {} {}", text(&output.stdout), text(&output.stderr)))
+}
+
+/// The data of `minilm_ffn` with some tensors changed; returns the file, which lives as long as the folder.
+fn edited_data(folder: &Path, name: &str, edit: impl Fn(&str, &mut Vec<usize>, &mut Vec<u8>)) -> String {
+    let bytes = std::fs::read(fixture("minilm_ffn0.safetensors")).expect("the data can be read");
+    let tensors = SafeTensors::deserialize(&bytes).expect("the data are well-formed");
+    let mut edited = Vec::new();
+    for (name, view) in tensors.iter() {
+        let (mut shape, mut data) = (view.shape().to_vec(), view.data().to_vec());
+        edit(name, &mut shape, &mut data);
+        edited.push((name.to_owned(), view.dtype(), shape, data));
+    }
+    let views = edited.iter().map(|(name, dtype, shape, data)| {
+        (name.clone(), TensorView::new(*dtype, shape.clone(), data).expect("the edit kept the size right"))
+    });
+    let file = folder.join(name);
+    std::fs::write(&file, safetensors::serialize(views, None).expect("it serializes")).expect("it can be written");
+    file.display().to_string()
+}
+
+fn path(name: &str) -> String {
+    fixture(name).display().to_string()
+}
+
+#[test]
+fn replay_matches_every_expected_tensor_and_says_what_ran() {
+    let output = fourfold(&["replay", &path("minilm_ffn.fir"), "--json"]);
+    assert_eq!(exit_code(&output), 0, "{}", text(&output.stderr));
+    let report = json(&output);
+    assert_eq!(report["ok"], true);
+    assert_eq!(report["target"], "sm_100a");
+    assert_eq!(report["device"], Value::Null);
+    assert_eq!((&report["kernels"], &report["ran_kernels"]), (&Value::from(2), &Value::from(0)));
+    let kernels: Vec<&Value> =
+        report["segments"].as_array().expect("segments").iter().filter(|s| s["kind"] == "kernel").collect();
+    assert_eq!(kernels.len(), 2);
+    for kernel in kernels {
+        assert_eq!((&kernel["ran"], &kernel["reason"]), (&Value::from("fallback"), &Value::from("no_device")));
+    }
+    let limits = [("fc1", 1e-5), ("gelu", 1e-5), ("gelu_bf16", 1e-5), ("fc2", 1e-4), ("out", 1e-5)];
+    for (name, limit) in limits {
+        let outputs = report["outputs"].as_array().expect("outputs");
+        let output = outputs.iter().find(|output| output["name"] == name).unwrap_or_else(|| panic!("{name}"));
+        assert_eq!(output["ok"], true, "{name}");
+        assert!(output["tolerance"].as_f64().expect("a tolerance") <= limit, "{name}");
+        let source = if ["out", "gelu_bf16"].contains(&name) { "run" } else { "interpreter" };
+        assert_eq!(output["source"], source, "{name}");
+    }
+    let ops = report["decisions"].as_array().expect("decisions");
+    assert_eq!(ops.len(), 12);
+    assert!(ops.iter().any(|d| d["op"] == "%fc1.product = scaled_mma" && d["code"].is_null()));
+    assert!(ops.iter().any(|d| d["op"] == "%out = layer_norm" && d["code"].is_string()));
+}
+
+#[test]
+fn replay_runs_the_same_layer_cut_to_37_rows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = edited_data(folder.path(), "cut.safetensors", |_, shape, data| {
+        if shape.len() == 2 && shape[0] == 91 {
+            data.truncate(data.len() / 91 * 37);
+            shape[0] = 37;
+        }
+    });
+    let output = fourfold(&["replay", &path("minilm_ffn.fir"), "--data", &data, "--json"]);
+    assert_eq!(exit_code(&output), 0, "{}", text(&output.stdout));
+    assert_eq!(json(&output)["symbols"]["M"], 37);
+}
+
+#[test]
+fn an_error_of_a_thousandth_in_one_element_gives_exit_1_and_names_it() {
+    for (name, columns) in [("fc1", 1536), ("gelu", 1536), ("fc2", 384), ("out", 384)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (row, column) = (53, 211);
+        let data = edited_data(folder.path(), "wrong.safetensors", |tensor, _, data| {
+            if tensor == format!("expected.{name}") {
+                let (values, _) = data.as_chunks_mut::<4>();
+                let largest = values.iter().map(|v| f32::from_le_bytes(*v).abs()).fold(0.0, f32::max);
+                let element = &mut values[row * columns + column];
+                *element = (f32::from_le_bytes(*element) + largest * 1e-3).to_le_bytes();
+            }
+        });
+        let output = fourfold(&["replay", &path("minilm_ffn.fir"), "--data", &data]);
+        assert_eq!(exit_code(&output), 1, "{name}");
+        let said = text(&output.stdout);
+        assert!(said.contains("[53, 211]") && said.contains("MISMATCH"), "{name}: {said}");
+        let report = json(&fourfold(&["replay", &path("minilm_ffn.fir"), "--data", &data, "--json"]));
+        let outputs = report["outputs"].as_array().expect("outputs");
+        let wrong: Vec<&Value> = outputs.iter().filter(|output| output["ok"] == false).collect();
+        assert_eq!(wrong.len(), 1, "{name}");
+        assert_eq!((&wrong[0]["name"], &wrong[0]["mismatches"]), (&Value::from(name), &Value::from(1)));
+    }
+}
+
+#[test]
+fn one_step_of_a_bf16_expectation_is_noticed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = edited_data(folder.path(), "wrong.safetensors", |tensor, _, data| {
+        if tensor == "expected.gelu_bf16" {
+            let (values, _) = data.as_chunks_mut::<2>();
+            let element = &mut values[7 * 1536 + 11];
+            *element = (u16::from_le_bytes(*element) + 1).to_le_bytes();
+        }
+    });
+    let output = fourfold(&["replay", &path("minilm_ffn.fir"), "--data", &data]);
+    let said = text(&output.stdout);
+    // A step of a small element is far below 1e-5 of the largest; a step of this one is not.
+    assert_eq!(exit_code(&output), 1, "{said}");
+    assert!(said.contains("[7, 11]"), "{said}");
+}
+
+#[test]
+fn damaged_data_give_exit_2_and_name_the_tensor() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let whole = std::fs::read(fixture("minilm_ffn0.safetensors")).expect("the data can be read");
+    let damaged = folder.path().join("damaged.safetensors");
+    let run = |bytes: &[u8]| {
+        std::fs::write(&damaged, bytes).expect("it can be written");
+        fourfold(&["replay", &path("minilm_ffn.fir"), "--data", &damaged.display().to_string()])
+    };
+    for length in [0, 1, 7, 8, 100, 2000, whole.len() / 2, whole.len() - 1] {
+        let output = run(&whole[..length]);
+        assert_eq!(exit_code(&output), 2, "cut to {length} bytes");
+        assert!(text(&output.stderr).contains("damaged.safetensors"), "{}", text(&output.stderr));
+    }
+    let mut hostile = whole.clone();
+    hostile[..8].copy_from_slice(&u64::MAX.to_le_bytes());
+    assert_eq!(exit_code(&run(&hostile)), 2);
+
+    let cases: [(&str, fn(&mut Vec<usize>, &mut Vec<u8>)); 3] = [
+        ("fc1.weight", |shape, data| {
+            shape[0] -= 1;
+            data.truncate(data.len() - shape[1]);
+        }),
+        ("x", |shape, _| shape.swap(0, 1)),
+        ("expected.out", |shape, data| {
+            shape[0] = 90;
+            data.truncate(90 * 384 * 4);
+        }),
+    ];
+    for (tensor, edit) in cases {
+        let data = edited_data(folder.path(), "inconsistent.safetensors", |name, shape, data| {
+            if name == tensor {
+                edit(shape, data);
+            }
+        });
+        let output = fourfold(&["replay", &path("minilm_ffn.fir"), "--data", &data]);
+        assert_eq!(exit_code(&output), 2, "{tensor}");
+        assert!(text(&output.stderr).contains(tensor), "{tensor}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn flipped_header_bytes_never_crash() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let whole = std::fs::read(fixture("minilm_ffn0.safetensors")).expect("the data can be read");
+    let header = 8 + u64::from_le_bytes(whole[..8].try_into().expect("eight bytes")) as usize;
+    let file = folder.path().join("flipped.safetensors");
+    let program = folder.path().join("tiny.fir");
+    std::fs::write(&program, "fir 1\nfunc @f(%ln.weight: tensor<[384], f32>) {\n  %y = neg %ln.weight : tensor<[384], f32>\n  return %y\n}\n")
+        .expect("it can be written");
+    for step in 0..60 {
+        let mut bytes = whole.clone();
+        let at = step * (header - 1) / 59;
+        bytes[at] ^= 1 << (step % 8);
+        std::fs::write(&file, bytes).expect("it can be written");
+        let output = fourfold(&["replay", &program.display().to_string(), "--data", &file.display().to_string()]);
+        assert!([0, 1, 2].contains(&exit_code(&output)), "byte {at}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn bad_programs_give_exit_2_with_line_and_column() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("bad.fir");
+    let source = "fir 1\nfunc @f(%x: tensor<[4], f32>) {\n  %y = relu %z : tensor<[4], f32>\n  return %y\n}\n";
+    std::fs::write(&file, source).expect("it can be written");
+    let name = file.display().to_string();
+    let output = fourfold(&["replay", &name]);
+    assert_eq!(exit_code(&output), 2);
+    assert!(text(&output.stderr).contains("bad.fir:3:13"), "{}", text(&output.stderr));
+    let output = fourfold(&["explain", &name, "--json"]);
+    assert_eq!(exit_code(&output), 2);
+    let report = json(&output);
+    assert_eq!((&report["ok"], &report["diagnostics"][0]["line"]), (&Value::from(false), &Value::from(3)));
+
+    std::fs::write(&file, [b'f', 0xFF, 0xFE]).expect("it can be written");
+    assert_eq!(exit_code(&fourfold(&["explain", &name])), 2, "not UTF-8");
+    assert_eq!(exit_code(&fourfold(&["explain", "no_such_file.fir"])), 2);
+    assert_eq!(exit_code(&fourfold(&["explain", &path("attention.fir"), "--target", "sm_42"])), 2);
+    assert_eq!(exit_code(&fourfold(&["replay"])), 2, "a usage error");
+}
+
+#[test]
+fn explain_says_that_plain_mma_is_left_alone() {
+    let output = fourfold(&["explain", &path("attention.fir")]);
+    assert_eq!(exit_code(&output), 0);
+    assert!(text(&output.stdout).contains("not_scaled_mma"));
+    let report = json(&fourfold(&["explain", &path("attention.fir"), "--json"]));
+    assert_eq!(report["kernels"], 0);
+    let codes = report["decisions"].as_array().expect("decisions").iter();
+    assert_eq!(codes.filter(|decision| decision["code"] == "not_scaled_mma").count(), 6);
+}
+
+#[test]
+fn required_kernels_that_did_not_run_give_exit_3() {
+    let file = path("gemm/exact_m91.fir");
+    assert_eq!(exit_code(&fourfold(&["replay", &file])), 0);
+    assert_eq!(exit_code(&fourfold(&["replay", &file, "--require-kernels"])), 3);
+    assert_eq!(exit_code(&fourfold(&["replay", &file, "--require-kernels", "--target", "cpu"])), 0, "none planned");
+}
+
+#[test]
+fn a_symbol_can_be_given() {
+    let report = json(&fourfold(&["replay", &path("gemm/exact_symbolic_m.fir"), "--symbol", "M=17", "--json"]));
+    assert_eq!((&report["symbols"]["M"], &report["ok"]), (&Value::from(17), &Value::from(true)));
+}
+
+#[test]
+fn every_command_shows_an_example() {
+    for command in ["replay", "explain"] {
+        let output = fourfold(&[command, "--help"]);
+        assert_eq!(exit_code(&output), 0);
+        assert!(text(&output.stdout).contains("Example:"), "{command}");
+    }
+}

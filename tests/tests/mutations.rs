@@ -1,0 +1,126 @@
+//! 10,000 random mutations of the fixtures: every one is either a program or is refused with errors, and a program
+//! is partitioned, proved again and, when it is small, run.
+
+use fourfold::ir::sample::{self, Recipe, Rule};
+use fourfold::ir::{Program, text};
+use fourfold::{Backend, Options, codegen};
+use fourfold_tests::random::Random;
+
+const MUTATIONS: usize = 10_000;
+/// Programs whose values have more elements than this are not run: a mutated extent may ask for all memory.
+const MOST_ELEMENTS: u64 = 1 << 16;
+/// The same for one multiplication's M·N·K.
+const MOST_PRODUCTS: u64 = 1 << 22;
+
+#[test]
+fn mutated_fixtures_never_panic() {
+    let sources: Vec<String> = fourfold_tests::fixtures()
+        .expect("fixtures can be listed")
+        .iter()
+        .map(|file| std::fs::read_to_string(file).expect("fixtures can be read"))
+        // What stands after the marker is comments, which would only dilute the mutations.
+        .map(|source| source.split("; --- expected").next().unwrap_or_default().to_owned())
+        .collect();
+    let backends: Vec<Backend> = codegen::TARGETS
+        .iter()
+        .map(|target| Backend::new(&Options { target: Some(target.name.to_owned()) }).expect("a known target"))
+        .collect();
+    let mut random = Random::new(0xF00D);
+    let (mut refused, mut planned, mut ran) = (0, 0, 0);
+    for _ in 0..MUTATIONS {
+        let mut source = random.pick(&sources);
+        for _ in 0..1 + random.below(3) {
+            source = mutate(&source, &sources, &mut random);
+        }
+        match text::load(&source) {
+            Err(errors) => {
+                refused += 1;
+                assert!(!errors.is_empty(), "a refusal has a reason:\n{source}");
+                for error in errors {
+                    assert!(!error.render("mutant.fir", &source).is_empty());
+                }
+            }
+            Ok((program, _)) => {
+                planned += 1;
+                let backend = random.pick(&backends);
+                let small = is_small(&program);
+                let plan = backend.plan(program);
+                if let Err(error) = backend.check(&plan) {
+                    panic!("{error}\n{source}");
+                }
+                if small {
+                    let symbols = plan.program().module().symbols.values();
+                    let symbols = symbols.map(|name| (name.clone(), 5)).collect();
+                    let recipe = Recipe { rule: Rule::Normal, seed: 1, symbols };
+                    if let Ok(inputs) = sample::inputs(plan.program(), &recipe) {
+                        ran += usize::from(plan.run(&inputs, &Default::default()).is_ok());
+                    }
+                }
+            }
+        }
+    }
+    println!("{refused} refused, {planned} planned, {ran} run");
+    assert!(refused > MUTATIONS / 4 && planned > MUTATIONS / 20 && ran > 100, "the mutations reach every stage");
+}
+
+fn is_small(program: &Program) -> bool {
+    let module = program.module();
+    let extent = |dim: &fourfold::ir::Dim| {
+        dim.symbols().iter().fold(dim.constant(), |product, _| product.saturating_mul(5)).max(1)
+    };
+    let elements = |shape: &[fourfold::ir::Dim]| shape.iter().map(extent).fold(1u64, u64::saturating_mul);
+    module.values.values().all(|value| elements(&value.ty.shape) <= MOST_ELEMENTS)
+        && module.ops.values().all(|operation| {
+            let result = operation.results.first().map_or(1, |result| elements(&module.ty(*result).shape));
+            let k = operation.operands.first().and_then(|a| module.ty(*a).shape.last().map(extent)).unwrap_or(1);
+            result.saturating_mul(k) <= MOST_PRODUCTS
+        })
+}
+
+fn mutate(source: &str, sources: &[String], random: &mut Random) -> String {
+    let mut bytes = source.as_bytes().to_vec();
+    if bytes.is_empty() {
+        return "fir 1".to_owned();
+    }
+    let at = random.below(bytes.len());
+    match random.below(8) {
+        0 => bytes[at] = (random.bits() & 0x7F) as u8,
+        1 => {
+            bytes.remove(at);
+        }
+        2 => bytes.insert(at, random.pick(b"%{}[](),:=<>*-;@.0129aMf\n \xC3")),
+        3 => bytes.truncate(at),
+        4 | 5 => {
+            // Another token of the same kind of place, from any fixture.
+            let words: Vec<&str> = source.split_inclusive([' ', ',', '\n']).collect();
+            let donor = random.pick(sources);
+            let donors: Vec<&str> = donor.split_inclusive([' ', ',', '\n']).collect();
+            let mut words: Vec<&str> = words;
+            let index = random.below(words.len());
+            words[index] = donors[random.below(donors.len())];
+            return words.concat();
+        }
+        6 => {
+            // Another number: extents, blocks, axes.
+            let digits: Vec<usize> = (0..bytes.len()).filter(|i| bytes[*i].is_ascii_digit()).collect();
+            if !digits.is_empty() {
+                let index = digits[random.below(digits.len())];
+                bytes[index] = b'0' + random.below(10) as u8;
+            }
+        }
+        _ => {
+            // A line moved, repeated or lost.
+            let mut lines: Vec<&str> = source.split_inclusive('\n').collect();
+            let (from, to) = (random.below(lines.len()), random.below(lines.len()));
+            match random.below(3) {
+                0 => lines.swap(from, to),
+                1 => lines.insert(to, lines[from]),
+                _ => {
+                    lines.remove(from);
+                }
+            }
+            return lines.concat();
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
