@@ -94,7 +94,8 @@ pub fn solve_symbols(module: &Module, shapes: &[&[usize]]) -> Result<SymbolValue
         progress = false;
         for (&input, dims) in module.inputs.iter().zip(shapes) {
             for (dim, &extent) in module.ty(input).shape.iter().zip(*dims) {
-                let mut unknown = dim.symbols().iter().copied().filter(|symbol| values.get(*symbol).is_none());
+                let mut unknown =
+                    dim.symbols().iter().copied().filter(|symbol| values.get(*symbol).is_none());
                 let (Some(symbol), None) = (unknown.next(), unknown.next()) else { continue };
                 let known: Option<u64> = dim
                     .symbols()
@@ -125,7 +126,8 @@ pub fn solve_symbols(module: &Module, shapes: &[&[usize]]) -> Result<SymbolValue
                 .filter(|(symbol, _)| data.ty.shape.iter().any(|dim| dim.symbols().contains(symbol)))
                 .filter_map(|(symbol, name)| Some(format!("{name} = {}", values.get(symbol)?)))
                 .collect();
-            let because = if known.is_empty() { String::new() } else { format!(", with {}", known.join(", ")) };
+            let because =
+                if known.is_empty() { String::new() } else { format!(", with {}", known.join(", ")) };
             let (name, ty) = (data.name.clone(), module.display_type(&data.ty).to_string());
             return Err(BindError::Shape { name, ty, found: dims.to_vec(), because });
         }

@@ -88,8 +88,11 @@ impl Diagnostic {
             (None, Some(op)) => notes.insert(0, format!("in `{op}`")),
             (None, None) => {}
         }
-        let report =
-            Report::error().with_code(self.code).with_message(&self.message).with_labels(labels).with_notes(notes);
+        let report = Report::error()
+            .with_code(self.code)
+            .with_message(&self.message)
+            .with_labels(labels)
+            .with_notes(notes);
         let file = SimpleFile::new(file, source);
         term::emit_into_string(&term::Config::default(), &file, &report)
             .unwrap_or_else(|_| format!("error[{}]: {}\n", self.code, self.message))

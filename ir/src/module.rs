@@ -170,7 +170,8 @@ impl Module {
     /// Adds an input.
     pub fn push_input(&mut self, name: impl Into<String>, ty: TensorType, param: bool) -> Value {
         let index = self.inputs.len();
-        let value = self.values.push(ValueData { name: name.into(), ty, def: ValueDef::Input { index, param } });
+        let value =
+            self.values.push(ValueData { name: name.into(), ty, def: ValueDef::Input { index, param } });
         self.inputs.push(value);
         value
     }

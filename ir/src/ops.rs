@@ -432,12 +432,18 @@ impl OpKind {
             "swizzle_scales" => OpKind::SwizzleScales,
             "block_quantize" => OpKind::BlockQuantize {
                 block: reader.whole("block")?,
-                scale_rounding: reader.optional_word("scale_rounding", "floor or ceil", rounding_from_name)?,
+                scale_rounding: reader.optional_word(
+                    "scale_rounding",
+                    "floor or ceil",
+                    rounding_from_name,
+                )?,
             },
             "block_dequantize" => OpKind::BlockDequantize { block: reader.whole("block")? },
             "convert" => OpKind::Convert,
             "clamp" => OpKind::Clamp { min: reader.number("min")?, max: reader.number("max")? },
-            "compare" => OpKind::Compare(reader.word("predicate", "eq, ne, lt, le, gt or ge", Predicate::from_name)?),
+            "compare" => {
+                OpKind::Compare(reader.word("predicate", "eq, ne, lt, le, gt or ge", Predicate::from_name)?)
+            }
             "select" => OpKind::Select,
             "reshape" => OpKind::Reshape,
             "transpose" => OpKind::Transpose { permutation: reader.whole_list("permutation")? },
@@ -445,7 +451,9 @@ impl OpKind {
             "reduce" => OpKind::Reduce {
                 kind: reader.word("kind", "sum, max, min, mean or amax", ReduceKind::from_name)?,
                 axes: reader.whole_list("axes")?,
-                keep_dims: reader.optional_word("keep_dims", "true or false", bool_from_name)?.unwrap_or(false),
+                keep_dims: reader
+                    .optional_word("keep_dims", "true or false", bool_from_name)?
+                    .unwrap_or(false),
             },
             "softmax" => OpKind::Softmax { axis: reader.whole("axis")? },
             "layer_norm" => OpKind::LayerNorm { eps: reader.number("eps")? },
@@ -498,7 +506,11 @@ impl<'a> AttributeReader<'a> {
         self.attributes.iter().find(|(found, _)| *found == name).map(|(_, value)| value)
     }
 
-    fn require(&mut self, name: &'static str, expected: &'static str) -> Result<&'a AttributeValue, AttributeError> {
+    fn require(
+        &mut self,
+        name: &'static str,
+        expected: &'static str,
+    ) -> Result<&'a AttributeValue, AttributeError> {
         self.find(name).ok_or(AttributeError::Missing { op: self.op.to_owned(), name, expected })
     }
 
@@ -547,8 +559,11 @@ impl<'a> AttributeReader<'a> {
         expected: &'static str,
         parse: impl Fn(&str) -> Option<T>,
     ) -> Result<T, AttributeError> {
-        self.optional_word(name, expected, parse)?
-            .ok_or(AttributeError::Missing { op: self.op.to_owned(), name, expected })
+        self.optional_word(name, expected, parse)?.ok_or(AttributeError::Missing {
+            op: self.op.to_owned(),
+            name,
+            expected,
+        })
     }
 
     fn optional_word<T>(
@@ -570,10 +585,9 @@ impl<'a> AttributeReader<'a> {
     fn finish(self) -> Result<(), AttributeError> {
         match self.attributes.iter().find(|(name, _)| !self.used.contains(name)) {
             None => Ok(()),
-            Some((name, _)) => Err(AttributeError::UnknownAttribute {
-                op: self.op.to_owned(),
-                name: (*name).to_owned(),
-            }),
+            Some((name, _)) => {
+                Err(AttributeError::UnknownAttribute { op: self.op.to_owned(), name: (*name).to_owned() })
+            }
         }
     }
 }

@@ -87,10 +87,7 @@ impl Tensor {
         if element == ElementType::F4E2M1FN && !dims.last().is_some_and(|last| last.is_multiple_of(2)) {
             return Err(wrong("FP4 is packed in pairs along the last axis, which must be even"));
         }
-        count
-            .checked_mul(element.storage_bits())
-            .map(|bits| bits / 8)
-            .ok_or_else(|| wrong(TOO_LARGE))
+        count.checked_mul(element.storage_bits()).map(|bits| bits / 8).ok_or_else(|| wrong(TOO_LARGE))
     }
 
     /// A tensor of zero bytes (the value zero in every type but `f8E8M0FNU`, where it is 2^-127).
@@ -121,9 +118,10 @@ impl Tensor {
             ElementType::F4E2M1FN => values.iter().map(|v| numeric::e2m1_from_f64(*v)).collect(),
             ElementType::F8E4M3FN => values.iter().map(|v| numeric::e4m3_from_f64(*v)).collect(),
             ElementType::F8E5M2 => values.iter().map(|v| numeric::e5m2_from_f64(*v)).collect(),
-            ElementType::F8E8M0FNU => {
-                values.iter().map(|v| numeric::e8m0_from_f32(*v as f32, numeric::ScaleRounding::Floor)).collect()
-            }
+            ElementType::F8E8M0FNU => values
+                .iter()
+                .map(|v| numeric::e8m0_from_f32(*v as f32, numeric::ScaleRounding::Floor))
+                .collect(),
             ElementType::F16 => le_bytes(values, |v| numeric::f64_to_f16_bits(v).to_le_bytes()),
             ElementType::BF16 => le_bytes(values, |v| numeric::f64_to_bf16_bits(v).to_le_bytes()),
             ElementType::F32 => le_bytes(values, |v| (v as f32).to_le_bytes()),
@@ -154,8 +152,9 @@ impl Tensor {
         let bytes = if element == ElementType::F4E2M1FN {
             numeric::pack_e2m1(&codes)
         } else if let (Some(ScaleLayout::Blocked), [batch @ .., rows, columns]) = (layout, dims.as_slice()) {
-            numeric::linear_to_blocked(&codes, batch.iter().product(), *rows, *columns)
-                .map_err(|_| TensorError::Size { element, dims: dims.clone(), expected, found: codes.len() })?
+            numeric::linear_to_blocked(&codes, batch.iter().product(), *rows, *columns).map_err(|_| {
+                TensorError::Size { element, dims: dims.clone(), expected, found: codes.len() }
+            })?
         } else {
             codes
         };
@@ -215,7 +214,8 @@ impl Tensor {
         if self.element == ElementType::F4E2M1FN {
             return (0..self.count()).map(|index| numeric::e2m1_at(&self.bytes, index)).collect();
         }
-        if let (Some(ScaleLayout::Blocked), [batch @ .., rows, columns]) = (self.layout, self.dims.as_slice()) {
+        if let (Some(ScaleLayout::Blocked), [batch @ .., rows, columns]) = (self.layout, self.dims.as_slice())
+        {
             return numeric::blocked_to_linear(&self.bytes, batch.iter().product(), *rows, *columns)
                 .expect("the constructor checked the size");
         }
@@ -233,7 +233,8 @@ impl Tensor {
     }
 
     fn map_values<T>(&self, from_f32: impl Fn(f32) -> T, from_f64: impl Fn(f64) -> T) -> Vec<T> {
-        let bytes_as = |decode: fn(u8) -> f32| self.to_codes().into_iter().map(|c| from_f32(decode(c))).collect();
+        let bytes_as =
+            |decode: fn(u8) -> f32| self.to_codes().into_iter().map(|c| from_f32(decode(c))).collect();
         let (pairs, _) = self.bytes.as_chunks::<2>();
         let (quads, _) = self.bytes.as_chunks::<4>();
         match self.element {

@@ -63,7 +63,6 @@ mod tests;
 pub use kind::VerifyErrorKind;
 
 use crate::diagnostics::{Diagnostic, Place, Spans};
-use crate::entities::Op;
 use crate::module::Module;
 use crate::program::{Facts, Program};
 
@@ -116,9 +115,4 @@ pub fn verify(module: Module) -> Result<Program, Box<Invalid>> {
     }
     let facts = Facts::collect(&module, checked.matmuls);
     Ok(Program::new(module, facts))
-}
-
-/// The op as errors show it.
-fn op_text(module: &Module, op: Op) -> String {
-    module.op_label(op)
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::{VerifyError, VerifyErrorKind as Kind, op_text};
+use super::{VerifyError, VerifyErrorKind as Kind};
 use crate::diagnostics::Place;
 use crate::entities::{Entity, Op, Symbol, Value};
 use crate::module::{Module, ValueDef};
@@ -60,7 +60,7 @@ struct Walk<'a> {
 impl<'a> Walk<'a> {
     fn report(&mut self, place: Place, kind: Kind) {
         let op_text = match place {
-            Place::Op(op) => Some(op_text(self.module, op)),
+            Place::Op(op) => Some(crate::text::print_op(self.module, op)),
             Place::Module | Place::Input(_) | Place::Output(_) => None,
         };
         self.errors.push(VerifyError { place, kind, op_text });

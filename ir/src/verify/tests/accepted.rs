@@ -307,8 +307,8 @@ fn an_op_after_a_wrong_one_is_checked_against_the_stated_type() {
             vec![fine, also_fine]
         },
         expect![[r#"
-            op0 `%wrong = relu`: result_shape: the shape of `%wrong: tensor<[3, 7], f32>` must be [3, 5]
-            op2 `%other = mma`: operand_count: mma has 1 operand(s) and takes 2
+            op0 `%wrong = relu %x : tensor<[3, 7], f32>`: result_shape: the shape of `%wrong: tensor<[3, 7], f32>` must be [3, 5]
+            op2 `%other = mma %x : tensor<[3, 3], f16>`: operand_count: mma has 1 operand(s) and takes 2
         "#]],
     );
 }
@@ -327,11 +327,11 @@ fn a_diagnostic_has_the_op_as_text_and_advice() {
         invalid.errors.iter().map(|error| error.diagnostic(None).render("x.fir", "")).collect();
     expect![[r#"
         error[k_mismatch]: `%a: tensor<[37, 64], f4E2M1FN>` and `%short: tensor<[24, 32], f4E2M1FN>` differ in their last extent, K
-         = in `%d = scaled_mma`
+         = in `%d = scaled_mma %a, %sfa, %short, %sfb {block = 16} : tensor<[37, 24], bf16>`
          = operands are K-major: A is [.., M, K] and B is [.., N, K]; transpose a B of [K, N]
 
         error[scale_shape]: the scales of `%short` must have the shape [24, 2], but `%sfb` is tensor<[24, 4], f8E4M3FN, linear>
-         = in `%d = scaled_mma`
+         = in `%d = scaled_mma %a, %sfa, %short, %sfb {block = 16} : tensor<[37, 24], bf16>`
          = there is one scale per block of the last axis; padding is not part of the shape, whatever the layout
 
     "#]].assert_eq(&text);

@@ -79,7 +79,7 @@ fn names_and_definitions() {
         },
         expect![[r#"
             input 0: bad_name: a value name is made of letters, digits, `_` and `.`, which `x y` is not
-            op0 `%x%y = relu`: bad_name: a value name is made of letters, digits, `_` and `.`, which `x%y` is not
+            op0 `%x%y = relu %x y : tensor<[3], f32>`: bad_name: a value name is made of letters, digits, `_` and `.`, which `x%y` is not
         "#]],
     );
     let mut module = Module::new("");
@@ -103,8 +103,8 @@ fn names_and_definitions() {
             vec![b.unary("x", UnaryKind::Relu, y)]
         },
         expect![[r#"
-            op0 `%x = relu`: duplicate_name: there is already a value `x`
-            op1 `%x = relu`: duplicate_name: there is already a value `x`
+            op0 `%x = relu %x : tensor<[3], f32>`: duplicate_name: there is already a value `x`
+            op1 `%x = relu %x : tensor<[3], f32>`: duplicate_name: there is already a value `x`
         "#]],
     );
     check(
@@ -114,7 +114,7 @@ fn names_and_definitions() {
             vec![x]
         },
         expect![[r#"
-            op0 `%y = relu`: unknown_operand: relu takes value9 as operand, which the program does not have
+            op0 `%y = relu value9 : tensor<[3], f32>`: unknown_operand: relu takes value9 as operand, which the program does not have
         "#]],
     );
     check(
@@ -128,8 +128,8 @@ fn names_and_definitions() {
             vec![z, w]
         },
         expect![[r#"
-            op0 `%y = relu`: use_before_definition: relu takes `%z` as operand before it is defined
-            op2 `%w = relu`: use_before_definition: relu takes `%w` as operand before it is defined
+            op0 `%y = relu %z : tensor<[3], f32>`: use_before_definition: relu takes `%z` as operand before it is defined
+            op2 `%w = relu %w : tensor<[3], f32>`: use_before_definition: relu takes `%w` as operand before it is defined
         "#]],
     );
 }
@@ -166,7 +166,7 @@ fn tables() {
         wrong,
         expect![[r#"
             module: result_table: result 0 of op7 and the definition of `%y` disagree
-            op0 `%y = relu`: result_table: result 0 of op0 and the definition of `%y` disagree
+            op0 `%y = relu %x : tensor<[3], f32>`: result_table: result 0 of op0 and the definition of `%y` disagree
         "#]],
     );
     let mut wrong = module();
@@ -175,7 +175,7 @@ fn tables() {
         wrong,
         expect![[r#"
             module: result_table: result 0 of op1 and the definition of `%z` disagree
-            op1 `%y = relu`: result_table: result 0 of op1 and the definition of `%y` disagree
+            op1 `%y = relu %y : tensor<[3], f32>`: result_table: result 0 of op1 and the definition of `%y` disagree
         "#]],
     );
     let mut wrong = module();
@@ -185,7 +185,7 @@ fn tables() {
         wrong,
         expect![[r#"
             module: result_table: result 0 of op1 and the definition of `%z` disagree
-            op1 `%? = relu`: result_table: result 0 of op1 and the definition of `value11` disagree
+            op1 `value11 = relu %y : ?`: result_table: result 0 of op1 and the definition of `value11` disagree
         "#]],
     );
 }
@@ -208,7 +208,7 @@ fn symbols() {
             vec![b.unary("z", UnaryKind::Relu, y)]
         },
         expect![[r#"
-            op0 `%y = broadcast`: unbound_symbol: `%y: tensor<[M, 4], f32>` uses the symbol `M`, which no input's shape contains
+            op0 `%y = broadcast %x : tensor<[M, 4], f32>`: unbound_symbol: `%y: tensor<[M, 4], f32>` uses the symbol `M`, which no input's shape contains
         "#]],
     );
 }
@@ -225,10 +225,10 @@ fn arity() {
             [two, none, four].concat()
         },
         expect![[r#"
-            op0 `%two = relu`: operand_count: relu has 2 operand(s) and takes 1
-            op1 ` = block_quantize`: operand_count: block_quantize has 0 operand(s) and takes 1 or 2
-            op1 ` = block_quantize`: result_count: block_quantize has 0 result(s) and gives 2
-            op2 `%four = scaled_mma`: operand_count: scaled_mma has 4 operand(s) and takes 5
+            op0 `%two = relu %x, %x : tensor<[3], f32>`: operand_count: relu has 2 operand(s) and takes 1
+            op1 `block_quantize {block = 7}`: operand_count: block_quantize has 0 operand(s) and takes 1 or 2
+            op1 `block_quantize {block = 7}`: result_count: block_quantize has 0 result(s) and gives 2
+            op2 `%four = scaled_mma %x, %x, %x, c = %x {block = 16} : tensor<[3], f32>`: operand_count: scaled_mma has 4 operand(s) and takes 5
         "#]],
     );
     check(
@@ -239,8 +239,8 @@ fn arity() {
             pair
         },
         expect![[r#"
-            op0 `%y, %z = relu`: result_count: relu has 2 result(s) and gives 1
-            op1 ` = relu`: result_count: relu has 0 result(s) and gives 1
+            op0 `%y, %z = relu %x : tensor<[3], f32>, tensor<[3], f32>`: result_count: relu has 2 result(s) and gives 1
+            op1 `relu %x`: result_count: relu has 0 result(s) and gives 1
         "#]],
     );
     check(
@@ -251,7 +251,7 @@ fn arity() {
             b.op(mma, &operands, &[("d", ty(&[37, 24], F16))])
         },
         expect![[r#"
-            op0 `%d = scaled_mma`: beta_without_c: beta multiplies c, but there is no c
+            op0 `%d = scaled_mma %a, %sfa, %b, %sfb, beta = %beta {block = 16} : tensor<[37, 24], f16>`: beta_without_c: beta multiplies c, but there is no c
         "#]],
     );
 }
@@ -261,7 +261,7 @@ fn attributes() {
     check(
         product(nvfp4(), 8, ty(&[37, 24], F32)),
         expect![[r#"
-            op0 `%d = scaled_mma`: block_size: a block has 16 or 32 elements, not 8
+            op0 `%d = scaled_mma %a, %sfa, %b, %sfb {block = 8} : tensor<[37, 24], f32>`: block_size: a block has 16 or 32 elements, not 8
         "#]],
     );
     let v = || ty(&[5, 64], BF16);
@@ -273,57 +273,57 @@ fn attributes() {
     check(
         quantize(v(), None, 32, None, codes(), mx()),
         expect![[r#"
-            op0 `%codes, %scales = block_quantize`: scale_rounding_missing: quantization with f8E8M0FNU scales needs the attribute scale_rounding
+            op0 `%codes, %scales = block_quantize %v {block = 32} : tensor<[5, 64], f4E2M1FN>, tensor<[5, 2], f8E8M0FNU, linear>`: scale_rounding_missing: quantization with f8E8M0FNU scales needs the attribute scale_rounding
         "#]],
     );
     check(
         quantize(v(), g(), 16, ceil, codes(), nv()),
         expect![[r#"
-            op0 `%codes, %scales = block_quantize`: scale_rounding_unexpected: quantization with f8E4M3FN scales has no attribute scale_rounding
+            op0 `%codes, %scales = block_quantize %v, %g {block = 16, scale_rounding = ceil} : tensor<[5, 64], f4E2M1FN>, tensor<[5, 4], f8E4M3FN, linear>`: scale_rounding_unexpected: quantization with f8E4M3FN scales has no attribute scale_rounding
         "#]],
     );
     check(
         quantize(v(), None, 16, None, codes(), nv()),
         expect![[r#"
-            op0 `%codes, %scales = block_quantize`: global_scale_missing: quantization with f8E4M3FN scales needs the per-tensor scale g
+            op0 `%codes, %scales = block_quantize %v {block = 16} : tensor<[5, 64], f4E2M1FN>, tensor<[5, 4], f8E4M3FN, linear>`: global_scale_missing: quantization with f8E4M3FN scales needs the per-tensor scale g
         "#]],
     );
     check(
         quantize(v(), g(), 32, ceil, codes(), mx()),
         expect![[r#"
-            op0 `%codes, %scales = block_quantize`: global_scale_unexpected: quantization with f8E8M0FNU scales takes no per-tensor scale
+            op0 `%codes, %scales = block_quantize %v, %g {block = 32, scale_rounding = ceil} : tensor<[5, 64], f4E2M1FN>, tensor<[5, 2], f8E8M0FNU, linear>`: global_scale_unexpected: quantization with f8E8M0FNU scales takes no per-tensor scale
         "#]],
     );
     let x = || ty(&[3, 5], F32);
     check(
         one(x(), OpKind::Softmax { axis: 2 }, x()),
         expect![[r#"
-            op0 `%y = softmax`: axis_out_of_range: `%x: tensor<[3, 5], f32>` has no axis 2
+            op0 `%y = softmax %x {axis = 2} : tensor<[3, 5], f32>`: axis_out_of_range: `%x: tensor<[3, 5], f32>` has no axis 2
         "#]],
     );
     let reduce = |axes| OpKind::Reduce { kind: ReduceKind::Sum, axes, keep_dims: true };
     check(
         one(x(), reduce(vec![0, 4]), x()),
         expect![[r#"
-            op0 `%y = reduce`: axis_out_of_range: `%x: tensor<[3, 5], f32>` has no axis 4
+            op0 `%y = reduce %x {axes = [0, 4], keep_dims = true, kind = sum} : tensor<[3, 5], f32>`: axis_out_of_range: `%x: tensor<[3, 5], f32>` has no axis 4
         "#]],
     );
     check(
         one(x(), reduce(vec![1, 0]), x()),
         expect![[r#"
-            op0 `%y = reduce`: axes_order: the axes [1, 0] are not distinct and ascending
+            op0 `%y = reduce %x {axes = [1, 0], keep_dims = true, kind = sum} : tensor<[3, 5], f32>`: axes_order: the axes [1, 0] are not distinct and ascending
         "#]],
     );
     check(
         one(x(), reduce(vec![1, 1]), x()),
         expect![[r#"
-            op0 `%y = reduce`: axes_order: the axes [1, 1] are not distinct and ascending
+            op0 `%y = reduce %x {axes = [1, 1], keep_dims = true, kind = sum} : tensor<[3, 5], f32>`: axes_order: the axes [1, 1] are not distinct and ascending
         "#]],
     );
     check(
         one(x(), reduce(vec![]), x()),
         expect![[r#"
-            op0 `%y = reduce`: no_axes: there is no axis to reduce
+            op0 `%y = reduce %x {axes = [], keep_dims = true, kind = sum} : tensor<[3, 5], f32>`: no_axes: there is no axis to reduce
         "#]],
     );
     for permutation in [vec![0], vec![0, 0], vec![1, 2], vec![1, 0, 0]] {
@@ -336,19 +336,19 @@ fn attributes() {
     check(
         one(x(), transpose, x()),
         expect![[r#"
-            op0 `%y = transpose`: permutation: [0, 0] is not a permutation of the axes of `%x: tensor<[3, 5], f32>`
+            op0 `%y = transpose %x {permutation = [0, 0]} : tensor<[3, 5], f32>`: permutation: [0, 0] is not a permutation of the axes of `%x: tensor<[3, 5], f32>`
         "#]],
     );
     check(
         one(x(), OpKind::Clamp { min: 1.0, max: 0.5 }, x()),
         expect![[r#"
-            op0 `%y = clamp`: clamp_bounds: nothing lies between min = 1 and max = 0.5
+            op0 `%y = clamp %x {max = 0.5, min = 1} : tensor<[3, 5], f32>`: clamp_bounds: nothing lies between min = 1 and max = 0.5
         "#]],
     );
     check(
         one(x(), OpKind::Clamp { min: f64::NAN, max: 0.5 }, x()),
         expect![[r#"
-            op0 `%y = clamp`: clamp_bounds: nothing lies between min = nan and max = 0.5
+            op0 `%y = clamp %x {max = 0.5, min = nan} : tensor<[3, 5], f32>`: clamp_bounds: nothing lies between min = nan and max = 0.5
         "#]],
     );
     check(
@@ -357,7 +357,7 @@ fn attributes() {
             b.op(OpKind::LayerNorm { eps: -1e-5 }, &[x, w, w], &[("y", ty(&[3, 5], F32))])
         },
         expect![[r#"
-            op0 `%y = layer_norm`: eps: eps = -1e-5 is not a finite number of at least 0
+            op0 `%y = layer_norm %x, %w, %w {eps = -1e-5} : tensor<[3, 5], f32>`: eps: eps = -1e-5 is not a finite number of at least 0
         "#]],
     );
 }
@@ -374,43 +374,43 @@ fn constants() {
             vec![x, y]
         },
         expect![[r#"
-            op0 `%y = constant`: constant_shape: the constant `%y: tensor<[0, M], f32>` has no fixed shape
+            op0 `%y = constant {value = 1} : tensor<[0, M], f32>`: constant_shape: the constant `%y: tensor<[0, M], f32>` has no fixed shape
         "#]],
     );
     check(
         constant(ConstantValue::Dense(vec![1.0; 5]), ty(&[2, 3], F32)),
         expect![[r#"
-            op0 `%y = constant`: constant_count: the constant's shape has 6 elements, but 5 values are given
+            op0 `%y = constant {value = [1, 1, 1, 1, 1]} : tensor<[2, 3], f32>`: constant_count: the constant's shape has 6 elements, but 5 values are given
         "#]],
     );
     check(
         constant(splat(1.0), ty(&[1 << 20, 17], F32)),
         expect![[r#"
-            op0 `%y = constant`: constant_too_large: a constant of 17825792 elements is beyond the limit of 16777216
+            op0 `%y = constant {value = 1} : tensor<[1048576, 17], f32>`: constant_too_large: a constant of 17825792 elements is beyond the limit of 16777216
         "#]],
     );
     check(
         constant(splat(2.0), ty(&[3], I1)),
         expect![[r#"
-            op0 `%y = constant`: constant_value: value 0 of the constant, 2, is not a value of i1
+            op0 `%y = constant {value = 2} : tensor<[3], i1>`: constant_value: value 0 of the constant, 2, is not a value of i1
         "#]],
     );
     check(
         constant(ConstantValue::Dense(vec![1.0, -2147483648.0, 0.5]), ty(&[3], I32)),
         expect![[r#"
-            op0 `%y = constant`: constant_value: value 2 of the constant, 0.5, is not a value of i32
+            op0 `%y = constant {value = [1, -2147483648, 0.5]} : tensor<[3], i32>`: constant_value: value 2 of the constant, 0.5, is not a value of i32
         "#]],
     );
     check(
         constant(splat(2147483648.0), ty(&[3], I32)),
         expect![[r#"
-            op0 `%y = constant`: constant_value: value 0 of the constant, 2147483648, is not a value of i32
+            op0 `%y = constant {value = 2147483648} : tensor<[3], i32>`: constant_value: value 0 of the constant, 2147483648, is not a value of i32
         "#]],
     );
     check(
         constant(splat(f64::NAN), ty(&[3], I32)),
         expect![[r#"
-            op0 `%y = constant`: constant_value: value 0 of the constant, nan, is not a value of i32
+            op0 `%y = constant {value = nan} : tensor<[3], i32>`: constant_value: value 0 of the constant, nan, is not a value of i32
         "#]],
     );
 }
@@ -421,7 +421,7 @@ fn types_by_themselves() {
         one(ty(&[1; 9], F32), RELU, ty(&[1; 9], F32)),
         expect![[r#"
             input 0: rank_too_large: `%x` has rank 9, beyond the limit of 8
-            op0 `%y = relu`: rank_too_large: `%y` has rank 9, beyond the limit of 8
+            op0 `%y = relu %x : tensor<[1, 1, 1, 1, 1, 1, 1, 1, 1], f32>`: rank_too_large: `%y` has rank 9, beyond the limit of 8
         "#]],
     );
     check(
@@ -437,7 +437,7 @@ fn types_by_themselves() {
         one(ty(&[(1 << 40) + 1], F32), RELU, ty(&[1 << 24, 0, (1 << 22) + 1], F32)),
         expect![[r#"
             input 0: extent_too_large: `%x: tensor<[1099511627777], f32>` is larger than any memory
-            op0 `%y = relu`: extent_too_large: `%y: tensor<[16777216, 0, 4194305], f32>` is larger than any memory
+            op0 `%y = relu %x : tensor<[16777216, 0, 4194305], f32>`: extent_too_large: `%y: tensor<[16777216, 0, 4194305], f32>` is larger than any memory
         "#]],
     );
     check(
@@ -514,9 +514,9 @@ fn errors_come_in_program_order() {
         },
         expect![[r#"
             input 1: packed_extent: the last extent of `%bad: tensor<[3], f4E2M1FN>` is not known to be even
-            op0 `%y = relu`: result_element: the element type of `%y: tensor<[3], f16>` must be f32
-            op2 `%w w = relu`: bad_name: a value name is made of letters, digits, `_` and `.`, which `w w` is not
-            op2 `%w w = relu`: result_shape: the shape of `%w w: tensor<[4], f16>` must be [3]
+            op0 `%y = relu %x : tensor<[3], f16>`: result_element: the element type of `%y: tensor<[3], f16>` must be f32
+            op2 `%w w = relu %y : tensor<[4], f16>`: bad_name: a value name is made of letters, digits, `_` and `.`, which `w w` is not
+            op2 `%w w = relu %y : tensor<[4], f16>`: result_shape: the shape of `%w w: tensor<[4], f16>` must be [3]
             output 2: duplicate_output: `%z` is returned already
         "#]],
     );
