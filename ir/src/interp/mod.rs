@@ -23,6 +23,8 @@ use crate::types::{ElementType, ScaleLayout, SymbolValues, TensorType};
 /// The most elements that a tensor may have here: as f64 they take 16 GiB, and nobody waits for a reference
 /// computation beyond that.
 const MAX_ELEMENTS: usize = 1 << 31;
+/// The most bytes of a result: a batch of small blocked scale matrices is mostly padding.
+const MAX_BYTES: usize = 1 << 34;
 
 /// Why a verified program could not be evaluated on these inputs. The caller's fault: the extents or the tensors.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,8 +37,8 @@ pub enum InterpretError {
         /// The type whose extents are sought.
         ty: String,
     },
-    /// A tensor would have more than 2^31 elements, the interpreter's limit.
-    #[error("`{place}`: a tensor of shape {dims:?} is larger than the interpreter's limit of 2^31 elements")]
+    /// A tensor would have more than 2^31 elements or, with its padding, more than 16 GiB.
+    #[error("`{place}`: the shape {dims:?} exceeds the interpreter's limit of 2^31 elements or 16 GiB")]
     TooLarge {
         /// The op or input.
         place: String,
@@ -154,11 +156,13 @@ impl ResultType {
         symbols: &SymbolValues,
     ) -> Result<ResultType, InterpretError> {
         let dims = run_time_dims(module, place, ty, symbols)?;
-        let result = ResultType { element: ty.element, dims, layout: ty.layout };
         // Before anything of that size is computed.
-        Tensor::byte_len(result.element, &result.dims, result.layout)
+        let bytes = Tensor::byte_len(ty.element, &dims, ty.layout)
             .map_err(|source| InterpretError::Result { place: place.to_owned(), source })?;
-        Ok(result)
+        if bytes > MAX_BYTES {
+            return Err(InterpretError::TooLarge { place: place.to_owned(), dims });
+        }
+        Ok(ResultType { element: ty.element, dims, layout: ty.layout })
     }
 }
 

@@ -384,7 +384,7 @@ fn an_impossible_call_is_refused_with_the_op() {
     let refused = |result: Result<Vec<Tensor>, String>| result.unwrap_err();
     assert_eq!(
         refused(with(Some(1 << 40), &[&one])),
-        "`%y = broadcast`: a tensor of shape [1099511627776] is larger than the interpreter's limit of 2^31 elements"
+        "`%y = broadcast`: the shape [1099511627776] exceeds the interpreter's limit of 2^31 elements or 16 GiB"
     );
     assert_eq!(
         refused(with(None, &[&one])),
@@ -397,4 +397,15 @@ fn an_impossible_call_is_refused_with_the_op() {
     );
     let bound = Bound { symbols: SymbolValues::default(), inputs: vec![&one] };
     assert_eq!(interpret(&program, &bound).unwrap_err().to_string(), "`@main` takes 2 tensors, not 1");
+}
+
+#[test]
+fn scales_that_are_mostly_padding_are_refused_before_they_are_written() {
+    let mut builder = Builder::new("main");
+    let scales = builder.input("s", scales_ty(&[1 << 26, 1, 1], F8E4M3FN, ScaleLayout::Linear));
+    let swizzled = builder.swizzle_scales("t", scales, ScaleLayout::Blocked);
+    let program = verify(builder.finish(&[swizzled])).unwrap();
+    let scales = Tensor::zeros(F8E4M3FN, vec![1 << 26, 1, 1], Some(ScaleLayout::Linear)).unwrap();
+    let error = interpret_op(&program, Op::from_index(0), &[&scales], &SymbolValues::default()).unwrap_err();
+    assert!(matches!(error, InterpretError::TooLarge { .. }), "512 bytes for each: {error}");
 }
