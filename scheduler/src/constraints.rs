@@ -92,7 +92,7 @@ fn lcm(a: u64, b: u64) -> u64 {
     while rest != 0 {
         (divisor, rest) = (rest, divisor % rest);
     }
-    if divisor == 0 { 0 } else { a / divisor * b }
+    a.checked_div(divisor).map_or(0, |factor| factor.saturating_mul(b))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What runs together: which ops become one kernel, which go to the fallback, and why.
 //!
-//! [`partition`] grows a kernel from every `scaled_mma` that the target takes, as far as the epilogue reaches, and
-//! leaves the rest to the fallback with a reason for each op. [`check`] proves a partition again from scratch.
+//! [`partition()`] grows a kernel from every `scaled_mma` that the target takes, as far as the epilogue reaches, and
+//! leaves the rest to the fallback with a reason for each op. [`check()`] proves a partition again from scratch.
 //! Targets are known here only as [`fourfold_ir::Capabilities`].
 #![forbid(unsafe_code)]
 

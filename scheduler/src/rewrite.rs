@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egg::{
-    Analysis, DidMerge, EGraph, FlatTerm, Id, Language, Pattern, RecExpr, Rewrite, Runner, Subst, Var,
+    Analysis, DidMerge, EGraph, FlatTerm, Id, Language, Pattern, RecExpr, Rewrite, Runner, StopReason, Subst,
+    Var,
 };
 use fourfold_ir::{Dim, ElementType, FormatCapability, ScaleLayout, TensorType, UnaryKind};
 
@@ -166,6 +167,7 @@ impl Rewriter {
 
     fn rewrite(&self, expression: &Expression) -> Option<Match> {
         let mut runner = self.saturate(&expression.nodes, &expression.types);
+        debug_assert!(matches!(runner.stop_reason, Some(StopReason::Saturated)), "{:?}", runner.stop_reason);
         expression.prefixes.iter().enumerate().rev().find_map(|(steps, nodes)| {
             let prefix: RecExpr<Fir> = expression.nodes.as_ref()[..*nodes].to_vec().into();
             let (parts, normal) = written_form(&runner.egraph, &prefix)?;

@@ -38,7 +38,7 @@ impl Divides {
     }
 }
 
-/// The largest block of rows that the swizzle pads to: whole blocks of one matrix are followed by the next.
+/// The blocked layout pads the rows of a matrix to a multiple of this.
 const SCALE_ROWS: u64 = 128;
 
 /// Tests a `scaled_mma` against the target.
@@ -160,11 +160,6 @@ fn c_operand(module: &Module, root: &Root<'_>) -> Fault {
     let c = root.operands.c?;
     let name = module.name_of(c);
     let ty = module.ty(c);
-    if ty.shape != module.ty(root.result).shape {
-        let (found, expected) = (module.display_type(ty), module.display_type(module.ty(root.result)));
-        let what = format!("C, %{name}, is {found}; expected the shape of the result, {expected}");
-        return Some((ReasonCode::OperandLayout, what));
-    }
     let Some(rule) = root.capability.c(ty.element) else {
         let known = element_list(root.capability.c.iter().map(|c| c.element));
         return Some((ReasonCode::COperandDtype, format!("C, %{name}, is {}; expected {known}", ty.element)));

@@ -1,6 +1,5 @@
 //! The rules on expressions written by hand.
 
-use egg::StopReason;
 use fourfold_ir::{BlockFormat, OutputCapability};
 
 use super::*;

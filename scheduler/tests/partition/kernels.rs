@@ -2,8 +2,8 @@
 
 use expect_test::expect;
 use fourfold_ir::{
-    BinaryKind, Builder, Dim, ElementType, Module, ScaledMmaOptions, Symbol, SymbolValues, TensorType,
-    UnaryKind,
+    BinaryKind, BlockFormat, Builder, Dim, ElementType, Module, ScaledMmaOptions, Symbol, SymbolValues,
+    TensorType, UnaryKind,
 };
 use fourfold_scheduler::{Constraint, EpilogueKind, ReasonCode, violated};
 
@@ -340,4 +340,30 @@ fn every_activation_is_taken() {
         assert_eq!(plan.epilogue[0].kind, EpilogueKind::Activation(*kind));
         assert_eq!(plan.epilogue[0].element, F16);
     }
+}
+
+#[test]
+fn any_standard_format_is_taken_where_the_target_lists_it() {
+    let mx = |format| {
+        let mut capabilities = blackwell();
+        capabilities.formats[0].format = format;
+        capabilities
+    };
+    let mut builder = Builder::new("mx");
+    let gemm = Gemm { scale: ElementType::F8E8M0FNU, block: 32, ..Gemm::of(F32, 45, 72, 96) };
+    let d = gemm.build(&mut builder, "d");
+    let module = builder.finish(&[d]);
+    let kernels = |module: Module, format| planned(module, &mx(format)).1.kernels().count();
+    assert_eq!(kernels(module.clone(), BlockFormat::MXFP4), 1);
+    assert_eq!(kernels(module, BlockFormat::NVFP4), 0);
+
+    // FP8 activations with FP4 weights.
+    let mut builder = Builder::new("mixed");
+    let [_, sfa, b, sfb] = gemm.inputs(&mut builder, "x");
+    let a = builder.input("a", tensor(&[45, 96], ElementType::F8E4M3FN));
+    let d = builder.scaled_mma("d", a, sfa, b, sfb, 32, F32, ScaledMmaOptions::default());
+    let module = builder.finish(&[d]);
+    let mixed = BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
+    assert_eq!(kernels(module.clone(), mixed), 1);
+    assert_eq!(kernels(module, BlockFormat::MXFP4), 0);
 }
