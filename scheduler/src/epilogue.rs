@@ -36,8 +36,8 @@ pub(crate) fn left_out<'a>(
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Obstacle {
     Kind,
-    Order,
     Operand,
+    Order,
     Element,
     Alignment,
     Escape,
@@ -57,17 +57,17 @@ fn obstacle(program: &Program, op: Op, producer: Producer<'_>) -> (Obstacle, Rea
         );
         return (Obstacle::Kind, ReasonCode::UnsupportedEpilogueOp, what);
     };
+    if stage == Stage::Bias
+        && let Some(what) = bias_fault(module, op, producer)
+    {
+        return (Obstacle::Operand, ReasonCode::BiasShape, what);
+    }
     if let Some(step) = plan.epilogue.iter().find(|step| stage <= Stage::of_step(&step.kind)) {
         let what = format!(
             "it follows {} in the epilogue; expected bias, activation and conversion in this order, each at most once",
             module.op_label(step.op)
         );
         return (Obstacle::Order, ReasonCode::EpilogueOrder, what);
-    }
-    if stage == Stage::Bias
-        && let Some(what) = bias_fault(module, op, producer)
-    {
-        return (Obstacle::Operand, ReasonCode::BiasShape, what);
     }
     let element = module.ty(result).element;
     let Some(rule) = capability.output(element) else {

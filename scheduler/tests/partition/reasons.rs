@@ -470,6 +470,26 @@ fn a_bias_is_one_element_for_each_column() {
 }
 
 #[test]
+fn a_residual_after_the_bias_is_refused_for_what_it_is() {
+    // In another order it would not be taken either.
+    let residual = after(|builder, d| {
+        let bias = builder.param("bias", tensor(&[72], F32));
+        let x = builder.input("x", tensor(&[45, 72], F32));
+        let sum = builder.binary("sum", BinaryKind::Add, d, bias);
+        vec![builder.binary("y", BinaryKind::Add, x, sum)]
+    });
+    near_miss(
+        &blackwell(),
+        None,
+        residual,
+        ReasonCode::BiasShape,
+        expect![
+            "%y = add: %x is tensor<[45, 72], f32>; expected a bias for each column, [72] or [1, 72], of f16, bf16 or f32"
+        ],
+    );
+}
+
+#[test]
 fn nothing_is_planned_for_the_cpu() {
     let cpu = fourfold_codegen::capabilities("cpu").expect("a target");
     near_miss(
