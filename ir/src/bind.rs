@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::module::Module;
 use crate::program::Program;
 use crate::tensor::Tensor;
-use crate::types::{Dim, SymbolValues, TensorType};
+use crate::types::{Dim, Dim, SymbolValues, TensorType};
 
 /// A program's inputs for one run.
 #[derive(Clone, Debug)]
@@ -133,9 +133,11 @@ pub fn solve_symbols(module: &Module, shapes: &[&[usize]]) -> Result<SymbolValue
             return Err(BindError::Shape { name: name(), ty: ty(), found: dims.to_vec(), because });
         }
     }
-    match module.symbols.iter().find(|(symbol, _)| values.get(*symbol).is_none()) {
+    // Only symbols of inputs matter: the verifier refuses any other use, and an interned symbol may be unused.
+    let used = module.inputs.iter().flat_map(|input| &module.ty(*input).shape).flat_map(Dim::symbols);
+    match used.copied().find(|symbol| values.get(*symbol).is_none()) {
         None => Ok(values),
-        Some((_, name)) => Err(BindError::Undetermined { name: name.clone() }),
+        Some(symbol) => Err(BindError::Undetermined { name: module.symbols[symbol].clone() }),
     }
 }
 

@@ -62,12 +62,9 @@ define_codes! {
     /// The target has no kernel for this format.
     TargetLacksFormat = "target_lacks_format",
         "choose another target, or quantize to a format that it has";
-    /// The kernel cannot write a result of this element type.
+    /// The kernel cannot write a result, or read a C, of this element type.
     OutputDtype = "output_dtype",
-        "let the scaled_mma or the last convert give f16, bf16 or f32";
-    /// C has an element type that the kernel cannot read.
-    COperandDtype = "c_dtype",
-        "convert C to an element type that the message names";
+        "let the scaled_mma or the last convert give an element type that the message names, and convert C to one";
     /// An operand of the epilogue is not of a shape or type that it reads.
     BiasShape = "bias_shape",
         "give a per-column bias: shape [N] or [1, N], f16, bf16 or f32";

@@ -162,7 +162,7 @@ fn c_operand(module: &Module, root: &Root<'_>) -> Fault {
     let ty = module.ty(c);
     let Some(rule) = root.capability.c(ty.element) else {
         let known = element_list(root.capability.c.iter().map(|c| c.element));
-        return Some((ReasonCode::COperandDtype, format!("C, %{name}, is {}; expected {known}", ty.element)));
+        return Some((ReasonCode::OutputDtype, format!("C, %{name}, is {}; expected {known}", ty.element)));
     };
     (Divides::of(&root.matmul.n, rule.n_multiple) == Divides::Never).then(|| {
         let n = module.display_dim(&root.matmul.n);

@@ -427,7 +427,7 @@ fn c_has_the_types_that_kernels_read() {
         &narrow(),
         Some(with_c(F32)),
         with_c(BF16),
-        ReasonCode::COperandDtype,
+        ReasonCode::OutputDtype,
         expect!["%y = scaled_mma: C, %c, is bf16; expected f32"],
     );
 }
