@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::module::Module;
 use crate::program::Program;
 use crate::tensor::Tensor;
-use crate::types::{Dim, Dim, SymbolValues, TensorType};
+use crate::types::{Dim, SymbolValues, TensorType};
 
 /// A program's inputs for one run.
 #[derive(Clone, Debug)]
