@@ -55,7 +55,8 @@ pub fn compare(
     unrounded: Option<&dyn Fn() -> Option<Tensor>>,
 ) -> Comparison {
     let (got_values, want_values) = (got.to_f64(), want.to_f64());
-    let largest = want_values.iter().filter(|v| v.is_finite()).fold(0.0f64, |largest, v| largest.max(v.abs()));
+    let largest =
+        want_values.iter().filter(|v| v.is_finite()).fold(0.0f64, |largest, v| largest.max(v.abs()));
     let delta = match tolerance {
         Tolerance::Relative(relative) => relative * largest,
         Tolerance::Count(_) => 0.0,

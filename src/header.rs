@@ -149,7 +149,9 @@ mod tests {
 
     #[test]
     fn a_wrong_directive_is_named_with_its_place() {
-        for line in ["tolerance: -1", "tolerance: x y", "sample: fast seed=1", "sample: exact M=", "expected: a = b"] {
+        for line in
+            ["tolerance: -1", "tolerance: x y", "sample: fast seed=1", "sample: exact M=", "expected: a = b"]
+        {
             let source = format!("fir 1\n; {line}\nfunc @f() {{\n}}\n");
             let errors = read(&source).expect_err(line);
             assert_eq!(errors.len(), 1, "{line}");

@@ -4,9 +4,11 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use fourfold_executor::{DataFile, Ran, Run, RunOptions, StoredTensor, read_tensors, read_text};
+use fourfold_executor::{DataFile, RawTensor, Run, RunOptions, read_tensors, read_text};
 use fourfold_ir::sample::{self, Recipe, Rule};
-use fourfold_ir::{Bound, Diagnostic, Entity, OpKind, Program, Tensor, Value, bind, interpret, text};
+use fourfold_ir::{
+    Bound, Diagnostic, Entity, Op, OpKind, Program, ScaleLayout, Tensor, Value, bind, interpret, text,
+};
 use fourfold_scheduler::Partition;
 
 use crate::backend::{Backend, Options, Planned};
@@ -144,7 +146,9 @@ fn replay_inputs(loaded: &Loaded, target: Option<&str>, inputs: &Inputs) -> Resu
     };
     report.inputs = Some(match inputs {
         Inputs::Data { file, .. } => file.display().to_string(),
-        Inputs::Sampled { recipe, .. } => format!("seeded, rule {}, seed {}", recipe.rule.name(), recipe.seed),
+        Inputs::Sampled { recipe, .. } => {
+            format!("seeded, rule {}, seed {}", recipe.rule.name(), recipe.seed)
+        }
     });
 
     let bound = bind::bind(program, tensors)?;
@@ -155,9 +159,7 @@ fn replay_inputs(loaded: &Loaded, target: Option<&str>, inputs: &Inputs) -> Resu
     }
     let run = fourfold_executor::run(program, planned.partition(), &bound, &RunOptions { keep_all: true })?;
     for (segment, ran) in report.segments.iter_mut().zip(&run.segments) {
-        segment.ran = match ran.ran {
-            Ran::Fallback => "fallback",
-        };
+        segment.ran = ran.ran.as_str();
         if let Some(reason) = &ran.reason {
             segment.reason = Some(reason.code.to_owned());
             segment.message = Some(reason.message.clone());
@@ -171,7 +173,7 @@ fn replay_inputs(loaded: &Loaded, target: Option<&str>, inputs: &Inputs) -> Resu
         header: &loaded.header,
         run: &run,
         bound: &bound,
-        default_tolerance: default_tolerance(&loaded.header, inputs),
+        default_tolerance: default_tolerance(&loaded.header, program, inputs),
         interpreted: OnceCell::new(),
     };
     report.outputs = comparer.compare_all(inputs, &mut report.notes)?;
@@ -179,13 +181,39 @@ fn replay_inputs(loaded: &Loaded, target: Option<&str>, inputs: &Inputs) -> Resu
     Ok(report)
 }
 
-/// Exact-rule and contest-rule data demand equality: every order of f32 accumulation gives the same sum.
-fn default_tolerance(header: &Header, inputs: &Inputs) -> f64 {
-    let by_rule = match inputs {
-        Inputs::Sampled { recipe, .. } if recipe.rule != Rule::Normal => 0.0,
-        _ => DEFAULT_TOLERANCE,
+/// Equality where every order of f32 accumulation gives the same sums, for the file's tolerance otherwise.
+fn default_tolerance(header: &Header, program: &Program, inputs: &Inputs) -> f64 {
+    let exact = match inputs {
+        Inputs::Sampled { recipe, .. } => is_exact(program, recipe.rule),
+        Inputs::Data { .. } => false,
     };
-    header.tolerance.unwrap_or(by_rule)
+    header.tolerance.unwrap_or(if exact { 0.0 } else { DEFAULT_TOLERANCE })
+}
+
+/// Whether every multiplication is a `scaled_mma` of sampled operands with a K that the rule keeps exact.
+fn is_exact(program: &Program, rule: Rule) -> bool {
+    let module = program.module();
+    let is_sampled = |value: Value| match module.defining_op(value) {
+        None => true,
+        Some(op) => {
+            let operation = &module.ops[op];
+            operation.kind == OpKind::SwizzleScales && module.defining_op(operation.operands[0]).is_none()
+        }
+    };
+    let is_exact_product = |op: Op| {
+        let (Some(matmul), Some(operands)) = (program.facts().matmul(op), module.scaled_mma_operands(op))
+        else {
+            return false;
+        };
+        let limit = rule.exact_k(matmul.format.scale).unwrap_or(0);
+        matmul.k.as_fixed().is_some_and(|k| k <= limit)
+            && [operands.a, operands.sfa, operands.b, operands.sfb].into_iter().all(is_sampled)
+    };
+    module.ops.iter().all(|(op, operation)| match operation.kind {
+        OpKind::Mma => false,
+        OpKind::ScaledMma(_) => is_exact_product(op),
+        _ => true,
+    })
 }
 
 struct Comparer<'a> {
@@ -226,11 +254,17 @@ impl Comparer<'_> {
             }
             for expected in &self.header.expected {
                 let value = self.program.facts().value_named(&expected.value).ok_or_else(|| {
-                    Error::Missing(format!("the program has no value %{}, of which it expects codes", expected.value))
+                    Error::Missing(format!(
+                        "the program has no value %{}, of which it expects codes",
+                        expected.value
+                    ))
                 })?;
-                let stored = data.stored(&expected.tensor).ok_or_else(|| {
+                let stored = data.other.get(&expected.tensor).ok_or_else(|| {
                     let (file, name) = (file.display(), &expected.tensor);
-                    Error::Missing(format!("{file} has no tensor `{name}`, with which %{} is compared", expected.value))
+                    Error::Missing(format!(
+                        "{file} has no tensor `{name}`, with which %{} is compared",
+                        expected.value
+                    ))
                 })?;
                 let want = self.stored_as(value, stored, &expected.tensor)?;
                 covered.push(value);
@@ -311,18 +345,28 @@ impl Comparer<'_> {
         result.as_deref().map_err(|error| Error::Interpret(error.clone()))
     }
 
-    /// A stored tensor in the type of a value. Floating-point values may be stored in another float type.
-    fn stored_as(&self, value: Value, stored: &StoredTensor, name: &str) -> Result<Tensor, Error> {
+    /// A stored tensor in the type of a value. Values of arithmetic types may be stored in another one, and scales
+    /// in either layout.
+    fn stored_as(&self, value: Value, stored: &RawTensor, name: &str) -> Result<Tensor, Error> {
         let module = self.program.module();
         let ty = module.ty(value);
         let dims = bind::concrete_dims(ty, &self.bound.symbols).ok_or_else(|| {
             Error::Missing(format!("the shape of %{} has no value in this run", module.name_of(value)))
         })?;
-        stored.to_tensor(ty.element, &dims).ok_or_else(|| Error::Expected {
-            tensor: name.to_owned(),
-            found: stored.describe(),
-            value: module.name_of(value).to_owned(),
-            expected: format!("{} of shape {dims:?}", ty.element),
-        })
+        let layouts = match ty.layout {
+            None => [None, None],
+            Some(_) => [Some(ScaleLayout::Linear), Some(ScaleLayout::Blocked)],
+        };
+        let as_stored = || stored.as_stored().filter(|t| t.dims() == dims && t.element().is_arithmetic());
+        layouts
+            .into_iter()
+            .find_map(|layout| stored.as_type(ty.element, &dims, layout).ok())
+            .or_else(|| as_stored().filter(|_| ty.element.is_arithmetic()))
+            .ok_or_else(|| Error::Expected {
+                tensor: name.to_owned(),
+                found: format!("{} of shape {:?}", stored.dtype, stored.dims),
+                value: module.name_of(value).to_owned(),
+                expected: format!("{} of shape {dims:?}", ty.element),
+            })
     }
 }

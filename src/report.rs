@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-use fourfold_ir::{Module, Op, Program};
+use fourfold_ir::{Dim, Module, Op, Program};
 use fourfold_scheduler::{Constraint, EpilogueKind, KernelPlan, Partition};
 use serde::Serialize;
 
@@ -172,7 +172,8 @@ impl Report {
 /// A readable name of a kernel: its format and what its epilogue does, such as `nvfp4_scaled_mm+alpha+bias+gelu>bf16`.
 pub fn kernel_name(plan: &KernelPlan) -> String {
     let mut name = format!("{}_scaled_mm", plan.format);
-    for (present, text) in [(plan.alpha.is_some(), "alpha"), (plan.c.is_some(), "c"), (plan.beta.is_some(), "beta")]
+    for (present, text) in
+        [(plan.alpha.is_some(), "alpha"), (plan.c.is_some(), "c"), (plan.beta.is_some(), "beta")]
     {
         if present {
             name.push('+');
@@ -197,26 +198,37 @@ pub fn kernel_name(plan: &KernelPlan) -> String {
 }
 
 fn extents(module: &Module, plan: &KernelPlan) -> String {
-    let [l, m, n, k] = [&plan.batch, &plan.m, &plan.n, &plan.k].map(|dim| module.display_dim(dim).to_string());
+    let [l, m, n, k] =
+        [&plan.batch, &plan.m, &plan.n, &plan.k].map(|dim| module.display_dim(dim).to_string());
     format!("L={l} M={m} N={n} K={k}")
 }
 
 fn constraints(module: &Module, plan: &KernelPlan) -> Vec<String> {
-    plan.constraints
-        .iter()
-        .map(|constraint| match constraint {
+    let extent = |name: &str, dim: &Dim| {
+        let text = module.display_dim(dim).to_string();
+        if text == name { text } else { format!("{name} = {text}") }
+    };
+    let mut lines = Vec::new();
+    // One line for all pointers of one alignment: there are as many as operands.
+    let mut pointers: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    for constraint in &plan.constraints {
+        match constraint {
             Constraint::Multiple { name, dim, of, .. } => {
-                format!("{name} = {} is a multiple of {of}", module.display_dim(dim))
+                lines.push(format!("{} is a multiple of {of}", extent(name, dim)));
             }
             Constraint::AtMost { name, dim, limit } => {
-                format!("{name} = {} is at most {limit}", module.display_dim(dim))
+                lines.push(format!("{} is at most {limit}", extent(name, dim)));
             }
-            Constraint::NotEmpty { name, dim } => format!("{name} = {} is not zero", module.display_dim(dim)),
+            Constraint::NotEmpty { name, dim } => lines.push(format!("{} is not zero", extent(name, dim))),
             Constraint::PointerAlignment { value, bytes } => {
-                format!("%{} is aligned to {bytes} bytes", module.name_of(*value))
+                pointers.entry(*bytes).or_default().push(format!("%{}", module.name_of(*value)));
             }
-        })
-        .collect()
+        }
+    }
+    lines.extend(
+        pointers.iter().map(|(bytes, names)| format!("{} are aligned to {bytes} bytes", names.join(", "))),
+    );
+    lines
 }
 
 fn accepted_message(partition: &Partition, op: Op, segment: usize) -> String {
@@ -274,7 +286,10 @@ impl fmt::Display for Report {
         for decision in &self.decisions {
             let segment = decision.segment.map_or("-".to_owned(), |segment| segment.to_string());
             let code = decision.code.map_or(String::new(), |code| format!("{code}: "));
-            writeln!(f, "  {:<width$}  segment {segment:>2}  {code}{}", decision.op, decision.message)?;
+            // The message names its op for those who see nothing else; here it stands at the left.
+            let message = decision.message.strip_prefix(&decision.op).unwrap_or(&decision.message);
+            let message = message.trim_start_matches([':', ' ']);
+            writeln!(f, "  {:<width$}  segment {segment:>2}  {code}{message}", decision.op)?;
         }
         if !self.outputs.is_empty() {
             writeln!(f, "\noutputs:")?;
@@ -299,7 +314,10 @@ impl fmt::Display for Report {
                 if let (false, Some(worst)) = (output.ok, &output.worst) {
                     let (count, index) = (output.mismatches, &worst.index);
                     let (got, want) = (&worst.got, &worst.want);
-                    writeln!(f, "      {count} elements differ; the worst is {index:?}: {got}, expected {want}")?;
+                    writeln!(
+                        f,
+                        "      {count} elements differ; the worst is {index:?}: {got}, expected {want}"
+                    )?;
                 }
             }
         }

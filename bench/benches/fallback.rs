@@ -1,2 +1,193 @@
-//! x
-fn main(){}
+//! `scaled_mma` on the CPU fallback beside what one would write without it: dequantize both operands to f32, then
+//! a well-kept f32 GEMM. Time by criterion, and in a table of interleaved medians; peak memory of one call.
+
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use fourfold::executor::fallback::{
+    BlockScaled, BlockScaledShape, Epilogue, ScaledMmaKernel, dequantize, scaled_mma_with,
+};
+use fourfold::ir::sample::{Rule, tensor};
+use fourfold::ir::{ElementType, ScaleLayout, Tensor};
+use peak_alloc::PeakAlloc;
+
+#[global_allocator]
+static PEAK: PeakAlloc = PeakAlloc;
+
+/// M, N, K.
+const SHAPES: [(usize, usize, usize); 2] = [(128, 4096, 4096), (1, 4096, 4096)];
+const BLOCK: usize = 16;
+/// Pairs of calls per shape in the table.
+const PAIRS: usize = 31;
+
+struct Problem {
+    shape: (usize, usize, usize),
+    codes_a: Tensor,
+    scales_a: Tensor,
+    codes_b: Tensor,
+    scales_b: Tensor,
+}
+
+impl Problem {
+    fn new((m, n, k): (usize, usize, usize)) -> Problem {
+        let codes = |rows, seed| {
+            tensor(ElementType::F4E2M1FN, vec![rows, k], None, Rule::Normal, seed).expect("a small tensor")
+        };
+        let scales = |rows, seed| {
+            let layout = Some(ScaleLayout::Blocked);
+            tensor(ElementType::F8E4M3FN, vec![rows, k / BLOCK], layout, Rule::Normal, seed)
+                .expect("a small tensor")
+        };
+        Problem {
+            shape: (m, n, k),
+            codes_a: codes(m, 1),
+            scales_a: scales(m, 2),
+            codes_b: codes(n, 3),
+            scales_b: scales(n, 4),
+        }
+    }
+
+    fn operands(&self) -> (BlockScaled<'_>, BlockScaled<'_>) {
+        let (m, n, k) = self.shape;
+        fn operand<'a>(codes: &'a Tensor, scales: &'a Tensor, rows: usize, k: usize) -> BlockScaled<'a> {
+            let data = (codes.bytes(), codes.element());
+            let scales = (scales.bytes(), scales.element(), ScaleLayout::Blocked);
+            let shape = BlockScaledShape { batch: 1, rows, k, block: BLOCK };
+            BlockScaled::new(data, scales, shape).expect("data and scales fit")
+        }
+        (operand(&self.codes_a, &self.scales_a, m, k), operand(&self.codes_b, &self.scales_b, n, k))
+    }
+
+    fn fallback(&self, kernel: ScaledMmaKernel) -> Vec<u8> {
+        let (m, n, _) = self.shape;
+        let (a, b) = self.operands();
+        let mut d = vec![0u8; m * n * 4];
+        scaled_mma_with(kernel, &a, &b, Epilogue::default(), ElementType::F32, &mut d)
+            .expect("the shapes fit");
+        d
+    }
+
+    fn dequantize_then_gemm(&self) -> Vec<f32> {
+        let (m, n, k) = self.shape;
+        let (a, b) = self.operands();
+        let (a, b) = (dequantize(&a), dequantize(&b));
+        let mut d = vec![0f32; m * n];
+        gemm_f32(m, n, k, &a, &b, &mut d);
+        d
+    }
+
+    /// Both agree to f32 accumulation, so that equal work is timed.
+    fn check(&self, kernel: ScaledMmaKernel) {
+        let want = self.dequantize_then_gemm();
+        let got = self.fallback(kernel);
+        let (got, _) = got.as_chunks::<4>();
+        let largest = want.iter().fold(0f32, |largest, v| largest.max(v.abs()));
+        for (got, want) in got.iter().zip(&want) {
+            assert!(
+                (f32::from_le_bytes(*got) - want).abs() <= 1e-5 * largest,
+                "{kernel:?} and the GEMM disagree"
+            );
+        }
+    }
+}
+
+fn gemm_f32(m: usize, n: usize, k: usize, a: &[f32], b: &[f32], d: &mut [f32]) {
+    assert_eq!((a.len(), b.len(), d.len()), (m * k, n * k, m * n));
+    // SAFETY: the pointers cover m·k, n·k and m·n elements, as just asserted, at the strides given (row-major).
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            d.as_mut_ptr(),
+            1,
+            n as isize,
+            false,
+            a.as_ptr(),
+            1,
+            k as isize,
+            b.as_ptr(),
+            k as isize,
+            1,
+            0.0,
+            1.0,
+            false,
+            false,
+            false,
+            gemm::Parallelism::Rayon(0),
+        );
+    }
+}
+
+fn kernels(problem: &Problem) -> Vec<ScaledMmaKernel> {
+    let (a, b) = problem.operands();
+    let mut kernels = ScaledMmaKernel::available(&a, &b);
+    // Sums in f64 serve the formats that the others do not take; here they would only be slow.
+    kernels.retain(|kernel| *kernel != ScaledMmaKernel::Double);
+    kernels
+}
+
+fn time(criterion: &mut Criterion) {
+    for shape in SHAPES {
+        let problem = Problem::new(shape);
+        let mut group = criterion.benchmark_group(format!("scaled_mma {shape:?}"));
+        group.sample_size(20).warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(4));
+        for kernel in kernels(&problem) {
+            problem.check(kernel);
+            group.bench_function(BenchmarkId::new("fallback", format!("{kernel:?}")), |bencher| {
+                bencher.iter_with_large_drop(|| problem.fallback(kernel));
+            });
+        }
+        group.bench_function("dequantize, then gemm", |bencher| {
+            bencher.iter_with_large_drop(|| problem.dequantize_then_gemm());
+        });
+        group.finish();
+    }
+}
+
+/// Interleaved, so that both see the same machine.
+fn table(_: &mut Criterion) {
+    println!(
+        "\n| M, N, K | kernel | fallback ms | dequantize + gemm ms | time ratio | peak MB | of dequantized B |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    for shape in SHAPES {
+        let problem = Problem::new(shape);
+        for kernel in kernels(&problem) {
+            let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+            for _ in 0..PAIRS {
+                let start = Instant::now();
+                let d = problem.fallback(kernel);
+                let us = start.elapsed().as_secs_f64();
+                let start = Instant::now();
+                let e = problem.dequantize_then_gemm();
+                let them = start.elapsed().as_secs_f64();
+                std::hint::black_box((d, e));
+                ours.push(us);
+                theirs.push(them);
+                ratios.push(us / them);
+            }
+            let before = PEAK.current_usage();
+            PEAK.reset_peak_usage();
+            std::hint::black_box(problem.fallback(kernel));
+            let peak = PEAK.peak_usage() - before;
+            let (_, n, k) = shape;
+            let of_b = peak as f64 / (n * k * 4) as f64;
+            println!(
+                "| {shape:?} | {kernel:?} | {:.3} | {:.3} | {:.2} | {:.2} | {of_b:.3} |",
+                median(&mut ours) * 1e3,
+                median(&mut theirs) * 1e3,
+                median(&mut ratios),
+                peak as f64 / 1e6,
+            );
+        }
+    }
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+criterion_group!(benches, time, table);
+criterion_main!(benches);

@@ -59,6 +59,17 @@ impl Rule {
         }
     }
 
+    /// The largest K up to which data of this rule, with scales of this type, are exact (derived in the module's
+    /// text); `None` where they are not at all.
+    pub fn exact_k(self, scale: ElementType) -> Option<u64> {
+        match (self, scale) {
+            (Rule::Exact, _) => Some(512),
+            (Rule::Contest, ElementType::F8E4M3FN) => Some(12_945),
+            (Rule::Contest, _) => Some(1_820),
+            (Rule::Normal, _) => None,
+        }
+    }
+
     /// The rule with this name in text.
     pub fn from_name(name: &str) -> Option<Rule> {
         Rule::ALL.into_iter().find(|rule| rule.name() == name)

@@ -48,7 +48,8 @@ struct Generator {
     used: Vec<Value>,
 }
 
-const ARITHMETIC: [ElementType; 4] = [ElementType::F32, ElementType::F32, ElementType::BF16, ElementType::F16];
+const ARITHMETIC: [ElementType; 4] =
+    [ElementType::F32, ElementType::F32, ElementType::BF16, ElementType::F16];
 
 impl Generator {
     fn input(&mut self, ty: TensorType) -> Value {
@@ -90,8 +91,8 @@ impl Generator {
     }
 
     fn step(&mut self, m: &Dim) {
-        let value = match self.random.below(22) {
-            0..=6 => self.scaled_mma(m),
+        let value = match self.random.below(24) {
+            0..=6 | 22 | 23 => self.scaled_mma(m),
             7 => self.plain_mma(m),
             8 => self.quantized_layer(m),
             9..=11 => {
@@ -116,7 +117,14 @@ impl Generator {
     }
 
     /// Scales of `[.., rows, k]`, linear or blocked or converted from one to the other.
-    fn scales(&mut self, mut shape: Shape, k: u64, element: ElementType, block: u32, prefer_blocked: bool) -> Value {
+    fn scales(
+        &mut self,
+        mut shape: Shape,
+        k: u64,
+        element: ElementType,
+        block: u32,
+        prefer_blocked: bool,
+    ) -> Value {
         *shape.last_mut().expect("a matrix") = Dim::fixed(k / u64::from(block));
         let want_blocked = if prefer_blocked { self.random.percent(92) } else { self.random.percent(50) };
         let want = if want_blocked { ScaleLayout::Blocked } else { ScaleLayout::Linear };
@@ -256,7 +264,8 @@ impl Generator {
         if self.random.percent(30) {
             self.used.extend(&quantized);
             let mut operands = quantized;
-            operands.extend(nvfp4.then_some(()).map(|()| self.input(TensorType::new(vec![], ElementType::F32))));
+            operands
+                .extend(nvfp4.then_some(()).map(|()| self.input(TensorType::new(vec![], ElementType::F32))));
             let element = self.random.pick(&ARITHMETIC);
             return self.op(OpKind::BlockDequantize { block }, &operands, TensorType::new(shape, element));
         }
@@ -325,7 +334,8 @@ impl Generator {
             return self.op(OpKind::Transpose { permutation }, &[value], TensorType::new(shape, ty.element));
         }
         let flat = fourfold::ir::dim_product(&ty.shape).expect("small extents");
-        let shape = if self.random.percent(50) { vec![flat] } else { vec![Dim::fixed(1), flat, Dim::fixed(1)] };
+        let shape =
+            if self.random.percent(50) { vec![flat] } else { vec![Dim::fixed(1), flat, Dim::fixed(1)] };
         self.op(OpKind::Reshape, &[value], TensorType::new(shape, ty.element))
     }
 

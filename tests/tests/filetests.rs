@@ -14,10 +14,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
-use fourfold::Report;
 use fourfold::ir::sample;
 use fourfold::ir::{Entity, Tensor, bind, interpret, text};
 use fourfold::replay::{Loaded, ReplayOptions, explain, load, replay, replay_sample};
+use fourfold::{Error, Report};
 use libtest_mimic::{Arguments, Trial};
 
 const MARKER: &str = "; --- expected (FOURFOLD_BLESS=1 rewrites it) ---";
@@ -30,7 +30,8 @@ fn main() -> ExitCode {
         .into_iter()
         .map(|file| {
             let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
-            Trial::test(name, move || test_file(&file).map_err(|error| format!("{error:#}").into())).with_kind("fir")
+            Trial::test(name, move || test_file(&file).map_err(|error| format!("{error:#}").into()))
+                .with_kind("fir")
         })
         .collect();
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -69,7 +70,11 @@ fn first_difference(expected: &str, actual: &str) -> String {
             (None, None) => return "they differ in white space only".to_owned(),
             (expected, actual) if expected != actual => {
                 let show = |line: Option<&str>| line.unwrap_or("(nothing)").to_owned();
-                return format!("line {number} expected: {}\nline {number} is:       {}", show(expected), show(actual));
+                return format!(
+                    "line {number} expected: {}\nline {number} is:       {}",
+                    show(expected),
+                    show(actual)
+                );
             }
             _ => number += 1,
         }
@@ -102,7 +107,9 @@ fn outcome(file: &Path, program: &str) -> Result<String> {
 /// Print, parse and print is a fixed point, and the parsed module is the printed one.
 fn check_printing(program: &str) -> Result<()> {
     let parse = |source: &str| {
-        text::parse(source).map(|parsed| parsed.module).map_err(|errors| anyhow::anyhow!("{}", errors[0].message))
+        text::parse(source)
+            .map(|parsed| parsed.module)
+            .map_err(|errors| anyhow::anyhow!("{}", errors[0].message))
     };
     let module = parse(program)?;
     let printed = text::print(&module);
@@ -114,10 +121,13 @@ fn check_printing(program: &str) -> Result<()> {
 
 fn errors(file: &Path, program: &str) -> Result<String> {
     let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    match text::load(program) {
-        Ok(_) => bail!("the program is valid, but an error is expected"),
-        Err(errors) => Ok(errors.iter().map(|error| error.render(&name, program)).collect()),
-    }
+    let errors = match (text::load(program), load(file)) {
+        (Err(errors), _) => errors,
+        // The program is valid, but not what its comments say about running it.
+        (Ok(_), Err(Error::Program { diagnostics, .. })) => diagnostics,
+        _ => bail!("the program is valid, but an error is expected"),
+    };
+    Ok(errors.iter().map(|error| error.render(&name, program)).collect())
 }
 
 fn partition(report: &Report) -> String {
@@ -154,7 +164,8 @@ fn run(loaded: &Loaded) -> Result<String> {
     ensure!(!loaded.header.samples.is_empty(), "the file is run, but names neither data nor a sample");
     for recipe in &loaded.header.samples {
         check_run(&replay_sample(loaded, None, recipe)?)?;
-        let symbols: String = recipe.symbols.iter().map(|(name, extent)| format!(" {name}={extent}")).collect();
+        let symbols: String =
+            recipe.symbols.iter().map(|(name, extent)| format!(" {name}={extent}")).collect();
         let _ = writeln!(out, "run {} seed={}{symbols}", recipe.rule.name(), recipe.seed);
         let tensors = sample::inputs(&loaded.program, recipe)?;
         let values = interpret(&loaded.program, &bind::bind(&loaded.program, &tensors)?)?;
@@ -171,7 +182,9 @@ fn run(loaded: &Loaded) -> Result<String> {
 fn check_run(report: &Report) -> Result<()> {
     ensure!(!report.outputs.is_empty(), "nothing was compared");
     ensure!(report.ok, "an expectation is not met:\n{report}");
-    for segment in report.segments.iter().filter(|segment| segment.kind == "kernel" && segment.ran != "kernel") {
+    for segment in
+        report.segments.iter().filter(|segment| segment.kind == "kernel" && segment.ran != "kernel")
+    {
         ensure!(segment.reason.is_some(), "a kernel did not run, and no reason is given:\n{report}");
     }
     Ok(())

@@ -23,14 +23,21 @@ fn mutated_fixtures_never_panic() {
         .collect();
     let backends: Vec<Backend> = codegen::TARGETS
         .iter()
-        .map(|target| Backend::new(&Options { target: Some(target.name.to_owned()) }).expect("a known target"))
+        .map(|target| {
+            Backend::new(&Options { target: Some(target.name.to_owned()) }).expect("a known target")
+        })
         .collect();
     let mut random = Random::new(0xF00D);
     let (mut refused, mut planned, mut ran) = (0, 0, 0);
     for _ in 0..MUTATIONS {
         let mut source = random.pick(&sources);
-        for _ in 0..1 + random.below(3) {
-            source = mutate(&source, &sources, &mut random);
+        // Half of them stay close to a program; the others need not.
+        if random.percent(50) {
+            source = exchange(&source, &mut random);
+        } else {
+            for _ in 0..1 + random.below(3) {
+                source = mutate(&source, &sources, &mut random);
+            }
         }
         match text::load(&source) {
             Err(errors) => {
@@ -60,7 +67,10 @@ fn mutated_fixtures_never_panic() {
         }
     }
     println!("{refused} refused, {planned} planned, {ran} run");
-    assert!(refused > MUTATIONS / 4 && planned > MUTATIONS / 20 && ran > 100, "the mutations reach every stage");
+    assert!(
+        refused > MUTATIONS / 4 && planned > MUTATIONS / 20 && ran > 100,
+        "the mutations reach every stage"
+    );
 }
 
 fn is_small(program: &Program) -> bool {
@@ -72,9 +82,45 @@ fn is_small(program: &Program) -> bool {
     module.values.values().all(|value| elements(&value.ty.shape) <= MOST_ELEMENTS)
         && module.ops.values().all(|operation| {
             let result = operation.results.first().map_or(1, |result| elements(&module.ty(*result).shape));
-            let k = operation.operands.first().and_then(|a| module.ty(*a).shape.last().map(extent)).unwrap_or(1);
+            let k =
+                operation.operands.first().and_then(|a| module.ty(*a).shape.last().map(extent)).unwrap_or(1);
             result.saturating_mul(k) <= MOST_PRODUCTS
         })
+}
+
+/// Puts one token in the place of another of its kind: a value, a number, a type, a layout.
+fn exchange(source: &str, random: &mut Random) -> String {
+    const TYPES: [&str; 7] = ["f4E2M1FN", "f8E4M3FN", "f8E8M0FNU", "f16", "bf16", "f32", "i1"];
+    const LAYOUTS: [&str; 2] = ["linear", "blocked"];
+    let is_word = |c: char| c.is_ascii_alphanumeric() || "_.%".contains(c);
+    let mut tokens: Vec<String> = Vec::new();
+    for c in source.chars() {
+        match tokens.last_mut() {
+            Some(token) if is_word(c) && token.ends_with(is_word) => token.push(c),
+            _ => tokens.push(c.to_string()),
+        }
+    }
+    let body = tokens.iter().position(|token| token == "func").unwrap_or(0);
+    for _ in 0..20 {
+        let at = body + random.below(tokens.len() - body);
+        let token = tokens[at].clone();
+        let kind = |other: &&String| {
+            (token.starts_with('%') && other.starts_with('%'))
+                || (token.parse::<u64>().is_ok() && other.parse::<u64>().is_ok())
+        };
+        let peers: Vec<&String> = tokens[body..].iter().filter(kind).collect();
+        tokens[at] = if TYPES.contains(&token.as_str()) {
+            random.pick(&TYPES).to_owned()
+        } else if LAYOUTS.contains(&token.as_str()) {
+            random.pick(&LAYOUTS).to_owned()
+        } else if peers.is_empty() {
+            continue;
+        } else {
+            random.pick(&peers).clone()
+        };
+        break;
+    }
+    tokens.concat()
 }
 
 fn mutate(source: &str, sources: &[String], random: &mut Random) -> String {

@@ -21,7 +21,11 @@ const IO: [(&str, &str); 5] = [
 
 fn rules() -> Vec<Rule> {
     vec![
-        Rule { folder: "ir", may_use: &[], absent: &[("cudarc", "the IR knows no GPU"), ("CUTLASS", "nor its kernels")] },
+        Rule {
+            folder: "ir",
+            may_use: &[],
+            absent: &[("cudarc", "the IR knows no GPU"), ("CUTLASS", "nor its kernels")],
+        },
         Rule {
             folder: "scheduler",
             may_use: &["fourfold-ir"],
@@ -35,12 +39,18 @@ fn rules() -> Vec<Rule> {
         Rule {
             folder: "codegen",
             may_use: &["fourfold-ir", "fourfold-scheduler"],
-            absent: &[("std::time", "the same plan gives the same bytes"), ("cudarc", "codegen knows no device")],
+            absent: &[
+                ("std::time", "the same plan gives the same bytes"),
+                ("cudarc", "codegen knows no device"),
+            ],
         },
         Rule {
             folder: "executor",
             may_use: &["fourfold-ir", "fourfold-scheduler", "fourfold-codegen"],
-            absent: &[("interpret(", "the fallback and the interpreter check each other"), ("interpret_op", "same")],
+            absent: &[
+                ("interpret(", "the fallback and the interpreter check each other"),
+                ("interpret_op", "same"),
+            ],
         },
     ]
 }
@@ -79,8 +89,12 @@ fn manifest(folder: &str) -> toml::Table {
 }
 
 /// The part of a source before its unit tests, which may do what the crate may not.
-fn without_tests(source: &str) -> &str {
-    source.split("#[cfg(test)]").next().unwrap_or(source)
+fn without_tests<'a>(file: &Path, source: &'a str) -> &'a str {
+    if is_test(file) { "" } else { source.split("#[cfg(test)]\nmod tests {").next().unwrap_or(source) }
+}
+
+fn is_test(file: &Path) -> bool {
+    file.components().any(|part| part.as_os_str() == "tests" || part.as_os_str() == "tests.rs")
 }
 
 #[test]
@@ -93,7 +107,11 @@ fn stated_absences_hold() {
         for file in files {
             let source = read(&file);
             for (word, why) in rule.absent.iter().chain(io) {
-                assert!(!without_tests(&source).contains(word), "{} says `{word}`: {why}", file.display());
+                assert!(
+                    !without_tests(&file, &source).contains(word),
+                    "{} says `{word}`: {why}",
+                    file.display()
+                );
             }
         }
     }
@@ -122,8 +140,15 @@ fn only_the_executor_has_unsafe_code() {
 fn no_crate_knows_an_embedding_host() {
     let hosts = ["tract", "burn", "candle", "luminal", "onnxruntime"];
     for folder in ["src", "ir", "scheduler", "codegen", "executor"] {
-        for dependency in manifest(if folder == "src" { "." } else { folder })["dependencies"].as_table().expect("a table").keys() {
-            assert!(!hosts.iter().any(|host| dependency.starts_with(host)), "{folder} depends on {dependency}");
+        for dependency in manifest(if folder == "src" { "." } else { folder })["dependencies"]
+            .as_table()
+            .expect("a table")
+            .keys()
+        {
+            assert!(
+                !hosts.iter().any(|host| dependency.starts_with(host)),
+                "{folder} depends on {dependency}"
+            );
         }
     }
 }
@@ -136,7 +161,13 @@ fn every_source_says_what_it_is_for_and_fits_a_screenful_of_screens() {
         assert!(source.starts_with("//!"), "{} begins with `//!`", file.display());
         assert!(source.lines().count() <= MOST_LINES, "{} is longer than {MOST_LINES} lines", file.display());
         for (number, line) in source.lines().enumerate() {
-            assert!(line.trim_end() == line, "{}:{} has trailing space", file.display(), number + 1);
+            // The text of a rendered error, pinned in a test, may end in spaces.
+            assert!(
+                line.trim_end() == line || is_test(&file),
+                "{}:{} has trailing space",
+                file.display(),
+                number + 1
+            );
         }
     }
 }

@@ -21,10 +21,12 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run a program and compare every expected value
-    #[command(after_help = "Example:\n  fourfold replay fixtures/minilm_ffn.fir --data another_layer.safetensors\n\n\
+    #[command(
+        after_help = "Example:\n  fourfold replay fixtures/minilm_ffn.fir --data another_layer.safetensors\n\n\
         Inputs come from --data, else from the file that the program's `; data:` line names, else from its first \
         `; sample:` line, else they are seeded. Each tensor `expected.NAME` of the data is compared with the \
-        program's value NAME; outputs without one are compared with the interpreter.")]
+        program's value NAME; outputs without one are compared with the interpreter."
+    )]
     Replay {
         /// The program, a .fir file
         file: PathBuf,

@@ -1,0 +1,75 @@
+//! Every rejection code has a near miss among the fixtures and an entry in `docs/reasons.md`; every error a fixture.
+
+use fourfold::ir::VerifyErrorKind;
+use fourfold::replay::explain;
+use fourfold::scheduler::ReasonCode;
+use fourfold_tests::repository;
+
+#[test]
+fn every_code_has_a_fixture_that_shows_it() {
+    for code in ReasonCode::ALL {
+        let file = repository().join(format!("fixtures/reject/{code}.fir"));
+        let source =
+            std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let target = source
+            .lines()
+            .find_map(|line| line.strip_prefix("; test: partition "))
+            .unwrap_or_else(|| panic!("{} is partitioned for a target", file.display()));
+        let report = explain(&file, Some(target)).unwrap_or_else(|error| panic!("{}", error.render()));
+        assert!(
+            report.decisions.iter().any(|decision| decision.code == Some(code.as_str())),
+            "{code}:\n{report}"
+        );
+    }
+}
+
+#[test]
+fn the_documentation_lists_every_code() {
+    let mut text = String::from(
+        "# Why an op is not in a kernel\n\n\
+         The codes are stable: scripts may rely on them. `fourfold explain FILE` gives one for every op outside a kernel.\n\
+         `fixtures/reject/CODE.fir` is a near miss for each.\n\n\
+         | code | what to do |\n|---|---|\n",
+    );
+    for code in ReasonCode::ALL {
+        text.push_str(&format!("| `{code}` | {} |\n", code.advice()));
+    }
+    let file = repository().join("docs/reasons.md");
+    if std::env::var_os("FOURFOLD_BLESS").is_some() {
+        std::fs::write(&file, &text).expect("docs/ can be written");
+    }
+    let found = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(found == text, "docs/reasons.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace");
+}
+
+/// Codes of errors that no text can have: the parser refuses it earlier, under a code of its own, or the tables of a
+/// module that a host built by hand disagree. The verifier's own tests show each.
+const ONLY_BUILT_BY_HAND: [(&str, &str); 8] = [
+    ("bad_name", "the grammar allows no other names"),
+    ("duplicate_name", "the parser says duplicate_value"),
+    ("input_table", "the parser keeps the tables"),
+    ("result_table", "the parser keeps the tables"),
+    ("unknown_operand", "the parser says unknown_value"),
+    ("unknown_output", "the parser says unknown_value"),
+    ("unknown_symbol", "the parser interns symbols"),
+    ("use_before_definition", "the parser says unknown_value"),
+];
+
+#[test]
+fn every_error_has_a_fixture_that_shows_it() {
+    for code in VerifyErrorKind::CODES {
+        let by_hand = ONLY_BUILT_BY_HAND.iter().any(|(known, _)| known == code);
+        let file = repository().join(format!("fixtures/errors/{code}.fir"));
+        assert!(file.exists() != by_hand, "{} shows {code}, or the list says why not", file.display());
+    }
+    let folder = repository().join("fixtures/errors");
+    for entry in std::fs::read_dir(&folder).expect("the folder can be listed") {
+        let file = entry.expect("the folder can be listed").path();
+        let name = file.file_stem().expect("a name").to_string_lossy().into_owned();
+        // A truncated program is a syntax error like any other, but the one that people have most.
+        let code = if name == "truncated" { "syntax".to_owned() } else { name };
+        let source =
+            std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        assert!(source.contains(&format!("; error[{code}]: ")), "{} expects {code}", file.display());
+    }
+}
