@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::module::Module;
 use crate::program::Program;
 use crate::tensor::Tensor;
-use crate::types::{SymbolValues, TensorType};
+use crate::types::{Dim, SymbolValues, TensorType};
 
 /// A program's inputs for one run.
 #[derive(Clone, Debug)]
@@ -60,7 +60,8 @@ pub enum BindError {
 /// Finds the tensor of each input and the value of each symbol. Tensors that no input names are ignored.
 ///
 /// # Errors
-/// The first input, in the order of the signature, whose tensor is missing or does not fit.
+/// The first input, in the order of the signature, whose tensor is missing or of another element type or layout;
+/// else as [`solve_symbols`].
 pub fn bind<'a>(program: &Program, tensors: &'a HashMap<String, Tensor>) -> Result<Bound<'a>, BindError> {
     let module = program.module();
     let mut inputs = Vec::with_capacity(module.inputs.len());
@@ -82,10 +83,12 @@ pub fn bind<'a>(program: &Program, tensors: &'a HashMap<String, Tensor>) -> Resu
     Ok(Bound { symbols, inputs })
 }
 
-/// Finds the value of each symbol from the shapes of the inputs, in the order of [`Module::inputs`].
+/// Finds the value of each symbol from the shapes of the inputs, in the order of [`Module::inputs`]. An extent of
+/// which all symbols but one are known determines that one, unless the known ones make it zero.
 ///
 /// # Errors
-/// When a shape does not fit its input's type, or a symbol stays undetermined.
+/// The first input that has no shape or whose shape does not fit its type, else the first symbol that stays
+/// undetermined.
 pub fn solve_symbols(module: &Module, shapes: &[&[usize]]) -> Result<SymbolValues, BindError> {
     let mut values = SymbolValues::default();
     // An extent with one unknown symbol determines it; each round settles at least one symbol or is the last.
@@ -93,16 +96,15 @@ pub fn solve_symbols(module: &Module, shapes: &[&[usize]]) -> Result<SymbolValue
     while progress {
         progress = false;
         for (&input, dims) in module.inputs.iter().zip(shapes) {
-            for (dim, &extent) in module.ty(input).shape.iter().zip(*dims) {
-                let mut unknown = dim.symbols().iter().copied().filter(|symbol| values.get(*symbol).is_none());
+            let shape = &module.ty(input).shape;
+            // A shape of the wrong rank determines nothing, so that its own input is the one that is refused.
+            let dims = if shape.len() == dims.len() { *dims } else { &[] };
+            for (dim, &extent) in shape.iter().zip(dims) {
+                let mut unknown =
+                    dim.symbols().iter().copied().filter(|symbol| values.get(*symbol).is_none());
                 let (Some(symbol), None) = (unknown.next(), unknown.next()) else { continue };
-                let known: Option<u64> = dim
-                    .symbols()
-                    .iter()
-                    .filter_map(|symbol| values.get(*symbol))
-                    .try_fold(dim.constant(), u64::checked_mul);
                 // A zero factor leaves the symbol to another input.
-                if let Some(known @ 1..) = known
+                if let Some(known @ 1..) = known_factor(dim, &values)
                     && (extent as u64).is_multiple_of(known)
                 {
                     values.set(symbol, extent as u64 / known);
@@ -111,23 +113,24 @@ pub fn solve_symbols(module: &Module, shapes: &[&[usize]]) -> Result<SymbolValue
             }
         }
     }
-    for (&input, dims) in module.inputs.iter().zip(shapes) {
+    for (index, &input) in module.inputs.iter().enumerate() {
         let data = &module.values[input];
-        let fits = data.ty.rank() == dims.len()
-            && data.ty.shape.iter().zip(*dims).all(|(dim, &extent)| {
-                dim.evaluate(&values).is_none_or(|expected| expected == extent as u64)
-                    && (dim.constant() == 0 || (extent as u64).is_multiple_of(dim.constant()))
-            });
-        if !fits {
+        let (name, ty) = (|| data.name.clone(), || module.display_type(&data.ty).to_string());
+        let Some(&dims) = shapes.get(index) else {
+            return Err(BindError::Missing { name: name(), ty: ty() });
+        };
+        let all_fit = data.ty.rank() == dims.len()
+            && data.ty.shape.iter().zip(dims).all(|(dim, extent)| fits(dim, *extent as u64, &values));
+        if !all_fit {
             let known: Vec<String> = module
                 .symbols
                 .iter()
                 .filter(|(symbol, _)| data.ty.shape.iter().any(|dim| dim.symbols().contains(symbol)))
                 .filter_map(|(symbol, name)| Some(format!("{name} = {}", values.get(symbol)?)))
                 .collect();
-            let because = if known.is_empty() { String::new() } else { format!(", with {}", known.join(", ")) };
-            let (name, ty) = (data.name.clone(), module.display_type(&data.ty).to_string());
-            return Err(BindError::Shape { name, ty, found: dims.to_vec(), because });
+            let because =
+                if known.is_empty() { String::new() } else { format!(", with {}", known.join(", ")) };
+            return Err(BindError::Shape { name: name(), ty: ty(), found: dims.to_vec(), because });
         }
     }
     match module.symbols.iter().find(|(symbol, _)| values.get(*symbol).is_none()) {
@@ -139,4 +142,155 @@ pub fn solve_symbols(module: &Module, shapes: &[&[usize]]) -> Result<SymbolValue
 /// The extents of a type under these symbol values; `None` when a symbol has no value or an extent is out of range.
 pub fn concrete_dims(ty: &TensorType, symbols: &SymbolValues) -> Option<Vec<usize>> {
     ty.shape.iter().map(|dim| usize::try_from(dim.evaluate(symbols)?).ok()).collect()
+}
+
+/// Whether a run-time extent can be this one, as far as its symbols are known.
+fn fits(dim: &Dim, extent: u64, values: &SymbolValues) -> bool {
+    match known_factor(dim, values) {
+        None => false,
+        Some(0) => extent == 0,
+        Some(known) if dim.symbols().iter().all(|symbol| values.get(*symbol).is_some()) => extent == known,
+        Some(known) => extent.is_multiple_of(known),
+    }
+}
+
+/// The product of what is known of an extent, `None` beyond 64 bits.
+fn known_factor(dim: &Dim, values: &SymbolValues) -> Option<u64> {
+    let mut known = dim.symbols().iter().filter_map(|symbol| values.get(*symbol));
+    if known.clone().any(|factor| factor == 0) {
+        return Some(0);
+    }
+    known.try_fold(dim.constant(), u64::checked_mul)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::module::Module;
+    use crate::types::{ElementType, ScaleLayout};
+    use crate::verify::verify;
+
+    /// A module whose inputs are f32 tensors named `a`, `b`, ..., an extent being a constant and symbols: `4*B*S`.
+    fn module(inputs: &[&[&str]]) -> Module {
+        let mut module = Module::new("main");
+        for (name, dims) in ('a'..).zip(inputs) {
+            let shape = dims.iter().map(|dim| parse_dim(&mut module, dim)).collect();
+            module.push_input(name.to_string(), TensorType::new(shape, ElementType::F32), false);
+        }
+        module
+    }
+
+    fn parse_dim(module: &mut Module, text: &str) -> Dim {
+        text.split('*').fold(Dim::fixed(1), |dim, factor| {
+            let factor = match factor.parse() {
+                Ok(constant) => Dim::fixed(constant),
+                Err(_) => Dim::symbol(module.intern_symbol(factor)),
+            };
+            dim.times(&factor).unwrap()
+        })
+    }
+
+    #[track_caller]
+    fn check(inputs: &[&[&str]], shapes: &[&[usize]], expected: Result<&[u64], &str>) {
+        let module = module(inputs);
+        let values = solve_symbols(&module, shapes).map_err(|error| error.to_string());
+        let values =
+            values.map(|values| module.symbols.keys().map(|symbol| values.get(symbol).unwrap()).collect());
+        assert_eq!(values, expected.map(<[u64]>::to_vec).map_err(str::to_owned));
+    }
+
+    #[test]
+    fn an_extent_determines_its_only_unknown_symbol() {
+        check(&[&["M", "384"]], &[&[91, 384]], Ok(&[91]));
+        check(&[&["4*M"]], &[&[20]], Ok(&[5]));
+        check(&[&["M", "M"]], &[&[7, 7]], Ok(&[7]));
+        check(&[&["M"]], &[&[0]], Ok(&[0]));
+        check(&[&[]], &[&[]], Ok(&[]));
+        check(&[], &[], Ok(&[]));
+    }
+
+    #[test]
+    fn a_product_is_solved_once_its_other_symbols_are() {
+        check(&[&["B*S", "8"], &["2*B"]], &[&[15, 8], &[6]], Ok(&[3, 5]));
+        // Three rounds: C from the last input, then B, then A.
+        check(&[&["A*B*C"], &["B*C"], &["C"]], &[&[24], &[6], &[2]], Ok(&[4, 3, 2]));
+    }
+
+    #[test]
+    fn a_symbol_that_only_a_vanishing_or_ambiguous_extent_mentions_is_undetermined() {
+        let undetermined = |name| format!("no input's shape determines the symbol `{name}`");
+        check(&[&["B", "B*S"]], &[&[0, 0]], Err(&undetermined("S")));
+        check(&[&["B*S"]], &[&[6]], Err(&undetermined("B")));
+        check(&[&["M*M"]], &[&[9]], Err(&undetermined("M")));
+        check(&[&["B", "B*S"], &["S"]], &[&[0, 0], &[5]], Ok(&[0, 5]));
+    }
+
+    #[test]
+    fn a_shape_that_cannot_be_the_inputs_is_refused_with_the_reason() {
+        let refused = |name: &str, ty: &str, found: &str, because: &str| {
+            format!(
+                "`%{name}` is tensor<{ty}, f32>, but the tensor given for it has the shape {found}{because}"
+            )
+        };
+        check(&[&["M", "4"]], &[&[3, 5]], Err(&refused("a", "[M, 4]", "[3, 5]", ", with M = 3")));
+        check(&[&["4*M"]], &[&[6]], Err(&refused("a", "[4*M]", "[6]", "")));
+        check(&[&["M"], &["M"]], &[&[3], &[4]], Err(&refused("b", "[M]", "[4]", ", with M = 3")));
+        // 6 is no multiple of B = 4: the shape is wrong, S is not merely unknown.
+        check(&[&["B"], &["B*S"]], &[&[4], &[6]], Err(&refused("b", "[B*S]", "[6]", ", with B = 4")));
+        check(&[&["B"], &["B*S"]], &[&[0], &[6]], Err(&refused("b", "[B*S]", "[6]", ", with B = 0")));
+        check(&[&["0*M"], &["M"]], &[&[1], &[2]], Err(&refused("a", "[0]", "[1]", "")));
+    }
+
+    #[test]
+    fn a_shape_of_the_wrong_rank_is_itself_refused() {
+        let expected = "`%b` is tensor<[M, 4], f32>, but the tensor given for it has the shape [7]";
+        check(&[&["2*M"], &["M", "4"]], &[&[6], &[7]], Err(&format!("{expected}, with M = 3")));
+        check(&[&["M*N"], &["M", "4"], &["N"]], &[&[6], &[7], &[3]], Err(&format!("{expected}, with M = 2")));
+        check(&[&["M"], &["M"]], &[&[1]], Err("there is no tensor for the input `%b: tensor<[M], f32>`"));
+    }
+
+    #[test]
+    fn an_extent_beyond_64_bits_fits_no_tensor() {
+        let extent = "1099511627776*M";
+        check(
+            &[&["M"], &["0"], &[extent]],
+            &[&[1 << 40], &[0], &[0]],
+            Err(
+                "`%c` is tensor<[1099511627776*M], f32>, but the tensor given for it has the shape [0], with M = \
+                 1099511627776",
+            ),
+        );
+    }
+
+    #[test]
+    fn tensors_bind_by_name_type_and_layout() {
+        let mut module = Module::new("main");
+        let m = Dim::symbol(module.intern_symbol("M"));
+        let scales =
+            |layout| TensorType::scales(vec![m.clone(), Dim::fixed(2)], ElementType::F8E4M3FN, layout);
+        module.push_input("fc1.input", TensorType::new(vec![m.clone()], ElementType::F32), false);
+        module.push_input("s", scales(ScaleLayout::Linear), true);
+        module.outputs.clone_from(&module.inputs);
+        let program = verify(module).unwrap();
+        let x = Tensor::from_f32(vec![3], &[1.0, 2.0, 3.0]).unwrap();
+        let s = Tensor::zeros(ElementType::F8E4M3FN, vec![3, 2], Some(ScaleLayout::Linear)).unwrap();
+        let blocked = Tensor::zeros(ElementType::F8E4M3FN, vec![3, 2], Some(ScaleLayout::Blocked)).unwrap();
+        let with = |tensors: &[(&str, &Tensor)]| -> HashMap<String, Tensor> {
+            tensors.iter().map(|(name, tensor)| ((*name).to_owned(), (*tensor).clone())).collect()
+        };
+        let given = with(&[("s", &s), ("unused", &x), ("fc1.input", &x)]);
+        let bound = bind(&program, &given).unwrap();
+        assert_eq!(bound.inputs, [&x, &s]);
+        assert_eq!(concrete_dims(&scales(ScaleLayout::Linear), &bound.symbols), Some(vec![3, 2]));
+        let refused = |tensors: &[(&str, &Tensor)]| bind(&program, &with(tensors)).unwrap_err().to_string();
+        assert_eq!(refused(&[("s", &s)]), "there is no tensor for the input `%fc1.input: tensor<[M], f32>`");
+        assert_eq!(
+            refused(&[("fc1.input", &x), ("s", &blocked)]),
+            "`%s` is tensor<[M, 2], f8E4M3FN, linear>, but the tensor given for it is f8E4M3FN, blocked"
+        );
+        assert_eq!(
+            refused(&[("fc1.input", &x), ("s", &x)]),
+            "`%s` is tensor<[M, 2], f8E4M3FN, linear>, but the tensor given for it is f32"
+        );
+    }
 }

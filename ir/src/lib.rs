@@ -69,6 +69,7 @@ pub mod numeric;
 mod ops;
 mod program;
 pub mod sample;
+pub mod scalar;
 mod tensor;
 pub mod text;
 mod types;

@@ -1,8 +1,314 @@
-//! Seeded input data.
-/// Stub.
+//! Seeded input data, written down by rule: a fixture names a rule and a seed, and gets the same bytes everywhere.
+//!
+//! The numbers come from SplitMix64. The stream of an input starts from the seed and the input's name, so that it
+//! does not depend on the other inputs. Elements are drawn in logical row-major order.
+//!
+//! # Why exact-rule data is exact
+//!
+//! Under [`Rule::Exact`] a `scaled_mma` with K <= 512 gives the same f32 sum in any order of accumulation:
+//! - a code of data is i times a fixed unit (the element type's, at least 2^-2) with |i| <= 12: FP4 in halves up to
+//!   6, `f8E4M3FN` in quarters up to 3, `f8E5M2` in halves up to 4 (|i| <= 8);
+//! - a scale is 2^e(row) · j/8 with j = 8 to 15, or 2^e(row) · j with j = 1 or 2 for `f8E8M0FNU`;
+//! - so within one sum, over one row of A and one of B, every product is a whole multiple of one unit, and its
+//!   magnitude at most 12² · 15² = 32 400 units. Every partial sum, of whatever products in whatever order, is a
+//!   whole number of at most 512 · 32 400 = 16 588 800 < 2^24 units: an f32 holds it exactly, and no addition
+//!   rounds. The smallest unit is far above f32's subnormals.
+//!
+//! Under [`Rule::Contest`] the same holds with other scales: with 0 to 3 (`f8E4M3FN`) a product has at most 12² · 3²
+//! units, so K <= 12 945; with 1/2 to 4 (`f8E8M0FNU`) at most 12² · 8², so K <= 1 820.
+
+use std::collections::HashMap;
+
+use crate::bind::concrete_dims;
+use crate::numeric;
+use crate::program::Program;
+use crate::tensor::{Tensor, TensorError};
+use crate::types::{ElementType, ScaleLayout, SymbolValues};
+
+/// How data is drawn. What a rule does not mention is drawn as by `Normal`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
-    /// Stub.
+    /// Block-scaled operands whose product is exact in f32 in any order, for K <= 512 (derived in the module's
+    /// text): all 16 FP4 codes, FP8 in steps of 1/4 up to 3 (`f8E4M3FN`) or of 1/2 up to 4 (`f8E5M2`); scales
+    /// 2^e(row) · (8 + m(row, block))/8 with e in -4..=4 and m in 0..=7, or 2^(e(row) + m(row, block)) with m in
+    /// 0..=1. A row is all indices but the last.
     Exact,
-    /// Stub.
+    /// Data as by `Exact` (FP4 is uniform bytes), with scales 0, 1, 2, 3 (`f8E4M3FN`) or 1/2, 1, 2, 4: exact too,
+    /// and for a larger K.
     Contest,
+    /// Everything that a format has, but infinities and NaN:
+    /// - FP4 and FP8 data: every finite code alike;
+    /// - `f8E4M3FN` scales: every code from 0x00 to 0x7E alike, and of 61 in a row one is sure to be zero, one
+    ///   subnormal and one 448; `f8E8M0FNU` scales: 2^-20 to 2^20;
+    /// - `f16`, `bf16`, `f32`: nearly normal (mean 0, variance 1, within ±6), rounded; for the shapes `[]` and `[1]`
+    ///   (alpha, beta, a per-tensor scale) positive, in [0.25, 2), with a full mantissa;
+    /// - `i32`: -8 to 8; `i1`: coin flips.
+    Normal,
 }
+
+impl Rule {
+    /// Every rule.
+    pub const ALL: [Rule; 3] = [Rule::Exact, Rule::Contest, Rule::Normal];
+
+    /// The name in text.
+    pub fn name(self) -> &'static str {
+        match self {
+            Rule::Exact => "exact",
+            Rule::Contest => "contest",
+            Rule::Normal => "normal",
+        }
+    }
+
+    /// The rule with this name in text.
+    pub fn from_name(name: &str) -> Option<Rule> {
+        Rule::ALL.into_iter().find(|rule| rule.name() == name)
+    }
+}
+
+/// Everything that determines a program's sample inputs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    /// How data is drawn.
+    pub rule: Rule,
+    /// Where the streams start.
+    pub seed: u64,
+    /// The value of each symbol of the program, in any order.
+    pub symbols: Vec<(String, u64)>,
+}
+
+/// Why a recipe gives no inputs for a program. The caller's fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SampleError {
+    /// The recipe has no value for a symbol of the program.
+    #[error("the recipe has no value for the symbol `{name}`")]
+    MissingSymbol {
+        /// The symbol.
+        name: String,
+    },
+    /// The program has no such symbol.
+    #[error("the program has no symbol `{name}`")]
+    UnknownSymbol {
+        /// The name in the recipe.
+        name: String,
+    },
+    /// The recipe gives a symbol two values.
+    #[error("the recipe gives the symbol `{name}` a value twice")]
+    RepeatedSymbol {
+        /// The symbol.
+        name: String,
+    },
+    /// An extent exceeds the address space.
+    #[error("the recipe's symbols give no extents for `%{name}: {ty}`")]
+    Extents {
+        /// The input.
+        name: String,
+        /// Its type.
+        ty: String,
+    },
+    /// An input cannot have these extents.
+    #[error("`%{name}`: {source}")]
+    Tensor {
+        /// The input.
+        name: String,
+        /// What is wrong with it.
+        source: TensorError,
+    },
+}
+
+/// One tensor for every input of the program, by name.
+///
+/// # Errors
+/// When the recipe's symbols are not exactly the program's, and as [`tensor`].
+pub fn inputs(program: &Program, recipe: &Recipe) -> Result<HashMap<String, Tensor>, SampleError> {
+    let module = program.module();
+    let mut values = SymbolValues::default();
+    for (name, extent) in &recipe.symbols {
+        let known = module.symbols.iter().find(|(_, known)| *known == name);
+        let (symbol, _) = known.ok_or_else(|| SampleError::UnknownSymbol { name: name.clone() })?;
+        if values.get(symbol).is_some() {
+            return Err(SampleError::RepeatedSymbol { name: name.clone() });
+        }
+        values.set(symbol, *extent);
+    }
+    if let Some((_, name)) = module.symbols.iter().find(|(symbol, _)| values.get(*symbol).is_none()) {
+        return Err(SampleError::MissingSymbol { name: name.clone() });
+    }
+    let mut tensors = HashMap::new();
+    for &input in &module.inputs {
+        let (name, ty) = (module.name_of(input), module.ty(input));
+        let dims = concrete_dims(ty, &values).ok_or_else(|| SampleError::Extents {
+            name: name.to_owned(),
+            ty: module.display_type(ty).to_string(),
+        })?;
+        let tensor = tensor(ty.element, dims, ty.layout, recipe.rule, recipe.seed ^ fnv1a(name))
+            .map_err(|source| SampleError::Tensor { name: name.to_owned(), source })?;
+        tensors.insert(name.to_owned(), tensor);
+    }
+    Ok(tensors)
+}
+
+/// A tensor drawn by a rule. The padding of blocked scales is finite garbage, never zero: consumers must tolerate it.
+///
+/// # Errors
+/// As [`Tensor::byte_len`], and beyond 4 GiB.
+pub fn tensor(
+    element: ElementType,
+    dims: Vec<usize>,
+    layout: Option<ScaleLayout>,
+    rule: Rule,
+    seed: u64,
+) -> Result<Tensor, TensorError> {
+    const MAX_BYTES: usize = 1 << 32;
+    let too_large = |reason| TensorError::Shape { element, dims: dims.clone(), reason };
+    if Tensor::byte_len(element, &dims, layout)? > MAX_BYTES {
+        return Err(too_large("sample data ends at 4 GiB"));
+    }
+    let mut random = SplitMix64(seed);
+    let is_scale = layout.is_some() || element == ElementType::F8E8M0FNU;
+    let codes = if is_scale {
+        scale_codes(element, &dims, rule, &mut random)
+    } else {
+        data_codes(element, &dims, rule, &mut random)
+    };
+    let mut tensor = Tensor::from_codes(element, dims, layout, codes)?;
+    if layout == Some(ScaleLayout::Blocked) {
+        fill_padding(&mut tensor, &mut random);
+    }
+    Ok(tensor)
+}
+
+fn scale_codes(element: ElementType, dims: &[usize], rule: Rule, random: &mut SplitMix64) -> Vec<u8> {
+    let count = dims.iter().product();
+    let columns = dims.last().copied().unwrap_or(1);
+    let mut row_exponent = 0;
+    let mut code = |index: usize| {
+        if index.is_multiple_of(columns) {
+            row_exponent = random.between(-4, 4);
+        }
+        if element == ElementType::F8E8M0FNU {
+            let exponent = match rule {
+                Rule::Exact => row_exponent + random.between(0, 1),
+                Rule::Contest => random.between(-1, 2),
+                Rule::Normal => random.between(-20, 20),
+            };
+            return (127 + exponent) as u8;
+        }
+        match rule {
+            // The bias of e4m3 is 7, and the mantissa counts eighths.
+            Rule::Exact => ((7 + row_exponent) * 8 + random.between(0, 7)) as u8,
+            Rule::Contest => numeric::ue4m3_from_f32(random.below(4) as f32),
+            Rule::Normal => {
+                let (any, subnormal) = (random.below(0x7F) as u8, 1 + random.below(7) as u8);
+                match index % 61 {
+                    13 => 0x00,
+                    29 => subnormal,
+                    47 => 0x7E,
+                    _ => any,
+                }
+            }
+        }
+    };
+    (0..count).map(&mut code).collect()
+}
+
+fn data_codes(element: ElementType, dims: &[usize], rule: Rule, random: &mut SplitMix64) -> Vec<u8> {
+    let count: usize = dims.iter().product();
+    let is_scalar = matches!(dims, [] | [1]);
+    // A float's bits with the exponent field of [0.25, 2) and any mantissa.
+    let mut positive = |exponent_of_quarter: u64, mantissa_bits: u32| {
+        let exponent = exponent_of_quarter + random.below(3);
+        (exponent << mantissa_bits) | random.below(1 << mantissa_bits)
+    };
+    match (element, is_scalar) {
+        (ElementType::F16, true) => return repeat(count, || (positive(13, 10) as u16).to_le_bytes()),
+        (ElementType::BF16, true) => return repeat(count, || (positive(125, 7) as u16).to_le_bytes()),
+        (ElementType::F32, true) => return repeat(count, || (positive(125, 23) as u32).to_le_bytes()),
+        _ => {}
+    }
+    match element {
+        ElementType::F4E2M1FN => repeat(count, || [random.below(16) as u8]),
+        ElementType::F8E4M3FN if rule != Rule::Normal => {
+            repeat(count, || [numeric::e4m3_from_f32(random.between(-12, 12) as f32 / 4.0)])
+        }
+        ElementType::F8E5M2 if rule != Rule::Normal => {
+            repeat(count, || [numeric::e5m2_from_f32(random.between(-8, 8) as f32 / 2.0)])
+        }
+        ElementType::F8E4M3FN | ElementType::F8E8M0FNU => repeat(count, || random.finite_code(0x7E)),
+        ElementType::F8E5M2 => repeat(count, || random.finite_code(0x7B)),
+        ElementType::F16 => repeat(count, || numeric::f64_to_f16_bits(random.nearly_normal()).to_le_bytes()),
+        ElementType::BF16 => {
+            repeat(count, || numeric::f64_to_bf16_bits(random.nearly_normal()).to_le_bytes())
+        }
+        ElementType::F32 => repeat(count, || numeric::f64_to_f32(random.nearly_normal()).to_le_bytes()),
+        ElementType::I32 => repeat(count, || random.between(-8, 8).to_le_bytes()),
+        ElementType::I1 => repeat(count, || [random.below(2) as u8]),
+    }
+}
+
+/// Overwrites what lies outside the matrices of a blocked scale tensor with finite codes other than 0x00.
+fn fill_padding(tensor: &mut Tensor, random: &mut SplitMix64) {
+    let largest = if tensor.element() == ElementType::F8E8M0FNU { 0xFE } else { 0x7E };
+    let &[.., rows, columns] = tensor.dims() else { return };
+    let matrix_bytes = numeric::blocked_len(rows, columns);
+    if matrix_bytes == 0 {
+        return;
+    }
+    for matrix in tensor.bytes_mut().chunks_exact_mut(matrix_bytes) {
+        for row in 0..rows.next_multiple_of(128) {
+            for column in 0..columns.next_multiple_of(4) {
+                if row >= rows || column >= columns {
+                    matrix[numeric::blocked_offset(row, column, columns)] = 1 + random.below(largest) as u8;
+                }
+            }
+        }
+    }
+}
+
+fn repeat<const N: usize>(count: usize, mut draw: impl FnMut() -> [u8; N]) -> Vec<u8> {
+    (0..count).flat_map(|_| draw()).collect()
+}
+
+/// The 64-bit FNV-1a hash of a name.
+fn fnv1a(name: &str) -> u64 {
+    name.bytes()
+        .fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3))
+}
+
+/// Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
+struct SplitMix64(u64);
+
+impl SplitMix64 {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number from 0 to `count` - 1, `count` at most 2^32; the bias of count/2^32 does not matter here.
+    fn below(&mut self, count: u64) -> u64 {
+        ((self.next() >> 32) * count) >> 32
+    }
+
+    /// A number from `low` to `high`.
+    fn between(&mut self, low: i32, high: i32) -> i32 {
+        low + self.below((high - low + 1) as u64) as i32
+    }
+
+    /// The sum of twelve uniform numbers minus 6, exact in f64: multiples of 2^-32.
+    fn nearly_normal(&mut self) -> f64 {
+        let sum: u64 = (0..6).map(|_| self.next()).map(|bits| (bits >> 32) + (bits & 0xFFFF_FFFF)).sum();
+        sum as f64 / f64::from(2u32.pow(31)) / 2.0 - 6.0
+    }
+
+    /// A code of a signed 8-bit float with a magnitude up to `max_finite`.
+    fn finite_code(&mut self, max_finite: u64) -> [u8; 1] {
+        let code = self.below(2 * (max_finite + 1));
+        let (sign, magnitude) = (code / (max_finite + 1), code % (max_finite + 1));
+        [(sign << 7 | magnitude) as u8]
+    }
+}
+
+#[cfg(test)]
+mod tests;

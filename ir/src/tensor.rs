@@ -79,7 +79,7 @@ impl Tensor {
             };
             product(dims).ok_or_else(|| wrong(TOO_LARGE))?;
             return product(batch)
-                .and_then(|batch| batch.checked_mul(numeric::blocked_len(*rows, *columns)))
+                .and_then(|batch| batch.checked_mul(numeric::checked_blocked_len(*rows, *columns)?))
                 .filter(|n| *n < 1 << 48)
                 .ok_or_else(|| wrong(TOO_LARGE));
         }

@@ -1,30 +1,276 @@
-//! The meaning of every op, evaluated.
+//! The meaning of every op, evaluated: simple, right and slow.
+//!
+//! An op's function computes what `lib.rs` says, in f64 or in exact integers, and gives either values, which are
+//! rounded here, once, to the result type, or codes, which are only moved. A NaN result of f32 arithmetic is
+//! 0x7FC00000 whatever the NaN it came from; whoever compares should take any NaN for any other.
 
-use crate::bind::Bound;
-use crate::entities::Op;
+mod elementwise;
+mod matmul;
+mod movement;
+mod quantize;
+mod reduction;
+#[cfg(test)]
+mod testing;
+
+use crate::bind::{Bound, concrete_dims};
+use crate::entities::{Entity, Op, Value};
+use crate::module::Module;
+use crate::ops::OpKind;
 use crate::program::Program;
-use crate::tensor::Tensor;
-use crate::types::SymbolValues;
+use crate::tensor::{Tensor, TensorError};
+use crate::types::{ElementType, ScaleLayout, SymbolValues, TensorType};
 
-/// Why a verified program could not be evaluated on these inputs.
+/// The most elements that a tensor may have here: as f64 they take 16 GiB, and nobody waits for a reference
+/// computation beyond that.
+const MAX_ELEMENTS: usize = 1 << 31;
+/// The most bytes of a result: a batch of small blocked scale matrices is mostly padding.
+const MAX_BYTES: usize = 1 << 34;
+
+/// Why a verified program could not be evaluated on these inputs. The caller's fault: the extents or the tensors.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InterpretError {
-    /// Stub.
-    #[error("stub")]
-    Stub,
+    /// A symbol has no value, or an extent exceeds the address space.
+    #[error("`{place}`: the symbols' values give no extents for {ty}")]
+    Extents {
+        /// The op or input, as `%name = mnemonic` or `%name`.
+        place: String,
+        /// The type whose extents are sought.
+        ty: String,
+    },
+    /// A tensor would have more than 2^31 elements or, with its padding, more than 16 GiB.
+    #[error("`{place}`: the shape {dims:?} exceeds the interpreter's limit of 2^31 elements or 16 GiB")]
+    TooLarge {
+        /// The op or input.
+        place: String,
+        /// The extents.
+        dims: Vec<usize>,
+    },
+    /// A result cannot exist with these extents, such as FP4 with an odd last extent.
+    #[error("`{place}`: {source}")]
+    Result {
+        /// The op.
+        place: String,
+        /// What is wrong with it.
+        source: TensorError,
+    },
+    /// There are too few or too many tensors.
+    #[error("`{place}` takes {expected} tensors, not {found}")]
+    Count {
+        /// The op or the program.
+        place: String,
+        /// How many it takes.
+        expected: usize,
+        /// How many there are.
+        found: usize,
+    },
+    /// A given tensor is not of the type that the program states.
+    #[error("`{place}`: `%{name}` is {expected}, but its tensor is {found}")]
+    Type {
+        /// The op or input.
+        place: String,
+        /// The value.
+        name: String,
+        /// Its type.
+        expected: String,
+        /// What was given.
+        found: String,
+    },
 }
 
-/// Stub.
-pub fn interpret(_program: &Program, _bound: &Bound<'_>) -> Result<Vec<Tensor>, InterpretError> {
-    Err(InterpretError::Stub)
+/// Evaluates a program: the tensor of every value, at the value's index.
+///
+/// # Errors
+/// When the bound tensors do not fit the program (those of [`crate::bind::bind`] do), or the extents are ones that
+/// no tensor can have.
+pub fn interpret(program: &Program, bound: &Bound<'_>) -> Result<Vec<Tensor>, InterpretError> {
+    let module = program.module();
+    if bound.inputs.len() != module.inputs.len() {
+        let (expected, found) = (module.inputs.len(), bound.inputs.len());
+        return Err(InterpretError::Count { place: format!("@{}", module.name), expected, found });
+    }
+    let mut tensors: Vec<Option<Tensor>> = vec![None; module.values.len()];
+    for (&input, tensor) in module.inputs.iter().zip(&bound.inputs) {
+        let place = format!("%{}", module.name_of(input));
+        check_tensor(module, &place, input, tensor, &bound.symbols)?;
+        tensors[input.index()] = Some((*tensor).clone());
+    }
+    for (op, operation) in module.ops.iter() {
+        let operands: Vec<&Tensor> = operation
+            .operands
+            .iter()
+            .map(|value| {
+                tensors[value.index()].as_ref().expect("the verifier proved that values precede uses")
+            })
+            .collect();
+        let results = interpret_op(program, op, &operands, &bound.symbols)?;
+        for (value, tensor) in operation.results.iter().zip(results) {
+            tensors[value.index()] = Some(tensor);
+        }
+    }
+    let defined = "the verifier proved that every value is an input or a result";
+    Ok(tensors.into_iter().map(|tensor| tensor.expect(defined)).collect())
 }
 
-/// Stub.
+/// Evaluates one op on the tensors of its operands: the tensors of its results.
+///
+/// # Errors
+/// When a tensor is not of its operand's type under these symbol values, or a result cannot have its extents.
 pub fn interpret_op(
-    _program: &Program,
-    _op: Op,
-    _operands: &[&Tensor],
-    _symbols: &SymbolValues,
+    program: &Program,
+    op: Op,
+    operands: &[&Tensor],
+    symbols: &SymbolValues,
 ) -> Result<Vec<Tensor>, InterpretError> {
-    Err(InterpretError::Stub)
+    let module = program.module();
+    let operation = &module.ops[op];
+    let place = module.op_label(op);
+    if operands.len() != operation.operands.len() {
+        let (expected, found) = (operation.operands.len(), operands.len());
+        return Err(InterpretError::Count { place, expected, found });
+    }
+    for (&value, tensor) in operation.operands.iter().zip(operands) {
+        check_tensor(module, &place, value, tensor, symbols)?;
+    }
+    let results: Vec<ResultType> = operation
+        .results
+        .iter()
+        .map(|value| ResultType::new(module, &place, module.ty(*value), symbols))
+        .collect::<Result<_, _>>()?;
+    let computed = evaluate(&operation.kind, operands, &results);
+    let tensors = computed.into_iter().zip(results).map(|(computed, result)| computed.into_tensor(result));
+    tensors.collect::<Result<_, _>>().map_err(|source| InterpretError::Result { place, source })
 }
+
+/// The type of a result with its extents known.
+struct ResultType {
+    element: ElementType,
+    dims: Vec<usize>,
+    layout: Option<ScaleLayout>,
+}
+
+impl ResultType {
+    fn new(
+        module: &Module,
+        place: &str,
+        ty: &TensorType,
+        symbols: &SymbolValues,
+    ) -> Result<ResultType, InterpretError> {
+        let dims = run_time_dims(module, place, ty, symbols)?;
+        // Before anything of that size is computed.
+        let bytes = Tensor::byte_len(ty.element, &dims, ty.layout)
+            .map_err(|source| InterpretError::Result { place: place.to_owned(), source })?;
+        if bytes > MAX_BYTES {
+            return Err(InterpretError::TooLarge { place: place.to_owned(), dims });
+        }
+        Ok(ResultType { element: ty.element, dims, layout: ty.layout })
+    }
+}
+
+/// What an op's function gives, in logical row-major order.
+enum Computed {
+    /// Values, not yet rounded to the result type.
+    Values(Vec<f64>),
+    /// Elements of the result type, in the form of [`Tensor::from_codes`].
+    Codes(Vec<u8>),
+}
+
+impl Computed {
+    fn into_tensor(self, result: ResultType) -> Result<Tensor, TensorError> {
+        let ResultType { element, dims, layout } = result;
+        match self {
+            Computed::Codes(codes) => Tensor::from_codes(element, dims, layout, codes),
+            Computed::Values(mut values) => {
+                for value in values.iter_mut().filter(|value| value.is_nan()) {
+                    *value = f64::NAN;
+                }
+                Tensor::from_f64(element, dims, layout, &values)
+            }
+        }
+    }
+}
+
+/// Evaluates an op whose operands and results the verifier and the checks above found to fit it.
+fn evaluate(kind: &OpKind, operands: &[&Tensor], results: &[ResultType]) -> Vec<Computed> {
+    use Computed::{Codes, Values};
+    let result = &results[0];
+    let dims = result.dims.as_slice();
+    let computed = match kind {
+        OpKind::ScaledMma(attributes) => Values(matmul::scaled_mma(*attributes, operands)),
+        OpKind::Mma => Values(matmul::mma(operands[0], operands[1])),
+        OpKind::BlockQuantize { block, scale_rounding } => {
+            let global = operands.get(1).copied();
+            let block = *block as usize;
+            let (codes, scales) =
+                quantize::block_quantize(operands[0], global, block, *scale_rounding, result.element);
+            return vec![Codes(codes), Codes(scales)];
+        }
+        OpKind::BlockDequantize { block } => {
+            let global = operands.get(2).copied();
+            Values(quantize::block_dequantize(operands[0], operands[1], global, *block as usize))
+        }
+        OpKind::Convert => Values(operands[0].to_f64()),
+        OpKind::Constant(value) => Values(elementwise::constant(value, dims)),
+        OpKind::Unary(kind) => Values(elementwise::unary(*kind, operands[0])),
+        OpKind::Binary(kind) => Values(elementwise::binary(*kind, operands[0], operands[1], dims)),
+        OpKind::Clamp { min, max } => Values(elementwise::clamp(operands[0], *min, *max)),
+        OpKind::Compare(predicate) => Codes(elementwise::compare(*predicate, operands[0], operands[1], dims)),
+        OpKind::Select => {
+            Codes(elementwise::select(operands[0], operands[1], operands[2], result.element, dims))
+        }
+        // The layout and the shape are those of the result; the elements are the same.
+        OpKind::SwizzleScales | OpKind::Reshape => Codes(operands[0].to_codes()),
+        OpKind::Transpose { permutation } => Codes(movement::transpose(operands[0], permutation)),
+        OpKind::Broadcast => Codes(movement::broadcast(operands[0], dims)),
+        OpKind::Reduce { kind, axes, .. } => Values(reduction::reduce(*kind, operands[0], axes)),
+        OpKind::Softmax { axis } => Values(reduction::softmax(operands[0], *axis as usize)),
+        OpKind::LayerNorm { eps } => {
+            Values(reduction::layer_norm(operands[0], operands[1], operands[2], *eps))
+        }
+    };
+    vec![computed]
+}
+
+fn check_tensor(
+    module: &Module,
+    place: &str,
+    value: Value,
+    tensor: &Tensor,
+    symbols: &SymbolValues,
+) -> Result<(), InterpretError> {
+    let ty = module.ty(value);
+    let dims = run_time_dims(module, place, ty, symbols)?;
+    if (tensor.element(), tensor.layout(), tensor.dims()) == (ty.element, ty.layout, dims.as_slice()) {
+        return Ok(());
+    }
+    let describe = |element: ElementType, dims: &[usize], layout: Option<ScaleLayout>| {
+        let layout = layout.map_or(String::new(), |layout| format!(", {layout}"));
+        format!("{dims:?}, {element}{layout}")
+    };
+    Err(InterpretError::Type {
+        place: place.to_owned(),
+        name: module.name_of(value).to_owned(),
+        expected: describe(ty.element, &dims, ty.layout),
+        found: describe(tensor.element(), tensor.dims(), tensor.layout()),
+    })
+}
+
+fn run_time_dims(
+    module: &Module,
+    place: &str,
+    ty: &TensorType,
+    symbols: &SymbolValues,
+) -> Result<Vec<usize>, InterpretError> {
+    let dims = concrete_dims(ty, symbols).ok_or_else(|| InterpretError::Extents {
+        place: place.to_owned(),
+        ty: module.display_type(ty).to_string(),
+    })?;
+    // An extent of zero empties the tensor, but strides are products of the others.
+    let count = dims.iter().try_fold(1usize, |count, dim| count.checked_mul((*dim).max(1)));
+    if count.is_none_or(|count| count > MAX_ELEMENTS) {
+        return Err(InterpretError::TooLarge { place: place.to_owned(), dims });
+    }
+    Ok(dims)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+//! Elementwise ops: one function of [`crate::scalar`] for every element.
+
+use std::borrow::Cow;
+
+use crate::ops::{BinaryKind, ConstantValue, Predicate, UnaryKind};
+use crate::scalar;
+use crate::tensor::Tensor;
+use crate::types::ElementType;
+
+use super::movement::{broadcast_indices, code_bytes};
+
+/// The values of a constant of shape `dims`.
+pub(super) fn constant(value: &ConstantValue, dims: &[usize]) -> Vec<f64> {
+    match value {
+        ConstantValue::Splat(value) => vec![*value; dims.iter().product()],
+        ConstantValue::Dense(values) => values.clone(),
+    }
+}
+
+/// A function of every element.
+pub(super) fn unary(kind: UnaryKind, operand: &Tensor) -> Vec<f64> {
+    operand.to_f64().into_iter().map(|x| scalar::unary(kind, x)).collect()
+}
+
+/// A function of every pair of elements, once both operands are broadcast to `dims`.
+pub(super) fn binary(kind: BinaryKind, left: &Tensor, right: &Tensor, dims: &[usize]) -> Vec<f64> {
+    let (left, right) = (broadcast_values(left, dims), broadcast_values(right, dims));
+    left.zip(right).map(|(a, b)| scalar::binary(kind, a, b)).collect()
+}
+
+/// Every element between two bounds.
+pub(super) fn clamp(operand: &Tensor, min: f64, max: f64) -> Vec<f64> {
+    operand.to_f64().into_iter().map(|x| scalar::clamp(x, min, max)).collect()
+}
+
+/// The `i1` codes of a comparison of every pair of elements, once both operands are broadcast to `dims`.
+pub(super) fn compare(predicate: Predicate, left: &Tensor, right: &Tensor, dims: &[usize]) -> Vec<u8> {
+    let (left, right) = (broadcast_values(left, dims), broadcast_values(right, dims));
+    left.zip(right).map(|(a, b)| u8::from(scalar::compare(predicate, a, b))).collect()
+}
+
+/// The codes of `then` where the condition holds, else of `otherwise`, once all are broadcast to `dims`. `element`
+/// holds every value of both: nothing is rounded, and what has that type already is moved bit for bit.
+pub(super) fn select(
+    condition: &Tensor,
+    then: &Tensor,
+    otherwise: &Tensor,
+    element: ElementType,
+    dims: &[usize],
+) -> Vec<u8> {
+    let (then, otherwise) = (widened(then, element), widened(otherwise, element));
+    let width = code_bytes(element);
+    let conditions = condition.to_codes();
+    let (then_codes, otherwise_codes) = (then.to_codes(), otherwise.to_codes());
+    let indices = |tensor: &Tensor| broadcast_indices(tensor.dims(), dims);
+    let choices = indices(&then).into_iter().zip(indices(&otherwise));
+    indices(condition)
+        .into_iter()
+        .zip(choices)
+        .flat_map(|(condition, (then, otherwise))| {
+            if conditions[condition] != 0 {
+                &then_codes[then * width..][..width]
+            } else {
+                &otherwise_codes[otherwise * width..][..width]
+            }
+        })
+        .copied()
+        .collect()
+}
+
+fn widened(tensor: &Tensor, element: ElementType) -> Cow<'_, Tensor> {
+    if tensor.element() == element {
+        return Cow::Borrowed(tensor);
+    }
+    let widened = Tensor::from_f64(element, tensor.dims().to_vec(), None, &tensor.to_f64());
+    Cow::Owned(widened.expect("a tensor of numbers may have the shape of another"))
+}
+
+fn broadcast_values(tensor: &Tensor, dims: &[usize]) -> impl Iterator<Item = f64> + use<> {
+    let values = tensor.to_f64();
+    broadcast_indices(tensor.dims(), dims).into_iter().map(move |index| values[index])
+}

@@ -1,0 +1,150 @@
+//! Matrix multiplications. Operands are K-major: every element of D is the product of a row of A and a row of B.
+
+use crate::numeric;
+use crate::ops::ScaledMma;
+use crate::tensor::Tensor;
+use crate::types::ElementType;
+
+/// alpha · Σ_k (a·sfa)(b·sfb) + beta · C, rounded as the definition says but not yet to the result type. The operands
+/// are a, sfa, b, sfb, then alpha, c and beta as present.
+pub(super) fn scaled_mma(attributes: ScaledMma, operands: &[&Tensor]) -> Vec<f64> {
+    let mut named = operands[4..].iter();
+    let mut take = |present: bool| if present { named.next() } else { None };
+    let (alpha, c, beta) = (take(attributes.alpha), take(attributes.c), take(attributes.beta));
+    let block = attributes.block as usize;
+    let a = BlockScaled { data: operands[0], scales: operands[1], block };
+    let b = BlockScaled { data: operands[2], scales: operands[3], block };
+
+    let acc = if a.is_integer() && b.is_integer() {
+        let (a_rows, b_rows) = (a.integer_rows(), b.integer_rows());
+        multiply(a.data, b.data, |a, b| match (&a_rows[a], &b_rows[b]) {
+            (Some(a), Some(b)) => integer_dot(a, b),
+            _ => f32::NAN,
+        })
+    } else {
+        let (a_rows, b_rows) = (a.real_rows(), b.real_rows());
+        multiply(a.data, b.data, |a, b| dot(&a_rows[a], &b_rows[b]) as f32)
+    };
+
+    let scaled: Vec<f32> = match alpha.map(|alpha| alpha.to_f32()[0]) {
+        Some(alpha) => acc.into_iter().map(|acc| alpha * acc).collect(),
+        None => acc,
+    };
+    let Some(c) = c else {
+        return scaled.into_iter().map(f64::from).collect();
+    };
+    let beta = beta.map_or(1.0, |beta| beta.to_f32()[0]);
+    scaled.into_iter().zip(c.to_f32()).map(|(t, c)| f64::from(libm::fmaf(beta, c, t))).collect()
+}
+
+/// Σ_k a·b in f64, k ascending.
+pub(super) fn mma(a: &Tensor, b: &Tensor) -> Vec<f64> {
+    let (_, _, k) = matrices(a);
+    let (a_values, b_values) = (a.to_f64(), b.to_f64());
+    multiply(a, b, |a, b| dot(&a_values[a * k..][..k], &b_values[b * k..][..k]))
+}
+
+/// D of two K-major operands, given the product of row i of A and row j of B; rows are counted through the batch.
+fn multiply<T>(a: &Tensor, b: &Tensor, product: impl Fn(usize, usize) -> T) -> Vec<T> {
+    let (batch, m, _) = matrices(a);
+    let (_, n, _) = matrices(b);
+    // A B of rank two serves every matrix of the batch.
+    let b_matrix_rows = if b.dims().len() > 2 { n } else { 0 };
+    let product = &product;
+    (0..batch)
+        .flat_map(|l| {
+            (0..m).flat_map(move |i| (0..n).map(move |j| product(l * m + i, l * b_matrix_rows + j)))
+        })
+        .collect()
+}
+
+/// The batch, the rows of a matrix, and its columns.
+fn matrices(tensor: &Tensor) -> (usize, usize, usize) {
+    match tensor.dims() {
+        [batch @ .., rows, columns] => (batch.iter().product(), *rows, *columns),
+        _ => unreachable!("the verifier proved that operands of a multiplication have rank two or more"),
+    }
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).fold(0.0, |sum, (a, b)| sum + a * b)
+}
+
+/// A matrix, or a batch of them, with a scale per `block` elements of a row.
+struct BlockScaled<'a> {
+    data: &'a Tensor,
+    scales: &'a Tensor,
+    block: usize,
+}
+
+/// Units of an operand of FP4 codes with `f8E4M3FN` scales: codes are multiples of 2^-1, scales of 2^-9.
+const CODE_UNITS: f32 = 2.0;
+const SCALE_UNITS: f32 = 512.0;
+/// So that a product of two operands is a whole number of these.
+const PRODUCT_UNIT: f32 = 1.0 / ((1 << 20) as f32);
+/// The largest operand, 6 · 448, in its units of 2^-10.
+const MAX_OPERAND: i64 = 6 * 448 * 1024;
+/// The longest sum of products that cannot overflow i64: 1 217 394.
+const MAX_I64_TERMS: usize = (i64::MAX / (MAX_OPERAND * MAX_OPERAND)) as usize;
+
+impl BlockScaled<'_> {
+    fn is_integer(&self) -> bool {
+        self.data.element() == ElementType::F4E2M1FN && self.scales.element() == ElementType::F8E4M3FN
+    }
+
+    /// Each row in units of 2^-10, `None` where one of its scales is NaN: every sum over that row is NaN.
+    fn integer_rows(&self) -> Vec<Option<Vec<i64>>> {
+        self.rows(|codes, scales| {
+            let scales: Option<Vec<i64>> = scales
+                .iter()
+                .map(|scale| numeric::ue4m3_to_f32(*scale))
+                .map(|scale| (!scale.is_nan()).then_some((scale * SCALE_UNITS) as i64))
+                .collect();
+            let code_units = |code: &u8| (numeric::e2m1_to_f32(*code) * CODE_UNITS) as i64;
+            scales.map(|scales| {
+                codes.iter().enumerate().map(|(k, code)| code_units(code) * scales[k / self.block]).collect()
+            })
+        })
+    }
+
+    /// Each row as code · scale, which is exact in f64: at most 8 bits.
+    fn real_rows(&self) -> Vec<Vec<f64>> {
+        let decode: fn(u8) -> f32 = match self.data.element() {
+            ElementType::F8E4M3FN => numeric::e4m3_to_f32,
+            ElementType::F8E5M2 => numeric::e5m2_to_f32,
+            _ => numeric::e2m1_to_f32,
+        };
+        let decode_scale: fn(u8) -> f32 = match self.scales.element() {
+            ElementType::F8E4M3FN => numeric::ue4m3_to_f32,
+            _ => numeric::e8m0_to_f32,
+        };
+        self.rows(|codes, scales| {
+            let scale = |k: usize| f64::from(decode_scale(scales[k / self.block]));
+            codes.iter().enumerate().map(|(k, code)| f64::from(decode(*code)) * scale(k)).collect()
+        })
+    }
+
+    /// Decodes every row of the batch from its codes and its scales.
+    fn rows<T>(&self, decode: impl Fn(&[u8], &[u8]) -> T) -> Vec<T> {
+        let (batch, rows, k) = matrices(self.data);
+        let blocks = k / self.block;
+        let (codes, scales) = (self.data.to_codes(), self.scales.to_codes());
+        (0..batch * rows)
+            .map(|row| decode(&codes[row * k..][..k], &scales[row * blocks..][..blocks]))
+            .collect()
+    }
+}
+
+/// The exact sum of products, rounded once to f32.
+fn integer_dot(a: &[i64], b: &[i64]) -> f32 {
+    // `as` rounds to nearest even, and a power of two changes no digit: the result is zero or at least 2^-20.
+    let sum = if a.len() <= MAX_I64_TERMS {
+        a.iter().zip(b).map(|(a, b)| a * b).sum::<i64>() as f32
+    } else {
+        a.iter().zip(b).map(|(a, b)| i128::from(a * b)).sum::<i128>() as f32
+    };
+    sum * PRODUCT_UNIT
+}
+
+#[cfg(test)]
+mod tests;

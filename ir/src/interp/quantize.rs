@@ -1,0 +1,55 @@
+//! Block quantization and its inverse.
+
+use crate::numeric::{self, MxElement};
+use crate::ops::ScaleRounding;
+use crate::tensor::Tensor;
+use crate::types::ElementType;
+
+/// The codes of `element` and the scales, both in logical order. Without a scale rounding the blocks are NVFP4, under
+/// the per-tensor scale `global` (1 without one).
+pub(super) fn block_quantize(
+    operand: &Tensor,
+    global: Option<&Tensor>,
+    block: usize,
+    scale_rounding: Option<ScaleRounding>,
+    element: ElementType,
+) -> (Vec<u8>, Vec<u8>) {
+    let values = operand.to_f32();
+    let global = global.map_or(1.0, |global| global.to_f32()[0]);
+    let mut codes = vec![0; values.len()];
+    // The last axis is a multiple of the block, so no block crosses a row.
+    let scales = values
+        .chunks(block)
+        .zip(codes.chunks_mut(block))
+        .map(|(values, codes)| match scale_rounding {
+            None => numeric::quantize_nvfp4_block(values, global, codes),
+            Some(rounding) => numeric::quantize_mx_block(values, mx_element(element), rounding, codes),
+        })
+        .collect();
+    (codes, scales)
+}
+
+/// code · scale · g, exact: 4, 4 and 24 bits fit into f64, and so does the range.
+pub(super) fn block_dequantize(
+    codes: &Tensor,
+    scales: &Tensor,
+    global: Option<&Tensor>,
+    block: usize,
+) -> Vec<f64> {
+    let global = global.map_or(1.0, |global| global.to_f64()[0]);
+    let scales = scales.to_f64();
+    codes
+        .to_f64()
+        .into_iter()
+        .enumerate()
+        .map(|(index, code)| code * scales[index / block] * global)
+        .collect()
+}
+
+fn mx_element(element: ElementType) -> MxElement {
+    match element {
+        ElementType::F8E4M3FN => MxElement::E4M3,
+        ElementType::F8E5M2 => MxElement::E5M2,
+        _ => MxElement::E2M1,
+    }
+}

@@ -1,0 +1,283 @@
+//! Tests of what the rules promise.
+
+use super::*;
+use crate::builder::{Builder, ScaledMmaOptions};
+use crate::interp::interpret;
+use crate::types::{Dim, TensorType};
+use crate::verify::verify;
+use ElementType::{BF16, F4E2M1FN, F8E4M3FN, F8E5M2, F8E8M0FNU, F16, F32, I1, I32};
+use ScaleLayout::{Blocked, Linear};
+
+/// A program with a blocked and a linear scale tensor: D = alpha · A·Bᵀ.
+fn program(format: (ElementType, ElementType, ElementType, u32), k: u64) -> Program {
+    let (a, b, scale, block) = format;
+    let mut builder = Builder::new("main");
+    let (m, n) = (builder.symbol("M"), Dim::fixed(40));
+    let fixed = Dim::fixed;
+    let blocks = fixed(k / u64::from(block));
+    let x = builder.input("x", TensorType::new(vec![m.clone(), fixed(k)], a));
+    let sx = builder.input("sx", TensorType::scales(vec![m, blocks.clone()], scale, Blocked));
+    let w = builder.param("w", TensorType::new(vec![n.clone(), fixed(k)], b));
+    let sw = builder.param("sw", TensorType::scales(vec![n, blocks], scale, Linear));
+    let y = builder.scaled_mma("y", x, sx, w, sw, block, F32, ScaledMmaOptions::default());
+    verify(builder.finish(&[y])).unwrap()
+}
+
+const NVFP4: (ElementType, ElementType, ElementType, u32) = (F4E2M1FN, F4E2M1FN, F8E4M3FN, 16);
+
+fn recipe(rule: Rule, seed: u64, m: u64) -> Recipe {
+    Recipe { rule, seed, symbols: vec![("M".to_owned(), m)] }
+}
+
+#[test]
+fn names_of_rules_come_back() {
+    for rule in Rule::ALL {
+        assert_eq!(Rule::from_name(rule.name()), Some(rule));
+    }
+    assert_eq!(Rule::from_name("Exact"), None);
+}
+
+#[test]
+fn the_generator_is_splitmix64() {
+    // The published first outputs for the seed 1234567.
+    let mut random = SplitMix64(1_234_567);
+    assert_eq!([random.next(), random.next()], [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);
+    assert_eq!([fnv1a(""), fnv1a("a")], [0xCBF2_9CE4_8422_2325, 0xAF63_DC4C_8601_EC8C]);
+}
+
+#[test]
+fn the_same_recipe_gives_the_same_bytes_on_every_machine() {
+    let bytes = |element, layout, rule| {
+        let tensor = tensor(element, vec![2, 4], layout, rule, 42).unwrap();
+        tensor.to_codes().iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+    };
+    let found = [
+        bytes(F4E2M1FN, None, Rule::Exact),
+        bytes(F8E4M3FN, Some(Linear), Rule::Exact),
+        bytes(F8E4M3FN, Some(Blocked), Rule::Contest),
+        bytes(F8E8M0FNU, Some(Linear), Rule::Normal),
+        bytes(BF16, None, Rule::Normal),
+        bytes(I32, None, Rule::Normal),
+    ];
+    expect_test::expect![[r#"
+        0b020405000d030c
+        494a4a4851565254
+        0038380000443840
+        7176796c738b7884
+        0bc0bfbffdbed3bf07beb53e9cbf0c3f
+        04000000fafffffffcfffffffdfffffff8ffffff06000000fbffffff05000000"#]]
+    .assert_eq(&found.join("\n"));
+}
+
+#[test]
+fn an_input_depends_on_its_name_and_the_seed_but_not_on_other_inputs() {
+    let program = program(NVFP4, 64);
+    let first = inputs(&program, &recipe(Rule::Normal, 1, 37)).unwrap();
+    assert_eq!(first.len(), 4);
+    assert_eq!(first, inputs(&program, &recipe(Rule::Normal, 1, 37)).unwrap());
+    let second = inputs(&program, &recipe(Rule::Normal, 2, 37)).unwrap();
+    assert!(first.iter().all(|(name, tensor)| second[name] != *tensor));
+    // Another M changes x and sx but neither w nor sw.
+    let third = inputs(&program, &recipe(Rule::Normal, 1, 38)).unwrap();
+    assert_eq!([&third["w"], &third["sw"]], [&first["w"], &first["sw"]]);
+    assert_eq!(third["x"].dims(), [38, 64]);
+    assert_ne!(first["x"].bytes()[..32], first["w"].bytes()[..32]);
+}
+
+#[test]
+fn symbols_must_be_exactly_the_programs() {
+    let program = program(NVFP4, 64);
+    let with = |symbols: &[(&str, u64)]| {
+        let symbols = symbols.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        inputs(&program, &Recipe { rule: Rule::Exact, seed: 0, symbols }).map_err(|error| error.to_string())
+    };
+    assert!(with(&[("M", 0)]).is_ok());
+    assert_eq!(with(&[]).unwrap_err(), "the recipe has no value for the symbol `M`");
+    assert_eq!(with(&[("M", 1), ("Q", 2)]).unwrap_err(), "the program has no symbol `Q`");
+    assert_eq!(with(&[("M", 1), ("M", 1)]).unwrap_err(), "the recipe gives the symbol `M` a value twice");
+    for absurd in [1 << 33, 1 << 60, u64::MAX] {
+        assert!(
+            with(&[("M", absurd)]).unwrap_err().starts_with("`%x`: a f4E2M1FN tensor cannot have the shape")
+        );
+    }
+}
+
+/// The f32 sums of products in five orders: ascending, descending, even before odd, by halves, and 32 lanes apart.
+fn sums_in_some_orders(products: &[f32]) -> [f32; 5] {
+    fn halves(products: &[f32]) -> f32 {
+        match products {
+            [] => 0.0,
+            [one] => *one,
+            _ => {
+                let (left, right) = products.split_at(products.len() / 2);
+                halves(left) + halves(right)
+            }
+        }
+    }
+    let sum = |products: &mut dyn Iterator<Item = &f32>| products.fold(0.0f32, |sum, product| sum + product);
+    let lanes: Vec<f32> = (0..32).map(|lane| sum(&mut products.iter().skip(lane).step_by(32))).collect();
+    [
+        sum(&mut products.iter()),
+        sum(&mut products.iter().rev()),
+        sum(&mut products.iter().step_by(2).chain(products.iter().skip(1).step_by(2))),
+        halves(products),
+        sum(&mut lanes.iter()),
+    ]
+}
+
+#[track_caller]
+fn check_exact_in_any_order(
+    format: (ElementType, ElementType, ElementType, u32),
+    rule: Rule,
+    k: u64,
+    seed: u64,
+) {
+    let program = program(format, k);
+    let tensors = inputs(&program, &recipe(rule, seed, 50)).unwrap();
+    let bound = crate::bind::bind(&program, &tensors).unwrap();
+    let d = interpret(&program, &bound).unwrap().pop().unwrap().to_f32();
+    let (k, block) = (k as usize, format.3 as usize);
+    let rows = |data: &str, scales: &str| -> Vec<Vec<f32>> {
+        let (data, scales) = (tensors[data].to_f32(), tensors[scales].to_f32());
+        let element = |(index, code): (usize, &f32)| code * scales[index / block];
+        data.iter().enumerate().map(element).collect::<Vec<_>>().chunks(k).map(<[f32]>::to_vec).collect()
+    };
+    let (a, b) = (rows("x", "sx"), rows("w", "sw"));
+    for (index, expected) in d.iter().enumerate() {
+        let products: Vec<f32> = a[index / 40].iter().zip(&b[index % 40]).map(|(a, b)| a * b).collect();
+        assert_eq!(sums_in_some_orders(&products), [*expected; 5], "element {index}");
+    }
+    assert!(d.iter().filter(|d| **d != 0.0).count() > d.len() / 2);
+}
+
+#[test]
+fn exact_rule_products_are_the_same_in_every_f32_order() {
+    for seed in 0..4 {
+        check_exact_in_any_order(NVFP4, Rule::Exact, 512, seed);
+    }
+    for (a, b) in [(F4E2M1FN, F4E2M1FN), (F8E4M3FN, F8E4M3FN), (F8E5M2, F8E4M3FN), (F4E2M1FN, F8E5M2)] {
+        check_exact_in_any_order((a, b, F8E8M0FNU, 32), Rule::Exact, 512, 9);
+    }
+}
+
+#[test]
+fn contest_rule_products_are_the_same_in_every_f32_order() {
+    check_exact_in_any_order(NVFP4, Rule::Contest, 4096, 3);
+    for (a, b) in [(F4E2M1FN, F4E2M1FN), (F8E4M3FN, F8E5M2)] {
+        check_exact_in_any_order((a, b, F8E8M0FNU, 32), Rule::Contest, 1792, 3);
+    }
+}
+
+#[test]
+fn the_worst_exact_rule_row_is_exact_and_one_of_twice_the_length_need_not_be() {
+    let worst: Vec<f64> = (0..512).map(|_| (12.0f64 * 15.0).powi(2)).collect();
+    assert!(worst.iter().sum::<f64>() < 2f64.powi(24));
+    assert!(worst.iter().sum::<f64>() * 2.0 > 2f64.powi(24));
+}
+
+#[test]
+fn exact_rule_scales_have_one_exponent_per_row_and_all_mantissas() {
+    let codes = tensor(F8E4M3FN, vec![2, 100, 32], Some(Linear), Rule::Exact, 4).unwrap().to_codes();
+    let mut exponents: Vec<u8> = Vec::new();
+    for row in codes.chunks(32) {
+        assert!(row.iter().all(|code| code >> 3 == row[0] >> 3));
+        exponents.push(row[0] >> 3);
+    }
+    exponents.sort_unstable();
+    exponents.dedup();
+    assert_eq!(exponents, (3..=11).collect::<Vec<_>>(), "2^-4 to 2^4 under a bias of 7");
+    assert!((0..8).all(|mantissa| codes.iter().any(|code| code % 8 == mantissa)));
+    let codes = tensor(F8E8M0FNU, vec![100, 16], Some(Linear), Rule::Exact, 4).unwrap().to_codes();
+    for row in codes.chunks(16) {
+        let least = *row.iter().min().unwrap();
+        assert!(row.iter().all(|code| code - least <= 1) && (123..=131).contains(&least));
+    }
+}
+
+#[test]
+fn every_rule_draws_all_sixteen_fp4_codes() {
+    for rule in Rule::ALL {
+        let codes = tensor(F4E2M1FN, vec![16, 64], None, rule, 1).unwrap().to_codes();
+        for code in 0..16 {
+            let count = codes.iter().filter(|found| **found == code).count();
+            assert!((30..100).contains(&count), "{code} occurs {count} times in 1024");
+        }
+    }
+}
+
+#[test]
+fn normal_scales_have_every_kind_of_value_and_no_nan() {
+    let codes = tensor(F8E4M3FN, vec![61, 1], Some(Linear), Rule::Normal, 77).unwrap().to_codes();
+    assert!(codes.contains(&0x00) && codes.contains(&0x7E) && codes.iter().any(|code| (1..8).contains(code)));
+    let codes = tensor(F8E4M3FN, vec![200, 64], Some(Linear), Rule::Normal, 77).unwrap().to_codes();
+    assert!((0..=0x7E).all(|code| codes.contains(&code)) && codes.iter().all(|code| *code <= 0x7E));
+    let values = tensor(F8E8M0FNU, vec![100, 64], Some(Linear), Rule::Normal, 7).unwrap().to_codes();
+    assert_eq!((values.iter().min(), values.iter().max()), (Some(&107), Some(&147)));
+    let values = tensor(F8E8M0FNU, vec![100, 64], Some(Linear), Rule::Contest, 7).unwrap().to_codes();
+    assert_eq!((values.iter().min(), values.iter().max()), (Some(&126), Some(&129)));
+    let values = tensor(F8E4M3FN, vec![100, 64], Some(Linear), Rule::Contest, 7).unwrap().to_f64();
+    assert!([0.0, 1.0, 2.0, 3.0].iter().all(|v| values.contains(v)) && values.iter().all(|v| *v <= 3.0));
+}
+
+#[test]
+fn padding_of_blocked_scales_is_finite_and_never_zero() {
+    for (element, nan) in [(F8E4M3FN, 0x7F), (F8E8M0FNU, 0xFF)] {
+        for rule in Rule::ALL {
+            let scales = tensor(element, vec![2, 37, 5], Some(Blocked), rule, 3).unwrap();
+            assert_eq!(
+                scales.to_codes(),
+                tensor(element, vec![2, 37, 5], Some(Linear), rule, 3).unwrap().bytes()
+            );
+            let mut seen = Vec::new();
+            for matrix in scales.bytes().chunks(128 * 8) {
+                for (row, column) in (0..128).flat_map(|row| (0..8).map(move |column| (row, column))) {
+                    if row >= 37 || column >= 5 {
+                        seen.push(matrix[numeric::blocked_offset(row, column, 5)]);
+                    }
+                }
+            }
+            assert_eq!(seen.len(), 2 * (128 * 8 - 37 * 5));
+            assert!(seen.iter().all(|code| *code != 0 && *code < nan));
+        }
+    }
+}
+
+#[test]
+fn fp8_data_is_finite_and_reaches_both_ends() {
+    for (element, largest) in [(F8E4M3FN, 448.0), (F8E5M2, 57344.0)] {
+        let values = tensor(element, vec![100, 100], None, Rule::Normal, 3).unwrap().to_f64();
+        assert!(values.iter().all(|v| v.is_finite()));
+        assert!(values.contains(&largest) && values.contains(&-largest));
+    }
+    let values = tensor(F8E4M3FN, vec![100, 100], None, Rule::Exact, 3).unwrap().to_f64();
+    assert!(
+        (-12..=12).all(|i| values.contains(&(f64::from(i) / 4.0))) && values.iter().all(|v| v.abs() <= 3.0)
+    );
+    let values = tensor(F8E5M2, vec![100, 100], None, Rule::Exact, 3).unwrap().to_f64();
+    assert!(
+        (-8..=8).all(|i| values.contains(&(f64::from(i) / 2.0))) && values.iter().all(|v| v.abs() <= 4.0)
+    );
+}
+
+#[test]
+fn tensors_look_normal_and_scalars_are_moderate_positive_numbers() {
+    for element in [F16, BF16, F32] {
+        let values = tensor(element, vec![64, 64], None, Rule::Normal, 8).unwrap().to_f64();
+        let mean = values.iter().sum::<f64>() / 4096.0;
+        let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / 4096.0;
+        assert!(mean.abs() < 0.05 && (variance - 1.0).abs() < 0.1, "mean {mean}, variance {variance}");
+        for dims in [vec![], vec![1]] {
+            let scalars: Vec<f64> = (0..100)
+                .map(|seed| tensor(element, dims.clone(), None, Rule::Exact, seed).unwrap().to_f64()[0])
+                .collect();
+            assert!(scalars.iter().all(|v| (0.25..2.0).contains(v)));
+            assert!(scalars.iter().any(|v| *v < 0.5) && scalars.iter().any(|v| *v > 1.0));
+        }
+    }
+    let alpha = tensor(F32, vec![1], None, Rule::Normal, 1).unwrap().to_f64()[0];
+    assert_ne!(f64::from(half::f16::from_f64(alpha).to_f32()), alpha, "the mantissa is full");
+    let integers = tensor(I32, vec![1000], None, Rule::Normal, 8).unwrap().to_f64();
+    assert!((-8..=8).all(|i| integers.contains(&f64::from(i))) && integers.iter().all(|v| v.abs() <= 8.0));
+    let coins = tensor(I1, vec![1000], None, Rule::Normal, 8).unwrap().to_codes();
+    assert!((400..600).contains(&coins.iter().filter(|coin| **coin == 1).count()));
+}
