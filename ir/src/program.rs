@@ -1,10 +1,10 @@
 //! A verified program: the module together with the facts that verification proved about it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use crate::entities::{Entity, Op, Value};
-use crate::module::Module;
+use crate::module::{Module, ValueDef};
 use crate::types::{Dim, ElementType, ScaleLayout};
 
 /// A module that passed [`crate::verify`]. Only the verifier makes one, and it cannot be changed, so every later
@@ -43,13 +43,15 @@ pub struct Facts {
     user_starts: Vec<u32>,
     users: Vec<Op>,
     outputs: Vec<bool>,
-    matmuls: HashMap<Op, Matmul>,
+    invariant: Vec<bool>,
+    live: Vec<bool>,
+    matmuls: BTreeMap<Op, Matmul>,
     names: HashMap<String, Value>,
 }
 
 impl Facts {
-    /// Collects the use lists of a module whose operands all exist.
-    pub(crate) fn collect(module: &Module, matmuls: HashMap<Op, Matmul>) -> Facts {
+    /// Collects the facts of a module that passed every check.
+    pub(crate) fn collect(module: &Module, matmuls: BTreeMap<Op, Matmul>) -> Facts {
         let mut user_starts = vec![0u32; module.values.len() + 1];
         for operation in module.ops.values() {
             for operand in &operation.operands {
@@ -73,7 +75,8 @@ impl Facts {
             outputs[output.index()] = true;
         }
         let names = module.values.iter().map(|(value, data)| (data.name.clone(), value)).collect();
-        Facts { user_starts, users, outputs, matmuls, names }
+        let (invariant, live) = (invariant_values(module), live_ops(module));
+        Facts { user_starts, users, outputs, invariant, live, matmuls, names }
     }
 
     /// The ops that use a value, in program order; an op that uses it twice is there twice.
@@ -88,6 +91,31 @@ impl Facts {
         self.outputs[value.index()]
     }
 
+    /// The op that uses a value, when it has exactly one use and is not returned: then the two ops may become one
+    /// without anybody missing the value.
+    pub fn sole_user(&self, value: Value) -> Option<Op> {
+        match self.users(value) {
+            &[user] if !self.is_output(value) => Some(user),
+            _ => None,
+        }
+    }
+
+    /// Whether the value is the same on every call: a param, or computed from params and constants alone and of a
+    /// fixed shape. Such a value may be computed once per compiled program.
+    pub fn is_invariant(&self, value: Value) -> bool {
+        self.invariant[value.index()]
+    }
+
+    /// Whether some output depends on the op.
+    pub fn is_live(&self, op: Op) -> bool {
+        self.live[op.index()]
+    }
+
+    /// Every `scaled_mma` with its extents and format, in program order.
+    pub fn matmuls(&self) -> impl ExactSizeIterator<Item = (Op, &Matmul)> {
+        self.matmuls.iter().map(|(op, matmul)| (*op, matmul))
+    }
+
     /// The extents and the format of a `scaled_mma`; `None` for any other op.
     pub fn matmul(&self, op: Op) -> Option<&Matmul> {
         self.matmuls.get(&op)
@@ -97,6 +125,41 @@ impl Facts {
     pub fn value_named(&self, name: &str) -> Option<Value> {
         self.names.get(name).copied()
     }
+}
+
+/// By value. An op comes after those that define its operands, so one pass settles it.
+fn invariant_values(module: &Module) -> Vec<bool> {
+    let mut invariant = vec![false; module.values.len()];
+    for &input in &module.inputs {
+        invariant[input.index()] = matches!(module.values[input].def, ValueDef::Input { param: true, .. });
+    }
+    for operation in module.ops.values() {
+        let from_invariants = operation.operands.iter().all(|operand| invariant[operand.index()]);
+        for &result in &operation.results {
+            // A constant broadcast to [M] differs from call to call in its extent.
+            let fixed = module.ty(result).shape.iter().all(|dim| dim.as_fixed().is_some());
+            invariant[result.index()] = from_invariants && fixed;
+        }
+    }
+    invariant
+}
+
+/// By op.
+fn live_ops(module: &Module) -> Vec<bool> {
+    let mut needed = vec![false; module.values.len()];
+    for output in &module.outputs {
+        needed[output.index()] = true;
+    }
+    let mut live = vec![false; module.ops.len()];
+    for (op, operation) in module.ops.iter().rev() {
+        live[op.index()] = operation.results.iter().any(|result| needed[result.index()]);
+        if live[op.index()] {
+            for operand in &operation.operands {
+                needed[operand.index()] = true;
+            }
+        }
+    }
+    live
 }
 
 /// The proved extents and format of one `scaled_mma`.
@@ -110,7 +173,7 @@ pub struct Matmul {
     pub n: Dim,
     /// Columns of A and B.
     pub k: Dim,
-    /// Whether B has the same leading extents as A; otherwise one B serves every matrix of A.
+    /// Whether B has leading extents, those of A; otherwise (rank 2) one B serves every matrix of A.
     pub b_batched: bool,
     /// The format of operands and scales.
     pub format: BlockFormat,

@@ -1,0 +1,111 @@
+//! Rules of the ops that work element by element or along one axis: the shape stays or broadcasts.
+
+use super::{ARITHMETIC, ARITHMETIC_OR_I32, BOOLEAN, Site, Slot, number_text};
+use crate::types::ElementType;
+use crate::verify::VerifyErrorKind as Kind;
+
+pub(super) fn convert(site: &mut Site<'_>) {
+    let (operand, result) = (site.operand(0), site.result(0));
+    site.require_result_shape(result, operand.shape());
+    match result.ty.element {
+        // The value of a scale is exact in f32 and useful only there; `f8E4M3FN` would lose that it is unsigned.
+        _ if operand.ty.layout.is_some() => site.require_result_among(result, ARITHMETIC),
+        ElementType::F8E8M0FNU | ElementType::I1 => {
+            let (mnemonic, value, ty) = (site.mnemonic(), site.name(result), site.ty(result));
+            site.errors.push(Kind::TargetElement { mnemonic, value, ty });
+        }
+        ElementType::F4E2M1FN
+        | ElementType::F8E4M3FN
+        | ElementType::F8E5M2
+        | ElementType::F16
+        | ElementType::BF16
+        | ElementType::F32
+        | ElementType::I32 => {}
+    }
+}
+
+pub(super) fn unary(site: &mut Site<'_>) {
+    same_type(site);
+}
+
+pub(super) fn clamp(site: &mut Site<'_>, min: f64, max: f64) {
+    same_type(site);
+    if min.is_nan() || max.is_nan() || min > max {
+        site.errors.push(Kind::ClampBounds { min: number_text(min), max: number_text(max) });
+    }
+}
+
+pub(super) fn softmax(site: &mut Site<'_>, axis: u32) {
+    site.require_axis(site.operand(0), axis);
+    same_type(site);
+}
+
+/// An arithmetic operand, and a result of its type.
+fn same_type(site: &mut Site<'_>) {
+    let (operand, result) = (site.operand(0), site.result(0));
+    if site.require_element(operand, ARITHMETIC) {
+        site.require_result_element(result, operand.ty.element);
+    }
+    site.require_result_shape(result, operand.shape());
+}
+
+pub(super) fn binary(site: &mut Site<'_>) {
+    let (left, right, result) = (site.operand(0), site.operand(1), site.result(0));
+    if let Some(element) = site.join(&[left, right], ARITHMETIC) {
+        site.require_result_element(result, element);
+    }
+    if let Some(shape) = site.broadcast(&[left.shape(), right.shape()]) {
+        site.require_result_shape(result, &shape);
+    }
+}
+
+pub(super) fn compare(site: &mut Site<'_>) {
+    let (left, right, result) = (site.operand(0), site.operand(1), site.result(0));
+    join_or_i32(site, left, right);
+    site.require_result_element(result, ElementType::I1);
+    if let Some(shape) = site.broadcast(&[left.shape(), right.shape()]) {
+        site.require_result_shape(result, &shape);
+    }
+}
+
+pub(super) fn select(site: &mut Site<'_>) {
+    let (condition, then, otherwise) = (site.operand(0), site.operand(1), site.operand(2));
+    let result = site.result(0);
+    site.require_element(condition, BOOLEAN);
+    if let Some(element) = join_or_i32(site, then, otherwise) {
+        site.require_result_element(result, element);
+    }
+    if let Some(shape) = site.broadcast(&[condition.shape(), then.shape(), otherwise.shape()]) {
+        site.require_result_shape(result, &shape);
+    }
+}
+
+/// Two arithmetic operands join; two `i32` stay `i32`; `None` (and an error) for anything else.
+fn join_or_i32(site: &mut Site<'_>, left: Slot<'_>, right: Slot<'_>) -> Option<ElementType> {
+    let integers = [left, right].map(|slot| slot.ty.element == ElementType::I32);
+    match integers {
+        [true, true] => Some(ElementType::I32),
+        [false, false] => site.join(&[left, right], ARITHMETIC_OR_I32),
+        _ => {
+            site.require_same_element(left, right);
+            None
+        }
+    }
+}
+
+pub(super) fn layer_norm(site: &mut Site<'_>, eps: f64) {
+    let (x, weight, bias) = (site.operand(0), site.operand(1), site.operand(2));
+    let result = site.result(0);
+    if !(eps.is_finite() && eps >= 0.0) {
+        site.errors.push(Kind::Eps { eps: number_text(eps) });
+    }
+    if let Some(element) = site.join(&[x, weight, bias], ARITHMETIC) {
+        site.require_result_element(result, element);
+    }
+    if site.require_rank(x, 1) {
+        let channels = std::slice::from_ref(x.last());
+        site.require_operand_shape(weight, channels);
+        site.require_operand_shape(bias, channels);
+    }
+    site.require_result_shape(result, x.shape());
+}

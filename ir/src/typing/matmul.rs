@@ -1,0 +1,192 @@
+//! Rules of the multiplications and of the ops that make, unmake and lay out block-scaled matrices.
+
+use super::{ARITHMETIC, BLOCK_DATA, Site, Slot};
+use crate::ops::{ScaleRounding, ScaledMma};
+use crate::program::{BlockFormat, Matmul};
+use crate::types::{Dim, ElementType, Shape, dim_product};
+use crate::verify::VerifyErrorKind as Kind;
+
+pub(super) fn scaled_mma(site: &mut Site<'_>, mma: ScaledMma) -> Option<Matmul> {
+    let [a, sfa, b, sfb] = [0, 1, 2, 3].map(|position| site.operand(position));
+    let result = site.result(0);
+    let mut named = 4..;
+    let mut take =
+        |present: bool| if present { named.next().and_then(|at| site.find_operand(at)) } else { None };
+    let (alpha, c, beta) = (take(mma.alpha), take(mma.c), take(mma.beta));
+
+    let block = checked_block(site, mma.block);
+    for (data, scales) in [(a, sfa), (b, sfb)] {
+        let is_data = site.require_element(data, BLOCK_DATA);
+        if require_scales(site, scales) && is_data {
+            require_format(site, data, scales, mma.block);
+        }
+    }
+    if sfa.ty.element.is_scale() && sfb.ty.element.is_scale() {
+        site.require_same_element(sfa, sfb);
+    }
+    for scalar in [alpha, beta].into_iter().flatten() {
+        site.require_scalar(scalar);
+    }
+    if mma.beta && !mma.c {
+        site.errors.push(Kind::BetaWithoutC {});
+    }
+    site.require_result_among(result, ARITHMETIC);
+    let shape = matmul_shape(site, a, b)?;
+    if let Some(block) = block {
+        require_blocks(site, a, sfa, block);
+        require_blocks(site, b, sfb, block);
+    }
+    if let Some(c) = c {
+        site.require_element(c, ARITHMETIC);
+        site.require_operand_shape(c, &shape);
+    }
+    site.require_result_shape(result, &shape);
+
+    let [batch @ .., m, k] = a.shape() else { return None };
+    let [b_batch @ .., n, _] = b.shape() else { return None };
+    Some(Matmul {
+        batch: dim_product(batch)?,
+        m: m.clone(),
+        n: n.clone(),
+        k: k.clone(),
+        b_batched: !b_batch.is_empty(),
+        format: BlockFormat { a: a.ty.element, b: b.ty.element, scale: sfa.ty.element, block: mma.block },
+        sfa_layout: sfa.ty.layout?,
+        sfb_layout: sfb.ty.layout?,
+    })
+}
+
+pub(super) fn mma(site: &mut Site<'_>) {
+    let (a, b, result) = (site.operand(0), site.operand(1), site.result(0));
+    let (a_fits, b_fits) = (site.require_element(a, ARITHMETIC), site.require_element(b, ARITHMETIC));
+    if a_fits && b_fits {
+        site.require_same_element(a, b);
+    }
+    site.require_result_among(result, ARITHMETIC);
+    if let Some(shape) = matmul_shape(site, a, b) {
+        site.require_result_shape(result, &shape);
+    }
+}
+
+/// `[.., M, N]`, `None` (and an error) when a or b is no matrix. Errors where K or the batch do not agree leave
+/// the shape standing, so that they are not repeated as an error of the result.
+fn matmul_shape(site: &mut Site<'_>, a: Slot<'_>, b: Slot<'_>) -> Option<Shape> {
+    let (a_fits, b_fits) = (site.require_rank(a, 2), site.require_rank(b, 2));
+    let ([batch @ .., m, a_k], [b_batch @ .., n, b_k]) = (a.shape(), b.shape()) else { return None };
+    if !(a_fits && b_fits) {
+        return None;
+    }
+    let mismatched = |site: &Site<'_>| (site.name(a), site.ty(a), site.name(b), site.ty(b));
+    if a_k != b_k {
+        let (a, a_ty, b, b_ty) = mismatched(site);
+        site.errors.push(Kind::KMismatch { a, a_ty, b, b_ty });
+    }
+    if !b_batch.is_empty() && b_batch != batch {
+        let (a, a_ty, b, b_ty) = mismatched(site);
+        site.errors.push(Kind::BatchMismatch { a, a_ty, b, b_ty });
+    }
+    Some(batch.iter().chain([m, n]).cloned().collect())
+}
+
+pub(super) fn swizzle_scales(site: &mut Site<'_>) {
+    let (operand, result) = (site.operand(0), site.result(0));
+    let (from_scales, to_scales) = (require_scales(site, operand), require_scales(site, result));
+    if from_scales && to_scales {
+        site.require_result_element(result, operand.ty.element);
+        if let Some(layout) = operand.ty.layout.filter(|layout| Some(*layout) == result.ty.layout) {
+            site.errors.push(Kind::SwizzleNothing { layout });
+        }
+    }
+    site.require_result_shape(result, operand.shape());
+}
+
+pub(super) fn block_quantize(site: &mut Site<'_>, block: u32, scale_rounding: Option<ScaleRounding>) {
+    let (v, codes, scales) = (site.operand(0), site.result(0), site.result(1));
+    let global = site.find_operand(1);
+    let checked = checked_block(site, block);
+    site.require_element(v, ARITHMETIC);
+    site.require_result_among(codes, BLOCK_DATA);
+    if let Some(global) = global {
+        site.require_scalar(global);
+    }
+    if require_scales(site, scales) {
+        let (data, scale) = (codes.ty.element, scales.ty.element);
+        let mx = scale == ElementType::F8E8M0FNU;
+        let written = if mx { block == 32 } else { data == ElementType::F4E2M1FN && block == 16 };
+        if data.is_block_data() && checked.is_some() && !written {
+            site.errors.push(Kind::Format { data, scale, block });
+        }
+        match (mx, scale_rounding) {
+            (true, None) => site.errors.push(Kind::ScaleRoundingMissing { scale }),
+            (false, Some(_)) => site.errors.push(Kind::ScaleRoundingUnexpected { scale }),
+            (true, Some(_)) | (false, None) => {}
+        }
+        match (mx, global) {
+            (false, None) => site.errors.push(Kind::GlobalScaleMissing { scale }),
+            (true, Some(_)) => site.errors.push(Kind::GlobalScaleUnexpected { scale }),
+            (false, Some(_)) | (true, None) => {}
+        }
+    }
+    site.require_result_shape(codes, v.shape());
+    if let Some(block) = checked.filter(|_| site.require_rank(v, 2)) {
+        require_blocks(site, v, scales, block);
+    }
+}
+
+pub(super) fn block_dequantize(site: &mut Site<'_>, block: u32) {
+    let (codes, scales, result) = (site.operand(0), site.operand(1), site.result(0));
+    let checked = checked_block(site, block);
+    let is_data = site.require_element(codes, BLOCK_DATA);
+    if require_scales(site, scales) && is_data {
+        require_format(site, codes, scales, block);
+    }
+    if let Some(global) = site.find_operand(2) {
+        site.require_scalar(global);
+    }
+    site.require_result_among(result, ARITHMETIC);
+    site.require_result_shape(result, codes.shape());
+    if let Some(block) = checked.filter(|_| site.require_rank(codes, 2)) {
+        require_blocks(site, codes, scales, block);
+    }
+}
+
+fn checked_block(site: &mut Site<'_>, block: u32) -> Option<u32> {
+    if !matches!(block, 16 | 32) {
+        site.errors.push(Kind::BlockSize { found: block });
+        return None;
+    }
+    Some(block)
+}
+
+fn require_scales(site: &mut Site<'_>, slot: Slot<'_>) -> bool {
+    let right = slot.ty.element.is_scale() && slot.ty.layout.is_some();
+    if !right {
+        let (mnemonic, value, ty) = (site.mnemonic(), site.name(slot), site.ty(slot));
+        site.errors.push(Kind::ExpectedScales { mnemonic, operand: slot.role, value, ty });
+    }
+    right
+}
+
+/// Unsigned e4m3 scales exist for FP4 only; what hardware multiplies is the scheduler's business.
+fn require_format(site: &mut Site<'_>, data: Slot<'_>, scales: Slot<'_>, block: u32) {
+    let (data, scale) = (data.ty.element, scales.ty.element);
+    if data != ElementType::F4E2M1FN && scale == ElementType::F8E4M3FN {
+        site.errors.push(Kind::Format { data, scale, block });
+    }
+}
+
+/// Whole blocks along the last axis of `data`, and one scale for each.
+fn require_blocks(site: &mut Site<'_>, data: Slot<'_>, scales: Slot<'_>, block: u32) {
+    let [outer @ .., last] = data.shape() else { return };
+    let Some(blocks) = last.divided_by(u64::from(block)) else {
+        let (value, ty) = (site.name(data), site.ty(data));
+        site.errors.push(Kind::BlockMultiple { value, ty, block });
+        return;
+    };
+    let expected: Vec<Dim> = outer.iter().chain([&blocks]).cloned().collect();
+    // Something that is no scale tensor has been reported as that.
+    if scales.ty.layout.is_some() && scales.shape() != expected {
+        let (value, ty, data) = (site.name(scales), site.ty(scales), site.name(data));
+        site.errors.push(Kind::ScaleShape { value, ty, data, expected: site.shape_text(&expected) });
+    }
+}

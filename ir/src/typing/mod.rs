@@ -1,0 +1,350 @@
+//! The typing rule of each op: what its operands may be, and what type its results then have.
+//!
+//! Results carry their types in the program, so a rule compares and never infers. The rules see ops whose operands
+//! and results are all there, as many as [`arity`] says, and of types that are sound by themselves; the verifier
+//! makes sure of that.
+
+mod elementwise;
+mod matmul;
+mod shape;
+
+use std::ops::RangeInclusive;
+
+use crate::entities::{Op, Value};
+use crate::module::{Module, Operation};
+use crate::ops::{AttributeValue, OpKind};
+use crate::program::Matmul;
+use crate::types::{Dim, ElementType, ScaleLayout, Shape, TensorType};
+use crate::verify::VerifyErrorKind as Kind;
+
+/// How many operands and results an op has.
+pub(crate) struct Arity {
+    pub(crate) operands: RangeInclusive<usize>,
+    pub(crate) results: usize,
+}
+
+/// What the rule of an op says.
+pub(crate) struct Typed {
+    /// Nothing when the op is right.
+    pub(crate) errors: Vec<Kind>,
+    /// For a `scaled_mma` that is right.
+    pub(crate) matmul: Option<Matmul>,
+}
+
+/// The shape of two operands that broadcast as in NumPy: aligned at the last extent, where one of two extents is 1
+/// or they are equal. `None` when they are not.
+pub fn broadcast_shape(left: &[Dim], right: &[Dim]) -> Option<Shape> {
+    let one = Dim::fixed(1);
+    let rank = left.len().max(right.len());
+    let extent = |shape: &[Dim], index: usize| match (index + shape.len()).checked_sub(rank) {
+        Some(index) => shape[index].clone(),
+        None => one.clone(),
+    };
+    (0..rank)
+        .map(|index| match (extent(left, index), extent(right, index)) {
+            (left, right) if left == right => Some(left),
+            (left, right) if left == one => Some(right),
+            (left, right) if right == one => Some(left),
+            _ => None,
+        })
+        .collect()
+}
+
+/// How many operands and results an op of this kind has.
+pub(crate) fn arity(kind: &OpKind) -> Arity {
+    let (operands, results) = match kind {
+        OpKind::ScaledMma(mma) => (mma.operand_count()..=mma.operand_count(), 1),
+        OpKind::BlockQuantize { .. } => (1..=2, 2),
+        OpKind::BlockDequantize { .. } => (2..=3, 1),
+        OpKind::Mma | OpKind::Binary(_) | OpKind::Compare(_) => (2..=2, 1),
+        OpKind::Select | OpKind::LayerNorm { .. } => (3..=3, 1),
+        OpKind::SwizzleScales
+        | OpKind::Convert
+        | OpKind::Unary(_)
+        | OpKind::Clamp { .. }
+        | OpKind::Reshape
+        | OpKind::Transpose { .. }
+        | OpKind::Broadcast
+        | OpKind::Reduce { .. }
+        | OpKind::Softmax { .. } => (1..=1, 1),
+        OpKind::Constant(_) => (0..=0, 1),
+    };
+    Arity { operands, results }
+}
+
+/// What an operand is to its op.
+pub(crate) fn operand_role(kind: &OpKind, position: usize) -> &'static str {
+    let roles: &[&str] = match kind {
+        OpKind::ScaledMma(_) => match position.checked_sub(4) {
+            Some(named) => return kind.named_operands().get(named).copied().unwrap_or("operand"),
+            None => &["a", "sfa", "b", "sfb"],
+        },
+        OpKind::Mma => &["a", "b"],
+        OpKind::SwizzleScales => &["scales"],
+        OpKind::BlockQuantize { .. } => &["v", "g"],
+        OpKind::BlockDequantize { .. } => &["codes", "scales", "g"],
+        OpKind::Binary(_) | OpKind::Compare(_) => &["left", "right"],
+        OpKind::Select => &["condition", "then", "else"],
+        OpKind::LayerNorm { .. } => &["x", "weight", "bias"],
+        _ => &[],
+    };
+    roles.get(position).copied().unwrap_or("operand")
+}
+
+/// Checks one op against its rule. Its operands and results exist, as many as [`arity`] says, with sound types.
+pub(crate) fn check_op(module: &Module, op: Op) -> Typed {
+    let mut site = Site { module, operation: &module.ops[op], errors: Vec::new() };
+    check_layouts(&mut site);
+    if !site.errors.is_empty() {
+        // A scale tensor in the wrong place breaks the rules about elements too; say it once.
+        return Typed { errors: site.errors, matmul: None };
+    }
+    let mut matmul = None;
+    match &site.operation.kind {
+        OpKind::ScaledMma(mma) => matmul = matmul::scaled_mma(&mut site, *mma),
+        OpKind::Mma => matmul::mma(&mut site),
+        OpKind::SwizzleScales => matmul::swizzle_scales(&mut site),
+        OpKind::BlockQuantize { block, scale_rounding } => {
+            matmul::block_quantize(&mut site, *block, *scale_rounding)
+        }
+        OpKind::BlockDequantize { block } => matmul::block_dequantize(&mut site, *block),
+        OpKind::Convert => elementwise::convert(&mut site),
+        OpKind::Unary(_) => elementwise::unary(&mut site),
+        OpKind::Binary(_) => elementwise::binary(&mut site),
+        OpKind::Clamp { min, max } => elementwise::clamp(&mut site, *min, *max),
+        OpKind::Compare(_) => elementwise::compare(&mut site),
+        OpKind::Select => elementwise::select(&mut site),
+        OpKind::Reshape => shape::reshape(&mut site),
+        OpKind::Transpose { permutation } => shape::transpose(&mut site, permutation),
+        OpKind::Broadcast => shape::broadcast(&mut site),
+        OpKind::Reduce { axes, keep_dims, .. } => shape::reduce(&mut site, axes, *keep_dims),
+        OpKind::Softmax { axis } => elementwise::softmax(&mut site, *axis),
+        OpKind::LayerNorm { eps } => elementwise::layer_norm(&mut site, *eps),
+        OpKind::Constant(value) => shape::constant(&mut site, value),
+    }
+    let matmul = matmul.filter(|_| site.errors.is_empty());
+    Typed { errors: site.errors, matmul }
+}
+
+/// A number as the program's text spells it.
+fn number_text(number: f64) -> String {
+    AttributeValue::Number(number).to_string()
+}
+
+/// Where scales may go, and where they may come from.
+fn check_layouts(site: &mut Site<'_>) {
+    let kind = &site.operation.kind;
+    for position in 0..site.operation.operands.len() {
+        let slot = site.operand(position);
+        let taken = match (kind, position) {
+            (OpKind::ScaledMma(_), 1 | 3)
+            | (OpKind::BlockDequantize { .. }, 1)
+            | (OpKind::SwizzleScales, 0) => true,
+            (OpKind::Convert, 0) if slot.ty.layout == Some(ScaleLayout::Blocked) => {
+                let (value, ty) = (site.name(slot), site.ty(slot));
+                site.errors.push(Kind::BlockedConvert { value, ty });
+                continue;
+            }
+            (OpKind::Convert, 0) => true,
+            _ => false,
+        };
+        if slot.ty.layout.is_some() && !taken {
+            let (mnemonic, operand, value, ty) = (site.mnemonic(), slot.role, site.name(slot), site.ty(slot));
+            site.errors.push(Kind::UnexpectedScales { mnemonic, operand, value, ty });
+        }
+    }
+    for position in 0..site.operation.results.len() {
+        let slot = site.result(position);
+        let given =
+            matches!((kind, position), (OpKind::SwizzleScales, 0) | (OpKind::BlockQuantize { .. }, 1));
+        if slot.ty.layout.is_some() && !given {
+            let (mnemonic, value, ty) = (site.mnemonic(), site.name(slot), site.ty(slot));
+            site.errors.push(Kind::ResultLayout { mnemonic, value, ty });
+        }
+    }
+}
+
+/// The element types of a group of ops, and how a message names them.
+#[derive(Clone, Copy)]
+struct Elements {
+    has: fn(ElementType) -> bool,
+    text: &'static str,
+}
+
+const ARITHMETIC: Elements = Elements { has: ElementType::is_arithmetic, text: "f16, bf16 or f32" };
+const ARITHMETIC_OR_I32: Elements = Elements {
+    has: |element| element.is_arithmetic() || element == ElementType::I32,
+    text: "f16, bf16, f32 or i32",
+};
+const BLOCK_DATA: Elements =
+    Elements { has: ElementType::is_block_data, text: "f4E2M1FN, f8E4M3FN or f8E5M2" };
+const BOOLEAN: Elements = Elements { has: |element| element == ElementType::I1, text: "i1" };
+/// FP4 shares bytes along the last axis, so it cannot be moved element by element.
+const UNPACKED: Elements =
+    Elements { has: |element| element != ElementType::F4E2M1FN, text: "any type but f4E2M1FN" };
+
+/// An operand or a result.
+#[derive(Clone, Copy)]
+struct Slot<'a> {
+    role: &'static str,
+    value: Value,
+    ty: &'a TensorType,
+}
+
+impl<'a> Slot<'a> {
+    fn shape(self) -> &'a [Dim] {
+        &self.ty.shape
+    }
+
+    /// The last extent, of a tensor of rank one or more.
+    fn last(self) -> &'a Dim {
+        &self.ty.shape[self.ty.rank() - 1]
+    }
+}
+
+/// One op under a rule, and what the rule found.
+struct Site<'a> {
+    module: &'a Module,
+    operation: &'a Operation,
+    errors: Vec<Kind>,
+}
+
+impl<'a> Site<'a> {
+    fn operand(&self, position: usize) -> Slot<'a> {
+        let value = self.operation.operands[position];
+        Slot { role: operand_role(&self.operation.kind, position), value, ty: self.module.ty(value) }
+    }
+
+    fn find_operand(&self, position: usize) -> Option<Slot<'a>> {
+        (position < self.operation.operands.len()).then(|| self.operand(position))
+    }
+
+    fn result(&self, position: usize) -> Slot<'a> {
+        let value = self.operation.results[position];
+        let role = match (&self.operation.kind, position) {
+            (OpKind::BlockQuantize { .. }, 0) => "codes",
+            (OpKind::BlockQuantize { .. } | OpKind::SwizzleScales, _) => "scales",
+            _ => "result",
+        };
+        Slot { role, value, ty: self.module.ty(value) }
+    }
+
+    fn mnemonic(&self) -> &'static str {
+        self.operation.kind.mnemonic()
+    }
+
+    fn name(&self, slot: Slot<'_>) -> String {
+        format!("%{}", self.module.name_of(slot.value))
+    }
+
+    fn ty(&self, slot: Slot<'_>) -> String {
+        self.module.display_type(slot.ty).to_string()
+    }
+
+    fn shape_text(&self, shape: &[Dim]) -> String {
+        let dims: Vec<String> = shape.iter().map(|dim| self.module.display_dim(dim).to_string()).collect();
+        format!("[{}]", dims.join(", "))
+    }
+
+    fn require_element(&mut self, slot: Slot<'_>, elements: Elements) -> bool {
+        let right = (elements.has)(slot.ty.element);
+        if !right {
+            let (mnemonic, value, ty) = (self.mnemonic(), self.name(slot), self.ty(slot));
+            self.errors.push(Kind::OperandElement {
+                mnemonic,
+                operand: slot.role,
+                value,
+                ty,
+                expected: elements.text,
+            });
+        }
+        right
+    }
+
+    fn require_same_element(&mut self, left: Slot<'_>, right: Slot<'_>) {
+        if left.ty.element != right.ty.element {
+            self.errors.push(Kind::ElementMismatch {
+                left: self.name(left),
+                left_ty: self.ty(left),
+                right: self.name(right),
+                right_ty: self.ty(right),
+            });
+        }
+    }
+
+    /// The join of operands of these elements; `None` (and an error for each that is none of them) when there is
+    /// none.
+    fn join(&mut self, slots: &[Slot<'_>], elements: Elements) -> Option<ElementType> {
+        let mut joined = slots.first().map(|slot| slot.ty.element);
+        for &slot in slots {
+            self.require_element(slot, elements);
+            joined = joined.and_then(|element| element.join(slot.ty.element));
+        }
+        joined
+    }
+
+    fn require_scalar(&mut self, slot: Slot<'_>) {
+        if slot.ty.element != ElementType::F32 || slot.ty.rank() > 1 || !slot.ty.is_scalar() {
+            let (value, ty) = (self.name(slot), self.ty(slot));
+            self.errors.push(Kind::ScalarOperand { operand: slot.role, value, ty });
+        }
+    }
+
+    fn require_rank(&mut self, slot: Slot<'_>, least: usize) -> bool {
+        let right = slot.ty.rank() >= least;
+        if !right {
+            let (value, ty) = (self.name(slot), self.ty(slot));
+            self.errors.push(Kind::OperandRank { operand: slot.role, value, ty, least });
+        }
+        right
+    }
+
+    fn require_operand_shape(&mut self, slot: Slot<'_>, expected: &[Dim]) {
+        if slot.shape() != expected {
+            let (value, ty, expected) = (self.name(slot), self.ty(slot), self.shape_text(expected));
+            self.errors.push(Kind::OperandShape { operand: slot.role, value, ty, expected });
+        }
+    }
+
+    fn require_axis(&mut self, slot: Slot<'_>, axis: u32) -> bool {
+        let right = (axis as usize) < slot.ty.rank();
+        if !right {
+            let (value, ty) = (self.name(slot), self.ty(slot));
+            self.errors.push(Kind::AxisOutOfRange { axis, value, ty });
+        }
+        right
+    }
+
+    fn require_result_shape(&mut self, slot: Slot<'_>, expected: &[Dim]) {
+        if slot.shape() != expected {
+            let (value, ty, expected) = (self.name(slot), self.ty(slot), self.shape_text(expected));
+            self.errors.push(Kind::ResultShape { value, ty, expected });
+        }
+    }
+
+    fn require_result_element(&mut self, slot: Slot<'_>, expected: ElementType) {
+        if slot.ty.element != expected {
+            let (value, ty) = (self.name(slot), self.ty(slot));
+            self.errors.push(Kind::ResultElement { value, ty, expected: expected.to_string() });
+        }
+    }
+
+    /// The result of a multiplication, which rounds to any of these.
+    fn require_result_among(&mut self, slot: Slot<'_>, elements: Elements) {
+        if !(elements.has)(slot.ty.element) {
+            let (value, ty) = (self.name(slot), self.ty(slot));
+            self.errors.push(Kind::ResultElement { value, ty, expected: elements.text.to_owned() });
+        }
+    }
+
+    /// The shape to which all these broadcast, `None` (and an error) when they do not.
+    fn broadcast(&mut self, shapes: &[&[Dim]]) -> Option<Shape> {
+        let joined = shapes.iter().try_fold(Shape::new(), |joined, shape| broadcast_shape(&joined, shape));
+        if joined.is_none() {
+            let shapes: Vec<String> = shapes.iter().map(|shape| self.shape_text(shape)).collect();
+            let (mnemonic, shapes) = (self.mnemonic(), shapes.join(", "));
+            self.errors.push(Kind::NotBroadcastable { mnemonic, shapes });
+        }
+        joined
+    }
+}

@@ -1,0 +1,338 @@
+//! Programs that mean something, and the facts that follow.
+
+use std::collections::BTreeSet;
+
+use expect_test::expect;
+
+use super::*;
+use crate::ops::{
+    BinaryKind, ConstantValue, OpKind, Predicate, ReduceKind, ScaleRounding, ScaledMma, UnaryKind,
+};
+use crate::program::{BlockFormat, Matmul};
+use crate::types::ElementType::{F8E5M2, F8E8M0FNU, I1, I32};
+
+/// One program with every op, every named operand and both layouts; also what the totality tests mutate.
+pub(super) fn every_op() -> Module {
+    let mut b = Builder::new("every.op");
+    let m = b.symbol("M");
+    let rows = |inner: u64, element| TensorType::new(vec![m.clone(), Dim::fixed(inner)], element);
+    let x = b.input("x", rows(96, BF16));
+    let g = b.input("g", ty(&[1], F32));
+    let alpha = b.input("alpha", ty(&[], F32));
+    let beta = b.input("beta", ty(&[1], F32));
+    let w = b.param("w", ty(&[48, 96], F4E2M1FN));
+    let sfw = b.param("sfw", sf(&[48, 6], F8E4M3FN, Linear));
+    let bias = b.param("layer.0.bias", ty(&[48], F16));
+
+    let scales = TensorType::scales(vec![m.clone(), Dim::fixed(6)], F8E4M3FN, Linear);
+    let quantized = b.op(
+        OpKind::BlockQuantize { block: 16, scale_rounding: None },
+        &[x, g],
+        &[("xq", rows(96, F4E2M1FN)), ("sfx", scales)],
+    );
+    let (xq, sfx) = (quantized[0], quantized[1]);
+    let sfx_blocked = b.swizzle_scales("sfx.blocked", sfx, Blocked);
+    let sfw_blocked = b.swizzle_scales("sfw.blocked", sfw, Blocked);
+    let x_again = b.op(OpKind::BlockDequantize { block: 16 }, &[xq, sfx, g], &[("x2", rows(96, F32))])[0];
+    let w_again = b.op(OpKind::BlockDequantize { block: 16 }, &[w, sfw], &[("w2", ty(&[48, 96], F32))])[0];
+    let scale_values = b.convert("sfx.f32", sfx, F32);
+    let c = b.mma("c", x_again, w_again, F16);
+    let options = ScaledMmaOptions { alpha: Some(alpha), c: Some(c), beta: Some(beta) };
+    let mut y = b.scaled_mma("y", xq, sfx_blocked, w, sfw_blocked, 16, BF16, options);
+    y = b.binary("y.bias", BinaryKind::Add, y, bias);
+    for &kind in UnaryKind::ALL {
+        y = b.unary(&format!("y.{kind}"), kind, y);
+    }
+    for &kind in BinaryKind::ALL {
+        y = b.binary(&format!("y2.{kind}"), kind, y, bias);
+    }
+    let clamped =
+        b.op(OpKind::Clamp { min: f64::NEG_INFINITY, max: 6.0 }, &[y], &[("clamped", rows(48, F32))])[0];
+    let positive = b.op(OpKind::Compare(Predicate::Gt), &[clamped, alpha], &[("positive", rows(48, I1))])[0];
+    let chosen = b.op(OpKind::Select, &[positive, y, bias], &[("chosen", rows(48, F32))])[0];
+    let counts = b.convert("counts", positive, I32);
+    let same = b.op(OpKind::Compare(Predicate::Eq), &[counts, counts], &[("same", rows(48, I1))])[0];
+    let picked = b.op(OpKind::Select, &[same, counts, counts], &[("picked", rows(48, I32))])[0];
+    let heads = TensorType::new(vec![m.clone(), Dim::fixed(3), Dim::fixed(16)], F32);
+    let heads = b.op(OpKind::Reshape, &[chosen], &[("heads", heads)])[0];
+    let turned = TensorType::new(vec![Dim::fixed(3), m.clone(), Dim::fixed(16)], F32);
+    let turned = b.op(OpKind::Transpose { permutation: vec![1, 0, 2] }, &[heads], &[("turned", turned)])[0];
+    let soft = TensorType::new(b.ty(turned).shape.clone(), F32);
+    let soft = b.op(OpKind::Softmax { axis: 2 }, &[turned], &[("soft", soft)])[0];
+    let reduce = |kind, keep_dims| OpKind::Reduce { kind, axes: vec![0, 2], keep_dims };
+    let kept = TensorType::new(vec![Dim::fixed(1), m.clone(), Dim::fixed(1)], F32);
+    let kept = b.op(reduce(ReduceKind::Mean, true), &[soft], &[("kept", kept)])[0];
+    let dropped = TensorType::new(vec![m.clone()], F32);
+    let dropped = b.op(reduce(ReduceKind::Amax, false), &[soft], &[("dropped", dropped)])[0];
+    let one = b.op(OpKind::Constant(ConstantValue::Splat(1.0)), &[], &[("one", ty(&[48], F16))])[0];
+    let listed = ConstantValue::Dense(vec![1.5, f64::NAN, -7.0, 1e9]);
+    let listed = b.op(OpKind::Constant(listed), &[], &[("listed", ty(&[2, 2], F4E2M1FN))])[0];
+    let normal = b.op(OpKind::LayerNorm { eps: 1e-5 }, &[chosen, one, bias], &[("normal", rows(48, F32))])[0];
+    let spread = b.op(OpKind::Broadcast, &[one], &[("spread", rows(48, F16))])[0];
+    b.finish(&[x, sfx_blocked, scale_values, picked, kept, dropped, listed, normal, spread])
+}
+
+/// A `scaled_mma` of operands of these types.
+fn product(types: [TensorType; 4], block: u32) -> Module {
+    let mut b = Builder::new("main");
+    let mut names = ["a", "sfa", "b", "sfb"].into_iter();
+    let [a, sfa, w, sfw] = types.map(|ty| b.input(names.next().unwrap_or("more"), ty));
+    let d = b.scaled_mma("d", a, sfa, w, sfw, block, F32, ScaledMmaOptions::default());
+    b.finish(&[d])
+}
+
+fn matmul(program: &Program) -> Matmul {
+    let (_, matmul) = program.facts().matmuls().next().expect("the program multiplies");
+    matmul.clone()
+}
+
+#[test]
+fn a_program_of_every_op_is_accepted() {
+    let program = accept(every_op());
+    let used: BTreeSet<&str> =
+        program.module().ops.values().map(|operation| operation.kind.mnemonic()).collect();
+    let others = [
+        "scaled_mma",
+        "mma",
+        "swizzle_scales",
+        "block_quantize",
+        "block_dequantize",
+        "convert",
+        "clamp",
+        "compare",
+        "select",
+        "reshape",
+        "transpose",
+        "broadcast",
+        "reduce",
+        "softmax",
+        "layer_norm",
+        "constant",
+    ];
+    let unary = UnaryKind::ALL.iter().map(|kind| kind.name());
+    let binary = BinaryKind::ALL.iter().map(|kind| kind.name());
+    assert_eq!(used, unary.chain(binary).chain(others).collect());
+}
+
+#[test]
+fn facts_say_who_uses_what_is_returned_lives_and_never_changes() {
+    let mut module = every_op();
+    let unused = module.values.keys().next().expect("the module has values");
+    module.push_op(OpKind::Convert, vec![unused], vec![("dead".to_owned(), module.ty(unused).clone())]);
+    let program = accept(module);
+    let (module, facts) = (program.module(), program.facts());
+    let named = |name: &str| facts.value_named(name).expect("the program has the value");
+    let op = |name: &str| module.defining_op(named(name)).expect("an op defines the value");
+
+    assert_eq!(facts.users(named("counts")), [op("same"), op("same"), op("picked"), op("picked")]);
+    assert_eq!(facts.sole_user(named("y")), Some(op("y.bias")));
+    assert_eq!(facts.sole_user(named("counts")), None, "used more than once");
+    assert_eq!(facts.sole_user(named("kept")), None, "returned");
+    assert_eq!(facts.sole_user(named("c")), Some(op("y")));
+    assert!(facts.is_output(named("x")) && !facts.is_output(named("y")));
+    assert!(facts.is_live(op("w2")) && !facts.is_live(op("dead")));
+    let invariant: Vec<&str> = module
+        .values
+        .iter()
+        .filter(|(value, _)| facts.is_invariant(*value))
+        .map(|(_, data)| data.name.as_str())
+        .collect();
+    assert_eq!(invariant, ["w", "sfw", "layer.0.bias", "sfw.blocked", "w2", "one", "listed"]);
+    assert_eq!(facts.matmuls().map(|(op, _)| op).collect::<Vec<_>>(), [op("y")]);
+    assert!(facts.matmul(op("c")).is_none(), "a plain mma is none");
+}
+
+#[test]
+fn a_matmul_fact_has_the_extents_the_format_and_the_layouts() {
+    let program = accept(every_op());
+    let m = Dim::symbol(program.module().symbols.keys().next().expect("M is a symbol"));
+    let expected = Matmul {
+        batch: Dim::fixed(1),
+        m,
+        n: Dim::fixed(48),
+        k: Dim::fixed(96),
+        b_batched: false,
+        format: BlockFormat::NVFP4,
+        sfa_layout: Blocked,
+        sfb_layout: Blocked,
+    };
+    assert_eq!(matmul(&program), expected);
+}
+
+#[test]
+fn b_may_have_the_batch_of_a_or_serve_all_of_it() {
+    let a = || [ty(&[3, 37, 64], F4E2M1FN), sf(&[3, 37, 4], F8E4M3FN, Linear)];
+    let [a_ty, sfa] = a();
+    let batched = [a_ty, sfa, ty(&[3, 91, 64], F4E2M1FN), sf(&[3, 91, 4], F8E4M3FN, Blocked)];
+    let found = matmul(&accept(product(batched, 16)));
+    assert_eq!((found.batch, found.b_batched), (Dim::fixed(3), true));
+    assert_eq!((found.m, found.n, found.k), (Dim::fixed(37), Dim::fixed(91), Dim::fixed(64)));
+
+    let [a_ty, sfa] = a();
+    let shared = [a_ty, sfa, ty(&[91, 64], F4E2M1FN), sf(&[91, 4], F8E4M3FN, Blocked)];
+    let found = matmul(&accept(product(shared, 16)));
+    assert_eq!((found.batch, found.b_batched), (Dim::fixed(3), false));
+    assert_eq!((found.sfa_layout, found.sfb_layout), (Linear, Blocked));
+}
+
+#[test]
+fn symbolic_extents_multiply_and_divide() {
+    let mut b = Builder::new("main");
+    let (batch, s, k) = (b.symbol("B"), b.symbol("S"), b.symbol("K"));
+    let tokens = TensorType::new(vec![batch.clone(), s.clone(), Dim::fixed(4)], BF16);
+    let tokens = b.input("tokens", tokens);
+    // K is 32 times a symbol: whole blocks for every value of it.
+    let wide = Dim::fixed(32).times(&k).expect("the product is small");
+    let blocks = Dim::fixed(2).times(&k).expect("the product is small");
+    let rows = Dim::fixed(4).times(&batch).and_then(|dim| dim.times(&s)).expect("the product is small");
+    let a = b.input("a", TensorType::new(vec![rows.clone(), wide.clone()], F4E2M1FN));
+    let sfa = b.input("sfa", TensorType::scales(vec![rows.clone(), blocks.clone()], F8E4M3FN, Blocked));
+    let w = b.input("w", TensorType::new(vec![Dim::fixed(130), wide.clone()], F4E2M1FN));
+    let sfw = b.input("sfw", TensorType::scales(vec![Dim::fixed(130), blocks], F8E4M3FN, Blocked));
+    let y = b.scaled_mma("y", a, sfa, w, sfw, 16, BF16, ScaledMmaOptions::default());
+    // [4*B*S] is [S, B, 4] rearranged, as far as the count goes.
+    let flat = b.op(OpKind::Reshape, &[tokens], &[("flat", TensorType::new(vec![rows.clone()], BF16))])[0];
+    let column = TensorType::new(vec![s, Dim::fixed(4), batch, Dim::fixed(1)], BF16);
+    let column = b.op(OpKind::Reshape, &[flat], &[("column", column)])[0];
+    let found = matmul(&accept(b.finish(&[y, column])));
+    assert_eq!((found.m, found.k), (rows, wide));
+}
+
+#[test]
+fn every_legal_format_multiplies_and_dequantizes() {
+    let data = [F4E2M1FN, F8E4M3FN, F8E5M2];
+    let mut accepted = 0;
+    for a in data {
+        for w in data {
+            for scale in [F8E4M3FN, F8E8M0FNU] {
+                for block in [16u32, 32] {
+                    let legal = scale == F8E8M0FNU || (a == F4E2M1FN && w == F4E2M1FN);
+                    let blocks = 64 / u64::from(block);
+                    let types = [
+                        ty(&[37, 64], a),
+                        sf(&[37, blocks], scale, Linear),
+                        ty(&[5, 64], w),
+                        sf(&[5, blocks], scale, Blocked),
+                    ];
+                    assert_eq!(verify(product(types, block)).is_ok(), legal, "{a} {w} {scale} {block}");
+                    accepted += usize::from(legal);
+                    let mut b = Builder::new("main");
+                    let codes = b.input("codes", ty(&[2, 3, 64], a));
+                    let scales = b.input("scales", sf(&[2, 3, blocks], scale, Linear));
+                    let v = [("v", ty(&[2, 3, 64], BF16))];
+                    let v = b.op(OpKind::BlockDequantize { block }, &[codes, scales], &v);
+                    let legal = scale == F8E8M0FNU || a == F4E2M1FN;
+                    assert_eq!(verify(b.finish(&v)).is_ok(), legal, "{a} {scale} {block}");
+                }
+            }
+        }
+    }
+    assert_eq!(accepted, 9 * 2 + 2);
+}
+
+#[test]
+fn both_families_quantize() {
+    for (data, rounding) in
+        [(F4E2M1FN, ScaleRounding::Floor), (F8E4M3FN, ScaleRounding::Ceil), (F8E5M2, ScaleRounding::Floor)]
+    {
+        let kind = OpKind::BlockQuantize { block: 32, scale_rounding: Some(rounding) };
+        let module = program(|b| {
+            let v = b.input("v", ty(&[91, 96], F16));
+            b.op(kind, &[v], &[("codes", ty(&[91, 96], data)), ("scales", sf(&[91, 3], F8E8M0FNU, Blocked))])
+        });
+        accept(module);
+    }
+}
+
+#[test]
+fn every_conversion_but_to_scales_and_booleans_is_accepted() {
+    for from in ElementType::ALL.into_iter().filter(|from| *from != F8E8M0FNU) {
+        for to in ElementType::ALL.into_iter().filter(|to| *to != F8E8M0FNU) {
+            let module = program(|b| {
+                let x = b.input("x", ty(&[3, 2], from));
+                vec![b.convert("y", x, to)]
+            });
+            assert_eq!(verify(module).is_ok(), to != I1, "{from} to {to}");
+        }
+    }
+    for to in ElementType::ALL {
+        let module = program(|b| {
+            let x = b.input("x", sf(&[3, 2], F8E8M0FNU, Linear));
+            vec![b.convert("y", x, to)]
+        });
+        assert_eq!(verify(module).is_ok(), to.is_arithmetic(), "linear scales to {to}");
+    }
+}
+
+#[test]
+fn empty_tensors_and_largest_sizes_are_accepted() {
+    let module = program(|b| {
+        let none = b.input("none", ty(&[0, 1 << 40], F32));
+        let empty = b.op(OpKind::Reshape, &[none], &[("empty", ty(&[5, 0, 7], F32))])[0];
+        let huge = b.input("huge", ty(&[1 << 40, 1 << 6], F4E2M1FN));
+        let constant = OpKind::Constant(ConstantValue::Dense(Vec::new()));
+        let nothing = b.op(constant, &[], &[("nothing", ty(&[0], I32))])[0];
+        vec![empty, huge, nothing]
+    });
+    accept(module);
+    let types = [
+        ty(&[0, 0], F4E2M1FN),
+        sf(&[0, 0], F8E4M3FN, Linear),
+        ty(&[7, 0], F4E2M1FN),
+        sf(&[7, 0], F8E4M3FN, Linear),
+    ];
+    accept(product(types, 16));
+}
+
+#[test]
+fn unused_symbols_and_unused_inputs_are_no_error() {
+    let module = program(|b| {
+        b.symbol("never");
+        b.input("spare", ty(&[3], I1));
+        vec![b.input("x", ty(&[], F32))]
+    });
+    accept(module);
+}
+
+#[test]
+fn an_op_after_a_wrong_one_is_checked_against_the_stated_type() {
+    check(
+        |b| {
+            let x = b.input("x", ty(&[3, 5], F32));
+            // The wrong type is stated, so what follows it is right.
+            let wrong = b.op(OpKind::Unary(UnaryKind::Relu), &[x], &[("wrong", ty(&[3, 7], F32))])[0];
+            let fine = b.unary("fine", UnaryKind::Relu, wrong);
+            let other = b.op(OpKind::Mma, &[x], &[("other", ty(&[3, 3], F16))])[0];
+            let also_fine = b.unary("also_fine", UnaryKind::Relu, other);
+            vec![fine, also_fine]
+        },
+        expect![[r#"
+            op0 `%wrong = relu`: result_shape: the shape of `%wrong: tensor<[3, 7], f32>` must be [3, 5]
+            op2 `%other = mma`: operand_count: mma has 1 operand(s) and takes 2
+        "#]],
+    );
+}
+
+#[test]
+fn a_diagnostic_has_the_op_as_text_and_advice() {
+    let module = program(|b| {
+        let operands = nvfp4_operands(b, 37, 24, 64);
+        let short = b.input("short", ty(&[24, 32], F4E2M1FN));
+        let mma = OpKind::ScaledMma(ScaledMma { block: 16, alpha: false, c: false, beta: false });
+        let [a, sfa, _, sfb] = operands;
+        b.op(mma, &[a, sfa, short, sfb], &[("d", ty(&[37, 24], BF16))])
+    });
+    let invalid = verify(module).expect_err("K differs");
+    let text: String =
+        invalid.errors.iter().map(|error| error.diagnostic(None).render("x.fir", "")).collect();
+    expect![[r#"
+        error[k_mismatch]: `%a: tensor<[37, 64], f4E2M1FN>` and `%short: tensor<[24, 32], f4E2M1FN>` differ in their last extent, K
+         = in `%d = scaled_mma`
+         = operands are K-major: A is [.., M, K] and B is [.., N, K]; transpose a B of [K, N]
+
+        error[scale_shape]: the scales of `%short` must have the shape [24, 2], but `%sfb` is tensor<[24, 4], f8E4M3FN, linear>
+         = in `%d = scaled_mma`
+         = there is one scale per block of the last axis; padding is not part of the shape, whatever the layout
+
+    "#]].assert_eq(&text);
+}
