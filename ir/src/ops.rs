@@ -304,6 +304,31 @@ pub enum AttributeError {
 }
 
 impl OpKind {
+    /// The names of all ops in text.
+    pub fn mnemonics() -> impl Iterator<Item = &'static str> {
+        const OTHERS: [&str; 16] = [
+            "scaled_mma",
+            "mma",
+            "swizzle_scales",
+            "block_quantize",
+            "block_dequantize",
+            "convert",
+            "clamp",
+            "compare",
+            "select",
+            "reshape",
+            "transpose",
+            "broadcast",
+            "reduce",
+            "softmax",
+            "layer_norm",
+            "constant",
+        ];
+        let unary = UnaryKind::ALL.iter().map(|kind| kind.name());
+        let binary = BinaryKind::ALL.iter().map(|kind| kind.name());
+        OTHERS.into_iter().chain(unary).chain(binary)
+    }
+
     /// The op's name in text.
     pub fn mnemonic(&self) -> &'static str {
         match self {

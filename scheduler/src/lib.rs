@@ -1,10 +1,25 @@
 //! What runs together: which ops become one kernel, which go to the fallback, and why.
+//!
+//! [`partition()`] grows a kernel from every `scaled_mma` that the target takes, as far as the epilogue reaches, and
+//! leaves the rest to the fallback with a reason for each op. [`check()`] proves a partition again from scratch.
+//! Targets are known here only as [`fourfold_ir::Capabilities`].
 #![forbid(unsafe_code)]
 
+mod check;
+mod constraints;
+mod dataflow;
+mod epilogue;
 mod partition;
 mod reason;
+mod region;
+mod rewrite;
+mod root;
+mod segment;
 
+pub use check::{CheckError, check};
+pub use constraints::violated;
 pub use partition::{
     Constraint, Decision, EpilogueKind, EpilogueStep, KernelPlan, Partition, Segment, SegmentKind,
 };
 pub use reason::{ReasonCode, Rejection};
+pub use segment::partition;

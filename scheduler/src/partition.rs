@@ -29,7 +29,8 @@ pub struct Segment {
     pub ops: Vec<Op>,
     /// Values that it uses and does not define, ascending.
     pub inputs: Vec<Value>,
-    /// Values that it defines and that a later segment or the program's caller uses, ascending.
+    /// Values that it defines and that a later segment or the program's caller uses, ascending. Empty for a
+    /// segment whose results nobody uses.
     pub outputs: Vec<Value>,
     /// How it runs.
     pub kind: SegmentKind,
@@ -56,6 +57,10 @@ pub enum SegmentKind {
 
 /// One fused kernel: D = convert(activation(alpha · A·Bᵀ + beta · C + bias)), with each rounding that the program
 /// states.
+///
+/// When `b_batched` is false and the batch is not 1, the kernel *flattens*: it multiplies the one matrix of
+/// L·M rows that A, its scales, C and D are in memory, with the one B. The plan still states L and M apart, M is
+/// then a multiple of 128, and L·M is what must not exceed the largest extent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelPlan {
     /// The `scaled_mma`.
@@ -92,7 +97,7 @@ pub struct KernelPlan {
     pub epilogue: Vec<EpilogueStep>,
     /// D.
     pub output: Value,
-    /// The names of the rewrites that justified the segment, in order.
+    /// The names of the rewrites that turned the ops into this kernel, in order.
     pub proof: Vec<String>,
     /// What a call must meet for the kernel to be launched.
     pub constraints: Vec<Constraint>,
@@ -120,7 +125,8 @@ pub enum EpilogueKind {
     Convert,
 }
 
-/// A condition on the run-time extents or pointers of a call, checked before launch.
+/// A condition on the run-time extents or pointers of a call, checked before launch: extents by
+/// [`crate::violated`], pointers by whoever has them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Constraint {
     /// The extent is a multiple.
@@ -136,7 +142,7 @@ pub enum Constraint {
     },
     /// The extent is at most this.
     AtMost {
-        /// What the extent is.
+        /// What the extent is: `L`, `M`, `N`, `K`, or `L*M` when the batch is flattened.
         name: &'static str,
         /// The extent.
         dim: Dim,
@@ -145,7 +151,7 @@ pub enum Constraint {
     },
     /// The extent is at least one.
     NotEmpty {
-        /// What the extent is.
+        /// What the extent is: `K` or `N`.
         name: &'static str,
         /// The extent.
         dim: Dim,

@@ -29,7 +29,7 @@ define_codes! {
     /// A plain `mma`, which the scaled-mma scheduler never takes.
     NotScaledMma = "not_scaled_mma",
         "quantize both operands in blocks and multiply with scaled_mma, or leave it to the host's own GEMM";
-    /// The op neither is a `scaled_mma` nor follows one.
+    /// The op neither is a `scaled_mma` nor directly uses the result of a kernel.
     NoScaledMmaProducer = "no_scaled_mma_producer",
         "nothing to do: only a scaled_mma and what directly follows it run in a kernel";
     /// The op follows a kernel, but no epilogue computes it.
@@ -89,4 +89,17 @@ pub struct Rejection {
     pub code: ReasonCode,
     /// For people: what was found and what was expected.
     pub message: String,
+}
+
+impl Rejection {
+    /// A reason with its particulars.
+    pub fn new(code: ReasonCode, message: impl Into<String>) -> Rejection {
+        Rejection { code, message: message.into() }
+    }
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code, self.message)
+    }
 }

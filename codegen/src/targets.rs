@@ -1,0 +1,120 @@
+//! The table of targets: data that the scheduler decides from and that the generator is held to.
+
+use fourfold_ir::{BlockFormat, Capabilities, ElementType, FormatCapability, OutputCapability, UnaryKind};
+
+/// What kernels are planned for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The name, as options and reports spell it.
+    pub name: &'static str,
+    /// The hardware that runs it, and how a `scaled_mma` runs there.
+    pub hardware: &'static str,
+    /// The formats that the generator has kernels for.
+    formats: &'static [BlockFormat],
+}
+
+/// Every target. A format is listed only when every plan within its rules generates, compiles and runs: the MX
+/// formats have no kernels yet.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "sm_100a",
+        hardware: "B200, GB200: block-scaled tensor cores (tcgen05)",
+        formats: &[BlockFormat::NVFP4],
+    },
+    Target {
+        name: "sm_103a",
+        hardware: "B300, GB300: block-scaled tensor cores (tcgen05)",
+        formats: &[BlockFormat::NVFP4],
+    },
+    Target {
+        name: "sm_120a",
+        hardware: "RTX 50, RTX PRO Blackwell: block-scaled tensor cores (mma.sync)",
+        formats: &[BlockFormat::NVFP4],
+    },
+    Target {
+        name: "sm_121a",
+        hardware: "DGX Spark: block-scaled tensor cores (mma.sync)",
+        formats: &[BlockFormat::NVFP4],
+    },
+    // Empty until the generator has the kernels that decode FP4 in registers: what is listed is promised to run.
+    Target {
+        name: "sm_90a",
+        hardware: "H100, H200: no FP4 tensor cores, decodes to f16 or bf16 (wgmma)",
+        formats: &[],
+    },
+    Target {
+        name: "cpu",
+        hardware: "any processor: nothing is planned, every op runs on the fallback",
+        formats: &[],
+    },
+];
+
+/// The target with this name.
+pub fn target(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}
+
+/// What the kernels of a target can take; `None` for an unknown target.
+pub fn capabilities(target: &str) -> Option<Capabilities> {
+    let target = self::target(target)?;
+    Some(Capabilities {
+        target: target.name.to_owned(),
+        formats: target.formats.iter().map(|format| format_capability(*format)).collect(),
+    })
+}
+
+/// TMA moves 16 bytes at least, from addresses that are multiples of as many.
+const TMA_BYTES: u32 = 16;
+/// Kernels index with 32-bit signed integers.
+const MAX_EXTENT: u64 = i32::MAX as u64;
+
+fn format_capability(format: BlockFormat) -> FormatCapability {
+    let bits = |element: ElementType| element.storage_bits() as u64;
+    let elements_per_tma = |element| u64::from(TMA_BYTES) * 8 / bits(element);
+    let results = [ElementType::F16, ElementType::BF16, ElementType::F32];
+    let matrices: Vec<_> =
+        results.map(|element| OutputCapability { element, n_multiple: elements_per_tma(element) }).to_vec();
+    FormatCapability {
+        format,
+        k_multiple: elements_per_tma(format.a).max(elements_per_tma(format.b)),
+        max_extent: MAX_EXTENT,
+        pointer_alignment: TMA_BYTES,
+        batched: true,
+        outputs: matrices.clone(),
+        c: matrices,
+        bias: results.to_vec(),
+        activations: UnaryKind::ALL.to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_four_blackwell_targets_take_nvfp4_under_the_rules_of_its_kernels() {
+        for name in ["sm_100a", "sm_103a", "sm_120a", "sm_121a"] {
+            let capabilities = capabilities(name).expect(name);
+            assert_eq!(capabilities.target, name);
+            assert_eq!(capabilities.formats.len(), 1);
+            let nvfp4 = capabilities.format(BlockFormat::NVFP4).expect(name);
+            assert_eq!((nvfp4.k_multiple, nvfp4.max_extent), (32, 2_147_483_647));
+            assert_eq!((nvfp4.pointer_alignment, nvfp4.batched), (16, true));
+            let multiple = |element| nvfp4.output(element).map(|output| output.n_multiple);
+            assert_eq!(multiple(ElementType::F16), Some(8));
+            assert_eq!(multiple(ElementType::BF16), Some(8));
+            assert_eq!(multiple(ElementType::F32), Some(4));
+            assert_eq!(multiple(ElementType::F8E4M3FN), None);
+            assert_eq!(nvfp4.c(ElementType::F32).map(|c| c.n_multiple), Some(4));
+            assert_eq!(nvfp4.bias, [ElementType::F16, ElementType::BF16, ElementType::F32]);
+            assert_eq!(nvfp4.activations, UnaryKind::ALL);
+        }
+    }
+
+    #[test]
+    fn targets_without_kernels_take_nothing_and_unknown_targets_do_not_exist() {
+        assert_eq!(capabilities("sm_90a").map(|c| c.formats.len()), Some(0));
+        assert_eq!(capabilities("cpu").map(|c| c.formats.len()), Some(0));
+        assert_eq!(capabilities("sm_100"), None);
+    }
+}

@@ -1,0 +1,279 @@
+//! Proves a partition again from scratch, sharing nothing with what made it.
+//!
+//! Checked of the cut: every op is in exactly one segment and its decision says so; a segment's ops are in program
+//! order; the segments can run in their order (so that each is convex); inputs and outputs are exactly what
+//! crosses; an op has a reason exactly when it is in no kernel. Checked of each kernel, in [`kernel`]: its ops
+//! are one `scaled_mma` and a chain, the plan says what they compute, and the target takes it.
+//!
+//! Not checked: whether a longer kernel, or one more, would have been possible; whether a reason is the most
+//! helpful one; the names in a proof.
+
+use fourfold_ir::{Capabilities, Entity, Op, OpKind, Program, Value};
+
+use crate::partition::{Constraint, Decision, Partition, Segment, SegmentKind};
+use crate::reason::ReasonCode;
+
+mod kernel;
+
+/// One thing that is wrong with a partition: always a bug of whoever made it, never of the program.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CheckError {
+    /// The partition was made for another target.
+    #[error("the partition is for {found}, not for {expected}")]
+    Target {
+        /// The partition's.
+        found: String,
+        /// The capabilities'.
+        expected: String,
+    },
+    /// A segment has an op that the program lacks.
+    #[error("segment {segment} has {op}, which the program lacks")]
+    UnknownOp {
+        /// The position of the segment.
+        segment: usize,
+        /// The op.
+        op: Op,
+    },
+    /// A segment has no ops.
+    #[error("segment {segment} is empty")]
+    Empty {
+        /// The position of the segment.
+        segment: usize,
+    },
+    /// A segment's ops are not in program order.
+    #[error("the ops of segment {segment} are not in program order")]
+    OpOrder {
+        /// The position of the segment.
+        segment: usize,
+    },
+    /// An op is in no segment, or in several.
+    #[error("{op} is in {count} segments, not in one")]
+    Cover {
+        /// The op.
+        op: Op,
+        /// How many segments have it.
+        count: usize,
+    },
+    /// There is not one decision for each op.
+    #[error("there are {found} decisions for {expected} ops")]
+    Decisions {
+        /// Decisions.
+        found: usize,
+        /// Ops.
+        expected: usize,
+    },
+    /// A decision names a segment that does not have the op.
+    #[error("the decision on {op} names segment {segment}, which does not have it")]
+    DecisionSegment {
+        /// The op.
+        op: Op,
+        /// The segment that the decision names.
+        segment: usize,
+    },
+    /// An op outside kernels has no reason, or one inside has one.
+    #[error("{op} is {} a kernel, but its reason is {found:?}", if *.in_kernel { "in" } else { "outside" })]
+    Reason {
+        /// The op.
+        op: Op,
+        /// Whether it is in a kernel.
+        in_kernel: bool,
+        /// The code of its reason.
+        found: Option<ReasonCode>,
+    },
+    /// A segment uses a value that no earlier segment defines.
+    #[error("segment {segment} uses {value}, which no earlier segment defines")]
+    NotRunnable {
+        /// The position of the segment.
+        segment: usize,
+        /// The value.
+        value: Value,
+    },
+    /// A segment's inputs or outputs are not what crosses its boundary.
+    #[error("the {boundary} of segment {segment} are {found:?}, not {expected:?}")]
+    Boundary {
+        /// The position of the segment.
+        segment: usize,
+        /// `inputs` or `outputs`.
+        boundary: &'static str,
+        /// As listed.
+        found: Vec<Value>,
+        /// As they are.
+        expected: Vec<Value>,
+    },
+    /// A kernel's ops are not one `scaled_mma` and the steps of its plan.
+    #[error("the ops of kernel segment {segment} are not its plan's: {what}")]
+    Shape {
+        /// The position of the segment.
+        segment: usize,
+        /// What is wrong.
+        what: String,
+    },
+    /// A value inside a kernel is seen outside.
+    #[error("{value} is inside kernel segment {segment}, but used elsewhere")]
+    Escape {
+        /// The position of the segment.
+        segment: usize,
+        /// The value.
+        value: Value,
+    },
+    /// A field of a plan is not what the ops say.
+    #[error("`{field}` of the plan of segment {segment} is {found}, not {expected}")]
+    Field {
+        /// The position of the segment.
+        segment: usize,
+        /// The field's name.
+        field: &'static str,
+        /// As it is.
+        found: String,
+        /// As it should be.
+        expected: String,
+    },
+    /// The target does not take the kernel.
+    #[error("the target does not take the kernel of segment {segment}: {rule}")]
+    Capability {
+        /// The position of the segment.
+        segment: usize,
+        /// The rule that does not hold.
+        rule: String,
+    },
+    /// A condition that the kernel needs is neither provable nor among its constraints.
+    #[error("the plan of segment {segment} lacks the constraint {needed:?}")]
+    Constraint {
+        /// The position of the segment.
+        segment: usize,
+        /// What is missing.
+        needed: Constraint,
+    },
+}
+
+/// Checks a partition of a program for a target.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn check(
+    program: &Program,
+    capabilities: &Capabilities,
+    partition: &Partition,
+) -> Result<(), Vec<CheckError>> {
+    let mut errors = Vec::new();
+    if partition.target != capabilities.target {
+        errors.push(CheckError::Target {
+            found: partition.target.clone(),
+            expected: capabilities.target.clone(),
+        });
+    }
+    let owners = cover(program, partition, &mut errors);
+    decisions(program, partition, &owners, &mut errors);
+    for (index, segment) in partition.segments.iter().enumerate() {
+        if segment.ops.iter().any(|op| program.module().ops.get(*op).is_none()) {
+            continue;
+        }
+        boundary(program, index, segment, &owners, &mut errors);
+        if let SegmentKind::Kernel(plan) = &segment.kind {
+            kernel::check(program, capabilities, index, segment, plan, &mut errors);
+        }
+    }
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// The segments that have each op.
+fn cover(program: &Program, partition: &Partition, errors: &mut Vec<CheckError>) -> Vec<Vec<usize>> {
+    let mut owners = vec![Vec::new(); program.module().ops.len()];
+    for (segment, Segment { ops, .. }) in partition.segments.iter().enumerate() {
+        if ops.is_empty() {
+            errors.push(CheckError::Empty { segment });
+        }
+        if !ops.is_sorted_by(|before, after| before < after) {
+            errors.push(CheckError::OpOrder { segment });
+        }
+        for &op in ops {
+            match owners.get_mut(op.index()) {
+                Some(owners) => owners.push(segment),
+                None => errors.push(CheckError::UnknownOp { segment, op }),
+            }
+        }
+    }
+    for (op, owners) in program.module().ops.keys().zip(&owners) {
+        if owners.len() != 1 {
+            errors.push(CheckError::Cover { op, count: owners.len() });
+        }
+    }
+    owners
+}
+
+fn decisions(program: &Program, partition: &Partition, owners: &[Vec<usize>], errors: &mut Vec<CheckError>) {
+    let (found, expected) = (partition.decisions.len(), owners.len());
+    if found != expected {
+        errors.push(CheckError::Decisions { found, expected });
+    }
+    for ((op, operation), decision) in program.module().ops.iter().zip(&partition.decisions) {
+        let Decision { segment, rejection } = decision;
+        if !owners[op.index()].contains(segment) {
+            errors.push(CheckError::DecisionSegment { op, segment: *segment });
+            continue;
+        }
+        let in_kernel = matches!(partition.segments[*segment].kind, SegmentKind::Kernel(_));
+        let found = rejection.as_ref().map(|rejection| rejection.code);
+        let plain = operation.kind == OpKind::Mma;
+        let fits = match found {
+            None => in_kernel,
+            Some(code) => !in_kernel && plain == (code == ReasonCode::NotScaledMma),
+        };
+        if !fits {
+            errors.push(CheckError::Reason { op, in_kernel, found });
+        }
+    }
+}
+
+fn boundary(
+    program: &Program,
+    index: usize,
+    segment: &Segment,
+    owners: &[Vec<usize>],
+    errors: &mut Vec<CheckError>,
+) {
+    let module = program.module();
+    let mut inputs = Vec::new();
+    let mut outputs = Vec::new();
+    for op in &segment.ops {
+        let operation = &module.ops[*op];
+        for &operand in &operation.operands {
+            let definition = module.defining_op(operand);
+            if definition.is_some_and(|op| segment.ops.contains_sorted(op)) {
+                continue;
+            }
+            inputs.push(operand);
+            let runs_before = |op: Op| owners[op.index()].first().is_some_and(|owner| *owner < index);
+            if !definition.is_none_or(runs_before) {
+                errors.push(CheckError::NotRunnable { segment: index, value: operand });
+            }
+        }
+        for &result in &operation.results {
+            let used_outside =
+                program.facts().users(result).iter().any(|user| !segment.ops.contains_sorted(*user));
+            if used_outside || program.facts().is_output(result) {
+                outputs.push(result);
+            }
+        }
+    }
+    for (boundary, found, mut expected) in
+        [("inputs", &segment.inputs, inputs), ("outputs", &segment.outputs, outputs)]
+    {
+        expected.sort_unstable();
+        expected.dedup();
+        if *found != expected {
+            errors.push(CheckError::Boundary { segment: index, boundary, found: found.clone(), expected });
+        }
+    }
+}
+
+trait ContainsSorted {
+    fn contains_sorted(&self, op: Op) -> bool;
+}
+
+impl ContainsSorted for [Op] {
+    /// Whether an ascending list has this op; a list that is not ascending is reported on its own.
+    fn contains_sorted(&self, op: Op) -> bool {
+        self.binary_search(&op).is_ok()
+    }
+}

@@ -1,0 +1,309 @@
+//! Matches one kernel segment against its plan and the target's rules.
+
+use fourfold_ir::{
+    BinaryKind, BlockFormat, Capabilities, Dim, ElementType, FormatCapability, Module, OpKind,
+    OutputCapability, Program, ScaleLayout, ScaledMma, ScaledMmaOperands, TensorType, Value, dim_product,
+};
+
+use super::CheckError;
+use crate::partition::{Constraint, EpilogueKind, EpilogueStep, KernelPlan, Segment};
+use crate::reason::ReasonCode;
+
+pub(super) fn check(
+    program: &Program,
+    capabilities: &Capabilities,
+    index: usize,
+    segment: &Segment,
+    plan: &KernelPlan,
+    errors: &mut Vec<CheckError>,
+) {
+    let module = program.module();
+    let mut checker = Checker { program, module, index, plan, errors };
+    let Some((mma, operands)) = checker.root(segment) else { return };
+    let Some(d) = checker.steps() else { return };
+    checker.fields(mma, &operands);
+    let Some(rules) = capabilities.format(plan.format) else {
+        return checker.rule(false, || format!("{} has no {}", capabilities.target, plan.format));
+    };
+    checker.capability(rules, &operands, d);
+    checker.constraints(rules, &operands, d);
+}
+
+struct Checker<'a> {
+    program: &'a Program,
+    module: &'a Module,
+    index: usize,
+    plan: &'a KernelPlan,
+    errors: &'a mut Vec<CheckError>,
+}
+
+impl<'a> Checker<'a> {
+    fn shape(&mut self, what: impl Into<String>) {
+        self.errors.push(CheckError::Shape { segment: self.index, what: what.into() });
+    }
+
+    fn rule(&mut self, holds: bool, rule: impl FnOnce() -> String) {
+        if !holds {
+            self.errors.push(CheckError::Capability { segment: self.index, rule: rule() });
+        }
+    }
+
+    fn field<T: PartialEq + std::fmt::Debug>(&mut self, field: &'static str, found: &T, expected: &T) {
+        if found != expected {
+            let (found, expected) = (format!("{found:?}"), format!("{expected:?}"));
+            self.errors.push(CheckError::Field { segment: self.index, field, found, expected });
+        }
+    }
+
+    /// The segment is the plan's root, the only multiplication in it, and then the plan's steps.
+    fn root(&mut self, segment: &Segment) -> Option<(ScaledMma, ScaledMmaOperands)> {
+        let kind = |op| &self.module.ops[op].kind;
+        let mut multiplications =
+            segment.ops.iter().copied().filter(|op| matches!(kind(*op), OpKind::ScaledMma(_) | OpKind::Mma));
+        let (root, another) = (multiplications.next(), multiplications.next());
+        if root != Some(self.plan.root) || another.is_some() {
+            self.shape("its root is not the only multiplication in it");
+            return None;
+        }
+        let planned = std::iter::once(self.plan.root).chain(self.plan.epilogue.iter().map(|step| step.op));
+        if !planned.eq(segment.ops.iter().copied()) {
+            self.shape("the ops are not the root and the steps");
+            return None;
+        }
+        let OpKind::ScaledMma(mma) = self.module.ops[self.plan.root].kind else {
+            self.shape("the root is not a scaled_mma");
+            return None;
+        };
+        let operands = self.module.scaled_mma_operands(self.plan.root);
+        if operands.is_none() || self.module.ops[self.plan.root].results.len() != 1 {
+            self.shape("the root has not the operands and the result of a scaled_mma");
+        }
+        Some((mma, operands?))
+    }
+
+    /// Follows the steps from the root's result; gives the type of D.
+    fn steps(&mut self) -> Option<&'a TensorType> {
+        let plan = self.plan;
+        let module = self.module;
+        let mut value = module.ops[plan.root].results[0];
+        let d_shape = &module.ty(value).shape;
+        self.field("accumulator", &plan.accumulator, &module.ty(value).element);
+        let mut last_rank = 0;
+        for step in &plan.epilogue {
+            let only_this_step = self.program.facts().users(value).iter().all(|user| *user == step.op);
+            if !only_this_step || self.program.facts().is_output(value) {
+                self.errors.push(CheckError::Escape { segment: self.index, value });
+            }
+            let rank = match step.kind {
+                EpilogueKind::ColumnBias(_) => 1,
+                EpilogueKind::Activation(_) => 2,
+                EpilogueKind::Convert => 3,
+            };
+            if rank <= last_rank {
+                self.shape(format!("{} is out of order", step.op));
+            }
+            last_rank = rank;
+            let [result] = module.ops[step.op].results[..] else {
+                self.shape(format!("{} has not one result", step.op));
+                return None;
+            };
+            if !self.step_is(step, value) {
+                self.shape(format!("{} is not {:?} of {value}", step.op, step.kind));
+            }
+            if module.ty(result).shape != *d_shape {
+                self.shape(format!("{} changes the shape", step.op));
+            }
+            self.field("element", &step.element, &module.ty(result).element);
+            value = result;
+        }
+        self.field("output", &plan.output, &value);
+        Some(module.ty(value))
+    }
+
+    fn step_is(&self, step: &EpilogueStep, value: Value) -> bool {
+        let operation = &self.module.ops[step.op];
+        match (&step.kind, &operation.kind, &operation.operands[..]) {
+            (EpilogueKind::ColumnBias(bias), OpKind::Binary(BinaryKind::Add), [left, right]) => {
+                *bias != value && ([*left, *right] == [value, *bias] || [*left, *right] == [*bias, value])
+            }
+            (EpilogueKind::Activation(planned), OpKind::Unary(kind), [operand]) => {
+                planned == kind && *operand == value
+            }
+            (EpilogueKind::Convert, OpKind::Convert, [operand]) => *operand == value,
+            _ => false,
+        }
+    }
+
+    /// The plan's operands and extents are those of the root.
+    fn fields(&mut self, mma: ScaledMma, operands: &ScaledMmaOperands) {
+        let plan = self.plan;
+        let ScaledMmaOperands { a, sfa, b, sfb, alpha, c, beta } = *operands;
+        self.field("a", &plan.a, &a);
+        self.field("sfa", &plan.sfa, &sfa);
+        self.field("b", &plan.b, &b);
+        self.field("sfb", &plan.sfb, &sfb);
+        self.field("alpha", &plan.alpha, &alpha);
+        self.field("c", &plan.c, &c);
+        self.field("beta", &plan.beta, &beta);
+        let (a_type, b_type) = (self.module.ty(a), self.module.ty(b));
+        let (sfa_type, sfb_type) = (self.module.ty(sfa), self.module.ty(sfb));
+        let format =
+            BlockFormat { a: a_type.element, b: b_type.element, scale: sfa_type.element, block: mma.block };
+        self.field("format", &plan.format, &format);
+        self.rule(sfb_type.element == sfa_type.element, || "the scales differ in type".to_owned());
+        self.rule(format.is_standard(), || format!("{format} is not a standard format"));
+        for ty in [sfa_type, sfb_type] {
+            self.rule(ty.layout == Some(ScaleLayout::Blocked), || "the scales are not blocked".to_owned());
+        }
+        let ([a_leading @ .., m, k], [b_leading @ .., n, b_k]) = (&a_type.shape[..], &b_type.shape[..])
+        else {
+            return self.shape("an operand is no matrix");
+        };
+        self.field("m", &plan.m, m);
+        self.field("n", &plan.n, n);
+        self.field("k", &plan.k, k);
+        self.field("k", &plan.k, b_k);
+        self.field("batch", &Some(plan.batch.clone()), &dim_product(a_leading));
+        self.field("b_batched", &plan.b_batched, &!b_leading.is_empty());
+        self.rule(a_leading == b_leading || b_leading.is_empty(), || "B has another batch".to_owned());
+    }
+
+    /// What the target asks of the kernel, where it does not depend on symbols.
+    fn capability(&mut self, rules: &FormatCapability, operands: &ScaledMmaOperands, d: &TensorType) {
+        let plan = self.plan;
+        let module = self.module;
+        self.rule(known(&plan.k) != Some(0) && known(&plan.n) != Some(0), || "K or N is 0".to_owned());
+        let one_matrix = known(&plan.batch) == Some(1);
+        if plan.b_batched {
+            self.rule(rules.batched || one_matrix, || "a batch is not taken".to_owned());
+        } else if !one_matrix {
+            self.rule(plan.m.constant().is_multiple_of(128), || {
+                "M is not a multiple of the scales' 128 rows".to_owned()
+            });
+        }
+        for dim in self.sizes() {
+            let fits =
+                dim.as_ref().is_some_and(|dim| known(dim).is_none_or(|extent| extent <= rules.max_extent));
+            self.rule(fits, || format!("an extent exceeds {}", rules.max_extent));
+        }
+        self.rule(may_divide(&plan.k, rules.k_multiple), || format!("K % {} != 0", rules.k_multiple));
+        for (name, ty, allowed) in self.matrices(rules, operands, d) {
+            let entry = allowed.iter().find(|entry| entry.element == ty.element);
+            self.rule(entry.is_some(), || format!("{name} may not be {}", ty.element));
+            self.rule(entry.is_none_or(|entry| may_divide(&plan.n, entry.n_multiple)), || {
+                format!("N does not fit a {} {name}", ty.element)
+            });
+            self.rule(ty.shape == d.shape, || format!("{name} has another shape than D"));
+        }
+        for step in &plan.epilogue {
+            match step.kind {
+                EpilogueKind::ColumnBias(bias) => {
+                    let fits = module.values.get(bias).is_some_and(|bias| {
+                        let ones = bias.ty.shape.iter().rev().skip(1).all(|dim| known(dim) == Some(1));
+                        let columns =
+                            ones && bias.ty.shape.last() == Some(&plan.n) && bias.ty.layout.is_none();
+                        columns && rules.bias.contains(&bias.ty.element)
+                    });
+                    self.rule(fits, || format!("{bias} is no bias for each column"));
+                }
+                EpilogueKind::Activation(kind) => {
+                    self.rule(rules.activations.contains(&kind), || format!("there is no {kind}"));
+                }
+                EpilogueKind::Convert => {
+                    let known = rules.outputs.iter().any(|output| output.element == step.element);
+                    self.rule(known, || format!("nothing converts to {}", step.element));
+                }
+            }
+        }
+        let rounds = [ElementType::F16, ElementType::BF16, ElementType::F32].contains(&plan.accumulator);
+        self.rule(rounds, || format!("the accumulator is {}", plan.accumulator));
+    }
+
+    /// What the target asks, where symbols or pointers decide.
+    fn constraints(&mut self, rules: &FormatCapability, operands: &ScaledMmaOperands, d: &TensorType) {
+        let plan = self.plan;
+        let symbolic = |dim: &Dim| known(dim).is_none();
+        let mut needed = Vec::new();
+        let mut multiple = |name, dim: &Dim, of, code| {
+            if !dim.constant().is_multiple_of(of) {
+                needed.push(Constraint::Multiple { name, dim: dim.clone(), of, code });
+            }
+        };
+        multiple("K", &plan.k, rules.k_multiple, ReasonCode::KAlignment);
+        for (_, ty, allowed) in self.matrices(rules, operands, d) {
+            if let Some(entry) = allowed.iter().find(|entry| entry.element == ty.element) {
+                multiple("N", &plan.n, entry.n_multiple, ReasonCode::NAlignment);
+            }
+        }
+        for dim in self.sizes().into_iter().flatten().filter(symbolic) {
+            needed.push(Constraint::AtMost { name: "", dim, limit: rules.max_extent });
+        }
+        for dim in [&plan.n, &plan.k].into_iter().filter(|dim| symbolic(dim)) {
+            needed.push(Constraint::NotEmpty { name: "", dim: dim.clone() });
+        }
+        let biases = plan.epilogue.iter().filter_map(|step| match step.kind {
+            EpilogueKind::ColumnBias(bias) => Some(bias),
+            _ => None,
+        });
+        let ScaledMmaOperands { a, sfa, b, sfb, c, .. } = *operands;
+        for value in [a, sfa, b, sfb].into_iter().chain(c).chain(biases).chain([plan.output]) {
+            needed.push(Constraint::PointerAlignment { value, bytes: rules.pointer_alignment });
+        }
+        for needed in needed {
+            if !plan.constraints.iter().any(|stated| implies(stated, &needed)) {
+                self.errors.push(CheckError::Constraint { segment: self.index, needed });
+            }
+        }
+    }
+
+    /// The extents that the kernel indexes with; `None` for one beyond 64 bits.
+    fn sizes(&self) -> Vec<Option<Dim>> {
+        let plan = self.plan;
+        let mut sizes = vec![Some(plan.n.clone()), Some(plan.k.clone())];
+        if plan.b_batched || known(&plan.batch) == Some(1) {
+            sizes.extend([Some(plan.batch.clone()), Some(plan.m.clone())]);
+        } else {
+            sizes.push(plan.batch.times(&plan.m));
+        }
+        sizes
+    }
+
+    /// The `[.., M, N]` tensors with the types that they may have.
+    fn matrices<'b>(
+        &self,
+        rules: &'b FormatCapability,
+        operands: &ScaledMmaOperands,
+        d: &'b TensorType,
+    ) -> Vec<(&'static str, &'b TensorType, &'b [OutputCapability])>
+    where
+        'a: 'b,
+    {
+        let module: &'a Module = self.module;
+        let c = operands.c.map(|c| ("C", module.ty(c), &rules.c[..]));
+        c.into_iter().chain([("D", d, &rules.outputs[..])]).collect()
+    }
+}
+
+fn known(dim: &Dim) -> Option<u64> {
+    dim.symbols().is_empty().then(|| dim.constant())
+}
+
+fn may_divide(dim: &Dim, of: u64) -> bool {
+    known(dim).is_none_or(|extent| extent.is_multiple_of(of))
+}
+
+/// Whether a stated constraint is at least as strong as a needed one.
+fn implies(stated: &Constraint, needed: &Constraint) -> bool {
+    use Constraint::{AtMost, Multiple, NotEmpty, PointerAlignment};
+    match (stated, needed) {
+        (Multiple { dim, of, code, .. }, Multiple { dim: d, of: n, code: c, .. }) => {
+            dim == d && code == c && of.is_multiple_of(*n)
+        }
+        (AtMost { dim, limit, .. }, AtMost { dim: d, limit: l, .. }) => dim == d && limit <= l,
+        (NotEmpty { dim, .. }, NotEmpty { dim: d, .. }) => dim == d,
+        (PointerAlignment { value, bytes }, PointerAlignment { value: v, bytes: b }) => {
+            value == v && bytes.is_multiple_of(*b)
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,106 @@
+//! What a call must meet for a kernel to be launched.
+
+use fourfold_ir::{ElementType, Matmul, SymbolValues, Value};
+
+use crate::partition::{Constraint, KernelPlan};
+use crate::reason::{ReasonCode, Rejection};
+use crate::root::{Divides, Root, flattens};
+
+/// The first condition on extents that these symbol values break, as the reason to run the plan's ops on the
+/// fallback; `None` when the kernel may be launched as far as extents go. Pointers are for the caller to check.
+pub fn violated(plan: &KernelPlan, symbols: &SymbolValues) -> Option<Rejection> {
+    plan.constraints.iter().find_map(|constraint| {
+        let (name, dim, code) = match constraint {
+            Constraint::Multiple { name, dim, code, .. } => (name, dim, *code),
+            Constraint::AtMost { name, dim, .. } | Constraint::NotEmpty { name, dim } => {
+                (name, dim, ReasonCode::ExtentRange)
+            }
+            Constraint::PointerAlignment { .. } => return None,
+        };
+        let Some(extent) = dim.evaluate(symbols) else {
+            let what = format!("{name} is not known or takes more than 64 bits; expected an extent");
+            return Some(Rejection::new(ReasonCode::ExtentRange, what));
+        };
+        let expected = match constraint {
+            Constraint::Multiple { of, .. } if !extent.is_multiple_of(*of) => format!("a multiple of {of}"),
+            Constraint::AtMost { limit, .. } if *limit < extent => format!("at most {limit}"),
+            Constraint::NotEmpty { .. } if extent == 0 => "at least 1".to_owned(),
+            _ => return None,
+        };
+        Some(Rejection::new(code, format!("{name} is {extent}; expected {expected}")))
+    })
+}
+
+/// The constraints of a kernel that writes `output` as `element` and adds `bias`. What holds whatever the symbols
+/// are is left out.
+pub(crate) fn constraints(
+    root: &Root<'_>,
+    bias: Option<Value>,
+    output: Value,
+    element: ElementType,
+    c: Option<ElementType>,
+) -> Vec<Constraint> {
+    let Root { matmul, capability, operands, .. } = root;
+    let Matmul { batch, m, n, k, .. } = matmul;
+    let n_rules = [capability.output(element), c.and_then(|element| capability.c(element))];
+    let n_multiple = n_rules.into_iter().flatten().fold(1, |all, rule| lcm(all, rule.n_multiple));
+    let multiples = [
+        ("K", k, capability.k_multiple, ReasonCode::KAlignment),
+        ("N", n, n_multiple, ReasonCode::NAlignment),
+    ]
+    .into_iter()
+    .filter(|(_, dim, of, _)| Divides::of(dim, *of) != Divides::Always)
+    .map(|(name, dim, of, code)| Constraint::Multiple { name, dim: dim.clone(), of, code });
+
+    let rows = if flattens(matmul) {
+        // Acceptance refused a product that does not fit.
+        batch.times(m).map(|rows| vec![("L*M", rows)]).unwrap_or_default()
+    } else {
+        vec![("L", batch.clone()), ("M", m.clone())]
+    };
+    let limits = rows
+        .into_iter()
+        .chain([("N", n.clone()), ("K", k.clone())])
+        .filter(|(_, dim)| dim.as_fixed().is_none())
+        .map(|(name, dim)| Constraint::AtMost { name, dim, limit: capability.max_extent });
+
+    let not_empty = [("N", n), ("K", k)]
+        .into_iter()
+        .filter(|(_, dim)| dim.as_fixed().is_none())
+        .map(|(name, dim)| Constraint::NotEmpty { name, dim: dim.clone() });
+
+    let mut pointers = Vec::new();
+    for value in
+        [Some(operands.a), Some(operands.sfa), Some(operands.b), Some(operands.sfb), operands.c, bias]
+            .into_iter()
+            .flatten()
+            .chain([output])
+    {
+        if !pointers.contains(&value) {
+            pointers.push(value);
+        }
+    }
+    let alignments = pointers
+        .into_iter()
+        .map(|value| Constraint::PointerAlignment { value, bytes: capability.pointer_alignment });
+
+    multiples.chain(limits).chain(not_empty).chain(alignments).collect()
+}
+
+fn lcm(a: u64, b: u64) -> u64 {
+    let (mut divisor, mut rest) = (a, b);
+    while rest != 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    a.checked_div(divisor).map_or(0, |factor| factor.saturating_mul(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lcm;
+
+    #[test]
+    fn lcm_is_the_least_common_multiple() {
+        assert_eq!([lcm(1, 8), lcm(8, 4), lcm(4, 6), lcm(7, 7)], [8, 8, 12, 7]);
+    }
+}

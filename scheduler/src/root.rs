@@ -1,0 +1,182 @@
+//! Decides whether a target has a kernel for a `scaled_mma`, its result and what follows left aside.
+
+use fourfold_ir::{
+    Capabilities, Dim, ElementType, FormatCapability, Matmul, Module, Op, Program, ScaleLayout,
+    ScaledMmaOperands, Value,
+};
+
+use crate::reason::{ReasonCode, Rejection};
+
+/// A `scaled_mma` that the target has a kernel for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Root<'a> {
+    pub(crate) op: Op,
+    pub(crate) operands: ScaledMmaOperands,
+    pub(crate) matmul: &'a Matmul,
+    pub(crate) capability: &'a FormatCapability,
+    pub(crate) result: Value,
+}
+
+/// Whether an extent is a multiple.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Divides {
+    /// Whatever the symbols are.
+    Always,
+    /// For some values of the symbols.
+    AtRunTime,
+    /// The extent is fixed, and it is not.
+    Never,
+}
+
+impl Divides {
+    pub(crate) fn of(dim: &Dim, multiple: u64) -> Divides {
+        match (dim.is_multiple_of(multiple), dim.as_fixed()) {
+            (true, _) => Divides::Always,
+            (false, None) => Divides::AtRunTime,
+            (false, Some(_)) => Divides::Never,
+        }
+    }
+}
+
+/// The blocked layout pads the rows of a matrix to a multiple of this.
+const SCALE_ROWS: u64 = 128;
+
+/// Tests a `scaled_mma` against the target.
+pub(crate) fn accept<'a>(
+    program: &'a Program,
+    capabilities: &'a Capabilities,
+    op: Op,
+) -> Result<Root<'a>, Rejection> {
+    let module = program.module();
+    let label = module.op_label(op);
+    let reject = |code, what: String| Err(Rejection::new(code, format!("{label}: {what}")));
+
+    let target = capabilities.target.as_str();
+    if target == "cpu" {
+        return reject(ReasonCode::CpuTarget, "the target is cpu; expected one that has kernels".to_owned());
+    }
+    let (Some(matmul), Some(operands), Some(&result)) =
+        (program.facts().matmul(op), module.scaled_mma_operands(op), module.ops[op].results.first())
+    else {
+        return reject(
+            ReasonCode::OperandLayout,
+            "its extents are not known; expected A [.., M, K] and B [.., N, K]".to_owned(),
+        );
+    };
+    let format = matmul.format;
+    if !format.is_standard() {
+        let what = format!(
+            "the scales are {} per {}; expected f8E4M3FN per 16 under FP4 on both sides, or f8E8M0FNU per 32",
+            format.scale, format.block
+        );
+        return reject(ReasonCode::ScaleDtype, what);
+    }
+    let Some(capability) = capabilities.format(format) else {
+        let known: Vec<_> = capabilities.formats.iter().map(|known| known.format.to_string()).collect();
+        let known = if known.is_empty() { "no format yet".to_owned() } else { known.join(", ") };
+        let what = format!("the operands are {format}; expected a format of {target}, which has {known}");
+        return reject(ReasonCode::TargetLacksFormat, what);
+    };
+    for (role, scales, layout) in
+        [("A", operands.sfa, matmul.sfa_layout), ("B", operands.sfb, matmul.sfb_layout)]
+    {
+        if layout != ScaleLayout::Blocked {
+            let name = module.name_of(scales);
+            let what = format!("%{name}, the scales of {role}, are {layout}; expected blocked");
+            return reject(ReasonCode::ScaleLayout, what);
+        }
+    }
+    let root = Root { op, operands, matmul, capability, result };
+    let fault = extents(module, &root).or_else(|| batch(module, &root)).or_else(|| c_operand(module, &root));
+    match fault {
+        Some((code, what)) => reject(code, what),
+        None => Ok(root),
+    }
+}
+
+/// The element types of results that the kernel can write for this N, at run time perhaps.
+pub(crate) fn writable(capability: &FormatCapability, n: &Dim) -> Vec<ElementType> {
+    let fits = |multiple| Divides::of(n, multiple) != Divides::Never;
+    capability.outputs.iter().filter(|output| fits(output.n_multiple)).map(|output| output.element).collect()
+}
+
+/// Whether the kernel takes the batch and the rows of A as one matrix.
+pub(crate) fn flattens(matmul: &Matmul) -> bool {
+    !matmul.b_batched && matmul.batch.as_fixed() != Some(1)
+}
+
+type Fault = Option<(ReasonCode, String)>;
+
+fn extents(module: &Module, root: &Root<'_>) -> Fault {
+    let Matmul { batch, m, n, k, .. } = root.matmul;
+    for (name, dim) in [("K", k), ("N", n)] {
+        if dim.as_fixed() == Some(0) {
+            return Some((ReasonCode::ExtentRange, format!("{name} is 0; expected at least 1")));
+        }
+    }
+    let limit = root.capability.max_extent;
+    for (name, dim) in [("L", batch), ("M", m), ("N", n), ("K", k)] {
+        if dim.as_fixed().is_some_and(|extent| limit < extent) {
+            let what = format!("{name} is {}; expected at most {limit}", module.display_dim(dim));
+            return Some((ReasonCode::ExtentRange, what));
+        }
+    }
+    let multiple = root.capability.k_multiple;
+    (Divides::of(k, multiple) == Divides::Never).then(|| {
+        let what = format!("K is {}; expected a multiple of {multiple}", module.display_dim(k));
+        (ReasonCode::KAlignment, what)
+    })
+}
+
+fn batch(module: &Module, root: &Root<'_>) -> Fault {
+    let Matmul { batch, m, b_batched, .. } = root.matmul;
+    if *b_batched {
+        let fits = root.capability.batched || batch.as_fixed() == Some(1);
+        let what = format!("there are {} matrices; expected one", module.display_dim(batch));
+        return (!fits).then_some((ReasonCode::OperandLayout, what));
+    }
+    if !flattens(root.matmul) {
+        return None;
+    }
+    if !m.is_multiple_of(SCALE_ROWS) {
+        let what = format!(
+            "one B serves {} matrices of M = {} rows, each with padded scales; expected a B for each matrix, or M a \
+             multiple of {SCALE_ROWS} so that the scales of one matrix continue those of another",
+            module.display_dim(batch),
+            module.display_dim(m)
+        );
+        return Some((ReasonCode::OperandLayout, what));
+    }
+    let limit = root.capability.max_extent;
+    let rows = batch.times(m);
+    let too_many = rows.as_ref().is_none_or(|rows| rows.as_fixed().is_some_and(|rows| limit < rows));
+    too_many.then(|| {
+        let (batch, m) = (module.display_dim(batch), module.display_dim(m));
+        (ReasonCode::ExtentRange, format!("L*M is {batch} * {m}; expected at most {limit}"))
+    })
+}
+
+fn c_operand(module: &Module, root: &Root<'_>) -> Fault {
+    let c = root.operands.c?;
+    let name = module.name_of(c);
+    let ty = module.ty(c);
+    let Some(rule) = root.capability.c(ty.element) else {
+        let known = element_list(root.capability.c.iter().map(|c| c.element));
+        return Some((ReasonCode::COperandDtype, format!("C, %{name}, is {}; expected {known}", ty.element)));
+    };
+    (Divides::of(&root.matmul.n, rule.n_multiple) == Divides::Never).then(|| {
+        let n = module.display_dim(&root.matmul.n);
+        let what = format!("N is {n}; expected a multiple of {} for a {} C", rule.n_multiple, rule.element);
+        (ReasonCode::NAlignment, what)
+    })
+}
+
+/// Element types as a message lists them: `f16, bf16 or f32`.
+pub(crate) fn element_list(elements: impl IntoIterator<Item = ElementType>) -> String {
+    let names: Vec<_> = elements.into_iter().map(ElementType::name).collect();
+    match names.as_slice() {
+        [] => "none".to_owned(),
+        [only] => (*only).to_owned(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+    }
+}

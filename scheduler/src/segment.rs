@@ -1,0 +1,243 @@
+//! Cuts a program into segments: kernels grown from every `scaled_mma`, and what is left, by stages.
+
+use std::collections::HashMap;
+
+use fourfold_ir::{BlockFormat, Capabilities, Entity, Module, Op, OpKind, Program};
+
+use crate::constraints::constraints;
+use crate::dataflow::stages;
+use crate::epilogue::{Producer, left_out};
+use crate::partition::{Decision, EpilogueKind, EpilogueStep, KernelPlan, Partition, Segment, SegmentKind};
+use crate::reason::{ReasonCode, Rejection};
+use crate::region::{Region, region};
+use crate::rewrite::{Match, Rewriter, Step};
+use crate::root::{Divides, Root, accept, element_list};
+
+/// Decides for every op of a program whether it runs in a kernel, and in which order segments run.
+///
+/// Each `scaled_mma` that the target takes becomes a kernel with the longest chain after it that the epilogue
+/// computes; `mma` never does. Every other op goes to a fallback segment with a [`Rejection`]. The result depends
+/// on nothing but the arguments, and takes time proportional to the program.
+pub fn partition(program: &Program, capabilities: &Capabilities) -> Partition {
+    let kernels = Kernels::grow(program, capabilities);
+    let (segments, segment_of) = segments(program, &kernels);
+    let decisions = program
+        .module()
+        .ops
+        .keys()
+        .map(|op| Decision {
+            segment: segment_of[op.index()],
+            rejection: kernels.rejection(program, capabilities, op),
+        })
+        .collect();
+    Partition { target: capabilities.target.clone(), segments, decisions }
+}
+
+/// The kernels of a program, in the order of their roots.
+struct Kernels {
+    plans: Vec<KernelPlan>,
+    /// By op.
+    kernel_of: Vec<Option<usize>>,
+    rejected_roots: HashMap<Op, Rejection>,
+}
+
+impl Kernels {
+    fn grow(program: &Program, capabilities: &Capabilities) -> Kernels {
+        let module = program.module();
+        let mut rewriters: HashMap<BlockFormat, Rewriter> = HashMap::new();
+        let mut kernels = Kernels {
+            plans: Vec::new(),
+            kernel_of: vec![None; module.ops.len()],
+            rejected_roots: HashMap::new(),
+        };
+        for (op, operation) in module.ops.iter() {
+            if !matches!(operation.kind, OpKind::ScaledMma(_)) {
+                continue;
+            }
+            let root = match accept(program, capabilities, op) {
+                Ok(root) => root,
+                Err(rejection) => {
+                    kernels.rejected_roots.insert(op, rejection);
+                    continue;
+                }
+            };
+            let region = region(program, &root, |op| kernels.kernel_of[op.index()].is_some());
+            let rewriter =
+                rewriters.entry(root.capability.format).or_insert_with(|| Rewriter::new(root.capability));
+            match rewriter.longest_kernel(region.expression.clone()) {
+                Some(found) => kernels.add(plan(module, &root, &region, found)),
+                None => {
+                    kernels.rejected_roots.insert(op, unwritable(module, &root));
+                }
+            }
+        }
+        kernels
+    }
+
+    fn add(&mut self, plan: KernelPlan) {
+        for op in ops_of(&plan) {
+            self.kernel_of[op.index()] = Some(self.plans.len());
+        }
+        self.plans.push(plan);
+    }
+
+    fn rejection(&self, program: &Program, capabilities: &Capabilities, op: Op) -> Option<Rejection> {
+        let module = program.module();
+        if self.kernel_of[op.index()].is_some() {
+            return None;
+        }
+        let operation = &module.ops[op];
+        match operation.kind {
+            OpKind::Mma => {
+                let what = "plain mma is left alone; expected scaled_mma, whose operands have scales";
+                let message = format!("{}: {what}", module.op_label(op));
+                return Some(Rejection::new(ReasonCode::NotScaledMma, message));
+            }
+            OpKind::ScaledMma(_) => return self.rejected_roots.get(&op).cloned(),
+            _ => {}
+        }
+        let defining_ops = || operation.operands.iter().filter_map(|operand| module.defining_op(*operand));
+        let producers = defining_ops().filter_map(|producer| {
+            let plan = &self.plans[self.kernel_of[producer.index()]?];
+            Some(Producer { plan, capability: capabilities.format(plan.format)? })
+        });
+        let reason = left_out(program, op, producers).unwrap_or_else(|| {
+            let refused = defining_ops().find_map(|op| Some((op, self.rejected_roots.get(&op)?.code)));
+            let found = match refused {
+                Some((producer, code)) => {
+                    format!("{} is not in a kernel ({code})", module.op_label(producer))
+                }
+                None => "no operand comes from a kernel".to_owned(),
+            };
+            let message =
+                format!("{}: {found}; expected the result of a scaled_mma in a kernel", module.op_label(op));
+            Rejection::new(ReasonCode::NoScaledMmaProducer, message)
+        });
+        Some(reason)
+    }
+}
+
+fn ops_of(plan: &KernelPlan) -> impl Iterator<Item = Op> {
+    std::iter::once(plan.root).chain(plan.epilogue.iter().map(|step| step.op))
+}
+
+fn plan(module: &Module, root: &Root<'_>, region: &Region, found: Match) -> KernelPlan {
+    let epilogue: Vec<_> = region.ops[1..]
+        .iter()
+        .zip(&found.steps)
+        .map(|(op, step)| EpilogueStep {
+            op: *op,
+            kind: match step {
+                Step::Bias(leaf) => EpilogueKind::ColumnBias(region.leaves[leaf.0]),
+                Step::Activation(kind) => EpilogueKind::Activation(*kind),
+                Step::Convert => EpilogueKind::Convert,
+            },
+            element: module.ty(module.ops[*op].results[0]).element,
+        })
+        .collect();
+    let bias = epilogue.iter().find_map(|step| match step.kind {
+        EpilogueKind::ColumnBias(bias) => Some(bias),
+        EpilogueKind::Activation(_) | EpilogueKind::Convert => None,
+    });
+    let output = epilogue.last().map_or(root.result, |step| module.ops[step.op].results[0]);
+    let (matmul, operands) = (root.matmul, root.operands);
+    let c_element = operands.c.map(|c| module.ty(c).element);
+    KernelPlan {
+        root: root.op,
+        format: matmul.format,
+        batch: matmul.batch.clone(),
+        m: matmul.m.clone(),
+        n: matmul.n.clone(),
+        k: matmul.k.clone(),
+        b_batched: matmul.b_batched,
+        a: operands.a,
+        sfa: operands.sfa,
+        b: operands.b,
+        sfb: operands.sfb,
+        alpha: operands.alpha,
+        c: operands.c,
+        beta: operands.beta,
+        accumulator: module.ty(root.result).element,
+        constraints: constraints(root, bias, output, module.ty(output).element, c_element),
+        epilogue,
+        output,
+        proof: found.proof,
+    }
+}
+
+/// Why no kernel that begins with this root can write its result.
+fn unwritable(module: &Module, root: &Root<'_>) -> Rejection {
+    let element = module.ty(root.result).element;
+    let label = module.op_label(root.op);
+    match root.capability.output(element) {
+        Some(rule) if Divides::of(&root.matmul.n, rule.n_multiple) == Divides::Never => {
+            let n = module.display_dim(&root.matmul.n);
+            let what = format!("N is {n}; expected a multiple of {} for a {element} result", rule.n_multiple);
+            Rejection::new(ReasonCode::NAlignment, format!("{label}: {what}"))
+        }
+        _ => {
+            let known = element_list(root.capability.outputs.iter().map(|output| output.element));
+            let what = format!("the result is {element}; expected {known}");
+            Rejection::new(ReasonCode::OutputDtype, format!("{label}: {what}"))
+        }
+    }
+}
+
+/// The segments in order, and the segment of each op: at each stage the fallback, then the kernels. A path from
+/// one op of a fallback segment to another passes no kernel, as that would raise the stage.
+fn segments(program: &Program, kernels: &Kernels) -> (Vec<Segment>, Vec<usize>) {
+    let module = program.module();
+    let stage_of = stages(program, &kernels.kernel_of).ops;
+    let count = stage_of.iter().max().map_or(0, |last| last + 1);
+    let mut fallbacks = vec![Vec::new(); count];
+    for op in module.ops.keys().filter(|op| kernels.kernel_of[op.index()].is_none()) {
+        fallbacks[stage_of[op.index()]].push(op);
+    }
+    let mut plans = vec![Vec::new(); count];
+    for plan in &kernels.plans {
+        plans[stage_of[plan.root.index()]].push(plan);
+    }
+
+    let mut cut: Vec<(Vec<Op>, SegmentKind)> = Vec::new();
+    for (fallback, plans) in fallbacks.into_iter().zip(plans) {
+        if !fallback.is_empty() {
+            cut.push((fallback, SegmentKind::Fallback));
+        }
+        cut.extend(
+            plans
+                .into_iter()
+                .map(|plan| (sorted(ops_of(plan).collect()), SegmentKind::Kernel(Box::new(plan.clone())))),
+        );
+    }
+    let mut segment_of = vec![0; module.ops.len()];
+    for (index, (ops, _)) in cut.iter().enumerate() {
+        for op in ops {
+            segment_of[op.index()] = index;
+        }
+    }
+    let segments = cut
+        .into_iter()
+        .enumerate()
+        .map(|(index, (ops, kind))| {
+            let inside = |op: Op| segment_of[op.index()] == index;
+            let operands = ops.iter().flat_map(|op| &module.ops[*op].operands).copied();
+            let inputs = operands.filter(|value| !module.defining_op(*value).is_some_and(inside)).collect();
+            let results = ops.iter().flat_map(|op| &module.ops[*op].results).copied();
+            let outputs = results
+                .filter(|value| {
+                    let facts = program.facts();
+                    facts.is_output(*value) || facts.users(*value).iter().any(|user| !inside(*user))
+                })
+                .collect();
+            Segment { inputs: sorted(inputs), outputs: sorted(outputs), ops, kind }
+        })
+        .collect();
+    (segments, segment_of)
+}
+
+/// Ascending, each once.
+fn sorted<E: Entity + Ord>(mut entities: Vec<E>) -> Vec<E> {
+    entities.sort_unstable();
+    entities.dedup();
+    entities
+}

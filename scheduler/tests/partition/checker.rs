@@ -1,0 +1,416 @@
+//! Partitions with one thing wrong: the checker notices each.
+
+use fourfold_ir::{
+    BinaryKind, BlockFormat, Builder, Capabilities, Dim, ElementType, Entity, FormatCapability, Module, Op,
+    Program, ScaledMmaOptions, TensorType, UnaryKind, Value,
+};
+use fourfold_scheduler::{
+    CheckError, Constraint, Decision, EpilogueKind, KernelPlan, Partition, ReasonCode, Rejection, Segment,
+    SegmentKind, check,
+};
+
+use crate::support::*;
+
+use ElementType::{BF16, F16, F32};
+
+/// 0: softmax (fallback); 1: batched kernel with everything; 2: quantize (fallback); 3: kernel; beside them a
+/// plain mma.
+fn program() -> Program {
+    let mut builder = Builder::new("program");
+    let l = Dim::fixed(3);
+    let m = builder.symbol("M");
+    let [j, s] = ["J", "S"].map(|name| builder.symbol(name));
+    let n = Dim::product(16, j.symbols().to_vec());
+    let k = Dim::product(16, s.symbols().to_vec());
+    let shape = vec![l.clone(), m.clone(), n.clone()];
+    let global = builder.input("g", tensor(&[], F32));
+    let alpha = builder.input("alpha", tensor(&[], F32));
+    let beta = builder.input("beta", tensor(&[], F32));
+    let c_in = builder.input("c_in", TensorType::new(shape, F32));
+    let bias = builder.param("bias", TensorType::new(vec![n.clone()], BF16));
+    let other_bias = builder.param("other_bias", TensorType::new(vec![n.clone()], F32));
+    let c = softmax(&mut builder, "c", c_in);
+    let options = ScaledMmaOptions { alpha: Some(alpha), c: Some(c), beta: Some(beta) };
+    let gemm =
+        Gemm { batch: vec![l.clone()], b_batch: vec![l], n: n.clone(), k, options, ..Gemm::new(m, 0, 0) };
+    let d = gemm.build(&mut builder, "d");
+    let biased = builder.binary("biased", BinaryKind::Add, d, bias);
+    let y = builder.unary("y", UnaryKind::Silu, biased);
+    let out = builder.convert("out", y, BF16);
+    let [q, s] = quantize(&mut builder, "out", out, global);
+    let w = Gemm { n: Dim::fixed(56), k: n, ..Gemm::new(Dim::fixed(1), 0, 0) };
+    let w = Gemm { batch: vec![Dim::fixed(3)], b_batch: vec![Dim::fixed(3)], ..w };
+    let [_, _, b, sfb] = w.inputs(&mut builder, "w");
+    let e = builder.scaled_mma("e", q, s, b, sfb, 16, F32, ScaledMmaOptions::default());
+    let p = builder.input("p", tensor(&[9, 72], F16));
+    let plain = builder.mma("plain", p, p, F32);
+    let rows = builder.unary("rows", UnaryKind::Relu, other_bias);
+    verified(builder.finish(&[e, plain, rows]))
+}
+
+fn base() -> (Program, Partition) {
+    let program = program();
+    let partition = fourfold_scheduler::partition(&program, &blackwell());
+    assert_eq!(check(&program, &blackwell(), &partition), Ok(()));
+    assert_eq!(partition.segments.len(), 4, "{}", text(&program, &partition));
+    (program, partition)
+}
+
+fn plan_mut(partition: &mut Partition, segment: usize) -> &mut KernelPlan {
+    match &mut partition.segments[segment].kind {
+        SegmentKind::Kernel(plan) => plan,
+        SegmentKind::Fallback => panic!("segment {segment} is no kernel"),
+    }
+}
+
+fn is_boundary(error: &CheckError) -> bool {
+    matches!(error, CheckError::Boundary { .. })
+}
+
+fn is_shape(error: &CheckError) -> bool {
+    matches!(error, CheckError::Shape { segment: 1, .. })
+}
+
+fn is_field(field: &'static str) -> impl Fn(&CheckError) -> bool {
+    move |error| matches!(error, CheckError::Field { segment: 1, field: found, .. } if *found == field)
+}
+
+/// Applies a change to the correct partition and expects an error of this kind.
+#[track_caller]
+fn caught(change: impl FnOnce(&Program, &mut Partition), expected: impl Fn(&CheckError) -> bool) {
+    let (program, mut partition) = base();
+    let correct = partition.clone();
+    change(&program, &mut partition);
+    assert_ne!(partition, correct, "the change changes something");
+    let errors = check(&program, &blackwell(), &partition).expect_err("the checker notices");
+    assert!(errors.iter().any(expected), "{errors:?}");
+    for error in errors {
+        assert!(!error.to_string().is_empty());
+    }
+}
+
+fn op(program: &Program, name: &str) -> Op {
+    op_named(program, name)
+}
+
+fn value(program: &Program, name: &str) -> Value {
+    program.facts().value_named(name).expect(name)
+}
+
+/// Moves an op and its decision.
+fn move_op(partition: &mut Partition, op: Op, to: usize) {
+    for segment in &mut partition.segments {
+        segment.ops.retain(|other| *other != op);
+    }
+    partition.segments[to].ops.push(op);
+    partition.segments[to].ops.sort_unstable();
+    partition.decisions[op.index()].segment = to;
+}
+
+#[test]
+fn an_op_in_another_segment() {
+    caught(|program, partition| move_op(partition, op(program, "out"), 2), is_shape);
+    caught(|program, partition| move_op(partition, op(program, "rows"), 1), is_shape);
+    caught(|program, partition| move_op(partition, op(program, "plain"), 1), is_shape);
+    caught(|program, partition| move_op(partition, op(program, "e"), 1), is_shape);
+    caught(|program, partition| move_op(partition, op(program, "d"), 0), is_shape);
+    let not_runnable = |error: &CheckError| matches!(error, CheckError::NotRunnable { segment: 1, .. });
+    caught(|program, partition| move_op(partition, op(program, "c"), 2), not_runnable);
+}
+
+#[test]
+fn segments_in_another_order() {
+    for (first, second, waiting) in [(0, 1, 0), (1, 2, 1), (2, 3, 2)] {
+        caught(
+            |_, partition| {
+                partition.segments.swap(first, second);
+                for decision in &mut partition.decisions {
+                    decision.segment = match decision.segment {
+                        segment if segment == first => second,
+                        segment if segment == second => first,
+                        segment => segment,
+                    };
+                }
+            },
+            |error| matches!(error, CheckError::NotRunnable { segment, .. } if *segment == waiting),
+        );
+    }
+}
+
+#[test]
+fn an_op_missing_doubled_unknown_or_out_of_order() {
+    caught(
+        |_, partition| {
+            partition.segments[2].ops.pop();
+        },
+        |error| matches!(error, CheckError::Cover { count: 0, .. }),
+    );
+    caught(
+        |program, partition| partition.segments[3].ops.insert(0, op(program, "c")),
+        |error| matches!(error, CheckError::Cover { count: 2, .. }),
+    );
+    caught(
+        |program, partition| partition.segments[0].ops.insert(0, op(program, "c")),
+        |error| matches!(error, CheckError::OpOrder { segment: 0 }),
+    );
+    caught(
+        |_, partition| partition.segments[0].ops.push(Op::from_index(1000)),
+        |error| matches!(error, CheckError::UnknownOp { segment: 0, .. }),
+    );
+    caught(
+        |_, partition| partition.segments[1].ops.swap(1, 2),
+        |error| matches!(error, CheckError::OpOrder { segment: 1 }),
+    );
+    caught(
+        |_, partition| {
+            let kind = SegmentKind::Fallback;
+            partition.segments.push(Segment { ops: vec![], inputs: vec![], outputs: vec![], kind });
+        },
+        |error| matches!(error, CheckError::Empty { segment: 4 }),
+    );
+}
+
+#[test]
+fn boundaries_that_are_not_exact() {
+    for segment in 0..4 {
+        caught(
+            |_, partition| {
+                partition.segments[segment].outputs.pop();
+            },
+            is_boundary,
+        );
+        caught(
+            |_, partition| {
+                partition.segments[segment].inputs.remove(0);
+            },
+            is_boundary,
+        );
+        caught(|_, partition| partition.segments[segment].inputs.push(Value::from_index(999)), is_boundary);
+        caught(|_, partition| partition.segments[segment].inputs.reverse(), is_boundary);
+    }
+    caught(
+        |program, partition| {
+            partition.segments[1].outputs.insert(0, value(program, "y"));
+        },
+        is_boundary,
+    );
+}
+
+#[test]
+fn decisions_that_are_wrong() {
+    caught(
+        |_, partition| {
+            partition.decisions.pop();
+        },
+        |error| matches!(error, CheckError::Decisions { .. }),
+    );
+    for segment in [2, 77] {
+        caught(
+            |program, partition| partition.decisions[op(program, "c").index()].segment = segment,
+            |error| matches!(error, CheckError::DecisionSegment { .. }),
+        );
+    }
+    let wrong_reason = |error: &CheckError| matches!(error, CheckError::Reason { .. });
+    let why = |code| Some(Rejection::new(code, "because"));
+    caught(|program, partition| partition.decisions[op(program, "c").index()].rejection = None, wrong_reason);
+    caught(
+        |program, partition| {
+            partition.decisions[op(program, "y").index()].rejection = why(ReasonCode::ValueEscapes);
+        },
+        wrong_reason,
+    );
+    caught(
+        |program, partition| {
+            partition.decisions[op(program, "plain").index()].rejection =
+                why(ReasonCode::NoScaledMmaProducer);
+        },
+        wrong_reason,
+    );
+    caught(
+        |program, partition| {
+            partition.decisions[op(program, "c").index()].rejection = why(ReasonCode::NotScaledMma);
+        },
+        wrong_reason,
+    );
+    caught(|_, partition| partition.segments[1].kind = SegmentKind::Fallback, wrong_reason);
+    caught(
+        |_, partition| partition.target = "sm_120a".to_owned(),
+        |error| matches!(error, CheckError::Target { .. }),
+    );
+}
+
+#[test]
+fn a_fallback_segment_dressed_as_a_kernel() {
+    caught(
+        |program, partition| {
+            let mut plan = plan_mut(partition, 1).clone();
+            plan.root = op(program, "plain");
+            plan.epilogue.clear();
+            let segment = partition.decisions[plan.root.index()].segment;
+            partition.segments[segment].kind = SegmentKind::Kernel(Box::new(plan));
+        },
+        |error| matches!(error, CheckError::Shape { .. }),
+    );
+    let mut builder = Builder::new("plain");
+    let p = builder.input("p", tensor(&[9, 72], F16));
+    let plain = builder.mma("plain", p, p, F32);
+    let program = verified(builder.finish(&[plain]));
+    let (_, mut with_kernel) = base();
+    let mut plan = plan_mut(&mut with_kernel, 3).clone();
+    plan.root = op(&program, "plain");
+    let partition = Partition {
+        target: "sm_100a".to_owned(),
+        segments: vec![Segment {
+            ops: vec![plan.root],
+            inputs: vec![p],
+            outputs: vec![plain],
+            kind: SegmentKind::Kernel(Box::new(plan)),
+        }],
+        decisions: vec![Decision { segment: 0, rejection: None }],
+    };
+    let errors = check(&program, &blackwell(), &partition).expect_err("plain mma is in a kernel");
+    assert!(errors.iter().any(|error| matches!(error, CheckError::Shape { segment: 0, .. })), "{errors:?}");
+}
+
+#[test]
+fn steps_that_are_not_the_ops() {
+    type Change = fn(&Program, &mut KernelPlan);
+    let changes: [Change; 8] = [
+        |program, plan| plan.epilogue[0].kind = EpilogueKind::ColumnBias(value(program, "other_bias")),
+        |program, plan| plan.epilogue[0].kind = EpilogueKind::ColumnBias(value(program, "d")),
+        |_, plan| plan.epilogue[0].kind = EpilogueKind::ColumnBias(Value::from_index(999)),
+        |_, plan| plan.epilogue[1].kind = EpilogueKind::Activation(UnaryKind::Gelu),
+        |_, plan| plan.epilogue[2].kind = EpilogueKind::Activation(UnaryKind::Silu),
+        |_, plan| plan.epilogue.swap(0, 1),
+        |_, plan| {
+            plan.epilogue.remove(1);
+        },
+        |program, plan| plan.root = op(program, "e"),
+    ];
+    for change in changes {
+        caught(|program, partition| change(program, plan_mut(partition, 1)), is_shape);
+    }
+    caught(|_, partition| plan_mut(partition, 1).epilogue[1].element = F16, is_field("element"));
+    caught(|_, partition| plan_mut(partition, 1).accumulator = F16, is_field("accumulator"));
+    caught(|program, partition| plan_mut(partition, 1).output = value(program, "y"), is_field("output"));
+}
+
+#[test]
+fn fields_that_are_not_the_operands() {
+    type Change = fn(&mut KernelPlan);
+    let changes: [(&str, Change); 14] = [
+        ("a", |plan| plan.a = plan.b),
+        ("b", |plan| plan.b = plan.a),
+        ("sfa", |plan| plan.sfa = plan.sfb),
+        ("sfb", |plan| plan.sfb = plan.sfa),
+        ("alpha", |plan| plan.alpha = plan.beta),
+        ("beta", |plan| plan.beta = None),
+        ("c", |plan| plan.c = None),
+        ("format", |plan| plan.format = BlockFormat::MXFP4),
+        ("m", |plan| plan.m = plan.n.clone()),
+        ("n", |plan| plan.n = plan.n.times(&Dim::fixed(2)).expect("a small extent")),
+        ("k", |plan| plan.k = plan.n.clone()),
+        ("batch", |plan| plan.batch = Dim::fixed(1)),
+        ("b_batched", |plan| plan.b_batched = false),
+        ("m", |plan| plan.m = Dim::fixed(128)),
+    ];
+    for (field, change) in changes {
+        caught(|_, partition| change(plan_mut(partition, 1)), is_field(field));
+    }
+}
+
+#[test]
+fn every_constraint_is_needed() {
+    let count = |segment| plan_mut(&mut base().1, segment).constraints.len();
+    assert!(count(1) >= 12, "the program has every kind of constraint");
+    for segment in [1, 3] {
+        for index in 0..count(segment) {
+            caught(
+                |_, partition| {
+                    plan_mut(partition, segment).constraints.remove(index);
+                },
+                |error| matches!(error, CheckError::Constraint { segment: found, .. } if *found == segment),
+            );
+            let weakened = |_: &Program, partition: &mut Partition| match &mut plan_mut(partition, segment)
+                .constraints[index]
+            {
+                Constraint::Multiple { of, .. } => *of /= 2,
+                Constraint::AtMost { limit, .. } => *limit += 1,
+                Constraint::NotEmpty { dim, .. } => *dim = Dim::fixed(1),
+                Constraint::PointerAlignment { bytes, .. } => *bytes /= 2,
+            };
+            caught(weakened, |error| matches!(error, CheckError::Constraint { .. }));
+        }
+    }
+}
+
+#[test]
+fn a_kernel_that_the_target_does_not_take() {
+    let (program, partition) = base();
+    type Change = fn(&mut FormatCapability);
+    let changes: [Change; 9] = [
+        |rules| rules.k_multiple = 64,
+        |rules| rules.max_extent = 2,
+        |rules| rules.pointer_alignment = 32,
+        |rules| rules.batched = false,
+        |rules| rules.outputs.retain(|output| output.element != BF16),
+        |rules| rules.c.retain(|c| c.element != F32),
+        |rules| rules.bias.retain(|element| *element != BF16),
+        |rules| rules.activations.retain(|kind| *kind != UnaryKind::Silu),
+        |rules| rules.outputs.iter_mut().for_each(|output| output.n_multiple = 64),
+    ];
+    for (index, change) in changes.into_iter().enumerate() {
+        let mut capabilities = blackwell();
+        change(&mut capabilities.formats[0]);
+        let errors = check(&program, &capabilities, &partition).expect_err("the rule is broken");
+        let about_rules = |error: &CheckError| {
+            matches!(error, CheckError::Capability { .. } | CheckError::Constraint { .. })
+        };
+        assert!(errors.iter().all(about_rules), "{index}: {errors:?}");
+    }
+    let none = Capabilities { formats: vec![], ..blackwell() };
+    assert!(check(&program, &none, &partition).is_err());
+}
+
+/// `%d`, `%y = relu %d`; `escaping` returns both.
+fn small(escaping: bool) -> Module {
+    let mut builder = Builder::new("small");
+    let d = Gemm::of(F32, 37, 72, 96).build(&mut builder, "d");
+    let y = builder.unary("y", UnaryKind::Relu, d);
+    if escaping { builder.finish(&[d, y]) } else { builder.finish(&[y]) }
+}
+
+#[test]
+fn a_value_inside_a_kernel_that_the_program_returns() {
+    let (_, partition) = planned(small(false), &blackwell());
+    let program = verified(small(true));
+    let errors = check(&program, &blackwell(), &partition).expect_err("%d is returned");
+    assert!(errors.iter().any(|error| matches!(error, CheckError::Escape { segment: 0, .. })), "{errors:?}");
+    assert!(errors.iter().any(is_boundary), "{errors:?}");
+}
+
+#[test]
+fn a_kernel_of_another_program() {
+    let (_, partition) = planned(small(false), &blackwell());
+    let of = |gemm: Gemm| {
+        let mut builder = Builder::new("other");
+        let d = gemm.build(&mut builder, "d");
+        let y = builder.unary("y", UnaryKind::Relu, d);
+        verified(builder.finish(&[y]))
+    };
+    use fourfold_ir::ScaleLayout::{Blocked, Linear};
+    let same = Gemm::of(F32, 37, 72, 96);
+    assert_eq!(check(&of(same.clone()), &blackwell(), &partition), Ok(()));
+    for other in [
+        Gemm { layouts: [Linear, Blocked], ..same.clone() },
+        Gemm { layouts: [Blocked, Linear], ..same.clone() },
+        Gemm { scale: ElementType::F8E8M0FNU, ..same.clone() },
+        Gemm { element: BF16, ..same.clone() },
+        Gemm { batch: vec![Dim::fixed(3)], ..same.clone() },
+        Gemm { n: Dim::fixed(0), ..same.clone() },
+        Gemm { n: Dim::fixed(6), ..same.clone() },
+        Gemm { k: Dim::fixed(48), ..same.clone() },
+    ] {
+        assert!(check(&of(other), &blackwell(), &partition).is_err());
+    }
+}

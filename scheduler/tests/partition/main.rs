@@ -1,0 +1,8 @@
+//! What is taken, what is not and why, in which order it runs, and that the checker would notice otherwise.
+
+mod checker;
+mod kernels;
+mod order;
+mod random;
+mod reasons;
+mod support;

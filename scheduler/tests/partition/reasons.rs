@@ -1,0 +1,518 @@
+//! One near miss for each code: a program that is taken, and the least change that is not.
+
+use expect_test::{Expect, expect};
+use fourfold_ir::{
+    BinaryKind, Builder, Capabilities, Dim, ElementType, Module, ScaleLayout, ScaledMmaOptions, TensorType,
+    UnaryKind, Value,
+};
+use fourfold_scheduler::ReasonCode;
+
+use crate::support::*;
+
+use ElementType::{BF16, F8E4M3FN, F8E8M0FNU, F16, F32};
+
+/// `taken` has the op `%y` in a kernel; `refused` has not, for this reason.
+#[track_caller]
+fn near_miss(
+    capabilities: &Capabilities,
+    taken: Option<Module>,
+    refused: Module,
+    code: ReasonCode,
+    message: Expect,
+) {
+    if let Some(taken) = taken {
+        assert_eq!(reason(taken, capabilities, "y"), None);
+    }
+    let (found, text) = reason(refused, capabilities, "y").expect("a reason");
+    assert_eq!(found, code);
+    message.assert_eq(&text);
+}
+
+fn root(gemm: &Gemm) -> Module {
+    let mut builder = Builder::new("root");
+    let y = gemm.build(&mut builder, "y");
+    builder.finish(&[y])
+}
+
+/// An f32 `%d` of 45 by 72, and then whatever defines `%y`.
+fn after(build: impl FnOnce(&mut Builder, Value) -> Vec<Value>) -> Module {
+    let mut builder = Builder::new("after");
+    let d = Gemm::of(F32, 45, 72, 96).build(&mut builder, "d");
+    let outputs = build(&mut builder, d);
+    builder.finish(&outputs)
+}
+
+fn relu(builder: &mut Builder, value: Value) -> Value {
+    builder.unary("y", UnaryKind::Relu, value)
+}
+
+fn add_of_type(ty: TensorType) -> Module {
+    after(|builder, d| {
+        let bias = builder.param("bias", ty);
+        vec![builder.binary("y", BinaryKind::Add, d, bias)]
+    })
+}
+
+#[test]
+fn plain_mma_is_left_to_the_fallback() {
+    let mut builder = Builder::new("plain");
+    let a = builder.input("a", tensor(&[45, 96], BF16));
+    let b = builder.input("b", tensor(&[72, 96], BF16));
+    let bias = builder.param("bias", tensor(&[72], F32));
+    let y = builder.mma("y", a, b, F32);
+    let sum = builder.binary("sum", BinaryKind::Add, y, bias);
+    near_miss(
+        &blackwell(),
+        Some(root(&Gemm::of(F32, 45, 72, 96))),
+        builder.finish(&[sum]),
+        ReasonCode::NotScaledMma,
+        expect!["%y = mma: plain mma is left alone; expected scaled_mma, whose operands have scales"],
+    );
+}
+
+#[test]
+fn an_op_beside_a_kernel_is_not_in_it() {
+    let beside = after(|builder, d| {
+        let x = builder.input("x", tensor(&[45, 72], F32));
+        vec![d, relu(builder, x)]
+    });
+    near_miss(
+        &blackwell(),
+        Some(after(|builder, d| vec![relu(builder, d)])),
+        beside,
+        ReasonCode::NoScaledMmaProducer,
+        expect!["%y = relu: no operand comes from a kernel; expected the result of a scaled_mma in a kernel"],
+    );
+}
+
+#[test]
+fn an_op_after_a_refused_scaled_mma_names_it() {
+    let mut builder = Builder::new("after_refused");
+    let d = Gemm::of(F32, 45, 72, 48).build(&mut builder, "d");
+    let y = relu(&mut builder, d);
+    near_miss(
+        &blackwell(),
+        None,
+        builder.finish(&[y]),
+        ReasonCode::NoScaledMmaProducer,
+        expect![
+            "%y = relu: %d = scaled_mma is not in a kernel (k_alignment); expected the result of a scaled_mma in a kernel"
+        ],
+    );
+}
+
+#[test]
+fn what_no_epilogue_computes_stays_outside() {
+    let multiplied = after(|builder, d| {
+        let vector = builder.param("vector", tensor(&[72], F32));
+        vec![builder.binary("y", BinaryKind::Mul, d, vector)]
+    });
+    near_miss(
+        &blackwell(),
+        Some(add_of_type(tensor(&[72], F32))),
+        multiplied,
+        ReasonCode::UnsupportedEpilogueOp,
+        expect![
+            "%y = mul: the epilogue of %d = scaled_mma does not compute mul; expected add, convert or one of neg, abs, exp, sqrt, rsqrt, reciprocal, tanh, sigmoid, relu, gelu, gelu_tanh, silu"
+        ],
+    );
+    // Fixing its other use would not help it, so that is not the reason.
+    let escaping = after(|builder, d| vec![d, softmax(builder, "y", d)]);
+    assert_eq!(reason(escaping, &blackwell(), "y").map(|r| r.0), Some(ReasonCode::UnsupportedEpilogueOp));
+}
+
+#[test]
+fn an_activation_that_the_target_lacks_stays_outside() {
+    let activated = |kind| {
+        let mut builder = Builder::new("activated");
+        let d = Gemm::of(BF16, 45, 48, 128).build(&mut builder, "d");
+        let y = builder.unary("y", kind, d);
+        builder.finish(&[y])
+    };
+    near_miss(
+        &narrow(),
+        Some(activated(UnaryKind::Relu)),
+        activated(UnaryKind::Tanh),
+        ReasonCode::UnsupportedEpilogueOp,
+        expect![
+            "%y = tanh: the epilogue of %d = scaled_mma does not compute tanh; expected add, convert or one of relu"
+        ],
+    );
+}
+
+#[test]
+fn the_order_is_bias_activation_conversion_each_once() {
+    type Step = fn(&mut Builder, &str, Value) -> Value;
+    let add: Step = |builder, name, value| {
+        let bias = builder.param(&format!("{name}.bias"), tensor(&[72], F32));
+        builder.binary(name, BinaryKind::Add, value, bias)
+    };
+    let activate: Step = |builder, name, value| builder.unary(name, UnaryKind::Relu, value);
+    let convert: Step = |builder, name, value| builder.convert(name, value, F32);
+    let chain = |first: Step, second: Step| {
+        after(|builder, d| {
+            let x = first(builder, "x", d);
+            vec![second(builder, "y", x)]
+        })
+    };
+    for (first, second) in [(add, activate), (add, convert), (activate, convert)] {
+        assert_eq!(reason(chain(first, second), &blackwell(), "y"), None);
+    }
+    for (first, second) in [
+        (add, add),
+        (activate, add),
+        (activate, activate),
+        (convert, add),
+        (convert, activate),
+        (convert, convert),
+    ] {
+        let (code, _) = reason(chain(first, second), &blackwell(), "y").expect("a reason");
+        assert_eq!(code, ReasonCode::EpilogueOrder);
+    }
+    near_miss(
+        &blackwell(),
+        None,
+        chain(activate, add),
+        ReasonCode::EpilogueOrder,
+        expect![
+            "%y = add: it follows %x = relu in the epilogue; expected bias, activation and conversion in this order, each at most once"
+        ],
+    );
+}
+
+#[test]
+fn a_value_that_is_used_elsewhere_ends_the_kernel() {
+    near_miss(
+        &blackwell(),
+        Some(after(|builder, d| vec![relu(builder, d)])),
+        after(|builder, d| vec![d, relu(builder, d)]),
+        ReasonCode::ValueEscapes,
+        expect!["%y = relu: %d is also returned by the program; expected no other use of it"],
+    );
+    let many = after(|builder, d| {
+        let mut outputs = vec![relu(builder, d)];
+        for name in ["s0", "s1", "s2", "s3", "s4"] {
+            outputs.push(softmax(builder, name, d));
+        }
+        outputs.push(builder.binary("square", BinaryKind::Mul, d, d));
+        outputs
+    });
+    near_miss(
+        &blackwell(),
+        None,
+        many,
+        ReasonCode::ValueEscapes,
+        expect![
+            "%y = relu: %d is also used by %s0 = softmax, used by %s1 = softmax, used by %s2 = softmax, used 4 times more; expected no other use of it"
+        ],
+    );
+    let twice = after(|builder, d| {
+        let square = builder.binary("square", BinaryKind::Mul, d, d);
+        vec![square, relu(builder, d)]
+    });
+    near_miss(
+        &blackwell(),
+        None,
+        twice,
+        ReasonCode::ValueEscapes,
+        expect!["%y = relu: %d is also used by %square = mul; expected no other use of it"],
+    );
+}
+
+#[test]
+fn padded_scales_are_not_flattened_over_a_batch() {
+    let batched =
+        |m, b_batch: Vec<Dim>| root(&Gemm { batch: vec![Dim::fixed(3)], b_batch, ..Gemm::new(m, 72, 96) });
+    near_miss(
+        &blackwell(),
+        Some(batched(Dim::fixed(128), vec![])),
+        batched(Dim::fixed(130), vec![]),
+        ReasonCode::OperandLayout,
+        expect![
+            "%y = scaled_mma: one B serves 3 matrices of M = 130 rows, each with padded scales; expected a B for each matrix, or M a multiple of 128 so that the scales of one matrix continue those of another"
+        ],
+    );
+    assert_eq!(reason(batched(Dim::fixed(130), vec![Dim::fixed(3)]), &blackwell(), "y"), None);
+}
+
+#[test]
+fn a_batch_needs_kernels_that_walk_it() {
+    let batched = |l| {
+        let batch = vec![Dim::fixed(l)];
+        root(&Gemm { batch: batch.clone(), b_batch: batch, ..Gemm::of(BF16, 45, 48, 128) })
+    };
+    near_miss(
+        &narrow(),
+        Some(batched(1)),
+        batched(3),
+        ReasonCode::OperandLayout,
+        expect!["%y = scaled_mma: there are 3 matrices; expected one"],
+    );
+}
+
+#[test]
+fn scales_must_be_blocked() {
+    let gemm = Gemm::of(F32, 45, 72, 96);
+    for (layouts, message) in [
+        (
+            [ScaleLayout::Blocked, ScaleLayout::Linear],
+            expect!["%y = scaled_mma: %y.sfb, the scales of B, are linear; expected blocked"],
+        ),
+        (
+            [ScaleLayout::Linear, ScaleLayout::Blocked],
+            expect!["%y = scaled_mma: %y.sfa, the scales of A, are linear; expected blocked"],
+        ),
+    ] {
+        let linear = root(&Gemm { layouts, ..gemm.clone() });
+        near_miss(&blackwell(), Some(root(&gemm)), linear, ReasonCode::ScaleLayout, message);
+    }
+}
+
+#[test]
+fn scales_must_be_of_a_standard_format() {
+    let gemm = Gemm::of(F32, 45, 72, 96);
+    for (scale, block, message) in [
+        (
+            F8E8M0FNU,
+            16,
+            expect![
+                "%y = scaled_mma: the scales are f8E8M0FNU per 16; expected f8E4M3FN per 16 under FP4 on both sides, or f8E8M0FNU per 32"
+            ],
+        ),
+        (
+            F8E4M3FN,
+            32,
+            expect![
+                "%y = scaled_mma: the scales are f8E4M3FN per 32; expected f8E4M3FN per 16 under FP4 on both sides, or f8E8M0FNU per 32"
+            ],
+        ),
+    ] {
+        let other = root(&Gemm { scale, block, ..gemm.clone() });
+        near_miss(&blackwell(), Some(root(&gemm)), other, ReasonCode::ScaleDtype, message);
+    }
+}
+
+#[test]
+fn k_must_be_a_multiple() {
+    near_miss(
+        &blackwell(),
+        Some(root(&Gemm::of(F32, 45, 72, 96))),
+        root(&Gemm::of(F32, 45, 72, 80)),
+        ReasonCode::KAlignment,
+        expect!["%y = scaled_mma: K is 80; expected a multiple of 32"],
+    );
+}
+
+#[test]
+fn n_must_be_a_multiple_for_the_result_and_for_c() {
+    near_miss(
+        &blackwell(),
+        Some(root(&Gemm::of(F32, 45, 12, 96))),
+        root(&Gemm::of(BF16, 45, 12, 96)),
+        ReasonCode::NAlignment,
+        expect!["%y = scaled_mma: N is 12; expected a multiple of 8 for a bf16 result"],
+    );
+    let with_c = |element| {
+        let mut builder = Builder::new("with_c");
+        let c = builder.input("c", tensor(&[45, 12], element));
+        let options = ScaledMmaOptions { c: Some(c), ..ScaledMmaOptions::default() };
+        let y = Gemm { options, ..Gemm::of(F32, 45, 12, 96) }.build(&mut builder, "y");
+        builder.finish(&[y])
+    };
+    near_miss(
+        &blackwell(),
+        Some(with_c(F32)),
+        with_c(F16),
+        ReasonCode::NAlignment,
+        expect!["%y = scaled_mma: N is 12; expected a multiple of 8 for a f16 C"],
+    );
+}
+
+#[test]
+fn extents_have_a_range() {
+    near_miss(
+        &blackwell(),
+        Some(root(&Gemm::of(F32, 0, 72, 96))),
+        root(&Gemm::of(F32, 45, 0, 96)),
+        ReasonCode::ExtentRange,
+        expect!["%y = scaled_mma: N is 0; expected at least 1"],
+    );
+    near_miss(
+        &blackwell(),
+        None,
+        root(&Gemm::of(F32, 45, 72, 0)),
+        ReasonCode::ExtentRange,
+        expect!["%y = scaled_mma: K is 0; expected at least 1"],
+    );
+    near_miss(
+        &narrow(),
+        Some(root(&Gemm::of(BF16, 4096, 48, 128))),
+        root(&Gemm::of(BF16, 4097, 48, 128)),
+        ReasonCode::ExtentRange,
+        expect!["%y = scaled_mma: M is 4097; expected at most 4096"],
+    );
+    let flat = |l| root(&Gemm { batch: vec![Dim::fixed(l)], ..Gemm::of(BF16, 1024, 48, 128) });
+    near_miss(
+        &narrow(),
+        Some(flat(4)),
+        flat(5),
+        ReasonCode::ExtentRange,
+        expect!["%y = scaled_mma: L*M is 5 * 1024; expected at most 4096"],
+    );
+}
+
+#[test]
+fn the_target_must_have_the_format() {
+    near_miss(
+        &blackwell(),
+        Some(root(&Gemm::of(F32, 45, 72, 96))),
+        root(&Gemm { scale: F8E8M0FNU, block: 32, ..Gemm::of(F32, 45, 72, 96) }),
+        ReasonCode::TargetLacksFormat,
+        expect!["%y = scaled_mma: the operands are mxfp4; expected a format of sm_100a, which has nvfp4"],
+    );
+    let hopper = fourfold_codegen::capabilities("sm_90a").expect("a target");
+    near_miss(
+        &hopper,
+        None,
+        root(&Gemm::of(F32, 45, 72, 96)),
+        ReasonCode::TargetLacksFormat,
+        expect![
+            "%y = scaled_mma: the operands are nvfp4; expected a format of sm_90a, which has no format yet"
+        ],
+    );
+}
+
+#[test]
+fn results_have_the_types_that_kernels_write() {
+    let converted = |element| after(|builder, d| vec![builder.convert("y", d, element)]);
+    near_miss(
+        &blackwell(),
+        Some(converted(BF16)),
+        converted(F8E4M3FN),
+        ReasonCode::OutputDtype,
+        expect!["%y = convert: the result is f8E4M3FN; expected f16, bf16 or f32"],
+    );
+    near_miss(
+        &narrow(),
+        Some(root(&Gemm::of(BF16, 45, 48, 128))),
+        root(&Gemm::of(F32, 45, 48, 128)),
+        ReasonCode::OutputDtype,
+        expect!["%y = scaled_mma: the result is f32; expected bf16"],
+    );
+    // The bf16 product is written, but not as f32 with a bias on top.
+    let mut builder = Builder::new("widened");
+    let bias = builder.param("bias", tensor(&[48], BF16));
+    let d = Gemm::of(BF16, 45, 48, 128).build(&mut builder, "d");
+    let wide = builder.convert("y", d, F32);
+    let sum = builder.binary("sum", BinaryKind::Add, wide, bias);
+    near_miss(
+        &narrow(),
+        None,
+        builder.finish(&[sum]),
+        ReasonCode::OutputDtype,
+        expect!["%y = convert: the result is f32; expected bf16"],
+    );
+}
+
+#[test]
+fn c_has_the_types_that_kernels_read() {
+    let with_c = |element| {
+        let mut builder = Builder::new("with_c");
+        let c = builder.input("c", tensor(&[45, 48], element));
+        let options = ScaledMmaOptions { c: Some(c), ..ScaledMmaOptions::default() };
+        let y = Gemm { options, ..Gemm::of(BF16, 45, 48, 128) }.build(&mut builder, "y");
+        builder.finish(&[y])
+    };
+    near_miss(
+        &narrow(),
+        Some(with_c(F32)),
+        with_c(BF16),
+        ReasonCode::COperandDtype,
+        expect!["%y = scaled_mma: C, %c, is bf16; expected f32"],
+    );
+}
+
+#[test]
+fn a_bias_is_one_element_for_each_column() {
+    for ty in [tensor(&[72], F16), tensor(&[1, 72], F32)] {
+        assert_eq!(reason(add_of_type(ty), &blackwell(), "y"), None);
+    }
+    for dims in [&[45, 1][..], &[45, 72], &[1], &[], &[1, 1], &[1, 1, 72], &[3, 45, 72]] {
+        let module = add_of_type(tensor(dims, F32));
+        assert_eq!(reason(module, &blackwell(), "y").map(|r| r.0), Some(ReasonCode::BiasShape), "{dims:?}");
+    }
+    near_miss(
+        &blackwell(),
+        None,
+        add_of_type(tensor(&[45, 1], F32)),
+        ReasonCode::BiasShape,
+        expect![
+            "%y = add: %bias is tensor<[45, 1], f32>; expected a bias for each column, [72] or [1, 72], of f16, bf16 or f32"
+        ],
+    );
+    let biased = |element| {
+        let mut builder = Builder::new("biased");
+        let bias = builder.param("bias", tensor(&[48], element));
+        let d = Gemm::of(BF16, 45, 48, 128).build(&mut builder, "d");
+        let sum = builder.binary("y", BinaryKind::Add, d, bias);
+        let out = builder.convert("out", sum, BF16);
+        builder.finish(&[out])
+    };
+    near_miss(
+        &narrow(),
+        Some(biased(BF16)),
+        biased(F16),
+        ReasonCode::BiasShape,
+        expect![
+            "%y = add: %bias is tensor<[48], f16>; expected a bias for each column, [48] or [1, 48], of bf16"
+        ],
+    );
+}
+
+#[test]
+fn a_residual_after_the_bias_is_refused_for_what_it_is() {
+    // In another order it would not be taken either.
+    let residual = after(|builder, d| {
+        let bias = builder.param("bias", tensor(&[72], F32));
+        let x = builder.input("x", tensor(&[45, 72], F32));
+        let sum = builder.binary("sum", BinaryKind::Add, d, bias);
+        vec![builder.binary("y", BinaryKind::Add, x, sum)]
+    });
+    near_miss(
+        &blackwell(),
+        None,
+        residual,
+        ReasonCode::BiasShape,
+        expect![
+            "%y = add: %x is tensor<[45, 72], f32>; expected a bias for each column, [72] or [1, 72], of f16, bf16 or f32"
+        ],
+    );
+}
+
+#[test]
+fn nothing_is_planned_for_the_cpu() {
+    let cpu = fourfold_codegen::capabilities("cpu").expect("a target");
+    near_miss(
+        &cpu,
+        None,
+        root(&Gemm::of(F32, 45, 72, 96)),
+        ReasonCode::CpuTarget,
+        expect!["%y = scaled_mma: the target is cpu; expected one that has kernels"],
+    );
+}
+
+#[test]
+fn of_several_kernels_the_one_that_was_closest_gives_the_reason() {
+    // %bias is no operand of %d's shape, but %d only fails to take the sum because it is returned too.
+    let mut builder = Builder::new("closest");
+    let bias = Gemm::of(F32, 1, 72, 96).build(&mut builder, "bias");
+    let d = Gemm::of(F32, 45, 72, 96).build(&mut builder, "d");
+    let y = builder.binary("y", BinaryKind::Add, bias, d);
+    near_miss(
+        &blackwell(),
+        None,
+        builder.finish(&[d, y]),
+        ReasonCode::ValueEscapes,
+        expect!["%y = add: %d is also returned by the program; expected no other use of it"],
+    );
+}

@@ -1,0 +1,233 @@
+//! Programs in a few lines, and partitions as text.
+
+use std::fmt::Write;
+
+use expect_test::Expect;
+use fourfold_ir::{
+    BlockFormat, Builder, Capabilities, Dim, ElementType, FormatCapability, Module, Op, OpKind,
+    OutputCapability, Program, ReduceKind, ScaleLayout, ScaledMmaOptions, TensorType, UnaryKind, Value,
+    verify,
+};
+use fourfold_scheduler::{
+    Constraint, EpilogueKind, Partition, ReasonCode, Segment, SegmentKind, check, partition,
+};
+
+/// A `scaled_mma` with inputs of its own, NVFP4 unless changed.
+#[derive(Clone)]
+pub struct Gemm {
+    pub batch: Vec<Dim>,
+    pub b_batch: Vec<Dim>,
+    pub m: Dim,
+    pub n: Dim,
+    pub k: Dim,
+    pub element: ElementType,
+    pub block: u32,
+    pub scale: ElementType,
+    pub layouts: [ScaleLayout; 2],
+    pub options: ScaledMmaOptions,
+}
+
+impl Gemm {
+    /// f32 result, no batch.
+    pub fn new(m: Dim, n: u64, k: u64) -> Gemm {
+        Gemm {
+            batch: Vec::new(),
+            b_batch: Vec::new(),
+            m,
+            n: Dim::fixed(n),
+            k: Dim::fixed(k),
+            element: ElementType::F32,
+            block: 16,
+            scale: ElementType::F8E4M3FN,
+            layouts: [ScaleLayout::Blocked; 2],
+            options: ScaledMmaOptions::default(),
+        }
+    }
+
+    pub fn of(element: ElementType, m: u64, n: u64, k: u64) -> Gemm {
+        Gemm { element, ..Gemm::new(Dim::fixed(m), n, k) }
+    }
+
+    pub fn build(&self, builder: &mut Builder, name: &str) -> Value {
+        let [a, sfa, b, sfb] = self.inputs(builder, name);
+        builder.scaled_mma(name, a, sfa, b, sfb, self.block, self.element, self.options)
+    }
+
+    pub fn inputs(&self, builder: &mut Builder, name: &str) -> [Value; 4] {
+        let blocks = self.k.divided_by(u64::from(self.block)).expect("whole blocks");
+        let shape =
+            |batch: &[Dim], rows: &Dim, columns: &Dim| [batch, &[rows.clone(), columns.clone()]].concat();
+        let codes = |batch, rows| TensorType::new(shape(batch, rows, &self.k), ElementType::F4E2M1FN);
+        let scales =
+            |batch, rows, layout| TensorType::scales(shape(batch, rows, &blocks), self.scale, layout);
+        [
+            builder.input(&format!("{name}.a"), codes(&self.batch, &self.m)),
+            builder.input(&format!("{name}.sfa"), scales(&self.batch, &self.m, self.layouts[0])),
+            builder.param(&format!("{name}.b"), codes(&self.b_batch, &self.n)),
+            builder.param(&format!("{name}.sfb"), scales(&self.b_batch, &self.n, self.layouts[1])),
+        ]
+    }
+}
+
+pub fn tensor(dims: &[u64], element: ElementType) -> TensorType {
+    TensorType::new(dims.iter().map(|dim| Dim::fixed(*dim)).collect(), element)
+}
+
+/// An op that no epilogue computes.
+pub fn softmax(builder: &mut Builder, name: &str, value: Value) -> Value {
+    let ty = builder.ty(value).clone();
+    let axis = ty.rank() as u32 - 1;
+    builder.op(OpKind::Softmax { axis }, &[value], &[(name, ty)])[0]
+}
+
+/// The sum of the rows: a vector of N.
+pub fn column_sums(builder: &mut Builder, name: &str, value: Value) -> Value {
+    let ty = builder.ty(value);
+    let ty = TensorType::new(ty.shape[1..].to_vec(), ty.element);
+    builder.op(
+        OpKind::Reduce { kind: ReduceKind::Sum, axes: vec![0], keep_dims: false },
+        &[value],
+        &[(name, ty)],
+    )[0]
+}
+
+/// NVFP4 codes and blocked scales of a matrix.
+pub fn quantize(builder: &mut Builder, name: &str, value: Value, global: Value) -> [Value; 2] {
+    let shape = builder.ty(value).shape.clone();
+    let mut blocks = shape.clone();
+    let last = blocks.last_mut().expect("a matrix");
+    *last = last.divided_by(16).expect("whole blocks");
+    let codes = TensorType::new(shape, ElementType::F4E2M1FN);
+    let scales = TensorType::scales(blocks, ElementType::F8E4M3FN, ScaleLayout::Blocked);
+    let kind = OpKind::BlockQuantize { block: 16, scale_rounding: None };
+    let results =
+        builder.op(kind, &[value, global], &[(&format!("{name}.q"), codes), (&format!("{name}.s"), scales)]);
+    [results[0], results[1]]
+}
+
+/// The table of a target that people have.
+pub fn blackwell() -> Capabilities {
+    fourfold_codegen::capabilities("sm_100a").expect("a target")
+}
+
+/// A made-up target: no batch, small extents, bf16 out only with N % 16, C in f32 only, bias in bf16 only, relu.
+pub fn narrow() -> Capabilities {
+    Capabilities {
+        target: "narrow".to_owned(),
+        formats: vec![FormatCapability {
+            format: BlockFormat::NVFP4,
+            k_multiple: 64,
+            max_extent: 4096,
+            pointer_alignment: 64,
+            batched: false,
+            outputs: vec![OutputCapability { element: ElementType::BF16, n_multiple: 16 }],
+            c: vec![OutputCapability { element: ElementType::F32, n_multiple: 24 }],
+            bias: vec![ElementType::BF16],
+            activations: vec![UnaryKind::Relu],
+        }],
+    }
+}
+
+#[track_caller]
+pub fn verified(module: Module) -> Program {
+    verify(module).unwrap_or_else(|invalid| panic!("{:?}", invalid.errors))
+}
+
+/// Partitions a program, twice, and has the checker prove the result.
+#[track_caller]
+pub fn planned(module: Module, capabilities: &Capabilities) -> (Program, Partition) {
+    let again = verified(module.clone());
+    let program = verified(module);
+    let result = partition(&program, capabilities);
+    assert_eq!(result, partition(&again, capabilities), "the same program gives the same partition");
+    assert_eq!(check(&program, capabilities, &result), Ok(()));
+    (program, result)
+}
+
+#[track_caller]
+pub fn check_partition(module: Module, expected: Expect) {
+    let (program, partition) = planned(module, &blackwell());
+    expected.assert_eq(&text(&program, &partition));
+}
+
+/// Segments, then reasons.
+pub fn text(program: &Program, partition: &Partition) -> String {
+    let module = program.module();
+    let mut text = String::new();
+    for (index, segment) in partition.segments.iter().enumerate() {
+        segment_text(&mut text, module, index, segment).expect("writing to a string succeeds");
+    }
+    for (op, decision) in module.ops.keys().zip(&partition.decisions) {
+        if let Some(rejection) = &decision.rejection {
+            writeln!(text, "{op} in {}: {rejection}", decision.segment)
+                .expect("writing to a string succeeds");
+        }
+    }
+    text
+}
+
+fn segment_text(text: &mut String, module: &Module, index: usize, segment: &Segment) -> std::fmt::Result {
+    let names = |values: &[Value]| {
+        let names: Vec<_> = values.iter().map(|value| format!("%{}", module.name_of(*value))).collect();
+        if names.is_empty() { "(none)".to_owned() } else { names.join(" ") }
+    };
+    match &segment.kind {
+        SegmentKind::Fallback => {
+            let labels: Vec<_> = segment.ops.iter().map(|op| module.op_label(*op)).collect();
+            writeln!(text, "{index} fallback {}", labels.join("; "))?;
+        }
+        SegmentKind::Kernel(plan) => {
+            let [l, m, n, k] = [&plan.batch, &plan.m, &plan.n, &plan.k].map(|dim| module.display_dim(dim));
+            write!(text, "{index} kernel {} {l}x{m}x{n}x{k} {}", plan.format, plan.accumulator)?;
+            for step in &plan.epilogue {
+                match step.kind {
+                    EpilogueKind::ColumnBias(bias) => write!(text, " + %{}", module.name_of(bias))?,
+                    EpilogueKind::Activation(kind) => write!(text, " {kind}")?,
+                    EpilogueKind::Convert => write!(text, " convert")?,
+                }
+                write!(text, " {}", step.element)?;
+            }
+            writeln!(text, " -> %{}", module.name_of(plan.output))?;
+        }
+    }
+    writeln!(text, "  {} -> {}", names(&segment.inputs), names(&segment.outputs))
+}
+
+/// The constraints of the only kernel.
+pub fn constraints(program: &Program, partition: &Partition) -> String {
+    let module = program.module();
+    let (_, plan) = partition.kernels().next().expect("a kernel");
+    let mut text = String::new();
+    for constraint in &plan.constraints {
+        match constraint {
+            Constraint::Multiple { name, dim, of, code } => {
+                writeln!(text, "{name} = {} % {of} == 0 or {code}", module.display_dim(dim))
+            }
+            Constraint::AtMost { name, dim, limit } => {
+                writeln!(text, "{name} = {} <= {limit}", module.display_dim(dim))
+            }
+            Constraint::NotEmpty { name, dim } => writeln!(text, "{name} = {} > 0", module.display_dim(dim)),
+            Constraint::PointerAlignment { value, bytes } => {
+                writeln!(text, "%{} by {bytes}", module.name_of(*value))
+            }
+        }
+        .expect("writing to a string succeeds");
+    }
+    text
+}
+
+/// The op that defines the value with this name.
+#[track_caller]
+pub fn op_named(program: &Program, name: &str) -> Op {
+    let value = program.facts().value_named(name).expect(name);
+    program.module().defining_op(value).expect(name)
+}
+
+/// Whether the op is in a kernel (`None`), or why not.
+#[track_caller]
+pub fn reason(module: Module, capabilities: &Capabilities, name: &str) -> Option<(ReasonCode, String)> {
+    let (program, partition) = planned(module, capabilities);
+    let op = op_named(&program, name);
+    let decision = partition.decisions.into_iter().nth(fourfold_ir::Entity::index(op)).expect("a decision");
+    decision.rejection.map(|rejection| (rejection.code, rejection.message))
+}
