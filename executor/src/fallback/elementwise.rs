@@ -161,7 +161,7 @@ impl ResultType {
         fill: impl Fn(usize, &mut [u8]) + Sync,
     ) -> Result<Tensor, FallbackError> {
         let chunk_bytes = chunk * self.element.storage_bits() / 8;
-        let mut tensor = Tensor::zeros(self.element, self.dims, self.layout)?;
+        let mut tensor = self.zeros()?;
         tensor
             .bytes_mut()
             .par_chunks_mut(chunk_bytes)

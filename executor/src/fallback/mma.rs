@@ -22,7 +22,7 @@ pub(super) fn mma(a: &Tensor, b: &Tensor, result: ResultType) -> Result<Tensor, 
     // One B for all makes the batch one tall matrix.
     let (matrices, m) = if b_batch.is_empty() { (1, batch * m) } else { (batch, m) };
     let codec = Codec::plain(result.element);
-    let mut tensor = Tensor::zeros(result.element, result.dims, result.layout)?;
+    let mut tensor = result.zeros()?;
     if matrices * m * n == 0 {
         return Ok(tensor);
     }

@@ -60,6 +60,16 @@ pub enum FallbackError {
     /// A result cannot have its extents.
     #[error(transparent)]
     Tensor(#[from] TensorError),
+    /// There is not enough memory for a result.
+    #[error("a {element} tensor of shape {dims:?} takes {bytes} bytes, more than there is memory")]
+    Memory {
+        /// The element type.
+        element: ElementType,
+        /// The shape.
+        dims: Vec<usize>,
+        /// Bytes that it takes.
+        bytes: usize,
+    },
     /// A `scaled_mma`'s data and scales do not fit each other.
     #[error(transparent)]
     Operand(#[from] OperandError),
@@ -116,6 +126,18 @@ impl ResultType {
             ty: module.display_type(ty).to_string(),
         })?;
         Ok(ResultType { element: ty.element, dims, layout: ty.layout })
+    }
+
+    /// A tensor of zero bytes, to be written over.
+    fn zeros(self) -> Result<Tensor, FallbackError> {
+        let ResultType { element, dims, layout } = self;
+        let bytes = Tensor::byte_len(element, &dims, layout)?;
+        // A failed allocation would end the process, so ask first: extents may come from an empty tensor, which
+        // has any extents it likes beside a zero.
+        if Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
+            return Err(FallbackError::Memory { element, dims, bytes });
+        }
+        Ok(Tensor::zeros(element, dims, layout)?)
     }
 }
 
@@ -208,8 +230,9 @@ fn run_scaled_mma(
     };
     let block = attributes.block as usize;
     let (a, b) = (block_scaled(a, sfa, block)?, block_scaled(b, sfb, block)?);
-    let mut tensor = Tensor::zeros(result.element, result.dims, result.layout)?;
-    scaled_mma(&a, &b, epilogue, result.element, tensor.bytes_mut())?;
+    let mut tensor = result.zeros()?;
+    let element = tensor.element();
+    scaled_mma(&a, &b, epilogue, element, tensor.bytes_mut())?;
     Ok(tensor)
 }
 

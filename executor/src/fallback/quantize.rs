@@ -28,10 +28,8 @@ pub(super) fn block_quantize(
     let global = global.map_or(1.0, |global| global.to_f32()[0]);
     let from = Codec::of(v);
     let element = codes_type.element;
-    let mut codes = Tensor::zeros(element, codes_type.dims, codes_type.layout)?;
-    let scales_layout = scales_type.layout;
-    let linear_layout = scales_layout.map(|_| ScaleLayout::Linear);
-    let mut scales = Tensor::zeros(scales_type.element, scales_type.dims.clone(), linear_layout)?;
+    let mut codes = codes_type.zeros()?;
+    let mut scales = scales_type.linear().zeros()?;
     if v.count() > 0 {
         let code_bits = element.storage_bits();
         codes
@@ -56,10 +54,9 @@ pub(super) fn block_quantize(
                 },
             );
     }
-    let scales = match scales_layout {
-        Some(ScaleLayout::Blocked) => swizzle(&scales, scales_type)?,
-        _ => scales,
-    };
+    if scales_type.layout == Some(ScaleLayout::Blocked) {
+        scales = swizzle(&scales, scales_type)?;
+    }
     Ok(vec![codes, scales])
 }
 
@@ -98,14 +95,13 @@ pub(super) fn block_dequantize(
 
 /// Scales in the layout of the result.
 pub(super) fn swizzle(scales: &Tensor, result: ResultType) -> Result<Tensor, FallbackError> {
-    let ResultType { element, dims, layout } = result;
-    let [batch @ .., rows, columns] = dims.as_slice() else {
+    let [.., rows, columns] = *result.dims.as_slice() else {
         return Err(FallbackError::Internal { reason: "scales have rows and columns" });
     };
-    let (batch, rows, columns) = (batch.iter().product::<usize>(), *rows, *columns);
+    let layout = result.layout;
     let from = scales.bytes();
-    let mut tensor = Tensor::zeros(element, dims.clone(), layout)?;
-    if scales.layout() == layout || batch * rows * columns == 0 {
+    let mut tensor = result.zeros()?;
+    if scales.layout() == layout || tensor.count() == 0 {
         tensor.bytes_mut().copy_from_slice(from);
         return Ok(tensor);
     }
@@ -134,6 +130,14 @@ pub(super) fn swizzle(scales: &Tensor, result: ResultType) -> Result<Tensor, Fal
         });
     }
     Ok(tensor)
+}
+
+impl ResultType {
+    /// The same scales in the layout that has no padding.
+    fn linear(&self) -> ResultType {
+        let layout = self.layout.map(|_| ScaleLayout::Linear);
+        ResultType { element: self.element, dims: self.dims.clone(), layout }
+    }
 }
 
 /// Codes, one to a byte, as they lie in memory.

@@ -92,6 +92,9 @@ impl Fold {
 
 /// exp(x - max) / sum, along one axis.
 pub(super) fn softmax(axis: usize, x: &Tensor, result: ResultType) -> Result<Tensor, FallbackError> {
+    if x.count() == 0 {
+        return result.zeros();
+    }
     let extent = x.dims()[axis];
     let lines = View::of_axes(x.dims(), (0..x.dims().len()).filter(|other| *other != axis));
     let stride: usize = x.dims()[axis + 1..].iter().product();
@@ -147,9 +150,12 @@ fn by_rows(
     compute: impl Fn(usize, &mut [f64]) + Sync,
 ) -> Result<Tensor, FallbackError> {
     let codec = Codec::plain(result.element);
-    let mut tensor = Tensor::zeros(result.element, result.dims, result.layout)?;
+    let mut tensor = result.zeros()?;
+    if tensor.count() == 0 {
+        return Ok(tensor);
+    }
     let row_bytes = extent * codec.element.storage_bits() / 8;
-    tensor.bytes_mut().par_chunks_mut(row_bytes.max(1)).enumerate().for_each_init(
+    tensor.bytes_mut().par_chunks_mut(row_bytes).enumerate().for_each_init(
         || vec![0f64; extent],
         |values, (row, out)| {
             compute(row, values);

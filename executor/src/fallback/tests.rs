@@ -1,8 +1,8 @@
 use fourfold_ir::ScaleLayout::{Blocked, Linear};
 use fourfold_ir::numeric;
 use fourfold_ir::{
-    BinaryKind, ConstantValue, Dim, Module, Predicate, ReduceKind, ScaleRounding, TensorType, UnaryKind,
-    interpret_op, verify,
+    BinaryKind, Builder, ConstantValue, Dim, Module, Predicate, ReduceKind, ScaleRounding, TensorType,
+    UnaryKind, interpret_op, verify,
 };
 
 use super::*;
@@ -421,4 +421,26 @@ fn tensors_of_another_type_are_refused_by_name() {
     let error = run(&[&f32s(&[3, 2], &[1.0; 6])]).unwrap_err();
     assert_eq!(error.to_string(), "`%in0` is [2, 3], f32, but its tensor is [3, 2], f32");
     assert!(matches!(run(&[&tame(BF16, &[2, 3], 1)]), Err(FallbackError::Type { .. })));
+}
+
+#[test]
+fn a_result_beyond_memory_is_an_error() {
+    // An empty tensor may have any extents beside its zero, and a result need not have the zero.
+    let mut builder = Builder::new("main");
+    let n = builder.symbol("N");
+    let ty = TensorType::new(vec![Dim::fixed(0), n.clone()], F32);
+    let x = builder.input("x", ty.clone());
+    let softmax = builder.op(OpKind::Softmax { axis: 1 }, &[x], &[("softmax", ty)])[0];
+    let sum = OpKind::Reduce { kind: ReduceKind::Sum, axes: vec![0], keep_dims: false };
+    let sum = builder.op(sum, &[x], &[("sum", TensorType::new(vec![n.clone()], F32))])[0];
+    let program =
+        verify(builder.finish(&[softmax, sum])).unwrap_or_else(|invalid| panic!("{:?}", invalid.errors));
+    let mut symbols = SymbolValues::default();
+    symbols.set(n.symbols()[0], 1 << 45);
+    let x = Tensor::zeros(F32, vec![0, 1 << 45], None).unwrap();
+    let mut ops = program.module().ops.keys();
+    let mut next = || run_op(&program, ops.next().unwrap(), &[&x], &symbols);
+    assert_eq!(next().unwrap()[0].count(), 0);
+    let error = next().unwrap_err();
+    assert!(matches!(error, FallbackError::Memory { bytes, .. } if bytes == 1 << 47), "{error}");
 }

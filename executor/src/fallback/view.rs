@@ -45,12 +45,15 @@ impl View {
     fn new(axes: impl Iterator<Item = (usize, usize)>) -> View {
         let (mut dims, mut strides) = (Vec::<usize>::new(), Vec::<usize>::new());
         for (dim, stride) in axes {
-            if dim == 1 {
-                continue;
+            match dim {
+                0 => return View { dims: vec![0], strides: vec![0] },
+                1 => continue,
+                _ => {}
             }
             match (dims.last_mut(), strides.last_mut()) {
                 (Some(last), Some(last_stride)) if *last_stride == stride.saturating_mul(dim) => {
-                    *last *= dim;
+                    // Saturates beyond what a tensor can have, which is refused before the view is walked.
+                    *last = last.saturating_mul(dim);
                     *last_stride = stride;
                 }
                 _ => {
@@ -67,7 +70,7 @@ impl View {
 
     /// The number of positions.
     pub(crate) fn count(&self) -> usize {
-        self.dims.iter().product()
+        self.dims.iter().fold(1, |count, dim| count.saturating_mul(*dim))
     }
 
     /// The extent and the stride of the innermost axis.

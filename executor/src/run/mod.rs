@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use fourfold_ir::{Bound, Entity, Op, Program, Tensor, Value};
+use fourfold_ir::{Bound, Entity, Op, Program, SymbolValues, Tensor, Value};
 use fourfold_scheduler::{KernelPlan, Partition};
 
 use crate::fallback::{self, FallbackError};
@@ -140,7 +140,7 @@ pub fn run(
         for &op in &segment.ops {
             run_op(program, bound, index, op, &mut values)?;
         }
-        let reason = segment.kernel().map(|plan| why_not_as_kernel(partition, plan));
+        let reason = segment.kernel().map(|plan| why_not_as_kernel(partition, plan, &bound.symbols));
         segments.push(SegmentRun { ran: Ran::Fallback, reason, seconds: start.elapsed().as_secs_f64() });
     }
     for &output in &module.outputs {
@@ -152,7 +152,10 @@ pub fn run(
     Ok(Run { values: values.computed, segments })
 }
 
-fn why_not_as_kernel(partition: &Partition, plan: &KernelPlan) -> RunReason {
+fn why_not_as_kernel(partition: &Partition, plan: &KernelPlan, symbols: &SymbolValues) -> RunReason {
+    if let Some(rejection) = fourfold_scheduler::violated(plan, symbols) {
+        return RunReason { code: rejection.code.as_str(), message: rejection.message };
+    }
     let target = &partition.target;
     let format = plan.format;
     RunReason {

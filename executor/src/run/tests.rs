@@ -5,7 +5,7 @@ use fourfold_ir::{
     BinaryKind, BlockFormat, Builder, Dim, ElementType, ScaleLayout, ScaledMmaOptions, TensorType, UnaryKind,
     verify,
 };
-use fourfold_scheduler::{Decision, Segment, SegmentKind};
+use fourfold_scheduler::{Constraint, Decision, Segment, SegmentKind};
 
 use super::*;
 
@@ -113,6 +113,20 @@ fn a_planned_kernel_without_a_device_runs_on_the_fallback_and_says_so() {
     let z = run.value(fixture.value("z")).unwrap();
     let expected: Vec<f32> = (0..37 * 8).map(|index| -3.0 * (index / 8 % 3) as f32).collect();
     assert_eq!(z.to_f32(), expected);
+}
+
+#[test]
+fn a_constraint_that_the_call_does_not_meet_is_the_reason() {
+    let mut fixture = Fixture::new(37);
+    let SegmentKind::Kernel(plan) = &mut fixture.partition.segments[0].kind else {
+        unreachable!("the fixture plans a kernel")
+    };
+    plan.constraints.push(Constraint::AtMost { name: "M", dim: plan.m.clone(), limit: 36 });
+    let run = fixture.run(&RunOptions::default()).unwrap();
+    let reason = run.segments[0].reason.as_ref().unwrap();
+    assert_eq!(reason.code, "extent_range");
+    assert!(reason.message.contains("37"), "{}", reason.message);
+    assert!(run.value(fixture.value("z")).is_some());
 }
 
 #[test]
