@@ -1,0 +1,116 @@
+//! Finds the tensors of a program's inputs among those of a file.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use fourfold_ir::bind::{concrete_dims, solve_symbols};
+use fourfold_ir::{BindError, Dim, Module, ScaleLayout, SymbolValues, Tensor, TensorType, Value};
+
+use super::error::{DataError, TensorDataError};
+use super::raw::RawTensor;
+
+/// Takes the tensors that are named as inputs. Blocked scales come second, because their stored shape is that of
+/// the padding: the extents of the others say what the scales' own are.
+pub(super) fn bind_inputs(
+    path: &Path,
+    module: &Module,
+    stored: &mut HashMap<String, RawTensor>,
+) -> Result<HashMap<String, Tensor>, DataError> {
+    let is_blocked = |value: Value| module.ty(value).layout == Some(ScaleLayout::Blocked);
+    let mut inputs = HashMap::new();
+    let mut blocked = Vec::new();
+    for &input in &module.inputs {
+        let name = module.name_of(input);
+        let Some(tensor) = stored.remove(name) else { continue };
+        if is_blocked(input) {
+            blocked.push((input, tensor));
+            continue;
+        }
+        let ty = module.ty(input);
+        let tensor = dims_of_type(module, ty, &tensor)
+            .and_then(|dims| tensor.into_type(ty.element, &dims, ty.layout))
+            .map_err(|source| misfit(path, module, input, source))?;
+        inputs.insert(name.to_owned(), tensor);
+    }
+    if blocked.is_empty() {
+        return Ok(inputs);
+    }
+    let symbols = symbols_of(path, module, &inputs)?;
+    for (input, tensor) in blocked {
+        let ty = module.ty(input);
+        let dims = concrete_dims(ty, &symbols);
+        let tensor = dims
+            .ok_or_else(|| TensorDataError::TooLarge { shape: tensor.dims.clone() })
+            .and_then(|dims| tensor.into_type(ty.element, &dims, ty.layout))
+            .map_err(|source| misfit(path, module, input, source))?;
+        inputs.insert(module.name_of(input).to_owned(), tensor);
+    }
+    Ok(inputs)
+}
+
+/// The shape of a stored tensor in elements of a type, when it can be one of the type.
+fn dims_of_type(module: &Module, ty: &TensorType, tensor: &RawTensor) -> Result<Vec<usize>, TensorDataError> {
+    let dims = tensor.logical_dims(ty.element)?;
+    let can_be = |(dim, extent): (&Dim, &usize)| {
+        let extent = *extent as u64;
+        match dim.as_fixed() {
+            Some(fixed) => fixed == extent,
+            // A symbolic extent is not a constant zero, so this divides.
+            None => extent.is_multiple_of(dim.constant()),
+        }
+    };
+    if dims.len() == ty.rank() && ty.shape.iter().zip(&dims).all(can_be) {
+        return Ok(dims);
+    }
+    let fixed: Option<Vec<usize>> =
+        ty.shape.iter().map(|dim| usize::try_from(dim.as_fixed()?).ok()).collect();
+    Err(match fixed {
+        Some(expected) => TensorDataError::Shape { expected, found: dims },
+        None => {
+            let expected: Vec<String> =
+                ty.shape.iter().map(|dim| module.display_dim(dim).to_string()).collect();
+            TensorDataError::ShapePattern { expected: expected.join(", "), found: dims }
+        }
+    })
+}
+
+/// The symbols' values from the inputs bound so far.
+fn symbols_of(
+    path: &Path,
+    module: &Module,
+    inputs: &HashMap<String, Tensor>,
+) -> Result<SymbolValues, DataError> {
+    // The same program as far as solving looks at it, with the inputs that are known.
+    let mut known = Module::new(module.name.clone());
+    known.symbols = module.symbols.clone();
+    let mut shapes = Vec::new();
+    for &input in &module.inputs {
+        if let Some(tensor) = inputs.get(module.name_of(input)) {
+            known.push_input(module.name_of(input), module.ty(input).clone(), false);
+            shapes.push(tensor.dims());
+        }
+    }
+    solve_symbols(&known, &shapes).map_err(|source| {
+        let missing = module.inputs.iter().copied().find(|&input| {
+            module.ty(input).layout != Some(ScaleLayout::Blocked)
+                && !inputs.contains_key(module.name_of(input))
+        });
+        match (&source, missing) {
+            (BindError::Undetermined { .. }, Some(input)) => DataError::MissingInput {
+                path: path.to_owned(),
+                input: module.name_of(input).to_owned(),
+                ty: module.display_type(module.ty(input)).to_string(),
+            },
+            _ => DataError::Bind { path: path.to_owned(), source: Box::new(source) },
+        }
+    })
+}
+
+fn misfit(path: &Path, module: &Module, input: Value, source: TensorDataError) -> DataError {
+    DataError::Input {
+        path: path.to_owned(),
+        tensor: module.name_of(input).to_owned(),
+        ty: module.display_type(module.ty(input)).to_string(),
+        source: Box::new(source),
+    }
+}

@@ -1,0 +1,57 @@
+//! Which element types of the IR the dtypes of safetensors stand for.
+
+use fourfold_ir::{ElementType, ScaleLayout, Tensor};
+use safetensors::Dtype;
+
+/// The dtype that a tensor is written as. FP4 goes into bytes, as checkpoints have it.
+pub(super) fn of_element(element: ElementType) -> Dtype {
+    match element {
+        ElementType::F4E2M1FN => Dtype::U8,
+        ElementType::F8E4M3FN => Dtype::F8_E4M3,
+        ElementType::F8E5M2 => Dtype::F8_E5M2,
+        ElementType::F8E8M0FNU => Dtype::F8_E8M0,
+        ElementType::F16 => Dtype::F16,
+        ElementType::BF16 => Dtype::BF16,
+        ElementType::F32 => Dtype::F32,
+        ElementType::I32 => Dtype::I32,
+        ElementType::I1 => Dtype::BOOL,
+    }
+}
+
+/// The shape that a tensor is written with, in elements of [`of_element`].
+pub(super) fn stored_shape(tensor: &Tensor) -> Vec<usize> {
+    let mut shape = tensor.dims().to_vec();
+    if tensor.element() == ElementType::F4E2M1FN
+        && let Some(last) = shape.last_mut()
+    {
+        *last /= 2;
+    }
+    if let (Some(ScaleLayout::Blocked), [.., rows, columns]) = (tensor.layout(), shape.as_mut_slice()) {
+        *rows = rows.next_multiple_of(128);
+        *columns = columns.next_multiple_of(4);
+    }
+    shape
+}
+
+/// The names of the dtypes that a tensor of this type may be stored as.
+pub(super) fn accepted(element: ElementType) -> &'static [&'static str] {
+    match element {
+        ElementType::F4E2M1FN => &["U8", "F4"],
+        ElementType::F8E4M3FN => &["F8_E4M3", "U8"],
+        ElementType::F8E5M2 => &["F8_E5M2", "U8"],
+        ElementType::F8E8M0FNU => &["F8_E8M0", "U8"],
+        ElementType::F16 => &["F16"],
+        ElementType::BF16 => &["BF16"],
+        ElementType::F32 => &["F32"],
+        ElementType::I32 => &["I32"],
+        ElementType::I1 => &["BOOL"],
+    }
+}
+
+/// The element type whose own dtype this is; `None` for bytes and for dtypes that the IR does not have.
+pub(super) fn natural_element(dtype: &str) -> Option<ElementType> {
+    ElementType::ALL.into_iter().find(|element| match element {
+        ElementType::F4E2M1FN => dtype == "F4",
+        _ => accepted(*element)[0] == dtype,
+    })
+}

@@ -1,0 +1,117 @@
+//! Reads and writes safetensors files, and binds what they hold to the inputs of a program.
+
+mod bind;
+mod dtype;
+mod error;
+mod header;
+mod raw;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fourfold_ir::{Module, Tensor};
+use safetensors::{SafeTensors, View};
+
+pub use self::error::{DataError, TensorDataError};
+pub use self::raw::RawTensor;
+
+/// What a data file holds for a program.
+#[derive(Clone, Debug, Default)]
+pub struct DataFile {
+    /// The tensors that are named as inputs of the program, in its types.
+    pub inputs: HashMap<String, Tensor>,
+    /// The tensors named `expected.NAME`, by NAME, in order of name.
+    pub expected: Vec<(String, RawTensor)>,
+    /// Everything else.
+    pub other: HashMap<String, RawTensor>,
+}
+
+/// What the names of expected results start with.
+const EXPECTED_PREFIX: &str = "expected.";
+
+/// Reads a safetensors file. A tensor named as an input of `module` must fit the type of that input: FP4 may be
+/// stored as `F4` or packed in `U8`, 8-bit floats may be `U8`. The extents of blocked scales follow from the other
+/// inputs, and their stored shape may be any of as many bytes. An input without a tensor is not an error here.
+///
+/// # Errors
+/// When the file cannot be read or is not a valid safetensors file, or a tensor does not fit the type of its input.
+pub fn read_tensors(path: &Path, module: &Module) -> Result<DataFile, DataError> {
+    let bytes = fs::read(path).map_err(|source| DataError::Read { path: path.to_owned(), source })?;
+    let file = SafeTensors::deserialize(&bytes).map_err(|error| header::explain(path, &bytes, error))?;
+    let mut stored: HashMap<String, RawTensor> =
+        file.iter().map(|(name, view)| (name.to_owned(), RawTensor::from_view(&view))).collect();
+    drop(file);
+    drop(bytes);
+    let inputs = bind::bind_inputs(path, module, &mut stored)?;
+    let mut data = DataFile { inputs, ..DataFile::default() };
+    for (name, tensor) in stored {
+        match name.strip_prefix(EXPECTED_PREFIX) {
+            Some(name) => data.expected.push((name.to_owned(), tensor)),
+            None => {
+                data.other.insert(name, tensor);
+            }
+        }
+    }
+    data.expected.sort_by(|(left, _), (right, _)| left.cmp(right));
+    Ok(data)
+}
+
+/// Writes a safetensors file that [`read_tensors`] reads back: FP4 packed in `U8`, blocked scales with the extents
+/// of their padding. The file appears whole or not at all.
+///
+/// # Errors
+/// When the file cannot be written, or two tensors have the same name.
+pub fn write_tensors(path: &Path, tensors: &[(&str, &Tensor)]) -> Result<(), DataError> {
+    let mut names: Vec<&str> = tensors.iter().map(|(name, _)| *name).collect();
+    names.sort_unstable();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(DataError::DuplicateName { path: path.to_owned(), tensor: pair[0].to_owned() });
+    }
+    let stored: Vec<(&str, Stored)> =
+        tensors.iter().map(|(name, tensor)| (*name, Stored::new(tensor))).collect();
+    let failed = |source: std::io::Error| DataError::Write { path: path.to_owned(), source };
+    let bytes = safetensors::serialize(stored, None).map_err(|error| failed(std::io::Error::other(error)))?;
+    // In the same folder, so that the last step is a rename.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.map_or_else(|| PathBuf::from("."), Path::to_owned);
+    let mut builder = tempfile::Builder::new();
+    // A temporary file is private to its owner unless told otherwise; the umask still applies.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut file = builder.tempfile_in(folder).map_err(failed)?;
+    std::io::Write::write_all(&mut file, &bytes).map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    Ok(())
+}
+
+/// A tensor as a file stores it.
+struct Stored<'a> {
+    tensor: &'a Tensor,
+    dtype: safetensors::Dtype,
+    shape: Vec<usize>,
+}
+
+impl<'a> Stored<'a> {
+    fn new(tensor: &'a Tensor) -> Stored<'a> {
+        Stored { tensor, dtype: dtype::of_element(tensor.element()), shape: dtype::stored_shape(tensor) }
+    }
+}
+
+impl View for Stored<'_> {
+    fn dtype(&self) -> safetensors::Dtype {
+        self.dtype
+    }
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+    fn data(&self) -> Cow<'_, [u8]> {
+        self.tensor.bytes().into()
+    }
+    fn data_len(&self) -> usize {
+        self.tensor.bytes().len()
+    }
+}

@@ -1,0 +1,249 @@
+use fourfold_ir::{Dim, ElementType, ScaleLayout, Symbol, TensorType};
+
+use super::*;
+
+/// `%x: f4 [M, 64]`, `%sx: blocked e4m3 [M, 4]`, `%s: linear e8m0 [3, 2]`, `%bias: f32 [8]`, `%flag: i1 [3]`.
+fn module() -> Module {
+    let mut module = Module::new("main");
+    let m = module.intern_symbol("M");
+    let fixed = |extents: &[u64]| extents.iter().map(|extent| Dim::fixed(*extent)).collect::<Vec<_>>();
+    let rows = |columns: u64| vec![Dim::symbol(m), Dim::fixed(columns)];
+    module.push_input("x", TensorType::new(rows(64), ElementType::F4E2M1FN), false);
+    let blocked = TensorType::scales(rows(4), ElementType::F8E4M3FN, ScaleLayout::Blocked);
+    module.push_input("sx", blocked, false);
+    let linear = TensorType::scales(fixed(&[3, 2]), ElementType::F8E8M0FNU, ScaleLayout::Linear);
+    module.push_input("s", linear, true);
+    module.push_input("bias", TensorType::new(fixed(&[8]), ElementType::F32), true);
+    module.push_input("flag", TensorType::new(fixed(&[3]), ElementType::I1), false);
+    module
+}
+
+/// A file with this header, padded as the format wants, and so many data bytes 0, 1, 2 ...
+fn write_raw(path: &Path, header: &str, data: usize) {
+    let header = format!("{header:width$}", width = header.len().next_multiple_of(8));
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.bytes());
+    bytes.extend((0..data).map(|index| index as u8));
+    fs::write(path, bytes).unwrap();
+}
+
+/// Reads a file with one entry, `dtype` and `shape` as JSON, and `data` bytes.
+#[track_caller]
+fn read_one(name: &str, dtype: &str, shape: &str, data: usize) -> Result<DataFile, DataError> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.safetensors");
+    let entry = format!(r#"{{"{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[0,{data}]}}}}"#);
+    write_raw(&path, &entry, data);
+    read_tensors(&path, &module())
+}
+
+/// The message with its causes, as the command line prints it.
+fn chain(error: &DataError) -> String {
+    let mut message = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        message = format!("{message}: {cause}");
+        source = cause.source();
+    }
+    message
+}
+
+#[track_caller]
+fn check_error(result: Result<DataFile, DataError>, parts: &[&str]) {
+    let message = chain(&result.unwrap_err());
+    for part in parts.iter().chain(&["data.safetensors"]) {
+        assert!(message.contains(part), "`{message}` does not contain `{part}`");
+    }
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.safetensors");
+    let codes = |count: usize, limit: usize| (0..count).map(|index| (index * 7 % limit) as u8).collect();
+    let tensor = |element, dims: &[usize], layout, codes| {
+        Tensor::from_codes(element, dims.to_vec(), layout, codes).unwrap()
+    };
+    let x = tensor(ElementType::F4E2M1FN, &[37, 64], None, codes(37 * 64, 16));
+    let sx = tensor(ElementType::F8E4M3FN, &[37, 4], Some(ScaleLayout::Blocked), codes(37 * 4, 127));
+    let s = tensor(ElementType::F8E8M0FNU, &[3, 2], Some(ScaleLayout::Linear), codes(6, 256));
+    let bias = Tensor::from_f32(vec![8], &[0.5, -1.0, 2.0, 3.5, f32::INFINITY, -0.0, 1e-40, 7.0]).unwrap();
+    let flag = tensor(ElementType::I1, &[3], None, vec![1, 0, 1]);
+    let result = Tensor::from_f64(ElementType::BF16, vec![2], None, &[1.5, -2.0]).unwrap();
+    let tensors = [
+        ("x", &x),
+        ("sx", &sx),
+        ("s", &s),
+        ("bias", &bias),
+        ("flag", &flag),
+        ("expected.y", &result),
+        ("expected.acts", &x),
+        ("note", &bias),
+    ];
+    write_tensors(&path, &tensors).unwrap();
+    let data = read_tensors(&path, &module()).unwrap();
+    assert_eq!(data.inputs.len(), 5);
+    for (name, tensor) in &tensors[..5] {
+        assert_eq!(&data.inputs[*name], *tensor, "{name}");
+    }
+    let names: Vec<&str> = data.expected.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["acts", "y"]);
+    // FP4 is bytes in the file; the type says what they are.
+    assert_eq!((data.expected[0].1.dtype.as_str(), data.expected[0].1.as_stored()), ("U8", None));
+    assert_eq!(data.expected[0].1.as_type(ElementType::F4E2M1FN, &[37, 64], None), Ok(x.clone()));
+    assert_eq!(data.expected[1].1.as_stored().as_ref(), Some(&result));
+    assert_eq!(data.other["note"].as_stored().as_ref(), Some(&bias));
+    // The same tensors give the same bytes in whatever order, over an existing file.
+    let first = fs::read(&path).unwrap();
+    let reversed: Vec<(&str, &Tensor)> = tensors.iter().rev().copied().collect();
+    write_tensors(&path, &reversed).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), first);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file stays");
+}
+
+#[test]
+fn fp4_binds_from_bytes_and_from_its_own_dtype() {
+    for (dtype, shape) in [("U8", "[5,32]"), ("F4", "[5,64]")] {
+        let data = read_one("x", dtype, shape, 160).unwrap();
+        let x = &data.inputs["x"];
+        assert_eq!((x.element(), x.dims()), (ElementType::F4E2M1FN, &[5, 64][..]));
+        assert_eq!(x.to_codes()[2 * 18..][..4], [2, 1, 3, 1], "bytes 0x12 and 0x13, low nibble first");
+    }
+}
+
+#[test]
+fn scales_bind_from_bytes() {
+    let data = read_one("s", "U8", "[3,2]", 6).unwrap();
+    assert_eq!(data.inputs["s"].layout(), Some(ScaleLayout::Linear));
+    assert_eq!(data.inputs["s"].to_codes(), [0, 1, 2, 3, 4, 5]);
+    assert!(read_one("s", "F8_E8M0", "[3,2]", 6).is_ok());
+}
+
+#[test]
+fn a_flag_is_zero_or_one() {
+    assert_eq!(read_one("flag", "BOOL", "[3]", 3).unwrap().inputs["flag"].bytes(), [0, 1, 1]);
+}
+
+/// A file with `x` of `rows` rows and `sx` of the given shape.
+fn read_blocked(rows: usize, shape: &str, size: usize) -> Result<DataFile, DataError> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.safetensors");
+    let (x, end) = (rows * 32, rows * 32 + size);
+    let header = format!(
+        r#"{{"x":{{"dtype":"U8","shape":[{rows},32],"data_offsets":[0,{x}]}},
+            "sx":{{"dtype":"F8_E4M3","shape":{shape},"data_offsets":[{x},{end}]}}}}"#
+    );
+    write_raw(&path, &header, end);
+    read_tensors(&path, &module())
+}
+
+#[test]
+fn blocked_scales_take_their_extents_from_the_other_inputs() {
+    for (rows, shape) in [(37, "[128,4]"), (128, "[128,4]"), (130, "[256,4]"), (130, "[2,1,32,4,4]")] {
+        let size = if rows > 128 { 1024 } else { 512 };
+        let data = read_blocked(rows, shape, size).unwrap();
+        assert_eq!(data.inputs["sx"].dims(), [rows, 4]);
+        assert_eq!(data.inputs["sx"].bytes().len(), size);
+    }
+    check_error(read_blocked(130, "[128,4]", 512), &["`sx`", "[128, 4], 512 bytes", "[130, 4] take 1024"]);
+}
+
+#[test]
+fn blocked_scales_alone_do_not_say_how_many_rows_there_are() {
+    check_error(read_one("sx", "F8_E4M3", "[128,4]", 512), &["no tensor for the input `%x: tensor<[M, 64]"]);
+}
+
+#[test]
+fn a_tensor_unlike_its_input_is_named_with_what_was_expected() {
+    check_error(read_one("bias", "F16", "[8]", 16), &["`bias`", "F16", "f32 is stored as F32"]);
+    check_error(read_one("bias", "I64", "[8]", 64), &["`bias`", "I64"]);
+    check_error(read_one("bias", "F32", "[9]", 36), &["`%bias: tensor<[8], f32>`", "[9]", "not [8]"]);
+    check_error(read_one("bias", "F32", "[2,4]", 32), &["[2, 4]", "not [8]"]);
+    check_error(read_one("x", "U8", "[5,33]", 165), &["[5, 66] in elements", "[M, 64]"]);
+    check_error(read_one("x", "U8", "[]", 1), &["`x`", "must be even"]);
+    check_error(read_one("s", "F8_E4M3", "[3,2]", 6), &["`s`", "F8_E8M0 or U8"]);
+}
+
+#[test]
+fn odd_fp4_is_refused_whole_or_in_its_rows() {
+    check_error(read_one("x", "F4", "[3,5]", 8), &["`x`", "F4 tensor of shape [3, 5]", "whole bytes"]);
+    check_error(read_one("x", "F4", "[2,5]", 5), &["`x`", "[2, 5]", "must be even"]);
+}
+
+#[test]
+fn an_unknown_dtype_names_the_tensor() {
+    check_error(read_one("bias", "F7", "[8]", 32), &["`bias`", "F7"]);
+}
+
+#[test]
+fn a_file_that_is_no_safetensors_file_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.safetensors");
+    let read = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        read_tensors(&path, &module())
+    };
+    check_error(read(b""), &["0 bytes"]);
+    check_error(read(b"fir 1\nfunc"), &["not a safetensors file", "announce a header"]);
+    check_error(read(&u64::MAX.to_le_bytes()), &["announce a header of 18446744073709551615 bytes"]);
+    check_error(read(b"\x04\0\0\0\0\0\0\0{\"x\""), &["not JSON"]);
+    check_error(read(b"\x02\0\0\0\0\0\0\0[]"), &["not a JSON object"]);
+    let missing = folder.path().join("absent").join("data.safetensors");
+    check_error(read_tensors(&missing, &module()), &["cannot read"]);
+}
+
+#[test]
+fn a_truncated_file_says_how_much_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.safetensors");
+    let header = r#"{"bias":{"dtype":"F32","shape":[8],"data_offsets":[0,32]}}"#;
+    for (data, found) in [(31, 103), (33, 105)] {
+        write_raw(&path, header, data);
+        check_error(read_tensors(&path, &module()), &["describes 104 bytes", &format!("has {found}")]);
+    }
+    write_raw(&path, header, 32);
+    assert!(read_tensors(&path, &module()).is_ok());
+}
+
+#[test]
+fn hostile_headers_are_refused_without_memory_or_panic() {
+    let huge = u64::MAX;
+    check_error(read_one("bias", "F32", &format!("[{huge},4]"), 32), &["`bias`", "larger than memory"]);
+    check_error(read_one("bias", "F32", "[1000000000000]", 32), &["`bias`", "4000000000000 bytes"]);
+    // Nothing bounds an extent beside a zero.
+    check_error(read_one("x", "U8", &format!("[0,{huge}]"), 0), &["`x`", "larger than memory"]);
+    check_error(read_one("x", "F4", &format!("[{huge},0]"), 0), &["`x`", "larger than memory"]);
+    check_error(read_blocked(0, &format!("[{huge},0]"), 0), &["`sx`", "larger than memory"]);
+    assert!(read_one("other", "F32", &format!("[{huge},0]"), 0).is_ok());
+    let offsets = r#"{"bias":{"dtype":"F32","shape":[8],"data_offsets":[18446744073709551615,3]}}"#;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.safetensors");
+    write_raw(&path, offsets, 32);
+    check_error(read_tensors(&path, &module()), &["`bias`", "takes 32 bytes"]);
+}
+
+#[test]
+fn two_tensors_of_one_name_are_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.safetensors");
+    let tensor = Tensor::from_f32(vec![1], &[1.0]).unwrap();
+    let error = write_tensors(&path, &[("a", &tensor), ("b", &tensor), ("a", &tensor)]).unwrap_err();
+    assert!(matches!(error, DataError::DuplicateName { tensor, .. } if tensor == "a"));
+    assert!(!path.exists());
+    let nowhere = folder.path().join("absent").join("data.safetensors");
+    assert!(matches!(write_tensors(&nowhere, &[("a", &tensor)]), Err(DataError::Write { .. })));
+}
+
+#[test]
+fn contradicting_inputs_are_reported_when_scales_depend_on_them() {
+    let mut module = module();
+    let m: Symbol = module.intern_symbol("M");
+    module.push_input("rows", TensorType::new(vec![Dim::symbol(m)], ElementType::F32), false);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.safetensors");
+    let rows = Tensor::from_f32(vec![4], &[1.0; 4]).unwrap();
+    let x = Tensor::zeros(ElementType::F4E2M1FN, vec![5, 64], None).unwrap();
+    let sx = Tensor::zeros(ElementType::F8E4M3FN, vec![5, 4], Some(ScaleLayout::Blocked)).unwrap();
+    write_tensors(&path, &[("x", &x), ("sx", &sx), ("rows", &rows)]).unwrap();
+    check_error(read_tensors(&path, &module), &["`%rows`", "M = 5"]);
+}

@@ -1,0 +1,172 @@
+//! Elementwise ops: broadcast operands, one function, one rounding, in chunks that stay in the cache.
+
+use fourfold_ir::scalar;
+use fourfold_ir::{BinaryKind, ConstantValue, ElementType, Predicate, Tensor, UnaryKind};
+use rayon::prelude::*;
+
+use super::codec::{Codec, Number};
+use super::view::View;
+use super::{FallbackError, ResultType, movement};
+
+/// Elements that one step works on; even, so that FP4 falls on whole bytes.
+const CHUNK: usize = 1024;
+
+/// A function of every element.
+pub(super) fn unary(kind: UnaryKind, x: &Tensor, result: ResultType) -> Result<Tensor, FallbackError> {
+    // These three only touch the sign or choose, so that f32 is as exact as f64.
+    match kind {
+        UnaryKind::Neg => map1(x, result, |x: f32| -x),
+        UnaryKind::Abs => map1(x, result, f32::abs),
+        UnaryKind::Relu => map1(x, result, |x: f32| if x > 0.0 || x.is_nan() { x } else { 0.0 }),
+        _ => map1(x, result, move |x: f64| scalar::unary(kind, x)),
+    }
+}
+
+/// A function of every pair of elements.
+pub(super) fn binary(
+    kind: BinaryKind,
+    left: &Tensor,
+    right: &Tensor,
+    result: ResultType,
+) -> Result<Tensor, FallbackError> {
+    // With f32 operands and f32 result these are the IEEE operations of f32, which is what rounding the f64 result
+    // once gives; narrower types are not taken here, so that this needs no further argument.
+    let is_f32 = [left.element(), right.element(), result.element].iter().all(|e| *e == ElementType::F32);
+    match kind {
+        BinaryKind::Add if is_f32 => map2(left, right, result, |a: f32, b: f32| a + b),
+        BinaryKind::Sub if is_f32 => map2(left, right, result, |a: f32, b: f32| a - b),
+        BinaryKind::Mul if is_f32 => map2(left, right, result, |a: f32, b: f32| a * b),
+        BinaryKind::Div if is_f32 => map2(left, right, result, |a: f32, b: f32| a / b),
+        BinaryKind::Add => map2(left, right, result, |a: f64, b: f64| a + b),
+        BinaryKind::Sub => map2(left, right, result, |a: f64, b: f64| a - b),
+        BinaryKind::Mul => map2(left, right, result, |a: f64, b: f64| a * b),
+        BinaryKind::Div => map2(left, right, result, |a: f64, b: f64| a / b),
+        BinaryKind::Max => map2(left, right, result, |a: f64, b: f64| scalar::binary(BinaryKind::Max, a, b)),
+        BinaryKind::Min => map2(left, right, result, |a: f64, b: f64| scalar::binary(BinaryKind::Min, a, b)),
+    }
+}
+
+/// Every element between two bounds.
+pub(super) fn clamp(min: f64, max: f64, x: &Tensor, result: ResultType) -> Result<Tensor, FallbackError> {
+    map1(x, result, move |x: f64| scalar::clamp(x, min, max))
+}
+
+/// A comparison of every pair of elements.
+pub(super) fn compare(
+    predicate: Predicate,
+    left: &Tensor,
+    right: &Tensor,
+    result: ResultType,
+) -> Result<Tensor, FallbackError> {
+    let holds = move |a: f64, b: f64| f64::from(u8::from(scalar::compare(predicate, a, b)));
+    map2(left, right, result, holds)
+}
+
+/// Another element type.
+pub(super) fn convert(x: &Tensor, result: ResultType) -> Result<Tensor, FallbackError> {
+    // Every type but i32 is exact in f32, and rounding from there is the one rounding.
+    if x.element() == ElementType::I32 { map1(x, result, |x: f64| x) } else { map1(x, result, |x: f32| x) }
+}
+
+/// Elements of one operand or of another, bit for bit.
+pub(super) fn select(operands: &[&Tensor], result: ResultType) -> Result<Tensor, FallbackError> {
+    let views: Vec<View> =
+        operands.iter().map(|operand| View::broadcast(operand.dims(), &result.dims)).collect();
+    let bits = result.element.storage_bits();
+    result.fill(CHUNK, |start, out| {
+        let len = out.len() * 8 / bits;
+        let mut conditions = [0f32; CHUNK];
+        read(operands[0], &views[0], start, &mut conditions[..len]);
+        // The elements of the second choice, then over them those of the first where the condition holds.
+        movement::copy_runs(operands[2], &views[2], start, out);
+        let mut chosen = [0u8; CHUNK * 4];
+        let chosen = &mut chosen[..out.len()];
+        movement::copy_runs(operands[1], &views[1], start, chosen);
+        for (index, condition) in conditions[..len].iter().enumerate() {
+            if *condition != 0.0 {
+                movement::copy_element(bits, chosen, index, out, index);
+            }
+        }
+    })
+}
+
+/// A value written in the program.
+pub(super) fn constant(value: &ConstantValue, result: ResultType) -> Result<Tensor, FallbackError> {
+    match value {
+        ConstantValue::Dense(values) => {
+            Ok(Tensor::from_f64(result.element, result.dims, result.layout, values)?)
+        }
+        ConstantValue::Splat(value) => {
+            let codec = Codec::plain(result.element);
+            let values = [*value; CHUNK];
+            result.fill(CHUNK, |_, out| {
+                codec.write(&values[..out.len() * 8 / codec.element.storage_bits()], out);
+            })
+        }
+    }
+}
+
+fn map1<T: Number>(
+    x: &Tensor,
+    result: ResultType,
+    function: impl Fn(T) -> T + Sync,
+) -> Result<Tensor, FallbackError> {
+    let view = View::broadcast(x.dims(), &result.dims);
+    let codec = Codec::plain(result.element);
+    result.fill(CHUNK, |start, out| {
+        let mut values = [T::default(); CHUNK];
+        let values = &mut values[..out.len() * 8 / codec.element.storage_bits()];
+        read(x, &view, start, values);
+        for value in values.iter_mut() {
+            *value = function(*value);
+        }
+        codec.write(values, out);
+    })
+}
+
+fn map2<T: Number>(
+    left: &Tensor,
+    right: &Tensor,
+    result: ResultType,
+    function: impl Fn(T, T) -> T + Sync,
+) -> Result<Tensor, FallbackError> {
+    let views = [left, right].map(|operand| View::broadcast(operand.dims(), &result.dims));
+    let codec = Codec::plain(result.element);
+    result.fill(CHUNK, |start, out| {
+        let (mut values, mut others) = ([T::default(); CHUNK], [T::default(); CHUNK]);
+        let len = out.len() * 8 / codec.element.storage_bits();
+        let (values, others) = (&mut values[..len], &mut others[..len]);
+        read(left, &views[0], start, values);
+        read(right, &views[1], start, others);
+        for (value, other) in values.iter_mut().zip(others) {
+            *value = function(*value, *other);
+        }
+        codec.write(values, out);
+    })
+}
+
+/// The values at the positions from `start` on.
+fn read<T: Number>(tensor: &Tensor, view: &View, start: usize, out: &mut [T]) {
+    let codec = Codec::of(tensor);
+    view.runs(start..start + out.len(), |run| {
+        codec.read(tensor.bytes(), run.start, run.stride, &mut out[run.at..run.at + run.len]);
+    });
+}
+
+impl ResultType {
+    /// A tensor whose bytes `fill(first position, bytes)` writes, `chunk` elements at a time and in parallel.
+    pub(super) fn fill(
+        self,
+        chunk: usize,
+        fill: impl Fn(usize, &mut [u8]) + Sync,
+    ) -> Result<Tensor, FallbackError> {
+        let chunk_bytes = chunk * self.element.storage_bits() / 8;
+        let mut tensor = self.zeros()?;
+        tensor
+            .bytes_mut()
+            .par_chunks_mut(chunk_bytes)
+            .enumerate()
+            .for_each(|(index, out)| fill(index * chunk, out));
+        Ok(tensor)
+    }
+}

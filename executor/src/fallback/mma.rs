@@ -1,0 +1,84 @@
+//! Plain matrix multiplication in f32.
+
+use std::borrow::Cow;
+
+use fourfold_ir::{ElementType, Tensor};
+use gemm::Parallelism;
+use rayon::prelude::*;
+
+use super::codec::Codec;
+use super::{FallbackError, ResultType};
+
+/// Elements that one step converts.
+const CHUNK: usize = 1 << 14;
+
+/// D = A·Bᵀ for every matrix of A; a B of rank two serves all of them.
+pub(super) fn mma(a: &Tensor, b: &Tensor, result: ResultType) -> Result<Tensor, FallbackError> {
+    let ([batch @ .., m, k], [b_batch @ .., n, _]) = (a.dims(), b.dims()) else {
+        return Err(FallbackError::Internal { reason: "operands of a multiplication have rank two or more" });
+    };
+    let (m, n, k) = (*m, *n, *k);
+    let batch: usize = batch.iter().product();
+    // One B for all makes the batch one tall matrix.
+    let (matrices, m) = if b_batch.is_empty() { (1, batch * m) } else { (batch, m) };
+    let codec = Codec::plain(result.element);
+    let mut tensor = result.zeros()?;
+    if matrices * m * n == 0 {
+        return Ok(tensor);
+    }
+    let mut product = vec![0f32; m * n];
+    for (index, out) in tensor.bytes_mut().chunks_mut(m * n * codec.element.storage_bits() / 8).enumerate() {
+        multiply([m, n, k], &to_f32(a, index * m * k, m * k), &to_f32(b, index * n * k, n * k), &mut product);
+        out.par_chunks_mut(CHUNK * codec.element.storage_bits() / 8)
+            .zip(product.par_chunks(CHUNK))
+            .for_each(|(out, values)| codec.write(values, out));
+    }
+    Ok(tensor)
+}
+
+fn multiply([m, n, k]: [usize; 3], a: &[f32], b: &[f32], product: &mut [f32]) {
+    assert!(a.len() == m * k && b.len() == n * k && product.len() == m * n);
+    // SAFETY: the strides are those of the row-major matrices [m, k], [n, k] (read transposed) and [m, n], whose
+    // sizes are asserted above; the destination is borrowed mutably.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            product.as_mut_ptr(),
+            1,
+            n as isize,
+            false,
+            a.as_ptr(),
+            1,
+            k as isize,
+            b.as_ptr(),
+            k as isize,
+            1,
+            0.0,
+            1.0,
+            false,
+            false,
+            false,
+            Parallelism::Rayon(0),
+        );
+    }
+}
+
+/// Some elements as f32, in place where they are already.
+fn to_f32(tensor: &Tensor, start: usize, count: usize) -> Cow<'_, [f32]> {
+    if tensor.element() == ElementType::F32 && cfg!(target_endian = "little") {
+        // SAFETY: any four bytes are an f32.
+        let (head, values, _) = unsafe { tensor.bytes()[4 * start..][..4 * count].align_to::<f32>() };
+        if head.is_empty() && values.len() == count {
+            return Cow::Borrowed(values);
+        }
+    }
+    let codec = Codec::of(tensor);
+    let mut values = vec![0f32; count];
+    values
+        .par_chunks_mut(CHUNK)
+        .enumerate()
+        .for_each(|(index, out)| codec.read(tensor.bytes(), start + index * CHUNK, 1, out));
+    Cow::Owned(values)
+}

@@ -1,0 +1,252 @@
+//! Every op on the CPU, in parallel over its results: what runs whatever no kernel takes.
+//!
+//! It is written apart from the interpreter, and each checks the other; they share the scalar functions of
+//! [`fourfold_ir::scalar`] and the number formats. Results equal the interpreter's bit for bit, any NaN standing for
+//! any other, except for multiplications, which are within the bound that `fourfold_ir` states. They do not depend
+//! on the number of threads: each is computed by one thread in an order that the shapes alone decide.
+
+mod codec;
+mod elementwise;
+mod mma;
+mod movement;
+mod quantize;
+mod reduction;
+mod scaled_mma;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use fourfold_ir::bind::concrete_dims;
+use fourfold_ir::{
+    ElementType, Module, Op, OpKind, Program, ScaleLayout, ScaledMma, SymbolValues, Tensor, TensorError,
+    Value,
+};
+
+pub use self::scaled_mma::{
+    BlockScaled, BlockScaledShape, Epilogue, OperandError, ScaledMmaError, ScaledMmaKernel, dequantize,
+    scaled_mma, scaled_mma_with,
+};
+
+/// Why an op could not be computed. The first three are the caller's fault: a verified program, symbols that
+/// [`fourfold_ir::bind::bind`] solved and tensors of the stated types do not meet them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FallbackError {
+    /// There are too few or too many tensors.
+    #[error("it takes {expected} tensors, not {found}")]
+    Count {
+        /// How many operands it has.
+        expected: usize,
+        /// How many tensors there are.
+        found: usize,
+    },
+    /// A tensor is not of its operand's type.
+    #[error("`%{name}` is {expected}, but its tensor is {found}")]
+    Type {
+        /// The operand.
+        name: String,
+        /// Its type with the extents of this run.
+        expected: String,
+        /// What was given.
+        found: String,
+    },
+    /// A symbol has no value, or an extent exceeds the address space.
+    #[error("the symbols' values give no extents for `%{name}: {ty}`")]
+    Extents {
+        /// The operand or result.
+        name: String,
+        /// Its type.
+        ty: String,
+    },
+    /// A result cannot have its extents.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// There is not enough memory for a result.
+    #[error("a {element} tensor of shape {dims:?} takes {bytes} bytes, more than there is memory")]
+    Memory {
+        /// The element type.
+        element: ElementType,
+        /// The shape.
+        dims: Vec<usize>,
+        /// Bytes that it takes.
+        bytes: usize,
+    },
+    /// A `scaled_mma`'s data and scales do not fit each other.
+    #[error(transparent)]
+    Operand(#[from] OperandError),
+    /// A `scaled_mma`'s operands do not fit each other.
+    #[error(transparent)]
+    ScaledMma(#[from] ScaledMmaError),
+    /// The op is not one that verification lets through: a bug of ours.
+    #[error("this is a bug in Fourfold: {reason}")]
+    Internal {
+        /// What was taken for granted.
+        reason: &'static str,
+    },
+}
+
+/// Computes one op: the tensors of its results from those of its operands.
+///
+/// # Errors
+/// When a tensor is not of its operand's type under these symbol values, or a result cannot have its extents.
+pub fn run_op(
+    program: &Program,
+    op: Op,
+    operands: &[&Tensor],
+    symbols: &SymbolValues,
+) -> Result<Vec<Tensor>, FallbackError> {
+    let module = program.module();
+    let operation = &module.ops[op];
+    if operands.len() != operation.operands.len() {
+        return Err(FallbackError::Count { expected: operation.operands.len(), found: operands.len() });
+    }
+    for (&value, tensor) in operation.operands.iter().zip(operands) {
+        check_operand(module, value, tensor, symbols)?;
+    }
+    let results: Vec<ResultType> = operation
+        .results
+        .iter()
+        .map(|&value| ResultType::new(module, value, symbols))
+        .collect::<Result<_, _>>()?;
+    compute(&operation.kind, operands, results)
+}
+
+/// A result's type with the extents of this run.
+#[derive(Debug)]
+struct ResultType {
+    element: ElementType,
+    dims: Vec<usize>,
+    layout: Option<ScaleLayout>,
+}
+
+impl ResultType {
+    fn new(module: &Module, value: Value, symbols: &SymbolValues) -> Result<ResultType, FallbackError> {
+        let ty = module.ty(value);
+        let dims = concrete_dims(ty, symbols).ok_or_else(|| FallbackError::Extents {
+            name: module.name_of(value).to_owned(),
+            ty: module.display_type(ty).to_string(),
+        })?;
+        Ok(ResultType { element: ty.element, dims, layout: ty.layout })
+    }
+
+    /// A tensor of zero bytes, to be written over.
+    fn zeros(self) -> Result<Tensor, FallbackError> {
+        let ResultType { element, dims, layout } = self;
+        let bytes = Tensor::byte_len(element, &dims, layout)?;
+        // A failed allocation would end the process, so ask first: extents may come from an empty tensor, which
+        // has any extents it likes beside a zero.
+        if Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
+            return Err(FallbackError::Memory { element, dims, bytes });
+        }
+        Ok(Tensor::zeros(element, dims, layout)?)
+    }
+}
+
+fn check_operand(
+    module: &Module,
+    value: Value,
+    tensor: &Tensor,
+    symbols: &SymbolValues,
+) -> Result<(), FallbackError> {
+    let expected = ResultType::new(module, value, symbols)?;
+    if (expected.element, expected.dims.as_slice(), expected.layout)
+        == (tensor.element(), tensor.dims(), tensor.layout())
+    {
+        return Ok(());
+    }
+    let describe = |element: ElementType, dims: &[usize], layout: Option<ScaleLayout>| {
+        let layout = layout.map_or(String::new(), |layout| format!(", {layout}"));
+        format!("{dims:?}, {element}{layout}")
+    };
+    Err(FallbackError::Type {
+        name: module.name_of(value).to_owned(),
+        expected: describe(expected.element, &expected.dims, expected.layout),
+        found: describe(tensor.element(), tensor.dims(), tensor.layout()),
+    })
+}
+
+fn compute(
+    kind: &OpKind,
+    operands: &[&Tensor],
+    results: Vec<ResultType>,
+) -> Result<Vec<Tensor>, FallbackError> {
+    if let OpKind::BlockQuantize { block, scale_rounding } = kind
+        && let [v, global @ ..] = operands
+    {
+        let internal = FallbackError::Internal { reason: "block_quantize has two results" };
+        let results: [ResultType; 2] = results.try_into().map_err(|_| internal)?;
+        return quantize::block_quantize(
+            *block as usize,
+            *scale_rounding,
+            v,
+            global.first().copied(),
+            results,
+        );
+    }
+    let internal = FallbackError::Internal { reason: "this op has one result" };
+    let [result]: [ResultType; 1] = results.try_into().map_err(|_| internal)?;
+    let tensor = match (kind, operands) {
+        (OpKind::ScaledMma(attributes), [a, sfa, b, sfb, rest @ ..]) => {
+            run_scaled_mma(*attributes, [a, sfa, b, sfb], rest, result)?
+        }
+        (OpKind::Mma, [a, b]) => mma::mma(a, b, result)?,
+        (OpKind::SwizzleScales, [scales]) => quantize::swizzle(scales, result)?,
+        (OpKind::BlockDequantize { block }, [codes, scales, global @ ..]) => {
+            quantize::block_dequantize(*block as usize, codes, scales, global.first().copied(), result)?
+        }
+        (OpKind::Convert, [x]) => elementwise::convert(x, result)?,
+        (OpKind::Unary(kind), [x]) => elementwise::unary(*kind, x, result)?,
+        (OpKind::Binary(kind), [left, right]) => elementwise::binary(*kind, left, right, result)?,
+        (OpKind::Clamp { min, max }, [x]) => elementwise::clamp(*min, *max, x, result)?,
+        (OpKind::Compare(predicate), [left, right]) => elementwise::compare(*predicate, left, right, result)?,
+        (OpKind::Select, [_, _, _]) => elementwise::select(operands, result)?,
+        (OpKind::Reshape, [x]) => movement::reshape(x, result)?,
+        (OpKind::Transpose { permutation }, [x]) => movement::transpose(x, permutation, result)?,
+        (OpKind::Broadcast, [x]) => movement::broadcast(x, result)?,
+        (OpKind::Reduce { kind, axes, .. }, [x]) => reduction::reduce(*kind, axes, x, result)?,
+        (OpKind::Softmax { axis }, [x]) => reduction::softmax(*axis as usize, x, result)?,
+        (OpKind::LayerNorm { eps }, [x, weight, bias]) => {
+            reduction::layer_norm(*eps, x, weight, bias, result)?
+        }
+        (OpKind::Constant(value), []) => elementwise::constant(value, result)?,
+        _ => return Err(FallbackError::Internal { reason: "the op has the operands of its kind" }),
+    };
+    Ok(vec![tensor])
+}
+
+fn run_scaled_mma(
+    attributes: ScaledMma,
+    [a, sfa, b, sfb]: [&Tensor; 4],
+    rest: &[&Tensor],
+    result: ResultType,
+) -> Result<Tensor, FallbackError> {
+    let mut rest = rest.iter().copied();
+    let mut take = |present: bool| if present { rest.next() } else { None };
+    let (alpha, c, beta) = (take(attributes.alpha), take(attributes.c), take(attributes.beta));
+    let scalar = |tensor: &Tensor| tensor.to_f32().first().copied();
+    let epilogue = Epilogue {
+        alpha: alpha.and_then(scalar),
+        c: c.map(|c| (c.bytes(), c.element())),
+        beta: beta.and_then(scalar),
+    };
+    let block = attributes.block as usize;
+    let (a, b) = (block_scaled(a, sfa, block)?, block_scaled(b, sfb, block)?);
+    let mut tensor = result.zeros()?;
+    let element = tensor.element();
+    scaled_mma(&a, &b, epilogue, element, tensor.bytes_mut())?;
+    Ok(tensor)
+}
+
+fn block_scaled<'a>(
+    codes: &'a Tensor,
+    scales: &'a Tensor,
+    block: usize,
+) -> Result<BlockScaled<'a>, FallbackError> {
+    let ([batch @ .., rows, k], Some(layout)) = (codes.dims(), scales.layout()) else {
+        return Err(FallbackError::Internal {
+            reason: "an operand has rows, columns and scales with a layout",
+        });
+    };
+    let shape = BlockScaledShape { batch: batch.iter().product(), rows: *rows, k: *k, block };
+    let data = (codes.bytes(), codes.element());
+    Ok(BlockScaled::new(data, (scales.bytes(), scales.element(), layout), shape)?)
+}

@@ -1,0 +1,91 @@
+//! Ops that move elements and change none.
+
+use fourfold_ir::Tensor;
+use fourfold_ir::numeric;
+
+use super::view::{Run, View};
+use super::{FallbackError, ResultType};
+
+/// Elements that one step moves; even, so that FP4 falls on whole bytes.
+const CHUNK: usize = 1 << 14;
+
+/// Elements that fill a cache line, for most types.
+const TILE: usize = 16;
+
+/// The same elements in row-major order under another shape.
+pub(super) fn reshape(x: &Tensor, result: ResultType) -> Result<Tensor, FallbackError> {
+    Ok(Tensor::new(result.element, result.dims, result.layout, x.bytes().to_vec())?)
+}
+
+/// Result axis i is operand axis `permutation[i]`.
+pub(super) fn transpose(
+    x: &Tensor,
+    permutation: &[u32],
+    result: ResultType,
+) -> Result<Tensor, FallbackError> {
+    let view = View::of_axes(x.dims(), permutation.iter().map(|axis| *axis as usize));
+    copy(x, &view, result)
+}
+
+/// Repeats extents of 1 and adds leading extents.
+pub(super) fn broadcast(x: &Tensor, result: ResultType) -> Result<Tensor, FallbackError> {
+    let view = View::broadcast(x.dims(), &result.dims);
+    copy(x, &view, result)
+}
+
+/// The elements of a view.
+pub(super) fn copy(x: &Tensor, view: &View, result: ResultType) -> Result<Tensor, FallbackError> {
+    let bits = x.element().storage_bits();
+    match view.inner() {
+        // Rows that each gather a column: a few of them at a time use the cache lines that they share.
+        (columns, 2..) if bits >= 8 && columns >= TILE => result.fill(columns * TILE, |start, out| {
+            let width = bits / 8;
+            for column in (0..columns).step_by(2 * TILE) {
+                for (row, out) in out.chunks_mut(columns * width).enumerate() {
+                    let end = (column + 2 * TILE).min(columns);
+                    copy_runs(x, view, start + row * columns + column, &mut out[column * width..end * width]);
+                }
+            }
+        }),
+        _ => result.fill(CHUNK, |start, out| copy_runs(x, view, start, out)),
+    }
+}
+
+/// Copies the elements at the positions from `start` on, as many as `out` holds.
+pub(super) fn copy_runs(x: &Tensor, view: &View, start: usize, out: &mut [u8]) {
+    let bits = x.element().storage_bits();
+    view.runs(start..start + out.len() * 8 / bits, |run| match (bits, run.stride) {
+        (8.., 1) => {
+            let width = bits / 8;
+            let from = &x.bytes()[run.start * width..][..run.len * width];
+            out[run.at * width..][..run.len * width].copy_from_slice(from);
+        }
+        (16, _) => copy_strided::<2>(x.bytes(), run, out),
+        (32, _) => copy_strided::<4>(x.bytes(), run, out),
+        (8, _) => copy_strided::<1>(x.bytes(), run, out),
+        _ => {
+            for index in 0..run.len {
+                copy_element(bits, x.bytes(), run.start + index * run.stride, out, run.at + index);
+            }
+        }
+    });
+}
+
+fn copy_strided<const WIDTH: usize>(from: &[u8], run: Run, to: &mut [u8]) {
+    let from = from.as_chunks::<WIDTH>().0;
+    let to = &mut to.as_chunks_mut::<WIDTH>().0[run.at..][..run.len];
+    for (index, to) in to.iter_mut().enumerate() {
+        *to = from[run.start + index * run.stride];
+    }
+}
+
+/// Copies one element of so many bits.
+#[inline]
+pub(super) fn copy_element(bits: usize, from: &[u8], from_index: usize, to: &mut [u8], to_index: usize) {
+    if bits < 8 {
+        numeric::set_e2m1(to, to_index, numeric::e2m1_at(from, from_index));
+    } else {
+        let width = bits / 8;
+        to[to_index * width..][..width].copy_from_slice(&from[from_index * width..][..width]);
+    }
+}

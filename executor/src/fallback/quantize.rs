@@ -1,0 +1,160 @@
+//! Block quantization, its inverse, and the layout of scales.
+
+use std::borrow::Cow;
+
+use fourfold_ir::numeric::{self, MxElement, ScaleRounding};
+use fourfold_ir::{ElementType, ScaleLayout, Tensor};
+use rayon::prelude::*;
+
+use super::codec::Codec;
+use super::{FallbackError, ResultType};
+
+/// Elements that one step restores: a multiple of every block.
+const CHUNK: usize = 1024;
+
+/// Rows of a blocked layout whose scales lie together.
+const TILE_ROWS: usize = 128;
+
+/// The codes and scales of v, quantized along the last axis; `global` is the per-tensor scale of NVFP4.
+pub(super) fn block_quantize(
+    block: usize,
+    scale_rounding: Option<ScaleRounding>,
+    v: &Tensor,
+    global: Option<&Tensor>,
+    results: [ResultType; 2],
+) -> Result<Vec<Tensor>, FallbackError> {
+    let [codes_type, scales_type] = results;
+    let k = v.dims().last().copied().unwrap_or(0);
+    let global = global.map_or(1.0, |global| global.to_f32()[0]);
+    let from = Codec::of(v);
+    let element = codes_type.element;
+    let mut codes = codes_type.zeros()?;
+    let mut scales = scales_type.linear().zeros()?;
+    if v.count() > 0 {
+        let code_bits = element.storage_bits();
+        codes
+            .bytes_mut()
+            .par_chunks_mut(k * code_bits / 8)
+            .zip(scales.bytes_mut().par_chunks_mut(k / block))
+            .enumerate()
+            .for_each_init(
+                || (vec![0f32; block], vec![0u8; block]),
+                |(values, block_codes), (row, (codes, scales))| {
+                    let blocks = codes.chunks_mut(block * code_bits / 8).zip(scales).enumerate();
+                    for (index, (codes, scale)) in blocks {
+                        from.read(v.bytes(), row * k + index * block, 1, values);
+                        *scale = match scale_rounding {
+                            None => numeric::quantize_nvfp4_block(values, global, block_codes),
+                            Some(rounding) => {
+                                numeric::quantize_mx_block(values, mx_element(element), rounding, block_codes)
+                            }
+                        };
+                        store_codes(block_codes, codes);
+                    }
+                },
+            );
+    }
+    if scales_type.layout == Some(ScaleLayout::Blocked) {
+        scales = swizzle(&scales, scales_type)?;
+    }
+    Ok(vec![codes, scales])
+}
+
+/// code · scale (· g), which is exact in f64, rounded once.
+pub(super) fn block_dequantize(
+    block: usize,
+    codes: &Tensor,
+    scales: &Tensor,
+    global: Option<&Tensor>,
+    result: ResultType,
+) -> Result<Tensor, FallbackError> {
+    let linear_type = ResultType {
+        element: scales.element(),
+        dims: scales.dims().to_vec(),
+        layout: Some(ScaleLayout::Linear),
+    };
+    let linear = match scales.layout() {
+        Some(ScaleLayout::Blocked) => Cow::Owned(swizzle(scales, linear_type)?),
+        _ => Cow::Borrowed(scales),
+    };
+    let global = global.map_or(1.0, |global| global.to_f64()[0]);
+    let (from, scale_from, to) = (Codec::of(codes), Codec::of(&linear), Codec::plain(result.element));
+    // Blocks do not cross rows, so that the elements and the scales of the whole tensor run in step.
+    result.fill(CHUNK, |start, out| {
+        let (mut values, mut scales_of) = ([0f64; CHUNK], [0f64; CHUNK]);
+        let values = &mut values[..out.len() * 8 / to.element.storage_bits()];
+        let scales_of = &mut scales_of[..values.len() / block];
+        from.read(codes.bytes(), start, 1, values);
+        scale_from.read(linear.bytes(), start / block, 1, scales_of);
+        for (values, scale) in values.chunks_mut(block).zip(scales_of) {
+            values.iter_mut().for_each(|value| *value = *value * *scale * global);
+        }
+        to.write(values, out);
+    })
+}
+
+/// Scales in the layout of the result.
+pub(super) fn swizzle(scales: &Tensor, result: ResultType) -> Result<Tensor, FallbackError> {
+    let [.., rows, columns] = *result.dims.as_slice() else {
+        return Err(FallbackError::Internal { reason: "scales have rows and columns" });
+    };
+    let layout = result.layout;
+    let from = scales.bytes();
+    let mut tensor = result.zeros()?;
+    if scales.layout() == layout || tensor.count() == 0 {
+        tensor.bytes_mut().copy_from_slice(from);
+        return Ok(tensor);
+    }
+    let matrix = numeric::blocked_len(rows, columns);
+    if layout == Some(ScaleLayout::Blocked) {
+        // A row of tiles is contiguous.
+        let tile_row = TILE_ROWS * columns.next_multiple_of(4);
+        tensor.bytes_mut().par_chunks_mut(tile_row).enumerate().for_each(|(index, out)| {
+            let (matrix, first) =
+                (index * tile_row / matrix, index * tile_row % matrix / tile_row * TILE_ROWS);
+            for row in 0..TILE_ROWS.min(rows - first) {
+                let from = &from[(matrix * rows + first + row) * columns..][..columns];
+                for (four, from) in from.chunks(4).enumerate() {
+                    let at = numeric::blocked_offset(row, 4 * four, columns);
+                    out[at..at + from.len()].copy_from_slice(from);
+                }
+            }
+        });
+    } else {
+        tensor.bytes_mut().par_chunks_mut(columns).enumerate().for_each(|(row, out)| {
+            let (index, row) = (row / rows, row % rows);
+            for (four, out) in out.chunks_mut(4).enumerate() {
+                let at = index * matrix + numeric::blocked_offset(row, 4 * four, columns);
+                out.copy_from_slice(&from[at..at + out.len()]);
+            }
+        });
+    }
+    Ok(tensor)
+}
+
+impl ResultType {
+    /// The same scales in the layout that has no padding.
+    fn linear(&self) -> ResultType {
+        let layout = self.layout.map(|_| ScaleLayout::Linear);
+        ResultType { element: self.element, dims: self.dims.clone(), layout }
+    }
+}
+
+/// Codes, one to a byte, as they lie in memory.
+fn store_codes(codes: &[u8], out: &mut [u8]) {
+    if out.len() == codes.len() {
+        out.copy_from_slice(codes);
+    } else {
+        for (byte, pair) in out.iter_mut().zip(codes.as_chunks::<2>().0) {
+            *byte = pair[0] | pair[1] << 4;
+        }
+    }
+}
+
+fn mx_element(element: ElementType) -> MxElement {
+    match element {
+        ElementType::F8E4M3FN => MxElement::E4M3,
+        ElementType::F8E5M2 => MxElement::E5M2,
+        _ => MxElement::E2M1,
+    }
+}

@@ -1,0 +1,166 @@
+//! Ops that combine elements along axes: f64 with ascending indices, each result one thread's.
+
+use fourfold_ir::scalar;
+use fourfold_ir::{BinaryKind, ReduceKind, Tensor, UnaryKind};
+use rayon::prelude::*;
+
+use super::codec::Codec;
+use super::view::View;
+use super::{FallbackError, ResultType, movement};
+
+/// Results that one step works on, even.
+const CHUNK: usize = 256;
+
+/// Elements that are read at once.
+const PIECE: usize = 512;
+
+/// Combines the elements along some axes.
+pub(super) fn reduce(
+    kind: ReduceKind,
+    axes: &[u32],
+    x: &Tensor,
+    result: ResultType,
+) -> Result<Tensor, FallbackError> {
+    let is_reduced = |axis: &usize| axes.contains(&(*axis as u32));
+    let kept = View::of_axes(x.dims(), (0..x.dims().len()).filter(|axis| !is_reduced(axis)));
+    let reduced = View::of_axes(x.dims(), (0..x.dims().len()).filter(is_reduced));
+    let fold = Fold { kind, count: reduced.count() };
+    let (from, to) = (Codec::of(x), Codec::plain(result.element));
+    result.fill(CHUNK, |start, out| {
+        let mut values = [fold.of_nothing(); CHUNK];
+        let values = &mut values[..out.len() * 8 / to.element.storage_bits()];
+        let mut piece = [0f64; PIECE];
+        kept.runs(start..start + values.len(), |results| {
+            let values = &mut values[results.at..results.at + results.len];
+            // Whichever is longer is read as a run: the results beside each other, or what one of them combines.
+            let runs_along_results = results.stride == 1 && results.len > 1;
+            reduced.runs(0..reduced.count(), |terms| {
+                if runs_along_results {
+                    for term in 0..terms.len {
+                        let piece = &mut piece[..values.len()];
+                        from.read(x.bytes(), results.start + terms.start + term * terms.stride, 1, piece);
+                        values.iter_mut().zip(piece).for_each(|(value, x)| fold.add(value, *x));
+                    }
+                    return;
+                }
+                for (index, value) in values.iter_mut().enumerate() {
+                    let start = results.start + index * results.stride + terms.start;
+                    for done in (0..terms.len).step_by(PIECE) {
+                        let piece = &mut piece[..PIECE.min(terms.len - done)];
+                        from.read(x.bytes(), start + done * terms.stride, terms.stride, piece);
+                        piece.iter().for_each(|x| fold.add(value, *x));
+                    }
+                }
+            });
+        });
+        values.iter_mut().for_each(|value| *value = fold.finish(*value));
+        to.write(values, out);
+    })
+}
+
+/// How a reduction combines.
+#[derive(Clone, Copy)]
+struct Fold {
+    kind: ReduceKind,
+    /// How many elements one result combines.
+    count: usize,
+}
+
+impl Fold {
+    fn of_nothing(self) -> f64 {
+        match self.kind {
+            ReduceKind::Sum | ReduceKind::Mean | ReduceKind::Amax => 0.0,
+            ReduceKind::Max => f64::NEG_INFINITY,
+            ReduceKind::Min => f64::INFINITY,
+        }
+    }
+
+    #[inline]
+    fn add(self, value: &mut f64, x: f64) {
+        *value = match self.kind {
+            ReduceKind::Sum | ReduceKind::Mean => *value + x,
+            ReduceKind::Max => scalar::binary(BinaryKind::Max, *value, x),
+            ReduceKind::Min => scalar::binary(BinaryKind::Min, *value, x),
+            ReduceKind::Amax => scalar::binary(BinaryKind::Max, *value, x.abs()),
+        };
+    }
+
+    fn finish(self, value: f64) -> f64 {
+        if self.kind == ReduceKind::Mean { value / self.count as f64 } else { value }
+    }
+}
+
+/// exp(x - max) / sum, along one axis.
+pub(super) fn softmax(axis: usize, x: &Tensor, result: ResultType) -> Result<Tensor, FallbackError> {
+    if x.count() == 0 {
+        return result.zeros();
+    }
+    let extent = x.dims()[axis];
+    let lines = View::of_axes(x.dims(), (0..x.dims().len()).filter(|other| *other != axis));
+    let stride: usize = x.dims()[axis + 1..].iter().product();
+    let from = Codec::of(x);
+    let line = |position: usize, values: &mut [f64]| {
+        from.read(x.bytes(), lines.index(position), stride, values);
+        let max = values.iter().fold(f64::NEG_INFINITY, |max, x| scalar::binary(BinaryKind::Max, max, *x));
+        let mut sum = 0.0;
+        for value in values.iter_mut() {
+            *value = scalar::unary(UnaryKind::Exp, *value - max);
+            sum += *value;
+        }
+        values.iter_mut().for_each(|value| *value /= sum);
+    };
+    if stride == 1 {
+        return by_rows(result, extent, line);
+    }
+    // Along another axis the lines are computed one after the other, and then interleaved.
+    let outer: usize = x.dims()[..axis].iter().product();
+    let line_dims = vec![outer, stride, extent];
+    let lines_type = ResultType { dims: line_dims.clone(), element: result.element, layout: None };
+    let lines = by_rows(lines_type, extent, line)?;
+    movement::copy(&lines, &View::of_axes(&line_dims, [0, 2, 1]), result)
+}
+
+/// (x - mean) / sqrt(var + eps) · weight + bias over the last axis, with the biased variance.
+pub(super) fn layer_norm(
+    eps: f64,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    result: ResultType,
+) -> Result<Tensor, FallbackError> {
+    let extent = x.dims().last().copied().unwrap_or(1);
+    let (weights, biases) = (weight.to_f64(), bias.to_f64());
+    let from = Codec::of(x);
+    by_rows(result, extent, |row, values| {
+        from.read(x.bytes(), row * extent, 1, values);
+        let count = values.len() as f64;
+        let mean = values.iter().fold(0.0, |sum, x| sum + x) / count;
+        let variance = values.iter().fold(0.0, |sum, x| sum + (x - mean) * (x - mean)) / count;
+        let deviation = (variance + eps).sqrt();
+        for ((value, weight), bias) in values.iter_mut().zip(&weights).zip(&biases) {
+            *value = (*value - mean) / deviation * weight + bias;
+        }
+    })
+}
+
+/// A tensor whose rows of `extent` elements `compute(row, values)` gives.
+fn by_rows(
+    result: ResultType,
+    extent: usize,
+    compute: impl Fn(usize, &mut [f64]) + Sync,
+) -> Result<Tensor, FallbackError> {
+    let codec = Codec::plain(result.element);
+    let mut tensor = result.zeros()?;
+    if tensor.count() == 0 {
+        return Ok(tensor);
+    }
+    let row_bytes = extent * codec.element.storage_bits() / 8;
+    tensor.bytes_mut().par_chunks_mut(row_bytes).enumerate().for_each_init(
+        || vec![0f64; extent],
+        |values, (row, out)| {
+            compute(row, values);
+            codec.write(values, out);
+        },
+    );
+    Ok(tensor)
+}

@@ -1,0 +1,225 @@
+//! Block-scaled matrix multiplication: B is decoded panel by panel, never as a whole.
+//!
+//! A kernel computes the accumulators of some rows of A with all of B, in parallel over tiles of columns; the
+//! epilogue then scales, adds C and rounds, in parallel over rows. Each accumulator is one thread's, summed in an
+//! order that depends on the shape alone, so the bits do not depend on the number of threads.
+
+mod operand;
+mod panels;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
+
+use fourfold_ir::ElementType;
+use rayon::prelude::*;
+
+use self::operand::Decoder;
+pub use self::operand::{BlockScaled, BlockScaledShape, OperandError};
+use super::codec::Codec;
+
+/// Rows of A that are multiplied at a time. Decoded A and the accumulators take memory in proportion to it; B is
+/// decoded anew for each such group, which costs a few percent of multiplying it with so many rows.
+const ROW_GROUP: usize = 256;
+
+/// Columns that the epilogue works on at a time.
+const EPILOGUE_COLUMNS: usize = 1024;
+
+/// What follows the sum: rn(alpha · acc), then fma(beta, C, t), then the rounding to the result type.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Epilogue<'a> {
+    /// Multiplies the sum.
+    pub alpha: Option<f32>,
+    /// The bytes of C, of the shape of D, and its element type.
+    pub c: Option<(&'a [u8], ElementType)>,
+    /// Multiplies C; 1 when absent.
+    pub beta: Option<f32>,
+}
+
+/// How the sums are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScaledMmaKernel {
+    /// Exact integer sums in each block, f32 across blocks; FP4 with e4m3 scales, on AVX-512 VNNI.
+    Vnni,
+    /// f32 operands (exact) and f32 sums; FP4 with e4m3 scales, on any machine.
+    Float,
+    /// f64 operands (exact) and f64 sums; every format, on any machine.
+    Double,
+}
+
+impl ScaledMmaKernel {
+    /// The kernels that take these operands on this machine, the fastest first.
+    pub fn available(a: &BlockScaled, b: &BlockScaled) -> Vec<ScaledMmaKernel> {
+        let mut kernels = Vec::new();
+        if a.is_fp4_with_e4m3() && b.is_fp4_with_e4m3() {
+            #[cfg(target_arch = "x86_64")]
+            if vnni::is_supported() {
+                kernels.push(ScaledMmaKernel::Vnni);
+            }
+            kernels.push(ScaledMmaKernel::Float);
+        }
+        kernels.push(ScaledMmaKernel::Double);
+        kernels
+    }
+
+    fn tile_columns(self) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            ScaledMmaKernel::Vnni => vnni::TILE_COLUMNS,
+            _ => panels::TILE_COLUMNS,
+        }
+    }
+}
+
+/// Why two operands and a result are no multiplication.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScaledMmaError {
+    /// A and B do not have the same K and block, or B is neither one matrix nor one per matrix of A.
+    #[error("A is {a:?} and B is {b:?}: K and block must be the same, and the batch too unless B has none")]
+    Shapes {
+        /// The shape of A.
+        a: BlockScaledShape,
+        /// The shape of B.
+        b: BlockScaledShape,
+    },
+    /// C or D does not have the size of `[batch, M, N]`.
+    #[error("{what} takes {expected} bytes, not {found}")]
+    Size {
+        /// `C` or `D`.
+        what: &'static str,
+        /// Bytes that it takes.
+        expected: usize,
+        /// Bytes given.
+        found: usize,
+    },
+    /// The kernel does not take these operands on this machine.
+    #[error("the kernel {0:?} does not take these operands on this machine")]
+    Kernel(ScaledMmaKernel),
+}
+
+/// D = alpha · Σ_k (a·sfa)(b·sfb) + beta · C, written to `out` as elements of type `element`, `[batch, M, N]`.
+/// A B of one matrix serves every matrix of A.
+///
+/// # Errors
+/// When the shapes of A, B, C and `out` do not go together.
+pub fn scaled_mma(
+    a: &BlockScaled,
+    b: &BlockScaled,
+    epilogue: Epilogue,
+    element: ElementType,
+    out: &mut [u8],
+) -> Result<(), ScaledMmaError> {
+    scaled_mma_with(ScaledMmaKernel::available(a, b)[0], a, b, epilogue, element, out)
+}
+
+/// [`scaled_mma`] with a given kernel, to compare them.
+///
+/// # Errors
+/// As [`scaled_mma`], and when the kernel is not among the [`ScaledMmaKernel::available`] ones.
+pub fn scaled_mma_with(
+    kernel: ScaledMmaKernel,
+    a: &BlockScaled,
+    b: &BlockScaled,
+    epilogue: Epilogue,
+    element: ElementType,
+    out: &mut [u8],
+) -> Result<(), ScaledMmaError> {
+    if !ScaledMmaKernel::available(a, b).contains(&kernel) {
+        return Err(ScaledMmaError::Kernel(kernel));
+    }
+    let (a_shape, b_shape) = (a.shape(), b.shape());
+    let is_shared = b_shape.batch == 1;
+    if (a_shape.k, a_shape.block) != (b_shape.k, b_shape.block)
+        || !(is_shared || a_shape.batch == b_shape.batch)
+    {
+        return Err(ScaledMmaError::Shapes { a: a_shape, b: b_shape });
+    }
+    let n = b_shape.rows;
+    let elements = a.all_rows().saturating_mul(n);
+    let c_size = epilogue.c.map(|(bytes, element)| ("C", element, bytes.len()));
+    for (what, element, found) in c_size.into_iter().chain([("D", element, out.len())]) {
+        let expected = elements.saturating_mul(element.storage_bits()) / 8;
+        if found != expected || !(n * element.storage_bits()).is_multiple_of(8) {
+            return Err(ScaledMmaError::Size { what, expected, found });
+        }
+    }
+    if elements == 0 {
+        return Ok(());
+    }
+
+    // One B for all makes the batch one tall matrix.
+    let (groups, group_rows) = if is_shared { (1, a.all_rows()) } else { (a_shape.batch, a_shape.rows) };
+    let width = kernel.tile_columns();
+    let row_bytes = n * element.storage_bits() / 8;
+    let mut tiles = vec![0f32; n.div_ceil(width) * width * group_rows.min(ROW_GROUP)];
+    for group in 0..groups {
+        let b_rows = group * n..(group + 1) * n;
+        let end = (group + 1) * group_rows;
+        for start in (group * group_rows..end).step_by(ROW_GROUP) {
+            let rows = start..end.min(start + ROW_GROUP);
+            let tiles = &mut tiles[..n.div_ceil(width) * width * rows.len()];
+            match kernel {
+                #[cfg(target_arch = "x86_64")]
+                ScaledMmaKernel::Vnni => vnni::accumulate(a, rows.clone(), b, b_rows.clone(), tiles),
+                ScaledMmaKernel::Double => {
+                    panels::accumulate::<f64>(a, rows.clone(), b, b_rows.clone(), tiles);
+                }
+                _ => panels::accumulate::<f32>(a, rows.clone(), b, b_rows.clone(), tiles),
+            }
+            let out = &mut out[rows.start * row_bytes..rows.end * row_bytes];
+            finish_rows(epilogue, Codec::plain(element), rows.start, Tiles { values: tiles, width, n }, out);
+        }
+    }
+    Ok(())
+}
+
+/// The values of a block-scaled matrix as f32, row-major: what [`scaled_mma`] avoids keeping. Exact for FP4 with
+/// e4m3 scales; otherwise a product beyond the range of f32 is rounded.
+pub fn dequantize(operand: &BlockScaled) -> Vec<f32> {
+    let k = operand.shape().k;
+    let mut values = vec![0f32; operand.all_rows() * k];
+    if k > 0 {
+        let decoder = Decoder::<f32>::new(operand);
+        values.par_chunks_mut(k).enumerate().for_each(|(row, out)| decoder.row(operand, row, 0, out));
+    }
+    values
+}
+
+/// Accumulators, tile after tile of `width` columns; the last tile may be wider than what is left of `n`.
+#[derive(Clone, Copy)]
+struct Tiles<'a> {
+    values: &'a [f32],
+    width: usize,
+    n: usize,
+}
+
+/// Applies the epilogue to the accumulators of the rows that `out` holds, `first_row` of D the first.
+fn finish_rows(epilogue: Epilogue, codec: Codec, first_row: usize, tiles: Tiles, out: &mut [u8]) {
+    let Tiles { values, width, n } = tiles;
+    let rows = values.len() / n.next_multiple_of(width);
+    let bits = codec.element.storage_bits();
+    out.par_chunks_mut(n * bits / 8).enumerate().for_each(|(row, out)| {
+        out.par_chunks_mut(EPILOGUE_COLUMNS * bits / 8).enumerate().for_each(|(piece, out)| {
+            let first = piece * EPILOGUE_COLUMNS;
+            let mut row_values = [0f32; EPILOGUE_COLUMNS];
+            let row_values = &mut row_values[..EPILOGUE_COLUMNS.min(n - first)];
+            for (index, part) in row_values.chunks_mut(width).enumerate() {
+                let tile = &values[(first / width + index) * rows * width..];
+                part.copy_from_slice(&tile[row * width..][..part.len()]);
+            }
+            if let Some(alpha) = epilogue.alpha {
+                row_values.iter_mut().for_each(|value| *value *= alpha);
+            }
+            if let Some((c, element)) = epilogue.c {
+                let mut c_values = [0f32; EPILOGUE_COLUMNS];
+                let c_values = &mut c_values[..row_values.len()];
+                Codec::plain(element).read(c, (first_row + row) * n + first, 1, c_values);
+                let beta = epilogue.beta.unwrap_or(1.0);
+                for (value, c) in row_values.iter_mut().zip(c_values) {
+                    *value = beta.mul_add(*c, *value);
+                }
+            }
+            codec.write(row_values, out);
+        });
+    });
+}

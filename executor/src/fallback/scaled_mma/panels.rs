@@ -1,0 +1,188 @@
+//! Block-scaled multiplication on any machine: decodes B panel by panel and multiplies the panels.
+
+use std::ops::{Add, Mul, Range};
+
+use gemm::Parallelism;
+use rayon::prelude::*;
+
+use super::operand::{BlockScaled, Decoder};
+use crate::fallback::codec::Number;
+
+/// Columns of D, rows of B, in a tile.
+pub(super) const TILE_COLUMNS: usize = 128;
+
+/// Elements of a row of B that are decoded at a time: a panel of f32 then takes half of a 512 KiB cache. It is a
+/// multiple of four blocks, as [`Decoder::row`] wants.
+const PANEL_K: usize = 512;
+
+/// Up to so many rows of A, decoding a row of B and multiplying at once beats packing panels for `gemm`.
+const FEW_ROWS: usize = 6;
+
+/// Independent partial sums of a dot product: enough for the vector units to be busy.
+const LANES: usize = 16;
+
+/// What the products are exact in.
+pub(super) trait Real: Number + Add<Output = Self> + Mul<Output = Self> {
+    const ZERO: Self;
+    const ONE: Self;
+}
+
+impl Real for f32 {
+    const ZERO: f32 = 0.0;
+    const ONE: f32 = 1.0;
+}
+
+impl Real for f64 {
+    const ZERO: f64 = 0.0;
+    const ONE: f64 = 1.0;
+}
+
+/// Σ_k (a·sfa)(b·sfb) for some rows of A and the `n` rows of B from `first_column` on, rounded to f32. The result
+/// is tile after tile, each `[a_rows.len(), TILE_COLUMNS]`; columns beyond `n` are not written.
+pub(super) fn accumulate<T: Real>(
+    a: &BlockScaled,
+    a_rows: Range<usize>,
+    b: &BlockScaled,
+    b_rows: Range<usize>,
+    tiles: &mut [f32],
+) {
+    let (rows, k) = (a_rows.len(), a.shape().k);
+    if k == 0 {
+        tiles.fill(0.0);
+        return;
+    }
+    let decoder = Decoder::<T>::new(a);
+    let mut a_values = vec![T::ZERO; rows * k];
+    a_values.par_chunks_mut(k).zip(a_rows).for_each(|(out, row)| decoder.row(a, row, 0, out));
+
+    let decoder = Decoder::<T>::new(b);
+    tiles.par_chunks_mut(rows * TILE_COLUMNS).enumerate().for_each_init(
+        Scratch::default,
+        |scratch, (tile, out)| {
+            let first = b_rows.start + tile * TILE_COLUMNS;
+            let columns = first..b_rows.end.min(first + TILE_COLUMNS);
+            if rows <= FEW_ROWS {
+                scratch.dot(&decoder, &a_values, b, columns, out);
+            } else {
+                scratch.multiply(&decoder, &a_values, b, columns, out);
+            }
+        },
+    );
+}
+
+/// What one thread decodes into.
+struct Scratch<T> {
+    panel: Vec<T>,
+    product: Vec<T>,
+}
+
+impl<T> Default for Scratch<T> {
+    fn default() -> Self {
+        Scratch { panel: Vec::new(), product: Vec::new() }
+    }
+}
+
+impl<T: Real> Scratch<T> {
+    /// Every row of A with one row of B at a time.
+    fn dot(
+        &mut self,
+        decoder: &Decoder<T>,
+        a: &[T],
+        b: &BlockScaled,
+        columns: Range<usize>,
+        out: &mut [f32],
+    ) {
+        let k = b.shape().k;
+        self.panel.resize(PANEL_K.min(k), T::ZERO);
+        for (column, b_row) in columns.enumerate() {
+            let mut sums = [[T::ZERO; LANES]; FEW_ROWS];
+            for start in (0..k).step_by(PANEL_K) {
+                let panel = &mut self.panel[..PANEL_K.min(k - start)];
+                decoder.row(b, b_row, start / b.shape().block, panel);
+                for (a_row, sums) in a.chunks_exact(k).zip(&mut sums) {
+                    add_products(&a_row[start..][..panel.len()], panel, sums);
+                }
+            }
+            for (out, sums) in out.chunks_exact_mut(TILE_COLUMNS).zip(sums) {
+                out[column] = fold_lanes(sums).to_f32();
+            }
+        }
+    }
+
+    /// A tile as products of panels.
+    fn multiply(
+        &mut self,
+        decoder: &Decoder<T>,
+        a: &[T],
+        b: &BlockScaled,
+        columns: Range<usize>,
+        out: &mut [f32],
+    ) {
+        let k = b.shape().k;
+        let (rows, width) = (a.len() / k, columns.len());
+        self.product.resize(rows * width, T::ZERO);
+        self.panel.resize(TILE_COLUMNS * PANEL_K.min(k), T::ZERO);
+        for start in (0..k).step_by(PANEL_K) {
+            let depth = PANEL_K.min(k - start);
+            let panel = &mut self.panel[..width * depth];
+            for (out, row) in panel.chunks_exact_mut(depth).zip(columns.clone()) {
+                decoder.row(b, row, start / b.shape().block, out);
+            }
+            assert!(a.len() >= (rows - 1) * k + start + depth);
+            // SAFETY: every stride is that of a row-major matrix inside its slice: `product` is [rows, width], the
+            // rows of A are k apart and read from `start` for `depth` elements (asserted above), `panel` is
+            // [width, depth]. The destination is borrowed mutably and overlaps neither operand.
+            unsafe {
+                gemm::gemm(
+                    rows,
+                    width,
+                    depth,
+                    self.product.as_mut_ptr(),
+                    1,
+                    width as isize,
+                    start > 0,
+                    a.as_ptr().add(start),
+                    1,
+                    k as isize,
+                    panel.as_ptr(),
+                    depth as isize,
+                    1,
+                    T::ONE,
+                    T::ONE,
+                    false,
+                    false,
+                    false,
+                    Parallelism::None,
+                );
+            }
+        }
+        for (out, product) in out.chunks_exact_mut(TILE_COLUMNS).zip(self.product.chunks_exact(width)) {
+            for (out, product) in out.iter_mut().zip(product) {
+                *out = product.to_f32();
+            }
+        }
+    }
+}
+
+/// Adds a·b to partial sums, the same lanes whatever the length of the pieces: they are multiples of [`LANES`].
+#[inline]
+fn add_products<T: Real>(a: &[T], b: &[T], sums: &mut [T; LANES]) {
+    let mut lanes = *sums;
+    for (a, b) in a.as_chunks::<LANES>().0.iter().zip(b.as_chunks::<LANES>().0) {
+        for ((lane, a), b) in lanes.iter_mut().zip(a).zip(b) {
+            *lane = *lane + *a * *b;
+        }
+    }
+    *sums = lanes;
+}
+
+fn fold_lanes<T: Real>(mut lanes: [T; LANES]) -> T {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            lanes[lane] = lanes[lane] + lanes[lane + width];
+        }
+        width /= 2;
+    }
+    lanes[0]
+}

@@ -1,0 +1,157 @@
+//! Where the elements of a broadcast or permuted operand lie, as runs of equal stride.
+
+use std::ops::Range;
+
+/// An index space of some extents, row-major, over the elements of a tensor: a stride per axis, zero where the
+/// element repeats. Neighbouring axes that one stride describes are one axis here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct View {
+    dims: Vec<usize>,
+    strides: Vec<usize>,
+}
+
+/// Elements at equal distances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// The position of the first one in the range asked for.
+    pub(crate) at: usize,
+    /// The index of the first one in the tensor.
+    pub(crate) start: usize,
+    /// From one to the next.
+    pub(crate) stride: usize,
+    /// How many.
+    pub(crate) len: usize,
+}
+
+impl View {
+    /// A tensor of shape `from` repeated to the shape `to`, as in NumPy. The shapes must be compatible.
+    pub(crate) fn broadcast(from: &[usize], to: &[usize]) -> View {
+        let added = to.len() - from.len();
+        let strides = row_major_strides(from);
+        let axis_stride = |axis: usize| match axis.checked_sub(added) {
+            Some(axis) if from[axis] != 1 => strides[axis],
+            _ => 0,
+        };
+        View::new(to.iter().copied().zip((0..to.len()).map(axis_stride)))
+    }
+
+    /// A tensor of shape `from` with its axes reordered: axis i is `axes[i]`. Also for some axes only, at the
+    /// start of the others.
+    pub(crate) fn of_axes(from: &[usize], axes: impl IntoIterator<Item = usize>) -> View {
+        let strides = row_major_strides(from);
+        View::new(axes.into_iter().map(|axis| (from[axis], strides[axis])))
+    }
+
+    fn new(axes: impl Iterator<Item = (usize, usize)>) -> View {
+        let (mut dims, mut strides) = (Vec::<usize>::new(), Vec::<usize>::new());
+        for (dim, stride) in axes {
+            match dim {
+                0 => return View { dims: vec![0], strides: vec![0] },
+                1 => continue,
+                _ => {}
+            }
+            match (dims.last_mut(), strides.last_mut()) {
+                (Some(last), Some(last_stride)) if *last_stride == stride.saturating_mul(dim) => {
+                    // Saturates beyond what a tensor can have, which is refused before the view is walked.
+                    *last = last.saturating_mul(dim);
+                    *last_stride = stride;
+                }
+                _ => {
+                    dims.push(dim);
+                    strides.push(stride);
+                }
+            }
+        }
+        if dims.is_empty() {
+            (dims, strides) = (vec![1], vec![0]);
+        }
+        View { dims, strides }
+    }
+
+    /// The number of positions.
+    pub(crate) fn count(&self) -> usize {
+        self.dims.iter().fold(1, |count, dim| count.saturating_mul(*dim))
+    }
+
+    /// The extent and the stride of the innermost axis.
+    pub(crate) fn inner(&self) -> (usize, usize) {
+        let last = "a view has at least one axis";
+        (*self.dims.last().expect(last), *self.strides.last().expect(last))
+    }
+
+    /// The index of the element at one position.
+    pub(crate) fn index(&self, position: usize) -> usize {
+        let mut rest = position;
+        let mut index = 0;
+        for (dim, stride) in self.dims.iter().zip(&self.strides).rev() {
+            index += rest % dim * stride;
+            rest /= dim;
+        }
+        index
+    }
+
+    /// Visits the runs that make up a range of positions, in order.
+    pub(crate) fn runs(&self, range: Range<usize>, mut visit: impl FnMut(Run)) {
+        let (inner, stride) = self.inner();
+        let mut at = range.start;
+        while at < range.end {
+            let len = (inner - at % inner).min(range.end - at);
+            visit(Run { at: at - range.start, start: self.index(at), stride, len });
+            at += len;
+        }
+    }
+}
+
+/// The distance between neighbours along each axis, in elements.
+pub(crate) fn row_major_strides(dims: &[usize]) -> Vec<usize> {
+    let mut strides = vec![1usize; dims.len()];
+    for axis in (1..dims.len()).rev() {
+        // Saturates for an empty tensor only, of which no element is looked at.
+        strides[axis - 1] = strides[axis].saturating_mul(dims[axis]);
+    }
+    strides
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn indices(view: &View, range: Range<usize>) -> Vec<usize> {
+        let mut indices = Vec::new();
+        view.runs(range, |run| {
+            assert_eq!(run.at, indices.len());
+            indices.extend((0..run.len).map(|index| run.start + index * run.stride));
+        });
+        indices
+    }
+
+    #[test]
+    fn axes_that_one_stride_describes_are_merged() {
+        assert_eq!(View::broadcast(&[3, 4, 5], &[3, 4, 5]), View { dims: vec![60], strides: vec![1] });
+        assert_eq!(View::broadcast(&[1], &[3, 4]), View { dims: vec![12], strides: vec![0] });
+        assert_eq!(View::broadcast(&[4, 5], &[3, 4, 5]), View { dims: vec![3, 20], strides: vec![0, 1] });
+        assert_eq!(View::broadcast(&[], &[]), View { dims: vec![1], strides: vec![0] });
+    }
+
+    #[test]
+    fn a_row_vector_repeats_down_and_a_column_across() {
+        assert_eq!(indices(&View::broadcast(&[3], &[2, 3]), 0..6), [0, 1, 2, 0, 1, 2]);
+        assert_eq!(indices(&View::broadcast(&[2, 1], &[2, 3]), 1..5), [0, 0, 1, 1]);
+        assert_eq!(indices(&View::broadcast(&[2, 1, 2], &[2, 2, 2]), 0..8), [0, 1, 0, 1, 2, 3, 2, 3]);
+    }
+
+    #[test]
+    fn permuted_axes_walk_the_tensor_in_the_new_order() {
+        let view = View::of_axes(&[2, 3], [1, 0]);
+        assert_eq!(indices(&view, 0..6), [0, 3, 1, 4, 2, 5]);
+        assert_eq!(indices(&view, 3..5), [4, 2]);
+        assert_eq!(View::of_axes(&[2, 3, 4], [0, 1, 2]), View { dims: vec![24], strides: vec![1] });
+    }
+
+    #[test]
+    fn an_empty_view_has_no_runs() {
+        let view = View::broadcast(&[0, 4], &[0, 4]);
+        assert_eq!(view.count(), 0);
+        assert!(indices(&view, 0..0).is_empty());
+    }
+}
