@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use fourfold::executor::fallback::{
-    BlockScaled, BlockScaledShape, Epilogue, ScaledMmaKernel, dequantize, scaled_mma_with,
+    BlockScaled, BlockScaledShape, Epilogue, ScaledMmaKernel, dequantize, gemm_f32, scaled_mma_with,
 };
 use fourfold::ir::sample::{Rule, tensor};
 use fourfold::ir::{ElementType, ScaleLayout, Tensor};
@@ -72,7 +72,7 @@ impl Problem {
         let (a, b) = self.operands();
         let (a, b) = (dequantize(&a), dequantize(&b));
         let mut d = vec![0f32; m * n];
-        gemm_f32(m, n, k, &a, &b, &mut d);
+        gemm_f32([m, n, k], &a, &b, &mut d);
         d
     }
 
@@ -88,34 +88,6 @@ impl Problem {
                 "{kernel:?} and the GEMM disagree"
             );
         }
-    }
-}
-
-fn gemm_f32(m: usize, n: usize, k: usize, a: &[f32], b: &[f32], d: &mut [f32]) {
-    assert_eq!((a.len(), b.len(), d.len()), (m * k, n * k, m * n));
-    // SAFETY: the pointers cover m·k, n·k and m·n elements, as just asserted, at the strides given (row-major).
-    unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            d.as_mut_ptr(),
-            1,
-            n as isize,
-            false,
-            a.as_ptr(),
-            1,
-            k as isize,
-            b.as_ptr(),
-            k as isize,
-            1,
-            0.0,
-            1.0,
-            false,
-            false,
-            false,
-            gemm::Parallelism::Rayon(0),
-        );
     }
 }
 

@@ -202,7 +202,7 @@ fn multiplication_bound(program: &Program, op: Op, operands: &[&Tensor]) -> Opti
         OpKind::Mma => operands[1].dims()[operands[1].dims().len() - 2],
         _ => operands[2].dims()[operands[2].dims().len() - 2],
     };
-    let rows = if k == 0 { 0 } else { a.len() / k };
+    let rows = a.len().checked_div(k).unwrap_or(0);
     let m = operands[0].dims()[operands[0].dims().len() - 2];
     let unit = k as f64 * 2f64.powi(-24);
     let gamma = unit / (1.0 - unit);

@@ -28,7 +28,7 @@ pub(super) fn mma(a: &Tensor, b: &Tensor, result: ResultType) -> Result<Tensor, 
     }
     let mut product = vec![0f32; m * n];
     for (index, out) in tensor.bytes_mut().chunks_mut(m * n * codec.element.storage_bits() / 8).enumerate() {
-        multiply([m, n, k], &to_f32(a, index * m * k, m * k), &to_f32(b, index * n * k, n * k), &mut product);
+        gemm_f32([m, n, k], &to_f32(a, index * m * k, m * k), &to_f32(b, index * n * k, n * k), &mut product);
         out.par_chunks_mut(CHUNK * codec.element.storage_bits() / 8)
             .zip(product.par_chunks(CHUNK))
             .for_each(|(out, values)| codec.write(values, out));
@@ -36,7 +36,11 @@ pub(super) fn mma(a: &Tensor, b: &Tensor, result: ResultType) -> Result<Tensor, 
     Ok(tensor)
 }
 
-fn multiply([m, n, k]: [usize; 3], a: &[f32], b: &[f32], product: &mut [f32]) {
+/// product = a · bᵀ for row-major a `[m, k]`, b `[n, k]` and product `[m, n]`, on all threads of the current pool.
+///
+/// # Panics
+/// When a slice does not have the size of its shape.
+pub fn gemm_f32([m, n, k]: [usize; 3], a: &[f32], b: &[f32], product: &mut [f32]) {
     assert!(a.len() == m * k && b.len() == n * k && product.len() == m * n);
     // SAFETY: the strides are those of the row-major matrices [m, k], [n, k] (read transposed) and [m, n], whose
     // sizes are asserted above; the destination is borrowed mutably.

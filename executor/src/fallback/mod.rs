@@ -22,6 +22,7 @@ use fourfold_ir::{
     Value,
 };
 
+pub use self::mma::gemm_f32;
 pub use self::scaled_mma::{
     BlockScaled, BlockScaledShape, Epilogue, OperandError, ScaledMmaError, ScaledMmaKernel, dequantize,
     scaled_mma, scaled_mma_with,
