@@ -25,7 +25,7 @@ use fourfold_ir::{
 pub use self::mma::gemm_f32;
 pub use self::scaled_mma::{
     BlockScaled, BlockScaledShape, Epilogue, OperandError, ScaledMmaError, ScaledMmaKernel, dequantize,
-    scaled_mma, scaled_mma_with,
+    dequantize_into, scaled_mma, scaled_mma_with,
 };
 
 /// Why an op could not be computed. The first three are the caller's fault: a verified program, symbols that

@@ -176,13 +176,22 @@ pub fn scaled_mma_with(
 /// The values of a block-scaled matrix as f32, row-major: what [`scaled_mma`] avoids keeping. Exact for FP4 with
 /// e4m3 scales; otherwise a product beyond the range of f32 is rounded.
 pub fn dequantize(operand: &BlockScaled) -> Vec<f32> {
+    let mut values = vec![0f32; operand.all_rows() * operand.shape().k];
+    dequantize_into(operand, &mut values);
+    values
+}
+
+/// [`dequantize`] into a buffer that is there already.
+///
+/// # Panics
+/// Unless `out` has as many elements as the operand.
+pub fn dequantize_into(operand: &BlockScaled, out: &mut [f32]) {
     let k = operand.shape().k;
-    let mut values = vec![0f32; operand.all_rows() * k];
+    assert_eq!(out.len(), operand.all_rows() * k, "one f32 for each element");
     if k > 0 {
         let decoder = Decoder::<f32>::new(operand);
-        values.par_chunks_mut(k).enumerate().for_each(|(row, out)| decoder.row(operand, row, 0, out));
+        out.par_chunks_mut(k).enumerate().for_each(|(row, out)| decoder.row(operand, row, 0, out));
     }
-    values
 }
 
 /// Accumulators, tile after tile of `width` columns; the last tile may be wider than what is left of `n`.
