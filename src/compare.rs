@@ -16,7 +16,8 @@ pub enum Tolerance {
 /// The outcome of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
-    /// The largest |got - want|; infinite where one of them is NaN or infinite and the other is not the same.
+    /// The largest |got - want| but for moved roundings; infinite where one of them is NaN or infinite and the other
+    /// is not the same.
     pub max_abs_err: f64,
     /// The same over the largest finite magnitude of `want`.
     pub max_rel_err: f64,
@@ -25,6 +26,8 @@ pub struct Comparison {
     /// Elements that differ because a value near the middle of two neighbours of a narrow type was rounded the
     /// other way. Accepted only where the unrounded value is within the tolerance of that middle.
     pub moved_roundings: usize,
+    /// The largest |got - want| among those: at most one step of the narrow type.
+    pub moved_max_abs_err: f64,
     /// The element that is furthest apart among the mismatches.
     pub worst: Option<Mismatch>,
     /// Whether the tensors agree.
@@ -67,6 +70,7 @@ pub fn compare(
         max_rel_err: 0.0,
         mismatches: 0,
         moved_roundings: 0,
+        moved_max_abs_err: 0.0,
         worst: None,
         ok: true,
     };
@@ -77,8 +81,8 @@ pub fn compare(
         }
         let error = (got_value - want_value).abs();
         let error = if error.is_nan() { f64::INFINITY } else { error };
-        result.max_abs_err = result.max_abs_err.max(error);
         if error <= delta {
+            result.max_abs_err = result.max_abs_err.max(error);
             continue;
         }
         let source = unrounded_values.get_or_insert_with(|| {
@@ -89,8 +93,10 @@ pub fn compare(
             && rounding_may_move(got.element(), source[index], delta, want_value)
         {
             result.moved_roundings += 1;
+            result.moved_max_abs_err = result.moved_max_abs_err.max(error);
             continue;
         }
+        result.max_abs_err = result.max_abs_err.max(error);
         result.mismatches += 1;
         if error > worst_error {
             worst_error = error;

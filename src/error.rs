@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use fourfold_executor::fallback::FallbackError;
 use fourfold_executor::{DataError, FileError, RunError};
 use fourfold_ir::sample::SampleError;
 use fourfold_ir::{BindError, Diagnostic, InterpretError};
@@ -112,8 +113,10 @@ impl Error {
     pub fn fault(&self) -> Fault {
         match self {
             Error::UnknownTarget { .. } => Fault::Unsupported,
+            Error::Partition(_)
+            | Error::Run(RunError::Partition { .. } | RunError::Inputs { .. })
+            | Error::Run(RunError::Op { source: FallbackError::Internal { .. }, .. }) => Fault::Bug,
             Error::Run(_) | Error::Interpret(_) => Fault::ResourceLimit,
-            Error::Partition(_) => Fault::Bug,
             _ => Fault::InvalidInput,
         }
     }

@@ -95,8 +95,11 @@ pub struct OutputReport {
     pub may_differ: Option<usize>,
     /// Elements too far apart.
     pub mismatches: usize,
-    /// Elements rounded the other way, accepted because the unrounded value lies near the middle.
+    /// Elements rounded the other way, accepted because the unrounded value lies near the middle. They count neither
+    /// as mismatches nor in the errors above.
     pub moved_roundings: usize,
+    /// The largest difference among those.
+    pub moved_max_abs_err: f64,
     /// The worst mismatch.
     pub worst: Option<WorstReport>,
     /// Whether the expectation is met.

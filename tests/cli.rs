@@ -163,7 +163,8 @@ fn damaged_data_give_exit_2_and_name_the_tensor() {
     hostile[..8].copy_from_slice(&u64::MAX.to_le_bytes());
     assert_eq!(exit_code(&run(&hostile)), 2);
 
-    let cases: [(&str, fn(&mut Vec<usize>, &mut Vec<u8>)); 3] = [
+    type Edit = fn(&mut Vec<usize>, &mut Vec<u8>);
+    let cases: [(&str, Edit); 3] = [
         ("fc1.weight", |shape, data| {
             shape[0] -= 1;
             data.truncate(data.len() - shape[1]);

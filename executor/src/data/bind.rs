@@ -21,12 +21,18 @@ pub(super) fn bind_inputs(
     let mut blocked = Vec::new();
     for &input in &module.inputs {
         let name = module.name_of(input);
-        let Some(tensor) = stored.remove(name) else { continue };
+        let Some(mut tensor) = stored.remove(name) else { continue };
         if is_blocked(input) {
             blocked.push((input, tensor));
             continue;
         }
         let ty = module.ty(input);
+        // Checkpoints store a scalar either way.
+        match (ty.rank(), tensor.dims.as_slice()) {
+            (0, [1]) => tensor.dims.clear(),
+            (1, []) => tensor.dims.push(1),
+            _ => {}
+        }
         let tensor = dims_of_type(module, ty, &tensor)
             .and_then(|dims| tensor.into_type(ty.element, &dims, ty.layout))
             .map_err(|source| misfit(path, module, input, source))?;
@@ -90,7 +96,7 @@ fn symbols_of(
             shapes.push(tensor.dims());
         }
     }
-    solve_symbols(&known, &shapes).map_err(|source| {
+    let fault = |source: BindError| {
         let missing = module.inputs.iter().copied().find(|&input| {
             module.ty(input).layout != Some(ScaleLayout::Blocked)
                 && !inputs.contains_key(module.name_of(input))
@@ -103,7 +109,13 @@ fn symbols_of(
             },
             _ => DataError::Bind { path: path.to_owned(), source: Box::new(source) },
         }
-    })
+    };
+    let symbols = solve_symbols(&known, &shapes).map_err(fault)?;
+    let mut used = module.inputs.iter().flat_map(|input| &module.ty(*input).shape).flat_map(Dim::symbols);
+    match used.find(|symbol| symbols.get(**symbol).is_none()) {
+        None => Ok(symbols),
+        Some(symbol) => Err(fault(BindError::Undetermined { name: module.symbols[*symbol].clone() })),
+    }
 }
 
 fn misfit(path: &Path, module: &Module, input: Value, source: TensorDataError) -> DataError {

@@ -1,3 +1,5 @@
+//! Data files: what binds, what is refused, and with which words.
+
 use fourfold_ir::{Dim, ElementType, ScaleLayout, Symbol, TensorType};
 
 use super::*;
@@ -151,6 +153,19 @@ fn blocked_scales_take_their_extents_from_the_other_inputs() {
 #[test]
 fn blocked_scales_alone_do_not_say_how_many_rows_there_are() {
     check_error(read_one("sx", "F8_E4M3", "[128,4]", 512), &["no tensor for the input `%x: tensor<[M, 64]"]);
+}
+
+#[test]
+fn a_scalar_may_be_stored_with_or_without_an_extent() {
+    for (ty, shape, dims) in [("tensor<[], f32>", "[1]", &[][..]), ("tensor<[1], f32>", "[]", &[1])] {
+        let source = format!("fir 1\nfunc @f(%alpha: {ty}) {{\n  return %alpha\n}}\n");
+        let module = fourfold_ir::text::parse(&source).unwrap().module;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data.safetensors");
+        let header = format!(r#"{{"alpha":{{"dtype":"F32","shape":{shape},"data_offsets":[0,4]}}}}"#);
+        write_raw(&path, &header, 4);
+        assert_eq!(read_tensors(&path, &module).unwrap().inputs["alpha"].dims(), dims, "{ty} from {shape}");
+    }
 }
 
 #[test]

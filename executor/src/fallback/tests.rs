@@ -1,3 +1,5 @@
+//! Every op against the interpreter or literal numbers.
+
 use fourfold_ir::ScaleLayout::{Blocked, Linear};
 use fourfold_ir::numeric;
 use fourfold_ir::{

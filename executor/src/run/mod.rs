@@ -10,14 +10,14 @@ use crate::fallback::{self, FallbackError};
 /// How to run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RunOptions {
-    /// Keep every value, not only program outputs and what crosses between segments.
+    /// Keep every value, not only program outputs.
     pub keep_all: bool,
 }
 
 /// What a run gave.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// By value index: the program outputs and what crosses between segments, or every value that is not an input
+    /// By value index: the program outputs, or every value that is not an input
     /// when all are kept. An input is there only if the program returns it.
     pub values: Vec<Option<Tensor>>,
     /// One for each segment of the partition.
@@ -133,7 +133,7 @@ pub fn run(
             found: bound.inputs.len(),
         });
     }
-    let mut values = Values::new(program, partition, bound, options);
+    let mut values = Values::new(program, bound, options);
     let mut segments = Vec::with_capacity(partition.segments.len());
     for (index, segment) in partition.segments.iter().enumerate() {
         let start = Instant::now();
@@ -201,7 +201,7 @@ struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    fn new(program: &Program, partition: &Partition, bound: &Bound<'a>, options: &RunOptions) -> Values<'a> {
+    fn new(program: &Program, bound: &Bound<'a>, options: &RunOptions) -> Values<'a> {
         let module = program.module();
         let count = module.values.len();
         let mut inputs = vec![None; count];
@@ -209,8 +209,7 @@ impl<'a> Values<'a> {
             inputs[value.index()] = Some(tensor);
         }
         let mut kept = vec![options.keep_all; count];
-        let boundary = partition.segments.iter().flat_map(|segment| &segment.outputs);
-        for value in boundary.chain(&module.outputs) {
+        for value in &module.outputs {
             kept[value.index()] = true;
         }
         let uses = module.values.keys().map(|value| program.facts().users(value).len()).collect();

@@ -1,3 +1,5 @@
+//! Every kernel against a naive second implementation.
+
 use std::collections::BTreeSet;
 
 use fourfold_ir::ScaleLayout::{Blocked, Linear};
