@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use fourfold::executor::fallback::{
-    BlockScaled, BlockScaledShape, Epilogue, ScaledMmaKernel, dequantize, gemm_f32, scaled_mma_with,
+    BlockScaled, BlockScaledShape, Epilogue, ScaledMmaKernel, dequantize_into, gemm_f32, scaled_mma_with,
 };
 use fourfold::ir::sample::{Rule, tensor};
 use fourfold::ir::{ElementType, ScaleLayout, Tensor};
@@ -17,8 +17,8 @@ static PEAK: PeakAlloc = PeakAlloc;
 /// M, N, K.
 const SHAPES: [(usize, usize, usize); 2] = [(128, 4096, 4096), (1, 4096, 4096)];
 const BLOCK: usize = 16;
-/// Pairs of calls per shape in the table.
-const PAIRS: usize = 31;
+/// Rounds of calls per row of the table.
+const ROUNDS: usize = 31;
 
 struct Problem {
     shape: (usize, usize, usize),
@@ -26,6 +26,13 @@ struct Problem {
     scales_a: Tensor,
     codes_b: Tensor,
     scales_b: Tensor,
+}
+
+/// Dequantized operands and the product, in f32.
+struct Buffers {
+    a: Vec<f32>,
+    b: Vec<f32>,
+    d: Vec<f32>,
 }
 
 impl Problem {
@@ -69,11 +76,18 @@ impl Problem {
 
     fn dequantize_then_gemm(&self) -> Vec<f32> {
         let (m, n, k) = self.shape;
+        let mut buffers = Buffers { a: vec![0.0; m * k], b: vec![0.0; n * k], d: vec![0.0; m * n] };
+        self.dequantize_then_gemm_into(&mut buffers);
+        buffers.d
+    }
+
+    /// The same with memory that the caller keeps from call to call.
+    fn dequantize_then_gemm_into(&self, buffers: &mut Buffers) {
+        let (m, n, k) = self.shape;
         let (a, b) = self.operands();
-        let (a, b) = (dequantize(&a), dequantize(&b));
-        let mut d = vec![0f32; m * n];
-        gemm_f32([m, n, k], &a, &b, &mut d);
-        d
+        dequantize_into(&a, &mut buffers.a);
+        dequantize_into(&b, &mut buffers.b);
+        gemm_f32([m, n, k], &buffers.a, &buffers.b, &mut buffers.d);
     }
 
     /// Both agree to f32 accumulation, so that equal work is timed.
@@ -117,43 +131,44 @@ fn time(criterion: &mut Criterion) {
     }
 }
 
-/// Interleaved, so that both see the same machine.
+/// Interleaved, so that all see the same machine.
 fn table(_: &mut Criterion) {
     println!(
-        "\n| M, N, K | kernel | fallback ms | dequantize + gemm ms | time ratio | peak MB | of dequantized B |"
+        "\n| M, N, K | kernel | fallback ms | dequantize + gemm ms (ratio) | the same, buffers reused (ratio) | peak MB \
+         | of dequantized B |"
     );
     println!("|---|---|---|---|---|---|---|");
     for shape in SHAPES {
         let problem = Problem::new(shape);
+        let (m, n, k) = shape;
+        let mut buffers = Buffers { a: vec![0.0; m * k], b: vec![0.0; n * k], d: vec![0.0; m * n] };
         for kernel in kernels(&problem) {
-            let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-            for _ in 0..PAIRS {
-                let start = Instant::now();
-                let d = problem.fallback(kernel);
-                let us = start.elapsed().as_secs_f64();
-                let start = Instant::now();
-                let e = problem.dequantize_then_gemm();
-                let them = start.elapsed().as_secs_f64();
-                std::hint::black_box((d, e));
-                ours.push(us);
-                theirs.push(them);
-                ratios.push(us / them);
+            let (mut ours, mut cold, mut warm) = (Vec::new(), Vec::new(), Vec::new());
+            for _ in 0..ROUNDS {
+                ours.push(milliseconds(|| drop(std::hint::black_box(problem.fallback(kernel)))));
+                cold.push(milliseconds(|| drop(std::hint::black_box(problem.dequantize_then_gemm()))));
+                warm.push(milliseconds(|| problem.dequantize_then_gemm_into(&mut buffers)));
             }
             let before = PEAK.current_usage();
             PEAK.reset_peak_usage();
             std::hint::black_box(problem.fallback(kernel));
             let peak = PEAK.peak_usage() - before;
-            let (_, n, k) = shape;
             let of_b = peak as f64 / (n * k * 4) as f64;
+            let [ours, cold, warm] = [median(&mut ours), median(&mut cold), median(&mut warm)];
             println!(
-                "| {shape:?} | {kernel:?} | {:.3} | {:.3} | {:.2} | {:.2} | {of_b:.3} |",
-                median(&mut ours) * 1e3,
-                median(&mut theirs) * 1e3,
-                median(&mut ratios),
+                "| {m}, {n}, {k} | {kernel:?} | {ours:.2} | {cold:.2} ({:.2}) | {warm:.2} ({:.2}) | {:.2} | {of_b:.3} |",
+                ours / cold,
+                ours / warm,
                 peak as f64 / 1e6,
             );
         }
     }
+}
+
+fn milliseconds(work: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    work();
+    start.elapsed().as_secs_f64() * 1e3
 }
 
 fn median(values: &mut [f64]) -> f64 {
