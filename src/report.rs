@@ -264,7 +264,9 @@ impl fmt::Display for Report {
             });
             writeln!(f, "inputs: {inputs}{symbols}")?;
         }
-        writeln!(f, "\nplan: {} kernels, {} ran as one", self.kernels, self.ran_kernels)?;
+        let (kernels, ran) = (self.kernels, self.ran_kernels);
+        let plural = if kernels == 1 { "" } else { "s" };
+        writeln!(f, "\nplan: {kernels} kernel segment{plural}, {ran} ran as a kernel")?;
         for (index, segment) in self.segments.iter().enumerate() {
             let title = match (&segment.kernel, &segment.extents) {
                 (Some(kernel), Some(extents)) => format!("{kernel}  {extents}"),
