@@ -1,6 +1,14 @@
-//! What the kernel says: the targets, and what the kernels of each can take.
+//! What the kernel says: the targets, what the kernels of each can take, and what they are built from.
 #![forbid(unsafe_code)]
 
+pub mod configuration;
+pub mod defaults;
+mod kernel;
+pub mod rules;
+pub mod stages;
 mod targets;
 
+pub use kernel::{
+    ABI_VERSION, Epilogue, KernelSource, KernelSpec, Step, StepKind, emit, specify,
+};
 pub use targets::{TARGETS, Target, capabilities, target};

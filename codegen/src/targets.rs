@@ -3,7 +3,7 @@
 use fourfold_ir::{BlockFormat, Capabilities, ElementType, FormatCapability, OutputCapability, UnaryKind};
 
 /// What kernels are planned for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     /// The name, as options and reports spell it.
     pub name: &'static str,
