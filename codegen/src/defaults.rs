@@ -192,11 +192,8 @@ mod tests {
                     let configuration = configuration.with_elements(c, d);
                     assert_eq!(check(&configuration, cutlass, target), Ok(()), "{configuration} {c:?} {d:?}");
                     let budget = budget(&configuration, cutlass).expect("a formula covers every default");
-                    // A column bias in f32 or bf16, kept in shared memory, must not cost the last stages.
-                    assert!(
-                        (budget.capacity - budget.reserved - 1024) / budget.stage >= 2,
-                        "{configuration}"
-                    );
+                    // A column bias kept in shared memory, 512 bytes in f32, must not cost the last stages.
+                    assert!((budget.capacity - budget.reserved - 512) / budget.stage >= 2, "{configuration}");
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! How many main-loop buffers fit into shared memory, by formula, before anything is compiled.
 //!
 //! It reproduces every dense and grouped Sm100 and Sm120 count in `fixtures/combos.jsonl`, on both versions there;
-//! other element types and epilogue tiles follow the arithmetic of CUTLASS's builders. It knows the plain linear
+//! other element types and epilogue tiles follow CUTLASS's builders. It knows the plain linear
 //! combination: an epilogue that keeps a bias or another tensor in shared memory adds bytes of its own
 //! ([`budget`] says how many fit before a stage is lost), and the count of the built kernel is read back.
 
@@ -52,10 +52,18 @@ pub fn automatic_stages(configuration: &Configuration, cutlass: CutlassVersion) 
 /// What shared memory holds. `None` on Sm103, whose two pipelines have no formula, and where the epilogue tile does
 /// not divide the tile of a CTA.
 pub fn budget(configuration: &Configuration, cutlass: CutlassVersion) -> Option<Budget> {
-    let (capacity, reserved) = match configuration.family {
-        Family::Sm100 => (232_448, sm100_reserved(configuration, cutlass)?),
-        Family::Sm120 => (101_376, sm120_reserved(configuration)?),
+    let capacity = match configuration.family {
+        Family::Sm100 => 232_448,
+        Family::Sm120 => 101_376,
         Family::Sm103 => return None,
+    };
+    // Far too large for any shared memory, and for the products below.
+    if configuration.tile.iter().any(|extent| *extent > 1 << 16) {
+        return Some(Budget { capacity, reserved: capacity, stage: u64::MAX });
+    }
+    let reserved = match configuration.family {
+        Family::Sm100 => sm100_reserved(configuration, cutlass)?,
+        Family::Sm120 | Family::Sm103 => sm120_reserved(configuration)?,
     };
     Some(Budget { capacity, reserved, stage: stage_bytes(configuration) + pipeline_bytes(cutlass) })
 }
@@ -104,19 +112,23 @@ fn epilogue_tiles(configuration: &Configuration, [rows, columns]: [u64; 2]) -> O
     divides.then(|| (m / rows) * (n / columns))
 }
 
+/// What the storage of an epilogue takes beside its tiles: their swizzle's alignment, twice.
+fn epilogue_rounding(columns: u64, bits: u64) -> u64 {
+    2 * (columns * bits / 8).clamp(16, 128) * 8
+}
+
 fn sm100_reserved(configuration: &Configuration, cutlass: CutlassVersion) -> Option<u64> {
     let epilogue = if configuration.epilogue.schedule == EpilogueSchedule::NoSmem {
-        0
+        KIB
     } else {
         sm100_epilogue_bytes(configuration)?
     };
-    let kernel = if epilogue <= 32 * KIB { 3 * KIB / 2 } else { 5 * KIB / 2 };
     let tensor_maps = match (configuration.grouped, aligned_pipelines(cutlass)) {
         (false, _) => 0,
         (true, true) => 9 * KIB / 2,
         (true, false) => KIB,
     };
-    Some(epilogue + kernel + tensor_maps)
+    Some(epilogue + KIB / 2 + tensor_maps)
 }
 
 /// Tiles of C and D in flight. C's buffers are reused for D where C is wider than 8 bits.
@@ -129,11 +141,12 @@ fn sm100_epilogue_bytes(configuration: &Configuration) -> Option<u64> {
     let tiles = epilogue_tiles(configuration, tile)?;
     let bytes = |bits: u64| tile[0] * tile[1] * bits / 8;
     let (c_stages, d_stages) = (tiles.min(4), tiles.min(2));
-    Some(match configuration.c {
+    let tiles_in_flight = match configuration.c {
         None => d_stages * bytes(d_bits),
         Some(_) if c_bits > 8 => c_stages.max(d_stages + 1) * bytes(c_bits.max(d_bits)),
         Some(_) => c_stages * bytes(c_bits) + d_stages * bytes(d_bits),
-    })
+    };
+    Some(tiles_in_flight + epilogue_rounding(tile[1], c_bits.max(d_bits)))
 }
 
 fn sm100_automatic_columns(configuration: &Configuration) -> u64 {
@@ -163,11 +176,11 @@ fn sm120_reserved(configuration: &Configuration) -> Option<u64> {
         Some(_) if c_bits == d_bits && d_bits > 8 => tiles.min(2).max(d_stages + 1) * bytes(d_bits),
         Some(_) => d_stages * (bytes(c_bits) + bytes(d_bits)),
     };
-    // What the smallest tiles take beside their data is rounded up further.
+    // Fitted to the builds of the narrowest tiles.
     let kernel = match n {
         ..=8 => 3 * KIB,
         9..=16 => 2 * KIB,
-        _ => KIB,
+        _ => epilogue_rounding(tile[1], c_bits.max(d_bits)),
     };
     Some(epilogue + kernel)
 }

@@ -6,6 +6,7 @@ use fourfold_codegen::configuration::{
     Cluster, Configuration, CutlassVersion, Epilogue, EpilogueSchedule, Family, Format, Fp6, Fp8, Kind,
     Mainloop, Operand, OperatorClass, Prefetch, Sms, Stages, TileScheduler,
 };
+use fourfold_codegen::defaults::defaults;
 use fourfold_codegen::rules::check;
 use fourfold_codegen::stages::{automatic_stages, stages};
 use fourfold_ir::ElementType;
@@ -307,6 +308,32 @@ fn a_configuration_can_say_every_tag_that_was_built() {
     }
 }
 
+/// Counts that nvcc 13.0.88 gave for the pinned CUTLASS, at a tile K of 64 where a stage is smallest.
+#[test]
+fn every_pair_of_c_and_d_has_the_stages_that_the_builders_give() {
+    use ElementType::{BF16, F32};
+    let pinned = CutlassVersion::PINNED;
+    let usual = |family: Family, tile: [u32; 3]| {
+        let found = defaults(family, pinned).into_iter().find(|c| c.tile[0] == tile[0]).expect("a default");
+        Configuration { tile, ..found }
+    };
+    let tiles100 = [[128, 128, 64], [128, 64, 64], [128, 192, 64], [256, 256, 64]];
+    let tiles120 = [[128, 128, 64], [128, 128, 128], [128, 128, 256]];
+    for (c, d, sm100, sm120) in [
+        (Some(BF16), BF16, [21, 28, 15, 20], [9, 4, 2]),
+        (None, BF16, [23, 29, 18, 22], [9, 4, 2]),
+        (Some(F32), F32, [21, 27, 13, 16], [8, 4, 2]),
+        (None, F32, [21, 27, 16, 20], [8, 4, 2]),
+        (Some(F32), BF16, [21, 27, 13, 16], [8, 4, 2]),
+        (Some(BF16), F32, [21, 27, 13, 16], [8, 4, 2]),
+    ] {
+        let counts =
+            |family, tile| stages(&usual(family, tile).with_elements(c, d), pinned).expect("a formula");
+        assert_eq!(tiles100.map(|tile| counts(Family::Sm100, tile)), sm100, "C {c:?}, D {d:?}");
+        assert_eq!(tiles120.map(|tile| counts(Family::Sm120, tile)), sm120, "C {c:?}, D {d:?}");
+    }
+}
+
 #[test]
 fn epilogue_tiles_and_element_types_change_the_stages_as_measured() {
     let wide = |tile, c, d| {
@@ -326,4 +353,18 @@ fn epilogue_tiles_and_element_types_change_the_stages_as_measured() {
     assert_eq!(wide(None, None, bf16), Some(4));
     assert_eq!(wide(Some([128, 64]), None, bf16), Some(5));
     assert_eq!(wide(None, Some(ElementType::F32), ElementType::F32), Some(0));
+}
+
+#[test]
+fn absurd_tiles_are_rejected_not_computed() {
+    for extent in [0, 1, 1 << 16, u32::MAX] {
+        for axis in 0..3 {
+            for record in records() {
+                let mut configuration = record.configuration.clone();
+                configuration.tile[axis] = extent;
+                configuration.epilogue.tile = Some([extent, 128]);
+                assert!(check(&configuration, V47.1, &record.target).is_err(), "{configuration}");
+            }
+        }
+    }
 }
