@@ -1,4 +1,4 @@
-//! What the kernel says: the targets, what the kernels of each can take, and what they are built from.
+//! What the kernel says: the targets, what the kernels of each can take, what they are built from, and their source.
 #![forbid(unsafe_code)]
 
 pub mod configuration;
@@ -8,7 +8,5 @@ pub mod rules;
 pub mod stages;
 mod targets;
 
-pub use kernel::{
-    ABI_VERSION, Epilogue, KernelSource, KernelSpec, Step, StepKind, emit, specify,
-};
+pub use kernel::{ABI_VERSION, Epilogue, KernelSource, KernelSpec, Step, StepKind, emit, specify};
 pub use targets::{TARGETS, Target, capabilities, target};

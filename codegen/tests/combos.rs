@@ -1,0 +1,370 @@
+//! Replays every configuration that was once given to nvcc: the rules and the stage formula must agree with it.
+
+use std::collections::BTreeMap;
+
+use fourfold_codegen::configuration::{
+    Cluster, Configuration, CutlassVersion, Epilogue, EpilogueSchedule, Family, Format, Fp6, Fp8, Kind,
+    Mainloop, Operand, OperatorClass, Prefetch, Sms, Stages, TileScheduler,
+};
+use fourfold_codegen::defaults::defaults;
+use fourfold_codegen::rules::check;
+use fourfold_codegen::stages::{automatic_stages, stages};
+use fourfold_ir::ElementType;
+use serde_json::Value;
+
+const COMBOS: &str = include_str!("../../fixtures/combos.jsonl");
+const V47: (&str, CutlassVersion) = ("v47", CutlassVersion::new(4, 7, 0));
+const V42: (&str, CutlassVersion) = ("v42", CutlassVersion::PINNED);
+/// The rules that say what compiles; later ones reject what compiles and is wrong.
+const COMPILER_RULES: std::ops::RangeInclusive<u32> = 1..=17;
+
+struct Record {
+    json: Value,
+    line: usize,
+    configuration: Configuration,
+    target: String,
+}
+
+impl Record {
+    fn outcome(&self, version: &str) -> &Value {
+        &self.json[version]
+    }
+
+    fn built(&self, version: &str) -> bool {
+        self.outcome(version)["ok"].as_bool().expect("every record has an outcome for each version")
+    }
+
+    fn rules_broken(&self, cutlass: CutlassVersion) -> Vec<u32> {
+        match check(&self.configuration, cutlass, &self.target) {
+            Ok(()) => Vec::new(),
+            Err(violations) => violations.iter().map(|violation| violation.rule.number).collect(),
+        }
+    }
+
+    fn compiler_rules_broken(&self, cutlass: CutlassVersion) -> Vec<u32> {
+        self.rules_broken(cutlass).into_iter().filter(|rule| COMPILER_RULES.contains(rule)).collect()
+    }
+}
+
+fn records() -> Vec<Record> {
+    COMBOS
+        .lines()
+        .enumerate()
+        .map(|(index, line)| {
+            let json: Value = serde_json::from_str(line).expect("a line is a JSON object");
+            let configuration = configuration(&json);
+            let target = json["sm"].as_str().expect("sm").to_owned();
+            Record { json, line: index + 1, configuration, target }
+        })
+        .collect()
+}
+
+fn text<'a>(json: &'a Value, key: &str) -> Option<&'a str> {
+    json.get(key).map(|value| value.as_str().unwrap_or_else(|| panic!("{key} is text")))
+}
+
+fn number(json: &Value) -> u32 {
+    json.as_u64().and_then(|number| u32::try_from(number).ok()).expect("a small number")
+}
+
+fn configuration(json: &Value) -> Configuration {
+    let family = match text(json, "arch") {
+        Some("Sm100") => Family::Sm100,
+        Some("Sm103") => Family::Sm103,
+        Some("Sm120") => Family::Sm120,
+        other => panic!("{other:?}"),
+    };
+    let operand = |format: &str, layout: &str, alignment: &str| Operand {
+        format: match text(json, format).expect(format) {
+            "nv4" => Format::Nvfp4,
+            "mx4" => Format::Mxfp4,
+            "mx6" => Format::Mxfp6(Fp6::E3m2),
+            "mx8" => Format::Mxfp8(Fp8::E4m3),
+            "mx8e5" => Format::Mxfp8(Fp8::E5m2),
+            "u4nv" => Format::UltraNvfp4,
+            "u4mx" => Format::UltraMxfp4,
+            other => panic!("{other}"),
+        },
+        k_major: number(&json[layout]) == 1,
+        alignment: number(&json[alignment]),
+    };
+    let cluster = match (number(&json["cl"][0]), number(&json["cl"][1])) {
+        (0, 0) => Cluster::Dynamic,
+        (m, n) => Cluster::Static([m, n]),
+    };
+    let grouped = json.get("grouped").is_some_and(|grouped| grouped == true);
+    let (mainloop, sms) = mainloop(text(json, "ms").expect("ms"), grouped);
+    let (schedule, epilogue_sms, epilogue_grouped) = epilogue(text(json, "es").expect("es"));
+    let element = |name: &str| match name {
+        "cutlass::half_t" => ElementType::F16,
+        "float" => ElementType::F32,
+        other => panic!("{other}"),
+    };
+    let mut configuration = Configuration {
+        family,
+        a: operand("A", "LA", "alA"),
+        b: operand("B", "LB", "alB"),
+        tile: [0, 1, 2].map(|axis| number(&json["tile"][axis])),
+        cluster,
+        sms: sms.unwrap_or(Sms::One),
+        mainloop,
+        grouped,
+        epilogue: Epilogue {
+            schedule,
+            sms: epilogue_sms.unwrap_or(Sms::One),
+            grouped: epilogue_grouped,
+            tile: None,
+            class: match text(json, "eop") {
+                None => OperatorClass::BlockScaledTensorOp,
+                Some("OpClassTensorOp") => OperatorClass::TensorOp,
+                other => panic!("{other:?}"),
+            },
+        },
+        stages: json.get("stages").map_or(Stages::Auto, |stages| Stages::Fixed(number(stages))),
+        scheduler: match text(json, "sched") {
+            None => TileScheduler::Default,
+            Some("streamk") => TileScheduler::StreamK,
+            other => panic!("{other:?}"),
+        },
+        c: match text(json, "C") {
+            None => Some(ElementType::BF16),
+            Some("void") => None,
+            Some(other) => Some(element(other)),
+        },
+        d: text(json, "D").map_or(ElementType::BF16, element),
+        d_row_major: json.get("LD").is_none_or(|layout| number(layout) == 1),
+    };
+    if configuration.mainloop == Mainloop::Auto && family == Family::Sm100 {
+        configuration.sms = configuration.auto_sms();
+    }
+    configuration
+}
+
+/// The schedule of a tag, and its digit where it has one.
+fn mainloop(tag: &str, grouped: bool) -> (Mainloop, Option<Sms>) {
+    if tag == "Auto" {
+        return (Mainloop::Auto, None);
+    }
+    let tag = tag.strip_prefix("Kernel").expect("a kernel's tag");
+    if let Some(digit) = tag.strip_prefix("MixedTmaCpAsyncWarpSpecialized") {
+        assert_eq!(digit, "1SmBlockScaledSm100");
+        return (Mainloop::Sm100MixedTmaCpAsync, Some(Sms::One));
+    }
+    assert_eq!(tag.starts_with("PtrArray"), grouped, "{tag}");
+    let tag = tag.strip_prefix("PtrArray").unwrap_or(tag);
+    let tag = tag.strip_prefix("TmaWarpSpecialized").expect("a TMA main loop");
+    let (sms, rest) = match (tag.strip_prefix("1Sm"), tag.strip_prefix("2Sm")) {
+        (Some(rest), _) => (Some(Sms::One), rest),
+        (_, Some(rest)) => (Some(Sms::Two), rest),
+        _ => (None, tag),
+    };
+    let mainloop = match rest {
+        "Nvf4Sm100" => Mainloop::Sm100(Kind::Nvf4),
+        "Mxf4Sm100" => Mainloop::Sm100(Kind::Mxf4),
+        "Mxf8f6f4Sm100" => Mainloop::Sm100(Kind::Mxf8f6f4),
+        "BlockScaledSm100" => Mainloop::Sm100BlockScaled,
+        "BlockScaledMxNvf4UltraVs16Sm103" => Mainloop::Sm103Ultra { vector: 16, prefetch: Prefetch::Default },
+        "BlockScaledMxNvf4UltraVs32Sm103" => Mainloop::Sm103Ultra { vector: 32, prefetch: Prefetch::Default },
+        "Cooperative" => Mainloop::Cooperative,
+        "Pingpong" => Mainloop::Pingpong,
+        "Nvf4Sm120" => Mainloop::Sm120 { kind: Kind::Nvf4, pingpong: false },
+        "Mxf8f6f4Sm120" => Mainloop::Sm120 { kind: Kind::Mxf8f6f4, pingpong: false },
+        "PingpongMxf8f6f4Sm120" => Mainloop::Sm120 { kind: Kind::Mxf8f6f4, pingpong: true },
+        other => panic!("{other}"),
+    };
+    (mainloop, sms)
+}
+
+/// The schedule of a tag, its digit where it has one, and whether it is a PtrArray form.
+fn epilogue(tag: &str) -> (EpilogueSchedule, Option<Sms>, bool) {
+    let (tag, grouped) = match tag.strip_prefix("PtrArray") {
+        Some(tag) => (tag, true),
+        None => (tag, false),
+    };
+    let (schedule, sms) = match tag {
+        "Auto" => (EpilogueSchedule::Auto, None),
+        "TmaWarpSpecialized1Sm" => (EpilogueSchedule::Tma, Some(Sms::One)),
+        "TmaWarpSpecialized2Sm" => (EpilogueSchedule::Tma, Some(Sms::Two)),
+        "TmaWarpSpecialized1SmNvf4" => (EpilogueSchedule::TmaNvf4, Some(Sms::One)),
+        "NoSmemWarpSpecialized1Sm" => (EpilogueSchedule::NoSmem, Some(Sms::One)),
+        "NoSmemWarpSpecialized2Sm" => (EpilogueSchedule::NoSmem, Some(Sms::Two)),
+        "TmaWarpSpecializedCooperative" => (EpilogueSchedule::Cooperative, None),
+        other => panic!("{other}"),
+    };
+    (schedule, sms, grouped)
+}
+
+/// How many records nvcc refused, and how many of those that it built the compiler's rules accept; the built ones
+/// that they reject are named by line and rules.
+fn agreement(
+    (version, cutlass): (&str, CutlassVersion),
+) -> (usize, usize, usize, BTreeMap<Vec<u32>, Vec<usize>>) {
+    let (mut failed, mut built, mut accepted) = (0, 0, 0);
+    let mut exceptions: BTreeMap<Vec<u32>, Vec<usize>> = BTreeMap::new();
+    let mut missed = Vec::new();
+    for record in records() {
+        let broken = record.compiler_rules_broken(cutlass);
+        match (record.built(version), broken.is_empty()) {
+            (false, false) => failed += 1,
+            (false, true) => missed.push((record.line, record.outcome(version)["errs"].clone())),
+            (true, true) => (built, accepted) = (built + 1, accepted + 1),
+            (true, false) => {
+                built += 1;
+                // Building types proves nothing about the body, where these fail.
+                assert_eq!(record.json["mode"], "types", "line {}: {broken:?}", record.line);
+                assert_eq!(record.configuration.family, Family::Sm120, "line {}: {broken:?}", record.line);
+                exceptions.entry(broken).or_default().push(record.line);
+            }
+        }
+    }
+    assert_eq!(missed, [], "{version}: refused by nvcc, accepted by the rules");
+    let named: BTreeMap<_, _> = exceptions.iter().map(|(rules, lines)| (rules, lines.len())).collect();
+    println!(
+        "CUTLASS {cutlass}: {failed} failures rejected, {accepted} of {built} built accepted, {named:?} by rule"
+    );
+    (failed, built, accepted, exceptions)
+}
+
+fn counts(exceptions: &BTreeMap<Vec<u32>, Vec<usize>>) -> Vec<(Vec<u32>, usize)> {
+    exceptions.iter().map(|(rules, lines)| (rules.clone(), lines.len())).collect()
+}
+
+#[test]
+fn on_4_7_every_failure_is_rejected_and_all_but_nine_types_only_builds_are_accepted() {
+    let (failed, built, accepted, exceptions) = agreement(V47);
+    assert_eq!((failed, built, accepted), (81, 292, 283));
+    // Sm120 tiles of 64 rows.
+    assert_eq!(counts(&exceptions), [(vec![12], 9)]);
+}
+
+#[test]
+fn on_the_pinned_version_every_failure_is_rejected_and_all_but_24_types_only_builds_are_accepted() {
+    let (failed, built, accepted, exceptions) = agreement(V42);
+    assert_eq!((failed, built, accepted), (104, 269, 245));
+    // Sm120 tiles of 64 rows, narrower than 128 columns, or MX with 64 of K.
+    assert_eq!(counts(&exceptions), [(vec![11], 2), (vec![12], 5), (vec![12, 13], 4), (vec![13], 13)]);
+}
+
+#[test]
+fn built_records_that_later_rules_reject_are_wrong_targets_misfits_and_spills() {
+    for (version, cutlass) in [V47, V42] {
+        let mut silent: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for record in records().iter().filter(|record| record.built(version)) {
+            for rule in record.rules_broken(cutlass).into_iter().filter(|rule| !COMPILER_RULES.contains(rule))
+            {
+                silent.entry(rule).or_default().push(record.line);
+            }
+        }
+        let counts: Vec<_> = silent.iter().map(|(rule, lines)| (*rule, lines.len())).collect();
+        println!("CUTLASS {cutlass}: built and rejected by later rules {counts:?}");
+        assert_eq!(counts, [(18, 6), (20, 2), (23, 30), (28, 8)], "{silent:?}");
+    }
+}
+
+#[test]
+fn the_formula_gives_the_recorded_stages_of_every_valid_build() {
+    for ((version, cutlass), valid, invalid) in
+        // Types-only builds of tiles that rules 12 and 13 reject.
+        [(V47, [162, 11, 12, 99, 7], vec![175]), (V42, [162, 11, 12, 74, 7], vec![52, 175, 309])]
+    {
+        let mut equal: BTreeMap<String, usize> = BTreeMap::new();
+        let mut different = Vec::new();
+        for record in records().iter().filter(|record| record.built(version)) {
+            let recorded = number(&record.outcome(version)["stages"]);
+            let computed = stages(&record.configuration, cutlass);
+            if computed == Some(recorded) {
+                let grouped = if record.configuration.grouped { " grouped" } else { "" };
+                *equal.entry(format!("{:?}{grouped}", record.configuration.family)).or_default() += 1;
+            } else {
+                let broken = record.compiler_rules_broken(cutlass);
+                assert!(!broken.is_empty(), "line {}: {computed:?}, not {recorded}", record.line);
+                different.push(record.line);
+            }
+        }
+        println!(
+            "CUTLASS {cutlass}: stages equal for {equal:?}, different for the invalid lines {different:?}"
+        );
+        let families = ["Sm100", "Sm100 grouped", "Sm103", "Sm120", "Sm120 grouped"];
+        assert_eq!(families.map(|family| equal.get(family).copied().unwrap_or(0)), valid, "{version}");
+        assert_eq!(different, invalid, "{version}");
+    }
+}
+
+#[test]
+fn a_configuration_can_say_every_tag_that_was_built() {
+    for record in records() {
+        let unprefixed = |tag: String| tag.rsplit("::").next().expect("a tag").to_owned();
+        let spelled = |key, auto: &str| match text(&record.json, key) {
+            Some("Auto") => auto.to_owned(),
+            tag => tag.expect(key).to_owned(),
+        };
+        let configuration = &record.configuration;
+        assert_eq!(unprefixed(configuration.mainloop_tag()), spelled("ms", "KernelScheduleAuto"));
+        assert_eq!(unprefixed(configuration.epilogue_tag()), spelled("es", "EpilogueScheduleAuto"));
+        assert_eq!(
+            configuration.arch_tag(),
+            format!("cutlass::arch::{}", text(&record.json, "arch").expect("arch"))
+        );
+    }
+}
+
+/// Counts that nvcc 13.0.88 gave for the pinned CUTLASS, at a tile K of 64 where a stage is smallest.
+#[test]
+fn every_pair_of_c_and_d_has_the_stages_that_the_builders_give() {
+    use ElementType::{BF16, F32};
+    let pinned = CutlassVersion::PINNED;
+    let usual = |family: Family, tile: [u32; 3]| {
+        let found = defaults(family, pinned).into_iter().find(|c| c.tile[0] == tile[0]).expect("a default");
+        Configuration { tile, ..found }
+    };
+    let tiles100 = [[128, 128, 64], [128, 64, 64], [128, 192, 64], [256, 256, 64]];
+    let tiles120 = [[128, 128, 64], [128, 128, 128], [128, 128, 256]];
+    for (c, d, sm100, sm120) in [
+        (Some(BF16), BF16, [21, 28, 15, 20], [9, 4, 2]),
+        (None, BF16, [23, 29, 18, 22], [9, 4, 2]),
+        (Some(F32), F32, [21, 27, 13, 16], [8, 4, 2]),
+        (None, F32, [21, 27, 16, 20], [8, 4, 2]),
+        (Some(F32), BF16, [21, 27, 13, 16], [8, 4, 2]),
+        (Some(BF16), F32, [21, 27, 13, 16], [8, 4, 2]),
+    ] {
+        let counts =
+            |family, tile| stages(&usual(family, tile).with_elements(c, d), pinned).expect("a formula");
+        assert_eq!(tiles100.map(|tile| counts(Family::Sm100, tile)), sm100, "C {c:?}, D {d:?}");
+        assert_eq!(tiles120.map(|tile| counts(Family::Sm120, tile)), sm120, "C {c:?}, D {d:?}");
+    }
+}
+
+#[test]
+fn epilogue_tiles_and_element_types_change_the_stages_as_measured() {
+    let wide = |tile, c, d| {
+        let record = records().into_iter().find(|record| {
+            record.configuration.family == Family::Sm100
+                && record.configuration.tile == [256, 256, 256]
+                && record.configuration.mainloop == Mainloop::Sm100(Kind::Nvf4)
+        });
+        let mut configuration = record.expect("the fixture has the tile").configuration.with_elements(c, d);
+        configuration.epilogue.tile = tile;
+        automatic_stages(&configuration, CutlassVersion::PINNED)
+    };
+    let bf16 = ElementType::BF16;
+    assert_eq!(wide(None, Some(bf16), bf16), Some(3));
+    assert_eq!(wide(Some([128, 64]), Some(bf16), bf16), Some(4));
+    assert_eq!(wide(Some([128, 32]), Some(bf16), bf16), Some(5));
+    assert_eq!(wide(None, None, bf16), Some(4));
+    assert_eq!(wide(Some([128, 64]), None, bf16), Some(5));
+    assert_eq!(wide(None, Some(ElementType::F32), ElementType::F32), Some(0));
+}
+
+#[test]
+fn absurd_tiles_are_rejected_not_computed() {
+    for extent in [0, 1, 1 << 16, u32::MAX] {
+        for axis in 0..3 {
+            for record in records() {
+                let mut configuration = record.configuration.clone();
+                configuration.tile[axis] = extent;
+                configuration.epilogue.tile = Some([extent, 128]);
+                assert!(check(&configuration, V47.1, &record.target).is_err(), "{configuration}");
+            }
+        }
+    }
+}
