@@ -227,7 +227,9 @@ fn words(log: &str) -> String {
     const LINES: usize = 12;
     const LETTERS: usize = 1500;
     let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let errors = lines.iter().position(|line| line.starts_with("ERROR"));
+    // The retries say what is wrong with the network; the error after them only that nothing was found.
+    let matters = |line: &&str| line.starts_with("ERROR") || line.starts_with("WARNING: Retrying");
+    let errors = lines.iter().position(matters);
     let start = errors.unwrap_or(lines.len().saturating_sub(4));
     let text = lines[start..].iter().take(LINES).copied().collect::<Vec<_>>().join("\n");
     if text.is_empty() { "nothing".to_owned() } else { text.chars().take(LETTERS).collect() }
