@@ -2,13 +2,18 @@
 //!
 //! This is the only crate with `unsafe` and the only one that touches the outside world. [`read_text`] and
 //! [`read_tensors`] bring a program and its data in; [`run`] executes a partition; [`fallback`] computes whatever
-//! no kernel takes.
+//! no kernel takes. [`toolchain`] finds or installs the compiler and the kernel library, [`run_tool`] runs such
+//! programs within bounds, and [`environment`] lists every variable that has a say.
 
 mod data;
+pub mod environment;
 pub mod fallback;
 mod files;
+mod process;
 mod run;
+pub mod toolchain;
 
 pub use data::{DataError, DataFile, RawTensor, TensorDataError, read_tensors, write_tensors};
 pub use files::{FileError, read_text};
+pub use process::{ToolRun, run_tool, run_tool_watched};
 pub use run::{NO_DEVICE, Ran, Run, RunError, RunOptions, RunReason, SegmentRun, run};

@@ -1,4 +1,7 @@
-//! The command line: `fourfold replay` and `fourfold explain`.
+//! The command line: `fourfold replay`, `explain`, `toolchain` and `doctor`.
+
+mod doctor;
+mod toolchain;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,7 +14,7 @@ use fourfold::{Error, Fault, Report};
 #[command(
     version,
     about = "Plans, runs and checks programs with block-scaled FP4 matrix multiplications",
-    after_help = "Exit codes: 0 ok, 1 a value is not what was expected, 2 bad input, 70 a bug of ours"
+    after_help = "Exit codes: 0 ok, 1 a value is not what was expected, 2 bad input, 3 something is missing here, 70 a bug of ours"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -58,6 +61,10 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Find or install the CUDA compiler and CUTLASS
+    Toolchain(toolchain::Arguments),
+    /// Say what this machine has for building kernels, what it lacks, and what to do about it
+    Doctor(doctor::Arguments),
 }
 
 /// The exit code when a kernel was required and did not run.
@@ -72,6 +79,8 @@ fn main() -> ExitCode {
             finish(replay(&file, &options), json, require_kernels)
         }
         Command::Explain { file, target, json } => finish(explain(&file, target.as_deref()), json, false),
+        Command::Toolchain(arguments) => toolchain::run(arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
     }
 }
 
@@ -90,6 +99,11 @@ fn finish(result: Result<Report, Error>, json: bool, require_kernels: bool) -> E
             if json { print(&to_json(&error_object(error))) } else { Ok(()) }
         }
     };
+    leave(code, printed)
+}
+
+/// Ends with `code`, unless the report could not be printed.
+fn leave(code: u8, printed: std::io::Result<()>) -> ExitCode {
     // A closed pipe (`| head`) is the reader's choice, not an error.
     match printed {
         Ok(()) => ExitCode::from(code),

@@ -1,0 +1,198 @@
+//! Every environment variable that Fourfold reads: one list, and their values as a plain struct.
+//!
+//! Code below the command line takes an [`Environment`] as a value, so that what it does depends on its arguments
+//! only and tests need not change the process.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// An environment variable, as `doctor` prints it.
+#[derive(Clone, Copy, Debug)]
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// What its value is: `file`, `folder`, `list of folders` or `flag`.
+    pub kind: &'static str,
+    /// What holds when it is unset or empty.
+    pub default: &'static str,
+    /// What it is for.
+    pub meaning: &'static str,
+}
+
+/// Every environment variable that has a say in what Fourfold does.
+pub const VARIABLES: &[Variable] = &[
+    Variable {
+        name: "FOURFOLD_NVCC",
+        kind: "file",
+        default: "nvcc of FOURFOLD_TOOLCHAIN, CUDA_HOME, PATH or the cache, in this order",
+        meaning: "The CUDA compiler that builds kernels",
+    },
+    Variable {
+        name: "FOURFOLD_CUTLASS",
+        kind: "folder",
+        default: "CUTLASS of FOURFOLD_TOOLCHAIN, CUTLASS_PATH or the cache, in this order",
+        meaning: "The CUTLASS that kernels are built with: a checkout, or an installed cutlass_library",
+    },
+    Variable {
+        name: "FOURFOLD_TOOLCHAIN",
+        kind: "folder",
+        default: "none",
+        meaning: "A toolchain that `toolchain install` made on another machine, used where it lies",
+    },
+    Variable {
+        name: "FOURFOLD_CACHE_DIR",
+        kind: "folder",
+        default: "XDG_CACHE_HOME/fourfold, then HOME/.cache/fourfold",
+        meaning: "Where the installed toolchain and built kernels are kept",
+    },
+    Variable {
+        name: "CUDA_HOME",
+        kind: "folder",
+        default: "none",
+        meaning: "A CUDA toolkit; its bin/nvcc is used when it is new enough",
+    },
+    Variable {
+        name: "CUTLASS_PATH",
+        kind: "folder",
+        default: "none",
+        meaning: "A CUTLASS, as other programs name it",
+    },
+    Variable {
+        name: "XDG_CACHE_HOME",
+        kind: "folder",
+        default: "HOME/.cache",
+        meaning: "The user's cache folder; must be absolute",
+    },
+    Variable { name: "HOME", kind: "folder", default: "none", meaning: "The user's folder" },
+    Variable {
+        name: "PATH",
+        kind: "list of folders",
+        default: "none",
+        meaning: "Where nvcc, cuobjdump, the host compiler and python3 are looked for",
+    },
+    Variable {
+        name: "NVCC_CCBIN",
+        kind: "file",
+        default: "g++",
+        meaning: "The host compiler; nvcc reads this itself",
+    },
+    Variable {
+        name: "FOURFOLD_BLESS",
+        kind: "flag",
+        default: "unset",
+        meaning: "Tests rewrite the expectations that they would compare with",
+    },
+];
+
+/// The values of the variables; one that is empty counts as unset.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// `FOURFOLD_NVCC`.
+    pub fourfold_nvcc: Option<OsString>,
+    /// `FOURFOLD_CUTLASS`.
+    pub fourfold_cutlass: Option<OsString>,
+    /// `FOURFOLD_TOOLCHAIN`.
+    pub fourfold_toolchain: Option<OsString>,
+    /// `FOURFOLD_CACHE_DIR`.
+    pub fourfold_cache_dir: Option<OsString>,
+    /// `CUDA_HOME`.
+    pub cuda_home: Option<OsString>,
+    /// `CUTLASS_PATH`.
+    pub cutlass_path: Option<OsString>,
+    /// `XDG_CACHE_HOME`.
+    pub xdg_cache_home: Option<OsString>,
+    /// `HOME`.
+    pub home: Option<OsString>,
+    /// `PATH`.
+    pub path: Option<OsString>,
+    /// `NVCC_CCBIN`.
+    pub nvcc_ccbin: Option<OsString>,
+}
+
+impl Environment {
+    /// The environment of this process.
+    pub fn from_process() -> Environment {
+        Environment::from_lookup(|name| std::env::var_os(name))
+    }
+
+    /// The environment in which `lookup` gives the value of a name.
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Environment {
+        let value = |name: &str| lookup(name).filter(|value| !value.is_empty());
+        Environment {
+            fourfold_nvcc: value("FOURFOLD_NVCC"),
+            fourfold_cutlass: value("FOURFOLD_CUTLASS"),
+            fourfold_toolchain: value("FOURFOLD_TOOLCHAIN"),
+            fourfold_cache_dir: value("FOURFOLD_CACHE_DIR"),
+            cuda_home: value("CUDA_HOME"),
+            cutlass_path: value("CUTLASS_PATH"),
+            xdg_cache_home: value("XDG_CACHE_HOME"),
+            home: value("HOME"),
+            path: value("PATH"),
+            nvcc_ccbin: value("NVCC_CCBIN"),
+        }
+    }
+
+    /// The first program of this name on `PATH`. Relative entries do not count: what runs must not depend on the
+    /// folder that the user happens to be in.
+    pub fn find_program(&self, name: impl AsRef<OsStr>) -> Option<PathBuf> {
+        std::env::split_paths(self.path.as_ref()?)
+            .filter(|folder| folder.is_absolute())
+            .map(|folder| folder.join(name.as_ref()))
+            .find(|file| is_program(file))
+    }
+}
+
+/// Whether this is a file that may be executed.
+pub(crate) fn is_program(file: &Path) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn every_variable_that_is_read_is_listed_once() {
+        let read = RefCell::new(Vec::new());
+        Environment::from_lookup(|name| {
+            read.borrow_mut().push(name.to_owned());
+            None
+        });
+        let mut listed: Vec<&str> = VARIABLES.iter().map(|variable| variable.name).collect();
+        let count = listed.len();
+        listed.sort_unstable();
+        listed.dedup();
+        assert_eq!(listed.len(), count);
+        let mut read = read.into_inner();
+        // Read by tests, not by the program.
+        read.push("FOURFOLD_BLESS".to_owned());
+        read.sort_unstable();
+        assert_eq!(read, listed);
+    }
+
+    #[test]
+    fn an_empty_value_counts_as_unset() {
+        let environment = Environment::from_lookup(|name| (name != "HOME").then(OsString::new));
+        assert_eq!(environment, Environment::default());
+    }
+
+    #[test]
+    fn programs_are_found_in_absolute_folders_and_only_when_executable() {
+        let folder = tempfile::tempdir().unwrap();
+        let [first, second] = ["first", "second"].map(|name| folder.path().join(name));
+        for (place, mode) in [(&first, 0o644), (&second, 0o755)] {
+            fs::create_dir(place).unwrap();
+            fs::write(place.join("tool"), "#!/bin/sh\n").unwrap();
+            fs::set_permissions(place.join("tool"), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let path = std::env::join_paths([Path::new("."), &first, &second]).unwrap();
+        let environment = Environment { path: Some(path), ..Environment::default() };
+        assert_eq!(environment.find_program("tool"), Some(second.join("tool")));
+        assert_eq!(environment.find_program("other"), None);
+        assert_eq!(Environment::default().find_program("tool"), None);
+    }
+}

@@ -1,0 +1,107 @@
+//! Versions of nvcc and CUTLASS: read from what they say, and the oldest that will do.
+
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::process::run_tool;
+
+/// A version of three numbers; missing ones are 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(pub u32, pub u32, pub u32);
+
+impl Version {
+    /// The version that a text begins with, such as `13.0.88`.
+    pub fn parse(text: &str) -> Option<Version> {
+        let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
+        let mut numbers = text[..end].split('.').filter(|part| !part.is_empty()).map(str::parse);
+        let first = numbers.next()?.ok()?;
+        let mut next = || numbers.next().map_or(Some(0), Result::ok);
+        Some(Version(first, next()?, next()?))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.0, self.1, self.2)
+    }
+}
+
+/// The first nvcc that knows a Blackwell.
+pub const OLDEST_NVCC: Version = Version(12, 8, 0);
+/// The oldest CUTLASS that Fourfold's kernels are built with.
+pub const OLDEST_CUTLASS: Version = Version(4, 2, 0);
+
+/// The first nvcc that compiles for a target; `None` for targets that nothing is compiled for.
+pub fn oldest_nvcc_for(target: &str) -> Option<Version> {
+    match target.strip_prefix("sm_").unwrap_or(target) {
+        "90a" => Some(Version(12, 0, 0)),
+        "100a" | "120a" => Some(Version(12, 8, 0)),
+        "103a" | "121a" => Some(Version(12, 9, 0)),
+        _ => None,
+    }
+}
+
+/// How long a program may take to say its version.
+const VERSION_LIMIT: Duration = Duration::from_secs(60);
+
+/// Asks nvcc; the error says what it said instead.
+pub(super) fn nvcc_version(nvcc: &Path) -> Result<Version, String> {
+    let run = run_tool(Command::new(nvcc).arg("--version"), VERSION_LIMIT)
+        .map_err(|error| format!("which cannot be run: {error}"))?;
+    // "Cuda compilation tools, release 13.0, V13.0.88"
+    let version = run.log.split_whitespace().rev().find_map(|word| Version::parse(word.strip_prefix('V')?));
+    match version {
+        Some(version) if run.succeeded() => Ok(version),
+        _ => {
+            let said = run.log.lines().find(|line| !line.trim().is_empty()).unwrap_or("nothing").trim();
+            let said: String = said.chars().take(200).collect();
+            Err(format!(
+                "which does not say its version: --version ended with {} and printed {said}",
+                run.ending()
+            ))
+        }
+    }
+}
+
+/// Reads `include/cutlass/version.h` of a CUTLASS; `None` when it is not there or says none.
+pub(super) fn cutlass_version(cutlass: &Path) -> Option<Version> {
+    let header = std::fs::read_to_string(cutlass.join("include/cutlass/version.h")).ok()?;
+    let number = |name: &str| {
+        header.lines().find_map(|line| {
+            let mut words = line.split_whitespace();
+            (words.next() == Some("#define") && words.next() == Some(name))
+                .then(|| words.next())??
+                .parse()
+                .ok()
+        })
+    };
+    Some(Version(number("CUTLASS_MAJOR")?, number("CUTLASS_MINOR")?, number("CUTLASS_PATCH")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_parsed_and_ordered_by_number() {
+        assert_eq!(Version::parse("13.0.88"), Some(Version(13, 0, 88)));
+        assert_eq!(Version::parse("12.8"), Some(Version(12, 8, 0)));
+        assert_eq!(Version::parse("4.2.0.0"), Some(Version(4, 2, 0)));
+        assert_eq!(Version::parse("13.0.88,"), Some(Version(13, 0, 88)));
+        for no_version in ["", "x", ".", "99999999999999.1"] {
+            assert_eq!(Version::parse(no_version), None, "{no_version}");
+        }
+        assert!(Version(12, 10, 0) > Version(12, 9, 1) && Version(12, 7, 99) < OLDEST_NVCC);
+    }
+
+    #[test]
+    fn every_target_with_kernels_has_an_oldest_compiler() {
+        for target in ["sm_100a", "sm_120a", "100a"] {
+            assert_eq!(oldest_nvcc_for(target), Some(OLDEST_NVCC));
+        }
+        assert_eq!(oldest_nvcc_for("sm_103a"), Some(Version(12, 9, 0)));
+        assert_eq!(oldest_nvcc_for("cpu"), None);
+    }
+}

@@ -1,0 +1,60 @@
+//! The list of environment variables is the documentation, and nothing reads a variable that it lacks.
+
+use std::path::{Path, PathBuf};
+
+use fourfold_executor::environment::VARIABLES;
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+#[test]
+fn the_documentation_lists_every_variable() {
+    let mut text = String::from(
+        "# Environment variables\n\n\
+         `fourfold doctor` prints this list with the values that hold. An empty value counts as unset.\n\n\
+         | variable | value | default | what it is for |\n|---|---|---|---|\n",
+    );
+    for variable in VARIABLES {
+        text += &format!(
+            "| `{}` | {} | {} | {} |\n",
+            variable.name, variable.kind, variable.default, variable.meaning
+        );
+    }
+    let file = repository().join("docs/environment.md");
+    if std::env::var_os("FOURFOLD_BLESS").is_some() {
+        std::fs::write(&file, &text).expect("docs/ can be written");
+    }
+    let found = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(found == text, "docs/environment.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace");
+}
+
+#[test]
+fn no_source_reads_a_variable_that_is_not_listed() {
+    let mut folders: Vec<PathBuf> =
+        ["src", "ir", "scheduler", "codegen", "executor", "tests"].map(|name| repository().join(name)).into();
+    let mut reads = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("the folder can be listed").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            if path.extension().is_none_or(|extension| extension != "rs") {
+                continue;
+            }
+            let source = std::fs::read_to_string(&path).expect("sources are text");
+            for (_, rest) in [concat!("env::", "var(\""), concat!("env::", "var_os(\"")]
+                .iter()
+                .flat_map(|call| source.match_indices(*call).map(|(at, _)| source.split_at(at + call.len())))
+            {
+                let name = rest.split('"').next().unwrap_or_default();
+                let listed = VARIABLES.iter().any(|variable| variable.name == name);
+                assert!(listed, "{} reads {name}, which environment::VARIABLES lacks", path.display());
+                reads += 1;
+            }
+        }
+    }
+    assert!(reads > 0, "reads of variables are found");
+}

@@ -1,0 +1,119 @@
+//! `fourfold doctor`: what this machine has for building kernels, what it lacks, and what to do about it.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use fourfold_codegen::{TARGETS, Target, capabilities};
+use fourfold_executor::environment::{Environment, VARIABLES};
+use fourfold_executor::toolchain::{Diagnosis, FindingState, diagnose, oldest_nvcc_for};
+use serde_json::{Value, json};
+
+use crate::toolchain::Choice;
+
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  fourfold doctor\n  fourfold doctor --nvcc /usr/local/cuda/bin/nvcc --json\n\n\
+    Exit code 0 when kernels could be built now, else 3. Nothing is changed, and no network is used."
+)]
+pub struct Arguments {
+    #[command(flatten)]
+    choice: Choice,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments) -> ExitCode {
+    let environment = Environment::from_process();
+    let diagnosis = diagnose(&arguments.choice.options(), &environment);
+    let text = if arguments.json { crate::to_json(&object(&diagnosis)) } else { report(&diagnosis) };
+    let code = if diagnosis.can_build() { 0 } else { crate::EXIT_ENVIRONMENT };
+    crate::leave(code, crate::print(&text))
+}
+
+/// Kernels are built and questioned, and not launched, by this version.
+const DEVICE: &str = "not looked for: this version builds kernels and does not launch them";
+
+fn report(diagnosis: &Diagnosis) -> String {
+    let mut text = String::new();
+    for finding in &diagnosis.findings {
+        text += &format!("{:<8} {:<17} {}\n", finding.state.name(), finding.name, indent(&finding.detail));
+        if let Some(remedy) = &finding.remedy {
+            text += &format!("{:26} -> {remedy}\n", "");
+        }
+    }
+    text += &format!("{:<8} {:<17} {DEVICE}\n", FindingState::Note.name(), "device");
+    text += "\nTargets\n";
+    for target in TARGETS {
+        let (state, why) = target_state(target, diagnosis);
+        text += &format!("{state:<8} {:<17} {}{why}\n", target.name, target.hardware);
+    }
+    text += "\nVariables\n";
+    for variable in VARIABLES {
+        let value = std::env::var_os(variable.name).filter(|value| !value.is_empty());
+        let value = value.map_or("unset".to_owned(), |value| value.display().to_string());
+        text += &format!("{:<19} {value}\n", variable.name);
+        text +=
+            &format!("{:19} {} ({}; default: {})\n", "", variable.meaning, variable.kind, variable.default);
+    }
+    text += if diagnosis.can_build() {
+        "\nKernels can be built here\n"
+    } else {
+        "\nKernels cannot be built here: everything runs on the fallback until the missing things are there\n"
+    };
+    text
+}
+
+fn indent(detail: &str) -> String {
+    detail.replace('\n', &format!("\n{:27}", ""))
+}
+
+/// Whether kernels of a target can be built, and why not.
+fn target_state(target: &Target, diagnosis: &Diagnosis) -> (&'static str, String) {
+    if capabilities(target.name).is_none_or(|capabilities| capabilities.formats.is_empty()) {
+        return ("none", "; no kernels in this version".to_owned());
+    }
+    match (diagnosis.nvcc, oldest_nvcc_for(target.name)) {
+        (Some(found), Some(oldest)) if found >= oldest && diagnosis.can_build() => ("ok", String::new()),
+        (Some(found), Some(oldest)) if found < oldest => ("missing", format!("; needs nvcc {oldest}")),
+        _ => ("missing", "; see above".to_owned()),
+    }
+}
+
+fn object(diagnosis: &Diagnosis) -> Value {
+    let findings: Vec<Value> = diagnosis
+        .findings
+        .iter()
+        .map(|finding| {
+            json!({
+                "name": finding.name,
+                "state": finding.state.name(),
+                "detail": finding.detail,
+                "remedy": finding.remedy,
+            })
+        })
+        .collect();
+    let targets: Vec<Value> = TARGETS
+        .iter()
+        .map(|target| json!({"name": target.name, "state": target_state(target, diagnosis).0}))
+        .collect();
+    let variables: Vec<Value> = VARIABLES
+        .iter()
+        .map(|variable| {
+            json!({
+                "name": variable.name,
+                "kind": variable.kind,
+                "default": variable.default,
+                "meaning": variable.meaning,
+                "value": std::env::var_os(variable.name).map(|value| value.display().to_string()),
+            })
+        })
+        .collect();
+    json!({
+        "ok": diagnosis.can_build(),
+        "device": null,
+        "findings": findings,
+        "targets": targets,
+        "variables": variables,
+    })
+}
