@@ -4,16 +4,23 @@
 //! [`read_tensors`] bring a program and its data in; [`run`] executes a partition; [`fallback`] computes whatever
 //! no kernel takes. [`toolchain`] finds or installs the compiler and the kernel library, [`run_tool`] runs such
 //! programs within bounds, and [`environment`] lists every variable that has a say.
+//! no kernel takes. [`build()`] compiles a generated kernel and proves what came out; [`kernel`] loads and questions it.
 
+mod build;
 mod data;
 pub mod environment;
 pub mod fallback;
 mod files;
+pub mod kernel;
 mod process;
 mod run;
 pub mod toolchain;
 
+pub use build::{
+    Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, FLAGS, Resources, build,
+};
 pub use data::{DataError, DataFile, RawTensor, TensorDataError, read_tensors, write_tensors};
 pub use files::{FileError, read_text};
+pub use kernel::{Kernel, LoadError};
 pub use process::{ToolRun, run_tool, run_tool_watched};
 pub use run::{NO_DEVICE, Ran, Run, RunError, RunOptions, RunReason, SegmentRun, run};

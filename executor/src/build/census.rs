@@ -1,0 +1,100 @@
+//! Counts the instructions of a disassembled kernel, because a wrong architecture compiles silently to a kernel
+//! without its MMA.
+
+use std::collections::BTreeMap;
+
+/// How many of each instruction that matters a disassembly holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Census {
+    /// By full opcode, every matrix instruction (`UTCOMMA.2CTA.4X`, `OMMA.SF...`) and scale copy (`UTCCP...`).
+    pub opcodes: BTreeMap<String, usize>,
+    /// All instructions.
+    pub instructions: usize,
+    /// `BPT.TRAP`: what the device assertions of CUTLASS become when an architecture lacks an instruction.
+    pub traps: usize,
+}
+
+impl Census {
+    /// Counts one line of what `cuobjdump -sass` prints. The text has some megabytes and is not kept.
+    pub(super) fn line(&mut self, line: &str) {
+        let Some(opcode) = opcode(line) else { return };
+        self.instructions += 1;
+        if opcode.contains("MMA") || opcode.starts_with("UTCCP") {
+            *self.opcodes.entry(opcode.to_owned()).or_default() += 1;
+        } else if opcode == "BPT.TRAP" {
+            self.traps += 1;
+        }
+    }
+
+    /// Whether some opcode is `required` or a variant of it: `UTCOMMA` is met by `UTCOMMA.4X`, not by `UTCOMMAX`.
+    pub(super) fn holds(&self, required: &str) -> bool {
+        self.opcodes.keys().any(|opcode| {
+            opcode.strip_prefix(required).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+    }
+}
+
+/// The opcode in `/*3060*/  @!P0 OMMA.SF.16864 R4, ... ;  /* 0x70... */`, and `None` for any other line: names of
+/// functions hold `MMA` as well, and the second half of an instruction's encoding has a line to itself.
+fn opcode(line: &str) -> Option<&str> {
+    let (address, rest) = line.trim_start().strip_prefix("/*")?.split_once("*/")?;
+    if address.is_empty() || !address.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut words = rest.split_whitespace();
+    let mut word = words.next()?.trim_start_matches('{');
+    while word.is_empty() || word.starts_with('@') {
+        word = words.next()?;
+    }
+    let word = word.trim_end_matches(';');
+    word.starts_with(|c: char| c.is_ascii_uppercase()).then_some(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SASS: &str = "
+\tcode for sm_100a
+\t\tFunction : _ZN7cutlass8MMA_AtomIJNS4_17SM100_MMA_MXF4_SSE
+\t.headerflags\t@\"EF_CUDA_SM100\"
+        /*0000*/                   LDC R1, c[0x0][0x37c] ;                       /* 0x0000df00ff017b82 */
+                                                                                 /* 0x000fe20000000800 */
+        /*3520*/                   UTCCP.T.S.4x32dp128bit tmem[UR26+0x100], gdesc[UR60] ;  /* 0x0001003c1a0079e7 */
+        /*3630*/                   UTCOMMA.4X gdesc[UR48], gdesc[UR50], tmem[UR15], UP1 ;  /* 0x800a2e32300075ea */
+        /*3660*/              @!UP0 UTCOMMA.4X gdesc[UR42], gdesc[UR44], tmem[UR15], UPT ; /* 0x8008282c2a0075ea */
+        /*3670*/                   UTCBAR [UR5], URZ ;                           /* 0x000000ff050073e9 */
+        /*3680*/              @P0  BPT.TRAP 0x1 ;                                /* 0x000000040000795c */
+        /*3690*/                   BPT.INT 0x1 ;                                 /* 0x000000040000795c */
+        /*12a40*/                  EXIT ;                                        /* 0x000000000000794d */
+";
+
+    fn count(sass: &str) -> Census {
+        let mut census = Census::default();
+        sass.lines().for_each(|line| census.line(line));
+        census
+    }
+
+    #[test]
+    fn instructions_are_counted_and_names_of_functions_are_not() {
+        let census = count(SASS);
+        let expected = [("UTCCP.T.S.4x32dp128bit", 1), ("UTCOMMA.4X", 2)];
+        assert_eq!(census.opcodes, expected.map(|(name, count)| (name.to_owned(), count)).into());
+        assert_eq!((census.instructions, census.traps), (8, 1));
+    }
+
+    #[test]
+    fn a_required_opcode_is_met_by_its_variants_only() {
+        let census = count(SASS);
+        assert!(census.holds("UTCOMMA") && census.holds("UTCOMMA.4X"));
+        assert!(!census.holds("OMMA.SF") && !census.holds("UTCOM") && !census.holds("UTCOMMA.2CTA"));
+    }
+
+    #[test]
+    fn text_that_is_no_disassembly_counts_nothing() {
+        assert_eq!(
+            count("MMA\n/* OMMA.SF */ OMMA.SF\n/*zz*/ OMMA\n/*0*/\ncuobjdump info: no code\n"),
+            Census::default()
+        );
+    }
+}

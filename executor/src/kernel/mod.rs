@@ -1,0 +1,244 @@
+//! Loads a kernel's library and asks it about itself; none of this needs a GPU.
+//!
+//! A library stays loaded while any [`Kernel`] or [`Prepared`] that came from it lives, and is closed with the last of
+//! them. Closing unregisters its code from the device, so the last handle must not be dropped while work is in flight;
+//! only launching can bring that about, and launching is `unsafe` for that reason.
+
+mod abi;
+mod error;
+mod prepared;
+
+use std::error::Error;
+use std::ffi::{CStr, c_char, c_void};
+use std::path::{Path, PathBuf};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use serde::Deserialize;
+
+pub use abi::{ABI_VERSION, Device, Pointers, Problem, Requirements};
+pub use error::{LoadError, Status};
+pub use prepared::Prepared;
+
+use crate::build::{Artifact, Folder};
+use abi::Symbols;
+
+/// A loaded kernel. Clones share the library.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    loaded: Arc<Loaded>,
+}
+
+/// What a kernel's library says about itself.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Metadata {
+    /// The version of the interface.
+    pub abi: u32,
+    /// The architecture it was built for, such as `sm_100a`.
+    pub target: String,
+    /// The kernel's readable name.
+    pub kernel: String,
+    /// The tile: M, N and K in elements.
+    pub tile: [u32; 3],
+    /// The cluster in blocks.
+    pub cluster: [u32; 3],
+    /// Stages of the main loop, where the kernel has one.
+    #[serde(default)]
+    pub stages: Option<u32>,
+    /// Bytes of shared memory per block.
+    pub shared_memory: u64,
+    /// Threads per block.
+    pub threads: u32,
+    /// A digest of what it was generated from.
+    #[serde(default)]
+    pub hash: String,
+}
+
+/// One of the two scaled operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operand {
+    /// The operand with M rows.
+    A,
+    /// The operand with N rows.
+    B,
+}
+
+impl Kernel {
+    /// Loads a built kernel and keeps its files for as long as it is loaded.
+    ///
+    /// # Errors
+    /// When the library cannot be loaded or is not a kernel of this version.
+    pub fn load(artifact: &Artifact) -> Result<Kernel, LoadError> {
+        Kernel::from_parts(artifact.library(), Some(Arc::clone(artifact.folder())))
+    }
+
+    /// Loads a kernel that was built earlier.
+    ///
+    /// The file must stay as it is while it is loaded: to replace it, rename another file onto it. Loading runs the
+    /// library's initializers, so it must be one that this crate built.
+    ///
+    /// # Errors
+    /// As for [`Kernel::load`].
+    pub fn open(library: &Path) -> Result<Kernel, LoadError> {
+        Kernel::from_parts(library, None)
+    }
+
+    /// The version of the interface that the library has.
+    pub fn abi_version(&self) -> u32 {
+        self.loaded.metadata.abi
+    }
+
+    /// What the library says about itself.
+    pub fn metadata(&self) -> &Metadata {
+        &self.loaded.metadata
+    }
+
+    /// The library's file.
+    pub fn path(&self) -> &Path {
+        &self.loaded.path
+    }
+
+    /// Whether the kernel takes a problem on such a device, and what a call must bring.
+    ///
+    /// # Errors
+    /// The kernel's own refusal.
+    pub fn query(&self, device: &Device, problem: &Problem) -> Result<Requirements, Status> {
+        let mut requirements = Requirements::default();
+        answer(|message, size| {
+            // SAFETY: every pointer is to a live object of the interface's type and is not kept; the function reads no
+            // other memory, keeps no state and lets no exception out.
+            unsafe { (self.symbols().query)(device, problem, &mut requirements, message, size) }
+        })?;
+        Ok(requirements)
+    }
+
+    /// Where CUTLASS's own layout puts the scale of `row` and of the `block`-th group of K elements of matrix `batch`, in
+    /// bytes from the beginning of the operand's scales. It is negative if the kernel does not know.
+    pub fn scale_offset(&self, operand: Operand, problem: &Problem, row: i64, block: i64, batch: i64) -> i64 {
+        let operand = match operand {
+            Operand::A => 0,
+            Operand::B => 1,
+        };
+        // SAFETY: the problem is live and not kept; the function is arithmetic on its arguments.
+        unsafe { (self.symbols().scale_offset)(operand, problem, row, block, batch) }
+    }
+
+    /// Builds the launch parameters of one call.
+    ///
+    /// # Errors
+    /// The kernel's own refusal: an extent, a pointer, the workspace, or a CUDA call that failed.
+    ///
+    /// # Safety
+    /// The context of the device to run on must be current, `device` must describe it, and `stream` (a `CUstream`, null
+    /// for the default one) must belong to it. `pointers` must hold device addresses of buffers that are as large as
+    /// [`Kernel::query`] and the problem say, or null where the kernel has no such operand; `workspace` must be the
+    /// device address of `workspace_size` bytes, or null if that is 0. All of it must stay valid until the call is
+    /// dropped or its pointers are updated, and no other call may use the workspace meanwhile.
+    pub unsafe fn prepare(
+        &self,
+        device: &Device,
+        problem: &Problem,
+        pointers: &Pointers,
+        workspace: *mut c_void,
+        workspace_size: usize,
+        stream: *mut c_void,
+    ) -> Result<Prepared, Status> {
+        let mut handle = ptr::null_mut();
+        answer(|message, size| {
+            // SAFETY: the host pointers are to live objects of the interface's types and are not kept; the caller
+            // vouches for the device's.
+            unsafe {
+                (self.symbols().prepare)(
+                    device,
+                    problem,
+                    pointers,
+                    workspace,
+                    workspace_size,
+                    stream,
+                    &mut handle,
+                    message,
+                    size,
+                )
+            }
+        })?;
+        match NonNull::new(handle) {
+            // SAFETY: this kernel's prepare has just made it for us.
+            Some(handle) => Ok(unsafe { Prepared::new(handle, self.clone()) }),
+            None => Err(Status {
+                code: Status::EXCEPTION,
+                message: "the kernel prepared a call and returned none".into(),
+            }),
+        }
+    }
+
+    fn from_parts(path: &Path, files: Option<Arc<Folder>>) -> Result<Kernel, LoadError> {
+        // Without a separator the dynamic linker would search its own folders.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        if !path.exists() {
+            return Err(LoadError::NotFound { path });
+        }
+        // SAFETY: the library's initializers are those of nvcc and of the static CUDA runtime, which register its
+        // device code and touch no driver; it is a file that this crate built.
+        let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }
+            .map_err(|error| LoadError::Open { path: path.clone(), reason: chain(&error) })?;
+        let symbols = Symbols::resolve(&library, &path)?;
+        let metadata = read_metadata(&symbols, &path)?;
+        Ok(Kernel { loaded: Arc::new(Loaded { symbols, metadata, path, _library: library, _files: files }) })
+    }
+
+    fn symbols(&self) -> &Symbols {
+        &self.loaded.symbols
+    }
+}
+
+/// Fields are dropped in order: the library is closed before its files go. The dynamic linker knows libraries by their
+/// path, so a path must not be used anew while it is loaded.
+#[derive(Debug)]
+struct Loaded {
+    symbols: Symbols,
+    metadata: Metadata,
+    path: PathBuf,
+    _library: Library,
+    _files: Option<Arc<Folder>>,
+}
+
+fn read_metadata(symbols: &Symbols, path: &Path) -> Result<Metadata, LoadError> {
+    let bad = |reason: String| LoadError::BadMetadata { path: path.to_owned(), reason };
+    // SAFETY: the function takes nothing and returns a static string.
+    let text = unsafe { (symbols.metadata)() };
+    if text.is_null() {
+        return Err(bad("there is none".to_owned()));
+    }
+    // SAFETY: it is not null, and the interface says that it is a string with an end that lives as long as the library.
+    let text = unsafe { CStr::from_ptr(text) };
+    let metadata: Metadata =
+        serde_json::from_slice(text.to_bytes()).map_err(|error| bad(error.to_string()))?;
+    if metadata.abi != ABI_VERSION {
+        return Err(bad(format!("it claims version {} of the interface", metadata.abi)));
+    }
+    Ok(metadata)
+}
+
+/// Runs a function that answers with a status and a message.
+fn answer(call: impl FnOnce(*mut c_char, usize) -> i32) -> Result<(), Status> {
+    const LONGEST_MESSAGE: usize = 1024;
+    let mut message = [0u8; LONGEST_MESSAGE];
+    let code = call(message.as_mut_ptr().cast(), message.len());
+    if code == 0 {
+        return Ok(());
+    }
+    let length = message.iter().position(|&byte| byte == 0).unwrap_or(message.len());
+    Err(Status { code, message: String::from_utf8_lossy(&message[..length]).into_owned() })
+}
+
+/// An error with its causes. The dynamic linker's words are the cause of an error that says only "dlopen failed".
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

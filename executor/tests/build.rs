@@ -1,0 +1,428 @@
+//! Builds and loads with a stand-in compiler: every way it can fail, what is reported, and that nothing is left.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use fourfold_executor::kernel::{
+    Device, Kernel, LoadError, Operand, Pointers, Problem, Requirements, Status,
+};
+use fourfold_executor::{Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, build};
+use tempfile::TempDir;
+
+const KERNEL: &str = "stand_in_sm100_128x128x256";
+const STAGES: u32 = 5;
+const GOOD_SASS: &str = "// sass: UTCOMMA.4X gdesc[UR48]\n// sass: UTCCP.T.S.4x32dp128bit tmem[UR26]\n\
+                         // sass: UTCOMMA.4X gdesc[UR50]\n// sass: EXIT\n";
+
+fn stand_in(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand_ins").join(name)
+}
+
+fn metadata() -> String {
+    format!(
+        r#"{{"abi":1,"target":"sm_100a","kernel":"{KERNEL}","tile":[128,128,256],"cluster":[1,1,1],"stages":{STAGES},"shared_memory":223232,"threads":256,"hash":"00ff","later":[1]}}"#
+    )
+}
+
+/// A source that the stand-in compiler understands, with the stand-in kernel as its body.
+fn source(behave: &str, sass: &str, metadata: &str, defines: &str) -> String {
+    let body = fs::read_to_string(stand_in("kernel.c")).unwrap();
+    format!("// behave: {behave}\n{sass}#define METADATA {metadata:?}\n{defines}\n{body}")
+}
+
+struct Bench {
+    temp: TempDir,
+    limit: Duration,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench { temp: tempfile::tempdir().unwrap(), limit: Duration::from_secs(60) }
+    }
+
+    fn build(&self, text: &str) -> Result<Artifact, BuildError> {
+        self.build_with(text, &stand_in("nvcc.sh"), Some(&stand_in("cuobjdump.sh")))
+    }
+
+    fn build_with(&self, text: &str, nvcc: &Path, cuobjdump: Option<&Path>) -> Result<Artifact, BuildError> {
+        let input = BuildInput {
+            text,
+            kernel: KERNEL,
+            architecture: "100a",
+            opcode: "UTCOMMA",
+            stages: Some(STAGES),
+        };
+        let tools = BuildTools {
+            nvcc,
+            include: vec!["/opt/cuda/include".into(), "include with a space; $(touch x)".into()],
+            libraries: vec!["/opt/cuda/lib".into()],
+            cuobjdump,
+        };
+        build(
+            &input,
+            &tools,
+            &BuildOptions { time_limit: self.limit, temp_dir: Some(self.temp.path().to_owned()) },
+        )
+    }
+
+    fn good(&self) -> Artifact {
+        self.build(&source("compile", GOOD_SASS, &metadata(), "")).unwrap()
+    }
+
+    /// The error of a build, after which nothing may be left.
+    #[track_caller]
+    fn fail(&self, text: &str) -> BuildError {
+        let error = self.build(text).expect_err("this build must fail");
+        self.assert_empty();
+        error
+    }
+
+    #[track_caller]
+    fn assert_empty(&self) {
+        let left: Vec<_> =
+            fs::read_dir(self.temp.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(left.is_empty(), "left behind: {left:?}");
+    }
+}
+
+#[track_caller]
+fn check(error: &BuildError, code: &str, fault: BuildFault, words: &str) {
+    assert_eq!((error.code(), error.fault()), (code, fault), "{error}");
+    assert!(error.to_string().contains(words), "`{error}` does not say `{words}`");
+    assert!(!error.to_string().ends_with('.'));
+}
+
+/// Processes whose command line holds the token.
+fn processes(token: &str) -> Vec<String> {
+    fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| fs::read(entry.ok()?.path().join("cmdline")).ok())
+        .map(|line| String::from_utf8_lossy(&line).into_owned())
+        .filter(|line| line.contains(token))
+        .collect()
+}
+
+#[track_caller]
+fn assert_no_processes(token: &str) {
+    // A killed process takes a moment to vanish.
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while !processes(token).is_empty() && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(processes(token), Vec::<String>::new());
+}
+
+#[test]
+fn a_kernel_is_built_and_its_resources_are_read_back() {
+    let bench = Bench::new();
+    let artifact = bench.good();
+    let resources = artifact.resources();
+    assert_eq!((resources.registers, resources.barriers, resources.stack), (Some(168), Some(8), Some(0)));
+    assert_eq!((resources.spill_stores, resources.spill_loads), (Some(0), Some(0)));
+    assert_eq!((resources.shared_memory, resources.threads, resources.stages), (223_232, 256, Some(STAGES)));
+    let opcodes = [("UTCCP.T.S.4x32dp128bit".to_owned(), 1), ("UTCOMMA.4X".to_owned(), 2)];
+    assert_eq!((&resources.opcodes, resources.instructions, resources.traps), (&opcodes.into(), 4, 0));
+    assert_eq!(resources.library_bytes, fs::metadata(artifact.library()).unwrap().len());
+    assert!(resources.compile_time > Duration::ZERO);
+    assert!(
+        artifact.log().contains("Used 168 registers") && artifact.source().starts_with("// behave: compile")
+    );
+    assert_eq!(artifact.kernel(), artifact.metadata().kernel);
+}
+
+#[test]
+fn the_files_of_a_kernel_live_exactly_as_long_as_it_is_used() {
+    let bench = Bench::new();
+    let artifact = bench.good();
+    let kernel = Kernel::load(&artifact).unwrap();
+    drop(artifact);
+    assert!(kernel.path().exists());
+    let clone = kernel.clone();
+    drop(kernel);
+    assert_eq!(clone.metadata().stages, Some(STAGES));
+    drop(clone);
+    bench.assert_empty();
+}
+
+#[test]
+fn a_dump_leaves_source_library_and_log_and_can_be_repeated() {
+    let bench = Bench::new();
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("a/b");
+    let artifact = bench.good();
+    let paths = artifact.dump(&target).unwrap();
+    let loaded = Kernel::open(&paths[1]).unwrap();
+    assert_eq!(artifact.dump(&target).unwrap(), paths);
+    assert_eq!(
+        paths.each_ref().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()),
+        [format!("{KERNEL}.cu"), format!("{KERNEL}.so"), format!("{KERNEL}.log")]
+    );
+    assert_eq!(fs::read_to_string(&paths[0]).unwrap(), artifact.source());
+    assert_eq!(fs::read_to_string(&paths[2]).unwrap(), artifact.log());
+    assert_eq!(fs::read_dir(&target).unwrap().count(), 3);
+    drop(artifact);
+    bench.assert_empty();
+    assert_eq!(loaded.metadata().kernel, KERNEL);
+}
+
+#[test]
+fn the_compiler_gets_an_argument_vector_and_no_flags_from_outside() {
+    let bench = Bench::new();
+    let error = bench.fail("// behave: arguments\n");
+    let arguments: Vec<_> =
+        error.log().unwrap().lines().filter_map(|line| line.strip_prefix("argument: ")).collect();
+    for flag in fourfold_executor::FLAGS {
+        assert!(arguments.contains(&flag), "{flag} is missing in {arguments:?}");
+    }
+    assert!(arguments.contains(&"-gencode=arch=compute_100a,code=sm_100a"));
+    let include =
+        arguments.iter().position(|argument| argument.ends_with("include with a space; $(touch x)")).unwrap();
+    assert_eq!(arguments[include - 1], "-I");
+    assert!(Path::new(arguments[include]).is_absolute());
+    assert!(arguments.ends_with(&["-L", "/opt/cuda/lib", "-o", "kernel.so", "kernel.cu"]));
+    assert!(error.log().unwrap().contains("NVCC_APPEND_FLAGS=unset"));
+}
+
+#[test]
+fn what_the_compiler_says_first_is_reported_with_whose_fault_it_is() {
+    let bench = Bench::new();
+    let fail = |behave| bench.fail(&format!("// behave: {behave}\n"));
+    let words = "cutlass/gemm/device/gemm.h: No such file or directory";
+    check(&fail("missing_header"), "compile_error", BuildFault::Toolchain, words);
+    check(&fail("wrong_flag"), "compile_error", BuildFault::Toolchain, "Unknown option '--bogus-flag'");
+    let words = "kernel.cu(40): error: identifier \"frobnicate\" is undefined";
+    check(&fail("source_error"), "compile_error", BuildFault::OurBug, words);
+    check(
+        &fail("silent"),
+        "compile_error",
+        BuildFault::Toolchain,
+        "it printed nothing and ended with exit code 3",
+    );
+}
+
+#[test]
+fn a_compiler_that_hangs_is_stopped_with_its_children() {
+    let token = format!("fourfold-hang-{}", std::process::id());
+    let bench = Bench { limit: Duration::from_secs(1), ..Bench::new() };
+    let started = Instant::now();
+    let error = bench.fail(&format!("// behave: hang {token}\n"));
+    assert!(started.elapsed() < Duration::from_secs(10));
+    check(&error, "compile_timeout", BuildFault::ResourceLimit, "within 1 s; it said: still thinking");
+    assert_no_processes(&token);
+}
+
+#[test]
+fn a_child_that_outlives_the_compiler_is_stopped() {
+    let token = format!("fourfold-daemon-{}", std::process::id());
+    let bench = Bench::new();
+    let started = Instant::now();
+    let text = source(&format!("daemon {token}"), GOOD_SASS, &metadata(), "");
+    assert_eq!(bench.build(&text).unwrap().resources().registers, None);
+    assert!(started.elapsed() < Duration::from_secs(30));
+    assert_no_processes(&token);
+    bench.assert_empty();
+}
+
+#[test]
+fn a_compiler_that_crashes_is_told_from_one_that_ran_out_of_memory() {
+    let bench = Bench::new();
+    let error = bench.fail("// behave: crash\n");
+    check(&error, "compiler_crashed", BuildFault::Toolchain, "signal 11; it said: about to crash");
+    assert!(matches!(error, BuildError::Signal { signal: 11, .. }));
+    let error = bench.fail("// behave: child_crash\n");
+    check(&error, "compiler_crashed", BuildFault::Toolchain, "'cicc' died due to signal 11");
+    check(&bench.fail("// behave: killed\n"), "compiler_crashed", BuildFault::ResourceLimit, "signal 9");
+}
+
+#[test]
+fn an_error_in_the_middle_of_a_hundred_megabytes_is_found_and_the_log_stays_small() {
+    let bench = Bench::new();
+    let error = bench.fail("// behave: flood\n");
+    check(&error, "compile_error", BuildFault::OurBug, "kernel.cu(7): error: lost in the middle");
+    assert!(error.log().unwrap().len() < 1 << 20);
+}
+
+#[test]
+fn success_without_a_library_is_an_error() {
+    let bench = Bench::new();
+    let fail = |behave| bench.fail(&format!("// behave: {behave}\n"));
+    check(&fail("nothing"), "no_output", BuildFault::Toolchain, "wrote no library");
+    check(&fail("empty"), "no_output", BuildFault::Toolchain, "wrote an empty library");
+    check(&fail("garbage"), "no_output", BuildFault::Toolchain, "no library");
+}
+
+#[test]
+fn a_library_that_cannot_be_loaded_says_why() {
+    let bench = Bench::new();
+    let text = format!("// behave: truncated_elf\n{GOOD_SASS}");
+    let error = bench.fail(&text);
+    check(&error, "load_error", BuildFault::Toolchain, "kernel.so");
+    assert!(
+        matches!(&error, BuildError::Load(LoadError::Open { reason, .. }) if reason.contains(": ")),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn a_missing_tool_is_named() {
+    let bench = Bench::new();
+    let cuobjdump = stand_in("cuobjdump.sh");
+    let text = source("compile", GOOD_SASS, &metadata(), "");
+    let error = bench.build_with(&text, Path::new("/nowhere/nvcc"), Some(&cuobjdump)).unwrap_err();
+    check(&error, "toolchain_missing", BuildFault::Toolchain, "`nvcc` is missing: /nowhere/nvcc");
+    let error = bench.build_with(&text, Path::new("fourfold-no-such-nvcc"), Some(&cuobjdump)).unwrap_err();
+    check(&error, "toolchain_missing", BuildFault::Toolchain, "fourfold-no-such-nvcc");
+    let error = bench.build_with(&text, &stand_in("nvcc.sh"), None).unwrap_err();
+    check(&error, "toolchain_missing", BuildFault::Toolchain, "`cuobjdump` is missing: none was given");
+    let error = bench.build_with(&text, &stand_in("kernel.c"), Some(&cuobjdump)).unwrap_err();
+    check(&error, "toolchain_unusable", BuildFault::Environment, "cannot run `nvcc`");
+    bench.assert_empty();
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_is_the_machine_s_fault() {
+    let bench = Bench::new();
+    let options =
+        BuildOptions { temp_dir: Some(bench.temp.path().join("absent")), ..BuildOptions::default() };
+    let (nvcc, cuobjdump) = (stand_in("nvcc.sh"), stand_in("cuobjdump.sh"));
+    let input =
+        BuildInput { text: "", kernel: KERNEL, architecture: "100a", opcode: "UTCOMMA", stages: None };
+    let tools = BuildTools { nvcc: &nvcc, include: vec![], libraries: vec![], cuobjdump: Some(&cuobjdump) };
+    let error = build(&input, &tools, &options).unwrap_err();
+    check(&error, "disk", BuildFault::Environment, "cannot make a temporary folder");
+}
+
+#[test]
+fn a_kernel_without_its_matrix_instruction_is_refused() {
+    let bench = Bench::new();
+    let error =
+        bench.fail(&source("compile", "// sass: HMMA.16816 R4\n// sass: BPT.TRAP 0x1\n", &metadata(), ""));
+    check(&error, "no_mma", BuildFault::OurBug, "holds no UTCOMMA; its matrix instructions are HMMA.16816");
+    let error = bench.fail(&source("compile", "", &metadata(), ""));
+    check(&error, "no_mma", BuildFault::OurBug, "its matrix instructions are none");
+    let error = bench.fail(&source("compile", "// sass_fails\n", &metadata(), ""));
+    check(
+        &error,
+        "inspect_error",
+        BuildFault::Toolchain,
+        "'kernel.so' is not in 'cubin' format (exit code 1)",
+    );
+}
+
+#[test]
+fn a_kernel_that_is_not_what_was_planned_is_refused() {
+    let bench = Bench::new();
+    let fail =
+        |from: &str, to: &str| bench.fail(&source("compile", GOOD_SASS, &metadata().replace(from, to), ""));
+    let words = "number of stages is 4, and it was planned with 5";
+    check(&fail("\"stages\":5", "\"stages\":4"), "metadata_mismatch", BuildFault::OurBug, words);
+    check(
+        &fail("\"stages\":5,", ""),
+        "metadata_mismatch",
+        BuildFault::OurBug,
+        "number of stages is not given",
+    );
+    check(&fail("sm_100a", "sm_120a"), "metadata_mismatch", BuildFault::OurBug, "target is sm_120a");
+    check(&fail(KERNEL, "another"), "metadata_mismatch", BuildFault::OurBug, "name is another");
+    check(&fail("\"threads\":256,", ""), "load_error", BuildFault::OurBug, "missing field `threads`");
+    check(&fail("\"abi\":1", "\"abi\":2"), "load_error", BuildFault::OurBug, "claims version 2");
+}
+
+#[test]
+fn the_version_is_checked_before_any_other_symbol() {
+    let bench = Bench::new();
+    let error = bench.fail(&source("compile", GOOD_SASS, &metadata(), "#define OLD\n#define ABI 7"));
+    check(
+        &error,
+        "load_error",
+        BuildFault::OurBug,
+        "has version 7 of the kernel interface, and version 1 is needed",
+    );
+    assert!(matches!(error, BuildError::Load(LoadError::AbiMismatch { found: 7, expected: 1, .. })));
+    let error = bench.fail(&source("compile", GOOD_SASS, &metadata(), "#define OLD"));
+    check(&error, "load_error", BuildFault::OurBug, "lacks the symbol `fourfold_metadata`");
+    let error = bench.fail(&format!("// behave: compile\n{GOOD_SASS}int unrelated(void) {{ return 1; }}\n"));
+    check(&error, "load_error", BuildFault::OurBug, "lacks the symbol `fourfold_abi_version`");
+}
+
+#[test]
+fn a_missing_or_broken_library_is_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("absent.so");
+    let error = Kernel::open(&path).unwrap_err();
+    assert!(matches!(&error, LoadError::NotFound { path: found } if *found == path));
+    assert_eq!(error.code(), "library_missing");
+    fs::write(&path, "not a library").unwrap();
+    let error = Kernel::open(&path).unwrap_err();
+    assert_eq!(error.code(), "dlopen_error");
+    assert!(
+        error.to_string().contains("invalid ELF header") || error.to_string().contains("too short"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_kernel_answers_without_a_gpu() {
+    let bench = Bench::new();
+    let kernel = Kernel::load(&bench.good()).unwrap();
+    assert_eq!((kernel.abi_version(), kernel.metadata().tile), (1, [128, 128, 256]));
+    let device = Device { sm_count: 148, max_active_clusters: 3 };
+    let problem = Problem { l: 2, m: 37, n: 136, k: 96 };
+    let expected = Requirements { workspace: 148 * 64 + 3, sfa: 2 * 128 * 8, sfb: 2 * 256 * 8 };
+    assert_eq!(kernel.query(&device, &problem), Ok(expected));
+    let refusal = kernel.query(&device, &Problem { m: -1, ..problem }).unwrap_err();
+    assert_eq!(refusal, Status { code: Status::EXTENT, message: "m is negative".to_owned() });
+    assert_eq!(refusal.to_string(), "the kernel answered 100 (extent_out_of_range): m is negative");
+    let refusal = kernel.query(&device, &Problem { k: 48, ..problem }).unwrap_err();
+    assert_eq!(refusal.to_string(), "the kernel answered 11 (invalid)");
+    let endless = kernel.query(&device, &Problem { k: 49, ..problem }).unwrap_err();
+    assert!(endless.message.bytes().all(|byte| byte == b'x') && endless.message.len() >= 1000);
+    // ((130/128)*2 + 5/4)*512 + (130%32)*16 + ((130%128)/32)*4 + 5%4, after one matrix of 256 x 8 scales.
+    assert_eq!(kernel.scale_offset(Operand::B, &problem, 130, 5, 1), 256 * 8 + (2 + 1) * 512 + 2 * 16 + 1);
+    assert_eq!(kernel.scale_offset(Operand::A, &problem, 36, 4, 1), 128 * 8 + 512 + 4 * 16 + 4);
+}
+
+#[test]
+fn a_prepared_call_outlives_its_kernel_s_handle_and_is_destroyed_once() {
+    let bench = Bench::new();
+    let kernel = Kernel::load(&bench.good()).unwrap();
+    let device = Device { sm_count: 148, max_active_clusters: 0 };
+    let problem = Problem { l: 1, m: 91, n: 128, k: 64 };
+    let null = std::ptr::null_mut();
+    let (mut first, mut second, mut mark) = (0i32, 0i32, 0i32);
+    let mut pointers = Pointers {
+        a: (&raw mut mark).cast(),
+        sfa: null,
+        b: null,
+        sfb: null,
+        c: null,
+        bias: null,
+        alpha: null.cast(),
+        beta: null.cast(),
+        d: (&raw mut first).cast(),
+    };
+    // SAFETY: the stand-in writes an i32 to `d` on launch and to `a` on destruction; both are live until the end.
+    unsafe {
+        let refusal = kernel.prepare(&device, &problem, &pointers, null, 0, null).unwrap_err();
+        assert_eq!((refusal.code, refusal.name()), (Status::WORKSPACE, "workspace_too_small"));
+        let nothing =
+            kernel.prepare(&device, &Problem { k: 7, ..problem }, &pointers, null, 64, null).unwrap_err();
+        assert_eq!(nothing.code, Status::EXCEPTION);
+
+        let mut call = kernel.prepare(&device, &problem, &pointers, null, 64, null).unwrap();
+        drop(kernel);
+        call.launch(null).unwrap();
+        call.launch(null).unwrap();
+        pointers.d = null;
+        assert_eq!(call.update_pointers(&pointers).unwrap_err().message, "d is missing");
+        pointers.d = (&raw mut second).cast();
+        call.update_pointers(&pointers).unwrap();
+        call.launch(null).unwrap();
+        assert_eq!(call.kernel().metadata().threads, 256);
+        let destroyed_early = (&raw const mark).read();
+        drop(call);
+        assert_eq!((destroyed_early, mark, first, second), (0, -1, 2, 3));
+    }
+    bench.assert_empty();
+}

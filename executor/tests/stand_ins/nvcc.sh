@@ -1,0 +1,60 @@
+#!/bin/sh
+# A compiler that does what the first line of the source asks for: `// behave: WHAT [TOKEN]`.
+# TOKEN names the processes that it leaves behind, so that a test can look for them.
+read -r _ _ behave token < kernel.cu
+: > "$TMPDIR/intermediate.ptx"
+case "$behave" in
+compile)
+    echo "ptxas info    : Function properties for main"
+    echo "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
+    echo "ptxas info    : Used 168 registers, used 8 barriers"
+    exec cc -x c -shared -fPIC -o kernel.so kernel.cu ;;
+arguments)
+    for argument; do echo "argument: $argument"; done
+    echo "NVCC_APPEND_FLAGS=${NVCC_APPEND_FLAGS-unset}"
+    exit 1 ;;
+missing_header)
+    echo "kernel.cu:3:10: fatal error: cutlass/gemm/device/gemm.h: No such file or directory" >&2
+    echo "compilation terminated." >&2
+    exit 1 ;;
+wrong_flag)
+    echo "nvcc fatal   : Unknown option '--bogus-flag'" >&2
+    exit 1 ;;
+source_error)
+    echo 'kernel.cu(12): warning #177-D: variable "x" was declared but never referenced' >&2
+    echo 'kernel.cu(40): error: identifier "frobnicate" is undefined' >&2
+    exit 2 ;;
+silent)
+    exit 3 ;;
+hang)
+    sh -c "sleep 600; : $token" &
+    echo "still thinking"
+    sh -c "sleep 600; : $token" ;;
+crash)
+    echo "about to crash"
+    kill -SEGV $$ ;;
+killed)
+    kill -KILL $$ ;;
+child_crash)
+    echo "nvcc error   : 'cicc' died due to signal 11 (Invalid memory reference)" >&2
+    exit 255 ;;
+flood)
+    yes "some very long and tedious remark about a template that nobody will ever read" | head -c 50000000
+    echo "kernel.cu(7): error: lost in the middle"
+    yes "some very long and tedious remark about a template that nobody will ever read" | head -c 50000000
+    exit 1 ;;
+nothing)
+    exit 0 ;;
+empty)
+    : > kernel.so ;;
+garbage)
+    echo "this is no library" > kernel.so ;;
+truncated_elf)
+    printf '\177ELF and then nothing' > kernel.so ;;
+daemon)
+    sh -c "sleep 600; : $token" &
+    exec cc -x c -shared -fPIC -o kernel.so kernel.cu ;;
+*)
+    echo "unknown behaviour '$behave'"
+    exit 99 ;;
+esac
