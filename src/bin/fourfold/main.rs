@@ -11,7 +11,8 @@ use fourfold::{Error, Fault, Report};
 #[command(
     version,
     about = "Plans, runs and checks programs with block-scaled FP4 matrix multiplications",
-    after_help = "Exit codes: 0 ok, 1 a value is not what was expected, 2 bad input, 70 a bug of ours"
+    after_help = "Exit codes: 0 ok, 1 a value is not what was expected, 2 bad input, 3 a required kernel did not run or the \
+                  report cannot be written, 70 a bug of ours"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -136,7 +137,7 @@ fn error_object(error: &Error) -> serde_json::Value {
     serde_json::json!({
         "ok": false,
         "fault": fault.name(),
-        "error": error.to_string(),
+        "error": error.message(),
         "diagnostics": diagnostics,
     })
 }
