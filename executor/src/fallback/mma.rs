@@ -7,7 +7,8 @@ use gemm::Parallelism;
 use rayon::prelude::*;
 
 use super::codec::Codec;
-use super::{FallbackError, ResultType};
+use super::memory::{NoMemory, zeroed};
+use super::{FallbackError, ResultType, no_memory};
 
 /// Elements that one step converts.
 const CHUNK: usize = 1 << 14;
@@ -29,9 +30,11 @@ pub(super) fn mma(a: &Tensor, b: &Tensor, result: ResultType) -> Result<Tensor, 
     if matrices * m * n == 0 {
         return Ok(tensor);
     }
-    let mut product = vec![0f32; m * n];
+    let no_memory_for = |dims: [usize; 2]| move |error| no_memory(ElementType::F32, &dims, error);
+    let mut product = zeroed(m * n).map_err(no_memory_for([m, n]))?;
     for (index, out) in tensor.bytes_mut().chunks_mut(m * n * codec.element.storage_bits() / 8).enumerate() {
-        let (a, b) = (to_f32(a, index * m * k, m * k), to_f32(b, index * n * k, n * k));
+        let a = to_f32(a, index * m * k, m * k).map_err(no_memory_for([m, k]))?;
+        let b = to_f32(b, index * n * k, n * k).map_err(no_memory_for([n, k]))?;
         gemm_f32([m, n, k], &a, &b, &mut product);
         let all_finite = out
             .par_chunks_mut(CHUNK * codec.element.storage_bits() / 8)
@@ -112,19 +115,19 @@ pub fn gemm_f32([m, n, k]: [usize; 3], a: &[f32], b: &[f32], product: &mut [f32]
 }
 
 /// Some elements as f32, in place where they are already.
-fn to_f32(tensor: &Tensor, start: usize, count: usize) -> Cow<'_, [f32]> {
+fn to_f32(tensor: &Tensor, start: usize, count: usize) -> Result<Cow<'_, [f32]>, NoMemory> {
     if tensor.element() == ElementType::F32 && cfg!(target_endian = "little") {
         // SAFETY: any four bytes are an f32.
         let (head, values, _) = unsafe { tensor.bytes()[4 * start..][..4 * count].align_to::<f32>() };
         if head.is_empty() && values.len() == count {
-            return Cow::Borrowed(values);
+            return Ok(Cow::Borrowed(values));
         }
     }
     let codec = Codec::of(tensor);
-    let mut values = vec![0f32; count];
+    let mut values = zeroed(count)?;
     values
         .par_chunks_mut(CHUNK)
         .enumerate()
         .for_each(|(index, out)| codec.read(tensor.bytes(), start + index * CHUNK, 1, out));
-    Cow::Owned(values)
+    Ok(Cow::Owned(values))
 }
