@@ -1,5 +1,7 @@
 //! Data files: what binds, what is refused, and with which words.
 
+use std::fs;
+
 use fourfold_ir::{Dim, ElementType, ScaleLayout, Symbol, TensorType};
 
 use super::*;
@@ -261,4 +263,18 @@ fn contradicting_inputs_are_reported_when_scales_depend_on_them() {
     let sx = Tensor::zeros(ElementType::F8E4M3FN, vec![5, 4], Some(ScaleLayout::Blocked)).unwrap();
     write_tensors(&path, &[("x", &x), ("sx", &sx), ("rows", &rows)]).unwrap();
     check_error(read_tensors(&path, &module), &["`%rows`", "M = 5"]);
+}
+
+#[test]
+fn a_folder_or_a_device_is_no_data_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut paths = vec![folder.path().to_owned()];
+    if cfg!(unix) {
+        paths.push(PathBuf::from("/dev/zero"));
+    }
+    for path in paths {
+        let error = read_tensors(&path, &module()).unwrap_err();
+        assert!(matches!(&error, DataError::NotRegular { path: found } if *found == path));
+        assert_eq!(error.to_string(), format!("`{}` is not a regular file", path.display()));
+    }
 }
