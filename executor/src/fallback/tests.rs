@@ -211,7 +211,7 @@ fn moved_elements_are_where_the_interpreter_puts_them() {
             let kind = OpKind::Transpose { permutation: permutation.to_vec() };
             check(&kind, &[&x], &[(element, &dims, None)]);
         }
-        let column = sample(element, &[9, 2], 7).reshaped(vec![9, 1, 2]).unwrap();
+        let column = sample(element, &[9, 1, 2], 7);
         check(&OpKind::Broadcast, &[&column], &[(element, &[9, 91, 2], None)]);
         let tall = sample(element, &[91, 37], 8);
         check(&OpKind::Transpose { permutation: vec![1, 0] }, &[&tall], &[(element, &[37, 91], None)]);
