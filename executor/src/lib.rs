@@ -12,7 +12,7 @@ mod files;
 mod run;
 
 pub use data::{
-    DataError, DataFile, RawTensor, TensorDataError, read_tensors, write_tensors,
+    DataError, DataFile, RawTensor, TensorDataError, read_tensors, read_tensors_given, write_tensors,
 };
 pub use files::{FileError, read_text};
 pub use run::{NO_DEVICE, Ran, Run, RunError, RunOptions, RunReason, SegmentRun, run};

@@ -40,6 +40,18 @@ const EXPECTED_PREFIX: &str = "expected.";
 /// # Errors
 /// When the file cannot be read or is not a valid safetensors file, or a tensor does not fit the type of its input.
 pub fn read_tensors(path: &Path, module: &Module) -> Result<DataFile, DataError> {
+    read_tensors_given(path, module, &[])
+}
+
+/// [`read_tensors`] with some symbols fixed in advance, as in [`fourfold_ir::bind::bind_given`].
+///
+/// # Errors
+/// As [`read_tensors`], and when there are blocked scales and the given values do not fit the program.
+pub fn read_tensors_given(
+    path: &Path,
+    module: &Module,
+    given: &[(String, u64)],
+) -> Result<DataFile, DataError> {
     let bytes = read_regular(path)
         .map_err(|source| DataError::Read { path: path.to_owned(), source })?
         .ok_or_else(|| DataError::NotRegular { path: path.to_owned() })?;
@@ -48,7 +60,7 @@ pub fn read_tensors(path: &Path, module: &Module) -> Result<DataFile, DataError>
         file.iter().map(|(name, view)| (name.to_owned(), RawTensor::from_view(&view))).collect();
     drop(file);
     drop(bytes);
-    let inputs = bind::bind_inputs(path, module, &mut stored)?;
+    let inputs = bind::bind_inputs(path, module, given, &mut stored)?;
     let mut data = DataFile { inputs, ..DataFile::default() };
     for (name, tensor) in stored {
         match name.strip_prefix(EXPECTED_PREFIX) {
