@@ -255,7 +255,8 @@ mod tests {
         // The expectation is what the operand rounds to; what was computed is not.
         let operand = || Some(f32s(&[1.0, 1.003906]));
         let rounding = Rounding::Converted(&operand);
-        let comparison = compare(&bf16(&[100.0, 7.0]), &bf16(&[1.0, 1.0]), Tolerance::Relative(1e-5), rounding);
+        let comparison =
+            compare(&bf16(&[100.0, 7.0]), &bf16(&[1.0, 1.0]), Tolerance::Relative(1e-5), rounding);
         assert_eq!((comparison.mismatches, comparison.moved_roundings), (2, 0));
         assert!(!comparison.ok);
     }

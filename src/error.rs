@@ -119,7 +119,9 @@ impl Error {
     pub fn fault(&self) -> Fault {
         match self {
             Error::UnknownTarget { .. } => Fault::Unsupported,
-            Error::Partition(_) | Error::Run(RunError::Partition { .. } | RunError::Inputs { .. }) => Fault::Bug,
+            Error::Partition(_) | Error::Run(RunError::Partition { .. } | RunError::Inputs { .. }) => {
+                Fault::Bug
+            }
             Error::Run(RunError::Op { source, .. }) => match source {
                 FallbackError::Memory { .. } | FallbackError::Extents { .. } | FallbackError::Tensor(_) => {
                     Fault::ResourceLimit

@@ -4,10 +4,11 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use fourfold_executor::{DataFile, Ran, RawTensor, Run, RunOptions, read_tensors, read_text};
+use fourfold_executor::{DataFile, Ran, RawTensor, Run, RunOptions, read_tensors_given, read_text};
 use fourfold_ir::sample::{self, Recipe, Rule};
 use fourfold_ir::{
-    Bound, Diagnostic, Dim, Entity, InterpretError, OpKind, Program, ScaleLayout, Tensor, Value, bind, interpret, text,
+    Bound, Diagnostic, Dim, Entity, InterpretError, OpKind, Program, ScaleLayout, Tensor, Value, bind,
+    interpret, text,
 };
 use fourfold_scheduler::Partition;
 
@@ -125,7 +126,7 @@ fn with_symbols(mut recipe: Recipe, symbols: &[(String, u64)]) -> Recipe {
 }
 
 fn data_inputs(file: PathBuf, symbols: &[(String, u64)], program: &Program) -> Result<Inputs, Error> {
-    let data = read_tensors(&file, program.module())?;
+    let data = read_tensors_given(&file, program.module(), symbols)?;
     Ok(Inputs::Data { file, data, symbols: symbols.to_vec() })
 }
 

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fourfold::ir::{
-    ElementType, Entity, Matmul, Module, Op, OpKind, Program, Tensor, Value, bind, interpret, sample, text,
-    verify,
+    ElementType, Entity, Matmul, Module, Op, OpKind, Program, Tensor, Value, bind, interpret, interpret_op,
+    sample, text, verify,
 };
 use fourfold::{Backend, Options, executor};
 use fourfold_tests::generate::{Case, case};
@@ -171,14 +171,17 @@ fn check_run(seed: u64, steps: usize) {
     // bound of the interpreter on what the run itself fed it.
     let run = planned.run(&tensors, &executor::RunOptions { keep_all: true }).expect("it runs");
     let module = program.module();
-    let inputs: HashMap<Value, &Tensor> = module.inputs.iter().copied().zip(bound.inputs.iter().copied()).collect();
-    let ran = |value: &Value| inputs.get(value).copied().unwrap_or_else(|| run.value(*value).expect("it is kept"));
+    let inputs: HashMap<Value, &Tensor> =
+        module.inputs.iter().copied().zip(bound.inputs.iter().copied()).collect();
+    let ran =
+        |value: &Value| inputs.get(value).copied().unwrap_or_else(|| run.value(*value).expect("it is kept"));
     let mut exact: Vec<bool> = vec![true; module.values.len()];
     for (op, operation) in module.ops.iter() {
         let operands: Vec<&Tensor> = operation.operands.iter().map(ran).collect();
         let inexact = is_inexact(&program, case.recipe.rule, op)
             || operation.operands.iter().any(|operand| !exact[operand.index()]);
-        let local = interpret_op(&program, op, &operands, &bound.symbols).expect("small programs are interpreted");
+        let local =
+            interpret_op(&program, op, &operands, &bound.symbols).expect("small programs are interpreted");
         for (result, local) in operation.results.iter().zip(&local) {
             exact[result.index()] = !inexact;
             match multiplication_bound(&program, op, &operands) {
@@ -190,8 +193,7 @@ fn check_run(seed: u64, steps: usize) {
             }
         }
     }
-    let exact_kernels =
-        planned.partition().kernels().filter(|(_, plan)| exact[plan.output.index()]).count();
+    let exact_kernels = planned.partition().kernels().filter(|(_, plan)| exact[plan.output.index()]).count();
     EXACT_KERNELS.fetch_add(exact_kernels, Ordering::Relaxed);
 }
 
@@ -210,7 +212,7 @@ fn is_inexact(program: &Program, rule: sample::Rule, op: Op) -> bool {
         None => true,
     };
     let limit = rule.exact_k(matmul.format.scale).unwrap_or(0);
-    !matmul.k.as_fixed().is_some_and(|k| k <= limit)
+    matmul.k.as_fixed().is_none_or(|k| limit < k)
         || ![operands.a, operands.sfa, operands.b, operands.sfb].into_iter().all(is_sampled)
 }
 
@@ -285,7 +287,8 @@ fn assert_within(got: &Tensor, want: &Tensor, bound: &[f64], program: &Program, 
             continue;
         }
         // f16 overflows, and a sum near the edge may fall on either side of it.
-        let at_the_edge = digits == 11 && got.abs().min(want.abs()) >= 65_504.0 && got.signum() == want.signum();
+        let at_the_edge =
+            digits == 11 && got.abs().min(want.abs()) >= 65_504.0 && got.signum() == want.signum();
         let rounding = want.abs() * (4.0 * 2f64.powi(-24) + 2f64.powi(1 - digits)) + 2f64.powi(-24);
         let error = (got - want).abs();
         // Where c cancels the product, the error is relative to the product, which the bound covers.
