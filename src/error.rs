@@ -103,6 +103,12 @@ pub enum Error {
     /// The program could not be interpreted.
     #[error(transparent)]
     Interpret(#[from] InterpretError),
+    /// Interpreting the program would take too long.
+    #[error("`{op}` is too large for the interpreter; give its expected result in the data")]
+    TooMuchWork {
+        /// The op, as `%name = mnemonic`.
+        op: String,
+    },
     /// The partition failed its own proof.
     #[error("bug: the partition is wrong: {0}; please report the program")]
     Partition(String),
@@ -113,10 +119,19 @@ impl Error {
     pub fn fault(&self) -> Fault {
         match self {
             Error::UnknownTarget { .. } => Fault::Unsupported,
-            Error::Partition(_)
-            | Error::Run(RunError::Partition { .. } | RunError::Inputs { .. })
-            | Error::Run(RunError::Op { source: FallbackError::Internal { .. }, .. }) => Fault::Bug,
-            Error::Run(_) | Error::Interpret(_) => Fault::ResourceLimit,
+            Error::Partition(_) | Error::Run(RunError::Partition { .. } | RunError::Inputs { .. }) => {
+                Fault::Bug
+            }
+            Error::Run(RunError::Op { source, .. }) => match source {
+                FallbackError::Memory { .. } | FallbackError::Extents { .. } | FallbackError::Tensor(_) => {
+                    Fault::ResourceLimit
+                }
+                // The tensors were bound to a verified program.
+                _ => Fault::Bug,
+            },
+            Error::Interpret(InterpretError::TooLarge { .. } | InterpretError::Extents { .. })
+            | Error::TooMuchWork { .. } => Fault::ResourceLimit,
+            Error::Interpret(_) => Fault::Bug,
             _ => Fault::InvalidInput,
         }
     }
@@ -131,8 +146,23 @@ impl Error {
             Error::Module { name, diagnostics } => {
                 diagnostics.iter().map(|diagnostic| diagnostic.render(name, "")).collect()
             }
-            other => format!("error: {other}\n"),
+            other => format!("error: {}\n", other.message()),
         }
+    }
+
+    /// The error with its causes, on one line.
+    pub fn message(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            let also = error.to_string();
+            // A transparent error repeats its cause.
+            if !text.ends_with(&also) {
+                text = format!("{text}: {also}");
+            }
+            cause = error.source();
+        }
+        text
     }
 }
 

@@ -2,9 +2,10 @@
 //!
 //! Directives stand before the function, one per line:
 //! - `; data: FILE` — the tensors, a safetensors file beside the program;
-//! - `; sample: RULE seed=N [SYMBOL=EXTENT ...]` — seeded inputs instead ([`fourfold_ir::sample`]); may repeat;
-//! - `; tolerance: [NAME] T` — of one expected value, or of all others, relative to its largest magnitude;
-//! - `; expected: NAME = TENSOR, N may differ` — the codes of value NAME are the tensor TENSOR of the data;
+//! - `; sample: RULE seed=N [SYMBOL=EXTENT ...]` — seeded inputs ([`fourfold_ir::sample`]); may repeat;
+//! - `; tolerance: [NAME] T` — of one value, or of all others, relative to its largest magnitude;
+//! - `; expected: NAME = TENSOR [linear | blocked], N may differ` — the codes of value NAME are the tensor TENSOR of
+//!   the data, for scales with the layout in which they are stored there (that of NAME when it is not said);
 //! - `; test: KIND ...` — what the file tests do with the program.
 //!
 //! Other comments are comments.
@@ -13,7 +14,9 @@ use std::collections::BTreeMap;
 
 use fourfold_ir::sample::{Recipe, Rule};
 use fourfold_ir::text::{self, Directive};
-use fourfold_ir::{Diagnostic, Span};
+use fourfold_ir::{Diagnostic, Program, ScaleLayout, Span};
+
+const KEYS: [&str; 5] = ["data", "sample", "tolerance", "expected", "test"];
 
 /// The directives of a file.
 #[derive(Clone, Debug, Default)]
@@ -39,19 +42,21 @@ pub struct ExpectedCodes {
     pub value: String,
     /// The name of the tensor.
     pub tensor: String,
+    /// The layout in which scales are stored, when it is not that of the value.
+    pub layout: Option<ScaleLayout>,
     /// How many elements may differ.
     pub may_differ: usize,
 }
 
-/// Reads the directives of a program's text.
+/// Reads the directives of a program's text. Those that name values must name values of `program`.
 ///
 /// # Errors
 /// Every directive that is not of the form above, with its place.
-pub fn read(source: &str) -> Result<Header, Vec<Diagnostic>> {
+pub fn read(source: &str, program: &Program) -> Result<Header, Vec<Diagnostic>> {
     let mut header = Header::default();
     let mut errors = Vec::new();
     for directive in text::directives(source) {
-        if let Err(message) = header.add(&directive) {
+        if let Err(message) = header.add(&directive, program) {
             errors.push(wrong(directive.span, message));
         }
     }
@@ -64,24 +69,52 @@ impl Header {
         self.tolerances.get(name).copied().or(self.tolerance)
     }
 
-    fn add(&mut self, directive: &Directive) -> Result<(), String> {
+    fn add(&mut self, directive: &Directive, program: &Program) -> Result<(), String> {
         let value = directive.value.as_str();
+        let check_value = |name: &str| match program.facts().value_named(name) {
+            Some(_) => Ok(()),
+            None => Err(format!("the program has no value %{name}")),
+        };
         match directive.key.as_str() {
             "data" if self.data.is_some() => return Err("there is a `data` line already".to_owned()),
             "data" => self.data = Some(value.to_owned()),
             "sample" => self.samples.push(read_sample(value)?),
-            "tolerance" => match value.split_once(' ') {
-                Some((name, tolerance)) => {
-                    self.tolerances.insert(name.to_owned(), read_tolerance(tolerance.trim())?);
+            "tolerance" => {
+                let replaced = match value.split_once(' ') {
+                    Some((name, tolerance)) => {
+                        let tolerance = read_tolerance(tolerance.trim())?;
+                        check_value(name)?;
+                        self.tolerances.insert(name.to_owned(), tolerance).is_some()
+                    }
+                    None => self.tolerance.replace(read_tolerance(value)?).is_some(),
+                };
+                if replaced {
+                    return Err("there is such a `tolerance` line already".to_owned());
                 }
-                None => self.tolerance = Some(read_tolerance(value)?),
-            },
-            "expected" => self.expected.push(read_expected(value)?),
+            }
+            "expected" => {
+                let expected = read_expected(value)?;
+                check_value(&expected.value)?;
+                self.expected.push(expected);
+            }
             "test" => self.tests.push(value.to_owned()),
-            _ => {}
+            key => {
+                if let Some(meant) = KEYS.iter().find(|known| is_misspelt(key, known)) {
+                    return Err(format!("there is no directive `{key}`; is it meant to be `{meant}`?"));
+                }
+            }
         }
         Ok(())
     }
+}
+
+/// Whether a word is one letter away from another: one more, one less, or one changed.
+fn is_misspelt(word: &str, known: &str) -> bool {
+    let (word, known) = (word.as_bytes(), known.as_bytes());
+    let same_start = word.iter().zip(known).take_while(|(a, b)| a == b).count();
+    let same_end = word.iter().rev().zip(known.iter().rev()).take_while(|(a, b)| a == b).count();
+    let longer = word.len().max(known.len());
+    word.len().abs_diff(known.len()) <= 1 && same_start + same_end + 1 >= longer
 }
 
 fn wrong(span: Span, message: String) -> Diagnostic {
@@ -90,8 +123,9 @@ fn wrong(span: Span, message: String) -> Diagnostic {
 
 fn read_tolerance(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(tolerance) if tolerance >= 0.0 && tolerance.is_finite() => Ok(tolerance),
-        _ => Err(format!("expected a tolerance such as `1e-5` or `fc2 1e-4`, found `{text}`")),
+        // Beyond 1 even zeros would do.
+        Ok(tolerance) if (0.0..=1.0).contains(&tolerance) => Ok(tolerance),
+        _ => Err(format!("expected a tolerance from 0 to 1, such as `1e-5` or `fc2 1e-4`, found `{text}`")),
     }
 }
 
@@ -120,21 +154,38 @@ fn read_expected(text: &str) -> Result<ExpectedCodes, String> {
         let (value, rest) = text.split_once('=')?;
         let (tensor, count) = rest.split_once(',')?;
         let may_differ = count.trim().strip_suffix("may differ")?.trim().parse().ok()?;
-        Some(ExpectedCodes { value: value.trim().to_owned(), tensor: tensor.trim().to_owned(), may_differ })
+        let (value, mut words) = (value.trim().to_owned(), tensor.split_whitespace());
+        let tensor = words.next()?.to_owned();
+        let layout = match words.next() {
+            None => None,
+            Some("linear") => Some(ScaleLayout::Linear),
+            Some("blocked") => Some(ScaleLayout::Blocked),
+            Some(_) => return None,
+        };
+        words.next().is_none().then_some(ExpectedCodes { value, tensor, layout, may_differ })
     };
-    parse().ok_or_else(|| format!("expected `NAME = TENSOR, N may differ`, found `{text}`"))
+    parse()
+        .ok_or_else(|| format!("expected `NAME = TENSOR [linear | blocked], N may differ`, found `{text}`"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn read_header(directives: &str) -> Result<Header, Vec<Diagnostic>> {
+        let source = format!(
+            "fir 1\n{directives}func @f(%fc1: tensor<[4], f32>, %fc2: tensor<[4], f32>) {{\n  return %fc1, %fc2\n}}\n"
+        );
+        let (program, _) = text::load(&source).expect("the program is valid");
+        read(&source, &program)
+    }
+
     #[test]
     fn every_directive_is_read_and_other_comments_are_not() {
-        let header = read(
-            "fir 1\n; A note: with a colon.\n; data: a.safetensors\n; sample: exact seed=7 M=3 B=2\n\
-             ; tolerance: 1e-5\n; tolerance: fc2 1e-4\n; expected: q = fc2.input, 4 may differ\n; test: run\n\
-             func @f() {\n}\n",
+        let header = read_header(
+            "; A note: with a colon.\n; notes: none\n; data: a.safetensors\n; sample: exact seed=7 M=3 B=2\n\
+             ; tolerance: 1e-5\n; tolerance: fc2 1e-4\n; expected: fc1 = fc2.input, 4 may differ\n\
+             ; expected: fc2 = fc2.scale linear, 0 may differ\n; test: run\n",
         )
         .expect("all are well-formed");
         assert_eq!(header.data.as_deref(), Some("a.safetensors"));
@@ -142,20 +193,39 @@ mod tests {
         assert_eq!(header.samples[0].seed, 7);
         assert_eq!(header.tolerance_of("fc2"), Some(1e-4));
         assert_eq!(header.tolerance_of("fc1"), Some(1e-5));
-        let expected = ExpectedCodes { value: "q".into(), tensor: "fc2.input".into(), may_differ: 4 };
-        assert_eq!(header.expected, vec![expected]);
+        let expected = |value: &str, tensor: &str, layout, may_differ| ExpectedCodes {
+            value: value.to_owned(),
+            tensor: tensor.to_owned(),
+            layout,
+            may_differ,
+        };
+        assert_eq!(header.expected[0], expected("fc1", "fc2.input", None, 4));
+        assert_eq!(header.expected[1], expected("fc2", "fc2.scale", Some(ScaleLayout::Linear), 0));
         assert_eq!(header.tests, vec!["run"]);
     }
 
     #[test]
     fn a_wrong_directive_is_named_with_its_place() {
-        for line in
-            ["tolerance: -1", "tolerance: x y", "sample: fast seed=1", "sample: exact M=", "expected: a = b"]
-        {
-            let source = format!("fir 1\n; {line}\nfunc @f() {{\n}}\n");
-            let errors = read(&source).expect_err(line);
+        for line in [
+            "tolerance: -1",
+            "tolerance: 1e300",
+            "tolerance: nan",
+            "tolerance: x y",
+            "tolerance: fc3 1e-3",
+            "tolerances: 1e-3",
+            "dta: file",
+            "sample: fast seed=1",
+            "sample: exact M=",
+            "expected: fc1 = b",
+            "expected: fc3 = b, 1 may differ",
+            "expected: fc1 = b square, 1 may differ",
+        ] {
+            let directives = format!("; {line}\n");
+            let errors = read_header(&directives).expect_err(line);
             assert_eq!(errors.len(), 1, "{line}");
+            let source = format!("fir 1\n{directives}");
             assert_eq!(errors[0].line_and_column(&source).map(|place| place.0), Some(2), "{line}");
         }
+        assert!(read_header("; tolerance: 1e-3\n; tolerance: 1e-4\n").is_err(), "two of one kind");
     }
 }

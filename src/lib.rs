@@ -38,11 +38,12 @@ mod backend;
 mod compare;
 mod error;
 mod header;
+mod precision;
 pub mod replay;
 mod report;
 
 pub use backend::{Backend, DEFAULT_TARGET, Options, Planned};
-pub use compare::{Comparison, Mismatch, Tolerance, compare};
+pub use compare::{Comparison, Mismatch, Rounding, Tolerance, compare};
 pub use error::{Error, Fault};
 pub use fourfold_codegen as codegen;
 pub use fourfold_executor as executor;

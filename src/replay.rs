@@ -4,22 +4,25 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use fourfold_executor::{DataFile, RawTensor, Run, RunOptions, read_tensors, read_text};
+use fourfold_executor::{DataFile, Ran, RawTensor, Run, RunOptions, read_tensors_given, read_text};
 use fourfold_ir::sample::{self, Recipe, Rule};
 use fourfold_ir::{
-    Bound, Diagnostic, Entity, Op, OpKind, Program, ScaleLayout, Tensor, Value, bind, interpret, text,
+    Bound, Diagnostic, Dim, Entity, InterpretError, OpKind, Program, ScaleLayout, Tensor, Value, bind,
+    interpret, text,
 };
 use fourfold_scheduler::Partition;
 
 use crate::backend::{Backend, Options, Planned};
-use crate::compare::{Tolerance, compare};
-use crate::error::Error;
+use crate::compare::{Rounding, Tolerance, compare};
+use crate::error::{Error, Fault};
 use crate::header::{self, Header};
+use crate::precision::{Precision, precisions};
 use crate::report::{OutputReport, Report, WorstReport};
 
-/// The tolerance where neither the file nor the kind of data says otherwise, relative to the largest magnitude: f32
-/// accumulation in another order typically moves a sum by 1e-7 of it, a wrong scale, layout or rounding by 1e-3.
-pub const DEFAULT_TOLERANCE: f64 = 1e-5;
+/// The interpreter is not asked for more multiplications than this: some ten seconds.
+const MOST_PRODUCTS: f64 = 2e10;
+/// Nor for values of more elements.
+const MOST_ELEMENTS: f64 = 1.5e8;
 
 /// How a program is replayed.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +31,7 @@ pub struct ReplayOptions {
     pub target: Option<String>,
     /// The data file; the one that the program names when absent.
     pub data: Option<PathBuf>,
-    /// Extents for seeded inputs, over those of the program's `sample` line.
+    /// Extents of symbols: for seeded inputs over those of the program's `sample` line, for data as a condition.
     pub symbols: Vec<(String, u64)>,
 }
 
@@ -45,7 +48,7 @@ pub struct Loaded {
 
 /// Where a run's inputs come from.
 enum Inputs {
-    Data { file: PathBuf, data: DataFile },
+    Data { file: PathBuf, data: DataFile, symbols: Vec<(String, u64)> },
     Sampled { recipe: Recipe, tensors: HashMap<String, Tensor> },
 }
 
@@ -64,7 +67,7 @@ pub fn load(file: &Path) -> Result<Loaded, Error> {
         Ok((program, _)) => program,
         Err(diagnostics) => return Err(invalid(diagnostics, source_text)),
     };
-    match header::read(&source_text) {
+    match header::read(&source_text, &program) {
         Ok(header) => Ok(Loaded { file: file.to_owned(), header, program }),
         Err(diagnostics) => Err(invalid(diagnostics, source_text)),
     }
@@ -86,16 +89,13 @@ pub fn explain(file: &Path, target: Option<&str>) -> Result<Report, Error> {
 /// When the program or its data are not valid, or the target unknown. A mismatch is no error: see [`Report::ok`].
 pub fn replay(file: &Path, options: &ReplayOptions) -> Result<Report, Error> {
     let loaded = load(file)?;
-    let recipe = loaded.header.samples.first().cloned();
-    let inputs = match (&options.data, &loaded.header.data, recipe) {
-        (Some(file), _, _) => data_inputs(file.clone(), &loaded.program)?,
-        (None, Some(name), None) => {
-            let folder = file.parent().unwrap_or(Path::new("."));
-            data_inputs(folder.join(name), &loaded.program)?
-        }
-        (None, _, Some(recipe)) => sampled_inputs(with_symbols(recipe, &options.symbols), &loaded.program)?,
-        (None, None, None) => {
-            let recipe = Recipe { rule: Rule::Normal, seed: 0, symbols: Vec::new() };
+    let folder = file.parent().unwrap_or(Path::new("."));
+    let data = options.data.clone().or_else(|| Some(folder.join(loaded.header.data.as_ref()?)));
+    let inputs = match data {
+        Some(data) => data_inputs(data, &options.symbols, &loaded.program)?,
+        None => {
+            let unsaid = || Recipe { rule: Rule::Normal, seed: 0, symbols: Vec::new() };
+            let recipe = loaded.header.samples.first().cloned().unwrap_or_else(unsaid);
             sampled_inputs(with_symbols(recipe, &options.symbols), &loaded.program)?
         }
     };
@@ -125,9 +125,9 @@ fn with_symbols(mut recipe: Recipe, symbols: &[(String, u64)]) -> Recipe {
     recipe
 }
 
-fn data_inputs(file: PathBuf, program: &Program) -> Result<Inputs, Error> {
-    let data = read_tensors(&file, program.module())?;
-    Ok(Inputs::Data { file, data })
+fn data_inputs(file: PathBuf, symbols: &[(String, u64)], program: &Program) -> Result<Inputs, Error> {
+    let data = read_tensors_given(&file, program.module(), symbols)?;
+    Ok(Inputs::Data { file, data, symbols: symbols.to_vec() })
 }
 
 fn sampled_inputs(recipe: Recipe, program: &Program) -> Result<Inputs, Error> {
@@ -139,9 +139,9 @@ fn replay_inputs(loaded: &Loaded, target: Option<&str>, inputs: &Inputs) -> Resu
     let (planned, _) = plan(loaded, target)?;
     let program = planned.program();
     let mut report = Report::of_plan(&loaded.file.display().to_string(), program, planned.partition());
-    let tensors = match inputs {
-        Inputs::Data { data, .. } => &data.inputs,
-        Inputs::Sampled { tensors, .. } => tensors,
+    let (tensors, given) = match inputs {
+        Inputs::Data { data, symbols, .. } => (&data.inputs, symbols),
+        Inputs::Sampled { tensors, recipe } => (tensors, &recipe.symbols),
     };
     report.inputs = Some(match inputs {
         Inputs::Data { file, .. } => file.display().to_string(),
@@ -150,7 +150,7 @@ fn replay_inputs(loaded: &Loaded, target: Option<&str>, inputs: &Inputs) -> Resu
         }
     });
 
-    let bound = bind::bind(program, tensors)?;
+    let bound = bind::bind_given(program, tensors, given)?;
     for (symbol, name) in program.module().symbols.iter() {
         if let Some(extent) = bound.symbols.get(symbol) {
             report.symbols.insert(name.clone(), extent);
@@ -164,6 +164,8 @@ fn replay_inputs(loaded: &Loaded, target: Option<&str>, inputs: &Inputs) -> Resu
             segment.message = Some(reason.message.clone());
         }
         segment.seconds = Some(ran.seconds);
+        let as_kernel = segment.kind == "kernel" && matches!(ran.ran, Ran::Kernel | Ran::Emulated);
+        report.ran_kernels += usize::from(as_kernel);
     }
 
     let comparer = Comparer {
@@ -172,47 +174,18 @@ fn replay_inputs(loaded: &Loaded, target: Option<&str>, inputs: &Inputs) -> Resu
         header: &loaded.header,
         run: &run,
         bound: &bound,
-        default_tolerance: default_tolerance(&loaded.header, program, inputs),
+        precisions: precisions(
+            program,
+            match inputs {
+                Inputs::Data { .. } => None,
+                Inputs::Sampled { recipe, .. } => Some(recipe.rule),
+            },
+        ),
         interpreted: OnceCell::new(),
     };
     report.outputs = comparer.compare_all(inputs, &mut report.notes)?;
     report.ok = report.outputs.iter().all(|output| output.ok);
     Ok(report)
-}
-
-/// Equality where every order of f32 accumulation gives the same sums, for the file's tolerance otherwise.
-fn default_tolerance(header: &Header, program: &Program, inputs: &Inputs) -> f64 {
-    let exact = match inputs {
-        Inputs::Sampled { recipe, .. } => is_exact(program, recipe.rule),
-        Inputs::Data { .. } => false,
-    };
-    header.tolerance.unwrap_or(if exact { 0.0 } else { DEFAULT_TOLERANCE })
-}
-
-/// Whether every multiplication is a `scaled_mma` of sampled operands with a K that the rule keeps exact.
-fn is_exact(program: &Program, rule: Rule) -> bool {
-    let module = program.module();
-    let is_sampled = |value: Value| match module.defining_op(value) {
-        None => true,
-        Some(op) => {
-            let operation = &module.ops[op];
-            operation.kind == OpKind::SwizzleScales && module.defining_op(operation.operands[0]).is_none()
-        }
-    };
-    let is_exact_product = |op: Op| {
-        let (Some(matmul), Some(operands)) = (program.facts().matmul(op), module.scaled_mma_operands(op))
-        else {
-            return false;
-        };
-        let limit = rule.exact_k(matmul.format.scale).unwrap_or(0);
-        matmul.k.as_fixed().is_some_and(|k| k <= limit)
-            && [operands.a, operands.sfa, operands.b, operands.sfb].into_iter().all(is_sampled)
-    };
-    module.ops.iter().all(|(op, operation)| match operation.kind {
-        OpKind::Mma => false,
-        OpKind::ScaledMma(_) => is_exact_product(op),
-        _ => true,
-    })
 }
 
 struct Comparer<'a> {
@@ -221,8 +194,8 @@ struct Comparer<'a> {
     header: &'a Header,
     run: &'a Run,
     bound: &'a Bound<'a>,
-    default_tolerance: f64,
-    interpreted: OnceCell<Result<Vec<Tensor>, fourfold_ir::InterpretError>>,
+    precisions: Vec<Precision>,
+    interpreted: OnceCell<Result<Vec<Tensor>, NotInterpreted>>,
 }
 
 /// What a value is compared with.
@@ -238,26 +211,20 @@ impl Comparer<'_> {
     fn compare_all(&self, inputs: &Inputs, notes: &mut Vec<String>) -> Result<Vec<OutputReport>, Error> {
         let mut outputs = Vec::new();
         let mut covered = Vec::new();
-        if let Inputs::Data { file, data } = inputs {
+        if let Inputs::Data { file, data, .. } = inputs {
             for (name, stored) in &data.expected {
                 let Some(value) = self.program.facts().value_named(name) else {
                     notes.push(format!("expected.{name} is not compared: the program has no value %{name}"));
                     continue;
                 };
-                let tolerance = self.header.tolerances.get(name).copied().unwrap_or(self.default_tolerance);
                 let against = format!("expected.{name}");
-                let want = self.stored_as(value, stored, &against)?;
+                let want = self.stored_as(value, stored, None, &against)?;
                 covered.push(value);
-                let tolerance = Tolerance::Relative(tolerance);
+                let tolerance = self.tolerance(value);
                 outputs.push(self.compare_one(&Expectation { value, against, want: &want, tolerance })?);
             }
             for expected in &self.header.expected {
-                let value = self.program.facts().value_named(&expected.value).ok_or_else(|| {
-                    Error::Missing(format!(
-                        "the program has no value %{}, of which it expects codes",
-                        expected.value
-                    ))
-                })?;
+                let value = self.value_named(&expected.value)?;
                 let stored = data.other.get(&expected.tensor).ok_or_else(|| {
                     let (file, name) = (file.display(), &expected.tensor);
                     Error::Missing(format!(
@@ -265,31 +232,62 @@ impl Comparer<'_> {
                         expected.value
                     ))
                 })?;
-                let want = self.stored_as(value, stored, &expected.tensor)?;
+                let want = self.stored_as(value, stored, expected.layout, &expected.tensor)?;
                 covered.push(value);
                 let tolerance = Tolerance::Count(expected.may_differ);
                 let against = expected.tensor.clone();
                 outputs.push(self.compare_one(&Expectation { value, against, want: &want, tolerance })?);
             }
+        } else if let Some(expected) = self.header.expected.first() {
+            let name = &expected.value;
+            notes.push(format!("%{name} is not compared with `{}`: the inputs are seeded", expected.tensor));
         }
         for &value in &self.program.module().outputs {
             if covered.contains(&value) {
                 continue;
             }
-            let name = self.program.module().name_of(value);
-            let tolerance = self.header.tolerances.get(name).copied().unwrap_or(self.default_tolerance);
-            let want = &self.interpreted()?[value.index()];
-            let (against, tolerance) = ("interpreter".to_owned(), Tolerance::Relative(tolerance));
+            let interpreted = match self.interpreted() {
+                Ok(values) => values,
+                Err(error) => {
+                    let error = Error::from(error);
+                    if error.fault() != Fault::ResourceLimit {
+                        return Err(error);
+                    }
+                    let name = self.program.module().name_of(value);
+                    notes.push(format!("%{name} is not compared: {error}"));
+                    continue;
+                }
+            };
+            let want = &interpreted[value.index()];
+            let (against, tolerance) = ("interpreter".to_owned(), self.tolerance(value));
             outputs.push(self.compare_one(&Expectation { value, against, want, tolerance })?);
         }
         Ok(outputs)
     }
 
+    fn value_named(&self, name: &str) -> Result<Value, Error> {
+        let value = self.program.facts().value_named(name);
+        value.ok_or_else(|| Error::Missing(format!("the program has no value %{name}")))
+    }
+
+    /// What the file states, else what the value's precision allows.
+    fn tolerance(&self, value: Value) -> Tolerance {
+        let name = self.program.module().name_of(value);
+        let stated = self.header.tolerance_of(name);
+        Tolerance::Relative(stated.unwrap_or_else(|| self.precisions[value.index()].tolerance()))
+    }
+
     fn compare_one(&self, expectation: &Expectation<'_>) -> Result<OutputReport, Error> {
         let Expectation { value, against, want, tolerance } = expectation;
         let (got, source) = self.computed(*value)?;
-        let unrounded = || self.unrounded(*value);
-        let comparison = compare(got, want, *tolerance, Some(&unrounded));
+        let operand = self.converted_operand(*value);
+        let unrounded = || self.computed(operand?).ok().map(|(tensor, _)| tensor.clone());
+        let rounding = match self.precisions[value.index()] {
+            Precision::Exact => Rounding::Same,
+            Precision::Inexact { .. } if operand.is_some() => Rounding::Converted(&unrounded),
+            Precision::Inexact { .. } => Rounding::OneStep,
+        };
+        let comparison = compare(got, want, *tolerance, rounding);
         let (relative, may_differ) = match tolerance {
             Tolerance::Relative(relative) => (Some(*relative), None),
             Tolerance::Count(count) => (None, Some(*count)),
@@ -330,32 +328,39 @@ impl Comparer<'_> {
         segment.kernel().is_some() && !segment.outputs.contains(&value)
     }
 
-    /// The operand of the conversion that defines the value.
-    fn unrounded(&self, value: Value) -> Option<Tensor> {
+    /// The operand of the conversion that defines the value, when one does.
+    fn converted_operand(&self, value: Value) -> Option<Value> {
         let module = self.program.module();
         let operation = &module.ops[module.defining_op(value)?];
-        if operation.kind != OpKind::Convert {
-            return None;
-        }
-        Some(self.interpreted().ok()?[operation.operands[0].index()].clone())
+        (operation.kind == OpKind::Convert).then(|| operation.operands[0])
     }
 
-    fn interpreted(&self) -> Result<&[Tensor], Error> {
-        let result = self.interpreted.get_or_init(|| interpret(self.program, self.bound));
-        result.as_deref().map_err(|error| Error::Interpret(error.clone()))
+    fn interpreted(&self) -> Result<&[Tensor], NotInterpreted> {
+        let evaluate = || {
+            check_work(self.program, self.bound)?;
+            interpret(self.program, self.bound).map_err(NotInterpreted::Failed)
+        };
+        self.interpreted.get_or_init(evaluate).as_deref().map_err(Clone::clone)
     }
 
-    /// A stored tensor in the type of a value. Values of arithmetic types may be stored in another one, and scales
-    /// in either layout.
-    fn stored_as(&self, value: Value, stored: &RawTensor, name: &str) -> Result<Tensor, Error> {
+    /// A stored tensor in the type of a value. Values of arithmetic types may be stored in another one; scales have
+    /// the layout that is stated, or that of the value, or are linear where only that fits.
+    fn stored_as(
+        &self,
+        value: Value,
+        stored: &RawTensor,
+        layout: Option<ScaleLayout>,
+        name: &str,
+    ) -> Result<Tensor, Error> {
         let module = self.program.module();
         let ty = module.ty(value);
         let dims = bind::concrete_dims(ty, &self.bound.symbols).ok_or_else(|| {
             Error::Missing(format!("the shape of %{} has no value in this run", module.name_of(value)))
         })?;
-        let layouts = match ty.layout {
-            None => [None, None],
-            Some(_) => [Some(ScaleLayout::Linear), Some(ScaleLayout::Blocked)],
+        let layouts = match (ty.layout, layout) {
+            (None, _) => vec![None],
+            (Some(_), Some(stated)) => vec![Some(stated)],
+            (Some(own), None) => vec![Some(own), Some(ScaleLayout::Linear)],
         };
         let as_stored = || stored.as_stored().filter(|t| t.dims() == dims && t.element().is_arithmetic());
         layouts
@@ -369,4 +374,43 @@ impl Comparer<'_> {
                 expected: format!("{} of shape {dims:?}", ty.element),
             })
     }
+}
+
+/// Why there are no interpreted values; kept, so that each comparison can say so.
+#[derive(Clone)]
+enum NotInterpreted {
+    TooMuchWork { op: String },
+    Failed(InterpretError),
+}
+
+impl From<NotInterpreted> for Error {
+    fn from(reason: NotInterpreted) -> Error {
+        match reason {
+            NotInterpreted::TooMuchWork { op } => Error::TooMuchWork { op },
+            NotInterpreted::Failed(error) => Error::Interpret(error),
+        }
+    }
+}
+
+/// Refuses what the interpreter, which is simple and not fast, would take too long for.
+fn check_work(program: &Program, bound: &Bound<'_>) -> Result<(), NotInterpreted> {
+    let module = program.module();
+    let extent = |dim: &Dim| dim.evaluate(&bound.symbols).map_or(f64::INFINITY, |extent| extent as f64);
+    let elements = |value: Value| module.ty(value).shape.iter().map(extent).product::<f64>();
+    let mut products = 0.0;
+    for (op, operation) in module.ops.iter() {
+        let depth = match operation.kind {
+            OpKind::Mma | OpKind::ScaledMma(_) => {
+                module.ty(operation.operands[0]).shape.last().map_or(1.0, extent)
+            }
+            _ => 1.0,
+        };
+        let largest =
+            operation.operands.iter().chain(&operation.results).map(|v| elements(*v)).fold(0.0, f64::max);
+        products += operation.results.iter().map(|result| elements(*result) * depth).sum::<f64>();
+        if largest > MOST_ELEMENTS || products > MOST_PRODUCTS {
+            return Err(NotInterpreted::TooMuchWork { op: module.op_label(op) });
+        }
+    }
+    Ok(())
 }

@@ -85,7 +85,7 @@ pub struct OutputReport {
     pub expected: String,
     /// Where the value came from: `run`, or `interpreter` for one that was fused away.
     pub source: &'static str,
-    /// The largest difference.
+    /// The largest difference; infinite, which JSON writes as null, where one side is NaN or infinite alone.
     pub max_abs_err: f64,
     /// The same over the largest magnitude.
     pub max_rel_err: f64,
@@ -329,11 +329,12 @@ impl fmt::Display for Report {
         for note in &self.notes {
             writeln!(f, "note: {note}")?;
         }
-        let verdict = match (self.outputs.is_empty(), self.ok) {
-            (true, _) => return Ok(()),
-            (false, true) => "every expectation is met",
-            (false, false) => "MISMATCH",
-        };
-        writeln!(f, "\n{verdict}")
+        let count = self.outputs.len();
+        let met = self.outputs.iter().filter(|output| output.ok).count();
+        match (self.inputs.is_some(), self.ok) {
+            (false, _) => Ok(()),
+            (true, true) => writeln!(f, "\nok: {met} of {count} expectations met"),
+            (true, false) => writeln!(f, "\nMISMATCH: {met} of {count} expectations met"),
+        }
     }
 }

@@ -188,6 +188,56 @@ fn damaged_data_give_exit_2_and_name_the_tensor() {
 }
 
 #[test]
+fn an_error_names_its_cause() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = edited_data(folder.path(), "short.safetensors", |name, shape, data| {
+        if name == "ln.weight" {
+            shape[0] = 380;
+            data.truncate(380 * 4);
+        }
+    });
+    let output = fourfold(&["replay", &path("minilm_ffn.fir"), "--data", &data]);
+    let said = text(&output.stderr);
+    assert!(said.contains("`ln.weight`") && said.contains("[384]") && said.contains("[380]"), "{said}");
+    let said = text(&fourfold(&["replay", "no_such_file.fir"]).stderr);
+    assert!(said.contains("No such file"), "{said}");
+    let said = text(&fourfold(&["explain", env!("CARGO_MANIFEST_DIR")]).stderr);
+    assert!(said.contains("not a regular file"), "{said}");
+}
+
+#[test]
+fn a_given_extent_must_be_that_of_the_data() {
+    let file = path("minilm_ffn.fir");
+    assert_eq!(exit_code(&fourfold(&["replay", &file, "--symbol", "M=91"])), 0);
+    for wrong in ["M=3", "Q=3"] {
+        let output = fourfold(&["replay", &file, "--symbol", wrong]);
+        assert_eq!(exit_code(&output), 2, "{wrong}: {}", text(&output.stdout));
+    }
+}
+
+#[test]
+fn narrow_results_of_inexact_sums_are_compared_within_their_steps() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("narrow.fir");
+    let source = "fir 1
+; sample: normal seed=1
+func @f(%a: tensor<[256, 512], bf16>, %b: tensor<[264, 512], bf16>) {
+  %d = mma %a, %b : tensor<[256, 264], bf16>
+  %wide = mma %a, %b : tensor<[256, 264], f32>
+  %narrow = convert %wide : tensor<[256, 264], bf16>
+  %y = neg %narrow : tensor<[256, 264], bf16>
+  return %d, %y
+}
+";
+    std::fs::write(&file, source).expect("it can be written");
+    let report = json(&fourfold(&["replay", &file.display().to_string(), "--json"]));
+    assert_eq!(report["ok"], true, "{report}");
+    let strict = source.replace("; sample", "; tolerance: 0\n; sample");
+    std::fs::write(&file, strict).expect("it can be written");
+    assert_eq!(exit_code(&fourfold(&["replay", &file.display().to_string()])), 1, "nothing is hidden");
+}
+
+#[test]
 fn flipped_header_bytes_never_crash() {
     let folder = tempfile::tempdir().expect("a folder");
     let whole = std::fs::read(fixture("minilm_ffn0.safetensors")).expect("the data can be read");

@@ -1,4 +1,4 @@
-//! Reads text files.
+//! Reads files.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -14,6 +14,12 @@ pub enum FileError {
         /// Why.
         source: io::Error,
     },
+    /// It is a folder, a pipe or a device.
+    #[error("`{}` is not a regular file", path.display())]
+    NotRegular {
+        /// The path.
+        path: PathBuf,
+    },
     /// The file is not text.
     #[error("`{}` is not UTF-8 text: the byte at offset {offset} does not belong to a character", path.display())]
     NotText {
@@ -27,13 +33,24 @@ pub enum FileError {
 /// The text of a file.
 ///
 /// # Errors
-/// When the file cannot be read or is not UTF-8.
+/// When the file cannot be read, is not a regular file, or is not UTF-8.
 pub fn read_text(path: &Path) -> Result<String, FileError> {
-    let bytes = fs::read(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+    let bytes = read_regular(path)
+        .map_err(|source| FileError::Read { path: path.to_owned(), source })?
+        .ok_or_else(|| FileError::NotRegular { path: path.to_owned() })?;
     String::from_utf8(bytes).map_err(|error| FileError::NotText {
         path: path.to_owned(),
         offset: error.utf8_error().valid_up_to(),
     })
+}
+
+/// The bytes of a file; `None` for what is not a regular file: a device may never end, and a pipe may never begin.
+pub(crate) fn read_regular(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    // Asked before it is opened, because opening a pipe waits for its other end.
+    if !fs::metadata(path)?.is_file() {
+        return Ok(None);
+    }
+    fs::read(path).map(Some)
 }
 
 #[cfg(test)]
@@ -57,6 +74,25 @@ mod tests {
         let error = read_text(&path).unwrap_err();
         assert!(matches!(&error, FileError::NotText { offset: 6, .. }));
         assert!(error.to_string().contains("program.fir"));
-        assert!(matches!(read_text(folder.path()), Err(FileError::Read { .. })));
+    }
+
+    #[test]
+    fn what_is_not_a_regular_file_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut paths = vec![folder.path().to_owned()];
+        if cfg!(unix) {
+            let pipe = folder.path().join("pipe");
+            assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+            // A link is what it leads to.
+            let link = folder.path().join("link");
+            #[cfg(unix)]
+            std::os::unix::fs::symlink(&pipe, &link).unwrap();
+            paths.extend([pipe, link, PathBuf::from("/dev/zero")]);
+        }
+        for path in paths {
+            let error = read_text(&path).unwrap_err();
+            assert!(matches!(&error, FileError::NotRegular { path: found } if *found == path));
+            assert_eq!(error.to_string(), format!("`{}` is not a regular file", path.display()));
+        }
     }
 }

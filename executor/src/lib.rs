@@ -3,8 +3,10 @@
 //! This is the only crate with `unsafe` and the only one that touches the outside world. [`read_text`] and
 //! [`read_tensors`] bring a program and its data in; [`run`] executes a partition; [`fallback`] computes whatever
 //! no kernel takes. [`toolchain`] finds or installs the compiler and the kernel library, [`run_tool`] runs such
-//! programs within bounds, and [`environment`] lists every variable that has a say.
-//! no kernel takes. [`build()`] compiles a generated kernel and proves what came out; [`kernel`] loads and questions it.
+//! programs within bounds, and [`environment`] lists every variable that has a say. [`build()`] compiles a generated
+//! kernel and proves what came out; [`kernel`] loads and questions it.
+
+#![allow(unsafe_code, reason = "vector instructions, gemm, allocations that may fail, and loaded kernels")]
 
 mod build;
 mod data;
@@ -19,7 +21,9 @@ pub mod toolchain;
 pub use build::{
     Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, FLAGS, Resources, build,
 };
-pub use data::{DataError, DataFile, RawTensor, TensorDataError, read_tensors, write_tensors};
+pub use data::{
+    DataError, DataFile, RawTensor, TensorDataError, read_tensors, read_tensors_given, write_tensors,
+};
 pub use files::{FileError, read_text};
 pub use kernel::{Kernel, LoadError};
 pub use process::{ToolRun, run_tool, run_tool_watched};

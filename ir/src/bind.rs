@@ -55,6 +55,24 @@ pub enum BindError {
         /// The symbol.
         name: String,
     },
+    /// A value is given for a symbol that the program lacks.
+    #[error("the program has no symbol `{name}`; {known}")]
+    UnknownSymbol {
+        /// The name given.
+        name: String,
+        /// The symbols that it has, for people.
+        known: String,
+    },
+    /// Two values are given for one symbol.
+    #[error("the symbol `{name}` is given as {first} and as {second}")]
+    GivenTwice {
+        /// The symbol.
+        name: String,
+        /// A value.
+        first: u64,
+        /// Another value.
+        second: u64,
+    },
 }
 
 /// Finds the tensor of each input and the value of each symbol. Tensors that no input names are ignored.
@@ -63,6 +81,19 @@ pub enum BindError {
 /// The first input, in the order of the signature, whose tensor is missing or of another element type or layout;
 /// else as [`solve_symbols`].
 pub fn bind<'a>(program: &Program, tensors: &'a HashMap<String, Tensor>) -> Result<Bound<'a>, BindError> {
+    bind_given(program, tensors, &[])
+}
+
+/// [`bind`] with some symbols fixed in advance, by name: those that occur only in a product, such as `B*S`, follow
+/// from no shape.
+///
+/// # Errors
+/// As [`bind`]; the given values count as known when a shape is refused.
+pub fn bind_given<'a>(
+    program: &Program,
+    tensors: &'a HashMap<String, Tensor>,
+    given: &[(String, u64)],
+) -> Result<Bound<'a>, BindError> {
     let module = program.module();
     let mut inputs = Vec::with_capacity(module.inputs.len());
     for &input in &module.inputs {
@@ -79,18 +110,23 @@ pub fn bind<'a>(program: &Program, tensors: &'a HashMap<String, Tensor>) -> Resu
         inputs.push(tensor);
     }
     let shapes: Vec<_> = inputs.iter().map(|tensor| tensor.dims()).collect();
-    let symbols = solve_symbols(module, &shapes)?;
+    let symbols = solve_symbols(module, &shapes, given)?;
     Ok(Bound { symbols, inputs })
 }
 
 /// Finds the value of each symbol from the shapes of the inputs, in the order of [`Module::inputs`]. An extent of
-/// which all symbols but one are known determines that one, unless the known ones make it zero.
+/// which all symbols but one are known determines that one, unless the known ones make it zero. The symbols in
+/// `given` have those values from the start.
 ///
 /// # Errors
-/// The first input that has no shape or whose shape does not fit its type, else the first symbol that stays
-/// undetermined.
-pub fn solve_symbols(module: &Module, shapes: &[&[usize]]) -> Result<SymbolValues, BindError> {
-    let mut values = SymbolValues::default();
+/// A given name that is no symbol or that has two values; else the first input that has no shape or whose shape does
+/// not fit its type, else the first symbol that stays undetermined.
+pub fn solve_symbols(
+    module: &Module,
+    shapes: &[&[usize]],
+    given: &[(String, u64)],
+) -> Result<SymbolValues, BindError> {
+    let mut values = given_values(module, given)?;
     // An extent with one unknown symbol determines it; each round settles at least one symbol or is the last.
     let mut progress = true;
     while progress {
@@ -139,6 +175,28 @@ pub fn solve_symbols(module: &Module, shapes: &[&[usize]]) -> Result<SymbolValue
         None => Ok(values),
         Some(symbol) => Err(BindError::Undetermined { name: module.symbols[symbol].clone() }),
     }
+}
+
+fn given_values(module: &Module, given: &[(String, u64)]) -> Result<SymbolValues, BindError> {
+    let mut values = SymbolValues::default();
+    for (name, value) in given {
+        let Some((symbol, _)) = module.symbols.iter().find(|(_, known)| *known == name) else {
+            let known: Vec<String> = module.symbols.values().map(|name| format!("`{name}`")).collect();
+            let known = if known.is_empty() {
+                "it has none".to_owned()
+            } else {
+                format!("it has {}", known.join(", "))
+            };
+            return Err(BindError::UnknownSymbol { name: name.clone(), known });
+        };
+        match values.get(symbol) {
+            Some(first) if first != *value => {
+                return Err(BindError::GivenTwice { name: name.clone(), first, second: *value });
+            }
+            _ => values.set(symbol, *value),
+        }
+    }
+    Ok(values)
 }
 
 /// The extents of a type under these symbol values; `None` when a symbol has no value or an extent is out of range.
@@ -194,8 +252,19 @@ mod tests {
 
     #[track_caller]
     fn check(inputs: &[&[&str]], shapes: &[&[usize]], expected: Result<&[u64], &str>) {
+        check_given(inputs, shapes, &[], expected);
+    }
+
+    #[track_caller]
+    fn check_given(
+        inputs: &[&[&str]],
+        shapes: &[&[usize]],
+        given: &[(&str, u64)],
+        expected: Result<&[u64], &str>,
+    ) {
         let module = module(inputs);
-        let values = solve_symbols(&module, shapes).map_err(|error| error.to_string());
+        let given: Vec<_> = given.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        let values = solve_symbols(&module, shapes, &given).map_err(|error| error.to_string());
         let values =
             values.map(|values| module.symbols.keys().map(|symbol| values.get(symbol).unwrap()).collect());
         assert_eq!(values, expected.map(<[u64]>::to_vec).map_err(str::to_owned));
@@ -216,6 +285,43 @@ mod tests {
         check(&[&["B*S", "8"], &["2*B"]], &[&[15, 8], &[6]], Ok(&[3, 5]));
         // Three rounds: C from the last input, then B, then A.
         check(&[&["A*B*C"], &["B*C"], &["C"]], &[&[24], &[6], &[2]], Ok(&[4, 3, 2]));
+    }
+
+    #[test]
+    fn given_symbols_are_known_from_the_start() {
+        let product: &[&[&str]] = &[&["B*S", "8"]];
+        check_given(product, &[&[6, 8]], &[("B", 2)], Ok(&[2, 3]));
+        check_given(product, &[&[6, 8]], &[("S", 2), ("B", 3)], Ok(&[3, 2]));
+        check_given(product, &[&[6, 8]], &[("B", 2), ("B", 2)], Ok(&[2, 3]));
+        check_given(product, &[&[0, 8]], &[("B", 0), ("S", 5)], Ok(&[0, 5]));
+        let refused = |because: &str| {
+            format!(
+                "`%a` is tensor<[B*S, 8], f32>, but the tensor given for it has the shape [6, 8], with {because}"
+            )
+        };
+        check_given(product, &[&[6, 8]], &[("B", 4)], Err(&refused("B = 4")));
+        check_given(product, &[&[6, 8]], &[("B", 2), ("S", 4)], Err(&refused("B = 2, S = 4")));
+        let unknown = "the program has no symbol `M`; it has `B`, `S`";
+        check_given(product, &[&[6, 8]], &[("B", 2), ("M", 4)], Err(unknown));
+        check_given(&[&["8"]], &[&[8]], &[("M", 4)], Err("the program has no symbol `M`; it has none"));
+        let twice = "the symbol `B` is given as 2 and as 3";
+        check_given(product, &[&[6, 8]], &[("B", 2), ("B", 3)], Err(twice));
+    }
+
+    #[test]
+    fn a_program_whose_symbols_are_only_in_a_product_binds_with_one_given() {
+        let mut module = module(&[&["B*S", "8"]]);
+        module.outputs.clone_from(&module.inputs);
+        let program = verify(module).unwrap();
+        let x = Tensor::zeros(ElementType::F32, vec![6, 8], None).unwrap();
+        let tensors = HashMap::from([("a".to_owned(), x)]);
+        let undetermined = BindError::Undetermined { name: "B".to_owned() };
+        assert_eq!(bind(&program, &tensors).unwrap_err(), undetermined);
+        let bound = bind_given(&program, &tensors, &[("S".to_owned(), 3)]).unwrap();
+        assert_eq!(
+            concrete_dims(program.module().ty(program.module().inputs[0]), &bound.symbols),
+            Some(vec![6, 8])
+        );
     }
 
     #[test]

@@ -38,9 +38,7 @@
 //! - the result is rounded to the result type. (Those are its definition's roundings; the last is the op's own.)
 //!
 //! `mma` and the sums inside `reduce`, `softmax` and `layer_norm` are f64 with ascending indices, rounded once at
-//! the end. Elementwise functions are computed in f64 and rounded once; an implementation may differ from that
-//! value by 4 ulp of f32 where the function is transcendental, and not at all where it is `neg`, `abs`, `relu`,
-//! `sqrt`, `reciprocal` or a `Binary` op. max, min, relu and clamp propagate NaN.
+//! the end. Elementwise functions are computed in f64 and rounded once. max, min, relu and clamp propagate NaN.
 //!
 //! `convert` to `f16` and `bf16` overflows to infinity. `convert` to `f4E2M1FN`, `f8E4M3FN` and `f8E5M2` saturates
 //! (CUDA's satfinite: infinity becomes the largest finite value, NaN becomes +6 in FP4 and NaN in FP8). `convert`
@@ -53,9 +51,14 @@
 //!
 //! # How an implementation is compared with this
 //!
-//! Bit for bit where f32 accumulation is exact in any order ([`sample::Rule::Exact`], [`sample::Rule::Contest`]),
-//! and for every op that is not a multiplication. Elsewhere a multiplication may differ by
+//! A multiplication, on the fallback or in a kernel, is compared bit for bit where f32 accumulation is exact in any
+//! order ([`sample::Rule::Exact`], [`sample::Rule::Contest`]). Elsewhere it may differ by
 //! γ_K·|alpha|·Σ|a·b| + 4 ulp with γ_K = K·2^-24/(1 - K·2^-24).
+//!
+//! Every other op is compared bit for bit on the fallback, any NaN standing for any other. A kernel computes an
+//! epilogue in f32: it may differ by 4 ulp of f32 where the function is transcendental (`exp`, `tanh`, `sigmoid`,
+//! `gelu`, `gelu_tanh`, `silu`, `rsqrt`), and not at all where it is `neg`, `abs`, `relu`, `sqrt`, `reciprocal`, the
+//! addition of a bias or a conversion.
 #![forbid(unsafe_code)]
 
 pub mod bind;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use crate::entities::{Entity, Op, Value};
-use crate::module::{Module, ValueDef};
+use crate::module::Module;
 use crate::types::{Dim, ElementType, ScaleLayout};
 
 /// A module that passed [`crate::verify`]. Only the verifier makes one, and it cannot be changed, so every later
@@ -29,11 +29,6 @@ impl Program {
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
-
-    /// Gives the module back, to be changed and verified again.
-    pub fn into_module(self) -> Module {
-        self.module
-    }
 }
 
 /// What verification proved beyond "every type agrees".
@@ -43,8 +38,6 @@ pub struct Facts {
     user_starts: Vec<u32>,
     users: Vec<Op>,
     outputs: Vec<bool>,
-    invariant: Vec<bool>,
-    live: Vec<bool>,
     matmuls: BTreeMap<Op, Matmul>,
     names: HashMap<String, Value>,
 }
@@ -75,8 +68,7 @@ impl Facts {
             outputs[output.index()] = true;
         }
         let names = module.values.iter().map(|(value, data)| (data.name.clone(), value)).collect();
-        let (invariant, live) = (invariant_values(module), live_ops(module));
-        Facts { user_starts, users, outputs, invariant, live, matmuls, names }
+        Facts { user_starts, users, outputs, matmuls, names }
     }
 
     /// The ops that use a value, in program order; an op that uses it twice is there twice.
@@ -89,26 +81,6 @@ impl Facts {
     /// Whether the program returns the value.
     pub fn is_output(&self, value: Value) -> bool {
         self.outputs[value.index()]
-    }
-
-    /// The op that uses a value, when it has exactly one use and is not returned: then the two ops may become one
-    /// without anybody missing the value.
-    pub fn sole_user(&self, value: Value) -> Option<Op> {
-        match self.users(value) {
-            &[user] if !self.is_output(value) => Some(user),
-            _ => None,
-        }
-    }
-
-    /// Whether the value is the same on every call: a param, or computed from params and constants alone and of a
-    /// fixed shape. Such a value may be computed once per compiled program.
-    pub fn is_invariant(&self, value: Value) -> bool {
-        self.invariant[value.index()]
-    }
-
-    /// Whether some output depends on the op.
-    pub fn is_live(&self, op: Op) -> bool {
-        self.live[op.index()]
     }
 
     /// Every `scaled_mma` with its extents and format, in program order.
@@ -125,41 +97,6 @@ impl Facts {
     pub fn value_named(&self, name: &str) -> Option<Value> {
         self.names.get(name).copied()
     }
-}
-
-/// By value. An op comes after those that define its operands, so one pass settles it.
-fn invariant_values(module: &Module) -> Vec<bool> {
-    let mut invariant = vec![false; module.values.len()];
-    for &input in &module.inputs {
-        invariant[input.index()] = matches!(module.values[input].def, ValueDef::Input { param: true, .. });
-    }
-    for operation in module.ops.values() {
-        let from_invariants = operation.operands.iter().all(|operand| invariant[operand.index()]);
-        for &result in &operation.results {
-            // A constant broadcast to [M] differs from call to call in its extent.
-            let fixed = module.ty(result).shape.iter().all(|dim| dim.as_fixed().is_some());
-            invariant[result.index()] = from_invariants && fixed;
-        }
-    }
-    invariant
-}
-
-/// By op.
-fn live_ops(module: &Module) -> Vec<bool> {
-    let mut needed = vec![false; module.values.len()];
-    for output in &module.outputs {
-        needed[output.index()] = true;
-    }
-    let mut live = vec![false; module.ops.len()];
-    for (op, operation) in module.ops.iter().rev() {
-        live[op.index()] = operation.results.iter().any(|result| needed[result.index()]);
-        if live[op.index()] {
-            for operand in &operation.operands {
-                needed[operand.index()] = true;
-            }
-        }
-    }
-    live
 }
 
 /// The proved extents and format of one `scaled_mma`.

@@ -200,14 +200,6 @@ impl Tensor {
         self.dims.iter().product()
     }
 
-    /// The same bytes under other extents with as many elements; not for blocked scales.
-    ///
-    /// # Errors
-    /// When the sizes differ, and as [`Tensor::byte_len`].
-    pub fn reshaped(&self, dims: Vec<usize>) -> Result<Tensor, TensorError> {
-        Tensor::new(self.element, dims, self.layout, self.bytes.clone())
-    }
-
     /// One byte per element for types of at most 8 bits (FP4 unpacked, scales in logical order), little-endian
     /// bytes for wider ones.
     pub fn to_codes(&self) -> Vec<u8> {

@@ -2,18 +2,20 @@
 //!
 //! Checked of the cut: every op is in exactly one segment and its decision says so; a segment's ops are in program
 //! order; the segments can run in their order (so that each is convex); inputs and outputs are exactly what
-//! crosses; an op has a reason exactly when it is in no kernel. Checked of each kernel, in [`kernel`]: its ops
-//! are one `scaled_mma` and a chain, the plan says what they compute, and the target takes it.
+//! crosses; an op has a reason exactly when it is in no kernel, and that of a `scaled_mma` holds. Checked of each
+//! kernel, in [`kernel`]: its ops are one `scaled_mma` and a chain, the plan says what they compute, the target takes
+//! it, and its constraints are those that the target asks for, no more and no less.
 //!
-//! Not checked: whether a longer kernel, or one more, would have been possible; whether a reason is the most
-//! helpful one; the names in a proof.
+//! Not checked: whether a longer kernel would have been possible; whether a reason is the most helpful one, or holds
+//! of an op that is no `scaled_mma`; the names in a proof.
 
-use fourfold_ir::{Capabilities, Entity, Op, OpKind, Program, Value};
+use fourfold_ir::{Capabilities, Dim, Entity, Op, OpKind, Program, Value};
 
 use crate::partition::{Constraint, Decision, Partition, Segment, SegmentKind};
 use crate::reason::ReasonCode;
 
 mod kernel;
+mod refusal;
 
 /// One thing that is wrong with a partition: always a bug of whoever made it, never of the program.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -144,6 +146,24 @@ pub enum CheckError {
         /// What is missing.
         needed: Constraint,
     },
+    /// A constraint is more than the kernel needs, so that calls would be refused without a reason.
+    #[error("the plan of segment {segment} has the constraint {found:?}, which nothing needs")]
+    ExtraConstraint {
+        /// The position of the segment.
+        segment: usize,
+        /// What is too much.
+        found: Constraint,
+    },
+    /// The reason why a `scaled_mma` is in no kernel does not hold.
+    #[error("{op} is refused for {found}, but what holds is {holds:?}")]
+    Refusal {
+        /// The op.
+        op: Op,
+        /// The code of its reason.
+        found: ReasonCode,
+        /// The codes that hold.
+        holds: Vec<ReasonCode>,
+    },
 }
 
 /// Checks a partition of a program for a target.
@@ -163,7 +183,7 @@ pub fn check(
         });
     }
     let owners = cover(program, partition, &mut errors);
-    decisions(program, partition, &owners, &mut errors);
+    decisions(program, capabilities, partition, &owners, &mut errors);
     for (index, segment) in partition.segments.iter().enumerate() {
         if segment.ops.iter().any(|op| program.module().ops.get(*op).is_none()) {
             continue;
@@ -201,7 +221,13 @@ fn cover(program: &Program, partition: &Partition, errors: &mut Vec<CheckError>)
     owners
 }
 
-fn decisions(program: &Program, partition: &Partition, owners: &[Vec<usize>], errors: &mut Vec<CheckError>) {
+fn decisions(
+    program: &Program,
+    capabilities: &Capabilities,
+    partition: &Partition,
+    owners: &[Vec<usize>],
+    errors: &mut Vec<CheckError>,
+) {
     let (found, expected) = (partition.decisions.len(), owners.len());
     if found != expected {
         errors.push(CheckError::Decisions { found, expected });
@@ -221,6 +247,12 @@ fn decisions(program: &Program, partition: &Partition, owners: &[Vec<usize>], er
         };
         if !fits {
             errors.push(CheckError::Reason { op, in_kernel, found });
+        }
+        if let (OpKind::ScaledMma(_), Some(found), false) = (&operation.kind, found, in_kernel) {
+            let holds = refusal::holding(program.module(), capabilities, op);
+            if !holds.contains(&found) {
+                errors.push(CheckError::Refusal { op, found, holds });
+            }
         }
     }
 }
@@ -265,6 +297,15 @@ fn boundary(
             errors.push(CheckError::Boundary { segment: index, boundary, found: found.clone(), expected });
         }
     }
+}
+
+/// The extent when no symbol decides it.
+fn known(dim: &Dim) -> Option<u64> {
+    dim.symbols().is_empty().then(|| dim.constant())
+}
+
+fn may_divide(dim: &Dim, of: u64) -> bool {
+    known(dim).is_none_or(|extent| extent.is_multiple_of(of))
 }
 
 trait ContainsSorted {

@@ -14,6 +14,7 @@ use super::raw::RawTensor;
 pub(super) fn bind_inputs(
     path: &Path,
     module: &Module,
+    given: &[(String, u64)],
     stored: &mut HashMap<String, RawTensor>,
 ) -> Result<HashMap<String, Tensor>, DataError> {
     let is_blocked = |value: Value| module.ty(value).layout == Some(ScaleLayout::Blocked);
@@ -41,7 +42,7 @@ pub(super) fn bind_inputs(
     if blocked.is_empty() {
         return Ok(inputs);
     }
-    let symbols = symbols_of(path, module, &inputs)?;
+    let symbols = symbols_of(path, module, given, &inputs)?;
     for (input, tensor) in blocked {
         let ty = module.ty(input);
         let dims = concrete_dims(ty, &symbols);
@@ -80,10 +81,11 @@ fn dims_of_type(module: &Module, ty: &TensorType, tensor: &RawTensor) -> Result<
     })
 }
 
-/// The symbols' values from the inputs bound so far.
+/// The symbols' values from those given and the inputs bound so far.
 fn symbols_of(
     path: &Path,
     module: &Module,
+    given: &[(String, u64)],
     inputs: &HashMap<String, Tensor>,
 ) -> Result<SymbolValues, DataError> {
     // The same program as far as solving looks at it, with the inputs that are known.
@@ -110,7 +112,7 @@ fn symbols_of(
             _ => DataError::Bind { path: path.to_owned(), source: Box::new(source) },
         }
     };
-    let symbols = solve_symbols(&known, &shapes).map_err(fault)?;
+    let symbols = solve_symbols(&known, &shapes, given).map_err(fault)?;
     let mut used = module.inputs.iter().flat_map(|input| &module.ty(*input).shape).flat_map(Dim::symbols);
     match used.find(|symbol| symbols.get(**symbol).is_none()) {
         None => Ok(symbols),

@@ -16,6 +16,12 @@ pub enum DataError {
         /// Why.
         source: io::Error,
     },
+    /// It is a folder, a pipe or a device.
+    #[error("`{}` is not a regular file", path.display())]
+    NotRegular {
+        /// The path.
+        path: PathBuf,
+    },
     /// The file cannot be written.
     #[error("cannot write `{}`", path.display())]
     Write {

@@ -10,7 +10,6 @@ mod tests;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use fourfold_ir::{Module, Tensor};
@@ -18,6 +17,7 @@ use safetensors::{SafeTensors, View};
 
 pub use self::error::{DataError, TensorDataError};
 pub use self::raw::RawTensor;
+use crate::files::read_regular;
 
 /// What a data file holds for a program.
 #[derive(Clone, Debug, Default)]
@@ -40,13 +40,27 @@ const EXPECTED_PREFIX: &str = "expected.";
 /// # Errors
 /// When the file cannot be read or is not a valid safetensors file, or a tensor does not fit the type of its input.
 pub fn read_tensors(path: &Path, module: &Module) -> Result<DataFile, DataError> {
-    let bytes = fs::read(path).map_err(|source| DataError::Read { path: path.to_owned(), source })?;
+    read_tensors_given(path, module, &[])
+}
+
+/// [`read_tensors`] with some symbols fixed in advance, as in [`fourfold_ir::bind::bind_given`].
+///
+/// # Errors
+/// As [`read_tensors`], and when there are blocked scales and the given values do not fit the program.
+pub fn read_tensors_given(
+    path: &Path,
+    module: &Module,
+    given: &[(String, u64)],
+) -> Result<DataFile, DataError> {
+    let bytes = read_regular(path)
+        .map_err(|source| DataError::Read { path: path.to_owned(), source })?
+        .ok_or_else(|| DataError::NotRegular { path: path.to_owned() })?;
     let file = SafeTensors::deserialize(&bytes).map_err(|error| header::explain(path, &bytes, error))?;
     let mut stored: HashMap<String, RawTensor> =
         file.iter().map(|(name, view)| (name.to_owned(), RawTensor::from_view(&view))).collect();
     drop(file);
     drop(bytes);
-    let inputs = bind::bind_inputs(path, module, &mut stored)?;
+    let inputs = bind::bind_inputs(path, module, given, &mut stored)?;
     let mut data = DataFile { inputs, ..DataFile::default() };
     for (name, tensor) in stored {
         match name.strip_prefix(EXPECTED_PREFIX) {

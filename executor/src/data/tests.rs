@@ -1,5 +1,7 @@
 //! Data files: what binds, what is refused, and with which words.
 
+use std::fs;
+
 use fourfold_ir::{Dim, ElementType, ScaleLayout, Symbol, TensorType};
 
 use super::*;
@@ -261,4 +263,37 @@ fn contradicting_inputs_are_reported_when_scales_depend_on_them() {
     let sx = Tensor::zeros(ElementType::F8E4M3FN, vec![5, 4], Some(ScaleLayout::Blocked)).unwrap();
     write_tensors(&path, &[("x", &x), ("sx", &sx), ("rows", &rows)]).unwrap();
     check_error(read_tensors(&path, &module), &["`%rows`", "M = 5"]);
+}
+
+#[test]
+fn a_folder_or_a_device_is_no_data_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut paths = vec![folder.path().to_owned()];
+    if cfg!(unix) {
+        paths.push(PathBuf::from("/dev/zero"));
+    }
+    for path in paths {
+        let error = read_tensors(&path, &module()).unwrap_err();
+        assert!(matches!(&error, DataError::NotRegular { path: found } if *found == path));
+        assert_eq!(error.to_string(), format!("`{}` is not a regular file", path.display()));
+    }
+}
+
+#[test]
+fn given_symbols_say_the_extents_of_blocked_scales() {
+    let mut module = Module::new("main");
+    let [b, s] = ["B", "S"].map(|name| module.intern_symbol(name));
+    let shape = |columns| vec![Dim::product(1, vec![b, s]), Dim::fixed(columns)];
+    module.push_input("x", TensorType::new(shape(64), ElementType::F4E2M1FN), false);
+    let scales = TensorType::scales(shape(4), ElementType::F8E4M3FN, ScaleLayout::Blocked);
+    module.push_input("sx", scales, false);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.safetensors");
+    let entries = r#"{"x":{"dtype":"U8","shape":[6,32],"data_offsets":[0,192]},"sx":{"dtype":"U8","shape":[128,4],"data_offsets":[192,704]}}"#;
+    write_raw(&path, entries, 704);
+    check_error(read_tensors(&path, &module), &["no input's shape determines the symbol `B`"]);
+    let given = |b, s| [("B".to_owned(), b), ("S".to_owned(), s)];
+    let data = read_tensors_given(&path, &module, &given(2, 3)[..1]).unwrap();
+    assert_eq!(data.inputs["sx"].dims(), [6, 4]);
+    check_error(read_tensors_given(&path, &module, &given(4, 3)), &["with B = 4, S = 3"]);
 }

@@ -7,6 +7,7 @@
 
 mod codec;
 mod elementwise;
+mod memory;
 mod mma;
 mod movement;
 mod quantize;
@@ -22,6 +23,7 @@ use fourfold_ir::{
     Value,
 };
 
+use self::memory::{NoMemory, zeroed};
 pub use self::mma::gemm_f32;
 pub use self::scaled_mma::{
     BlockScaled, BlockScaledShape, Epilogue, OperandError, ScaledMmaError, ScaledMmaKernel, dequantize,
@@ -61,14 +63,12 @@ pub enum FallbackError {
     /// A result cannot have its extents.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// There is not enough memory for a result.
-    #[error("a {element} tensor of shape {dims:?} takes {bytes} bytes, more than there is memory")]
+    /// There is not enough memory for a result, or for what its computation keeps.
+    #[error("{what} takes {bytes} bytes, more than there is memory")]
     Memory {
-        /// The element type.
-        element: ElementType,
-        /// The shape.
-        dims: Vec<usize>,
-        /// Bytes that it takes.
+        /// What the memory is for: a tensor with its type and shape, or what an op keeps.
+        what: String,
+        /// Bytes that it takes; `usize::MAX` when it takes more than there can be.
         bytes: usize,
     },
     /// A `scaled_mma`'s data and scales do not fit each other.
@@ -76,13 +76,24 @@ pub enum FallbackError {
     Operand(#[from] OperandError),
     /// A `scaled_mma`'s operands do not fit each other.
     #[error(transparent)]
-    ScaledMma(#[from] ScaledMmaError),
+    ScaledMma(ScaledMmaError),
     /// The op is not one that verification lets through: a bug of ours.
     #[error("this is a bug in Fourfold: {reason}")]
     Internal {
         /// What was taken for granted.
         reason: &'static str,
     },
+}
+
+impl From<ScaledMmaError> for FallbackError {
+    fn from(error: ScaledMmaError) -> FallbackError {
+        match error {
+            ScaledMmaError::Memory { bytes } => {
+                FallbackError::Memory { what: "what a scaled_mma keeps".to_owned(), bytes }
+            }
+            error => FallbackError::ScaledMma(error),
+        }
+    }
 }
 
 /// Computes one op: the tensors of its results from those of its operands.
@@ -132,14 +143,17 @@ impl ResultType {
     /// A tensor of zero bytes, to be written over.
     fn zeros(self) -> Result<Tensor, FallbackError> {
         let ResultType { element, dims, layout } = self;
-        let bytes = Tensor::byte_len(element, &dims, layout)?;
-        // A failed allocation would end the process, so ask first: extents may come from an empty tensor, which
-        // has any extents it likes beside a zero.
-        if Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
-            return Err(FallbackError::Memory { element, dims, bytes });
+        // Extents may come from an empty tensor, which has any extents it likes beside a zero.
+        match zeroed(Tensor::byte_len(element, &dims, layout)?) {
+            Ok(bytes) => Ok(Tensor::new(element, dims, layout, bytes)?),
+            Err(error) => Err(no_memory(element, &dims, error)),
         }
-        Ok(Tensor::zeros(element, dims, layout)?)
     }
+}
+
+/// There is no memory for a tensor, or for something of its extents.
+fn no_memory(element: ElementType, dims: &[usize], NoMemory { bytes }: NoMemory) -> FallbackError {
+    FallbackError::Memory { what: format!("a {element} tensor of shape {dims:?}"), bytes }
 }
 
 fn check_operand(

@@ -5,8 +5,9 @@ use fourfold_ir::{BinaryKind, ReduceKind, Tensor, UnaryKind};
 use rayon::prelude::*;
 
 use super::codec::Codec;
+use super::memory::zeroed;
 use super::view::View;
-use super::{FallbackError, ResultType, movement};
+use super::{FallbackError, ResultType, movement, no_memory};
 
 /// Results that one step works on, even.
 const CHUNK: usize = 256;
@@ -155,12 +156,19 @@ fn by_rows(
         return Ok(tensor);
     }
     let row_bytes = extent * codec.element.storage_bits() / 8;
-    tensor.bytes_mut().par_chunks_mut(row_bytes).enumerate().for_each_init(
-        || vec![0f64; extent],
-        |values, (row, out)| {
-            compute(row, values);
-            codec.write(values, out);
-        },
-    );
+    tensor
+        .bytes_mut()
+        .par_chunks_mut(row_bytes)
+        .enumerate()
+        .try_for_each_init(
+            || zeroed::<f64>(extent),
+            |values, (row, out)| {
+                let values = values.as_mut().map_err(|error| *error)?;
+                compute(row, values);
+                codec.write(values, out);
+                Ok(())
+            },
+        )
+        .map_err(|error| no_memory(codec.element, &[extent], error))?;
     Ok(tensor)
 }

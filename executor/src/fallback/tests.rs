@@ -211,7 +211,7 @@ fn moved_elements_are_where_the_interpreter_puts_them() {
             let kind = OpKind::Transpose { permutation: permutation.to_vec() };
             check(&kind, &[&x], &[(element, &dims, None)]);
         }
-        let column = sample(element, &[9, 2], 7).reshaped(vec![9, 1, 2]).unwrap();
+        let column = sample(element, &[9, 1, 2], 7);
         check(&OpKind::Broadcast, &[&column], &[(element, &[9, 91, 2], None)]);
         let tall = sample(element, &[91, 37], 8);
         check(&OpKind::Transpose { permutation: vec![1, 0] }, &[&tall], &[(element, &[37, 91], None)]);
@@ -383,6 +383,44 @@ fn plain_multiplications_are_within_the_bound() {
                 assert!((found - expected).abs() <= bound, "{found} is not {expected}");
             }
             assert_eq!(found.len(), d.iter().product::<usize>());
+        }
+    }
+}
+
+#[test]
+fn plain_multiplications_beyond_the_range_of_f32_are_what_they_mean() {
+    // Partial sums overflow, the sum does not; f32 sums give NaN or infinity.
+    for element in [BF16, F32] {
+        let [a, b] = [[3e38, 3e38, 1.0], [2.0, -2.0, 0.75]]
+            .map(|values| Tensor::from_f64(element, vec![1, 3], None, &values).unwrap());
+        for result in [F16, BF16, F32] {
+            check(&OpKind::Mma, &[&a, &b], &[(result, &[1, 1], None)]);
+        }
+        assert_eq!(run(&OpKind::Mma, &[&a, &b], &[(F32, &[1, 1], None)])[0].to_f64(), [0.75]);
+    }
+    // Rows 0 to 2 of A overflow against some rows of B; the others hold infinities, NaN and zeros.
+    let inf = f64::INFINITY;
+    let special = [3e38, -3e38, inf, -inf, f64::NAN, 0.0, -0.0, 1.0];
+    let (batch, m, n, k) = (2, 37, 91, 8);
+    let matrix = |rows: usize, step: usize| -> Vec<f64> {
+        (0..batch * rows * k)
+            .map(|index| {
+                let row = index / k % rows;
+                match row {
+                    0..3 => [3e38, -2e38, 1e38][index * step % 3],
+                    3..6 => special[(index * step + row) % special.len()],
+                    _ => f64::from((index * step % 13) as u32) - 6.0,
+                }
+            })
+            .collect()
+    };
+    for element in FLOATS {
+        let of = |rows: usize, step| {
+            Tensor::from_f64(element, vec![batch, rows, k], None, &matrix(rows, step)).unwrap()
+        };
+        let (a, b) = (of(m, 5), of(n, 7));
+        for result in [F16, BF16, F32] {
+            check(&OpKind::Mma, &[&a, &b], &[(result, &[batch, m, n], None)]);
         }
     }
 }

@@ -20,11 +20,12 @@ use crate::program::Program;
 use crate::tensor::{Tensor, TensorError};
 use crate::types::{ElementType, ScaleLayout, SymbolValues, TensorType};
 
-/// The most elements that a tensor may have here: as f64 they take 16 GiB, and nobody waits for a reference
-/// computation beyond that.
-const MAX_ELEMENTS: usize = 1 << 31;
-/// The most bytes of a result: a batch of small blocked scale matrices is mostly padding.
-const MAX_BYTES: usize = 1 << 34;
+/// The most elements that a tensor may have here. Each takes 8 bytes, as f64 or i64, and an op keeps a few such
+/// arrays beside its operands and its result: 2 GiB each is what an ordinary machine has room for, and a failed
+/// allocation would end the process.
+const MAX_ELEMENTS: usize = 1 << 28;
+/// The most bytes of a result, those of so many f32: a batch of small blocked scale matrices is mostly padding.
+const MAX_BYTES: usize = 1 << 30;
 
 /// Why a verified program could not be evaluated on these inputs. The caller's fault: the extents or the tensors.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,8 +38,8 @@ pub enum InterpretError {
         /// The type whose extents are sought.
         ty: String,
     },
-    /// A tensor would have more than 2^31 elements or, with its padding, more than 16 GiB.
-    #[error("`{place}`: the shape {dims:?} exceeds the interpreter's limit of 2^31 elements or 16 GiB")]
+    /// A tensor would have more than 2^28 elements or, with its padding, more than 1 GiB.
+    #[error("`{place}`: the shape {dims:?} exceeds the interpreter's limit of 2^28 elements or 1 GiB")]
     TooLarge {
         /// The op or input.
         place: String,

@@ -5,7 +5,7 @@ use fourfold_ir::{
     OutputCapability, Program, ScaleLayout, ScaledMma, ScaledMmaOperands, TensorType, Value, dim_product,
 };
 
-use super::CheckError;
+use super::{CheckError, known, may_divide};
 use crate::partition::{Constraint, EpilogueKind, EpilogueStep, KernelPlan, Segment};
 use crate::reason::ReasonCode;
 
@@ -181,7 +181,7 @@ impl<'a> Checker<'a> {
                 "M is not a multiple of the scales' 128 rows".to_owned()
             });
         }
-        for dim in self.sizes() {
+        for (_, dim) in self.sizes() {
             let fits =
                 dim.as_ref().is_some_and(|dim| known(dim).is_none_or(|extent| extent <= rules.max_extent));
             self.rule(fits, || format!("an extent exceeds {}", rules.max_extent));
@@ -219,51 +219,68 @@ impl<'a> Checker<'a> {
         self.rule(rounds, || format!("the accumulator is {}", plan.accumulator));
     }
 
-    /// What the target asks, where symbols or pointers decide.
+    /// What the target asks, where symbols or pointers decide: exactly that is stated, each once.
     fn constraints(&mut self, rules: &FormatCapability, operands: &ScaledMmaOperands, d: &TensorType) {
         let plan = self.plan;
         let symbolic = |dim: &Dim| known(dim).is_none();
         let mut needed = Vec::new();
-        let mut multiple = |name, dim: &Dim, of, code| {
+        let n_multiple = self
+            .matrices(rules, operands, d)
+            .into_iter()
+            .filter_map(|(_, ty, allowed)| allowed.iter().find(|entry| entry.element == ty.element))
+            .fold(1, |multiple, entry| common_multiple(multiple, entry.n_multiple));
+        for (name, dim, of, code) in [
+            ("K", &plan.k, rules.k_multiple, ReasonCode::KAlignment),
+            ("N", &plan.n, n_multiple, ReasonCode::NAlignment),
+        ] {
             if !dim.constant().is_multiple_of(of) {
                 needed.push(Constraint::Multiple { name, dim: dim.clone(), of, code });
             }
-        };
-        multiple("K", &plan.k, rules.k_multiple, ReasonCode::KAlignment);
-        for (_, ty, allowed) in self.matrices(rules, operands, d) {
-            if let Some(entry) = allowed.iter().find(|entry| entry.element == ty.element) {
-                multiple("N", &plan.n, entry.n_multiple, ReasonCode::NAlignment);
+        }
+        for (name, dim) in self.sizes() {
+            if let Some(dim) = dim.filter(symbolic) {
+                needed.push(Constraint::AtMost { name, dim, limit: rules.max_extent });
             }
         }
-        for dim in self.sizes().into_iter().flatten().filter(symbolic) {
-            needed.push(Constraint::AtMost { name: "", dim, limit: rules.max_extent });
-        }
-        for dim in [&plan.n, &plan.k].into_iter().filter(|dim| symbolic(dim)) {
-            needed.push(Constraint::NotEmpty { name: "", dim: dim.clone() });
+        for (name, dim) in [("N", &plan.n), ("K", &plan.k)] {
+            if symbolic(dim) {
+                needed.push(Constraint::NotEmpty { name, dim: dim.clone() });
+            }
         }
         let biases = plan.epilogue.iter().filter_map(|step| match step.kind {
             EpilogueKind::ColumnBias(bias) => Some(bias),
             _ => None,
         });
         let ScaledMmaOperands { a, sfa, b, sfb, c, .. } = *operands;
-        for value in [a, sfa, b, sfb].into_iter().chain(c).chain(biases).chain([plan.output]) {
-            needed.push(Constraint::PointerAlignment { value, bytes: rules.pointer_alignment });
-        }
+        let mut pointers: Vec<Value> =
+            [a, sfa, b, sfb].into_iter().chain(c).chain(biases).chain([plan.output]).collect();
+        pointers.sort_unstable();
+        pointers.dedup();
+        let bytes = rules.pointer_alignment;
+        needed.extend(pointers.into_iter().map(|value| Constraint::PointerAlignment { value, bytes }));
+
+        let mut stated: Vec<&Constraint> = plan.constraints.iter().collect();
         for needed in needed {
-            if !plan.constraints.iter().any(|stated| implies(stated, &needed)) {
-                self.errors.push(CheckError::Constraint { segment: self.index, needed });
+            match stated.iter().position(|stated| **stated == needed) {
+                Some(index) => {
+                    stated.swap_remove(index);
+                }
+                None => self.errors.push(CheckError::Constraint { segment: self.index, needed }),
             }
+        }
+        for found in stated.into_iter().cloned() {
+            self.errors.push(CheckError::ExtraConstraint { segment: self.index, found });
         }
     }
 
     /// The extents that the kernel indexes with; `None` for one beyond 64 bits.
-    fn sizes(&self) -> Vec<Option<Dim>> {
+    fn sizes(&self) -> Vec<(&'static str, Option<Dim>)> {
         let plan = self.plan;
-        let mut sizes = vec![Some(plan.n.clone()), Some(plan.k.clone())];
+        let mut sizes = vec![("N", Some(plan.n.clone())), ("K", Some(plan.k.clone()))];
         if plan.b_batched || known(&plan.batch) == Some(1) {
-            sizes.extend([Some(plan.batch.clone()), Some(plan.m.clone())]);
+            sizes.extend([("L", Some(plan.batch.clone())), ("M", Some(plan.m.clone()))]);
         } else {
-            sizes.push(plan.batch.times(&plan.m));
+            sizes.push(("L*M", plan.batch.times(&plan.m)));
         }
         sizes
     }
@@ -284,26 +301,10 @@ impl<'a> Checker<'a> {
     }
 }
 
-fn known(dim: &Dim) -> Option<u64> {
-    dim.symbols().is_empty().then(|| dim.constant())
-}
-
-fn may_divide(dim: &Dim, of: u64) -> bool {
-    known(dim).is_none_or(|extent| extent.is_multiple_of(of))
-}
-
-/// Whether a stated constraint is at least as strong as a needed one.
-fn implies(stated: &Constraint, needed: &Constraint) -> bool {
-    use Constraint::{AtMost, Multiple, NotEmpty, PointerAlignment};
-    match (stated, needed) {
-        (Multiple { dim, of, code, .. }, Multiple { dim: d, of: n, code: c, .. }) => {
-            dim == d && code == c && of.is_multiple_of(*n)
-        }
-        (AtMost { dim, limit, .. }, AtMost { dim: d, limit: l, .. }) => dim == d && limit <= l,
-        (NotEmpty { dim, .. }, NotEmpty { dim: d, .. }) => dim == d,
-        (PointerAlignment { value, bytes }, PointerAlignment { value: v, bytes: b }) => {
-            value == v && bytes.is_multiple_of(*b)
-        }
-        _ => false,
+/// The least number that is a multiple of both.
+fn common_multiple(a: u64, b: u64) -> u64 {
+    fn greatest_divisor(a: u64, b: u64) -> u64 {
+        if b == 0 { a } else { greatest_divisor(b, a % b) }
     }
+    a.checked_div(greatest_divisor(a, b)).unwrap_or(0).saturating_mul(b)
 }

@@ -345,6 +345,123 @@ fn every_constraint_is_needed() {
 }
 
 #[test]
+fn no_constraint_is_more_than_is_needed() {
+    let count = |segment| plan_mut(&mut base().1, segment).constraints.len();
+    let extra = |error: &CheckError| matches!(error, CheckError::ExtraConstraint { .. });
+    for segment in [1, 3] {
+        for index in 0..count(segment) {
+            let doubled = |_: &Program, partition: &mut Partition| {
+                let constraints = &mut plan_mut(partition, segment).constraints;
+                constraints.push(constraints[index].clone());
+            };
+            caught(doubled, extra);
+            let strengthened = |_: &Program, partition: &mut Partition| {
+                let constraint = &mut plan_mut(partition, segment).constraints[index];
+                match constraint {
+                    Constraint::Multiple { of, .. } => *of *= 2,
+                    Constraint::AtMost { limit, .. } => *limit = 0,
+                    Constraint::NotEmpty { dim, name } => {
+                        *constraint = Constraint::AtMost { name, dim: dim.clone(), limit: 1 };
+                    }
+                    Constraint::PointerAlignment { bytes, .. } => *bytes *= 2,
+                }
+            };
+            caught(strengthened, extra);
+            let renamed = |_: &Program, partition: &mut Partition| match &mut plan_mut(partition, segment)
+                .constraints[index]
+            {
+                Constraint::Multiple { name, .. }
+                | Constraint::AtMost { name, .. }
+                | Constraint::NotEmpty { name, .. } => *name = "extent",
+                Constraint::PointerAlignment { bytes, .. } => *bytes = 1,
+            };
+            caught(renamed, extra);
+        }
+        // Not even M = 0 is within this, so that every call would run on the fallback.
+        let added: [fn(&KernelPlan) -> Constraint; 4] = [
+            |plan| Constraint::AtMost { name: "M", dim: plan.m.clone(), limit: 0 },
+            |plan| Constraint::NotEmpty { name: "M", dim: plan.m.clone() },
+            |plan| Constraint::Multiple {
+                name: "M",
+                dim: plan.m.clone(),
+                of: 128,
+                code: ReasonCode::NAlignment,
+            },
+            |_| Constraint::PointerAlignment { value: Value::from_index(0), bytes: 16 },
+        ];
+        for added in added {
+            let add = |_: &Program, partition: &mut Partition| {
+                let plan = plan_mut(partition, segment);
+                plan.constraints.push(added(plan));
+            };
+            caught(add, extra);
+        }
+    }
+}
+
+#[test]
+fn a_refusal_of_a_scaled_mma_that_does_not_hold() {
+    use ReasonCode::*;
+    use fourfold_ir::ScaleLayout::{Blocked, Linear};
+    let good = Gemm::of(F32, 37, 72, 96);
+    let batch = |l: u64| vec![Dim::fixed(l)];
+    let cpu = fourfold_codegen::capabilities("cpu").expect("a target");
+    let hopper = fourfold_codegen::capabilities("sm_90a").expect("a target");
+    let cases: Vec<(Capabilities, Gemm, &[ReasonCode])> = vec![
+        (cpu, good.clone(), &[CpuTarget, TargetLacksFormat]),
+        (hopper, good.clone(), &[TargetLacksFormat]),
+        (blackwell(), Gemm { scale: ElementType::F8E8M0FNU, ..good.clone() }, &[ScaleDtype]),
+        (blackwell(), Gemm { layouts: [Linear, Blocked], ..good.clone() }, &[ScaleLayout]),
+        (blackwell(), Gemm { layouts: [Blocked, Linear], ..good.clone() }, &[ScaleLayout]),
+        (blackwell(), Gemm { k: Dim::fixed(48), ..good.clone() }, &[KAlignment]),
+        (blackwell(), Gemm { n: Dim::fixed(6), ..good.clone() }, &[NAlignment]),
+        (blackwell(), Gemm { n: Dim::fixed(0), ..good.clone() }, &[ExtentRange]),
+        (blackwell(), Gemm { m: Dim::fixed(1 << 31), ..good.clone() }, &[ExtentRange]),
+        (blackwell(), Gemm { batch: batch(1 << 30), m: Dim::fixed(128), ..good.clone() }, &[ExtentRange]),
+        (blackwell(), Gemm { batch: batch(3), ..good.clone() }, &[OperandLayout]),
+        (
+            narrow(),
+            Gemm { batch: batch(3), b_batch: batch(3), ..Gemm::of(BF16, 45, 48, 128) },
+            &[OperandLayout],
+        ),
+        (narrow(), Gemm::of(F16, 45, 48, 128), &[OutputDtype]),
+        (
+            blackwell(),
+            Gemm { layouts: [Linear; 2], k: Dim::fixed(48), n: Dim::fixed(6), ..good },
+            &[ScaleLayout, KAlignment, NAlignment],
+        ),
+    ];
+    for (capabilities, gemm, holds) in cases {
+        let mut builder = Builder::new("refused");
+        let d = gemm.build(&mut builder, "d");
+        let (program, partition) = planned(builder.finish(&[d]), &capabilities);
+        let stated = partition.decisions[0].rejection.as_ref().map(|rejection| rejection.code);
+        assert_eq!(stated, Some(holds[0]));
+        for code in ReasonCode::ALL {
+            let mut partition = partition.clone();
+            partition.decisions[0].rejection = Some(Rejection::new(*code, "because"));
+            let result = check(&program, &capabilities, &partition);
+            if holds.contains(code) {
+                assert_eq!(result, Ok(()), "{code} of {holds:?}");
+                continue;
+            }
+            let errors = result.expect_err("the reason does not hold");
+            let refusal = CheckError::Refusal { op: op(&program, "d"), found: *code, holds: holds.to_vec() };
+            assert!(errors.contains(&refusal), "{code}: {errors:?}");
+        }
+    }
+    // Nothing speaks against this one.
+    let (program, mut partition) = planned(small(false), &blackwell());
+    partition.segments[0].kind = SegmentKind::Fallback;
+    for decision in &mut partition.decisions {
+        decision.rejection = Some(Rejection::new(KAlignment, "because"));
+    }
+    let errors = check(&program, &blackwell(), &partition).expect_err("the target takes it");
+    let refusal = CheckError::Refusal { op: op(&program, "d"), found: KAlignment, holds: vec![] };
+    assert!(errors.contains(&refusal), "{errors:?}");
+}
+
+#[test]
 fn a_kernel_that_the_target_does_not_take() {
     let (program, partition) = base();
     type Change = fn(&mut FormatCapability);
@@ -364,7 +481,12 @@ fn a_kernel_that_the_target_does_not_take() {
         change(&mut capabilities.formats[0]);
         let errors = check(&program, &capabilities, &partition).expect_err("the rule is broken");
         let about_rules = |error: &CheckError| {
-            matches!(error, CheckError::Capability { .. } | CheckError::Constraint { .. })
+            matches!(
+                error,
+                CheckError::Capability { .. }
+                    | CheckError::Constraint { .. }
+                    | CheckError::ExtraConstraint { .. }
+            )
         };
         assert!(errors.iter().all(about_rules), "{index}: {errors:?}");
     }

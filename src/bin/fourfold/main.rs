@@ -14,7 +14,9 @@ use fourfold::{Error, Fault, Report};
 #[command(
     version,
     about = "Plans, runs and checks programs with block-scaled FP4 matrix multiplications",
-    after_help = "Exit codes: 0 ok, 1 a value is not what was expected, 2 bad input, 3 something is missing here, 70 a bug of ours"
+    after_help = "Exit codes: 0 ok, 1 a value is not what was expected, 2 bad input, 3 something is missing here (a toolchain, a required
+                  kernel, room for the report) \
+                  70 a bug of ours"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -150,7 +152,7 @@ fn error_object(error: &Error) -> serde_json::Value {
     serde_json::json!({
         "ok": false,
         "fault": fault.name(),
-        "error": error.to_string(),
+        "error": error.message(),
         "diagnostics": diagnostics,
     })
 }

@@ -17,6 +17,7 @@ use rayon::prelude::*;
 use self::operand::Decoder;
 pub use self::operand::{BlockScaled, BlockScaledShape, OperandError};
 use super::codec::Codec;
+use super::memory::{NoMemory, zeroed};
 
 /// Rows of A that are multiplied at a time. Decoded A and the accumulators take memory in proportion to it; B is
 /// decoded anew for each such group, which costs a few percent of multiplying it with so many rows.
@@ -95,13 +96,25 @@ pub enum ScaledMmaError {
     /// The kernel does not take these operands on this machine.
     #[error("the kernel {0:?} does not take these operands on this machine")]
     Kernel(ScaledMmaKernel),
+    /// There is not enough memory for decoded operands and for sums.
+    #[error("what a scaled_mma keeps takes {bytes} bytes, more than there is memory")]
+    Memory {
+        /// Bytes that it takes; `usize::MAX` when it takes more than there can be.
+        bytes: usize,
+    },
+}
+
+impl From<NoMemory> for ScaledMmaError {
+    fn from(NoMemory { bytes }: NoMemory) -> ScaledMmaError {
+        ScaledMmaError::Memory { bytes }
+    }
 }
 
 /// D = alpha · Σ_k (a·sfa)(b·sfb) + beta · C, written to `out` as elements of type `element`, `[batch, M, N]`.
 /// A B of one matrix serves every matrix of A.
 ///
 /// # Errors
-/// When the shapes of A, B, C and `out` do not go together.
+/// When the shapes of A, B, C and `out` do not go together, or there is not enough memory.
 pub fn scaled_mma(
     a: &BlockScaled,
     b: &BlockScaled,
@@ -151,7 +164,7 @@ pub fn scaled_mma_with(
     let (groups, group_rows) = if is_shared { (1, a.all_rows()) } else { (a_shape.batch, a_shape.rows) };
     let width = kernel.tile_columns();
     let row_bytes = n * element.storage_bits() / 8;
-    let mut tiles = vec![0f32; n.div_ceil(width) * width * group_rows.min(ROW_GROUP)];
+    let mut tiles = zeroed(n.next_multiple_of(width).saturating_mul(group_rows.min(ROW_GROUP)))?;
     for group in 0..groups {
         let b_rows = group * n..(group + 1) * n;
         let end = (group + 1) * group_rows;
@@ -160,11 +173,11 @@ pub fn scaled_mma_with(
             let tiles = &mut tiles[..n.div_ceil(width) * width * rows.len()];
             match kernel {
                 #[cfg(target_arch = "x86_64")]
-                ScaledMmaKernel::Vnni => vnni::accumulate(a, rows.clone(), b, b_rows.clone(), tiles),
+                ScaledMmaKernel::Vnni => vnni::accumulate(a, rows.clone(), b, b_rows.clone(), tiles)?,
                 ScaledMmaKernel::Double => {
-                    panels::accumulate::<f64>(a, rows.clone(), b, b_rows.clone(), tiles);
+                    panels::accumulate::<f64>(a, rows.clone(), b, b_rows.clone(), tiles)?;
                 }
-                _ => panels::accumulate::<f32>(a, rows.clone(), b, b_rows.clone(), tiles),
+                _ => panels::accumulate::<f32>(a, rows.clone(), b, b_rows.clone(), tiles)?,
             }
             let out = &mut out[rows.start * row_bytes..rows.end * row_bytes];
             finish_rows(epilogue, Codec::plain(element), rows.start, Tiles { values: tiles, width, n }, out);

@@ -7,6 +7,7 @@ use rayon::prelude::*;
 
 use super::operand::{BlockScaled, Decoder};
 use crate::fallback::codec::Number;
+use crate::fallback::memory::{NoMemory, Zeroed, grow, zeroed};
 
 /// Columns of D, rows of B, in a tile.
 pub(super) const TILE_COLUMNS: usize = 128;
@@ -22,7 +23,7 @@ const FEW_ROWS: usize = 6;
 const LANES: usize = 16;
 
 /// What the products are exact in.
-pub(super) trait Real: Number + Add<Output = Self> + Mul<Output = Self> {
+pub(super) trait Real: Number + Zeroed + Add<Output = Self> + Mul<Output = Self> {
     const ZERO: Self;
     const ONE: Self;
 }
@@ -45,29 +46,29 @@ pub(super) fn accumulate<T: Real>(
     b: &BlockScaled,
     b_rows: Range<usize>,
     tiles: &mut [f32],
-) {
+) -> Result<(), NoMemory> {
     let (rows, k) = (a_rows.len(), a.shape().k);
     if k == 0 {
         tiles.fill(0.0);
-        return;
+        return Ok(());
     }
     let decoder = Decoder::<T>::new(a);
-    let mut a_values = vec![T::ZERO; rows * k];
+    let mut a_values = zeroed::<T>(rows.saturating_mul(k))?;
     a_values.par_chunks_mut(k).zip(a_rows).for_each(|(out, row)| decoder.row(a, row, 0, out));
 
     let decoder = Decoder::<T>::new(b);
-    tiles.par_chunks_mut(rows * TILE_COLUMNS).enumerate().for_each_init(
+    tiles.par_chunks_mut(rows * TILE_COLUMNS).enumerate().try_for_each_init(
         Scratch::default,
         |scratch, (tile, out)| {
             let first = b_rows.start + tile * TILE_COLUMNS;
             let columns = first..b_rows.end.min(first + TILE_COLUMNS);
             if rows <= FEW_ROWS {
-                scratch.dot(&decoder, &a_values, b, columns, out);
+                scratch.dot(&decoder, &a_values, b, columns, out)
             } else {
-                scratch.multiply(&decoder, &a_values, b, columns, out);
+                scratch.multiply(&decoder, &a_values, b, columns, out)
             }
         },
-    );
+    )
 }
 
 /// What one thread decodes into.
@@ -91,9 +92,9 @@ impl<T: Real> Scratch<T> {
         b: &BlockScaled,
         columns: Range<usize>,
         out: &mut [f32],
-    ) {
+    ) -> Result<(), NoMemory> {
         let k = b.shape().k;
-        self.panel.resize(PANEL_K.min(k), T::ZERO);
+        grow(&mut self.panel, PANEL_K.min(k), T::ZERO)?;
         for (column, b_row) in columns.enumerate() {
             let mut sums = [[T::ZERO; LANES]; FEW_ROWS];
             for start in (0..k).step_by(PANEL_K) {
@@ -107,6 +108,7 @@ impl<T: Real> Scratch<T> {
                 out[column] = fold_lanes(sums).to_f32();
             }
         }
+        Ok(())
     }
 
     /// A tile as products of panels.
@@ -117,11 +119,11 @@ impl<T: Real> Scratch<T> {
         b: &BlockScaled,
         columns: Range<usize>,
         out: &mut [f32],
-    ) {
+    ) -> Result<(), NoMemory> {
         let k = b.shape().k;
         let (rows, width) = (a.len() / k, columns.len());
-        self.product.resize(rows * width, T::ZERO);
-        self.panel.resize(TILE_COLUMNS * PANEL_K.min(k), T::ZERO);
+        grow(&mut self.product, rows * width, T::ZERO)?;
+        grow(&mut self.panel, TILE_COLUMNS * PANEL_K.min(k), T::ZERO)?;
         for start in (0..k).step_by(PANEL_K) {
             let depth = PANEL_K.min(k - start);
             let panel = &mut self.panel[..width * depth];
@@ -161,6 +163,7 @@ impl<T: Real> Scratch<T> {
                 *out = product.to_f32();
             }
         }
+        Ok(())
     }
 }
 

@@ -16,6 +16,7 @@ use fourfold_ir::numeric;
 use rayon::prelude::*;
 
 use super::operand::BlockScaled;
+use crate::fallback::memory::{NoMemory, Zeroed, grow, zeroed};
 
 /// Columns of D, rows of B, in a tile: two vectors of 32-bit lanes.
 pub(super) const TILE_COLUMNS: usize = 2 * LANES;
@@ -48,7 +49,7 @@ pub(super) fn accumulate(
     b: &BlockScaled,
     b_rows: Range<usize>,
     tiles: &mut [f32],
-) {
+) -> Result<(), NoMemory> {
     assert!(a.is_fp4_with_e4m3() && b.is_fp4_with_e4m3() && is_supported());
     match a.shape().block {
         16 => accumulate_blocks::<4>(a, a_rows, b, b_rows, tiles),
@@ -63,22 +64,22 @@ fn accumulate_blocks<const WORDS: usize>(
     b: &BlockScaled,
     b_rows: Range<usize>,
     tiles: &mut [f32],
-) {
+) -> Result<(), NoMemory> {
     let (rows, blocks) = (a_rows.len(), a.blocks());
     if blocks == 0 {
         tiles.fill(0.0);
-        return;
+        return Ok(());
     }
-    let mut prepared = vec![RowBlock::<WORDS>::default(); rows * blocks];
+    let mut prepared = zeroed::<RowBlock<WORDS>>(rows.saturating_mul(blocks))?;
     prepared.par_chunks_mut(blocks).zip(a_rows).for_each(|(out, row)| prepare_row(a, row, out));
 
-    tiles.par_chunks_mut(rows * TILE_COLUMNS).enumerate().for_each_init(
+    tiles.par_chunks_mut(rows * TILE_COLUMNS).enumerate().try_for_each_init(
         Panel::default,
         |panel, (tile, out)| {
             let first = b_rows.start + tile * TILE_COLUMNS;
             // SAFETY: `accumulate` asserted that the machine has the features that both functions need.
             unsafe {
-                panel.fill(b, first..b_rows.end.min(first + TILE_COLUMNS));
+                panel.fill(b, first..b_rows.end.min(first + TILE_COLUMNS))?;
                 for (a, out) in
                     prepared.chunks(TILE_ROWS * blocks).zip(out.chunks_mut(TILE_ROWS * TILE_COLUMNS))
                 {
@@ -94,8 +95,9 @@ fn accumulate_blocks<const WORDS: usize>(
                     }
                 }
             }
+            Ok(())
         },
-    );
+    )
 }
 
 /// A block of a row of A, ready to be broadcast.
@@ -110,11 +112,8 @@ struct RowBlock<const WORDS: usize> {
     scale: f32,
 }
 
-impl<const WORDS: usize> Default for RowBlock<WORDS> {
-    fn default() -> Self {
-        RowBlock { words: [0; WORDS], start: 0, scale: 0.0 }
-    }
-}
+// SAFETY: it consists of i32 and f32, of which any bytes are values.
+unsafe impl<const WORDS: usize> Zeroed for RowBlock<WORDS> {}
 
 /// Twice the value of each FP4 code.
 const DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -151,13 +150,13 @@ struct Panel {
 impl Panel {
     /// Decodes rows of B.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-    fn fill(&mut self, b: &BlockScaled, rows: Range<usize>) {
+    fn fill(&mut self, b: &BlockScaled, rows: Range<usize>) -> Result<(), NoMemory> {
         // 64 bytes of 16 rows are transposed at a time: 16 words of 8 codes, which become two vectors each.
         const STEP: usize = 64;
         let row_bytes = b.shape().k / 2;
         let steps = row_bytes.div_ceil(STEP);
-        self.codes.resize(steps * 2 * LANES, [_mm512_setzero_si512(); 2]);
-        self.scales.resize(b.blocks().next_multiple_of(4), [_mm512_setzero_ps(); 2]);
+        grow(&mut self.codes, steps * 2 * LANES, [_mm512_setzero_si512(); 2])?;
+        grow(&mut self.scales, b.blocks().next_multiple_of(4), [_mm512_setzero_ps(); 2])?;
         for half in 0..2 {
             let row = |lane: usize| Some(rows.start + half * LANES + lane).filter(|row| *row < rows.end);
             for step in 0..steps {
@@ -189,6 +188,7 @@ impl Panel {
                 }
             }
         }
+        Ok(())
     }
 }
 

@@ -1,0 +1,72 @@
+//! Buffers whose allocation may fail: the usual ones would end the process.
+
+use std::alloc::{Layout, alloc_zeroed};
+
+/// There is no memory for a buffer of so many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoMemory {
+    /// `usize::MAX` when it is more than there can be.
+    pub(crate) bytes: usize,
+}
+
+/// A type of which zero bytes are a value.
+///
+/// # Safety
+/// All bytes zero must be a valid value of the type.
+pub(crate) unsafe trait Zeroed: Copy {}
+
+// SAFETY: any bytes are a u8.
+unsafe impl Zeroed for u8 {}
+// SAFETY: any bytes are an f32.
+unsafe impl Zeroed for f32 {}
+// SAFETY: any bytes are an f64.
+unsafe impl Zeroed for f64 {}
+
+/// So many elements of zero bytes. Like `vec![0; n]`, this leaves it to the system to clear large buffers when they
+/// are first touched.
+pub(crate) fn zeroed<T: Zeroed>(len: usize) -> Result<Vec<T>, NoMemory> {
+    let layout = Layout::array::<T>(len).map_err(|_| NoMemory { bytes: usize::MAX })?;
+    if layout.size() == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the layout is not of size zero.
+    let pointer = unsafe { alloc_zeroed(layout) };
+    if pointer.is_null() {
+        return Err(NoMemory { bytes: layout.size() });
+    }
+    // SAFETY: the memory comes from the global allocator with the layout of `len` elements of `T`, and zero bytes
+    // are valid elements.
+    Ok(unsafe { Vec::from_raw_parts(pointer.cast::<T>(), len, len) })
+}
+
+/// Makes a buffer at least as long as `len`.
+pub(crate) fn grow<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) -> Result<(), NoMemory> {
+    if let Some(more @ 1..) = len.checked_sub(buffer.len()) {
+        let no_memory = |_| NoMemory { bytes: len.saturating_mul(size_of::<T>()) };
+        buffer.try_reserve_exact(more).map_err(no_memory)?;
+        buffer.resize(len, value);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_zero_and_of_the_length_asked_for() {
+        assert_eq!(zeroed::<f32>(0), Ok(Vec::new()));
+        assert_eq!(zeroed::<f64>(3).unwrap(), [0.0; 3]);
+        let mut buffer = vec![1u8];
+        grow(&mut buffer, 3, 7).unwrap();
+        grow(&mut buffer, 2, 9).unwrap();
+        assert_eq!(buffer, [1, 7, 7]);
+    }
+
+    #[test]
+    fn more_than_there_can_be_is_an_error() {
+        assert_eq!(zeroed::<f32>(usize::MAX), Err(NoMemory { bytes: usize::MAX }));
+        assert_eq!(zeroed::<f32>(1 << 60), Err(NoMemory { bytes: 1 << 62 }));
+        assert_eq!(grow(&mut vec![0u64], 1 << 62, 0), Err(NoMemory { bytes: usize::MAX }));
+    }
+}

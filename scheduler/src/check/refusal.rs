@@ -1,0 +1,60 @@
+//! Says which reasons to refuse a `scaled_mma` really hold.
+
+use fourfold_ir::{
+    BlockFormat, Capabilities, Dim, Module, Op, OpKind, ScaleLayout, ScaledMmaOperands, dim_product,
+};
+
+use super::{known, may_divide};
+use crate::reason::ReasonCode;
+
+/// The codes that hold of a `scaled_mma` on a target, its result in its own type; empty when nothing speaks against
+/// a kernel of its own.
+pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> Vec<ReasonCode> {
+    let mut codes = Vec::new();
+    let mut holds = |condition: bool, code| {
+        if condition && !codes.contains(&code) {
+            codes.push(code);
+        }
+    };
+    holds(capabilities.target == "cpu", ReasonCode::CpuTarget);
+    let (OpKind::ScaledMma(mma), Some(operands), Some(&result)) =
+        (&module.ops[op].kind, module.scaled_mma_operands(op), module.ops[op].results.first())
+    else {
+        return vec![ReasonCode::OperandLayout];
+    };
+    let ScaledMmaOperands { a, sfa, b, sfb, c, .. } = operands;
+    let (a, b) = (module.ty(a), module.ty(b));
+    let scales = [module.ty(sfa), module.ty(sfb)];
+    let format = BlockFormat { a: a.element, b: b.element, scale: scales[0].element, block: mma.block };
+    holds(!format.is_standard(), ReasonCode::ScaleDtype);
+    holds(scales.iter().any(|ty| ty.layout != Some(ScaleLayout::Blocked)), ReasonCode::ScaleLayout);
+    let Some(rules) = capabilities.format(format) else {
+        holds(format.is_standard(), ReasonCode::TargetLacksFormat);
+        return codes;
+    };
+    let ([leading @ .., m, k], [b_leading @ .., n, _]) = (&a.shape[..], &b.shape[..]) else {
+        return vec![ReasonCode::OperandLayout];
+    };
+    let batch = dim_product(leading);
+    let one_matrix = batch.as_ref().and_then(known) == Some(1);
+    let flattened = b_leading.is_empty() && !one_matrix;
+    holds(!b_leading.is_empty() && !one_matrix && !rules.batched, ReasonCode::OperandLayout);
+    holds(flattened && !m.constant().is_multiple_of(128), ReasonCode::OperandLayout);
+
+    let rows = batch.as_ref().and_then(|batch| batch.times(m));
+    let beyond =
+        |dim: Option<&Dim>| dim.is_none_or(|dim| known(dim).is_some_and(|extent| extent > rules.max_extent));
+    holds([n, k].into_iter().any(|dim| known(dim) == Some(0)), ReasonCode::ExtentRange);
+    holds([batch.as_ref(), Some(m), Some(n), Some(k)].into_iter().any(beyond), ReasonCode::ExtentRange);
+    holds(flattened && beyond(rows.as_ref()), ReasonCode::ExtentRange);
+
+    holds(!may_divide(k, rules.k_multiple), ReasonCode::KAlignment);
+    let c = c.map(|c| (module.ty(c).element, &rules.c));
+    for (element, allowed) in c.into_iter().chain([(module.ty(result).element, &rules.outputs)]) {
+        match allowed.iter().find(|entry| entry.element == element) {
+            None => holds(true, ReasonCode::OutputDtype),
+            Some(entry) => holds(!may_divide(n, entry.n_multiple), ReasonCode::NAlignment),
+        }
+    }
+    codes
+}
