@@ -152,17 +152,7 @@ impl Error {
 
     /// The error with its causes, on one line.
     pub fn message(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(error) = cause {
-            let also = error.to_string();
-            // A transparent error repeats its cause.
-            if !text.ends_with(&also) {
-                text = format!("{text}: {also}");
-            }
-            cause = error.source();
-        }
-        text
+        crate::kernels::chain(self)
     }
 }
 

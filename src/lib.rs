@@ -38,6 +38,7 @@ mod backend;
 mod compare;
 mod error;
 mod header;
+pub mod kernels;
 mod precision;
 pub mod replay;
 mod report;
@@ -50,4 +51,6 @@ pub use fourfold_executor as executor;
 pub use fourfold_ir as ir;
 pub use fourfold_scheduler as scheduler;
 pub use header::{ExpectedCodes, Header};
-pub use report::{DecisionReport, OutputReport, Report, SegmentReport, WorstReport, kernel_name};
+pub use report::{
+    DecisionReport, OutputReport, Report, ResourceReport, SegmentReport, WorstReport, kernel_name,
+};

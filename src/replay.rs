@@ -4,7 +4,11 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use fourfold_executor::{DataFile, Ran, RawTensor, Run, RunOptions, read_tensors_given, read_text};
+use fourfold_codegen::configuration::CutlassVersion;
+use fourfold_executor::toolchain::ToolchainOptions;
+use fourfold_executor::{
+    BuildOptions, DataFile, Ran, RawTensor, Run, RunOptions, read_tensors_given, read_text,
+};
 use fourfold_ir::sample::{self, Recipe, Rule};
 use fourfold_ir::{
     Bound, Diagnostic, Dim, Entity, InterpretError, OpKind, Program, ScaleLayout, Tensor, Value, bind,
@@ -16,8 +20,11 @@ use crate::backend::{Backend, Options, Planned};
 use crate::compare::{Rounding, Tolerance, compare};
 use crate::error::{Error, Fault};
 use crate::header::{self, Header};
+use crate::kernels::{
+    BuildFailure, PlannedKernel, build_kernels, cutlass_version, planned_kernels, toolchain,
+};
 use crate::precision::{Precision, precisions};
-use crate::report::{OutputReport, Report, WorstReport};
+use crate::report::{OutputReport, Report, ResourceReport, WorstReport};
 
 /// The interpreter is not asked for more multiplications than this: some ten seconds.
 const MOST_PRODUCTS: f64 = 2e10;
@@ -31,6 +38,10 @@ pub struct ReplayOptions {
     pub target: Option<String>,
     /// The data file; the one that the program names when absent.
     pub data: Option<PathBuf>,
+    /// Build the kernels that would run, with this toolchain.
+    pub build: Option<ToolchainOptions>,
+    /// How to build them.
+    pub build_options: BuildOptions,
     /// Extents of symbols: for seeded inputs over those of the program's `sample` line, for data as a condition.
     pub symbols: Vec<(String, u64)>,
 }
@@ -80,14 +91,21 @@ pub fn load(file: &Path) -> Result<Loaded, Error> {
 pub fn explain(file: &Path, target: Option<&str>) -> Result<Report, Error> {
     let loaded = load(file)?;
     let (planned, _) = plan(&loaded, target)?;
-    Ok(Report::of_plan(&file.display().to_string(), planned.program(), planned.partition()))
+    let mut report = Report::of_plan(&file.display().to_string(), planned.program(), planned.partition());
+    describe_kernels(&mut report, &planned_kernels(&planned, CutlassVersion::PINNED));
+    Ok(report)
 }
 
-/// Plans a program, runs it and compares every expected value.
+/// Plans a program, builds its kernels if asked to, runs it and compares every expected value. `progress` is told
+/// of what takes long.
 ///
 /// # Errors
 /// When the program or its data are not valid, or the target unknown. A mismatch is no error: see [`Report::ok`].
-pub fn replay(file: &Path, options: &ReplayOptions) -> Result<Report, Error> {
+pub fn replay(
+    file: &Path,
+    options: &ReplayOptions,
+    progress: &(dyn Fn(&str) + Sync),
+) -> Result<Report, Error> {
     let loaded = load(file)?;
     let folder = file.parent().unwrap_or(Path::new("."));
     let data = options.data.clone().or_else(|| Some(folder.join(loaded.header.data.as_ref()?)));
@@ -99,7 +117,7 @@ pub fn replay(file: &Path, options: &ReplayOptions) -> Result<Report, Error> {
             sampled_inputs(with_symbols(recipe, &options.symbols), &loaded.program)?
         }
     };
-    replay_inputs(&loaded, options.target.as_deref(), &inputs)
+    replay_inputs(&loaded, options, &inputs, progress)
 }
 
 /// Replays a program on seeded inputs.
@@ -107,7 +125,8 @@ pub fn replay(file: &Path, options: &ReplayOptions) -> Result<Report, Error> {
 /// # Errors
 /// As [`replay`].
 pub fn replay_sample(loaded: &Loaded, target: Option<&str>, recipe: &Recipe) -> Result<Report, Error> {
-    replay_inputs(loaded, target, &sampled_inputs(recipe.clone(), &loaded.program)?)
+    let options = ReplayOptions { target: target.map(str::to_owned), ..ReplayOptions::default() };
+    replay_inputs(loaded, &options, &sampled_inputs(recipe.clone(), &loaded.program)?, &|_| {})
 }
 
 fn plan(loaded: &Loaded, target: Option<&str>) -> Result<(Planned, Backend), Error> {
@@ -135,8 +154,13 @@ fn sampled_inputs(recipe: Recipe, program: &Program) -> Result<Inputs, Error> {
     Ok(Inputs::Sampled { recipe, tensors })
 }
 
-fn replay_inputs(loaded: &Loaded, target: Option<&str>, inputs: &Inputs) -> Result<Report, Error> {
-    let (planned, _) = plan(loaded, target)?;
+fn replay_inputs(
+    loaded: &Loaded,
+    options: &ReplayOptions,
+    inputs: &Inputs,
+    progress: &(dyn Fn(&str) + Sync),
+) -> Result<Report, Error> {
+    let (planned, _) = plan(loaded, options.target.as_deref())?;
     let program = planned.program();
     let mut report = Report::of_plan(&loaded.file.display().to_string(), program, planned.partition());
     let (tensors, given) = match inputs {
@@ -168,6 +192,11 @@ fn replay_inputs(loaded: &Loaded, target: Option<&str>, inputs: &Inputs) -> Resu
         report.ran_kernels += usize::from(as_kernel);
     }
 
+    match &options.build {
+        None => describe_kernels(&mut report, &planned_kernels(&planned, CutlassVersion::PINNED)),
+        Some(tools) => build_into(&mut report, &planned, tools, &options.build_options, progress),
+    }
+
     let comparer = Comparer {
         program,
         partition: planned.partition(),
@@ -186,6 +215,51 @@ fn replay_inputs(loaded: &Loaded, target: Option<&str>, inputs: &Inputs) -> Resu
     report.outputs = comparer.compare_all(inputs, &mut report.notes)?;
     report.ok = report.outputs.iter().all(|output| output.ok);
     Ok(report)
+}
+
+/// Says how each kernel is configured.
+fn describe_kernels(report: &mut Report, kernels: &[PlannedKernel]) {
+    for kernel in kernels {
+        let segment = &mut report.segments[kernel.segment];
+        segment.configuration = Some(kernel.spec.configuration.name());
+        segment.why = Some(kernel.why.clone());
+    }
+}
+
+/// Builds every kernel; one that cannot be built has that as its reason.
+fn build_into(
+    report: &mut Report,
+    planned: &Planned,
+    tools: &ToolchainOptions,
+    options: &BuildOptions,
+    progress: &(dyn Fn(&str) + Sync),
+) {
+    let fail = |report: &mut Report, segment: usize, failure: &BuildFailure| {
+        let segment = &mut report.segments[segment];
+        segment.reason = Some(failure.code.to_owned());
+        segment.message = Some(format!("{} (fault: {})", failure.message, failure.fault));
+    };
+    let toolchain = match toolchain(tools, &mut |line| progress(line)) {
+        Ok(toolchain) => toolchain,
+        Err(error) => {
+            let failure = BuildFailure::from(&error);
+            let kernels = planned_kernels(planned, CutlassVersion::PINNED);
+            describe_kernels(report, &kernels);
+            kernels.iter().for_each(|kernel| fail(report, kernel.segment, &failure));
+            return;
+        }
+    };
+    let kernels = planned_kernels(planned, cutlass_version(&toolchain));
+    describe_kernels(report, &kernels);
+    for built in build_kernels(kernels, &toolchain, options, progress) {
+        match &built.outcome {
+            Ok(artifact) => {
+                let resources = ResourceReport::from(artifact.resources());
+                report.segments[built.planned.segment].resources = Some(resources);
+            }
+            Err(failure) => fail(report, built.planned.segment, failure),
+        }
+    }
 }
 
 struct Comparer<'a> {

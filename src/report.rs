@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
+use fourfold_executor::Resources;
 use fourfold_ir::{Dim, Module, Op, Program};
 use fourfold_scheduler::{Constraint, EpilogueKind, KernelPlan, Partition};
 use serde::Serialize;
@@ -51,6 +52,12 @@ pub struct SegmentReport {
     pub proof: Vec<String>,
     /// What a call must meet for the kernel to be launched.
     pub constraints: Vec<String>,
+    /// The configuration of the kernel: its tile, cluster and schedules.
+    pub configuration: Option<String>,
+    /// Why it was chosen.
+    pub why: Option<String>,
+    /// What the built kernel costs; null unless it was built.
+    pub resources: Option<ResourceReport>,
     /// `kernel`, `emulated`, `fallback` or `not_run`.
     pub ran: &'static str,
     /// The code of why it did not run as a kernel.
@@ -59,6 +66,67 @@ pub struct SegmentReport {
     pub message: Option<String>,
     /// How long it took.
     pub seconds: Option<f64>,
+}
+
+/// What a built kernel costs, read back from its binary.
+#[derive(Clone, Debug, Serialize)]
+pub struct ResourceReport {
+    /// Registers per thread.
+    pub registers: Option<u32>,
+    /// Bytes of spill stores per thread.
+    pub spill_stores: Option<u32>,
+    /// Bytes of spill loads per thread.
+    pub spill_loads: Option<u32>,
+    /// Bytes of shared memory per block.
+    pub shared_memory: u64,
+    /// Threads per block.
+    pub threads: u32,
+    /// Stages of the main loop.
+    pub stages: Option<u32>,
+    /// Matrix instructions and scale copies.
+    pub opcodes: BTreeMap<String, usize>,
+    /// All instructions.
+    pub instructions: usize,
+    /// The size of the library in bytes.
+    pub library_bytes: u64,
+    /// How long the compiler took.
+    pub compile_seconds: f64,
+    /// How long the disassembler took.
+    pub census_seconds: f64,
+}
+
+impl From<&Resources> for ResourceReport {
+    fn from(resources: &Resources) -> ResourceReport {
+        ResourceReport {
+            registers: resources.registers,
+            spill_stores: resources.spill_stores,
+            spill_loads: resources.spill_loads,
+            shared_memory: resources.shared_memory,
+            threads: resources.threads,
+            stages: resources.stages,
+            opcodes: resources.opcodes.clone(),
+            instructions: resources.instructions,
+            library_bytes: resources.library_bytes,
+            compile_seconds: resources.compile_time.as_secs_f64(),
+            census_seconds: resources.census_time.as_secs_f64(),
+        }
+    }
+}
+
+impl fmt::Display for ResourceReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |value: Option<u32>| value.map_or("?".to_owned(), |value| value.to_string());
+        let (registers, spills) = (number(self.registers), number(self.spill_stores));
+        let (stages, shared, threads) = (number(self.stages), self.shared_memory, self.threads);
+        write!(
+            f,
+            "{registers} registers, {spills} B spilled, {stages} stages, {shared} B shared, {threads} threads; "
+        )?;
+        for (opcode, count) in &self.opcodes {
+            write!(f, "{count} {opcode}, ")?;
+        }
+        write!(f, "{:.0} s to build", self.compile_seconds + self.census_seconds)
+    }
 }
 
 /// What became of one op.
@@ -133,6 +201,9 @@ impl Report {
                     extents: plan.map(|plan| extents(module, plan)),
                     proof: plan.map_or_else(Vec::new, |plan| plan.proof.clone()),
                     constraints: plan.map_or_else(Vec::new, |plan| constraints(module, plan)),
+                    configuration: None,
+                    why: None,
+                    resources: None,
                     ran: "not_run",
                     reason: None,
                     message: None,
@@ -275,6 +346,12 @@ impl fmt::Display for Report {
             writeln!(f, "  {index:>2}  {:<8}  {title}", segment.kind)?;
             if !segment.proof.is_empty() {
                 writeln!(f, "                justified by {}", segment.proof.join(", "))?;
+            }
+            if let (Some(configuration), Some(why)) = (&segment.configuration, &segment.why) {
+                writeln!(f, "                as {configuration}: {why}")?;
+            }
+            if let Some(resources) = &segment.resources {
+                writeln!(f, "                {resources}")?;
             }
             for constraint in &segment.constraints {
                 writeln!(f, "                requires that {constraint}")?;

@@ -2,6 +2,7 @@
 //!
 //! `; test:` lines before the function say what is tested:
 //! - `partition TARGET` — segments and decisions;
+//! - `emit TARGET` — the sources of the kernels, which stand under `fixtures/golden/`;
 //! - `run` — on the file's data, or on each of its samples: every expectation met, and a digest of each output as
 //!   the interpreter computes it;
 //! - `error` — the program is refused; the rendered errors.
@@ -14,10 +15,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
+use fourfold::codegen::configuration::CutlassVersion;
 use fourfold::ir::sample;
 use fourfold::ir::{Entity, Tensor, bind, interpret, text};
+use fourfold::kernels::planned_kernels;
 use fourfold::replay::{Loaded, ReplayOptions, explain, load, replay, replay_sample};
-use fourfold::{Error, Report};
+use fourfold::{Backend, Error, Options, Report};
 use libtest_mimic::{Arguments, Trial};
 
 const MARKER: &str = "; --- expected (FOURFOLD_BLESS=1 rewrites it) ---";
@@ -94,6 +97,7 @@ fn outcome(file: &Path, program: &str) -> Result<String> {
                 check_printing(program)?;
                 out.push_str(&partition(&explain(file, Some(target))?));
             }
+            ["emit", target] => out.push_str(&emit(file, target)?),
             ["run"] => {
                 check_printing(program)?;
                 out.push_str(&run(&load(file)?)?);
@@ -149,10 +153,35 @@ fn partition(report: &Report) -> String {
     out
 }
 
+/// The source of each kernel is `fixtures/golden/PROGRAM_TARGET_SEGMENT.cu`.
+fn emit(file: &Path, target: &str) -> Result<String> {
+    let backend = Backend::new(&Options { target: Some(target.to_owned()) })?;
+    let planned = backend.plan(load(file)?.program);
+    let stem = file.file_stem().context("a name")?.to_string_lossy().into_owned();
+    let mut out = format!("emit {target}\n");
+    for kernel in planned_kernels(&planned, CutlassVersion::PINNED) {
+        let name = format!("{stem}_{target}_{}.cu", kernel.segment);
+        let golden = fourfold_tests::repository().join("fixtures/golden").join(&name);
+        if std::env::var_os("FOURFOLD_BLESS").is_some() {
+            std::fs::create_dir_all(golden.parent().context("a folder")?)?;
+            std::fs::write(&golden, &kernel.source.text)?;
+        }
+        let expected = std::fs::read_to_string(&golden).with_context(|| golden.display().to_string())?;
+        ensure!(
+            expected == kernel.source.text,
+            "the source changed; if that is right, run FOURFOLD_BLESS=1 cargo test\n{name}: {}",
+            first_difference(&expected, &kernel.source.text)
+        );
+        let _ = writeln!(out, "  {} {}: golden/{name}", kernel.segment, kernel.source.kernel);
+        let _ = writeln!(out, "      {}", kernel.why);
+    }
+    Ok(out)
+}
+
 fn run(loaded: &Loaded) -> Result<String> {
     let mut out = String::new();
     if loaded.header.data.is_some() {
-        let report = replay(&loaded.file, &ReplayOptions::default())?;
+        let report = replay(&loaded.file, &ReplayOptions::default(), &|_| {})?;
         check_run(&report)?;
         let _ = writeln!(out, "run on {}", loaded.header.data.as_deref().unwrap_or_default());
         for output in &report.outputs {

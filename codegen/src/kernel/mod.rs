@@ -147,23 +147,3 @@ fn epilogue(program: &Program, plan: &KernelPlan) -> Epilogue {
         steps,
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    #[test]
-    fn print() {
-        let source = std::fs::read_to_string("/work/main/fixtures/minilm_ffn.fir").unwrap();
-        let (program, _) = fourfold_ir::text::load(&source).unwrap();
-        for name in ["sm_100a", "sm_120a"] {
-            let target = crate::target(name).unwrap();
-            let partition = fourfold_scheduler::partition(&program, &crate::capabilities(name).unwrap());
-            for (i, (_, plan)) in partition.kernels().enumerate() {
-                let (spec, why) = specify(&program, plan, target, CutlassVersion::PINNED).unwrap();
-                let source = emit(&spec);
-                println!("{why} {}", source.kernel);
-                std::fs::write(format!("/work/cuda/proto/{name}_{i}.cu"), source.text).unwrap();
-            }
-        }
-    }
-}

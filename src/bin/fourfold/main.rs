@@ -1,5 +1,6 @@
 //! The command line: `fourfold replay`, `explain`, `toolchain` and `doctor`.
 
+mod compile;
 mod doctor;
 mod toolchain;
 
@@ -9,14 +10,14 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use fourfold::replay::{ReplayOptions, explain, replay};
 use fourfold::{Error, Fault, Report};
+use fourfold_executor::toolchain::ToolchainOptions;
 
 #[derive(Parser)]
 #[command(
     version,
     about = "Plans, runs and checks programs with block-scaled FP4 matrix multiplications",
-    after_help = "Exit codes: 0 ok, 1 a value is not what was expected, 2 bad input, 3 something is missing here (a toolchain, a required
-                  kernel, room for the report) \
-                  70 a bug of ours"
+    after_help = "Exit codes: 0 ok, 1 a value is not what was expected, 2 bad input, 3 something is missing here (a \
+                  toolchain, a required kernel, room for the report), 70 a bug of ours"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -44,6 +45,11 @@ enum Command {
         /// The extent of a symbol, for seeded inputs
         #[arg(long, value_name = "NAME=EXTENT", value_parser = symbol_extent)]
         symbol: Vec<(String, u64)>,
+        /// Build the kernels that would run
+        #[arg(long)]
+        build: bool,
+        #[command(flatten)]
+        choice: toolchain::Choice,
         /// Exit with 3 when a planned kernel did not run as one
         #[arg(long)]
         require_kernels: bool,
@@ -63,6 +69,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Emit and build the kernels of a program, and print what they cost
+    Compile(compile::Arguments),
     /// Find or install the CUDA compiler and CUTLASS
     Toolchain(toolchain::Arguments),
     /// Say what this machine has for building kernels, what it lacks, and what to do about it
@@ -76,11 +84,19 @@ const EXIT_MISMATCH: u8 = 1;
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::Replay { file, data, target, symbol, require_kernels, json } => {
-            let options = ReplayOptions { target, data, symbols: symbol };
-            finish(replay(&file, &options), json, require_kernels)
+        Command::Replay { file, data, target, symbol, build, choice, require_kernels, json } => {
+            let toolchain = ToolchainOptions { provision: true, ..choice.options() };
+            let options = ReplayOptions {
+                target,
+                data,
+                symbols: symbol,
+                build: build.then_some(toolchain),
+                build_options: choice.build_options(),
+            };
+            finish(replay(&file, &options, &|line| eprintln!("{line}")), json, require_kernels)
         }
         Command::Explain { file, target, json } => finish(explain(&file, target.as_deref()), json, false),
+        Command::Compile(arguments) => compile::run(&arguments),
         Command::Toolchain(arguments) => toolchain::run(arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
     }
@@ -96,12 +112,16 @@ fn finish(result: Result<Report, Error>, json: bool, require_kernels: bool) -> E
     let printed = match (&result, json) {
         (Ok(report), true) => print(&to_json(report)),
         (Ok(report), false) => print(&report.to_string()),
-        (Err(error), json) => {
-            eprint!("{}", error.render());
-            if json { print(&to_json(&error_object(error))) } else { Ok(()) }
-        }
+        (Err(error), json) => return fail(error, json),
     };
     leave(code, printed)
+}
+
+/// Ends with an error: for people on stderr, and as an object on stdout where that was asked for.
+fn fail(error: &Error, json: bool) -> ExitCode {
+    eprint!("{}", error.render());
+    let printed = if json { print(&to_json(&error_object(error))) } else { Ok(()) };
+    leave(error.fault().exit_code(), printed)
 }
 
 /// Ends with `code`, unless the report could not be printed.

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use fourfold_executor::BuildOptions;
 use fourfold_executor::environment::Environment;
 use fourfold_executor::toolchain::{
     Toolchain, ToolchainError, ToolchainFault, ToolchainOptions, cache_folder, locate, provision,
@@ -20,9 +22,17 @@ pub struct Choice {
     /// The CUTLASS to use, a checkout or an installed one [default: FOURFOLD_CUTLASS, FOURFOLD_TOOLCHAIN, CUTLASS_PATH, the cache]
     #[arg(long, value_name = "DIR")]
     cutlass: Option<PathBuf>,
+    /// How long the compiler may take for one kernel
+    #[arg(long, value_name = "SECONDS", default_value_t = BuildOptions::TIME_LIMIT.as_secs())]
+    time_limit: u64,
 }
 
 impl Choice {
+    /// How kernels are built.
+    pub fn build_options(&self) -> BuildOptions {
+        BuildOptions { time_limit: Duration::from_secs(self.time_limit), ..BuildOptions::default() }
+    }
+
     /// The options that this choice means, without leave to install anything.
     pub fn options(&self) -> ToolchainOptions {
         ToolchainOptions {

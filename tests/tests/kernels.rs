@@ -1,0 +1,261 @@
+//! Kernels really built for every target, without a GPU: the instructions that they must contain, what they cost,
+//! and whether their own answers agree with what the plan promises.
+//!
+//! Each run builds one kernel for each target, taking turns through configurations and epilogues; `--features full`
+//! builds every default configuration and every activation, and its log is `docs/full-build.log`.
+
+use std::sync::OnceLock;
+
+use fourfold::codegen::configuration::{Configuration, CutlassVersion};
+use fourfold::codegen::{Epilogue, KernelSpec, Step, StepKind, capabilities, defaults, emit, stages, target};
+use fourfold::ir::{BlockFormat, Dim, ElementType, UnaryKind, numeric};
+use fourfold::kernels::{BuiltKernel, PlannedKernel, build_kernels, cutlass_version, toolchain};
+use fourfold_executor::kernel::{Device, Kernel, Operand, Problem};
+use fourfold_executor::toolchain::ToolchainOptions;
+use fourfold_executor::{Artifact, BuildOptions};
+use fourfold_tests::random::Random;
+
+const TARGETS: [&str; 4] = ["sm_100a", "sm_103a", "sm_120a", "sm_121a"];
+const DEVICE: Device = Device { sm_count: 148, max_active_clusters: 74 };
+const SECONDS_A_DAY: u64 = 86_400;
+
+/// The turn: one a day, so that a failure stays where it is while it is looked into.
+fn turn() -> usize {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    (now.as_secs() / SECONDS_A_DAY) as usize
+}
+
+/// An epilogue by number: every activation and output type, with and without alpha, C, beta and bias.
+fn epilogue(index: usize) -> Epilogue {
+    const OUTPUTS: [ElementType; 3] = [ElementType::BF16, ElementType::F16, ElementType::F32];
+    let output = OUTPUTS[index % 3];
+    let step = |kind, element| Step { kind, element };
+    let mut steps = Vec::new();
+    if index % 4 != 3 {
+        steps.push(step(StepKind::ColumnBias(OUTPUTS[(index / 2) % 3]), ElementType::F32));
+    }
+    let activation = UnaryKind::ALL[index % UnaryKind::ALL.len()];
+    steps.push(step(StepKind::Activation(activation), ElementType::F32));
+    if output != ElementType::F32 {
+        steps.push(step(StepKind::Convert, output));
+    }
+    let c = (index % 5 == 2).then_some(OUTPUTS[(index + 1) % 3]);
+    Epilogue {
+        alpha: index.is_multiple_of(2),
+        c,
+        beta: c.is_some() && index % 4 == 2,
+        accumulator: ElementType::F32,
+        steps,
+    }
+}
+
+/// The epilogue that most layers have, with which no default may spill.
+fn usual_epilogue() -> Epilogue {
+    let step = |kind, element| Step { kind, element };
+    Epilogue {
+        alpha: true,
+        c: None,
+        beta: false,
+        accumulator: ElementType::F32,
+        steps: vec![
+            step(StepKind::ColumnBias(ElementType::BF16), ElementType::F32),
+            step(StepKind::Convert, ElementType::BF16),
+        ],
+    }
+}
+
+fn spec(name: &str, configuration: &Configuration, epilogue: Epilogue) -> KernelSpec {
+    let configuration = configuration.with_elements(epilogue.c, epilogue.output());
+    KernelSpec { target: target(name).expect("a known target"), configuration, epilogue }
+}
+
+fn specs(cutlass: CutlassVersion) -> Vec<KernelSpec> {
+    let of = |name: &str| defaults::defaults(defaults::family(name).expect("a Blackwell"), cutlass);
+    if cfg!(feature = "full") {
+        let mut specs: Vec<KernelSpec> = TARGETS
+            .iter()
+            .flat_map(|name| of(name).into_iter().map(|default| spec(name, &default, usual_epilogue())))
+            .collect();
+        specs.extend((0..UnaryKind::ALL.len()).map(|index| {
+            let name = if index.is_multiple_of(2) { "sm_100a" } else { "sm_120a" };
+            let configurations = of(name);
+            spec(name, &configurations[index / 2 % configurations.len()], epilogue(index))
+        }));
+        return specs;
+    }
+    TARGETS
+        .iter()
+        .enumerate()
+        .map(|(index, name)| {
+            let configurations = of(name);
+            let choice = &configurations[(turn() + index) % configurations.len()];
+            // Two of the four have the usual epilogue, two take their turn.
+            let epilogue = if index % 2 == turn() % 2 { usual_epilogue() } else { epilogue(turn() + index) };
+            spec(name, choice, epilogue)
+        })
+        .collect()
+}
+
+struct Builds {
+    good: Vec<BuiltKernel>,
+    /// A kernel of one family, compiled for the other.
+    crossed: BuiltKernel,
+}
+
+/// Everything is built once, at most two at a time on two cores.
+fn builds() -> &'static Builds {
+    static BUILDS: OnceLock<Builds> = OnceLock::new();
+    BUILDS.get_or_init(|| {
+        let options = ToolchainOptions { provision: true, ..ToolchainOptions::default() };
+        let toolchain = toolchain(&options, &mut |line| eprintln!("{line}"))
+            .unwrap_or_else(|error| panic!("{error}\n{}", error.remedy()));
+        let planned = |spec: KernelSpec| PlannedKernel {
+            segment: 0,
+            source: emit(&spec),
+            why: "a test".to_owned(),
+            spec,
+        };
+        let mut kernels: Vec<PlannedKernel> =
+            specs(cutlass_version(&toolchain)).into_iter().map(planned).collect();
+        let sm120 =
+            defaults::defaults(defaults::family("sm_120a").expect("a Blackwell"), CutlassVersion::PINNED);
+        let mut crossed = planned(spec("sm_120a", &sm120[0], usual_epilogue()));
+        crossed.source.architecture = "100a";
+        crossed.source.text.push_str("// for another architecture\n");
+        kernels.push(crossed);
+        let mut built =
+            build_kernels(kernels, &toolchain, &BuildOptions::default(), &|line| eprintln!("{line}"));
+        let crossed = built.pop().expect("every kernel has an outcome");
+        Builds { good: built, crossed }
+    })
+}
+
+fn artifact(built: &BuiltKernel) -> &Artifact {
+    built.outcome.as_ref().unwrap_or_else(|failure| {
+        panic!("{}: {} ({})", built.planned.source.kernel, failure.message, failure.code)
+    })
+}
+
+#[test]
+fn every_target_builds_with_its_mma_and_without_spills() {
+    for built in &builds().good {
+        let resources = artifact(built).resources();
+        let (kernel, opcode) = (&built.planned.source.kernel, built.planned.source.opcode);
+        let configuration = &built.planned.spec.configuration;
+        println!(
+            "{} {kernel}: {} registers, {} B spilled, {} stages, {} B shared, {} threads, {:?}, {:.0} s",
+            built.planned.spec.target.name,
+            resources.registers.expect("the compiler reports registers"),
+            resources.spill_stores.expect("the compiler reports spills"),
+            resources.stages.expect("the library reports stages"),
+            resources.shared_memory,
+            resources.threads,
+            resources.opcodes,
+            resources.compile_time.as_secs_f64(),
+        );
+        assert!(resources.opcodes.keys().any(|found| found.starts_with(opcode)), "{kernel} has {opcode}");
+        if built.planned.spec.epilogue == usual_epilogue() {
+            assert_eq!((resources.spill_stores, resources.spill_loads), (Some(0), Some(0)), "{kernel}");
+        }
+        // Fused vectors take shared memory that the formula does not count: a stage may be lost, none appears.
+        let formula = stages::stages(configuration, CutlassVersion::PINNED).expect("a default has stages");
+        assert!(
+            resources.stages.is_some_and(|stages| 2 <= stages && stages <= formula),
+            "{kernel}: {formula}"
+        );
+    }
+}
+
+#[test]
+fn a_wrong_architecture_is_caught_by_the_census() {
+    let failure = builds().crossed.outcome.as_ref().expect_err("it has no MMA");
+    assert_eq!(failure.code, "no_mma", "{}", failure.message);
+}
+
+/// What the plan of such a kernel promises: the call is right exactly when these hold.
+fn meets_the_rules(spec: &KernelSpec, problem: &Problem) -> bool {
+    let capabilities = capabilities(spec.target.name).expect("a known target");
+    let format = capabilities.format(BlockFormat::NVFP4).expect("NVFP4");
+    let extents = [problem.l, problem.m, problem.n, problem.k];
+    if extents.iter().any(|extent| *extent < 0 || format.max_extent < *extent as u64) {
+        return false;
+    }
+    if problem.l == 0 || problem.m == 0 {
+        return true; // nothing is launched
+    }
+    let divides = |extent: i64, of: u64| Dim::fixed(extent as u64).is_multiple_of(of);
+    let d = format.output(spec.epilogue.output()).expect("an output type").n_multiple;
+    let c = spec.epilogue.c.map_or(1, |c| format.c(c).expect("a type of C").n_multiple);
+    problem.n > 0
+        && problem.k > 0
+        && divides(problem.k, format.k_multiple)
+        && divides(problem.n, d)
+        && divides(problem.n, c)
+}
+
+#[test]
+fn kernels_accept_exactly_what_the_plan_promises() {
+    const SHAPES: usize = 200;
+    for built in &builds().good {
+        let kernel = Kernel::load(artifact(built)).expect("it loads without a GPU");
+        let mut random = Random::new(0xACCE);
+        let (mut good, mut bad) = (0, 0);
+        for _ in 0..SHAPES {
+            let problem = Problem {
+                l: random.pick(&[1, 1, 1, 2, 3, 0]),
+                m: random.pick(&[0, 1, 37, 91, 128, 129, 130, 257, 1000]),
+                n: random.pick(&[4, 8, 12, 24, 40, 72, 100, 136, 7, 256, 264, 0]),
+                k: random.pick(&[32, 96, 160, 256, 480, 7168, 48, 16, 40, 0, 3 << 32]),
+            };
+            let expected = meets_the_rules(&built.planned.spec, &problem);
+            let answer = kernel.query(&DEVICE, &problem);
+            assert_eq!(
+                answer.is_ok(),
+                expected,
+                "{problem:?}: {answer:?} of {}",
+                built.planned.source.kernel
+            );
+            good += usize::from(expected);
+            bad += usize::from(!expected);
+            let Ok(requirements) = answer else { continue };
+            if problem.l == 0 || problem.m == 0 {
+                assert_eq!((requirements.workspace, requirements.sfa, requirements.sfb), (0, 0, 0));
+                continue;
+            }
+            let bytes =
+                |rows: i64| problem.l as usize * numeric::blocked_len(rows as usize, problem.k as usize / 16);
+            assert_eq!(requirements.sfa as usize, bytes(problem.m), "{problem:?}");
+            assert_eq!(requirements.sfb as usize, bytes(problem.n), "{problem:?}");
+            assert!(
+                requirements.workspace < 1 << 24,
+                "a persistent kernel needs little: {}",
+                requirements.workspace
+            );
+        }
+        assert!(good >= SHAPES / 10 && bad >= SHAPES / 10, "{good} good and {bad} bad shapes");
+    }
+}
+
+#[test]
+fn scales_lie_where_the_kernel_library_says() {
+    for built in &builds().good {
+        let kernel = Kernel::load(artifact(built)).expect("it loads without a GPU");
+        let mut random = Random::new(0x5CA1E);
+        for (m, n, k, l) in [(1, 8, 32, 1), (130, 72, 96, 3), (37, 264, 160, 2), (257, 136, 1056, 1)] {
+            let problem = Problem { l, m, n, k };
+            for (operand, rows) in [(Operand::A, m), (Operand::B, n)] {
+                let columns = k as usize / 16;
+                let matrix = numeric::blocked_len(rows as usize, columns);
+                for _ in 0..100 {
+                    let row = random.below(rows as usize);
+                    let block = random.below(columns);
+                    let batch = random.below(l as usize);
+                    let ours = batch * matrix + numeric::blocked_offset(row, block, columns);
+                    let theirs =
+                        kernel.scale_offset(operand, &problem, row as i64, block as i64, batch as i64);
+                    assert_eq!(theirs, ours as i64, "{operand:?} ({row}, {block}, {batch}) of {problem:?}");
+                }
+            }
+        }
+    }
+}
