@@ -28,8 +28,9 @@ pub struct KernelSource {
     pub hash: String,
 }
 
+/// What the template is filled with.
 #[derive(Serialize)]
-struct Context {
+pub(super) struct Context {
     generator: &'static str,
     kernel: String,
     target: &'static str,
@@ -87,6 +88,20 @@ pub fn emit(spec: &KernelSpec) -> KernelSource {
 }
 
 fn render(context: &Context) -> String {
+    let environment = environment();
+    let template = environment.get_template("kernel.cu.j2").expect("it was just added");
+    template.render(Value::from(Serde(context))).expect("the context has every variable")
+}
+
+/// The variables that the template uses.
+#[cfg(test)]
+pub(super) fn template_variables() -> std::collections::BTreeSet<String> {
+    let environment = environment();
+    let template = environment.get_template("kernel.cu.j2").expect("it was just added");
+    template.undeclared_variables(false).into_iter().collect()
+}
+
+fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
@@ -98,11 +113,10 @@ fn render(context: &Context) -> String {
         .expect("the syntax is minijinja's own");
     environment.set_syntax(syntax);
     environment.add_template("kernel.cu.j2", TEMPLATE).expect("the template parses");
-    let template = environment.get_template("kernel.cu.j2").expect("it was just added");
-    template.render(Value::from(Serde(context))).expect("the context has every variable")
+    environment
 }
 
-fn context(spec: &KernelSpec) -> Context {
+pub(super) fn context(spec: &KernelSpec) -> Context {
     let KernelSpec { target, configuration, epilogue } = spec;
     let output = epilogue.output();
     // Without C the type is void, and the alignment of D stands in for it.

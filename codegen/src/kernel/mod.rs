@@ -5,6 +5,8 @@
 
 mod emit;
 mod functions;
+#[cfg(test)]
+mod tests;
 
 use std::fmt::Write;
 

@@ -1,0 +1,99 @@
+//! The template against its context, and what a source may depend on.
+
+use std::collections::BTreeSet;
+
+use fourfold_ir::{ElementType, UnaryKind, text};
+
+use super::emit::{context, template_variables};
+use super::*;
+use crate::capabilities;
+
+fn spec(target: &str, steps: Vec<Step>, c: Option<ElementType>) -> KernelSpec {
+    let target = crate::target(target).expect("a known target");
+    let family = defaults::family(target.name).expect("a Blackwell");
+    let epilogue = Epilogue { alpha: true, c, beta: c.is_some(), accumulator: ElementType::BF16, steps };
+    let configuration =
+        defaults::defaults(family, CutlassVersion::PINNED)[0].with_elements(epilogue.c, epilogue.output());
+    KernelSpec { target, configuration, epilogue }
+}
+
+fn activation(kind: UnaryKind) -> Step {
+    Step { kind: StepKind::Activation(kind), element: ElementType::F32 }
+}
+
+#[test]
+fn the_template_has_exactly_the_variables_of_its_context() {
+    let context = serde_json::to_value(context(&spec("sm_100a", vec![activation(UnaryKind::Gelu)], None)))
+        .expect("the context is an object");
+    let fields: BTreeSet<String> = context.as_object().expect("an object").keys().cloned().collect();
+    assert_eq!(template_variables(), fields);
+}
+
+#[test]
+fn every_activation_is_defined_once_with_what_it_calls() {
+    for kind in UnaryKind::ALL {
+        let source = emit(&spec("sm_120a", vec![activation(*kind), activation(*kind)], None)).text;
+        let definition = format!("float fn_{}(float x) {{", kind.name());
+        assert_eq!(source.matches(&definition).count(), 1, "{kind}");
+        assert_eq!(source.matches(&format!("v = fn_{}(v);", kind.name())).count(), 2, "{kind}");
+        for helper in ["exp_negative", "logistic_product"] {
+            let defined = source.matches(&format!("float {helper}(")).count();
+            let mentioned = source.matches(&format!("{helper}(")).count();
+            assert_eq!(defined, usize::from(0 < mentioned), "{helper} of {kind}");
+        }
+    }
+}
+
+#[test]
+fn each_narrowing_that_a_program_states_is_in_the_source() {
+    let narrow = |element| Step { kind: StepKind::Activation(UnaryKind::Relu), element };
+    let source = emit(&spec("sm_100a", vec![narrow(ElementType::BF16), narrow(ElementType::F16)], None)).text;
+    let body: Vec<&str> = source.lines().map(str::trim).filter(|line| line.starts_with("v = ")).collect();
+    let expected = [
+        "v = __fmul_rn(alpha[i], v);",
+        "v = round_bf16(v);",
+        "v = fn_relu(v);",
+        "v = round_bf16(v);",
+        "v = fn_relu(v);",
+    ];
+    assert_eq!(body, expected, "the last rounding is the conversion to D");
+}
+
+#[test]
+fn equal_specifications_give_equal_bytes_and_different_ones_different_hashes() {
+    let steps = || vec![activation(UnaryKind::Silu)];
+    let one = emit(&spec("sm_100a", steps(), None));
+    assert_eq!(one, emit(&spec("sm_100a", steps(), None)));
+    let others = [
+        spec("sm_103a", steps(), None),
+        spec("sm_100a", steps(), Some(ElementType::F16)),
+        spec("sm_120a", steps(), None),
+    ];
+    for other in others {
+        assert_ne!(one.hash, emit(&other).hash);
+    }
+}
+
+#[test]
+fn names_of_a_program_never_reach_the_source() {
+    let program = "fir 1
+func @secret.function(
+    %secret.a: tensor<[M.secret, 64], f4E2M1FN>, %secret.sa: tensor<[M.secret, 4], f8E4M3FN, blocked>,
+    %secret.b: tensor<[24, 64], f4E2M1FN>, %secret.sb: tensor<[24, 4], f8E4M3FN, blocked>, %secret.bias: tensor<[24], f16>
+) {
+  %secret.d = scaled_mma %secret.a, %secret.sa, %secret.b, %secret.sb {block = 16} : tensor<[M.secret, 24], f32>
+  %secret.y = add %secret.d, %secret.bias : tensor<[M.secret, 24], f32>
+  return %secret.y
+}
+";
+    let (program, _) = text::load(program).unwrap_or_else(|errors| panic!("{}", errors[0].message));
+    for name in ["sm_100a", "sm_121a"] {
+        let partition = fourfold_scheduler::partition(&program, &capabilities(name).expect("a known target"));
+        let (_, plan) = partition.kernels().next().expect("one kernel");
+        let target = crate::target(name).expect("a known target");
+        let (spec, _) = specify(&program, plan, target, CutlassVersion::PINNED).expect("a Blackwell");
+        let source = emit(&spec);
+        assert!(!source.text.contains("secret") && !source.kernel.contains("secret"));
+        assert_eq!(spec.epilogue.bias(), Some(ElementType::F16));
+    }
+}
