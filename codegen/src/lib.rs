@@ -8,5 +8,7 @@ pub mod rules;
 pub mod stages;
 mod targets;
 
-pub use kernel::{ABI_VERSION, Epilogue, KernelSource, KernelSpec, Step, StepKind, emit, specify};
+pub use kernel::{
+    ABI_VERSION, Epilogue, KernelSource, KernelSpec, Step, StepKind, device_functions, emit, specify,
+};
 pub use targets::{TARGETS, Target, capabilities, target};

@@ -97,6 +97,7 @@ fn specs(cutlass: CutlassVersion) -> Vec<KernelSpec> {
 }
 
 struct Builds {
+    cutlass: CutlassVersion,
     good: Vec<BuiltKernel>,
     /// A kernel of one family, compiled for the other.
     crossed: BuiltKernel,
@@ -115,8 +116,8 @@ fn builds() -> &'static Builds {
             why: "a test".to_owned(),
             spec,
         };
-        let mut kernels: Vec<PlannedKernel> =
-            specs(cutlass_version(&toolchain)).into_iter().map(planned).collect();
+        let cutlass = cutlass_version(&toolchain);
+        let mut kernels: Vec<PlannedKernel> = specs(cutlass).into_iter().map(planned).collect();
         let sm120 =
             defaults::defaults(defaults::family("sm_120a").expect("a Blackwell"), CutlassVersion::PINNED);
         let mut crossed = planned(spec("sm_120a", &sm120[0], usual_epilogue()));
@@ -126,7 +127,7 @@ fn builds() -> &'static Builds {
         let mut built =
             build_kernels(kernels, &toolchain, &BuildOptions::default(), &|line| eprintln!("{line}"));
         let crossed = built.pop().expect("every kernel has an outcome");
-        Builds { good: built, crossed }
+        Builds { cutlass, good: built, crossed }
     })
 }
 
@@ -158,7 +159,7 @@ fn every_target_builds_with_its_mma_and_without_spills() {
             assert_eq!((resources.spill_stores, resources.spill_loads), (Some(0), Some(0)), "{kernel}");
         }
         // Fused vectors take shared memory that the formula does not count: a stage may be lost, none appears.
-        let formula = stages::stages(configuration, CutlassVersion::PINNED).expect("a default has stages");
+        let formula = stages::stages(configuration, builds().cutlass).expect("a default has stages");
         assert!(
             resources.stages.is_some_and(|stages| 2 <= stages && stages <= formula),
             "{kernel}: {formula}"

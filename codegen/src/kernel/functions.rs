@@ -39,6 +39,11 @@ __device__ __forceinline__ float logistic_product(float x, float high, float low
 }
 ";
 
+/// The device functions of these kinds as one text, to be compiled by themselves.
+pub fn device_functions(kinds: &[UnaryKind]) -> String {
+    sources(kinds).join("\n")
+}
+
 /// The device functions `fn_NAME(float) -> float` of these kinds, with what they call, each once.
 pub(crate) fn sources(kinds: &[UnaryKind]) -> Vec<String> {
     let calls = |text: &str| kinds.iter().any(|kind| body(*kind).contains(text));

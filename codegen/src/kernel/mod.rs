@@ -14,6 +14,7 @@ use fourfold_ir::{ElementType, Program, UnaryKind};
 use fourfold_scheduler::{EpilogueKind, KernelPlan};
 
 pub use self::emit::{ABI_VERSION, KernelSource, emit};
+pub use self::functions::device_functions;
 use crate::configuration::{Configuration, CutlassVersion};
 use crate::defaults::{self, Extents};
 use crate::targets::Target;
