@@ -293,6 +293,9 @@ fn constraints(module: &Module, plan: &KernelPlan) -> Vec<String> {
             Constraint::AtMost { name, dim, limit } => {
                 lines.push(format!("{} is at most {limit}", extent(name, dim)));
             }
+            Constraint::ScaleBytes { name, limit, .. } => {
+                lines.push(format!("the scales of {name} take at most {limit} bytes"));
+            }
             Constraint::NotEmpty { name, dim } => lines.push(format!("{} is not zero", extent(name, dim))),
             Constraint::PointerAlignment { value, bytes } => {
                 pointers.entry(*bytes).or_default().push(format!("%{}", module.name_of(*value)));

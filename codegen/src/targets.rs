@@ -65,8 +65,10 @@ pub fn capabilities(target: &str) -> Option<Capabilities> {
 
 /// TMA moves 16 bytes at least, from addresses that are multiples of as many.
 const TMA_BYTES: u32 = 16;
-/// Kernels index with 32-bit signed integers.
+/// An extent is a 32-bit signed integer in kernels.
 const MAX_EXTENT: u64 = i32::MAX as u64;
+/// So is an offset into scales, whose layout is made of 32-bit extents; offsets into A, B, C and D have 64 bits.
+const MAX_SCALE_BYTES: u64 = i32::MAX as u64;
 
 fn format_capability(format: BlockFormat) -> FormatCapability {
     let bits = |element: ElementType| element.storage_bits() as u64;
@@ -78,6 +80,7 @@ fn format_capability(format: BlockFormat) -> FormatCapability {
         format,
         k_multiple: elements_per_tma(format.a).max(elements_per_tma(format.b)),
         max_extent: MAX_EXTENT,
+        max_scale_bytes: MAX_SCALE_BYTES,
         pointer_alignment: TMA_BYTES,
         batched: true,
         outputs: matrices.clone(),

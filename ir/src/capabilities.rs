@@ -29,6 +29,8 @@ pub struct FormatCapability {
     pub k_multiple: u64,
     /// No extent exceeds this.
     pub max_extent: u64,
+    /// The blocked scales of an operand, padding and batch included, take no more bytes than this.
+    pub max_scale_bytes: u64,
     /// Base pointers of A, B, C and D are multiples of this, in bytes.
     pub pointer_alignment: u32,
     /// Whether one launch takes several matrices (L > 1).

@@ -1,21 +1,26 @@
 //! What a call must meet for a kernel to be launched.
 
-use fourfold_ir::{ElementType, Matmul, SymbolValues, Value};
+use fourfold_ir::{Dim, ElementType, Matmul, SymbolValues, Value};
 
 use crate::partition::{Constraint, KernelPlan};
 use crate::reason::{ReasonCode, Rejection};
-use crate::root::{Divides, Root, flattens};
+use crate::root::{Divides, Root, SCALE_ROWS, flattens};
 
 /// The first condition on extents that these symbol values break, as the reason to run the plan's ops on the
 /// fallback; `None` when the kernel may be launched as far as extents go. Pointers are for the caller to check.
 pub fn violated(plan: &KernelPlan, symbols: &SymbolValues) -> Option<Rejection> {
     plan.constraints.iter().find_map(|constraint| {
+        if let Constraint::ScaleBytes { name, matrices, rows, k, block, limit } = constraint {
+            let bytes = scale_bytes([matrices, rows, k].map(|dim| dim.evaluate(symbols)), *block);
+            let too_many = bytes.is_none_or(|bytes| *limit < bytes);
+            return too_many.then(|| Rejection::new(ReasonCode::ExtentRange, scale_message(name, *limit)));
+        }
         let (name, dim, code) = match constraint {
             Constraint::Multiple { name, dim, code, .. } => (name, dim, *code),
             Constraint::AtMost { name, dim, .. } | Constraint::NotEmpty { name, dim } => {
                 (name, dim, ReasonCode::ExtentRange)
             }
-            Constraint::PointerAlignment { .. } => return None,
+            Constraint::PointerAlignment { .. } | Constraint::ScaleBytes { .. } => return None,
         };
         let Some(extent) = dim.evaluate(symbols) else {
             let what = format!("{name} is not known or takes more than 64 bits; expected an extent");
@@ -64,6 +69,18 @@ pub(crate) fn constraints(
         .filter(|(_, dim)| dim.as_fixed().is_none())
         .map(|(name, dim)| Constraint::AtMost { name, dim, limit: capability.max_extent });
 
+    let scales = scale_operands(matmul)
+        .into_iter()
+        .filter(|(_, extents)| extents.iter().any(|dim| dim.as_fixed().is_none()))
+        .map(|(name, [matrices, rows, k])| Constraint::ScaleBytes {
+            name,
+            matrices,
+            rows,
+            k,
+            block: matmul.format.block,
+            limit: capability.max_scale_bytes,
+        });
+
     let not_empty = [("N", n), ("K", k)]
         .into_iter()
         .filter(|(_, dim)| dim.as_fixed().is_none())
@@ -84,7 +101,32 @@ pub(crate) fn constraints(
         .into_iter()
         .map(|value| Constraint::PointerAlignment { value, bytes: capability.pointer_alignment });
 
-    multiples.chain(limits).chain(not_empty).chain(alignments).collect()
+    multiples.chain(limits).chain(scales).chain(not_empty).chain(alignments).collect()
+}
+
+/// The operands with blocked scales: how many matrices have scales of their own, the rows of one, and K.
+pub(crate) fn scale_operands(matmul: &Matmul) -> Vec<(&'static str, [Dim; 3])> {
+    let Matmul { batch, m, n, k, .. } = matmul;
+    let one = Dim::fixed(1);
+    let a = if flattens(matmul) {
+        // Acceptance refused a product that does not fit.
+        batch.times(m).map(|rows| [one.clone(), rows, k.clone()])
+    } else {
+        Some([batch.clone(), m.clone(), k.clone()])
+    };
+    let b_matrices = if matmul.b_batched { batch.clone() } else { one };
+    let b = [b_matrices, n.clone(), k.clone()];
+    a.map(|a| ("A", a)).into_iter().chain([("B", b)]).collect()
+}
+
+/// Bytes of blocked scales with this many matrices, rows and K; `None` beyond 64 bits or for an unknown extent.
+pub(crate) fn scale_bytes([matrices, rows, k]: [Option<u64>; 3], block: u32) -> Option<u64> {
+    let columns = k?.div_ceil(u64::from(block)).checked_next_multiple_of(4)?;
+    rows?.checked_next_multiple_of(SCALE_ROWS)?.checked_mul(columns)?.checked_mul(matrices?)
+}
+
+pub(crate) fn scale_message(name: &str, limit: u64) -> String {
+    format!("the scales of {name} take more than {limit} bytes; expected at most as many")
 }
 
 fn lcm(a: u64, b: u64) -> u64 {

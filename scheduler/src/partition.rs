@@ -149,6 +149,21 @@ pub enum Constraint {
         /// The largest extent.
         limit: u64,
     },
+    /// The blocked scales of an operand take at most so many bytes.
+    ScaleBytes {
+        /// `A` or `B`.
+        name: &'static str,
+        /// How many matrices have scales of their own.
+        matrices: Dim,
+        /// Rows of one.
+        rows: Dim,
+        /// The summed extent.
+        k: Dim,
+        /// Elements of K per scale.
+        block: u32,
+        /// The most bytes, padding and batch included.
+        limit: u64,
+    },
     /// The extent is at least one.
     NotEmpty {
         /// What the extent is: `K` or `N`.

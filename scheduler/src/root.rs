@@ -5,6 +5,7 @@ use fourfold_ir::{
     ScaledMmaOperands, Value,
 };
 
+use crate::constraints::{scale_bytes, scale_message, scale_operands};
 use crate::reason::{ReasonCode, Rejection};
 
 /// A `scaled_mma` that the target has a kernel for.
@@ -39,7 +40,7 @@ impl Divides {
 }
 
 /// The blocked layout pads the rows of a matrix to a multiple of this.
-const SCALE_ROWS: u64 = 128;
+pub(crate) const SCALE_ROWS: u64 = 128;
 
 /// Tests a `scaled_mma` against the target.
 pub(crate) fn accept<'a>(
@@ -119,6 +120,15 @@ fn extents(module: &Module, root: &Root<'_>) -> Fault {
         if dim.as_fixed().is_some_and(|extent| limit < extent) {
             let what = format!("{name} is {}; expected at most {limit}", module.display_dim(dim));
             return Some((ReasonCode::ExtentRange, what));
+        }
+    }
+    let limit = root.capability.max_scale_bytes;
+    for (name, extents) in scale_operands(root.matmul) {
+        let extents = extents.each_ref().map(Dim::as_fixed);
+        let known = extents.iter().all(Option::is_some);
+        let bytes = scale_bytes(extents, root.matmul.format.block);
+        if known && bytes.is_none_or(|bytes| limit < bytes) {
+            return Some((ReasonCode::ExtentRange, scale_message(name, limit)));
         }
     }
     let multiple = root.capability.k_multiple;

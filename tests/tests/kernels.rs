@@ -184,6 +184,15 @@ fn meets_the_rules(spec: &KernelSpec, problem: &Problem) -> bool {
     if problem.l == 0 || problem.m == 0 {
         return true; // nothing is launched
     }
+    let scale_bytes = |rows: i64| {
+        let matrix = numeric::checked_blocked_len(rows as usize, problem.k as usize / 16);
+        matrix
+            .and_then(|bytes| bytes.checked_mul(problem.l as usize))
+            .is_some_and(|bytes| bytes as u64 <= format.max_scale_bytes)
+    };
+    if !scale_bytes(problem.m) || !scale_bytes(problem.n) {
+        return false;
+    }
     let divides = |extent: i64, of: u64| Dim::fixed(extent as u64).is_multiple_of(of);
     let d = format.output(spec.epilogue.output()).expect("an output type").n_multiple;
     let c = spec.epilogue.c.map_or(1, |c| format.c(c).expect("a type of C").n_multiple);
@@ -206,7 +215,7 @@ fn kernels_accept_exactly_what_the_plan_promises() {
                 l: random.pick(&[1, 1, 1, 2, 3, 0]),
                 m: random.pick(&[0, 1, 37, 91, 128, 129, 130, 257, 1000]),
                 n: random.pick(&[4, 8, 12, 24, 40, 72, 100, 136, 7, 256, 264, 0]),
-                k: random.pick(&[32, 96, 160, 256, 480, 7168, 48, 16, 40, 0, 3 << 32]),
+                k: random.pick(&[32, 96, 160, 256, 480, 7168, 48, 16, 40, 0, 3 << 32, 1 << 30]),
             };
             let expected = meets_the_rules(&built.planned.spec, &problem);
             let answer = kernel.query(&DEVICE, &problem);

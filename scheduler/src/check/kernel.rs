@@ -186,6 +186,11 @@ impl<'a> Checker<'a> {
                 dim.as_ref().is_some_and(|dim| known(dim).is_none_or(|extent| extent <= rules.max_extent));
             self.rule(fits, || format!("an extent exceeds {}", rules.max_extent));
         }
+        for (name, matrices, rows) in self.scaled() {
+            let fits = padded_scales(&matrices, &rows, &plan.k, plan.format.block);
+            let fits = fits.is_none_or(|bytes| bytes <= u128::from(rules.max_scale_bytes));
+            self.rule(fits, || format!("the scales of {name} take too many bytes"));
+        }
         self.rule(may_divide(&plan.k, rules.k_multiple), || format!("K % {} != 0", rules.k_multiple));
         for (name, ty, allowed) in self.matrices(rules, operands, d) {
             let entry = allowed.iter().find(|entry| entry.element == ty.element);
@@ -219,6 +224,20 @@ impl<'a> Checker<'a> {
         self.rule(rounds, || format!("the accumulator is {}", plan.accumulator));
     }
 
+    /// The operands with scales: matrices that have their own, and the rows of one.
+    fn scaled(&self) -> Vec<(&'static str, Dim, Dim)> {
+        let plan = self.plan;
+        let single = Dim::fixed(1);
+        let shared = !plan.b_batched;
+        let of_a = if shared && known(&plan.batch) != Some(1) {
+            plan.m.times(&plan.batch).map(|rows| ("A", single.clone(), rows))
+        } else {
+            Some(("A", plan.batch.clone(), plan.m.clone()))
+        };
+        let of_b = ("B", if shared { single } else { plan.batch.clone() }, plan.n.clone());
+        of_a.into_iter().chain([of_b]).collect()
+    }
+
     /// What the target asks, where symbols or pointers decide: exactly that is stated, each once.
     fn constraints(&mut self, rules: &FormatCapability, operands: &ScaledMmaOperands, d: &TensorType) {
         let plan = self.plan;
@@ -240,6 +259,12 @@ impl<'a> Checker<'a> {
         for (name, dim) in self.sizes() {
             if let Some(dim) = dim.filter(symbolic) {
                 needed.push(Constraint::AtMost { name, dim, limit: rules.max_extent });
+            }
+        }
+        for (name, matrices, rows) in self.scaled() {
+            if [&matrices, &rows, &plan.k].into_iter().any(symbolic) {
+                let (k, block, limit) = (plan.k.clone(), plan.format.block, rules.max_scale_bytes);
+                needed.push(Constraint::ScaleBytes { name, matrices, rows, k, block, limit });
             }
         }
         for (name, dim) in [("N", &plan.n), ("K", &plan.k)] {
@@ -307,4 +332,11 @@ fn common_multiple(a: u64, b: u64) -> u64 {
         if b == 0 { a } else { greatest_divisor(b, a % b) }
     }
     a.checked_div(greatest_divisor(a, b)).unwrap_or(0).saturating_mul(b)
+}
+
+/// Bytes of the padded scales of so many matrices, where all extents are known: tiles of 128 rows and 4 scales.
+fn padded_scales(matrices: &Dim, rows: &Dim, k: &Dim, block: u32) -> Option<u128> {
+    let wide = |dim: &Dim| known(dim).map(u128::from);
+    let tiles = wide(rows)?.div_ceil(128) * wide(k)?.div_ceil(4 * u128::from(block));
+    Some(wide(matrices)? * tiles * 512)
 }

@@ -48,6 +48,21 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
     holds([batch.as_ref(), Some(m), Some(n), Some(k)].into_iter().any(beyond), ReasonCode::ExtentRange);
     holds(flattened && beyond(rows.as_ref()), ReasonCode::ExtentRange);
 
+    let scales_beyond = |rows: Option<&Dim>, matrices: Option<&Dim>| {
+        let (Some(rows), Some(k), Some(matrices)) =
+            (rows.and_then(known), known(k), matrices.and_then(known))
+        else {
+            return false;
+        };
+        let tiles = u128::from(rows.div_ceil(128)) * u128::from(k.div_ceil(4 * u64::from(mma.block)));
+        tiles * 512 * u128::from(matrices) > u128::from(rules.max_scale_bytes)
+    };
+    let single = Dim::fixed(1);
+    let own = batch.as_ref();
+    let of_a = if flattened { (rows.as_ref(), Some(&single)) } else { (Some(m), own) };
+    let of_b = (Some(n), if b_leading.is_empty() { Some(&single) } else { own });
+    holds(scales_beyond(of_a.0, of_a.1) || scales_beyond(of_b.0, of_b.1), ReasonCode::ExtentRange);
+
     holds(!may_divide(k, rules.k_multiple), ReasonCode::KAlignment);
     let c = c.map(|c| (module.ty(c).element, &rules.c));
     for (element, allowed) in c.into_iter().chain([(module.ty(result).element, &rules.outputs)]) {

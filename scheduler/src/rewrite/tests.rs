@@ -15,6 +15,7 @@ fn capability() -> FormatCapability {
         format: BlockFormat::NVFP4,
         k_multiple: 32,
         max_extent: 1 << 20,
+        max_scale_bytes: 1 << 30,
         pointer_alignment: 16,
         batched: true,
         c: outputs.clone(),

@@ -335,7 +335,7 @@ fn every_constraint_is_needed() {
                 .constraints[index]
             {
                 Constraint::Multiple { of, .. } => *of /= 2,
-                Constraint::AtMost { limit, .. } => *limit += 1,
+                Constraint::AtMost { limit, .. } | Constraint::ScaleBytes { limit, .. } => *limit += 1,
                 Constraint::NotEmpty { dim, .. } => *dim = Dim::fixed(1),
                 Constraint::PointerAlignment { bytes, .. } => *bytes /= 2,
             };
@@ -359,7 +359,7 @@ fn no_constraint_is_more_than_is_needed() {
                 let constraint = &mut plan_mut(partition, segment).constraints[index];
                 match constraint {
                     Constraint::Multiple { of, .. } => *of *= 2,
-                    Constraint::AtMost { limit, .. } => *limit = 0,
+                    Constraint::AtMost { limit, .. } | Constraint::ScaleBytes { limit, .. } => *limit = 0,
                     Constraint::NotEmpty { dim, name } => {
                         *constraint = Constraint::AtMost { name, dim: dim.clone(), limit: 1 };
                     }
@@ -372,6 +372,7 @@ fn no_constraint_is_more_than_is_needed() {
             {
                 Constraint::Multiple { name, .. }
                 | Constraint::AtMost { name, .. }
+                | Constraint::ScaleBytes { name, .. }
                 | Constraint::NotEmpty { name, .. } => *name = "extent",
                 Constraint::PointerAlignment { bytes, .. } => *bytes = 1,
             };
@@ -465,9 +466,10 @@ fn a_refusal_of_a_scaled_mma_that_does_not_hold() {
 fn a_kernel_that_the_target_does_not_take() {
     let (program, partition) = base();
     type Change = fn(&mut FormatCapability);
-    let changes: [Change; 9] = [
+    let changes: [Change; 10] = [
         |rules| rules.k_multiple = 64,
         |rules| rules.max_extent = 2,
+        |rules| rules.max_scale_bytes = 100,
         |rules| rules.pointer_alignment = 32,
         |rules| rules.batched = false,
         |rules| rules.outputs.retain(|output| output.element != BF16),

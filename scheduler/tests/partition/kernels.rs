@@ -56,6 +56,7 @@ fn the_plan_states_every_operand_the_proof_and_what_a_call_must_meet() {
     );
     expect![[r#"
         M = M <= 2147483647
+        scales of A, 1 x M x 352/16 <= 2147483647
         %d.a by 16
         %d.sfa by 16
         %d.b by 16
@@ -213,6 +214,7 @@ fn a_shared_b_flattens_the_batch_when_scales_have_no_padding_between_matrices() 
     .assert_eq(&text(&program, &partition));
     expect![[r#"
         L*M = 256*L*S <= 2147483647
+        scales of A, 1 x 256*L*S x 224/16 <= 2147483647
         %d.a by 16
         %d.sfa by 16
         %d.b by 16
@@ -256,6 +258,8 @@ fn extents_that_cannot_be_proved_are_checked_for_each_call() {
         M = M <= 2147483647
         N = 2*J <= 2147483647
         K = 16*S <= 2147483647
+        scales of A, 1 x M x 16*S/16 <= 2147483647
+        scales of B, 1 x 2*J x 16*S/16 <= 2147483647
         N = 2*J > 0
         K = 16*S > 0
         %d.a by 16

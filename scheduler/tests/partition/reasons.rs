@@ -516,3 +516,15 @@ fn of_several_kernels_the_one_that_was_closest_gives_the_reason() {
         expect!["%y = add: %d is also returned by the program; expected no other use of it"],
     );
 }
+
+#[test]
+fn the_scales_of_an_operand_have_a_largest_size() {
+    // 4096 x 4096 / 16 is 2^20 bytes, beyond the mock table's 2^19; half of the rows is within it.
+    near_miss(
+        &narrow(),
+        Some(root(&Gemm::of(BF16, 2048, 48, 4096))),
+        root(&Gemm::of(BF16, 4096, 48, 4096)),
+        ReasonCode::ExtentRange,
+        expect!["%y = scaled_mma: the scales of A take more than 524288 bytes; expected at most as many"],
+    );
+}

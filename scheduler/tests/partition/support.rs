@@ -118,6 +118,7 @@ pub fn narrow() -> Capabilities {
             format: BlockFormat::NVFP4,
             k_multiple: 64,
             max_extent: 4096,
+            max_scale_bytes: 1 << 19,
             pointer_alignment: 64,
             batched: false,
             outputs: vec![OutputCapability { element: ElementType::BF16, n_multiple: 16 }],
@@ -205,6 +206,10 @@ pub fn constraints(program: &Program, partition: &Partition) -> String {
             }
             Constraint::AtMost { name, dim, limit } => {
                 writeln!(text, "{name} = {} <= {limit}", module.display_dim(dim))
+            }
+            Constraint::ScaleBytes { name, matrices, rows, k, block, limit } => {
+                let [matrices, rows, k] = [matrices, rows, k].map(|dim| module.display_dim(dim).to_string());
+                writeln!(text, "scales of {name}, {matrices} x {rows} x {k}/{block} <= {limit}")
             }
             Constraint::NotEmpty { name, dim } => writeln!(text, "{name} = {} > 0", module.display_dim(dim)),
             Constraint::PointerAlignment { value, bytes } => {
