@@ -122,7 +122,7 @@ fn a_compiler_that_crashes_is_told_from_one_that_refuses() {
     setting.check(
         &setting.replay(&compiler, &setting.path("cutlass"), &[]),
         "compiler_crashed",
-        &["SIGSEGV"],
+        &["signal 11"],
     );
 }
 
