@@ -90,7 +90,7 @@ fn plan(arguments: &Arguments) -> Result<fourfold::Planned, fourfold::Error> {
 fn dump(mut built: BuiltKernel, arguments: &Arguments) -> Compiled {
     let mut files = Vec::new();
     if let (Some(folder), Ok(artifact)) = (&arguments.dump, &built.outcome) {
-        match std::fs::create_dir_all(folder).and_then(|()| artifact.dump(folder)) {
+        match artifact.dump(folder) {
             Ok(dumped) => files.extend(dumped),
             Err(error) => {
                 let message = format!("cannot write to {}: {error}", folder.display());
