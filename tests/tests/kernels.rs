@@ -124,8 +124,12 @@ fn builds() -> &'static Builds {
         crossed.source.architecture = "100a";
         crossed.source.text.push_str("// for another architecture\n");
         kernels.push(crossed);
-        let mut built =
-            build_kernels(kernels, &toolchain, &BuildOptions::default(), &|line| eprintln!("{line}"));
+        // What a static holds is never dropped: its folders lie where the next run finds and removes them.
+        let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).expect("the folder for kernels can be made");
+        let options = BuildOptions { temp_dir: Some(folder), ..BuildOptions::default() };
+        let mut built = build_kernels(kernels, &toolchain, &options, &|line| eprintln!("{line}"));
         let crossed = built.pop().expect("every kernel has an outcome");
         Builds { cutlass, good: built, crossed }
     })
