@@ -92,8 +92,8 @@ pub fn toolchain(
     locate_with_progress(options, &Environment::from_process(), progress)
 }
 
-/// Builds kernels, each distinct source once, as many at a time as there are cores and memory for. `progress` is
-/// told when one begins and ends.
+/// Builds kernels, each distinct source once, as many at a time as there are cores, and at most eight.
+/// `progress` is told when one begins and ends.
 pub fn build_kernels(
     kernels: Vec<PlannedKernel>,
     toolchain: &Toolchain,
@@ -139,7 +139,7 @@ pub fn build_kernels(
         .collect()
 }
 
-/// The compiler's front end takes up to 3 GB for one kernel.
+/// A bound on memory, which is not asked for: each build runs a compiler of its own.
 const MOST_BUILDS: usize = 8;
 
 fn build_one(
