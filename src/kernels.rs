@@ -158,6 +158,8 @@ fn build_one(
     let input = BuildInput {
         text: &source.text,
         kernel: &source.kernel,
+        prelude: source.prelude,
+        target: source.target,
         architecture: source.architecture,
         opcode: source.opcode,
         // An epilogue's own tiles may take the room of a stage: the count is read back and reported.

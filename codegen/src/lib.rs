@@ -9,6 +9,7 @@ pub mod stages;
 mod targets;
 
 pub use kernel::{
-    ABI_VERSION, Epilogue, KernelSource, KernelSpec, Step, StepKind, device_functions, emit, specify,
+    ABI_VERSION, EMULATED_TARGETS, EMULATOR, Epilogue, KernelSource, KernelSpec, Step, StepKind,
+    device_functions, emit, emulate, specify,
 };
 pub use targets::{TARGETS, Target, capabilities, target};

@@ -35,11 +35,12 @@ fn source(behave: &str, sass: &str, metadata: &str, defines: &str) -> String {
 struct Bench {
     temp: TempDir,
     limit: Duration,
+    prelude: Option<&'static str>,
 }
 
 impl Bench {
     fn new() -> Bench {
-        Bench { temp: tempfile::tempdir().unwrap(), limit: Duration::from_secs(60) }
+        Bench { temp: tempfile::tempdir().unwrap(), limit: Duration::from_secs(60), prelude: None }
     }
 
     fn build(&self, text: &str) -> Result<Artifact, BuildError> {
@@ -50,6 +51,8 @@ impl Bench {
         let input = BuildInput {
             text,
             kernel: KERNEL,
+            prelude: self.prelude,
+            target: "sm_100a",
             architecture: "100a",
             opcode: "UTCOMMA",
             stages: Some(STAGES),
@@ -156,7 +159,7 @@ fn a_dump_leaves_source_library_and_log_and_can_be_repeated() {
     let loaded = Kernel::open(&paths[1]).unwrap();
     assert_eq!(artifact.dump(&target).unwrap(), paths);
     assert_eq!(
-        paths.each_ref().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()),
+        paths.iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect::<Vec<_>>(),
         [format!("{KERNEL}.cu"), format!("{KERNEL}.so"), format!("{KERNEL}.log")]
     );
     assert_eq!(fs::read_to_string(&paths[0]).unwrap(), artifact.source());
@@ -287,8 +290,15 @@ fn a_folder_that_cannot_be_used_is_the_machine_s_fault() {
     let options =
         BuildOptions { temp_dir: Some(bench.temp.path().join("absent")), ..BuildOptions::default() };
     let (nvcc, cuobjdump) = (stand_in("nvcc.sh"), stand_in("cuobjdump.sh"));
-    let input =
-        BuildInput { text: "", kernel: KERNEL, architecture: "100a", opcode: "UTCOMMA", stages: None };
+    let input = BuildInput {
+        text: "",
+        kernel: KERNEL,
+        prelude: None,
+        target: "sm_100a",
+        architecture: "100a",
+        opcode: "UTCOMMA",
+        stages: None,
+    };
     let tools = BuildTools { nvcc: &nvcc, include: vec![], libraries: vec![], cuobjdump: Some(&cuobjdump) };
     let error = build(&input, &tools, &options).unwrap_err();
     check(&error, "disk", BuildFault::Environment, "cannot make a temporary folder");
@@ -309,6 +319,24 @@ fn a_kernel_without_its_matrix_instruction_is_refused() {
         BuildFault::Toolchain,
         "'kernel.so' is not in 'cubin' format (exit code 1)",
     );
+}
+
+#[test]
+fn an_emulated_kernel_is_built_with_its_prelude_and_refused_with_a_trap() {
+    let bench = Bench { prelude: Some("// what comes first\n"), ..Bench::new() };
+    let artifact = bench.good();
+    let folder = tempfile::tempdir().unwrap();
+    let paths = artifact.dump(folder.path()).unwrap();
+    assert!(paths[3].ends_with(format!("{KERNEL}.emulated.cuh")), "{paths:?}");
+    assert_eq!(fs::read_to_string(&paths[3]).unwrap(), "// what comes first\n");
+    drop(artifact);
+    let arguments = bench.fail("// behave: arguments\n");
+    assert!(arguments.log().unwrap().contains("argument: -include\nargument: prelude.cuh\n"));
+    let trap = format!("{GOOD_SASS}// sass: BPT.TRAP 0x1\n");
+    let error = bench.fail(&source("compile", &trap, &metadata(), ""));
+    check(&error, "not_emulated", BuildFault::OurBug, "holds 1 traps");
+    let native = Bench::new().build(&source("compile", &trap, &metadata(), "")).unwrap();
+    assert_eq!(native.resources().traps, 1, "a native kernel may hold assertions");
 }
 
 #[test]

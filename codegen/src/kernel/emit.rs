@@ -20,10 +20,14 @@ pub struct KernelSource {
     pub text: String,
     /// A readable name.
     pub kernel: String,
+    /// What it was generated for, and what it says of itself: `sm_100a`.
+    pub target: &'static str,
     /// The architecture that it is compiled for, as the compiler spells it: `100a`.
     pub architecture: &'static str,
     /// What the name of an instruction in the binary must begin with: without it the kernel has no MMA.
     pub opcode: &'static str,
+    /// What the compiler reads before the text; see [`emulate`](super::emulate).
+    pub prelude: Option<&'static str>,
     /// A hash of everything in the text but itself.
     pub hash: String,
 }
@@ -84,7 +88,15 @@ pub fn emit(spec: &KernelSpec) -> KernelSource {
         Family::Sm120 => "OMMA.SF",
     };
     let architecture = spec.target.name.trim_start_matches("sm_");
-    KernelSource { text, kernel: context.kernel, architecture, opcode, hash }
+    KernelSource {
+        text,
+        kernel: context.kernel,
+        target: spec.target.name,
+        architecture,
+        opcode,
+        prelude: None,
+        hash,
+    }
 }
 
 fn render(context: &Context) -> String {

@@ -4,6 +4,7 @@
 //! equal specifications are equal kernels. [`emit`] fills the template. Both are pure functions.
 
 mod emit;
+mod emulation;
 mod functions;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ use fourfold_ir::{ElementType, Program, UnaryKind};
 use fourfold_scheduler::{EpilogueKind, KernelPlan};
 
 pub use self::emit::{ABI_VERSION, KernelSource, emit};
+pub use self::emulation::{EMULATED_TARGETS, EMULATOR, emulate};
 pub use self::functions::device_functions;
 use crate::configuration::{Configuration, CutlassVersion};
 use crate::defaults::{self, Extents};

@@ -16,6 +16,7 @@ pub struct Artifact {
     pub(super) library: PathBuf,
     pub(super) kernel: String,
     pub(super) source: String,
+    pub(super) prelude: Option<String>,
     pub(super) log: String,
     pub(super) resources: Resources,
     pub(super) metadata: Metadata,
@@ -86,21 +87,29 @@ impl Artifact {
     }
 
     /// Writes the source, the library and the log into `folder`, which is created, as `<kernel>.cu`, `<kernel>.so` and
-    /// `<kernel>.log`, and returns their paths.
+    /// `<kernel>.log`, and returns their paths. An emulated kernel is called `<kernel>.emulated`, and what the compiler
+    /// read before its source is a fourth file, `.cuh`.
     ///
     /// # Errors
     /// When one of them cannot be written.
-    pub fn dump(&self, folder: &Path) -> io::Result<[PathBuf; 3]> {
+    pub fn dump(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         fs::create_dir_all(folder)?;
         let stem: String = self
             .kernel
             .chars()
             .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' })
             .collect();
-        let paths = ["cu", "so", "log"].map(|extension| folder.join(format!("{stem}.{extension}")));
+        let stem = if self.prelude.is_some() { format!("{stem}.emulated") } else { stem };
+        let mut paths: Vec<PathBuf> =
+            ["cu", "so", "log"].map(|extension| folder.join(format!("{stem}.{extension}"))).into();
         replace(&paths[0], |file| fs::write(file, &self.source))?;
         replace(&paths[1], |file| fs::copy(&self.library, file).map(|_| ()))?;
         replace(&paths[2], |file| fs::write(file, &self.log))?;
+        if let Some(prelude) = &self.prelude {
+            let path = folder.join(format!("{stem}.cuh"));
+            replace(&path, |file| fs::write(file, prelude))?;
+            paths.push(path);
+        }
         Ok(paths)
     }
 

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 /// How many of each instruction that matters a disassembly holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Census {
-    /// By full opcode, every matrix instruction (`UTCOMMA.2CTA.4X`, `OMMA.SF...`) and scale copy (`UTCCP...`).
+    /// By full opcode, every matrix instruction (`UTCOMMA.2CTA.4X`, `OMMA.SF...`), integer dot product (`IDP.4A...`,
+    /// which stands for one in an emulated kernel) and scale copy (`UTCCP...`).
     pub opcodes: BTreeMap<String, usize>,
     /// All instructions.
     pub instructions: usize,
@@ -19,7 +20,7 @@ impl Census {
     pub(super) fn line(&mut self, line: &str) {
         let Some(opcode) = opcode(line) else { return };
         self.instructions += 1;
-        if opcode.contains("MMA") || opcode.starts_with("UTCCP") {
+        if opcode.contains("MMA") || opcode.starts_with("IDP") || opcode.starts_with("UTCCP") {
             *self.opcodes.entry(opcode.to_owned()).or_default() += 1;
         } else if opcode == "BPT.TRAP" {
             self.traps += 1;

@@ -110,6 +110,12 @@ pub enum BuildError {
         /// How many instructions it has.
         instructions: usize,
     },
+    /// An emulated kernel holds paths that would stop it at run time.
+    #[error("the built kernel holds {count} traps: something in it is not emulated")]
+    Traps {
+        /// How many.
+        count: usize,
+    },
     /// The built library says something else about itself than its source was planned with.
     #[error("the built kernel's {what} is {found}, and it was planned with {expected}")]
     Disagrees {
@@ -145,6 +151,7 @@ impl BuildError {
             BuildError::NothingWritten { .. } => "no_output",
             BuildError::Inspect { .. } => "inspect_error",
             BuildError::Census { .. } => "no_mma",
+            BuildError::Traps { .. } => "not_emulated",
             BuildError::Disagrees { .. } => "metadata_mismatch",
             BuildError::Load(_) => "load_error",
             BuildError::Disk { .. } => "disk",
@@ -161,7 +168,9 @@ impl BuildError {
             BuildError::Timeout { .. } => BuildFault::ResourceLimit,
             BuildError::Signal { signal: SIGKILL, .. } => BuildFault::ResourceLimit,
             BuildError::Signal { .. } => BuildFault::Toolchain,
-            BuildError::Census { .. } | BuildError::Disagrees { .. } => BuildFault::OurBug,
+            BuildError::Census { .. } | BuildError::Traps { .. } | BuildError::Disagrees { .. } => {
+                BuildFault::OurBug
+            }
             BuildError::Load(error) if error.is_our_bug() => BuildFault::OurBug,
             BuildError::Load(_) => BuildFault::Toolchain,
             BuildError::Disk { source, .. } if ran_out(source) => BuildFault::ResourceLimit,

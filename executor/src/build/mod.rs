@@ -37,7 +37,12 @@ pub struct BuildInput<'a> {
     pub text: &'a str,
     /// The kernel's readable name.
     pub kernel: &'a str,
-    /// The architecture without its `sm_`, such as `100a`.
+    /// What the compiler reads before the source, if anything. It means that the kernel runs emulated, so the binary
+    /// must hold no path that CUTLASS marks as invalid for its architecture: `BPT.TRAP`.
+    pub prelude: Option<&'a str>,
+    /// What the source was generated for, such as `sm_100a`.
+    pub target: &'a str,
+    /// The architecture that it is compiled for, without its `sm_`, such as `100a`.
     pub architecture: &'a str,
     /// The opcode that the binary must contain, or a variant of it, such as `UTCOMMA`.
     pub opcode: &'a str,
@@ -80,6 +85,7 @@ impl Default for BuildOptions {
 
 /// Names inside the temporary folder, which is the compiler's working directory: messages name the source so.
 const SOURCE: &str = "kernel.cu";
+const PRELUDE: &str = "prelude.cuh";
 const LIBRARY: &str = "kernel.so";
 const TEMPORARY: &str = "tmp";
 
@@ -117,9 +123,12 @@ pub fn build(
     let folder = Folder::new(options.temp_dir.as_deref()).map_err(disk("make a temporary folder"))?;
     let library = folder.path().join(LIBRARY);
     fs::write(folder.path().join(SOURCE), input.text).map_err(disk("write the source"))?;
+    if let Some(prelude) = input.prelude {
+        fs::write(folder.path().join(PRELUDE), prelude).map_err(disk("write the prelude"))?;
+    }
     fs::create_dir(folder.path().join(TEMPORARY)).map_err(disk("make a folder for the compiler"))?;
 
-    let (run, reader) = compile(&nvcc, input.architecture, tools, options.time_limit, folder.path())?;
+    let (run, reader) = compile(&nvcc, input, tools, options.time_limit, folder.path())?;
     let library_bytes = check_library(&library, &run, &reader)?;
     let (census, census_seconds) = inspect(&cuobjdump, &folder)?;
     if !census.holds(input.opcode) {
@@ -128,6 +137,9 @@ pub fn build(
             found: census.opcodes.into_keys().collect(),
             instructions: census.instructions,
         });
+    }
+    if input.prelude.is_some() && census.traps > 0 {
+        return Err(BuildError::Traps { count: census.traps });
     }
     // Only the library is needed from here on; what the compiler left otherwise may be large.
     fs::remove_dir_all(folder.path().join(TEMPORARY))
@@ -156,6 +168,7 @@ pub fn build(
         library,
         kernel: input.kernel.to_owned(),
         source: input.text.to_owned(),
+        prelude: input.prelude.map(str::to_owned),
         log: run.log,
         resources,
         metadata,
@@ -163,8 +176,12 @@ pub fn build(
 }
 
 /// The arguments for the compiler, which runs in the folder with the source.
-fn arguments(architecture: &str, tools: &BuildTools<'_>) -> io::Result<Vec<OsString>> {
+fn arguments(input: &BuildInput<'_>, tools: &BuildTools<'_>) -> io::Result<Vec<OsString>> {
+    let architecture = input.architecture;
     let mut arguments: Vec<OsString> = FLAGS.map(OsString::from).into();
+    if input.prelude.is_some() {
+        arguments.extend(["-include", PRELUDE].map(OsString::from));
+    }
     arguments.push(format!("-gencode=arch=compute_{architecture},code=sm_{architecture}").into());
     for (flag, folders) in [("-I", &tools.include), ("-L", &tools.libraries)] {
         for folder in folders {
@@ -178,15 +195,13 @@ fn arguments(architecture: &str, tools: &BuildTools<'_>) -> io::Result<Vec<OsStr
 
 fn compile(
     nvcc: &Path,
-    architecture: &str,
+    input: &BuildInput<'_>,
     tools: &BuildTools<'_>,
     limit: Duration,
     folder: &Path,
 ) -> Result<(ToolRun, LogReader), BuildError> {
     let mut command = Command::new(nvcc);
-    command
-        .args(arguments(architecture, tools).map_err(disk("find the working directory"))?)
-        .current_dir(folder);
+    command.args(arguments(input, tools).map_err(disk("find the working directory"))?).current_dir(folder);
     // Messages are read, so they must be in one language; flags come from us alone.
     command.env("TMPDIR", folder.join(TEMPORARY)).env("LC_ALL", "C");
     command.env_remove("NVCC_APPEND_FLAGS").env_remove("NVCC_PREPEND_FLAGS");
@@ -274,7 +289,7 @@ fn check_metadata(input: &BuildInput<'_>, metadata: &Metadata) -> Result<(), Bui
         if expected == found { Ok(()) } else { Err(BuildError::Disagrees { what, expected, found }) }
     };
     check("name", input.kernel.to_owned(), metadata.kernel.clone())?;
-    check("target", format!("sm_{}", input.architecture), metadata.target.clone())?;
+    check("target", input.target.to_owned(), metadata.target.clone())?;
     match (input.stages, metadata.stages) {
         (None, _) => Ok(()),
         (Some(expected), Some(found)) => check("number of stages", expected.to_string(), found.to_string()),
