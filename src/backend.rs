@@ -1,9 +1,11 @@
-//! The embedding interface: hand over a program, get a partition, run it.
+//! The embedding interface: hand over a program, get a partition.
 
 use std::collections::HashMap;
 
-use fourfold_executor::{Run, RunOptions};
-use fourfold_ir::{Capabilities, Module, Program, Tensor, bind, verify};
+use fourfold_codegen::{EMULATED_TARGETS, EMULATOR};
+use fourfold_executor::device::{Gpu, discover};
+use fourfold_executor::{NO_DEVICE, Run, RunOptions, RunReason};
+use fourfold_ir::{Capabilities, Module, Op, Program, Tensor, Value, bind, verify};
 use fourfold_scheduler::{Partition, check, partition};
 
 use crate::error::Error;
@@ -11,43 +13,145 @@ use crate::error::Error;
 /// The target that is planned for when none is named and no GPU is there to ask.
 pub const DEFAULT_TARGET: &str = "sm_100a";
 
-/// How a backend plans.
+/// The target that is planned for when kernels are to be emulated and none is named.
+pub const DEFAULT_EMULATED_TARGET: &str = EMULATED_TARGETS[0];
+
+/// How a backend plans, and where what it plans runs.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// What is planned for, such as `sm_120a` or `cpu`; [`DEFAULT_TARGET`] when absent.
+    /// What is planned for, such as `sm_120a` or `cpu`. When absent: that of the GPU, else [`DEFAULT_TARGET`]; with
+    /// `emulate`, [`DEFAULT_EMULATED_TARGET`].
     pub target: Option<String>,
+    /// Where kernels run.
+    pub device: DeviceChoice,
+    /// Whether kernels of the sm_120 family run on a Hopper GPU, with their matrix instruction emulated: correct and
+    /// slow, for tests.
+    pub emulate: bool,
+    /// Which ops the backend takes.
+    pub claim: Claim,
+}
+
+/// Which GPU kernels run on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum DeviceChoice {
+    /// The first one, if there is any.
+    #[default]
+    First,
+    /// The one with this number.
+    Ordinal(usize),
+    /// None: the driver is not asked for, everything runs on the fallback.
+    None,
+}
+
+/// Which ops a backend takes from its host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Claim {
+    /// All: what no kernel takes runs on the fallback.
+    #[default]
+    Everything,
+    /// Those of kernel segments. The host keeps the others and runs claimed segments one by one, so a program is not
+    /// run as a whole.
+    KernelsOnly,
+}
+
+/// A segment that the backend takes, as its host sees it: ops to be replaced by one call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimedSegment {
+    /// The position of the segment in the partition, by which it is run.
+    pub segment: usize,
+    /// The ops that it replaces.
+    pub ops: Vec<Op>,
+    /// The values that it needs, in the order in which a call takes them.
+    pub inputs: Vec<Value>,
+    /// The values that it gives, in the order in which a call returns them.
+    pub outputs: Vec<Value>,
+}
+
+/// How kernels run on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Execution {
+    /// As they are: the device is of their target.
+    Native,
+    /// With the target's matrix instruction emulated.
+    Emulated,
 }
 
 /// Plans programs for one target.
 #[derive(Clone, Debug)]
 pub struct Backend {
     capabilities: Capabilities,
+    claim: Claim,
+    emulate: bool,
+    gpu: Result<Gpu, String>,
 }
 
-/// A program with its partition, ready to run.
+/// A program with its partition.
 #[derive(Clone, Debug)]
 pub struct Planned {
     program: Program,
     partition: Partition,
+    claim: Claim,
 }
 
 impl Backend {
-    /// A backend for these options.
+    /// A backend for these options. It asks the driver which GPUs there are and starts nothing on them.
     ///
     /// # Errors
-    /// When there is no such target.
+    /// When there is no such target, when it is one whose kernels cannot be emulated and they are to be, or when a GPU
+    /// is asked for by number that is not there. A machine without a GPU is no error.
     pub fn new(options: &Options) -> Result<Backend, Error> {
-        let name = options.target.as_deref().unwrap_or(DEFAULT_TARGET);
+        let gpu = find_gpu(options.device)?;
+        let own = gpu.as_ref().ok().and_then(Gpu::target);
+        let name = match &options.target {
+            Some(name) => name.as_str(),
+            None if options.emulate => DEFAULT_EMULATED_TARGET,
+            None => own.unwrap_or(DEFAULT_TARGET),
+        };
         let capabilities = fourfold_codegen::capabilities(name).ok_or_else(|| {
             let known: Vec<&str> = fourfold_codegen::TARGETS.iter().map(|target| target.name).collect();
             Error::UnknownTarget { name: name.to_owned(), known: known.join(", ") }
         })?;
-        Ok(Backend { capabilities })
+        if options.emulate && !EMULATED_TARGETS.contains(&name) {
+            return Err(Error::NotEmulated { name: name.to_owned(), known: EMULATED_TARGETS.join(", ") });
+        }
+        Ok(Backend { capabilities, claim: options.claim, emulate: options.emulate, gpu })
     }
 
     /// What the target's kernels take.
     pub fn capabilities(&self) -> &Capabilities {
         &self.capabilities
+    }
+
+    /// The GPU that kernels would run on, whether or not it is of the target; `None` where there is none.
+    pub fn gpu(&self) -> Option<&Gpu> {
+        self.gpu.as_ref().ok()
+    }
+
+    /// The GPU and how the target's kernels run on it.
+    ///
+    /// # Errors
+    /// The reason, `no_device`, when they cannot run here.
+    pub fn execution(&self) -> Result<(&Gpu, Execution), RunReason> {
+        let target = &self.capabilities.target;
+        let refuse = |message: String| RunReason { code: NO_DEVICE, message };
+        let gpu = self.gpu.as_ref().map_err(|why| {
+            refuse(format!("no GPU of target {target} was found ({why}): the kernel ran on the CPU"))
+        })?;
+        match gpu.target() {
+            Some(own) if own == target && !self.emulate => Ok((gpu, Execution::Native)),
+            Some(EMULATOR) if self.emulate => Ok((gpu, Execution::Emulated)),
+            _ if self.emulate => Err(refuse(format!(
+                "kernels are emulated on a GPU of target {EMULATOR}, and this is {gpu}: the kernel ran on the CPU"
+            ))),
+            _ => Err(refuse(format!(
+                "the GPU, {gpu}, is not of target {target}: the kernel ran on the CPU"
+            ))),
+        }
+    }
+
+    /// Whether kernels are built to be emulated.
+    pub fn emulates(&self) -> bool {
+        self.emulate
     }
 
     /// Verifies a module and partitions it: every op is in a segment, and every op outside a kernel has a reason.
@@ -67,7 +171,7 @@ impl Backend {
     /// Partitions a verified program.
     pub fn plan(&self, program: Program) -> Planned {
         let partition = partition(&program, &self.capabilities);
-        Planned { program, partition }
+        Planned { program, partition, claim: self.claim }
     }
 
     /// Proves a plan again, with a checker that shares no code with what made it.
@@ -82,6 +186,30 @@ impl Backend {
     }
 }
 
+/// The GPU of choice, or in words why there is none.
+fn find_gpu(choice: DeviceChoice) -> Result<Result<Gpu, String>, Error> {
+    if choice == DeviceChoice::None {
+        return Ok(Err("none was to be used".to_owned()));
+    }
+    let gpus = match discover() {
+        Ok(gpus) => gpus,
+        Err(error) if choice == DeviceChoice::First => return Ok(Err(error.to_string())),
+        Err(error) => return Err(Error::Device(error)),
+    };
+    let count = gpus.len();
+    let wanted = match choice {
+        DeviceChoice::Ordinal(ordinal) => ordinal,
+        _ => 0,
+    };
+    match (gpus.into_iter().nth(wanted), choice) {
+        (Some(gpu), _) => Ok(Ok(gpu)),
+        (None, DeviceChoice::Ordinal(ordinal)) => {
+            Err(Error::Device(fourfold_executor::device::DeviceError::NoSuchDevice { ordinal, count }))
+        }
+        (None, _) => Ok(Err("the driver knows of no GPU".to_owned())),
+    }
+}
+
 impl Planned {
     /// The program.
     pub fn program(&self) -> &Program {
@@ -93,12 +221,39 @@ impl Planned {
         &self.partition
     }
 
-    /// Runs the program on these inputs, which bind by name.
+    /// What the host gives away: the kernel segments, in the order in which they can run.
+    pub fn claimed(&self) -> Vec<ClaimedSegment> {
+        let segments = &self.partition.segments;
+        let claim = |segment: usize| ClaimedSegment {
+            segment,
+            ops: segments[segment].ops.clone(),
+            inputs: segments[segment].inputs.clone(),
+            outputs: segments[segment].outputs.clone(),
+        };
+        self.partition.kernels().map(|(segment, _)| claim(segment)).collect()
+    }
+
+    /// Runs the program on these inputs, which bind by name, on the fallback: nothing is built or launched. See
+    /// [`Backend::compile`](crate::Backend::compile) for kernels.
     ///
     /// # Errors
-    /// When the tensors do not fit the inputs, or memory does not suffice.
+    /// When the tensors do not fit the inputs, when memory does not suffice, or when only kernels are claimed and the
+    /// program has other ops.
     pub fn run(&self, tensors: &HashMap<String, Tensor>, options: &RunOptions) -> Result<Run, Error> {
+        self.refuse_unclaimed()?;
         let bound = bind::bind(&self.program, tensors)?;
-        Ok(fourfold_executor::run(&self.program, &self.partition, &bound, options)?)
+        Ok(fourfold_executor::run(&self.program, &self.partition, &bound, options, None)?)
+    }
+
+    /// With [`Claim::KernelsOnly`], an op that is the host's.
+    pub(crate) fn refuse_unclaimed(&self) -> Result<(), Error> {
+        if self.claim == Claim::Everything {
+            return Ok(());
+        }
+        let mut unclaimed = self.partition.segments.iter().filter(|segment| segment.kernel().is_none());
+        match unclaimed.find_map(|segment| segment.ops.first()) {
+            Some(&op) => Err(Error::Unclaimed { op: self.program.module().op_label(op) }),
+            None => Ok(()),
+        }
     }
 }

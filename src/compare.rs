@@ -3,11 +3,13 @@
 use fourfold_ir::{ElementType, Tensor, scalar};
 
 /// How close two tensors must be.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Tolerance {
     /// At most this far apart, relative to the largest magnitude of the expected tensor; 0 is bit equality
     /// (of values: -0 equals 0).
     Relative(f64),
+    /// Each element at most this far apart, in logical row-major order.
+    Each(Vec<f64>),
     /// At most this many elements may differ, by however much: for codes of a quantization, where an input that
     /// moved in its last bit can move a code.
     Count(usize),
@@ -65,22 +67,37 @@ const MOVED_ONE_IN: usize = 50;
 /// Compares two tensors of one shape element by element.
 pub fn compare(got: &Tensor, want: &Tensor, tolerance: Tolerance, rounding: Rounding<'_>) -> Comparison {
     match tolerance {
-        Tolerance::Relative(relative) => compare_values(got, want, relative, rounding),
+        Tolerance::Relative(relative) => {
+            let largest = largest(&want.to_f64());
+            compare_values(got, want, &|_| relative * largest, rounding)
+        }
+        Tolerance::Each(bounds) => {
+            compare_values(got, want, &|index| bounds.get(index).copied().unwrap_or(0.0), rounding)
+        }
         Tolerance::Count(count) => compare_codes(got, want, count),
     }
 }
 
-fn compare_values(got: &Tensor, want: &Tensor, relative: f64, rounding: Rounding<'_>) -> Comparison {
+/// The largest finite magnitude.
+fn largest(values: &[f64]) -> f64 {
+    values.iter().filter(|v| v.is_finite()).fold(0.0f64, |largest, v| largest.max(v.abs()))
+}
+
+fn compare_values(
+    got: &Tensor,
+    want: &Tensor,
+    bound: &dyn Fn(usize) -> f64,
+    rounding: Rounding<'_>,
+) -> Comparison {
     let (got_values, want_values) = (got.to_f64(), want.to_f64());
-    let largest =
-        want_values.iter().filter(|v| v.is_finite()).fold(0.0f64, |largest, v| largest.max(v.abs()));
-    let delta = relative * largest;
+    let largest = largest(&want_values);
     let mut tally = Tally::new(got);
     let mut operand: Option<Option<Vec<f64>>> = None;
     for (index, (&got_value, &want_value)) in got_values.iter().zip(&want_values).enumerate() {
         if got_value == want_value || (got_value.is_nan() && want_value.is_nan()) {
             continue;
         }
+        let delta = bound(index);
         let error = (got_value - want_value).abs();
         // NaN and infinity agree only with themselves, whatever the tolerance.
         if !error.is_finite() {
@@ -137,8 +154,7 @@ fn compare_codes(got: &Tensor, want: &Tensor, may_differ: usize) -> Comparison {
             tally.mismatch(index, got_value, want_value, error);
         }
     }
-    let largest =
-        want_values.iter().filter(|v| v.is_finite()).fold(0.0f64, |largest, v| largest.max(v.abs()));
+    let largest = largest(&want_values);
     let mut result = tally.result;
     result.max_rel_err = if result.max_abs_err == 0.0 { 0.0 } else { result.max_abs_err / largest };
     result.ok = result.mismatches <= may_differ;
@@ -290,6 +306,15 @@ mod tests {
             let comparison = compare(&bf16(&[1.0]), &bf16(&[1.0078125]), Tolerance::Relative(0.0), rounding);
             assert_eq!((comparison.mismatches, comparison.moved_roundings), (1, 0));
         }
+    }
+
+    #[test]
+    fn each_element_has_a_bound_of_its_own() {
+        let (got, want) = (f32s(&[1.5, 2.5, 3.0]), f32s(&[1.0, 2.0, 3.0]));
+        let compare = |bounds: &[f64]| compare(&got, &want, Tolerance::Each(bounds.to_vec()), Rounding::Same);
+        assert!(compare(&[0.5, 0.5, 0.0]).ok);
+        assert_eq!(compare(&[0.5, 0.25, 9.0]).worst.expect("the second").index, vec![1]);
+        assert_eq!(compare(&[]).mismatches, 2, "without a bound the bits must be equal");
     }
 
     #[test]

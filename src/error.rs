@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use fourfold_executor::fallback::FallbackError;
+use fourfold_executor::device::DeviceError;
+use fourfold_executor::fallback::{FallbackError, ScaledMmaError};
 use fourfold_executor::{DataError, FileError, RunError};
 use fourfold_ir::sample::SampleError;
 use fourfold_ir::{BindError, Diagnostic, InterpretError};
@@ -16,6 +17,8 @@ pub enum Fault {
     Unsupported,
     /// Memory or size.
     ResourceLimit,
+    /// The GPU, its driver, or something else on this machine.
+    Environment,
     /// Ours.
     Bug,
 }
@@ -27,14 +30,17 @@ impl Fault {
             Fault::InvalidInput => "invalid_input",
             Fault::Unsupported => "unsupported",
             Fault::ResourceLimit => "resource_limit",
+            Fault::Environment => "environment",
             Fault::Bug => "bug",
         }
     }
 
-    /// The exit code of the command line: 2 for what the caller can mend, 70 for a bug of ours.
+    /// The exit code of the command line: 2 for what the caller can mend, 3 for what this machine lacks, 70 for a bug
+    /// of ours.
     pub fn exit_code(self) -> u8 {
         match self {
             Fault::InvalidInput | Fault::Unsupported | Fault::ResourceLimit => 2,
+            Fault::Environment => 3,
             Fault::Bug => 70,
         }
     }
@@ -82,6 +88,23 @@ pub enum Error {
         /// What there is.
         known: String,
     },
+    /// The kernels of this target cannot be emulated.
+    #[error("the kernels of `{name}` cannot be emulated; those of {known} can")]
+    NotEmulated {
+        /// The target.
+        name: String,
+        /// The targets that can be.
+        known: String,
+    },
+    /// The GPU that was asked for cannot be used.
+    #[error("{0}: {remedy}", remedy = .0.remedy())]
+    Device(DeviceError),
+    /// Only kernels are claimed, so the program cannot be run as a whole.
+    #[error("`{op}` is not claimed: only kernel segments are, and the host runs the rest")]
+    Unclaimed {
+        /// The op, as `%name = mnemonic`.
+        op: String,
+    },
     /// An expected tensor cannot be compared with the value of its name.
     #[error("`{tensor}` is {found}, but %{value} is {expected}")]
     Expected {
@@ -103,6 +126,9 @@ pub enum Error {
     /// The program could not be interpreted.
     #[error(transparent)]
     Interpret(#[from] InterpretError),
+    /// The bound of a comparison could not be computed.
+    #[error("the bound of a kernel's error cannot be computed: {0}")]
+    Bound(#[from] ScaledMmaError),
     /// Interpreting the program would take too long.
     #[error("`{op}` is too large for the interpreter; give its expected result in the data")]
     TooMuchWork {
@@ -118,7 +144,8 @@ impl Error {
     /// Whose fault it was.
     pub fn fault(&self) -> Fault {
         match self {
-            Error::UnknownTarget { .. } => Fault::Unsupported,
+            Error::UnknownTarget { .. } | Error::NotEmulated { .. } => Fault::Unsupported,
+            Error::Device(_) | Error::Run(RunError::Device { .. }) => Fault::Environment,
             Error::Partition(_) | Error::Run(RunError::Partition { .. } | RunError::Inputs { .. }) => {
                 Fault::Bug
             }
@@ -130,7 +157,9 @@ impl Error {
                 _ => Fault::Bug,
             },
             Error::Interpret(InterpretError::TooLarge { .. } | InterpretError::Extents { .. })
+            | Error::Bound(ScaledMmaError::Memory { .. })
             | Error::TooMuchWork { .. } => Fault::ResourceLimit,
+            Error::Bound(_) => Fault::Bug,
             Error::Interpret(_) => Fault::Bug,
             _ => Fault::InvalidInput,
         }

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use fourfold_codegen::configuration::CutlassVersion;
-use fourfold_codegen::{KernelSource, KernelSpec, emit, specify, target};
+use fourfold_codegen::{KernelSource, KernelSpec, emit, emulate, specify, target};
 use fourfold_executor::environment::Environment;
 use fourfold_executor::toolchain::{Toolchain, ToolchainError, ToolchainOptions, locate_with_progress};
-use fourfold_executor::{Artifact, BuildError, BuildInput, BuildOptions, BuildTools, build};
+use fourfold_executor::{Artifact, BuildError, BuildInput, BuildOptions, BuildTools, RunReason, build};
 
 use crate::backend::Planned;
 
@@ -49,6 +49,13 @@ pub struct BuildFailure {
     pub message: String,
 }
 
+impl From<&BuildFailure> for RunReason {
+    fn from(failure: &BuildFailure) -> RunReason {
+        let message = format!("{} (fault: {})", failure.message, failure.fault);
+        RunReason { code: failure.code, message }
+    }
+}
+
 impl From<&BuildError> for BuildFailure {
     fn from(error: &BuildError) -> BuildFailure {
         BuildFailure { code: error.code(), fault: error.fault().name(), message: chain(error) }
@@ -62,8 +69,9 @@ impl From<&ToolchainError> for BuildFailure {
     }
 }
 
-/// The kernels of a plan, configured for this version of CUTLASS, in order of segments.
-pub fn planned_kernels(planned: &Planned, cutlass: CutlassVersion) -> Vec<PlannedKernel> {
+/// The kernels of a plan, configured for this version of CUTLASS, in order of segments; with `emulated`, to run on a
+/// Hopper GPU.
+pub fn planned_kernels(planned: &Planned, cutlass: CutlassVersion, emulated: bool) -> Vec<PlannedKernel> {
     let partition = planned.partition();
     let Some(target) = target(&partition.target) else { return Vec::new() };
     partition
@@ -71,6 +79,7 @@ pub fn planned_kernels(planned: &Planned, cutlass: CutlassVersion) -> Vec<Planne
         .filter_map(|(segment, plan)| {
             let (spec, why) = specify(planned.program(), plan, target, cutlass)?;
             let source = emit(&spec);
+            let source = if emulated { emulate(&source)? } else { source };
             Some(PlannedKernel { segment, spec, why, source })
         })
         .collect()
@@ -102,11 +111,11 @@ pub fn build_kernels(
 ) -> Vec<BuiltKernel> {
     let mut distinct: Vec<&KernelSource> = Vec::new();
     for kernel in &kernels {
-        if !distinct.iter().any(|known| known.text == kernel.source.text) {
+        if !distinct.contains(&&kernel.source) {
             distinct.push(&kernel.source);
         }
     }
-    let outcomes: Mutex<HashMap<&str, Result<Artifact, BuildFailure>>> = Mutex::default();
+    let outcomes: Mutex<HashMap<&KernelSource, Result<Artifact, BuildFailure>>> = Mutex::default();
     let next = AtomicUsize::new(0);
     let workers = thread::available_parallelism().map_or(1, usize::from).min(MOST_BUILDS).min(distinct.len());
     thread::scope(|scope| {
@@ -124,14 +133,14 @@ pub fn build_kernels(
                     });
                     // A poisoned map is whole: an insertion cannot stop halfway in our code.
                     let mut outcomes = outcomes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                    outcomes.insert(&source.text, outcome);
+                    outcomes.insert(source, outcome);
                 }
             });
         }
     });
     let outcomes = outcomes.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     let found: Vec<_> =
-        kernels.iter().map(|kernel| outcomes.get(kernel.source.text.as_str()).cloned()).collect();
+        kernels.iter().map(|kernel| outcomes.get(&kernel.source).cloned()).collect();
     kernels
         .into_iter()
         .zip(found)

@@ -35,16 +35,23 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod bound;
 mod compare;
+mod compiled;
 mod error;
+mod expectations;
 mod header;
 pub mod kernels;
 mod precision;
 pub mod replay;
 mod report;
+pub mod verify;
 
-pub use backend::{Backend, DEFAULT_TARGET, Options, Planned};
+pub use backend::{
+    Backend, Claim, ClaimedSegment, DEFAULT_EMULATED_TARGET, DEFAULT_TARGET, DeviceChoice, Execution, Options, Planned,
+};
 pub use compare::{Comparison, Mismatch, Rounding, Tolerance, compare};
+pub use compiled::{CompileOptions, Compiled};
 pub use error::{Error, Fault};
 pub use fourfold_codegen as codegen;
 pub use fourfold_executor as executor;
@@ -52,5 +59,6 @@ pub use fourfold_ir as ir;
 pub use fourfold_scheduler as scheduler;
 pub use header::{ExpectedCodes, Header};
 pub use report::{
-    DecisionReport, OutputReport, Report, ResourceReport, SegmentReport, WorstReport, kernel_name,
+    DecisionReport, OutputReport, Report, ResourceReport, SegmentReport, VerifyReport, VerifyRow, WorstReport,
+    kernel_name,
 };

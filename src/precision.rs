@@ -3,6 +3,8 @@
 use fourfold_ir::sample::Rule;
 use fourfold_ir::{ElementType, Entity, Op, OpKind, Program, Value};
 
+use crate::bound::is_correctly_rounded;
+
 /// What is known of a value's roundings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Precision {
@@ -32,13 +34,19 @@ impl Precision {
 }
 
 /// The precision of every value, by value index. `rule` is that of seeded inputs; stored data promise nothing.
-pub(crate) fn precisions(program: &Program, rule: Option<Rule>) -> Vec<Precision> {
+/// `on_device` says which ops ran in a kernel, where some functions have other last bits.
+pub(crate) fn precisions(
+    program: &Program,
+    rule: Option<Rule>,
+    on_device: &dyn Fn(Op) -> bool,
+) -> Vec<Precision> {
     let module = program.module();
     let mut precisions = vec![Precision::Exact; module.values.len()];
     for (op, operation) in module.ops.iter() {
         let accumulates = match operation.kind {
             OpKind::Mma => true,
             OpKind::ScaledMma(_) => !is_exact_product(program, rule, op),
+            OpKind::Unary(kind) => on_device(op) && !is_correctly_rounded(kind),
             _ => false,
         };
         let operands = operation.operands.iter().map(|operand| precisions[operand.index()]);
@@ -70,7 +78,7 @@ fn narrower(left: Precision, right: Precision) -> Precision {
 }
 
 /// Whether a `scaled_mma` has sampled operands and a K up to which the rule keeps every sum exact.
-fn is_exact_product(program: &Program, rule: Option<Rule>, op: Op) -> bool {
+pub(crate) fn is_exact_product(program: &Program, rule: Option<Rule>, op: Op) -> bool {
     let module = program.module();
     let is_sampled = |value: Value| match module.defining_op(value) {
         None => true,
@@ -110,7 +118,7 @@ func @f(
 ";
         let (program, _) = text::load(source).expect("the program is valid");
         let of = |rule, name: &str| {
-            precisions(&program, rule)[program.facts().value_named(name).expect(name).index()]
+            precisions(&program, rule, &|_| false)[program.facts().value_named(name).expect(name).index()]
         };
         let inexact = |narrowest| Precision::Inexact { narrowest };
         assert_eq!(of(Some(Rule::Exact), "r"), Precision::Exact);

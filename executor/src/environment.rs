@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub struct Variable {
     /// Its name.
     pub name: &'static str,
-    /// What its value is: `file`, `folder`, `list of folders` or `flag`.
+    /// What its value is: `file`, `folder`, `list of folders`, `number or none` or `flag`.
     pub kind: &'static str,
     /// What holds when it is unset or empty.
     pub default: &'static str,
@@ -45,6 +45,12 @@ pub const VARIABLES: &[Variable] = &[
         kind: "folder",
         default: "XDG_CACHE_HOME/fourfold, then HOME/.cache/fourfold",
         meaning: "Where the installed toolchain and built kernels are kept",
+    },
+    Variable {
+        name: "FOURFOLD_DEVICE",
+        kind: "number or none",
+        default: "the first GPU",
+        meaning: "The GPU that kernels run on, where no option names one; `none` keeps the command line off all GPUs",
     },
     Variable {
         name: "CUDA_HOME",
@@ -96,6 +102,8 @@ pub struct Environment {
     pub fourfold_toolchain: Option<OsString>,
     /// `FOURFOLD_CACHE_DIR`.
     pub fourfold_cache_dir: Option<OsString>,
+    /// `FOURFOLD_DEVICE`.
+    pub fourfold_device: Option<OsString>,
     /// `CUDA_HOME`.
     pub cuda_home: Option<OsString>,
     /// `CUTLASS_PATH`.
@@ -124,6 +132,7 @@ impl Environment {
             fourfold_cutlass: value("FOURFOLD_CUTLASS"),
             fourfold_toolchain: value("FOURFOLD_TOOLCHAIN"),
             fourfold_cache_dir: value("FOURFOLD_CACHE_DIR"),
+            fourfold_device: value("FOURFOLD_DEVICE"),
             cuda_home: value("CUDA_HOME"),
             cutlass_path: value("CUTLASS_PATH"),
             xdg_cache_home: value("XDG_CACHE_HOME"),

@@ -1,4 +1,4 @@
-//! Reads files.
+//! Reads files, and finds them.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -44,6 +44,30 @@ pub fn read_text(path: &Path) -> Result<String, FileError> {
     })
 }
 
+/// The files with this extension in a folder and all folders below it, in order of their paths. Links to folders are
+/// not followed.
+///
+/// # Errors
+/// When a folder cannot be read.
+pub fn files_below(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, FileError> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let failed = |source| FileError::Read { path: folder.clone(), source };
+        for entry in fs::read_dir(&folder).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let path = entry.path();
+            if entry.file_type().map_err(failed)?.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|found| found == extension) {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
 /// The bytes of a file; `None` for what is not a regular file: a device may never end, and a pipe may never begin.
 pub(crate) fn read_regular(path: &Path) -> io::Result<Option<Vec<u8>>> {
     // Asked before it is opened, because opening a pipe waits for its other end.
@@ -74,6 +98,20 @@ mod tests {
         let error = read_text(&path).unwrap_err();
         assert!(matches!(&error, FileError::NotText { offset: 6, .. }));
         assert!(error.to_string().contains("program.fir"));
+    }
+
+    #[test]
+    fn files_below_a_folder_are_found_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("b/c")).unwrap();
+        for name in ["z.fir", "b/a.fir", "b/c/x.fir", "b/a.txt", "fir"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        let found = files_below(folder.path(), "fir").unwrap();
+        let names: Vec<_> = found.iter().map(|path| path.strip_prefix(folder.path()).unwrap()).collect();
+        assert_eq!(names, ["b/a.fir", "b/c/x.fir", "z.fir"].map(Path::new));
+        let error = files_below(&folder.path().join("absent"), "fir").unwrap_err();
+        assert!(error.to_string().contains("absent"));
     }
 
     #[test]

@@ -256,9 +256,22 @@ fn data_codes(element: ElementType, dims: &[usize], rule: Rule, random: &mut Spl
     }
 }
 
+/// Overwrites the padding of blocked scales with NaN, which a kernel that reads it must show; does nothing to other
+/// tensors.
+pub fn fill_padding_with_nan(tensor: &mut Tensor) {
+    if tensor.layout() == Some(ScaleLayout::Blocked) {
+        let nan = if tensor.element() == ElementType::F8E8M0FNU { 0xFF } else { 0x7F };
+        overwrite_padding(tensor, || nan);
+    }
+}
+
 /// Overwrites what lies outside the matrices of a blocked scale tensor with finite codes other than 0x00.
 fn fill_padding(tensor: &mut Tensor, random: &mut SplitMix64) {
     let largest = if tensor.element() == ElementType::F8E8M0FNU { 0xFE } else { 0x7E };
+    overwrite_padding(tensor, || 1 + random.below(largest) as u8);
+}
+
+fn overwrite_padding(tensor: &mut Tensor, mut code: impl FnMut() -> u8) {
     let &[.., rows, columns] = tensor.dims() else { return };
     let matrix_bytes = numeric::blocked_len(rows, columns);
     if matrix_bytes == 0 {
@@ -268,7 +281,7 @@ fn fill_padding(tensor: &mut Tensor, random: &mut SplitMix64) {
         for row in 0..rows.next_multiple_of(128) {
             for column in 0..columns.next_multiple_of(4) {
                 if row >= rows || column >= columns {
-                    matrix[numeric::blocked_offset(row, column, columns)] = 1 + random.below(largest) as u8;
+                    matrix[numeric::blocked_offset(row, column, columns)] = code();
                 }
             }
         }

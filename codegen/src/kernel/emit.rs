@@ -14,7 +14,7 @@ pub const ABI_VERSION: u32 = 1;
 const TEMPLATE: &str = include_str!("kernel.cu.j2");
 
 /// The source of one kernel. Equal specifications give equal bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KernelSource {
     /// The whole translation unit.
     pub text: String,

@@ -220,6 +220,22 @@ fn normal_scales_have_every_kind_of_value_and_no_nan() {
 }
 
 #[test]
+fn padding_can_be_made_nan_and_nothing_else_changes() {
+    for (element, nan) in [(F8E4M3FN, 0x7F), (F8E8M0FNU, 0xFF)] {
+        let scales = tensor(element, vec![2, 37, 5], Some(Blocked), Rule::Exact, 3).unwrap();
+        let mut poisoned = scales.clone();
+        fill_padding_with_nan(&mut poisoned);
+        assert_eq!(poisoned.to_codes(), scales.to_codes());
+        let count = poisoned.bytes().iter().filter(|byte| **byte == nan).count();
+        assert_eq!(count, 2 * (128 * 8 - 37 * 5));
+        let mut linear = tensor(element, vec![37, 5], Some(Linear), Rule::Exact, 3).unwrap();
+        let before = linear.clone();
+        fill_padding_with_nan(&mut linear);
+        assert_eq!(linear, before);
+    }
+}
+
+#[test]
 fn padding_of_blocked_scales_is_finite_and_never_zero() {
     for (element, nan) in [(F8E4M3FN, 0x7F), (F8E8M0FNU, 0xFF)] {
         for rule in Rule::ALL {

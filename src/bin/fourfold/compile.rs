@@ -8,7 +8,7 @@ use fourfold::kernels::{
     BuildFailure, BuiltKernel, build_kernels, cutlass_version, planned_kernels, toolchain,
 };
 use fourfold::replay::load;
-use fourfold::{Backend, DEFAULT_TARGET, Options, ResourceReport};
+use fourfold::{Backend, Options, ResourceReport};
 use fourfold_executor::toolchain::Toolchain;
 use serde_json::{Value, json};
 
@@ -24,9 +24,12 @@ use crate::toolchain::Choice;
 pub struct Arguments {
     /// The program, a .fir file
     file: PathBuf,
-    /// What to build for: sm_100a, sm_103a, sm_120a or sm_121a [default: sm_100a]
+    /// What to build for: sm_100a, sm_103a, sm_120a or sm_121a [default: the GPU's, else sm_100a]
     #[arg(long)]
     target: Option<String>,
+    /// Build for a Hopper GPU, on which the matrix instruction is emulated: sm_120a or sm_121a [default: sm_120a]
+    #[arg(long)]
+    emulate: bool,
     /// Leave each kernel's .cu, .so and .log in this folder
     #[arg(long, value_name = "DIR")]
     dump: Option<PathBuf>,
@@ -54,14 +57,18 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     let found = toolchain(&options, &mut |line| eprintln!("{line}"));
     let (toolchain, compiled) = match found {
         Ok(toolchain) => {
-            let kernels = planned_kernels(&planned, cutlass_version(&toolchain));
+            let kernels = planned_kernels(&planned, cutlass_version(&toolchain), arguments.emulate);
             let progress = |line: &str| eprintln!("{line}");
             let built = build_kernels(kernels, &toolchain, &arguments.choice.build_options(), &progress);
             (Some(toolchain), built.into_iter().map(|built| dump(built, arguments)).collect())
         }
         Err(error) => {
             let failure = BuildFailure::from(&error);
-            let kernels = planned_kernels(&planned, fourfold::codegen::configuration::CutlassVersion::PINNED);
+            let kernels = planned_kernels(
+                &planned,
+                fourfold::codegen::configuration::CutlassVersion::PINNED,
+                arguments.emulate,
+            );
             let refuse = |planned| BuiltKernel { planned, outcome: Err(failure.clone()) };
             let compiled: Vec<Compiled> = kernels
                 .into_iter()
@@ -80,8 +87,11 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 
 fn plan(arguments: &Arguments) -> Result<fourfold::Planned, fourfold::Error> {
     let loaded = load(&arguments.file)?;
-    let target = arguments.target.clone().unwrap_or_else(|| DEFAULT_TARGET.to_owned());
-    let backend = Backend::new(&Options { target: Some(target) })?;
+    let backend = Backend::new(&Options {
+        target: arguments.target.clone(),
+        emulate: arguments.emulate,
+        ..Options::default()
+    })?;
     let planned = backend.plan(loaded.program);
     backend.check(&planned)?;
     Ok(planned)

@@ -1,16 +1,19 @@
-//! The command line: `fourfold replay`, `explain`, `toolchain` and `doctor`.
+//! The command line: `fourfold replay`, `explain`, `compile`, `verify`, `toolchain` and `doctor`.
 
 mod compile;
 mod doctor;
+mod place;
 mod toolchain;
+mod verify;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use fourfold::replay::{ReplayOptions, explain, replay};
-use fourfold::{Error, Fault, Report};
+use fourfold::{CompileOptions, Error, Fault, Report};
 use fourfold_executor::toolchain::ToolchainOptions;
+use place::Place;
 
 #[derive(Parser)]
 #[command(
@@ -39,13 +42,12 @@ enum Command {
         /// The tensors, a .safetensors file
         #[arg(long, value_name = "FILE")]
         data: Option<PathBuf>,
-        /// What to plan for: sm_100a, sm_103a, sm_120a, sm_121a, sm_90a or cpu [default: sm_100a]
-        #[arg(long)]
-        target: Option<String>,
+        #[command(flatten)]
+        place: Place,
         /// The extent of a symbol, for seeded inputs
         #[arg(long, value_name = "NAME=EXTENT", value_parser = symbol_extent)]
         symbol: Vec<(String, u64)>,
-        /// Build the kernels that would run
+        /// Build the kernels also where they cannot run, to see what they cost
         #[arg(long)]
         build: bool,
         #[command(flatten)]
@@ -62,13 +64,14 @@ enum Command {
     Explain {
         /// The program, a .fir file
         file: PathBuf,
-        /// What to plan for: sm_100a, sm_103a, sm_120a, sm_121a, sm_90a or cpu [default: sm_100a]
-        #[arg(long)]
-        target: Option<String>,
+        #[command(flatten)]
+        place: Place,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
+    /// Run the kernels of programs on the GPU that is here, and compare every result
+    Verify(verify::Arguments),
     /// Emit and build the kernels of a program, and print what they cost
     Compile(compile::Arguments),
     /// Find or install the CUDA compiler and CUTLASS
@@ -84,18 +87,28 @@ const EXIT_MISMATCH: u8 = 1;
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::Replay { file, data, target, symbol, build, choice, require_kernels, json } => {
-            let toolchain = ToolchainOptions { provision: true, ..choice.options() };
+        Command::Replay { file, data, place, symbol, build, choice, require_kernels, json } => {
+            let backend = match place.options() {
+                Ok(backend) => backend,
+                Err(message) => return misused(&message),
+            };
             let options = ReplayOptions {
-                target,
+                backend,
+                compile: CompileOptions {
+                    toolchain: ToolchainOptions { provision: true, ..choice.options() },
+                    build: choice.build_options(),
+                    build_anyway: build,
+                },
                 data,
                 symbols: symbol,
-                build: build.then_some(toolchain),
-                build_options: choice.build_options(),
             };
             finish(replay(&file, &options, &|line| eprintln!("{line}")), json, require_kernels)
         }
-        Command::Explain { file, target, json } => finish(explain(&file, target.as_deref()), json, false),
+        Command::Explain { file, place, json } => match place.options() {
+            Ok(options) => finish(explain(&file, &options), json, false),
+            Err(message) => misused(&message),
+        },
+        Command::Verify(arguments) => verify::run(&arguments),
         Command::Compile(arguments) => compile::run(&arguments),
         Command::Toolchain(arguments) => toolchain::run(arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
@@ -115,6 +128,12 @@ fn finish(result: Result<Report, Error>, json: bool, require_kernels: bool) -> E
         (Err(error), json) => return fail(error, json),
     };
     leave(code, printed)
+}
+
+/// Ends with bad input that is no program's.
+fn misused(message: &str) -> ExitCode {
+    eprintln!("error: {message}");
+    ExitCode::from(Fault::InvalidInput.exit_code())
 }
 
 /// Ends with an error: for people on stderr, and as an object on stdout where that was asked for.

@@ -1,5 +1,7 @@
 //! What `replay` and `explain` say, as one object for scripts and as text for people.
 
+mod verification;
+
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
@@ -7,6 +9,8 @@ use fourfold_executor::Resources;
 use fourfold_ir::{Dim, Module, Op, Program};
 use fourfold_scheduler::{Constraint, EpilogueKind, KernelPlan, Partition};
 use serde::Serialize;
+
+pub use verification::{VerifyReport, VerifyRow};
 
 /// The report of one program. The keys are an interface: they are added to, not changed.
 #[derive(Clone, Debug, Serialize)]
@@ -64,8 +68,14 @@ pub struct SegmentReport {
     pub reason: Option<String>,
     /// The same for people.
     pub message: Option<String>,
-    /// How long it took.
+    /// How long it took, moving data included.
     pub seconds: Option<f64>,
+    /// How long its kernel took on the device; null where it did not run as one.
+    pub kernel_seconds: Option<f64>,
+    /// Bytes that were moved to the device for it.
+    pub bytes_to_device: u64,
+    /// Bytes that were moved from the device for it.
+    pub bytes_to_host: u64,
 }
 
 /// What a built kernel costs, read back from its binary.
@@ -149,6 +159,10 @@ pub struct DecisionReport {
 pub struct OutputReport {
     /// The value.
     pub name: String,
+    /// The segment that computed it; null for an input.
+    pub segment: Option<usize>,
+    /// What is demanded: `bit-equal`, or how far apart elements may be.
+    pub rule: String,
     /// What it was compared with: a tensor of the data, or `interpreter`.
     pub expected: String,
     /// Where the value came from: `run`, or `interpreter` for one that was fused away.
@@ -208,6 +222,9 @@ impl Report {
                     reason: None,
                     message: None,
                     seconds: None,
+                    kernel_seconds: None,
+                    bytes_to_device: 0,
+                    bytes_to_host: 0,
                 }
             })
             .collect::<Vec<_>>();
@@ -308,6 +325,32 @@ fn constraints(module: &Module, plan: &KernelPlan) -> Vec<String> {
     lines
 }
 
+fn how_it_ran(segment: &SegmentReport) -> String {
+    let mut text = match segment.ran {
+        "kernel" => "ran as its kernel".to_owned(),
+        "emulated" => "ran as its kernel, emulated".to_owned(),
+        other => format!("ran on the {other}"),
+    };
+    if let Some(seconds) = segment.seconds {
+        let _ = write!(text, " in {:.2} ms", seconds * 1e3);
+    }
+    if let Some(seconds) = segment.kernel_seconds {
+        let _ = write!(text, ", of which {:.1} µs on the device", seconds * 1e6);
+    }
+    for (bytes, to) in [(segment.bytes_to_device, "to the device"), (segment.bytes_to_host, "to the host")] {
+        if bytes > 0 {
+            let _ = write!(text, ", {bytes} B moved {to}");
+        }
+    }
+    if let Some(reason) = &segment.reason {
+        let _ = write!(text, ": {reason}");
+    }
+    if let Some(message) = &segment.message {
+        let _ = write!(text, " ({message})");
+    }
+    text
+}
+
 fn accepted_message(partition: &Partition, op: Op, segment: usize) -> String {
     let plan = partition.segments.get(segment).and_then(|segment| segment.kernel());
     let role = match plan {
@@ -360,10 +403,7 @@ impl fmt::Display for Report {
                 writeln!(f, "                requires that {constraint}")?;
             }
             if segment.ran != "not_run" {
-                let time = segment.seconds.map_or(String::new(), |s| format!(" in {:.2} ms", s * 1e3));
-                let reason = segment.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
-                let message = segment.message.as_deref().map_or(String::new(), |text| format!(" ({text})"));
-                writeln!(f, "                ran on the {}{time}{reason}{message}", segment.ran)?;
+                writeln!(f, "                {}", how_it_ran(segment))?;
             }
         }
         writeln!(f, "\ndecisions:")?;

@@ -1,0 +1,41 @@
+//! What to plan for and where to run it, for every command that plans.
+
+use clap::Args;
+use fourfold::{DeviceChoice, Options};
+use fourfold_executor::environment::Environment;
+
+/// The options that say so.
+#[derive(Args, Clone, Debug)]
+pub struct Place {
+    /// What to plan for: sm_100a, sm_103a, sm_120a, sm_121a, sm_90a or cpu [default: the GPU's, else sm_100a]
+    #[arg(long)]
+    target: Option<String>,
+    /// Run kernels of sm_120a or sm_121a on a Hopper GPU, with their matrix instruction emulated
+    #[arg(long)]
+    emulate: bool,
+    /// The GPU to use, by its number, or none [default: FOURFOLD_DEVICE, else the first]
+    #[arg(long, value_name = "N|none", value_parser = device)]
+    device: Option<DeviceChoice>,
+}
+
+impl Place {
+    /// The options of a backend. The variable counts where the command line says nothing.
+    pub fn options(&self) -> Result<Options, String> {
+        let device = match (self.device, Environment::from_process().fourfold_device) {
+            (Some(device), _) => device,
+            (None, Some(text)) => {
+                device(&text.to_string_lossy()).map_err(|error| format!("FOURFOLD_DEVICE: {error}"))?
+            }
+            (None, None) => DeviceChoice::First,
+        };
+        Ok(Options { target: self.target.clone(), device, emulate: self.emulate, ..Options::default() })
+    }
+}
+
+fn device(text: &str) -> Result<DeviceChoice, String> {
+    match (text, text.parse()) {
+        ("none", _) => Ok(DeviceChoice::None),
+        (_, Ok(ordinal)) => Ok(DeviceChoice::Ordinal(ordinal)),
+        _ => Err(format!("expected the number of a GPU or `none`, found `{text}`")),
+    }
+}

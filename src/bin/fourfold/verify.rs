@@ -1,0 +1,69 @@
+//! `fourfold verify`: runs the kernels of programs on the GPU that is here and compares every result.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use fourfold::CompileOptions;
+use fourfold::verify::{VerifyOptions, verify};
+use fourfold_executor::toolchain::ToolchainOptions;
+
+use crate::place::Place;
+use crate::toolchain::Choice;
+
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  fourfold verify fixtures --require-kernels\n  \
+    fourfold verify fixtures/minilm_ffn.fir --data another_layer.safetensors\n  \
+    FOURFOLD_TOOLCHAIN=toolchain ./fourfold verify fixtures --require-kernels --json\n\n\
+    On a GPU of the target kernels run as they are; on a Hopper GPU those of sm_120a run with their matrix instruction \
+    emulated. The third example is for a machine without Rust or network: carry the program, the fixtures and the \
+    folder that `fourfold toolchain install` prints there. Exit codes: 0 every row is as demanded, 1 one is not, 2 bad \
+    input, 3 with --require-kernels when a kernel did not run as one."
+)]
+pub struct Arguments {
+    /// Programs, and folders with programs
+    #[arg(default_value = "fixtures")]
+    paths: Vec<PathBuf>,
+    /// The tensors of every program, a .safetensors file, instead of what it names
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    choice: Choice,
+    /// Exit with 3 when a planned kernel did not run as one, or none was planned
+    #[arg(long)]
+    require_kernels: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments) -> ExitCode {
+    let backend = match arguments.place.options() {
+        Ok(backend) => backend,
+        Err(message) => return crate::misused(&message),
+    };
+    let options = VerifyOptions {
+        backend,
+        compile: CompileOptions {
+            toolchain: ToolchainOptions { provision: true, ..arguments.choice.options() },
+            build: arguments.choice.build_options(),
+            build_anyway: false,
+        },
+        data: arguments.data.clone(),
+    };
+    let report = match verify(&arguments.paths, &options, &|line| eprintln!("{line}")) {
+        Ok(report) => report,
+        Err(error) => return crate::fail(&error, arguments.json),
+    };
+    let text = if arguments.json { crate::to_json(&report) } else { report.to_string() };
+    let all_ran = report.kernels > 0 && report.ran_kernels == report.kernels;
+    let code = match (report.ok, arguments.require_kernels && !all_ran) {
+        (false, _) => crate::EXIT_MISMATCH,
+        (true, true) => crate::EXIT_ENVIRONMENT,
+        (true, false) => 0,
+    };
+    crate::leave(code, crate::print(&text))
+}

@@ -1,0 +1,349 @@
+//! What a run is compared with: tensors of the data, and the interpreter.
+
+use std::cell::OnceCell;
+
+use fourfold_executor::{Ran, RawTensor, Run};
+use fourfold_ir::sample::Rule;
+use fourfold_ir::{
+    Bound, Dim, Entity, InterpretError, Op, OpKind, Program, ScaleLayout, Tensor, Value, bind, interpret,
+};
+use fourfold_scheduler::{KernelPlan, Partition};
+
+use crate::backend::Planned;
+use crate::bound::{KernelBound, kernel_bound, ulp};
+use crate::compare::{Rounding, Tolerance, compare};
+use crate::error::{Error, Fault};
+use crate::header::Header;
+use crate::precision::{Precision, precisions};
+use crate::replay::Inputs;
+use crate::report::{OutputReport, WorstReport};
+
+/// The interpreter is not asked for more multiplications than this: some twenty seconds.
+const MOST_PRODUCTS: f64 = 2e10;
+/// Nor for values of more elements.
+const MOST_ELEMENTS: f64 = 1.5e8;
+
+/// Which values are compared, besides those that the data have expectations for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// The program's outputs.
+    Outputs,
+    /// And whatever a kernel segment gives.
+    KernelResults,
+}
+
+/// Compares a run with what is expected of it.
+pub(crate) struct Comparer<'a> {
+    program: &'a Program,
+    partition: &'a Partition,
+    header: &'a Header,
+    run: &'a Run,
+    bound: &'a Bound<'a>,
+    rule: Option<Rule>,
+    precisions: Vec<Precision>,
+    interpreted: OnceCell<Result<Vec<Tensor>, NotInterpreted>>,
+}
+
+/// What a value is compared with.
+struct Expectation<'a> {
+    value: Value,
+    /// How the report names it.
+    against: String,
+    want: &'a Tensor,
+    /// With how a report calls it.
+    tolerance: (Tolerance, String),
+}
+
+/// How reports call equality.
+const BIT_EQUAL: &str = "bit-equal";
+
+fn is_on_device(ran: &Ran) -> bool {
+    matches!(ran, Ran::Kernel | Ran::Emulated)
+}
+
+impl<'a> Comparer<'a> {
+    /// A comparer for a run of `planned` on `bound`, which are `inputs`.
+    pub(crate) fn new(
+        planned: &'a Planned,
+        header: &'a Header,
+        inputs: &Inputs,
+        bound: &'a Bound<'a>,
+        run: &'a Run,
+    ) -> Comparer<'a> {
+        let (program, partition) = (planned.program(), planned.partition());
+        let rule = inputs.rule();
+        let on_device = |op: Op| is_on_device(&run.segments[partition.decisions[op.index()].segment].ran);
+        let precisions = precisions(program, rule, &on_device);
+        Comparer { program, partition, header, run, bound, rule, precisions, interpreted: OnceCell::new() }
+    }
+
+    /// Every comparison; what is not compared is said in `notes`.
+    pub(crate) fn compare_all(
+        &self,
+        inputs: &Inputs,
+        scope: Scope,
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<OutputReport>, Error> {
+        let mut outputs = Vec::new();
+        let mut covered = Vec::new();
+        if let Inputs::Data { file, data, .. } = inputs {
+            for (name, stored) in &data.expected {
+                let Some(value) = self.program.facts().value_named(name) else {
+                    notes.push(format!("expected.{name} is not compared: the program has no value %{name}"));
+                    continue;
+                };
+                let against = format!("expected.{name}");
+                let want = self.stored_as(value, stored, None, &against)?;
+                covered.push(value);
+                let tolerance = self.tolerance(value);
+                outputs.push(self.compare_one(&Expectation { value, against, want: &want, tolerance })?);
+            }
+            for expected in &self.header.expected {
+                let value = self.value_named(&expected.value)?;
+                let stored = data.other.get(&expected.tensor).ok_or_else(|| {
+                    let (file, name) = (file.display(), &expected.tensor);
+                    Error::Missing(format!(
+                        "{file} has no tensor `{name}`, with which %{} is compared",
+                        expected.value
+                    ))
+                })?;
+                let want = self.stored_as(value, stored, expected.layout, &expected.tensor)?;
+                covered.push(value);
+                let may_differ = expected.may_differ;
+                let tolerance = (Tolerance::Count(may_differ), format!("{may_differ} codes may differ"));
+                let against = expected.tensor.clone();
+                outputs.push(self.compare_one(&Expectation { value, against, want: &want, tolerance })?);
+            }
+        } else if let Some(expected) = self.header.expected.first() {
+            let name = &expected.value;
+            notes.push(format!("%{name} is not compared with `{}`: the inputs are seeded", expected.tensor));
+        }
+        for value in self.program_and_kernel_results(scope) {
+            if covered.contains(&value) {
+                continue;
+            }
+            let interpreted = match self.interpreted() {
+                Ok(values) => values,
+                Err(error) => {
+                    let error = Error::from(error);
+                    if error.fault() != Fault::ResourceLimit {
+                        return Err(error);
+                    }
+                    let name = self.program.module().name_of(value);
+                    notes.push(format!("%{name} is not compared: {error}"));
+                    continue;
+                }
+            };
+            let want = &interpreted[value.index()];
+            let tolerance = self.tolerance_of_result(value, interpreted)?;
+            let against = "interpreter".to_owned();
+            outputs.push(self.compare_one(&Expectation { value, against, want, tolerance })?);
+        }
+        Ok(outputs)
+    }
+
+    fn program_and_kernel_results(&self, scope: Scope) -> Vec<Value> {
+        let mut values = self.program.module().outputs.clone();
+        if scope == Scope::KernelResults {
+            let kernels = self.partition.kernels().map(|(segment, _)| &self.partition.segments[segment]);
+            values.extend(kernels.flat_map(|segment| segment.outputs.iter().copied()));
+            let mut seen = Vec::new();
+            values.retain(|value| !seen.contains(value) && { seen.push(*value); true });
+        }
+        values
+    }
+
+    /// The segment that computes a value, and its plan when it is a kernel's.
+    fn segment_of(&self, value: Value) -> Option<(usize, Option<&KernelPlan>)> {
+        let op = self.program.module().defining_op(value)?;
+        let segment = self.partition.decisions[op.index()].segment;
+        Some((segment, self.partition.segments[segment].kernel()))
+    }
+
+    /// The tolerance of a value that is compared with the interpreter: for what a kernel computed from exact operands
+    /// the bound that is derived, unless the file states another.
+    fn tolerance_of_result(&self, value: Value, interpreted: &[Tensor]) -> Result<(Tolerance, String), Error> {
+        let general = self.tolerance(value);
+        let stated = self.header.tolerance_of(self.program.module().name_of(value)).is_some();
+        let Some((segment, Some(plan))) = self.segment_of(value) else { return Ok(general) };
+        let is_exact = |value: &Value| self.precisions[value.index()] == Precision::Exact;
+        if stated
+            || !is_on_device(&self.run.segments[segment].ran)
+            || !self.partition.segments[segment].inputs.iter().all(is_exact)
+        {
+            return Ok(general);
+        }
+        let bound = kernel_bound(self.program, plan, interpreted, self.rule)?;
+        let want = &interpreted[value.index()];
+        Ok(match bound {
+            KernelBound::Same => (Tolerance::Relative(0.0), BIT_EQUAL.to_owned()),
+            KernelBound::Ulps(count) => {
+                let each = want.to_f64().iter().map(|value| count * ulp(*value)).collect();
+                (Tolerance::Each(each), format!("{count} ulp of f32"))
+            }
+            KernelBound::Each(each) => (Tolerance::Each(each), "γ_K·Σ|a·b| + 4 ulp".to_owned()),
+            KernelBound::Unknown => general,
+        })
+    }
+
+    fn value_named(&self, name: &str) -> Result<Value, Error> {
+        let value = self.program.facts().value_named(name);
+        value.ok_or_else(|| Error::Missing(format!("the program has no value %{name}")))
+    }
+
+    /// What the file states, else what the value's precision allows.
+    fn tolerance(&self, value: Value) -> (Tolerance, String) {
+        let name = self.program.module().name_of(value);
+        let stated = self.header.tolerance_of(name);
+        let relative = stated.unwrap_or_else(|| self.precisions[value.index()].tolerance());
+        let rule = if relative == 0.0 { BIT_EQUAL.to_owned() } else { format!("{relative:.0e} of the largest") };
+        (Tolerance::Relative(relative), rule)
+    }
+
+    fn compare_one(&self, expectation: &Expectation<'_>) -> Result<OutputReport, Error> {
+        let Expectation { value, against, want, tolerance: (tolerance, rule) } = expectation;
+        let (got, source) = self.computed(*value)?;
+        let operand = self.converted_operand(*value);
+        let unrounded = || self.computed(operand?).ok().map(|(tensor, _)| tensor.clone());
+        let rounding = match self.precisions[value.index()] {
+            Precision::Exact => Rounding::Same,
+            _ if *tolerance == Tolerance::Relative(0.0) => Rounding::Same,
+            Precision::Inexact { .. } if operand.is_some() => Rounding::Converted(&unrounded),
+            Precision::Inexact { .. } => Rounding::OneStep,
+        };
+        let comparison = compare(got, want, tolerance.clone(), rounding);
+        let (relative, may_differ) = match tolerance {
+            Tolerance::Relative(relative) => (Some(*relative), None),
+            Tolerance::Each(each) => {
+                let largest = |values: &[f64]| {
+                    values.iter().filter(|v| v.is_finite()).fold(0.0f64, |most, v| most.max(v.abs()))
+                };
+                let (bound, magnitude) = (largest(each), largest(&want.to_f64()));
+                (Some(if bound == 0.0 { 0.0 } else { bound / magnitude }), None)
+            }
+            Tolerance::Count(count) => (None, Some(*count)),
+        };
+        Ok(OutputReport {
+            name: self.program.module().name_of(*value).to_owned(),
+            segment: self.segment_of(*value).map(|(segment, _)| segment),
+            rule: rule.clone(),
+            expected: against.clone(),
+            source,
+            max_abs_err: comparison.max_abs_err,
+            max_rel_err: comparison.max_rel_err,
+            tolerance: relative,
+            may_differ,
+            mismatches: comparison.mismatches,
+            moved_roundings: comparison.moved_roundings,
+            moved_max_abs_err: comparison.moved_max_abs_err,
+            worst: comparison.worst.map(|worst| WorstReport {
+                index: worst.index,
+                got: worst.got.to_string(),
+                want: worst.want.to_string(),
+            }),
+            ok: comparison.ok,
+        })
+    }
+
+    /// The value and where it came from: what ran, unless it was fused away inside a kernel segment.
+    fn computed(&self, value: Value) -> Result<(&Tensor, &'static str), Error> {
+        if !self.is_fused_away(value)
+            && let Some(tensor) = self.run.value(value)
+        {
+            return Ok((tensor, "run"));
+        }
+        Ok((&self.interpreted()?[value.index()], "interpreter"))
+    }
+
+    fn is_fused_away(&self, value: Value) -> bool {
+        let Some(op) = self.program.module().defining_op(value) else { return false };
+        let segment = &self.partition.segments[self.partition.decisions[op.index()].segment];
+        segment.kernel().is_some() && !segment.outputs.contains(&value)
+    }
+
+    /// The operand of the conversion that defines the value, when one does.
+    fn converted_operand(&self, value: Value) -> Option<Value> {
+        let module = self.program.module();
+        let operation = &module.ops[module.defining_op(value)?];
+        (operation.kind == OpKind::Convert).then(|| operation.operands[0])
+    }
+
+    fn interpreted(&self) -> Result<&[Tensor], NotInterpreted> {
+        let evaluate = || {
+            check_work(self.program, self.bound)?;
+            interpret(self.program, self.bound).map_err(NotInterpreted::Failed)
+        };
+        self.interpreted.get_or_init(evaluate).as_deref().map_err(Clone::clone)
+    }
+
+    /// A stored tensor in the type of a value. Values of arithmetic types may be stored in another one; scales have
+    /// the layout that is stated, or that of the value, or are linear where only that fits.
+    fn stored_as(
+        &self,
+        value: Value,
+        stored: &RawTensor,
+        layout: Option<ScaleLayout>,
+        name: &str,
+    ) -> Result<Tensor, Error> {
+        let module = self.program.module();
+        let ty = module.ty(value);
+        let dims = bind::concrete_dims(ty, &self.bound.symbols).ok_or_else(|| {
+            Error::Missing(format!("the shape of %{} has no value in this run", module.name_of(value)))
+        })?;
+        let layouts = match (ty.layout, layout) {
+            (None, _) => vec![None],
+            (Some(_), Some(stated)) => vec![Some(stated)],
+            (Some(own), None) => vec![Some(own), Some(ScaleLayout::Linear)],
+        };
+        let as_stored = || stored.as_stored().filter(|t| t.dims() == dims && t.element().is_arithmetic());
+        layouts
+            .into_iter()
+            .find_map(|layout| stored.as_type(ty.element, &dims, layout).ok())
+            .or_else(|| as_stored().filter(|_| ty.element.is_arithmetic()))
+            .ok_or_else(|| Error::Expected {
+                tensor: name.to_owned(),
+                found: format!("{} of shape {:?}", stored.dtype, stored.dims),
+                value: module.name_of(value).to_owned(),
+                expected: format!("{} of shape {dims:?}", ty.element),
+            })
+    }
+}
+
+/// Why there are no interpreted values; kept, so that each comparison can say so.
+#[derive(Clone)]
+enum NotInterpreted {
+    TooMuchWork { op: String },
+    Failed(InterpretError),
+}
+
+impl From<NotInterpreted> for Error {
+    fn from(reason: NotInterpreted) -> Error {
+        match reason {
+            NotInterpreted::TooMuchWork { op } => Error::TooMuchWork { op },
+            NotInterpreted::Failed(error) => Error::Interpret(error),
+        }
+    }
+}
+
+/// Refuses what the interpreter, which is simple and not fast, would take too long for.
+fn check_work(program: &Program, bound: &Bound<'_>) -> Result<(), NotInterpreted> {
+    let module = program.module();
+    let extent = |dim: &Dim| dim.evaluate(&bound.symbols).map_or(f64::INFINITY, |extent| extent as f64);
+    let elements = |value: Value| module.ty(value).shape.iter().map(extent).product::<f64>();
+    let mut products = 0.0;
+    for (op, operation) in module.ops.iter() {
+        let depth = match operation.kind {
+            OpKind::Mma | OpKind::ScaledMma(_) => {
+                module.ty(operation.operands[0]).shape.last().map_or(1.0, extent)
+            }
+            _ => 1.0,
+        };
+        let largest =
+            operation.operands.iter().chain(&operation.results).map(|v| elements(*v)).fold(0.0, f64::max);
+        products += operation.results.iter().map(|result| elements(*result) * depth).sum::<f64>();
+        if largest > MOST_ELEMENTS || products > MOST_PRODUCTS {
+            return Err(NotInterpreted::TooMuchWork { op: module.op_label(op) });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,311 @@
+//! What only a GPU can show. Without one that runs our kernels, natively or emulated, every test here is skipped by
+//! name.
+#![allow(unsafe_code, reason = "prepared programs take device addresses")]
+
+use std::collections::HashMap;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail, ensure};
+use fourfold::executor::device::{Buffer, Device, Stream};
+use fourfold::executor::toolchain::ToolchainOptions;
+use fourfold::executor::{PreparedProgram, Ran, RunOptions, prepare, workspace_size};
+use fourfold::ir::sample::{self, Recipe, Rule};
+use fourfold::ir::{ElementType, SymbolValues, Tensor, Value, bind, interpret, text};
+use fourfold::verify::{VerifyOptions, verify};
+use fourfold::{Backend, CompileOptions, Compiled, Options};
+use fourfold_tests::repository;
+use libtest_mimic::{Arguments, Trial};
+
+type Test = fn() -> Result<()>;
+
+fn main() -> ExitCode {
+    let tests: [(&str, Test); 6] = [
+        ("the_gpu_says_what_it_is", says_what_it_is),
+        ("every_fixture_runs_as_a_kernel_and_is_right", every_fixture),
+        ("a_value_moves_once_and_only_where_it_is_needed", moves_once),
+        ("a_prepared_program_is_launched_captured_and_pointed_elsewhere", prepared),
+        ("what_cannot_be_prepared_is_refused_with_its_code", refused),
+        ("a_kernel_without_memory_runs_on_the_fallback", out_of_memory),
+    ];
+    let skip = backend().is_none();
+    let trials = tests
+        .map(|(name, test)| {
+            Trial::test(name, move || test().map_err(|error| format!("{error:#}").into())).with_ignored_flag(skip)
+        })
+        .into();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// A backend whose kernels run on the GPU that is here.
+fn backend() -> Option<Backend> {
+    [false, true].into_iter().find_map(|emulate| {
+        let backend = Backend::new(&Options { emulate, ..Options::default() }).ok()?;
+        (backend.execution().is_ok() && !backend.capabilities().formats.is_empty()).then_some(backend)
+    })
+}
+
+fn compile_options() -> CompileOptions {
+    let toolchain = ToolchainOptions { provision: true, ..ToolchainOptions::default() };
+    CompileOptions { toolchain, ..CompileOptions::default() }
+}
+
+fn compile(source: &str) -> Result<Compiled> {
+    let (program, _) = text::load(source).map_err(|errors| anyhow::anyhow!("{}", errors[0].message))?;
+    let backend = backend().context("there is no GPU")?;
+    let compiled = backend.compile(backend.plan(program), &compile_options(), &|line| eprintln!("{line}"));
+    for (segment, _) in compiled.planned().partition().kernels() {
+        if let Some(reason) = compiled.unavailable(segment) {
+            bail!("segment {segment}: {}: {}", reason.code, reason.message);
+        }
+    }
+    Ok(compiled)
+}
+
+/// Two kernels, the first of which makes the C of the second.
+const CHAIN: &str = "fir 1
+func @chain(
+    %a: tensor<[M, 96], f4E2M1FN>, %sfa: tensor<[M, 6], f8E4M3FN, blocked>,
+    param %b: tensor<[72, 96], f4E2M1FN>, param %sfb: tensor<[72, 6], f8E4M3FN, blocked>,
+    %x: tensor<[M, 160], f4E2M1FN>, %sfx: tensor<[M, 10], f8E4M3FN, blocked>,
+    param %w: tensor<[72, 160], f4E2M1FN>, param %sfw: tensor<[72, 10], f8E4M3FN, blocked>
+) {
+  %c = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[M, 72], f32>
+  %d = scaled_mma %x, %sfx, %w, %sfw, c = %c {block = 16} : tensor<[M, 72], bf16>
+  return %d
+}
+";
+
+/// A kernel, a quantization that is none, and a kernel.
+const MIXED: &str = "fir 1
+func @mixed(
+    %a: tensor<[M, 96], f4E2M1FN>, %sfa: tensor<[M, 6], f8E4M3FN, blocked>,
+    param %b: tensor<[160, 96], f4E2M1FN>, param %sfb: tensor<[160, 6], f8E4M3FN, blocked>, %g: tensor<[], f32>,
+    param %w: tensor<[72, 160], f4E2M1FN>, param %sfw: tensor<[72, 10], f8E4M3FN, blocked>
+) {
+  %h = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[M, 160], f32>
+  %q, %sq = block_quantize %h, %g {block = 16} : tensor<[M, 160], f4E2M1FN>, tensor<[M, 10], f8E4M3FN, blocked>
+  %d = scaled_mma %q, %sq, %w, %sfw {block = 16} : tensor<[M, 72], f32>
+  return %d
+}
+";
+
+fn recipe(m: u64, seed: u64) -> Recipe {
+    Recipe { rule: Rule::Exact, seed, symbols: vec![("M".to_owned(), m)] }
+}
+
+fn says_what_it_is() -> Result<()> {
+    let backend = backend().context("there is no GPU")?;
+    let (gpu, _) = backend.execution().map_err(|reason| anyhow::anyhow!(reason.message))?;
+    ensure!(gpu.sm_count > 0 && gpu.memory_bytes > 1 << 30 && gpu.l2_bytes > 1 << 20, "{gpu:?}");
+    ensure!(gpu.driver_version >= (13, 0) && gpu.target().is_some(), "{gpu:?}");
+    let device = Device::open(gpu.ordinal)?;
+    ensure!(device.gpu() == gpu);
+    let stream = device.new_stream()?;
+    let (from, to) = (device.alloc(1 << 20)?, device.alloc(1 << 20)?);
+    let bytes: Vec<u8> = (0..1u32 << 20).map(|i| (i * 7 + i / 251) as u8).collect();
+    stream.upload(&from, 0, &bytes)?;
+    stream.fill(&to, 0, 1 << 20, 0xFF)?;
+    let before = stream.record()?;
+    stream.copy(&from, 1000, &to, 0, (1 << 20) - 1000)?;
+    let after = stream.record()?;
+    let mut back = vec![0; 1 << 20];
+    stream.download(&to, 0, &mut back)?;
+    ensure!(back[..(1 << 20) - 1000] == bytes[1000..] && back[(1 << 20) - 1000..].iter().all(|byte| *byte == 0xFF));
+    ensure!(before.elapsed_ms(&after)? >= 0.0);
+    Ok(())
+}
+
+fn every_fixture() -> Result<()> {
+    let options = VerifyOptions { compile: compile_options(), ..VerifyOptions::default() };
+    let report = verify(&[repository().join("fixtures")], &options, &|line| eprintln!("{line}"))?;
+    ensure!(report.ok && report.kernels >= 30 && report.ran_kernels == report.kernels, "{report}");
+    Ok(())
+}
+
+fn moves_once() -> Result<()> {
+    let compiled = compile(MIXED)?;
+    let program = compiled.planned().program();
+    let tensors = sample::inputs(program, &recipe(43, 5))?;
+    let run = compiled.run(&tensors, &RunOptions { poison: true, ..RunOptions::default() })?;
+    let bytes = |names: &[&str]| -> u64 { names.iter().map(|name| tensors[*name].bytes().len() as u64).sum() };
+    let (h, q, sq, d) = (43 * 160 * 4, 43 * 160 / 2, 128 * 12, 43 * 72 * 4);
+    let moved: Vec<(u64, u64)> = run.segments.iter().map(|s| (s.moved.to_device, s.moved.to_host)).collect();
+    let expected = [
+        (bytes(&["a", "sfa", "b", "sfb"]), 0),
+        (0, h),
+        (bytes(&["w", "sfw"]) + q + sq, d),
+    ];
+    ensure!(moved == expected, "{moved:?}, not {expected:?}");
+    let bound = bind::bind(program, &tensors)?;
+    let want = interpret(program, &bound)?;
+    let output = program.module().outputs[0];
+    let (got, want) = (run.value(output).context("an output")?, &want[fourfold::ir::Entity::index(output)]);
+    let largest = want.to_f64().iter().fold(0f64, |largest, value| largest.max(value.abs()));
+    let far = got.to_f64().iter().zip(want.to_f64()).filter(|(got, want)| (*got - want).abs() > 1e-5 * largest).count();
+    ensure!(far == 0, "{far} elements differ");
+    Ok(())
+}
+
+/// The inputs of a program on the device.
+struct OnDevice {
+    buffers: HashMap<Value, Buffer>,
+    symbols: SymbolValues,
+    want: Tensor,
+    output: Value,
+}
+
+fn on_device(compiled: &Compiled, stream: &Stream, device: &Device, m: u64, seed: u64) -> Result<OnDevice> {
+    let program = compiled.planned().program();
+    let tensors = sample::inputs(program, &recipe(m, seed))?;
+    let bound = bind::bind(program, &tensors)?;
+    let mut buffers = HashMap::new();
+    for (value, tensor) in program.module().inputs.iter().zip(&bound.inputs) {
+        let buffer = device.alloc(tensor.bytes().len())?;
+        stream.upload(&buffer, 0, tensor.bytes())?;
+        buffers.insert(*value, buffer);
+    }
+    let output = program.module().outputs[0];
+    let want = interpret(program, &bound)?.swap_remove(fourfold::ir::Entity::index(output));
+    buffers.insert(output, device.alloc(want.bytes().len())?);
+    Ok(OnDevice { buffers, symbols: bound.symbols, want, output })
+}
+
+impl OnDevice {
+    fn addresses(&self) -> HashMap<Value, u64> {
+        self.buffers.iter().map(|(value, buffer)| (*value, buffer.address())).collect()
+    }
+
+    fn poison(&self, stream: &Stream) -> Result<()> {
+        let buffer = &self.buffers[&self.output];
+        Ok(stream.fill(buffer, 0, buffer.len(), 0xFF)?)
+    }
+
+    fn check(&self, stream: &Stream, what: &str) -> Result<()> {
+        let mut bytes = vec![0; self.want.bytes().len()];
+        stream.download(&self.buffers[&self.output], 0, &mut bytes)?;
+        let got = Tensor::new(ElementType::BF16, self.want.dims().to_vec(), None, bytes)?;
+        let differ = got.to_f64().iter().zip(self.want.to_f64()).filter(|(got, want)| *got != want).count();
+        ensure!(differ == 0, "{what}: {differ} of {} elements differ", self.want.count());
+        Ok(())
+    }
+}
+
+fn prepared() -> Result<()> {
+    let compiled = compile(CHAIN)?;
+    let machine = compiled.machine().context("a machine")?;
+    let (program, partition) = (compiled.planned().program(), compiled.planned().partition());
+    let device = machine.device;
+    let stream = device.new_stream()?;
+    for m in [1, 37, 130] {
+        let first = on_device(&compiled, &stream, device, m, 11)?;
+        let second = on_device(&compiled, &stream, device, m, 12)?;
+        let bytes = workspace_size(program, partition, &first.symbols, &machine)?;
+        ensure!(bytes >= m * 72 * 4, "the intermediate is in the workspace, of {bytes} bytes");
+        let workspace = device.alloc(bytes as usize)?;
+        // SAFETY: the buffers are as large as the program says and live to the end of this turn.
+        let mut call: PreparedProgram = unsafe {
+            prepare(program, partition, &first.symbols, &machine, &first.addresses(), Some((workspace.address(), bytes)))
+        }?;
+        ensure!(call.kernels() == 2);
+        for turn in 0..3 {
+            first.poison(&stream)?;
+            // SAFETY: the stream is the device's; the download waits for the launch.
+            unsafe { call.launch(&stream) }?;
+            first.check(&stream, &format!("M = {m}, launch {turn}"))?;
+        }
+        // SAFETY: nothing is launched while it is recorded, and each launch is waited for.
+        let graph = stream.capture(|| unsafe { call.launch(&stream) })?;
+        for turn in 0..3 {
+            first.poison(&stream)?;
+            // What was recorded runs on any stream of the device.
+            graph.launch(&stream)?;
+            first.check(&stream, &format!("M = {m}, graph {turn}"))?;
+        }
+        // SAFETY: as for `prepare`; the last launch has been waited for.
+        unsafe { call.update_addresses(&second.addresses()) }?;
+        second.poison(&stream)?;
+        // SAFETY: as above.
+        unsafe { call.launch(&stream) }?;
+        second.check(&stream, &format!("M = {m}, other addresses"))?;
+        // The graph still has the addresses that it was recorded with.
+        first.poison(&stream)?;
+        graph.launch(&stream)?;
+        first.check(&stream, &format!("M = {m}, the graph after that"))?;
+        drop(graph);
+        drop(call);
+        // A host's stream, and a workspace of our own.
+        let host = device.new_stream()?;
+        // SAFETY: `host` outlives it.
+        let borrowed = unsafe { device.borrow_stream(host.raw()) };
+        // SAFETY: as above.
+        let mut call = unsafe { prepare(program, partition, &first.symbols, &machine, &first.addresses(), None) }?;
+        first.poison(&borrowed)?;
+        // SAFETY: as above.
+        unsafe { call.launch(&borrowed) }?;
+        first.check(&borrowed, &format!("M = {m}, a borrowed stream"))?;
+    }
+    Ok(())
+}
+
+fn refused() -> Result<()> {
+    let compiled = compile(CHAIN)?;
+    let machine = compiled.machine().context("a machine")?;
+    let (program, partition) = (compiled.planned().program(), compiled.planned().partition());
+    let stream = machine.device.stream();
+    let good = on_device(&compiled, stream, machine.device, 37, 1)?;
+    let check = |addresses: HashMap<Value, u64>, workspace, code: &str| {
+        // SAFETY: it is refused, so nothing is ever launched; the addresses that are right are those of live buffers.
+        match unsafe { prepare(program, partition, &good.symbols, &machine, &addresses, workspace) } {
+            Ok(_) => bail!("prepared, and {code} was expected"),
+            Err(refused) if refused.code == code => Ok(()),
+            Err(refused) => bail!("{}: {}, and {code} was expected", refused.code, refused.message),
+        }
+    };
+    let changed = |value: Value, change: &dyn Fn(u64) -> u64| {
+        let mut addresses = good.addresses();
+        addresses.entry(value).and_modify(|address| *address = change(*address));
+        addresses
+    };
+    let a = program.module().inputs[0];
+    let mut without = good.addresses();
+    without.remove(&a);
+    check(without, None, "missing_address")?;
+    check(changed(a, &|address| address + 4), None, "pointer_alignment")?;
+    let output = good.buffers[&good.output].address();
+    check(changed(a, &|_| output), None, "alias")?;
+    check(good.addresses(), Some((output, 16)), "workspace_size")?;
+    let mixed = compile(MIXED)?;
+    let mixed_machine = mixed.machine().context("a machine")?;
+    let (program, partition) = (mixed.planned().program(), mixed.planned().partition());
+    match workspace_size(program, partition, &good.symbols, &mixed_machine) {
+        Err(refused) if refused.code == "fallback_segment" => Ok(()),
+        other => bail!("{other:?}"),
+    }
+}
+
+fn out_of_memory() -> Result<()> {
+    let compiled = compile(CHAIN)?;
+    let device = compiled.device().context("a device")?;
+    // All of the card's memory, in pieces that halve until none is left.
+    let mut taken = Vec::new();
+    let mut piece = 1usize << 36;
+    while piece >= 1 << 16 {
+        match device.alloc(piece) {
+            Ok(buffer) => taken.push(buffer),
+            Err(_) => piece /= 2,
+        }
+    }
+    let program = compiled.planned().program();
+    let tensors = sample::inputs(program, &recipe(70_001, 3))?;
+    let run = compiled.run(&tensors, &RunOptions::default());
+    drop(taken);
+    let run = run?;
+    for segment in &run.segments {
+        ensure!(segment.ran == Ran::Fallback, "{segment:?}");
+        let code = segment.reason.as_ref().map(|reason| reason.code);
+        ensure!(code == Some("device_memory"), "{segment:?}");
+    }
+    let run = compiled.run(&tensors, &RunOptions::default())?;
+    ensure!(run.segments.iter().all(|s| matches!(s.ran, Ran::Kernel | Ran::Emulated)), "{:?}", run.segments);
+    Ok(())
+}
