@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fourfold_ir::ElementType;
+use fourfold_ir::{BlockFormat, ElementType};
 
 /// The architecture tag of a kernel, which is not the target it is compiled for: `Sm100` also serves `sm_103a`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,6 +56,26 @@ impl Format {
         match self {
             Format::Nvfp4 | Format::UltraNvfp4 => 16,
             Format::Mxfp4 | Format::Mxfp8(_) | Format::Mxfp6(_) | Format::UltraMxfp4 => 32,
+        }
+    }
+
+    /// The type of a scale, in the words of the hardware: `ue4m3` or `ue8m0`.
+    pub fn scale_text(self) -> &'static str {
+        match self.scale_vector() {
+            16 => "ue4m3",
+            _ => "ue8m0",
+        }
+    }
+
+    /// The elements as a program states them; `None` for 6-bit floats, which no program has.
+    pub fn element(self) -> Option<ElementType> {
+        match self {
+            Format::Nvfp4 | Format::Mxfp4 | Format::UltraNvfp4 | Format::UltraMxfp4 => {
+                Some(ElementType::F4E2M1FN)
+            }
+            Format::Mxfp8(Fp8::E4m3) => Some(ElementType::F8E4M3FN),
+            Format::Mxfp8(Fp8::E5m2) => Some(ElementType::F8E5M2),
+            Format::Mxfp6(_) => None,
         }
     }
 
@@ -320,6 +340,17 @@ impl Configuration {
     /// The same kernel with other elements of C and D.
     pub fn with_elements(&self, c: Option<ElementType>, d: ElementType) -> Configuration {
         Configuration { c, d, ..self.clone() }
+    }
+
+    /// The format as a program states it; `None` where no program can: unequal scales, 6-bit floats.
+    pub fn block_format(&self) -> Option<BlockFormat> {
+        let (a, b) = (self.a.format, self.b.format);
+        let scale = match a.scale_vector() {
+            16 => ElementType::F8E4M3FN,
+            _ => ElementType::F8E8M0FNU,
+        };
+        let same = a.scale_vector() == b.scale_vector();
+        same.then_some(BlockFormat { a: a.element()?, b: b.element()?, scale, block: a.scale_vector() })
     }
 
     /// A readable name: family, tile, SMs, cluster, and what is not the usual. Element types are not part of it.

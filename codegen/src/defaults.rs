@@ -1,9 +1,9 @@
-//! Which configurations an NVFP4 kernel is built with when nothing was tuned, and which of them a problem gets.
+//! Which configurations a kernel is built with when nothing was tuned, and which of them a problem gets.
 //!
 //! None of the thresholds was measured on a Blackwell GPU: they follow from how many output tiles there are for how
 //! many SMs, and from how often the main loop runs.
 
-use fourfold_ir::ElementType;
+use fourfold_ir::{BlockFormat, ElementType};
 
 use crate::configuration::{
     Cluster, Configuration, CutlassVersion, Epilogue, EpilogueSchedule, Family, Format, Kind, Mainloop,
@@ -30,42 +30,90 @@ pub fn family(target: &str) -> Option<Family> {
     }
 }
 
-/// The default configurations for NVFP4 under this CUTLASS, the usual one first, with D in bf16 and without C.
-/// Sm103 has none of its own: its GPU runs those of Sm100.
+/// The default configurations for a format under this CUTLASS, the usual one first, with D in bf16 and without C;
+/// none for a format other than NVFP4 and MXFP4. Sm103 has none of its own: its GPU runs those of Sm100.
 ///
 /// None spills a register in a plain linear combination; Sm120 128x64x128 is absent because it does.
-pub fn defaults(family: Family, cutlass: CutlassVersion) -> Vec<Configuration> {
+pub fn defaults(family: Family, format: BlockFormat, cutlass: CutlassVersion) -> Vec<Configuration> {
+    let Some(fp4) = Fp4::of(format) else { return Vec::new() };
     match family {
         Family::Sm100 | Family::Sm103 => {
             vec![
-                sm100([128, 128, 256], Sms::One),
-                sm100([128, 64, 256], Sms::One),
-                sm100([256, 256, 256], Sms::Two),
+                sm100(fp4, [128, 128, 256], Sms::One),
+                sm100(fp4, [128, 64, 256], Sms::One),
+                sm100(fp4, [256, 256, 256], Sms::Two),
             ]
         }
         Family::Sm120 => {
-            let widths = NARROW.iter().filter(|(_, since)| cutlass >= *since).map(|(n, _)| [128, *n, 128]);
-            let tiles = [[128, 128, 128], [128, 128, 256], [128, 128, 64]];
-            tiles.into_iter().chain(widths).map(sm120).collect()
+            let usual = [[128, 128, 128], [128, 128, 256]].into_iter();
+            let short = fp4.short_tile();
+            usual.chain(short).chain(fp4.narrow_tiles(cutlass)).map(|tile| sm120(fp4, tile)).collect()
         }
     }
 }
 
 /// The default for a problem, and in one sentence why. An unknown extent counts as large, but never as large enough
-/// for what needs a proof. Total: every problem gets a configuration that [`defaults`] lists.
-pub fn choose(family: Family, cutlass: CutlassVersion, problem: Extents) -> (Configuration, String) {
-    match family {
-        Family::Sm100 | Family::Sm103 => choose_sm100(problem),
-        Family::Sm120 => choose_sm120(cutlass, problem),
+/// for what needs a proof. Every problem of a format that has defaults gets one of them; `None` for other formats.
+pub fn choose(
+    family: Family,
+    format: BlockFormat,
+    cutlass: CutlassVersion,
+    problem: Extents,
+) -> Option<(Configuration, String)> {
+    let fp4 = Fp4::of(format)?;
+    Some(match family {
+        Family::Sm100 | Family::Sm103 => choose_sm100(fp4, problem),
+        Family::Sm120 => choose_sm120(fp4, cutlass, problem),
+    })
+}
+
+/// The formats that have defaults: FP4 on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fp4 {
+    Nv,
+    Mx,
+}
+
+impl Fp4 {
+    fn of(format: BlockFormat) -> Option<Fp4> {
+        match format {
+            BlockFormat::NVFP4 => Some(Fp4::Nv),
+            BlockFormat::MXFP4 => Some(Fp4::Mx),
+            _ => None,
+        }
+    }
+
+    fn operand(self) -> Operand {
+        Operand::k_major(match self {
+            Fp4::Nv => Format::Nvfp4,
+            Fp4::Mx => Format::Mxfp4,
+        })
+    }
+
+    fn kind(self) -> Kind {
+        match self {
+            Fp4::Nv => Kind::Nvf4,
+            Fp4::Mx => Kind::Mxf4,
+        }
+    }
+
+    /// Sm120's tile for a short K. A tile holds four scales along K at least, which are 128 of K in MXFP4.
+    fn short_tile(self) -> Option<[u32; 3]> {
+        (self == Fp4::Nv).then_some([128, 128, 64])
+    }
+
+    /// Narrow tiles of Sm120 in this CUTLASS, widest first: of MXFP4 the one that was built.
+    fn narrow_tiles(self, cutlass: CutlassVersion) -> impl DoubleEndedIterator<Item = [u32; 3]> + Clone {
+        const V4_5: CutlassVersion = CutlassVersion::new(4, 5, 0);
+        const V4_6: CutlassVersion = CutlassVersion::new(4, 6, 0);
+        let tiles: &[([u32; 3], CutlassVersion)] = match self {
+            Fp4::Nv => &[([128, 32, 128], V4_5), ([128, 16, 128], V4_6), ([128, 8, 128], V4_6)],
+            Fp4::Mx => &[([128, 32, 256], V4_5)],
+        };
+        tiles.iter().filter(move |(_, since)| cutlass >= *since).map(|(tile, _)| *tile)
     }
 }
 
-/// Narrow tiles of Sm120, widest first, and the CUTLASS that has them.
-const NARROW: [(u32, CutlassVersion); 3] = [
-    (32, CutlassVersion::new(4, 5, 0)),
-    (16, CutlassVersion::new(4, 6, 0)),
-    (8, CutlassVersion::new(4, 6, 0)),
-];
 /// SMs of a B200; other GPUs of either family have about as many (84 to 188).
 const TYPICAL_SMS: u64 = 148;
 /// Rows from which a tile of 256 wastes little.
@@ -75,43 +123,48 @@ const SHORT_K: u64 = 256;
 /// K from which fewer, longer steps are worth their two stages.
 const LONG_K: u64 = 2048;
 
-fn choose_sm100(problem: Extents) -> (Configuration, String) {
+fn choose_sm100(fp4: Fp4, problem: Extents) -> (Configuration, String) {
     if let Some(tiles) = few_tiles(problem) {
         let why = format!("{tiles} tiles of 128x128 leave some of {TYPICAL_SMS} SMs idle, so tile N is 64");
-        return (sm100([128, 64, 256], Sms::One), why);
+        return (sm100(fp4, [128, 64, 256], Sms::One), why);
     }
     match (problem.m, problem.n) {
         (Some(m), Some(n)) if m >= MANY_ROWS && n.is_multiple_of(256) => {
             let why = format!("M = {m} is large and N = {n} fills tiles of 256, so two SMs share a tile");
-            (sm100([256, 256, 256], Sms::Two), why)
+            (sm100(fp4, [256, 256, 256], Sms::Two), why)
         }
-        (None, _) => (sm100([128, 128, 256], Sms::One), "M is unknown, so the usual tile".to_owned()),
+        (None, _) => (sm100(fp4, [128, 128, 256], Sms::One), "M is unknown, so the usual tile".to_owned()),
         _ => {
             let why = format!("M is below {MANY_ROWS} or N no known multiple of 256, so the usual tile");
-            (sm100([128, 128, 256], Sms::One), why)
+            (sm100(fp4, [128, 128, 256], Sms::One), why)
         }
     }
 }
 
-fn choose_sm120(cutlass: CutlassVersion, problem: Extents) -> (Configuration, String) {
-    let narrow = NARROW.iter().filter(|(_, since)| cutlass >= *since).map(|(n, _)| *n);
+fn choose_sm120(fp4: Fp4, cutlass: CutlassVersion, problem: Extents) -> (Configuration, String) {
+    let mut narrow = fp4.narrow_tiles(cutlass);
     if let Some(n) = problem.n
-        && let Some(width) = narrow.clone().rfind(|width| n <= u64::from(*width))
+        && let Some(tile) = narrow.clone().rfind(|tile| n <= u64::from(tile[1]))
     {
-        return (sm120([128, width, 128]), format!("N = {n} fits into one tile of {width} columns"));
+        return (sm120(fp4, tile), format!("N = {n} fits into one tile of {} columns", tile[1]));
     }
     if let Some(tiles) = few_tiles(problem)
-        && let Some(width) = narrow.max()
+        && let Some(tile) = narrow.next()
     {
+        let width = tile[1];
         let why =
             format!("{tiles} tiles of 128x128 leave some of {TYPICAL_SMS} SMs idle, so tile N is {width}");
-        return (sm120([128, width, 128]), why);
+        return (sm120(fp4, tile), why);
     }
+    let usual = sm120(fp4, [128, 128, 128]);
     match problem.k {
-        Some(k) if k <= SHORT_K => (sm120([128, 128, 64]), format!("K = {k} is short, so tile K is 64")),
-        Some(k) if k >= LONG_K => (sm120([128, 128, 256]), format!("K = {k} is long, so tile K is 256")),
-        Some(k) => (sm120([128, 128, 128]), format!("K = {k} is neither short nor long, so the usual tile")),
-        None => (sm120([128, 128, 128]), "K is unknown, so the usual tile".to_owned()),
+        Some(k) if k <= SHORT_K => match fp4.short_tile() {
+            Some(tile) => (sm120(fp4, tile), format!("K = {k} is short, so tile K is {}", tile[2])),
+            None => (usual, format!("K = {k} is short, and no tile K is below 128, so the usual tile")),
+        },
+        Some(k) if k >= LONG_K => (sm120(fp4, [128, 128, 256]), format!("K = {k} is long, so tile K is 256")),
+        Some(k) => (usual, format!("K = {k} is neither short nor long, so the usual tile")),
+        None => (usual, "K is unknown, so the usual tile".to_owned()),
     }
 }
 
@@ -121,12 +174,12 @@ fn few_tiles(problem: Extents) -> Option<u64> {
     (tiles < TYPICAL_SMS).then_some(tiles)
 }
 
-fn sm100(tile: [u32; 3], sms: Sms) -> Configuration {
+fn sm100(fp4: Fp4, tile: [u32; 3], sms: Sms) -> Configuration {
     Configuration {
         family: Family::Sm100,
         cluster: Cluster::Static([sms.count(), 1]),
         sms,
-        mainloop: Mainloop::Sm100(Kind::Nvf4),
+        mainloop: Mainloop::Sm100(fp4.kind()),
         epilogue: Epilogue {
             schedule: EpilogueSchedule::Tma,
             sms,
@@ -136,15 +189,15 @@ fn sm100(tile: [u32; 3], sms: Sms) -> Configuration {
             class: OperatorClass::BlockScaledTensorOp,
         },
         scheduler: TileScheduler::Default,
-        ..sm120(tile)
+        ..sm120(fp4, tile)
     }
 }
 
-fn sm120(tile: [u32; 3]) -> Configuration {
+fn sm120(fp4: Fp4, tile: [u32; 3]) -> Configuration {
     Configuration {
         family: Family::Sm120,
-        a: Operand::k_major(Format::Nvfp4),
-        b: Operand::k_major(Format::Nvfp4),
+        a: fp4.operand(),
+        b: fp4.operand(),
         tile,
         cluster: Cluster::Static([1, 1]),
         sms: Sms::One,
@@ -179,12 +232,14 @@ mod tests {
         CutlassVersion::new(4, 7, 0),
     ];
     const TARGETS: [&str; 4] = ["sm_100a", "sm_103a", "sm_120a", "sm_121a"];
+    const FORMATS: [BlockFormat; 2] = [BlockFormat::NVFP4, BlockFormat::MXFP4];
     const RESULTS: [ElementType; 3] = [ElementType::F16, ElementType::BF16, ElementType::F32];
 
     #[test]
     fn every_default_passes_every_rule_for_its_targets_with_any_c_and_d() {
         for (target, cutlass) in TARGETS.into_iter().flat_map(|t| VERSIONS.map(|v| (t, v))) {
-            for configuration in defaults(family(target).expect(target), cutlass) {
+            let family = family(target).expect(target);
+            for configuration in FORMATS.into_iter().flat_map(|format| defaults(family, format, cutlass)) {
                 for (c, d) in RESULTS.into_iter().flat_map(|d| {
                     [None, Some(ElementType::F16), Some(ElementType::BF16), Some(ElementType::F32)]
                         .map(|c| (c, d))
@@ -200,31 +255,53 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_of_the_pinned_version_are_three_of_each_family_by_name_and_stages() {
-        let list = |family| -> Vec<(String, Option<u32>)> {
+    fn the_defaults_of_the_pinned_version_by_name_and_stages() {
+        let list = |family, format| -> Vec<(String, Option<u32>)> {
             let pinned = CutlassVersion::PINNED;
-            defaults(family, pinned)
+            defaults(family, format, pinned)
                 .iter()
                 .map(|configuration| configuration.with_elements(Some(ElementType::BF16), ElementType::BF16))
                 .map(|configuration| (configuration.name(), stages(&configuration, pinned)))
                 .collect()
         };
+        for format in FORMATS {
+            assert_eq!(
+                list(Family::Sm100, format),
+                [
+                    ("sm100_128x128x256_1sm_c1x1".to_owned(), Some(5)),
+                    ("sm100_128x64x256_1sm_c1x1".to_owned(), Some(7)),
+                    ("sm100_256x256x256_2sm_c2x1_e128x32".to_owned(), Some(5)),
+                ]
+            );
+        }
         assert_eq!(
-            list(Family::Sm100),
-            [
-                ("sm100_128x128x256_1sm_c1x1".to_owned(), Some(5)),
-                ("sm100_128x64x256_1sm_c1x1".to_owned(), Some(7)),
-                ("sm100_256x256x256_2sm_c2x1_e128x32".to_owned(), Some(5)),
-            ]
-        );
-        assert_eq!(
-            list(Family::Sm120),
+            list(Family::Sm120, BlockFormat::NVFP4),
             [
                 ("sm120_128x128x128_c1x1".to_owned(), Some(4)),
                 ("sm120_128x128x256_c1x1".to_owned(), Some(2)),
                 ("sm120_128x128x64_c1x1".to_owned(), Some(9)),
             ]
         );
+        // Half as many scales: a stage more. Four scales are 128 of K: no tile K of 64.
+        assert_eq!(
+            list(Family::Sm120, BlockFormat::MXFP4),
+            [("sm120_128x128x128_c1x1".to_owned(), Some(5)), ("sm120_128x128x256_c1x1".to_owned(), Some(2))]
+        );
+    }
+
+    #[test]
+    fn the_defaults_of_a_format_are_built_from_that_format() {
+        for family in [Family::Sm100, Family::Sm103, Family::Sm120] {
+            for (format, cutlass) in FORMATS.into_iter().flat_map(|f| VERSIONS.map(|v| (f, v))) {
+                for configuration in defaults(family, format, cutlass) {
+                    assert_eq!(configuration.block_format(), Some(format), "{configuration}");
+                }
+            }
+            let mxfp8 = BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
+            let any = Extents { m: None, n: None, k: None };
+            assert_eq!(defaults(family, mxfp8, CutlassVersion::PINNED), []);
+            assert_eq!(choose(family, mxfp8, CutlassVersion::PINNED, any), None);
+        }
     }
 
     #[test]
@@ -232,45 +309,55 @@ mod tests {
         let extents =
             [0, 1, 8, 9, 16, 32, 37, 64, 91, 130, 256, 257, 384, 511, 512, 2048, 8192, 28672, u64::MAX];
         let extents: Vec<_> = extents.into_iter().map(Some).chain([None]).collect();
-        let mut chosen = std::collections::BTreeSet::new();
-        for (family, cutlass) in
-            [Family::Sm100, Family::Sm103, Family::Sm120].into_iter().flat_map(|f| VERSIONS.map(|v| (f, v)))
-        {
-            let listed = defaults(family, cutlass);
-            for &m in &extents {
-                for (&n, &k) in extents.iter().flat_map(|n| extents.iter().map(move |k| (n, k))) {
-                    let (configuration, why) = choose(family, cutlass, Extents { m, n, k });
-                    assert!(listed.contains(&configuration), "{configuration} for {m:?} {n:?} {k:?}");
-                    assert!(!why.is_empty() && !why.ends_with('.'), "{why}");
-                    chosen.insert(configuration.name());
+        for (format, count) in [(BlockFormat::NVFP4, 9), (BlockFormat::MXFP4, 6)] {
+            let mut chosen = std::collections::BTreeSet::new();
+            for (family, cutlass) in [Family::Sm100, Family::Sm103, Family::Sm120]
+                .into_iter()
+                .flat_map(|f| VERSIONS.map(|v| (f, v)))
+            {
+                let listed = defaults(family, format, cutlass);
+                for &m in &extents {
+                    for (&n, &k) in extents.iter().flat_map(|n| extents.iter().map(move |k| (n, k))) {
+                        let (configuration, why) =
+                            choose(family, format, cutlass, Extents { m, n, k }).expect("it has defaults");
+                        assert!(listed.contains(&configuration), "{configuration} for {m:?} {n:?} {k:?}");
+                        assert!(!why.is_empty() && !why.ends_with('.'), "{why}");
+                        chosen.insert(configuration.name());
+                    }
                 }
             }
+            assert_eq!(chosen.len(), count, "every default of {format} is chosen for something: {chosen:?}");
         }
-        assert_eq!(chosen.len(), 9, "every default is chosen for something: {chosen:?}");
     }
 
     #[test]
     fn the_choice_follows_rows_columns_and_depth() {
-        let name = |family, cutlass, m, n, k| choose(family, cutlass, Extents { m, n, k }).0.name();
+        let name = |family, format, cutlass, m, n, k| {
+            choose(family, format, cutlass, Extents { m, n, k }).expect("it has defaults").0.name()
+        };
         let pinned = CutlassVersion::PINNED;
-        let sm100 = |m, n, k| name(Family::Sm100, pinned, m, n, k);
-        assert_eq!(sm100(None, Some(1536), Some(384)), "sm100_128x128x256_1sm_c1x1");
-        assert_eq!(sm100(Some(91), Some(1536), Some(384)), "sm100_128x64x256_1sm_c1x1");
-        assert_eq!(sm100(Some(8192), Some(8192), Some(8192)), "sm100_256x256x256_2sm_c2x1_e128x32");
-        assert_eq!(sm100(Some(8192), Some(8200), Some(8192)), "sm100_128x128x256_1sm_c1x1");
-        assert_eq!(sm100(Some(8192), None, None), "sm100_128x128x256_1sm_c1x1");
-        let sm120 = |cutlass, m, n, k| name(Family::Sm120, cutlass, m, n, k);
+        for format in FORMATS {
+            let sm100 = |m, n, k| name(Family::Sm100, format, pinned, m, n, k);
+            assert_eq!(sm100(None, Some(1536), Some(384)), "sm100_128x128x256_1sm_c1x1");
+            assert_eq!(sm100(Some(91), Some(1536), Some(384)), "sm100_128x64x256_1sm_c1x1");
+            assert_eq!(sm100(Some(8192), Some(8192), Some(8192)), "sm100_256x256x256_2sm_c2x1_e128x32");
+            assert_eq!(sm100(Some(8192), Some(8200), Some(8192)), "sm100_128x128x256_1sm_c1x1");
+            assert_eq!(sm100(Some(8192), None, None), "sm100_128x128x256_1sm_c1x1");
+        }
+        let sm120 = |cutlass, m, n, k| name(Family::Sm120, BlockFormat::NVFP4, cutlass, m, n, k);
         assert_eq!(sm120(pinned, None, Some(1536), Some(384)), "sm120_128x128x128_c1x1");
         assert_eq!(sm120(pinned, Some(91), Some(8), Some(256)), "sm120_128x128x64_c1x1");
         assert_eq!(sm120(pinned, Some(91), Some(384), Some(2048)), "sm120_128x128x256_c1x1");
-        let newer = CutlassVersion::new(4, 6, 0);
+        let (newer, between) = (CutlassVersion::new(4, 6, 0), CutlassVersion::new(4, 5, 1));
         assert_eq!(sm120(newer, None, Some(8), Some(2048)), "sm120_128x8x128_c1x1");
         assert_eq!(sm120(newer, Some(4096), Some(16), None), "sm120_128x16x128_c1x1");
         assert_eq!(sm120(newer, Some(1), Some(4096), Some(4096)), "sm120_128x32x128_c1x1");
         assert_eq!(sm120(newer, None, Some(4096), Some(4096)), "sm120_128x128x256_c1x1");
-        assert_eq!(
-            sm120(CutlassVersion::new(4, 5, 1), Some(4096), Some(8), Some(512)),
-            "sm120_128x32x128_c1x1"
-        );
+        assert_eq!(sm120(between, Some(4096), Some(8), Some(512)), "sm120_128x32x128_c1x1");
+        let mx120 = |cutlass, m, n, k| name(Family::Sm120, BlockFormat::MXFP4, cutlass, m, n, k);
+        assert_eq!(mx120(pinned, Some(91), Some(8), Some(256)), "sm120_128x128x128_c1x1");
+        assert_eq!(mx120(pinned, None, Some(1536), Some(4096)), "sm120_128x128x256_c1x1");
+        assert_eq!(mx120(newer, None, Some(8), Some(2048)), "sm120_128x32x256_c1x1");
+        assert_eq!(mx120(between, Some(1), Some(4096), Some(96)), "sm120_128x32x256_c1x1");
     }
 }

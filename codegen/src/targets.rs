@@ -13,29 +13,19 @@ pub struct Target {
     formats: &'static [BlockFormat],
 }
 
-/// Every target. A format is listed only when every plan within its rules generates, compiles and runs: the MX
-/// formats have no kernels yet.
+/// What the generator has kernels for: FP4 by FP4. The formats with an FP8 operand have none yet.
+const FP4: &[BlockFormat] = &[BlockFormat::NVFP4, BlockFormat::MXFP4];
+
+/// Every target. A format is listed only when every plan within its rules generates, compiles and runs.
 pub const TARGETS: &[Target] = &[
-    Target {
-        name: "sm_100a",
-        hardware: "B200, GB200: block-scaled tensor cores (tcgen05)",
-        formats: &[BlockFormat::NVFP4],
-    },
-    Target {
-        name: "sm_103a",
-        hardware: "B300, GB300: block-scaled tensor cores (tcgen05)",
-        formats: &[BlockFormat::NVFP4],
-    },
+    Target { name: "sm_100a", hardware: "B200, GB200: block-scaled tensor cores (tcgen05)", formats: FP4 },
+    Target { name: "sm_103a", hardware: "B300, GB300: block-scaled tensor cores (tcgen05)", formats: FP4 },
     Target {
         name: "sm_120a",
         hardware: "RTX 50, RTX PRO Blackwell: block-scaled tensor cores (mma.sync)",
-        formats: &[BlockFormat::NVFP4],
+        formats: FP4,
     },
-    Target {
-        name: "sm_121a",
-        hardware: "DGX Spark: block-scaled tensor cores (mma.sync)",
-        formats: &[BlockFormat::NVFP4],
-    },
+    Target { name: "sm_121a", hardware: "DGX Spark: block-scaled tensor cores (mma.sync)", formats: FP4 },
     // Empty until the generator has the kernels that decode FP4 in registers: what is listed is promised to run.
     Target {
         name: "sm_90a",
@@ -93,24 +83,43 @@ fn format_capability(format: BlockFormat) -> FormatCapability {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::configuration::CutlassVersion;
+    use crate::defaults;
 
     #[test]
-    fn the_four_blackwell_targets_take_nvfp4_under_the_rules_of_its_kernels() {
+    fn the_four_blackwell_targets_take_both_fp4_formats_under_the_rules_of_their_kernels() {
         for name in ["sm_100a", "sm_103a", "sm_120a", "sm_121a"] {
             let capabilities = capabilities(name).expect(name);
             assert_eq!(capabilities.target, name);
-            assert_eq!(capabilities.formats.len(), 1);
-            let nvfp4 = capabilities.format(BlockFormat::NVFP4).expect(name);
-            assert_eq!((nvfp4.k_multiple, nvfp4.max_extent), (32, 2_147_483_647));
-            assert_eq!((nvfp4.pointer_alignment, nvfp4.batched), (16, true));
-            let multiple = |element| nvfp4.output(element).map(|output| output.n_multiple);
-            assert_eq!(multiple(ElementType::F16), Some(8));
-            assert_eq!(multiple(ElementType::BF16), Some(8));
-            assert_eq!(multiple(ElementType::F32), Some(4));
-            assert_eq!(multiple(ElementType::F8E4M3FN), None);
-            assert_eq!(nvfp4.c(ElementType::F32).map(|c| c.n_multiple), Some(4));
-            assert_eq!(nvfp4.bias, [ElementType::F16, ElementType::BF16, ElementType::F32]);
-            assert_eq!(nvfp4.activations, UnaryKind::ALL);
+            assert_eq!(capabilities.formats.len(), 2);
+            for format in [BlockFormat::NVFP4, BlockFormat::MXFP4] {
+                let fp4 = capabilities.format(format).expect(name);
+                assert_eq!((fp4.k_multiple, fp4.max_extent), (32, 2_147_483_647));
+                assert_eq!((fp4.pointer_alignment, fp4.batched), (16, true));
+                let multiple = |element| fp4.output(element).map(|output| output.n_multiple);
+                assert_eq!(multiple(ElementType::F16), Some(8));
+                assert_eq!(multiple(ElementType::BF16), Some(8));
+                assert_eq!(multiple(ElementType::F32), Some(4));
+                assert_eq!(multiple(ElementType::F8E4M3FN), None);
+                assert_eq!(fp4.c(ElementType::F32).map(|c| c.n_multiple), Some(4));
+                assert_eq!(fp4.bias, [ElementType::F16, ElementType::BF16, ElementType::F32]);
+                assert_eq!(fp4.activations, UnaryKind::ALL);
+            }
+            let mxfp8 = BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
+            assert_eq!(capabilities.format(mxfp8), None);
+        }
+    }
+
+    #[test]
+    fn every_format_of_every_target_has_defaults_and_no_other_has() {
+        let cutlass = CutlassVersion::PINNED;
+        for target in TARGETS {
+            for format in FP4 {
+                let defaults =
+                    defaults::family(target.name).map(|family| defaults::defaults(family, *format, cutlass));
+                let has_defaults = defaults.is_some_and(|defaults| !defaults.is_empty());
+                assert_eq!(target.formats.contains(format), has_defaults, "{} {format}", target.name);
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use fourfold_codegen::configuration::{
 use fourfold_codegen::defaults::defaults;
 use fourfold_codegen::rules::check;
 use fourfold_codegen::stages::{automatic_stages, stages};
-use fourfold_ir::ElementType;
+use fourfold_ir::{BlockFormat, ElementType};
 use serde_json::Value;
 
 const COMBOS: &str = include_str!("../../fixtures/combos.jsonl");
@@ -314,7 +314,10 @@ fn every_pair_of_c_and_d_has_the_stages_that_the_builders_give() {
     use ElementType::{BF16, F32};
     let pinned = CutlassVersion::PINNED;
     let usual = |family: Family, tile: [u32; 3]| {
-        let found = defaults(family, pinned).into_iter().find(|c| c.tile[0] == tile[0]).expect("a default");
+        let found = defaults(family, BlockFormat::NVFP4, pinned)
+            .into_iter()
+            .find(|c| c.tile[0] == tile[0])
+            .expect("a default");
         Configuration { tile, ..found }
     };
     let tiles100 = [[128, 128, 64], [128, 64, 64], [128, 192, 64], [256, 256, 64]];

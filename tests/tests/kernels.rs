@@ -1,8 +1,9 @@
 //! Kernels really built for every target, without a GPU: the instructions that they must contain, what they cost,
 //! and whether their own answers agree with what the plan promises.
 //!
-//! Each run builds one kernel for each target, taking turns through configurations and epilogues; `--features full`
-//! builds every default configuration and every activation, and its log is `docs/full-build.log`.
+//! Each run builds one NVFP4 kernel for each target and one MXFP4 kernel for each family, taking turns through
+//! configurations and epilogues; `--features full` builds every default configuration of both formats and every
+//! activation, and its log is `docs/full-build.log`.
 
 use std::sync::OnceLock;
 
@@ -70,30 +71,45 @@ fn spec(name: &str, configuration: &Configuration, epilogue: Epilogue) -> Kernel
 }
 
 fn specs(cutlass: CutlassVersion) -> Vec<KernelSpec> {
-    let of = |name: &str| defaults::defaults(defaults::family(name).expect("a Blackwell"), cutlass);
+    let of = |name: &str, format: BlockFormat| {
+        defaults::defaults(defaults::family(name).expect("a Blackwell"), format, cutlass)
+    };
     if cfg!(feature = "full") {
         let mut specs: Vec<KernelSpec> = TARGETS
             .iter()
-            .flat_map(|name| of(name).into_iter().map(|default| spec(name, &default, usual_epilogue())))
+            .flat_map(|name| [BlockFormat::NVFP4, BlockFormat::MXFP4].map(|format| (name, of(name, format))))
+            .flat_map(|(name, defaults)| defaults.into_iter().map(|it| spec(name, &it, usual_epilogue())))
             .collect();
         specs.extend((0..UnaryKind::ALL.len()).map(|index| {
             let name = if index.is_multiple_of(2) { "sm_100a" } else { "sm_120a" };
-            let configurations = of(name);
+            let configurations = of(name, BlockFormat::NVFP4);
             spec(name, &configurations[index / 2 % configurations.len()], epilogue(index))
         }));
         return specs;
     }
-    TARGETS
+    let mut specs: Vec<KernelSpec> = TARGETS
         .iter()
         .enumerate()
         .map(|(index, name)| {
-            let configurations = of(name);
+            let configurations = of(name, BlockFormat::NVFP4);
             let choice = &configurations[(turn() + index) % configurations.len()];
             // Two of the four have the usual epilogue, two take their turn.
             let epilogue = if index % 2 == turn() % 2 { usual_epilogue() } else { epilogue(turn() + index) };
             spec(name, choice, epilogue)
         })
-        .collect()
+        .collect();
+    specs.extend([&TARGETS[..2], &TARGETS[2..]].into_iter().enumerate().map(|(index, targets)| {
+        let name = targets[turn() % 2];
+        let configurations = of(name, BlockFormat::MXFP4);
+        let choice = &configurations[turn() / 2 % configurations.len()];
+        let usual = (turn() / 4 + index).is_multiple_of(2);
+        spec(name, choice, if usual { usual_epilogue() } else { epilogue(turn() + index) })
+    }));
+    specs
+}
+
+fn format(spec: &KernelSpec) -> BlockFormat {
+    spec.configuration.block_format().expect("a format that programs have")
 }
 
 struct Builds {
@@ -118,8 +134,8 @@ fn builds() -> &'static Builds {
         };
         let cutlass = cutlass_version(&toolchain);
         let mut kernels: Vec<PlannedKernel> = specs(cutlass).into_iter().map(planned).collect();
-        let sm120 =
-            defaults::defaults(defaults::family("sm_120a").expect("a Blackwell"), CutlassVersion::PINNED);
+        let family = defaults::family("sm_120a").expect("a Blackwell");
+        let sm120 = defaults::defaults(family, BlockFormat::NVFP4, CutlassVersion::PINNED);
         let mut crossed = planned(spec("sm_120a", &sm120[0], usual_epilogue()));
         crossed.source.architecture = "100a";
         crossed.source.text.push_str("// for another architecture\n");
@@ -162,12 +178,34 @@ fn every_target_builds_with_its_mma_and_without_spills() {
         if built.planned.spec.epilogue == usual_epilogue() {
             assert_eq!((resources.spill_stores, resources.spill_loads), (Some(0), Some(0)), "{kernel}");
         }
+        // MXFP4 with a 16-bit C takes all that Sm120 has: a byte more, and no launch succeeds.
+        let budget = stages::budget(configuration, builds().cutlass).expect("a default has a budget");
+        assert!(resources.shared_memory <= budget.capacity, "{kernel}: {budget:?}");
         // Fused vectors take shared memory that the formula does not count: a stage may be lost, none appears.
         let formula = stages::stages(configuration, builds().cutlass).expect("a default has stages");
         assert!(
             resources.stages.is_some_and(|stages| 2 <= stages && stages <= formula),
             "{kernel}: {formula}"
         );
+    }
+}
+
+#[test]
+fn the_mma_is_that_of_the_format() {
+    for built in &builds().good {
+        let mmas = artifact(built).resources().opcodes.keys().filter(|opcode| opcode.contains("OMMA"));
+        let (target, format) = (built.planned.spec.target.name, format(&built.planned.spec));
+        // Each number of scales per instruction has its own name; `.2CTA` marks an instruction of two SMs.
+        let expected = match (target, format) {
+            ("sm_100a", BlockFormat::NVFP4) => "UTCOMMA.4X",
+            ("sm_103a", BlockFormat::NVFP4) => "UTCOMMA.BLOCK16",
+            ("sm_100a" | "sm_103a", BlockFormat::MXFP4) => "UTCOMMA",
+            (_, BlockFormat::NVFP4) => "OMMA.SF.16864.F32.E2M1.E2M1.UE4M3.4X",
+            _ => "OMMA.SF.16864.F32.E2M1.E2M1.E8",
+        };
+        for mma in mmas {
+            assert_eq!(mma.replace(".2CTA", ""), expected, "{target} {format}");
+        }
     }
 }
 
@@ -180,7 +218,7 @@ fn a_wrong_architecture_is_caught_by_the_census() {
 /// What the plan of such a kernel promises: the call is right exactly when these hold.
 fn meets_the_rules(spec: &KernelSpec, problem: &Problem) -> bool {
     let capabilities = capabilities(spec.target.name).expect("a known target");
-    let format = capabilities.format(BlockFormat::NVFP4).expect("NVFP4");
+    let format = capabilities.format(format(spec)).expect("a format of the target");
     let extents = [problem.l, problem.m, problem.n, problem.k];
     if extents.iter().any(|extent| *extent < 0 || format.max_extent < *extent as u64) {
         return false;
@@ -189,7 +227,8 @@ fn meets_the_rules(spec: &KernelSpec, problem: &Problem) -> bool {
         return true; // nothing is launched
     }
     let scale_bytes = |rows: i64| {
-        let matrix = numeric::checked_blocked_len(rows as usize, problem.k as usize / 16);
+        let matrix =
+            numeric::checked_blocked_len(rows as usize, problem.k as usize / format.format.block as usize);
         matrix
             .and_then(|bytes| bytes.checked_mul(problem.l as usize))
             .is_some_and(|bytes| bytes as u64 <= format.max_scale_bytes)
@@ -214,12 +253,14 @@ fn kernels_accept_exactly_what_the_plan_promises() {
         let kernel = Kernel::load(artifact(built)).expect("it loads without a GPU");
         let mut random = Random::new(0xACCE);
         let (mut good, mut bad) = (0, 0);
+        let block = format(&built.planned.spec).block as usize;
         for _ in 0..SHAPES {
             let problem = Problem {
                 l: random.pick(&[1, 1, 1, 2, 3, 0]),
                 m: random.pick(&[0, 1, 37, 91, 128, 129, 130, 257, 1000]),
                 n: random.pick(&[4, 8, 12, 24, 40, 72, 100, 136, 7, 256, 264, 0]),
-                k: random.pick(&[32, 96, 160, 256, 480, 7168, 48, 16, 40, 0, 3 << 32, 1 << 30]),
+                // 2^28 has scales of 2^30 bytes per 128 rows in MXFP4, and of 2^31 in NVFP4.
+                k: random.pick(&[32, 96, 160, 256, 480, 7168, 48, 16, 40, 0, 3 << 32, 1 << 30, 1 << 28]),
             };
             let expected = meets_the_rules(&built.planned.spec, &problem);
             let answer = kernel.query(&DEVICE, &problem);
@@ -236,8 +277,8 @@ fn kernels_accept_exactly_what_the_plan_promises() {
                 assert_eq!((requirements.workspace, requirements.sfa, requirements.sfb), (0, 0, 0));
                 continue;
             }
-            let bytes =
-                |rows: i64| problem.l as usize * numeric::blocked_len(rows as usize, problem.k as usize / 16);
+            let columns = problem.k as usize / block;
+            let bytes = |rows: i64| problem.l as usize * numeric::blocked_len(rows as usize, columns);
             assert_eq!(requirements.sfa as usize, bytes(problem.m), "{problem:?}");
             assert_eq!(requirements.sfb as usize, bytes(problem.n), "{problem:?}");
             assert!(
@@ -258,7 +299,7 @@ fn scales_lie_where_the_kernel_library_says() {
         for (m, n, k, l) in [(1, 8, 32, 1), (130, 72, 96, 3), (37, 264, 160, 2), (257, 136, 1056, 1)] {
             let problem = Problem { l, m, n, k };
             for (operand, rows) in [(Operand::A, m), (Operand::B, n)] {
-                let columns = k as usize / 16;
+                let columns = k as usize / format(&built.planned.spec).block as usize;
                 let matrix = numeric::blocked_len(rows as usize, columns);
                 for _ in 0..100 {
                     let row = random.below(rows as usize);

@@ -40,6 +40,11 @@ pub(super) struct Context {
     target: &'static str,
     hash: String,
     formula: String,
+    /// `ue4m3` or `ue8m0`.
+    scale: &'static str,
+    /// Elements of K that share a scale.
+    block: u32,
+    operand_type: &'static str,
     functions: Vec<String>,
     operands: Vec<Operand>,
     body: Vec<String>,
@@ -145,6 +150,10 @@ pub(super) fn context(spec: &KernelSpec) -> Context {
         target: target.name,
         hash: String::new(),
         formula: formula(spec),
+        // A and B are of one format wherever there are defaults.
+        scale: configuration.a.format.scale_text(),
+        block: configuration.a.format.scale_vector(),
+        operand_type: configuration.a.format.type_text(),
         functions: functions_of(spec),
         operands: operands(spec),
         body: body(spec),

@@ -9,8 +9,6 @@ mod functions;
 #[cfg(test)]
 mod tests;
 
-use std::fmt::Write;
-
 use fourfold_ir::{ElementType, Program, UnaryKind};
 use fourfold_scheduler::{EpilogueKind, KernelPlan};
 
@@ -106,14 +104,13 @@ impl KernelSpec {
     /// A readable name: `nvfp4_scaled_mm_sm100_128x128x256_1sm_c1x1_alpha_bias_gelu_bf16`. Not unique; see
     /// [`KernelSource::hash`].
     pub fn name(&self) -> String {
-        let mut name = String::from("nvfp4_scaled_mm");
-        let _ = write!(name, "_{}_{}", self.configuration.name(), self.epilogue.name());
-        name
+        let format = self.configuration.block_format().map_or(String::new(), |format| format!("{format}_"));
+        format!("{format}scaled_mm_{}_{}", self.configuration.name(), self.epilogue.name())
     }
 }
 
 /// The specification of a plan's kernel with the configuration that the default rule chooses for its extents, and
-/// why it was chosen. `None` for a target without kernels, which no plan is made for.
+/// why it was chosen. `None` for a target or a format without kernels, which no plan is made for.
 pub fn specify(
     program: &Program,
     plan: &KernelPlan,
@@ -124,7 +121,7 @@ pub fn specify(
     // One B for every matrix of A flattens the batch into M.
     let rows = if plan.b_batched { plan.m.as_fixed() } else { plan.m.times(&plan.batch)?.as_fixed() };
     let extents = Extents { m: rows, n: plan.n.as_fixed(), k: plan.k.as_fixed() };
-    let (configuration, why) = defaults::choose(family, cutlass, extents);
+    let (configuration, why) = defaults::choose(family, plan.format, cutlass, extents)?;
     let epilogue = epilogue(program, plan);
     let configuration = configuration.with_elements(epilogue.c, epilogue.output());
     Some((KernelSpec { target, configuration, epilogue }, why))

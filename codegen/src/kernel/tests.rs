@@ -2,18 +2,22 @@
 
 use std::collections::BTreeSet;
 
-use fourfold_ir::{ElementType, UnaryKind, text};
+use fourfold_ir::{BlockFormat, ElementType, UnaryKind, text};
 
 use super::emit::{context, template_variables};
 use super::*;
 use crate::capabilities;
 
 fn spec(target: &str, steps: Vec<Step>, c: Option<ElementType>) -> KernelSpec {
+    spec_of(BlockFormat::NVFP4, target, steps, c)
+}
+
+fn spec_of(format: BlockFormat, target: &str, steps: Vec<Step>, c: Option<ElementType>) -> KernelSpec {
     let target = crate::target(target).expect("a known target");
     let family = defaults::family(target.name).expect("a Blackwell");
     let epilogue = Epilogue { alpha: true, c, beta: c.is_some(), accumulator: ElementType::BF16, steps };
-    let configuration =
-        defaults::defaults(family, CutlassVersion::PINNED)[0].with_elements(epilogue.c, epilogue.output());
+    let configuration = defaults::defaults(family, format, CutlassVersion::PINNED)[0]
+        .with_elements(epilogue.c, epilogue.output());
     KernelSpec { target, configuration, epilogue }
 }
 
@@ -68,9 +72,33 @@ fn equal_specifications_give_equal_bytes_and_different_ones_different_hashes() {
         spec("sm_103a", steps(), None),
         spec("sm_100a", steps(), Some(ElementType::F16)),
         spec("sm_120a", steps(), None),
+        spec_of(BlockFormat::MXFP4, "sm_100a", steps(), None),
     ];
     for other in others {
         assert_ne!(one.hash, emit(&other).hash);
+    }
+}
+
+/// The format is in the name, the header, the operands' type, the scales' type, the bound on their bytes and the
+/// offset of one, and nowhere else but in a schedule that names it.
+#[test]
+fn nothing_but_the_format_differs_between_formats() {
+    for target in ["sm_100a", "sm_121a"] {
+        let source = |format| emit(&spec_of(format, target, vec![activation(UnaryKind::Gelu)], None));
+        let (nv, mx) = (source(BlockFormat::NVFP4), source(BlockFormat::MXFP4));
+        assert!(nv.kernel.starts_with("nvfp4_scaled_mm_") && mx.kernel.starts_with("mxfp4_scaled_mm_"));
+        let translated = nv
+            .text
+            .replace(&nv.hash, &mx.hash)
+            .replace("nvfp4_scaled_mm", "mxfp4_scaled_mm")
+            .replace("ue4m3, one per 16 of K", "ue8m0, one per 32 of K")
+            .replace("nv_float4_t", "mx_float4_t")
+            .replace("Nvf4Sm100", "Mxf4Sm100")
+            .replace("float_ue4m3_t", "float_ue8m0_t")
+            .replace("(problem.k + 63) / 64", "(problem.k + 127) / 128")
+            .replace("static_cast<int>(block) * 16", "static_cast<int>(block) * 32");
+        assert_eq!(translated, mx.text);
+        assert!(!mx.text.contains("ue4m3") && !mx.text.contains("nv_float4"));
     }
 }
 

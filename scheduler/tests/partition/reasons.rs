@@ -359,12 +359,21 @@ fn extents_have_a_range() {
 
 #[test]
 fn the_target_must_have_the_format() {
+    // FP8 activations with FP4 weights.
+    let mx = Gemm { scale: F8E8M0FNU, block: 32, ..Gemm::of(F32, 45, 72, 96) };
+    let mut builder = Builder::new("mixed");
+    let [_, sfa, b, sfb] = mx.inputs(&mut builder, "x");
+    let a = builder.input("a", tensor(&[45, 96], ElementType::F8E4M3FN));
+    let y = builder.scaled_mma("y", a, sfa, b, sfb, 32, F32, ScaledMmaOptions::default());
+    let mixed = builder.finish(&[y]);
     near_miss(
         &blackwell(),
-        Some(root(&Gemm::of(F32, 45, 72, 96))),
-        root(&Gemm { scale: F8E8M0FNU, block: 32, ..Gemm::of(F32, 45, 72, 96) }),
+        Some(root(&mx)),
+        mixed,
         ReasonCode::TargetLacksFormat,
-        expect!["%y = scaled_mma: the operands are mxfp4; expected a format of sm_100a, which has nvfp4"],
+        expect![
+            "%y = scaled_mma: the operands are f8E4M3FN x f4E2M1FN with f8E8M0FNU per 32; expected a format of sm_100a, which has nvfp4, mxfp4"
+        ],
     );
     let hopper = fourfold_codegen::capabilities("sm_90a").expect("a target");
     near_miss(
