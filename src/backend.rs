@@ -99,6 +99,6 @@ impl Planned {
     /// When the tensors do not fit the inputs, or memory does not suffice.
     pub fn run(&self, tensors: &HashMap<String, Tensor>, options: &RunOptions) -> Result<Run, Error> {
         let bound = bind::bind(&self.program, tensors)?;
-        Ok(fourfold_executor::run(&self.program, &self.partition, &bound, options)?)
+        Ok(fourfold_executor::run(&self.program, &self.partition, &bound, options, None)?)
     }
 }

@@ -16,6 +16,8 @@ pub enum Fault {
     Unsupported,
     /// Memory or size.
     ResourceLimit,
+    /// The GPU, or its driver.
+    Device,
     /// Ours.
     Bug,
 }
@@ -27,14 +29,16 @@ impl Fault {
             Fault::InvalidInput => "invalid_input",
             Fault::Unsupported => "unsupported",
             Fault::ResourceLimit => "resource_limit",
+            Fault::Device => "device",
             Fault::Bug => "bug",
         }
     }
 
-    /// The exit code of the command line: 2 for what the caller can mend, 70 for a bug of ours.
+    /// The exit code of the command line: 2 for what the caller can mend, 3 for the machine, 70 for a bug of ours.
     pub fn exit_code(self) -> u8 {
         match self {
             Fault::InvalidInput | Fault::Unsupported | Fault::ResourceLimit => 2,
+            Fault::Device => 3,
             Fault::Bug => 70,
         }
     }
@@ -122,6 +126,8 @@ impl Error {
             Error::Partition(_) | Error::Run(RunError::Partition { .. } | RunError::Inputs { .. }) => {
                 Fault::Bug
             }
+            Error::Run(RunError::Memory { .. }) => Fault::ResourceLimit,
+            Error::Run(RunError::Device { .. }) => Fault::Device,
             Error::Run(RunError::Op { source, .. }) => match source {
                 FallbackError::Memory { .. } | FallbackError::Extents { .. } | FallbackError::Tensor(_) => {
                     Fault::ResourceLimit

@@ -180,7 +180,8 @@ fn replay_inputs(
             report.symbols.insert(name.clone(), extent);
         }
     }
-    let run = fourfold_executor::run(program, planned.partition(), &bound, &RunOptions { keep_all: true })?;
+    let run_options = RunOptions { keep_all: true, ..RunOptions::default() };
+    let run = fourfold_executor::run(program, planned.partition(), &bound, &run_options, None)?;
     for (segment, ran) in report.segments.iter_mut().zip(&run.segments) {
         segment.ran = ran.ran.as_str();
         if let Some(reason) = &ran.reason {
