@@ -143,9 +143,7 @@ impl Backend {
             _ if self.emulate => Err(refuse(format!(
                 "kernels are emulated on a GPU of target {EMULATOR}, and this is {gpu}: the kernel ran on the CPU"
             ))),
-            _ => Err(refuse(format!(
-                "the GPU, {gpu}, is not of target {target}: the kernel ran on the CPU"
-            ))),
+            _ => Err(refuse(format!("the GPU, {gpu}, is not of target {target}: the kernel ran on the CPU"))),
         }
     }
 

@@ -53,7 +53,8 @@ pub(crate) fn kernel_bound(
     if may_stretch {
         return Ok(KernelBound::Unknown);
     }
-    let value = |value: Option<Value>| value.and_then(|value| values[value.index()].to_f64().first().copied());
+    let value =
+        |value: Option<Value>| value.and_then(|value| values[value.index()].to_f64().first().copied());
     let alpha = value(plan.alpha).unwrap_or(1.0).abs();
     let k = *values[plan.a.index()].dims().last().unwrap_or(&0) as f64;
     let unit = k * 2f64.powi(-24);
@@ -98,7 +99,9 @@ fn magnitudes(program: &Program, plan: &KernelPlan, values: &[Tensor]) -> Result
     let block = program.facts().matmul(plan.root).map_or(16, |matmul| matmul.format.block as usize);
     let [a, b] = [plan.a, plan.b].map(|value| without_signs(&values[value.index()]));
     let shape = |tensor: &Tensor| match tensor.dims() {
-        [batch @ .., rows, k] => BlockScaledShape { batch: batch.iter().product(), rows: *rows, k: *k, block },
+        [batch @ .., rows, k] => {
+            BlockScaledShape { batch: batch.iter().product(), rows: *rows, k: *k, block }
+        }
         _ => BlockScaledShape { batch: 0, rows: 0, k: 0, block },
     };
     let (a_shape, b_shape) = (shape(&values[plan.a.index()]), shape(&values[plan.b.index()]));
@@ -113,7 +116,10 @@ fn magnitudes(program: &Program, plan: &KernelPlan, values: &[Tensor]) -> Result
     let a = operand(&a, plan.a, plan.sfa, a_shape)?;
     let b = operand(&b, plan.b, plan.sfb, b_shape)?;
     scaled_mma(&a, &b, Epilogue::default(), ElementType::F32, &mut out)?;
-    Ok(out.chunks_exact(4).map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])).collect())
+    Ok(out
+        .chunks_exact(4)
+        .map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+        .collect())
 }
 
 /// The codes with every sign cleared.

@@ -82,9 +82,9 @@ impl Backend {
         };
         // The device is opened once, by the first who needs it.
         let device = match &execution {
-            Ok((gpu, execution)) => {
-                Device::open(gpu.ordinal).map(|device| (device, *execution)).map_err(|error| device_reason(&error))
-            }
+            Ok((gpu, execution)) => Device::open(gpu.ordinal)
+                .map(|device| (device, *execution))
+                .map_err(|error| device_reason(&error)),
             Err(reason) => Err(reason.clone()),
         };
         let version = cutlass_version(&toolchain);
@@ -124,10 +124,9 @@ impl Compiled {
                     Ok(kernel) => {
                         SegmentKernel::Ready { kernel, emulated: *execution == Execution::Emulated }
                     }
-                    Err(error) => SegmentKernel::Unavailable(RunReason {
-                        code: error.code(),
-                        message: chain(&error),
-                    }),
+                    Err(error) => {
+                        SegmentKernel::Unavailable(RunReason { code: error.code(), message: chain(&error) })
+                    }
                 },
             };
             self.kernels.insert(built.planned.segment, kernel);

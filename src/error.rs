@@ -17,8 +17,8 @@ pub enum Fault {
     Unsupported,
     /// Memory or size.
     ResourceLimit,
-    /// The GPU, its driver, or something else on this machine.
-    Environment,
+    /// The GPU, or its driver.
+    Device,
     /// Ours.
     Bug,
 }
@@ -30,7 +30,7 @@ impl Fault {
             Fault::InvalidInput => "invalid_input",
             Fault::Unsupported => "unsupported",
             Fault::ResourceLimit => "resource_limit",
-            Fault::Environment => "environment",
+            Fault::Device => "device",
             Fault::Bug => "bug",
         }
     }
@@ -40,7 +40,7 @@ impl Fault {
     pub fn exit_code(self) -> u8 {
         match self {
             Fault::InvalidInput | Fault::Unsupported | Fault::ResourceLimit => 2,
-            Fault::Environment => 3,
+            Fault::Device => 3,
             Fault::Bug => 70,
         }
     }
@@ -145,10 +145,11 @@ impl Error {
     pub fn fault(&self) -> Fault {
         match self {
             Error::UnknownTarget { .. } | Error::NotEmulated { .. } => Fault::Unsupported,
-            Error::Device(_) | Error::Run(RunError::Device { .. }) => Fault::Environment,
+            Error::Device(_) | Error::Run(RunError::Device { .. }) => Fault::Device,
             Error::Partition(_) | Error::Run(RunError::Partition { .. } | RunError::Inputs { .. }) => {
                 Fault::Bug
             }
+            Error::Run(RunError::Memory { .. }) => Fault::ResourceLimit,
             Error::Run(RunError::Op { source, .. }) => match source {
                 FallbackError::Memory { .. } | FallbackError::Extents { .. } | FallbackError::Tensor(_) => {
                     Fault::ResourceLimit

@@ -148,7 +148,12 @@ impl<'a> Comparer<'a> {
             let kernels = self.partition.kernels().map(|(segment, _)| &self.partition.segments[segment]);
             values.extend(kernels.flat_map(|segment| segment.outputs.iter().copied()));
             let mut seen = Vec::new();
-            values.retain(|value| !seen.contains(value) && { seen.push(*value); true });
+            values.retain(|value| {
+                !seen.contains(value) && {
+                    seen.push(*value);
+                    true
+                }
+            });
         }
         values
     }
@@ -162,7 +167,11 @@ impl<'a> Comparer<'a> {
 
     /// The tolerance of a value that is compared with the interpreter: for what a kernel computed from exact operands
     /// the bound that is derived, unless the file states another.
-    fn tolerance_of_result(&self, value: Value, interpreted: &[Tensor]) -> Result<(Tolerance, String), Error> {
+    fn tolerance_of_result(
+        &self,
+        value: Value,
+        interpreted: &[Tensor],
+    ) -> Result<(Tolerance, String), Error> {
         let general = self.tolerance(value);
         let stated = self.header.tolerance_of(self.program.module().name_of(value)).is_some();
         let Some((segment, Some(plan))) = self.segment_of(value) else { return Ok(general) };
@@ -196,7 +205,8 @@ impl<'a> Comparer<'a> {
         let name = self.program.module().name_of(value);
         let stated = self.header.tolerance_of(name);
         let relative = stated.unwrap_or_else(|| self.precisions[value.index()].tolerance());
-        let rule = if relative == 0.0 { BIT_EQUAL.to_owned() } else { format!("{relative:.0e} of the largest") };
+        let rule =
+            if relative == 0.0 { BIT_EQUAL.to_owned() } else { format!("{relative:.0e} of the largest") };
         (Tolerance::Relative(relative), rule)
     }
 

@@ -139,8 +139,7 @@ pub fn build_kernels(
         }
     });
     let outcomes = outcomes.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let found: Vec<_> =
-        kernels.iter().map(|kernel| outcomes.get(&kernel.source).cloned()).collect();
+    let found: Vec<_> = kernels.iter().map(|kernel| outcomes.get(&kernel.source).cloned()).collect();
     kernels
         .into_iter()
         .zip(found)

@@ -48,7 +48,8 @@ mod report;
 pub mod verify;
 
 pub use backend::{
-    Backend, Claim, ClaimedSegment, DEFAULT_EMULATED_TARGET, DEFAULT_TARGET, DeviceChoice, Execution, Options, Planned,
+    Backend, Claim, ClaimedSegment, DEFAULT_EMULATED_TARGET, DEFAULT_TARGET, DeviceChoice, Execution,
+    Options, Planned,
 };
 pub use compare::{Comparison, Mismatch, Rounding, Tolerance, compare};
 pub use compiled::{CompileOptions, Compiled};
@@ -59,6 +60,6 @@ pub use fourfold_ir as ir;
 pub use fourfold_scheduler as scheduler;
 pub use header::{ExpectedCodes, Header};
 pub use report::{
-    DecisionReport, OutputReport, Report, ResourceReport, SegmentReport, VerifyReport, VerifyRow, WorstReport,
-    kernel_name,
+    DecisionReport, OutputReport, Report, ResourceReport, SegmentReport, VerifyReport, VerifyRow,
+    WorstReport, kernel_name,
 };

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use fourfold_codegen::{EMULATOR, capabilities};
 use fourfold_executor::device::discover;
 use fourfold_executor::{Ran, RunOptions};
-use fourfold_ir::{Entity, Program, ScaleLayout, Tensor, bind, sample};
+use fourfold_ir::{Program, ScaleLayout, Tensor, bind, sample};
 use fourfold_scheduler::KernelPlan;
 
 use crate::backend::{Backend, DeviceChoice, Options};
@@ -162,9 +162,10 @@ fn rows(candidate: &Candidate, compiled: &Compiled, inputs: &Inputs) -> Vec<Veri
             moved_roundings: output.moved_roundings,
             max_abs_err: output.max_abs_err,
             max_rel_err: output.max_rel_err,
-            worst: output.worst.as_ref().map(|worst| {
-                format!("{:?}: {}, expected {}", worst.index, worst.got, worst.want)
-            }),
+            worst: output
+                .worst
+                .as_ref()
+                .map(|worst| format!("{:?}: {}, expected {}", worst.index, worst.got, worst.want)),
             seconds: segment.and_then(|segment: &SegmentReport| segment.kernel_seconds.or(segment.seconds)),
             ok: output.ok,
         });

@@ -4,12 +4,14 @@
 //! [`read_tensors`] bring a program and its data in; [`run`] executes a partition; [`fallback`] computes whatever
 //! no kernel takes. [`toolchain`] finds or installs the compiler and the kernel library, [`run_tool`] runs such
 //! programs within bounds, and [`environment`] lists every variable that has a say. [`build()`] compiles a generated
-//! kernel and proves what came out; [`kernel`] loads and questions it.
+//! kernel and proves what came out; [`kernel`] loads and questions it. [`device`] finds the GPUs to run it on;
+//! [`prepare`] builds the launches of a program of kernels only, for hosts that have its tensors there already.
 
-#![allow(unsafe_code, reason = "vector instructions, gemm, allocations that may fail, and loaded kernels")]
+#![allow(unsafe_code, reason = "vector instructions, gemm, fallible allocations, the CUDA driver, kernels")]
 
 mod build;
 mod data;
+pub mod device;
 pub mod environment;
 pub mod fallback;
 mod files;
@@ -24,7 +26,11 @@ pub use build::{
 pub use data::{
     DataError, DataFile, RawTensor, TensorDataError, read_tensors, read_tensors_given, write_tensors,
 };
-pub use files::{FileError, read_text};
+pub use device::{Device, DeviceError, Gpu, discover};
+pub use files::{FileError, files_below, read_text};
 pub use kernel::{Kernel, LoadError};
 pub use process::{ToolRun, run_tool, run_tool_watched};
-pub use run::{NO_DEVICE, Ran, Run, RunError, RunOptions, RunReason, SegmentRun, run};
+pub use run::{
+    DEVICE_MEMORY, KERNEL_REFUSED, Machine, Moved, NO_DEVICE, NOT_BUILT, PreparedProgram, Ran, Refused, Run,
+    RunError, RunOptions, RunReason, SegmentKernel, SegmentRun, prepare, run, run_segment, workspace_size,
+};

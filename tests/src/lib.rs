@@ -6,6 +6,21 @@ pub mod random;
 
 use std::path::{Path, PathBuf};
 
+use fourfold::{Backend, DeviceChoice, Error, Options};
+
+/// Options that plan for a target and keep off the GPU, so that a test shows the same on every machine.
+pub fn options(target: &str) -> Options {
+    Options { target: Some(target.to_owned()), device: DeviceChoice::None, ..Options::default() }
+}
+
+/// A backend with these [`options`].
+///
+/// # Errors
+/// When there is no such target.
+pub fn backend(target: &str) -> Result<Backend, Error> {
+    Backend::new(&options(target))
+}
+
 /// The root of the repository.
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -16,18 +31,5 @@ pub fn repository() -> PathBuf {
 /// # Errors
 /// When a folder cannot be listed.
 pub fn fixtures() -> anyhow::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    let mut folders = vec![repository().join("fixtures")];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "fir") {
-                files.push(path);
-            }
-        }
-    }
-    files.sort();
-    Ok(files)
+    Ok(fourfold::executor::files_below(&repository().join("fixtures"), "fir")?)
 }

@@ -15,7 +15,8 @@ fn every_code_has_a_fixture_that_shows_it() {
             .lines()
             .find_map(|line| line.strip_prefix("; test: partition "))
             .unwrap_or_else(|| panic!("{} is partitioned for a target", file.display()));
-        let report = explain(&file, Some(target)).unwrap_or_else(|error| panic!("{}", error.render()));
+        let report = explain(&file, &fourfold_tests::options(target))
+            .unwrap_or_else(|error| panic!("{}", error.render()));
         assert!(
             report.decisions.iter().any(|decision| decision.code == Some(code.as_str())),
             "{code}:\n{report}"

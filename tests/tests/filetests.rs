@@ -20,7 +20,8 @@ use fourfold::ir::sample;
 use fourfold::ir::{Entity, Tensor, bind, interpret, text};
 use fourfold::kernels::planned_kernels;
 use fourfold::replay::{Loaded, ReplayOptions, explain, load, replay, replay_sample};
-use fourfold::{Backend, Error, Options, Report};
+use fourfold::{DEFAULT_TARGET, Error, Report};
+use fourfold_tests::{backend, options};
 use libtest_mimic::{Arguments, Trial};
 
 const MARKER: &str = "; --- expected (FOURFOLD_BLESS=1 rewrites it) ---";
@@ -95,7 +96,7 @@ fn outcome(file: &Path, program: &str) -> Result<String> {
             ["error"] => out.push_str(&errors(file, program)?),
             ["partition", target] => {
                 check_printing(program)?;
-                out.push_str(&partition(&explain(file, Some(target))?));
+                out.push_str(&partition(&explain(file, &options(target))?));
             }
             ["emit", target] => out.push_str(&emit(file, target)?),
             ["run"] => {
@@ -155,11 +156,11 @@ fn partition(report: &Report) -> String {
 
 /// The source of each kernel is `fixtures/golden/PROGRAM_TARGET_SEGMENT.cu`.
 fn emit(file: &Path, target: &str) -> Result<String> {
-    let backend = Backend::new(&Options { target: Some(target.to_owned()) })?;
+    let backend = backend(target)?;
     let planned = backend.plan(load(file)?.program);
     let stem = file.file_stem().context("a name")?.to_string_lossy().into_owned();
     let mut out = format!("emit {target}\n");
-    for kernel in planned_kernels(&planned, CutlassVersion::PINNED) {
+    for kernel in planned_kernels(&planned, CutlassVersion::PINNED, false) {
         let name = format!("{stem}_{target}_{}.cu", kernel.segment);
         let golden = fourfold_tests::repository().join("fixtures/golden").join(&name);
         if std::env::var_os("FOURFOLD_BLESS").is_some() {
@@ -181,7 +182,8 @@ fn emit(file: &Path, target: &str) -> Result<String> {
 fn run(loaded: &Loaded) -> Result<String> {
     let mut out = String::new();
     if loaded.header.data.is_some() {
-        let report = replay(&loaded.file, &ReplayOptions::default(), &|_| {})?;
+        let options = ReplayOptions { backend: options(DEFAULT_TARGET), ..ReplayOptions::default() };
+        let report = replay(&loaded.file, &options, &|_| {})?;
         check_run(&report)?;
         let _ = writeln!(out, "run on {}", loaded.header.data.as_deref().unwrap_or_default());
         for output in &report.outputs {

@@ -30,7 +30,8 @@ fn main() -> ExitCode {
     let skip = backend().is_none();
     let trials = tests
         .map(|(name, test)| {
-            Trial::test(name, move || test().map_err(|error| format!("{error:#}").into())).with_ignored_flag(skip)
+            Trial::test(name, move || test().map_err(|error| format!("{error:#}").into()))
+                .with_ignored_flag(skip)
         })
         .into();
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
@@ -110,7 +111,10 @@ fn says_what_it_is() -> Result<()> {
     let after = stream.record()?;
     let mut back = vec![0; 1 << 20];
     stream.download(&to, 0, &mut back)?;
-    ensure!(back[..(1 << 20) - 1000] == bytes[1000..] && back[(1 << 20) - 1000..].iter().all(|byte| *byte == 0xFF));
+    ensure!(
+        back[..(1 << 20) - 1000] == bytes[1000..]
+            && back[(1 << 20) - 1000..].iter().all(|byte| *byte == 0xFF)
+    );
     ensure!(before.elapsed_ms(&after)? >= 0.0);
     Ok(())
 }
@@ -127,21 +131,23 @@ fn moves_once() -> Result<()> {
     let program = compiled.planned().program();
     let tensors = sample::inputs(program, &recipe(43, 5))?;
     let run = compiled.run(&tensors, &RunOptions { poison: true, ..RunOptions::default() })?;
-    let bytes = |names: &[&str]| -> u64 { names.iter().map(|name| tensors[*name].bytes().len() as u64).sum() };
+    let bytes =
+        |names: &[&str]| -> u64 { names.iter().map(|name| tensors[*name].bytes().len() as u64).sum() };
     let (h, q, sq, d) = (43 * 160 * 4, 43 * 160 / 2, 128 * 12, 43 * 72 * 4);
     let moved: Vec<(u64, u64)> = run.segments.iter().map(|s| (s.moved.to_device, s.moved.to_host)).collect();
-    let expected = [
-        (bytes(&["a", "sfa", "b", "sfb"]), 0),
-        (0, h),
-        (bytes(&["w", "sfw"]) + q + sq, d),
-    ];
+    let expected = [(bytes(&["a", "sfa", "b", "sfb"]), 0), (0, h), (bytes(&["w", "sfw"]) + q + sq, d)];
     ensure!(moved == expected, "{moved:?}, not {expected:?}");
     let bound = bind::bind(program, &tensors)?;
     let want = interpret(program, &bound)?;
     let output = program.module().outputs[0];
     let (got, want) = (run.value(output).context("an output")?, &want[fourfold::ir::Entity::index(output)]);
     let largest = want.to_f64().iter().fold(0f64, |largest, value| largest.max(value.abs()));
-    let far = got.to_f64().iter().zip(want.to_f64()).filter(|(got, want)| (*got - want).abs() > 1e-5 * largest).count();
+    let far = got
+        .to_f64()
+        .iter()
+        .zip(want.to_f64())
+        .filter(|(got, want)| (*got - want).abs() > 1e-5 * largest)
+        .count();
     ensure!(far == 0, "{far} elements differ");
     Ok(())
 }
@@ -204,7 +210,14 @@ fn prepared() -> Result<()> {
         let workspace = device.alloc(bytes as usize)?;
         // SAFETY: the buffers are as large as the program says and live to the end of this turn.
         let mut call: PreparedProgram = unsafe {
-            prepare(program, partition, &first.symbols, &machine, &first.addresses(), Some((workspace.address(), bytes)))
+            prepare(
+                program,
+                partition,
+                &first.symbols,
+                &machine,
+                &first.addresses(),
+                Some((workspace.address(), bytes)),
+            )
         }?;
         ensure!(call.kernels() == 2);
         for turn in 0..3 {
@@ -217,8 +230,8 @@ fn prepared() -> Result<()> {
         let graph = stream.capture(|| unsafe { call.launch(&stream) })?;
         for turn in 0..3 {
             first.poison(&stream)?;
-            // What was recorded runs on any stream of the device.
-            graph.launch(&stream)?;
+            // SAFETY: what was recorded is still where it was, and the download waits for it.
+            unsafe { graph.launch(&stream) }?;
             first.check(&stream, &format!("M = {m}, graph {turn}"))?;
         }
         // SAFETY: as for `prepare`; the last launch has been waited for.
@@ -229,7 +242,8 @@ fn prepared() -> Result<()> {
         second.check(&stream, &format!("M = {m}, other addresses"))?;
         // The graph still has the addresses that it was recorded with.
         first.poison(&stream)?;
-        graph.launch(&stream)?;
+        // SAFETY: as above; the first operands are still there.
+        unsafe { graph.launch(&stream) }?;
         first.check(&stream, &format!("M = {m}, the graph after that"))?;
         drop(graph);
         drop(call);
@@ -238,7 +252,8 @@ fn prepared() -> Result<()> {
         // SAFETY: `host` outlives it.
         let borrowed = unsafe { device.borrow_stream(host.raw()) };
         // SAFETY: as above.
-        let mut call = unsafe { prepare(program, partition, &first.symbols, &machine, &first.addresses(), None) }?;
+        let mut call =
+            unsafe { prepare(program, partition, &first.symbols, &machine, &first.addresses(), None) }?;
         first.poison(&borrowed)?;
         // SAFETY: as above.
         unsafe { call.launch(&borrowed) }?;

@@ -3,7 +3,7 @@
 
 use fourfold::ir::sample::{self, Recipe, Rule};
 use fourfold::ir::{Program, text};
-use fourfold::{Backend, Options, codegen};
+use fourfold::{Backend, codegen};
 use fourfold_tests::random::Random;
 
 const MUTATIONS: usize = 10_000;
@@ -23,9 +23,7 @@ fn mutated_fixtures_never_panic() {
         .collect();
     let backends: Vec<Backend> = codegen::TARGETS
         .iter()
-        .map(|target| {
-            Backend::new(&Options { target: Some(target.name.to_owned()) }).expect("a known target")
-        })
+        .map(|target| fourfold_tests::backend(target.name).expect("a known target"))
         .collect();
     let mut random = Random::new(0xF00D);
     let (mut refused, mut planned, mut ran) = (0, 0, 0);

@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use fourfold::executor;
 use fourfold::ir::{
     ElementType, Entity, Matmul, Module, Op, OpKind, Program, Tensor, Value, bind, interpret, interpret_op,
     sample, text, verify,
 };
-use fourfold::{Backend, Options, executor};
 use fourfold_tests::generate::{Case, case};
 use fourfold_tests::random::Random;
 use proptest::prelude::*;
@@ -139,7 +139,7 @@ fn check_run(seed: u64, steps: usize) {
         1 => "sm_90a",
         other => blackwell[other as usize % blackwell.len()],
     };
-    let backend = Backend::new(&Options { target: Some(target.to_owned()) }).expect("a known target");
+    let backend = fourfold_tests::backend(target).expect("a known target");
     let planned = backend.plan(program.clone());
     backend.check(&planned).expect("the partition proves itself");
     assert_eq!(planned.partition().decisions.len(), program.module().ops.len());
@@ -169,7 +169,9 @@ fn check_run(seed: u64, steps: usize) {
 
     // The whole program, segment by segment: bit for bit as long as every sum is exact in f32, and each op within its
     // bound of the interpreter on what the run itself fed it.
-    let run = planned.run(&tensors, &executor::RunOptions { keep_all: true }).expect("it runs");
+    let run = planned
+        .run(&tensors, &executor::RunOptions { keep_all: true, ..Default::default() })
+        .expect("it runs");
     let module = program.module();
     let inputs: HashMap<Value, &Tensor> =
         module.inputs.iter().copied().zip(bound.inputs.iter().copied()).collect();

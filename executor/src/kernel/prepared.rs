@@ -15,6 +15,9 @@ pub struct Prepared {
     kernel: Kernel,
 }
 
+// SAFETY: the handle is plain host memory behind a pointer that nobody else has, and belongs to no thread.
+unsafe impl Send for Prepared {}
+
 impl Prepared {
     /// # Safety
     /// `handle` must come from `kernel`'s `fourfold_prepare`, and belong to nobody else.

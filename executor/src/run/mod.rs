@@ -1,17 +1,38 @@
-//! Runs a partitioned program, segment by segment.
+//! Runs a partitioned program, segment by segment: kernels on a device where there is one, the rest on the fallback.
+//!
+//! A kernel segment that cannot run as one runs on the fallback, and its [`SegmentRun`] says why. The order in which
+//! that is found out is fixed: a run-time constraint, no device, a kernel that could not be had, the kernel's own
+//! refusal, the device's memory. Only when nothing of this applies is anything launched, and what fails then is an
+//! error. [`prepare`] is for partitions of kernels only: it checks all that once, and launches as often as one likes.
 
-use std::time::Instant;
+mod call;
+mod error;
+mod layout;
+mod machine;
+mod prepared;
+mod runner;
+#[cfg(test)]
+mod tests;
+mod values;
 
-use fourfold_ir::{Bound, Entity, Op, Program, SymbolValues, Tensor, Value};
-use fourfold_scheduler::{KernelPlan, Partition};
+use fourfold_ir::{Bound, Entity, Program, SymbolValues, Tensor, Value};
+use fourfold_scheduler::Partition;
 
-use crate::fallback::{self, FallbackError};
+pub use error::RunError;
+pub use machine::{DEVICE_MEMORY, KERNEL_REFUSED, Machine, NO_DEVICE, NOT_BUILT, SegmentKernel};
+pub use prepared::{PreparedProgram, Refused, prepare, workspace_size};
+use runner::Runner;
+use values::Values;
 
 /// How to run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RunOptions {
-    /// Keep every value, not only program outputs.
+    /// Keep every value, not only program outputs. What a kernel fuses away is never there.
     pub keep_all: bool,
+    /// Fill a kernel's result with 0xFF bytes, which are NaN, before it is launched: what it does not write is seen.
+    pub poison: bool,
+    /// Wait for each kernel and measure it: an error then belongs to the segment that it is reported for.
+    pub locate: bool,
 }
 
 /// What a run gave.
@@ -38,8 +59,22 @@ pub struct SegmentRun {
     pub ran: Ran,
     /// Why a segment that was planned as a kernel did not run as one.
     pub reason: Option<RunReason>,
-    /// Wall-clock time.
+    /// Wall-clock time on the host. A kernel may still have been running at its end, unless `locate` was asked for.
     pub seconds: f64,
+    /// The kernel's own time on the device, when it ran as one and `locate` was asked for. An empty problem has none.
+    pub kernel_seconds: Option<f64>,
+    /// What it caused to move.
+    pub moved: Moved,
+}
+
+/// Bytes between the host and the device. A value is moved when a segment needs it where it is not, and counts for
+/// that segment; a result that the caller gets counts for the segment that made it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// To the device.
+    pub to_device: u64,
+    /// To the host.
+    pub to_host: u64,
 }
 
 /// How a segment ran.
@@ -70,60 +105,26 @@ impl Ran {
 /// Why a kernel did not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunReason {
-    /// A stable code: `no_device`, or that of the constraint that the call does not meet.
+    /// A stable code: [`NO_DEVICE`], [`NOT_BUILT`], [`KERNEL_REFUSED`], [`DEVICE_MEMORY`], that of the constraint that
+    /// the call does not meet, or that of the [`SegmentKernel::Unavailable`] that was given.
     pub code: &'static str,
     /// For people.
     pub message: String,
 }
 
-/// The code of a kernel that has no device to run on.
-pub const NO_DEVICE: &str = "no_device";
-
-/// Why a program could not be run on these inputs.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RunError {
-    /// There are too few or too many inputs.
-    #[error("`@{program}` takes {expected} inputs, not {found}")]
-    Inputs {
-        /// The program.
-        program: String,
-        /// How many it has.
-        expected: usize,
-        /// How many there are.
-        found: usize,
-    },
-    /// The partition does not belong to the program: an op comes before one whose result it uses, or is missing.
-    #[error(
-        "the partition is not one of this program: segment {segment} needs `%{value}` before it is computed"
-    )]
-    Partition {
-        /// The position of the segment; the number of segments for a program output.
-        segment: usize,
-        /// The value that is not there.
-        value: String,
-    },
-    /// An op failed.
-    #[error("`{op}` in segment {segment}: {source}")]
-    Op {
-        /// The op, as `%name = mnemonic`.
-        op: String,
-        /// The position of its segment.
-        segment: usize,
-        /// Why.
-        source: FallbackError,
-    },
-}
-
-/// Runs the segments in order. There is no device yet: every segment runs on the fallback, one that was planned as
-/// a kernel with the reason why. A value is dropped after its last use unless it is to be kept.
+/// Runs the segments in order, kernels on the machine if there is one. A value is moved only when it is needed on
+/// the other side, and dropped after its last use unless it is to be kept. Everything on the device is done when
+/// this returns, whatever it returns.
 ///
 /// # Errors
-/// When the inputs or the partition are not this program's, or an op cannot be computed on these inputs.
+/// When the inputs or the partition are not this program's, an op cannot be computed on these inputs, or the device
+/// fails. A kernel that does not run is no error: see [`SegmentRun::reason`].
 pub fn run(
     program: &Program,
     partition: &Partition,
     bound: &Bound<'_>,
     options: &RunOptions,
+    machine: Option<&Machine<'_>>,
 ) -> Result<Run, RunError> {
     let module = program.module();
     if bound.inputs.len() != module.inputs.len() {
@@ -133,115 +134,73 @@ pub fn run(
             found: bound.inputs.len(),
         });
     }
-    let mut values = Values::new(program, bound, options);
+    let inputs = module.inputs.iter().copied().zip(bound.inputs.iter().copied());
+    let values = Values::new(program, &bound.symbols, inputs, &module.outputs, options.keep_all);
+    let mut runner = Runner::new(program, partition, &bound.symbols, *options, machine, values);
     let mut segments = Vec::with_capacity(partition.segments.len());
-    for (index, segment) in partition.segments.iter().enumerate() {
-        let start = Instant::now();
-        for &op in &segment.ops {
-            run_op(program, bound, index, op, &mut values)?;
-        }
-        let reason = segment.kernel().map(|plan| why_not_as_kernel(partition, plan, &bound.symbols));
-        segments.push(SegmentRun { ran: Ran::Fallback, reason, seconds: start.elapsed().as_secs_f64() });
+    for position in 0..partition.segments.len() {
+        segments.push(runner.segment(position)?);
     }
     for &output in &module.outputs {
-        values.keep_output(output).ok_or_else(|| RunError::Partition {
-            segment: partition.segments.len(),
-            value: module.name_of(output).to_owned(),
-        })?;
+        runner.give_back(output)?;
     }
-    Ok(Run { values: values.computed, segments })
+    if options.keep_all {
+        for value in module.values.keys() {
+            runner.bring_back(value)?;
+        }
+    }
+    let (values, moved) = runner.finish()?;
+    for (segment, moved) in segments.iter_mut().zip(moved) {
+        segment.moved = moved;
+    }
+    Ok(Run { values, segments })
 }
 
-fn why_not_as_kernel(partition: &Partition, plan: &KernelPlan, symbols: &SymbolValues) -> RunReason {
-    if let Some(rejection) = fourfold_scheduler::violated(plan, symbols) {
-        return RunReason { code: rejection.code.as_str(), message: rejection.message };
-    }
-    let target = &partition.target;
-    let format = plan.format;
-    RunReason {
-        code: NO_DEVICE,
-        message: format!("no GPU of target {target} was found: the {format} kernel ran on the CPU"),
-    }
-}
-
-fn run_op(
+/// Runs one segment, for a host that runs the rest itself: its results from its inputs, both in the order in which
+/// the segment lists them. The rules are those of [`run`]; nothing stays on the device.
+///
+/// # Errors
+/// When there is no such segment, an input is not of its value's type under these symbol values, an op cannot be
+/// computed, or the device fails.
+pub fn run_segment(
     program: &Program,
-    bound: &Bound<'_>,
+    partition: &Partition,
     segment: usize,
-    op: Op,
-    values: &mut Values<'_>,
-) -> Result<(), RunError> {
-    let module = program.module();
-    let operation = &module.ops[op];
-    let operands: Vec<&Tensor> = operation
-        .operands
+    inputs: &[&Tensor],
+    symbols: &SymbolValues,
+    options: &RunOptions,
+    machine: Option<&Machine<'_>>,
+) -> Result<(Vec<Tensor>, SegmentRun), RunError> {
+    let count = partition.segments.len();
+    let planned = partition.segments.get(segment).ok_or(RunError::NoSuchSegment { segment, count })?;
+    if inputs.len() != planned.inputs.len() {
+        return Err(RunError::Inputs {
+            program: program.module().name.clone(),
+            expected: planned.inputs.len(),
+            found: inputs.len(),
+        });
+    }
+    let named = planned.inputs.iter().copied().zip(inputs.iter().copied());
+    for (value, tensor) in named.clone() {
+        values::check_type(program, symbols, segment, value, tensor)?;
+    }
+    let values = Values::new(program, symbols, named, &planned.outputs, false);
+    let mut runner = Runner::new(program, partition, symbols, *options, machine, values);
+    let mut ran = runner.segment(segment)?;
+    for &output in &planned.outputs {
+        runner.give_back(output)?;
+    }
+    let (mut values, moved) = runner.finish()?;
+    ran.moved = moved[segment];
+    let outputs = planned
+        .outputs
         .iter()
-        .map(|&value| {
-            values
-                .get(value)
-                .ok_or_else(|| RunError::Partition { segment, value: module.name_of(value).to_owned() })
+        .map(|output| {
+            values[output.index()].take().ok_or_else(|| RunError::Partition {
+                segment,
+                value: program.module().name_of(*output).to_owned(),
+            })
         })
         .collect::<Result<_, _>>()?;
-    let results = fallback::run_op(program, op, &operands, &bound.symbols)
-        .map_err(|source| RunError::Op { op: module.op_label(op), segment, source })?;
-    for (&value, tensor) in operation.results.iter().zip(results) {
-        values.computed[value.index()] = Some(tensor);
-    }
-    values.drop_unused(&operation.operands, &operation.results);
-    Ok(())
+    Ok((outputs, ran))
 }
-
-/// The tensors of a run: inputs borrowed, the rest owned for as long as it is used.
-struct Values<'a> {
-    inputs: Vec<Option<&'a Tensor>>,
-    computed: Vec<Option<Tensor>>,
-    /// Uses to come.
-    uses: Vec<usize>,
-    kept: Vec<bool>,
-}
-
-impl<'a> Values<'a> {
-    fn new(program: &Program, bound: &Bound<'a>, options: &RunOptions) -> Values<'a> {
-        let module = program.module();
-        let count = module.values.len();
-        let mut inputs = vec![None; count];
-        for (&value, &tensor) in module.inputs.iter().zip(&bound.inputs) {
-            inputs[value.index()] = Some(tensor);
-        }
-        let mut kept = vec![options.keep_all; count];
-        for value in &module.outputs {
-            kept[value.index()] = true;
-        }
-        let uses = module.values.keys().map(|value| program.facts().users(value).len()).collect();
-        Values { inputs, computed: vec![None; count], uses, kept }
-    }
-
-    fn get(&self, value: Value) -> Option<&Tensor> {
-        self.inputs[value.index()].or(self.computed[value.index()].as_ref())
-    }
-
-    /// Counts the uses of an op's operands and drops what no op uses any more, unused results among them.
-    fn drop_unused(&mut self, operands: &[Value], results: &[Value]) {
-        for value in operands {
-            self.uses[value.index()] = self.uses[value.index()].saturating_sub(1);
-        }
-        for value in operands.iter().chain(results) {
-            let index = value.index();
-            if self.uses[index] == 0 && !self.kept[index] {
-                self.computed[index] = None;
-            }
-        }
-    }
-
-    /// Makes sure that a program output is there; an input that the program returns is copied.
-    fn keep_output(&mut self, output: Value) -> Option<()> {
-        let index = output.index();
-        if self.computed[index].is_none() {
-            self.computed[index] = Some(self.inputs[index]?.clone());
-        }
-        Some(())
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use fourfold_ir::bind::bind;
 use fourfold_ir::{
-    BinaryKind, BlockFormat, Builder, Dim, ElementType, ScaleLayout, ScaledMmaOptions, TensorType, UnaryKind,
-    verify,
+    BinaryKind, BlockFormat, Builder, Dim, ElementType, Op, ScaleLayout, ScaledMmaOptions, TensorType,
+    UnaryKind, verify,
 };
-use fourfold_scheduler::{Constraint, Decision, Segment, SegmentKind};
+use fourfold_scheduler::{Constraint, Decision, KernelPlan, Segment, SegmentKind};
 
 use super::*;
 
@@ -94,7 +94,7 @@ impl Fixture {
     }
 
     fn run(&self, options: &RunOptions) -> Result<Run, RunError> {
-        run(&self.program, &self.partition, &bind(&self.program, &self.tensors).unwrap(), options)
+        run(&self.program, &self.partition, &bind(&self.program, &self.tensors).unwrap(), options, None)
     }
 
     fn value(&self, name: &str) -> Value {
@@ -139,7 +139,10 @@ fn outputs_are_kept_and_everything_on_request() {
         ["x", "acc", "y", "negated", "doubled", "z"].map(|name| run.value(fixture.value(name)).is_some())
     };
     assert_eq!(kept(&RunOptions::default()), [false, false, false, false, false, true]);
-    assert_eq!(kept(&RunOptions { keep_all: true }), [false, true, true, true, true, true]);
+    assert_eq!(
+        kept(&RunOptions { keep_all: true, ..RunOptions::default() }),
+        [false, true, true, true, true, true]
+    );
 }
 
 #[test]
@@ -166,9 +169,9 @@ fn an_error_names_the_op_and_the_segment() {
     let fixture = Fixture::new(2);
     let mut bound = bind(&fixture.program, &fixture.tensors).unwrap();
     bound.inputs[2] = &fixture.tensors["x"];
-    let error = run(&fixture.program, &fixture.partition, &bound, &RunOptions::default()).unwrap_err();
+    let error = run(&fixture.program, &fixture.partition, &bound, &RunOptions::default(), None).unwrap_err();
     assert!(error.to_string().starts_with("`%acc = scaled_mma` in segment 0: `%w` is"), "{error}");
     bound.inputs.pop();
-    let error = run(&fixture.program, &fixture.partition, &bound, &RunOptions::default()).unwrap_err();
+    let error = run(&fixture.program, &fixture.partition, &bound, &RunOptions::default(), None).unwrap_err();
     assert_eq!(error, RunError::Inputs { program: "main".to_owned(), expected: 4, found: 3 });
 }

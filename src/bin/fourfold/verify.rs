@@ -12,15 +12,13 @@ use crate::place::Place;
 use crate::toolchain::Choice;
 
 #[derive(Args)]
-#[command(
-    after_help = "Examples:\n  fourfold verify fixtures --require-kernels\n  \
+#[command(after_help = "Examples:\n  fourfold verify fixtures --require-kernels\n  \
     fourfold verify fixtures/minilm_ffn.fir --data another_layer.safetensors\n  \
     FOURFOLD_TOOLCHAIN=toolchain ./fourfold verify fixtures --require-kernels --json\n\n\
     On a GPU of the target kernels run as they are; on a Hopper GPU those of sm_120a run with their matrix instruction \
     emulated. The third example is for a machine without Rust or network: carry the program, the fixtures and the \
     folder that `fourfold toolchain install` prints there. Exit codes: 0 every row is as demanded, 1 one is not, 2 bad \
-    input, 3 with --require-kernels when a kernel did not run as one."
-)]
+    input, 3 with --require-kernels when a kernel did not run as one.")]
 pub struct Arguments {
     /// Programs, and folders with programs
     #[arg(default_value = "fixtures")]

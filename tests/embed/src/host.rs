@@ -6,24 +6,33 @@ use fourfold::ir::{ElementType, ScaleLayout, Tensor};
 /// Row-major activations.
 #[derive(Clone, Debug)]
 pub struct Activations {
+    /// How many; M.
     pub rows: usize,
+    /// Elements of a row.
     pub columns: usize,
+    /// All of them.
     pub values: Vec<f32>,
 }
 
 /// Block-scaled FP4: a code for each element, and the exponent of a power of two for each block of 16 columns.
 #[derive(Clone, Debug)]
 pub struct Quantized {
+    /// How many.
     pub rows: usize,
+    /// Elements of a row, a multiple of 16.
     pub columns: usize,
+    /// One byte each.
     pub codes: Vec<u8>,
+    /// One for each block.
     pub exponents: Vec<i32>,
 }
 
 /// The parameters of a linear layer: `[N, K]` codes and a bias of N.
 #[derive(Clone, Debug)]
 pub struct Weights {
+    /// The weight.
     pub codes: Quantized,
+    /// Added to every row.
     pub bias: Vec<f32>,
 }
 
@@ -56,7 +65,8 @@ impl Quantized {
     fn value(&self, row: usize, column: usize) -> f64 {
         let index = row * self.columns + column;
         let code = self.codes[index];
-        let magnitude = f64::from(MAGNITUDES[usize::from(code & 7)]) * 2f64.powi(self.exponents[index / BLOCK]);
+        let magnitude =
+            f64::from(MAGNITUDES[usize::from(code & 7)]) * 2f64.powi(self.exponents[index / BLOCK]);
         if code & 8 == 0 { magnitude } else { -magnitude }
     }
 
@@ -120,5 +130,9 @@ pub fn rms_norm(x: &Activations) -> Activations {
 }
 
 fn map(x: &Activations, function: impl Fn(f32) -> f32) -> Activations {
-    Activations { rows: x.rows, columns: x.columns, values: x.values.iter().map(|value| function(*value)).collect() }
+    Activations {
+        rows: x.rows,
+        columns: x.columns,
+        values: x.values.iter().map(|value| function(*value)).collect(),
+    }
 }

@@ -39,6 +39,7 @@ pub enum Node {
 /// A model: nodes in an order in which they can run. The last is the result.
 #[derive(Debug, Default)]
 pub struct Graph {
+    /// Each uses earlier ones only.
     pub nodes: Vec<Node>,
 }
 
@@ -66,7 +67,12 @@ impl Graph {
         result(data.pop())
     }
 
-    fn run_node(&self, node: &Node, input: &Activations, get: impl Fn(NodeId) -> Option<Datum>) -> Result<Datum> {
+    fn run_node(
+        &self,
+        node: &Node,
+        input: &Activations,
+        get: impl Fn(NodeId) -> Option<Datum>,
+    ) -> Result<Datum> {
         let rows = |id: NodeId| match get(id) {
             Some(Datum::Rows(rows)) => Ok(rows),
             _ => anyhow::bail!("node {id} gives no rows"),
@@ -178,7 +184,10 @@ impl Model {
         for (id, node) in self.graph.nodes.iter().enumerate() {
             if let Some(&index) = self.segment_of.get(&id) {
                 let claim = &self.claimed[index];
-                let is_last = claim.outputs.iter().any(|value| matches!(self.origins[value], Origin::Rows(node) if node == id));
+                let is_last = claim
+                    .outputs
+                    .iter()
+                    .any(|value| matches!(self.origins[value], Origin::Rows(node) if node == id));
                 if is_last {
                     let (output, run) = self.call(claim, &data, &symbols, input.rows)?;
                     data.insert(id, output);
@@ -202,7 +211,7 @@ impl Model {
         let given: Vec<Option<Tensor>> = claim
             .inputs
             .iter()
-            .map(|value| Ok(self.origins.get(value).map(|origin| tensor_of(*origin, data)).transpose()?))
+            .map(|value| self.origins.get(value).map(|origin| tensor_of(*origin, data)).transpose())
             .collect::<Result<_>>()?;
         let inputs: Vec<&Tensor> = claim
             .inputs
@@ -237,7 +246,14 @@ struct Lowered {
 }
 
 impl Lowered {
-    fn linear(&mut self, builder: &mut Builder, m: &Dim, id: NodeId, operand: NodeId, weights: &Weights) -> Value {
+    fn linear(
+        &mut self,
+        builder: &mut Builder,
+        m: &Dim,
+        id: NodeId,
+        operand: NodeId,
+        weights: &Weights,
+    ) -> Value {
         let codes = |rows: &Dim, k: usize| {
             TensorType::new(vec![rows.clone(), Dim::fixed(k as u64)], ElementType::F4E2M1FN)
         };

@@ -14,7 +14,9 @@ const COLUMNS: [usize; 3] = [96, 160, 56];
 
 fn main() -> ExitCode {
     let has_device = device().is_some();
-    let device = Trial::test("two_layers_run_as_kernels_on_the_gpu", || Ok(on_the_gpu().map_err(|e| format!("{e:#}"))?));
+    let device = Trial::test("two_layers_run_as_kernels_on_the_gpu", || {
+        Ok(on_the_gpu().map_err(|e| format!("{e:#}"))?)
+    });
     let trials = vec![
         Trial::test("two_layers_run_on_the_fallback_without_a_gpu", || {
             Ok(on_the_fallback().map_err(|error| format!("{error:#}"))?)
@@ -51,7 +53,8 @@ fn activations(seed: u64, rows: usize, columns: usize) -> Activations {
 }
 
 fn graph() -> Graph {
-    let weights = |seed, n, k| Weights { codes: quantize(&activations(seed, n, k)), bias: numbers(seed + 100, n) };
+    let weights =
+        |seed, n, k| Weights { codes: quantize(&activations(seed, n, k)), bias: numbers(seed + 100, n) };
     let mut graph = Graph::default();
     let input = graph.add(Node::Input(COLUMNS[0]));
     let norm = graph.add(Node::RmsNorm(input));

@@ -1,0 +1,307 @@
+//! Work in order: streams, the events on them, and graphs that were recorded from them.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{
+    self, CUevent, CUevent_flags, CUgraph, CUgraphExec, CUresult, CUstream, CUstream_flags,
+    CUstreamCaptureMode, CUstreamCaptureStatus,
+};
+
+use super::context::Context;
+use super::driver::{check, error};
+use super::{Buffer, DeviceError};
+
+/// Work on a device that runs in the order in which it is put here.
+#[derive(Debug)]
+pub struct Stream {
+    raw: CUstream,
+    owned: bool,
+    context: Arc<Context>,
+}
+
+// SAFETY: a stream may be used from every thread; the driver does its own locking.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    pub(super) fn create(context: &Arc<Context>) -> Result<Stream, DeviceError> {
+        let _current = context.enter()?;
+        let mut raw = ptr::null_mut();
+        let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the context is current, and the handle is live.
+        check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut raw, flags) })?;
+        Ok(Stream { raw, owned: true, context: Arc::clone(context) })
+    }
+
+    /// # Safety
+    /// It must be a stream of this context, and live for as long as the result is used.
+    pub(super) unsafe fn borrow(context: &Arc<Context>, stream: *mut c_void) -> Stream {
+        Stream { raw: stream.cast(), owned: false, context: Arc::clone(context) }
+    }
+
+    /// The `CUstream`.
+    pub fn raw(&self) -> *mut c_void {
+        self.raw.cast()
+    }
+
+    /// Copies bytes into a buffer, after everything before it. It has happened when this returns.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`], or the driver's own; while the stream is being captured.
+    pub fn upload(&self, to: &Buffer, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        let address = to.part(offset, bytes.len())?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let _current = self.context.enter()?;
+        self.refuse_capture("cuMemcpyHtoDAsync")?;
+        // SAFETY: the part lies within the buffer, and the bytes live until the copy is done: we wait for it. Where
+        // waiting fails the context is lost, and nothing runs in it any more.
+        check("cuMemcpyHtoDAsync", unsafe {
+            sys::cuMemcpyHtoDAsync_v2(address, bytes.as_ptr().cast(), bytes.len(), self.raw)
+        })?;
+        self.wait()
+    }
+
+    /// Copies bytes out of a buffer, after everything before it. It has happened when this returns.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`], or the driver's own, that of earlier work included; while the stream is being captured.
+    pub fn download(&self, from: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let address = from.part(offset, bytes.len())?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let _current = self.context.enter()?;
+        self.refuse_capture("cuMemcpyDtoHAsync")?;
+        // SAFETY: as in `upload`; nobody else has the bytes while we wait.
+        check("cuMemcpyDtoHAsync", unsafe {
+            sys::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), address, bytes.len(), self.raw)
+        })?;
+        self.wait()
+    }
+
+    /// Sets every byte of a part of a buffer. It does not wait for the device.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`], or the driver's own.
+    pub fn fill(&self, buffer: &Buffer, offset: usize, len: usize, byte: u8) -> Result<(), DeviceError> {
+        let address = buffer.part(offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let _current = self.context.enter()?;
+        // SAFETY: the part lies within the buffer, whose memory is freed only when the device is done with it.
+        check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(address, byte, len, self.raw) })
+    }
+
+    /// Copies a part of a buffer to a part of another, which must not overlap it. It does not wait for the device.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`], or the driver's own.
+    pub fn copy(
+        &self,
+        from: &Buffer,
+        from_offset: usize,
+        to: &Buffer,
+        to_offset: usize,
+        len: usize,
+    ) -> Result<(), DeviceError> {
+        let (source, target) = (from.part(from_offset, len)?, to.part(to_offset, len)?);
+        if len == 0 {
+            return Ok(());
+        }
+        let _current = self.context.enter()?;
+        // SAFETY: as in `fill`.
+        check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(target, source, len, self.raw) })
+    }
+
+    /// Marks the point after everything before it.
+    ///
+    /// # Errors
+    /// The driver's own.
+    pub fn record(&self) -> Result<Event, DeviceError> {
+        let _current = self.context.enter()?;
+        let mut raw = ptr::null_mut();
+        // Not `CU_EVENT_DISABLE_TIMING`: events are there to measure.
+        let flags = CUevent_flags::CU_EVENT_DEFAULT as u32;
+        // SAFETY: the context is current, and the handle is live.
+        check("cuEventCreate", unsafe { sys::cuEventCreate(&mut raw, flags) })?;
+        let event = Event { raw, context: Arc::clone(&self.context) };
+        // SAFETY: event and stream are live and of one context.
+        check("cuEventRecord", unsafe { sys::cuEventRecord(raw, self.raw) })?;
+        Ok(event)
+    }
+
+    /// Waits for everything that is on the stream.
+    ///
+    /// # Errors
+    /// The driver's own, that of earlier work included.
+    pub fn synchronize(&self) -> Result<(), DeviceError> {
+        let _current = self.context.enter()?;
+        self.wait()
+    }
+
+    /// Records what `record` puts on this stream, without running it. What other threads do meanwhile is not touched.
+    ///
+    /// # Errors
+    /// What `record` gives, or the driver's own: something was done that cannot be recorded, such as waiting.
+    pub fn capture(&self, record: impl FnOnce() -> Result<(), DeviceError>) -> Result<Graph, DeviceError> {
+        let _current = self.context.enter()?;
+        // Relaxed, as the recorded calls only launch, and the host's threads may allocate meanwhile.
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the stream is live.
+        check("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(self.raw, mode) })?;
+        let mut capture = Capture { stream: self, ended: false };
+        let recorded = record();
+        let graph = capture.end();
+        recorded?;
+        let graph = graph?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the graph is live and ours.
+        check("cuGraphInstantiate", unsafe { sys::cuGraphInstantiateWithFlags(&mut raw, graph.0, 0) })?;
+        Ok(Graph { raw, context: Arc::clone(&self.context) })
+    }
+
+    fn wait(&self) -> Result<(), DeviceError> {
+        // SAFETY: the stream is live.
+        check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.raw) })
+    }
+
+    /// Copies from and to the host must not be recorded: they would run when the host's memory is gone.
+    fn refuse_capture(&self, call: &'static str) -> Result<(), DeviceError> {
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the stream and the status are live.
+        check("cuStreamIsCapturing", unsafe { sys::cuStreamIsCapturing(self.raw, &mut status) })?;
+        match status {
+            CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE => Ok(()),
+            _ => Err(error(call, CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)),
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if !self.owned {
+            return;
+        }
+        let Ok(_current) = self.context.enter() else { return };
+        // SAFETY: the stream is ours; the driver lets go of it when its work is done.
+        let _ = unsafe { sys::cuStreamDestroy_v2(self.raw) };
+    }
+}
+
+/// A capture that is under way, and is ended whatever happens: the host's stream must stay usable.
+struct Capture<'a> {
+    stream: &'a Stream,
+    ended: bool,
+}
+
+impl Capture<'_> {
+    fn end(&mut self) -> Result<Recorded, DeviceError> {
+        self.ended = true;
+        let mut graph = ptr::null_mut();
+        // SAFETY: this thread has begun the capture.
+        let result = unsafe { sys::cuStreamEndCapture(self.stream.raw, &mut graph) };
+        let recorded = Recorded(graph);
+        check("cuStreamEndCapture", result)?;
+        Ok(recorded)
+    }
+}
+
+impl Drop for Capture<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            let _ = self.end();
+        }
+    }
+}
+
+/// A graph that was recorded; null when the capture failed.
+struct Recorded(CUgraph);
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: the graph is ours; what was instantiated from it does not need it.
+            let _ = unsafe { sys::cuGraphDestroy(self.0) };
+        }
+    }
+}
+
+/// A point in a stream's work.
+#[derive(Debug)]
+pub struct Event {
+    raw: CUevent,
+    context: Arc<Context>,
+}
+
+// SAFETY: an event may be used from every thread; the driver does its own locking.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// Waits for both points and gives the milliseconds between them.
+    ///
+    /// # Errors
+    /// The driver's own, that of earlier work included.
+    pub fn elapsed_ms(&self, later: &Event) -> Result<f32, DeviceError> {
+        let _current = self.context.enter()?;
+        for event in [self, later] {
+            // SAFETY: the event is live and was recorded.
+            check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(event.raw) })?;
+        }
+        let mut milliseconds = 0.0;
+        // SAFETY: both events are live and keep times; the float is live.
+        check("cuEventElapsedTime", unsafe {
+            sys::cuEventElapsedTime_v2(&mut milliseconds, self.raw, later.raw)
+        })?;
+        Ok(milliseconds)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        let Ok(_current) = self.context.enter() else { return };
+        // SAFETY: the event is ours; the driver lets go of it when it has happened.
+        let _ = unsafe { sys::cuEventDestroy_v2(self.raw) };
+    }
+}
+
+/// Work that was recorded and can be launched as a whole, again and again.
+#[derive(Debug)]
+pub struct Graph {
+    raw: CUgraphExec,
+    context: Arc<Context>,
+}
+
+// SAFETY: a graph may be used from every thread, one at a time.
+unsafe impl Send for Graph {}
+
+impl Graph {
+    /// Puts the recorded work on a stream. It does not wait for the device.
+    ///
+    /// # Errors
+    /// The driver's own.
+    ///
+    /// # Safety
+    /// Everything that was recorded must still be allowed: the memory that it uses is there until the device is done,
+    /// and kernels that may have one launch in flight have no other.
+    pub unsafe fn launch(&self, stream: &Stream) -> Result<(), DeviceError> {
+        let _current = self.context.enter()?;
+        // SAFETY: graph and stream are live; the caller vouches for what was recorded.
+        check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.raw, stream.raw) })
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        let Ok(_current) = self.context.enter() else { return };
+        // SAFETY: the graph is ours; the driver lets go of it when its launches are done.
+        let _ = unsafe { sys::cuGraphExecDestroy(self.raw) };
+    }
+}

@@ -1,0 +1,220 @@
+//! One call of a kernel: whether it may be made, its extents, and which value goes where.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use fourfold_ir::bind::concrete_dims;
+use fourfold_ir::{Program, SymbolValues, Tensor, Value};
+use fourfold_scheduler::{EpilogueKind, KernelPlan, Partition};
+
+use super::{KERNEL_REFUSED, Machine, NO_DEVICE, NOT_BUILT, RunReason, SegmentKernel};
+use crate::kernel::{Device, Kernel, Pointers, Problem, Requirements, Status};
+
+/// A call that the kernel takes.
+pub(super) struct Call<'a> {
+    pub(super) roles: Roles,
+    pub(super) kernel: &'a Kernel,
+    pub(super) emulated: bool,
+    pub(super) device: Device,
+    pub(super) problem: Problem,
+    /// Bytes of workspace on the device.
+    pub(super) workspace: u64,
+    /// Bytes of D.
+    pub(super) d_bytes: u64,
+}
+
+impl Call<'_> {
+    /// Whether there is nothing to launch.
+    pub(super) fn is_empty(&self) -> bool {
+        is_empty(&self.problem)
+    }
+}
+
+/// Whether a segment's kernel may be called with these symbol values, as far as that can be known without its
+/// operands' memory. The order of the questions is the one that [`super`] promises.
+pub(super) fn admit<'a>(
+    program: &Program,
+    partition: &Partition,
+    position: usize,
+    plan: &KernelPlan,
+    symbols: &SymbolValues,
+    machine: Option<&Machine<'a>>,
+) -> Result<Call<'a>, RunReason> {
+    if let Some(rejection) = fourfold_scheduler::violated(plan, symbols) {
+        return Err(RunReason { code: rejection.code.as_str(), message: rejection.message });
+    }
+    let Some(machine) = machine else {
+        let (target, format) = (&partition.target, plan.format);
+        return Err(RunReason {
+            code: NO_DEVICE,
+            message: format!("no GPU of target {target} was found: the {format} kernel ran on the CPU"),
+        });
+    };
+    let (kernel, emulated) = match machine.kernels.get(&position) {
+        Some(SegmentKernel::Ready { kernel, emulated }) => (kernel, *emulated),
+        Some(SegmentKernel::Unavailable(reason)) => return Err(reason.clone()),
+        None => {
+            let message = format!("no kernel was given for segment {position}");
+            return Err(RunReason { code: NOT_BUILT, message });
+        }
+    };
+    let problem = problem(plan, symbols).ok_or_else(|| refused("its extents are not known"))?;
+    let roles = Roles::of(plan);
+    let sm_count = i32::try_from(machine.device.gpu().sm_count).unwrap_or(i32::MAX);
+    let device = Device { sm_count, max_active_clusters: 0 };
+    let mut requirements = Requirements::default();
+    if !is_empty(&problem) {
+        requirements = kernel.query(&device, &problem).map_err(|status| refused_by(&status))?;
+        check_sizes(program, plan, &roles, symbols, &problem, &requirements)?;
+    }
+    let d_bytes = bytes(program, roles.d, symbols).ok_or_else(|| refused("the size of D is not known"))?;
+    let workspace = requirements.workspace;
+    Ok(Call { roles, kernel, emulated, device, problem, workspace, d_bytes })
+}
+
+/// A kernel's refusal to prepare or run what its plan accepted.
+pub(super) fn refused_by(status: &Status) -> RunReason {
+    refused(&status.to_string())
+}
+
+fn refused(why: &str) -> RunReason {
+    let message = format!("{why}; this is a bug in Fourfold: an accepted kernel must run");
+    RunReason { code: KERNEL_REFUSED, message }
+}
+
+fn is_empty(problem: &Problem) -> bool {
+    problem.l == 0 || problem.m == 0
+}
+
+/// The extents as the kernel takes them: see [`KernelPlan`] on flattening.
+fn problem(plan: &KernelPlan, symbols: &SymbolValues) -> Option<Problem> {
+    let extent = |dim: &fourfold_ir::Dim| i64::try_from(dim.evaluate(symbols)?).ok();
+    let (l, m, n, k) = (extent(&plan.batch)?, extent(&plan.m)?, extent(&plan.n)?, extent(&plan.k)?);
+    if plan.b_batched || l == 1 {
+        return Some(Problem { l, m, n, k });
+    }
+    Some(Problem { l: 1, m: l.checked_mul(m)?, n, k })
+}
+
+/// No kernel is launched on a buffer that is shorter than what it reads or writes, whatever the partition says.
+fn check_sizes(
+    program: &Program,
+    plan: &KernelPlan,
+    roles: &Roles,
+    symbols: &SymbolValues,
+    problem: &Problem,
+    requirements: &Requirements,
+) -> Result<(), RunReason> {
+    let product = |extents: &[i64]| {
+        extents.iter().try_fold(1u64, |product, extent| product.checked_mul(u64::try_from(*extent).ok()?))
+    };
+    let Problem { l, m, n, k } = *problem;
+    let elements = [
+        ("A", Some(roles.a), product(&[l, m, k])),
+        ("B", Some(roles.b), product(&[if plan.b_batched { l } else { 1 }, n, k])),
+        ("C", roles.c, product(&[l, m, n])),
+        ("the bias", roles.bias, product(&[n])),
+        ("alpha", roles.alpha, Some(1)),
+        ("beta", roles.beta, Some(1)),
+        ("D", Some(roles.d), product(&[l, m, n])),
+    ];
+    for (name, value, expected) in elements {
+        let Some(value) = value else { continue };
+        let found = concrete_dims(program.module().ty(value), symbols)
+            .and_then(|dims| dims.iter().try_fold(1u64, |all, dim| all.checked_mul(*dim as u64)));
+        if found.is_none() || found != expected {
+            return Err(refused(&format!(
+                "{name} has {} elements, and the kernel takes {}",
+                number(found),
+                number(expected)
+            )));
+        }
+    }
+    let scales = [("A", roles.sfa, requirements.sfa), ("B", roles.sfb, requirements.sfb)];
+    for (name, value, expected) in scales {
+        let found = bytes(program, value, symbols);
+        if found != Some(expected) {
+            return Err(refused(&format!(
+                "the scales of {name} take {} bytes, and the kernel reads {expected}",
+                number(found)
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn number(count: Option<u64>) -> String {
+    count.map_or_else(|| "unknown".to_owned(), |count| count.to_string())
+}
+
+/// The bytes that a value takes under these symbol values.
+pub(super) fn bytes(program: &Program, value: Value, symbols: &SymbolValues) -> Option<u64> {
+    let ty = program.module().ty(value);
+    let dims = concrete_dims(ty, symbols)?;
+    Some(Tensor::byte_len(ty.element, &dims, ty.layout).ok()? as u64)
+}
+
+/// Which value goes where.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Roles {
+    a: Value,
+    sfa: Value,
+    b: Value,
+    sfb: Value,
+    c: Option<Value>,
+    bias: Option<Value>,
+    alpha: Option<Value>,
+    beta: Option<Value>,
+    pub(super) d: Value,
+}
+
+impl Roles {
+    fn of(plan: &KernelPlan) -> Roles {
+        let bias = plan.epilogue.iter().find_map(|step| match step.kind {
+            EpilogueKind::ColumnBias(value) => Some(value),
+            EpilogueKind::Activation(_) | EpilogueKind::Convert => None,
+        });
+        Roles {
+            a: plan.a,
+            sfa: plan.sfa,
+            b: plan.b,
+            sfb: plan.sfb,
+            c: plan.c,
+            bias,
+            alpha: plan.alpha,
+            beta: plan.beta,
+            d: plan.output,
+        }
+    }
+
+    /// What the kernel reads. A value that it reads twice is there twice.
+    pub(super) fn operands(&self) -> impl Iterator<Item = Value> + use<> {
+        [Some(self.a), Some(self.sfa), Some(self.b), Some(self.sfb), self.c, self.bias, self.alpha, self.beta]
+            .into_iter()
+            .flatten()
+    }
+
+    /// The addresses for the kernel, given that of each value; `None` for a value that has none.
+    pub(super) fn pointers(&self, address: impl Fn(Value) -> Option<u64>) -> Option<Pointers> {
+        let optional = |value: Option<Value>| match value {
+            Some(value) => address(value).map(pointer),
+            None => Some(ptr::null_mut()),
+        };
+        Some(Pointers {
+            a: pointer(address(self.a)?),
+            sfa: pointer(address(self.sfa)?),
+            b: pointer(address(self.b)?),
+            sfb: pointer(address(self.sfb)?),
+            c: optional(self.c)?,
+            bias: optional(self.bias)?,
+            alpha: optional(self.alpha)?.cast(),
+            beta: optional(self.beta)?.cast(),
+            d: pointer(address(self.d)?),
+        })
+    }
+}
+
+/// A device address as the kernels' interface has it. The host never follows it.
+pub(super) fn pointer(address: u64) -> *mut c_void {
+    ptr::without_provenance_mut(address as usize)
+}

@@ -1,0 +1,136 @@
+//! Where everything lies that a program of kernels needs besides its inputs and outputs: one piece of memory.
+
+use std::collections::HashMap;
+
+use fourfold_ir::{Program, SymbolValues, Value};
+use fourfold_scheduler::{Constraint, Partition};
+
+use super::call::{Call, admit, bytes};
+use super::{Machine, Refused};
+
+/// Every part begins at a multiple of this, as memory from the driver does.
+pub(super) const PART_ALIGNMENT: u64 = 256;
+
+/// A program's calls, and where their intermediates and workspaces lie.
+pub(super) struct Layout<'a> {
+    /// In order, without those that have nothing to launch.
+    pub(super) calls: Vec<PlacedCall<'a>>,
+    /// What a kernel makes and the caller does not get: the offset.
+    pub(super) intermediates: HashMap<Value, u64>,
+    /// Bytes of all of it.
+    pub(super) bytes: u64,
+    /// What the caller must give an address of.
+    pub(super) outside: Vec<Outside>,
+    /// Conditions on addresses.
+    pub(super) alignments: Vec<Alignment>,
+}
+
+/// A call, and where its workspace lies.
+pub(super) struct PlacedCall<'a> {
+    pub(super) segment: usize,
+    pub(super) call: Call<'a>,
+    pub(super) workspace: u64,
+}
+
+/// A value that is the caller's.
+#[derive(Clone, Debug)]
+pub(super) struct Outside {
+    pub(super) value: Value,
+    pub(super) name: String,
+    pub(super) bytes: u64,
+    /// A kernel writes it.
+    pub(super) is_output: bool,
+}
+
+/// The address of a value is to be a multiple.
+#[derive(Clone, Debug)]
+pub(super) struct Alignment {
+    pub(super) segment: usize,
+    pub(super) value: Value,
+    pub(super) bytes: u64,
+}
+
+/// Asks every kernel, and gives every part its place.
+pub(super) fn lay_out<'a>(
+    program: &Program,
+    partition: &Partition,
+    symbols: &SymbolValues,
+    machine: &Machine<'a>,
+) -> Result<Layout<'a>, Refused> {
+    let module = program.module();
+    let mut layout = Layout {
+        calls: Vec::new(),
+        intermediates: HashMap::new(),
+        bytes: 0,
+        outside: Vec::new(),
+        alignments: Vec::new(),
+    };
+    let mut made = vec![false; module.values.len()];
+    let index = fourfold_ir::Entity::index;
+    let size = |value: Value, segment: Option<usize>| {
+        bytes(program, value, symbols).ok_or_else(|| {
+            let name = module.name_of(value);
+            Refused::new("extent_range", segment, format!("the extents of `%{name}` are not known"))
+        })
+    };
+    for &input in &module.inputs {
+        made[index(input)] = true;
+        if program.facts().is_output(input) {
+            let name = module.name_of(input);
+            let message = format!("the program returns its input `%{name}`, which no kernel writes");
+            return Err(Refused::new("alias", None, message));
+        }
+        let name = module.name_of(input).to_owned();
+        layout.outside.push(Outside { value: input, name, bytes: size(input, None)?, is_output: false });
+    }
+    for (position, segment) in partition.segments.iter().enumerate() {
+        let Some(plan) = segment.kernel() else {
+            let message = format!("segment {position} runs on the fallback: `run` runs such programs");
+            return Err(Refused::new("fallback_segment", Some(position), message));
+        };
+        let call = admit(program, partition, position, plan, symbols, Some(machine))
+            .map_err(|reason| Refused::new(reason.code, Some(position), reason.message))?;
+        if let Some(value) = call.roles.operands().find(|value| !made[index(*value)]) {
+            let name = module.name_of(value);
+            let message = format!("nothing makes `%{name}` before segment {position} reads it");
+            return Err(Refused::new("missing_address", Some(position), message));
+        }
+        let d = call.roles.d;
+        made[index(d)] = true;
+        if program.facts().is_output(d) {
+            let name = module.name_of(d).to_owned();
+            layout.outside.push(Outside { value: d, name, bytes: call.d_bytes, is_output: true });
+        } else {
+            let offset = layout.part(call.d_bytes);
+            layout.intermediates.insert(d, offset);
+        }
+        if !call.is_empty() {
+            for constraint in &plan.constraints {
+                if let Constraint::PointerAlignment { value, bytes } = constraint {
+                    let bytes = u64::from(*bytes).max(1);
+                    layout.alignments.push(Alignment { segment: position, value: *value, bytes });
+                }
+            }
+            let workspace = layout.part(call.workspace);
+            layout.calls.push(PlacedCall { segment: position, call, workspace });
+        }
+    }
+    match module.outputs.iter().find(|output| !made[index(**output)]) {
+        None => Ok(layout),
+        Some(output) => {
+            let name = module.name_of(*output);
+            let message = format!("no segment makes the output `%{name}`");
+            Err(Refused::new("missing_address", None, message))
+        }
+    }
+}
+
+impl Layout<'_> {
+    /// The offset of so many more bytes.
+    fn part(&mut self, bytes: u64) -> u64 {
+        let offset = self.bytes;
+        let end = offset.saturating_add(bytes);
+        self.bytes = end.checked_next_multiple_of(PART_ALIGNMENT).unwrap_or(u64::MAX);
+        offset
+    }
+}

@@ -1,0 +1,312 @@
+//! Programs of kernels only, prepared once: launching checks nothing, allocates nothing and waits for nothing.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use fourfold_ir::{Program, SymbolValues, Value};
+use fourfold_scheduler::Partition;
+
+use super::call::{Roles, pointer, refused_by};
+use super::layout::{Alignment, Outside, PART_ALIGNMENT, lay_out};
+use super::{KERNEL_REFUSED, Machine};
+use crate::device::{Buffer, Device, DeviceError, Stream};
+use crate::kernel::{Pointers, Prepared, Status};
+
+/// Why a program cannot be prepared. Nothing was launched, and nothing is kept.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{code}: {message}")]
+pub struct Refused {
+    /// A stable code: `fallback_segment`, `not_built`, `kernel_refused`, `pointer_alignment`, `workspace_size`,
+    /// `device_memory`, `device_error`, `missing_address`, `alias`, that of a constraint, or that of a kernel that could
+    /// not be had.
+    pub code: &'static str,
+    /// The segment that is to blame, if it is one.
+    pub segment: Option<usize>,
+    /// For people.
+    pub message: String,
+}
+
+impl Refused {
+    pub(super) fn new(code: &'static str, segment: Option<usize>, message: impl Into<String>) -> Refused {
+        Refused { code, segment, message: message.into() }
+    }
+
+    fn device(error: &DeviceError, segment: Option<usize>) -> Refused {
+        Refused::new(error.code(), segment, error.to_string())
+    }
+}
+
+/// The bytes of device memory that a program needs besides its inputs and outputs: what its kernels hand to one
+/// another, and their workspaces.
+///
+/// # Errors
+/// When the program cannot run as kernels only with these symbol values.
+pub fn workspace_size(
+    program: &Program,
+    partition: &Partition,
+    symbols: &SymbolValues,
+    machine: &Machine<'_>,
+) -> Result<u64, Refused> {
+    Ok(lay_out(program, partition, symbols, machine)?.bytes)
+}
+
+/// A program whose launches are built: all that remains is to put them on a stream.
+///
+/// It belongs to one device and has at most one launch in flight. Dropping it while one is in flight is what the
+/// caller of [`PreparedProgram::launch`] promises not to do.
+#[derive(Debug)]
+pub struct PreparedProgram {
+    calls: Vec<ReadyCall>,
+    addresses: HashMap<Value, u64>,
+    intermediates: HashMap<Value, u64>,
+    outside: Vec<Outside>,
+    alignments: Vec<Alignment>,
+    workspace: (u64, u64),
+    _owned: Option<Buffer>,
+    device: Device,
+}
+
+#[derive(Debug)]
+struct ReadyCall {
+    segment: usize,
+    roles: Roles,
+    prepared: Prepared,
+}
+
+/// Prepares a program in which every segment is a kernel: checks every constraint, places what the kernels hand to
+/// one another, and builds their launches. `addresses` has one for every input and output of the program (0 will do
+/// for a value without elements); `workspace` is the address and size of at least [`workspace_size`] bytes, allocated
+/// here when it is absent. It waits for the machine's stream, and must not be called while that is captured.
+///
+/// # Errors
+/// When the program cannot run as kernels only, or with these addresses.
+///
+/// # Safety
+/// Each address must be that of memory on this device that is as large as the value, and so must the workspace. All
+/// of it must stay valid, and the workspace must have no other use, until the result is dropped or has other addresses.
+pub unsafe fn prepare(
+    program: &Program,
+    partition: &Partition,
+    symbols: &SymbolValues,
+    machine: &Machine<'_>,
+    addresses: &HashMap<Value, u64>,
+    workspace: Option<(u64, u64)>,
+) -> Result<PreparedProgram, Refused> {
+    let layout = lay_out(program, partition, symbols, machine)?;
+    let (workspace, owned) = match workspace {
+        Some(given) => (check_workspace(given, layout.bytes)?, None),
+        None => {
+            let size = usize::try_from(layout.bytes).unwrap_or(usize::MAX);
+            let buffer = machine.device.alloc(size).map_err(|error| Refused::device(&error, None))?;
+            ((buffer.address(), layout.bytes), Some(buffer))
+        }
+    };
+    let intermediates: HashMap<Value, u64> =
+        layout.intermediates.iter().map(|(value, offset)| (*value, workspace.0 + offset)).collect();
+    let addresses = addresses.clone();
+    check_addresses(&layout.outside, &layout.alignments, &addresses, workspace)?;
+
+    let stream = machine.stream();
+    let _current = machine.device.enter().map_err(|error| Refused::device(&error, None))?;
+    let mut calls = Vec::with_capacity(layout.calls.len());
+    for placed in layout.calls {
+        let (segment, call) = (placed.segment, placed.call);
+        let pointers = pointers(&call.roles, &addresses, &intermediates, segment)?;
+        let size = usize::try_from(call.workspace).unwrap_or(usize::MAX);
+        // A kernel without a workspace gets none: the end of the memory is not memory.
+        let address = if call.workspace == 0 { 0 } else { workspace.0 + placed.workspace };
+        // SAFETY: the context is current and the stream one of its. Intermediates and workspaces have places of their
+        // own in memory that is ours or the caller's, who also vouches for the rest; `admit` has checked the sizes.
+        let prepared = unsafe {
+            call.kernel.prepare(&call.device, &call.problem, &pointers, pointer(address), size, stream.raw())
+        };
+        let prepared = prepared.map_err(|status| refused(&status, segment))?;
+        calls.push(ReadyCall { segment, roles: call.roles, prepared });
+    }
+    // A kernel may have cleared its workspace on this stream, and is launched on others.
+    stream.synchronize().map_err(|error| Refused::device(&error, None))?;
+    Ok(PreparedProgram {
+        calls,
+        addresses,
+        intermediates,
+        outside: layout.outside,
+        alignments: layout.alignments,
+        workspace,
+        _owned: owned,
+        device: machine.device.clone(),
+    })
+}
+
+impl PreparedProgram {
+    /// Puts every kernel on a stream. It can be captured in a graph.
+    ///
+    /// # Errors
+    /// When a launch fails. Earlier kernels of the program are then on the stream.
+    ///
+    /// # Safety
+    /// The stream must be one of the device that this was prepared for. Until the device is done, this must not be
+    /// launched again, changed or dropped, and what it reads and writes must stay valid. A graph that captured it
+    /// counts as a launch whenever it is launched.
+    pub unsafe fn launch(&mut self, stream: &Stream) -> Result<(), DeviceError> {
+        let _current = self.device.enter()?;
+        for call in &mut self.calls {
+            // SAFETY: the context is current; the caller vouches for the rest.
+            unsafe { call.prepared.launch(stream.raw()) }.map_err(|status| DeviceError::Launch { status })?;
+        }
+        Ok(())
+    }
+
+    /// Replaces the addresses of some inputs and outputs; the others stay.
+    ///
+    /// # Errors
+    /// When they do not do; the old ones then stay, all of them.
+    ///
+    /// # Safety
+    /// As for [`prepare`]. No launch may be in flight. Graphs that captured this keep the old addresses.
+    pub unsafe fn update_addresses(&mut self, addresses: &HashMap<Value, u64>) -> Result<(), Refused> {
+        let mut all = self.addresses.clone();
+        all.extend(addresses);
+        check_addresses(&self.outside, &self.alignments, &all, self.workspace)?;
+        let _current = self.device.enter().map_err(|error| Refused::device(&error, None))?;
+        for index in 0..self.calls.len() {
+            // SAFETY: the caller vouches for the addresses.
+            let updated = unsafe { self.update_call(index, &all) };
+            if let Err(refused) = updated {
+                let old = self.addresses.clone();
+                for changed in 0..=index {
+                    // SAFETY: these are the addresses that it had.
+                    let _ = unsafe { self.update_call(changed, &old) };
+                }
+                return Err(refused);
+            }
+        }
+        self.addresses = all;
+        Ok(())
+    }
+
+    /// The address and size of the memory that its kernels work in.
+    pub fn workspace(&self) -> (u64, u64) {
+        self.workspace
+    }
+
+    /// How many kernels a launch puts on the stream; none for an empty problem.
+    pub fn kernels(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// # Safety
+    /// As for [`PreparedProgram::update_addresses`].
+    unsafe fn update_call(&mut self, index: usize, addresses: &HashMap<Value, u64>) -> Result<(), Refused> {
+        let call = &mut self.calls[index];
+        let pointers = pointers(&call.roles, addresses, &self.intermediates, call.segment)?;
+        // SAFETY: the context is current; the caller vouches for the addresses.
+        unsafe { call.prepared.update_pointers(&pointers) }.map_err(|status| refused(&status, call.segment))
+    }
+}
+
+fn pointers(
+    roles: &Roles,
+    addresses: &HashMap<Value, u64>,
+    intermediates: &HashMap<Value, u64>,
+    segment: usize,
+) -> Result<Pointers, Refused> {
+    let address = |value: Value| intermediates.get(&value).or_else(|| addresses.get(&value)).copied();
+    roles.pointers(address).ok_or_else(|| {
+        Refused::new("missing_address", Some(segment), "an operand of the kernel has no address")
+    })
+}
+
+fn refused(status: &Status, segment: usize) -> Refused {
+    match status.code {
+        Status::CUDA => Refused::new("device_error", Some(segment), status.to_string()),
+        _ => Refused::new(KERNEL_REFUSED, Some(segment), refused_by(status).message),
+    }
+}
+
+fn check_workspace((address, bytes): (u64, u64), needed: u64) -> Result<(u64, u64), Refused> {
+    if bytes < needed || (address == 0 && needed > 0) || address.checked_add(bytes).is_none() {
+        let message = format!("the workspace has {bytes} bytes at {address:#x}; {needed} are needed");
+        return Err(Refused::new("workspace_size", None, message));
+    }
+    if needed > 0 && !address.is_multiple_of(PART_ALIGNMENT) {
+        let message = format!("the workspace is at {address:#x}, which is no multiple of {PART_ALIGNMENT}");
+        return Err(Refused::new("pointer_alignment", None, message));
+    }
+    Ok((address, needed))
+}
+
+/// Whether every value has an address, an aligned one, and no kernel writes to what is something else.
+fn check_addresses(
+    outside: &[Outside],
+    alignments: &[Alignment],
+    addresses: &HashMap<Value, u64>,
+    workspace: (u64, u64),
+) -> Result<(), Refused> {
+    let mut ranges = Vec::with_capacity(outside.len());
+    for Outside { value, name, bytes, is_output } in outside {
+        let address = addresses.get(value).copied();
+        let end = address.and_then(|address| address.checked_add(*bytes));
+        match (address, end) {
+            (Some(address), Some(end)) if *bytes == 0 || address != 0 => {
+                ranges.push(Range { start: address, end, name: Some(name), written: *is_output });
+            }
+            _ => {
+                let message = format!("`%{name}` of {bytes} bytes has no address");
+                return Err(Refused::new("missing_address", None, message));
+            }
+        }
+    }
+    for Alignment { segment, value, bytes } in alignments {
+        if let Some(address) = addresses.get(value)
+            && !address.is_multiple_of(*bytes)
+        {
+            let name = outside.iter().find(|outside| outside.value == *value).map_or("", |found| &found.name);
+            let message = format!("`%{name}` is at {address:#x}, which is no multiple of {bytes}");
+            return Err(Refused::new("pointer_alignment", Some(*segment), message));
+        }
+    }
+    check_overlaps(ranges, workspace)
+}
+
+/// Whether what a kernel writes is apart from everything else.
+fn check_overlaps(mut ranges: Vec<Range<'_>>, (address, bytes): (u64, u64)) -> Result<(), Refused> {
+    // The sum was checked when the memory was given.
+    ranges.push(Range { start: address, end: address.saturating_add(bytes), name: None, written: true });
+    ranges.retain(|range| range.start < range.end);
+    ranges.sort_by_key(|range| range.start);
+    // Of those before: the one that reaches furthest, and the one that is written and reaches furthest.
+    let (mut any, mut written): (Option<Range<'_>>, Option<Range<'_>>) = (None, None);
+    let further = |old: Option<Range<'_>>, new| old.is_none_or(|old: Range<'_>| old.end < new);
+    for range in ranges {
+        let before = if range.written { any } else { written };
+        if let Some(before) = before.filter(|before| range.start < before.end) {
+            let message = format!("{before} and {range} share memory, and a kernel writes to it");
+            return Err(Refused::new("alias", None, message));
+        }
+        if further(any, range.end) {
+            any = Some(range);
+        }
+        if range.written && further(written, range.end) {
+            written = Some(range);
+        }
+    }
+    Ok(())
+}
+
+/// Memory of the caller, or the workspace, which has no name.
+#[derive(Clone, Copy)]
+struct Range<'a> {
+    start: u64,
+    end: u64,
+    name: Option<&'a str>,
+    written: bool,
+}
+
+impl fmt::Display for Range<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name {
+            Some(name) => write!(f, "`%{name}`"),
+            None => f.write_str("the workspace"),
+        }
+    }
+}

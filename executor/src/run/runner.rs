@@ -1,0 +1,314 @@
+//! One run: each segment as its kernel, or on the fallback with the reason why.
+
+use std::time::Instant;
+
+use fourfold_ir::bind::concrete_dims;
+use fourfold_ir::{Op, Program, SymbolValues, Tensor, Value};
+use fourfold_scheduler::{KernelPlan, Partition};
+
+use super::call::{Call, admit, pointer, refused_by};
+use super::values::Values;
+use super::{DEVICE_MEMORY, Machine, Moved, Ran, RunError, RunOptions, RunReason, SegmentRun};
+use crate::device::{Buffer, DeviceError, Stream};
+use crate::fallback;
+use crate::kernel::{Prepared, Status};
+
+/// A run that is under way.
+pub(super) struct Runner<'a> {
+    /// First, as it waits for the device when it is dropped: whatever a run returns, nothing is in flight then.
+    flight: Flight<'a>,
+    program: &'a Program,
+    partition: &'a Partition,
+    symbols: &'a SymbolValues,
+    options: RunOptions,
+    machine: Option<&'a Machine<'a>>,
+    values: Values<'a>,
+    /// By segment.
+    moved: Vec<Moved>,
+}
+
+/// How the attempt to run a segment as its kernel ended.
+enum Attempt {
+    Ran { emulated: bool, kernel_seconds: Option<f64> },
+    Not(RunReason),
+}
+
+impl<'a> Runner<'a> {
+    pub(super) fn new(
+        program: &'a Program,
+        partition: &'a Partition,
+        symbols: &'a SymbolValues,
+        options: RunOptions,
+        machine: Option<&'a Machine<'a>>,
+        values: Values<'a>,
+    ) -> Runner<'a> {
+        let moved = vec![Moved::default(); partition.segments.len()];
+        Runner { flight: Flight::default(), program, partition, symbols, options, machine, values, moved }
+    }
+
+    /// Runs a segment. What it moved is known at the end.
+    pub(super) fn segment(&mut self, position: usize) -> Result<SegmentRun, RunError> {
+        let start = Instant::now();
+        let segment = &self.partition.segments[position];
+        let attempt = segment.kernel().map(|plan| self.kernel(position, plan)).transpose()?;
+        let (ran, reason, kernel_seconds) = match attempt {
+            Some(Attempt::Ran { emulated, kernel_seconds }) => {
+                for &op in &segment.ops {
+                    let operation = &self.program.module().ops[op];
+                    self.values.drop_unused(&operation.operands, &operation.results);
+                }
+                (if emulated { Ran::Emulated } else { Ran::Kernel }, None, kernel_seconds)
+            }
+            Some(Attempt::Not(reason)) => {
+                self.fallback(position, &segment.ops)?;
+                (Ran::Fallback, Some(reason), None)
+            }
+            None => {
+                self.fallback(position, &segment.ops)?;
+                (Ran::Fallback, None, None)
+            }
+        };
+        let seconds = start.elapsed().as_secs_f64();
+        Ok(SegmentRun { ran, reason, seconds, kernel_seconds, moved: Moved::default() })
+    }
+
+    /// Sees to it that a program output is on the host.
+    pub(super) fn give_back(&mut self, output: Value) -> Result<(), RunError> {
+        self.bring_back(output)?;
+        self.values.keep_output(output).ok_or_else(|| self.missing(self.partition.segments.len(), output))
+    }
+
+    /// Sees to it that a value is on the host if a kernel computed it.
+    pub(super) fn bring_back(&mut self, value: Value) -> Result<(), RunError> {
+        match self.values.made_by(value) {
+            Some(segment) => self.bring_for(segment, value),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for the device, and gives the values on the host and what each segment moved.
+    pub(super) fn finish(mut self) -> Result<(Vec<Option<Tensor>>, Vec<Moved>), RunError> {
+        let last = self.flight.last;
+        self.flight.land().map_err(|source| self.device_error(last, source))?;
+        Ok((self.values.into_host(), self.moved))
+    }
+
+    fn fallback(&mut self, position: usize, ops: &[Op]) -> Result<(), RunError> {
+        let module = self.program.module();
+        for &op in ops {
+            let operation = &module.ops[op];
+            for &operand in &operation.operands {
+                self.bring_for(position, operand)?;
+            }
+            let operands: Vec<&Tensor> = operation
+                .operands
+                .iter()
+                .map(|&value| self.values.on_host(value).ok_or_else(|| self.missing(position, value)))
+                .collect::<Result<_, _>>()?;
+            let results = fallback::run_op(self.program, op, &operands, self.symbols)
+                .map_err(|source| RunError::Op { op: module.op_label(op), segment: position, source })?;
+            for (&value, tensor) in operation.results.iter().zip(results) {
+                self.values.set_on_host(value, tensor);
+            }
+            self.values.drop_unused(&operation.operands, &operation.results);
+        }
+        Ok(())
+    }
+
+    fn kernel(&mut self, position: usize, plan: &KernelPlan) -> Result<Attempt, RunError> {
+        let admitted = admit(self.program, self.partition, position, plan, self.symbols, self.machine);
+        let call = match admitted {
+            Ok(call) => call,
+            Err(reason) => return Ok(Attempt::Not(reason)),
+        };
+        // Nothing is admitted without a machine.
+        let Some(machine) = self.machine else { return Err(self.missing(position, plan.output)) };
+        for value in call.roles.operands() {
+            self.values.check_operand(position, value)?;
+        }
+        if call.is_empty() {
+            let tensor = self.empty(position, plan.output)?;
+            self.values.set_on_host(plan.output, tensor);
+            return Ok(Attempt::Ran { emulated: call.emulated, kernel_seconds: None });
+        }
+        let memory = match self.place(position, &call, machine)? {
+            Ok(memory) => memory,
+            Err(reason) => return Ok(Attempt::Not(reason)),
+        };
+        let launched = self.launch(position, &call, &memory, machine)?;
+        // What comes next on the stream runs after this kernel.
+        self.values.retire(memory.workspace);
+        match launched {
+            Ok(kernel_seconds) => {
+                self.values.set_on_device(call.roles.d, memory.d, position);
+                Ok(Attempt::Ran { emulated: call.emulated, kernel_seconds })
+            }
+            Err(status) => {
+                self.values.retire(memory.d);
+                Ok(Attempt::Not(refused_by(&status)))
+            }
+        }
+    }
+
+    /// Brings a call's operands to the device and finds memory for the rest, or says that there is none.
+    fn place(
+        &mut self,
+        position: usize,
+        call: &Call<'_>,
+        machine: &Machine<'_>,
+    ) -> Result<Result<Memory, RunReason>, RunError> {
+        let mut place = || {
+            for value in call.roles.operands() {
+                match self.values.upload(value, machine)? {
+                    Some(bytes) => self.moved[position].to_device += bytes,
+                    None => return Ok(Err(value)),
+                }
+            }
+            let d = self.values.take(size(call.d_bytes), machine)?;
+            let workspace = self.values.take(size(call.workspace), machine)?;
+            Ok(Ok(Memory { d, workspace }))
+        };
+        match place() {
+            Ok(Ok(memory)) => Ok(Ok(memory)),
+            Ok(Err(value)) => Err(self.missing(position, value)),
+            Err(error @ DeviceError::OutOfMemory { .. }) => {
+                let message = format!("{error}: the kernel ran on the CPU");
+                Ok(Err(RunReason { code: DEVICE_MEMORY, message }))
+            }
+            Err(error) => Err(self.device_error(position, error)),
+        }
+    }
+
+    /// Puts a call on the stream, or gives the kernel's refusal.
+    fn launch(
+        &mut self,
+        position: usize,
+        call: &Call<'_>,
+        memory: &Memory,
+        machine: &'a Machine<'a>,
+    ) -> Result<Result<Option<f64>, Status>, RunError> {
+        let stream = machine.stream();
+        let address = |value: Value| match value {
+            value if value == call.roles.d => Some(memory.d.address()),
+            value => self.values.on_device(value).map(Buffer::address),
+        };
+        let pointers = call.roles.pointers(address).ok_or_else(|| self.missing(position, call.roles.d))?;
+        let failed = |source| self.device_error(position, source);
+        let _current = machine.device.enter().map_err(failed)?;
+        if self.options.poison {
+            stream.fill(&memory.d, 0, size(call.d_bytes), 0xFF).map_err(failed)?;
+        }
+        // SAFETY: the context is current and the stream one of its. `admit` has checked that the operands have the
+        // sizes that the kernel takes, and `check_operand` and `upload` that the buffers have those sizes; they and
+        // the workspace are retired at the earliest, to be used again only by later work on the same stream, or
+        // freed, which waits for the device. Work before this on the stream no longer needs what it gets.
+        let prepared = unsafe {
+            call.kernel.prepare(
+                &call.device,
+                &call.problem,
+                &pointers,
+                pointer(memory.workspace.address()),
+                size(call.workspace),
+                stream.raw(),
+            )
+        };
+        let mut prepared = match prepared {
+            Ok(prepared) => prepared,
+            Err(status) if status.code == Status::CUDA => {
+                return Err(failed(reason_for(stream, status)));
+            }
+            Err(status) => return Ok(Err(status)),
+        };
+        let start = self.options.locate.then(|| stream.record()).transpose().map_err(failed)?;
+        // SAFETY: as for preparing. It is launched once; `Flight` keeps it until the stream was waited for, and the
+        // machine, which is borrowed for longer, its kernel.
+        let launched = unsafe { prepared.launch(stream.raw()) };
+        let failure = launched.err().map(|status| reason_for(stream, status));
+        let start = match (failure, start) {
+            (None, start) => start,
+            (Some(error), _) => return Err(failed(error)),
+        };
+        let measured = start.map(|start| {
+            let end = stream.record()?;
+            stream.synchronize()?;
+            Ok(f64::from(start.elapsed_ms(&end)?) / 1e3)
+        });
+        let measured = measured.transpose().map_err(failed);
+        self.flight.take_off(stream, prepared, position);
+        Ok(Ok(measured?))
+    }
+
+    /// A tensor without elements.
+    fn empty(&self, position: usize, value: Value) -> Result<Tensor, RunError> {
+        let ty = self.program.module().ty(value);
+        concrete_dims(ty, self.symbols)
+            .and_then(|dims| Tensor::zeros(ty.element, dims, ty.layout).ok())
+            .ok_or_else(|| self.missing(position, value))
+    }
+
+    /// Sees to it that a value is on the host because a segment, or its caller, needs it there.
+    fn bring_for(&mut self, segment: usize, value: Value) -> Result<(), RunError> {
+        if let Some(machine) = self.machine {
+            let bytes = self.values.download(value, machine)?;
+            if let Some(moved) = self.moved.get_mut(segment) {
+                moved.to_host += bytes;
+            }
+        }
+        Ok(())
+    }
+
+    fn missing(&self, segment: usize, value: Value) -> RunError {
+        RunError::Partition { segment, value: self.program.module().name_of(value).to_owned() }
+    }
+
+    fn device_error(&self, segment: usize, source: DeviceError) -> RunError {
+        let kernel = self.machine.map_or_else(String::new, |machine| machine.kernel_name(segment));
+        RunError::Device { segment, kernel, source }
+    }
+}
+
+/// The memory that a call needs besides its operands.
+struct Memory {
+    d: Buffer,
+    workspace: Buffer,
+}
+
+/// What may be in flight. Calls are kept until the stream was waited for: their kernels must stay loaded.
+#[derive(Default)]
+struct Flight<'a> {
+    stream: Option<&'a Stream>,
+    calls: Vec<Prepared>,
+    /// The segment whose kernel was launched last.
+    last: usize,
+}
+
+impl<'a> Flight<'a> {
+    fn take_off(&mut self, stream: &'a Stream, call: Prepared, segment: usize) {
+        self.stream = Some(stream);
+        self.calls.push(call);
+        self.last = segment;
+    }
+
+    /// Waits for everything.
+    fn land(&mut self) -> Result<(), DeviceError> {
+        let waited = self.stream.take().map_or(Ok(()), Stream::synchronize);
+        self.calls.clear();
+        waited
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        let _ = self.land();
+    }
+}
+
+/// The device's own words on a call that a kernel reports as failed, if it has any.
+fn reason_for(stream: &Stream, status: Status) -> DeviceError {
+    stream.synchronize().err().unwrap_or(DeviceError::Launch { status })
+}
+
+/// A size on the device as one on the host. Sizes are those of tensors, or a kernel's own.
+fn size(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,220 @@
+//! The values of a run: which are on the host, which on the device, and for how long.
+
+use fourfold_ir::bind::concrete_dims;
+use fourfold_ir::{ElementType, Entity, Program, ScaleLayout, SymbolValues, Tensor, Value};
+
+use super::{Machine, RunError};
+use crate::device::{Buffer, DeviceError};
+
+/// The tensors of a run: inputs borrowed, the rest owned for as long as it is used. A value may be on both sides.
+pub(super) struct Values<'a> {
+    program: &'a Program,
+    symbols: &'a SymbolValues,
+    inputs: Vec<Option<&'a Tensor>>,
+    host: Vec<Option<Tensor>>,
+    device: Vec<Option<Buffer>>,
+    /// The segment whose kernel computed it.
+    made_by: Vec<Option<usize>>,
+    /// Uses to come.
+    uses: Vec<usize>,
+    kept: Vec<bool>,
+    /// Buffers that no value has any more. Work in flight may still use them; later work on the same stream may have
+    /// them, and no other.
+    retired: Vec<Buffer>,
+}
+
+impl<'a> Values<'a> {
+    pub(super) fn new(
+        program: &'a Program,
+        symbols: &'a SymbolValues,
+        given: impl Iterator<Item = (Value, &'a Tensor)>,
+        outputs: &[Value],
+        keep_all: bool,
+    ) -> Values<'a> {
+        let module = program.module();
+        let count = module.values.len();
+        let mut inputs = vec![None; count];
+        for (value, tensor) in given {
+            inputs[value.index()] = Some(tensor);
+        }
+        let mut kept = vec![keep_all; count];
+        for value in outputs {
+            kept[value.index()] = true;
+        }
+        let uses = module.values.keys().map(|value| program.facts().users(value).len()).collect();
+        Values {
+            program,
+            symbols,
+            inputs,
+            host: vec![None; count],
+            device: (0..count).map(|_| None).collect(),
+            made_by: vec![None; count],
+            uses,
+            kept,
+            retired: Vec::new(),
+        }
+    }
+
+    /// The value on the host.
+    pub(super) fn on_host(&self, value: Value) -> Option<&Tensor> {
+        self.inputs[value.index()].or(self.host[value.index()].as_ref())
+    }
+
+    /// The value on the device.
+    pub(super) fn on_device(&self, value: Value) -> Option<&Buffer> {
+        self.device[value.index()].as_ref()
+    }
+
+    /// The segment whose kernel computed the value.
+    pub(super) fn made_by(&self, value: Value) -> Option<usize> {
+        self.made_by[value.index()]
+    }
+
+    pub(super) fn set_on_host(&mut self, value: Value, tensor: Tensor) {
+        self.host[value.index()] = Some(tensor);
+    }
+
+    /// Takes what a segment's kernel computes.
+    pub(super) fn set_on_device(&mut self, value: Value, buffer: Buffer, segment: usize) {
+        self.made_by[value.index()] = Some(segment);
+        self.device[value.index()] = Some(buffer);
+    }
+
+    /// Copies a value to the device, unless it is there; `None` when it is nowhere. Gives the bytes copied.
+    pub(super) fn upload(&mut self, value: Value, machine: &Machine<'_>) -> Result<Option<u64>, DeviceError> {
+        if self.on_device(value).is_some() {
+            return Ok(Some(0));
+        }
+        let Some(bytes) = self.on_host(value).map(|tensor| tensor.bytes().len()) else { return Ok(None) };
+        let buffer = self.take(bytes, machine)?;
+        if let Some(tensor) = self.on_host(value) {
+            machine.stream().upload(&buffer, 0, tensor.bytes())?;
+        }
+        self.device[value.index()] = Some(buffer);
+        Ok(Some(bytes as u64))
+    }
+
+    /// Copies a value to the host, unless it is there or nowhere. Gives the bytes copied.
+    pub(super) fn download(&mut self, value: Value, machine: &Machine<'_>) -> Result<u64, RunError> {
+        if self.on_host(value).is_some() {
+            return Ok(0);
+        }
+        let Some(buffer) = &self.device[value.index()] else { return Ok(0) };
+        let segment = self.made_by[value.index()].unwrap_or_default();
+        let name = || self.program.module().name_of(value).to_owned();
+        let ty = self.program.module().ty(value);
+        let sized = concrete_dims(ty, self.symbols)
+            .and_then(|dims| Some((Tensor::byte_len(ty.element, &dims, ty.layout).ok()?, dims)));
+        // Its kernel was called with these extents.
+        let Some((len, dims)) = sized else { return Err(RunError::Partition { segment, value: name() }) };
+        let mut bytes = Vec::new();
+        if bytes.try_reserve_exact(len).is_err() {
+            return Err(RunError::Memory { segment, value: name(), bytes: len as u64 });
+        }
+        bytes.resize(len, 0);
+        let device = |source| RunError::Device { segment, kernel: machine.kernel_name(segment), source };
+        machine.stream().download(buffer, 0, &mut bytes).map_err(device)?;
+        let tensor = Tensor::new(ty.element, dims, ty.layout, bytes)
+            .map_err(|_| RunError::Partition { segment, value: name() })?;
+        self.host[value.index()] = Some(tensor);
+        Ok(len as u64)
+    }
+
+    /// Device memory of at least so many bytes, from what is retired if something fits.
+    pub(super) fn take(&mut self, bytes: usize, machine: &Machine<'_>) -> Result<Buffer, DeviceError> {
+        let fits = |buffer: &Buffer| bytes <= buffer.len() && buffer.len() / 2 <= bytes;
+        let best = (0..self.retired.len())
+            .filter(|index| fits(&self.retired[*index]))
+            .min_by_key(|index| self.retired[*index].len());
+        if let Some(index) = best {
+            return Ok(self.retired.swap_remove(index));
+        }
+        match machine.device.alloc(bytes) {
+            Err(DeviceError::OutOfMemory { .. }) if !self.retired.is_empty() => {
+                self.retired.clear();
+                machine.device.alloc(bytes)
+            }
+            result => result,
+        }
+    }
+
+    /// Gives memory back for later work on the same stream.
+    pub(super) fn retire(&mut self, buffer: Buffer) {
+        if !buffer.is_empty() {
+            self.retired.push(buffer);
+        }
+    }
+
+    /// Counts the uses of an op's operands and drops what no op uses any more, unused results among them.
+    pub(super) fn drop_unused(&mut self, operands: &[Value], results: &[Value]) {
+        for value in operands {
+            self.uses[value.index()] = self.uses[value.index()].saturating_sub(1);
+        }
+        for value in operands.iter().chain(results) {
+            let index = value.index();
+            if self.uses[index] > 0 {
+                continue;
+            }
+            if !self.kept[index] {
+                self.host[index] = None;
+            }
+            // What is kept is wanted on the host; where it is there, its copy on the device is not needed.
+            if (!self.kept[index] || self.on_host(*value).is_some())
+                && let Some(buffer) = self.device[index].take()
+            {
+                self.retire(buffer);
+            }
+        }
+    }
+
+    /// Makes sure that a program output is there; an input that the program returns is copied.
+    pub(super) fn keep_output(&mut self, output: Value) -> Option<()> {
+        let index = output.index();
+        if self.host[index].is_none() {
+            self.host[index] = Some(self.inputs[index]?.clone());
+        }
+        Some(())
+    }
+
+    /// What the host computed or was given back, by value index.
+    pub(super) fn into_host(self) -> Vec<Option<Tensor>> {
+        self.host
+    }
+
+    /// Whether a value that a kernel reads is what its type says.
+    pub(super) fn check_operand(&self, segment: usize, value: Value) -> Result<(), RunError> {
+        match self.on_host(value) {
+            Some(tensor) => check_type(self.program, self.symbols, segment, value, tensor),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether a tensor is of a value's type under these symbol values.
+pub(super) fn check_type(
+    program: &Program,
+    symbols: &SymbolValues,
+    segment: usize,
+    value: Value,
+    tensor: &Tensor,
+) -> Result<(), RunError> {
+    let module = program.module();
+    let ty = module.ty(value);
+    let dims = concrete_dims(ty, symbols);
+    let fits = (ty.element, ty.layout) == (tensor.element(), tensor.layout())
+        && dims.as_deref() == Some(tensor.dims());
+    if fits {
+        return Ok(());
+    }
+    let expected = match &dims {
+        Some(dims) => describe(ty.element, dims, ty.layout),
+        None => module.display_type(ty).to_string(),
+    };
+    let found = describe(tensor.element(), tensor.dims(), tensor.layout());
+    Err(RunError::Input { segment, value: module.name_of(value).to_owned(), expected, found })
+}
+
+fn describe(element: ElementType, dims: &[usize], layout: Option<ScaleLayout>) -> String {
+    let layout = layout.map_or(String::new(), |layout| format!(", {layout}"));
+    format!("{dims:?}, {element}{layout}")
+}

@@ -1,0 +1,218 @@
+//! Programs with their partitions, inputs and kernels.
+
+use std::collections::HashMap;
+
+use fourfold_executor::device::Device;
+use fourfold_executor::{Machine, Run, RunError, RunOptions, SegmentKernel, run};
+use fourfold_ir::bind::bind;
+use fourfold_ir::sample::{Recipe, Rule, inputs};
+use fourfold_ir::{
+    BinaryKind, BlockFormat, Builder, Dim, ElementType, Op, Program, ScaleLayout, ScaledMmaOptions,
+    SymbolValues, Tensor, TensorType, UnaryKind, Value, verify,
+};
+use fourfold_scheduler::{
+    Constraint, Decision, EpilogueKind, EpilogueStep, KernelPlan, Partition, Segment, SegmentKind,
+};
+
+use crate::stand_in::kernel;
+
+pub const N: u64 = 40;
+
+pub struct Fixture {
+    pub program: Program,
+    pub partition: Partition,
+    pub tensors: HashMap<String, Tensor>,
+    pub kernels: HashMap<usize, SegmentKernel>,
+}
+
+/// What comes between the two kernels of [`layers`].
+#[derive(Clone, Copy, PartialEq)]
+pub enum Between {
+    Nothing,
+    AnOpOfTheHost,
+}
+
+/// r = relu(alpha · x·w1 + bias); y = x·w2 + beta · c, where c is r or -r. K is the extent of both sums.
+pub fn layers(m: usize, k: u64, between: Between) -> Fixture {
+    let mut builder = Builder::new("layers");
+    let rows = builder.symbol("M");
+    let n = Dim::fixed(N);
+    let codes = |rows: &Dim| TensorType::new(vec![rows.clone(), Dim::fixed(k)], ElementType::F4E2M1FN);
+    let scales = |rows: &Dim| {
+        let shape = vec![rows.clone(), Dim::fixed(k / 16)];
+        TensorType::scales(shape, ElementType::F8E4M3FN, ScaleLayout::Blocked)
+    };
+    let scalar = TensorType::new(Vec::new(), ElementType::F32);
+    let x = builder.input("x", codes(&rows));
+    let sx = builder.input("sx", scales(&rows));
+    let [w1, w2] = ["w1", "w2"].map(|name| builder.param(name, codes(&n)));
+    let [sw1, sw2] = ["sw1", "sw2"].map(|name| builder.param(name, scales(&n)));
+    let bias = builder.param("bias", TensorType::new(vec![n.clone()], ElementType::F32));
+    let [alpha, beta] = ["alpha", "beta"].map(|name| builder.param(name, scalar.clone()));
+
+    let first = ScaledMmaOptions { alpha: Some(alpha), ..ScaledMmaOptions::default() };
+    let product = builder.scaled_mma("product", x, sx, w1, sw1, 16, ElementType::F32, first);
+    let biased = builder.binary("biased", BinaryKind::Add, product, bias);
+    let r = builder.unary("r", UnaryKind::Relu, biased);
+    let host = between == Between::AnOpOfTheHost;
+    let c = if host { builder.unary("c", UnaryKind::Neg, r) } else { r };
+    let second = ScaledMmaOptions { c: Some(c), beta: Some(beta), alpha: None };
+    let y = builder.scaled_mma("y", x, sx, w2, sw2, 16, ElementType::F32, second);
+    let program = verify(builder.finish(&[y])).unwrap();
+
+    let ops: Vec<Op> = program.module().ops.keys().collect();
+    let plan = |root: Op, b: Value, sfb: Value, output: Value| KernelPlan {
+        root,
+        format: BlockFormat::NVFP4,
+        batch: Dim::fixed(1),
+        m: rows.clone(),
+        n: n.clone(),
+        k: Dim::fixed(k),
+        b_batched: false,
+        a: x,
+        sfa: sx,
+        b,
+        sfb,
+        alpha: None,
+        c: None,
+        beta: None,
+        accumulator: ElementType::F32,
+        epilogue: Vec::new(),
+        output,
+        proof: Vec::new(),
+        constraints: [x, sx, b, sfb, output]
+            .into_iter()
+            .map(|value| Constraint::PointerAlignment { value, bytes: 16 })
+            .chain([Constraint::AtMost { name: "M", dim: rows.clone(), limit: 1000 }])
+            .collect(),
+    };
+    let step = |op: Op, kind: EpilogueKind| EpilogueStep { op, kind, element: ElementType::F32 };
+    let epilogue = vec![
+        step(ops[1], EpilogueKind::ColumnBias(bias)),
+        step(ops[2], EpilogueKind::Activation(UnaryKind::Relu)),
+    ];
+    let first = KernelPlan { alpha: Some(alpha), epilogue, ..plan(ops[0], w1, sw1, r) };
+    let last = ops[ops.len() - 1];
+    let second = KernelPlan { c: Some(c), beta: Some(beta), ..plan(last, w2, sw2, y) };
+    let segment = |ops: &[Op], inputs: &[Value], output: Value, kind: SegmentKind| {
+        let mut inputs = inputs.to_vec();
+        inputs.sort_unstable();
+        Segment { ops: ops.to_vec(), inputs, outputs: vec![output], kind }
+    };
+    let as_kernel = |plan: KernelPlan| SegmentKind::Kernel(Box::new(plan));
+    let mut segments = vec![segment(&ops[..3], &[x, sx, w1, sw1, alpha, bias], r, as_kernel(first))];
+    if host {
+        segments.push(segment(&ops[3..4], &[r], c, SegmentKind::Fallback));
+    }
+    segments.push(segment(&[last], &[x, sx, w2, sw2, c, beta], y, as_kernel(second)));
+    let last_segment = segments.len() - 1;
+    let decisions = (0..ops.len())
+        .map(|op| Decision { segment: if op < 3 { 0 } else { op - 2 }, rejection: None })
+        .collect();
+    let partition = Partition { target: "sm_100a".to_owned(), segments, decisions };
+    let ready = |defines: &[&str]| SegmentKernel::Ready { kernel: kernel(defines), emulated: false };
+    let kernels = HashMap::from([(0, ready(&["RELU"])), (last_segment, ready(&["WORKSPACE=300"]))]);
+    Fixture { tensors: sampled(&program, m), program, partition, kernels }
+}
+
+/// y = x·w, where x has `l` matrices of `m` rows and there is one w, so that the batch is flattened.
+pub fn flattened(l: u64, m: u64) -> Fixture {
+    let (k, n) = (Dim::fixed(64), Dim::fixed(N));
+    let mut builder = Builder::new("flattened");
+    let batch = builder.symbol("M");
+    let rows = Dim::fixed(m);
+    let codes = |shape: &[&Dim]| {
+        let shape = shape.iter().copied().chain([&k]).cloned().collect();
+        TensorType::new(shape, ElementType::F4E2M1FN)
+    };
+    let scales = |shape: &[&Dim]| {
+        let shape = shape.iter().copied().chain([&Dim::fixed(4)]).cloned().collect();
+        TensorType::scales(shape, ElementType::F8E4M3FN, ScaleLayout::Blocked)
+    };
+    let x = builder.input("x", codes(&[&batch, &rows]));
+    let sx = builder.input("sx", scales(&[&batch, &rows]));
+    let w = builder.param("w", codes(&[&n]));
+    let sw = builder.param("sw", scales(&[&n]));
+    let y = builder.scaled_mma("y", x, sx, w, sw, 16, ElementType::F32, ScaledMmaOptions::default());
+    let program = verify(builder.finish(&[y])).unwrap();
+    let ops: Vec<Op> = program.module().ops.keys().collect();
+    let plan = KernelPlan {
+        root: ops[0],
+        format: BlockFormat::NVFP4,
+        batch,
+        m: rows,
+        n,
+        k,
+        b_batched: false,
+        a: x,
+        sfa: sx,
+        b: w,
+        sfb: sw,
+        alpha: None,
+        c: None,
+        beta: None,
+        accumulator: ElementType::F32,
+        epilogue: Vec::new(),
+        output: y,
+        proof: Vec::new(),
+        constraints: Vec::new(),
+    };
+    let segment = Segment {
+        ops,
+        inputs: vec![x, sx, w, sw],
+        outputs: vec![y],
+        kind: SegmentKind::Kernel(Box::new(plan)),
+    };
+    let partition = Partition {
+        target: "sm_100a".to_owned(),
+        segments: vec![segment],
+        decisions: vec![Decision { segment: 0, rejection: None }],
+    };
+    let kernels = HashMap::from([(0, SegmentKernel::Ready { kernel: kernel(&[]), emulated: true })]);
+    Fixture { tensors: sampled(&program, l as usize), program, partition, kernels }
+}
+
+fn sampled(program: &Program, m: usize) -> HashMap<String, Tensor> {
+    inputs(program, &Recipe { rule: Rule::Exact, seed: 7, symbols: vec![("M".to_owned(), m as u64)] })
+        .unwrap()
+}
+
+impl Fixture {
+    pub fn value(&self, name: &str) -> Value {
+        self.program.facts().value_named(name).unwrap()
+    }
+
+    pub fn symbols(&self) -> SymbolValues {
+        bind(&self.program, &self.tensors).unwrap().symbols
+    }
+
+    pub fn run(&self, device: Option<&Device>, options: &RunOptions) -> Result<Run, RunError> {
+        let bound = bind(&self.program, &self.tensors).unwrap();
+        let machine = device.map(|device| Machine::new(device, &self.kernels));
+        run(&self.program, &self.partition, &bound, options, machine.as_ref())
+    }
+
+    /// What the fallback computes for a value.
+    pub fn expected(&self, name: &str) -> Tensor {
+        let run = self.run(None, &RunOptions { keep_all: true, ..RunOptions::default() }).unwrap();
+        run.value(self.value(name)).unwrap().clone()
+    }
+
+    pub fn plan(&mut self, segment: usize) -> &mut KernelPlan {
+        match &mut self.partition.segments[segment].kind {
+            SegmentKind::Kernel(plan) => plan,
+            SegmentKind::Fallback => panic!("segment {segment} is no kernel"),
+        }
+    }
+
+    /// Gives a segment another kernel.
+    pub fn with_kernel(mut self, segment: usize, defines: &[&str]) -> Fixture {
+        self.kernels.insert(segment, SegmentKernel::Ready { kernel: kernel(defines), emulated: false });
+        self
+    }
+}
+
+/// How each segment ran, and the codes of those that did not as a kernel.
+pub fn story(run: &Run) -> Vec<(&'static str, Option<&'static str>)> {
+    run.segments.iter().map(|ran| (ran.ran.as_str(), ran.reason.as_ref().map(|reason| reason.code))).collect()
+}

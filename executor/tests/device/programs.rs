@@ -1,0 +1,279 @@
+//! Prepared programs: their workspace, launches, graphs, addresses, and everything that is refused.
+
+use std::collections::HashMap;
+
+use fourfold_executor::device::{Buffer, Device};
+use fourfold_executor::{Machine, PreparedProgram, Refused, SegmentKernel, prepare, workspace_size};
+use fourfold_ir::{Tensor, Value};
+use fourfold_scheduler::{Constraint, ReasonCode};
+
+use crate::fixture::{Between, Fixture, N, layers};
+use crate::stand_in::{Counter, StandIn};
+
+/// A program's inputs and outputs on a device.
+struct Placed<'a> {
+    fixture: &'a Fixture,
+    device: &'a Device,
+    buffers: HashMap<Value, Buffer>,
+}
+
+impl<'a> Placed<'a> {
+    fn new(fixture: &'a Fixture, device: &'a Device) -> Placed<'a> {
+        let mut buffers = HashMap::new();
+        for &input in &fixture.program.module().inputs {
+            let bytes = fixture.tensors[fixture.program.module().name_of(input)].bytes();
+            let buffer = device.alloc(bytes.len()).unwrap();
+            device.stream().upload(&buffer, 0, bytes).unwrap();
+            buffers.insert(input, buffer);
+        }
+        let y = device.alloc(fixture.expected("y").bytes().len()).unwrap();
+        device.stream().fill(&y, 0, y.len(), 0xFF).unwrap();
+        device.synchronize().unwrap();
+        buffers.insert(fixture.value("y"), y);
+        Placed { fixture, device, buffers }
+    }
+
+    fn addresses(&self) -> HashMap<Value, u64> {
+        self.buffers.iter().map(|(value, buffer)| (*value, buffer.address())).collect()
+    }
+
+    fn prepare(
+        &self,
+        addresses: &HashMap<Value, u64>,
+        workspace: Option<(u64, u64)>,
+    ) -> Result<PreparedProgram, Refused> {
+        let machine = Machine::new(self.device, &self.fixture.kernels);
+        let Fixture { program, partition, .. } = self.fixture;
+        // SAFETY: the addresses are those of buffers that outlive the result, or are refused.
+        unsafe { prepare(program, partition, &self.fixture.symbols(), &machine, addresses, workspace) }
+    }
+
+    #[track_caller]
+    fn refuse(&self, name: &str, address: Option<u64>, code: &str, words: &str) {
+        let mut addresses = self.addresses();
+        match address {
+            Some(address) => addresses.insert(self.fixture.value(name), address),
+            None => addresses.remove(&self.fixture.value(name)),
+        };
+        check(&self.prepare(&addresses, None).unwrap_err(), code, words);
+    }
+
+    fn y(&self) -> Vec<u8> {
+        let buffer = &self.buffers[&self.fixture.value("y")];
+        let mut bytes = vec![0; buffer.len()];
+        self.device.stream().download(buffer, 0, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+#[track_caller]
+fn check(refused: &Refused, code: &str, words: &str) {
+    assert_eq!(refused.code, code, "{refused}");
+    assert!(refused.message.contains(words), "{refused}");
+}
+
+#[test]
+fn a_program_of_kernels_is_launched_without_waiting_or_allocating() {
+    let stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    for m in [1, 37, 130] {
+        let fixture = layers(m, 64, Between::Nothing);
+        let placed = Placed::new(&fixture, &device);
+        let machine = Machine::new(&device, &fixture.kernels);
+        let size =
+            workspace_size(&fixture.program, &fixture.partition, &fixture.symbols(), &machine).unwrap();
+        // r, then the workspaces of 100 and 300 bytes, each at a multiple of 256.
+        assert_eq!(size, (m as u64 * N * 4).next_multiple_of(256) + 256 + 512);
+        let mut prepared = placed.prepare(&placed.addresses(), None).unwrap();
+        assert_eq!((prepared.workspace().1, prepared.kernels()), (size, 2));
+        let counts =
+            || [Counter::Waits, Counter::Allocations, Counter::Up].map(|counter| stand_in.count(counter));
+        let before = counts();
+        let stream = device.new_stream().unwrap();
+        // SAFETY: the buffers live until the end, and each launch is waited for.
+        unsafe { prepared.launch(&stream) }.unwrap();
+        assert_eq!(counts(), before);
+        stream.synchronize().unwrap();
+        assert_eq!(placed.y(), fixture.expected("y").bytes());
+    }
+}
+
+#[test]
+fn a_launch_can_be_recorded_in_a_graph() {
+    let _stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    let fixture = layers(37, 64, Between::Nothing);
+    let placed = Placed::new(&fixture, &device);
+    let mut prepared = placed.prepare(&placed.addresses(), None).unwrap();
+    let stream = device.stream();
+    // SAFETY: the buffers live until the end, and each launch is waited for.
+    let graph = stream.capture(|| unsafe { prepared.launch(stream) }).unwrap();
+    assert_eq!(placed.y(), vec![0xFF; 37 * 40 * 4]);
+    // The graph reads what lies there when it is launched.
+    let other = Tensor::zeros(fixture.tensors["x"].element(), vec![37, 64], None).unwrap();
+    let mut changed = layers(37, 64, Between::Nothing);
+    changed.tensors.insert("x".to_owned(), other.clone());
+    for (x, expected) in [(&fixture.tensors["x"], fixture.expected("y")), (&other, changed.expected("y"))] {
+        stream.upload(&placed.buffers[&fixture.value("x")], 0, x.bytes()).unwrap();
+        // SAFETY: as above.
+        unsafe { graph.launch(stream) }.unwrap();
+        assert_eq!(placed.y(), expected.bytes());
+    }
+}
+
+#[test]
+fn addresses_change_all_or_none() {
+    let _stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    let fixture = layers(37, 64, Between::Nothing);
+    let placed = Placed::new(&fixture, &device);
+    let (x, y) = (fixture.value("x"), fixture.value("y"));
+    let mut prepared = placed.prepare(&placed.addresses(), None).unwrap();
+    let result = device.alloc(37 * 40 * 4).unwrap();
+    // SAFETY: the buffers live until the end, and each launch is waited for.
+    unsafe {
+        let misaligned = HashMap::from([(y, result.address()), (x, placed.buffers[&x].address() + 8)]);
+        check(&prepared.update_addresses(&misaligned).unwrap_err(), "pointer_alignment", "`%x` is at 0x");
+        let aliased = HashMap::from([(y, placed.buffers[&x].address())]);
+        check(&prepared.update_addresses(&aliased).unwrap_err(), "alias", "share memory");
+        prepared.launch(device.stream()).unwrap();
+        assert_eq!(placed.y(), fixture.expected("y").bytes());
+
+        let mut found = vec![0; result.len()];
+        prepared.update_addresses(&HashMap::from([(y, result.address())])).unwrap();
+        prepared.launch(device.stream()).unwrap();
+        device.stream().download(&result, 0, &mut found).unwrap();
+        assert_eq!(found, fixture.expected("y").bytes());
+    }
+}
+
+#[test]
+fn the_workspace_may_be_the_caller_s() {
+    let stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    let fixture = layers(91, 64, Between::Nothing);
+    let placed = Placed::new(&fixture, &device);
+    let machine = Machine::new(&device, &fixture.kernels);
+    let size = workspace_size(&fixture.program, &fixture.partition, &fixture.symbols(), &machine).unwrap();
+    let memory = device.alloc(size as usize + 256).unwrap();
+    let addresses = placed.addresses();
+    let prepare = |address, bytes| placed.prepare(&addresses, Some((address, bytes)));
+    let at = memory.address();
+    check(&prepare(at, size - 1).unwrap_err(), "workspace_size", &format!("{size} are needed"));
+    check(&prepare(0, size).unwrap_err(), "workspace_size", "at 0x0");
+    check(&prepare(u64::MAX - 255, size).unwrap_err(), "workspace_size", "are needed");
+    check(&prepare(at + 128, size).unwrap_err(), "pointer_alignment", "no multiple of 256");
+    let x = addresses[&fixture.value("x")];
+    check(&prepare(x, size).unwrap_err(), "alias", "`%x` and the workspace share memory");
+    let before = stand_in.count(Counter::Allocations);
+    let mut prepared = prepare(at, size + 256).unwrap();
+    assert_eq!((prepared.workspace(), stand_in.count(Counter::Allocations)), ((at, size), before));
+    // SAFETY: the buffers live until the end.
+    unsafe { prepared.launch(device.stream()) }.unwrap();
+    assert_eq!(placed.y(), fixture.expected("y").bytes());
+}
+
+#[test]
+fn addresses_that_do_not_do_are_refused() {
+    let _stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    let fixture = layers(37, 64, Between::Nothing);
+    let placed = Placed::new(&fixture, &device);
+    let [w1, y] = ["w1", "y"].map(|name| placed.addresses()[&fixture.value(name)]);
+    placed.refuse("sw2", None, "missing_address", "`%sw2` of 512 bytes has no address");
+    placed.refuse("y", Some(0), "missing_address", "`%y` of 5920 bytes");
+    placed.refuse("x", Some(u64::MAX - 15), "missing_address", "`%x`");
+    placed.refuse("w1", Some(w1 + 8), "pointer_alignment", "which is no multiple of 16");
+    placed.refuse("y", Some(w1), "alias", "`%w1`");
+    // The last bytes of y, which is 5920 long.
+    placed.refuse("w1", Some(y + 5904), "alias", "`%y` and `%w1` share memory, and a kernel writes to it");
+    // Inputs may share memory.
+    let mut addresses = placed.addresses();
+    addresses.insert(fixture.value("w2"), w1);
+    assert!(placed.prepare(&addresses, None).is_ok());
+}
+
+#[test]
+fn programs_that_do_not_run_as_kernels_only_are_refused() {
+    let stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    let refuse = |fixture: &Fixture, code: &str, segment: Option<usize>, words: &str| {
+        let placed = Placed::new(fixture, &device);
+        let refused = placed.prepare(&placed.addresses(), None).unwrap_err();
+        check(&refused, code, words);
+        assert_eq!(refused.segment, segment);
+    };
+    refuse(
+        &layers(37, 64, Between::AnOpOfTheHost),
+        "fallback_segment",
+        Some(1),
+        "segment 1 runs on the fallback",
+    );
+    refuse(&layers(37, 160, Between::Nothing), "kernel_refused", Some(0), "K is 160");
+    let mut fixture = layers(37, 64, Between::Nothing);
+    let dim = fixture.plan(1).m.clone();
+    let code = ReasonCode::KAlignment;
+    fixture.plan(1).constraints.push(Constraint::Multiple { name: "M", dim, of: 4, code });
+    refuse(&fixture, "k_alignment", Some(1), "M is 37; expected a multiple of 4");
+    fixture.plan(1).constraints.pop();
+    fixture.kernels.remove(&1);
+    refuse(&fixture, "not_built", Some(1), "no kernel was given");
+    fixture = fixture.with_kernel(1, &["PREPARE_STATUS=104"]);
+    refuse(&fixture, "device_error", Some(1), "the stand-in does not prepare");
+    fixture = fixture.with_kernel(1, &["PREPARE_STATUS=100"]);
+    refuse(&fixture, "kernel_refused", Some(1), "this is a bug in Fourfold");
+    let mut fixture = layers(37, 64, Between::Nothing);
+    fixture.partition.segments.swap(0, 1);
+    let (first, second) = (fixture.kernels.remove(&0).unwrap(), fixture.kernels.remove(&1).unwrap());
+    fixture.kernels.extend([(1, first), (0, second)]);
+    let machine = Machine::new(&device, &fixture.kernels);
+    let refused =
+        workspace_size(&fixture.program, &fixture.partition, &fixture.symbols(), &machine).unwrap_err();
+    check(&refused, "missing_address", "nothing makes `%r` before segment 0 reads it");
+
+    let fixture = layers(37, 64, Between::Nothing);
+    let placed = Placed::new(&fixture, &device);
+    stand_in.limit(stand_in.count(Counter::Bytes));
+    check(&placed.prepare(&placed.addresses(), None).unwrap_err(), "device_memory", "no room");
+}
+
+#[test]
+fn an_empty_program_is_prepared_and_launches_nothing() {
+    let stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    let fixture = layers(0, 64, Between::Nothing);
+    let placed = Placed::new(&fixture, &device);
+    let mut prepared = placed.prepare(&placed.addresses(), None).unwrap();
+    let launches = stand_in.count(Counter::Launches);
+    // SAFETY: nothing is launched.
+    unsafe { prepared.launch(device.stream()) }.unwrap();
+    assert_eq!(
+        (prepared.kernels(), prepared.workspace().1, stand_in.count(Counter::Launches)),
+        (0, 0, launches)
+    );
+}
+
+#[test]
+fn a_prepared_program_outlives_what_it_was_prepared_from() {
+    let _stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    let mut fixture = layers(37, 64, Between::Nothing);
+    let expected = fixture.expected("y");
+    let placed = Placed::new(&fixture, &device);
+    let mut prepared = placed.prepare(&placed.addresses(), None).unwrap();
+    let Placed { buffers, .. } = placed;
+    let y = fixture.value("y");
+    fixture.kernels = HashMap::<usize, SegmentKernel>::new();
+    drop(fixture);
+    let stream = device.new_stream().unwrap();
+    drop(device);
+    let mut found = vec![0; buffers[&y].len()];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: the buffers live until the end.
+            unsafe { prepared.launch(&stream) }.unwrap();
+            stream.download(&buffers[&y], 0, &mut found).unwrap();
+        });
+    });
+    assert_eq!(found, expected.bytes());
+}

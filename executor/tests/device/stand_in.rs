@@ -1,0 +1,144 @@
+//! The stand-in driver and stand-in kernels, built with the system's compiler.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use fourfold_executor::Kernel;
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use tempfile::TempDir;
+
+/// What the driver counts, in its order.
+#[derive(Clone, Copy, Debug)]
+pub enum Counter {
+    Memories,
+    Bytes,
+    Streams,
+    Events,
+    Contexts,
+    Waits,
+    Up,
+    Down,
+    Graphs,
+    Allocations,
+    Launches,
+    Depth,
+}
+
+type Set = unsafe extern "C" fn(i32, u64);
+type Get = unsafe extern "C" fn(i32) -> u64;
+
+struct Driver {
+    set: Set,
+    get: Get,
+    _folder: TempDir,
+}
+
+/// Loaded before anything looks for a driver, under the name that is looked for: the dynamic linker then takes this one,
+/// also where there is a GPU.
+static DRIVER: LazyLock<Driver> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("libcuda.so");
+    compile("libcuda.c", &path, &["-Wl,-soname,libcuda.so".to_owned()]);
+    // SAFETY: the stand-in has no initializers; its functions have these types; it is never closed.
+    unsafe {
+        let library = Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL).unwrap();
+        let (set, get) =
+            (*library.get::<Set>(c"stand_in_set").unwrap(), *library.get::<Get>(c"stand_in_get").unwrap());
+        std::mem::forget(library);
+        Driver { set, get, _folder: folder }
+    }
+});
+
+/// What must be given back.
+const KEPT: [Counter; 7] = [
+    Counter::Memories,
+    Counter::Bytes,
+    Counter::Streams,
+    Counter::Events,
+    Counter::Contexts,
+    Counter::Graphs,
+    Counter::Depth,
+];
+
+static IN_USE: Mutex<()> = Mutex::new(());
+
+/// The driver, for one test at a time. When it is given back, nothing may be left on it.
+pub struct StandIn {
+    _in_use: MutexGuard<'static, ()>,
+}
+
+impl StandIn {
+    pub fn new() -> StandIn {
+        let stand_in = StandIn { _in_use: IN_USE.lock().unwrap_or_else(PoisonError::into_inner) };
+        stand_in.reset();
+        stand_in
+    }
+
+    /// Memory that may be in use at once.
+    pub fn limit(&self, bytes: u64) {
+        // SAFETY: it stores a number.
+        unsafe { (DRIVER.set)(0, bytes) }
+    }
+
+    /// What the next work fails with; 0 heals the device.
+    pub fn fault(&self, code: u64) {
+        // SAFETY: it stores a number.
+        unsafe { (DRIVER.set)(1, code) }
+    }
+
+    /// What the end of the process does: lost memory is back, and the device is well.
+    pub fn reset(&self) {
+        // SAFETY: no test has memory when it begins, or once the device was lost and its buffers are dropped.
+        unsafe { (DRIVER.set)(2, 0) }
+        self.limit(u64::MAX);
+        self.fault(0);
+    }
+
+    pub fn count(&self, counter: Counter) -> u64 {
+        // SAFETY: it reads a number.
+        unsafe { (DRIVER.get)(counter as i32) }
+    }
+}
+
+impl Drop for StandIn {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        for counter in KEPT {
+            assert_eq!(self.count(counter), 0, "{counter:?} are left");
+        }
+    }
+}
+
+/// The stand-in kernel with these definitions, loaded anew: its code goes with the last handle.
+pub fn kernel(defines: &[&str]) -> Kernel {
+    static COMPILED: LazyLock<(TempDir, Mutex<HashSet<String>>)> =
+        LazyLock::new(|| (tempfile::tempdir().unwrap(), Mutex::default()));
+    let (folder, names) = &*COMPILED;
+    let name = format!("kernel{}.so", defines.concat());
+    let compiled = folder.path().join(&name);
+    if names.lock().unwrap_or_else(PoisonError::into_inner).insert(name) {
+        compile("gemm.c", &compiled, &defines.iter().map(|define| format!("-D{define}")).collect::<Vec<_>>());
+    }
+    // Another file, as the dynamic linker knows libraries by theirs; it may go once it is loaded.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kernel.so");
+    fs::copy(&compiled, &path).unwrap();
+    Kernel::open(&path).unwrap()
+}
+
+fn compile(source: &str, library: &Path, arguments: &[String]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand_ins").join(source);
+    let built = Command::new("cc")
+        .args(["-O1", "-shared", "-fPIC", "-o"])
+        .arg(library)
+        .args(arguments)
+        .arg(source)
+        .arg("-lm")
+        .status();
+    assert!(built.unwrap().success());
+}

@@ -1,0 +1,268 @@
+// A CUDA driver whose device memory is the host's. Work is only queued, and runs when somebody waits for it: code that
+// does not wait, or frees too early, is found out.
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef VERSION
+#define VERSION 13000
+#endif
+#ifndef INIT
+#define INIT 0
+#endif
+#define DEVICES 2
+#define EXPORT __attribute__((visibility("default")))
+
+enum { OUT_OF_MEMORY = 2, INVALID_VALUE = 1, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NOT_SUPPORTED_WHILE_CAPTURED = 900,
+       CAPTURE_INVALIDATED = 901, ILLEGAL_ADDRESS = 700 };
+
+typedef int (*work)(void *);
+struct op { work run; size_t size; struct op *next; _Alignas(16) char argument[]; };
+struct queue { struct op *first, **last; };
+// A kernel finds the first member behind the stream that it is given.
+struct stream { void (*enqueue)(struct stream *, work, const void *, size_t); int capturing; struct queue work, recorded; };
+struct event { double time; };
+struct memory { uint64_t address; size_t size; };
+
+enum { LIMIT, FAULT, RESET, SETTINGS };
+static uint64_t settings[SETTINGS] = {UINT64_MAX};
+enum { MEMORIES, BYTES, STREAMS, EVENTS, CONTEXTS, WAITS, UP, DOWN, GRAPHS, ALLOCATIONS, LAUNCHES, DEPTH, COUNTERS };
+static uint64_t counters[COUNTERS];
+
+static struct memory memories[4096];
+static struct stream *streams[256], default_stream;
+static int lost, contexts[DEVICES];
+static double now;
+static _Thread_local void *stack[16];
+static _Thread_local int depth;
+
+EXPORT void stand_in_set(int which, uint64_t value) {
+    settings[which] = value;
+    if (which == FAULT) lost = 0;
+    if (which != RESET) return;
+    for (int i = 0; i < 4096; i++) {
+        if (memories[i].size) free((void *)(uintptr_t)memories[i].address);
+        memories[i].size = 0;
+    }
+    counters[MEMORIES] = counters[BYTES] = 0;
+}
+EXPORT uint64_t stand_in_get(int which) { return which == DEPTH ? (uint64_t)depth : counters[which]; }
+
+static int ready(void) { return lost ? lost : depth == 0 ? INVALID_CONTEXT : 0; }
+#define READY do { int code = ready(); if (code) return code; } while (0)
+
+static void push(struct queue *queue, work run, const void *argument, size_t size) {
+    struct op *op = malloc(sizeof *op + size);
+    op->run = run, op->size = size, op->next = NULL;
+    memcpy(op->argument, argument, size);
+    if (!queue->first) queue->last = &queue->first;
+    *queue->last = op, queue->last = &op->next;
+}
+static void clear(struct queue *queue) {
+    for (struct op *op = queue->first, *next; op; op = next) next = op->next, free(op);
+    queue->first = NULL;
+}
+static void enqueue(struct stream *stream, work run, const void *argument, size_t size) {
+    push(stream->capturing ? &stream->recorded : &stream->work, run, argument, size);
+}
+static void enqueue_kernel(struct stream *stream, work run, const void *argument, size_t size) {
+    counters[LAUNCHES]++;
+    enqueue(stream, run, argument, size);
+}
+static int drain(struct stream *stream) {
+    for (struct op *op = stream->work.first; op && !lost; op = op->next) {
+        now += 0.5;
+        lost = op->run(op->argument);
+        if (!lost && settings[FAULT]) lost = (int)settings[FAULT];
+    }
+    clear(&stream->work);
+    return lost;
+}
+static int drain_all(void) {
+    drain(&default_stream);
+    for (int i = 0; i < 256; i++) if (streams[i]) drain(streams[i]);
+    return lost;
+}
+static struct stream *of(struct stream *stream) { return stream ? stream : &default_stream; }
+
+static int within(uint64_t address, size_t size) {
+    for (int i = 0; i < 4096; i++)
+        if (memories[i].size && memories[i].address <= address && address + size <= memories[i].address + memories[i].size)
+            return 1;
+    return 0;
+}
+
+EXPORT int cuInit(unsigned flags) { return flags ? INVALID_VALUE : INIT; }
+EXPORT int cuDriverGetVersion(int *version) { *version = VERSION; return INIT == 34 ? 34 : 0; }
+EXPORT int cuGetErrorName(int code, const char **text) {
+    static char name[64];
+    snprintf(name, sizeof name, "CUDA_ERROR_%d", code);
+    *text = name;
+    return 0;
+}
+EXPORT int cuGetErrorString(int code, const char **text) { (void)code; *text = "the stand-in says so"; return 0; }
+
+EXPORT int cuDeviceGetCount(int *count) { *count = DEVICES; return 0; }
+EXPORT int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal < DEVICES ? 0 : INVALID_DEVICE; }
+EXPORT int cuDeviceGetName(char *name, int size, int device) { snprintf(name, size, "Stand-in %d", device); return 0; }
+EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device) { (void)device; *bytes = (size_t)1 << 30; return 0; }
+EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    (void)device;
+    *value = attribute == 75 ? 10 : attribute == 76 ? 0 : attribute == 16 ? 148 : attribute == 38 ? 1 << 20 : 232448;
+    return 0;
+}
+EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) { *context = &contexts[device]; counters[CONTEXTS]++; return 0; }
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device) { (void)device; counters[CONTEXTS]--; return 0; }
+EXPORT int cuCtxGetCurrent(void **context) { *context = depth ? stack[depth - 1] : NULL; return 0; }
+EXPORT int cuCtxSetCurrent(void *context) { if (!depth) depth = 1; stack[depth - 1] = context; return 0; }
+EXPORT int cuCtxPushCurrent_v2(void *context) { stack[depth++] = context; return 0; }
+EXPORT int cuCtxPopCurrent_v2(void **context) { if (!depth) return INVALID_CONTEXT; *context = stack[--depth]; return 0; }
+EXPORT int cuCtxSynchronize(void) { READY; counters[WAITS]++; return drain_all(); }
+
+EXPORT int cuMemAlloc_v2(uint64_t *address, size_t size) {
+    READY;
+    if (!size) return INVALID_VALUE;
+    if (counters[BYTES] + size > settings[LIMIT]) return OUT_OF_MEMORY;
+    for (int i = 0; i < 4096; i++) {
+        if (memories[i].size) continue;
+        void *memory = aligned_alloc(256, (size + 255) / 256 * 256);
+        memset(memory, 0x7F, size);
+        memories[i] = (struct memory){(uint64_t)(uintptr_t)memory, size};
+        *address = memories[i].address;
+        counters[MEMORIES]++, counters[ALLOCATIONS]++, counters[BYTES] += size;
+        return 0;
+    }
+    return OUT_OF_MEMORY;
+}
+EXPORT int cuMemFree_v2(uint64_t address) {
+    READY;
+    drain_all();
+    for (int i = 0; i < 4096; i++) {
+        if (!memories[i].size || memories[i].address != address) continue;
+        memset((void *)(uintptr_t)address, 0x7F, memories[i].size);
+        free((void *)(uintptr_t)address);
+        counters[MEMORIES]--, counters[BYTES] -= memories[i].size;
+        memories[i].size = 0;
+        return 0;
+    }
+    return INVALID_VALUE;
+}
+
+struct copy { void *to; const void *from; size_t size; int byte; };
+static int run_copy(void *argument) {
+    struct copy *copy = argument;
+    if (copy->from) memcpy(copy->to, copy->from, copy->size);
+    else memset(copy->to, copy->byte, copy->size);
+    return 0;
+}
+static int put(struct stream *stream, uint64_t to, uint64_t from, size_t size, int byte) {
+    struct copy copy = {(void *)(uintptr_t)to, (void *)(uintptr_t)from, size, byte};
+    enqueue(of(stream), run_copy, &copy, sizeof copy);
+    return 0;
+}
+EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t size, struct stream *stream) {
+    READY;
+    if (!within(to, size)) return INVALID_VALUE;
+    counters[UP] += size;
+    return put(stream, to, (uint64_t)(uintptr_t)from, size, 0);
+}
+EXPORT int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, struct stream *stream) {
+    READY;
+    if (!within(from, size)) return INVALID_VALUE;
+    counters[DOWN] += size;
+    return put(stream, (uint64_t)(uintptr_t)to, from, size, 0);
+}
+EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t size, struct stream *stream) {
+    READY;
+    return within(from, size) && within(to, size) ? put(stream, to, from, size, 0) : INVALID_VALUE;
+}
+EXPORT int cuMemsetD8Async(uint64_t to, unsigned char byte, size_t size, struct stream *stream) {
+    READY;
+    return within(to, size) ? put(stream, to, 0, size, byte) : INVALID_VALUE;
+}
+
+EXPORT int cuStreamCreate(struct stream **stream, unsigned flags) {
+    READY;
+    (void)flags;
+    for (int i = 0; i < 256; i++) {
+        if (streams[i]) continue;
+        *stream = streams[i] = calloc(1, sizeof **stream);
+        (*stream)->enqueue = enqueue_kernel;
+        counters[STREAMS]++;
+        return 0;
+    }
+    return OUT_OF_MEMORY;
+}
+EXPORT int cuStreamDestroy_v2(struct stream *stream) {
+    drain(stream);
+    for (int i = 0; i < 256; i++) if (streams[i] == stream) streams[i] = NULL;
+    clear(&stream->recorded);
+    free(stream);
+    counters[STREAMS]--;
+    return 0;
+}
+EXPORT int cuStreamSynchronize(struct stream *stream) {
+    READY;
+    counters[WAITS]++;
+    if (of(stream)->capturing) { of(stream)->capturing = 2; return NOT_SUPPORTED_WHILE_CAPTURED; }
+    return drain(of(stream));
+}
+EXPORT int cuStreamIsCapturing(struct stream *stream, int *status) { READY; *status = of(stream)->capturing; return 0; }
+EXPORT int cuStreamBeginCapture_v2(struct stream *stream, int mode) {
+    READY;
+    (void)mode;
+    if (!stream || stream->capturing) return NOT_SUPPORTED_WHILE_CAPTURED;
+    stream->capturing = 1;
+    return 0;
+}
+EXPORT int cuStreamEndCapture(struct stream *stream, struct queue **graph) {
+    READY;
+    int capturing = stream->capturing;
+    stream->capturing = 0;
+    *graph = NULL;
+    if (capturing != 1) { clear(&stream->recorded); return CAPTURE_INVALIDATED; }
+    *graph = calloc(1, sizeof **graph);
+    **graph = stream->recorded;
+    stream->recorded.first = NULL;
+    counters[GRAPHS]++;
+    return 0;
+}
+EXPORT int cuGraphInstantiateWithFlags(struct queue **executable, struct queue *graph, unsigned long long flags) {
+    READY;
+    (void)flags;
+    *executable = calloc(1, sizeof **executable);
+    for (struct op *op = graph->first; op; op = op->next) push(*executable, op->run, op->argument, op->size);
+    counters[GRAPHS]++;
+    return 0;
+}
+EXPORT int cuGraphLaunch(struct queue *executable, struct stream *stream) {
+    READY;
+    for (struct op *op = executable->first; op; op = op->next) enqueue(of(stream), op->run, op->argument, op->size);
+    return 0;
+}
+EXPORT int cuGraphDestroy(struct queue *graph) { clear(graph); free(graph); counters[GRAPHS]--; return 0; }
+EXPORT int cuGraphExecDestroy(struct queue *graph) { drain_all(); return cuGraphDestroy(graph); }
+
+static int run_event(void *argument) { (*(struct event **)argument)->time = now; return 0; }
+EXPORT int cuEventCreate(struct event **event, unsigned flags) {
+    READY;
+    if (flags) return INVALID_VALUE;
+    *event = calloc(1, sizeof **event);
+    (*event)->time = -1;
+    counters[EVENTS]++;
+    return 0;
+}
+EXPORT int cuEventRecord(struct event *event, struct stream *stream) {
+    READY;
+    enqueue(of(stream), run_event, &event, sizeof event);
+    return 0;
+}
+EXPORT int cuEventSynchronize(struct event *event) { READY; return event->time < 0 ? drain_all() : 0; }
+EXPORT int cuEventElapsedTime_v2(float *milliseconds, struct event *start, struct event *end) {
+    READY;
+    if (start->time < 0 || end->time < 0) return 600;
+    *milliseconds = (float)(end->time - start->time);
+    return 0;
+}
+EXPORT int cuEventDestroy_v2(struct event *event) { drain_all(); free(event); counters[EVENTS]--; return 0; }
