@@ -33,7 +33,8 @@ pub fn family(target: &str) -> Option<Family> {
 /// The default configurations for a format under this CUTLASS, the usual one first, with D in bf16 and without C;
 /// none for a format other than NVFP4 and MXFP4. Sm103 has none of its own: its GPU runs those of Sm100.
 ///
-/// None spills a register in a plain linear combination; Sm120 128x64x128 is absent because it does.
+/// None spills a register in a plain linear combination; Sm120 128x64x128 is absent because it does, and 128x128x64
+/// because its results are wrong (rule 29).
 pub fn defaults(family: Family, format: BlockFormat, cutlass: CutlassVersion) -> Vec<Configuration> {
     let Some(fp4) = Fp4::of(format) else { return Vec::new() };
     match family {
@@ -46,8 +47,7 @@ pub fn defaults(family: Family, format: BlockFormat, cutlass: CutlassVersion) ->
         }
         Family::Sm120 => {
             let usual = [[128, 128, 128], [128, 128, 256]].into_iter();
-            let short = fp4.short_tile();
-            usual.chain(short).chain(fp4.narrow_tiles(cutlass)).map(|tile| sm120(fp4, tile)).collect()
+            usual.chain(fp4.narrow_tiles(cutlass)).map(|tile| sm120(fp4, tile)).collect()
         }
     }
 }
@@ -97,11 +97,6 @@ impl Fp4 {
         }
     }
 
-    /// Sm120's tile for a short K. A tile holds four scales along K at least, which are 128 of K in MXFP4.
-    fn short_tile(self) -> Option<[u32; 3]> {
-        (self == Fp4::Nv).then_some([128, 128, 64])
-    }
-
     /// Narrow tiles of Sm120 in this CUTLASS, widest first: of MXFP4 the one that was built.
     fn narrow_tiles(self, cutlass: CutlassVersion) -> impl DoubleEndedIterator<Item = [u32; 3]> + Clone {
         const V4_5: CutlassVersion = CutlassVersion::new(4, 5, 0);
@@ -118,8 +113,6 @@ impl Fp4 {
 const TYPICAL_SMS: u64 = 148;
 /// Rows from which a tile of 256 wastes little.
 const MANY_ROWS: u64 = 512;
-/// K up to which a tile K of 128 would run the main loop twice or less.
-const SHORT_K: u64 = 256;
 /// K from which fewer, longer steps are worth their two stages.
 const LONG_K: u64 = 2048;
 
@@ -158,12 +151,8 @@ fn choose_sm120(fp4: Fp4, cutlass: CutlassVersion, problem: Extents) -> (Configu
     }
     let usual = sm120(fp4, [128, 128, 128]);
     match problem.k {
-        Some(k) if k <= SHORT_K => match fp4.short_tile() {
-            Some(tile) => (sm120(fp4, tile), format!("K = {k} is short, so tile K is {}", tile[2])),
-            None => (usual, format!("K = {k} is short, and no tile K is below 128, so the usual tile")),
-        },
         Some(k) if k >= LONG_K => (sm120(fp4, [128, 128, 256]), format!("K = {k} is long, so tile K is 256")),
-        Some(k) => (usual, format!("K = {k} is neither short nor long, so the usual tile")),
+        Some(k) => (usual, format!("K = {k} is not long, so the usual tile")),
         None => (usual, "K is unknown, so the usual tile".to_owned()),
     }
 }
@@ -276,13 +265,9 @@ mod tests {
         }
         assert_eq!(
             list(Family::Sm120, BlockFormat::NVFP4),
-            [
-                ("sm120_128x128x128_c1x1".to_owned(), Some(4)),
-                ("sm120_128x128x256_c1x1".to_owned(), Some(2)),
-                ("sm120_128x128x64_c1x1".to_owned(), Some(9)),
-            ]
+            [("sm120_128x128x128_c1x1".to_owned(), Some(4)), ("sm120_128x128x256_c1x1".to_owned(), Some(2)),]
         );
-        // Half as many scales: a stage more. Four scales are 128 of K: no tile K of 64.
+        // Half as many scales: a stage more.
         assert_eq!(
             list(Family::Sm120, BlockFormat::MXFP4),
             [("sm120_128x128x128_c1x1".to_owned(), Some(5)), ("sm120_128x128x256_c1x1".to_owned(), Some(2))]
@@ -309,7 +294,7 @@ mod tests {
         let extents =
             [0, 1, 8, 9, 16, 32, 37, 64, 91, 130, 256, 257, 384, 511, 512, 2048, 8192, 28672, u64::MAX];
         let extents: Vec<_> = extents.into_iter().map(Some).chain([None]).collect();
-        for (format, count) in [(BlockFormat::NVFP4, 9), (BlockFormat::MXFP4, 6)] {
+        for (format, count) in [(BlockFormat::NVFP4, 8), (BlockFormat::MXFP4, 6)] {
             let mut chosen = std::collections::BTreeSet::new();
             for (family, cutlass) in [Family::Sm100, Family::Sm103, Family::Sm120]
                 .into_iter()
@@ -346,7 +331,7 @@ mod tests {
         }
         let sm120 = |cutlass, m, n, k| name(Family::Sm120, BlockFormat::NVFP4, cutlass, m, n, k);
         assert_eq!(sm120(pinned, None, Some(1536), Some(384)), "sm120_128x128x128_c1x1");
-        assert_eq!(sm120(pinned, Some(91), Some(8), Some(256)), "sm120_128x128x64_c1x1");
+        assert_eq!(sm120(pinned, Some(91), Some(8), Some(256)), "sm120_128x128x128_c1x1");
         assert_eq!(sm120(pinned, Some(91), Some(384), Some(2048)), "sm120_128x128x256_c1x1");
         let (newer, between) = (CutlassVersion::new(4, 6, 0), CutlassVersion::new(4, 5, 1));
         assert_eq!(sm120(newer, None, Some(8), Some(2048)), "sm120_128x8x128_c1x1");

@@ -2,8 +2,9 @@
 //!
 //! Rules 1 to 17 were compared with every configuration of `fixtures/combos.jsonl` (`tests/combos.rs`): they reject
 //! what nvcc rejects and accept what it builds, but for builds that stop at types and would fail in the body.
-//! Rules 18 to 24 reject what compiles and is wrong; 27 and 28 are of that sort too. Rules 25 and 26 judge a call,
-//! not a configuration, and live where calls are prepared. What is demanded of any version but 4.2.0 and 4.7.0 was
+//! Rules 18 to 24 reject what compiles and is wrong; 27 to 29 are of that sort too, and a kernel that breaks 29 was seen
+//! to compute wrong results when it ran emulated. Rules 25 and 26 judge a call, not a configuration, and live where
+//! calls are prepared. What is demanded of any version but 4.2.0 and 4.7.0 was
 //! read in the sources between them: there, compile every tile in use once.
 
 use std::fmt;
@@ -74,7 +75,7 @@ pub fn check(
 }
 
 /// Every rule, in order of number.
-pub static RULES: [Rule; 26] = [
+pub static RULES: [Rule; 27] = [
     Rule {
         number: 1,
         scope: "all",
@@ -259,6 +260,14 @@ pub static RULES: [Rule; 26] = [
         text: "alignments in elements: 16 for FP8, 128 for FP6 and FP4",
         prevents: "nothing is said: K that is no multiple of 128 is refused at every call, for a reason not named",
         check: silent_alignment,
+    },
+    Rule {
+        number: 29,
+        scope: "Sm120 with A and B of 4 bits",
+        text: "tile K is 128 at least: two steps of the MMA",
+        prevents: "nothing is said: with one step the main loop overwrites its registers before it has used them, and \
+                   results are wrong from the second tile along K on",
+        check: two_steps,
     },
 ];
 
@@ -554,6 +563,15 @@ fn wide_epilogue_tile(subject: &Subject) -> Option<String> {
     demand(!concerned || configuration.epilogue.tile.is_some(), || {
         "tile N 256, epilogue tile Auto".to_owned()
     })
+}
+
+fn two_steps(subject: &Subject) -> Option<String> {
+    let configuration = subject.configuration;
+    let concerned = configuration.family == Family::Sm120
+        && configuration.a.format.bits() == 4
+        && configuration.b.format.bits() == 4;
+    let k = configuration.tile[2];
+    demand(!concerned || k >= 128, || format!("tile K of {k}"))
 }
 
 fn epilogue_tile_divides(subject: &Subject) -> Option<String> {

@@ -246,7 +246,7 @@ fn on_the_pinned_version_every_failure_is_rejected_and_all_but_24_types_only_bui
 }
 
 #[test]
-fn built_records_that_later_rules_reject_are_wrong_targets_misfits_and_spills() {
+fn built_records_that_later_rules_reject_are_wrong_targets_misfits_spills_and_wrong_results() {
     for (version, cutlass) in [V47, V42] {
         let mut silent: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for record in records().iter().filter(|record| record.built(version)) {
@@ -257,7 +257,7 @@ fn built_records_that_later_rules_reject_are_wrong_targets_misfits_and_spills() 
         }
         let counts: Vec<_> = silent.iter().map(|(rule, lines)| (*rule, lines.len())).collect();
         println!("CUTLASS {cutlass}: built and rejected by later rules {counts:?}");
-        assert_eq!(counts, [(18, 6), (20, 2), (23, 30), (28, 8)], "{silent:?}");
+        assert_eq!(counts, [(18, 6), (20, 2), (23, 30), (28, 8), (29, 2)], "{silent:?}");
     }
 }
 
