@@ -246,7 +246,7 @@ fn nan_rows(
         let ran = &run.segments[segment];
         rows.push(VerifyRow {
             fixture: candidate.name.clone(),
-            inputs: format!("{}, NaN as padding", inputs.describe()),
+            inputs: format!("{}, NaN padding", inputs.describe()),
             value: module.name_of(plan.output).to_owned(),
             kernel: Some(kernel_name(plan)),
             extents: extents(plan, report, program),

@@ -12,7 +12,9 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn fourfold(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_fourfold")).args(arguments).output().expect("the program starts")
+    // Off the GPU, so that these tests show the same on every machine.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fourfold"));
+    command.args(arguments).env("FOURFOLD_DEVICE", "none").output().expect("the program starts")
 }
 
 fn exit_code(output: &Output) -> i32 {
@@ -304,6 +306,75 @@ fn required_kernels_that_did_not_run_give_exit_3() {
 }
 
 #[test]
+fn verify_without_a_gpu_runs_on_the_fallback_and_says_so() {
+    let folder = path("gemm");
+    let files = ["exact_m1.fir", "exact_symbolic_m.fir", "two_kernels.fir", "mxfp8_e5m2.fir"]
+        .map(|name| format!("{folder}/{name}"));
+    let mut arguments = vec!["verify", "--target", "sm_120a", "--json"];
+    arguments.extend(files.iter().map(String::as_str));
+    let output = fourfold(&arguments);
+    assert_eq!(exit_code(&output), 0, "{}", text(&output.stderr));
+    let report = json(&output);
+    let number = |key: &str| report[key].as_u64().expect(key);
+    assert_eq!(
+        (&report["ok"], &report["device"], &report["emulated"]),
+        (&true.into(), &Value::Null, &false.into())
+    );
+    assert_eq!((number("kernels"), number("ran_kernels"), number("without_kernels")), (7, 0, 1));
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 7, "one kernel at M = 1, one at four sizes, two in a row");
+    for row in rows {
+        assert_eq!((&row["ran"], &row["reason"]), (&"fallback".into(), &"no_device".into()), "{row}");
+        assert_eq!(row["mismatches"], 0);
+        assert!(row["rule"].is_string() && row["seconds"].is_number() && row["extents"].is_array(), "{row}");
+    }
+    assert_eq!(rows[0]["extents"], serde_json::json!([1, 1, 72, 96]));
+    arguments.push("--require-kernels");
+    assert_eq!(exit_code(&fourfold(&arguments)), 3);
+    // Nothing was planned, so nothing ran: that is not what was required either.
+    assert_eq!(exit_code(&fourfold(&["verify", &files[3], "--require-kernels"])), 3);
+    assert_eq!(exit_code(&fourfold(&["verify", &files[3]])), 0);
+}
+
+#[test]
+fn verify_leaves_invalid_programs_of_a_folder_out_and_refuses_one_that_is_named() {
+    let output = fourfold(&["verify", &path("errors"), "--json"]);
+    assert_eq!(exit_code(&output), 0, "{}", text(&output.stderr));
+    assert!(json(&output)["invalid"].as_u64().is_some_and(|count| count >= 50));
+    assert_eq!(exit_code(&fourfold(&["verify", &path("errors/syntax.fir")])), 2);
+    assert_eq!(exit_code(&fourfold(&["verify", &path("absent")])), 2);
+}
+
+#[test]
+fn a_wrong_result_of_verify_gives_exit_1_and_names_the_element() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = edited_data(folder.path(), "wrong.safetensors", |name, _, data| {
+        if name == "expected.fc2" {
+            data[4 * 1234 + 3] ^= 0x80;
+        }
+    });
+    let output = fourfold(&["verify", &path("minilm_ffn.fir"), "--data", &data]);
+    assert_eq!(exit_code(&output), 1, "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    assert!(table.contains("WRONG") && table.contains("%fc2, worst [3, 82]"), "{table}");
+}
+
+#[test]
+fn a_gpu_that_is_not_there_and_a_target_that_cannot_be_emulated_are_refused() {
+    let file = path("gemm/exact_m1.fir");
+    let refused = |arguments: &[&str], code: i32, words: &str| {
+        let output = fourfold(&[&["replay", &file], arguments].concat());
+        assert_eq!(exit_code(&output), code, "{arguments:?}");
+        assert!(text(&output.stderr).contains(words), "{}", text(&output.stderr));
+    };
+    refused(&["--device", "4711"], 3, "");
+    refused(&["--device", "first"], 2, "expected the number of a GPU or `none`");
+    refused(&["--emulate", "--target", "sm_100a"], 2, "those of sm_120a, sm_121a can");
+    let output = fourfold(&["replay", &file, "--emulate", "--json"]);
+    assert_eq!(json(&output)["target"], "sm_120a");
+}
+
+#[test]
 fn a_symbol_can_be_given() {
     let report =
         json(&fourfold(&["replay", &path("gemm/exact_symbolic_m.fir"), "--symbol", "M=17", "--json"]));
@@ -312,9 +383,9 @@ fn a_symbol_can_be_given() {
 
 #[test]
 fn every_command_shows_an_example() {
-    for command in ["replay", "explain"] {
+    for command in ["replay", "explain", "verify", "compile", "doctor"] {
         let output = fourfold(&[command, "--help"]);
         assert_eq!(exit_code(&output), 0);
-        assert!(text(&output.stdout).contains("Example:"), "{command}");
+        assert!(text(&output.stdout).contains("Example"), "{command}");
     }
 }

@@ -76,7 +76,9 @@ impl Setting {
 }
 
 fn fourfold() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_fourfold"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fourfold"));
+    command.env("FOURFOLD_DEVICE", "none");
+    command
 }
 
 /// The real compiler, installed where the tests of kernels need it too.

@@ -136,12 +136,14 @@ impl VerifyRow {
     /// The cells of the table.
     fn cells(&self) -> [String; 8] {
         let extents = self.extents.map_or(String::new(), |[l, m, n, k]| format!("{l}x{m}x{n}x{k}"));
-        let inputs = self.inputs.strip_prefix("seeded, rule ").unwrap_or(&self.inputs);
-        let inputs = inputs.rsplit('/').next().unwrap_or(inputs).to_owned();
+        // A seed without its word, and a file without its folder.
+        let inputs =
+            self.inputs.strip_prefix("seeded, rule ").unwrap_or(&self.inputs).replace(", seed ", " ");
+        let inputs = inputs.rsplit('/').next().unwrap_or(&inputs).to_owned();
         [
             self.fixture.clone(),
             inputs,
-            self.kernel.clone().unwrap_or_else(|| "-".to_owned()),
+            self.kernel.as_ref().map_or_else(|| "-".to_owned(), |kernel| kernel.replace("_scaled_mm", "")),
             extents,
             self.ran.to_owned(),
             self.rule.clone(),

@@ -8,7 +8,9 @@
 use std::sync::OnceLock;
 
 use fourfold::codegen::configuration::{Configuration, CutlassVersion};
-use fourfold::codegen::{Epilogue, KernelSpec, Step, StepKind, capabilities, defaults, emit, stages, target};
+use fourfold::codegen::{
+    Epilogue, KernelSpec, Step, StepKind, capabilities, defaults, emit, emulate, stages, target,
+};
 use fourfold::ir::{BlockFormat, Dim, ElementType, UnaryKind, numeric};
 use fourfold::kernels::{BuiltKernel, PlannedKernel, build_kernels, cutlass_version, toolchain};
 use fourfold_executor::kernel::{Device, Kernel, Operand, Problem};
@@ -117,6 +119,10 @@ struct Builds {
     good: Vec<BuiltKernel>,
     /// A kernel of one family, compiled for the other.
     crossed: BuiltKernel,
+    /// A kernel of sm_120a that is to run on a Hopper GPU.
+    emulated: BuiltKernel,
+    /// The same, with rows of A looked for in the wrong registers.
+    misread: BuiltKernel,
 }
 
 /// Everything is built once, at most two at a time on two cores.
@@ -140,14 +146,24 @@ fn builds() -> &'static Builds {
         crossed.source.architecture = "100a";
         crossed.source.text.push_str("// for another architecture\n");
         kernels.push(crossed);
+        let mut emulated = planned(spec("sm_120a", &sm120[turn() % sm120.len()], epilogue(turn())));
+        emulated.source = emulate(&emulated.source).expect("the family can be emulated");
+        let mut misread = emulated.clone();
+        let map = "register_of_a(int m, int k) { return m / 8 + 2 * (k / 32); }";
+        let prelude = emulated.source.prelude.expect("it has one");
+        assert!(prelude.contains(map), "the prelude states its map of A");
+        let wrong = prelude.replace(map, "register_of_a(int m, int k) { return 2 * (m / 8) + k / 32; }");
+        misread.source.prelude = Some(Box::leak(wrong.into_boxed_str()));
+        kernels.extend([emulated, misread]);
         // What a static holds is never dropped: its folders lie where the next run finds and removes them.
         let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("the folder for kernels can be made");
         let options = BuildOptions { temp_dir: Some(folder), ..BuildOptions::default() };
         let mut built = build_kernels(kernels, &toolchain, &options, &|line| eprintln!("{line}"));
-        let crossed = built.pop().expect("every kernel has an outcome");
-        Builds { cutlass, good: built, crossed }
+        let mut last = || built.pop().expect("every kernel has an outcome");
+        let (misread, emulated, crossed) = (last(), last(), last());
+        Builds { cutlass, good: built, crossed, emulated, misread }
     })
 }
 
@@ -213,6 +229,30 @@ fn the_mma_is_that_of_the_format() {
 fn a_wrong_architecture_is_caught_by_the_census() {
     let failure = builds().crossed.outcome.as_ref().expect_err("it has no MMA");
     assert_eq!(failure.code, "no_mma", "{}", failure.message);
+}
+
+#[test]
+fn an_emulated_kernel_has_what_stands_for_the_mma_and_no_invalid_path() {
+    let built = &builds().emulated;
+    let resources = artifact(built).resources();
+    let count = |opcode: &str| -> usize {
+        let found = resources.opcodes.iter().filter(|(name, _)| name.starts_with(opcode));
+        found.map(|(_, count)| count).sum()
+    };
+    println!("{}: {:?}, {} traps", built.planned.source.kernel, resources.opcodes, resources.traps);
+    assert!(count("IDP.4A") > 0, "{:?}", resources.opcodes);
+    assert_eq!((count("OMMA"), resources.traps), (0, 0), "{:?}", resources.opcodes);
+    // It is the kernel of its target in every other way.
+    let kernel = Kernel::load(artifact(built)).expect("it loads without a GPU");
+    assert_eq!(kernel.metadata().target, "sm_120a");
+    assert_eq!(built.planned.source.text, emit(&built.planned.spec).text, "the shipped source");
+}
+
+#[test]
+fn a_map_of_fragments_that_is_not_the_library_s_does_not_compile() {
+    let failure = builds().misread.outcome.as_ref().expect_err("the map is wrong");
+    assert_eq!(failure.code, "compile_error");
+    assert!(failure.message.contains("the fragment map of A is not CuTe's"), "{}", failure.message);
 }
 
 /// What the plan of such a kernel promises: the call is right exactly when these hold.

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use fourfold_codegen::{TARGETS, Target, capabilities};
+use fourfold_codegen::{EMULATED_TARGETS, EMULATOR, TARGETS, Target, capabilities};
+use fourfold_executor::device::{Gpu, discover};
 use fourfold_executor::environment::{Environment, VARIABLES};
 use fourfold_executor::toolchain::{Diagnosis, FindingState, diagnose, oldest_nvcc_for};
 use serde_json::{Value, json};
@@ -31,8 +32,26 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     crate::leave(code, crate::print(&text))
 }
 
-/// Kernels are built and questioned, and not launched, by this version.
-const DEVICE: &str = "not looked for: this version builds kernels and does not launch them";
+/// Each GPU with what runs on it, or why there is none.
+fn devices() -> Vec<(FindingState, String)> {
+    let note = |text: String| vec![(FindingState::Note, text)];
+    match discover() {
+        Err(error) => note(format!("{error}: kernels are built and run on the CPU; {}", error.remedy())),
+        Ok(gpus) if gpus.is_empty() => {
+            note("the driver knows of no GPU: kernels are built and run on the CPU".to_owned())
+        }
+        Ok(gpus) => gpus.iter().map(|gpu| (FindingState::Ok, format!("{gpu}: {}", what_runs(gpu)))).collect(),
+    }
+}
+
+fn what_runs(gpu: &Gpu) -> String {
+    let has_kernels = |target: &str| capabilities(target).is_some_and(|found| !found.formats.is_empty());
+    match gpu.target() {
+        Some(target) if has_kernels(target) => format!("runs kernels of {target}"),
+        Some(EMULATOR) => format!("runs kernels of {} emulated", EMULATED_TARGETS.join(" and ")),
+        _ => "no target's kernels run on it".to_owned(),
+    }
+}
 
 fn report(diagnosis: &Diagnosis) -> String {
     let mut text = String::new();
@@ -42,7 +61,9 @@ fn report(diagnosis: &Diagnosis) -> String {
             text += &format!("{:26} -> {remedy}\n", "");
         }
     }
-    text += &format!("{:<8} {:<17} {DEVICE}\n", FindingState::Note.name(), "device");
+    for (state, detail) in devices() {
+        text += &format!("{:<8} {:<17} {detail}\n", state.name(), "device");
+    }
     text += "\nTargets\n";
     for target in TARGETS {
         let (state, why) = target_state(target, diagnosis);
@@ -111,7 +132,8 @@ fn object(diagnosis: &Diagnosis) -> Value {
         .collect();
     json!({
         "ok": diagnosis.can_build(),
-        "device": null,
+        "device": discover().ok().and_then(|gpus| Some(gpus.first()?.to_string())),
+        "devices": devices().into_iter().map(|(_, detail)| detail).collect::<Vec<_>>(),
         "findings": findings,
         "targets": targets,
         "variables": variables,
