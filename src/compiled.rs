@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use fourfold_codegen::configuration::CutlassVersion;
-use fourfold_executor::device::{Device, DeviceError};
+use fourfold_executor::device::{Device, DeviceError, Gpu};
 use fourfold_executor::toolchain::ToolchainOptions;
 use fourfold_executor::{
     BuildOptions, Kernel, Machine, Run, RunOptions, RunReason, SegmentKernel, SegmentRun,
@@ -32,6 +32,7 @@ pub struct CompileOptions {
 #[derive(Debug)]
 pub struct Compiled {
     planned: Planned,
+    gpu: Option<Gpu>,
     device: Option<Device>,
     kernels: HashMap<usize, SegmentKernel>,
     configured: Vec<PlannedKernel>,
@@ -42,7 +43,7 @@ impl Backend {
     /// Builds and loads the kernels of a program, if they can run here. `progress` is told of what takes long.
     ///
     /// It cannot fail: a kernel that cannot be built is a segment that runs on the fallback, with the compiler's own
-    /// words and whose fault it was as its reason.
+    /// words and whose fault it was as its reason. So does a plan that another backend made for another target.
     pub fn compile(
         &self,
         planned: Planned,
@@ -61,31 +62,50 @@ impl Backend {
         options: &CompileOptions,
         progress: &(dyn Fn(&str) + Sync),
     ) -> Vec<Compiled> {
-        let execution = self.execution();
-        let mut compiled: Vec<Compiled> = programs.into_iter().map(Compiled::unbuilt).collect();
-        if let (Err(reason), false) = (&execution, options.build_anyway) {
+        // The device is opened before anything is built: without it kernels need not be.
+        let device = self.execution().and_then(|(gpu, execution)| {
+            let device = Device::open(gpu.ordinal).map_err(|error| device_reason(&error))?;
+            Ok((device, execution))
+        });
+        let gpu = device.as_ref().ok().map(|(device, _)| device.gpu().clone());
+        let mut compiled: Vec<Compiled> =
+            programs.into_iter().map(|planned| Compiled::unbuilt(planned, gpu.clone())).collect();
+        let own = &self.capabilities().target;
+        let mut mine = Vec::new();
+        for compiled in &mut compiled {
+            let theirs = &compiled.planned.partition().target;
+            if theirs == own {
+                mine.push(compiled);
+            } else {
+                let message = format!("it was planned for {theirs}, and this backend is for {own}");
+                compiled.refuse_all(false, &RunReason { code: FOREIGN_PLAN, message });
+            }
+        }
+        self.build_all(mine, &device, options, progress);
+        compiled
+    }
+
+    fn build_all(
+        &self,
+        mut compiled: Vec<&mut Compiled>,
+        device: &Result<(Device, Execution), RunReason>,
+        options: &CompileOptions,
+        progress: &(dyn Fn(&str) + Sync),
+    ) {
+        let refuse_all = |compiled: &mut [&mut Compiled], reason: &RunReason| {
             compiled.iter_mut().for_each(|compiled| compiled.refuse_all(self.emulates(), reason));
-            return compiled;
+        };
+        if let (Err(reason), false) = (device, options.build_anyway) {
+            return refuse_all(&mut compiled, reason);
         }
         if compiled.iter().all(|compiled| compiled.planned.partition().kernels().next().is_none()) {
-            return compiled;
+            return;
         }
         let toolchain = match toolchain(&options.toolchain, &mut |line| progress(line)) {
             Ok(toolchain) => toolchain,
             Err(error) => {
-                let failure = BuildFailure::from(&error);
-                for compiled in &mut compiled {
-                    compiled.refuse_all(self.emulates(), &RunReason::from(&failure));
-                }
-                return compiled;
+                return refuse_all(&mut compiled, &RunReason::from(&BuildFailure::from(&error)));
             }
-        };
-        // The device is opened once, by the first who needs it.
-        let device = match &execution {
-            Ok((gpu, execution)) => Device::open(gpu.ordinal)
-                .map(|device| (device, *execution))
-                .map_err(|error| device_reason(&error)),
-            Err(reason) => Err(reason.clone()),
         };
         let version = cutlass_version(&toolchain);
         let mut all = Vec::new();
@@ -94,17 +114,20 @@ impl Backend {
             all.extend(compiled.configured.iter().cloned());
         }
         let mut built = build_kernels(all, &toolchain, &options.build, progress).into_iter();
-        for compiled in &mut compiled {
+        for compiled in compiled {
             compiled.built = built.by_ref().take(compiled.configured.len()).collect();
-            compiled.load(&device);
+            compiled.load(device);
         }
-        compiled
     }
 }
 
+/// The code of a plan that was made for another target than that of the backend that compiles it.
+const FOREIGN_PLAN: &str = "foreign_plan";
+
 impl Compiled {
-    fn unbuilt(planned: Planned) -> Compiled {
-        Compiled { planned, device: None, kernels: HashMap::new(), configured: Vec::new(), built: Vec::new() }
+    fn unbuilt(planned: Planned, gpu: Option<Gpu>) -> Compiled {
+        let (kernels, configured, built) = (HashMap::new(), Vec::new(), Vec::new());
+        Compiled { planned, gpu, device: None, kernels, configured, built }
     }
 
     /// Nothing can be built or run, for one reason.
@@ -149,7 +172,12 @@ impl Compiled {
         &self.built
     }
 
-    /// The device that kernels run on; `None` where they cannot.
+    /// The GPU that the target's kernels run on, also where this program has none; `None` where they cannot run.
+    pub fn gpu(&self) -> Option<&Gpu> {
+        self.gpu.as_ref()
+    }
+
+    /// The device with this program's kernels on it; `None` where there are none, or they cannot run.
     pub fn device(&self) -> Option<&Device> {
         self.device.as_ref()
     }

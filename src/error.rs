@@ -3,13 +3,15 @@
 use std::path::PathBuf;
 
 use fourfold_executor::device::DeviceError;
-use fourfold_executor::fallback::{FallbackError, ScaledMmaError};
+use fourfold_executor::fallback::FallbackError;
 use fourfold_executor::{DataError, FileError, RunError};
 use fourfold_ir::sample::SampleError;
 use fourfold_ir::{BindError, Diagnostic, InterpretError};
+use serde::Serialize;
 
 /// Whose fault an error is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Fault {
     /// The program or its data are not well-formed.
     InvalidInput,
@@ -126,9 +128,9 @@ pub enum Error {
     /// The program could not be interpreted.
     #[error(transparent)]
     Interpret(#[from] InterpretError),
-    /// The bound of a comparison could not be computed.
-    #[error("the bound of a kernel's error cannot be computed: {0}")]
-    Bound(#[from] ScaledMmaError),
+    /// A run that was to keep every value did not.
+    #[error("bug: `{0}` is needed for a comparison and was not kept; please report the program")]
+    NotKept(String),
     /// Interpreting the program would take too long.
     #[error("`{op}` is too large for the interpreter; give its expected result in the data")]
     TooMuchWork {
@@ -146,8 +148,10 @@ impl Error {
         match self {
             Error::UnknownTarget { .. } | Error::NotEmulated { .. } => Fault::Unsupported,
             Error::Device(_) | Error::Run(RunError::Device { .. }) => Fault::Device,
-            Error::Partition(_) | Error::Run(RunError::Partition { .. } | RunError::Inputs { .. }) => {
-                Fault::Bug
+            Error::Partition(_) | Error::NotKept(_) | Error::Run(RunError::Partition { .. }) => Fault::Bug,
+            // The caller's tensors, symbols or segment.
+            Error::Run(RunError::Inputs { .. } | RunError::Input { .. } | RunError::NoSuchSegment { .. }) => {
+                Fault::InvalidInput
             }
             Error::Run(RunError::Memory { .. }) => Fault::ResourceLimit,
             Error::Run(RunError::Op { source, .. }) => match source {
@@ -158,9 +162,7 @@ impl Error {
                 _ => Fault::Bug,
             },
             Error::Interpret(InterpretError::TooLarge { .. } | InterpretError::Extents { .. })
-            | Error::Bound(ScaledMmaError::Memory { .. })
             | Error::TooMuchWork { .. } => Fault::ResourceLimit,
-            Error::Bound(_) => Fault::Bug,
             Error::Interpret(_) => Fault::Bug,
             _ => Fault::InvalidInput,
         }

@@ -1,6 +1,7 @@
 //! What a run is compared with: tensors of the data, and the interpreter.
 
 use std::cell::OnceCell;
+use std::collections::HashMap;
 
 use fourfold_executor::{Ran, RawTensor, Run};
 use fourfold_ir::sample::Rule;
@@ -10,8 +11,8 @@ use fourfold_ir::{
 use fourfold_scheduler::{KernelPlan, Partition};
 
 use crate::backend::Planned;
-use crate::bound::{KernelBound, kernel_bound, ulp};
-use crate::compare::{Rounding, Tolerance, compare};
+use crate::bound::{BIT_EQUAL, KernelRun, Reference};
+use crate::compare::{Comparison, Rounding, Tolerance, compare, largest};
 use crate::error::{Error, Fault};
 use crate::header::Header;
 use crate::precision::{Precision, precisions};
@@ -53,9 +54,6 @@ struct Expectation<'a> {
     /// With how a report calls it.
     tolerance: (Tolerance, String),
 }
-
-/// How reports call equality.
-const BIT_EQUAL: &str = "bit-equal";
 
 fn is_on_device(ran: &Ran) -> bool {
     matches!(ran, Ran::Kernel | Ran::Emulated)
@@ -118,8 +116,16 @@ impl<'a> Comparer<'a> {
             let name = &expected.value;
             notes.push(format!("%{name} is not compared with `{}`: the inputs are seeded", expected.tensor));
         }
+        let mut kernels = Vec::new();
         for value in self.program_and_kernel_results(scope) {
-            if covered.contains(&value) {
+            let is_covered = covered.contains(&value);
+            if let Some(segment) = self.kernel_of(value)
+                && (scope == Scope::KernelResults || !is_covered)
+            {
+                kernels.push(self.compare_kernel(segment)?);
+                continue;
+            }
+            if is_covered {
                 continue;
             }
             let interpreted = match self.interpreted() {
@@ -135,10 +141,11 @@ impl<'a> Comparer<'a> {
                 }
             };
             let want = &interpreted[value.index()];
-            let tolerance = self.tolerance_of_result(value, interpreted)?;
+            let tolerance = self.tolerance(value);
             let against = "interpreter".to_owned();
             outputs.push(self.compare_one(&Expectation { value, against, want, tolerance })?);
         }
+        outputs.extend(kernels);
         Ok(outputs)
     }
 
@@ -165,34 +172,51 @@ impl<'a> Comparer<'a> {
         Some((segment, self.partition.segments[segment].kernel()))
     }
 
-    /// The tolerance of a value that is compared with the interpreter: for what a kernel computed from exact operands
-    /// the bound that is derived, unless the file states another.
-    fn tolerance_of_result(
-        &self,
-        value: Value,
-        interpreted: &[Tensor],
-    ) -> Result<(Tolerance, String), Error> {
-        let general = self.tolerance(value);
-        let stated = self.header.tolerance_of(self.program.module().name_of(value)).is_some();
-        let Some((segment, Some(plan))) = self.segment_of(value) else { return Ok(general) };
-        let is_exact = |value: &Value| self.precisions[value.index()] == Precision::Exact;
-        if stated
-            || !is_on_device(&self.run.segments[segment].ran)
-            || !self.partition.segments[segment].inputs.iter().all(is_exact)
-        {
-            return Ok(general);
+    /// The position of the segment whose kernel computed a value in this run.
+    fn kernel_of(&self, value: Value) -> Option<usize> {
+        let (segment, plan) = self.segment_of(value)?;
+        (plan.is_some_and(|plan| plan.output == value) && is_on_device(&self.run.segments[segment].ran))
+            .then_some(segment)
+    }
+
+    /// Holds a kernel's result against the ops that it stands for, on the operands that it got.
+    fn compare_kernel(&self, segment: usize) -> Result<OutputReport, Error> {
+        let planned = &self.partition.segments[segment];
+        let plan = planned.kernel().ok_or_else(|| Error::NotKept(format!("segment {segment}")))?;
+        let module = self.program.module();
+        let mut operands = HashMap::new();
+        for &value in &planned.inputs {
+            let input = module.inputs.iter().position(|input| *input == value);
+            let tensor = match input {
+                Some(position) => self.bound.inputs[position],
+                None => {
+                    let name = || module.name_of(value).to_owned();
+                    self.run.value(value).ok_or_else(|| Error::NotKept(name()))?
+                }
+            };
+            operands.insert(value, tensor);
         }
-        let bound = kernel_bound(self.program, plan, interpreted, self.rule)?;
-        let want = &interpreted[value.index()];
-        Ok(match bound {
-            KernelBound::Same => (Tolerance::Relative(0.0), BIT_EQUAL.to_owned()),
-            KernelBound::Ulps(count) => {
-                let each = want.to_f64().iter().map(|value| count * ulp(*value)).collect();
-                (Tolerance::Each(each), format!("{count} ulp of f32"))
-            }
-            KernelBound::Each(each) => (Tolerance::Each(each), "γ_K·Σ|a·b| + 4 ulp".to_owned()),
-            KernelBound::Unknown => general,
-        })
+        let kernel = KernelRun {
+            program: self.program,
+            segment,
+            ops: &planned.ops,
+            plan,
+            symbols: &self.bound.symbols,
+            rule: self.rule,
+            operands,
+            interpret: check_work(self.program, self.bound, &planned.ops).is_ok(),
+        };
+        let Reference { want, tolerance, rule, unrounded, by } = kernel.reference()?;
+        let got = self.run.value(plan.output);
+        let got = got.ok_or_else(|| Error::NotKept(module.name_of(plan.output).to_owned()))?;
+        let operand = || unrounded.clone();
+        let rounding = match (&tolerance, &unrounded) {
+            (Tolerance::Relative(_), _) => Rounding::Same,
+            (_, Some(_)) => Rounding::Converted(&operand),
+            (_, None) => Rounding::OneStep,
+        };
+        let comparison = compare(got, &want, &tolerance, rounding);
+        Ok(self.report(plan.output, by, &want, &(tolerance, rule), "run", comparison))
     }
 
     fn value_named(&self, name: &str) -> Result<Value, Error> {
@@ -211,7 +235,7 @@ impl<'a> Comparer<'a> {
     }
 
     fn compare_one(&self, expectation: &Expectation<'_>) -> Result<OutputReport, Error> {
-        let Expectation { value, against, want, tolerance: (tolerance, rule) } = expectation;
+        let Expectation { value, against, want, tolerance: (tolerance, _) } = expectation;
         let (got, source) = self.computed(*value)?;
         let operand = self.converted_operand(*value);
         let unrounded = || self.computed(operand?).ok().map(|(tensor, _)| tensor.clone());
@@ -221,24 +245,34 @@ impl<'a> Comparer<'a> {
             Precision::Inexact { .. } if operand.is_some() => Rounding::Converted(&unrounded),
             Precision::Inexact { .. } => Rounding::OneStep,
         };
-        let comparison = compare(got, want, tolerance.clone(), rounding);
+        let comparison = compare(got, want, tolerance, rounding);
+        Ok(self.report(*value, against, want, &expectation.tolerance, source, comparison))
+    }
+
+    fn report(
+        &self,
+        value: Value,
+        against: &str,
+        want: &Tensor,
+        (tolerance, rule): &(Tolerance, String),
+        source: &'static str,
+        comparison: Comparison,
+    ) -> OutputReport {
         let (relative, may_differ) = match tolerance {
             Tolerance::Relative(relative) => (Some(*relative), None),
             Tolerance::Each(each) => {
-                let largest = |values: &[f64]| {
-                    values.iter().filter(|v| v.is_finite()).fold(0.0f64, |most, v| most.max(v.abs()))
-                };
                 let (bound, magnitude) = (largest(each), largest(&want.to_f64()));
                 (Some(if bound == 0.0 { 0.0 } else { bound / magnitude }), None)
             }
             Tolerance::Count(count) => (None, Some(*count)),
         };
-        Ok(OutputReport {
-            name: self.program.module().name_of(*value).to_owned(),
-            segment: self.segment_of(*value).map(|(segment, _)| segment),
+        OutputReport {
+            name: self.program.module().name_of(value).to_owned(),
+            segment: self.segment_of(value).map(|(segment, _)| segment),
             rule: rule.clone(),
-            expected: against.clone(),
+            expected: against.to_owned(),
             source,
+            elements: want.count(),
             max_abs_err: comparison.max_abs_err,
             max_rel_err: comparison.max_rel_err,
             tolerance: relative,
@@ -252,7 +286,7 @@ impl<'a> Comparer<'a> {
                 want: worst.want.to_string(),
             }),
             ok: comparison.ok,
-        })
+        }
     }
 
     /// The value and where it came from: what ran, unless it was fused away inside a kernel segment.
@@ -280,7 +314,8 @@ impl<'a> Comparer<'a> {
 
     fn interpreted(&self) -> Result<&[Tensor], NotInterpreted> {
         let evaluate = || {
-            check_work(self.program, self.bound)?;
+            let ops: Vec<Op> = self.program.module().ops.keys().collect();
+            check_work(self.program, self.bound, &ops)?;
             interpret(self.program, self.bound).map_err(NotInterpreted::Failed)
         };
         self.interpreted.get_or_init(evaluate).as_deref().map_err(Clone::clone)
@@ -336,12 +371,13 @@ impl From<NotInterpreted> for Error {
 }
 
 /// Refuses what the interpreter, which is simple and not fast, would take too long for.
-fn check_work(program: &Program, bound: &Bound<'_>) -> Result<(), NotInterpreted> {
+fn check_work(program: &Program, bound: &Bound<'_>, ops: &[Op]) -> Result<(), NotInterpreted> {
     let module = program.module();
     let extent = |dim: &Dim| dim.evaluate(&bound.symbols).map_or(f64::INFINITY, |extent| extent as f64);
     let elements = |value: Value| module.ty(value).shape.iter().map(extent).product::<f64>();
     let mut products = 0.0;
-    for (op, operation) in module.ops.iter() {
+    for &op in ops {
+        let operation = &module.ops[op];
         let depth = match operation.kind {
             OpKind::Mma | OpKind::ScaledMma(_) => {
                 module.ty(operation.operands[0]).shape.last().map_or(1.0, extent)

@@ -143,7 +143,10 @@ pub fn build_kernels(
     kernels
         .into_iter()
         .zip(found)
-        .filter_map(|(planned, outcome)| Some(BuiltKernel { planned, outcome: outcome? }))
+        .map(|(planned, outcome)| {
+            let outcome = outcome.expect("every distinct source was built by one of the threads above");
+            BuiltKernel { planned, outcome }
+        })
         .collect()
 }
 

@@ -1,13 +1,15 @@
 //! Fourfold: a fusion backend for block-scaled FP4 matrix multiplication, for graph compilers to embed.
 //!
 //! [`Backend`] plans a program: it finds the `scaled_mma` ops, fuses what surrounds them into kernel segments, and
-//! gives a reason for every op that stays outside. [`Planned::run`] runs it; what no kernel takes, or cannot run
-//! here, runs on a CPU fallback. [`replay`](mod@replay) does the same for a program in a file and compares the
-//! results.
+//! gives a reason for every op that stays outside. [`Backend::compile`] builds and loads the kernels that can run
+//! here, and [`Compiled::run`] runs the program; what no kernel takes, or cannot run here, runs on a CPU fallback, and
+//! the run says why. A host that keeps its own ops asks for [`Claim::KernelsOnly`] and calls [`Compiled::run_segment`];
+//! one that has device memory and a stream takes [`Compiled::machine`] to [`executor::prepare`]. [`mod@replay`] does
+//! the same for a program in a file and compares the results, [`verify`](mod@verify) for many.
 //!
 //! ```
 //! use fourfold::ir::{BinaryKind, Builder, Dim, ElementType, ScaleLayout, ScaledMmaOptions, TensorType, sample};
-//! use fourfold::{Backend, Options};
+//! use fourfold::{Backend, CompileOptions, Options};
 //!
 //! let mut builder = Builder::new("layer");
 //! let m = builder.symbol("M");
@@ -23,12 +25,14 @@
 //! let bias = builder.param("bias", TensorType::new(vec![n.clone()], ElementType::BF16));
 //! let product = builder.scaled_mma("product", a, sfa, b, sfb, 16, ElementType::F32, ScaledMmaOptions::default());
 //! let biased = builder.binary("biased", BinaryKind::Add, product, bias);
-//! let planned = Backend::new(&Options::default())?.plan_module(builder.finish(&[biased]))?;
+//! let backend = Backend::new(&Options { target: Some("sm_120a".into()), ..Options::default() })?;
+//! let planned = backend.plan_module(builder.finish(&[biased]))?;
 //! assert_eq!(planned.partition().kernels().count(), 1);
 //!
+//! let compiled = backend.compile(planned, &CompileOptions::default(), &|line| eprintln!("{line}"));
 //! let recipe = sample::Recipe { rule: sample::Rule::Exact, seed: 1, symbols: vec![("M".into(), 37)] };
-//! let inputs = sample::inputs(planned.program(), &recipe)?;
-//! let run = planned.run(&inputs, &Default::default())?;
+//! let inputs = sample::inputs(compiled.planned().program(), &recipe)?;
+//! let run = compiled.run(&inputs, &Default::default())?;
 //! assert_eq!(run.value(biased).expect("an output").dims(), [37, 56]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -51,7 +55,6 @@ pub use backend::{
     Backend, Claim, ClaimedSegment, DEFAULT_EMULATED_TARGET, DEFAULT_TARGET, DeviceChoice, Execution,
     Options, Planned,
 };
-pub use compare::{Comparison, Mismatch, Rounding, Tolerance, compare};
 pub use compiled::{CompileOptions, Compiled};
 pub use error::{Error, Fault};
 pub use fourfold_codegen as codegen;
@@ -60,6 +63,6 @@ pub use fourfold_ir as ir;
 pub use fourfold_scheduler as scheduler;
 pub use header::{ExpectedCodes, Header};
 pub use report::{
-    DecisionReport, OutputReport, Report, ResourceReport, SegmentReport, VerifyReport, VerifyRow,
-    WorstReport, kernel_name,
+    DecisionReport, LeftOut, LeftOutFile, OutputReport, Report, ResourceReport, SegmentReport, VerifyReport,
+    VerifyRow, WorstReport, kernel_name,
 };

@@ -199,7 +199,7 @@ pub(crate) fn replay_compiled(
     let planned = compiled.planned();
     let program = planned.program();
     let mut report = Report::of_plan(&loaded.file.display().to_string(), program, planned.partition());
-    report.device = compiled.device().map(|device| device.gpu().to_string());
+    report.device = compiled.gpu().map(ToString::to_string);
     report.inputs = Some(inputs.describe());
     let (tensors, given) = inputs.tensors();
     let bound = bind::bind_given(program, tensors, given)?;

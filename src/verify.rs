@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use fourfold_codegen::{EMULATOR, capabilities};
 use fourfold_executor::device::discover;
-use fourfold_executor::{Ran, RunOptions};
+use fourfold_executor::{Ran, RunError, RunOptions};
+use fourfold_ir::text::{self, Directive};
 use fourfold_ir::{Program, ScaleLayout, Tensor, bind, sample};
 use fourfold_scheduler::KernelPlan;
 
@@ -19,7 +20,7 @@ use crate::compiled::{CompileOptions, Compiled};
 use crate::error::Error;
 use crate::expectations::Scope;
 use crate::replay::{Inputs, Loaded, data_inputs, data_of, load, plan, replay_compiled, sampled_inputs};
-use crate::report::{Report, SegmentReport, VerifyReport, VerifyRow, kernel_name};
+use crate::report::{LeftOut, Report, VerifyReport, VerifyRow, kernel_name};
 
 /// How programs are verified.
 #[derive(Clone, Debug, Default)]
@@ -40,12 +41,13 @@ struct Candidate {
     inputs: Vec<Inputs>,
 }
 
-/// Verifies the programs at `paths`: files, and folders with all files ending in `.fir` in and below them. Programs in
-/// folders that are invalid or of which no op becomes a kernel are left out and counted.
+/// Verifies the programs at `paths`: files, and folders with all files ending in `.fir` in and below them. Left out, and
+/// named in the report: programs of which no op becomes a kernel, programs without inputs, and in folders those that
+/// say of themselves that they are invalid (`; test: error`).
 ///
 /// # Errors
-/// When a path or one of its programs or data cannot be read, or as [`Backend::new`]. What a kernel does wrong is in
-/// the report.
+/// When a path or its data cannot be read, a program that is named is invalid, or as [`Backend::new`]. What a kernel
+/// does wrong, a device that fails, and an invalid program of a folder are in the report.
 pub fn verify(
     paths: &[PathBuf],
     options: &VerifyOptions,
@@ -58,27 +60,33 @@ pub fn verify(
     for path in paths {
         let is_folder = path.is_dir();
         for file in programs(path)? {
+            let name = file.strip_prefix(path).ok().filter(|name| !name.as_os_str().is_empty());
+            let name = name.unwrap_or(&file).display().to_string();
             let loaded = match load(&file) {
                 Ok(loaded) => loaded,
                 // Folders hold invalid programs on purpose; a file that is named must be right.
-                Err(Error::Program { .. }) if is_folder => {
-                    report.invalid += 1;
+                Err(error @ Error::Program { .. }) if is_folder => {
+                    if is_invalid_on_purpose(&error) {
+                        report.leave_out(name, LeftOut::Invalid);
+                    } else {
+                        report.rows.push(VerifyRow::error(&name, "", &error));
+                    }
                     continue;
                 }
                 Err(error) => return Err(error),
             };
             let planned = plan(&backend, &loaded)?;
-            if planned.partition().kernels().next().is_none() {
-                report.without_kernels += 1;
+            let kernels = planned.partition().kernels().count();
+            if kernels == 0 {
+                report.leave_out(name, LeftOut::NoKernel);
                 continue;
             }
             let inputs = all_inputs(&loaded, options.data.as_deref())?;
             if inputs.is_empty() {
-                report.without_inputs += 1;
+                report.leave_out(name, LeftOut::NoInputs);
                 continue;
             }
-            let name = file.strip_prefix(path).ok().filter(|name| !name.as_os_str().is_empty());
-            let name = name.unwrap_or(&file).display().to_string();
+            report.kernels += kernels * inputs.len();
             candidates.push(Candidate { name, loaded, inputs });
             plans.push(planned);
         }
@@ -86,15 +94,33 @@ pub fn verify(
     let compiled = backend.compile_all(plans, &options.compile, progress);
     let total: usize = candidates.iter().map(|candidate| candidate.inputs.len()).sum();
     let mut done = 0;
-    for (candidate, compiled) in candidates.iter().zip(&compiled) {
+    'programs: for (candidate, compiled) in candidates.iter().zip(&compiled) {
         for inputs in &candidate.inputs {
             done += 1;
             progress(&format!("running {done} of {total}: {}, {}", candidate.name, inputs.describe()));
-            report.rows.extend(rows(candidate, compiled, inputs));
+            if let Err(error) = verify_run(candidate, compiled, inputs, &mut report) {
+                report.rows.push(VerifyRow::error(&candidate.name, &inputs.describe(), &error));
+                if is_end_of_device(&error) {
+                    // Whatever ran after it would fail too, and say nothing.
+                    break 'programs;
+                }
+            }
         }
     }
     report.finish();
     Ok(report)
+}
+
+/// Whether an invalid program says of itself that it is.
+fn is_invalid_on_purpose(error: &Error) -> bool {
+    let Error::Program { source_text, .. } = error else { return false };
+    let says_so = |directive: &Directive| directive.key == "test" && directive.value == "error";
+    text::directives(source_text).iter().any(says_so)
+}
+
+/// Whether the device can do nothing any more.
+fn is_end_of_device(error: &Error) -> bool {
+    matches!(error, Error::Run(RunError::Device { source, .. }) if source.is_sticky())
 }
 
 /// The options with the target that suits the GPU.
@@ -128,36 +154,44 @@ fn all_inputs(loaded: &Loaded, data: Option<&Path>) -> Result<Vec<Inputs>, Error
     loaded.header.samples.iter().map(|recipe| sampled_inputs(recipe.clone(), &loaded.program)).collect()
 }
 
-/// What one run shows: a row for each kernel's result, and for program outputs that are not what they should be.
-fn rows(candidate: &Candidate, compiled: &Compiled, inputs: &Inputs) -> Vec<VerifyRow> {
-    let failed = |error: &Error| VerifyRow::error(&candidate.name, &inputs.describe(), error);
-    let report = match replay_compiled(&candidate.loaded, compiled, inputs, Scope::KernelResults) {
-        Ok(report) => report,
-        Err(error) => return vec![failed(&error)],
-    };
-    let mut rows = Vec::new();
-    for output in &report.outputs {
+/// Adds what one run shows: a row for each comparison of a kernel's result, and for other values that are not what they
+/// should be.
+fn verify_run(
+    candidate: &Candidate,
+    compiled: &Compiled,
+    inputs: &Inputs,
+    report: &mut VerifyReport,
+) -> Result<(), Error> {
+    let run = replay_compiled(&candidate.loaded, compiled, inputs, Scope::KernelResults)?;
+    report.ran_kernels += run.ran_kernels;
+    for output in &run.outputs {
         // A value that was fused away was not computed by what ran.
         if output.source != "run" {
             continue;
         }
-        let segment = output.segment.map(|segment| &report.segments[segment]);
+        let segment = output.segment.map(|segment| &run.segments[segment]);
         let is_kernel = segment.is_some_and(|segment| segment.kind == "kernel");
         if !is_kernel && output.ok {
             continue;
         }
         let plan = output.segment.and_then(|segment| plan_of(compiled, segment));
-        rows.push(VerifyRow {
+        let message = match segment.and_then(|segment| segment.message.clone()) {
+            None if output.elements == 0 => Some("empty: nothing was launched".to_owned()),
+            message => message,
+        };
+        report.rows.push(VerifyRow {
             fixture: candidate.name.clone(),
             inputs: inputs.describe(),
             value: output.name.clone(),
             kernel: segment.and_then(|segment| segment.kernel.clone()),
-            extents: plan.and_then(|plan| extents(plan, &report, compiled.planned().program())),
+            extents: plan.and_then(|plan| extents(plan, &run, compiled.planned().program())),
             ran: segment.map_or("not_run", |segment| segment.ran),
             reason: segment.and_then(|segment| segment.reason.clone()),
-            message: segment.and_then(|segment| segment.message.clone()),
+            message,
+            fault: None,
             rule: output.rule.clone(),
             against: output.expected.clone(),
+            elements: output.elements,
             mismatches: output.mismatches,
             moved_roundings: output.moved_roundings,
             max_abs_err: output.max_abs_err,
@@ -166,20 +200,17 @@ fn rows(candidate: &Candidate, compiled: &Compiled, inputs: &Inputs) -> Vec<Veri
                 .worst
                 .as_ref()
                 .map(|worst| format!("{:?}: {}, expected {}", worst.index, worst.got, worst.want)),
-            seconds: segment.and_then(|segment: &SegmentReport| segment.kernel_seconds.or(segment.seconds)),
+            seconds: segment.and_then(|segment| segment.kernel_seconds.or(segment.seconds)),
             ok: output.ok,
         });
     }
-    for note in &report.notes {
-        rows.push(VerifyRow::note(&candidate.name, &inputs.describe(), note));
+    for note in &run.notes {
+        report.rows.push(VerifyRow::note(&candidate.name, &inputs.describe(), note));
     }
     if compiled.device().is_some() {
-        match nan_rows(candidate, compiled, inputs, &report) {
-            Ok(more) => rows.extend(more),
-            Err(error) => rows.push(failed(&error)),
-        }
+        report.rows.extend(nan_rows(candidate, compiled, inputs, &run)?);
     }
-    rows
+    Ok(())
 }
 
 fn plan_of(compiled: &Compiled, segment: usize) -> Option<&KernelPlan> {
@@ -253,8 +284,10 @@ fn nan_rows(
             ran: ran.ran.as_str(),
             reason: ran.reason.as_ref().map(|reason| reason.code.to_owned()),
             message: ran.reason.as_ref().map(|reason| reason.message.clone()),
+            fault: None,
             rule: "every element is NaN".to_owned(),
             against: "NaN".to_owned(),
+            elements: values.len(),
             mismatches,
             moved_roundings: 0,
             max_abs_err: 0.0,

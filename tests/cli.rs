@@ -320,7 +320,9 @@ fn verify_without_a_gpu_runs_on_the_fallback_and_says_so() {
         (&report["ok"], &report["device"], &report["emulated"]),
         (&true.into(), &Value::Null, &false.into())
     );
-    assert_eq!((number("kernels"), number("ran_kernels"), number("without_kernels")), (7, 0, 1));
+    assert_eq!((number("kernels"), number("ran_kernels")), (7, 0));
+    let left_out = serde_json::json!([{ "file": files[3], "why": "no_kernel" }]);
+    assert_eq!(report["left_out"], left_out);
     let rows = report["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), 7, "one kernel at M = 1, one at four sizes, two in a row");
     for row in rows {
@@ -340,7 +342,17 @@ fn verify_without_a_gpu_runs_on_the_fallback_and_says_so() {
 fn verify_leaves_invalid_programs_of_a_folder_out_and_refuses_one_that_is_named() {
     let output = fourfold(&["verify", &path("errors"), "--json"]);
     assert_eq!(exit_code(&output), 0, "{}", text(&output.stderr));
-    assert!(json(&output)["invalid"].as_u64().is_some_and(|count| count >= 50));
+    let left_out = json(&output)["left_out"].as_array().cloned().expect("a list");
+    assert!(left_out.len() >= 50 && left_out.iter().all(|left| left["why"] == "invalid"), "{left_out:?}");
+    // One that does not say of itself that it is invalid is not passed over.
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("broken.fir"), "fir 1\nfunc @broken(").expect("a file");
+    std::fs::copy(path("gemm/exact_m1.fir"), folder.path().join("good.fir")).expect("a file");
+    let output = fourfold(&["verify", &folder.path().display().to_string(), "--target", "sm_120a", "--json"]);
+    assert_eq!(exit_code(&output), 2, "{}", text(&output.stderr));
+    let report = json(&output);
+    assert_eq!((&report["ok"], &report["rows"][0]["fault"]), (&false.into(), &"invalid_input".into()));
+    assert_eq!(report["rows"][1]["ok"], true, "the others are verified");
     assert_eq!(exit_code(&fourfold(&["verify", &path("errors/syntax.fir")])), 2);
     assert_eq!(exit_code(&fourfold(&["verify", &path("absent")])), 2);
 }

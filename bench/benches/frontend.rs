@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fourfold::ir::{text, verify};
-use fourfold::{Backend, Options};
+use fourfold::{Backend, DEFAULT_TARGET, DeviceChoice, Options};
 use fourfold_bench::layers;
 
 fn parse(criterion: &mut Criterion) {
@@ -19,7 +19,12 @@ fn parse(criterion: &mut Criterion) {
 }
 
 fn verify_and_partition(criterion: &mut Criterion) {
-    let backend = Backend::new(&Options::default()).expect("the default target exists");
+    let backend = Backend::new(&Options {
+        target: Some(DEFAULT_TARGET.to_owned()),
+        device: DeviceChoice::None,
+        ..Options::default()
+    })
+    .expect("the default target exists");
     let mut group = criterion.benchmark_group("verify + partition");
     group.sample_size(10).warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(4));
     for ops in [1_000, 10_000, 100_000] {

@@ -10,7 +10,7 @@ use fourfold_ir::{Dim, Module, Op, Program};
 use fourfold_scheduler::{Constraint, EpilogueKind, KernelPlan, Partition};
 use serde::Serialize;
 
-pub use verification::{VerifyReport, VerifyRow};
+pub use verification::{LeftOut, LeftOutFile, VerifyReport, VerifyRow};
 
 /// The report of one program. The keys are an interface: they are added to, not changed.
 #[derive(Clone, Debug, Serialize)]
@@ -21,7 +21,7 @@ pub struct Report {
     pub file: String,
     /// What was planned for.
     pub target: String,
-    /// Where kernels ran; null without a GPU.
+    /// The GPU that the target's kernels run on; null where there is none.
     pub device: Option<String>,
     /// Where the inputs came from.
     pub inputs: Option<String>,
@@ -167,6 +167,8 @@ pub struct OutputReport {
     pub expected: String,
     /// Where the value came from: `run`, or `interpreter` for one that was fused away.
     pub source: &'static str,
+    /// How many elements were compared.
+    pub elements: usize,
     /// The largest difference; infinite, which JSON writes as null, where one side is NaN or infinite alone.
     pub max_abs_err: f64,
     /// The same over the largest magnitude.
@@ -177,7 +179,8 @@ pub struct OutputReport {
     pub may_differ: Option<usize>,
     /// Elements too far apart.
     pub mismatches: usize,
-    /// Elements rounded the other way, accepted because the unrounded value lies near the middle. They count neither
+    /// Elements rounded the other way, accepted because the unrounded value lies near the middle, or, where it is not
+    /// known, because they are one step apart and few. They count neither
     /// as mismatches nor in the errors above.
     pub moved_roundings: usize,
     /// The largest difference among those.
@@ -453,6 +456,7 @@ impl fmt::Display for Report {
         let met = self.outputs.iter().filter(|output| output.ok).count();
         match (self.inputs.is_some(), self.ok) {
             (false, _) => Ok(()),
+            (true, _) if count == 0 => writeln!(f, "\nnothing was compared"),
             (true, true) => writeln!(f, "\nok: {met} of {count} expectations met"),
             (true, false) => writeln!(f, "\nMISMATCH: {met} of {count} expectations met"),
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::backend::{Backend, Execution};
-use crate::error::Error;
+use crate::error::{Error, Fault};
 
 /// The report of a verification. The keys are an interface: they are added to, not changed.
 #[derive(Clone, Debug, Serialize)]
@@ -20,18 +20,35 @@ pub struct VerifyReport {
     pub emulated: bool,
     /// Why kernels could not run here.
     pub reason: Option<String>,
-    /// Results of kernels that were planned.
+    /// Kernel segments that were planned, counted anew for each of a program's inputs.
     pub kernels: usize,
-    /// Results of kernels that really ran as one.
+    /// Those of them that really ran as a kernel.
     pub ran_kernels: usize,
     /// In order of files and inputs.
     pub rows: Vec<VerifyRow>,
-    /// Files in folders that are no valid programs; some are so on purpose.
-    pub invalid: usize,
-    /// Programs of which no op becomes a kernel.
-    pub without_kernels: usize,
-    /// Programs that name neither data nor a sample.
-    pub without_inputs: usize,
+    /// Programs that were not run.
+    pub left_out: Vec<LeftOutFile>,
+}
+
+/// A program that was not run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftOutFile {
+    /// Its file, below the folder that was given.
+    pub file: String,
+    /// Why.
+    pub why: LeftOut,
+}
+
+/// Why a program was not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeftOut {
+    /// It says of itself that it is invalid.
+    Invalid,
+    /// None of its ops becomes a kernel of the target.
+    NoKernel,
+    /// It names neither data nor a sample.
+    NoInputs,
 }
 
 /// One result of one run.
@@ -53,11 +70,15 @@ pub struct VerifyRow {
     pub reason: Option<String>,
     /// The same for people; also what went wrong, and what could not be compared.
     pub message: Option<String>,
+    /// Whose fault it was that the run failed; null for a run that did not.
+    pub fault: Option<Fault>,
     /// What is demanded.
     pub rule: String,
     /// What it was compared with.
     pub against: String,
-    /// Elements that do not meet the rule.
+    /// How many elements were compared.
+    pub elements: usize,
+    /// Those of them that do not meet the rule.
     pub mismatches: usize,
     /// Elements of a 16-bit type that were rounded the other way, as the rule allows.
     pub moved_roundings: usize,
@@ -85,25 +106,37 @@ impl VerifyReport {
             kernels: 0,
             ran_kernels: 0,
             rows: Vec::new(),
-            invalid: 0,
-            without_kernels: 0,
-            without_inputs: 0,
+            left_out: Vec::new(),
         }
     }
 
-    /// Counts what the rows say.
+    pub(crate) fn leave_out(&mut self, file: String, why: LeftOut) {
+        self.left_out.push(LeftOutFile { file, why });
+    }
+
+    /// Says whether all is well.
     pub(crate) fn finish(&mut self) {
         self.ok = self.rows.iter().all(|row| row.ok);
-        let kernels = || self.rows.iter().filter(|row| row.kernel.is_some());
-        self.kernels = kernels().count();
-        self.ran_kernels = kernels().filter(|row| row.ran == "kernel" || row.ran == "emulated").count();
+    }
+
+    /// The exit code of the command line: 0 when every row is as demanded, 1 when a result is wrong, else that of the
+    /// first run that failed.
+    pub fn exit_code(&self) -> u8 {
+        let wrong = |row: &&VerifyRow| !row.ok && row.fault.is_none();
+        let failed = self.rows.iter().find_map(|row| row.fault);
+        match (self.rows.iter().find(wrong), failed) {
+            (Some(_), _) => 1,
+            (None, Some(fault)) => fault.exit_code(),
+            (None, None) => 0,
+        }
     }
 }
 
 impl VerifyRow {
     /// A run that failed.
     pub(crate) fn error(fixture: &str, inputs: &str, error: &Error) -> VerifyRow {
-        VerifyRow { ok: false, ..VerifyRow::empty(fixture, inputs, error.message()) }
+        let fault = Some(error.fault());
+        VerifyRow { ok: false, fault, ..VerifyRow::empty(fixture, inputs, error.message()) }
     }
 
     /// Something that was not compared.
@@ -121,8 +154,10 @@ impl VerifyRow {
             ran: "not_run",
             reason: None,
             message: Some(message),
+            fault: None,
             rule: String::new(),
             against: String::new(),
+            elements: 0,
             mismatches: 0,
             moved_roundings: 0,
             max_abs_err: 0.0,
@@ -196,16 +231,18 @@ impl fmt::Display for VerifyReport {
             }
         }
         let met = self.rows.iter().filter(|row| row.ok).count();
+        let (rows, ran, kernels) = (self.rows.len(), self.ran_kernels, self.kernels);
         writeln!(
             f,
-            "\n{met} of {} rows as demanded, {} of {} results from a kernel; left out: {} programs without a kernel, {} without \
-             inputs, {} invalid ones",
-            self.rows.len(),
-            self.ran_kernels,
-            self.kernels,
-            self.without_kernels,
-            self.without_inputs,
-            self.invalid
+            "\n{met} of {rows} rows as demanded; {ran} of {kernels} kernel segments ran as a kernel"
+        )?;
+        let count = |why| self.left_out.iter().filter(|left| left.why == why).count();
+        writeln!(
+            f,
+            "left out: {} programs without a kernel, {} without inputs, {} that are invalid on purpose",
+            count(LeftOut::NoKernel),
+            count(LeftOut::NoInputs),
+            count(LeftOut::Invalid)
         )
     }
 }

@@ -12,6 +12,7 @@ use fourfold::{Backend, Options, ResourceReport};
 use fourfold_executor::toolchain::Toolchain;
 use serde_json::{Value, json};
 
+use crate::place::Place;
 use crate::toolchain::Choice;
 
 #[derive(Args)]
@@ -24,12 +25,8 @@ use crate::toolchain::Choice;
 pub struct Arguments {
     /// The program, a .fir file
     file: PathBuf,
-    /// What to build for: sm_100a, sm_103a, sm_120a or sm_121a [default: the GPU's, else sm_100a]
-    #[arg(long)]
-    target: Option<String>,
-    /// Build for a Hopper GPU, on which the matrix instruction is emulated: sm_120a or sm_121a [default: sm_120a]
-    #[arg(long)]
-    emulate: bool,
+    #[command(flatten)]
+    place: Place,
     /// Leave each kernel's .cu, .so and .log in this folder
     #[arg(long, value_name = "DIR")]
     dump: Option<PathBuf>,
@@ -47,28 +44,30 @@ struct Compiled {
 }
 
 pub fn run(arguments: &Arguments) -> ExitCode {
-    let planned = match plan(arguments) {
+    let place = match arguments.place.options() {
+        Ok(options) => options,
+        Err(message) => return crate::misused(&message, arguments.json),
+    };
+    let planned = match plan(arguments, &place) {
         Ok(planned) => planned,
         Err(error) => return crate::fail(&error, arguments.json),
     };
+    let emulate = place.emulate;
     let mut options = arguments.choice.options();
     options.provision = true;
     let target = planned.partition().target.clone();
     let found = toolchain(&options, &mut |line| eprintln!("{line}"));
     let (toolchain, compiled) = match found {
         Ok(toolchain) => {
-            let kernels = planned_kernels(&planned, cutlass_version(&toolchain), arguments.emulate);
+            let kernels = planned_kernels(&planned, cutlass_version(&toolchain), emulate);
             let progress = |line: &str| eprintln!("{line}");
             let built = build_kernels(kernels, &toolchain, &arguments.choice.build_options(), &progress);
             (Some(toolchain), built.into_iter().map(|built| dump(built, arguments)).collect())
         }
         Err(error) => {
             let failure = BuildFailure::from(&error);
-            let kernels = planned_kernels(
-                &planned,
-                fourfold::codegen::configuration::CutlassVersion::PINNED,
-                arguments.emulate,
-            );
+            let kernels =
+                planned_kernels(&planned, fourfold::codegen::configuration::CutlassVersion::PINNED, emulate);
             let refuse = |planned| BuiltKernel { planned, outcome: Err(failure.clone()) };
             let compiled: Vec<Compiled> = kernels
                 .into_iter()
@@ -85,13 +84,9 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     crate::leave(exit_code(&compiled), crate::print(&text))
 }
 
-fn plan(arguments: &Arguments) -> Result<fourfold::Planned, fourfold::Error> {
+fn plan(arguments: &Arguments, place: &Options) -> Result<fourfold::Planned, fourfold::Error> {
     let loaded = load(&arguments.file)?;
-    let backend = Backend::new(&Options {
-        target: arguments.target.clone(),
-        emulate: arguments.emulate,
-        ..Options::default()
-    })?;
+    let backend = Backend::new(place)?;
     let planned = backend.plan(loaded.program);
     backend.check(&planned)?;
     Ok(planned)
@@ -136,6 +131,7 @@ fn object(
                 "segment": built.planned.segment,
                 "kernel": source.kernel,
                 "hash": source.hash,
+                "emulated": source.prelude.is_some(),
                 "configuration": configuration.name(),
                 "tile": configuration.tile,
                 "why": built.planned.why,

@@ -27,14 +27,21 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> ExitCode {
     let environment = Environment::from_process();
     let diagnosis = diagnose(&arguments.choice.options(), &environment);
-    let text = if arguments.json { crate::to_json(&object(&diagnosis)) } else { report(&diagnosis) };
+    let text = if arguments.json {
+        crate::to_json(&object(&diagnosis, &environment))
+    } else {
+        report(&diagnosis, &environment)
+    };
     let code = if diagnosis.can_build() { 0 } else { crate::EXIT_ENVIRONMENT };
     crate::leave(code, crate::print(&text))
 }
 
 /// Each GPU with what runs on it, or why there is none.
-fn devices() -> Vec<(FindingState, String)> {
+fn devices(environment: &Environment) -> Vec<(FindingState, String)> {
     let note = |text: String| vec![(FindingState::Note, text)];
+    if environment.fourfold_device.as_ref().is_some_and(|device| device == "none") {
+        return note("not looked for: FOURFOLD_DEVICE is `none`".to_owned());
+    }
     match discover() {
         Err(error) => note(format!("{error}: kernels are built and run on the CPU; {}", error.remedy())),
         Ok(gpus) if gpus.is_empty() => {
@@ -53,7 +60,7 @@ fn what_runs(gpu: &Gpu) -> String {
     }
 }
 
-fn report(diagnosis: &Diagnosis) -> String {
+fn report(diagnosis: &Diagnosis, environment: &Environment) -> String {
     let mut text = String::new();
     for finding in &diagnosis.findings {
         text += &format!("{:<8} {:<17} {}\n", finding.state.name(), finding.name, indent(&finding.detail));
@@ -61,7 +68,7 @@ fn report(diagnosis: &Diagnosis) -> String {
             text += &format!("{:26} -> {remedy}\n", "");
         }
     }
-    for (state, detail) in devices() {
+    for (state, detail) in devices(environment) {
         text += &format!("{:<8} {:<17} {detail}\n", state.name(), "device");
     }
     text += "\nTargets\n";
@@ -101,7 +108,7 @@ fn target_state(target: &Target, diagnosis: &Diagnosis) -> (&'static str, String
     }
 }
 
-fn object(diagnosis: &Diagnosis) -> Value {
+fn object(diagnosis: &Diagnosis, environment: &Environment) -> Value {
     let findings: Vec<Value> = diagnosis
         .findings
         .iter()
@@ -132,8 +139,7 @@ fn object(diagnosis: &Diagnosis) -> Value {
         .collect();
     json!({
         "ok": diagnosis.can_build(),
-        "device": discover().ok().and_then(|gpus| Some(gpus.first()?.to_string())),
-        "devices": devices().into_iter().map(|(_, detail)| detail).collect::<Vec<_>>(),
+        "devices": devices(environment).into_iter().map(|(_, detail)| detail).collect::<Vec<_>>(),
         "findings": findings,
         "targets": targets,
         "variables": variables,

@@ -90,7 +90,7 @@ fn main() -> ExitCode {
         Command::Replay { file, data, place, symbol, build, choice, require_kernels, json } => {
             let backend = match place.options() {
                 Ok(backend) => backend,
-                Err(message) => return misused(&message),
+                Err(message) => return misused(&message, json),
             };
             let options = ReplayOptions {
                 backend,
@@ -106,7 +106,7 @@ fn main() -> ExitCode {
         }
         Command::Explain { file, place, json } => match place.options() {
             Ok(options) => finish(explain(&file, &options), json, false),
-            Err(message) => misused(&message),
+            Err(message) => misused(&message, json),
         },
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Compile(arguments) => compile::run(&arguments),
@@ -131,9 +131,13 @@ fn finish(result: Result<Report, Error>, json: bool, require_kernels: bool) -> E
 }
 
 /// Ends with bad input that is no program's.
-fn misused(message: &str) -> ExitCode {
+fn misused(message: &str, json: bool) -> ExitCode {
+    let fault = Fault::InvalidInput;
     eprintln!("error: {message}");
-    ExitCode::from(Fault::InvalidInput.exit_code())
+    let object =
+        serde_json::json!({ "ok": false, "fault": fault.name(), "error": message, "diagnostics": [] });
+    let printed = if json { print(&to_json(&object)) } else { Ok(()) };
+    leave(fault.exit_code(), printed)
 }
 
 /// Ends with an error: for people on stderr, and as an object on stdout where that was asked for.

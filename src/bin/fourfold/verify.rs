@@ -17,8 +17,8 @@ use crate::toolchain::Choice;
     FOURFOLD_TOOLCHAIN=toolchain ./fourfold verify fixtures --require-kernels --json\n\n\
     On a GPU of the target kernels run as they are; on a Hopper GPU those of sm_120a run with their matrix instruction \
     emulated. The third example is for a machine without Rust or network: carry the program, the fixtures and the \
-    folder that `fourfold toolchain install` prints there. Exit codes: 0 every row is as demanded, 1 one is not, 2 bad \
-    input, 3 with --require-kernels when a kernel did not run as one.")]
+    folder that `fourfold toolchain install` prints there. Exit codes: 0 every row is as demanded, 1 a result is wrong, \
+    2 bad input, 3 the device failed or, with --require-kernels, a kernel did not run as one.")]
 pub struct Arguments {
     /// Programs, and folders with programs
     #[arg(default_value = "fixtures")]
@@ -41,7 +41,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> ExitCode {
     let backend = match arguments.place.options() {
         Ok(backend) => backend,
-        Err(message) => return crate::misused(&message),
+        Err(message) => return crate::misused(&message, arguments.json),
     };
     let options = VerifyOptions {
         backend,
@@ -58,10 +58,9 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     };
     let text = if arguments.json { crate::to_json(&report) } else { report.to_string() };
     let all_ran = report.kernels > 0 && report.ran_kernels == report.kernels;
-    let code = match (report.ok, arguments.require_kernels && !all_ran) {
-        (false, _) => crate::EXIT_MISMATCH,
-        (true, true) => crate::EXIT_ENVIRONMENT,
-        (true, false) => 0,
+    let code = match report.exit_code() {
+        0 if arguments.require_kernels && !all_ran => crate::EXIT_ENVIRONMENT,
+        code => code,
     };
     crate::leave(code, crate::print(&text))
 }

@@ -134,7 +134,7 @@ impl Model {
         for (id, node) in graph.nodes.iter().enumerate() {
             match node {
                 Node::Linear(operand, weights) => {
-                    values.insert(id, lowered.linear(&mut builder, &m, id, *operand, weights));
+                    values.insert(id, lowered.linear(&mut builder, &m, id, *operand, weights)?);
                 }
                 Node::Gelu(operand) if values.contains_key(operand) => {
                     values.insert(id, builder.unary(&format!("n{id}"), UnaryKind::Gelu, values[operand]));
@@ -253,7 +253,7 @@ impl Lowered {
         id: NodeId,
         operand: NodeId,
         weights: &Weights,
-    ) -> Value {
+    ) -> Result<Value> {
         let codes = |rows: &Dim, k: usize| {
             TensorType::new(vec![rows.clone(), Dim::fixed(k as u64)], ElementType::F4E2M1FN)
         };
@@ -274,10 +274,12 @@ impl Lowered {
             (sfb, weights.codes.scale_tensor()),
             (bias, Tensor::from_f32(vec![weights.bias.len()], &weights.bias).map_err(anyhow::Error::from)),
         ];
-        self.params.extend(tensors.into_iter().filter_map(|(value, tensor)| Some((value, tensor.ok()?))));
+        for (value, tensor) in tensors {
+            self.params.insert(value, tensor?);
+        }
         let options = ScaledMmaOptions::default();
         let product =
             builder.scaled_mma(&format!("n{id}.product"), a, sfa, b, sfb, 16, ElementType::F32, options);
-        builder.binary(&format!("n{id}"), BinaryKind::Add, product, bias)
+        Ok(builder.binary(&format!("n{id}"), BinaryKind::Add, product, bias))
     }
 }
