@@ -143,10 +143,8 @@ impl Compiled {
             let kernel = match (&built.outcome, device) {
                 (Err(failure), _) => SegmentKernel::Unavailable(RunReason::from(failure)),
                 (Ok(_), Err(reason)) => SegmentKernel::Unavailable(reason.clone()),
-                (Ok(artifact), Ok((_, execution))) => match Kernel::load(artifact) {
-                    Ok(kernel) => {
-                        SegmentKernel::Ready { kernel, emulated: *execution == Execution::Emulated }
-                    }
+                (Ok(artifact), Ok(_)) => match Kernel::load(artifact) {
+                    Ok(kernel) => SegmentKernel::Ready(kernel),
                     Err(error) => {
                         SegmentKernel::Unavailable(RunReason { code: error.code(), message: chain(&error) })
                     }

@@ -5,7 +5,14 @@
 //! no kernel takes. [`toolchain`] finds or installs the compiler and the kernel library, [`run_tool`] runs such
 //! programs within bounds, and [`environment`] lists every variable that has a say. [`build()`] compiles a generated
 //! kernel and proves what came out; [`kernel`] loads and questions it. [`device`] finds the GPUs to run it on;
-//! [`prepare`] builds the launches of a program of kernels only, for hosts that have its tensors there already.
+//! [`prepare`] builds the launches of a program of kernels only, and [`prepare_segment`] that of one kernel, for hosts
+//! that have the tensors there already.
+//!
+//! What safe functions here rely on, beyond their types: a [`Kernel`] is what [`build()`] made of a generated source, or
+//! what the caller of the unsafe [`Kernel::open`] vouches for. Whatever segment it is put at, it is launched only if it
+//! says of itself that it is for the device ([`kernel::Metadata`]), and that it reads and writes what the segment's plan
+//! says ([`signature_of`]), and if the sizes that it asks for are those of the operands. That it computes what the plan
+//! says is left to whoever chose it.
 
 #![allow(unsafe_code, reason = "vector instructions, gemm, fallible allocations, the CUDA driver, kernels")]
 
@@ -31,6 +38,8 @@ pub use files::{FileError, files_below, read_text};
 pub use kernel::{Kernel, LoadError};
 pub use process::{ToolRun, run_tool, run_tool_watched};
 pub use run::{
-    DEVICE_MEMORY, KERNEL_REFUSED, Machine, Moved, NO_DEVICE, NOT_BUILT, PreparedProgram, Ran, Refused, Run,
-    RunError, RunOptions, RunReason, SegmentKernel, SegmentRun, prepare, run, run_segment, workspace_size,
+    ALIAS, DEVICE_ERROR, DEVICE_MEMORY, FALLBACK_SEGMENT, KERNEL_REFUSED, MISSING_ADDRESS, Machine, Moved,
+    NO_DEVICE, NO_SUCH_SEGMENT, NOT_BUILT, POINTER_ALIGNMENT, PreparedProgram, Ran, Refused, Run, RunError,
+    RunOptions, RunReason, SegmentKernel, SegmentRun, WORKSPACE_SIZE, prepare, prepare_segment, run,
+    run_segment, signature_of, workspace_size, workspace_size_of_segment,
 };

@@ -22,7 +22,7 @@ fn stand_in(name: &str) -> PathBuf {
 
 fn metadata() -> String {
     format!(
-        r#"{{"abi":1,"target":"sm_100a","kernel":"{KERNEL}","tile":[128,128,256],"cluster":[1,1,1],"stages":{STAGES},"shared_memory":223232,"threads":256,"hash":"00ff","later":[1]}}"#
+        r#"{{"abi":2,"target":"sm_100a","kernel":"{KERNEL}","tile":[128,128,256],"cluster":[1,1,1],"stages":{STAGES},"shared_memory":223232,"threads":256,"signature":"nvfp4 d=f32","emulated":false,"hash":"00ff","later":[1]}}"#
     )
 }
 
@@ -30,6 +30,11 @@ fn metadata() -> String {
 fn source(behave: &str, sass: &str, metadata: &str, defines: &str) -> String {
     let body = fs::read_to_string(stand_in("kernel.c")).unwrap();
     format!("// behave: {behave}\n{sass}#define METADATA {metadata:?}\n{defines}\n{body}")
+}
+
+fn open(library: &Path) -> Result<Kernel, LoadError> {
+    // SAFETY: it is the stand-in, which has no initializers, or nothing that can be loaded.
+    unsafe { Kernel::open(library) }
 }
 
 struct Bench {
@@ -156,7 +161,7 @@ fn a_dump_leaves_source_library_and_log_and_can_be_repeated() {
     let target = folder.path().join("a/b");
     let artifact = bench.good();
     let paths = artifact.dump(&target).unwrap();
-    let loaded = Kernel::open(&paths[1]).unwrap();
+    let loaded = open(&paths[1]).unwrap();
     assert_eq!(artifact.dump(&target).unwrap(), paths);
     assert_eq!(
         paths.iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect::<Vec<_>>(),
@@ -324,7 +329,8 @@ fn a_kernel_without_its_matrix_instruction_is_refused() {
 #[test]
 fn an_emulated_kernel_is_built_with_its_prelude_and_refused_with_a_trap() {
     let bench = Bench { prelude: Some("// what comes first\n"), ..Bench::new() };
-    let artifact = bench.good();
+    let emulated = metadata().replace("\"emulated\":false", "\"emulated\":true");
+    let artifact = bench.build(&source("compile", GOOD_SASS, &emulated, "")).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let paths = artifact.dump(folder.path()).unwrap();
     assert!(paths[3].ends_with(format!("{KERNEL}.emulated.cuh")), "{paths:?}");
@@ -337,6 +343,12 @@ fn an_emulated_kernel_is_built_with_its_prelude_and_refused_with_a_trap() {
     check(&error, "not_emulated", BuildFault::OurBug, "holds 1 traps");
     let native = Bench::new().build(&source("compile", &trap, &metadata(), "")).unwrap();
     assert_eq!(native.resources().traps, 1, "a native kernel may hold assertions");
+    // What the library says must agree with whether there was a prelude.
+    let error = bench.fail(&source("compile", GOOD_SASS, &metadata(), ""));
+    let words = "kind is native, and it was planned with emulated";
+    check(&error, "metadata_mismatch", BuildFault::OurBug, words);
+    let error = Bench::new().fail(&source("compile", GOOD_SASS, &emulated, ""));
+    check(&error, "metadata_mismatch", BuildFault::OurBug, "kind is emulated");
 }
 
 #[test]
@@ -355,7 +367,8 @@ fn a_kernel_that_is_not_what_was_planned_is_refused() {
     check(&fail("sm_100a", "sm_120a"), "metadata_mismatch", BuildFault::OurBug, "target is sm_120a");
     check(&fail(KERNEL, "another"), "metadata_mismatch", BuildFault::OurBug, "name is another");
     check(&fail("\"threads\":256,", ""), "load_error", BuildFault::OurBug, "missing field `threads`");
-    check(&fail("\"abi\":1", "\"abi\":2"), "load_error", BuildFault::OurBug, "claims version 2");
+    check(&fail("\"emulated\":false,", ""), "load_error", BuildFault::OurBug, "missing field `emulated`");
+    check(&fail("\"abi\":2", "\"abi\":1"), "load_error", BuildFault::OurBug, "claims version 1");
 }
 
 #[test]
@@ -366,9 +379,9 @@ fn the_version_is_checked_before_any_other_symbol() {
         &error,
         "load_error",
         BuildFault::OurBug,
-        "has version 7 of the kernel interface, and version 1 is needed",
+        "has version 7 of the kernel interface, and version 2 is needed",
     );
-    assert!(matches!(error, BuildError::Load(LoadError::AbiMismatch { found: 7, expected: 1, .. })));
+    assert!(matches!(error, BuildError::Load(LoadError::AbiMismatch { found: 7, expected: 2, .. })));
     let error = bench.fail(&source("compile", GOOD_SASS, &metadata(), "#define OLD"));
     check(&error, "load_error", BuildFault::OurBug, "lacks the symbol `fourfold_metadata`");
     let error = bench.fail(&format!("// behave: compile\n{GOOD_SASS}int unrelated(void) {{ return 1; }}\n"));
@@ -379,11 +392,11 @@ fn the_version_is_checked_before_any_other_symbol() {
 fn a_missing_or_broken_library_is_told_apart() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("absent.so");
-    let error = Kernel::open(&path).unwrap_err();
+    let error = open(&path).unwrap_err();
     assert!(matches!(&error, LoadError::NotFound { path: found } if *found == path));
     assert_eq!(error.code(), "library_missing");
     fs::write(&path, "not a library").unwrap();
-    let error = Kernel::open(&path).unwrap_err();
+    let error = open(&path).unwrap_err();
     assert_eq!(error.code(), "dlopen_error");
     assert!(
         error.to_string().contains("invalid ELF header") || error.to_string().contains("too short"),
@@ -395,7 +408,7 @@ fn a_missing_or_broken_library_is_told_apart() {
 fn a_kernel_answers_without_a_gpu() {
     let bench = Bench::new();
     let kernel = Kernel::load(&bench.good()).unwrap();
-    assert_eq!((kernel.abi_version(), kernel.metadata().tile), (1, [128, 128, 256]));
+    assert_eq!((kernel.abi_version(), kernel.metadata().tile), (2, [128, 128, 256]));
     let device = Device { sm_count: 148, max_active_clusters: 3 };
     let problem = Problem { l: 2, m: 37, n: 136, k: 96 };
     let expected = Requirements { workspace: 148 * 64 + 3, sfa: 2 * 128 * 8, sfb: 2 * 256 * 8 };

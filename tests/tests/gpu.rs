@@ -1,16 +1,21 @@
 //! What only a GPU can show. Without one that runs our kernels, natively or emulated, every test here is skipped by
-//! name.
+//! name, but for the first: what the kernels say of themselves is what their plans are compared with.
 #![allow(unsafe_code, reason = "prepared programs take device addresses")]
 
 use std::collections::HashMap;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
+use fourfold::codegen::configuration::CutlassVersion;
 use fourfold::executor::device::{Buffer, Device, Stream};
 use fourfold::executor::toolchain::ToolchainOptions;
-use fourfold::executor::{PreparedProgram, Ran, RunOptions, prepare, workspace_size};
+use fourfold::executor::{
+    PreparedProgram, Ran, RunOptions, prepare, prepare_segment, signature_of, workspace_size,
+    workspace_size_of_segment,
+};
 use fourfold::ir::sample::{self, Recipe, Rule};
 use fourfold::ir::{ElementType, SymbolValues, Tensor, Value, bind, interpret, text};
+use fourfold::kernels::planned_kernels;
 use fourfold::verify::{VerifyOptions, verify};
 use fourfold::{Backend, CompileOptions, Compiled, Options};
 use fourfold_tests::repository;
@@ -19,11 +24,13 @@ use libtest_mimic::{Arguments, Trial};
 type Test = fn() -> Result<()>;
 
 fn main() -> ExitCode {
-    let tests: [(&str, Test); 6] = [
+    let tests: [(&str, Test); 8] = [
+        ("a_kernel_says_the_signature_of_its_plan", signatures),
         ("the_gpu_says_what_it_is", says_what_it_is),
         ("every_fixture_runs_as_a_kernel_and_is_right", every_fixture),
         ("a_value_moves_once_and_only_where_it_is_needed", moves_once),
         ("a_prepared_program_is_launched_captured_and_pointed_elsewhere", prepared),
+        ("kernels_of_a_mixed_program_are_prepared_one_by_one", prepared_segments),
         ("what_cannot_be_prepared_is_refused_with_its_code", refused),
         ("a_kernel_without_memory_runs_on_the_fallback", out_of_memory),
     ];
@@ -31,7 +38,7 @@ fn main() -> ExitCode {
     let trials = tests
         .map(|(name, test)| {
             Trial::test(name, move || test().map_err(|error| format!("{error:#}").into()))
-                .with_ignored_flag(skip)
+                .with_ignored_flag(skip && name != tests[0].0)
         })
         .into();
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
@@ -92,6 +99,27 @@ func @mixed(
 
 fn recipe(m: u64, seed: u64) -> Recipe {
     Recipe { rule: Rule::Exact, seed, symbols: vec![("M".to_owned(), m)] }
+}
+
+/// The generator and the executor compute a kernel's signature apart from one another.
+fn signatures() -> Result<()> {
+    let mut seen = std::collections::BTreeSet::new();
+    for target in ["sm_100a", "sm_121a"] {
+        let backend = fourfold_tests::backend(target)?;
+        for file in fourfold_tests::fixtures()? {
+            let Ok((program, _)) = text::load(&std::fs::read_to_string(&file)?) else { continue };
+            let planned = backend.plan(program);
+            for kernel in planned_kernels(&planned, CutlassVersion::PINNED, false) {
+                let plan = planned.partition().segments[kernel.segment].kernel().context("a plan")?;
+                let signature = signature_of(planned.program(), plan);
+                let stated = format!("\\\"signature\\\":\\\"{signature}\\\",");
+                ensure!(kernel.source.text.contains(&stated), "{}: {signature}", file.display());
+                seen.insert(signature);
+            }
+        }
+    }
+    ensure!(seen.len() >= 8, "the fixtures have few kinds of kernels: {seen:?}");
+    Ok(())
 }
 
 fn says_what_it_is() -> Result<()> {
@@ -200,7 +228,7 @@ fn prepared() -> Result<()> {
     let compiled = compile(CHAIN)?;
     let machine = compiled.machine().context("a machine")?;
     let (program, partition) = (compiled.planned().program(), compiled.planned().partition());
-    let device = machine.device;
+    let device = machine.device();
     let stream = device.new_stream()?;
     for m in [1, 37, 130] {
         let first = on_device(&compiled, &stream, device, m, 11)?;
@@ -262,12 +290,78 @@ fn prepared() -> Result<()> {
     Ok(())
 }
 
+fn prepared_segments() -> Result<()> {
+    let compiled = compile(MIXED)?;
+    let (program, partition) = (compiled.planned().program(), compiled.planned().partition());
+    let machine = compiled.machine().context("a machine")?;
+    let device = machine.device();
+    let host = device.new_stream()?;
+    // SAFETY: `host` is a stream of this device and outlives it.
+    let stream = unsafe { device.borrow_stream(host.raw()) };
+    let machine = machine.with_stream(&stream)?;
+    let kernels: Vec<usize> = partition.kernels().map(|(segment, _)| segment).collect();
+    ensure!(kernels == [0, 2], "{kernels:?}");
+    for m in [1, 37, 130] {
+        let tensors = sample::inputs(program, &recipe(m, 21))?;
+        let bound = bind::bind(program, &tensors)?;
+        let values = interpret(program, &bound)?;
+        for &segment in &kernels {
+            let planned = &partition.segments[segment];
+            let tensor = |value: &Value| {
+                let input = program.module().inputs.iter().position(|input| input == value);
+                input.map_or(&values[fourfold::ir::Entity::index(*value)], |at| bound.inputs[at])
+            };
+            let mut buffers = HashMap::new();
+            for value in planned.inputs.iter().chain(&planned.outputs) {
+                buffers.insert(*value, device.alloc(tensor(value).bytes().len())?);
+            }
+            for value in &planned.inputs {
+                stream.upload(&buffers[value], 0, tensor(value).bytes())?;
+            }
+            let output = planned.outputs[0];
+            let d = &buffers[&output];
+            let addresses = buffers.iter().map(|(value, buffer)| (*value, buffer.address())).collect();
+            let bytes = workspace_size_of_segment(program, partition, segment, &bound.symbols, &machine)?;
+            let workspace = device.alloc(bytes as usize)?;
+            // SAFETY: the buffers are as large as the program says and live to the end of this turn.
+            let mut call = unsafe {
+                prepare_segment(
+                    program,
+                    partition,
+                    segment,
+                    &bound.symbols,
+                    &machine,
+                    &addresses,
+                    Some((workspace.address(), bytes)),
+                )
+            }?;
+            ensure!(call.kernels() == 1);
+            stream.fill(d, 0, d.len(), 0xFF)?;
+            // SAFETY: the stream is the device's; the download waits for the launch.
+            unsafe { call.launch(&stream) }?;
+            let want = tensor(&output);
+            let mut found = vec![0; d.len()];
+            stream.download(d, 0, &mut found)?;
+            let got = Tensor::new(want.element(), want.dims().to_vec(), None, found)?;
+            let largest = want.to_f64().iter().fold(0f64, |largest, value| largest.max(value.abs()));
+            let far = got
+                .to_f64()
+                .iter()
+                .zip(want.to_f64())
+                .filter(|(got, want)| got.is_nan() || (*got - want).abs() > 1e-5 * largest)
+                .count();
+            ensure!(largest > 0.0 && far == 0, "segment {segment}, M = {m}: {far} elements differ");
+        }
+    }
+    Ok(())
+}
+
 fn refused() -> Result<()> {
     let compiled = compile(CHAIN)?;
     let machine = compiled.machine().context("a machine")?;
     let (program, partition) = (compiled.planned().program(), compiled.planned().partition());
-    let stream = machine.device.stream();
-    let good = on_device(&compiled, stream, machine.device, 37, 1)?;
+    let stream = machine.device().stream();
+    let good = on_device(&compiled, stream, machine.device(), 37, 1)?;
     let check = |addresses: HashMap<Value, u64>, workspace, code: &str| {
         // SAFETY: it is refused, so nothing is ever launched; the addresses that are right are those of live buffers.
         match unsafe { prepare(program, partition, &good.symbols, &machine, &addresses, workspace) } {

@@ -9,7 +9,7 @@ use super::{KernelSpec, StepKind, functions};
 use crate::configuration::{Cluster, Family};
 
 /// The version of the C interface of generated kernels. Raised by every change to it.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 const TEMPLATE: &str = include_str!("kernel.cu.j2");
 
@@ -39,6 +39,7 @@ pub(super) struct Context {
     kernel: String,
     target: &'static str,
     hash: String,
+    signature: String,
     formula: String,
     /// `ue4m3` or `ue8m0`.
     scale: &'static str,
@@ -149,6 +150,7 @@ pub(super) fn context(spec: &KernelSpec) -> Context {
         kernel: spec.name(),
         target: target.name,
         hash: String::new(),
+        signature: spec.signature(),
         formula: formula(spec),
         // A and B are of one format wherever there are defaults.
         scale: configuration.a.format.scale_text(),

@@ -11,6 +11,9 @@
 
 #pragma once
 
+// The kernel's own source says of itself whether this was read before it.
+#define FOURFOLD_EMULATED 1
+
 #include <cstdint>
 
 #include "cute/tensor.hpp"

@@ -107,6 +107,20 @@ impl KernelSpec {
         let format = self.configuration.block_format().map_or(String::new(), |format| format!("{format}_"));
         format!("{format}scaled_mm_{}_{}", self.configuration.name(), self.epilogue.name())
     }
+
+    /// What the kernel reads and writes: `nvfp4 alpha c=bf16 beta bias=f16 d=bf16`, where what follows the format and
+    /// comes before `d` is there only if the kernel has it. A library says it of itself, and whoever calls it compares
+    /// it with the plan: a kernel of another signature would read or write memory that is not meant for it.
+    pub fn signature(&self) -> String {
+        let epilogue = &self.epilogue;
+        let mut parts = vec![self.configuration.block_format().map_or("mixed".to_owned(), |f| f.to_string())];
+        parts.extend(epilogue.alpha.then(|| "alpha".to_owned()));
+        parts.extend(epilogue.c.map(|c| format!("c={c}")));
+        parts.extend(epilogue.beta.then(|| "beta".to_owned()));
+        parts.extend(epilogue.bias().map(|bias| format!("bias={bias}")));
+        parts.push(format!("d={}", epilogue.output()));
+        parts.join(" ")
+    }
 }
 
 /// The specification of a plan's kernel with the configuration that the default rule chooses for its extents, and

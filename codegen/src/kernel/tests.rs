@@ -7,6 +7,7 @@ use fourfold_ir::{BlockFormat, ElementType, UnaryKind, text};
 use super::emit::{context, template_variables};
 use super::*;
 use crate::capabilities;
+use crate::configuration::{Cluster, TileScheduler};
 
 fn spec(target: &str, steps: Vec<Step>, c: Option<ElementType>) -> KernelSpec {
     spec_of(BlockFormat::NVFP4, target, steps, c)
@@ -79,7 +80,7 @@ fn equal_specifications_give_equal_bytes_and_different_ones_different_hashes() {
     }
 }
 
-/// The format is in the name, the header, the operands' type, the scales' type, the bound on their bytes and the
+/// The format is in the name, the header, the signature, the operands' type, the scales' type, the bound on their bytes and the
 /// offset of one, and nowhere else but in a schedule that names it.
 #[test]
 fn nothing_but_the_format_differs_between_formats() {
@@ -91,6 +92,7 @@ fn nothing_but_the_format_differs_between_formats() {
             .text
             .replace(&nv.hash, &mx.hash)
             .replace("nvfp4_scaled_mm", "mxfp4_scaled_mm")
+            .replace("\"signature\\\":\\\"nvfp4 ", "\"signature\\\":\\\"mxfp4 ")
             .replace("ue4m3, one per 16 of K", "ue8m0, one per 32 of K")
             .replace("nv_float4_t", "mx_float4_t")
             .replace("Nvf4Sm100", "Mxf4Sm100")
@@ -123,5 +125,48 @@ func @secret.function(
         let source = emit(&spec);
         assert!(!source.text.contains("secret") && !source.kernel.contains("secret"));
         assert_eq!(spec.epilogue.bias(), Some(ElementType::F16));
+    }
+}
+
+#[test]
+fn a_kernel_says_what_it_reads_and_writes() {
+    let bias = Step { kind: StepKind::ColumnBias(ElementType::F16), element: ElementType::F32 };
+    let full = spec("sm_120a", vec![bias, activation(UnaryKind::Gelu)], Some(ElementType::BF16));
+    assert_eq!(full.signature(), "nvfp4 alpha c=bf16 beta bias=f16 d=f32");
+    let mut bare = spec_of(BlockFormat::MXFP4, "sm_100a", Vec::new(), None);
+    bare.epilogue.alpha = false;
+    assert_eq!(bare.signature(), "mxfp4 d=bf16");
+    for spec in [full, bare] {
+        let text = emit(&spec).text;
+        assert_eq!(text.matches(&format!("\\\"signature\\\":\\\"{}\\\"", spec.signature())).count(), 1);
+    }
+}
+
+#[test]
+fn a_kernel_knows_whether_it_is_emulated() {
+    let source = emit(&spec("sm_120a", Vec::new(), None));
+    assert_eq!(source.text.matches("#ifdef FOURFOLD_EMULATED\n").count(), 1);
+    let prelude = emulate(&source).and_then(|source| source.prelude).expect("the family can be emulated");
+    assert!(prelude.contains("\n#define FOURFOLD_EMULATED"));
+}
+
+/// Callers say 0 for the clusters that fit a device. The scheduler of the sm_100 family takes one cluster per tile,
+/// whatever the device has; only the static and the stream-K ones would ask, and only for clusters of several blocks.
+#[test]
+fn no_kernel_asks_how_many_clusters_fit_a_device() {
+    for target in ["sm_100a", "sm_103a", "sm_120a", "sm_121a"] {
+        let family = defaults::family(target).expect("a Blackwell");
+        for format in [BlockFormat::NVFP4, BlockFormat::MXFP4] {
+            let configurations = defaults::defaults(family, format, CutlassVersion::PINNED);
+            assert!(!configurations.is_empty());
+            for configuration in configurations {
+                let single = configuration.cluster == Cluster::Static([1, 1]);
+                assert!(
+                    single || configuration.scheduler == TileScheduler::Default,
+                    "{}",
+                    configuration.name()
+                );
+            }
+        }
     }
 }

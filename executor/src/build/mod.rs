@@ -109,7 +109,8 @@ pub const FLAGS: [&str; 8] = [
     "-shared",
 ];
 
-/// Compiles a kernel, checks the binary, and loads it once to ask it about itself. No GPU is needed.
+/// Compiles a kernel, checks the binary, and loads it once to ask it about itself. No GPU is needed. The source and
+/// the tools are the caller's, and what comes of them runs in this process: the source must be a generated one.
 ///
 /// # Errors
 /// Whatever went wrong, with the compiler's own words and whose fault it was. Nothing is left on disk then.
@@ -145,7 +146,10 @@ pub fn build(
     fs::remove_dir_all(folder.path().join(TEMPORARY))
         .map_err(disk("remove the compiler's temporary files"))?;
 
-    let metadata = Kernel::open(&library).map_err(BuildError::Load)?.metadata().clone();
+    // SAFETY: the compiler has just made it of the source that we were given, in a folder of our own.
+    let kernel = unsafe { Kernel::open(&library) }.map_err(BuildError::Load)?;
+    let metadata = kernel.metadata().clone();
+    drop(kernel);
     check_metadata(input, &metadata)?;
     let resources = Resources {
         registers: reader.registers,
@@ -290,6 +294,8 @@ fn check_metadata(input: &BuildInput<'_>, metadata: &Metadata) -> Result<(), Bui
     };
     check("name", input.kernel.to_owned(), metadata.kernel.clone())?;
     check("target", input.target.to_owned(), metadata.target.clone())?;
+    let kind = |emulated: bool| if emulated { "emulated" } else { "native" }.to_owned();
+    check("kind", kind(input.prelude.is_some()), kind(metadata.emulated))?;
     match (input.stages, metadata.stages) {
         (None, _) => Ok(()),
         (Some(expected), Some(found)) => check("number of stages", expected.to_string(), found.to_string()),

@@ -50,8 +50,12 @@ impl Buffer {
         self.address
     }
 
-    /// The address of a part.
-    pub(super) fn part(&self, offset: usize, bytes: usize) -> Result<u64, DeviceError> {
+    /// The address of a part, for work in this context. Work of another device would not be waited for when the
+    /// memory is freed.
+    pub(super) fn part(&self, offset: usize, bytes: usize, of: &Context) -> Result<u64, DeviceError> {
+        if !self.context.is(of) {
+            return Err(DeviceError::OtherDevice { what: "buffer" });
+        }
         match offset.checked_add(bytes) {
             Some(end) if end <= self.len => Ok(self.address + offset as u64),
             _ => Err(DeviceError::Range { offset, bytes, len: self.len }),

@@ -42,16 +42,6 @@ impl Device {
         &self.open.gpu
     }
 
-    /// Makes its context current on this thread, and leaves it so. No function of this module needs that; code of
-    /// others that launches on this device does.
-    ///
-    /// # Errors
-    /// The driver's own.
-    pub fn make_current(&self) -> Result<(), DeviceError> {
-        // SAFETY: the context is retained.
-        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.open.context.raw) })
-    }
-
     /// The stream that the device comes with. It does not wait for the default stream.
     pub fn stream(&self) -> &Stream {
         &self.open.stream
@@ -92,6 +82,11 @@ impl Device {
         check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
     }
 
+    /// Whether a stream belongs to this device.
+    pub(crate) fn owns(&self, stream: &Stream) -> bool {
+        self.open.context.is(stream.context())
+    }
+
     /// Makes the context current until the result is dropped.
     pub(crate) fn enter(&self) -> Result<Entered, DeviceError> {
         self.open.context.enter()
@@ -116,6 +111,11 @@ impl Context {
         // SAFETY: the device is one of the driver's, and the handle is live.
         check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut raw, device) })?;
         Ok(Context { raw, device })
+    }
+
+    /// Whether they are the same: a device that is opened twice has its one primary context.
+    pub(super) fn is(&self, other: &Context) -> bool {
+        self.raw == other.raw
     }
 
     /// Makes the context current until the result is dropped. What was current before is so again afterwards: a host

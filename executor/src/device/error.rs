@@ -43,7 +43,13 @@ pub enum DeviceError {
         /// How long the buffer is.
         len: usize,
     },
-    /// A kernel was not launched, and the driver does not say why.
+    /// Two things of different devices were given for one call. The caller's fault.
+    #[error("the {what} is one of another device")]
+    OtherDevice {
+        /// What it is, as `buffer` or `stream`.
+        what: &'static str,
+    },
+    /// A kernel could not be loaded or launched, and the driver itself has nothing to say about it.
     #[error("the launch failed: {status}")]
     Launch {
         /// What the kernel answered.
@@ -94,9 +100,10 @@ impl DeviceError {
             DeviceError::DriverTooOld { .. } => "driver_too_old",
             DeviceError::NoSuchDevice { .. } => "no_device",
             DeviceError::OutOfMemory { .. } => "device_memory",
-            DeviceError::Range { .. } | DeviceError::Launch { .. } | DeviceError::Cuda { .. } => {
-                "device_error"
-            }
+            DeviceError::Range { .. }
+            | DeviceError::OtherDevice { .. }
+            | DeviceError::Launch { .. }
+            | DeviceError::Cuda { .. } => "device_error",
         }
     }
 
@@ -110,19 +117,26 @@ impl DeviceError {
             }
             DeviceError::OutOfMemory { .. } => "free memory of the device, or run a smaller batch",
             DeviceError::Range { .. } => "stay within the buffer",
-            DeviceError::Launch { .. } => "report the program: an accepted kernel must run",
-            DeviceError::Cuda { .. } if self.is_sticky() => {
-                "start the process anew; run with `locate` to see which kernel it was"
+            DeviceError::OtherDevice { .. } => "use what belongs to one device with that device",
+            _ if self.is_sticky() => "start the process anew; run with `locate` to see which kernel it was",
+            DeviceError::Launch { status } if status.cuda_error().is_none() => {
+                "report the program: an accepted kernel must run"
             }
-            DeviceError::Cuda { .. } => {
+            DeviceError::Launch { .. } | DeviceError::Cuda { .. } => {
                 "see what the driver says; `nvidia-smi` shows whether the device is well"
             }
         }
     }
 
-    /// Whether the device is lost to this process.
+    /// Whether the device is lost to this process: a host then has to restart it, and whatever it tries again before
+    /// that fails.
     pub fn is_sticky(&self) -> bool {
-        matches!(self, DeviceError::Cuda { code, .. } if STICKY.iter().any(|sticky| *sticky as i32 == *code))
+        let code = match self {
+            DeviceError::Cuda { code, .. } => Some(*code),
+            DeviceError::Launch { status } => status.cuda_error(),
+            _ => None,
+        };
+        code.is_some_and(|code| STICKY.iter().any(|sticky| *sticky as i32 == code))
     }
 }
 

@@ -47,31 +47,56 @@ impl Stream {
         self.raw.cast()
     }
 
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
     /// Copies bytes into a buffer, after everything before it. It has happened when this returns.
     ///
     /// # Errors
-    /// [`DeviceError::Range`], or the driver's own; while the stream is being captured.
+    /// As for [`Stream::upload_all`].
     pub fn upload(&self, to: &Buffer, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
-        let address = to.part(offset, bytes.len())?;
-        if bytes.is_empty() {
+        self.upload_all(&[(to, offset, bytes)])
+    }
+
+    /// Copies bytes into buffers from these offsets on, in order and after everything before it, and waits once: all
+    /// of it has happened when this returns. Nothing is copied when there is nothing to copy, and nobody waits then.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`] and [`DeviceError::OtherDevice`], before anything is copied, or the driver's own; while
+    /// the stream is being captured.
+    pub fn upload_all(&self, copies: &[(&Buffer, usize, &[u8])]) -> Result<(), DeviceError> {
+        let mut placed = Vec::with_capacity(copies.len());
+        for (to, offset, bytes) in copies {
+            let address = to.part(*offset, bytes.len(), &self.context)?;
+            if !bytes.is_empty() {
+                placed.push((address, *bytes));
+            }
+        }
+        if placed.is_empty() {
             return Ok(());
         }
         let _current = self.context.enter()?;
         self.refuse_capture("cuMemcpyHtoDAsync")?;
-        // SAFETY: the part lies within the buffer, and the bytes live until the copy is done: we wait for it. Where
-        // waiting fails the context is lost, and nothing runs in it any more.
-        check("cuMemcpyHtoDAsync", unsafe {
-            sys::cuMemcpyHtoDAsync_v2(address, bytes.as_ptr().cast(), bytes.len(), self.raw)
-        })?;
-        self.wait()
+        let issued = placed.iter().try_for_each(|(address, bytes)| {
+            // SAFETY: the part lies within the buffer. Bytes and buffers are borrowed until this function returns,
+            // which it does only when the copies are done: nothing between here and waiting returns or panics, also
+            // when a later copy is refused. Where waiting fails the context is lost, and nothing runs in it any more.
+            check("cuMemcpyHtoDAsync", unsafe {
+                sys::cuMemcpyHtoDAsync_v2(*address, bytes.as_ptr().cast(), bytes.len(), self.raw)
+            })
+        });
+        let waited = self.wait();
+        issued.and(waited)
     }
 
     /// Copies bytes out of a buffer, after everything before it. It has happened when this returns.
     ///
     /// # Errors
-    /// [`DeviceError::Range`], or the driver's own, that of earlier work included; while the stream is being captured.
+    /// [`DeviceError::Range`], [`DeviceError::OtherDevice`], or the driver's own, that of earlier work included; while
+    /// the stream is being captured.
     pub fn download(&self, from: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        let address = from.part(offset, bytes.len())?;
+        let address = from.part(offset, bytes.len(), &self.context)?;
         if bytes.is_empty() {
             return Ok(());
         }
@@ -87,9 +112,9 @@ impl Stream {
     /// Sets every byte of a part of a buffer. It does not wait for the device.
     ///
     /// # Errors
-    /// [`DeviceError::Range`], or the driver's own.
+    /// [`DeviceError::Range`], [`DeviceError::OtherDevice`], or the driver's own.
     pub fn fill(&self, buffer: &Buffer, offset: usize, len: usize, byte: u8) -> Result<(), DeviceError> {
-        let address = buffer.part(offset, len)?;
+        let address = buffer.part(offset, len, &self.context)?;
         if len == 0 {
             return Ok(());
         }
@@ -101,7 +126,7 @@ impl Stream {
     /// Copies a part of a buffer to a part of another, which must not overlap it. It does not wait for the device.
     ///
     /// # Errors
-    /// [`DeviceError::Range`], or the driver's own.
+    /// [`DeviceError::Range`], [`DeviceError::OtherDevice`], or the driver's own.
     pub fn copy(
         &self,
         from: &Buffer,
@@ -110,7 +135,8 @@ impl Stream {
         to_offset: usize,
         len: usize,
     ) -> Result<(), DeviceError> {
-        let (source, target) = (from.part(from_offset, len)?, to.part(to_offset, len)?);
+        let source = from.part(from_offset, len, &self.context)?;
+        let target = to.part(to_offset, len, &self.context)?;
         if len == 0 {
             return Ok(());
         }
@@ -145,6 +171,25 @@ impl Stream {
         self.wait()
     }
 
+    /// What the driver has to say about the stream after a call of others on it failed, if it says anything. It does not
+    /// wait, and leaves a capture that is under way alone.
+    pub(crate) fn fault(&self) -> Option<DeviceError> {
+        let _current = match self.context.enter() {
+            Ok(current) => current,
+            Err(error) => return Some(error),
+        };
+        match self.is_captured() {
+            // The default stream cannot be asked while another stream is captured.
+            Ok(true) | Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) => None,
+            Err(failed) => Some(error("cuStreamIsCapturing", failed)),
+            // SAFETY: the stream is live, and not captured.
+            Ok(false) => match unsafe { sys::cuStreamQuery(self.raw) } {
+                CUresult::CUDA_SUCCESS | CUresult::CUDA_ERROR_NOT_READY => None,
+                failed => Some(error("cuStreamQuery", failed)),
+            },
+        }
+    }
+
     /// Records what `record` puts on this stream, without running it. What other threads do meanwhile is not touched.
     ///
     /// # Errors
@@ -173,12 +218,20 @@ impl Stream {
 
     /// Copies from and to the host must not be recorded: they would run when the host's memory is gone.
     fn refuse_capture(&self, call: &'static str) -> Result<(), DeviceError> {
+        match self.is_captured() {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(error(call, CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)),
+            Err(failed) => Err(error("cuStreamIsCapturing", failed)),
+        }
+    }
+
+    /// The context must be current.
+    fn is_captured(&self) -> Result<bool, CUresult> {
         let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: the stream and the status are live.
-        check("cuStreamIsCapturing", unsafe { sys::cuStreamIsCapturing(self.raw, &mut status) })?;
-        match status {
-            CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE => Ok(()),
-            _ => Err(error(call, CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)),
+        match unsafe { sys::cuStreamIsCapturing(self.raw, &mut status) } {
+            CUresult::CUDA_SUCCESS => Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE),
+            failed => Err(failed),
         }
     }
 }
@@ -290,7 +343,10 @@ impl Graph {
     ///
     /// # Safety
     /// Everything that was recorded must still be allowed: the memory that it uses is there until the device is done,
-    /// and kernels that may have one launch in flight have no other.
+    /// and kernels that may have one launch in flight have no other. A recorded kernel is the code of a library, which
+    /// the graph does not keep: the [`PreparedProgram`](crate::PreparedProgram) or
+    /// [`Prepared`](crate::kernel::Prepared) whose launch was recorded must live until the device is done. The stream
+    /// must be one of the device that the graph was recorded on.
     pub unsafe fn launch(&self, stream: &Stream) -> Result<(), DeviceError> {
         let _current = self.context.enter()?;
         // SAFETY: graph and stream are live; the caller vouches for what was recorded.

@@ -8,7 +8,7 @@ use libloading::os::unix::Library;
 use super::LoadError;
 
 /// The version of the interface that this crate speaks.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// What a kernel needs to know of the device it is asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,7 +16,9 @@ pub const ABI_VERSION: u32 = 1;
 pub struct Device {
     /// Multiprocessors.
     pub sm_count: i32,
-    /// Clusters of the kernel's shape that fit the device at once; 0 where clusters are not used or it is unknown.
+    /// Clusters of the kernel's shape that fit the device at once; 0 where clusters are not used, or the kernel's
+    /// scheduler does not ask. That is so for all that is generated: where a cluster is more than one block, each
+    /// tile gets one, whatever the device has.
     pub max_active_clusters: i32,
 }
 

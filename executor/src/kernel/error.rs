@@ -70,7 +70,7 @@ impl LoadError {
 /// What a kernel answers when it refuses: a code other than 0, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Status {
-    /// 1 to 11 are CUTLASS's own; from 100 on they are Fourfold's.
+    /// 1 to 11 are CUTLASS's own; from 100 on they are Fourfold's; from 1000 on they are 1000 and a CUDA error.
     pub code: i32,
     /// What the kernel said; it may be empty.
     pub message: String,
@@ -87,8 +87,13 @@ impl Status {
     pub const WORKSPACE: i32 = 102;
     /// A C++ exception was caught at the border.
     pub const EXCEPTION: i32 = 103;
-    /// A CUDA call failed; the message says which.
-    pub const CUDA: i32 = 104;
+    /// A CUDA call failed: the code is this and the `cudaError_t`, which is the `CUresult` of the same meaning.
+    pub const CUDA: i32 = 1000;
+
+    /// The CUDA error, if it is one.
+    pub fn cuda_error(&self) -> Option<i32> {
+        self.code.checked_sub(Status::CUDA).filter(|error| *error > 0)
+    }
 
     /// The stable name of the code, as reports use it.
     pub fn name(&self) -> &'static str {
@@ -109,7 +114,7 @@ impl Status {
             Status::POINTER => "bad_pointer",
             Status::WORKSPACE => "workspace_too_small",
             Status::EXCEPTION => "exception",
-            Status::CUDA => "cuda_error",
+            _ if self.cuda_error().is_some() => "cuda_error",
             _ => "unknown",
         }
     }

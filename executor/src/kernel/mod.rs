@@ -3,6 +3,10 @@
 //! A library stays loaded while any [`Kernel`] or [`Prepared`] that came from it lives, and is closed with the last of
 //! them. Closing unregisters its code from the device, so the last handle must not be dropped while work is in flight;
 //! only launching can bring that about, and launching is `unsafe` for that reason.
+//!
+//! A library is code, and is believed: what it says of itself ([`Metadata`]) and answers to a question
+//! ([`Kernel::query`]) decides what memory it is given. So a kernel comes from [`build`](crate::build()), or from
+//! [`Kernel::open`], whose caller vouches for the file.
 
 mod abi;
 mod error;
@@ -50,6 +54,11 @@ pub struct Metadata {
     pub shared_memory: u64,
     /// Threads per block.
     pub threads: u32,
+    /// What it reads and writes, as [`signature_of`](crate::signature_of) says it of a plan; empty if it does not say.
+    #[serde(default)]
+    pub signature: String,
+    /// Whether it was compiled for another architecture than its target's, with the target's instructions emulated.
+    pub emulated: bool,
     /// A digest of what it was generated from.
     #[serde(default)]
     pub hash: String,
@@ -75,12 +84,14 @@ impl Kernel {
 
     /// Loads a kernel that was built earlier.
     ///
-    /// The file must stay as it is while it is loaded: to replace it, rename another file onto it. Loading runs the
-    /// library's initializers, so it must be one that this crate built.
-    ///
     /// # Errors
     /// As for [`Kernel::load`].
-    pub fn open(library: &Path) -> Result<Kernel, LoadError> {
+    ///
+    /// # Safety
+    /// Loading runs the library's initializers, and everything about the kernel calls its functions: it must be one
+    /// that [`build`](crate::build()) made of a generated source. The file must stay as it is while it is loaded: to
+    /// replace it, rename another file onto it.
+    pub unsafe fn open(library: &Path) -> Result<Kernel, LoadError> {
         Kernel::from_parts(library, None)
     }
 
@@ -178,8 +189,8 @@ impl Kernel {
         if !path.exists() {
             return Err(LoadError::NotFound { path });
         }
-        // SAFETY: the library's initializers are those of nvcc and of the static CUDA runtime, which register its
-        // device code and touch no driver; it is a file that this crate built.
+        // SAFETY: it is a file that this crate built, or the caller of `open` says so: the library's initializers are
+        // those of nvcc and of the static CUDA runtime, which register its device code and touch no driver.
         let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|error| LoadError::Open { path: path.clone(), reason: chain(&error) })?;
         let symbols = Symbols::resolve(&library, &path)?;

@@ -7,14 +7,14 @@ use fourfold_ir::bind::concrete_dims;
 use fourfold_ir::{Program, SymbolValues, Tensor, Value};
 use fourfold_scheduler::{EpilogueKind, KernelPlan, Partition};
 
-use super::{KERNEL_REFUSED, Machine, NO_DEVICE, NOT_BUILT, RunReason, SegmentKernel};
-use crate::kernel::{Device, Kernel, Pointers, Problem, Requirements, Status};
+use super::{DEVICE_MEMORY, KERNEL_REFUSED, Machine, NO_DEVICE, NOT_BUILT, RunReason, SegmentKernel};
+use crate::device::{DeviceError, Gpu};
+use crate::kernel::{Device, Kernel, Metadata, Pointers, Problem, Requirements, Status};
 
 /// A call that the kernel takes.
 pub(super) struct Call<'a> {
     pub(super) roles: Roles,
     pub(super) kernel: &'a Kernel,
-    pub(super) emulated: bool,
     pub(super) device: Device,
     pub(super) problem: Problem,
     /// Bytes of workspace on the device.
@@ -50,17 +50,19 @@ pub(super) fn admit<'a>(
             message: format!("no GPU of target {target} was found: the {format} kernel ran on the CPU"),
         });
     };
-    let (kernel, emulated) = match machine.kernels.get(&position) {
-        Some(SegmentKernel::Ready { kernel, emulated }) => (kernel, *emulated),
+    let kernel = match machine.kernels().get(&position) {
+        Some(SegmentKernel::Ready(kernel)) => kernel,
         Some(SegmentKernel::Unavailable(reason)) => return Err(reason.clone()),
         None => {
             let message = format!("no kernel was given for segment {position}");
             return Err(RunReason { code: NOT_BUILT, message });
         }
     };
+    check_identity(program, plan, kernel.metadata(), machine.device().gpu())?;
     let problem = problem(plan, symbols).ok_or_else(|| refused("its extents are not known"))?;
     let roles = Roles::of(plan);
-    let sm_count = i32::try_from(machine.device.gpu().sm_count).unwrap_or(i32::MAX);
+    let sm_count = i32::try_from(machine.device().gpu().sm_count).unwrap_or(i32::MAX);
+    // No kernel that is generated asks how many clusters fit: see `Device::max_active_clusters`.
     let device = Device { sm_count, max_active_clusters: 0 };
     let mut requirements = Requirements::default();
     if !is_empty(&problem) {
@@ -69,11 +71,70 @@ pub(super) fn admit<'a>(
     }
     let d_bytes = bytes(program, roles.d, symbols).ok_or_else(|| refused("the size of D is not known"))?;
     let workspace = requirements.workspace;
-    Ok(Call { roles, kernel, emulated, device, problem, workspace, d_bytes })
+    Ok(Call { roles, kernel, device, problem, workspace, d_bytes })
 }
 
+/// Why a call could not be prepared: a reason not to run the kernel, or a device that failed. `waited` is what waiting
+/// for the stream gave afterwards: CUTLASS has one status for almost everything, so the driver is asked as well.
+pub(super) fn unprepared(status: Status, waited: Result<(), DeviceError>) -> Result<RunReason, DeviceError> {
+    waited?;
+    match status.cuda_error() {
+        None => Ok(refused_by(&status)),
+        Some(OUT_OF_MEMORY) => {
+            let message = format!("the device has no room for the kernel ({status})");
+            Ok(RunReason { code: DEVICE_MEMORY, message })
+        }
+        Some(_) => Err(DeviceError::Launch { status }),
+    }
+}
+
+/// `cudaErrorMemoryAllocation`: a kernel is loaded onto the device when it is first prepared.
+const OUT_OF_MEMORY: i32 = 2;
+
+/// What a plan's kernel must read and write, in the words in which a generated kernel says it of itself
+/// ([`Metadata::signature`]): the format, and then, where there are any, `alpha`, the type of C, `beta`, the type of the
+/// bias, and the type of D. A kernel that says something else is not launched for the plan.
+pub fn signature_of(program: &Program, plan: &KernelPlan) -> String {
+    let element = |value| program.module().ty(value).element;
+    let roles = Roles::of(plan);
+    let mut parts = vec![plan.format.to_string()];
+    parts.extend(roles.alpha.map(|_| "alpha".to_owned()));
+    parts.extend(roles.c.map(|c| format!("c={}", element(c))));
+    parts.extend(roles.beta.map(|_| "beta".to_owned()));
+    parts.extend(roles.bias.map(|bias| format!("bias={}", element(bias))));
+    parts.push(format!("d={}", element(roles.d)));
+    parts.join(" ")
+}
+
+/// Whether the kernel is one for the device, and reads and writes what the plan says.
+fn check_identity(
+    program: &Program,
+    plan: &KernelPlan,
+    metadata: &Metadata,
+    gpu: &Gpu,
+) -> Result<(), RunReason> {
+    let needed = if metadata.emulated { EMULATOR } else { metadata.target.as_str() };
+    if gpu.target() != Some(needed) {
+        let how = if metadata.emulated { ", emulated," } else { "" };
+        let message = format!(
+            "a kernel for {}{how} needs a GPU of target {needed}, and this is {gpu}",
+            metadata.target
+        );
+        return Err(RunReason { code: NO_DEVICE, message });
+    }
+    let signature = signature_of(program, plan);
+    if metadata.signature == signature {
+        return Ok(());
+    }
+    let found = if metadata.signature.is_empty() { "nothing" } else { &metadata.signature };
+    Err(refused(&format!("the kernel says that it computes `{found}`, and the plan is `{signature}`")))
+}
+
+/// The target of the GPUs that emulate.
+const EMULATOR: &str = "sm_90a";
+
 /// A kernel's refusal to prepare or run what its plan accepted.
-pub(super) fn refused_by(status: &Status) -> RunReason {
+fn refused_by(status: &Status) -> RunReason {
     refused(&status.to_string())
 }
 

@@ -67,7 +67,7 @@ pub enum RunError {
         bytes: u64,
     },
     /// The device failed.
-    #[error("kernel {kernel} in segment {segment}: {source}")]
+    #[error("kernel {kernel} in segment {segment}: {source} ({})", source.remedy())]
     Device {
         /// The position of the segment. Kernels run behind the host's back: unless `locate` was asked for, an earlier
         /// one may be to blame.

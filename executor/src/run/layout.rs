@@ -1,12 +1,14 @@
-//! Where everything lies that a program of kernels needs besides its inputs and outputs: one piece of memory.
+//! Where everything lies that a program of kernels, or one kernel of it, needs besides its inputs and outputs: one
+//! piece of memory.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use fourfold_ir::{Program, SymbolValues, Value};
-use fourfold_scheduler::{Constraint, Partition};
+use fourfold_scheduler::{Constraint, Partition, ReasonCode};
 
 use super::call::{Call, admit, bytes};
-use super::{Machine, Refused};
+use super::{ALIAS, FALLBACK_SEGMENT, MISSING_ADDRESS, Machine, NO_SUCH_SEGMENT, Refused};
 
 /// Every part begins at a multiple of this, as memory from the driver does.
 pub(super) const PART_ALIGNMENT: u64 = 256;
@@ -50,10 +52,42 @@ pub(super) struct Alignment {
     pub(super) bytes: u64,
 }
 
+/// What is to be prepared: segments that follow one another, what they get and what they give.
+pub(super) struct Scope<'a> {
+    segments: Range<usize>,
+    inputs: &'a [Value],
+    outputs: &'a [Value],
+}
+
+impl<'a> Scope<'a> {
+    /// All of a program.
+    pub(super) fn program(program: &'a Program, partition: &Partition) -> Scope<'a> {
+        let module = program.module();
+        Scope { segments: 0..partition.segments.len(), inputs: &module.inputs, outputs: &module.outputs }
+    }
+
+    /// One segment.
+    pub(super) fn segment(partition: &'a Partition, segment: usize) -> Result<Scope<'a>, Refused> {
+        let count = partition.segments.len();
+        match partition.segments.get(segment) {
+            Some(planned) => Ok(Scope {
+                segments: segment..segment + 1,
+                inputs: &planned.inputs,
+                outputs: &planned.outputs,
+            }),
+            None => {
+                let message = format!("there is no segment {segment}; the partition has {count}");
+                Err(Refused::new(NO_SUCH_SEGMENT, Some(segment), message))
+            }
+        }
+    }
+}
+
 /// Asks every kernel, and gives every part its place.
 pub(super) fn lay_out<'a>(
     program: &Program,
     partition: &Partition,
+    scope: &Scope<'_>,
     symbols: &SymbolValues,
     machine: &Machine<'a>,
 ) -> Result<Layout<'a>, Refused> {
@@ -70,34 +104,39 @@ pub(super) fn lay_out<'a>(
     let size = |value: Value, segment: Option<usize>| {
         bytes(program, value, symbols).ok_or_else(|| {
             let name = module.name_of(value);
-            Refused::new("extent_range", segment, format!("the extents of `%{name}` are not known"))
+            Refused::new(
+                ReasonCode::ExtentRange.as_str(),
+                segment,
+                format!("the extents of `%{name}` are not known"),
+            )
         })
     };
-    for &input in &module.inputs {
+    for &input in scope.inputs {
         made[index(input)] = true;
-        if program.facts().is_output(input) {
+        if scope.outputs.contains(&input) {
             let name = module.name_of(input);
             let message = format!("the program returns its input `%{name}`, which no kernel writes");
-            return Err(Refused::new("alias", None, message));
+            return Err(Refused::new(ALIAS, None, message));
         }
         let name = module.name_of(input).to_owned();
         layout.outside.push(Outside { value: input, name, bytes: size(input, None)?, is_output: false });
     }
-    for (position, segment) in partition.segments.iter().enumerate() {
+    for position in scope.segments.clone() {
+        let segment = &partition.segments[position];
         let Some(plan) = segment.kernel() else {
             let message = format!("segment {position} runs on the fallback: `run` runs such programs");
-            return Err(Refused::new("fallback_segment", Some(position), message));
+            return Err(Refused::new(FALLBACK_SEGMENT, Some(position), message));
         };
         let call = admit(program, partition, position, plan, symbols, Some(machine))
             .map_err(|reason| Refused::new(reason.code, Some(position), reason.message))?;
         if let Some(value) = call.roles.operands().find(|value| !made[index(*value)]) {
             let name = module.name_of(value);
             let message = format!("nothing makes `%{name}` before segment {position} reads it");
-            return Err(Refused::new("missing_address", Some(position), message));
+            return Err(Refused::new(MISSING_ADDRESS, Some(position), message));
         }
         let d = call.roles.d;
         made[index(d)] = true;
-        if program.facts().is_output(d) {
+        if scope.outputs.contains(&d) {
             let name = module.name_of(d).to_owned();
             layout.outside.push(Outside { value: d, name, bytes: call.d_bytes, is_output: true });
         } else {
@@ -115,12 +154,12 @@ pub(super) fn lay_out<'a>(
             layout.calls.push(PlacedCall { segment: position, call, workspace });
         }
     }
-    match module.outputs.iter().find(|output| !made[index(**output)]) {
+    match scope.outputs.iter().find(|output| !made[index(**output)]) {
         None => Ok(layout),
         Some(output) => {
             let name = module.name_of(*output);
             let message = format!("no segment makes the output `%{name}`");
-            Err(Refused::new("missing_address", None, message))
+            Err(Refused::new(MISSING_ADDRESS, None, message))
         }
     }
 }

@@ -1,11 +1,14 @@
 //! Runs a partitioned program, segment by segment: kernels on a device where there is one, the rest on the fallback.
 //!
 //! A kernel segment that cannot run as one runs on the fallback, and its [`SegmentRun`] says why. The order in which
-//! that is found out is fixed: a run-time constraint, no device, a kernel that could not be had, the kernel's own
-//! refusal, the device's memory. Only when nothing of this applies is anything launched, and what fails then is an
-//! error. [`prepare`] is for partitions of kernels only: it checks all that once, and launches as often as one likes.
+//! that is found out is fixed: a run-time constraint, no device, a kernel that could not be had, one for another
+//! device or with another [`signature`](signature_of) than its plan, the kernel's own refusal, the device's memory.
+//! Only when nothing of this applies is anything launched, and what fails then is an error. [`prepare`] is for
+//! partitions of kernels only, and [`prepare_segment`] for one kernel: they check all that once, and what they give is
+//! launched as often as one likes.
 
 mod call;
+mod codes;
 mod error;
 mod layout;
 mod machine;
@@ -18,9 +21,16 @@ mod values;
 use fourfold_ir::{Bound, Entity, Program, SymbolValues, Tensor, Value};
 use fourfold_scheduler::Partition;
 
+pub use call::signature_of;
+pub use codes::{
+    ALIAS, DEVICE_ERROR, DEVICE_MEMORY, FALLBACK_SEGMENT, KERNEL_REFUSED, MISSING_ADDRESS, NO_DEVICE,
+    NO_SUCH_SEGMENT, NOT_BUILT, POINTER_ALIGNMENT, WORKSPACE_SIZE,
+};
 pub use error::RunError;
-pub use machine::{DEVICE_MEMORY, KERNEL_REFUSED, Machine, NO_DEVICE, NOT_BUILT, SegmentKernel};
-pub use prepared::{PreparedProgram, Refused, prepare, workspace_size};
+pub use machine::{Machine, SegmentKernel};
+pub use prepared::{
+    PreparedProgram, Refused, prepare, prepare_segment, workspace_size, workspace_size_of_segment,
+};
 use runner::Runner;
 use values::Values;
 
@@ -65,6 +75,10 @@ pub struct SegmentRun {
     pub kernel_seconds: Option<f64>,
     /// What it caused to move.
     pub moved: Moved,
+    /// Whether the host waited for the device on account of it: for its operands to arrive or, where the host needs
+    /// them or the caller gets them, for its results; to measure it; or for memory. A kernel whose operands are on the
+    /// device, and whose results stay there, is launched without waiting.
+    pub synchronized: bool,
 }
 
 /// Bytes between the host and the device. A value is moved when a segment needs it where it is not, and counts for
@@ -114,7 +128,8 @@ pub struct RunReason {
 
 /// Runs the segments in order, kernels on the machine if there is one. A value is moved only when it is needed on
 /// the other side, and dropped after its last use unless it is to be kept. Everything on the device is done when
-/// this returns, whatever it returns.
+/// this returns, whatever it returns: as results are given on the host, it has always waited at the end, and before
+/// that where [`SegmentRun::synchronized`] says so. [`prepare`] is what does not wait.
 ///
 /// # Errors
 /// When the inputs or the partition are not this program's, an op cannot be computed on these inputs, or the device
@@ -149,9 +164,9 @@ pub fn run(
             runner.bring_back(value)?;
         }
     }
-    let (values, moved) = runner.finish()?;
-    for (segment, moved) in segments.iter_mut().zip(moved) {
-        segment.moved = moved;
+    let (values, caused) = runner.finish()?;
+    for (segment, caused) in segments.iter_mut().zip(caused) {
+        (segment.moved, segment.synchronized) = (caused.moved, caused.synchronized);
     }
     Ok(Run { values, segments })
 }
@@ -190,8 +205,8 @@ pub fn run_segment(
     for &output in &planned.outputs {
         runner.give_back(output)?;
     }
-    let (mut values, moved) = runner.finish()?;
-    ran.moved = moved[segment];
+    let (mut values, caused) = runner.finish()?;
+    (ran.moved, ran.synchronized) = (caused[segment].moved, caused[segment].synchronized);
     let outputs = planned
         .outputs
         .iter()

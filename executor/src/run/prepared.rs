@@ -1,4 +1,5 @@
-//! Programs of kernels only, prepared once: launching checks nothing, allocates nothing and waits for nothing.
+//! Programs of kernels only, and single kernels, prepared once: launching checks nothing, allocates nothing and waits
+//! for nothing.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,9 +7,9 @@ use std::fmt;
 use fourfold_ir::{Program, SymbolValues, Value};
 use fourfold_scheduler::Partition;
 
-use super::call::{Roles, pointer, refused_by};
-use super::layout::{Alignment, Outside, PART_ALIGNMENT, lay_out};
-use super::{KERNEL_REFUSED, Machine};
+use super::call::{Roles, pointer, unprepared};
+use super::layout::{Alignment, Layout, Outside, PART_ALIGNMENT, PlacedCall, Scope, lay_out};
+use super::{ALIAS, MISSING_ADDRESS, Machine, POINTER_ALIGNMENT, WORKSPACE_SIZE};
 use crate::device::{Buffer, Device, DeviceError, Stream};
 use crate::kernel::{Pointers, Prepared, Status};
 
@@ -16,9 +17,11 @@ use crate::kernel::{Pointers, Prepared, Status};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {message}")]
 pub struct Refused {
-    /// A stable code: `fallback_segment`, `not_built`, `kernel_refused`, `pointer_alignment`, `workspace_size`,
-    /// `device_memory`, `device_error`, `missing_address`, `alias`, that of a constraint, or that of a kernel that could
-    /// not be had.
+    /// A stable code: [`FALLBACK_SEGMENT`](super::FALLBACK_SEGMENT), [`NO_SUCH_SEGMENT`](super::NO_SUCH_SEGMENT),
+    /// [`NOT_BUILT`](super::NOT_BUILT), [`NO_DEVICE`](super::NO_DEVICE), [`KERNEL_REFUSED`](super::KERNEL_REFUSED),
+    /// [`POINTER_ALIGNMENT`], [`WORKSPACE_SIZE`], [`DEVICE_MEMORY`](super::DEVICE_MEMORY),
+    /// [`DEVICE_ERROR`](super::DEVICE_ERROR), [`MISSING_ADDRESS`], [`ALIAS`], that of a constraint, or that of a kernel
+    /// that could not be had.
     pub code: &'static str,
     /// The segment that is to blame, if it is one.
     pub segment: Option<usize>,
@@ -32,7 +35,7 @@ impl Refused {
     }
 
     fn device(error: &DeviceError, segment: Option<usize>) -> Refused {
-        Refused::new(error.code(), segment, error.to_string())
+        Refused::new(error.code(), segment, format!("{error} ({})", error.remedy()))
     }
 }
 
@@ -47,10 +50,24 @@ pub fn workspace_size(
     symbols: &SymbolValues,
     machine: &Machine<'_>,
 ) -> Result<u64, Refused> {
-    Ok(lay_out(program, partition, symbols, machine)?.bytes)
+    Ok(lay_out(program, partition, &Scope::program(program, partition), symbols, machine)?.bytes)
 }
 
-/// A program whose launches are built: all that remains is to put them on a stream.
+/// [`workspace_size`] for one segment.
+///
+/// # Errors
+/// When there is no such segment, or it cannot run as a kernel with these symbol values.
+pub fn workspace_size_of_segment(
+    program: &Program,
+    partition: &Partition,
+    segment: usize,
+    symbols: &SymbolValues,
+    machine: &Machine<'_>,
+) -> Result<u64, Refused> {
+    Ok(lay_out(program, partition, &Scope::segment(partition, segment)?, symbols, machine)?.bytes)
+}
+
+/// A program, or a segment of one, whose launches are built: all that remains is to put them on a stream.
 ///
 /// It belongs to one device and has at most one launch in flight. Dropping it while one is in flight is what the
 /// caller of [`PreparedProgram::launch`] promises not to do.
@@ -92,12 +109,47 @@ pub unsafe fn prepare(
     addresses: &HashMap<Value, u64>,
     workspace: Option<(u64, u64)>,
 ) -> Result<PreparedProgram, Refused> {
-    let layout = lay_out(program, partition, symbols, machine)?;
+    let layout = lay_out(program, partition, &Scope::program(program, partition), symbols, machine)?;
+    // SAFETY: the caller vouches for the memory.
+    unsafe { build(layout, machine, addresses, workspace) }
+}
+
+/// Prepares one segment that is a kernel, for a host that runs the rest of the program itself. `addresses` has one for
+/// each of the segment's inputs and outputs; everything else is as for [`prepare`].
+///
+/// # Errors
+/// When there is no such segment, or it cannot run as a kernel, or not with these addresses.
+///
+/// # Safety
+/// As for [`prepare`].
+pub unsafe fn prepare_segment(
+    program: &Program,
+    partition: &Partition,
+    segment: usize,
+    symbols: &SymbolValues,
+    machine: &Machine<'_>,
+    addresses: &HashMap<Value, u64>,
+    workspace: Option<(u64, u64)>,
+) -> Result<PreparedProgram, Refused> {
+    let layout = lay_out(program, partition, &Scope::segment(partition, segment)?, symbols, machine)?;
+    // SAFETY: the caller vouches for the memory.
+    unsafe { build(layout, machine, addresses, workspace) }
+}
+
+/// # Safety
+/// As for [`prepare`].
+unsafe fn build(
+    layout: Layout<'_>,
+    machine: &Machine<'_>,
+    addresses: &HashMap<Value, u64>,
+    workspace: Option<(u64, u64)>,
+) -> Result<PreparedProgram, Refused> {
+    let device = machine.device();
     let (workspace, owned) = match workspace {
         Some(given) => (check_workspace(given, layout.bytes)?, None),
         None => {
             let size = usize::try_from(layout.bytes).unwrap_or(usize::MAX);
-            let buffer = machine.device.alloc(size).map_err(|error| Refused::device(&error, None))?;
+            let buffer = device.alloc(size).map_err(|error| Refused::device(&error, None))?;
             ((buffer.address(), layout.bytes), Some(buffer))
         }
     };
@@ -106,25 +158,33 @@ pub unsafe fn prepare(
     let addresses = addresses.clone();
     check_addresses(&layout.outside, &layout.alignments, &addresses, workspace)?;
 
+    let pointers = layout
+        .calls
+        .iter()
+        .map(|placed| pointers(&placed.call.roles, &addresses, &intermediates, placed.segment))
+        .collect::<Result<Vec<_>, _>>()?;
     let stream = machine.stream();
-    let _current = machine.device.enter().map_err(|error| Refused::device(&error, None))?;
+    let _current = device.enter().map_err(|error| Refused::device(&error, None))?;
     let mut calls = Vec::with_capacity(layout.calls.len());
-    for placed in layout.calls {
-        let (segment, call) = (placed.segment, placed.call);
-        let pointers = pointers(&call.roles, &addresses, &intermediates, segment)?;
-        let size = usize::try_from(call.workspace).unwrap_or(usize::MAX);
-        // A kernel without a workspace gets none: the end of the memory is not memory.
-        let address = if call.workspace == 0 { 0 } else { workspace.0 + placed.workspace };
+    let mut failure = None;
+    for (placed, pointers) in layout.calls.into_iter().zip(&pointers) {
         // SAFETY: the context is current and the stream one of its. Intermediates and workspaces have places of their
         // own in memory that is ours or the caller's, who also vouches for the rest; `admit` has checked the sizes.
-        let prepared = unsafe {
-            call.kernel.prepare(&call.device, &call.problem, &pointers, pointer(address), size, stream.raw())
-        };
-        let prepared = prepared.map_err(|status| refused(&status, segment))?;
-        calls.push(ReadyCall { segment, roles: call.roles, prepared });
+        match unsafe { ready(placed, pointers, workspace.0, stream) } {
+            Ok(call) => calls.push(call),
+            Err(failed) => {
+                failure = Some(failed);
+                break;
+            }
+        }
     }
-    // A kernel may have cleared its workspace on this stream, and is launched on others.
-    stream.synchronize().map_err(|error| Refused::device(&error, None))?;
+    // A kernel may have cleared its workspace on this stream: it is launched on others, and when this fails the
+    // workspace is the caller's again.
+    let waited = stream.synchronize();
+    if let Some((segment, status)) = failure {
+        return Err(refused(status, waited, segment));
+    }
+    waited.map_err(|error| Refused::device(&error, None))?;
     Ok(PreparedProgram {
         calls,
         addresses,
@@ -133,15 +193,38 @@ pub unsafe fn prepare(
         alignments: layout.alignments,
         workspace,
         _owned: owned,
-        device: machine.device.clone(),
+        device: device.clone(),
     })
+}
+
+/// Builds one launch, or gives its segment and the kernel's answer.
+///
+/// # Safety
+/// As for [`Kernel::prepare`](crate::kernel::Kernel::prepare).
+unsafe fn ready(
+    placed: PlacedCall<'_>,
+    pointers: &Pointers,
+    workspace: u64,
+    stream: &Stream,
+) -> Result<ReadyCall, (usize, Status)> {
+    let (segment, call) = (placed.segment, placed.call);
+    let size = usize::try_from(call.workspace).unwrap_or(usize::MAX);
+    // A kernel without a workspace gets none: the end of the memory is not memory.
+    let address = if call.workspace == 0 { 0 } else { workspace + placed.workspace };
+    // SAFETY: the caller vouches for all of it.
+    let prepared = unsafe {
+        call.kernel.prepare(&call.device, &call.problem, pointers, pointer(address), size, stream.raw())
+    };
+    let prepared = prepared.map_err(|status| (segment, status))?;
+    Ok(ReadyCall { segment, roles: call.roles, prepared })
 }
 
 impl PreparedProgram {
     /// Puts every kernel on a stream. It can be captured in a graph.
     ///
     /// # Errors
-    /// When a launch fails. Earlier kernels of the program are then on the stream.
+    /// When a launch fails, with the driver's own error if it has one. Earlier kernels of the program are then on the
+    /// stream.
     ///
     /// # Safety
     /// The stream must be one of the device that this was prepared for. Until the device is done, this must not be
@@ -151,7 +234,8 @@ impl PreparedProgram {
         let _current = self.device.enter()?;
         for call in &mut self.calls {
             // SAFETY: the context is current; the caller vouches for the rest.
-            unsafe { call.prepared.launch(stream.raw()) }.map_err(|status| DeviceError::Launch { status })?;
+            unsafe { call.prepared.launch(stream.raw()) }
+                .map_err(|status| stream.fault().unwrap_or(DeviceError::Launch { status }))?;
         }
         Ok(())
     }
@@ -200,7 +284,8 @@ impl PreparedProgram {
         let call = &mut self.calls[index];
         let pointers = pointers(&call.roles, addresses, &self.intermediates, call.segment)?;
         // SAFETY: the context is current; the caller vouches for the addresses.
-        unsafe { call.prepared.update_pointers(&pointers) }.map_err(|status| refused(&status, call.segment))
+        unsafe { call.prepared.update_pointers(&pointers) }
+            .map_err(|status| refused(status, Ok(()), call.segment))
     }
 }
 
@@ -212,25 +297,25 @@ fn pointers(
 ) -> Result<Pointers, Refused> {
     let address = |value: Value| intermediates.get(&value).or_else(|| addresses.get(&value)).copied();
     roles.pointers(address).ok_or_else(|| {
-        Refused::new("missing_address", Some(segment), "an operand of the kernel has no address")
+        Refused::new(MISSING_ADDRESS, Some(segment), "an operand of the kernel has no address")
     })
 }
 
-fn refused(status: &Status, segment: usize) -> Refused {
-    match status.code {
-        Status::CUDA => Refused::new("device_error", Some(segment), status.to_string()),
-        _ => Refused::new(KERNEL_REFUSED, Some(segment), refused_by(status).message),
+fn refused(status: Status, waited: Result<(), DeviceError>, segment: usize) -> Refused {
+    match unprepared(status, waited) {
+        Ok(reason) => Refused::new(reason.code, Some(segment), reason.message),
+        Err(error) => Refused::device(&error, Some(segment)),
     }
 }
 
 fn check_workspace((address, bytes): (u64, u64), needed: u64) -> Result<(u64, u64), Refused> {
     if bytes < needed || (address == 0 && needed > 0) || address.checked_add(bytes).is_none() {
         let message = format!("the workspace has {bytes} bytes at {address:#x}; {needed} are needed");
-        return Err(Refused::new("workspace_size", None, message));
+        return Err(Refused::new(WORKSPACE_SIZE, None, message));
     }
     if needed > 0 && !address.is_multiple_of(PART_ALIGNMENT) {
         let message = format!("the workspace is at {address:#x}, which is no multiple of {PART_ALIGNMENT}");
-        return Err(Refused::new("pointer_alignment", None, message));
+        return Err(Refused::new(POINTER_ALIGNMENT, None, message));
     }
     Ok((address, needed))
 }
@@ -252,7 +337,7 @@ fn check_addresses(
             }
             _ => {
                 let message = format!("`%{name}` of {bytes} bytes has no address");
-                return Err(Refused::new("missing_address", None, message));
+                return Err(Refused::new(MISSING_ADDRESS, None, message));
             }
         }
     }
@@ -262,7 +347,7 @@ fn check_addresses(
         {
             let name = outside.iter().find(|outside| outside.value == *value).map_or("", |found| &found.name);
             let message = format!("`%{name}` is at {address:#x}, which is no multiple of {bytes}");
-            return Err(Refused::new("pointer_alignment", Some(*segment), message));
+            return Err(Refused::new(POINTER_ALIGNMENT, Some(*segment), message));
         }
     }
     check_overlaps(ranges, workspace)
@@ -281,7 +366,7 @@ fn check_overlaps(mut ranges: Vec<Range<'_>>, (address, bytes): (u64, u64)) -> R
         let before = if range.written { any } else { written };
         if let Some(before) = before.filter(|before| range.start < before.end) {
             let message = format!("{before} and {range} share memory, and a kernel writes to it");
-            return Err(Refused::new("alias", None, message));
+            return Err(Refused::new(ALIAS, None, message));
         }
         if further(any, range.end) {
             any = Some(range);

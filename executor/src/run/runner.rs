@@ -6,12 +6,12 @@ use fourfold_ir::bind::concrete_dims;
 use fourfold_ir::{Op, Program, SymbolValues, Tensor, Value};
 use fourfold_scheduler::{KernelPlan, Partition};
 
-use super::call::{Call, admit, pointer, refused_by};
+use super::call::{Call, admit, pointer, unprepared};
 use super::values::Values;
 use super::{DEVICE_MEMORY, Machine, Moved, Ran, RunError, RunOptions, RunReason, SegmentRun};
 use crate::device::{Buffer, DeviceError, Stream};
 use crate::fallback;
-use crate::kernel::{Prepared, Status};
+use crate::kernel::Prepared;
 
 /// A run that is under way.
 pub(super) struct Runner<'a> {
@@ -24,7 +24,15 @@ pub(super) struct Runner<'a> {
     machine: Option<&'a Machine<'a>>,
     values: Values<'a>,
     /// By segment.
-    moved: Vec<Moved>,
+    caused: Vec<Caused>,
+}
+
+/// What a segment caused, as far as it is known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Caused {
+    pub(super) moved: Moved,
+    /// The host waited for the device.
+    pub(super) synchronized: bool,
 }
 
 /// How the attempt to run a segment as its kernel ended.
@@ -42,11 +50,11 @@ impl<'a> Runner<'a> {
         machine: Option<&'a Machine<'a>>,
         values: Values<'a>,
     ) -> Runner<'a> {
-        let moved = vec![Moved::default(); partition.segments.len()];
-        Runner { flight: Flight::default(), program, partition, symbols, options, machine, values, moved }
+        let caused = vec![Caused::default(); partition.segments.len()];
+        Runner { flight: Flight::default(), program, partition, symbols, options, machine, values, caused }
     }
 
-    /// Runs a segment. What it moved is known at the end.
+    /// Runs a segment. What it caused is known at the end.
     pub(super) fn segment(&mut self, position: usize) -> Result<SegmentRun, RunError> {
         let start = Instant::now();
         let segment = &self.partition.segments[position];
@@ -69,7 +77,9 @@ impl<'a> Runner<'a> {
             }
         };
         let seconds = start.elapsed().as_secs_f64();
-        Ok(SegmentRun { ran, reason, seconds, kernel_seconds, moved: Moved::default() })
+        self.caused[position].synchronized |= self.values.take_waited();
+        let Caused { moved, synchronized } = Caused::default();
+        Ok(SegmentRun { ran, reason, seconds, kernel_seconds, moved, synchronized })
     }
 
     /// Sees to it that a program output is on the host.
@@ -86,11 +96,14 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Waits for the device, and gives the values on the host and what each segment moved.
-    pub(super) fn finish(mut self) -> Result<(Vec<Option<Tensor>>, Vec<Moved>), RunError> {
+    /// Waits for the device, and gives the values on the host and what each segment caused.
+    pub(super) fn finish(mut self) -> Result<(Vec<Option<Tensor>>, Vec<Caused>), RunError> {
         let last = self.flight.last;
+        if self.flight.stream.is_some() {
+            self.caused[last].synchronized = true;
+        }
         self.flight.land().map_err(|source| self.device_error(last, source))?;
-        Ok((self.values.into_host(), self.moved))
+        Ok((self.values.into_host(), self.caused))
     }
 
     fn fallback(&mut self, position: usize, ops: &[Op]) -> Result<(), RunError> {
@@ -123,13 +136,14 @@ impl<'a> Runner<'a> {
         };
         // Nothing is admitted without a machine.
         let Some(machine) = self.machine else { return Err(self.missing(position, plan.output)) };
+        let emulated = call.kernel.metadata().emulated;
         for value in call.roles.operands() {
             self.values.check_operand(position, value)?;
         }
         if call.is_empty() {
             let tensor = self.empty(position, plan.output)?;
             self.values.set_on_host(plan.output, tensor);
-            return Ok(Attempt::Ran { emulated: call.emulated, kernel_seconds: None });
+            return Ok(Attempt::Ran { emulated, kernel_seconds: None });
         }
         let memory = match self.place(position, &call, machine)? {
             Ok(memory) => memory,
@@ -141,37 +155,40 @@ impl<'a> Runner<'a> {
         match launched {
             Ok(kernel_seconds) => {
                 self.values.set_on_device(call.roles.d, memory.d, position);
-                Ok(Attempt::Ran { emulated: call.emulated, kernel_seconds })
+                Ok(Attempt::Ran { emulated, kernel_seconds })
             }
-            Err(status) => {
+            Err(reason) => {
                 self.values.retire(memory.d);
-                Ok(Attempt::Not(refused_by(&status)))
+                Ok(Attempt::Not(reason))
             }
         }
     }
 
-    /// Brings a call's operands to the device and finds memory for the rest, or says that there is none.
+    /// Finds memory for a call and brings its operands to the device, or says that there is none; nothing is moved
+    /// then.
     fn place(
         &mut self,
         position: usize,
         call: &Call<'_>,
         machine: &Machine<'_>,
     ) -> Result<Result<Memory, RunReason>, RunError> {
+        let nowhere =
+            |value: &Value| self.values.on_device(*value).is_none() && self.values.on_host(*value).is_none();
+        if let Some(value) = call.roles.operands().find(nowhere) {
+            return Err(self.missing(position, value));
+        }
         let mut place = || {
-            for value in call.roles.operands() {
-                match self.values.upload(value, machine)? {
-                    Some(bytes) => self.moved[position].to_device += bytes,
-                    None => return Ok(Err(value)),
-                }
-            }
             let d = self.values.take(size(call.d_bytes), machine)?;
             let workspace = self.values.take(size(call.workspace), machine)?;
-            Ok(Ok(Memory { d, workspace }))
+            let operands = self.values.room_for(call.roles.operands(), machine)?;
+            self.caused[position].moved.to_device += self.values.upload(operands, machine)?;
+            Ok(Memory { d, workspace })
         };
         match place() {
-            Ok(Ok(memory)) => Ok(Ok(memory)),
-            Ok(Err(value)) => Err(self.missing(position, value)),
+            Ok(memory) => Ok(Ok(memory)),
             Err(error @ DeviceError::OutOfMemory { .. }) => {
+                // What was found is freed again, which waits for the device.
+                self.caused[position].synchronized = true;
                 let message = format!("{error}: the kernel ran on the CPU");
                 Ok(Err(RunReason { code: DEVICE_MEMORY, message }))
             }
@@ -179,14 +196,14 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Puts a call on the stream, or gives the kernel's refusal.
+    /// Puts a call on the stream, or says why it cannot be prepared.
     fn launch(
         &mut self,
         position: usize,
         call: &Call<'_>,
         memory: &Memory,
         machine: &'a Machine<'a>,
-    ) -> Result<Result<Option<f64>, Status>, RunError> {
+    ) -> Result<Result<Option<f64>, RunReason>, RunError> {
         let stream = machine.stream();
         let address = |value: Value| match value {
             value if value == call.roles.d => Some(memory.d.address()),
@@ -194,7 +211,7 @@ impl<'a> Runner<'a> {
         };
         let pointers = call.roles.pointers(address).ok_or_else(|| self.missing(position, call.roles.d))?;
         let failed = |source| self.device_error(position, source);
-        let _current = machine.device.enter().map_err(failed)?;
+        let _current = machine.device().enter().map_err(failed)?;
         if self.options.poison {
             stream.fill(&memory.d, 0, size(call.d_bytes), 0xFF).map_err(failed)?;
         }
@@ -214,16 +231,17 @@ impl<'a> Runner<'a> {
         };
         let mut prepared = match prepared {
             Ok(prepared) => prepared,
-            Err(status) if status.code == Status::CUDA => {
-                return Err(failed(reason_for(stream, status)));
+            Err(status) => {
+                let reason = unprepared(status, stream.synchronize()).map_err(failed)?;
+                self.caused[position].synchronized = true;
+                return Ok(Err(reason));
             }
-            Err(status) => return Ok(Err(status)),
         };
         let start = self.options.locate.then(|| stream.record()).transpose().map_err(failed)?;
         // SAFETY: as for preparing. It is launched once; `Flight` keeps it until the stream was waited for, and the
         // machine, which is borrowed for longer, its kernel.
         let launched = unsafe { prepared.launch(stream.raw()) };
-        let failure = launched.err().map(|status| reason_for(stream, status));
+        let failure = launched.err().map(|status| stream.fault().unwrap_or(DeviceError::Launch { status }));
         let start = match (failure, start) {
             (None, start) => start,
             (Some(error), _) => return Err(failed(error)),
@@ -234,6 +252,7 @@ impl<'a> Runner<'a> {
             Ok(f64::from(start.elapsed_ms(&end)?) / 1e3)
         });
         let measured = measured.transpose().map_err(failed);
+        self.caused[position].synchronized |= self.options.locate;
         self.flight.take_off(stream, prepared, position);
         Ok(Ok(measured?))
     }
@@ -250,8 +269,10 @@ impl<'a> Runner<'a> {
     fn bring_for(&mut self, segment: usize, value: Value) -> Result<(), RunError> {
         if let Some(machine) = self.machine {
             let bytes = self.values.download(value, machine)?;
-            if let Some(moved) = self.moved.get_mut(segment) {
-                moved.to_host += bytes;
+            let waited = self.values.take_waited();
+            if let Some(caused) = self.caused.get_mut(segment) {
+                caused.moved.to_host += bytes;
+                caused.synchronized |= waited;
             }
         }
         Ok(())
@@ -301,11 +322,6 @@ impl Drop for Flight<'_> {
     fn drop(&mut self) {
         let _ = self.land();
     }
-}
-
-/// The device's own words on a call that a kernel reports as failed, if it has any.
-fn reason_for(stream: &Stream, status: Status) -> DeviceError {
-    stream.synchronize().err().unwrap_or(DeviceError::Launch { status })
 }
 
 /// A size on the device as one on the host. Sizes are those of tensors, or a kernel's own.

@@ -21,6 +21,8 @@ pub(super) struct Values<'a> {
     /// Buffers that no value has any more. Work in flight may still use them; later work on the same stream may have
     /// them, and no other.
     retired: Vec<Buffer>,
+    /// The host waited for the device since this was last taken.
+    waited: bool,
 }
 
 impl<'a> Values<'a> {
@@ -52,6 +54,7 @@ impl<'a> Values<'a> {
             uses,
             kept,
             retired: Vec::new(),
+            waited: false,
         }
     }
 
@@ -80,18 +83,51 @@ impl<'a> Values<'a> {
         self.device[value.index()] = Some(buffer);
     }
 
-    /// Copies a value to the device, unless it is there; `None` when it is nowhere. Gives the bytes copied.
-    pub(super) fn upload(&mut self, value: Value, machine: &Machine<'_>) -> Result<Option<u64>, DeviceError> {
-        if self.on_device(value).is_some() {
-            return Ok(Some(0));
+    /// Whether the host waited for the device since this was last asked.
+    pub(super) fn take_waited(&mut self) -> bool {
+        std::mem::take(&mut self.waited)
+    }
+
+    /// Finds memory for the values that are on the host only, each once.
+    pub(super) fn room_for(
+        &mut self,
+        values: impl Iterator<Item = Value>,
+        machine: &Machine<'_>,
+    ) -> Result<Vec<(Value, Buffer)>, DeviceError> {
+        let mut room: Vec<(Value, Buffer)> = Vec::new();
+        for value in values {
+            if self.on_device(value).is_some() || room.iter().any(|(other, _)| *other == value) {
+                continue;
+            }
+            let Some(bytes) = self.on_host(value).map(|tensor| tensor.bytes().len()) else { continue };
+            match self.take(bytes, machine) {
+                Ok(buffer) => room.push((value, buffer)),
+                Err(error) => {
+                    room.into_iter().for_each(|(_, buffer)| self.retire(buffer));
+                    return Err(error);
+                }
+            }
         }
-        let Some(bytes) = self.on_host(value).map(|tensor| tensor.bytes().len()) else { return Ok(None) };
-        let buffer = self.take(bytes, machine)?;
-        if let Some(tensor) = self.on_host(value) {
-            machine.stream().upload(&buffer, 0, tensor.bytes())?;
+        Ok(room)
+    }
+
+    /// Copies values to memory that was found for them, and waits once. Gives the bytes copied.
+    pub(super) fn upload(
+        &mut self,
+        room: Vec<(Value, Buffer)>,
+        machine: &Machine<'_>,
+    ) -> Result<u64, DeviceError> {
+        let copies: Vec<(&Buffer, usize, &[u8])> = room
+            .iter()
+            .filter_map(|(value, buffer)| Some((buffer, 0, self.on_host(*value)?.bytes())))
+            .collect();
+        let bytes = copies.iter().map(|(_, _, bytes)| bytes.len() as u64).sum();
+        machine.stream().upload_all(&copies)?;
+        self.waited |= bytes > 0;
+        for (value, buffer) in room {
+            self.device[value.index()] = Some(buffer);
         }
-        self.device[value.index()] = Some(buffer);
-        Ok(Some(bytes as u64))
+        Ok(bytes)
     }
 
     /// Copies a value to the host, unless it is there or nowhere. Gives the bytes copied.
@@ -114,6 +150,7 @@ impl<'a> Values<'a> {
         bytes.resize(len, 0);
         let device = |source| RunError::Device { segment, kernel: machine.kernel_name(segment), source };
         machine.stream().download(buffer, 0, &mut bytes).map_err(device)?;
+        self.waited |= len > 0;
         let tensor = Tensor::new(ty.element, dims, ty.layout, bytes)
             .map_err(|_| RunError::Partition { segment, value: name() })?;
         self.host[value.index()] = Some(tensor);
@@ -129,10 +166,12 @@ impl<'a> Values<'a> {
         if let Some(index) = best {
             return Ok(self.retired.swap_remove(index));
         }
-        match machine.device.alloc(bytes) {
+        match machine.device().alloc(bytes) {
             Err(DeviceError::OutOfMemory { .. }) if !self.retired.is_empty() => {
+                // Freeing waits for the device.
+                self.waited = true;
                 self.retired.clear();
-                machine.device.alloc(bytes)
+                machine.device().alloc(bytes)
             }
             result => result,
         }

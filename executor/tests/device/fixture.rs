@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use fourfold_executor::device::Device;
-use fourfold_executor::{Machine, Run, RunError, RunOptions, SegmentKernel, run};
+use fourfold_executor::{Machine, Run, RunError, RunOptions, SegmentKernel, run, signature_of};
 use fourfold_ir::bind::bind;
 use fourfold_ir::sample::{Recipe, Rule, inputs};
 use fourfold_ir::{
@@ -17,6 +17,9 @@ use fourfold_scheduler::{
 use crate::stand_in::kernel;
 
 pub const N: u64 = 40;
+
+/// What makes the stand-in kernel one that runs on the second device, and not on the first.
+pub const EMULATED: [&str; 2] = ["EMULATED", "TARGET=\"sm_120a\""];
 
 pub struct Fixture {
     pub program: Program,
@@ -110,12 +113,15 @@ pub fn layers(m: usize, k: u64, between: Between) -> Fixture {
         .map(|op| Decision { segment: if op < 3 { 0 } else { op - 2 }, rejection: None })
         .collect();
     let partition = Partition { target: "sm_100a".to_owned(), segments, decisions };
-    let ready = |defines: &[&str]| SegmentKernel::Ready { kernel: kernel(defines), emulated: false };
-    let kernels = HashMap::from([(0, ready(&["RELU"])), (last_segment, ready(&["WORKSPACE=300"]))]);
+    let kernels = HashMap::from([
+        (0, SegmentKernel::Ready(kernel("nvfp4 alpha bias=f32 d=f32", &["RELU"]))),
+        (last_segment, SegmentKernel::Ready(kernel("nvfp4 c=f32 beta d=f32", &["WORKSPACE=300"]))),
+    ]);
     Fixture { tensors: sampled(&program, m), program, partition, kernels }
 }
 
-/// y = x·w, where x has `l` matrices of `m` rows and there is one w, so that the batch is flattened.
+/// y = x·w, where x has `l` matrices of `m` rows and there is one w, so that the batch is flattened; for the second
+/// device, emulated.
 pub fn flattened(l: u64, m: u64) -> Fixture {
     let (k, n) = (Dim::fixed(64), Dim::fixed(N));
     let mut builder = Builder::new("flattened");
@@ -168,7 +174,7 @@ pub fn flattened(l: u64, m: u64) -> Fixture {
         segments: vec![segment],
         decisions: vec![Decision { segment: 0, rejection: None }],
     };
-    let kernels = HashMap::from([(0, SegmentKernel::Ready { kernel: kernel(&[]), emulated: true })]);
+    let kernels = HashMap::from([(0, SegmentKernel::Ready(kernel("nvfp4 d=f32", &EMULATED)))]);
     Fixture { tensors: sampled(&program, l as usize), program, partition, kernels }
 }
 
@@ -205,9 +211,11 @@ impl Fixture {
         }
     }
 
-    /// Gives a segment another kernel.
+    /// Gives a segment another kernel of its signature.
     pub fn with_kernel(mut self, segment: usize, defines: &[&str]) -> Fixture {
-        self.kernels.insert(segment, SegmentKernel::Ready { kernel: kernel(defines), emulated: false });
+        let plan = self.partition.segments[segment].kernel().unwrap();
+        let signature = signature_of(&self.program, plan);
+        self.kernels.insert(segment, SegmentKernel::Ready(kernel(&signature, defines)));
         self
     }
 }

@@ -10,8 +10,8 @@ use fourfold_ir::bind::bind;
 use fourfold_ir::{Dim, Tensor};
 use fourfold_scheduler::{Constraint, ReasonCode};
 
-use crate::fixture::{Between, Fixture, N, flattened, layers, story};
-use crate::stand_in::{Counter, StandIn};
+use crate::fixture::{Between, EMULATED, Fixture, N, flattened, layers, story};
+use crate::stand_in::{Counter, StandIn, kernel};
 
 const KERNEL: (&str, Option<&str>) = ("kernel", None);
 const HOST: (&str, Option<&str>) = ("fallback", None);
@@ -156,9 +156,9 @@ fn why_a_kernel_does_not_run_is_found_out_in_a_fixed_order() {
 #[test]
 fn no_kernel_is_launched_on_buffers_that_are_not_what_it_reads() {
     let stand_in = StandIn::new();
-    let device = Device::open(0).unwrap();
+    let device = Device::open(1).unwrap();
     let launches = stand_in.count(Counter::Launches);
-    let fixture = flattened(2, 128).with_kernel(0, &["EXTRA_SCALES=1"]);
+    let fixture = flattened(2, 128).with_kernel(0, &[&EMULATED[..], &["EXTRA_SCALES=1"]].concat());
     let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();
     assert_eq!(story(&run), [not("kernel_refused")]);
     let message = &run.segments[0].reason.as_ref().unwrap().message;
@@ -185,7 +185,7 @@ fn a_kernel_that_does_not_prepare_falls_back_unless_the_device_failed() {
     assert_eq!(story(&run), [KERNEL, not("kernel_refused")]);
     assert_eq!(run.value(fixture.value("y")), Some(&fixture.expected("y")));
 
-    for define in ["PREPARE_STATUS=104", "LAUNCH_STATUS=7"] {
+    for define in ["PREPARE_STATUS=1001", "LAUNCH_STATUS=7"] {
         let fixture = layers(37, 64, Between::Nothing).with_kernel(1, &[define]);
         let error = fixture.run(Some(&device), &RunOptions::default()).unwrap_err();
         let RunError::Device { segment: 1, kernel, source: DeviceError::Launch { .. } } = &error else {
@@ -199,6 +199,102 @@ fn a_kernel_that_does_not_prepare_falls_back_unless_the_device_failed() {
         // The kernel that was launched before it goes now, code and all: nothing may be in flight.
         drop(fixture);
     }
+}
+
+#[test]
+fn a_kernel_for_which_the_device_has_no_room_leaves_the_work_to_the_host() {
+    let _stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    // 2 is cudaErrorMemoryAllocation.
+    let fixture = layers(37, 64, Between::Nothing).with_kernel(1, &["PREPARE_STATUS=1002"]);
+    let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();
+    assert_eq!(story(&run), [KERNEL, not("device_memory")]);
+    assert_eq!(run.value(fixture.value("y")), Some(&fixture.expected("y")));
+    let message = &run.segments[1].reason.as_ref().unwrap().message;
+    let words =
+        "the device has no room for the kernel (the kernel answered 1002 (cuda_error): the stand-in does not";
+    assert!(message.starts_with(words), "{message}");
+}
+
+#[test]
+fn a_device_that_is_lost_while_a_kernel_is_prepared_is_not_a_refusal_of_the_kernel() {
+    let stand_in = StandIn::new();
+    // CUTLASS says 7 for everything; only the driver knows.
+    for defines in [&["CLEAR=719", "PREPARE_STATUS=7"][..], &["PREPARE_STATUS=1719"]] {
+        let device = Device::open(0).unwrap();
+        let fixture = layers(37, 64, Between::Nothing).with_kernel(1, defines);
+        let error = fixture.run(Some(&device), &RunOptions::default()).unwrap_err();
+        let RunError::Device { segment: 1, source, .. } = &error else { panic!("{error}") };
+        assert!(source.is_sticky(), "{error}");
+        assert!(error.to_string().contains("719") && error.to_string().ends_with(')'), "{error}");
+        assert!(error.to_string().contains("(start the process anew; "), "{error}");
+        drop((fixture, device));
+        stand_in.reset();
+    }
+}
+
+#[test]
+fn a_kernel_of_another_signature_is_not_launched() {
+    let stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    let launches = stand_in.count(Counter::Launches);
+    let refuse = |fixture: &Fixture, words: &str| {
+        let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();
+        assert_eq!(story(&run), [not("kernel_refused"); 2]);
+        assert_eq!(run.value(fixture.value("y")), Some(&fixture.expected("y")));
+        let message = &run.segments[0].reason.as_ref().unwrap().message;
+        assert!(message.contains(words), "{message}");
+    };
+    let mut fixture = layers(37, 64, Between::Nothing);
+    let (first, second) = (fixture.kernels.remove(&0).unwrap(), fixture.kernels.remove(&1).unwrap());
+    fixture.kernels.extend([(1, first), (0, second)]);
+    refuse(&fixture, "computes `nvfp4 c=f32 beta d=f32`, and the plan is `nvfp4 alpha bias=f32 d=f32`");
+    for (signature, said) in [
+        ("", "nothing"),
+        ("nvfp4 alpha bias=f32 d=bf16", "nvfp4 alpha bias=f32 d=bf16"),
+        ("nvfp4 bias=f32 d=f32", "nvfp4 bias=f32 d=f32"),
+        ("mxfp4 alpha bias=f32 d=f32", "mxfp4 alpha bias=f32 d=f32"),
+        ("nvfp4 alpha bias=f16 d=f32", "nvfp4 alpha bias=f16 d=f32"),
+    ] {
+        fixture.kernels.insert(0, SegmentKernel::Ready(kernel(signature, &["RELU"])));
+        refuse(&fixture, &format!("the kernel says that it computes `{said}`"));
+    }
+    assert_eq!(stand_in.count(Counter::Launches), launches);
+}
+
+#[test]
+fn a_kernel_runs_only_on_the_device_that_it_is_for() {
+    let _stand_in = StandIn::new();
+    let (blackwell, hopper) = (Device::open(0).unwrap(), Device::open(1).unwrap());
+    let run = |fixture: &Fixture, device| fixture.run(Some(device), &RunOptions::default()).unwrap();
+    let native = flattened(3, 128).with_kernel(0, &[]);
+    assert_eq!(story(&run(&native, &blackwell)), [KERNEL]);
+    let refused = run(&native, &hopper);
+    assert_eq!(story(&refused), [not("no_device")]);
+    assert_eq!(
+        refused.segments[0].reason.as_ref().unwrap().message,
+        "a kernel for sm_100a needs a GPU of target sm_100a, and this is Stand-in 1 (sm_90, 148 SMs, 1.0 GiB)"
+    );
+    let emulated = flattened(3, 128);
+    assert_eq!(story(&run(&emulated, &hopper)), [("emulated", None)]);
+    let refused = run(&emulated, &blackwell);
+    assert_eq!(story(&refused), [not("no_device")]);
+    let message = &refused.segments[0].reason.as_ref().unwrap().message;
+    assert!(message.starts_with("a kernel for sm_120a, emulated, needs a GPU of target sm_90a"), "{message}");
+}
+
+#[test]
+fn operands_are_waited_for_together_and_waiting_is_reported() {
+    let stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    let fixture = layers(37, 64, Between::AnOpOfTheHost);
+    let before = stand_in.count(Counter::Waits);
+    let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();
+    // For the operands of each kernel, r, y, and at the end.
+    assert_eq!(stand_in.count(Counter::Waits) - before, 2 + 1 + 1 + 1);
+    assert!(run.segments.iter().all(|segment| segment.synchronized), "{:?}", run.segments);
+    let run = fixture.run(None, &RunOptions::default()).unwrap();
+    assert!(run.segments.iter().all(|segment| !segment.synchronized), "{:?}", run.segments);
 }
 
 #[test]
@@ -277,12 +373,16 @@ fn a_kernel_that_faults_is_named_when_it_is_waited_for() {
 fn an_empty_problem_launches_nothing_and_counts_as_run() {
     let stand_in = StandIn::new();
     let device = Device::open(0).unwrap();
+    let emulating = Device::open(1).unwrap();
     let launches = stand_in.count(Counter::Launches);
-    for fixture in
-        [layers(0, 64, Between::Nothing), layers(0, 160, Between::AnOpOfTheHost), flattened(0, 128)]
-    {
-        let run = fixture.run(Some(&device), &RunOptions { locate: true, ..RunOptions::default() }).unwrap();
+    for (fixture, device) in [
+        (layers(0, 64, Between::Nothing), &device),
+        (layers(0, 160, Between::AnOpOfTheHost), &device),
+        (flattened(0, 128), &emulating),
+    ] {
+        let run = fixture.run(Some(device), &RunOptions { locate: true, ..RunOptions::default() }).unwrap();
         assert!(run.segments.iter().all(|segment| segment.reason.is_none()), "{:?}", run.segments);
+        assert!(run.segments.iter().all(|segment| !segment.synchronized));
         assert_eq!(run.segments[0].kernel_seconds, None);
         assert_eq!(run.value(fixture.value("y")), Some(&fixture.expected("y")));
     }
@@ -297,7 +397,11 @@ fn a_host_s_stream_is_worked_on() {
     let host = device.new_stream().unwrap();
     // SAFETY: the stream lives until the end.
     let stream = unsafe { device.borrow_stream(host.raw()) };
-    let machine = Machine { stream: Some(&stream), ..Machine::new(&device, &fixture.kernels) };
+    let machine = Machine::new(&device, &fixture.kernels).with_stream(&stream).unwrap();
+    let other = Device::open(1).unwrap();
+    let refused = machine.with_stream(other.stream()).unwrap_err();
+    assert_eq!(refused, DeviceError::OtherDevice { what: "stream" });
+    assert_eq!(refused.to_string(), "the stream is one of another device");
     let bound = bind(&fixture.program, &fixture.tensors).unwrap();
     let run =
         run(&fixture.program, &fixture.partition, &bound, &RunOptions::default(), Some(&machine)).unwrap();

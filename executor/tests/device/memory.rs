@@ -9,8 +9,9 @@ fn devices_are_described_and_opened_by_number() {
     let _stand_in = StandIn::new();
     let gpus = discover().unwrap();
     assert_eq!(gpus.len(), 2);
-    assert_eq!(gpus[1].to_string(), "Stand-in 1 (sm_100, 148 SMs, 1.0 GiB)");
-    assert_eq!((gpus[1].target(), gpus[1].driver_version), (Some("sm_100a"), (13, 0)));
+    assert_eq!(gpus[1].to_string(), "Stand-in 1 (sm_90, 148 SMs, 1.0 GiB)");
+    assert_eq!([gpus[0].target(), gpus[1].target()], [Some("sm_100a"), Some("sm_90a")]);
+    assert_eq!(gpus[1].driver_version, (13, 0));
     assert_eq!((gpus[1].l2_bytes, gpus[1].shared_memory_per_block_optin), (1 << 20, 232_448));
     let device = Device::open(1).unwrap();
     assert_eq!(device.gpu(), &gpus[1]);
@@ -25,10 +26,10 @@ fn devices_are_described_and_opened_by_number() {
 #[test]
 fn a_thread_keeps_the_context_that_it_had() {
     let stand_in = StandIn::new();
-    let (first, second) = (Device::open(0).unwrap(), Device::open(1).unwrap());
+    let (_first, second) = (Device::open(0).unwrap(), Device::open(1).unwrap());
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            first.make_current().unwrap();
+            stand_in.make_current(0);
             let depth = stand_in.count(Counter::Depth);
             let buffer = second.alloc(8).unwrap();
             second.stream().upload(&buffer, 0, &[1; 8]).unwrap();
@@ -86,6 +87,48 @@ fn nothing_takes_no_memory_and_everything_outside_a_buffer_is_refused() {
     stand_in.limit(100);
     let error = device.alloc(91).unwrap_err();
     assert_eq!((&error, error.code()), (&DeviceError::OutOfMemory { bytes: 91 }, "device_memory"));
+}
+
+#[test]
+fn several_uploads_are_waited_for_once_and_all_are_checked_first() {
+    let stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    let buffers = [5, 70, 0, 300].map(|len| device.alloc(len).unwrap());
+    let bytes: Vec<u8> = (0..=255).collect();
+    let counts = || [Counter::Waits, Counter::Up].map(|counter| stand_in.count(counter));
+    let before = counts();
+    let copies: Vec<(_, _, &[u8])> =
+        buffers.iter().map(|b| (b, b.len() / 5, &bytes[..b.len() / 2])).collect();
+    device.stream().upload_all(&copies).unwrap();
+    assert_eq!(counts(), [before[0] + 1, before[1] + 2 + 35 + 150]);
+    for buffer in &buffers {
+        let mut found = vec![0; buffer.len() / 2];
+        device.stream().download(buffer, buffer.len() / 5, &mut found).unwrap();
+        assert_eq!(found, bytes[..found.len()]);
+    }
+    let before = counts();
+    device.stream().upload_all(&[]).unwrap();
+    device.stream().upload_all(&[(&buffers[2], 0, &[])]).unwrap();
+    let error = device.stream().upload_all(&[(&buffers[0], 0, &[1]), (&buffers[1], 70, &[1])]).unwrap_err();
+    assert_eq!(error, DeviceError::Range { offset: 70, bytes: 1, len: 70 });
+    assert_eq!(counts(), before);
+}
+
+#[test]
+fn what_belongs_to_another_device_is_refused() {
+    let _stand_in = StandIn::new();
+    let (device, other) = (Device::open(0).unwrap(), Device::open(1).unwrap());
+    let (here, there) = (device.alloc(8).unwrap(), other.alloc(8).unwrap());
+    let stream = device.stream();
+    let error = Err(DeviceError::OtherDevice { what: "buffer" });
+    assert_eq!(stream.upload(&there, 0, &[1]), error);
+    assert_eq!(stream.download(&there, 0, &mut [1]), error);
+    assert_eq!(stream.fill(&there, 0, 8, 1), error);
+    assert_eq!(stream.copy(&here, 0, &there, 0, 8), error);
+    assert_eq!(stream.copy(&there, 0, &here, 0, 8), error);
+    // The same device once more has the same context.
+    let again = Device::open(0).unwrap();
+    assert_eq!(again.stream().upload(&here, 0, &[1; 8]), Ok(()));
 }
 
 #[test]

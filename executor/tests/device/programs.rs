@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 
-use fourfold_executor::device::{Buffer, Device};
-use fourfold_executor::{Machine, PreparedProgram, Refused, SegmentKernel, prepare, workspace_size};
+use fourfold_executor::device::{Buffer, Device, DeviceError};
+use fourfold_executor::{
+    DEVICE_ERROR, DEVICE_MEMORY, KERNEL_REFUSED, Machine, NO_DEVICE, NO_SUCH_SEGMENT, PreparedProgram,
+    Refused, SegmentKernel, prepare, prepare_segment, workspace_size, workspace_size_of_segment,
+};
 use fourfold_ir::{Tensor, Value};
 use fourfold_scheduler::{Constraint, ReasonCode};
 
-use crate::fixture::{Between, Fixture, N, layers};
+use crate::fixture::{Between, EMULATED, Fixture, N, layers};
 use crate::stand_in::{Counter, StandIn};
 
 /// A program's inputs and outputs on a device.
@@ -218,12 +221,17 @@ fn programs_that_do_not_run_as_kernels_only_are_refused() {
     fixture.plan(1).constraints.pop();
     fixture.kernels.remove(&1);
     refuse(&fixture, "not_built", Some(1), "no kernel was given");
-    fixture = fixture.with_kernel(1, &["PREPARE_STATUS=104"]);
-    refuse(&fixture, "device_error", Some(1), "the stand-in does not prepare");
+    fixture = fixture.with_kernel(1, &["PREPARE_STATUS=1001"]);
+    refuse(&fixture, DEVICE_ERROR, Some(1), "the stand-in does not prepare");
+    fixture = fixture.with_kernel(1, &["PREPARE_STATUS=1002"]);
+    refuse(&fixture, DEVICE_MEMORY, Some(1), "the stand-in does not prepare");
     fixture = fixture.with_kernel(1, &["PREPARE_STATUS=100"]);
-    refuse(&fixture, "kernel_refused", Some(1), "this is a bug in Fourfold");
+    refuse(&fixture, KERNEL_REFUSED, Some(1), "this is a bug in Fourfold");
+    fixture = fixture.with_kernel(1, &EMULATED);
+    refuse(&fixture, NO_DEVICE, Some(1), "a kernel for sm_120a, emulated, needs a GPU of target sm_90a");
     let mut fixture = layers(37, 64, Between::Nothing);
     fixture.partition.segments.swap(0, 1);
+    // Each kernel goes with its segment.
     let (first, second) = (fixture.kernels.remove(&0).unwrap(), fixture.kernels.remove(&1).unwrap());
     fixture.kernels.extend([(1, first), (0, second)]);
     let machine = Machine::new(&device, &fixture.kernels);
@@ -235,6 +243,138 @@ fn programs_that_do_not_run_as_kernels_only_are_refused() {
     let placed = Placed::new(&fixture, &device);
     stand_in.limit(stand_in.count(Counter::Bytes));
     check(&placed.prepare(&placed.addresses(), None).unwrap_err(), "device_memory", "no room");
+}
+
+#[test]
+fn a_program_that_is_refused_leaves_its_workspace_alone() {
+    let stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    // The first kernel clears its workspace while it is prepared, and the second is refused.
+    let fixture = layers(37, 64, Between::Nothing)
+        .with_kernel(0, &["RELU", "CLEAR=0"])
+        .with_kernel(1, &["WORKSPACE=300", "PREPARE_STATUS=100"]);
+    let placed = Placed::new(&fixture, &device);
+    let machine = Machine::new(&device, &fixture.kernels);
+    let size = workspace_size(&fixture.program, &fixture.partition, &fixture.symbols(), &machine).unwrap();
+    let memory = device.alloc(size as usize).unwrap();
+    let refused = placed.prepare(&placed.addresses(), Some((memory.address(), size))).unwrap_err();
+    check(&refused, KERNEL_REFUSED, "does not prepare");
+    // It is the caller's again, who uses it on another stream.
+    let stream = device.new_stream().unwrap();
+    stream.fill(&memory, 0, memory.len(), 0x5A).unwrap();
+    stream.synchronize().unwrap();
+    device.synchronize().unwrap();
+    let mut found = vec![0; memory.len()];
+    stream.download(&memory, 0, &mut found).unwrap();
+    assert_eq!(found, vec![0x5A; memory.len()]);
+
+    // The device is lost meanwhile: that, and not the refusal, is what happened.
+    let fixture = layers(37, 64, Between::Nothing)
+        .with_kernel(0, &["RELU", "CLEAR=719"])
+        .with_kernel(1, &["WORKSPACE=300", "PREPARE_STATUS=7"]);
+    let addresses = placed.addresses();
+    let lost = Placed { fixture: &fixture, device: &device, buffers: HashMap::new() };
+    let refused = lost.prepare(&addresses, Some((memory.address(), size))).unwrap_err();
+    check(&refused, DEVICE_ERROR, "CUDA_ERROR_719");
+    check(&refused, DEVICE_ERROR, "start the process anew");
+    drop((placed, memory));
+    stand_in.reset();
+}
+
+#[test]
+fn a_launch_that_fails_on_a_lost_device_says_so_and_spoils_no_capture() {
+    let stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    let fixture = layers(37, 64, Between::Nothing).with_kernel(1, &["WORKSPACE=300", "LAUNCH_STATUS=7"]);
+    let placed = Placed::new(&fixture, &device);
+    let mut prepared = placed.prepare(&placed.addresses(), None).unwrap();
+    let stream = device.new_stream().unwrap();
+    let waits = stand_in.count(Counter::Waits);
+    // SAFETY: the buffers live until the end, and each launch is waited for.
+    let mut launch = || unsafe { prepared.launch(&stream) };
+    // The device is well, and still at work.
+    let error = launch().unwrap_err();
+    assert!(matches!(&error, DeviceError::Launch { status } if status.code == 7), "{error}");
+    assert_eq!(stand_in.count(Counter::Waits), waits);
+    stream.synchronize().unwrap();
+    let mut failed = None;
+    let graph = stream.capture(|| {
+        failed = launch().err();
+        Ok(())
+    });
+    assert!(matches!(failed, Some(DeviceError::Launch { .. })), "{failed:?}");
+    drop(graph.expect("the capture goes on"));
+
+    stand_in.fault(700);
+    stream.fill(&placed.buffers[&fixture.value("y")], 0, 4, 0).unwrap();
+    assert!(stream.synchronize().is_err());
+    let error = launch().unwrap_err();
+    assert!(error.is_sticky(), "{error}");
+    assert!(matches!(&error, DeviceError::Cuda { call: "cuStreamQuery", code: 700, .. }), "{error}");
+    stand_in.fault(0);
+}
+
+#[test]
+fn kernels_of_a_mixed_program_are_prepared_one_by_one() {
+    let stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    for m in [1, 37, 130] {
+        let fixture = layers(m, 64, Between::AnOpOfTheHost);
+        let (program, partition, symbols) = (&fixture.program, &fixture.partition, fixture.symbols());
+        let host = device.new_stream().unwrap();
+        // SAFETY: `host` is a stream of this device and lives longer.
+        let stream = unsafe { device.borrow_stream(host.raw()) };
+        let machine = Machine::new(&device, &fixture.kernels).with_stream(&stream).unwrap();
+        let refused = workspace_size(program, partition, &symbols, &machine).unwrap_err();
+        assert_eq!((refused.code, refused.segment), ("fallback_segment", Some(1)));
+        for (segment, result, own) in [(0, "r", 256), (2, "y", 512)] {
+            let size = workspace_size_of_segment(program, partition, segment, &symbols, &machine).unwrap();
+            assert_eq!(size, own, "only the kernel's own");
+            let planned = &partition.segments[segment];
+            let mut buffers: HashMap<Value, Buffer> = HashMap::new();
+            for &value in &planned.inputs {
+                let name = program.module().name_of(value);
+                let tensor = fixture.tensors.get(name).cloned().unwrap_or_else(|| fixture.expected(name));
+                let buffer = device.alloc(tensor.bytes().len()).unwrap();
+                stream.upload(&buffer, 0, tensor.bytes()).unwrap();
+                buffers.insert(value, buffer);
+            }
+            let expected = fixture.expected(result);
+            assert_eq!(planned.outputs, [fixture.value(result)]);
+            let d = device.alloc(expected.bytes().len()).unwrap();
+            stream.fill(&d, 0, d.len(), 0xFF).unwrap();
+            let mut addresses: HashMap<Value, u64> =
+                buffers.iter().map(|(value, buffer)| (*value, buffer.address())).collect();
+            let workspace = device.alloc(size as usize).unwrap();
+            let prepare = |addresses: &HashMap<Value, u64>, workspace| {
+                // SAFETY: the addresses are those of buffers that outlive the result, or are refused.
+                unsafe {
+                    prepare_segment(program, partition, segment, &symbols, &machine, addresses, workspace)
+                }
+            };
+            check(&prepare(&addresses, None).unwrap_err(), "missing_address", &format!("`%{result}`"));
+            addresses.insert(planned.outputs[0], d.address());
+            for given in [None, Some((workspace.address(), size))] {
+                let mut prepared = prepare(&addresses, given).unwrap();
+                assert_eq!((prepared.kernels(), prepared.workspace().1), (1, size));
+                let waits = stand_in.count(Counter::Waits);
+                // SAFETY: the buffers live until the end, and each launch is waited for.
+                unsafe { prepared.launch(&stream) }.unwrap();
+                assert_eq!(stand_in.count(Counter::Waits), waits);
+                let mut found = vec![0; d.len()];
+                stream.download(&d, 0, &mut found).unwrap();
+                assert_eq!(found, expected.bytes(), "`%{result}` for M = {m}");
+                stream.fill(&d, 0, d.len(), 0xFF).unwrap();
+            }
+        }
+        let none = HashMap::new();
+        // SAFETY: nothing is prepared.
+        let refuse = |segment| unsafe {
+            prepare_segment(program, partition, segment, &symbols, &machine, &none, None).unwrap_err()
+        };
+        check(&refuse(1), "fallback_segment", "segment 1 runs on the fallback");
+        check(&refuse(3), NO_SUCH_SEGMENT, "there is no segment 3; the partition has 3");
+    }
 }
 
 #[test]

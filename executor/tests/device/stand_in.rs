@@ -1,6 +1,6 @@
 //! The stand-in driver and stand-in kernels, built with the system's compiler.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -89,6 +89,12 @@ impl StandIn {
         unsafe { (DRIVER.set)(1, code) }
     }
 
+    /// Makes a device's context current on this thread, as a host may have done.
+    pub fn make_current(&self, ordinal: u64) {
+        // SAFETY: there is such a device.
+        unsafe { (DRIVER.set)(3, ordinal) }
+    }
+
     /// What the end of the process does: lost memory is back, and the device is well.
     pub fn reset(&self) {
         // SAFETY: no test has memory when it begins, or once the device was lost and its buffers are dropped.
@@ -114,21 +120,29 @@ impl Drop for StandIn {
     }
 }
 
-/// The stand-in kernel with these definitions, loaded anew: its code goes with the last handle.
-pub fn kernel(defines: &[&str]) -> Kernel {
-    static COMPILED: LazyLock<(TempDir, Mutex<HashSet<String>>)> =
+/// The stand-in kernel of this signature with these definitions, loaded anew: its code goes with the last handle.
+pub fn kernel(signature: &str, defines: &[&str]) -> Kernel {
+    /// The number of the library that was compiled with these arguments.
+    type Numbers = Mutex<HashMap<Vec<String>, usize>>;
+    static COMPILED: LazyLock<(TempDir, Numbers)> =
         LazyLock::new(|| (tempfile::tempdir().unwrap(), Mutex::default()));
-    let (folder, names) = &*COMPILED;
-    let name = format!("kernel{}.so", defines.concat());
-    let compiled = folder.path().join(&name);
-    if names.lock().unwrap_or_else(PoisonError::into_inner).insert(name) {
-        compile("gemm.c", &compiled, &defines.iter().map(|define| format!("-D{define}")).collect::<Vec<_>>());
+    let (folder, numbers) = &*COMPILED;
+    let mut arguments: Vec<String> = defines.iter().map(|define| format!("-D{define}")).collect();
+    arguments.push(format!("-DSIGNATURE={signature:?}"));
+    let mut numbers = numbers.lock().unwrap_or_else(PoisonError::into_inner);
+    let (next, known) = (numbers.len(), numbers.get(&arguments).copied());
+    let compiled = folder.path().join(format!("kernel{}.so", known.unwrap_or(next)));
+    if known.is_none() {
+        compile("gemm.c", &compiled, &arguments);
+        numbers.insert(arguments, next);
     }
+    drop(numbers);
     // Another file, as the dynamic linker knows libraries by theirs; it may go once it is loaded.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kernel.so");
     fs::copy(&compiled, &path).unwrap();
-    Kernel::open(&path).unwrap()
+    // SAFETY: the stand-in has no initializers, and its functions are those of the interface.
+    unsafe { Kernel::open(&path) }.unwrap()
 }
 
 fn compile(source: &str, library: &Path, arguments: &[String]) {

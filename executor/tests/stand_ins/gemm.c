@@ -29,10 +29,20 @@ typedef struct stream { void (*enqueue)(struct stream *, int (*)(void *), const 
 #define PREPARE_STATUS 0
 #endif
 
-uint32_t fourfold_abi_version(void) { return 1; }
+// SIGNATURE is what the test says.
+#ifndef TARGET
+#define TARGET "sm_100a"
+#endif
+#ifdef EMULATED
+#define EMULATED_TEXT "true"
+#else
+#define EMULATED_TEXT "false"
+#endif
+
+uint32_t fourfold_abi_version(void) { return 2; }
 const char *fourfold_metadata(void) {
-    return "{\"abi\":1,\"target\":\"sm_100a\",\"kernel\":\"stand_in_gemm\",\"tile\":[128,128,256],\"cluster\":[1,1,1],"
-           "\"shared_memory\":0,\"threads\":256}";
+    return "{\"abi\":2,\"target\":\"" TARGET "\",\"kernel\":\"stand_in_gemm\",\"tile\":[128,128,256],\"cluster\":[1,1,1],"
+           "\"shared_memory\":0,\"threads\":256,\"signature\":\"" SIGNATURE "\",\"emulated\":" EMULATED_TEXT "}";
 }
 
 static int32_t refuse(int32_t code, const char *text, char *message, size_t size) {
@@ -52,10 +62,22 @@ int32_t fourfold_query(const fourfold_device *device, const fourfold_problem *p,
     return 0;
 }
 
+#ifdef CLEAR
+static int clear(void *argument) {
+    const call *self = argument;
+    memset(self->workspace, 0, self->workspace_size);
+    return CLEAR;
+}
+#endif
+
 int32_t fourfold_prepare(const fourfold_device *device, const fourfold_problem *p, const fourfold_pointers *pointers,
                          void *workspace, size_t workspace_size, void *stream, void **prepared, char *message,
                          size_t size) {
     (void)device, (void)stream;
+#ifdef CLEAR
+    call cleared = {.workspace = workspace, .workspace_size = workspace_size};
+    ((struct stream *)stream)->enqueue(stream, clear, &cleared, sizeof cleared);
+#endif
     if (PREPARE_STATUS) return refuse(PREPARE_STATUS, "the stand-in does not prepare", message, size);
     if (workspace_size < WORKSPACE || (WORKSPACE && !workspace)) return refuse(102, "no workspace", message, size);
     if (!pointers->a || !pointers->b || !pointers->d) return refuse(101, "a pointer is missing", message, size);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #ifndef ABI
-#define ABI 1
+#define ABI 2
 #endif
 
 typedef struct { int32_t sm_count, max_active_clusters; } fourfold_device;

@@ -14,7 +14,7 @@
 #define DEVICES 2
 #define EXPORT __attribute__((visibility("default")))
 
-enum { OUT_OF_MEMORY = 2, INVALID_VALUE = 1, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NOT_SUPPORTED_WHILE_CAPTURED = 900,
+enum { NOT_READY = 600, OUT_OF_MEMORY = 2, INVALID_VALUE = 1, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NOT_SUPPORTED_WHILE_CAPTURED = 900,
        CAPTURE_INVALIDATED = 901, ILLEGAL_ADDRESS = 700 };
 
 typedef int (*work)(void *);
@@ -25,7 +25,7 @@ struct stream { void (*enqueue)(struct stream *, work, const void *, size_t); in
 struct event { double time; };
 struct memory { uint64_t address; size_t size; };
 
-enum { LIMIT, FAULT, RESET, SETTINGS };
+enum { LIMIT, FAULT, RESET, CURRENT, SETTINGS };
 static uint64_t settings[SETTINGS] = {UINT64_MAX};
 enum { MEMORIES, BYTES, STREAMS, EVENTS, CONTEXTS, WAITS, UP, DOWN, GRAPHS, ALLOCATIONS, LAUNCHES, DEPTH, COUNTERS };
 static uint64_t counters[COUNTERS];
@@ -40,6 +40,8 @@ static _Thread_local int depth;
 EXPORT void stand_in_set(int which, uint64_t value) {
     settings[which] = value;
     if (which == FAULT) lost = 0;
+    // What a host does that has a context of its own.
+    if (which == CURRENT) { if (!depth) depth = 1; stack[depth - 1] = &contexts[value]; }
     if (which != RESET) return;
     for (int i = 0; i < 4096; i++) {
         if (memories[i].size) free((void *)(uintptr_t)memories[i].address);
@@ -108,14 +110,12 @@ EXPORT int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ord
 EXPORT int cuDeviceGetName(char *name, int size, int device) { snprintf(name, size, "Stand-in %d", device); return 0; }
 EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device) { (void)device; *bytes = (size_t)1 << 30; return 0; }
 EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device) {
-    (void)device;
-    *value = attribute == 75 ? 10 : attribute == 76 ? 0 : attribute == 16 ? 148 : attribute == 38 ? 1 << 20 : 232448;
+    *value = attribute == 75 ? (device ? 9 : 10) : attribute == 76 ? 0 : attribute == 16 ? 148 : attribute == 38 ? 1 << 20 : 232448;
     return 0;
 }
 EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) { *context = &contexts[device]; counters[CONTEXTS]++; return 0; }
 EXPORT int cuDevicePrimaryCtxRelease_v2(int device) { (void)device; counters[CONTEXTS]--; return 0; }
 EXPORT int cuCtxGetCurrent(void **context) { *context = depth ? stack[depth - 1] : NULL; return 0; }
-EXPORT int cuCtxSetCurrent(void *context) { if (!depth) depth = 1; stack[depth - 1] = context; return 0; }
 EXPORT int cuCtxPushCurrent_v2(void *context) { stack[depth++] = context; return 0; }
 EXPORT int cuCtxPopCurrent_v2(void **context) { if (!depth) return INVALID_CONTEXT; *context = stack[--depth]; return 0; }
 EXPORT int cuCtxSynchronize(void) { READY; counters[WAITS]++; return drain_all(); }
@@ -208,7 +208,12 @@ EXPORT int cuStreamSynchronize(struct stream *stream) {
     if (of(stream)->capturing) { of(stream)->capturing = 2; return NOT_SUPPORTED_WHILE_CAPTURED; }
     return drain(of(stream));
 }
-EXPORT int cuStreamIsCapturing(struct stream *stream, int *status) { READY; *status = of(stream)->capturing; return 0; }
+EXPORT int cuStreamIsCapturing(struct stream *stream, int *status) { *status = of(stream)->capturing; return 0; }
+EXPORT int cuStreamQuery(struct stream *stream) {
+    READY;
+    if (of(stream)->capturing) { of(stream)->capturing = 2; return NOT_SUPPORTED_WHILE_CAPTURED; }
+    return of(stream)->work.first ? NOT_READY : 0;
+}
 EXPORT int cuStreamBeginCapture_v2(struct stream *stream, int mode) {
     READY;
     (void)mode;
