@@ -68,8 +68,15 @@ pub(super) fn convert(x: &Tensor, result: ResultType) -> Result<Tensor, Fallback
     if x.element() == ElementType::I32 { map1(x, result, |x: f64| x) } else { map1(x, result, |x: f32| x) }
 }
 
-/// Elements of one operand or of another, bit for bit.
+/// Elements of one operand or of another, bit for bit but for a change of type, which is exact.
 pub(super) fn select(operands: &[&Tensor], result: ResultType) -> Result<Tensor, FallbackError> {
+    let mut widened = Vec::new();
+    for operand in &operands[1..] {
+        let ty = ResultType { element: result.element, dims: operand.dims().to_vec(), layout: None };
+        widened.push(if operand.element() == result.element { None } else { Some(convert(operand, ty)?) });
+    }
+    let chosen = |index: usize| widened[index - 1].as_ref().unwrap_or(operands[index]);
+    let operands = [operands[0], chosen(1), chosen(2)];
     let views: Vec<View> =
         operands.iter().map(|operand| View::broadcast(operand.dims(), &result.dims)).collect();
     let bits = result.element.storage_bits();

@@ -177,6 +177,15 @@ fn select_takes_elements_bit_for_bit() {
 }
 
 #[test]
+fn select_widens_a_choice_of_another_type() {
+    let condition = Tensor::new(I1, vec![2], None, vec![1, 0]).unwrap();
+    for (then, other) in [(F16, BF16), (F32, F16), (BF16, F32)] {
+        let (then, other) = (sample(then, &[3, 2], 5), sample(other, &[3, 1], 6));
+        check(&OpKind::Select, &[&condition, &then, &other], &[(F32, &[3, 2], None)]);
+    }
+}
+
+#[test]
 fn every_conversion_equals_the_interpreter() {
     for from in ElementType::ALL.into_iter().filter(|element| *element != E8M0) {
         for to in ElementType::ALL.into_iter().filter(|element| ![E8M0, I1].contains(element)) {
