@@ -3,7 +3,9 @@
 //!
 //! A kernel sums in f32 in an order of its own: |error| ≤ γ_K·|alpha|·Σ|a·b| + 4 ulp with γ_K = K·2^-24/(1 - K·2^-24).
 //! Where every order gives the same sum there is no error, and but for functions that are within 4 ulp the result has
-//! the interpreter's bits. What follows the sum carries its error on: it is evaluated at both ends.
+//! the interpreter's bits. What follows carries such errors on, step by step ([`interval`]).
+
+mod interval;
 
 use std::collections::HashMap;
 
@@ -11,10 +13,11 @@ use fourfold_executor::RunError;
 use fourfold_executor::fallback::{self, BlockScaled, BlockScaledShape, Epilogue, FallbackError, scaled_mma};
 use fourfold_ir::sample::Rule;
 use fourfold_ir::{
-    ElementType, Op, OpKind, Program, ScaleLayout, SymbolValues, Tensor, TensorError, UnaryKind, Value,
-    interpret_op,
+    ElementType, Op, Program, ScaleLayout, SymbolValues, Tensor, TensorError, UnaryKind, Value, interpret_op,
 };
-use fourfold_scheduler::{EpilogueKind, KernelPlan};
+use fourfold_scheduler::{EpilogueKind, EpilogueRef, EpilogueStep, KernelPlan};
+
+use self::interval::{Element, Interval};
 
 use crate::compare::Tolerance;
 use crate::error::Error;
@@ -64,81 +67,130 @@ impl KernelRun<'_> {
     /// When an op cannot be evaluated on these operands, or memory does not suffice.
     pub(crate) fn reference(&self) -> Result<Reference, Error> {
         let by = if self.interpret { "interpreter" } else { "fallback" };
-        let values = self.evaluate(None)?;
+        let values = self.evaluate()?;
         let want = self.take(&values, self.plan.output)?;
-        let last = self.before_last_rounding();
-        let unrounded = last.and_then(|value| values.get(&value).cloned());
-        let is_inexact_function = self.plan.epilogue.iter().any(|step| match step.kind {
-            EpilogueKind::Activation(kind) => !is_correctly_rounded(kind),
-            _ => false,
-        });
-        let measured = unrounded.as_ref().unwrap_or(&want);
-        let Some(error) = self.accumulation_error()? else {
-            let (tolerance, rule) = if is_inexact_function {
-                let each = measured.to_f64().iter().map(|value| ULPS * ulp(*value)).collect();
-                (Tolerance::Each(each), "4 ulp of f32".to_owned())
-            } else {
-                (Tolerance::Relative(0.0), BIT_EQUAL.to_owned())
-            };
-            return Ok(Reference { want, tolerance, rule, unrounded, by });
-        };
-        let sum = self.sum(&values)?;
-        let mut each: Vec<f64> = measured.to_f64().iter().map(|value| ULPS * ulp(*value)).collect();
-        let mut narrow_sum = None;
-        if self.plan.epilogue.is_empty() {
-            each.iter_mut().zip(&error).for_each(|(each, error)| *each += error);
-            if self.plan.accumulator != ElementType::F32 {
-                narrow_sum = Some(sum);
-            }
-        } else {
-            for sign in [-1.0, 1.0] {
-                let moved: Vec<f64> =
-                    sum.to_f64().iter().zip(&error).map(|(sum, error)| sum + sign * error).collect();
-                let element = self.plan.accumulator;
-                let root = Tensor::from_f64(element, sum.dims().to_vec(), None, &moved)
-                    .map_err(|error| self.no_tensor(error))?;
-                let values = self.evaluate(Some(root))?;
-                let end = self.take(&values, last.unwrap_or(self.plan.output))?;
-                for (index, (end, at)) in end.to_f64().iter().zip(measured.to_f64()).enumerate() {
-                    let distance = (end - at).abs() + ULPS * ulp(at);
-                    // NaN is met by NaN alone, and infinity by itself.
-                    each[index] = each[index].max(distance);
-                }
-            }
+        let error = self.accumulation_error()?;
+        let is_exact = error.is_none();
+        if is_exact && !self.has_inexact_function() {
+            let (tolerance, rule) = (Tolerance::Relative(0.0), BIT_EQUAL.to_owned());
+            return Ok(Reference { want, tolerance, rule, unrounded: None, by });
         }
-        Ok(Reference {
-            want,
-            tolerance: Tolerance::Each(each),
-            rule: "γ_K·Σ|a·b| + 4 ulp".to_owned(),
-            unrounded: narrow_sum.or(unrounded),
-            by,
+        let (each, unrounded) = match self.plan.epilogue.last() {
+            None => self.of_sum(&values, error.unwrap_or_default(), &want)?,
+            Some(last) => self.of_steps(&values, error, &want, last)?,
+        };
+        let rule = if is_exact { "4 ulp of f32" } else { "γ_K·Σ|a·b| + 4 ulp" };
+        Ok(Reference { want, tolerance: Tolerance::Each(each), rule: rule.to_owned(), unrounded, by })
+    }
+
+    /// How far the elements of a result may be off that is the sum itself, and that sum where the result is narrow.
+    fn of_sum(
+        &self,
+        values: &HashMap<Value, Tensor>,
+        error: Vec<f64>,
+        want: &Tensor,
+    ) -> Result<(Vec<f64>, Option<Tensor>), Error> {
+        let of = |(error, value): (f64, f64)| error + ULPS * ulp(value);
+        let each = error.into_iter().zip(want.to_f64()).map(of).collect();
+        let narrow = self.plan.accumulator != ElementType::F32;
+        Ok((each, if narrow { Some(self.sum(values)?) } else { None }))
+    }
+
+    /// The same of a result that the steps of the epilogue give: before the rounding of the last step where that is
+    /// narrow, together with the result before it.
+    fn of_steps(
+        &self,
+        values: &HashMap<Value, Tensor>,
+        error: Option<Vec<f64>>,
+        want: &Tensor,
+        last: &EpilogueStep,
+    ) -> Result<(Vec<f64>, Option<Tensor>), Error> {
+        let plan = self.plan;
+        let sum = match &error {
+            Some(_) => self.sum(values)?,
+            None => self.take(values, self.program.module().ops[plan.root].results[0])?,
+        };
+        let sum = sum.to_f64();
+        let accumulator = |index: usize| -> Interval {
+            let Some(error) = &error else { return [sum[index]; 2] };
+            let error = error[index] + ULPS * ulp(sum[index]);
+            interval::round(plan.accumulator, [sum[index] - error, sum[index] + error])
+        };
+        let operands = plan.operands.iter().map(|operand| Ok(self.operand(operand.value)?.to_f64()));
+        let operands: Vec<Vec<f64>> = operands.collect::<Result<_, Error>>()?;
+        let columns = want.dims().last().copied().unwrap_or(1);
+        let element = Element { plan, operands: &operands, columns };
+        let points = self.operand_points(values, last)?;
+        let narrow = last.element != ElementType::F32;
+        let mut steps = Vec::new();
+        let mut unrounded = Vec::with_capacity(sum.len());
+        let mut each = Vec::with_capacity(sum.len());
+        for (index, want) in want.to_f64().into_iter().enumerate() {
+            let point = |operand: &(EpilogueRef, Vec<f64>)| match operand {
+                (EpilogueRef::Operand(operand), _) => element.operand(*operand, index),
+                (_, values) => values[index],
+            };
+            let value = interval::point(last, &points.iter().map(point).collect::<Vec<_>>());
+            let ends = element.last(index, accumulator(index), &mut steps);
+            let (ends, at) = if narrow { (ends, value) } else { (interval::round(last.element, ends), want) };
+            let distance = (ends[1] - at).max(at - ends[0]);
+            // NaN is met by NaN alone, and infinity by itself: what this is for them does not matter.
+            each.push(if distance.is_nan() { f64::INFINITY } else { distance + ulp(at) });
+            unrounded.push(value);
+        }
+        if !narrow {
+            return Ok((each, None));
+        }
+        let unrounded = Tensor::from_f64(ElementType::F32, want.dims().to_vec(), None, &unrounded);
+        Ok((each, Some(unrounded.map_err(|error| self.no_tensor(error))?)))
+    }
+
+    /// The values that a step is computed of, where they are computed themselves.
+    fn operand_points(
+        &self,
+        values: &HashMap<Value, Tensor>,
+        step: &EpilogueStep,
+    ) -> Result<Vec<(EpilogueRef, Vec<f64>)>, Error> {
+        let operands = &self.program.module().ops[step.op].operands;
+        let count = self.take(values, self.plan.output)?.count();
+        let of = |(reference, value): (&EpilogueRef, &Value)| {
+            let points = match reference {
+                EpilogueRef::Operand(_) => Vec::new(),
+                EpilogueRef::Accumulator | EpilogueRef::Step(_) => {
+                    let points = self.take(values, *value)?.to_f64();
+                    // A constant has one element.
+                    if points.len() == 1 { vec![points[0]; count] } else { points }
+                }
+            };
+            Ok((*reference, points))
+        };
+        step.operands.iter().zip(operands).map(of).collect()
+    }
+
+    fn has_inexact_function(&self) -> bool {
+        self.plan.epilogue.iter().any(|step| match step.kind {
+            EpilogueKind::Unary(kind) => !is_correctly_rounded(kind),
+            _ => false,
         })
     }
 
-    /// The values that the ops define; with the result of the `scaled_mma` replaced, if another is given.
-    fn evaluate(&self, root: Option<Tensor>) -> Result<HashMap<Value, Tensor>, Error> {
+    /// The values that the ops define.
+    fn evaluate(&self) -> Result<HashMap<Value, Tensor>, Error> {
         let module = self.program.module();
         let mut values: HashMap<Value, Tensor> = HashMap::new();
-        let mut root = root;
         for &op in self.ops {
             let operation = &module.ops[op];
-            let results = match root.take() {
-                Some(root) if op == self.plan.root => vec![root],
-                given => {
-                    root = given;
-                    let operands: Option<Vec<&Tensor>> = operation
-                        .operands
-                        .iter()
-                        .map(|value| values.get(value).or_else(|| self.operands.get(value).copied()))
-                        .collect();
-                    let operands = operands.ok_or_else(|| missing(&module.op_label(op)))?;
-                    if self.interpret {
-                        interpret_op(self.program, op, &operands, self.symbols)?
-                    } else {
-                        fallback::run_op(self.program, op, &operands, self.symbols)
-                            .map_err(|source| self.failed(op, source))?
-                    }
-                }
+            let operands: Option<Vec<&Tensor>> = operation
+                .operands
+                .iter()
+                .map(|value| values.get(value).or_else(|| self.operands.get(value).copied()))
+                .collect();
+            let operands = operands.ok_or_else(|| missing(&module.op_label(op)))?;
+            let results = if self.interpret {
+                interpret_op(self.program, op, &operands, self.symbols)?
+            } else {
+                fallback::run_op(self.program, op, &operands, self.symbols)
+                    .map_err(|source| self.failed(op, source))?
             };
             values.extend(operation.results.iter().copied().zip(results));
         }
@@ -151,13 +203,6 @@ impl KernelRun<'_> {
 
     fn operand(&self, value: Value) -> Result<&Tensor, Error> {
         self.operands.get(&value).copied().ok_or_else(|| missing(self.program.module().name_of(value)))
-    }
-
-    /// The operand of a last conversion.
-    fn before_last_rounding(&self) -> Option<Value> {
-        let module = self.program.module();
-        let operation = &module.ops[module.defining_op(self.plan.output)?];
-        (operation.kind == OpKind::Convert).then(|| operation.operands[0])
     }
 
     /// The largest error of the sum, times alpha, for each element; `None` where no order of summation has one.

@@ -77,8 +77,8 @@ fn replay_matches_every_expected_tensor_and_says_what_ran() {
         let output = outputs.iter().find(|output| output["name"] == name).unwrap_or_else(|| panic!("{name}"));
         assert_eq!(output["ok"], true, "{name}");
         assert!(output["tolerance"].as_f64().expect("a tolerance") <= limit, "{name}");
-        // fc1 and gelu are fused away inside the first kernel segment.
-        let source = if ["fc1", "gelu"].contains(&name) { "interpreter" } else { "run" };
+        // fc1 and gelu are fused away inside the first kernel segment, and fc2 inside the second.
+        let source = if ["fc1", "gelu", "fc2"].contains(&name) { "interpreter" } else { "run" };
         assert_eq!(output["source"], source, "{name}");
     }
     let ops = report["decisions"].as_array().expect("decisions");
@@ -361,14 +361,14 @@ fn verify_leaves_invalid_programs_of_a_folder_out_and_refuses_one_that_is_named(
 fn a_wrong_result_of_verify_gives_exit_1_and_names_the_element() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = edited_data(folder.path(), "wrong.safetensors", |name, _, data| {
-        if name == "expected.fc2" {
-            data[4 * 1234 + 3] ^= 0x80;
+        if name == "expected.gelu_bf16" {
+            data[2 * 1700 + 1] ^= 0x80;
         }
     });
     let output = fourfold(&["verify", &path("minilm_ffn.fir"), "--data", &data]);
     assert_eq!(exit_code(&output), 1, "{}", text(&output.stderr));
     let table = text(&output.stdout);
-    assert!(table.contains("WRONG") && table.contains("%fc2, worst [3, 82]"), "{table}");
+    assert!(table.contains("WRONG") && table.contains("%gelu_bf16, worst [1, 164]"), "{table}");
 }
 
 #[test]

@@ -342,6 +342,16 @@ impl Configuration {
         Configuration { c, d, ..self.clone() }
     }
 
+    /// The same kernel with an epilogue tile that leaves room in registers for parts of so many operands, each as large
+    /// as a thread's part of the accumulator. On Sm100 a thread has one row of the epilogue tile.
+    pub(crate) fn for_operands(mut self, operands: usize) -> Configuration {
+        const MOST_OF_32_COLUMNS: usize = 3;
+        if self.family != Family::Sm120 && MOST_OF_32_COLUMNS < operands {
+            self.epilogue.tile = Some([128, 16]);
+        }
+        self
+    }
+
     /// The format as a program states it; `None` where no program can: unequal scales, 6-bit floats.
     pub fn block_format(&self) -> Option<BlockFormat> {
         let (a, b) = (self.a.format, self.b.format);

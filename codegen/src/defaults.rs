@@ -5,6 +5,8 @@
 
 use fourfold_ir::{BlockFormat, ElementType};
 
+use crate::stages;
+
 use crate::configuration::{
     Cluster, Configuration, CutlassVersion, Epilogue, EpilogueSchedule, Family, Format, Kind, Mainloop,
     Operand, OperatorClass, Sms, Stages, TileScheduler,
@@ -155,6 +157,29 @@ fn choose_sm120(fp4: Fp4, cutlass: CutlassVersion, problem: Extents) -> (Configu
         Some(k) => (usual, format!("K = {k} is not long, so the usual tile")),
         None => (usual, "K is unknown, so the usual tile".to_owned()),
     }
+}
+
+/// The default that was chosen, or one with a shorter tile along K where so many bytes of an epilogue's vectors leave it
+/// fewer than the two stages that Sm120 needs; and then, why.
+pub(crate) fn with_room(
+    chosen: Configuration,
+    vector_bytes: u64,
+    cutlass: CutlassVersion,
+) -> (Configuration, Option<String>) {
+    /// What the storage of an epilogue is rounded up to.
+    const ROUNDING: u64 = 1024;
+    const SHORT: u32 = 128;
+    let fits = stages::budget(&chosen, cutlass).is_none_or(|budget| {
+        let reserved = budget.reserved + vector_bytes.next_multiple_of(ROUNDING);
+        stages::Budget { reserved, ..budget }.stages() >= 2
+    });
+    let [m, n, k] = chosen.tile;
+    if fits || chosen.family != Family::Sm120 || k <= SHORT {
+        return (chosen, None);
+    }
+    let why =
+        format!("the epilogue's vectors leave no room for two stages of {k} along K, so tile K is {SHORT}");
+    (Configuration { tile: [m, n, SHORT], ..chosen }, Some(why))
 }
 
 /// The number of 128x128 output tiles where it is known and too small to occupy the SMs.

@@ -1,6 +1,9 @@
 //! The table of targets: data that the scheduler decides from and that the generator is held to.
 
-use fourfold_ir::{BlockFormat, Capabilities, ElementType, FormatCapability, OutputCapability, UnaryKind};
+use fourfold_ir::{
+    BinaryKind, BlockFormat, Capabilities, ElementType, EpilogueCapability, FormatCapability,
+    OperandCapability, OperandShape, OutputCapability, UnaryKind,
+};
 
 /// What kernels are planned for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,10 +77,37 @@ fn format_capability(format: BlockFormat) -> FormatCapability {
         pointer_alignment: TMA_BYTES,
         batched: true,
         outputs: matrices.clone(),
-        c: matrices,
-        bias: results.to_vec(),
-        activations: UnaryKind::ALL.to_vec(),
+        c: matrices.clone(),
+        epilogue: EpilogueCapability {
+            elements: results.to_vec(),
+            unary: UnaryKind::ALL.to_vec(),
+            binary: BinaryKind::ALL.to_vec(),
+            clamp: true,
+            select: true,
+            operands: OperandShape::ALL.map(|shape| operand_capability(shape, &matrices)).to_vec(),
+            max_steps: MAX_STEPS,
+        },
     }
+}
+
+/// The most steps of an epilogue. With as many, and as many operands as there may be, every default builds.
+const MAX_STEPS: usize = 32;
+
+/// TMA reads matrices, and their rows are as long as those of D: what D asks of N, they ask.
+fn operand_capability(shape: OperandShape, matrices: &[OutputCapability]) -> OperandCapability {
+    let most = match shape {
+        OperandShape::Scalar => 8,
+        // Each takes shared memory, of which Sm120 has little.
+        OperandShape::Row => 3,
+        OperandShape::Column => 4,
+        OperandShape::Matrix => 3,
+    };
+    let any_n = |rule: &OutputCapability| OutputCapability { n_multiple: 1, ..*rule };
+    let elements = match shape {
+        OperandShape::Matrix => matrices.to_vec(),
+        _ => matrices.iter().map(any_n).collect(),
+    };
+    OperandCapability { shape, elements, most }
 }
 
 #[cfg(test)]
@@ -102,8 +132,16 @@ mod tests {
                 assert_eq!(multiple(ElementType::F32), Some(4));
                 assert_eq!(multiple(ElementType::F8E4M3FN), None);
                 assert_eq!(fp4.c(ElementType::F32).map(|c| c.n_multiple), Some(4));
-                assert_eq!(fp4.bias, [ElementType::F16, ElementType::BF16, ElementType::F32]);
-                assert_eq!(fp4.activations, UnaryKind::ALL);
+                assert_eq!(fp4.epilogue.unary, UnaryKind::ALL);
+                assert_eq!(fp4.epilogue.binary, BinaryKind::ALL);
+                for shape in OperandShape::ALL {
+                    let rule = fp4.epilogue.operand(shape).expect("every shape is read");
+                    let multiple = |element| rule.element(element).map(|rule| rule.n_multiple);
+                    let matrix = shape == OperandShape::Matrix;
+                    assert_eq!(multiple(ElementType::F16), Some(if matrix { 8 } else { 1 }));
+                    assert_eq!(multiple(ElementType::F32), Some(if matrix { 4 } else { 1 }));
+                    assert_eq!(multiple(ElementType::I32), None);
+                }
             }
             let mxfp8 = BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
             assert_eq!(capabilities.format(mxfp8), None);

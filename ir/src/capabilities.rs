@@ -1,6 +1,6 @@
 //! What a target's kernels can take, as plain data: the scheduler decides from this alone.
 
-use crate::ops::UnaryKind;
+use crate::ops::{BinaryKind, UnaryKind};
 use crate::program::BlockFormat;
 use crate::types::ElementType;
 
@@ -31,7 +31,7 @@ pub struct FormatCapability {
     pub max_extent: u64,
     /// The blocked scales of an operand, padding and batch included, take no more bytes than this.
     pub max_scale_bytes: u64,
-    /// Base pointers of A, B, C and D are multiples of this, in bytes.
+    /// Base pointers of A, B, C, D and the epilogue's vectors and matrices are multiples of this, in bytes.
     pub pointer_alignment: u32,
     /// Whether one launch takes several matrices (L > 1).
     pub batched: bool,
@@ -39,10 +39,8 @@ pub struct FormatCapability {
     pub outputs: Vec<OutputCapability>,
     /// The element types that C may have, with their rule for N.
     pub c: Vec<OutputCapability>,
-    /// The element types that a per-column bias may have.
-    pub bias: Vec<ElementType>,
-    /// The activations that the epilogue has.
-    pub activations: Vec<UnaryKind>,
+    /// What may follow the multiplication in its kernel.
+    pub epilogue: EpilogueCapability,
 }
 
 impl FormatCapability {
@@ -64,4 +62,84 @@ pub struct OutputCapability {
     pub element: ElementType,
     /// N is a multiple of this.
     pub n_multiple: u64,
+}
+
+/// What the epilogue of a kernel computes: a DAG of elementwise steps from the result of the multiplication to D.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EpilogueCapability {
+    /// The element types that a step may round to. Comparisons give `i1`, which only `select` takes.
+    pub elements: Vec<ElementType>,
+    /// The functions of one operand.
+    pub unary: Vec<UnaryKind>,
+    /// The functions of two operands.
+    pub binary: Vec<BinaryKind>,
+    /// Whether there is `clamp`.
+    pub clamp: bool,
+    /// Whether there are `compare` and `select`.
+    pub select: bool,
+    /// What it reads besides, one entry for each shape that it reads. Splat constants are no operands: they become
+    /// part of the kernel.
+    pub operands: Vec<OperandCapability>,
+    /// There are at most so many steps, constants not counted.
+    pub max_steps: usize,
+}
+
+impl EpilogueCapability {
+    /// The rule for operands of a shape; `None` when there may be none.
+    pub fn operand(&self, shape: OperandShape) -> Option<&OperandCapability> {
+        self.operands.iter().find(|operand| operand.shape == shape)
+    }
+}
+
+/// Operands of one shape that an epilogue reads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OperandCapability {
+    /// The shape.
+    pub shape: OperandShape,
+    /// Their element types, with what each asks of N.
+    pub elements: Vec<OutputCapability>,
+    /// There are at most so many.
+    pub most: usize,
+}
+
+impl OperandCapability {
+    /// The rule for an element type.
+    pub fn element(&self, element: ElementType) -> Option<OutputCapability> {
+        self.elements.iter().copied().find(|rule| rule.element == element)
+    }
+}
+
+/// The shape of an epilogue's operand beside D, `[.., M, N]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OperandShape {
+    /// One element: `[]`, `[1]`, `[1, 1]`.
+    Scalar,
+    /// One element for each column, the same for every row and matrix: `[N]` under leading extents of 1.
+    Row,
+    /// One element for each row: `[.., M, 1]`.
+    Column,
+    /// The shape of D.
+    Matrix,
+}
+
+impl OperandShape {
+    /// Every shape.
+    pub const ALL: [OperandShape; 4] =
+        [OperandShape::Scalar, OperandShape::Row, OperandShape::Column, OperandShape::Matrix];
+
+    /// The name that reports use.
+    pub fn name(self) -> &'static str {
+        match self {
+            OperandShape::Scalar => "scalar",
+            OperandShape::Row => "row",
+            OperandShape::Column => "column",
+            OperandShape::Matrix => "matrix",
+        }
+    }
+}
+
+impl std::fmt::Display for OperandShape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
 }

@@ -57,8 +57,9 @@
 //!
 //! Every other op is compared bit for bit on the fallback, any NaN standing for any other. A kernel computes an
 //! epilogue in f32: it may differ by 4 ulp of f32 where the function is transcendental (`exp`, `tanh`, `sigmoid`,
-//! `gelu`, `gelu_tanh`, `silu`, `rsqrt`), and not at all where it is `neg`, `abs`, `relu`, `sqrt`, `reciprocal`, the
-//! addition of a bias or a conversion.
+//! `gelu`, `gelu_tanh`, `silu`, `rsqrt`), and not at all where it is `neg`, `abs`, `relu`, `sqrt`, `reciprocal`,
+//! `clamp`, a function of two operands, a comparison, `select` or a conversion. What such an error becomes in the steps
+//! that follow is computed, step by step.
 #![forbid(unsafe_code)]
 
 pub mod bind;
@@ -81,7 +82,9 @@ mod verify;
 
 pub use bind::{BindError, Bound};
 pub use builder::{Builder, ScaledMmaOptions};
-pub use capabilities::{Capabilities, FormatCapability, OutputCapability};
+pub use capabilities::{
+    Capabilities, EpilogueCapability, FormatCapability, OperandCapability, OperandShape, OutputCapability,
+};
 pub use diagnostics::{Diagnostic, Place, Span, Spans};
 pub use entities::{Arena, Entity, Op, Symbol, Value};
 pub use interp::{InterpretError, interpret, interpret_op};

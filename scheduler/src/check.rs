@@ -3,8 +3,8 @@
 //! Checked of the cut: every op is in exactly one segment and its decision says so; a segment's ops are in program
 //! order; the segments can run in their order (so that each is convex); inputs and outputs are exactly what
 //! crosses; an op has a reason exactly when it is in no kernel, and that of a `scaled_mma` holds. Checked of each
-//! kernel, in [`kernel`]: its ops are one `scaled_mma` and a chain, the plan says what they compute, the target takes
-//! it, and its constraints are those that the target asks for, no more and no less.
+//! kernel, in [`kernel`]: its ops are one `scaled_mma` and the steps of its epilogue, the plan says what they compute,
+//! only the last value is seen outside, the target takes it, and its constraints are those that the target asks for, no more and no less.
 //!
 //! Not checked: whether a longer kernel would have been possible; whether a reason is the most helpful one, or holds
 //! of an op that is no `scaled_mma`; the names in a proof.
@@ -14,6 +14,7 @@ use fourfold_ir::{Capabilities, Dim, Entity, Op, OpKind, Program, Value};
 use crate::partition::{Constraint, Decision, Partition, Segment, SegmentKind};
 use crate::reason::ReasonCode;
 
+mod epilogue;
 mod kernel;
 mod refusal;
 

@@ -1,8 +1,8 @@
 //! What a call must meet for a kernel to be launched.
 
-use fourfold_ir::{Dim, ElementType, Matmul, SymbolValues, Value};
+use fourfold_ir::{Dim, ElementType, Matmul, OperandShape, SymbolValues, Value};
 
-use crate::partition::{Constraint, KernelPlan};
+use crate::partition::{Constraint, EpilogueOperand, KernelPlan};
 use crate::reason::{ReasonCode, Rejection};
 use crate::root::{Divides, Root, SCALE_ROWS, flattens};
 
@@ -36,19 +36,21 @@ pub fn violated(plan: &KernelPlan, symbols: &SymbolValues) -> Option<Rejection> 
     })
 }
 
-/// The constraints of a kernel that writes `output` as `element` and adds `bias`. What holds whatever the symbols
-/// are is left out.
+/// The constraints of a kernel that writes `output` as `element` and whose epilogue reads `read`. What holds whatever
+/// the symbols are is left out.
 pub(crate) fn constraints(
     root: &Root<'_>,
-    bias: Option<Value>,
+    read: &[EpilogueOperand],
     output: Value,
     element: ElementType,
     c: Option<ElementType>,
 ) -> Vec<Constraint> {
     let Root { matmul, capability, operands, .. } = root;
     let Matmul { batch, m, n, k, .. } = matmul;
+    let read_rules = read.iter().map(|read| capability.epilogue.operand(read.shape)?.element(read.element));
     let n_rules = [capability.output(element), c.and_then(|element| capability.c(element))];
-    let n_multiple = n_rules.into_iter().flatten().fold(1, |all, rule| lcm(all, rule.n_multiple));
+    let n_multiple =
+        n_rules.into_iter().chain(read_rules).flatten().fold(1, |all, rule| lcm(all, rule.n_multiple));
     let multiples = [
         ("K", k, capability.k_multiple, ReasonCode::KAlignment),
         ("N", n, n_multiple, ReasonCode::NAlignment),
@@ -87,11 +89,12 @@ pub(crate) fn constraints(
         .map(|(name, dim)| Constraint::NotEmpty { name, dim: dim.clone() });
 
     let mut pointers = Vec::new();
-    for value in
-        [Some(operands.a), Some(operands.sfa), Some(operands.b), Some(operands.sfb), operands.c, bias]
-            .into_iter()
-            .flatten()
-            .chain([output])
+    let vectors = read.iter().filter(|read| read.shape != OperandShape::Scalar).map(|read| read.value);
+    for value in [Some(operands.a), Some(operands.sfa), Some(operands.b), Some(operands.sfb), operands.c]
+        .into_iter()
+        .flatten()
+        .chain(vectors)
+        .chain([output])
     {
         if !pointers.contains(&value) {
             pointers.push(value);

@@ -1,10 +1,10 @@
 //! Says why an op that uses the result of a kernel is not in that kernel.
 
-use fourfold_ir::{BinaryKind, FormatCapability, Module, Op, OpKind, Program, Value};
+use fourfold_ir::{EpilogueCapability, FormatCapability, Module, Op, OpKind, OperandShape, Program, Value};
 
 use crate::partition::{EpilogueKind, KernelPlan};
 use crate::reason::{ReasonCode, Rejection};
-use crate::rewrite::ShapeClass;
+use crate::rewrite::operand_shape;
 use crate::root::{Divides, element_list};
 
 /// A kernel whose result the op uses.
@@ -37,9 +37,9 @@ pub(crate) fn left_out<'a>(
 enum Obstacle {
     Kind,
     Operand,
-    Order,
     Element,
     Alignment,
+    Limit,
     Escape,
 }
 
@@ -47,27 +47,18 @@ fn obstacle(program: &Program, op: Op, producer: Producer<'_>) -> (Obstacle, Rea
     let Producer { plan, capability } = producer;
     let module = program.module();
     let operation = &module.ops[op];
-    let (Some(stage), &[result]) = (Stage::of_op(&operation.kind, capability), &operation.results[..]) else {
-        let functions: Vec<_> = capability.activations.iter().map(|kind| kind.name()).collect();
+    let (true, &[result]) = (is_computed(&operation.kind, &capability.epilogue), &operation.results[..])
+    else {
         let what = format!(
-            "the epilogue of {} does not compute {}; expected add, convert or one of {}",
+            "the epilogue of {} does not compute {}; expected {}",
             module.op_label(plan.root),
             operation.kind.mnemonic(),
-            functions.join(", ")
+            computed(&capability.epilogue)
         );
         return (Obstacle::Kind, ReasonCode::UnsupportedEpilogueOp, what);
     };
-    if stage == Stage::Bias
-        && let Some(what) = bias_fault(module, op, producer)
-    {
-        return (Obstacle::Operand, ReasonCode::BiasShape, what);
-    }
-    if let Some(step) = plan.epilogue.iter().find(|step| stage <= Stage::of_step(&step.kind)) {
-        let what = format!(
-            "it follows {} in the epilogue; expected bias, activation and conversion in this order, each at most once",
-            module.op_label(step.op)
-        );
-        return (Obstacle::Order, ReasonCode::EpilogueOrder, what);
+    if let Some((code, what)) = operand_fault(program, op, producer) {
+        return (Obstacle::Operand, code, what);
     }
     let element = module.ty(result).element;
     let Some(rule) = capability.output(element) else {
@@ -84,52 +75,119 @@ fn obstacle(program: &Program, op: Op, producer: Producer<'_>) -> (Obstacle, Rea
         return (Obstacle::Alignment, ReasonCode::NAlignment, what);
     }
     if let Some(others) = other_uses(program, plan.output, op) {
-        let what = format!("%{} is also {others}; expected no other use of it", module.name_of(plan.output));
+        let name = module.name_of(plan.output);
+        let returned = program.facts().is_output(plan.output);
+        let expected = if returned { "no other use of it" } else { "all its uses to meet in one result" };
+        let what = format!("%{name} is also {others}; expected {expected}");
         return (Obstacle::Escape, ReasonCode::ValueEscapes, what);
+    }
+    if let Some(what) = full(program, op, producer) {
+        return (Obstacle::Limit, ReasonCode::EpilogueLimit, what);
     }
     // Nothing known stands in the way, so that a rule is missing: the op still gets an answer.
     let what = format!("no rule takes it into the epilogue of {}", module.op_label(plan.root));
     (Obstacle::Kind, ReasonCode::UnsupportedEpilogueOp, what)
 }
 
-/// The stages of an epilogue in their order.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
-    Bias,
-    Activation,
-    Convert,
-}
-
-impl Stage {
-    fn of_op(kind: &OpKind, capability: &FormatCapability) -> Option<Stage> {
-        match kind {
-            OpKind::Binary(BinaryKind::Add) => Some(Stage::Bias),
-            OpKind::Unary(kind) if capability.activations.contains(kind) => Some(Stage::Activation),
-            OpKind::Convert => Some(Stage::Convert),
-            _ => None,
-        }
-    }
-
-    fn of_step(kind: &EpilogueKind) -> Stage {
-        match kind {
-            EpilogueKind::ColumnBias(_) => Stage::Bias,
-            EpilogueKind::Activation(_) => Stage::Activation,
-            EpilogueKind::Convert => Stage::Convert,
-        }
+fn is_computed(kind: &OpKind, epilogue: &EpilogueCapability) -> bool {
+    match kind {
+        OpKind::Unary(kind) => epilogue.unary.contains(kind),
+        OpKind::Binary(kind) => epilogue.binary.contains(kind),
+        OpKind::Clamp { .. } => epilogue.clamp,
+        OpKind::Compare(_) | OpKind::Select => epilogue.select,
+        OpKind::Convert => true,
+        _ => false,
     }
 }
 
-fn bias_fault(module: &Module, op: Op, Producer { plan, capability }: Producer<'_>) -> Option<String> {
+/// What the epilogue computes, as a message lists it.
+fn computed(epilogue: &EpilogueCapability) -> String {
+    let mut names: Vec<&str> = epilogue.binary.iter().map(|kind| kind.name()).collect();
+    names.extend(epilogue.unary.iter().map(|kind| kind.name()));
+    names.extend(epilogue.clamp.then_some("clamp"));
+    names.extend(epilogue.select.then_some(["compare", "select"]).into_iter().flatten());
+    format!("{} or convert", names.join(", "))
+}
+
+/// Why the epilogue does not read what the op uses besides the kernel's result.
+fn operand_fault(program: &Program, op: Op, producer: Producer<'_>) -> Option<(ReasonCode, String)> {
+    let Producer { plan, capability } = producer;
+    let module = program.module();
+    let operation = &module.ops[op];
+    let d = &module.ty(plan.output).shape;
+    let shape = |value: Value| module.display_type(module.ty(value)).to_string();
+    let result = operation.results[0];
+    if module.ty(result).shape != *d {
+        let (found, expected) = (shape(result), shape(plan.output));
+        let what =
+            format!("the result is {found}, while that of the kernel is {expected}; expected its shape");
+        return Some((ReasonCode::OperandShape, what));
+    }
+    for &operand in operation.operands.iter().filter(|operand| **operand != plan.output) {
+        let ty = module.ty(operand);
+        let known = operand_shape(&ty.shape, d).filter(|_| ty.layout.is_none());
+        let rule = known.and_then(|shape| capability.epilogue.operand(shape));
+        let rule = rule.and_then(|rule| rule.element(ty.element));
+        let Some(rule) = rule else {
+            let (name, found) = (module.name_of(operand), shape(operand));
+            let what = format!("%{name} is {found}; expected {}", readable(module, plan, capability));
+            return Some((ReasonCode::OperandShape, what));
+        };
+        if Divides::of(&plan.n, rule.n_multiple) == Divides::Never {
+            let (n, name) = (module.display_dim(&plan.n), module.name_of(operand));
+            let (multiple, element) = (rule.n_multiple, rule.element);
+            let what = format!("N is {n}; expected a multiple of {multiple} for %{name}, a {element} matrix");
+            return Some((ReasonCode::NAlignment, what));
+        }
+    }
+    None
+}
+
+/// What an epilogue reads, as a message lists it.
+fn readable(module: &Module, plan: &KernelPlan, capability: &FormatCapability) -> String {
     let n = module.display_dim(&plan.n);
-    let elements = element_list(capability.bias.iter().copied());
-    let expected = format!("expected a bias for each column, [{n}] or [1, {n}], of {elements}");
-    let Some(bias) = module.ops[op].operands.iter().find(|operand| **operand != plan.output) else {
-        return Some(format!("%{} is added to itself; {expected}", module.name_of(plan.output)));
-    };
-    let ty = module.ty(*bias);
-    let fits = ShapeClass::of(ty, &module.ty(plan.output).shape) == ShapeClass::Columns
-        && capability.bias.contains(&ty.element);
-    (!fits).then(|| format!("%{} is {}; {expected}", module.name_of(*bias), module.display_type(ty)))
+    let d = module.ty(plan.output);
+    let mut column: Vec<String> = d.shape.iter().map(|dim| module.display_dim(dim).to_string()).collect();
+    let matrix = format!("[{}]", column.join(", "));
+    if let Some(last) = column.last_mut() {
+        *last = "1".to_owned();
+    }
+    let mut kinds = Vec::new();
+    for rule in &capability.epilogue.operands {
+        let shape = match rule.shape {
+            OperandShape::Scalar => "a scalar".to_owned(),
+            OperandShape::Row => format!("[{n}]"),
+            OperandShape::Column => format!("[{}]", column.join(", ")),
+            OperandShape::Matrix => matrix.clone(),
+        };
+        kinds.push(format!("{shape} of {}", element_list(rule.elements.iter().map(|rule| rule.element))));
+    }
+    kinds.join("; ")
+}
+
+/// What the kernel would have too many of with this op.
+fn full(program: &Program, op: Op, producer: Producer<'_>) -> Option<String> {
+    let Producer { plan, capability } = producer;
+    let module = program.module();
+    let label = module.op_label(plan.root);
+    let counted =
+        plan.epilogue.iter().filter(|step| !matches!(step.kind, EpilogueKind::Constant { .. })).count();
+    let most = capability.epilogue.max_steps;
+    if most <= counted {
+        return Some(format!("the epilogue of {label} has {counted} steps; expected at most {most}"));
+    }
+    let d = &module.ty(plan.output).shape;
+    let mut values: Vec<Value> = plan.operands.iter().map(|operand| operand.value).collect();
+    values.extend(module.ops[op].operands.iter().filter(|operand| **operand != plan.output));
+    values.sort_unstable();
+    values.dedup();
+    capability.epilogue.operands.iter().find_map(|rule| {
+        let is_one = |value: &&Value| operand_shape(&module.ty(**value).shape, d) == Some(rule.shape);
+        let (count, most, shape) = (values.iter().filter(is_one).count(), rule.most, rule.shape);
+        (most < count).then(|| {
+            format!("the epilogue of {label} would read {count} {shape} operands; expected at most {most}")
+        })
+    })
 }
 
 /// How a value is used besides by `op`, for a message; `None` when it is not. Reads a few users only: a value may

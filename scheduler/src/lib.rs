@@ -1,7 +1,7 @@
 //! What runs together: which ops become one kernel, which go to the fallback, and why.
 //!
-//! [`partition()`] grows a kernel from every `scaled_mma` that the target takes, as far as the epilogue reaches, and
-//! leaves the rest to the fallback with a reason for each op. [`check()`] proves a partition again from scratch.
+//! [`partition()`] grows a kernel from every `scaled_mma` that the target takes, over the elementwise ops behind it as
+//! far as the epilogue reaches and all paths meet again in one result, and leaves the rest to the fallback with a reason for each op. [`check()`] proves a partition again from scratch.
 //! Targets are known here only as [`fourfold_ir::Capabilities`].
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,9 @@ mod check;
 mod constraints;
 mod dataflow;
 mod epilogue;
+mod language;
 mod partition;
+mod plan;
 mod reason;
 mod region;
 mod rewrite;
@@ -19,7 +21,8 @@ mod segment;
 pub use check::{CheckError, check};
 pub use constraints::violated;
 pub use partition::{
-    Constraint, Decision, EpilogueKind, EpilogueStep, KernelPlan, Partition, Segment, SegmentKind,
+    Constraint, Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelPlan, Partition,
+    Segment, SegmentKind,
 };
 pub use reason::{ReasonCode, Rejection};
 pub use segment::partition;

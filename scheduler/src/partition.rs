@@ -1,6 +1,6 @@
 //! What the scheduler decides: segments in the order in which they run, and a decision for every op.
 
-use fourfold_ir::{BlockFormat, Dim, ElementType, Op, UnaryKind, Value};
+use fourfold_ir::{BinaryKind, BlockFormat, Dim, ElementType, Op, OperandShape, Predicate, UnaryKind, Value};
 
 use crate::reason::{ReasonCode, Rejection};
 
@@ -55,8 +55,8 @@ pub enum SegmentKind {
     Fallback,
 }
 
-/// One fused kernel: D = convert(activation(alpha · A·Bᵀ + beta · C + bias)), with each rounding that the program
-/// states.
+/// One fused kernel: D is what the steps of the epilogue make of alpha · A·Bᵀ + beta · C, with each rounding that the
+/// program states.
 ///
 /// When `b_batched` is false and the batch is not 1, the kernel *flattens*: it multiplies the one matrix of
 /// L·M rows that A, its scales, C and D are in memory, with the one B. The plan still states L and M apart, M is
@@ -93,8 +93,10 @@ pub struct KernelPlan {
     pub beta: Option<Value>,
     /// The element type that the `scaled_mma` itself rounds to, before the epilogue.
     pub accumulator: ElementType,
-    /// What follows, in order. Each step rounds to its element type.
+    /// What follows: each step after those that it uses. The last is D; without any, the `scaled_mma` is.
     pub epilogue: Vec<EpilogueStep>,
+    /// What the steps read besides, in the order of their first use.
+    pub operands: Vec<EpilogueOperand>,
     /// D.
     pub output: Value,
     /// The names of the rewrites that turned the ops into this kernel, in order.
@@ -110,19 +112,59 @@ pub struct EpilogueStep {
     pub op: Op,
     /// What it computes.
     pub kind: EpilogueKind,
-    /// The element type that it rounds to.
+    /// What of, in the order of the op's operands.
+    pub operands: Vec<EpilogueRef>,
+    /// The element type that it rounds to; `i1` exactly for comparisons.
     pub element: ElementType,
 }
 
 /// What a step of an epilogue computes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EpilogueKind {
-    /// Adds a vector of N elements to every row.
-    ColumnBias(Value),
-    /// Applies a function to every element.
-    Activation(UnaryKind),
+    /// The same number for every element.
+    Constant {
+        /// As an f32, which holds it exactly.
+        bits: u32,
+    },
+    /// A function of one operand.
+    Unary(UnaryKind),
+    /// A function of two operands.
+    Binary(BinaryKind),
+    /// min(max(x, min), max), NaN propagates.
+    Clamp {
+        /// Lower bound.
+        min: f64,
+        /// Upper bound.
+        max: f64,
+    },
+    /// A comparison.
+    Compare(Predicate),
+    /// The second operand where the first holds, else the third.
+    Select,
     /// Only rounds to the element type.
     Convert,
+}
+
+/// What a step is computed of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EpilogueRef {
+    /// The result of the `scaled_mma`.
+    Accumulator,
+    /// The result of an earlier step, by its position.
+    Step(usize),
+    /// One of [`KernelPlan::operands`], by its position.
+    Operand(usize),
+}
+
+/// A value that an epilogue reads, broadcast to D.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EpilogueOperand {
+    /// The value.
+    pub value: Value,
+    /// How it lies beside D.
+    pub shape: OperandShape,
+    /// Its element type.
+    pub element: ElementType,
 }
 
 /// A condition on the run-time extents or pointers of a call, checked before launch: extents by

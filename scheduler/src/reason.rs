@@ -31,14 +31,12 @@ define_codes! {
         "quantize both operands in blocks and multiply with scaled_mma, or leave it to the host's own GEMM";
     /// The op neither is a `scaled_mma` nor directly uses the result of a kernel.
     NoScaledMmaProducer = "no_scaled_mma_producer",
-        "nothing to do: only a scaled_mma and what directly follows it run in a kernel";
+        "nothing to do: only a scaled_mma and the elementwise ops that follow it run in a kernel";
     /// The op follows a kernel, but no epilogue computes it.
     UnsupportedEpilogueOp = "unsupported_epilogue_op",
         "keep it as a separate op, or move it after the ops that the epilogue takes";
-    /// The op follows a kernel whose epilogue already has that stage or a later one.
-    EpilogueOrder = "epilogue_order",
-        "order what follows a scaled_mma as bias, activation, conversion, each at most once";
-    /// The value that the op needs from the kernel is used elsewhere too, or is a program output.
+    /// The value that the op needs from the kernel is used elsewhere too and all its uses do not meet in one result, or
+    /// it is a program output.
     ValueEscapes = "value_escapes",
         "return the value after the epilogue instead, or recompute it where it is needed";
     /// A or B has a batch that the kernel cannot walk.
@@ -65,9 +63,12 @@ define_codes! {
     /// The kernel cannot write a result, or read a C, of this element type.
     OutputDtype = "output_dtype",
         "let the scaled_mma or the last convert give an element type that the message names, and convert C to one";
-    /// An operand of the epilogue is not of a shape or type that it reads.
-    BiasShape = "bias_shape",
-        "give a per-column bias: shape [N] or [1, N], f16, bf16 or f32";
+    /// Another operand of the op is not of a shape or type that an epilogue reads beside D, or makes the result larger.
+    OperandShape = "operand_shape",
+        "give it as a scalar, one element per column ([N] or [1, N]), one per row ([.., M, 1]) or in D's shape, in f16, bf16 or f32";
+    /// The kernel has as many steps or operands of a shape as it may have.
+    EpilogueLimit = "epilogue_limit",
+        "nothing to do: the rest runs after the kernel; fewer, simpler ops would fit";
     /// Nothing is planned for this target.
     CpuTarget = "cpu_target",
         "choose a GPU target to plan kernels";

@@ -1,18 +1,22 @@
-//! Collects what may run together with a `scaled_mma`: the chain of ops in which each is the only user of the one
-//! before.
+//! Collects what may run together with a `scaled_mma`: the elementwise ops behind it, up to wherever all paths from it
+//! meet in one value.
+//!
+//! Ops are visited in program order, so that all of an op's operands that depend on the `scaled_mma` were visited
+//! before it. An op that is visited while no other is waiting lies on every path: there the region can end, with that
+//! op's result as its only output, and whatever else its ops read cannot depend on the `scaled_mma`.
+
+use std::collections::{BTreeSet, HashMap};
 
 use egg::{Id, RecExpr};
-use fourfold_ir::{BinaryKind, Op, OpKind, Program, Value};
+use fourfold_ir::{ConstantValue, Dim, Op, OpKind, Program, Value};
 
-use crate::rewrite::{Conversion, Expression, Fir, Function, Leaf, ShapeClass, Type, TypeEnvironment};
-use crate::root::{Root, writable};
+use crate::language::{Attribute, Fir, Leaf};
+use crate::rewrite::{Expression, Type, TypeEnvironment, operand_class};
+use crate::root::{Root, readable_matrices, writable};
 
-/// Bias, activation and conversion: no kernel has more ops after its `scaled_mma`.
-const LONGEST_CHAIN: usize = 3;
-
-/// A `scaled_mma` with the chain that follows it.
+/// A `scaled_mma` with what follows it.
 pub(crate) struct Region {
-    /// The `scaled_mma`, then the chain.
+    /// The `scaled_mma`, then what follows it, in program order.
     pub(crate) ops: Vec<Op>,
     /// The values that the leaves of the expression stand for.
     pub(crate) leaves: Vec<Value>,
@@ -23,7 +27,8 @@ pub(crate) struct Region {
 /// The region of a root. An op for which `taken` holds is in a kernel already, and ends it.
 pub(crate) fn region(program: &Program, root: &Root<'_>, taken: impl Fn(Op) -> bool) -> Region {
     let module = program.module();
-    let mut nodes = Nodes { nodes: RecExpr::default(), leaves: Vec::new() };
+    let d = &module.ty(root.result).shape;
+    let mut nodes = Nodes { nodes: RecExpr::default(), leaves: Vec::new(), terms: HashMap::new() };
     let operands = &root.operands;
     let scaled_mma = [
         Some(operands.a),
@@ -38,43 +43,71 @@ pub(crate) fn region(program: &Program, root: &Root<'_>, taken: impl Fn(Op) -> b
         Some(value) => nodes.leaf(value),
         None => nodes.nodes.add(Fir::Absent),
     });
-    let mut last = nodes.nodes.add(Fir::ScaledMma(scaled_mma));
-    let mut prefixes = vec![nodes.nodes.as_ref().len()];
-    let mut ops = vec![root.op];
-    let mut value = root.result;
-    while ops.len() <= LONGEST_CHAIN
-        && let Some(op) = only_user(program, value)
+    let term = nodes.nodes.add(Fir::ScaledMma(scaled_mma));
+    nodes.terms.insert(root.result, term);
+    let mut region = Grown { ops: vec![root.op], terms: vec![term], cuts: vec![1], waiting: BTreeSet::new() };
+
+    let most = root.capability.epilogue.max_steps + 1;
+    let mut open = region.opens(program, root.result, most);
+    while open
+        && region.ops.len() < most
+        && let Some(op) = region.waiting.pop_first()
         && !taken(op)
         && let [result] = module.ops[op].results[..]
-        && let Some(node) = nodes.chain_node(program, op, value, last)
+        && module.ty(result).shape == *d
+        && module.ty(result).layout.is_none()
+        && let Some(term) = nodes.term(program, op)
     {
-        last = nodes.nodes.add(node);
-        prefixes.push(nodes.nodes.as_ref().len());
-        ops.push(op);
-        value = result;
+        nodes.terms.insert(result, term);
+        region.ops.push(op);
+        region.terms.push(term);
+        if region.waiting.is_empty() {
+            region.cuts.push(region.ops.len());
+        }
+        open = region.opens(program, result, most);
     }
-    let d = &module.ty(root.result).shape;
-    let leaf_type = |leaf: &Value| {
-        let ty = module.ty(*leaf);
-        Type { element: Some(ty.element), class: ShapeClass::of(ty, d) }
-    };
+
     let types = TypeEnvironment {
-        leaves: nodes.leaves.iter().map(leaf_type).collect(),
+        leaves: nodes.leaves.iter().map(|leaf| leaf_type(program, *leaf, d, &region.ops)).collect(),
         accumulator: module.ty(root.result).element,
         writable: writable(root.capability, &root.matmul.n),
+        matrices: readable_matrices(root.capability, &root.matmul.n),
     };
-    Region { ops, leaves: nodes.leaves, expression: Expression { nodes: nodes.nodes, prefixes, types } }
+    let Grown { ops, terms, cuts, .. } = region;
+    Region { ops, leaves: nodes.leaves, expression: Expression { nodes: nodes.nodes, terms, cuts, types } }
 }
 
-/// The op that is the only user of a value and the only way to see it.
-fn only_user(program: &Program, value: Value) -> Option<Op> {
-    let [first, rest @ ..] = program.facts().users(value) else { return None };
-    (!program.facts().is_output(value) && rest.iter().all(|user| user == first)).then_some(*first)
+struct Grown {
+    ops: Vec<Op>,
+    /// By op.
+    terms: Vec<Id>,
+    cuts: Vec<usize>,
+    /// The ops that use what was visited.
+    waiting: BTreeSet<Op>,
 }
+
+impl Grown {
+    /// Lets the users of a value wait. False when the value is seen in another way, or by more ops than a kernel has,
+    /// so that it cannot be inside one.
+    fn opens(&mut self, program: &Program, value: Value, most: usize) -> bool {
+        let users = program.facts().users(value);
+        let unseen = users.is_empty() && !self.waiting.is_empty();
+        if program.facts().is_output(value) || unseen || users.len() > MOST_OPERANDS * most {
+            return false;
+        }
+        self.waiting.extend(users);
+        true
+    }
+}
+
+/// Of an elementwise op.
+const MOST_OPERANDS: usize = 3;
 
 struct Nodes {
     nodes: RecExpr<Fir>,
     leaves: Vec<Value>,
+    /// The terms of values that are inside.
+    terms: HashMap<Value, Id>,
 }
 
 impl Nodes {
@@ -87,20 +120,70 @@ impl Nodes {
         self.nodes.add(Fir::Leaf(Leaf(index)))
     }
 
-    /// The node of an op that uses `value`, which is the term `last`; `None` for an op that no rule speaks of.
-    fn chain_node(&mut self, program: &Program, op: Op, value: Value, last: Id) -> Option<Fir> {
+    /// The term of an op; `None` for one that no rule speaks of.
+    fn term(&mut self, program: &Program, op: Op) -> Option<Id> {
         let module = program.module();
         let operation = &module.ops[op];
-        match (&operation.kind, &operation.operands[..]) {
-            (OpKind::Binary(BinaryKind::Add), &[left, right]) => {
-                let mut term = |operand| if operand == value { last } else { self.leaf(operand) };
-                Some(Fir::Add([term(left), term(right)]))
-            }
-            (OpKind::Unary(kind), [_]) => Some(Fir::Apply(Function(*kind), [last])),
-            (OpKind::Convert, [_]) => {
-                Some(Fir::Convert(Conversion(module.ty(operation.results[0]).element), [last]))
-            }
-            _ => None,
-        }
+        let element = module.ty(*operation.results.first()?).element;
+        let attribute = match operation.kind {
+            OpKind::Unary(kind) => Some(Attribute::Unary(kind)),
+            OpKind::Binary(kind) => Some(Attribute::Binary(kind)),
+            OpKind::Compare(predicate) => Some(Attribute::Predicate(predicate)),
+            OpKind::Clamp { min, max } => Some(Attribute::Bounds([min.to_bits(), max.to_bits()])),
+            OpKind::Convert => Some(Attribute::Element(element)),
+            OpKind::Select => None,
+            _ => return None,
+        };
+        let attribute = attribute.map(|attribute| self.nodes.add(Fir::Attribute(attribute)));
+        let operands: Vec<Id> = operation
+            .operands
+            .iter()
+            .map(|value| match self.terms.get(value) {
+                Some(term) => *term,
+                None => self.leaf(*value),
+            })
+            .collect();
+        let node = match (&operation.kind, attribute, &operands[..]) {
+            (OpKind::Unary(_), Some(function), &[x]) => Fir::Unary([function, x]),
+            (OpKind::Binary(_), Some(function), &[x, y]) => Fir::Binary([function, x, y]),
+            (OpKind::Compare(_), Some(predicate), &[x, y]) => Fir::Compare([predicate, x, y]),
+            (OpKind::Clamp { .. }, Some(bounds), &[x]) => Fir::Clamp([bounds, x]),
+            (OpKind::Convert, Some(element), &[x]) => Fir::Convert([element, x]),
+            (OpKind::Select, None, &[condition, x, y]) => Fir::Select([condition, x, y]),
+            _ => return None,
+        };
+        Some(self.nodes.add(node))
     }
+}
+
+fn leaf_type(program: &Program, leaf: Value, d: &[Dim], ops: &[Op]) -> Type {
+    let module = program.module();
+    let ty = module.ty(leaf);
+    Type {
+        element: Some(ty.element),
+        class: operand_class(ty, d),
+        inlined: splat(program, leaf).and_then(|_| inlined(program, leaf, ops)),
+    }
+}
+
+/// The value of a leaf that is one number everywhere.
+pub(crate) fn splat(program: &Program, leaf: Value) -> Option<(Op, f64)> {
+    let module = program.module();
+    let op = module.defining_op(leaf)?;
+    match module.ops[op].kind {
+        OpKind::Constant(ConstantValue::Splat(value)) if module.ty(leaf).element.is_arithmetic() => {
+            Some((op, value))
+        }
+        _ => None,
+    }
+}
+
+/// How many of the ops contain every user of a constant, so that it needs to exist nowhere else.
+fn inlined(program: &Program, constant: Value, ops: &[Op]) -> Option<usize> {
+    let users = program.facts().users(constant);
+    if program.facts().is_output(constant) || users.len() > MOST_OPERANDS * ops.len() {
+        return None;
+    }
+    let positions = users.iter().map(|user| ops.binary_search(user).ok());
+    positions.collect::<Option<Vec<_>>>()?.into_iter().max().map(|last| last + 1)
 }

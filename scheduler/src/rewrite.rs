@@ -1,100 +1,78 @@
 //! Proves by rewriting that a `scaled_mma` and what follows it are one kernel.
 //!
-//! A region of a program becomes an expression whose leaves are opaque values, and named rules turn it into the
-//! normal form `(kernel root bias activation output)`, each part `none` where absent, and that into
-//! `(write root bias activation output)` when the result can be written. What has no rule has no kernel: `mma` is
-//! an operator of its own, which no rule mentions.
+//! A region of a program becomes an expression whose leaves are opaque values. Named rules turn the `scaled_mma` into
+//! the normal form `(kernel root acc)`, lift one op after the other into it, `(kernel root expression)`, and the whole
+//! into `(write root expression)` when the result can be written. What has no rule has no kernel: `mma` is an operator
+//! of its own, which no rule mentions.
 
-use std::collections::HashMap;
-use std::fmt;
-use std::str::FromStr;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use egg::{
-    Analysis, DidMerge, EGraph, FlatTerm, Id, Language, Pattern, RecExpr, Rewrite, Runner, StopReason, Subst,
-    Var,
+    Analysis, Applier, DidMerge, EGraph, Id, Language, Pattern, PatternAst, RecExpr, Rewrite, Runner,
+    StopReason, Subst, Symbol, Var,
 };
-use fourfold_ir::{Dim, ElementType, FormatCapability, ScaleLayout, TensorType, UnaryKind};
+use fourfold_ir::{Dim, ElementType, FormatCapability, OperandShape, ScaleLayout, TensorType};
 
-egg::define_language! {
-    /// The ops that rules speak of, and the parts of the normal form.
-    pub(crate) enum Fir {
-        "none" = Absent,
-        // a, sfa, b, sfb, alpha, c, beta
-        "scaled_mma" = ScaledMma([Id; 7]),
-        "mma" = Mma([Id; 2]),
-        "add" = Add([Id; 2]),
-        Apply(Function, [Id; 1]),
-        Convert(Conversion, [Id; 1]),
-        Leaf(Leaf),
-        // The normal form: the operands of the scaled_mma, then root, bias, activation, output.
-        "root" = Root([Id; 7]),
-        "kernel" = Kernel([Id; 4]),
-        "write" = Write([Id; 4]),
-        Activation(Function),
-        Output(Conversion),
-    }
-}
+use crate::language::{Attribute, Fir};
 
-/// A value that the region uses and does not define, by position in [`TypeEnvironment::leaves`]: `v0`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Leaf(pub(crate) usize);
-
-/// An activation, by the mnemonic of its op.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Function(pub(crate) UnaryKind);
-
-/// A conversion to an element type: `convert_bf16`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Conversion(pub(crate) ElementType);
-
-/// What rules know of a value.
+/// What rules know of a term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Type {
     /// `None` for what is no value.
     pub(crate) element: Option<ElementType>,
-    /// The shape as seen from the result of the `scaled_mma`.
-    pub(crate) class: ShapeClass,
+    /// What it can be to a kernel.
+    pub(crate) class: Class,
+    /// Set for a leaf that is one number everywhere and that nothing else uses once the kernel has so many ops.
+    pub(crate) inlined: Option<usize>,
 }
 
-/// A shape as seen from the result D of a `scaled_mma`.
+/// What a term can be to a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum ShapeClass {
-    /// One element for each column of D: `[N]` under leading extents of 1, of a rank that D has.
-    Columns,
-    /// The shape of D.
-    Matrix,
-    /// One element.
-    Scalar,
+pub(crate) enum Class {
+    /// A value of a shape that an epilogue can have beside D.
+    Operand(OperandShape),
     /// Scales in the blocked layout.
     BlockedScales,
-    /// Anything else.
+    /// Another value from outside.
     Other,
+    /// The result of an op of the region, of the shape of D.
+    Computed,
     /// Not a value: an absent operand or an attribute.
     NoValue,
 }
 
-impl ShapeClass {
-    /// The class of a type under a `scaled_mma` with a result of shape `d`. With one row in D a vector of N is both
-    /// a row of D and a bias: it counts as [`ShapeClass::Columns`].
-    pub(crate) fn of(ty: &TensorType, d: &[Dim]) -> ShapeClass {
-        if let Some(layout) = ty.layout {
-            return if layout == ScaleLayout::Blocked {
-                ShapeClass::BlockedScales
-            } else {
-                ShapeClass::Other
-            };
+/// The class of a value from outside under a `scaled_mma` with a result of shape `d`. With one row in D, a vector of N
+/// is both a row and a matrix: it counts as a row.
+pub(crate) fn operand_class(ty: &TensorType, d: &[Dim]) -> Class {
+    match ty.layout {
+        Some(ScaleLayout::Blocked) => Class::BlockedScales,
+        Some(ScaleLayout::Linear) => Class::Other,
+        None => operand_shape(&ty.shape, d).map_or(Class::Other, Class::Operand),
+    }
+}
+
+/// How a shape lies beside D, as far as an epilogue can have it.
+pub(crate) fn operand_shape(shape: &[Dim], d: &[Dim]) -> Option<OperandShape> {
+    fn is_one(dim: &Dim) -> bool {
+        dim.as_fixed() == Some(1)
+    }
+    fn significant(shape: &[Dim]) -> &[Dim] {
+        let ones = shape.iter().take_while(|dim| is_one(dim)).count();
+        &shape[ones..]
+    }
+    let [rows @ .., n] = d else { return None };
+    if d.len() < shape.len() {
+        return None;
+    }
+    match shape {
+        _ if shape.iter().all(is_one) => Some(OperandShape::Scalar),
+        [ones @ .., last] if last == n && ones.iter().all(is_one) => Some(OperandShape::Row),
+        [of_rows @ .., one] if is_one(one) && significant(of_rows) == significant(rows) => {
+            Some(OperandShape::Column)
         }
-        let one = |dim: &Dim| dim.as_fixed() == Some(1);
-        match ty.shape.as_slice() {
-            [ones @ .., last] if ty.rank() <= d.len() && d.last() == Some(last) && ones.iter().all(one) => {
-                ShapeClass::Columns
-            }
-            shape if shape == d => ShapeClass::Matrix,
-            shape if shape.iter().all(one) => ShapeClass::Scalar,
-            _ => ShapeClass::Other,
-        }
+        _ => (significant(shape) == significant(d)).then_some(OperandShape::Matrix),
     }
 }
 
@@ -107,6 +85,8 @@ pub(crate) struct TypeEnvironment {
     pub(crate) accumulator: ElementType,
     /// The element types of results whose rule for N this region's N can meet.
     pub(crate) writable: Vec<ElementType>,
+    /// The element types of matrices whose rule for N this region's N can meet.
+    pub(crate) matrices: Vec<ElementType>,
 }
 
 /// A `scaled_mma` and what follows it, as an expression: canonical, so that equal regions are equal here.
@@ -114,44 +94,51 @@ pub(crate) struct TypeEnvironment {
 pub(crate) struct Expression {
     /// The nodes.
     pub(crate) nodes: RecExpr<Fir>,
-    /// How many nodes the `scaled_mma` takes, and then each op after it with everything before.
-    pub(crate) prefixes: Vec<usize>,
+    /// The term of each op.
+    pub(crate) terms: Vec<Id>,
+    /// Numbers of ops, ascending, after which all paths have met in the last op.
+    pub(crate) cuts: Vec<usize>,
     /// The types.
     pub(crate) types: TypeEnvironment,
+}
+
+impl Expression {
+    /// The distinct leaves that the first so many ops have as operands, the constants among them left out.
+    fn operands(&self, ops: usize) -> Vec<Type> {
+        let mut seen = Vec::new();
+        for term in &self.terms[1..ops] {
+            for child in self.nodes[*term].children() {
+                if let Fir::Leaf(leaf) = self.nodes[*child]
+                    && !seen.contains(&leaf)
+                {
+                    seen.push(leaf);
+                }
+            }
+        }
+        let types = seen.into_iter().map(|leaf| self.types.leaves[leaf.0]);
+        types.filter(|ty| ty.inlined.is_none_or(|needed| ops < needed)).collect()
+    }
 }
 
 /// What a region proved to be.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Match {
-    /// One for each op after the `scaled_mma` that is in the kernel.
-    pub(crate) steps: Vec<Step>,
-    /// The names of the rules, in order.
+    /// How many ops are in the kernel.
+    pub(crate) ops: usize,
+    /// The names of the rules, in the order of the ops.
     pub(crate) proof: Vec<String>,
-}
-
-/// What one op of a region is in the normal form.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Step {
-    /// Adds this leaf to every row.
-    Bias(Leaf),
-    /// Applies a function.
-    Activation(UnaryKind),
-    /// Converts the result.
-    Convert,
 }
 
 /// Finds kernels under the rules of one format on one target.
 pub(crate) struct Rewriter {
     capability: Arc<FormatCapability>,
-    rules: Vec<Rule>,
+    rules: Vec<Rewrite<Fir, Types>>,
     known: HashMap<Expression, Option<Match>>,
 }
 
-type Rule = Rewrite<Fir, Types>;
-
 impl Rewriter {
     pub(crate) fn new(capability: &FormatCapability) -> Rewriter {
-        Rewriter { capability: Arc::new(capability.clone()), rules: rules(capability), known: HashMap::new() }
+        Rewriter { capability: Arc::new(capability.clone()), rules: rules(), known: HashMap::new() }
     }
 
     /// The longest kernel that begins with the region's `scaled_mma`, `None` when there is none. Equal regions are
@@ -166,146 +153,273 @@ impl Rewriter {
     }
 
     fn rewrite(&self, expression: &Expression) -> Option<Match> {
-        let mut runner = self.saturate(&expression.nodes, &expression.types);
-        debug_assert!(matches!(runner.stop_reason, Some(StopReason::Saturated)), "{:?}", runner.stop_reason);
-        expression.prefixes.iter().enumerate().rev().find_map(|(steps, nodes)| {
-            let prefix: RecExpr<Fir> = expression.nodes.as_ref()[..*nodes].to_vec().into();
-            let (parts, normal) = written_form(&runner.egraph, &prefix)?;
-            // Each op adds exactly one part, so the parts in order are the ops in order.
-            if parts.len() != steps {
-                return None;
-            }
-            let mut proof = Vec::new();
-            for term in runner.explain_equivalence(&prefix, &normal).make_flat_explanation() {
-                collect_rule_names(term, &mut proof);
-            }
-            Some(Match { steps: parts, proof })
-        })
+        let (egraph, terms) = self.saturate(&expression.nodes, &expression.types);
+        let rules = egraph.analysis.fired(&egraph);
+        let term = |op: usize| egraph.find(terms[usize::from(expression.terms[op])]);
+        let fits = |ops: usize| {
+            let written = egraph[term(ops - 1)].iter().any(|node| matches!(node, Fir::Write(_)));
+            written && self.fits(expression, ops)
+        };
+        let ops = expression.cuts.iter().copied().rev().find(|ops| fits(*ops))?;
+        let mut proof: Vec<String> =
+            (0..ops).filter_map(|op| rules.get(&term(op))).map(|rule| rule.lifted.to_string()).collect();
+        proof.extend(rules.get(&term(ops - 1)).and_then(|rule| rule.written).map(|rule| rule.to_string()));
+        Some(Match { ops, proof })
     }
 
-    /// Applies the rules until they add nothing. Bounded by counts and never by the clock, so that a result does
-    /// not depend on the machine.
-    fn saturate(&self, nodes: &RecExpr<Fir>, types: &TypeEnvironment) -> Runner<Fir, Types, ()> {
-        const ITERATIONS: usize = 16;
-        const NODES: usize = 1_000;
-        let analysis = Types { environment: types.clone(), capability: Arc::clone(&self.capability) };
-        Runner::<Fir, Types, ()>::new(analysis)
-            .with_explanations_enabled()
+    /// Whether the epilogue has room for what the first so many ops read, and can read each of it.
+    fn fits(&self, expression: &Expression, ops: usize) -> bool {
+        let operands = expression.operands(ops);
+        let of = |shape| operands.iter().filter(|ty| ty.class == Class::Operand(shape)).count();
+        let capability = &self.capability.epilogue;
+        let room = |shape| of(shape) <= capability.operand(shape).map_or(0, |rule| rule.most);
+        let readable = |ty: &Type| is_readable(*ty, &self.capability, &expression.types);
+        OperandShape::ALL.into_iter().all(room) && operands.iter().all(readable)
+    }
+
+    /// Applies the rules until they add nothing; gives the class of every node. Bounded by counts and never by the
+    /// clock, so that a result does not depend on the machine.
+    fn saturate(&self, nodes: &RecExpr<Fir>, types: &TypeEnvironment) -> (EGraph<Fir, Types>, Vec<Id>) {
+        // One op is lifted in each iteration, and adds an expression, a kernel and perhaps a written one.
+        let iterations = nodes.as_ref().len() + 2;
+        let most_nodes = 8 * iterations;
+        let mut egraph = EGraph::new(Types::new(types, &self.capability));
+        let mut classes: Vec<Id> = Vec::with_capacity(nodes.as_ref().len());
+        for node in nodes.as_ref() {
+            let node = node.clone().map_children(|child| classes[usize::from(child)]);
+            classes.push(egraph.add(node));
+        }
+        let runner = Runner::<Fir, Types, ()>::new(Types::new(types, &self.capability))
+            .with_egraph(egraph)
             .with_scheduler(egg::SimpleScheduler)
-            .with_iter_limit(ITERATIONS)
-            .with_node_limit(NODES)
+            .with_iter_limit(iterations)
+            .with_node_limit(most_nodes)
             .with_time_limit(Duration::MAX)
-            .with_expr(nodes)
-            .run(&self.rules)
+            .run(&self.rules);
+        debug_assert!(matches!(runner.stop_reason, Some(StopReason::Saturated)), "{:?}", runner.stop_reason);
+        (runner.egraph, classes)
     }
 }
 
-/// The steps of an expression that is equal to a `write`, and that `write`.
-fn written_form(egraph: &EGraph<Fir, Types>, expr: &RecExpr<Fir>) -> Option<(Vec<Step>, RecExpr<Fir>)> {
-    let class = &egraph[egraph.lookup_expr(expr)?];
-    let written = class.iter().find(|node| matches!(node, Fir::Write(_)))?;
-    let [_root, parts @ ..] = written.children() else { return None };
-    // Below a `write` no rule adds anything: every class has one node.
-    let node = |id: Id| egraph[id].nodes[0].clone();
-    let steps = parts
-        .iter()
-        .filter_map(|id| match node(*id) {
-            Fir::Leaf(leaf) => Some(Step::Bias(leaf)),
-            Fir::Activation(function) => Some(Step::Activation(function.0)),
-            Fir::Output(_) => Some(Step::Convert),
-            _ => None,
-        })
-        .collect();
-    Some((steps, written.build_recexpr(node)))
+/// A value from outside that an epilogue can read, constants aside.
+fn is_readable(ty: Type, capability: &FormatCapability, types: &TypeEnvironment) -> bool {
+    let (Class::Operand(shape), Some(element)) = (ty.class, ty.element) else { return false };
+    let fits_n = shape != OperandShape::Matrix || types.matrices.contains(&element);
+    fits_n && capability.epilogue.operand(shape).is_some_and(|rule| rule.element(element).is_some())
 }
 
-fn collect_rule_names(term: &FlatTerm<Fir>, names: &mut Vec<String>) {
-    names.extend(term.forward_rule.or(term.backward_rule).map(|rule| rule.to_string()));
-    for child in &term.children {
-        collect_rule_names(child, names);
+fn rules() -> Vec<Rewrite<Fir, Types>> {
+    use Condition::{Attribute, Operand, OperandsOfRoot, Result, Written};
+    let lifted = |name: &str, from: &str, to: &str, conditions: &[Condition]| {
+        rule(name, from, to, [conditions, &[Result]].concat())
+    };
+    let (f, y, z) = (variable("?f"), variable("?y"), variable("?z"));
+    vec![
+        rule(
+            "scaled_mma-is-root",
+            "(scaled_mma ?a ?sfa ?b ?sfb ?alpha ?c ?beta)",
+            "(kernel (root ?a ?sfa ?b ?sfb ?alpha ?c ?beta) acc)",
+            vec![OperandsOfRoot],
+        ),
+        lifted("unary-joins", "(unary ?f (kernel ?r ?x))", "(kernel ?r (unary ?f ?x))", &[Attribute(f)]),
+        lifted("clamp-joins", "(clamp ?f (kernel ?r ?x))", "(kernel ?r (clamp ?f ?x))", &[Attribute(f)]),
+        lifted(
+            "convert-joins",
+            "(convert ?f (kernel ?r ?x))",
+            "(kernel ?r (convert ?f ?x))",
+            &[Attribute(f)],
+        ),
+        lifted(
+            "binary-joins-with-operand",
+            "(binary ?f (kernel ?r ?x) ?y)",
+            "(kernel ?r (binary ?f ?x ?y))",
+            &[Attribute(f), Operand(y)],
+        ),
+        lifted(
+            "binary-joins-after-operand",
+            "(binary ?f ?y (kernel ?r ?x))",
+            "(kernel ?r (binary ?f ?y ?x))",
+            &[Attribute(f), Operand(y)],
+        ),
+        lifted(
+            "binary-joins-branches",
+            "(binary ?f (kernel ?r ?x) (kernel ?r ?y))",
+            "(kernel ?r (binary ?f ?x ?y))",
+            &[Attribute(f)],
+        ),
+        lifted(
+            "compare-joins-with-operand",
+            "(compare ?f (kernel ?r ?x) ?y)",
+            "(kernel ?r (compare ?f ?x ?y))",
+            &[Attribute(f), Operand(y)],
+        ),
+        lifted(
+            "compare-joins-after-operand",
+            "(compare ?f ?y (kernel ?r ?x))",
+            "(kernel ?r (compare ?f ?y ?x))",
+            &[Attribute(f), Operand(y)],
+        ),
+        lifted(
+            "compare-joins-branches",
+            "(compare ?f (kernel ?r ?x) (kernel ?r ?y))",
+            "(kernel ?r (compare ?f ?x ?y))",
+            &[Attribute(f)],
+        ),
+        lifted(
+            "select-joins-branches",
+            "(select (kernel ?r ?x) (kernel ?r ?y) (kernel ?r ?z))",
+            "(kernel ?r (select ?x ?y ?z))",
+            &[],
+        ),
+        lifted(
+            "select-joins-with-then",
+            "(select (kernel ?r ?x) ?y (kernel ?r ?z))",
+            "(kernel ?r (select ?x ?y ?z))",
+            &[Operand(y)],
+        ),
+        lifted(
+            "select-joins-with-else",
+            "(select (kernel ?r ?x) (kernel ?r ?y) ?z)",
+            "(kernel ?r (select ?x ?y ?z))",
+            &[Operand(z)],
+        ),
+        lifted(
+            "select-joins-with-both",
+            "(select (kernel ?r ?x) ?y ?z)",
+            "(kernel ?r (select ?x ?y ?z))",
+            &[Operand(y), Operand(z)],
+        ),
+        rule("result-is-written", "(kernel ?r ?x)", "(write ?r ?x)", vec![Written]),
+    ]
+}
+
+/// A typed condition of a rule.
+#[derive(Clone, Copy, Debug)]
+enum Condition {
+    /// The operands of the `scaled_mma` are of the format, and C can be read.
+    OperandsOfRoot,
+    /// The epilogue has this function, or comparisons, or clamping.
+    Attribute(Var),
+    /// A value from outside that the epilogue reads, or a constant.
+    Operand(Var),
+    /// The epilogue rounds to the element type of the result.
+    Result,
+    /// D may have the element type of the result.
+    Written,
+}
+
+impl Condition {
+    fn holds(self, egraph: &EGraph<Fir, Types>, class: Id, subst: &Subst) -> bool {
+        let Types { capability, environment, .. } = &egraph.analysis;
+        let element = egraph[class].data.element;
+        match self {
+            Condition::OperandsOfRoot => {
+                let of = |name: &str| egraph[subst[variable(name)]].data;
+                let format = capability.format;
+                let blocked =
+                    Type { element: Some(format.scale), class: Class::BlockedScales, inlined: None };
+                of("?a").element == Some(format.a)
+                    && of("?b").element == Some(format.b)
+                    && of("?sfa") == blocked
+                    && of("?sfb") == blocked
+                    && of("?c").element.is_none_or(|element| capability.c(element).is_some())
+            }
+            Condition::Attribute(variable) => {
+                let epilogue = &capability.epilogue;
+                match egraph[subst[variable]].nodes[..] {
+                    [Fir::Attribute(Attribute::Unary(kind))] => epilogue.unary.contains(&kind),
+                    [Fir::Attribute(Attribute::Binary(kind))] => epilogue.binary.contains(&kind),
+                    [Fir::Attribute(Attribute::Predicate(_))] => epilogue.select,
+                    [Fir::Attribute(Attribute::Bounds(_))] => epilogue.clamp,
+                    // What it converts to is what the result is.
+                    [Fir::Attribute(Attribute::Element(_))] => true,
+                    _ => false,
+                }
+            }
+            Condition::Operand(variable) => {
+                let ty = egraph[subst[variable]].data;
+                ty.inlined.is_some() || is_readable(ty, capability, environment)
+            }
+            Condition::Result => element.is_some_and(|element| {
+                element == ElementType::I1 || capability.epilogue.elements.contains(&element)
+            }),
+            Condition::Written => element.is_some_and(|element| environment.writable.contains(&element)),
+        }
     }
 }
 
-fn rules(capability: &FormatCapability) -> Vec<Rule> {
-    let mut rules: Vec<Rule> = vec![
-        egg::rewrite!("scaled_mma-is-root";
-            "(scaled_mma ?a ?sfa ?b ?sfb ?alpha ?c ?beta)" =>
-            "(kernel (root ?a ?sfa ?b ?sfb ?alpha ?c ?beta) none none none)"
-            if operands_have_the_format("?a", "?sfa", "?b", "?sfb")
-            if can_be_read_as_c("?c")),
-        egg::rewrite!("add-is-bias";
-            "(add (kernel ?root none none none) ?value)" => "(kernel ?root ?value none none)"
-            if is_column_bias("?value")),
-        egg::rewrite!("add-is-bias-on-the-left";
-            "(add ?value (kernel ?root none none none))" => "(kernel ?root ?value none none)"
-            if is_column_bias("?value")),
-    ];
-    rules.extend(capability.activations.iter().map(|kind| {
-        let from = format!("({kind} (kernel ?root ?bias none none))");
-        rule(&format!("{kind}-is-activation"), &from, &format!("(kernel ?root ?bias {kind} none)"))
-    }));
-    rules.extend(capability.outputs.iter().map(|output| {
-        let convert = Conversion(output.element);
-        let from = format!("({convert} (kernel ?root ?bias ?activation none))");
-        rule(&format!("{convert}-is-output"), &from, &format!("(kernel ?root ?bias ?activation {convert})"))
-    }));
-    rules.push(egg::rewrite!("result-is-written";
-        "(kernel ?root ?bias ?activation ?output)" => "(write ?root ?bias ?activation ?output)"
-        if result_is_writable));
-    rules
+/// A rule that applies under conditions, and says so.
+struct Conditional {
+    conditions: Vec<Condition>,
+    pattern: Pattern<Fir>,
 }
 
-fn rule(name: &str, from: &str, to: &str) -> Rule {
-    let pattern =
+impl Applier<Fir, Types> for Conditional {
+    fn apply_one(
+        &self,
+        egraph: &mut EGraph<Fir, Types>,
+        class: Id,
+        subst: &Subst,
+        ast: Option<&PatternAst<Fir>>,
+        rule: Symbol,
+    ) -> Vec<Id> {
+        if !self.conditions.iter().all(|condition| condition.holds(egraph, class, subst)) {
+            return Vec::new();
+        }
+        let changed = self.pattern.apply_one(egraph, class, subst, ast, rule);
+        if !changed.is_empty() {
+            egraph.analysis.applied.push((class, rule));
+        }
+        changed
+    }
+
+    fn vars(&self) -> Vec<Var> {
+        self.pattern.vars()
+    }
+}
+
+fn rule(name: &str, from: &str, to: &str, conditions: Vec<Condition>) -> Rewrite<Fir, Types> {
+    let parsed =
         |text: &str| text.parse::<Pattern<Fir>>().expect("the words of a rule are those of the language");
-    Rewrite::new(name, pattern(from), pattern(to)).expect("both sides of a rule have the same variables")
-}
-
-fn operands_have_the_format(
-    a: &str,
-    sfa: &str,
-    b: &str,
-    sfb: &str,
-) -> impl Fn(&mut EGraph<Fir, Types>, Id, &Subst) -> bool + use<> {
-    let [a, sfa, b, sfb] = [a, sfa, b, sfb].map(variable);
-    move |egraph, _, subst| {
-        let format = egraph.analysis.capability.format;
-        let blocked = Type { element: Some(format.scale), class: ShapeClass::BlockedScales };
-        egraph[subst[a]].data.element == Some(format.a)
-            && egraph[subst[b]].data.element == Some(format.b)
-            && egraph[subst[sfa]].data == blocked
-            && egraph[subst[sfb]].data == blocked
-    }
-}
-
-fn can_be_read_as_c(c: &str) -> impl Fn(&mut EGraph<Fir, Types>, Id, &Subst) -> bool + use<> {
-    let c = variable(c);
-    move |egraph, _, subst| {
-        egraph[subst[c]].data.element.is_none_or(|element| egraph.analysis.capability.c(element).is_some())
-    }
-}
-
-fn is_column_bias(value: &str) -> impl Fn(&mut EGraph<Fir, Types>, Id, &Subst) -> bool + use<> {
-    let value = variable(value);
-    move |egraph, _, subst| {
-        let Type { element, class } = egraph[subst[value]].data;
-        class == ShapeClass::Columns
-            && element.is_some_and(|element| egraph.analysis.capability.bias.contains(&element))
-    }
-}
-
-fn result_is_writable(egraph: &mut EGraph<Fir, Types>, kernel: Id, _: &Subst) -> bool {
-    egraph[kernel].data.element.is_some_and(|element| egraph.analysis.environment.writable.contains(&element))
+    Rewrite::new(name, parsed(from), Conditional { conditions, pattern: parsed(to) })
+        .expect("the right side of a rule has no variables but those of the left")
 }
 
 fn variable(name: &str) -> Var {
     name.parse().expect("a variable is written ?name")
 }
 
-/// The typed analysis: the element type and the shape class of every term.
+/// The typed analysis: the element type and the class of every term; and which rules were applied to it.
 pub(crate) struct Types {
     environment: TypeEnvironment,
     capability: Arc<FormatCapability>,
+    applied: Vec<(Id, Symbol)>,
+}
+
+/// The rules that made a term part of a kernel.
+struct Fired {
+    lifted: Symbol,
+    written: Option<Symbol>,
+}
+
+impl Types {
+    fn new(environment: &TypeEnvironment, capability: &Arc<FormatCapability>) -> Types {
+        Types { environment: environment.clone(), capability: Arc::clone(capability), applied: Vec::new() }
+    }
+
+    /// By class: a term is lifted by the first rule that was applied to it, and written by the second.
+    fn fired(&self, egraph: &EGraph<Fir, Types>) -> BTreeMap<Id, Fired> {
+        let mut fired: BTreeMap<Id, Fired> = BTreeMap::new();
+        for (class, rule) in &self.applied {
+            fired
+                .entry(egraph.find(*class))
+                .and_modify(|fired| {
+                    fired.written.get_or_insert(*rule);
+                })
+                .or_insert(Fired { lifted: *rule, written: None });
+        }
+        fired
+    }
 }
 
 impl Analysis<Fir> for Types {
@@ -313,33 +427,32 @@ impl Analysis<Fir> for Types {
 
     fn make(egraph: &mut EGraph<Fir, Types>, node: &Fir, _: Id) -> Type {
         let ty = |id: &Id| egraph[*id].data;
-        let matrix = |element| Type { element, class: ShapeClass::Matrix };
+        let no_value = |element| Type { element, class: Class::NoValue, inlined: None };
+        let computed = |element| Type { element, class: Class::Computed, inlined: None };
         match node {
-            Fir::Absent | Fir::Activation(_) => Type { element: None, class: ShapeClass::NoValue },
-            Fir::Output(to) => Type { element: Some(to.0), class: ShapeClass::NoValue },
-            Fir::Leaf(leaf) => egraph
-                .analysis
-                .environment
-                .leaves
-                .get(leaf.0)
-                .copied()
-                .unwrap_or(Type { element: None, class: ShapeClass::Other }),
-            Fir::ScaledMma(_) | Fir::Root(_) => matrix(Some(egraph.analysis.environment.accumulator)),
+            Fir::Absent | Fir::Attribute(_) => no_value(match node {
+                Fir::Attribute(Attribute::Element(element)) => Some(*element),
+                _ => None,
+            }),
+            Fir::Leaf(leaf) => egraph.analysis.environment.leaves.get(leaf.0).copied().unwrap_or(Type {
+                element: None,
+                class: Class::Other,
+                inlined: None,
+            }),
+            Fir::ScaledMma(_) | Fir::Root(_) | Fir::Accumulator => {
+                computed(Some(egraph.analysis.environment.accumulator))
+            }
             // Nothing is known of it, so that no condition on it ever holds.
-            Fir::Mma(_) => Type { element: None, class: ShapeClass::Other },
-            Fir::Add([left, right]) => {
-                let (left, right) = (ty(left), ty(right));
-                let rows = left.class == ShapeClass::Matrix || right.class == ShapeClass::Matrix;
-                let class = if rows { ShapeClass::Matrix } else { ShapeClass::Other };
-                Type { element: join(left.element, right.element), class }
+            Fir::Mma(_) => Type { element: None, class: Class::Other, inlined: None },
+            Fir::Unary([_, x]) | Fir::Clamp([_, x]) => computed(arithmetic(ty(x).element)),
+            Fir::Convert([to, x]) => computed(arithmetic(ty(x).element).and(ty(to).element)),
+            Fir::Binary([_, x, y]) => computed(join(ty(x), ty(y))),
+            Fir::Compare([_, x, y]) => computed(join(ty(x), ty(y)).map(|_| ElementType::I1)),
+            Fir::Select([condition, x, y]) => {
+                let chosen = ty(condition).element == Some(ElementType::I1);
+                computed(join(ty(x), ty(y)).filter(|_| chosen))
             }
-            Fir::Apply(_, [value]) => ty(value),
-            Fir::Convert(to, [value]) => Type { element: Some(to.0), class: ty(value).class },
-            Fir::Kernel([root, bias, _, output]) | Fir::Write([root, bias, _, output]) => {
-                let added = ty(bias).element;
-                let sum = if added.is_some() { join(ty(root).element, added) } else { ty(root).element };
-                matrix(ty(output).element.or(sum))
-            }
+            Fir::Kernel([_, x]) | Fir::Write([_, x]) => computed(ty(x).element),
         }
     }
 
@@ -349,51 +462,13 @@ impl Analysis<Fir> for Types {
     }
 }
 
-fn join(left: Option<ElementType>, right: Option<ElementType>) -> Option<ElementType> {
-    left?.join(right?)
+/// Nothing is computed of comparisons but `select`.
+fn arithmetic(element: Option<ElementType>) -> Option<ElementType> {
+    element.filter(|element| element.is_arithmetic())
 }
 
-/// No text is one of the language's words.
-#[derive(Debug)]
-pub(crate) struct UnknownWord;
-
-impl fmt::Display for Leaf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "v{}", self.0)
-    }
-}
-
-impl FromStr for Leaf {
-    type Err = UnknownWord;
-    fn from_str(text: &str) -> Result<Leaf, UnknownWord> {
-        text.strip_prefix('v').and_then(|number| number.parse().ok()).map(Leaf).ok_or(UnknownWord)
-    }
-}
-
-impl fmt::Display for Function {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.name())
-    }
-}
-
-impl FromStr for Function {
-    type Err = UnknownWord;
-    fn from_str(text: &str) -> Result<Function, UnknownWord> {
-        UnaryKind::from_name(text).map(Function).ok_or(UnknownWord)
-    }
-}
-
-impl fmt::Display for Conversion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "convert_{}", self.0)
-    }
-}
-
-impl FromStr for Conversion {
-    type Err = UnknownWord;
-    fn from_str(text: &str) -> Result<Conversion, UnknownWord> {
-        text.strip_prefix("convert_").and_then(ElementType::from_name).map(Conversion).ok_or(UnknownWord)
-    }
+fn join(left: Type, right: Type) -> Option<ElementType> {
+    left.element?.join(right.element?)
 }
 
 #[cfg(test)]

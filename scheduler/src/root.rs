@@ -1,8 +1,8 @@
 //! Decides whether a target has a kernel for a `scaled_mma`, its result and what follows left aside.
 
 use fourfold_ir::{
-    Capabilities, Dim, ElementType, FormatCapability, Matmul, Module, Op, Program, ScaleLayout,
-    ScaledMmaOperands, Value,
+    Capabilities, Dim, ElementType, FormatCapability, Matmul, Module, Op, OperandShape, OutputCapability,
+    Program, ScaleLayout, ScaledMmaOperands, Value,
 };
 
 use crate::constraints::{scale_bytes, scale_message, scale_operands};
@@ -99,6 +99,13 @@ pub(crate) fn accept<'a>(
 pub(crate) fn writable(capability: &FormatCapability, n: &Dim) -> Vec<ElementType> {
     let fits = |multiple| Divides::of(n, multiple) != Divides::Never;
     capability.outputs.iter().filter(|output| fits(output.n_multiple)).map(|output| output.element).collect()
+}
+
+/// The element types of matrices that the epilogue can read for this N, at run time perhaps.
+pub(crate) fn readable_matrices(capability: &FormatCapability, n: &Dim) -> Vec<ElementType> {
+    let rules = capability.epilogue.operand(OperandShape::Matrix).map_or(&[][..], |rule| &rule.elements);
+    let fits = |rule: &&OutputCapability| Divides::of(n, rule.n_multiple) != Divides::Never;
+    rules.iter().filter(fits).map(|rule| rule.element).collect()
 }
 
 /// Whether the kernel takes the batch and the rows of A as one matrix.

@@ -4,19 +4,19 @@ use std::collections::HashMap;
 
 use fourfold_ir::{BlockFormat, Capabilities, Entity, Module, Op, OpKind, Program};
 
-use crate::constraints::constraints;
 use crate::dataflow::stages;
 use crate::epilogue::{Producer, left_out};
-use crate::partition::{Decision, EpilogueKind, EpilogueStep, KernelPlan, Partition, Segment, SegmentKind};
+use crate::partition::{Decision, KernelPlan, Partition, Segment, SegmentKind};
+use crate::plan::plan;
 use crate::reason::{ReasonCode, Rejection};
-use crate::region::{Region, region};
-use crate::rewrite::{Match, Rewriter, Step};
+use crate::region::region;
+use crate::rewrite::Rewriter;
 use crate::root::{Divides, Root, accept, element_list};
 
 /// Decides for every op of a program whether it runs in a kernel, and in which order segments run.
 ///
-/// Each `scaled_mma` that the target takes becomes a kernel with the longest chain after it that the epilogue
-/// computes; `mma` never does. Every other op goes to a fallback segment with a [`Rejection`]. The result depends
+/// Each `scaled_mma` that the target takes becomes a kernel with as much of what follows it as the epilogue computes
+/// and as comes down to one result; `mma` never does. Every other op goes to a fallback segment with a [`Rejection`]. The result depends
 /// on nothing but the arguments, and takes time proportional to the program.
 pub fn partition(program: &Program, capabilities: &Capabilities) -> Partition {
     let kernels = Kernels::grow(program, capabilities);
@@ -65,7 +65,7 @@ impl Kernels {
             let rewriter =
                 rewriters.entry(root.capability.format).or_insert_with(|| Rewriter::new(root.capability));
             match rewriter.longest_kernel(region.expression.clone()) {
-                Some(found) => kernels.add(plan(module, &root, &region, found)),
+                Some(found) => kernels.add(plan(program, &root, &region, found)),
                 None => {
                     kernels.rejected_roots.insert(op, unwritable(module, &root));
                 }
@@ -119,50 +119,6 @@ impl Kernels {
 
 fn ops_of(plan: &KernelPlan) -> impl Iterator<Item = Op> {
     std::iter::once(plan.root).chain(plan.epilogue.iter().map(|step| step.op))
-}
-
-fn plan(module: &Module, root: &Root<'_>, region: &Region, found: Match) -> KernelPlan {
-    let epilogue: Vec<_> = region.ops[1..]
-        .iter()
-        .zip(&found.steps)
-        .map(|(op, step)| EpilogueStep {
-            op: *op,
-            kind: match step {
-                Step::Bias(leaf) => EpilogueKind::ColumnBias(region.leaves[leaf.0]),
-                Step::Activation(kind) => EpilogueKind::Activation(*kind),
-                Step::Convert => EpilogueKind::Convert,
-            },
-            element: module.ty(module.ops[*op].results[0]).element,
-        })
-        .collect();
-    let bias = epilogue.iter().find_map(|step| match step.kind {
-        EpilogueKind::ColumnBias(bias) => Some(bias),
-        EpilogueKind::Activation(_) | EpilogueKind::Convert => None,
-    });
-    let output = epilogue.last().map_or(root.result, |step| module.ops[step.op].results[0]);
-    let (matmul, operands) = (root.matmul, root.operands);
-    let c_element = operands.c.map(|c| module.ty(c).element);
-    KernelPlan {
-        root: root.op,
-        format: matmul.format,
-        batch: matmul.batch.clone(),
-        m: matmul.m.clone(),
-        n: matmul.n.clone(),
-        k: matmul.k.clone(),
-        b_batched: matmul.b_batched,
-        a: operands.a,
-        sfa: operands.sfa,
-        b: operands.b,
-        sfb: operands.sfb,
-        alpha: operands.alpha,
-        c: operands.c,
-        beta: operands.beta,
-        accumulator: module.ty(root.result).element,
-        constraints: constraints(root, bias, output, module.ty(output).element, c_element),
-        epilogue,
-        output,
-        proof: found.proof,
-    }
 }
 
 /// Why no kernel that begins with this root can write its result.

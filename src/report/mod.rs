@@ -263,8 +263,10 @@ impl Report {
     }
 }
 
-/// A readable name of a kernel: its format and what its epilogue does, such as `nvfp4_scaled_mm+alpha+bias+gelu>bf16`.
+/// A readable name of a kernel: its format and what its epilogue does, such as `nvfp4_scaled_mm+alpha+add+gelu>bf16`.
 pub fn kernel_name(plan: &KernelPlan) -> String {
+    /// Of a longer epilogue the rest is counted.
+    const NAMED: usize = 8;
     let mut name = format!("{}_scaled_mm", plan.format);
     for (present, text) in
         [(plan.alpha.is_some(), "alpha"), (plan.c.is_some(), "c"), (plan.beta.is_some(), "beta")]
@@ -274,21 +276,30 @@ pub fn kernel_name(plan: &KernelPlan) -> String {
             name.push_str(text);
         }
     }
-    let mut element = plan.accumulator;
-    for step in &plan.epilogue {
-        match &step.kind {
-            EpilogueKind::ColumnBias(_) => name.push_str("+bias"),
-            EpilogueKind::Activation(kind) => {
-                name.push('+');
-                name.push_str(kind.name());
-            }
-            EpilogueKind::Convert => {}
-        }
-        element = step.element;
+    let functions: Vec<&str> = plan.epilogue.iter().filter_map(|step| function(&step.kind)).collect();
+    for function in functions.iter().take(NAMED) {
+        name.push('+');
+        name.push_str(function);
     }
+    if NAMED < functions.len() {
+        let _ = write!(name, "+{} more", functions.len() - NAMED);
+    }
+    let element = plan.epilogue.last().map_or(plan.accumulator, |step| step.element);
     name.push('>');
     name.push_str(element.name());
     name
+}
+
+/// What a step computes; `None` for what computes nothing.
+fn function(kind: &EpilogueKind) -> Option<&'static str> {
+    match kind {
+        EpilogueKind::Constant { .. } | EpilogueKind::Convert => None,
+        EpilogueKind::Unary(kind) => Some(kind.name()),
+        EpilogueKind::Binary(kind) => Some(kind.name()),
+        EpilogueKind::Clamp { .. } => Some("clamp"),
+        EpilogueKind::Compare(predicate) => Some(predicate.name()),
+        EpilogueKind::Select => Some("select"),
+    }
 }
 
 fn extents(module: &Module, plan: &KernelPlan) -> String {
@@ -359,9 +370,9 @@ fn accepted_message(partition: &Partition, op: Op, segment: usize) -> String {
     let role = match plan {
         Some(plan) if plan.root == op => "root",
         Some(plan) => match plan.epilogue.iter().find(|step| step.op == op).map(|step| &step.kind) {
-            Some(EpilogueKind::ColumnBias(_)) => "bias",
-            Some(EpilogueKind::Activation(_)) => "activation",
-            Some(EpilogueKind::Convert) => "output conversion",
+            Some(EpilogueKind::Constant { .. }) => "constant",
+            Some(EpilogueKind::Convert) => "conversion",
+            Some(_) => "epilogue",
             None => "part",
         },
         None => "part",

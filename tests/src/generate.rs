@@ -196,39 +196,92 @@ impl Generator {
         self.epilogue(m, product, n, &shape)
     }
 
+    /// A DAG of elementwise ops over a product: mostly one that an epilogue computes and that comes down to one value.
     fn epilogue(&mut self, m: &Dim, product: Value, n: u64, shape: &Shape) -> Value {
-        let mut value = product;
-        for _ in 0..self.random.below(4) {
-            if self.random.percent(8) {
+        // Values that no step has used yet, the newest last.
+        let mut open = vec![product];
+        let mut all = vec![product];
+        for _ in 0..self.random.below(8) {
+            let last = *open.last().unwrap_or(&product);
+            // Another branch from something computed before.
+            let value = if self.random.percent(25) { self.random.pick(&all) } else { last };
+            if self.random.percent(4) {
                 self.pool.push(value); // another use may follow: the value escapes
             }
-            value = match self.random.below(8) {
-                0..=2 => {
-                    let bias_shape = match self.random.below(10) {
-                        0..=4 => vec![Dim::fixed(n)],
-                        5 | 6 => vec![Dim::fixed(1), Dim::fixed(n)],
-                        7 => vec![m.clone(), Dim::fixed(1)],
-                        8 => vec![],
-                        _ => shape.clone(),
-                    };
-                    let element = self.random.pick(&ARITHMETIC);
-                    let bias = self.input(TensorType::new(bias_shape, element));
-                    let (left, right) = if self.random.percent(70) { (value, bias) } else { (bias, value) };
-                    self.binary(BinaryKind::Add, left, right)
-                }
-                3..=5 => self.unary(value),
-                6 => {
-                    let element = self.random.pick(&ARITHMETIC);
-                    self.convert(value, element)
-                }
-                _ => {
-                    let element = self.random.pick(&[ElementType::F8E4M3FN, ElementType::F8E5M2]);
-                    let narrow = self.convert(value, element);
-                    self.convert(narrow, ElementType::F32)
-                }
-            };
+            let result = self.epilogue_step(value, &all, m, n, shape);
+            open.retain(|open| *open != value);
+            open.push(result);
+            all.push(result);
         }
-        value
+        while open.len() > 1 {
+            let (left, right) = (open.remove(0), open.remove(0));
+            let kind = self.random.pick(BinaryKind::ALL);
+            open.push(self.binary(kind, left, right));
+        }
+        open.pop().unwrap_or(product)
+    }
+
+    fn epilogue_step(&mut self, value: Value, all: &[Value], m: &Dim, n: u64, shape: &Shape) -> Value {
+        match self.random.below(16) {
+            0..=4 => {
+                let operand = self.epilogue_operand(m, n, shape);
+                let kind = self.random.pick(BinaryKind::ALL);
+                let (left, right) = if self.random.percent(70) { (value, operand) } else { (operand, value) };
+                self.binary(kind, left, right)
+            }
+            5..=8 => self.unary(value),
+            9 | 10 => {
+                let other = self.random.pick(all);
+                let kind = self.random.pick(BinaryKind::ALL);
+                self.binary(kind, value, other)
+            }
+            11 | 12 => {
+                let element = self.random.pick(&ARITHMETIC);
+                self.convert(value, element)
+            }
+            13 => {
+                let ty = self.builder.ty(value).clone();
+                let min = self.random.pick(&[-100.3, -0.0, 0.1]);
+                let max = self.random.pick(&[0.3, 6.0, f64::INFINITY]);
+                self.op(OpKind::Clamp { min, max }, &[value], ty)
+            }
+            14 => {
+                let (threshold, other) = (self.epilogue_operand(m, n, shape), self.random.pick(all));
+                let predicate = self.random.pick(Predicate::ALL);
+                let shape = self.builder.ty(value).shape.clone();
+                let mask = TensorType::new(shape.clone(), ElementType::I1);
+                let mask = self.op(OpKind::Compare(predicate), &[value, threshold], mask);
+                let (then, otherwise) = (self.builder.ty(value).element, self.builder.ty(other).element);
+                let element = then.join(otherwise).expect("both are arithmetic");
+                self.op(OpKind::Select, &[mask, value, other], TensorType::new(shape, element))
+            }
+            _ => {
+                let element = self.random.pick(&[ElementType::F8E4M3FN, ElementType::F8E5M2]);
+                let narrow = self.convert(value, element);
+                self.convert(narrow, ElementType::F32)
+            }
+        }
+    }
+
+    /// What an epilogue reads, and now and then what it does not.
+    fn epilogue_operand(&mut self, m: &Dim, n: u64, shape: &Shape) -> Value {
+        let rows: Shape = shape[..shape.len() - 1].iter().cloned().chain([Dim::fixed(1)]).collect();
+        let operand = match self.random.below(12) {
+            0..=3 => vec![Dim::fixed(n)],
+            4 => vec![Dim::fixed(1), Dim::fixed(n)],
+            5 | 6 => rows,
+            7 => vec![m.clone(), Dim::fixed(1)],
+            8 => vec![],
+            9 => {
+                let number = self.random.pick(&[0.5, -1.5, 0.0, 1e-3]);
+                let kind = OpKind::Constant(ConstantValue::Splat(number));
+                let element = self.random.pick(&ARITHMETIC);
+                return self.op(kind, &[], TensorType::new(vec![], element));
+            }
+            _ => shape.clone(),
+        };
+        let element = self.random.pick(&ARITHMETIC);
+        self.input(TensorType::new(operand, element))
     }
 
     /// Quantizes a value of the pool and multiplies it with weights.

@@ -1,18 +1,23 @@
 //! Kernels really built for every target, without a GPU: the instructions that they must contain, what they cost,
 //! and whether their own answers agree with what the plan promises.
 //!
-//! Each run builds one NVFP4 kernel for each target and one MXFP4 kernel for each family, taking turns through
-//! configurations and epilogues; `--features full` builds every default configuration of both formats and every
-//! activation, and its log is `docs/full-build.log`.
+//! Each run builds one NVFP4 kernel for each target, one MXFP4 kernel for each family, and a kernel for each family of one
+//! of the programs `fixtures/gemm/dag_*.fir`, taking turns through configurations and epilogues; `--features full` builds
+//! every default configuration of both formats, every activation, and every one of those programs for both families,
+//! and its log is `docs/full-build.log`.
 
 use std::sync::OnceLock;
 
 use fourfold::codegen::configuration::{Configuration, CutlassVersion};
 use fourfold::codegen::{
-    Epilogue, KernelSpec, Step, StepKind, capabilities, defaults, emit, emulate, stages, target,
+    Epilogue, KernelSpec, Operand as EpilogueOperand, Step, StepKind, capabilities, defaults, emit, emulate,
+    stages, target,
 };
-use fourfold::ir::{BlockFormat, Dim, ElementType, UnaryKind, numeric};
-use fourfold::kernels::{BuiltKernel, PlannedKernel, build_kernels, cutlass_version, toolchain};
+use fourfold::ir::{BinaryKind, BlockFormat, Dim, ElementType, OperandShape, UnaryKind, numeric, text};
+use fourfold::kernels::{
+    BuiltKernel, PlannedKernel, build_kernels, cutlass_version, planned_kernels, toolchain,
+};
+use fourfold::scheduler::EpilogueRef;
 use fourfold_executor::kernel::{Device, Kernel, Operand, Problem};
 use fourfold_executor::toolchain::ToolchainOptions;
 use fourfold_executor::{Artifact, BuildOptions};
@@ -28,19 +33,36 @@ fn turn() -> usize {
     (now.as_secs() / SECONDS_A_DAY) as usize
 }
 
-/// An epilogue by number: every activation and output type, with and without alpha, C, beta and bias.
+/// Steps of which each uses the one before, and what they read.
+#[derive(Default)]
+struct Chain {
+    steps: Vec<Step>,
+    operands: Vec<EpilogueOperand>,
+}
+
+impl Chain {
+    fn then(&mut self, kind: StepKind, read: Option<ElementType>, element: ElementType) {
+        let last = self.steps.len().checked_sub(1);
+        let mut operands = vec![last.map_or(EpilogueRef::Accumulator, EpilogueRef::Step)];
+        operands.extend(read.map(|_| EpilogueRef::Operand(self.operands.len())));
+        self.operands.extend(read.map(|element| EpilogueOperand { shape: OperandShape::Row, element }));
+        self.steps.push(Step { kind, operands, element });
+    }
+}
+
+/// An epilogue by number: every activation and output type, with and without alpha, C, beta and a row.
 fn epilogue(index: usize) -> Epilogue {
     const OUTPUTS: [ElementType; 3] = [ElementType::BF16, ElementType::F16, ElementType::F32];
     let output = OUTPUTS[index % 3];
-    let step = |kind, element| Step { kind, element };
-    let mut steps = Vec::new();
+    let mut chain = Chain::default();
     if index % 4 != 3 {
-        steps.push(step(StepKind::ColumnBias(OUTPUTS[(index / 2) % 3]), ElementType::F32));
+        let row = OUTPUTS[(index / 2) % 3];
+        chain.then(StepKind::Binary(BinaryKind::Add), Some(row), ElementType::F32);
     }
     let activation = UnaryKind::ALL[index % UnaryKind::ALL.len()];
-    steps.push(step(StepKind::Activation(activation), ElementType::F32));
+    chain.then(StepKind::Unary(activation), None, ElementType::F32);
     if output != ElementType::F32 {
-        steps.push(step(StepKind::Convert, output));
+        chain.then(StepKind::Convert, None, output);
     }
     let c = (index % 5 == 2).then_some(OUTPUTS[(index + 1) % 3]);
     Epilogue {
@@ -48,27 +70,48 @@ fn epilogue(index: usize) -> Epilogue {
         c,
         beta: c.is_some() && index % 4 == 2,
         accumulator: ElementType::F32,
-        steps,
+        steps: chain.steps,
+        operands: chain.operands,
     }
 }
 
 /// The epilogue that most layers have, with which no default may spill.
 fn usual_epilogue() -> Epilogue {
-    let step = |kind, element| Step { kind, element };
+    let mut chain = Chain::default();
+    chain.then(StepKind::Binary(BinaryKind::Add), Some(ElementType::BF16), ElementType::F32);
+    chain.then(StepKind::Convert, None, ElementType::BF16);
     Epilogue {
         alpha: true,
         c: None,
         beta: false,
         accumulator: ElementType::F32,
-        steps: vec![
-            step(StepKind::ColumnBias(ElementType::BF16), ElementType::F32),
-            step(StepKind::Convert, ElementType::BF16),
-        ],
+        steps: chain.steps,
+        operands: chain.operands,
     }
 }
 
+/// The kernels of the programs with epilogues of many forms, in the order of their files.
+fn dags(name: &str, cutlass: CutlassVersion) -> Vec<KernelSpec> {
+    let backend = fourfold_tests::backend(name).expect("a known target");
+    let is_dag = |file: &std::path::PathBuf| {
+        file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("dag_"))
+    };
+    let files = fourfold_tests::fixtures().expect("fixtures can be listed").into_iter().filter(is_dag);
+    let specs: Vec<KernelSpec> = files
+        .map(|file| {
+            let source = std::fs::read_to_string(&file).expect("a fixture can be read");
+            let Ok((program, _)) = text::load(&source) else { panic!("{} is not valid", file.display()) };
+            let mut kernels = planned_kernels(&backend.plan(program), cutlass, false);
+            assert_eq!(kernels.len(), 1, "{}", file.display());
+            kernels.remove(0).spec
+        })
+        .collect();
+    assert!(specs.len() >= 12, "there are {}", specs.len());
+    specs
+}
+
 fn spec(name: &str, configuration: &Configuration, epilogue: Epilogue) -> KernelSpec {
-    let configuration = configuration.with_elements(epilogue.c, epilogue.output());
+    let configuration = configuration.with_elements(epilogue.source(), epilogue.output());
     KernelSpec { target: target(name).expect("a known target"), configuration, epilogue }
 }
 
@@ -87,6 +130,7 @@ fn specs(cutlass: CutlassVersion) -> Vec<KernelSpec> {
             let configurations = of(name, BlockFormat::NVFP4);
             spec(name, &configurations[index / 2 % configurations.len()], epilogue(index))
         }));
+        specs.extend(["sm_100a", "sm_120a"].into_iter().flat_map(|name| dags(name, cutlass)));
         return specs;
     }
     let mut specs: Vec<KernelSpec> = TARGETS
@@ -106,6 +150,12 @@ fn specs(cutlass: CutlassVersion) -> Vec<KernelSpec> {
         let choice = &configurations[turn() / 2 % configurations.len()];
         let usual = (turn() / 4 + index).is_multiple_of(2);
         spec(name, choice, if usual { usual_epilogue() } else { epilogue(turn() + index) })
+    }));
+    specs.extend([&TARGETS[..2], &TARGETS[2..]].into_iter().enumerate().map(|(index, targets)| {
+        let mut dags = dags(targets[(turn() + 1) % 2], cutlass);
+        // Each of the families is half a round ahead of the other.
+        let count = dags.len();
+        dags.swap_remove((turn() + index * count / 2) % count)
     }));
     specs
 }
@@ -284,6 +334,10 @@ fn meets_the_rules(spec: &KernelSpec, problem: &Problem) -> bool {
         && divides(problem.k, format.k_multiple)
         && divides(problem.n, d)
         && divides(problem.n, c)
+        && spec.epilogue.operands.iter().all(|operand| {
+            let rule = format.epilogue.operand(operand.shape).and_then(|rule| rule.element(operand.element));
+            divides(problem.n, rule.expect("a type that is read").n_multiple)
+        })
 }
 
 #[test]

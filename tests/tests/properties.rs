@@ -4,11 +4,14 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use fourfold::codegen::configuration::CutlassVersion;
 use fourfold::executor;
 use fourfold::ir::{
     ElementType, Entity, Matmul, Module, Op, OpKind, Program, Tensor, Value, bind, interpret, interpret_op,
     sample, text, verify,
 };
+use fourfold::kernels::planned_kernels;
+use fourfold::scheduler::{EpilogueRef, KernelPlan};
 use fourfold_tests::generate::{Case, case};
 use fourfold_tests::random::Random;
 use proptest::prelude::*;
@@ -102,6 +105,8 @@ static PROGRAMS_RUN: AtomicUsize = AtomicUsize::new(0);
 static WITH_KERNEL: AtomicUsize = AtomicUsize::new(0);
 static WITH_TWO: AtomicUsize = AtomicUsize::new(0);
 static EXACT_KERNELS: AtomicUsize = AtomicUsize::new(0);
+static STEPS: AtomicUsize = AtomicUsize::new(0);
+static WITH_DAG: AtomicUsize = AtomicUsize::new(0);
 
 /// One body for the last two properties, so that each program is interpreted once.
 #[test]
@@ -121,6 +126,9 @@ fn partitions_prove_themselves_and_the_fallback_equals_the_interpreter() {
     println!(
         "{programs} programs, {one} with a kernel segment, {two} with two or more; {exact} kernel segments compared bit for bit"
     );
+    let [steps, dags] = [&STEPS, &WITH_DAG].map(|counter| counter.load(Ordering::Relaxed));
+    println!("{steps} epilogue steps; {dags} programs with an epilogue that is no chain");
+    assert!(dags * 20 >= programs, "at least 5 % hold an epilogue that is no chain: {dags} of {programs}");
     assert!(exact * 4 >= one, "many kernel segments are compared bit for bit: {exact}");
     assert!(
         one * 10 >= programs * 4,
@@ -145,6 +153,11 @@ fn check_run(seed: u64, steps: usize) {
     assert_eq!(planned.partition().decisions.len(), program.module().ops.len());
     let kernels = planned.partition().kernels().count();
     PROGRAMS_RUN.fetch_add(1, Ordering::Relaxed);
+    let sources = planned_kernels(&planned, CutlassVersion::PINNED, false);
+    assert_eq!(sources.len(), kernels, "every accepted kernel has a source");
+    let plans = || planned.partition().kernels().map(|(_, plan)| plan);
+    STEPS.fetch_add(plans().map(|plan| plan.epilogue.len()).sum(), Ordering::Relaxed);
+    WITH_DAG.fetch_add(usize::from(plans().any(shares_a_value)), Ordering::Relaxed);
     WITH_KERNEL.fetch_add(usize::from(kernels >= 1), Ordering::Relaxed);
     WITH_TWO.fetch_add(usize::from(kernels >= 2), Ordering::Relaxed);
 
@@ -197,6 +210,16 @@ fn check_run(seed: u64, steps: usize) {
     }
     let exact_kernels = planned.partition().kernels().filter(|(_, plan)| exact[plan.output.index()]).count();
     EXACT_KERNELS.fetch_add(exact_kernels, Ordering::Relaxed);
+}
+
+/// Whether some value of an epilogue is used more than once.
+fn shares_a_value(plan: &KernelPlan) -> bool {
+    let uses = |value: EpilogueRef| {
+        let operands = plan.epilogue.iter().flat_map(|step| &step.operands);
+        operands.filter(|operand| **operand == value).count()
+    };
+    let steps = (0..plan.epilogue.len()).map(EpilogueRef::Step);
+    steps.chain([EpilogueRef::Accumulator]).any(|value| uses(value) > 1)
 }
 
 /// Whether an op's own sums depend on the order of accumulation: every multiplication but a `scaled_mma` of sampled

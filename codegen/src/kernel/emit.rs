@@ -1,15 +1,18 @@
 //! Fills the template of the kernel.
 
-use fourfold_ir::{ElementType, UnaryKind};
+use fourfold_ir::{ElementType, OperandShape};
 use minijinja::value::{Serde, Value};
 use minijinja::{AutoEscape, Environment, UndefinedBehavior};
 use serde::Serialize;
 
-use super::{KernelSpec, StepKind, functions};
+use super::{Epilogue, KernelSpec, body};
 use crate::configuration::{Cluster, Family};
 
 /// The version of the C interface of generated kernels. Raised by every change to it.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
+
+/// How many operands of an epilogue the interface has room for.
+pub const MAX_OPERANDS: usize = 24;
 
 const TEMPLATE: &str = include_str!("kernel.cu.j2");
 
@@ -40,20 +43,24 @@ pub(super) struct Context {
     target: &'static str,
     hash: String,
     signature: String,
-    formula: String,
+    formula: Vec<String>,
     /// `ue4m3` or `ue8m0`.
     scale: &'static str,
     /// Elements of K that share a scale.
     block: u32,
     operand_type: &'static str,
     functions: Vec<String>,
-    operands: Vec<Operand>,
+    operands: Vec<Node>,
+    operand_alignments: Vec<u32>,
+    max_operands: usize,
+    /// What the matrices among the operands ask of N beside C and D, of which CUTLASS knows.
+    n_multiple: usize,
     body: Vec<String>,
     element_c: &'static str,
     element_d: &'static str,
     alignment_c: usize,
     alignment_d: usize,
-    pointer_c: &'static str,
+    pointer_c: String,
     required_pointers: String,
     scalars: Vec<&'static str>,
     tile: [u32; 3],
@@ -71,10 +78,10 @@ pub(super) struct Context {
     abi_version: u32,
 }
 
-/// An operand of the epilogue: its name in the function, its node in the visitor tree, and that node's arguments.
+/// What the epilogue's function is given: its name there, its node in the visitor tree, and that node's arguments.
 #[derive(Serialize)]
-struct Operand {
-    name: &'static str,
+struct Node {
+    name: String,
     node: String,
     arguments: String,
 }
@@ -137,12 +144,16 @@ fn environment() -> Environment<'static> {
 pub(super) fn context(spec: &KernelSpec) -> Context {
     let KernelSpec { target, configuration, epilogue } = spec;
     let output = epilogue.output();
-    // Without C the type is void, and the alignment of D stands in for it.
-    let element_c = epilogue.c.map_or("void", element_type);
+    // Without a source the type is void, and the alignment of D stands in for it.
+    let element_c = epilogue.source().map_or("void", element_type);
+    let source = match (epilogue.c, epilogue.source_operand()) {
+        (Some(_), _) => Some("p.c".to_owned()),
+        (None, operand) => operand.map(|operand| format!("p.operands[{operand}]")),
+    };
     let alignment = |element: ElementType| 128 / element.storage_bits();
+    let matrices = epilogue.operands.iter().filter(|operand| operand.shape == OperandShape::Matrix);
     let mut required = vec!["pointers.a", "pointers.sfa", "pointers.b", "pointers.sfb"];
     required.extend(epilogue.c.map(|_| "pointers.c"));
-    required.extend(epilogue.bias().map(|_| "pointers.bias"));
     let mut required: Vec<String> = required.into_iter().map(str::to_owned).collect();
     required.push("static_cast<void const *>(pointers.d)".to_owned());
     Context {
@@ -151,19 +162,22 @@ pub(super) fn context(spec: &KernelSpec) -> Context {
         target: target.name,
         hash: String::new(),
         signature: spec.signature(),
-        formula: formula(spec),
+        formula: body::formula(epilogue),
         // A and B are of one format wherever there are defaults.
         scale: configuration.a.format.scale_text(),
         block: configuration.a.format.scale_vector(),
         operand_type: configuration.a.format.type_text(),
-        functions: functions_of(spec),
-        operands: operands(spec),
-        body: body(spec),
+        functions: body::functions(epilogue),
+        operands: nodes(epilogue),
+        operand_alignments: epilogue.operands.iter().map(|operand| pointer_alignment(*operand)).collect(),
+        max_operands: MAX_OPERANDS,
+        n_multiple: matrices.map(|matrix| alignment(matrix.element)).max().unwrap_or(1),
+        body: body::statements(epilogue),
         element_c,
         element_d: element_type(output),
-        alignment_c: alignment(epilogue.c.unwrap_or(output)),
+        alignment_c: alignment(epilogue.source().unwrap_or(output)),
         alignment_d: alignment(output),
-        pointer_c: if epilogue.c.is_some() { "static_cast<ElementC const *>(p.c)" } else { "nullptr" },
+        pointer_c: source.map_or("nullptr".to_owned(), |p| format!("static_cast<ElementC const *>({p})")),
         required_pointers: required.join(", "),
         scalars: [(epilogue.alpha, "alpha"), (epilogue.beta, "beta")]
             .into_iter()
@@ -188,7 +202,7 @@ pub(super) fn context(spec: &KernelSpec) -> Context {
     }
 }
 
-fn element_type(element: ElementType) -> &'static str {
+pub(super) fn element_type(element: ElementType) -> &'static str {
     match element {
         ElementType::F16 => "cutlass::half_t",
         ElementType::BF16 => "cutlass::bfloat16_t",
@@ -196,121 +210,57 @@ fn element_type(element: ElementType) -> &'static str {
     }
 }
 
-/// The functions that the epilogue calls, each once, and the roundings of narrow steps.
-fn functions_of(spec: &KernelSpec) -> Vec<String> {
-    let epilogue = &spec.epilogue;
-    let mut elements: Vec<ElementType> = narrowings(spec);
-    elements.sort_unstable();
-    elements.dedup();
-    let mut functions: Vec<String> = elements.into_iter().map(rounding_source).collect();
-    let mut kinds: Vec<UnaryKind> = epilogue
-        .steps
-        .iter()
-        .filter_map(|step| match step.kind {
-            StepKind::Activation(kind) => Some(kind),
-            _ => None,
-        })
-        .collect();
-    kinds.sort_unstable();
-    kinds.dedup();
-    functions.extend(functions::sources(&kinds));
-    functions
+/// Bytes that the address of an operand is a multiple of: those of an element, but for vectors and matrices.
+fn pointer_alignment(operand: super::Operand) -> u32 {
+    match operand.shape {
+        OperandShape::Scalar => (operand.element.storage_bits() / 8) as u32,
+        OperandShape::Row | OperandShape::Column | OperandShape::Matrix => 16,
+    }
 }
 
-/// The element types that something before the last rounding is rounded to. The last is the conversion to D.
-fn narrowings(spec: &KernelSpec) -> Vec<ElementType> {
-    let epilogue = &spec.epilogue;
-    let mut elements = vec![epilogue.accumulator];
-    elements.extend(epilogue.steps.iter().map(|step| step.element));
-    elements.pop();
-    elements.retain(|element| *element != ElementType::F32);
-    elements
-}
-
-fn rounding_source(element: ElementType) -> String {
-    let ty = element_type(element);
-    format!(
-        "__device__ __forceinline__ float round_{element}(float x) {{\n  return static_cast<float>({ty}(x));\n}}\n"
-    )
-}
-
-fn operands(spec: &KernelSpec) -> Vec<Operand> {
+fn nodes(epilogue: &Epilogue) -> Vec<Node> {
     const FUSION: &str = "cutlass::epilogue::fusion";
-    let epilogue = &spec.epilogue;
-    let scalar = |name: &'static str| Operand {
-        name,
-        node: format!("{FUSION}::Sm90ScalarBroadcast<float>"),
-        arguments: format!("{{ {{}}, {{p.{name}}}, {{}} }}"),
+    let node = |name: &str, node: String, arguments: String| Node { name: name.to_owned(), node, arguments };
+    let scalar = |name: &str| {
+        node(name, format!("{FUSION}::Sm90ScalarBroadcast<float>"), format!("{{ {{}}, {{p.{name}}}, {{}} }}"))
     };
-    let mut operands =
-        vec![Operand { name: "acc", node: format!("{FUSION}::Sm90AccFetch"), arguments: "{}".to_owned() }];
-    operands.extend(epilogue.alpha.then(|| scalar("alpha")));
-    operands.extend(epilogue.c.map(|_| Operand {
-        name: "c",
-        node: format!("{FUSION}::Sm90SrcFetch<ElementC>"),
-        arguments: "{}".to_owned(),
-    }));
-    operands.extend(epilogue.beta.then(|| scalar("beta")));
-    operands.extend(epilogue.bias().map(|element| {
-        let ty = element_type(element);
-        Operand {
-            name: "bias",
-            node: format!("{FUSION}::Sm90RowBroadcast<0, CtaTileShape, {ty}, float>"),
-            arguments: format!("{{static_cast<{ty} const *>(p.bias), {ty}(0), {{}} }}"),
+    let source = |name: &str| node(name, format!("{FUSION}::Sm90SrcFetch<ElementC>"), "{}".to_owned());
+    let mut nodes = vec![node("acc", format!("{FUSION}::Sm90AccFetch"), "{}".to_owned())];
+    nodes.extend(epilogue.alpha.then(|| scalar("alpha")));
+    nodes.extend(epilogue.c.map(|_| source("c")));
+    nodes.extend(epilogue.beta.then(|| scalar("beta")));
+    nodes.extend(epilogue.operands.iter().enumerate().map(|(index, operand)| {
+        let name = format!("x{index}");
+        let ty = element_type(operand.element);
+        let pointer = format!("static_cast<{ty} const *>(p.operands[{index}])");
+        match operand.shape {
+            OperandShape::Scalar => node(
+                &name,
+                format!("{FUSION}::Sm90ScalarBroadcast<{ty}>"),
+                format!("{{ {{}}, {{{pointer}}}, {{}} }}"),
+            ),
+            OperandShape::Row => node(
+                &name,
+                format!("{FUSION}::Sm90RowBroadcast<0, CtaTileShape, {ty}, float>"),
+                format!("{{{pointer}, {ty}(0), {{}} }}"),
+            ),
+            // One element at a time: the rows of a matrix need not begin at a multiple of anything.
+            OperandShape::Column => node(
+                &name,
+                format!("{FUSION}::Sm90ColBroadcast<0, CtaTileShape, {ty}, float, ColumnStride, 1>"),
+                format!("{{{pointer}, {ty}(0), ColumnStride{{cute::_1{{}}, cute::_0{{}}, problem.m}} }}"),
+            ),
+            OperandShape::Matrix if epilogue.source_operand() == Some(index) => source(&name),
+            OperandShape::Matrix => node(
+                &name,
+                format!("{FUSION}::Sm90AuxLoad<0, void, {ty}, RowMajor, void, void>"),
+                format!(
+                    "{{{pointer}, {ty}(0), cutlass::make_cute_packed_stride(MatrixStride{{}}, {{m, n, l}})}}"
+                ),
+            ),
         }
     }));
-    operands
-}
-
-/// The statements that turn the accumulator `v` into the element of D.
-fn body(spec: &KernelSpec) -> Vec<String> {
-    let epilogue = &spec.epilogue;
-    let mut lines = Vec::new();
-    if epilogue.alpha {
-        lines.push("v = __fmul_rn(alpha[i], v);".to_owned());
-    }
-    if epilogue.c.is_some() {
-        let beta = if epilogue.beta { "beta[i]" } else { "1.0f" };
-        lines.push(format!("v = __fmaf_rn({beta}, c[i], v);"));
-    }
-    let mut rounding = epilogue.accumulator;
-    for step in &epilogue.steps {
-        if rounding != ElementType::F32 {
-            lines.push(format!("v = round_{rounding}(v);"));
-        }
-        match step.kind {
-            StepKind::ColumnBias(_) => lines.push("v = __fadd_rn(v, bias[i]);".to_owned()),
-            StepKind::Activation(kind) => lines.push(format!("v = fn_{}(v);", kind.name())),
-            StepKind::Convert => {}
-        }
-        rounding = step.element;
-    }
-    lines
-}
-
-/// What the kernel computes, for its reader.
-fn formula(spec: &KernelSpec) -> String {
-    let epilogue = &spec.epilogue;
-    let mut text = "sum over k of (A · SFA)[l, m, k] · (B · SFB)[l, n, k]".to_owned();
-    if epilogue.alpha {
-        text = format!("alpha · {text}");
-    }
-    if epilogue.c.is_some() {
-        text = format!("{text} + {}C[l, m, n]", if epilogue.beta { "beta · " } else { "" });
-    }
-    let mut rounding = epilogue.accumulator;
-    for step in &epilogue.steps {
-        if rounding != ElementType::F32 {
-            text = format!("{rounding}({text})");
-        }
-        text = match step.kind {
-            StepKind::ColumnBias(_) => format!("{text} + bias[n]"),
-            StepKind::Activation(kind) => format!("{kind}({text})"),
-            StepKind::Convert => text,
-        };
-        rounding = step.element;
-    }
-    format!("{rounding}({text})")
+    nodes
 }
 
 /// FNV-1a, 64 bits: an identity for people and for comparing a library with its source, not a defence.

@@ -3,16 +3,17 @@
 //! [`specify`] reduces a plan to everything its kernel depends on, without names of the program or extents:
 //! equal specifications are equal kernels. [`emit`] fills the template. Both are pure functions.
 
+mod body;
 mod emit;
 mod emulation;
 mod functions;
 #[cfg(test)]
 mod tests;
 
-use fourfold_ir::{ElementType, Program, UnaryKind};
-use fourfold_scheduler::{EpilogueKind, KernelPlan};
+use fourfold_ir::{BinaryKind, ElementType, OperandShape, Predicate, Program, UnaryKind, scalar};
+use fourfold_scheduler::{EpilogueKind, EpilogueRef, EpilogueStep, KernelPlan};
 
-pub use self::emit::{ABI_VERSION, KernelSource, emit};
+pub use self::emit::{ABI_VERSION, KernelSource, MAX_OPERANDS, emit};
 pub use self::emulation::{EMULATED_TARGETS, EMULATOR, emulate};
 pub use self::functions::device_functions;
 use crate::configuration::{Configuration, CutlassVersion};
@@ -30,7 +31,7 @@ pub struct KernelSpec {
     pub epilogue: Epilogue,
 }
 
-/// What follows the accumulator: alpha · acc, then fma(beta, C, ·), then the roundings and steps in order.
+/// What follows the accumulator: alpha · acc, then fma(beta, C, ·), the rounding of the `scaled_mma`, and the steps.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Epilogue {
     /// Whether the sum is multiplied by alpha.
@@ -41,28 +42,55 @@ pub struct Epilogue {
     pub beta: bool,
     /// What the `scaled_mma` rounds to.
     pub accumulator: ElementType,
-    /// What follows it.
+    /// What follows it, each step after those that it uses. The last is D.
     pub steps: Vec<Step>,
+    /// What the steps read.
+    pub operands: Vec<Operand>,
 }
 
 /// One step of an epilogue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
     /// What it computes.
     pub kind: StepKind,
+    /// What of.
+    pub operands: Vec<EpilogueRef>,
     /// What it rounds to.
     pub element: ElementType,
 }
 
-/// What a step computes.
+/// What a step computes. Numbers are the bits of an f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StepKind {
-    /// Adds a vector of N elements of this type to every row.
-    ColumnBias(ElementType),
-    /// Applies a function.
-    Activation(UnaryKind),
+    /// The same number for every element.
+    Constant(u32),
+    /// A function of one operand.
+    Unary(UnaryKind),
+    /// A function of two operands.
+    Binary(BinaryKind),
+    /// min(max(x, lower), upper). The bounds are of the step's element type: rounding is monotonic, so that what
+    /// lies between rounded bounds is what is rounded between the bounds.
+    Clamp {
+        /// Lower bound.
+        lower: u32,
+        /// Upper bound.
+        upper: u32,
+    },
+    /// A comparison.
+    Compare(Predicate),
+    /// The second operand where the first holds, else the third.
+    Select,
     /// Only rounds.
     Convert,
+}
+
+/// What an epilogue reads, broadcast to D.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Operand {
+    /// How it lies beside D.
+    pub shape: OperandShape,
+    /// Its element type.
+    pub element: ElementType,
 }
 
 impl Epilogue {
@@ -71,16 +99,35 @@ impl Epilogue {
         self.steps.last().map_or(self.accumulator, |step| step.element)
     }
 
-    /// The element type of the bias, where there is one.
-    pub fn bias(&self) -> Option<ElementType> {
-        self.steps.iter().find_map(|step| match step.kind {
-            StepKind::ColumnBias(element) => Some(element),
-            _ => None,
-        })
+    /// The element type of the matrix that is read as CUTLASS reads its source: C, or the first matrix among the
+    /// operands.
+    pub fn source(&self) -> Option<ElementType> {
+        self.c.or_else(|| self.source_operand().map(|operand| self.operands[operand].element))
     }
 
-    /// A readable name: `alpha_bias_gelu_bf16`.
+    /// The position of the operand that is read as the source.
+    pub(crate) fn source_operand(&self) -> Option<usize> {
+        let first = || self.operands.iter().position(|operand| operand.shape == OperandShape::Matrix);
+        if self.c.is_some() { None } else { first() }
+    }
+
+    /// How many operands a thread has a part of in registers, as large as its part of the accumulator.
+    pub(crate) fn fragments(&self) -> usize {
+        let is_fragment =
+            |operand: &&Operand| matches!(operand.shape, OperandShape::Row | OperandShape::Matrix);
+        self.operands.iter().filter(is_fragment).count() + usize::from(self.c.is_some())
+    }
+
+    /// Bits that the rows take in shared memory for each column of a tile.
+    fn row_bits(&self) -> u64 {
+        let rows = self.operands.iter().filter(|operand| operand.shape == OperandShape::Row);
+        rows.map(|row| row.element.storage_bits() as u64).sum()
+    }
+
+    /// A readable name: `alpha_add_gelu_bf16`.
     pub fn name(&self) -> String {
+        /// A longer epilogue is named by its length.
+        const NAMED: usize = 6;
         let mut parts = Vec::new();
         parts.extend(self.alpha.then(|| "alpha".to_owned()));
         parts.extend(self.c.map(|c| format!("c{c}")));
@@ -88,28 +135,40 @@ impl Epilogue {
         if self.accumulator != ElementType::F32 && !self.steps.is_empty() {
             parts.push(self.accumulator.to_string());
         }
-        for step in &self.steps {
-            match step.kind {
-                StepKind::ColumnBias(element) => parts.push(format!("bias{element}")),
-                StepKind::Activation(kind) => parts.push(kind.name().to_owned()),
-                StepKind::Convert => {}
-            }
+        let names: Vec<&str> = self.steps.iter().filter_map(|step| step.kind.name()).collect();
+        parts.extend(names.iter().take(NAMED).map(|name| (*name).to_owned()));
+        if NAMED < names.len() {
+            parts.push(format!("{}more", names.len() - NAMED));
         }
         parts.push(self.output().to_string());
         parts.join("_")
     }
 }
 
+impl StepKind {
+    /// `None` for what computes nothing.
+    fn name(self) -> Option<&'static str> {
+        match self {
+            StepKind::Constant(_) | StepKind::Convert => None,
+            StepKind::Unary(kind) => Some(kind.name()),
+            StepKind::Binary(kind) => Some(kind.name()),
+            StepKind::Clamp { .. } => Some("clamp"),
+            StepKind::Compare(predicate) => Some(predicate.name()),
+            StepKind::Select => Some("select"),
+        }
+    }
+}
+
 impl KernelSpec {
-    /// A readable name: `nvfp4_scaled_mm_sm100_128x128x256_1sm_c1x1_alpha_bias_gelu_bf16`. Not unique; see
+    /// A readable name: `nvfp4_scaled_mm_sm100_128x128x256_1sm_c1x1_alpha_add_gelu_bf16`. Not unique; see
     /// [`KernelSource::hash`].
     pub fn name(&self) -> String {
         let format = self.configuration.block_format().map_or(String::new(), |format| format!("{format}_"));
         format!("{format}scaled_mm_{}_{}", self.configuration.name(), self.epilogue.name())
     }
 
-    /// What the kernel reads and writes: `nvfp4 alpha c=bf16 beta bias=f16 d=bf16`, where what follows the format and
-    /// comes before `d` is there only if the kernel has it. A library says it of itself, and whoever calls it compares
+    /// What the kernel reads and writes: `nvfp4 alpha c=bf16 beta row=f16 matrix=bf16 d=bf16`, where what follows the
+    /// format and comes before `d` is there only if the kernel has it, the epilogue's operands in their order. A library says it of itself, and whoever calls it compares
     /// it with the plan: a kernel of another signature would read or write memory that is not meant for it.
     pub fn signature(&self) -> String {
         let epilogue = &self.epilogue;
@@ -117,7 +176,8 @@ impl KernelSpec {
         parts.extend(epilogue.alpha.then(|| "alpha".to_owned()));
         parts.extend(epilogue.c.map(|c| format!("c={c}")));
         parts.extend(epilogue.beta.then(|| "beta".to_owned()));
-        parts.extend(epilogue.bias().map(|bias| format!("bias={bias}")));
+        parts
+            .extend(epilogue.operands.iter().map(|operand| format!("{}={}", operand.shape, operand.element)));
         parts.push(format!("d={}", epilogue.output()));
         parts.join(" ")
     }
@@ -137,29 +197,38 @@ pub fn specify(
     let extents = Extents { m: rows, n: plan.n.as_fixed(), k: plan.k.as_fixed() };
     let (configuration, why) = defaults::choose(family, plan.format, cutlass, extents)?;
     let epilogue = epilogue(program, plan);
-    let configuration = configuration.with_elements(epilogue.c, epilogue.output());
+    let configuration =
+        configuration.with_elements(epilogue.source(), epilogue.output()).for_operands(epilogue.fragments());
+    let vectors = epilogue.row_bits() / 8 * u64::from(configuration.tile[1]);
+    let (configuration, shorter) = defaults::with_room(configuration, vectors, cutlass);
+    let why = shorter.unwrap_or(why);
     Some((KernelSpec { target, configuration, epilogue }, why))
 }
 
 fn epilogue(program: &Program, plan: &KernelPlan) -> Epilogue {
     let element = |value| program.module().ty(value).element;
-    let steps = plan
-        .epilogue
-        .iter()
-        .map(|step| Step {
-            kind: match &step.kind {
-                EpilogueKind::ColumnBias(value) => StepKind::ColumnBias(element(*value)),
-                EpilogueKind::Activation(kind) => StepKind::Activation(*kind),
-                EpilogueKind::Convert => StepKind::Convert,
-            },
-            element: step.element,
-        })
-        .collect();
+    let operands =
+        plan.operands.iter().map(|operand| Operand { shape: operand.shape, element: operand.element });
     Epilogue {
         alpha: plan.alpha.is_some(),
         c: plan.c.map(element),
         beta: plan.beta.is_some(),
         accumulator: plan.accumulator,
-        steps,
+        steps: plan.epilogue.iter().map(step).collect(),
+        operands: operands.collect(),
     }
+}
+
+fn step(step: &EpilogueStep) -> Step {
+    let bound = |bound: f64| (scalar::round_to(step.element, bound) as f32).to_bits();
+    let kind = match step.kind {
+        EpilogueKind::Constant { bits } => StepKind::Constant(bits),
+        EpilogueKind::Unary(kind) => StepKind::Unary(kind),
+        EpilogueKind::Binary(kind) => StepKind::Binary(kind),
+        EpilogueKind::Clamp { min, max } => StepKind::Clamp { lower: bound(min), upper: bound(max) },
+        EpilogueKind::Compare(predicate) => StepKind::Compare(predicate),
+        EpilogueKind::Select => StepKind::Select,
+        EpilogueKind::Convert => StepKind::Convert,
+    };
+    Step { kind, operands: step.operands.clone(), element: step.element }
 }

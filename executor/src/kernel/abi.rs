@@ -8,7 +8,10 @@ use libloading::os::unix::Library;
 use super::LoadError;
 
 /// The version of the interface that this crate speaks.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
+
+/// How many operands of an epilogue [`Pointers`] has room for.
+pub const MAX_OPERANDS: usize = 24;
 
 /// What a kernel needs to know of the device it is asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,14 +65,16 @@ pub struct Pointers {
     pub sfb: *const c_void,
     /// C.
     pub c: *const c_void,
-    /// The bias over the columns.
-    pub bias: *const c_void,
     /// alpha, one f32 on the device.
     pub alpha: *const f32,
     /// beta, one f32 on the device.
     pub beta: *const f32,
     /// D.
     pub d: *mut c_void,
+    /// What the epilogue reads besides, in the order of the plan.
+    pub operands: [*const c_void; MAX_OPERANDS],
+    /// How many of them there are.
+    pub operand_count: u32,
 }
 
 type AbiVersion = unsafe extern "C" fn() -> u32;

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use serde::Deserialize;
 
-pub use abi::{ABI_VERSION, Device, Pointers, Problem, Requirements};
+pub use abi::{ABI_VERSION, Device, MAX_OPERANDS, Pointers, Problem, Requirements};
 pub use error::{LoadError, Status};
 pub use prepared::Prepared;
 

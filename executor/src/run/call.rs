@@ -4,12 +4,12 @@ use std::ffi::c_void;
 use std::ptr;
 
 use fourfold_ir::bind::concrete_dims;
-use fourfold_ir::{Program, SymbolValues, Tensor, Value};
-use fourfold_scheduler::{EpilogueKind, KernelPlan, Partition};
+use fourfold_ir::{OperandShape, Program, SymbolValues, Tensor, Value};
+use fourfold_scheduler::{EpilogueOperand, KernelPlan, Partition};
 
 use super::{DEVICE_MEMORY, KERNEL_REFUSED, Machine, NO_DEVICE, NOT_BUILT, RunReason, SegmentKernel};
 use crate::device::{DeviceError, Gpu};
-use crate::kernel::{Device, Kernel, Metadata, Pointers, Problem, Requirements, Status};
+use crate::kernel::{Device, Kernel, MAX_OPERANDS, Metadata, Pointers, Problem, Requirements, Status};
 
 /// A call that the kernel takes.
 pub(super) struct Call<'a> {
@@ -92,17 +92,17 @@ pub(super) fn unprepared(status: Status, waited: Result<(), DeviceError>) -> Res
 const OUT_OF_MEMORY: i32 = 2;
 
 /// What a plan's kernel must read and write, in the words in which a generated kernel says it of itself
-/// ([`Metadata::signature`]): the format, and then, where there are any, `alpha`, the type of C, `beta`, the type of the
-/// bias, and the type of D. A kernel that says something else is not launched for the plan.
+/// ([`Metadata::signature`]): the format, and then, where there are any, `alpha`, the type of C, `beta`, the shape and
+/// type of each operand of the epilogue, and the type of D. A kernel that says something else is not launched for the plan.
 pub fn signature_of(program: &Program, plan: &KernelPlan) -> String {
     let element = |value| program.module().ty(value).element;
-    let roles = Roles::of(plan);
     let mut parts = vec![plan.format.to_string()];
-    parts.extend(roles.alpha.map(|_| "alpha".to_owned()));
-    parts.extend(roles.c.map(|c| format!("c={}", element(c))));
-    parts.extend(roles.beta.map(|_| "beta".to_owned()));
-    parts.extend(roles.bias.map(|bias| format!("bias={}", element(bias))));
-    parts.push(format!("d={}", element(roles.d)));
+    parts.extend(plan.alpha.map(|_| "alpha".to_owned()));
+    parts.extend(plan.c.map(|c| format!("c={}", element(c))));
+    parts.extend(plan.beta.map(|_| "beta".to_owned()));
+    let operand = |operand: &EpilogueOperand| format!("{}={}", operand.shape, element(operand.value));
+    parts.extend(plan.operands.iter().map(operand));
+    parts.push(format!("d={}", element(plan.output)));
     parts.join(" ")
 }
 
@@ -170,15 +170,20 @@ fn check_sizes(
         extents.iter().try_fold(1u64, |product, extent| product.checked_mul(u64::try_from(*extent).ok()?))
     };
     let Problem { l, m, n, k } = *problem;
-    let elements = [
+    let mut elements = vec![
         ("A", Some(roles.a), product(&[l, m, k])),
         ("B", Some(roles.b), product(&[if plan.b_batched { l } else { 1 }, n, k])),
         ("C", roles.c, product(&[l, m, n])),
-        ("the bias", roles.bias, product(&[n])),
         ("alpha", roles.alpha, Some(1)),
         ("beta", roles.beta, Some(1)),
         ("D", Some(roles.d), product(&[l, m, n])),
     ];
+    elements.extend(plan.operands.iter().map(|operand| match operand.shape {
+        OperandShape::Scalar => ("a scalar", Some(operand.value), Some(1)),
+        OperandShape::Row => ("a row", Some(operand.value), product(&[n])),
+        OperandShape::Column => ("a column", Some(operand.value), product(&[l, m])),
+        OperandShape::Matrix => ("a matrix", Some(operand.value), product(&[l, m, n])),
+    }));
     for (name, value, expected) in elements {
         let Some(value) = value else { continue };
         let found = concrete_dims(program.module().ty(value), symbols)
@@ -216,61 +221,65 @@ pub(super) fn bytes(program: &Program, value: Value, symbols: &SymbolValues) -> 
 }
 
 /// Which value goes where.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Roles {
     a: Value,
     sfa: Value,
     b: Value,
     sfb: Value,
     c: Option<Value>,
-    bias: Option<Value>,
     alpha: Option<Value>,
     beta: Option<Value>,
+    /// What the epilogue reads, in the order of the plan.
+    epilogue: Vec<Value>,
     pub(super) d: Value,
 }
 
 impl Roles {
     fn of(plan: &KernelPlan) -> Roles {
-        let bias = plan.epilogue.iter().find_map(|step| match step.kind {
-            EpilogueKind::ColumnBias(value) => Some(value),
-            EpilogueKind::Activation(_) | EpilogueKind::Convert => None,
-        });
         Roles {
             a: plan.a,
             sfa: plan.sfa,
             b: plan.b,
             sfb: plan.sfb,
             c: plan.c,
-            bias,
             alpha: plan.alpha,
             beta: plan.beta,
+            epilogue: plan.operands.iter().map(|operand| operand.value).collect(),
             d: plan.output,
         }
     }
 
     /// What the kernel reads. A value that it reads twice is there twice.
-    pub(super) fn operands(&self) -> impl Iterator<Item = Value> + use<> {
-        [Some(self.a), Some(self.sfa), Some(self.b), Some(self.sfb), self.c, self.bias, self.alpha, self.beta]
+    pub(super) fn operands(&self) -> impl Iterator<Item = Value> + '_ {
+        [Some(self.a), Some(self.sfa), Some(self.b), Some(self.sfb), self.c, self.alpha, self.beta]
             .into_iter()
             .flatten()
+            .chain(self.epilogue.iter().copied())
     }
 
-    /// The addresses for the kernel, given that of each value; `None` for a value that has none.
+    /// The addresses for the kernel, given that of each value; `None` for a value that has none, or more operands than
+    /// the interface has room for.
     pub(super) fn pointers(&self, address: impl Fn(Value) -> Option<u64>) -> Option<Pointers> {
         let optional = |value: Option<Value>| match value {
             Some(value) => address(value).map(pointer),
             None => Some(ptr::null_mut()),
         };
+        let mut operands = [ptr::null(); MAX_OPERANDS];
+        for (index, value) in self.epilogue.iter().enumerate() {
+            *operands.get_mut(index)? = pointer(address(*value)?).cast_const();
+        }
         Some(Pointers {
             a: pointer(address(self.a)?),
             sfa: pointer(address(self.sfa)?),
             b: pointer(address(self.b)?),
             sfb: pointer(address(self.sfb)?),
             c: optional(self.c)?,
-            bias: optional(self.bias)?,
             alpha: optional(self.alpha)?.cast(),
             beta: optional(self.beta)?.cast(),
             d: pointer(address(self.d)?),
+            operands,
+            operand_count: self.epilogue.len() as u32,
         })
     }
 }

@@ -58,6 +58,7 @@ impl Fixture {
             beta: None,
             accumulator: ElementType::F32,
             epilogue: Vec::new(),
+            operands: Vec::new(),
             output: y,
             proof: Vec::new(),
             constraints: Vec::new(),

@@ -7,11 +7,12 @@ use fourfold_executor::{Machine, Run, RunError, RunOptions, SegmentKernel, run, 
 use fourfold_ir::bind::bind;
 use fourfold_ir::sample::{Recipe, Rule, inputs};
 use fourfold_ir::{
-    BinaryKind, BlockFormat, Builder, Dim, ElementType, Op, Program, ScaleLayout, ScaledMmaOptions,
-    SymbolValues, Tensor, TensorType, UnaryKind, Value, verify,
+    BinaryKind, BlockFormat, Builder, Dim, ElementType, Op, OperandShape, Program, ScaleLayout,
+    ScaledMmaOptions, SymbolValues, Tensor, TensorType, UnaryKind, Value, verify,
 };
 use fourfold_scheduler::{
-    Constraint, Decision, EpilogueKind, EpilogueStep, KernelPlan, Partition, Segment, SegmentKind,
+    Constraint, Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelPlan, Partition,
+    Segment, SegmentKind,
 };
 
 use crate::stand_in::kernel;
@@ -81,6 +82,7 @@ pub fn layers(m: usize, k: u64, between: Between) -> Fixture {
         beta: None,
         accumulator: ElementType::F32,
         epilogue: Vec::new(),
+        operands: Vec::new(),
         output,
         proof: Vec::new(),
         constraints: [x, sx, b, sfb, output]
@@ -89,12 +91,22 @@ pub fn layers(m: usize, k: u64, between: Between) -> Fixture {
             .chain([Constraint::AtMost { name: "M", dim: rows.clone(), limit: 1000 }])
             .collect(),
     };
-    let step = |op: Op, kind: EpilogueKind| EpilogueStep { op, kind, element: ElementType::F32 };
+    let step = |op: Op, kind: EpilogueKind, operands: &[EpilogueRef]| EpilogueStep {
+        op,
+        kind,
+        operands: operands.to_vec(),
+        element: ElementType::F32,
+    };
+    let row = EpilogueOperand { value: bias, shape: OperandShape::Row, element: ElementType::F32 };
     let epilogue = vec![
-        step(ops[1], EpilogueKind::ColumnBias(bias)),
-        step(ops[2], EpilogueKind::Activation(UnaryKind::Relu)),
+        step(
+            ops[1],
+            EpilogueKind::Binary(BinaryKind::Add),
+            &[EpilogueRef::Accumulator, EpilogueRef::Operand(0)],
+        ),
+        step(ops[2], EpilogueKind::Unary(UnaryKind::Relu), &[EpilogueRef::Step(0)]),
     ];
-    let first = KernelPlan { alpha: Some(alpha), epilogue, ..plan(ops[0], w1, sw1, r) };
+    let first = KernelPlan { alpha: Some(alpha), epilogue, operands: vec![row], ..plan(ops[0], w1, sw1, r) };
     let last = ops[ops.len() - 1];
     let second = KernelPlan { c: Some(c), beta: Some(beta), ..plan(last, w2, sw2, y) };
     let segment = |ops: &[Op], inputs: &[Value], output: Value, kind: SegmentKind| {
@@ -114,7 +126,7 @@ pub fn layers(m: usize, k: u64, between: Between) -> Fixture {
         .collect();
     let partition = Partition { target: "sm_100a".to_owned(), segments, decisions };
     let kernels = HashMap::from([
-        (0, SegmentKernel::Ready(kernel("nvfp4 alpha bias=f32 d=f32", &["RELU"]))),
+        (0, SegmentKernel::Ready(kernel("nvfp4 alpha row=f32 d=f32", &["RELU"]))),
         (last_segment, SegmentKernel::Ready(kernel("nvfp4 c=f32 beta d=f32", &["WORKSPACE=300"]))),
     ]);
     Fixture { tensors: sampled(&program, m), program, partition, kernels }
@@ -159,6 +171,7 @@ pub fn flattened(l: u64, m: u64) -> Fixture {
         beta: None,
         accumulator: ElementType::F32,
         epilogue: Vec::new(),
+        operands: Vec::new(),
         output: y,
         proof: Vec::new(),
         constraints: Vec::new(),

@@ -248,13 +248,13 @@ fn a_kernel_of_another_signature_is_not_launched() {
     let mut fixture = layers(37, 64, Between::Nothing);
     let (first, second) = (fixture.kernels.remove(&0).unwrap(), fixture.kernels.remove(&1).unwrap());
     fixture.kernels.extend([(1, first), (0, second)]);
-    refuse(&fixture, "computes `nvfp4 c=f32 beta d=f32`, and the plan is `nvfp4 alpha bias=f32 d=f32`");
+    refuse(&fixture, "computes `nvfp4 c=f32 beta d=f32`, and the plan is `nvfp4 alpha row=f32 d=f32`");
     for (signature, said) in [
         ("", "nothing"),
-        ("nvfp4 alpha bias=f32 d=bf16", "nvfp4 alpha bias=f32 d=bf16"),
-        ("nvfp4 bias=f32 d=f32", "nvfp4 bias=f32 d=f32"),
-        ("mxfp4 alpha bias=f32 d=f32", "mxfp4 alpha bias=f32 d=f32"),
-        ("nvfp4 alpha bias=f16 d=f32", "nvfp4 alpha bias=f16 d=f32"),
+        ("nvfp4 alpha row=f32 d=bf16", "nvfp4 alpha row=f32 d=bf16"),
+        ("nvfp4 row=f32 d=f32", "nvfp4 row=f32 d=f32"),
+        ("mxfp4 alpha row=f32 d=f32", "mxfp4 alpha row=f32 d=f32"),
+        ("nvfp4 alpha row=f16 d=f32", "nvfp4 alpha row=f16 d=f32"),
     ] {
         fixture.kernels.insert(0, SegmentKernel::Ready(kernel(signature, &["RELU"])));
         refuse(&fixture, &format!("the kernel says that it computes `{said}`"));

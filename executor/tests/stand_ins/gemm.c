@@ -8,7 +8,7 @@
 
 typedef struct { int32_t sm_count, max_active_clusters; } fourfold_device;
 typedef struct { int64_t l, m, n, k; } fourfold_problem;
-typedef struct { const uint8_t *a, *sfa, *b, *sfb; const float *c, *bias, *alpha, *beta; float *d; } fourfold_pointers;
+typedef struct { const uint8_t *a, *sfa, *b, *sfb; const float *c, *alpha, *beta; float *d; const float *operands[24]; uint32_t operand_count; } fourfold_pointers;
 typedef struct { uint64_t workspace, sfa, sfb; } fourfold_requirements;
 typedef struct { fourfold_problem problem; fourfold_pointers pointers; void *workspace; size_t workspace_size; } call;
 typedef struct stream { void (*enqueue)(struct stream *, int (*)(void *), const void *, size_t); } stream;
@@ -39,9 +39,9 @@ typedef struct stream { void (*enqueue)(struct stream *, int (*)(void *), const 
 #define EMULATED_TEXT "false"
 #endif
 
-uint32_t fourfold_abi_version(void) { return 2; }
+uint32_t fourfold_abi_version(void) { return 3; }
 const char *fourfold_metadata(void) {
-    return "{\"abi\":2,\"target\":\"" TARGET "\",\"kernel\":\"stand_in_gemm\",\"tile\":[128,128,256],\"cluster\":[1,1,1],"
+    return "{\"abi\":3,\"target\":\"" TARGET "\",\"kernel\":\"stand_in_gemm\",\"tile\":[128,128,256],\"cluster\":[1,1,1],"
            "\"shared_memory\":0,\"threads\":256,\"signature\":\"" SIGNATURE "\",\"emulated\":" EMULATED_TEXT "}";
 }
 
@@ -121,7 +121,7 @@ static int run(void *argument) {
                 int64_t at = (l * p.m + m) * p.n + n;
                 if (q->alpha) v *= *q->alpha;
                 if (q->c) v = fmaf(q->beta ? *q->beta : 1, q->c[at], v);
-                if (q->bias) v += q->bias[n];
+                if (q->operand_count) v += q->operands[0][n];
 #ifdef RELU
                 v = v < 0 ? 0 : v;
 #endif

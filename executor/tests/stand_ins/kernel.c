@@ -5,12 +5,12 @@
 #include <string.h>
 
 #ifndef ABI
-#define ABI 2
+#define ABI 3
 #endif
 
 typedef struct { int32_t sm_count, max_active_clusters; } fourfold_device;
 typedef struct { int64_t l, m, n, k; } fourfold_problem;
-typedef struct { const void *a, *sfa, *b, *sfb, *c, *bias; const float *alpha, *beta; void *d; } fourfold_pointers;
+typedef struct { const void *a, *sfa, *b, *sfb, *c; const float *alpha, *beta; void *d; const void *operands[24]; uint32_t operand_count; } fourfold_pointers;
 typedef struct { uint64_t workspace, sfa, sfb; } fourfold_requirements;
 typedef struct { fourfold_problem problem; fourfold_pointers pointers; int launches; } call;
 

@@ -1,12 +1,12 @@
 //! Matches one kernel segment against its plan and the target's rules.
 
 use fourfold_ir::{
-    BinaryKind, BlockFormat, Capabilities, Dim, ElementType, FormatCapability, Module, OpKind,
+    BlockFormat, Capabilities, Dim, ElementType, FormatCapability, Module, OpKind, OperandShape,
     OutputCapability, Program, ScaleLayout, ScaledMma, ScaledMmaOperands, TensorType, Value, dim_product,
 };
 
 use super::{CheckError, known, may_divide};
-use crate::partition::{Constraint, EpilogueKind, EpilogueStep, KernelPlan, Segment};
+use crate::partition::{Constraint, KernelPlan, Segment};
 use crate::reason::ReasonCode;
 
 pub(super) fn check(
@@ -20,35 +20,41 @@ pub(super) fn check(
     let module = program.module();
     let mut checker = Checker { program, module, index, plan, errors };
     let Some((mma, operands)) = checker.root(segment) else { return };
-    let Some(d) = checker.steps() else { return };
+    let Some(d) = checker.epilogue() else { return };
     checker.fields(mma, &operands);
     let Some(rules) = capabilities.format(plan.format) else {
         return checker.rule(false, || format!("{} has no {}", capabilities.target, plan.format));
     };
     checker.capability(rules, &operands, d);
+    checker.epilogue_capability(rules, d);
     checker.constraints(rules, &operands, d);
 }
 
-struct Checker<'a> {
-    program: &'a Program,
-    module: &'a Module,
-    index: usize,
-    plan: &'a KernelPlan,
-    errors: &'a mut Vec<CheckError>,
+pub(super) struct Checker<'a> {
+    pub(super) program: &'a Program,
+    pub(super) module: &'a Module,
+    pub(super) index: usize,
+    pub(super) plan: &'a KernelPlan,
+    pub(super) errors: &'a mut Vec<CheckError>,
 }
 
 impl<'a> Checker<'a> {
-    fn shape(&mut self, what: impl Into<String>) {
+    pub(super) fn shape(&mut self, what: impl Into<String>) {
         self.errors.push(CheckError::Shape { segment: self.index, what: what.into() });
     }
 
-    fn rule(&mut self, holds: bool, rule: impl FnOnce() -> String) {
+    pub(super) fn rule(&mut self, holds: bool, rule: impl FnOnce() -> String) {
         if !holds {
             self.errors.push(CheckError::Capability { segment: self.index, rule: rule() });
         }
     }
 
-    fn field<T: PartialEq + std::fmt::Debug>(&mut self, field: &'static str, found: &T, expected: &T) {
+    pub(super) fn field<T: PartialEq + std::fmt::Debug>(
+        &mut self,
+        field: &'static str,
+        found: &T,
+        expected: &T,
+    ) {
         if found != expected {
             let (found, expected) = (format!("{found:?}"), format!("{expected:?}"));
             self.errors.push(CheckError::Field { segment: self.index, field, found, expected });
@@ -66,7 +72,9 @@ impl<'a> Checker<'a> {
             return None;
         }
         let planned = std::iter::once(self.plan.root).chain(self.plan.epilogue.iter().map(|step| step.op));
-        if !planned.eq(segment.ops.iter().copied()) {
+        let mut planned: Vec<_> = planned.collect();
+        planned.sort_unstable();
+        if planned != segment.ops {
             self.shape("the ops are not the root and the steps");
             return None;
         }
@@ -79,59 +87,6 @@ impl<'a> Checker<'a> {
             self.shape("the root has not the operands and the result of a scaled_mma");
         }
         Some((mma, operands?))
-    }
-
-    /// Follows the steps from the root's result; gives the type of D.
-    fn steps(&mut self) -> Option<&'a TensorType> {
-        let plan = self.plan;
-        let module = self.module;
-        let mut value = module.ops[plan.root].results[0];
-        let d_shape = &module.ty(value).shape;
-        self.field("accumulator", &plan.accumulator, &module.ty(value).element);
-        let mut last_rank = 0;
-        for step in &plan.epilogue {
-            let only_this_step = self.program.facts().users(value).iter().all(|user| *user == step.op);
-            if !only_this_step || self.program.facts().is_output(value) {
-                self.errors.push(CheckError::Escape { segment: self.index, value });
-            }
-            let rank = match step.kind {
-                EpilogueKind::ColumnBias(_) => 1,
-                EpilogueKind::Activation(_) => 2,
-                EpilogueKind::Convert => 3,
-            };
-            if rank <= last_rank {
-                self.shape(format!("{} is out of order", step.op));
-            }
-            last_rank = rank;
-            let [result] = module.ops[step.op].results[..] else {
-                self.shape(format!("{} has not one result", step.op));
-                return None;
-            };
-            if !self.step_is(step, value) {
-                self.shape(format!("{} is not {:?} of {value}", step.op, step.kind));
-            }
-            if module.ty(result).shape != *d_shape {
-                self.shape(format!("{} changes the shape", step.op));
-            }
-            self.field("element", &step.element, &module.ty(result).element);
-            value = result;
-        }
-        self.field("output", &plan.output, &value);
-        Some(module.ty(value))
-    }
-
-    fn step_is(&self, step: &EpilogueStep, value: Value) -> bool {
-        let operation = &self.module.ops[step.op];
-        match (&step.kind, &operation.kind, &operation.operands[..]) {
-            (EpilogueKind::ColumnBias(bias), OpKind::Binary(BinaryKind::Add), [left, right]) => {
-                *bias != value && ([*left, *right] == [value, *bias] || [*left, *right] == [*bias, value])
-            }
-            (EpilogueKind::Activation(planned), OpKind::Unary(kind), [operand]) => {
-                planned == kind && *operand == value
-            }
-            (EpilogueKind::Convert, OpKind::Convert, [operand]) => *operand == value,
-            _ => false,
-        }
     }
 
     /// The plan's operands and extents are those of the root.
@@ -171,7 +126,6 @@ impl<'a> Checker<'a> {
     /// What the target asks of the kernel, where it does not depend on symbols.
     fn capability(&mut self, rules: &FormatCapability, operands: &ScaledMmaOperands, d: &TensorType) {
         let plan = self.plan;
-        let module = self.module;
         self.rule(known(&plan.k) != Some(0) && known(&plan.n) != Some(0), || "K or N is 0".to_owned());
         let one_matrix = known(&plan.batch) == Some(1);
         if plan.b_batched {
@@ -200,26 +154,6 @@ impl<'a> Checker<'a> {
             });
             self.rule(ty.shape == d.shape, || format!("{name} has another shape than D"));
         }
-        for step in &plan.epilogue {
-            match step.kind {
-                EpilogueKind::ColumnBias(bias) => {
-                    let fits = module.values.get(bias).is_some_and(|bias| {
-                        let ones = bias.ty.shape.iter().rev().skip(1).all(|dim| known(dim) == Some(1));
-                        let columns =
-                            ones && bias.ty.shape.last() == Some(&plan.n) && bias.ty.layout.is_none();
-                        columns && rules.bias.contains(&bias.ty.element)
-                    });
-                    self.rule(fits, || format!("{bias} is no bias for each column"));
-                }
-                EpilogueKind::Activation(kind) => {
-                    self.rule(rules.activations.contains(&kind), || format!("there is no {kind}"));
-                }
-                EpilogueKind::Convert => {
-                    let known = rules.outputs.iter().any(|output| output.element == step.element);
-                    self.rule(known, || format!("nothing converts to {}", step.element));
-                }
-            }
-        }
         let rounds = [ElementType::F16, ElementType::BF16, ElementType::F32].contains(&plan.accumulator);
         self.rule(rounds, || format!("the accumulator is {}", plan.accumulator));
     }
@@ -247,6 +181,7 @@ impl<'a> Checker<'a> {
             .matrices(rules, operands, d)
             .into_iter()
             .filter_map(|(_, ty, allowed)| allowed.iter().find(|entry| entry.element == ty.element))
+            .chain(self.read_rules(rules))
             .fold(1, |multiple, entry| common_multiple(multiple, entry.n_multiple));
         for (name, dim, of, code) in [
             ("K", &plan.k, rules.k_multiple, ReasonCode::KAlignment),
@@ -272,13 +207,11 @@ impl<'a> Checker<'a> {
                 needed.push(Constraint::NotEmpty { name, dim: dim.clone() });
             }
         }
-        let biases = plan.epilogue.iter().filter_map(|step| match step.kind {
-            EpilogueKind::ColumnBias(bias) => Some(bias),
-            _ => None,
-        });
+        let read = plan.operands.iter().filter(|read| read.shape != OperandShape::Scalar);
+        let read = read.map(|read| read.value);
         let ScaledMmaOperands { a, sfa, b, sfb, c, .. } = *operands;
         let mut pointers: Vec<Value> =
-            [a, sfa, b, sfb].into_iter().chain(c).chain(biases).chain([plan.output]).collect();
+            [a, sfa, b, sfb].into_iter().chain(c).chain(read).chain([plan.output]).collect();
         pointers.sort_unstable();
         pointers.dedup();
         let bytes = rules.pointer_alignment;

@@ -2,11 +2,11 @@
 
 use fourfold_ir::{
     BinaryKind, BlockFormat, Builder, Capabilities, Dim, ElementType, Entity, FormatCapability, Module, Op,
-    Program, ScaledMmaOptions, TensorType, UnaryKind, Value,
+    OperandShape, Program, ScaledMmaOptions, TensorType, UnaryKind, Value,
 };
 use fourfold_scheduler::{
-    CheckError, Constraint, Decision, EpilogueKind, KernelPlan, Partition, ReasonCode, Rejection, Segment,
-    SegmentKind, check,
+    CheckError, Constraint, Decision, EpilogueKind, EpilogueRef, KernelPlan, Partition, ReasonCode,
+    Rejection, Segment, SegmentKind, check,
 };
 
 use crate::support::*;
@@ -275,12 +275,20 @@ fn a_fallback_segment_dressed_as_a_kernel() {
 #[test]
 fn steps_that_are_not_the_ops() {
     type Change = fn(&Program, &mut KernelPlan);
-    let changes: [Change; 8] = [
-        |program, plan| plan.epilogue[0].kind = EpilogueKind::ColumnBias(value(program, "other_bias")),
-        |program, plan| plan.epilogue[0].kind = EpilogueKind::ColumnBias(value(program, "d")),
-        |_, plan| plan.epilogue[0].kind = EpilogueKind::ColumnBias(Value::from_index(999)),
-        |_, plan| plan.epilogue[1].kind = EpilogueKind::Activation(UnaryKind::Gelu),
-        |_, plan| plan.epilogue[2].kind = EpilogueKind::Activation(UnaryKind::Silu),
+    let changes: [Change; 16] = [
+        |_, plan| plan.epilogue[0].kind = EpilogueKind::Binary(BinaryKind::Mul),
+        |_, plan| plan.epilogue[0].operands.reverse(),
+        |_, plan| plan.epilogue[0].operands[0] = EpilogueRef::Operand(0),
+        |_, plan| plan.epilogue[0].operands[1] = EpilogueRef::Accumulator,
+        |_, plan| plan.epilogue[0].operands[1] = EpilogueRef::Operand(7),
+        |_, plan| plan.epilogue[1].operands[0] = EpilogueRef::Accumulator,
+        |_, plan| plan.epilogue[1].operands[0] = EpilogueRef::Step(1),
+        |_, plan| plan.epilogue[2].operands[0] = EpilogueRef::Step(0),
+        |_, plan| plan.epilogue[1].operands.clear(),
+        |_, plan| plan.epilogue[1].kind = EpilogueKind::Unary(UnaryKind::Gelu),
+        |_, plan| plan.epilogue[1].kind = EpilogueKind::Clamp { min: 0.0, max: 1.0 },
+        |_, plan| plan.epilogue[1].kind = EpilogueKind::Constant { bits: 0 },
+        |_, plan| plan.epilogue[2].kind = EpilogueKind::Unary(UnaryKind::Silu),
         |_, plan| plan.epilogue.swap(0, 1),
         |_, plan| {
             plan.epilogue.remove(1);
@@ -289,6 +297,21 @@ fn steps_that_are_not_the_ops() {
     ];
     for change in changes {
         caught(|program, partition| change(program, plan_mut(partition, 1)), is_shape);
+    }
+    let operands: [Change; 5] = [
+        |program, plan| plan.operands[0].value = value(program, "other_bias"),
+        |program, plan| plan.operands[0].value = value(program, "d"),
+        |_, plan| plan.operands[0].value = Value::from_index(999),
+        |_, plan| plan.operands.push(plan.operands[0]),
+        |_, plan| plan.operands.clear(),
+    ];
+    for change in operands {
+        caught(|program, partition| change(program, plan_mut(partition, 1)), is_field("operands"));
+    }
+    caught(|_, partition| plan_mut(partition, 1).operands[0].element = F32, is_field("operand element"));
+    for shape in [OperandShape::Scalar, OperandShape::Column, OperandShape::Matrix] {
+        let capability = |error: &CheckError| matches!(error, CheckError::Capability { segment: 1, .. });
+        caught(|_, partition| plan_mut(partition, 1).operands[0].shape = shape, capability);
     }
     caught(|_, partition| plan_mut(partition, 1).epilogue[1].element = F16, is_field("element"));
     caught(|_, partition| plan_mut(partition, 1).accumulator = F16, is_field("accumulator"));
@@ -466,7 +489,7 @@ fn a_refusal_of_a_scaled_mma_that_does_not_hold() {
 fn a_kernel_that_the_target_does_not_take() {
     let (program, partition) = base();
     type Change = fn(&mut FormatCapability);
-    let changes: [Change; 10] = [
+    let changes: [Change; 15] = [
         |rules| rules.k_multiple = 64,
         |rules| rules.max_extent = 2,
         |rules| rules.max_scale_bytes = 100,
@@ -474,8 +497,13 @@ fn a_kernel_that_the_target_does_not_take() {
         |rules| rules.batched = false,
         |rules| rules.outputs.retain(|output| output.element != BF16),
         |rules| rules.c.retain(|c| c.element != F32),
-        |rules| rules.bias.retain(|element| *element != BF16),
-        |rules| rules.activations.retain(|kind| *kind != UnaryKind::Silu),
+        |rules| rules.epilogue.operands.retain(|operand| operand.shape != OperandShape::Row),
+        |rules| rules.epilogue.operands[1].elements.retain(|rule| rule.element != BF16),
+        |rules| rules.epilogue.operands[1].most = 0,
+        |rules| rules.epilogue.unary.retain(|kind| *kind != UnaryKind::Silu),
+        |rules| rules.epilogue.binary.retain(|kind| *kind != BinaryKind::Add),
+        |rules| rules.epilogue.elements.retain(|element| *element != BF16),
+        |rules| rules.epilogue.max_steps = 2,
         |rules| rules.outputs.iter_mut().for_each(|output| output.n_multiple = 64),
     ];
     for (index, change) in changes.into_iter().enumerate() {

@@ -2,10 +2,10 @@
 
 use expect_test::expect;
 use fourfold_ir::{
-    BinaryKind, BlockFormat, Builder, Dim, ElementType, Module, ScaledMmaOptions, Symbol, SymbolValues,
-    TensorType, UnaryKind,
+    BinaryKind, BlockFormat, Builder, Dim, ElementType, Module, Predicate, ScaledMmaOptions, Symbol,
+    SymbolValues, TensorType, UnaryKind, Value,
 };
-use fourfold_scheduler::{Constraint, EpilogueKind, ReasonCode, violated};
+use fourfold_scheduler::{Constraint, EpilogueKind, EpilogueRef, ReasonCode, violated};
 
 use crate::support::*;
 
@@ -31,7 +31,10 @@ fn bias_activation_and_conversion_run_in_one_kernel() {
     check_partition(
         full_epilogue(),
         expect![[r#"
-            0 kernel nvfp4 1xMx136x352 f32 + %bias f32 silu f32 convert bf16 -> %out
+            0 kernel nvfp4 1xMx136x352 f32 -> %out
+                %biased = add(row %bias f16, acc) f32
+                %y = silu(%biased) f32
+                %out = convert(%y) bf16
               %alpha %c %beta %bias %d.a %d.sfa %d.b %d.sfb -> %out
         "#]],
     );
@@ -48,9 +51,9 @@ fn the_plan_states_every_operand_the_proof_and_what_a_call_must_meet() {
         plan.proof,
         [
             "scaled_mma-is-root",
-            "add-is-bias-on-the-left",
-            "silu-is-activation",
-            "convert_bf16-is-output",
+            "binary-joins-after-operand",
+            "unary-joins",
+            "convert-joins",
             "result-is-written"
         ]
     );
@@ -79,7 +82,10 @@ fn each_step_keeps_the_rounding_that_the_program_states() {
     check_partition(
         builder.finish(&[out]),
         expect![[r#"
-            0 kernel nvfp4 1x37x104x224 bf16 + %bias bf16 relu bf16 convert f32 -> %out
+            0 kernel nvfp4 1x37x104x224 bf16 -> %out
+                %biased = add(acc, row %bias bf16) bf16
+                %y = relu(%biased) bf16
+                %out = convert(%y) f32
               %bias %d.a %d.sfa %d.b %d.sfb -> %out
         "#]],
     );
@@ -94,7 +100,8 @@ fn a_bias_of_another_type_widens_the_sum() {
     check_partition(
         builder.finish(&[biased]),
         expect![[r#"
-            0 kernel nvfp4 1x1x104x96 bf16 + %bias f32 -> %biased
+            0 kernel nvfp4 1x1x104x96 bf16 -> %biased
+                %biased = add(acc, row %bias f16) f32
               %bias %d.a %d.sfa %d.b %d.sfb -> %biased
         "#]],
     );
@@ -138,7 +145,8 @@ fn a_conversion_that_cannot_be_written_leaves_the_rest_in_the_kernel() {
     check_partition(
         builder.finish(&[more]),
         expect![[r#"
-            0 kernel nvfp4 1x130x12x96 f32 + %bias f32 -> %biased
+            0 kernel nvfp4 1x130x12x96 f32 -> %biased
+                %biased = add(acc, row %bias f32) f32
               %bias %d.a %d.sfa %d.b %d.sfb -> %biased
             1 fallback %out = convert; %more = relu
               %biased -> %more
@@ -156,7 +164,8 @@ fn a_conversion_can_make_a_result_writable_that_is_not_on_its_own() {
     check_partition(
         builder.finish(&[wide]),
         expect![[r#"
-            0 kernel nvfp4 1x37x12x96 bf16 convert f32 -> %wide
+            0 kernel nvfp4 1x37x12x96 bf16 -> %wide
+                %wide = convert(acc) f32
               %d.a %d.sfa %d.b %d.sfb -> %wide
         "#]],
     );
@@ -173,7 +182,7 @@ fn a_conversion_can_make_a_result_writable_that_is_not_on_its_own() {
 }
 
 #[test]
-fn one_row_may_be_added_to_another_but_not_to_itself() {
+fn one_row_may_be_added_to_another_and_to_itself() {
     let mut builder = Builder::new("rows");
     let left = Gemm::of(F32, 1, 56, 96).build(&mut builder, "left");
     let right = Gemm::of(F32, 1, 56, 96).build(&mut builder, "right");
@@ -185,13 +194,12 @@ fn one_row_may_be_added_to_another_but_not_to_itself() {
         expect![[r#"
             0 kernel nvfp4 1x1x56x96 f32 -> %right
               %right.a %right.sfa %right.b %right.sfb -> %right
-            1 kernel nvfp4 1x1x56x96 f32 -> %alone
-              %alone.a %alone.sfa %alone.b %alone.sfb -> %alone
-            2 fallback %twice = add
-              %alone -> %twice
-            3 kernel nvfp4 1x1x56x96 f32 + %right f32 -> %sum
+            1 kernel nvfp4 1x1x56x96 f32 -> %twice
+                %twice = add(acc, acc) f32
+              %alone.a %alone.sfa %alone.b %alone.sfb -> %twice
+            2 kernel nvfp4 1x1x56x96 f32 -> %sum
+                %sum = add(acc, row %right f32) f32
               %left.a %left.sfa %left.b %left.sfb %right -> %sum
-            op4 in 2: bias_shape: %twice = add: %alone is added to itself; expected a bias for each column, [56] or [1, 56], of f16, bf16 or f32
         "#]],
     );
 }
@@ -341,7 +349,8 @@ fn every_activation_is_taken() {
         let y = builder.unary("y", *kind, d);
         let (_, partition) = planned(builder.finish(&[y]), &blackwell());
         let (_, plan) = partition.kernels().next().expect("a kernel");
-        assert_eq!(plan.epilogue[0].kind, EpilogueKind::Activation(*kind));
+        assert_eq!(plan.epilogue[0].kind, EpilogueKind::Unary(*kind));
+        assert_eq!(plan.epilogue[0].operands, [EpilogueRef::Accumulator]);
         assert_eq!(plan.epilogue[0].element, F16);
     }
 }
@@ -371,4 +380,211 @@ fn any_standard_format_is_taken_where_the_target_lists_it() {
     let mixed = BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
     assert_eq!(kernels(module.clone(), mixed), 1);
     assert_eq!(kernels(module, BlockFormat::MXFP4), 0);
+}
+
+/// A 37 by 72 f32 product, and what is made of it.
+fn made_of(build: impl FnOnce(&mut Builder, Value) -> Vec<Value>) -> Module {
+    let mut builder = Builder::new("dag");
+    let d = Gemm::of(F32, 37, 72, 96).build(&mut builder, "d");
+    let outputs = build(&mut builder, d);
+    builder.finish(&outputs)
+}
+
+#[test]
+fn every_shape_of_operand_runs_in_one_kernel() {
+    let module = made_of(|builder, d| {
+        let row = builder.param("row", tensor(&[1, 72], F16));
+        let column = builder.input("column", tensor(&[37, 1], BF16));
+        let scalar = builder.input("scalar", tensor(&[1], F32));
+        let residual = builder.input("residual", tensor(&[37, 72], BF16));
+        let scaled = builder.binary("scaled", BinaryKind::Mul, d, column);
+        let by_row = builder.binary("by_row", BinaryKind::Div, row, scaled);
+        let shifted = builder.binary("shifted", BinaryKind::Sub, by_row, scalar);
+        let sum = builder.binary("sum", BinaryKind::Add, residual, shifted);
+        vec![builder.convert("out", sum, BF16)]
+    });
+    check_partition(
+        module,
+        expect![[r#"
+        0 kernel nvfp4 1x37x72x96 f32 -> %out
+            %scaled = mul(acc, column %column bf16) f32
+            %by_row = div(row %row f16, %scaled) f32
+            %shifted = sub(%by_row, scalar %scalar f32) f32
+            %sum = add(matrix %residual bf16, %shifted) f32
+            %out = convert(%sum) bf16
+          %d.a %d.sfa %d.b %d.sfb %row %column %scalar %residual -> %out
+    "#]],
+    );
+}
+
+#[test]
+fn shared_sub_expressions_are_computed_once_and_constants_are_part_of_the_kernel() {
+    let module = made_of(|builder, d| {
+        let [half, one] = [("half", 0.5), ("one", 1.0)].map(|(name, x)| constant(builder, name, x));
+        let x = builder.binary("x", BinaryKind::Mul, d, half);
+        let t = builder.unary("t", UnaryKind::Tanh, x);
+        let u = builder.binary("u", BinaryKind::Add, t, one);
+        let y = builder.binary("y", BinaryKind::Mul, x, u);
+        vec![builder.binary("z", BinaryKind::Add, y, u)]
+    });
+    check_partition(
+        module,
+        expect![[r#"
+        0 kernel nvfp4 1x37x72x96 f32 -> %z
+            %half = constant 0.5() f32
+            %x = mul(acc, %half) f32
+            %t = tanh(%x) f32
+            %one = constant 1() f32
+            %u = add(%t, %one) f32
+            %y = mul(%x, %u) f32
+            %z = add(%y, %u) f32
+          %d.a %d.sfa %d.b %d.sfb -> %z
+    "#]],
+    );
+}
+
+#[test]
+fn a_constant_that_others_use_too_is_a_scalar() {
+    let module = made_of(|builder, d| {
+        let half = constant(builder, "half", 0.5);
+        let x = builder.input("x", tensor(&[5], F32));
+        let elsewhere = builder.binary("elsewhere", BinaryKind::Mul, x, half);
+        vec![builder.binary("y", BinaryKind::Mul, half, d), elsewhere]
+    });
+    check_partition(
+        module,
+        expect![[r#"
+        0 fallback %half = constant; %elsewhere = mul
+          %x -> %half %elsewhere
+        1 kernel nvfp4 1x37x72x96 f32 -> %y
+            %y = mul(scalar %half f32, acc) f32
+          %d.a %d.sfa %d.b %d.sfb %half -> %y
+        op1 in 0: no_scaled_mma_producer: %half = constant: no operand comes from a kernel; expected the result of a scaled_mma in a kernel
+        op2 in 0: no_scaled_mma_producer: %elsewhere = mul: no operand comes from a kernel; expected the result of a scaled_mma in a kernel
+    "#]],
+    );
+}
+
+#[test]
+fn a_choice_by_comparison_runs_in_one_kernel() {
+    let module = made_of(|builder, d| {
+        let slope = constant(builder, "slope", 0.01);
+        let zero = constant(builder, "zero", 0.0);
+        let positive = compare(builder, "positive", Predicate::Gt, d, zero);
+        let small = builder.binary("small", BinaryKind::Mul, d, slope);
+        vec![select(builder, "y", [positive, d, small])]
+    });
+    check_partition(
+        module,
+        expect![[r#"
+        0 kernel nvfp4 1x37x72x96 f32 -> %y
+            %zero = constant 0() f32
+            %positive = gt(acc, %zero) i1
+            %slope = constant 0.01() f32
+            %small = mul(acc, %slope) f32
+            %y = select(%positive, acc, %small) f32
+          %d.a %d.sfa %d.b %d.sfb -> %y
+    "#]],
+    );
+}
+
+#[test]
+fn a_value_that_is_returned_ends_the_kernel_where_all_paths_meet() {
+    let module = made_of(|builder, d| {
+        let gate = builder.unary("gate", UnaryKind::Sigmoid, d);
+        let y = builder.binary("y", BinaryKind::Mul, d, gate);
+        let z = builder.unary("z", UnaryKind::Relu, y);
+        let w = builder.unary("w", UnaryKind::Neg, y);
+        vec![z, w]
+    });
+    check_partition(
+        module,
+        expect![[r#"
+        0 kernel nvfp4 1x37x72x96 f32 -> %y
+            %gate = sigmoid(acc) f32
+            %y = mul(acc, %gate) f32
+          %d.a %d.sfa %d.b %d.sfb -> %y
+        1 fallback %z = relu; %w = neg
+          %y -> %z %w
+        op3 in 1: value_escapes: %z = relu: %y is also used by %w = neg; expected all its uses to meet in one result
+        op4 in 1: value_escapes: %w = neg: %y is also used by %z = relu; expected all its uses to meet in one result
+    "#]],
+    );
+    let module = made_of(|builder, d| {
+        let gate = builder.unary("gate", UnaryKind::Sigmoid, d);
+        let y = builder.binary("y", BinaryKind::Mul, d, gate);
+        vec![builder.unary("z", UnaryKind::Relu, y), gate]
+    });
+    check_partition(
+        module,
+        expect![[r#"
+        0 kernel nvfp4 1x37x72x96 f32 -> %d
+          %d.a %d.sfa %d.b %d.sfb -> %d
+        1 fallback %gate = sigmoid; %y = mul; %z = relu
+          %d -> %gate %z
+        op1 in 1: value_escapes: %gate = sigmoid: %d is also used by %y = mul; expected all its uses to meet in one result
+        op2 in 1: value_escapes: %y = mul: %d is also used by %gate = sigmoid; expected all its uses to meet in one result
+        op3 in 1: no_scaled_mma_producer: %z = relu: no operand comes from a kernel; expected the result of a scaled_mma in a kernel
+    "#]],
+    );
+}
+
+#[test]
+fn what_depends_on_the_kernel_by_another_path_cannot_be_its_operand() {
+    let module = made_of(|builder, d| {
+        let y = builder.unary("y", UnaryKind::Relu, d);
+        let soft = softmax(builder, "soft", y);
+        vec![builder.binary("z", BinaryKind::Add, y, soft)]
+    });
+    check_partition(
+        module,
+        expect![[r#"
+        0 kernel nvfp4 1x37x72x96 f32 -> %y
+            %y = relu(acc) f32
+          %d.a %d.sfa %d.b %d.sfb -> %y
+        1 fallback %soft = softmax; %z = add
+          %y -> %z
+        op2 in 1: unsupported_epilogue_op: %soft = softmax: the epilogue of %d = scaled_mma does not compute softmax; expected add, sub, mul, div, max, min, neg, abs, exp, sqrt, rsqrt, reciprocal, tanh, sigmoid, relu, gelu, gelu_tanh, silu, clamp, compare, select or convert
+        op3 in 1: value_escapes: %z = add: %y is also used by %soft = softmax; expected all its uses to meet in one result
+    "#]],
+    );
+}
+
+#[test]
+fn two_products_meet_in_the_first_kernel() {
+    let module = made_of(|builder, d| {
+        let e = Gemm::of(F32, 37, 72, 128).build(builder, "e");
+        let gate = builder.unary("gate", UnaryKind::Silu, d);
+        vec![builder.binary("y", BinaryKind::Mul, gate, e)]
+    });
+    check_partition(
+        module,
+        expect![[r#"
+        0 kernel nvfp4 1x37x72x128 f32 -> %e
+          %e.a %e.sfa %e.b %e.sfb -> %e
+        1 kernel nvfp4 1x37x72x96 f32 -> %y
+            %gate = silu(acc) f32
+            %y = mul(%gate, matrix %e f32) f32
+          %d.a %d.sfa %d.b %d.sfb %e -> %y
+    "#]],
+    );
+}
+
+#[test]
+fn a_dead_branch_ends_the_kernel() {
+    let module = made_of(|builder, d| {
+        builder.unary("dead", UnaryKind::Exp, d);
+        vec![builder.unary("y", UnaryKind::Relu, d)]
+    });
+    check_partition(
+        module,
+        expect![[r#"
+        0 kernel nvfp4 1x37x72x96 f32 -> %d
+          %d.a %d.sfa %d.b %d.sfb -> %d
+        1 fallback %dead = exp; %y = relu
+          %d -> %y
+        op1 in 1: value_escapes: %dead = exp: %d is also used by %y = relu; expected all its uses to meet in one result
+        op2 in 1: value_escapes: %y = relu: %d is also used by %dead = exp; expected all its uses to meet in one result
+    "#]],
+    );
 }

@@ -30,13 +30,14 @@ fn an_op_between_two_kernels_runs_between_them() {
     check_partition(
         builder.finish(&[q, d]),
         expect![[r#"
-            0 kernel nvfp4 1xMx160x96 f32 relu f32 -> %r
+            0 kernel nvfp4 1xMx160x96 f32 -> %r
+                %r = relu(acc) f32
               %h.a %h.sfa %h.b %h.sfb -> %r
             1 fallback %r.q, %r.s = block_quantize
               %g %r -> %r.q %r.s
             2 kernel nvfp4 1xMx56x160 f32 -> %d
               %r.q %r.s %w.b %w.sfb -> %d
-            op2 in 1: unsupported_epilogue_op: %r.q, %r.s = block_quantize: the epilogue of %h = scaled_mma does not compute block_quantize; expected add, convert or one of neg, abs, exp, sqrt, rsqrt, reciprocal, tanh, sigmoid, relu, gelu, gelu_tanh, silu
+            op2 in 1: unsupported_epilogue_op: %r.q, %r.s = block_quantize: the epilogue of %h = scaled_mma does not compute block_quantize; expected add, sub, mul, div, max, min, neg, abs, exp, sqrt, rsqrt, reciprocal, tanh, sigmoid, relu, gelu, gelu_tanh, silu, clamp, compare, select or convert
         "#]],
     );
 }
@@ -53,7 +54,8 @@ fn a_bias_that_is_defined_after_the_root_runs_before_the_kernel() {
         expect![[r#"
             0 fallback %bias = reduce
               %x -> %bias
-            1 kernel nvfp4 1x37x72x96 f32 + %bias f32 -> %y
+            1 kernel nvfp4 1x37x72x96 f32 -> %y
+                %y = add(acc, row %bias f32) f32
               %d.a %d.sfa %d.b %d.sfb %bias -> %y
             op1 in 0: no_scaled_mma_producer: %bias = reduce: no operand comes from a kernel; expected the result of a scaled_mma in a kernel
         "#]],
@@ -74,9 +76,10 @@ fn a_kernel_waits_for_a_bias_that_comes_from_a_later_kernel() {
               %second.a %second.sfa %second.b %second.sfb -> %second
             1 fallback %sums = reduce
               %second -> %sums
-            2 kernel nvfp4 1x37x72x96 f32 + %sums f32 -> %y
+            2 kernel nvfp4 1x37x72x96 f32 -> %y
+                %y = add(acc, row %sums f32) f32
               %first.a %first.sfa %first.b %first.sfb %sums -> %y
-            op2 in 1: unsupported_epilogue_op: %sums = reduce: the epilogue of %second = scaled_mma does not compute reduce; expected add, convert or one of neg, abs, exp, sqrt, rsqrt, reciprocal, tanh, sigmoid, relu, gelu, gelu_tanh, silu
+            op2 in 1: unsupported_epilogue_op: %sums = reduce: the epilogue of %second = scaled_mma does not compute reduce; expected add, sub, mul, div, max, min, neg, abs, exp, sqrt, rsqrt, reciprocal, tanh, sigmoid, relu, gelu, gelu_tanh, silu, clamp, compare, select or convert
         "#]],
     );
 }
@@ -122,14 +125,13 @@ fn two_kernels_share_an_input_and_meet_again() {
         expect![[r#"
             0 fallback %x.q, %x.s = block_quantize; %apart = exp
               %x %g -> %x.q %x.s %apart
-            1 kernel nvfp4 1x37x72x96 f32 -> %up
-              %x.q %x.s %up.b %up.sfb -> %up
-            2 kernel nvfp4 1x37x72x96 f32 silu f32 -> %activated
+            1 kernel nvfp4 1x37x72x96 f32 -> %activated
+                %activated = silu(acc) f32
               %x.q %x.s %gate.b %gate.sfb -> %activated
-            3 fallback %y = mul
-              %up %activated -> %y
+            2 kernel nvfp4 1x37x72x96 f32 -> %y
+                %y = mul(matrix %activated f32, acc) f32
+              %x.q %x.s %up.b %up.sfb %activated -> %y
             op0 in 0: no_scaled_mma_producer: %x.q, %x.s = block_quantize: no operand comes from a kernel; expected the result of a scaled_mma in a kernel
-            op4 in 3: unsupported_epilogue_op: %y = mul: the epilogue of %gate = scaled_mma does not compute mul; expected add, convert or one of neg, abs, exp, sqrt, rsqrt, reciprocal, tanh, sigmoid, relu, gelu, gelu_tanh, silu
             op5 in 0: no_scaled_mma_producer: %apart = exp: no operand comes from a kernel; expected the result of a scaled_mma in a kernel
         "#]],
     );
@@ -151,7 +153,8 @@ fn a_result_that_nobody_uses_is_no_output() {
     check_partition(
         builder.finish(&[other]),
         expect![[r#"
-            0 kernel nvfp4 1x37x72x96 f32 relu f32 -> %x
+            0 kernel nvfp4 1x37x72x96 f32 -> %x
+                %x = relu(acc) f32
               %d.a %d.sfa %d.b %d.sfb -> (none)
         "#]],
     );

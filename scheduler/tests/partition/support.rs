@@ -4,12 +4,13 @@ use std::fmt::Write;
 
 use expect_test::Expect;
 use fourfold_ir::{
-    BlockFormat, Builder, Capabilities, Dim, ElementType, FormatCapability, Module, Op, OpKind,
-    OutputCapability, Program, ReduceKind, ScaleLayout, ScaledMmaOptions, TensorType, UnaryKind, Value,
-    verify,
+    BinaryKind, BlockFormat, Builder, Capabilities, ConstantValue, Dim, ElementType, EpilogueCapability,
+    FormatCapability, Module, Op, OpKind, OperandCapability, OperandShape, OutputCapability, Predicate,
+    Program, ReduceKind, ScaleLayout, ScaledMmaOptions, TensorType, UnaryKind, Value, verify,
 };
 use fourfold_scheduler::{
-    Constraint, EpilogueKind, Partition, ReasonCode, Segment, SegmentKind, check, partition,
+    Constraint, EpilogueKind, EpilogueRef, KernelPlan, Partition, ReasonCode, Segment, SegmentKind, check,
+    partition,
 };
 
 /// A `scaled_mma` with inputs of its own, NVFP4 unless changed.
@@ -91,6 +92,28 @@ pub fn column_sums(builder: &mut Builder, name: &str, value: Value) -> Value {
     )[0]
 }
 
+/// One f32 number.
+pub fn constant(builder: &mut Builder, name: &str, number: f64) -> Value {
+    let kind = OpKind::Constant(ConstantValue::Splat(number));
+    builder.op(kind, &[], &[(name, tensor(&[], ElementType::F32))])[0]
+}
+
+pub fn compare(
+    builder: &mut Builder,
+    name: &str,
+    predicate: Predicate,
+    matrix: Value,
+    other: Value,
+) -> Value {
+    let ty = TensorType::new(builder.ty(matrix).shape.clone(), ElementType::I1);
+    builder.op(OpKind::Compare(predicate), &[matrix, other], &[(name, ty)])[0]
+}
+
+pub fn select(builder: &mut Builder, name: &str, operands: [Value; 3]) -> Value {
+    let ty = TensorType::new(builder.ty(operands[0]).shape.clone(), builder.ty(operands[1]).element);
+    builder.op(OpKind::Select, &operands, &[(name, ty)])[0]
+}
+
 /// NVFP4 codes and blocked scales of a matrix.
 pub fn quantize(builder: &mut Builder, name: &str, value: Value, global: Value) -> [Value; 2] {
     let shape = builder.ty(value).shape.clone();
@@ -110,7 +133,8 @@ pub fn blackwell() -> Capabilities {
     fourfold_codegen::capabilities("sm_100a").expect("a target")
 }
 
-/// A made-up target: no batch, small extents, bf16 out only with N % 16, C in f32 only, bias in bf16 only, relu.
+/// A made-up target: no batch, small extents, bf16 out only with N % 16, C in f32 only, an epilogue of
+/// add and relu that reads one bf16 row.
 pub fn narrow() -> Capabilities {
     Capabilities {
         target: "narrow".to_owned(),
@@ -123,8 +147,19 @@ pub fn narrow() -> Capabilities {
             batched: false,
             outputs: vec![OutputCapability { element: ElementType::BF16, n_multiple: 16 }],
             c: vec![OutputCapability { element: ElementType::F32, n_multiple: 24 }],
-            bias: vec![ElementType::BF16],
-            activations: vec![UnaryKind::Relu],
+            epilogue: EpilogueCapability {
+                elements: vec![ElementType::BF16, ElementType::F32],
+                unary: vec![UnaryKind::Relu],
+                binary: vec![BinaryKind::Add],
+                clamp: false,
+                select: false,
+                operands: vec![OperandCapability {
+                    shape: OperandShape::Row,
+                    elements: vec![OutputCapability { element: ElementType::BF16, n_multiple: 1 }],
+                    most: 1,
+                }],
+                max_steps: 4,
+            },
         }],
     }
 }
@@ -179,19 +214,48 @@ fn segment_text(text: &mut String, module: &Module, index: usize, segment: &Segm
         }
         SegmentKind::Kernel(plan) => {
             let [l, m, n, k] = [&plan.batch, &plan.m, &plan.n, &plan.k].map(|dim| module.display_dim(dim));
-            write!(text, "{index} kernel {} {l}x{m}x{n}x{k} {}", plan.format, plan.accumulator)?;
+            writeln!(
+                text,
+                "{index} kernel {} {l}x{m}x{n}x{k} {} -> %{}",
+                plan.format,
+                plan.accumulator,
+                module.name_of(plan.output)
+            )?;
             for step in &plan.epilogue {
-                match step.kind {
-                    EpilogueKind::ColumnBias(bias) => write!(text, " + %{}", module.name_of(bias))?,
-                    EpilogueKind::Activation(kind) => write!(text, " {kind}")?,
-                    EpilogueKind::Convert => write!(text, " convert")?,
-                }
-                write!(text, " {}", step.element)?;
+                let operands: Vec<_> =
+                    step.operands.iter().map(|operand| reference(module, plan, *operand)).collect();
+                let result = module.name_of(module.ops[step.op].results[0]);
+                let kind = kind_text(&step.kind);
+                writeln!(text, "    %{result} = {kind}({}) {}", operands.join(", "), step.element)?;
             }
-            writeln!(text, " -> %{}", module.name_of(plan.output))?;
         }
     }
     writeln!(text, "  {} -> {}", names(&segment.inputs), names(&segment.outputs))
+}
+
+fn kind_text(kind: &EpilogueKind) -> String {
+    match kind {
+        EpilogueKind::Constant { bits } => format!("constant {}", f32::from_bits(*bits)),
+        EpilogueKind::Unary(kind) => kind.to_string(),
+        EpilogueKind::Binary(kind) => kind.to_string(),
+        EpilogueKind::Clamp { min, max } => format!("clamp {min}..{max}"),
+        EpilogueKind::Compare(predicate) => predicate.to_string(),
+        EpilogueKind::Select => "select".to_owned(),
+        EpilogueKind::Convert => "convert".to_owned(),
+    }
+}
+
+fn reference(module: &Module, plan: &KernelPlan, reference: EpilogueRef) -> String {
+    match reference {
+        EpilogueRef::Accumulator => "acc".to_owned(),
+        EpilogueRef::Step(step) => {
+            format!("%{}", module.name_of(module.ops[plan.epilogue[step].op].results[0]))
+        }
+        EpilogueRef::Operand(operand) => {
+            let operand = &plan.operands[operand];
+            format!("{} %{} {}", operand.shape, module.name_of(operand.value), operand.element)
+        }
+    }
 }
 
 /// The constraints of the only kernel.

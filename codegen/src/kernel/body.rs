@@ -1,0 +1,212 @@
+//! The epilogue as one function of the accumulator and its operands, element by element.
+
+use fourfold_ir::{BinaryKind, ElementType, OperandShape, Predicate, UnaryKind};
+use fourfold_scheduler::EpilogueRef;
+
+use super::emit::element_type;
+use super::{Epilogue, Step, StepKind, functions};
+
+/// The statements that turn the accumulator `v` into the element of D: each step is a name of its own, so that what
+/// several steps use is computed once.
+pub(super) fn statements(epilogue: &Epilogue) -> Vec<String> {
+    let mut lines = Vec::new();
+    if epilogue.alpha {
+        lines.push("v = __fmul_rn(alpha[i], v);".to_owned());
+    }
+    if epilogue.c.is_some() {
+        let beta = if epilogue.beta { "beta[i]" } else { "1.0f" };
+        lines.push(format!("v = __fmaf_rn({beta}, c[i], v);"));
+    }
+    let Some((last, before)) = epilogue.steps.split_last() else { return lines };
+    if epilogue.accumulator != ElementType::F32 {
+        lines.push(format!("v = round_{}(v);", epilogue.accumulator));
+    }
+    for (position, step) in before.iter().enumerate() {
+        let value = expression(step);
+        let ty = if step.element == ElementType::I1 { "bool" } else { "float" };
+        if is_rounded(step) {
+            lines.push(format!("{ty} const s{position} = round_{}({value});", step.element));
+        } else {
+            lines.push(format!("{ty} const s{position} = {value};"));
+        }
+    }
+    // Its rounding is the conversion to D.
+    lines.push(format!("v = {};", expression(last)));
+    lines
+}
+
+/// The same for the kernel's reader, step by step: what each element of D is.
+pub(super) fn formula(epilogue: &Epilogue) -> Vec<String> {
+    let mut sum = "sum over k of (A · SFA)[l, m, k] · (B · SFB)[l, n, k]".to_owned();
+    if epilogue.alpha {
+        sum = format!("alpha · {sum}");
+    }
+    if epilogue.c.is_some() {
+        sum = format!("{sum} + {}C[l, m, n]", if epilogue.beta { "beta · " } else { "" });
+    }
+    const D: &str = "D[l, m, n]";
+    let name = |position: usize| {
+        if position + 1 == epilogue.steps.len() { D.to_owned() } else { format!("s{position}") }
+    };
+    let first = if epilogue.steps.is_empty() { D } else { "v" };
+    let mut lines = vec![format!("{first} = {}({sum})", epilogue.accumulator)];
+    for (position, step) in epilogue.steps.iter().enumerate() {
+        let operand = |index: usize| match step.operands.get(index) {
+            Some(EpilogueRef::Step(step)) => format!("s{step}"),
+            Some(EpilogueRef::Operand(operand)) => match epilogue.operands[*operand].shape {
+                OperandShape::Scalar => format!("x{operand}"),
+                OperandShape::Row => format!("x{operand}[n]"),
+                OperandShape::Column => format!("x{operand}[l, m]"),
+                OperandShape::Matrix => format!("x{operand}[l, m, n]"),
+            },
+            Some(EpilogueRef::Accumulator) | None => "v".to_owned(),
+        };
+        let value = match step.kind {
+            StepKind::Constant(bits) => number(bits),
+            StepKind::Unary(kind) => format!("{kind}({})", operand(0)),
+            StepKind::Binary(kind) => match sign(kind) {
+                Some(sign) => format!("{} {sign} {}", operand(0), operand(1)),
+                None => format!("{kind}({}, {})", operand(0), operand(1)),
+            },
+            StepKind::Clamp { lower, upper } => {
+                format!("min(max({}, {}), {})", operand(0), number(lower), number(upper))
+            }
+            StepKind::Compare(predicate) => {
+                format!("{} {} {}", operand(0), comparison(predicate), operand(1))
+            }
+            StepKind::Select => format!("{} ? {} : {}", operand(0), operand(1), operand(2)),
+            StepKind::Convert => operand(0),
+        };
+        lines.push(format!("{} = {}({value})", name(position), step.element));
+    }
+    lines
+}
+
+/// What the statements call, each once: the roundings, and the functions.
+pub(super) fn functions(epilogue: &Epilogue) -> Vec<String> {
+    let mut elements: Vec<ElementType> = Vec::new();
+    if let Some((_, before)) = epilogue.steps.split_last() {
+        elements.extend(Some(epilogue.accumulator).filter(|element| *element != ElementType::F32));
+        elements.extend(before.iter().filter(|step| is_rounded(step)).map(|step| step.element));
+    }
+    elements.sort_unstable();
+    elements.dedup();
+    let mut functions: Vec<String> = elements.into_iter().map(rounding_source).collect();
+    let has = |kinds: &[BinaryKind], clamp: bool| {
+        epilogue.steps.iter().any(|step| match step.kind {
+            StepKind::Binary(kind) => kinds.contains(&kind),
+            StepKind::Clamp { .. } => clamp,
+            _ => false,
+        })
+    };
+    functions.extend(has(&[BinaryKind::Max], true).then(|| extremum_source("max")));
+    functions.extend(has(&[BinaryKind::Min], true).then(|| extremum_source("min")));
+    let mut kinds: Vec<UnaryKind> = epilogue
+        .steps
+        .iter()
+        .filter_map(|step| match step.kind {
+            StepKind::Unary(kind) => Some(kind),
+            _ => None,
+        })
+        .collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    functions.extend(functions::sources(&kinds));
+    functions
+}
+
+fn expression(step: &Step) -> String {
+    let operand = |index: usize| match step.operands.get(index) {
+        Some(EpilogueRef::Step(step)) => format!("s{step}"),
+        Some(EpilogueRef::Operand(operand)) => format!("x{operand}[i]"),
+        Some(EpilogueRef::Accumulator) | None => "v".to_owned(),
+    };
+    match step.kind {
+        StepKind::Constant(bits) => literal(bits),
+        StepKind::Unary(kind) => format!("fn_{kind}({})", operand(0)),
+        StepKind::Binary(kind) => format!("{}({}, {})", function(kind), operand(0), operand(1)),
+        StepKind::Clamp { lower, upper } => {
+            format!("op_min(op_max({}, {}), {})", operand(0), literal(lower), literal(upper))
+        }
+        StepKind::Compare(predicate) => format!("{} {} {}", operand(0), comparison(predicate), operand(1)),
+        StepKind::Select => format!("{} ? {} : {}", operand(0), operand(1), operand(2)),
+        StepKind::Convert => operand(0),
+    }
+}
+
+/// Whether a step gives more digits than its element type has. What only chooses among its operands does not, nor
+/// does what changes no digit.
+fn is_rounded(step: &Step) -> bool {
+    if matches!(step.element, ElementType::F32 | ElementType::I1) {
+        return false;
+    }
+    match step.kind {
+        StepKind::Unary(kind) => !matches!(kind, UnaryKind::Neg | UnaryKind::Abs | UnaryKind::Relu),
+        StepKind::Binary(kind) => !matches!(kind, BinaryKind::Max | BinaryKind::Min),
+        StepKind::Convert => true,
+        StepKind::Constant(_) | StepKind::Clamp { .. } | StepKind::Compare(_) | StepKind::Select => false,
+    }
+}
+
+/// Intrinsics round once, and the compiler fuses none of them with another.
+fn function(kind: BinaryKind) -> &'static str {
+    match kind {
+        BinaryKind::Add => "__fadd_rn",
+        BinaryKind::Sub => "__fsub_rn",
+        BinaryKind::Mul => "__fmul_rn",
+        BinaryKind::Div => "__fdiv_rn",
+        BinaryKind::Max => "op_max",
+        BinaryKind::Min => "op_min",
+    }
+}
+
+fn sign(kind: BinaryKind) -> Option<&'static str> {
+    match kind {
+        BinaryKind::Add => Some("+"),
+        BinaryKind::Sub => Some("-"),
+        BinaryKind::Mul => Some("·"),
+        BinaryKind::Div => Some("/"),
+        BinaryKind::Max | BinaryKind::Min => None,
+    }
+}
+
+/// IEEE comparisons, in C++ as in programs: with NaN only `!=` holds.
+fn comparison(predicate: Predicate) -> &'static str {
+    match predicate {
+        Predicate::Eq => "==",
+        Predicate::Ne => "!=",
+        Predicate::Lt => "<",
+        Predicate::Le => "<=",
+        Predicate::Gt => ">",
+        Predicate::Ge => ">=",
+    }
+}
+
+/// Exact for every f32, infinities and NaN included.
+fn literal(bits: u32) -> String {
+    format!("__uint_as_float(0x{bits:08x}u)")
+}
+
+fn number(bits: u32) -> String {
+    f32::from_bits(bits).to_string()
+}
+
+fn rounding_source(element: ElementType) -> String {
+    let ty = element_type(element);
+    format!(
+        "__device__ __forceinline__ float round_{element}(float x) {{\n  return static_cast<float>({ty}(x));\n}}\n"
+    )
+}
+
+fn extremum_source(name: &str) -> String {
+    format!(
+        "\
+// NaN propagates, and -0 is below +0.
+__device__ __forceinline__ float op_{name}(float a, float b) {{
+  float result;
+  asm(\"{name}.NaN.f32 %0, %1, %2;\" : \"=f\"(result) : \"f\"(a), \"f\"(b));
+  return result;
+}}
+"
+    )
+}

@@ -1,0 +1,200 @@
+//! Matches the steps and the operands of a kernel's epilogue against the ops.
+
+use std::collections::HashSet;
+
+use fourfold_ir::{
+    ConstantValue, Dim, ElementType, FormatCapability, OpKind, OperandCapability, OperandShape,
+    OutputCapability, TensorType, Value, scalar,
+};
+
+use super::kernel::Checker;
+use super::{CheckError, known, may_divide};
+use crate::partition::{EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep};
+
+impl<'a> Checker<'a> {
+    /// Follows the steps from the root's result; gives the type of D.
+    pub(super) fn epilogue(&mut self) -> Option<&'a TensorType> {
+        let (plan, module) = (self.plan, self.module);
+        let root = module.ops[plan.root].results[0];
+        let d_shape = &module.ty(root).shape;
+        self.field("accumulator", &plan.accumulator, &module.ty(root).element);
+        let mut inside = vec![root];
+        for (position, step) in plan.epilogue.iter().enumerate() {
+            let [result] = module.ops[step.op].results[..] else {
+                self.shape(format!("{} has not one result", step.op));
+                return None;
+            };
+            if self.step_operands(&inside[1..], root, step).as_deref() != Some(&module.ops[step.op].operands)
+            {
+                self.shape(format!("step {position} is not computed of the operands of {}", step.op));
+            }
+            if !self.is_kind(step, result) {
+                self.shape(format!("{} is not {:?}", step.op, step.kind));
+            }
+            let constant = matches!(step.kind, EpilogueKind::Constant { .. });
+            if !constant && module.ty(result).shape != *d_shape {
+                self.shape(format!("{} changes the shape", step.op));
+            }
+            self.field("element", &step.element, &module.ty(result).element);
+            inside.push(result);
+        }
+        let output = *inside.last()?;
+        self.field("output", &plan.output, &output);
+        if plan.epilogue.last().is_some_and(|step| matches!(step.kind, EpilogueKind::Constant { .. })) {
+            self.shape("D is a constant");
+        }
+        self.sealed(&inside);
+        self.read(&inside);
+        Some(module.ty(output))
+    }
+
+    /// Nothing but the last value is seen outside.
+    fn sealed(&mut self, inside: &[Value]) {
+        let plan = self.plan;
+        let ops: HashSet<_> = plan.epilogue.iter().map(|step| step.op).collect();
+        let Some((_, hidden)) = inside.split_last() else { return };
+        for &value in hidden {
+            let users = self.program.facts().users(value);
+            if self.program.facts().is_output(value) || users.iter().any(|user| !ops.contains(user)) {
+                self.errors.push(CheckError::Escape { segment: self.index, value });
+            }
+        }
+    }
+
+    /// The operands are what the steps read from outside, each once, as they come.
+    fn read(&mut self, inside: &[Value]) {
+        let inside: HashSet<Value> = inside.iter().copied().collect();
+        let mut expected: Vec<Value> = Vec::new();
+        for step in &self.plan.epilogue {
+            for value in &self.module.ops[step.op].operands {
+                if !inside.contains(value) && !expected.contains(value) {
+                    expected.push(*value);
+                }
+            }
+        }
+        let found: Vec<Value> = self.plan.operands.iter().map(|operand| operand.value).collect();
+        self.field("operands", &found, &expected);
+    }
+
+    /// The values that the plan says a step is computed of; `None` where it names none.
+    fn step_operands(&self, before: &[Value], root: Value, step: &EpilogueStep) -> Option<Vec<Value>> {
+        let value = |reference: &EpilogueRef| match reference {
+            EpilogueRef::Accumulator => Some(root),
+            EpilogueRef::Step(step) => before.get(*step).copied(),
+            EpilogueRef::Operand(operand) => self.plan.operands.get(*operand).map(|operand| operand.value),
+        };
+        step.operands.iter().map(value).collect()
+    }
+
+    fn is_kind(&self, step: &EpilogueStep, result: Value) -> bool {
+        match (&step.kind, &self.module.ops[step.op].kind) {
+            (EpilogueKind::Constant { bits }, OpKind::Constant(ConstantValue::Splat(number))) => {
+                let element = self.module.ty(result).element;
+                let number = scalar::round_to(element, *number);
+                let planned = f32::from_bits(*bits);
+                let same = f64::from(planned).to_bits() == number.to_bits();
+                element.is_arithmetic() && (same || (planned.is_nan() && number.is_nan()))
+            }
+            (EpilogueKind::Unary(planned), OpKind::Unary(kind)) => planned == kind,
+            (EpilogueKind::Binary(planned), OpKind::Binary(kind)) => planned == kind,
+            (EpilogueKind::Clamp { min, max }, OpKind::Clamp { min: low, max: high }) => {
+                [min, max].map(|bound| bound.to_bits()) == [low, high].map(|bound| bound.to_bits())
+            }
+            (EpilogueKind::Compare(planned), OpKind::Compare(predicate)) => planned == predicate,
+            (EpilogueKind::Select, OpKind::Select) | (EpilogueKind::Convert, OpKind::Convert) => true,
+            _ => false,
+        }
+    }
+
+    /// What the target asks of the epilogue.
+    pub(super) fn epilogue_capability(&mut self, rules: &FormatCapability, d: &TensorType) {
+        let plan = self.plan;
+        let epilogue = &rules.epilogue;
+        let mut booleans = HashSet::new();
+        let mut counted = 0;
+        for (position, step) in plan.epilogue.iter().enumerate() {
+            let has = match step.kind {
+                EpilogueKind::Constant { .. } | EpilogueKind::Convert => true,
+                EpilogueKind::Unary(kind) => epilogue.unary.contains(&kind),
+                EpilogueKind::Binary(kind) => epilogue.binary.contains(&kind),
+                EpilogueKind::Clamp { .. } => epilogue.clamp,
+                EpilogueKind::Compare(_) | EpilogueKind::Select => epilogue.select,
+            };
+            self.rule(has, || format!("there is no {:?}", step.kind));
+            counted += usize::from(!matches!(step.kind, EpilogueKind::Constant { .. }));
+            if step.element == ElementType::I1 {
+                booleans.insert(position);
+                let compares = matches!(step.kind, EpilogueKind::Compare(_));
+                self.rule(compares, || format!("step {position} gives i1"));
+            } else {
+                let rounds = epilogue.elements.contains(&step.element);
+                self.rule(rounds, || format!("nothing rounds to {}", step.element));
+            }
+            for (operand, reference) in step.operands.iter().enumerate() {
+                let boolean = matches!(reference, EpilogueRef::Step(step) if booleans.contains(step));
+                let chooses = step.kind == EpilogueKind::Select && operand == 0;
+                self.rule(boolean == chooses, || format!("step {position} takes i1 where it may not"));
+            }
+        }
+        self.rule(counted <= epilogue.max_steps, || format!("there are {counted} steps"));
+        for shape in OperandShape::ALL {
+            let count = plan.operands.iter().filter(|operand| operand.shape == shape).count();
+            let most = epilogue.operand(shape).map_or(0, |rule| rule.most);
+            self.rule(count <= most, || format!("there are {count} {shape} operands"));
+        }
+        for operand in &plan.operands {
+            self.operand(operand, epilogue.operand(operand.shape), d);
+        }
+    }
+
+    fn operand(&mut self, operand: &EpilogueOperand, rules: Option<&OperandCapability>, d: &TensorType) {
+        let Some(value) = self.module.values.get(operand.value) else {
+            return self.shape("an operand of the epilogue does not exist");
+        };
+        let ty = &value.ty;
+        self.field("operand element", &operand.element, &ty.element);
+        let rule = rules.and_then(|rules| rules.elements.iter().find(|rule| rule.element == ty.element));
+        self.rule(rule.is_some(), || format!("no {} operand is {}", operand.shape, ty.element));
+        let n = &self.plan.n;
+        self.rule(rule.is_none_or(|rule| may_divide(n, rule.n_multiple)), || {
+            format!("N does not fit a {} operand", ty.element)
+        });
+        let fits = ty.layout.is_none() && lies(&ty.shape, &d.shape, operand.shape);
+        self.rule(fits, || format!("{} is no {} beside D", operand.value, operand.shape));
+    }
+
+    /// What the operands of the epilogue ask of N.
+    pub(super) fn read_rules<'b>(&self, rules: &'b FormatCapability) -> Vec<&'b OutputCapability>
+    where
+        'a: 'b,
+    {
+        let rule = |operand: &EpilogueOperand| {
+            let allowed = rules.epilogue.operands.iter().find(|rule| rule.shape == operand.shape)?;
+            allowed.elements.iter().find(|rule| rule.element == operand.element)
+        };
+        self.plan.operands.iter().filter_map(rule).collect()
+    }
+}
+
+/// Whether a shape, padded with ones on the left to the rank of D, is 1 where it is broadcast and D's extent elsewhere.
+fn lies(shape: &[Dim], d: &[Dim], class: OperandShape) -> bool {
+    let is_one = |dim: &Dim| known(dim) == Some(1);
+    let Some(missing) = d.len().checked_sub(shape.len()) else { return false };
+    let fits = |repeated: &dyn Fn(usize) -> bool| {
+        d.iter().enumerate().all(|(axis, extent)| {
+            let own = axis.checked_sub(missing).map(|axis| &shape[axis]);
+            match own {
+                Some(own) if repeated(axis) => is_one(own),
+                Some(own) => own == extent,
+                None => repeated(axis) || is_one(extent),
+            }
+        })
+    };
+    let last = d.len().saturating_sub(1);
+    match class {
+        OperandShape::Scalar => fits(&|_| true),
+        OperandShape::Row => fits(&|axis| axis < last),
+        OperandShape::Column => fits(&|axis| axis == last),
+        OperandShape::Matrix => fits(&|_| false),
+    }
+}
