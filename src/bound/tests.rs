@@ -143,3 +143,36 @@ fn contest_sums_beyond_the_rule_s_limit_are_exact_where_their_magnitudes_say_so(
     let case = Case::new("f32", "", "p", Rule::Contest);
     assert!(!case.accepts(|values| values[1] += 0.001));
 }
+
+/// A value that is used three times, a choice by comparison, and steps in bf16.
+const GATED: &str = "  %x = add %p, %bias : tensor<[37, 72], f32>
+  %g = sigmoid %x : tensor<[37, 72], f32>
+  %m = mul %x, %g : tensor<[37, 72], f32>
+  %n = convert %m : tensor<[37, 72], bf16>
+  %q = compare %x, %bias {predicate = ge} : tensor<[37, 72], i1>
+  %s = select %q, %n, %x : tensor<[37, 72], f32>
+  %y = convert %s : tensor<[37, 72], bf16>
+";
+
+#[test]
+fn errors_are_carried_through_a_dag() {
+    for rule in [Rule::Exact, Rule::Normal] {
+        let case = Case::new("f32", GATED, "y", rule);
+        assert!(case.accepts(|_| {}), "{rule:?}");
+        assert!(!case.accepts(scale(1.2)), "{rule:?}: a wrong alpha");
+        assert!(!case.accepts(|values| values.swap(100, 101)), "{rule:?}: two columns exchanged");
+        assert!(!case.accepts(|values| values[2000] = f64::NAN), "{rule:?}: an element that was not written");
+    }
+}
+
+#[test]
+fn exact_steps_on_exact_sums_must_have_the_interpreter_s_bits() {
+    let steps = GATED.replace("= sigmoid", "= abs");
+    let case = Case::new("bf16", &steps, "y", Rule::Exact);
+    assert!(case.accepts(|_| {}));
+    let one_step = |values: &mut Vec<f64>| {
+        let value = values.iter_mut().find(|value| **value != 0.0).expect("there is one");
+        *value *= 1.0 + 2f64.powi(-7);
+    };
+    assert!(!case.accepts(one_step));
+}

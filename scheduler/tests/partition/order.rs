@@ -202,6 +202,38 @@ fn deep() -> Module {
     builder.finish(&[q, s])
 }
 
+/// Epilogues of nine steps with shared values, of very many different forms.
+fn dags() -> Module {
+    let mut builder = Builder::new("dags");
+    let [a, sfa, b, sfb] = Gemm::of(F32, 37, 72, 96).inputs(&mut builder, "x");
+    let row = builder.param("row", tensor(&[72], BF16));
+    let residual = builder.input("residual", tensor(&[37, 72], F32));
+    let mut outputs = Vec::new();
+    for index in 0..OPS / 10 {
+        let mut form = index % 4096;
+        let mut pick = |count: usize| {
+            let choice = form % count;
+            form /= count;
+            choice
+        };
+        let x = builder.scaled_mma("", a, sfa, b, sfb, 16, F32, ScaledMmaOptions::default());
+        let mut values = vec![x];
+        for step in 0..7 {
+            let last = values[step];
+            let other = [row, residual, values[step / 2], x][pick(4)];
+            let unary = step % 3 == 1;
+            values.push(if unary {
+                builder.unary("", UnaryKind::ALL[pick(4)], last)
+            } else {
+                builder.binary("", BinaryKind::ALL[step % 6], last, other)
+            });
+        }
+        let sum = builder.binary("", BinaryKind::Add, values[7], values[3]);
+        outputs.push(builder.convert("", sum, BF16));
+    }
+    builder.finish(&outputs)
+}
+
 /// One kernel whose result very many ops use.
 fn fan_out() -> Module {
     let mut builder = Builder::new("fan_out");
@@ -212,9 +244,12 @@ fn fan_out() -> Module {
 
 #[test]
 fn large_programs_take_time_proportional_to_their_size() {
-    for (name, module, kernels) in
-        [("wide", wide(), OPS / 5), ("deep", deep(), OPS / 5), ("fan_out", fan_out(), 1)]
-    {
+    for (name, module, kernels) in [
+        ("wide", wide(), OPS / 5),
+        ("deep", deep(), OPS / 5),
+        ("fan_out", fan_out(), 1),
+        ("dags", dags(), OPS / 10),
+    ] {
         let program = verified(module);
         let capabilities = blackwell();
         let start = Instant::now();
