@@ -62,12 +62,7 @@ impl Backend {
         options: &CompileOptions,
         progress: &(dyn Fn(&str) + Sync),
     ) -> Vec<Compiled> {
-        // The device is opened before anything is built: without it kernels need not be.
-        let device = self.execution().and_then(|(gpu, execution)| {
-            let device = Device::open(gpu.ordinal).map_err(|error| device_reason(&error))?;
-            Ok((device, execution))
-        });
-        let gpu = device.as_ref().ok().map(|(device, _)| device.gpu().clone());
+        let gpu = self.execution().ok().map(|(gpu, _)| gpu.clone());
         let mut compiled: Vec<Compiled> =
             programs.into_iter().map(|planned| Compiled::unbuilt(planned, gpu.clone())).collect();
         let own = &self.capabilities().target;
@@ -81,25 +76,30 @@ impl Backend {
                 compiled.refuse_all(false, &RunReason { code: FOREIGN_PLAN, message });
             }
         }
-        self.build_all(mine, &device, options, progress);
+        mine.retain(|compiled| compiled.planned.partition().kernels().next().is_some());
+        if !mine.is_empty() {
+            self.build_all(mine, options, progress);
+        }
         compiled
     }
 
+    /// Builds for programs that have kernels.
     fn build_all(
         &self,
         mut compiled: Vec<&mut Compiled>,
-        device: &Result<(Device, Execution), RunReason>,
         options: &CompileOptions,
         progress: &(dyn Fn(&str) + Sync),
     ) {
+        // The device is opened before anything is built: without it kernels need not be.
+        let device = self.execution().and_then(|(gpu, execution)| {
+            let device = Device::open(gpu.ordinal).map_err(|error| device_reason(&error))?;
+            Ok((device, execution))
+        });
         let refuse_all = |compiled: &mut [&mut Compiled], reason: &RunReason| {
             compiled.iter_mut().for_each(|compiled| compiled.refuse_all(self.emulates(), reason));
         };
-        if let (Err(reason), false) = (device, options.build_anyway) {
+        if let (Err(reason), false) = (&device, options.build_anyway) {
             return refuse_all(&mut compiled, reason);
-        }
-        if compiled.iter().all(|compiled| compiled.planned.partition().kernels().next().is_none()) {
-            return;
         }
         let toolchain = match toolchain(&options.toolchain, &mut |line| progress(line)) {
             Ok(toolchain) => toolchain,
@@ -116,7 +116,7 @@ impl Backend {
         let mut built = build_kernels(all, &toolchain, &options.build, progress).into_iter();
         for compiled in compiled {
             compiled.built = built.by_ref().take(compiled.configured.len()).collect();
-            compiled.load(device);
+            compiled.load(&device);
         }
     }
 }
