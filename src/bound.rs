@@ -19,7 +19,7 @@ use fourfold_scheduler::{EpilogueKind, EpilogueRef, EpilogueStep, KernelPlan};
 
 use self::interval::{Element, Interval};
 
-use crate::compare::Tolerance;
+use crate::compare::{Comparison, Rounding, Tolerance, compare};
 use crate::error::Error;
 use crate::precision::is_exact_product;
 
@@ -35,6 +35,19 @@ pub(crate) struct Reference {
     pub(crate) unrounded: Option<Tensor>,
     /// `interpreter`, or `fallback` for what is too large for it.
     pub(crate) by: &'static str,
+}
+
+impl Reference {
+    /// Holds what a kernel gave against it.
+    pub(crate) fn compare(&self, got: &Tensor) -> Comparison {
+        let operand = || self.unrounded.clone();
+        let rounding = match (&self.tolerance, &self.unrounded) {
+            (Tolerance::Relative(_), _) => Rounding::Same,
+            (_, Some(_)) => Rounding::Converted(&operand),
+            (_, None) => Rounding::OneStep,
+        };
+        compare(got, &self.want, &self.tolerance, rounding)
+    }
 }
 
 /// A kernel segment of one run.
@@ -79,8 +92,15 @@ impl KernelRun<'_> {
             None => self.of_sum(&values, error.unwrap_or_default(), &want)?,
             Some(last) => self.of_steps(&values, error, &want, last)?,
         };
-        let rule = if is_exact { "4 ulp of f32" } else { "γ_K·Σ|a·b| + 4 ulp" };
-        Ok(Reference { want, tolerance: Tolerance::Each(each), rule: rule.to_owned(), unrounded, by })
+        let mut rule = if is_exact { "4 ulp of f32" } else { "γ_K·Σ|a·b| + 4 ulp" }.to_owned();
+        // Near a pole an interval is anything: such an element is not checked, and the report must not hide it.
+        let free =
+            each.iter().zip(want.to_f64()).filter(|(each, want)| each.is_infinite() && want.is_finite());
+        match free.count() {
+            0 => {}
+            count => rule += &format!(" ({count} without a bound)"),
+        }
+        Ok(Reference { want, tolerance: Tolerance::Each(each), rule, unrounded, by })
     }
 
     /// How far the elements of a result may be off that is the sum itself, and that sum where the result is narrow.

@@ -206,16 +206,11 @@ impl<'a> Comparer<'a> {
             operands,
             interpret: check_work(self.program, self.bound, &planned.ops).is_ok(),
         };
-        let Reference { want, tolerance, rule, unrounded, by } = kernel.reference()?;
+        let reference = kernel.reference()?;
         let got = self.run.value(plan.output);
         let got = got.ok_or_else(|| Error::NotKept(module.name_of(plan.output).to_owned()))?;
-        let operand = || unrounded.clone();
-        let rounding = match (&tolerance, &unrounded) {
-            (Tolerance::Relative(_), _) => Rounding::Same,
-            (_, Some(_)) => Rounding::Converted(&operand),
-            (_, None) => Rounding::OneStep,
-        };
-        let comparison = compare(got, &want, &tolerance, rounding);
+        let comparison = reference.compare(got);
+        let Reference { want, tolerance, rule, by, .. } = reference;
         Ok(self.report(plan.output, by, &want, &(tolerance, rule), "run", comparison))
     }
 

@@ -5,12 +5,11 @@
 
 use fourfold_ir::{BlockFormat, ElementType};
 
-use crate::stages;
-
 use crate::configuration::{
     Cluster, Configuration, CutlassVersion, Epilogue, EpilogueSchedule, Family, Format, Kind, Mainloop,
     Operand, OperatorClass, Sms, Stages, TileScheduler,
 };
+use crate::stages;
 
 /// Extents of a problem as far as they are known when its kernel is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use fourfold_ir::{Entity, bind, interpret, text};
 use fourfold_scheduler::{Partition, partition};
 
 use super::*;
-use crate::compare::{Comparison, Rounding, compare};
+use crate::compare::Comparison;
 
 struct Case {
     program: Program,
@@ -37,8 +37,8 @@ func @f(
         Case { program, partition, tensors, rule }
     }
 
-    /// Holds what a kernel would have given against the reference. `change` sees the right result.
-    fn check(&self, interpret_it: bool, change: impl Fn(&mut Vec<f64>)) -> Comparison {
+    /// What the kernel's result must be, and what it is by the interpreter.
+    fn reference(&self, interpret_it: bool) -> (Reference, Tensor) {
         let bound = bind::bind(&self.program, &self.tensors).expect("they fit");
         let module = self.program.module();
         let (segment, plan) = self.partition.kernels().next().expect("a kernel");
@@ -54,18 +54,17 @@ func @f(
             operands,
             interpret: interpret_it,
         };
-        let reference = run.reference().expect("it is small");
-        let right = &interpret(&self.program, &bound).expect("it is small")[plan.output.index()];
+        let mut values = interpret(&self.program, &bound).expect("it is small");
+        (run.reference().expect("it is small"), values.swap_remove(plan.output.index()))
+    }
+
+    /// Holds what a kernel would have given against the reference. `change` sees the right result.
+    fn check(&self, interpret_it: bool, change: impl Fn(&mut Vec<f64>)) -> Comparison {
+        let (reference, right) = self.reference(interpret_it);
         let mut values = right.to_f64();
         change(&mut values);
         let got = Tensor::from_f64(right.element(), right.dims().to_vec(), None, &values).expect("the shape");
-        let operand = || reference.unrounded.clone();
-        let rounding = match (&reference.tolerance, &reference.unrounded) {
-            (Tolerance::Relative(_), _) => Rounding::Same,
-            (_, Some(_)) => Rounding::Converted(&operand),
-            (_, None) => Rounding::OneStep,
-        };
-        compare(&got, &reference.want, &reference.tolerance, rounding)
+        reference.compare(&got)
     }
 
     fn accepts(&self, change: impl Fn(&mut Vec<f64>)) -> bool {
@@ -175,4 +174,17 @@ fn exact_steps_on_exact_sums_must_have_the_interpreter_s_bits() {
         *value *= 1.0 + 2f64.powi(-7);
     };
     assert!(!case.accepts(one_step));
+}
+
+#[test]
+fn elements_near_a_pole_have_no_bound_and_the_rule_says_how_many() {
+    let near = "  %z = sub %p, %p : tensor<[37, 72], f32>\n  %d = add %z, %bias : tensor<[37, 72], f32>\n  \
+                %y = reciprocal %d : tensor<[37, 72], f32>\n";
+    let (reference, _) = Case::new("f32", near, "y", Rule::Normal).reference(true);
+    let Tolerance::Each(each) = &reference.tolerance else { panic!("an inexact sum has a bound") };
+    let free = each.iter().filter(|each| each.is_infinite()).count();
+    assert!(free > 0, "an error of the sum reaches over the pole");
+    assert!(reference.rule.ends_with(&format!("({free} without a bound)")), "{}", reference.rule);
+    let (exact, _) = Case::new("f32", near, "y", Rule::Exact).reference(true);
+    assert_eq!(exact.rule, BIT_EQUAL);
 }
