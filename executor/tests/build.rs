@@ -165,7 +165,7 @@ fn a_dump_leaves_source_library_and_log_and_can_be_repeated() {
     assert_eq!(artifact.dump(&target).unwrap(), paths);
     assert_eq!(
         paths.iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect::<Vec<_>>(),
-        [format!("{KERNEL}.cu"), format!("{KERNEL}.so"), format!("{KERNEL}.log")]
+        ["cu", "so", "log"].map(|extension| format!("{KERNEL}_00ff.{extension}"))
     );
     assert_eq!(fs::read_to_string(&paths[0]).unwrap(), artifact.source());
     assert_eq!(fs::read_to_string(&paths[2]).unwrap(), artifact.log());
@@ -333,7 +333,7 @@ fn an_emulated_kernel_is_built_with_its_prelude_and_refused_with_a_trap() {
     let artifact = bench.build(&source("compile", GOOD_SASS, &emulated, "")).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let paths = artifact.dump(folder.path()).unwrap();
-    assert!(paths[3].ends_with(format!("{KERNEL}.emulated.cuh")), "{paths:?}");
+    assert!(paths[3].ends_with(format!("{KERNEL}_00ff.emulated.cuh")), "{paths:?}");
     assert_eq!(fs::read_to_string(&paths[3]).unwrap(), "// what comes first\n");
     drop(artifact);
     let arguments = bench.fail("// behave: arguments\n");

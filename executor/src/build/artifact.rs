@@ -86,16 +86,15 @@ impl Artifact {
         &self.metadata
     }
 
-    /// Writes the source, the library and the log into `folder`, which is created, as `<kernel>.cu`, `<kernel>.so` and
-    /// `<kernel>.log`, and returns their paths. An emulated kernel is called `<kernel>.emulated`, and what the compiler
-    /// read before its source is a fourth file, `.cuh`.
+    /// Writes the source, the library and the log into `folder`, which is created, as `<kernel>_<hash>.cu`, `.so` and
+    /// `.log`, and returns their paths: names of kernels are readable, and not unique. An emulated kernel is called
+    /// `<kernel>_<hash>.emulated`, and what the compiler read before its source is a fourth file, `.cuh`.
     ///
     /// # Errors
     /// When one of them cannot be written.
     pub fn dump(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         fs::create_dir_all(folder)?;
-        let stem: String = self
-            .kernel
+        let stem: String = format!("{}_{}", self.kernel, self.metadata.hash)
             .chars()
             .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' })
             .collect();
