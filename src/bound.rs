@@ -81,7 +81,7 @@ impl KernelRun<'_> {
     pub(crate) fn reference(&self) -> Result<Reference, Error> {
         let by = if self.interpret { "interpreter" } else { "fallback" };
         let values = self.evaluate()?;
-        let want = self.take(&values, self.plan.output)?;
+        let want = self.take(&values, self.plan.first_written())?;
         let error = self.accumulation_error()?;
         let is_exact = error.is_none();
         if is_exact && !self.has_inexact_function() {
@@ -172,7 +172,7 @@ impl KernelRun<'_> {
         step: &EpilogueStep,
     ) -> Result<Vec<(EpilogueRef, Vec<f64>)>, Error> {
         let operands = &self.program.module().ops[step.op].operands;
-        let count = self.take(values, self.plan.output)?.count();
+        let count = self.take(values, self.plan.first_written())?.count();
         let of = |(reference, value): (&EpilogueRef, &Value)| {
             let points = match reference {
                 EpilogueRef::Operand(_) => Vec::new(),

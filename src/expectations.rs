@@ -175,8 +175,9 @@ impl<'a> Comparer<'a> {
     /// The position of the segment whose kernel computed a value in this run.
     fn kernel_of(&self, value: Value) -> Option<usize> {
         let (segment, plan) = self.segment_of(value)?;
-        (plan.is_some_and(|plan| plan.output == value) && is_on_device(&self.run.segments[segment].ran))
-            .then_some(segment)
+        (plan.is_some_and(|plan| plan.first_written() == value)
+            && is_on_device(&self.run.segments[segment].ran))
+        .then_some(segment)
     }
 
     /// Holds a kernel's result against the ops that it stands for, on the operands that it got.
@@ -207,11 +208,11 @@ impl<'a> Comparer<'a> {
             interpret: check_work(self.program, self.bound, &planned.ops).is_ok(),
         };
         let reference = kernel.reference()?;
-        let got = self.run.value(plan.output);
-        let got = got.ok_or_else(|| Error::NotKept(module.name_of(plan.output).to_owned()))?;
+        let got = self.run.value(plan.first_written());
+        let got = got.ok_or_else(|| Error::NotKept(module.name_of(plan.first_written()).to_owned()))?;
         let comparison = reference.compare(got);
         let Reference { want, tolerance, rule, by, .. } = reference;
-        Ok(self.report(plan.output, by, &want, &(tolerance, rule), "run", comparison))
+        Ok(self.report(plan.first_written(), by, &want, &(tolerance, rule), "run", comparison))
     }
 
     fn value_named(&self, name: &str) -> Result<Value, Error> {

@@ -271,14 +271,16 @@ fn nan_rows(
     let run = compiled.run_bound(&bound, &RunOptions { keep_all: true, poison: false, locate: true })?;
     let mut rows = Vec::new();
     for (segment, plan) in concerned {
-        let Some(result) = run.value(plan.output).filter(|result| result.count() > 0) else { continue };
+        let Some(result) = run.value(plan.first_written()).filter(|result| result.count() > 0) else {
+            continue;
+        };
         let values = result.to_f64();
         let mismatches = values.iter().filter(|value| !value.is_nan()).count();
         let ran = &run.segments[segment];
         rows.push(VerifyRow {
             fixture: candidate.name.clone(),
             inputs: format!("{}, NaN padding", inputs.describe()),
-            value: module.name_of(plan.output).to_owned(),
+            value: module.name_of(plan.first_written()).to_owned(),
             kernel: Some(kernel_name(plan)),
             extents: extents(plan, report, program),
             ran: ran.ran.as_str(),

@@ -86,6 +86,9 @@ fn format_capability(format: BlockFormat) -> FormatCapability {
             select: true,
             operands: OperandShape::ALL.map(|shape| operand_capability(shape, &matrices)).to_vec(),
             max_steps: MAX_STEPS,
+            quantized: Vec::new(),
+            reductions: Vec::new(),
+            max_outputs: 1,
         },
     }
 }

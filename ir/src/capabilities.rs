@@ -1,6 +1,6 @@
 //! What a target's kernels can take, as plain data: the scheduler decides from this alone.
 
-use crate::ops::{BinaryKind, UnaryKind};
+use crate::ops::{BinaryKind, ReduceKind, UnaryKind};
 use crate::program::BlockFormat;
 use crate::types::ElementType;
 
@@ -82,6 +82,25 @@ pub struct EpilogueCapability {
     pub operands: Vec<OperandCapability>,
     /// There are at most so many steps, constants not counted.
     pub max_steps: usize,
+    /// The formats in which it can write a value as codes with a scale for each block of N, in the blocked layout.
+    pub quantized: Vec<QuantizedCapability>,
+    /// How it combines the elements of an f32 value to a scalar, a row or a column.
+    pub reductions: Vec<ReduceKind>,
+    /// It writes at most so many tensors. Codes and their scales are two.
+    pub max_outputs: usize,
+}
+
+/// A format in which a value is written in blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuantizedCapability {
+    /// Of the codes.
+    pub element: ElementType,
+    /// Of the scales.
+    pub scale: ElementType,
+    /// Elements per scale.
+    pub block: u32,
+    /// N is a multiple of this.
+    pub n_multiple: u64,
 }
 
 impl EpilogueCapability {

@@ -74,9 +74,9 @@ fn obstacle(program: &Program, op: Op, producer: Producer<'_>) -> (Obstacle, Rea
         let what = format!("N is {n}; expected a multiple of {} for a {element} result", rule.n_multiple);
         return (Obstacle::Alignment, ReasonCode::NAlignment, what);
     }
-    if let Some(others) = other_uses(program, plan.output, op) {
-        let name = module.name_of(plan.output);
-        let returned = program.facts().is_output(plan.output);
+    if let Some(others) = other_uses(program, plan.first_written(), op) {
+        let name = module.name_of(plan.first_written());
+        let returned = program.facts().is_output(plan.first_written());
         let expected = if returned { "no other use of it" } else { "all its uses to meet in one result" };
         let what = format!("%{name} is also {others}; expected {expected}");
         return (Obstacle::Escape, ReasonCode::ValueEscapes, what);
@@ -114,16 +114,16 @@ fn operand_fault(program: &Program, op: Op, producer: Producer<'_>) -> Option<(R
     let Producer { plan, capability } = producer;
     let module = program.module();
     let operation = &module.ops[op];
-    let d = &module.ty(plan.output).shape;
+    let d = &module.ty(plan.first_written()).shape;
     let shape = |value: Value| module.display_type(module.ty(value)).to_string();
     let result = operation.results[0];
     if module.ty(result).shape != *d {
-        let (found, expected) = (shape(result), shape(plan.output));
+        let (found, expected) = (shape(result), shape(plan.first_written()));
         let what =
             format!("the result is {found}, while that of the kernel is {expected}; expected its shape");
         return Some((ReasonCode::OperandShape, what));
     }
-    for &operand in operation.operands.iter().filter(|operand| **operand != plan.output) {
+    for &operand in operation.operands.iter().filter(|operand| **operand != plan.first_written()) {
         let ty = module.ty(operand);
         let known = operand_shape(&ty.shape, d).filter(|_| ty.layout.is_none());
         let rule = known.and_then(|shape| capability.epilogue.operand(shape));
@@ -146,7 +146,7 @@ fn operand_fault(program: &Program, op: Op, producer: Producer<'_>) -> Option<(R
 /// What an epilogue reads, as a message lists it.
 fn readable(module: &Module, plan: &KernelPlan, capability: &FormatCapability) -> String {
     let n = module.display_dim(&plan.n);
-    let d = module.ty(plan.output);
+    let d = module.ty(plan.first_written());
     let mut column: Vec<String> = d.shape.iter().map(|dim| module.display_dim(dim).to_string()).collect();
     let matrix = format!("[{}]", column.join(", "));
     if let Some(last) = column.last_mut() {
@@ -176,9 +176,9 @@ fn full(program: &Program, op: Op, producer: Producer<'_>) -> Option<String> {
     if most <= counted {
         return Some(format!("the epilogue of {label} has {counted} steps; expected at most {most}"));
     }
-    let d = &module.ty(plan.output).shape;
+    let d = &module.ty(plan.first_written()).shape;
     let mut values: Vec<Value> = plan.operands.iter().map(|operand| operand.value).collect();
-    values.extend(module.ops[op].operands.iter().filter(|operand| **operand != plan.output));
+    values.extend(module.ops[op].operands.iter().filter(|operand| **operand != plan.first_written()));
     values.sort_unstable();
     values.dedup();
     capability.epilogue.operands.iter().find_map(|rule| {

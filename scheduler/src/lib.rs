@@ -21,8 +21,8 @@ mod segment;
 pub use check::{CheckError, check};
 pub use constraints::violated;
 pub use partition::{
-    Constraint, Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelPlan, Partition,
-    Segment, SegmentKind,
+    Constraint, Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, KernelPlan,
+    OutputKind, Partition, Segment, SegmentKind,
 };
 pub use reason::{ReasonCode, Rejection};
 pub use segment::partition;

@@ -1,6 +1,9 @@
 //! What the scheduler decides: segments in the order in which they run, and a decision for every op.
 
-use fourfold_ir::{BinaryKind, BlockFormat, Dim, ElementType, Op, OperandShape, Predicate, UnaryKind, Value};
+use fourfold_ir::{
+    BinaryKind, BlockFormat, Dim, ElementType, Op, OperandShape, Predicate, ReduceKind, ScaleRounding,
+    UnaryKind, Value,
+};
 
 use crate::reason::{ReasonCode, Rejection};
 
@@ -55,8 +58,8 @@ pub enum SegmentKind {
     Fallback,
 }
 
-/// One fused kernel: D is what the steps of the epilogue make of alpha · A·Bᵀ + beta · C, with each rounding that the
-/// program states.
+/// One fused kernel: its outputs are what the steps of the epilogue make of alpha · A·Bᵀ + beta · C, with each rounding
+/// that the program states. D is what the steps compute, `[.., M, N]`.
 ///
 /// When `b_batched` is false and the batch is not 1, the kernel *flattens*: it multiplies the one matrix of
 /// L·M rows that A, its scales, C and D are in memory, with the one B. The plan still states L and M apart, M is
@@ -93,16 +96,93 @@ pub struct KernelPlan {
     pub beta: Option<Value>,
     /// The element type that the `scaled_mma` itself rounds to, before the epilogue.
     pub accumulator: ElementType,
-    /// What follows: each step after those that it uses. The last is D; without any, the `scaled_mma` is.
+    /// What follows: each step after those that it uses.
     pub epilogue: Vec<EpilogueStep>,
-    /// What the steps read besides, in the order of their first use.
+    /// What the steps read besides, in the order of their first use, and then what the outputs read.
     pub operands: Vec<EpilogueOperand>,
-    /// D.
-    pub output: Value,
+    /// What it writes: at least one, values in the order of the ops that define them.
+    pub outputs: Vec<KernelOutput>,
     /// The names of the rewrites that turned the ops into this kernel, in order.
     pub proof: Vec<String>,
     /// What a call must meet for the kernel to be launched.
     pub constraints: Vec<Constraint>,
+}
+
+impl KernelPlan {
+    /// The values that it writes, in the order in which a call gives their addresses: codes before their scales.
+    pub fn written(&self) -> impl Iterator<Item = Value> + '_ {
+        self.outputs
+            .iter()
+            .flat_map(|output| match output.kind {
+                OutputKind::Value { value } | OutputKind::Reduced { value, .. } => [Some(value), None],
+                OutputKind::Quantized { codes, scales, .. } => [Some(codes), Some(scales)],
+            })
+            .flatten()
+    }
+
+    /// What it writes first.
+    ///
+    /// # Panics
+    /// When it writes nothing, which no plan does.
+    pub fn first_written(&self) -> Value {
+        self.written().next().expect("a kernel writes something")
+    }
+
+    /// The ops that it stands for, in no particular order: the root, the steps, and the ops of outputs.
+    pub fn ops(&self) -> impl Iterator<Item = Op> + '_ {
+        let of_outputs = self.outputs.iter().filter_map(|output| match output.kind {
+            OutputKind::Value { .. } => None,
+            OutputKind::Quantized { op, .. } | OutputKind::Reduced { op, .. } => Some(op),
+        });
+        std::iter::once(self.root).chain(self.epilogue.iter().map(|step| step.op)).chain(of_outputs)
+    }
+}
+
+/// One result of a kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelOutput {
+    /// What it is made of: the accumulator or a step.
+    pub of: EpilogueRef,
+    /// What is written.
+    pub kind: OutputKind,
+}
+
+/// What a kernel writes of a value `[.., M, N]` that it has computed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OutputKind {
+    /// The value, row-major.
+    Value {
+        /// The value.
+        value: Value,
+    },
+    /// Its blocks of the last axis, quantized: what `block_quantize` gives.
+    Quantized {
+        /// The op.
+        op: Op,
+        /// `[.., M, N]`, packed.
+        codes: Value,
+        /// `[.., M, N / block]` in the blocked layout, with zeros as padding.
+        scales: Value,
+        /// The per-tensor scale of NVFP4, one of the scalars among [`KernelPlan::operands`], by its position.
+        global: Option<usize>,
+        /// Element type of the codes.
+        element: ElementType,
+        /// Elements per scale.
+        block: u32,
+        /// How an MX scale is rounded; absent exactly for NVFP4.
+        scale_rounding: Option<ScaleRounding>,
+    },
+    /// Its elements, combined.
+    Reduced {
+        /// The op.
+        op: Op,
+        /// The result.
+        value: Value,
+        /// How.
+        kind: ReduceKind,
+        /// What is left: a scalar, a row (one for each column of D), or a column (one for each row of D).
+        shape: OperandShape,
+    },
 }
 
 /// One step of an epilogue, and the op that it stands for.

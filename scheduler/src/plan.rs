@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use fourfold_ir::{Op, OpKind, Program, Value};
 
 use crate::constraints::constraints;
-use crate::partition::{EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelPlan};
+use crate::partition::{
+    EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, KernelPlan, OutputKind,
+};
 use crate::region::{Region, splat};
 use crate::rewrite::{Match, operand_shape};
 use crate::root::Root;
@@ -27,6 +29,10 @@ pub(crate) fn plan(program: &Program, root: &Root<'_>, region: &Region, found: M
         steps.add(*op);
     }
     let Steps { steps: epilogue, operands: read, .. } = steps;
+    let of = match epilogue.len() {
+        0 => EpilogueRef::Accumulator,
+        count => EpilogueRef::Step(count - 1),
+    };
     let output = epilogue.last().map_or(root.result, |step| module.ops[step.op].results[0]);
     let (matmul, operands) = (root.matmul, root.operands);
     let c_element = operands.c.map(|c| module.ty(c).element);
@@ -49,7 +55,7 @@ pub(crate) fn plan(program: &Program, root: &Root<'_>, region: &Region, found: M
         constraints: constraints(root, &read, output, module.ty(output).element, c_element),
         epilogue,
         operands: read,
-        output,
+        outputs: vec![KernelOutput { of, kind: OutputKind::Value { value: output } }],
         proof: found.proof,
     }
 }

@@ -75,7 +75,7 @@ impl Kernels {
     }
 
     fn add(&mut self, plan: KernelPlan) {
-        for op in ops_of(&plan) {
+        for op in plan.ops() {
             self.kernel_of[op.index()] = Some(self.plans.len());
         }
         self.plans.push(plan);
@@ -115,10 +115,6 @@ impl Kernels {
         });
         Some(reason)
     }
-}
-
-fn ops_of(plan: &KernelPlan) -> impl Iterator<Item = Op> {
-    std::iter::once(plan.root).chain(plan.epilogue.iter().map(|step| step.op))
 }
 
 /// Why no kernel that begins with this root can write its result.
@@ -162,7 +158,7 @@ fn segments(program: &Program, kernels: &Kernels) -> (Vec<Segment>, Vec<usize>) 
         cut.extend(
             plans
                 .into_iter()
-                .map(|plan| (sorted(ops_of(plan).collect()), SegmentKind::Kernel(Box::new(plan.clone())))),
+                .map(|plan| (sorted(plan.ops().collect()), SegmentKind::Kernel(Box::new(plan.clone())))),
         );
     }
     let mut segment_of = vec![0; module.ops.len()];

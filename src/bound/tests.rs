@@ -55,7 +55,7 @@ func @f(
             interpret: interpret_it,
         };
         let mut values = interpret(&self.program, &bound).expect("it is small");
-        (run.reference().expect("it is small"), values.swap_remove(plan.output.index()))
+        (run.reference().expect("it is small"), values.swap_remove(plan.first_written().index()))
     }
 
     /// Holds what a kernel would have given against the reference. `change` sees the right result.

@@ -208,7 +208,8 @@ fn check_run(seed: u64, steps: usize) {
             }
         }
     }
-    let exact_kernels = planned.partition().kernels().filter(|(_, plan)| exact[plan.output.index()]).count();
+    let exact_kernels =
+        planned.partition().kernels().filter(|(_, plan)| exact[plan.first_written().index()]).count();
     EXACT_KERNELS.fetch_add(exact_kernels, Ordering::Relaxed);
 }
 

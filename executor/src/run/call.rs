@@ -102,7 +102,7 @@ pub fn signature_of(program: &Program, plan: &KernelPlan) -> String {
     parts.extend(plan.beta.map(|_| "beta".to_owned()));
     let operand = |operand: &EpilogueOperand| format!("{}={}", operand.shape, element(operand.value));
     parts.extend(plan.operands.iter().map(operand));
-    parts.push(format!("d={}", element(plan.output)));
+    parts.push(format!("d={}", element(plan.first_written())));
     parts.join(" ")
 }
 
@@ -246,7 +246,7 @@ impl Roles {
             alpha: plan.alpha,
             beta: plan.beta,
             epilogue: plan.operands.iter().map(|operand| operand.value).collect(),
-            d: plan.output,
+            d: plan.first_written(),
         }
     }
 

@@ -135,14 +135,14 @@ impl<'a> Runner<'a> {
             Err(reason) => return Ok(Attempt::Not(reason)),
         };
         // Nothing is admitted without a machine.
-        let Some(machine) = self.machine else { return Err(self.missing(position, plan.output)) };
+        let Some(machine) = self.machine else { return Err(self.missing(position, plan.first_written())) };
         let emulated = call.kernel.metadata().emulated;
         for value in call.roles.operands() {
             self.values.check_operand(position, value)?;
         }
         if call.is_empty() {
-            let tensor = self.empty(position, plan.output)?;
-            self.values.set_on_host(plan.output, tensor);
+            let tensor = self.empty(position, plan.first_written())?;
+            self.values.set_on_host(plan.first_written(), tensor);
             return Ok(Attempt::Ran { emulated, kernel_seconds: None });
         }
         let memory = match self.place(position, &call, machine)? {

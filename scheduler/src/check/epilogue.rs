@@ -9,7 +9,7 @@ use fourfold_ir::{
 
 use super::kernel::Checker;
 use super::{CheckError, known, may_divide};
-use crate::partition::{EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep};
+use crate::partition::{EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, OutputKind};
 
 impl<'a> Checker<'a> {
     /// Follows the steps from the root's result; gives the type of D.
@@ -39,7 +39,12 @@ impl<'a> Checker<'a> {
             inside.push(result);
         }
         let output = *inside.last()?;
-        self.field("output", &plan.output, &output);
+        let of = match plan.epilogue.len() {
+            0 => EpilogueRef::Accumulator,
+            count => EpilogueRef::Step(count - 1),
+        };
+        let outputs = vec![KernelOutput { of, kind: OutputKind::Value { value: output } }];
+        self.field("outputs", &plan.outputs, &outputs);
         if plan.epilogue.last().is_some_and(|step| matches!(step.kind, EpilogueKind::Constant { .. })) {
             self.shape("D is a constant");
         }

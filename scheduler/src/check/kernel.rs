@@ -211,7 +211,7 @@ impl<'a> Checker<'a> {
         let read = read.map(|read| read.value);
         let ScaledMmaOperands { a, sfa, b, sfb, c, .. } = *operands;
         let mut pointers: Vec<Value> =
-            [a, sfa, b, sfb].into_iter().chain(c).chain(read).chain([plan.output]).collect();
+            [a, sfa, b, sfb].into_iter().chain(c).chain(read).chain([plan.first_written()]).collect();
         pointers.sort_unstable();
         pointers.dedup();
         let bytes = rules.pointer_alignment;

@@ -32,6 +32,9 @@ fn capability() -> FormatCapability {
             select: true,
             operands: vec![operand(OperandShape::Row, 2), operand(OperandShape::Matrix, 1)],
             max_steps: 8,
+            quantized: Vec::new(),
+            reductions: Vec::new(),
+            max_outputs: 1,
         },
         outputs,
     }

@@ -315,7 +315,12 @@ fn steps_that_are_not_the_ops() {
     }
     caught(|_, partition| plan_mut(partition, 1).epilogue[1].element = F16, is_field("element"));
     caught(|_, partition| plan_mut(partition, 1).accumulator = F16, is_field("accumulator"));
-    caught(|program, partition| plan_mut(partition, 1).output = value(program, "y"), is_field("output"));
+    caught(
+        |program, partition| {
+            plan_mut(partition, 1).outputs[0].kind = OutputKind::Value { value: value(program, "y") }
+        },
+        is_field("outputs"),
+    );
 }
 
 #[test]

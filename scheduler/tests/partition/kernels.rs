@@ -129,7 +129,7 @@ fn any_part_of_the_epilogue_may_be_absent() {
         assert_eq!(partition.segments.len(), 1, "{}", text(&program, &partition));
         let (_, plan) = partition.kernels().next().expect("a kernel");
         assert_eq!(plan.epilogue.len() as u32, parts.count_ones());
-        assert_eq!(plan.output, value);
+        assert_eq!(plan.first_written(), value);
         assert_eq!((plan.batch.as_fixed(), plan.b_batched), (Some(3), true));
     }
 }

@@ -159,6 +159,9 @@ pub fn narrow() -> Capabilities {
                     most: 1,
                 }],
                 max_steps: 4,
+                quantized: Vec::new(),
+                reductions: Vec::new(),
+                max_outputs: 1,
             },
         }],
     }
@@ -219,7 +222,7 @@ fn segment_text(text: &mut String, module: &Module, index: usize, segment: &Segm
                 "{index} kernel {} {l}x{m}x{n}x{k} {} -> %{}",
                 plan.format,
                 plan.accumulator,
-                module.name_of(plan.output)
+                module.name_of(plan.first_written())
             )?;
             for step in &plan.epilogue {
                 let operands: Vec<_> =
