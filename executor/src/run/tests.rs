@@ -7,7 +7,9 @@ use fourfold_ir::{
     BinaryKind, BlockFormat, Builder, Dim, ElementType, Op, ScaleLayout, ScaledMmaOptions, TensorType,
     UnaryKind, verify,
 };
-use fourfold_scheduler::{Constraint, Decision, KernelPlan, Segment, SegmentKind};
+use fourfold_scheduler::{
+    Constraint, Decision, EpilogueRef, KernelOutput, KernelPlan, OutputKind, Segment, SegmentKind,
+};
 
 use super::*;
 
@@ -59,7 +61,10 @@ impl Fixture {
             accumulator: ElementType::F32,
             epilogue: Vec::new(),
             operands: Vec::new(),
-            output: y,
+            outputs: vec![KernelOutput {
+                of: EpilogueRef::Accumulator,
+                kind: OutputKind::Value { value: y },
+            }],
             proof: Vec::new(),
             constraints: Vec::new(),
         };

@@ -11,8 +11,8 @@ use fourfold_ir::{
     ScaledMmaOptions, SymbolValues, Tensor, TensorType, UnaryKind, Value, verify,
 };
 use fourfold_scheduler::{
-    Constraint, Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelPlan, Partition,
-    Segment, SegmentKind,
+    Constraint, Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, KernelPlan,
+    OutputKind, Partition, Segment, SegmentKind,
 };
 
 use crate::stand_in::kernel;
@@ -83,7 +83,10 @@ pub fn layers(m: usize, k: u64, between: Between) -> Fixture {
         accumulator: ElementType::F32,
         epilogue: Vec::new(),
         operands: Vec::new(),
-        output,
+        outputs: vec![KernelOutput {
+            of: EpilogueRef::Accumulator,
+            kind: OutputKind::Value { value: output },
+        }],
         proof: Vec::new(),
         constraints: [x, sx, b, sfb, output]
             .into_iter()
@@ -106,7 +109,9 @@ pub fn layers(m: usize, k: u64, between: Between) -> Fixture {
         ),
         step(ops[2], EpilogueKind::Unary(UnaryKind::Relu), &[EpilogueRef::Step(0)]),
     ];
-    let first = KernelPlan { alpha: Some(alpha), epilogue, operands: vec![row], ..plan(ops[0], w1, sw1, r) };
+    let outputs = vec![KernelOutput { of: EpilogueRef::Step(1), kind: OutputKind::Value { value: r } }];
+    let first =
+        KernelPlan { alpha: Some(alpha), epilogue, operands: vec![row], outputs, ..plan(ops[0], w1, sw1, r) };
     let last = ops[ops.len() - 1];
     let second = KernelPlan { c: Some(c), beta: Some(beta), ..plan(last, w2, sw2, y) };
     let segment = |ops: &[Op], inputs: &[Value], output: Value, kind: SegmentKind| {
@@ -172,7 +177,7 @@ pub fn flattened(l: u64, m: u64) -> Fixture {
         accumulator: ElementType::F32,
         epilogue: Vec::new(),
         operands: Vec::new(),
-        output: y,
+        outputs: vec![KernelOutput { of: EpilogueRef::Accumulator, kind: OutputKind::Value { value: y } }],
         proof: Vec::new(),
         constraints: Vec::new(),
     };

@@ -5,8 +5,8 @@ use fourfold_ir::{
     OperandShape, Program, ScaledMmaOptions, TensorType, UnaryKind, Value,
 };
 use fourfold_scheduler::{
-    CheckError, Constraint, Decision, EpilogueKind, EpilogueRef, KernelPlan, Partition, ReasonCode,
-    Rejection, Segment, SegmentKind, check,
+    CheckError, Constraint, Decision, EpilogueKind, EpilogueRef, KernelPlan, OutputKind, Partition,
+    ReasonCode, Rejection, Segment, SegmentKind, check,
 };
 
 use crate::support::*;
