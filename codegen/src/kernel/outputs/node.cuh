@@ -220,7 +220,7 @@ struct Writer {
       static_assert(cute::get<1>(First{}) == (kIsColumn ? 2 << kBit : 0));
     });
     constexpr int kRowTiles = cute::size<3>(Coordinates{});
-    auto const states = cute::transform(*outputs, [](auto const &output) { return output.template begin<Part, kRowTiles>(); });
+    auto states = cute::transform(*outputs, [](auto const &output) { return output.template begin<Part, kRowTiles>(); });
     int const m = cute::get<0>(args.problem_shape_mnkl), n = cute::get<1>(args.problem_shape_mnkl);
     int const batch = cute::get<3>(args.tile_coord_mnkl);
     Place const tile{batch, m - cute::get<0>(args.residue_tCcD), n - cute::get<1>(args.residue_tCcD), m, n, 0};
