@@ -10,6 +10,6 @@ mod targets;
 
 pub use kernel::{
     ABI_VERSION, EMULATED_TARGETS, EMULATOR, Epilogue, KernelSource, KernelSpec, MAX_OPERANDS, MAX_OUTPUTS, Operand, Output, OutputKind, Step,
-    StepKind, device_functions, quantization_functions, emit, emulate, specify,
+    StepKind, device_functions, output_functions, quantization_functions, emit, emulate, specify,
 };
 pub use targets::{TARGETS, Target, capabilities, target};

@@ -18,6 +18,11 @@ pub fn quantization_functions() -> &'static str {
     FORMATS
 }
 
+/// The device code of all kinds of outputs, to be compiled by itself.
+pub fn output_functions() -> String {
+    [NODE, VALUE, REDUCED, FORMATS, QUANTIZED].join("\n")
+}
+
 /// A tensor that is written, as the interface knows it.
 #[derive(Serialize)]
 pub(super) struct Tensor {
