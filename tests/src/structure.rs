@@ -1,0 +1,29 @@
+//! What is left of an epilogue when the names of its ops and all element types are erased: two epilogues that differ here
+//! are different graphs.
+
+use std::fmt::Write;
+
+use fourfold::codegen::{Epilogue, StepKind};
+use fourfold::scheduler::EpilogueRef;
+
+/// The graph as text: what the root reads, then each step as the number of its operands and where they come from, then
+/// the outputs.
+pub fn structure(epilogue: &Epilogue) -> String {
+    let mut text = String::from("root");
+    for (present, name) in
+        [(epilogue.alpha, " alpha"), (epilogue.c.is_some(), " C"), (epilogue.beta, " beta")]
+    {
+        text += if present { name } else { "" };
+    }
+    let source = |reference: &EpilogueRef| match reference {
+        EpilogueRef::Accumulator => "acc".to_owned(),
+        EpilogueRef::Step(step) => format!("s{step}"),
+        EpilogueRef::Operand(operand) => format!("{}{operand}", epilogue.operands[*operand].shape),
+    };
+    for step in &epilogue.steps {
+        let arity = if matches!(step.kind, StepKind::Constant(_)) { 0 } else { step.operands.len() };
+        let operands: Vec<String> = step.operands.iter().map(source).collect();
+        let _ = write!(text, "; op{arity}({})", operands.join(", "));
+    }
+    text
+}
