@@ -18,8 +18,8 @@ pub(crate) struct Producer<'a> {
     pub(crate) root: &'a Root<'a>,
     /// Says of an op whether it is in this kernel.
     pub(crate) has: &'a dyn Fn(Op) -> bool,
-    /// Says of a value whether it is there when this kernel begins.
-    pub(crate) before: &'a dyn Fn(Value) -> bool,
+    /// An operand of the op that comes too late for this kernel.
+    pub(crate) late: Option<Value>,
 }
 
 impl Producer<'_> {
@@ -49,8 +49,8 @@ pub(crate) fn obstacle(program: &Program, op: Op, producer: Producer<'_>) -> (Ob
     let operation = &module.ops[op];
     let label = module.op_label(plan.root);
     let inside = |value| producer.inside(program, value);
-    let late = |value: &&Value| !inside(**value) && module.defining_op(**value).is_some_and(producer.has);
-    if let Some(value) = operation.operands.iter().find(late) {
+    let own = |value: &&Value| !inside(**value) && module.defining_op(**value).is_some_and(producer.has);
+    if let Some(value) = operation.operands.iter().find(own) {
         let name = module.name_of(*value);
         let what =
             format!("%{name} is complete only after the kernel of {label}; expected a value of its epilogue");
@@ -63,8 +63,8 @@ pub(crate) fn obstacle(program: &Program, op: Op, producer: Producer<'_>) -> (Ob
     if let Some((obstacle, code, what)) = unwritable(module, op, root) {
         return (obstacle, code, what);
     }
-    if let Some((value, _)) = reads.iter().find(|(value, _)| !(producer.before)(*value)) {
-        let name = module.name_of(*value);
+    if let Some(value) = producer.late {
+        let name = module.name_of(value);
         let what = format!(
             "%{name} is not there before the kernel of {label}, whose results are used by then; expected it from inputs or \
              from what runs earlier"

@@ -25,15 +25,26 @@ pub(crate) struct Grown<'a> {
     pub(crate) ops: Vec<Op>,
 }
 
-/// Grows a kernel from each `scaled_mma` that the target takes, in the order of the program; says why not from the others.
-pub(crate) fn grow<'a>(
-    program: &'a Program,
-    capabilities: &'a Capabilities,
-) -> (Vec<Grown<'a>>, HashMap<Op, Rejection>) {
+/// What came of a program.
+pub(crate) struct Growth<'a> {
+    /// In the order of their roots.
+    pub(crate) kernels: Vec<Grown<'a>>,
+    /// Why nothing grew from the others.
+    pub(crate) rejected_roots: HashMap<Op, Rejection>,
+    /// The operand that kept an op from joining the kernel of a root, because it comes too late.
+    pub(crate) late: HashMap<(Op, Op), Value>,
+}
+
+/// Grows a kernel from each `scaled_mma` that the target takes.
+pub(crate) fn grow<'a>(program: &'a Program, capabilities: &'a Capabilities) -> Growth<'a> {
     let module = program.module();
     let mut rejected_roots = HashMap::new();
-    let mut grower =
-        Grower { program, kernels: Vec::new(), places: vec![Place::Outside { stage: 0 }; module.ops.len()] };
+    let mut grower = Grower {
+        program,
+        kernels: Vec::new(),
+        places: vec![Place::Outside { stage: 0 }; module.ops.len()],
+        late: HashMap::new(),
+    };
     for (op, operation) in module.ops.iter() {
         match operation.kind {
             OpKind::ScaledMma(_) => match accept(program, capabilities, op) {
@@ -47,8 +58,9 @@ pub(crate) fn grow<'a>(
             _ => grower.leave_outside(op),
         }
     }
-    let kernels = grower.kernels.into_iter();
-    (kernels.map(|Growing { root, ops, .. }| Grown { root, ops }).collect(), rejected_roots)
+    let Grower { kernels, late, .. } = grower;
+    let kernels = kernels.into_iter().map(|Growing { root, ops, .. }| Grown { root, ops }).collect();
+    Growth { kernels, rejected_roots, late }
 }
 
 /// Where an op is.
@@ -76,6 +88,7 @@ struct Grower<'a> {
     kernels: Vec<Growing<'a>>,
     /// By op.
     places: Vec<Place>,
+    late: HashMap<(Op, Op), Value>,
 }
 
 impl<'a> Grower<'a> {
@@ -123,8 +136,13 @@ impl<'a> Grower<'a> {
         if module.ops[op].operands.iter().any(own) {
             return false;
         }
-        let above = 1 + reads.iter().map(|(value, _)| self.stage(*value)).max().unwrap_or(0);
-        if growing.used && growing.stage < above {
+        let latest = reads.iter().map(|(value, _)| (self.stage(*value), *value)).max();
+        let above = latest.map_or(0, |(stage, _)| stage + 1);
+        if let Some((_, value)) = latest
+            && growing.used
+            && growing.stage < above
+        {
+            self.late.insert((op, growing.root.op), value);
             return false;
         }
         reads.retain(|read| !growing.operands.contains(read));

@@ -6,7 +6,7 @@ use fourfold_ir::{BlockFormat, Capabilities, Entity, Module, Op, OpKind, Program
 
 use crate::dataflow::{Stages, stages};
 use crate::epilogue::{Obstacle, Producer, obstacle};
-use crate::grow::grow;
+use crate::grow::{Growth, grow};
 use crate::partition::{Decision, KernelPlan, Partition, Segment, SegmentKind};
 use crate::plan::plan;
 use crate::reason::{ReasonCode, Rejection};
@@ -27,10 +27,7 @@ pub fn partition(program: &Program, capabilities: &Capabilities) -> Partition {
         .module()
         .ops
         .keys()
-        .map(|op| Decision {
-            segment: segment_of[op.index()],
-            rejection: kernels.rejection(program, &stages, op),
-        })
+        .map(|op| Decision { segment: segment_of[op.index()], rejection: kernels.rejection(program, op) })
         .collect();
     Partition { target: capabilities.target.clone(), segments, decisions }
 }
@@ -43,18 +40,21 @@ struct Kernels<'a> {
     /// By op.
     kernel_of: Vec<Option<usize>>,
     rejected_roots: HashMap<Op, Rejection>,
+    /// By op and root.
+    late: HashMap<(Op, Op), Value>,
 }
 
 impl<'a> Kernels<'a> {
     fn find(program: &'a Program, capabilities: &'a Capabilities) -> Kernels<'a> {
         let module = program.module();
-        let (grown, rejected_roots) = grow(program, capabilities);
+        let Growth { kernels: grown, rejected_roots, late } = grow(program, capabilities);
         let mut rewriters: HashMap<BlockFormat, Rewriter> = HashMap::new();
         let mut kernels = Kernels {
             plans: Vec::new(),
             roots: Vec::new(),
             kernel_of: vec![None; module.ops.len()],
             rejected_roots,
+            late,
         };
         for grown in grown {
             let root = grown.root;
@@ -79,7 +79,7 @@ impl<'a> Kernels<'a> {
         self.roots.push(root);
     }
 
-    fn rejection(&self, program: &Program, stages: &Stages, op: Op) -> Option<Rejection> {
+    fn rejection(&self, program: &Program, op: Op) -> Option<Rejection> {
         let module = program.module();
         if self.kernel_of[op.index()].is_some() {
             return None;
@@ -97,7 +97,7 @@ impl<'a> Kernels<'a> {
         let defining_ops = || operation.operands.iter().filter_map(|operand| module.defining_op(*operand));
         let mut closest: Option<(Obstacle, ReasonCode, String)> = None;
         for kernel in defining_ops().filter_map(|producer| self.kernel_of[producer.index()]) {
-            let found = self.obstacle(program, stages, op, kernel);
+            let found = self.obstacle(program, op, kernel);
             if closest.as_ref().is_none_or(|(nearest, ..)| *nearest < found.0) {
                 closest = Some(found);
             }
@@ -114,23 +114,11 @@ impl<'a> Kernels<'a> {
         Some(Rejection::new(ReasonCode::NoScaledMmaProducer, format!("{label}: {what}")))
     }
 
-    fn obstacle(
-        &self,
-        program: &Program,
-        stages: &Stages,
-        op: Op,
-        kernel: usize,
-    ) -> (Obstacle, ReasonCode, String) {
-        let plan = &self.plans[kernel];
-        let stage = stages.ops[plan.root.index()];
-        let before = |value: Value| {
-            program.module().defining_op(value).is_none_or(|op| {
-                let by_kernel = usize::from(self.kernel_of[op.index()].is_some());
-                stages.ops[op.index()] + by_kernel <= stage
-            })
-        };
+    fn obstacle(&self, program: &Program, op: Op, kernel: usize) -> (Obstacle, ReasonCode, String) {
+        let (plan, root) = (&self.plans[kernel], &self.roots[kernel]);
         let has = |op: Op| self.kernel_of[op.index()] == Some(kernel);
-        obstacle(program, op, Producer { plan, root: &self.roots[kernel], has: &has, before: &before })
+        let late = self.late.get(&(op, root.op)).copied();
+        obstacle(program, op, Producer { plan, root, has: &has, late })
     }
 }
 

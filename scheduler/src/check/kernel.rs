@@ -21,8 +21,11 @@ pub(super) fn check(
     let mut checker = Checker { program, module, index, plan, errors };
     let Some((mma, operands)) = checker.root(segment) else { return };
     let Some(inside) = checker.epilogue() else { return };
-    checker.outputs(segment, &inside);
     checker.fields(mma, &operands);
+    if !checker.outputs(segment, &inside) {
+        // They may name anything.
+        return;
+    }
     let d = module.ty(module.ops[plan.root].results[0]);
     let Some(rules) = capabilities.format(plan.format) else {
         return checker.rule(false, || format!("{} has no {}", capabilities.target, plan.format));

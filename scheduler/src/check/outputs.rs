@@ -10,8 +10,8 @@ use crate::partition::{EpilogueKind, EpilogueRef, KernelOutput, OutputKind, Segm
 
 impl Checker<'_> {
     /// The outputs are the values that are seen outside or used by nobody, and the results of the ops that end the
-    /// epilogue, in the order of the ops.
-    pub(super) fn outputs(&mut self, segment: &Segment, inside: &[Value]) {
+    /// epilogue, in the order of the ops. False when they are not.
+    pub(super) fn outputs(&mut self, segment: &Segment, inside: &[Value]) -> bool {
         let (plan, module) = (self.plan, self.module);
         let constant = |step: usize| matches!(plan.epilogue[step].kind, EpilogueKind::Constant { .. });
         let references: HashMap<Value, EpilogueRef> = inside
@@ -47,6 +47,7 @@ impl Checker<'_> {
             }
         }
         self.field("outputs", &plan.outputs, &expected);
+        plan.outputs == expected
     }
 
     fn is_seen(&self, segment: &Segment, value: Value) -> bool {
