@@ -181,7 +181,10 @@ fn check_written(
         return Err(refused("it reads or writes more than the interface of kernels has room for"));
     }
     if let Some(value) = segment.outputs.iter().find(|value| !roles.written.contains(value)) {
-        return Err(refused(&format!("its segment gives `%{}`, and it does not write it", module.name_of(*value))));
+        return Err(refused(&format!(
+            "its segment gives `%{}`, and it does not write it",
+            module.name_of(*value)
+        )));
     }
     for (index, value) in roles.written.iter().enumerate() {
         let name = module.name_of(*value);

@@ -194,8 +194,7 @@ fn zeros(
         let reason = refused(why);
         Refused::new(reason.code, Some(segment), reason.message)
     };
-    let results =
-        results_of_nothing(program, plan, symbols).map_err(|error| refuse(&error.to_string()))?;
+    let results = results_of_nothing(program, plan, symbols).map_err(|error| refuse(&error.to_string()))?;
     let mut zeros = Vec::new();
     for (value, tensor) in results.into_iter().filter(|(_, tensor)| tensor.count() > 0) {
         // A launch has nothing but memory to set. Plans rule out reductions that begin elsewhere.

@@ -8,7 +8,9 @@ use fourfold_ir::{Program, SymbolValues, Value};
 use fourfold_scheduler::Partition;
 
 use super::call::unprepared;
-use super::layout::{Alignment, Layout, Outside, PART_ALIGNMENT, PlacedCall, Scope, Step, ZeroValue, lay_out};
+use super::layout::{
+    Alignment, Layout, Outside, PART_ALIGNMENT, PlacedCall, Scope, Step, ZeroValue, lay_out,
+};
 use super::roles::{Roles, pointer};
 use super::{ALIAS, MISSING_ADDRESS, Machine, POINTER_ALIGNMENT, WORKSPACE_SIZE};
 use crate::device::{Buffer, Device, DeviceError, Stream};

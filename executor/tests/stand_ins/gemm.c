@@ -200,7 +200,11 @@ static int run(void *argument) {
     const fourfold_problem p = self->problem;
     const fourfold_pointers *q = &self->pointers;
     output outputs[8];
+#ifdef WRITES_NOTHING
+    const int count = 0;
+#else
     const int count = parse(outputs);
+#endif
     if (self->workspace_size) memset(self->workspace, 0xEE, self->workspace_size);
     for (int o = 0; o < count; o++) {
         int64_t bytes = (int64_t)bytes_of(&outputs[o], &p);
