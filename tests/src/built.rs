@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use fourfold::codegen::configuration::CutlassVersion;
-use fourfold::codegen::{KernelSpec, capabilities, emit, stages};
+use fourfold::codegen::{KernelSpec, Output, OutputKind, capabilities, emit, stages};
 use fourfold::executor::kernel::{Device, Kernel, Operand, Problem};
 use fourfold::executor::toolchain::{Toolchain, ToolchainOptions};
 use fourfold::executor::{Artifact, BuildOptions};
@@ -175,12 +175,25 @@ fn meets_the_rules(spec: &KernelSpec, problem: &Problem) -> bool {
         return false;
     }
     let divides = |extent: i64, of: u64| Dim::fixed(extent as u64).is_multiple_of(of);
-    let d = format.output(spec.epilogue.output()).expect("an output type").n_multiple;
+    let fits_output = |output: &Output| {
+        let rule = match output.kind {
+            OutputKind::Value => {
+                format.output(spec.epilogue.element(output.of)).expect("a type that is written").n_multiple
+            }
+            OutputKind::Quantized { element, block, .. } => {
+                let rules = &format.epilogue.quantized;
+                let rule = rules.iter().find(|rule| (rule.element, rule.block) == (element, block));
+                rule.expect("a format that is written").n_multiple
+            }
+            OutputKind::Reduced { .. } => 1,
+        };
+        divides(problem.n, rule)
+    };
     let c = spec.epilogue.c.map_or(1, |c| format.c(c).expect("a type of C").n_multiple);
     problem.n > 0
         && problem.k > 0
         && divides(problem.k, format.k_multiple)
-        && divides(problem.n, d)
+        && spec.epilogue.outputs.iter().all(fits_output)
         && divides(problem.n, c)
         && spec.epilogue.operands.iter().all(|operand| {
             let rule = format.epilogue.operand(operand.shape).and_then(|rule| rule.element(operand.element));

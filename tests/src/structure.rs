@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use fourfold::codegen::{Epilogue, StepKind};
+use fourfold::codegen::{Epilogue, OutputKind, StepKind};
 use fourfold::scheduler::EpilogueRef;
 
 /// The graph as text: what the root reads, then each step as the number of its operands and where they come from, then
@@ -24,6 +24,16 @@ pub fn structure(epilogue: &Epilogue) -> String {
         let arity = if matches!(step.kind, StepKind::Constant(_)) { 0 } else { step.operands.len() };
         let operands: Vec<String> = step.operands.iter().map(source).collect();
         let _ = write!(text, "; op{arity}({})", operands.join(", "));
+    }
+    for output in &epilogue.outputs {
+        let of = source(&output.of);
+        let _ = match output.kind {
+            OutputKind::Value => write!(text, "; value({of})"),
+            OutputKind::Quantized { global, .. } => {
+                write!(text, "; blocks({of}{})", if global.is_some() { ", scalar" } else { "" })
+            }
+            OutputKind::Reduced { shape, .. } => write!(text, "; {shape} of ({of})"),
+        };
     }
     text
 }
