@@ -9,7 +9,8 @@ pub mod stages;
 mod targets;
 
 pub use kernel::{
-    ABI_VERSION, EMULATED_TARGETS, EMULATOR, Epilogue, KernelSource, KernelSpec, MAX_OPERANDS, MAX_OUTPUTS, Operand, Output, OutputKind, Step,
-    StepKind, device_functions, output_functions, quantization_functions, emit, emulate, specify,
+    ABI_VERSION, EMULATED_TARGETS, EMULATOR, Epilogue, KernelSource, KernelSpec, MAX_OPERANDS, MAX_OUTPUTS,
+    Operand, Output, OutputKind, Step, StepKind, device_functions, emit, emulate, output_functions,
+    quantization_functions, specify,
 };
 pub use targets::{TARGETS, Target, capabilities, target};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use fourfold_executor::kernel::{
-    Device, Kernel, LoadError, MAX_OPERANDS, Operand, Pointers, Problem, Requirements, Status,
+    Device, Kernel, LoadError, MAX_OPERANDS, MAX_OUTPUTS, Operand, Pointers, Problem, Requirements, Status,
 };
 use fourfold_executor::{Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, build};
 use tempfile::TempDir;
@@ -22,7 +22,7 @@ fn stand_in(name: &str) -> PathBuf {
 
 fn metadata() -> String {
     format!(
-        r#"{{"abi":3,"target":"sm_100a","kernel":"{KERNEL}","tile":[128,128,256],"cluster":[1,1,1],"stages":{STAGES},"shared_memory":223232,"threads":256,"signature":"nvfp4 d=f32","emulated":false,"hash":"00ff","later":[1]}}"#
+        r#"{{"abi":4,"target":"sm_100a","kernel":"{KERNEL}","tile":[128,128,256],"cluster":[1,1,1],"stages":{STAGES},"shared_memory":223232,"threads":256,"signature":"nvfp4 d=f32","emulated":false,"hash":"00ff","later":[1]}}"#
     )
 }
 
@@ -368,7 +368,7 @@ fn a_kernel_that_is_not_what_was_planned_is_refused() {
     check(&fail(KERNEL, "another"), "metadata_mismatch", BuildFault::OurBug, "name is another");
     check(&fail("\"threads\":256,", ""), "load_error", BuildFault::OurBug, "missing field `threads`");
     check(&fail("\"emulated\":false,", ""), "load_error", BuildFault::OurBug, "missing field `emulated`");
-    check(&fail("\"abi\":3", "\"abi\":1"), "load_error", BuildFault::OurBug, "claims version 1");
+    check(&fail("\"abi\":4", "\"abi\":1"), "load_error", BuildFault::OurBug, "claims version 1");
 }
 
 #[test]
@@ -379,9 +379,9 @@ fn the_version_is_checked_before_any_other_symbol() {
         &error,
         "load_error",
         BuildFault::OurBug,
-        "has version 7 of the kernel interface, and version 3 is needed",
+        "has version 7 of the kernel interface, and version 4 is needed",
     );
-    assert!(matches!(error, BuildError::Load(LoadError::AbiMismatch { found: 7, expected: 3, .. })));
+    assert!(matches!(error, BuildError::Load(LoadError::AbiMismatch { found: 7, expected: 4, .. })));
     let error = bench.fail(&source("compile", GOOD_SASS, &metadata(), "#define OLD"));
     check(&error, "load_error", BuildFault::OurBug, "lacks the symbol `fourfold_metadata`");
     let error = bench.fail(&format!("// behave: compile\n{GOOD_SASS}int unrelated(void) {{ return 1; }}\n"));
@@ -408,10 +408,12 @@ fn a_missing_or_broken_library_is_told_apart() {
 fn a_kernel_answers_without_a_gpu() {
     let bench = Bench::new();
     let kernel = Kernel::load(&bench.good()).unwrap();
-    assert_eq!((kernel.abi_version(), kernel.metadata().tile), (3, [128, 128, 256]));
+    assert_eq!((kernel.abi_version(), kernel.metadata().tile), (4, [128, 128, 256]));
     let device = Device { sm_count: 148, max_active_clusters: 3 };
     let problem = Problem { l: 2, m: 37, n: 136, k: 96 };
-    let expected = Requirements { workspace: 148 * 64 + 3, sfa: 2 * 128 * 8, sfb: 2 * 256 * 8 };
+    let mut outputs = [0; MAX_OUTPUTS];
+    (outputs[0], outputs[7]) = (2 * 37 * 136 * 4, 7);
+    let expected = Requirements { workspace: 148 * 64 + 3, sfa: 2 * 128 * 8, sfb: 2 * 256 * 8, outputs };
     assert_eq!(kernel.query(&device, &problem), Ok(expected));
     let refusal = kernel.query(&device, &Problem { m: -1, ..problem }).unwrap_err();
     assert_eq!(refusal, Status { code: Status::EXTENT, message: "m is negative".to_owned() });
@@ -433,6 +435,7 @@ fn a_prepared_call_outlives_its_kernel_s_handle_and_is_destroyed_once() {
     let problem = Problem { l: 1, m: 91, n: 128, k: 64 };
     let null = std::ptr::null_mut();
     let (mut first, mut second, mut mark) = (0i32, 0i32, 0i32);
+    let (mut scales, mut peak) = (0i32, 0i32);
     let mut pointers = Pointers {
         a: (&raw mut mark).cast(),
         sfa: null,
@@ -441,11 +444,15 @@ fn a_prepared_call_outlives_its_kernel_s_handle_and_is_destroyed_once() {
         c: null,
         alpha: null.cast(),
         beta: null.cast(),
-        d: (&raw mut first).cast(),
         operands: [std::ptr::null(); MAX_OPERANDS],
         operand_count: 0,
+        outputs: [null; MAX_OUTPUTS],
+        output_count: 3,
     };
-    // SAFETY: the stand-in writes an i32 to `d` on launch and to `a` on destruction; both are live until the end.
+    for (slot, output) in pointers.outputs.iter_mut().zip([&raw mut first, &raw mut scales, &raw mut peak]) {
+        *slot = output.cast();
+    }
+    // SAFETY: the stand-in writes an i32 to each output on launch and to `a` on destruction; all are live until the end.
     unsafe {
         let refusal = kernel.prepare(&device, &problem, &pointers, null, 0, null).unwrap_err();
         assert_eq!((refusal.code, refusal.name()), (Status::WORKSPACE, "workspace_too_small"));
@@ -457,15 +464,16 @@ fn a_prepared_call_outlives_its_kernel_s_handle_and_is_destroyed_once() {
         drop(kernel);
         call.launch(null).unwrap();
         call.launch(null).unwrap();
-        pointers.d = null;
-        assert_eq!(call.update_pointers(&pointers).unwrap_err().message, "d is missing");
-        pointers.d = (&raw mut second).cast();
+        pointers.outputs[0] = null;
+        assert_eq!(call.update_pointers(&pointers).unwrap_err().message, "D is missing");
+        pointers.outputs[0] = (&raw mut second).cast();
         call.update_pointers(&pointers).unwrap();
         call.launch(null).unwrap();
         assert_eq!(call.kernel().metadata().threads, 256);
         let destroyed_early = (&raw const mark).read();
         drop(call);
         assert_eq!((destroyed_early, mark, first, second), (0, -1, 2, 3));
+        assert_eq!((scales, peak), (30, 60), "every output in its place");
     }
     bench.assert_empty();
 }

@@ -276,9 +276,8 @@ fn nodes(epilogue: &Epilogue) -> Vec<Node> {
     nodes.extend(epilogue.c.map(|_| source("c")));
     nodes.extend(epilogue.beta.then(|| scalar("beta")));
     // The scale of a quantized tensor is read by whoever writes it.
-    let is_used = |index: usize| {
-        epilogue.steps.iter().any(|step| step.operands.contains(&EpilogueRef::Operand(index)))
-    };
+    let is_used =
+        |index: usize| epilogue.steps.iter().any(|step| step.operands.contains(&EpilogueRef::Operand(index)));
     let used = epilogue.operands.iter().enumerate().filter(|(index, _)| is_used(*index));
     nodes.extend(used.map(|(index, operand)| {
         let name = format!("x{index}");

@@ -157,7 +157,7 @@ impl Epilogue {
     }
 
     /// The element type of what a step, an operand or the accumulator is.
-    pub(crate) fn element(&self, value: EpilogueRef) -> ElementType {
+    pub fn element(&self, value: EpilogueRef) -> ElementType {
         match value {
             EpilogueRef::Accumulator => self.accumulator,
             EpilogueRef::Step(step) => self.steps[step].element,

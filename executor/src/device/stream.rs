@@ -123,6 +123,19 @@ impl Stream {
         check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(address, byte, len, self.raw) })
     }
 
+    /// Sets so many bytes from an address on. It does not wait for the device, and can be recorded.
+    ///
+    /// # Errors
+    /// The driver's own.
+    ///
+    /// # Safety
+    /// It must be the address of as much memory of this stream's device, which lives until the device is done.
+    pub(crate) unsafe fn fill_at(&self, address: u64, len: usize, byte: u8) -> Result<(), DeviceError> {
+        let _current = self.context.enter()?;
+        // SAFETY: the caller vouches for the memory.
+        check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(address, byte, len, self.raw) })
+    }
+
     /// Copies a part of a buffer to a part of another, which must not overlap it. It does not wait for the device.
     ///
     /// # Errors

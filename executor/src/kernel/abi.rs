@@ -8,10 +8,13 @@ use libloading::os::unix::Library;
 use super::LoadError;
 
 /// The version of the interface that this crate speaks.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 /// How many operands of an epilogue [`Pointers`] has room for.
 pub const MAX_OPERANDS: usize = 24;
+
+/// How many tensors [`Pointers`] has room for that a kernel writes.
+pub const MAX_OUTPUTS: usize = 8;
 
 /// What a kernel needs to know of the device it is asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,6 +52,9 @@ pub struct Requirements {
     pub sfa: u64,
     /// The blocked scales of B, all matrices of the batch.
     pub sfb: u64,
+    /// What the kernel writes of each output, in the order of [`Pointers::outputs`], the padding of scales included; 0
+    /// beyond the last.
+    pub outputs: [u64; MAX_OUTPUTS],
 }
 
 /// The device addresses of one call; null where the kernel has no such operand.
@@ -69,12 +75,14 @@ pub struct Pointers {
     pub alpha: *const f32,
     /// beta, one f32 on the device.
     pub beta: *const f32,
-    /// D.
-    pub d: *mut c_void,
     /// What the epilogue reads besides, in the order of the plan.
     pub operands: [*const c_void; MAX_OPERANDS],
     /// How many of them there are.
     pub operand_count: u32,
+    /// What the kernel writes, in the order of the plan: codes before their scales.
+    pub outputs: [*mut c_void; MAX_OUTPUTS],
+    /// How many of them there are.
+    pub output_count: u32,
 }
 
 type AbiVersion = unsafe extern "C" fn() -> u32;

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use serde::Deserialize;
 
-pub use abi::{ABI_VERSION, Device, MAX_OPERANDS, Pointers, Problem, Requirements};
+pub use abi::{ABI_VERSION, Device, MAX_OPERANDS, MAX_OUTPUTS, Pointers, Problem, Requirements};
 pub use error::{LoadError, Status};
 pub use prepared::Prepared;
 
@@ -64,13 +64,15 @@ pub struct Metadata {
     pub hash: String,
 }
 
-/// One of the two scaled operands.
+/// What has scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operand {
     /// The operand with M rows.
     A,
     /// The operand with N rows.
     B,
+    /// A quantized result: the position of its scales among what the kernel writes.
+    Output(u8),
 }
 
 impl Kernel {
@@ -124,12 +126,13 @@ impl Kernel {
         Ok(requirements)
     }
 
-    /// Where CUTLASS's own layout puts the scale of `row` and of the `block`-th group of K elements of matrix `batch`, in
-    /// bytes from the beginning of the operand's scales. It is negative if the kernel does not know.
+    /// Where CUTLASS's own layout puts the scale of `row` and of the `block`-th group of elements (of K; of N for a
+    /// result) of matrix `batch`, in bytes from the beginning of the scales. It is negative if the kernel does not know.
     pub fn scale_offset(&self, operand: Operand, problem: &Problem, row: i64, block: i64, batch: i64) -> i64 {
         let operand = match operand {
             Operand::A => 0,
             Operand::B => 1,
+            Operand::Output(position) => 2 + i32::from(position),
         };
         // SAFETY: the problem is live and not kept; the function is arithmetic on its arguments.
         unsafe { (self.symbols().scale_offset)(operand, problem, row, block, batch) }

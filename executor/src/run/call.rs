@@ -1,15 +1,15 @@
-//! One call of a kernel: whether it may be made, its extents, and which value goes where.
-
-use std::ffi::c_void;
-use std::ptr;
+//! One call of a kernel: whether it may be made, its extents, and what it gives when there is nothing to launch.
 
 use fourfold_ir::bind::concrete_dims;
-use fourfold_ir::{OperandShape, Program, SymbolValues, Tensor, Value};
-use fourfold_scheduler::{EpilogueOperand, KernelPlan, Partition};
+use fourfold_ir::{OperandShape, Program, ScaleLayout, SymbolValues, Tensor, Value};
+use fourfold_scheduler::{KernelPlan, OutputKind, Partition, Segment};
 
+use super::roles::Roles;
+use super::signature::signature_of;
 use super::{DEVICE_MEMORY, KERNEL_REFUSED, Machine, NO_DEVICE, NOT_BUILT, RunReason, SegmentKernel};
 use crate::device::{DeviceError, Gpu};
-use crate::kernel::{Device, Kernel, MAX_OPERANDS, Metadata, Pointers, Problem, Requirements, Status};
+use crate::fallback::{self, FallbackError};
+use crate::kernel::{Device, Kernel, Metadata, Problem, Requirements, Status};
 
 /// A call that the kernel takes.
 pub(super) struct Call<'a> {
@@ -19,8 +19,8 @@ pub(super) struct Call<'a> {
     pub(super) problem: Problem,
     /// Bytes of workspace on the device.
     pub(super) workspace: u64,
-    /// Bytes of D.
-    pub(super) d_bytes: u64,
+    /// Bytes of each value that it writes.
+    pub(super) written_bytes: Vec<u64>,
 }
 
 impl Call<'_> {
@@ -28,6 +28,44 @@ impl Call<'_> {
     pub(super) fn is_empty(&self) -> bool {
         is_empty(&self.problem)
     }
+
+    /// The values that it writes, with the bytes of each.
+    pub(super) fn written(&self) -> impl Iterator<Item = (Value, u64)> + '_ {
+        self.roles.written.iter().copied().zip(self.written_bytes.iter().copied())
+    }
+}
+
+/// What the kernel of an empty problem would have written: tensors without elements, and reductions over nothing.
+pub(super) fn results_of_nothing(
+    program: &Program,
+    plan: &KernelPlan,
+    symbols: &SymbolValues,
+) -> Result<Vec<(Value, Tensor)>, FallbackError> {
+    let module = program.module();
+    let empty = |value: Value| -> Result<Tensor, FallbackError> {
+        let ty = module.ty(value);
+        let dims = concrete_dims(ty, symbols).ok_or_else(|| FallbackError::Extents {
+            name: module.name_of(value).to_owned(),
+            ty: module.display_type(ty).to_string(),
+        })?;
+        Ok(Tensor::zeros(ty.element, dims, ty.layout)?)
+    };
+    let mut results = Vec::new();
+    for output in &plan.outputs {
+        match output.kind {
+            OutputKind::Value { value } => results.push((value, empty(value)?)),
+            OutputKind::Quantized { codes, scales, .. } => {
+                results.extend([(codes, empty(codes)?), (scales, empty(scales)?)]);
+            }
+            OutputKind::Reduced { op, value, .. } => {
+                let operand = empty(module.ops[op].operands[0])?;
+                let result = fallback::run_op(program, op, &[&operand], symbols)?.into_iter().next();
+                let none = FallbackError::Internal { reason: "a reduction has a result" };
+                results.push((value, result.ok_or(none)?));
+            }
+        }
+    }
+    Ok(results)
 }
 
 /// Whether a segment's kernel may be called with these symbol values, as far as that can be known without its
@@ -61,6 +99,7 @@ pub(super) fn admit<'a>(
     check_identity(program, plan, kernel.metadata(), machine.device().gpu())?;
     let problem = problem(plan, symbols).ok_or_else(|| refused("its extents are not known"))?;
     let roles = Roles::of(plan);
+    check_written(program, &partition.segments[position], plan, &roles)?;
     let sm_count = i32::try_from(machine.device().gpu().sm_count).unwrap_or(i32::MAX);
     // No kernel that is generated asks how many clusters fit: see `Device::max_active_clusters`.
     let device = Device { sm_count, max_active_clusters: 0 };
@@ -69,9 +108,10 @@ pub(super) fn admit<'a>(
         requirements = kernel.query(&device, &problem).map_err(|status| refused_by(&status))?;
         check_sizes(program, plan, &roles, symbols, &problem, &requirements)?;
     }
-    let d_bytes = bytes(program, roles.d, symbols).ok_or_else(|| refused("the size of D is not known"))?;
+    let sizes: Option<Vec<u64>> = roles.written.iter().map(|value| bytes(program, *value, symbols)).collect();
+    let written_bytes = sizes.ok_or_else(|| refused("the size of what it writes is not known"))?;
     let workspace = requirements.workspace;
-    Ok(Call { roles, kernel, device, problem, workspace, d_bytes })
+    Ok(Call { roles, kernel, device, problem, workspace, written_bytes })
 }
 
 /// Why a call could not be prepared: a reason not to run the kernel, or a device that failed. `waited` is what waiting
@@ -90,21 +130,6 @@ pub(super) fn unprepared(status: Status, waited: Result<(), DeviceError>) -> Res
 
 /// `cudaErrorMemoryAllocation`: a kernel is loaded onto the device when it is first prepared.
 const OUT_OF_MEMORY: i32 = 2;
-
-/// What a plan's kernel must read and write, in the words in which a generated kernel says it of itself
-/// ([`Metadata::signature`]): the format, and then, where there are any, `alpha`, the type of C, `beta`, the shape and
-/// type of each operand of the epilogue, and the type of D. A kernel that says something else is not launched for the plan.
-pub fn signature_of(program: &Program, plan: &KernelPlan) -> String {
-    let element = |value| program.module().ty(value).element;
-    let mut parts = vec![plan.format.to_string()];
-    parts.extend(plan.alpha.map(|_| "alpha".to_owned()));
-    parts.extend(plan.c.map(|c| format!("c={}", element(c))));
-    parts.extend(plan.beta.map(|_| "beta".to_owned()));
-    let operand = |operand: &EpilogueOperand| format!("{}={}", operand.shape, element(operand.value));
-    parts.extend(plan.operands.iter().map(operand));
-    parts.push(format!("d={}", element(plan.first_written())));
-    parts.join(" ")
-}
 
 /// Whether the kernel is one for the device, and reads and writes what the plan says.
 fn check_identity(
@@ -138,9 +163,50 @@ fn refused_by(status: &Status) -> RunReason {
     refused(&status.to_string())
 }
 
-fn refused(why: &str) -> RunReason {
+pub(super) fn refused(why: &str) -> RunReason {
     let message = format!("{why}; this is a bug in Fourfold: an accepted kernel must run");
     RunReason { code: KERNEL_REFUSED, message }
+}
+
+/// Whether the plan writes what its segment gives, and nothing of somebody else's. It may write more: of codes and
+/// scales nobody need use both.
+fn check_written(
+    program: &Program,
+    segment: &Segment,
+    plan: &KernelPlan,
+    roles: &Roles,
+) -> Result<(), RunReason> {
+    let module = program.module();
+    if !roles.fit() {
+        return Err(refused("it reads or writes more than the interface of kernels has room for"));
+    }
+    if let Some(value) = segment.outputs.iter().find(|value| !roles.written.contains(value)) {
+        return Err(refused(&format!(
+            "its segment gives `%{}`, and it does not write it",
+            module.name_of(*value)
+        )));
+    }
+    for (index, value) in roles.written.iter().enumerate() {
+        let name = module.name_of(*value);
+        if roles.written[..index].contains(value) {
+            return Err(refused(&format!("it writes `%{name}` twice")));
+        }
+        if !module.defining_op(*value).is_some_and(|op| segment.ops.contains(&op)) {
+            return Err(refused(&format!("it writes `%{name}`, which its segment does not define")));
+        }
+    }
+    let linear = plan.outputs.iter().find_map(|output| match output.kind {
+        OutputKind::Quantized { scales, .. } if module.ty(scales).layout != Some(ScaleLayout::Blocked) => {
+            Some(scales)
+        }
+        _ => None,
+    });
+    match linear {
+        None => Ok(()),
+        Some(scales) => {
+            Err(refused(&format!("kernels write blocked scales, and `%{}` are not", module.name_of(scales))))
+        }
+    }
 }
 
 fn is_empty(problem: &Problem) -> bool {
@@ -176,7 +242,6 @@ fn check_sizes(
         ("C", roles.c, product(&[l, m, n])),
         ("alpha", roles.alpha, Some(1)),
         ("beta", roles.beta, Some(1)),
-        ("D", Some(roles.d), product(&[l, m, n])),
     ];
     elements.extend(plan.operands.iter().map(|operand| match operand.shape {
         OperandShape::Scalar => ("a scalar", Some(operand.value), Some(1)),
@@ -206,6 +271,16 @@ fn check_sizes(
             )));
         }
     }
+    for (value, expected) in roles.written.iter().zip(requirements.outputs) {
+        let found = bytes(program, *value, symbols);
+        if found != Some(expected) {
+            let name = program.module().name_of(*value);
+            return Err(refused(&format!(
+                "`%{name}` takes {} bytes, and the kernel writes {expected}",
+                number(found)
+            )));
+        }
+    }
     Ok(())
 }
 
@@ -218,73 +293,4 @@ pub(super) fn bytes(program: &Program, value: Value, symbols: &SymbolValues) -> 
     let ty = program.module().ty(value);
     let dims = concrete_dims(ty, symbols)?;
     Some(Tensor::byte_len(ty.element, &dims, ty.layout).ok()? as u64)
-}
-
-/// Which value goes where.
-#[derive(Clone, Debug)]
-pub(super) struct Roles {
-    a: Value,
-    sfa: Value,
-    b: Value,
-    sfb: Value,
-    c: Option<Value>,
-    alpha: Option<Value>,
-    beta: Option<Value>,
-    /// What the epilogue reads, in the order of the plan.
-    epilogue: Vec<Value>,
-    pub(super) d: Value,
-}
-
-impl Roles {
-    fn of(plan: &KernelPlan) -> Roles {
-        Roles {
-            a: plan.a,
-            sfa: plan.sfa,
-            b: plan.b,
-            sfb: plan.sfb,
-            c: plan.c,
-            alpha: plan.alpha,
-            beta: plan.beta,
-            epilogue: plan.operands.iter().map(|operand| operand.value).collect(),
-            d: plan.first_written(),
-        }
-    }
-
-    /// What the kernel reads. A value that it reads twice is there twice.
-    pub(super) fn operands(&self) -> impl Iterator<Item = Value> + '_ {
-        [Some(self.a), Some(self.sfa), Some(self.b), Some(self.sfb), self.c, self.alpha, self.beta]
-            .into_iter()
-            .flatten()
-            .chain(self.epilogue.iter().copied())
-    }
-
-    /// The addresses for the kernel, given that of each value; `None` for a value that has none, or more operands than
-    /// the interface has room for.
-    pub(super) fn pointers(&self, address: impl Fn(Value) -> Option<u64>) -> Option<Pointers> {
-        let optional = |value: Option<Value>| match value {
-            Some(value) => address(value).map(pointer),
-            None => Some(ptr::null_mut()),
-        };
-        let mut operands = [ptr::null(); MAX_OPERANDS];
-        for (index, value) in self.epilogue.iter().enumerate() {
-            *operands.get_mut(index)? = pointer(address(*value)?).cast_const();
-        }
-        Some(Pointers {
-            a: pointer(address(self.a)?),
-            sfa: pointer(address(self.sfa)?),
-            b: pointer(address(self.b)?),
-            sfb: pointer(address(self.sfb)?),
-            c: optional(self.c)?,
-            alpha: optional(self.alpha)?.cast(),
-            beta: optional(self.beta)?.cast(),
-            d: pointer(address(self.d)?),
-            operands,
-            operand_count: self.epilogue.len() as u32,
-        })
-    }
-}
-
-/// A device address as the kernels' interface has it. The host never follows it.
-pub(super) fn pointer(address: u64) -> *mut c_void {
-    ptr::without_provenance_mut(address as usize)
 }

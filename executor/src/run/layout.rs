@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use fourfold_ir::{Program, SymbolValues, Value};
-use fourfold_scheduler::{Constraint, Partition, ReasonCode};
+use fourfold_scheduler::{Constraint, KernelPlan, Partition, ReasonCode};
 
-use super::call::{Call, admit, bytes};
+use super::call::{Call, admit, bytes, refused, results_of_nothing};
 use super::{ALIAS, FALLBACK_SEGMENT, MISSING_ADDRESS, Machine, NO_SUCH_SEGMENT, Refused};
 
 /// Every part begins at a multiple of this, as memory from the driver does.
@@ -15,8 +15,8 @@ pub(super) const PART_ALIGNMENT: u64 = 256;
 
 /// A program's calls, and where their intermediates and workspaces lie.
 pub(super) struct Layout<'a> {
-    /// In order, without those that have nothing to launch.
-    pub(super) calls: Vec<PlacedCall<'a>>,
+    /// In order.
+    pub(super) steps: Vec<Step<'a>>,
     /// What a kernel makes and the caller does not get: the offset.
     pub(super) intermediates: HashMap<Value, u64>,
     /// Bytes of all of it.
@@ -27,11 +27,27 @@ pub(super) struct Layout<'a> {
     pub(super) alignments: Vec<Alignment>,
 }
 
+/// What is done for a segment.
+pub(super) enum Step<'a> {
+    /// Its kernel is launched.
+    Call(PlacedCall<'a>),
+    /// There is nothing to launch, and a value to be set to zero: a reduction over nothing.
+    Zero(ZeroValue),
+}
+
 /// A call, and where its workspace lies.
 pub(super) struct PlacedCall<'a> {
     pub(super) segment: usize,
     pub(super) call: Call<'a>,
     pub(super) workspace: u64,
+}
+
+/// A value that is all zeros.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ZeroValue {
+    pub(super) segment: usize,
+    pub(super) value: Value,
+    pub(super) bytes: u64,
 }
 
 /// A value that is the caller's.
@@ -93,7 +109,7 @@ pub(super) fn lay_out<'a>(
 ) -> Result<Layout<'a>, Refused> {
     let module = program.module();
     let mut layout = Layout {
-        calls: Vec::new(),
+        steps: Vec::new(),
         intermediates: HashMap::new(),
         bytes: 0,
         outside: Vec::new(),
@@ -134,16 +150,19 @@ pub(super) fn lay_out<'a>(
             let message = format!("nothing makes `%{name}` before segment {position} reads it");
             return Err(Refused::new(MISSING_ADDRESS, Some(position), message));
         }
-        let d = call.roles.d;
-        made[index(d)] = true;
-        if scope.outputs.contains(&d) {
-            let name = module.name_of(d).to_owned();
-            layout.outside.push(Outside { value: d, name, bytes: call.d_bytes, is_output: true });
-        } else {
-            let offset = layout.part(call.d_bytes);
-            layout.intermediates.insert(d, offset);
+        for (value, bytes) in call.written() {
+            made[index(value)] = true;
+            if scope.outputs.contains(&value) {
+                let name = module.name_of(value).to_owned();
+                layout.outside.push(Outside { value, name, bytes, is_output: true });
+            } else {
+                let offset = layout.part(bytes);
+                layout.intermediates.insert(value, offset);
+            }
         }
-        if !call.is_empty() {
+        if call.is_empty() {
+            layout.steps.extend(zeros(program, plan, symbols, position)?.into_iter().map(Step::Zero));
+        } else {
             for constraint in &plan.constraints {
                 if let Constraint::PointerAlignment { value, bytes } = constraint {
                     let bytes = u64::from(*bytes).max(1);
@@ -151,7 +170,7 @@ pub(super) fn lay_out<'a>(
                 }
             }
             let workspace = layout.part(call.workspace);
-            layout.calls.push(PlacedCall { segment: position, call, workspace });
+            layout.steps.push(Step::Call(PlacedCall { segment: position, call, workspace }));
         }
     }
     match scope.outputs.iter().find(|output| !made[index(**output)]) {
@@ -162,6 +181,30 @@ pub(super) fn lay_out<'a>(
             Err(Refused::new(MISSING_ADDRESS, None, message))
         }
     }
+}
+
+/// The values that a kernel which is not launched leaves to be set to zero.
+fn zeros(
+    program: &Program,
+    plan: &KernelPlan,
+    symbols: &SymbolValues,
+    segment: usize,
+) -> Result<Vec<ZeroValue>, Refused> {
+    let refuse = |why: &str| {
+        let reason = refused(why);
+        Refused::new(reason.code, Some(segment), reason.message)
+    };
+    let results = results_of_nothing(program, plan, symbols).map_err(|error| refuse(&error.to_string()))?;
+    let mut zeros = Vec::new();
+    for (value, tensor) in results.into_iter().filter(|(_, tensor)| tensor.count() > 0) {
+        // A launch has nothing but memory to set. Plans rule out reductions that begin elsewhere.
+        if tensor.bytes().iter().any(|byte| *byte != 0) {
+            let name = program.module().name_of(value);
+            return Err(refuse(&format!("`%{name}` of an empty problem is not zero")));
+        }
+        zeros.push(ZeroValue { segment, value, bytes: tensor.bytes().len() as u64 });
+    }
+    Ok(zeros)
 }
 
 impl Layout<'_> {

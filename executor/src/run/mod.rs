@@ -13,7 +13,9 @@ mod error;
 mod layout;
 mod machine;
 mod prepared;
+mod roles;
 mod runner;
+mod signature;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -21,7 +23,6 @@ mod values;
 use fourfold_ir::{Bound, Entity, Program, SymbolValues, Tensor, Value};
 use fourfold_scheduler::Partition;
 
-pub use call::signature_of;
 pub use codes::{
     ALIAS, DEVICE_ERROR, DEVICE_MEMORY, FALLBACK_SEGMENT, KERNEL_REFUSED, MISSING_ADDRESS, NO_DEVICE,
     NO_SUCH_SEGMENT, NOT_BUILT, POINTER_ALIGNMENT, WORKSPACE_SIZE,
@@ -32,6 +33,7 @@ pub use prepared::{
     PreparedProgram, Refused, prepare, prepare_segment, workspace_size, workspace_size_of_segment,
 };
 use runner::Runner;
+pub use signature::signature_of;
 use values::Values;
 
 /// How to run.
@@ -39,7 +41,8 @@ use values::Values;
 pub struct RunOptions {
     /// Keep every value, not only program outputs. What a kernel fuses away is never there.
     pub keep_all: bool,
-    /// Fill a kernel's result with 0xFF bytes, which are NaN, before it is launched: what it does not write is seen.
+    /// Fill a kernel's results with 0xFF bytes, which are NaN, before it is launched, the padding of scales included: what
+    /// it does not write is seen.
     pub poison: bool,
     /// Wait for each kernel and measure it: an error then belongs to the segment that it is reported for.
     pub locate: bool,

@@ -7,8 +7,11 @@ use std::fmt;
 use fourfold_ir::{Program, SymbolValues, Value};
 use fourfold_scheduler::Partition;
 
-use super::call::{Roles, pointer, unprepared};
-use super::layout::{Alignment, Layout, Outside, PART_ALIGNMENT, PlacedCall, Scope, lay_out};
+use super::call::unprepared;
+use super::layout::{
+    Alignment, Layout, Outside, PART_ALIGNMENT, PlacedCall, Scope, Step, ZeroValue, lay_out,
+};
+use super::roles::{Roles, pointer};
 use super::{ALIAS, MISSING_ADDRESS, Machine, POINTER_ALIGNMENT, WORKSPACE_SIZE};
 use crate::device::{Buffer, Device, DeviceError, Stream};
 use crate::kernel::{Pointers, Prepared, Status};
@@ -73,7 +76,7 @@ pub fn workspace_size_of_segment(
 /// caller of [`PreparedProgram::launch`] promises not to do.
 #[derive(Debug)]
 pub struct PreparedProgram {
-    calls: Vec<ReadyCall>,
+    steps: Vec<ReadyStep>,
     addresses: HashMap<Value, u64>,
     intermediates: HashMap<Value, u64>,
     outside: Vec<Outside>,
@@ -81,6 +84,13 @@ pub struct PreparedProgram {
     workspace: (u64, u64),
     _owned: Option<Buffer>,
     device: Device,
+}
+
+#[derive(Debug)]
+enum ReadyStep {
+    Call(ReadyCall),
+    /// A value, and where it lies.
+    Zero(ZeroValue, u64),
 }
 
 #[derive(Debug)]
@@ -158,20 +168,34 @@ unsafe fn build(
     let addresses = addresses.clone();
     check_addresses(&layout.outside, &layout.alignments, &addresses, workspace)?;
 
-    let pointers = layout
-        .calls
-        .iter()
-        .map(|placed| pointers(&placed.call.roles, &addresses, &intermediates, placed.segment))
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut placed = Vec::with_capacity(layout.steps.len());
+    for step in layout.steps {
+        placed.push(match step {
+            Step::Call(call) => {
+                let pointers = pointers(&call.call.roles, &addresses, &intermediates, call.segment)?;
+                PlacedStep::Call(call, Box::new(pointers))
+            }
+            Step::Zero(zero) => {
+                PlacedStep::Zero(zero, address_of(zero.value, &addresses, &intermediates, zero.segment)?)
+            }
+        });
+    }
     let stream = machine.stream();
     let _current = device.enter().map_err(|error| Refused::device(&error, None))?;
-    let mut calls = Vec::with_capacity(layout.calls.len());
+    let mut steps = Vec::with_capacity(placed.len());
     let mut failure = None;
-    for (placed, pointers) in layout.calls.into_iter().zip(&pointers) {
+    for step in placed {
+        let (call, pointers) = match step {
+            PlacedStep::Call(call, pointers) => (call, pointers),
+            PlacedStep::Zero(zero, address) => {
+                steps.push(ReadyStep::Zero(zero, address));
+                continue;
+            }
+        };
         // SAFETY: the context is current and the stream one of its. Intermediates and workspaces have places of their
         // own in memory that is ours or the caller's, who also vouches for the rest; `admit` has checked the sizes.
-        match unsafe { ready(placed, pointers, workspace.0, stream) } {
-            Ok(call) => calls.push(call),
+        match unsafe { ready(call, &pointers, workspace.0, stream) } {
+            Ok(call) => steps.push(ReadyStep::Call(call)),
             Err(failed) => {
                 failure = Some(failed);
                 break;
@@ -186,7 +210,7 @@ unsafe fn build(
     }
     waited.map_err(|error| Refused::device(&error, None))?;
     Ok(PreparedProgram {
-        calls,
+        steps,
         addresses,
         intermediates,
         outside: layout.outside,
@@ -195,6 +219,12 @@ unsafe fn build(
         _owned: owned,
         device: device.clone(),
     })
+}
+
+/// A step with its addresses.
+enum PlacedStep<'a> {
+    Call(PlacedCall<'a>, Box<Pointers>),
+    Zero(ZeroValue, u64),
 }
 
 /// Builds one launch, or gives its segment and the kernel's answer.
@@ -232,10 +262,16 @@ impl PreparedProgram {
     /// counts as a launch whenever it is launched.
     pub unsafe fn launch(&mut self, stream: &Stream) -> Result<(), DeviceError> {
         let _current = self.device.enter()?;
-        for call in &mut self.calls {
-            // SAFETY: the context is current; the caller vouches for the rest.
-            unsafe { call.prepared.launch(stream.raw()) }
-                .map_err(|status| stream.fault().unwrap_or(DeviceError::Launch { status }))?;
+        for step in &mut self.steps {
+            match step {
+                // SAFETY: the context is current; the caller vouches for the rest.
+                ReadyStep::Call(call) => unsafe { call.prepared.launch(stream.raw()) }
+                    .map_err(|status| stream.fault().unwrap_or(DeviceError::Launch { status }))?,
+                // SAFETY: the value lies there, which is ours or what the caller vouches for.
+                ReadyStep::Zero(zero, address) => unsafe {
+                    stream.fill_at(*address, usize::try_from(zero.bytes).unwrap_or(usize::MAX), 0)?;
+                },
+            }
         }
         Ok(())
     }
@@ -252,14 +288,14 @@ impl PreparedProgram {
         all.extend(addresses);
         check_addresses(&self.outside, &self.alignments, &all, self.workspace)?;
         let _current = self.device.enter().map_err(|error| Refused::device(&error, None))?;
-        for index in 0..self.calls.len() {
+        for index in 0..self.steps.len() {
             // SAFETY: the caller vouches for the addresses.
-            let updated = unsafe { self.update_call(index, &all) };
+            let updated = unsafe { self.update_step(index, &all) };
             if let Err(refused) = updated {
                 let old = self.addresses.clone();
                 for changed in 0..=index {
                     // SAFETY: these are the addresses that it had.
-                    let _ = unsafe { self.update_call(changed, &old) };
+                    let _ = unsafe { self.update_step(changed, &old) };
                 }
                 return Err(refused);
             }
@@ -275,17 +311,24 @@ impl PreparedProgram {
 
     /// How many kernels a launch puts on the stream; none for an empty problem.
     pub fn kernels(&self) -> usize {
-        self.calls.len()
+        self.steps.iter().filter(|step| matches!(step, ReadyStep::Call(_))).count()
     }
 
     /// # Safety
     /// As for [`PreparedProgram::update_addresses`].
-    unsafe fn update_call(&mut self, index: usize, addresses: &HashMap<Value, u64>) -> Result<(), Refused> {
-        let call = &mut self.calls[index];
-        let pointers = pointers(&call.roles, addresses, &self.intermediates, call.segment)?;
-        // SAFETY: the context is current; the caller vouches for the addresses.
-        unsafe { call.prepared.update_pointers(&pointers) }
-            .map_err(|status| refused(status, Ok(()), call.segment))
+    unsafe fn update_step(&mut self, index: usize, addresses: &HashMap<Value, u64>) -> Result<(), Refused> {
+        match &mut self.steps[index] {
+            ReadyStep::Call(call) => {
+                let pointers = pointers(&call.roles, addresses, &self.intermediates, call.segment)?;
+                // SAFETY: the context is current; the caller vouches for the addresses.
+                unsafe { call.prepared.update_pointers(&pointers) }
+                    .map_err(|status| refused(status, Ok(()), call.segment))
+            }
+            ReadyStep::Zero(zero, address) => {
+                *address = address_of(zero.value, addresses, &self.intermediates, zero.segment)?;
+                Ok(())
+            }
+        }
     }
 }
 
@@ -295,10 +338,22 @@ fn pointers(
     intermediates: &HashMap<Value, u64>,
     segment: usize,
 ) -> Result<Pointers, Refused> {
-    let address = |value: Value| intermediates.get(&value).or_else(|| addresses.get(&value)).copied();
-    roles.pointers(address).ok_or_else(|| {
-        Refused::new(MISSING_ADDRESS, Some(segment), "an operand of the kernel has no address")
-    })
+    let address = |value| address_of(value, addresses, intermediates, segment).ok();
+    roles.pointers(address).ok_or_else(|| without_address(segment))
+}
+
+fn address_of(
+    value: Value,
+    addresses: &HashMap<Value, u64>,
+    intermediates: &HashMap<Value, u64>,
+    segment: usize,
+) -> Result<u64, Refused> {
+    let address = intermediates.get(&value).or_else(|| addresses.get(&value)).copied();
+    address.ok_or_else(|| without_address(segment))
+}
+
+fn without_address(segment: usize) -> Refused {
+    Refused::new(MISSING_ADDRESS, Some(segment), "an operand or result of the kernel has no address")
 }
 
 fn refused(status: Status, waited: Result<(), DeviceError>, segment: usize) -> Refused {

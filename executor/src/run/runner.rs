@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use fourfold_ir::bind::concrete_dims;
 use fourfold_ir::{Op, Program, SymbolValues, Tensor, Value};
 use fourfold_scheduler::{KernelPlan, Partition};
 
-use super::call::{Call, admit, pointer, unprepared};
+use super::call::{Call, admit, results_of_nothing, unprepared};
+use super::roles::pointer;
 use super::values::Values;
 use super::{DEVICE_MEMORY, Machine, Moved, Ran, RunError, RunOptions, RunReason, SegmentRun};
 use crate::device::{Buffer, DeviceError, Stream};
@@ -135,14 +135,16 @@ impl<'a> Runner<'a> {
             Err(reason) => return Ok(Attempt::Not(reason)),
         };
         // Nothing is admitted without a machine.
-        let Some(machine) = self.machine else { return Err(self.missing(position, plan.first_written())) };
+        let Some(machine) = self.machine else { return Err(self.missing(position, plan.a)) };
         let emulated = call.kernel.metadata().emulated;
         for value in call.roles.operands() {
             self.values.check_operand(position, value)?;
         }
         if call.is_empty() {
-            let tensor = self.empty(position, plan.first_written())?;
-            self.values.set_on_host(plan.first_written(), tensor);
+            let op = || self.program.module().op_label(plan.root);
+            let results = results_of_nothing(self.program, plan, self.symbols)
+                .map_err(|source| RunError::Op { op: op(), segment: position, source })?;
+            results.into_iter().for_each(|(value, tensor)| self.values.set_on_host(value, tensor));
             return Ok(Attempt::Ran { emulated, kernel_seconds: None });
         }
         let memory = match self.place(position, &call, machine)? {
@@ -154,11 +156,13 @@ impl<'a> Runner<'a> {
         self.values.retire(memory.workspace);
         match launched {
             Ok(kernel_seconds) => {
-                self.values.set_on_device(call.roles.d, memory.d, position);
+                for (value, buffer) in call.roles.written.iter().zip(memory.written) {
+                    self.values.set_on_device(*value, buffer, position);
+                }
                 Ok(Attempt::Ran { emulated, kernel_seconds })
             }
             Err(reason) => {
-                self.values.retire(memory.d);
+                memory.written.into_iter().for_each(|buffer| self.values.retire(buffer));
                 Ok(Attempt::Not(reason))
             }
         }
@@ -178,11 +182,12 @@ impl<'a> Runner<'a> {
             return Err(self.missing(position, value));
         }
         let mut place = || {
-            let d = self.values.take(size(call.d_bytes), machine)?;
+            let written = call.written_bytes.iter().map(|bytes| self.values.take(size(*bytes), machine));
+            let written = written.collect::<Result<Vec<_>, _>>()?;
             let workspace = self.values.take(size(call.workspace), machine)?;
             let operands = self.values.room_for(call.roles.operands(), machine)?;
             self.caused[position].moved.to_device += self.values.upload(operands, machine)?;
-            Ok(Memory { d, workspace })
+            Ok(Memory { written, workspace })
         };
         match place() {
             Ok(memory) => Ok(Ok(memory)),
@@ -205,15 +210,18 @@ impl<'a> Runner<'a> {
         machine: &'a Machine<'a>,
     ) -> Result<Result<Option<f64>, RunReason>, RunError> {
         let stream = machine.stream();
-        let address = |value: Value| match value {
-            value if value == call.roles.d => Some(memory.d.address()),
-            value => self.values.on_device(value).map(Buffer::address),
+        let written = |value: Value| call.roles.written.iter().position(|written| *written == value);
+        let address = |value: Value| match written(value) {
+            Some(index) => memory.written.get(index).map(Buffer::address),
+            None => self.values.on_device(value).map(Buffer::address),
         };
-        let pointers = call.roles.pointers(address).ok_or_else(|| self.missing(position, call.roles.d))?;
+        let pointers = call.roles.pointers(address).ok_or_else(|| self.missing(position, call.roles.a))?;
         let failed = |source| self.device_error(position, source);
         let _current = machine.device().enter().map_err(failed)?;
         if self.options.poison {
-            stream.fill(&memory.d, 0, size(call.d_bytes), 0xFF).map_err(failed)?;
+            for (buffer, bytes) in memory.written.iter().zip(&call.written_bytes) {
+                stream.fill(buffer, 0, size(*bytes), 0xFF).map_err(failed)?;
+            }
         }
         // SAFETY: the context is current and the stream one of its. `admit` has checked that the operands have the
         // sizes that the kernel takes, and `check_operand` and `upload` that the buffers have those sizes; they and
@@ -257,14 +265,6 @@ impl<'a> Runner<'a> {
         Ok(Ok(measured?))
     }
 
-    /// A tensor without elements.
-    fn empty(&self, position: usize, value: Value) -> Result<Tensor, RunError> {
-        let ty = self.program.module().ty(value);
-        concrete_dims(ty, self.symbols)
-            .and_then(|dims| Tensor::zeros(ty.element, dims, ty.layout).ok())
-            .ok_or_else(|| self.missing(position, value))
-    }
-
     /// Sees to it that a value is on the host because a segment, or its caller, needs it there.
     fn bring_for(&mut self, segment: usize, value: Value) -> Result<(), RunError> {
         if let Some(machine) = self.machine {
@@ -290,7 +290,8 @@ impl<'a> Runner<'a> {
 
 /// The memory that a call needs besides its operands.
 struct Memory {
-    d: Buffer,
+    /// For each value that it writes.
+    written: Vec<Buffer>,
     workspace: Buffer,
 }
 

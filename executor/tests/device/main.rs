@@ -5,5 +5,6 @@
 mod fixture;
 mod kernels;
 mod memory;
+mod outputs;
 mod programs;
 mod stand_in;

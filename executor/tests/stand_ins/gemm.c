@@ -1,5 +1,6 @@
-// A kernel that really multiplies, on the stand-in driver: NVFP4 operands, blocked scales, f32 C and D. It is queued on
-// the stream like any other work, and spoils its workspace.
+// A kernel that really multiplies, on the stand-in driver: NVFP4 operands, blocked scales, f32 C. It writes what its
+// signature says: f32 values, NVFP4 blocks and f32 reductions. It is queued on the stream like any other work, and spoils
+// its workspace.
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -8,8 +9,8 @@
 
 typedef struct { int32_t sm_count, max_active_clusters; } fourfold_device;
 typedef struct { int64_t l, m, n, k; } fourfold_problem;
-typedef struct { const uint8_t *a, *sfa, *b, *sfb; const float *c, *alpha, *beta; float *d; const float *operands[24]; uint32_t operand_count; } fourfold_pointers;
-typedef struct { uint64_t workspace, sfa, sfb; } fourfold_requirements;
+typedef struct { const uint8_t *a, *sfa, *b, *sfb; const float *c, *alpha, *beta; const float *operands[24]; uint32_t operand_count; void *outputs[8]; uint32_t output_count; } fourfold_pointers;
+typedef struct { uint64_t workspace, sfa, sfb, outputs[8]; } fourfold_requirements;
 typedef struct { fourfold_problem problem; fourfold_pointers pointers; void *workspace; size_t workspace_size; } call;
 typedef struct stream { void (*enqueue)(struct stream *, int (*)(void *), const void *, size_t); } stream;
 
@@ -18,6 +19,10 @@ typedef struct stream { void (*enqueue)(struct stream *, int (*)(void *), const 
 #endif
 #ifndef EXTRA_SCALES
 #define EXTRA_SCALES 0
+#endif
+// The position of an output that takes one byte more than it should.
+#ifndef EXTRA_OUTPUT
+#define EXTRA_OUTPUT -1
 #endif
 #ifndef LAUNCH_STATUS
 #define LAUNCH_STATUS 0
@@ -39,9 +44,9 @@ typedef struct stream { void (*enqueue)(struct stream *, int (*)(void *), const 
 #define EMULATED_TEXT "false"
 #endif
 
-uint32_t fourfold_abi_version(void) { return 3; }
+uint32_t fourfold_abi_version(void) { return 4; }
 const char *fourfold_metadata(void) {
-    return "{\"abi\":3,\"target\":\"" TARGET "\",\"kernel\":\"stand_in_gemm\",\"tile\":[128,128,256],\"cluster\":[1,1,1],"
+    return "{\"abi\":4,\"target\":\"" TARGET "\",\"kernel\":\"stand_in_gemm\",\"tile\":[128,128,256],\"cluster\":[1,1,1],"
            "\"shared_memory\":0,\"threads\":256,\"signature\":\"" SIGNATURE "\",\"emulated\":" EMULATED_TEXT "}";
 }
 
@@ -52,6 +57,47 @@ static int32_t refuse(int32_t code, const char *text, char *message, size_t size
 static int64_t columns(int64_t k) { return (k / 16 + 3) / 4; }
 static int64_t scales(int64_t rows, int64_t k) { return (rows + 127) / 128 * 512 * columns(k); }
 
+// What an output is made of: the sum, what the bias makes of it, and what relu makes of that.
+enum { ACC, BIASED, LAST, MADE };
+typedef struct { enum { VALUE, CODES, SCALES, SCALAR, ROW, COLUMN } kind; int made_of, global, is_max; } output;
+
+// The outputs of the signature.
+static int parse(output *outputs) {
+    int count = 0;
+    for (const char *word = SIGNATURE; word; word = strchr(word, ' ')) {
+        word += *word == ' ';
+        size_t length = strcspn(word, " ");
+        char text[64] = {0};
+        memcpy(text, word, length < sizeof text ? length : sizeof text - 1);
+        char *equals = strchr(text, '='), *at = strchr(text, '@'), *times = strchr(text, '*');
+        if (!equals) continue;
+        output o = {.made_of = !at ? LAST : !strcmp(at, "@acc") ? ACC : BIASED, .global = times ? atoi(times + 2) : -1};
+        if (at) *at = 0;
+        if (!strncmp(text, "d=", 2)) o.kind = VALUE;
+        else if (!strncmp(text, "q=", 2)) {
+            o.kind = CODES, outputs[count++] = o;
+            o.kind = SCALES;
+        } else if (!strncmp(text, "amax=", 5) || !strncmp(text, "max=", 4)) {
+            o.is_max = text[0] == 'm';
+            o.kind = !strcmp(equals, "=scalar") ? SCALAR : !strcmp(equals, "=row") ? ROW : COLUMN;
+        } else continue;
+        outputs[count++] = o;
+    }
+    return count;
+}
+
+static uint64_t bytes_of(const output *o, const fourfold_problem *p) {
+    uint64_t elements = (uint64_t)(p->l * p->m * p->n);
+    switch (o->kind) {
+    case VALUE: return elements * 4;
+    case CODES: return elements / 2;
+    case SCALES: return (uint64_t)(p->l * scales(p->m, p->n));
+    case SCALAR: return 4;
+    case ROW: return (uint64_t)p->n * 4;
+    default: return (uint64_t)(p->l * p->m) * 4;
+    }
+}
+
 int32_t fourfold_query(const fourfold_device *device, const fourfold_problem *p, fourfold_requirements *r, char *message,
                        size_t size) {
     if (device->sm_count != 148) return refuse(100, "this is not the stand-in's device", message, size);
@@ -59,6 +105,9 @@ int32_t fourfold_query(const fourfold_device *device, const fourfold_problem *p,
     r->workspace = WORKSPACE;
     r->sfa = (uint64_t)(p->l * scales(p->m, p->k));
     r->sfb = (uint64_t)(p->l * scales(p->n, p->k)) + EXTRA_SCALES;
+    output outputs[8];
+    int count = parse(outputs);
+    for (int i = 0; i < count; i++) r->outputs[i] = bytes_of(&outputs[i], p) + (i == EXTRA_OUTPUT);
     return 0;
 }
 
@@ -80,7 +129,11 @@ int32_t fourfold_prepare(const fourfold_device *device, const fourfold_problem *
 #endif
     if (PREPARE_STATUS) return refuse(PREPARE_STATUS, "the stand-in does not prepare", message, size);
     if (workspace_size < WORKSPACE || (WORKSPACE && !workspace)) return refuse(102, "no workspace", message, size);
-    if (!pointers->a || !pointers->b || !pointers->d) return refuse(101, "a pointer is missing", message, size);
+    output outputs[8];
+    if ((int)pointers->output_count != parse(outputs)) return refuse(101, "the outputs are others", message, size);
+    for (uint32_t i = 0; i < pointers->output_count; i++)
+        if (!pointers->outputs[i]) return refuse(101, "an output is missing", message, size);
+    if (!pointers->a || !pointers->b) return refuse(101, "a pointer is missing", message, size);
     call *c = malloc(sizeof *c);
     *c = (call){*p, *pointers, workspace, workspace_size};
     *prepared = c;
@@ -93,40 +146,112 @@ int32_t fourfold_update_pointers(void *prepared, const fourfold_pointers *pointe
     return 0;
 }
 
-static double code(uint8_t byte, int64_t k) {
+static double magnitude(int code) {
     static const double magnitudes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    return magnitudes[code & 7];
+}
+static double code(uint8_t byte, int64_t k) {
     int nibble = k % 2 ? byte >> 4 : byte & 15;
-    return nibble & 8 ? -magnitudes[nibble & 7] : magnitudes[nibble & 7];
+    return nibble & 8 ? -magnitude(nibble) : magnitude(nibble);
+}
+static double scale_value(int code) { return code >> 3 ? ldexp(8 + (code & 7), (code >> 3) - 10) : ldexp(code & 7, -9); }
+static int64_t scale_at(int64_t row, int64_t k_extent, int64_t k) {
+    int64_t c = k / 16;
+    return (row / 128 * columns(k_extent) + c / 4) * 512 + row % 32 * 16 + row % 128 / 32 * 4 + c % 4;
 }
 static double scale(const uint8_t *scales, int64_t row, int64_t k_extent, int64_t k) {
-    int64_t c = k / 16;
-    int byte = scales[(row / 128 * columns(k_extent) + c / 4) * 512 + row % 32 * 16 + row % 128 / 32 * 4 + c % 4] & 0x7F;
-    return byte >> 3 ? ldexp(8 + (byte & 7), (byte >> 3) - 10) : ldexp(byte & 7, -9);
+    return scale_value(scales[scale_at(row, k_extent, k)] & 0x7F);
+}
+
+// The code whose value is nearest, of a table that rises; a tie goes to the even code.
+static int nearest(double (*value_of)(int), int codes, double value) {
+    int best = 0;
+    for (int i = 1; i < codes; i++) {
+        double nearer = fabs(value_of(best) - value) - fabs(value_of(i) - value);
+        if (nearer > 0 || (nearer == 0 && i % 2 == 0)) best = i;
+    }
+    return best;
+}
+
+static void quantize(const float *row, uint8_t *codes, uint8_t *scales, int64_t m, int64_t n, float global) {
+    for (int64_t block = 0; block < n; block += 16) {
+        float amax = 0;
+        for (int i = 0; i < 16; i++) amax = fmaxf(amax, fabsf(row[block + i]));
+        int scale = nearest(scale_value, 0x7F, amax / 6 / global);
+        float step = (float)scale_value(scale) * global;
+        scales[scale_at(m, n, block)] = (uint8_t)scale;
+        for (int i = 0; i < 16; i += 2) {
+            int pair = 0;
+            for (int j = 0; j < 2 && step != 0; j++) {
+                float quotient = row[block + i + j] / step;
+                pair |= (nearest(magnitude, 8, fabsf(quotient)) | (signbit(quotient) ? 8 : 0)) << (4 * j);
+            }
+            codes[(block + i) / 2] = (uint8_t)pair;
+        }
+    }
+}
+
+static void reduce(const output *o, float *to, float value) {
+    if (o->is_max ? value > *to : fabsf(value) > *to) *to = o->is_max ? value : fabsf(value);
 }
 
 static int run(void *argument) {
     const call *self = argument;
     const fourfold_problem p = self->problem;
     const fourfold_pointers *q = &self->pointers;
-    memset(self->workspace, 0xEE, self->workspace_size);
-    for (int64_t l = 0; l < p.l; l++)
-        for (int64_t m = 0; m < p.m; m++)
-            for (int64_t n = 0; n < p.n; n++) {
-                const uint8_t *a = q->a + (l * p.m + m) * p.k / 2, *b = q->b + (l * p.n + n) * p.k / 2;
-                const uint8_t *sfa = q->sfa + l * scales(p.m, p.k), *sfb = q->sfb + l * scales(p.n, p.k);
-                double sum = 0;
-                for (int64_t k = 0; k < p.k; k++)
-                    sum += code(a[k / 2], k) * scale(sfa, m, p.k, k) * code(b[k / 2], k) * scale(sfb, n, p.k, k);
-                float v = (float)sum;
-                int64_t at = (l * p.m + m) * p.n + n;
-                if (q->alpha) v *= *q->alpha;
-                if (q->c) v = fmaf(q->beta ? *q->beta : 1, q->c[at], v);
-                if (q->operand_count) v += q->operands[0][n];
-#ifdef RELU
-                v = v < 0 ? 0 : v;
+    output outputs[8];
+#ifdef WRITES_NOTHING
+    const int count = 0;
+#else
+    const int count = parse(outputs);
 #endif
-                q->d[at] = v;
+    if (self->workspace_size) memset(self->workspace, 0xEE, self->workspace_size);
+    for (int o = 0; o < count; o++) {
+        int64_t bytes = (int64_t)bytes_of(&outputs[o], &p);
+        if (outputs[o].kind == SCALES) memset(q->outputs[o], 0, (size_t)bytes);
+        for (int64_t i = 0; outputs[o].kind >= SCALAR && i < bytes / 4; i++)
+            ((float *)q->outputs[o])[i] = outputs[o].is_max ? -INFINITY : 0;
+    }
+    float *rows[MADE];
+    for (int made = 0; made < MADE; made++) rows[made] = malloc((size_t)p.n * sizeof(float));
+    for (int64_t row = 0; row < p.l * p.m; row++) {
+        int64_t l = row / p.m, m = row % p.m;
+        for (int64_t n = 0; n < p.n; n++) {
+            const uint8_t *a = q->a + row * p.k / 2, *b = q->b + (l * p.n + n) * p.k / 2;
+            const uint8_t *sfa = q->sfa + l * scales(p.m, p.k), *sfb = q->sfb + l * scales(p.n, p.k);
+            double sum = 0;
+            for (int64_t k = 0; k < p.k; k++)
+                sum += code(a[k / 2], k) * scale(sfa, m, p.k, k) * code(b[k / 2], k) * scale(sfb, n, p.k, k);
+            float v = (float)sum;
+            if (q->alpha) v *= *q->alpha;
+            if (q->c) v = fmaf(q->beta ? *q->beta : 1, q->c[row * p.n + n], v);
+            rows[ACC][n] = v;
+            if (q->operand_count) v += q->operands[0][n];
+            rows[BIASED][n] = v;
+#ifdef RELU
+            v = v < 0 ? 0 : v;
+#endif
+            rows[LAST][n] = v;
+        }
+        for (int o = 0; o < count; o++) {
+            const float *made = rows[outputs[o].made_of];
+            switch (outputs[o].kind) {
+            case VALUE: memcpy((float *)q->outputs[o] + row * p.n, made, (size_t)p.n * sizeof(float)); break;
+            case CODES:
+                quantize(made, (uint8_t *)q->outputs[o] + row * p.n / 2,
+                         (uint8_t *)q->outputs[o + 1] + l * scales(p.m, p.n), m, p.n,
+                         outputs[o].global < 0 ? 1 : *q->operands[outputs[o].global]);
+                break;
+            case SCALES: break;
+            default:
+                for (int64_t n = 0; n < p.n; n++) {
+                    int64_t at = outputs[o].kind == SCALAR ? 0 : outputs[o].kind == ROW ? n : row;
+                    reduce(&outputs[o], (float *)q->outputs[o] + at, made[n]);
+                }
             }
+        }
+    }
+    for (int made = 0; made < MADE; made++) free(rows[made]);
     return RUN_STATUS;
 }
 

@@ -5,13 +5,13 @@
 #include <string.h>
 
 #ifndef ABI
-#define ABI 3
+#define ABI 4
 #endif
 
 typedef struct { int32_t sm_count, max_active_clusters; } fourfold_device;
 typedef struct { int64_t l, m, n, k; } fourfold_problem;
-typedef struct { const void *a, *sfa, *b, *sfb, *c; const float *alpha, *beta; void *d; const void *operands[24]; uint32_t operand_count; } fourfold_pointers;
-typedef struct { uint64_t workspace, sfa, sfb; } fourfold_requirements;
+typedef struct { const void *a, *sfa, *b, *sfb, *c; const float *alpha, *beta; const void *operands[24]; uint32_t operand_count; void *outputs[8]; uint32_t output_count; } fourfold_pointers;
+typedef struct { uint64_t workspace, sfa, sfb, outputs[8]; } fourfold_requirements;
 typedef struct { fourfold_problem problem; fourfold_pointers pointers; int launches; } call;
 
 uint32_t fourfold_abi_version(void) { return ABI; }
@@ -36,6 +36,8 @@ int32_t fourfold_query(const fourfold_device *device, const fourfold_problem *p,
     r->workspace = (uint64_t)device->sm_count * 64 + (uint64_t)device->max_active_clusters;
     r->sfa = (uint64_t)p->l * scales(p->m, p->k);
     r->sfb = (uint64_t)p->l * scales(p->n, p->k);
+    r->outputs[0] = (uint64_t)(p->l * p->m * p->n) * 4;
+    r->outputs[7] = 7;
     return 0;
 }
 
@@ -53,7 +55,7 @@ int32_t fourfold_prepare(const fourfold_device *device, const fourfold_problem *
 }
 
 int32_t fourfold_update_pointers(void *prepared, const fourfold_pointers *pointers, char *message, size_t size) {
-    if (!pointers->d) return refuse(101, "d is missing", message, size);
+    if (!pointers->outputs[0]) return refuse(101, "D is missing", message, size);
     ((call *)prepared)->pointers = *pointers;
     return 0;
 }
@@ -62,8 +64,9 @@ int32_t fourfold_update_pointers(void *prepared, const fourfold_pointers *pointe
 int32_t fourfold_launch(void *prepared, void *stream) {
     call *c = prepared;
     (void)stream;
-    if (!c->pointers.d) return 104;
-    *(int32_t *)c->pointers.d = ++c->launches;
+    if (!c->pointers.outputs[0]) return 104;
+    *(int32_t *)c->pointers.outputs[0] = ++c->launches;
+    for (uint32_t i = 1; i < c->pointers.output_count; i++) *(int32_t *)c->pointers.outputs[i] = c->launches * 10 * (int32_t)i;
     return 0;
 }
 
