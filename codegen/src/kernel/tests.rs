@@ -293,7 +293,9 @@ fn a_kernel_without_d_stores_nothing_as_d() {
     let spec = writing(with_c, &[(EpilogueRef::Step(0), reduced(ReduceKind::Amax, OperandShape::Scalar))]);
     assert_eq!(spec.signature(), "nvfp4 alpha c=f32 beta scalar=f32 amax=scalar");
     let text = emit(&spec).text;
-    assert!(text.contains("struct CollectiveEpilogue : BuiltEpilogue {") && text.contains("kResultOfD = -1;"));
+    assert!(
+        text.contains("struct CollectiveEpilogue : BuiltEpilogue {") && text.contains("kResultOfD = -1;")
+    );
     assert!(text.contains("using ElementD = cutlass::float_e4m3_t;") && text.contains("bytes[0] = 4;"));
     assert_eq!(text.matches("problem.n % 4 != 0").count(), 1, "what C asks of N");
     assert!(!text.contains("pointers.n") && !text.contains("struct Nvfp4"), "only what is used");
