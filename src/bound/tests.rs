@@ -1,5 +1,7 @@
 //! A wrong kernel is never called right: results that are a little wrong in each of the ways that kernels are.
 
+mod outputs;
+
 use fourfold_ir::sample::{self, Recipe};
 use fourfold_ir::{Entity, bind, interpret, text};
 use fourfold_scheduler::{Partition, partition};
