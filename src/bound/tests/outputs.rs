@@ -347,7 +347,7 @@ fn errors_of_a_sum_move_codes_and_few_of_them() {
         let codes = right["q"].to_codes().into_iter().zip(far["q"].to_codes());
         differ += codes.filter(|(right, far)| right != far).count();
     }
-    assert!(moved > 5 && differ > 5, "{moved} {differ}");
+    assert!(moved > 0 && differ > 0, "{moved} {differ}");
 }
 
 #[test]
