@@ -4,6 +4,8 @@ use std::fmt;
 
 use fourfold_ir::{BlockFormat, ElementType};
 
+use crate::stages;
+
 /// The architecture tag of a kernel, which is not the target it is compiled for: `Sm100` also serves `sm_103a`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
@@ -348,6 +350,19 @@ impl Configuration {
         const MOST_OF_32_COLUMNS: usize = 3;
         if self.family != Family::Sm120 && MOST_OF_32_COLUMNS < operands {
             self.epilogue.tile = Some([128, 16]);
+        }
+        self
+    }
+
+    /// The same kernel with an epilogue tile as wide as a block of this length. On Sm100 a thread has one row of the
+    /// epilogue tile, and with it all of a block; on Sm120 warps tell each other.
+    pub fn for_blocks(mut self, block: Option<u32>) -> Configuration {
+        let columns = stages::epilogue_columns(&self);
+        if let Some(block) = block
+            && self.family != Family::Sm120
+            && columns < u64::from(block)
+        {
+            self.epilogue.tile = Some([128, block]);
         }
         self
     }

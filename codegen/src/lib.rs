@@ -9,7 +9,7 @@ pub mod stages;
 mod targets;
 
 pub use kernel::{
-    ABI_VERSION, EMULATED_TARGETS, EMULATOR, Epilogue, KernelSource, KernelSpec, MAX_OPERANDS, Operand, Step,
-    StepKind, device_functions, emit, emulate, specify,
+    ABI_VERSION, EMULATED_TARGETS, EMULATOR, Epilogue, KernelSource, KernelSpec, MAX_OPERANDS, MAX_OUTPUTS,
+    Operand, Output, OutputKind, Step, StepKind, device_functions, emit, emulate, specify,
 };
 pub use targets::{TARGETS, Target, capabilities, target};

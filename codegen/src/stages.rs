@@ -149,6 +149,15 @@ fn sm100_epilogue_bytes(configuration: &Configuration) -> Option<u64> {
     Some(tiles_in_flight + epilogue_rounding(tile[1], c_bits.max(d_bits)))
 }
 
+/// Columns of the epilogue tile.
+pub(crate) fn epilogue_columns(configuration: &Configuration) -> u64 {
+    match (configuration.epilogue.tile, configuration.family) {
+        (Some([_, columns]), _) => u64::from(columns),
+        (None, Family::Sm120) => u64::from(configuration.tile[1]).min(32),
+        (None, Family::Sm100 | Family::Sm103) => sm100_automatic_columns(configuration),
+    }
+}
+
 fn sm100_automatic_columns(configuration: &Configuration) -> u64 {
     let n = u64::from(configuration.tile[1]);
     let (c_bits, d_bits) = output_bits(configuration);

@@ -35,7 +35,7 @@ pub struct FormatCapability {
     pub pointer_alignment: u32,
     /// Whether one launch takes several matrices (L > 1).
     pub batched: bool,
-    /// The element types that D may have.
+    /// The element types that written values may have.
     pub outputs: Vec<OutputCapability>,
     /// The element types that C may have, with their rule for N.
     pub c: Vec<OutputCapability>,
@@ -64,10 +64,12 @@ pub struct OutputCapability {
     pub n_multiple: u64,
 }
 
-/// What the epilogue of a kernel computes: a DAG of elementwise steps from the result of the multiplication to D.
+/// What the epilogue of a kernel computes: a DAG of elementwise steps from the result of the multiplication, and what
+/// is written of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EpilogueCapability {
-    /// The element types that a step may round to. Comparisons give `i1`, which only `select` takes.
+    /// The element types that a step may round to. Comparisons give `i1`, which only `select` takes; values of 8 bits
+    /// are written or converted to wider ones.
     pub elements: Vec<ElementType>,
     /// The functions of one operand.
     pub unary: Vec<UnaryKind>,
@@ -91,7 +93,7 @@ pub struct EpilogueCapability {
 }
 
 /// A format in which a value is written in blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QuantizedCapability {
     /// Of the codes.
     pub element: ElementType,
@@ -107,6 +109,18 @@ impl EpilogueCapability {
     /// The rule for operands of a shape; `None` when there may be none.
     pub fn operand(&self, shape: OperandShape) -> Option<&OperandCapability> {
         self.operands.iter().find(|operand| operand.shape == shape)
+    }
+
+    /// The rule for codes and scales of these element types, so many codes to a scale; `None` when they are not written.
+    pub fn quantized(
+        &self,
+        element: ElementType,
+        scale: ElementType,
+        block: u32,
+    ) -> Option<QuantizedCapability> {
+        let same =
+            |rule: &&QuantizedCapability| (rule.element, rule.scale, rule.block) == (element, scale, block);
+        self.quantized.iter().find(same).copied()
     }
 }
 

@@ -3,8 +3,9 @@
 //! Checked of the cut: every op is in exactly one segment and its decision says so; a segment's ops are in program
 //! order; the segments can run in their order (so that each is convex); inputs and outputs are exactly what
 //! crosses; an op has a reason exactly when it is in no kernel, and that of a `scaled_mma` holds. Checked of each
-//! kernel, in [`kernel`]: its ops are one `scaled_mma` and the steps of its epilogue, the plan says what they compute,
-//! only the last value is seen outside, the target takes it, and its constraints are those that the target asks for, no more and no less.
+//! kernel, in [`kernel`]: its ops are one `scaled_mma`, the steps of its epilogue and the ops that end it, the plan says
+//! what they compute, what is seen outside is what it writes, the target takes it, and its constraints are those that the
+//! target asks for, no more and no less.
 //!
 //! Not checked: whether a longer kernel would have been possible; whether a reason is the most helpful one, or holds
 //! of an op that is no `scaled_mma`; the names in a proof.
@@ -16,6 +17,7 @@ use crate::reason::ReasonCode;
 
 mod epilogue;
 mod kernel;
+mod outputs;
 mod refusal;
 
 /// One thing that is wrong with a partition: always a bug of whoever made it, never of the program.
@@ -103,7 +105,7 @@ pub enum CheckError {
         /// As they are.
         expected: Vec<Value>,
     },
-    /// A kernel's ops are not one `scaled_mma` and the steps of its plan.
+    /// A kernel's ops are not one `scaled_mma`, and the steps and ends of its plan.
     #[error("the ops of kernel segment {segment} are not its plan's: {what}")]
     Shape {
         /// The position of the segment.
@@ -111,8 +113,8 @@ pub enum CheckError {
         /// What is wrong.
         what: String,
     },
-    /// A value inside a kernel is seen outside.
-    #[error("{value} is inside kernel segment {segment}, but used elsewhere")]
+    /// A value inside a kernel is seen outside, and not written.
+    #[error("{value} is inside kernel segment {segment}, used elsewhere and not written")]
     Escape {
         /// The position of the segment.
         segment: usize,

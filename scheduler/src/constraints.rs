@@ -1,10 +1,11 @@
 //! What a call must meet for a kernel to be launched.
 
-use fourfold_ir::{Dim, ElementType, Matmul, OperandShape, SymbolValues, Value};
+use fourfold_ir::{Dim, Matmul, Module, OperandShape, SymbolValues};
 
-use crate::partition::{Constraint, EpilogueOperand, KernelPlan};
+use crate::partition::{Constraint, EpilogueOperand, KernelOutput, KernelPlan, OutputKind};
 use crate::reason::{ReasonCode, Rejection};
 use crate::root::{Divides, Root, SCALE_ROWS, flattens};
+use crate::takes::needs_rows;
 
 /// The first condition on extents that these symbol values break, as the reason to run the plan's ops on the
 /// fallback; `None` when the kernel may be launched as far as extents go. Pointers are for the caller to check.
@@ -36,21 +37,35 @@ pub fn violated(plan: &KernelPlan, symbols: &SymbolValues) -> Option<Rejection> 
     })
 }
 
-/// The constraints of a kernel that writes `output` as `element` and whose epilogue reads `read`. What holds whatever
-/// the symbols are is left out.
+/// A reduction gives f32 elements one by one; nothing wider than one is stored.
+const REDUCTION_ALIGNMENT: u32 = 4;
+
+/// The constraints of a kernel that writes these outputs and whose epilogue reads `read`. What holds whatever the
+/// symbols are is left out.
 pub(crate) fn constraints(
+    module: &Module,
     root: &Root<'_>,
     read: &[EpilogueOperand],
-    output: Value,
-    element: ElementType,
-    c: Option<ElementType>,
+    outputs: &[KernelOutput],
 ) -> Vec<Constraint> {
     let Root { matmul, capability, operands, .. } = root;
     let Matmul { batch, m, n, k, .. } = matmul;
     let read_rules = read.iter().map(|read| capability.epilogue.operand(read.shape)?.element(read.element));
-    let n_rules = [capability.output(element), c.and_then(|element| capability.c(element))];
-    let n_multiple =
-        n_rules.into_iter().chain(read_rules).flatten().fold(1, |all, rule| lcm(all, rule.n_multiple));
+    let written_rules = outputs.iter().map(|output| match output.kind {
+        OutputKind::Value { value } => Some(capability.output(module.ty(value).element)?.n_multiple),
+        OutputKind::Quantized { scales, element, block, .. } => {
+            let rule = capability.epilogue.quantized(element, module.ty(scales).element, block);
+            Some(rule?.n_multiple)
+        }
+        OutputKind::Reduced { .. } => None,
+    });
+    let c_rule = operands.c.and_then(|c| capability.c(module.ty(c).element));
+    let n_multiple = read_rules
+        .chain([c_rule])
+        .map(|rule| Some(rule?.n_multiple))
+        .chain(written_rules)
+        .flatten()
+        .fold(1, lcm);
     let multiples = [
         ("K", k, capability.k_multiple, ReasonCode::KAlignment),
         ("N", n, n_multiple, ReasonCode::NAlignment),
@@ -71,38 +86,54 @@ pub(crate) fn constraints(
         .filter(|(_, dim)| dim.as_fixed().is_none())
         .map(|(name, dim)| Constraint::AtMost { name, dim, limit: capability.max_extent });
 
-    let scales = scale_operands(matmul)
+    let mut scaled: Vec<(&'static str, [Dim; 3], u32)> = scale_operands(matmul)
         .into_iter()
-        .filter(|(_, extents)| extents.iter().any(|dim| dim.as_fixed().is_none()))
-        .map(|(name, [matrices, rows, k])| Constraint::ScaleBytes {
-            name,
-            matrices,
-            rows,
-            k,
-            block: matmul.format.block,
-            limit: capability.max_scale_bytes,
+        .map(|(name, extents)| (name, extents, matmul.format.block))
+        .collect();
+    for output in outputs {
+        if let OutputKind::Quantized { block, .. } = output.kind
+            && let Some(extents) = output_scales(matmul)
+            && !scaled.contains(&("D", extents.clone(), block))
+        {
+            scaled.push(("D", extents, block));
+        }
+    }
+    let scales = scaled
+        .into_iter()
+        .filter(|(_, extents, _)| extents.iter().any(|dim| dim.as_fixed().is_none()))
+        .map(|(name, [matrices, rows, k], block)| {
+            let limit = capability.max_scale_bytes;
+            Constraint::ScaleBytes { name, matrices, rows, k, block, limit }
         });
 
+    let rows_needed = outputs
+        .iter()
+        .any(|output| matches!(output.kind, OutputKind::Reduced { kind, .. } if needs_rows(kind)));
     let not_empty = [("N", n), ("K", k)]
         .into_iter()
+        .chain([("M", m), ("L", batch)].into_iter().filter(|_| rows_needed))
         .filter(|(_, dim)| dim.as_fixed().is_none())
         .map(|(name, dim)| Constraint::NotEmpty { name, dim: dim.clone() });
 
+    let wide = capability.pointer_alignment;
     let mut pointers = Vec::new();
     let vectors = read.iter().filter(|read| read.shape != OperandShape::Scalar).map(|read| read.value);
-    for value in [Some(operands.a), Some(operands.sfa), Some(operands.b), Some(operands.sfb), operands.c]
+    let read = [Some(operands.a), Some(operands.sfa), Some(operands.b), Some(operands.sfb), operands.c]
         .into_iter()
         .flatten()
         .chain(vectors)
-        .chain([output])
-    {
-        if !pointers.contains(&value) {
-            pointers.push(value);
+        .map(|value| (value, wide));
+    let written = outputs.iter().flat_map(|output| match output.kind {
+        OutputKind::Value { value } => vec![(value, wide)],
+        OutputKind::Quantized { codes, scales, .. } => vec![(codes, wide), (scales, wide)],
+        OutputKind::Reduced { value, .. } => vec![(value, REDUCTION_ALIGNMENT)],
+    });
+    for pointer in read.chain(written) {
+        if !pointers.contains(&pointer) {
+            pointers.push(pointer);
         }
     }
-    let alignments = pointers
-        .into_iter()
-        .map(|value| Constraint::PointerAlignment { value, bytes: capability.pointer_alignment });
+    let alignments = pointers.into_iter().map(|(value, bytes)| Constraint::PointerAlignment { value, bytes });
 
     multiples.chain(limits).chain(scales).chain(not_empty).chain(alignments).collect()
 }
@@ -120,6 +151,16 @@ pub(crate) fn scale_operands(matmul: &Matmul) -> Vec<(&'static str, [Dim; 3])> {
     let b_matrices = if matmul.b_batched { batch.clone() } else { one };
     let b = [b_matrices, n.clone(), k.clone()];
     a.map(|a| ("A", a)).into_iter().chain([("B", b)]).collect()
+}
+
+/// The blocked scales that a kernel writes, as [`scale_operands`] states those that it reads. `None` beyond 64 bits.
+pub(crate) fn output_scales(matmul: &Matmul) -> Option<[Dim; 3]> {
+    let Matmul { batch, m, n, .. } = matmul;
+    if flattens(matmul) {
+        Some([Dim::fixed(1), batch.times(m)?, n.clone()])
+    } else {
+        Some([batch.clone(), m.clone(), n.clone()])
+    }
 }
 
 /// Bytes of blocked scales with this many matrices, rows and K; `None` beyond 64 bits or for an unknown extent.

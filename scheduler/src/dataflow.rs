@@ -44,8 +44,9 @@ pub(crate) fn stages(program: &Program, kernel_of: &[Option<usize>]) -> Stages {
             }
         }
     }
-    let order = petgraph::algo::toposort(&graph, None)
-        .expect("only the last op of a kernel is used outside it, so that contraction closes no cycle");
+    let order = petgraph::algo::toposort(&graph, None).expect(
+        "a kernel reads nothing of its own stage or a later one, so that contraction closes no cycle",
+    );
     let mut stage_of = vec![0; graph.node_count()];
     for node in order {
         // The largest does not depend on the order of neighbours.

@@ -1,103 +1,193 @@
-//! Says why an op that uses the result of a kernel is not in that kernel.
+//! Says why an op that uses what a kernel computes is not in that kernel.
 
-use fourfold_ir::{EpilogueCapability, FormatCapability, Module, Op, OpKind, OperandShape, Program, Value};
+use fourfold_ir::{
+    EpilogueCapability, Module, Op, OperandShape, OutputCapability, Program, QuantizedCapability, Value,
+};
 
-use crate::partition::{EpilogueKind, KernelPlan};
-use crate::reason::{ReasonCode, Rejection};
+use crate::constraints::scale_message;
+use crate::partition::{EpilogueKind, KernelPlan, OutputKind};
+use crate::reason::ReasonCode;
 use crate::rewrite::operand_shape;
-use crate::root::{Divides, element_list};
+use crate::root::{Divides, Root, element_list};
+use crate::takes::{Fault, is_inlinable, is_sink, takes};
 
-/// A kernel whose result the op uses.
+/// A kernel that computes an operand of the op.
 #[derive(Clone, Copy)]
 pub(crate) struct Producer<'a> {
     pub(crate) plan: &'a KernelPlan,
-    pub(crate) capability: &'a FormatCapability,
+    pub(crate) root: &'a Root<'a>,
+    /// Says of an op whether it is in this kernel.
+    pub(crate) has: &'a dyn Fn(Op) -> bool,
+    /// An operand of the op that comes too late for this kernel.
+    pub(crate) late: Option<Value>,
 }
 
-/// Why `op` is in none of the kernels whose results it uses: the reason of the kernel that was closest to taking it.
-/// `None` when it uses no kernel's result.
-pub(crate) fn left_out<'a>(
-    program: &Program,
-    op: Op,
-    producers: impl IntoIterator<Item = Producer<'a>>,
-) -> Option<Rejection> {
-    let mut closest: Option<(Obstacle, Rejection)> = None;
-    for producer in producers {
-        let (obstacle, code, what) = obstacle(program, op, producer);
-        if closest.as_ref().is_none_or(|(nearest, _)| *nearest < obstacle) {
-            let message = format!("{}: {what}", program.module().op_label(op));
-            closest = Some((obstacle, Rejection::new(code, message)));
-        }
+impl Producer<'_> {
+    fn inside(&self, program: &Program, value: Value) -> bool {
+        let module = program.module();
+        let computed = |op: &Op| (self.has)(*op) && !is_sink(&module.ops[*op].kind);
+        module.defining_op(value).as_ref().is_some_and(computed)
     }
-    closest.map(|(_, rejection)| rejection)
 }
 
 /// What stands between an op and a kernel, the farthest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Obstacle {
+pub(crate) enum Obstacle {
     Kind,
     Operand,
     Element,
     Alignment,
+    Order,
     Limit,
     Escape,
 }
 
-fn obstacle(program: &Program, op: Op, producer: Producer<'_>) -> (Obstacle, ReasonCode, String) {
-    let Producer { plan, capability } = producer;
+/// Why an op is not in the kernel of a producer; what stands in the way, and in words.
+pub(crate) fn obstacle(program: &Program, op: Op, producer: Producer<'_>) -> (Obstacle, ReasonCode, String) {
+    let Producer { plan, root, .. } = producer;
     let module = program.module();
     let operation = &module.ops[op];
-    let (true, &[result]) = (is_computed(&operation.kind, &capability.epilogue), &operation.results[..])
-    else {
-        let what = format!(
-            "the epilogue of {} does not compute {}; expected {}",
-            module.op_label(plan.root),
-            operation.kind.mnemonic(),
-            computed(&capability.epilogue)
-        );
+    let label = module.op_label(plan.root);
+    let inside = |value| producer.inside(program, value);
+    let own = |value: &&Value| !inside(**value) && module.defining_op(**value).is_some_and(producer.has);
+    if let Some(value) = operation.operands.iter().find(own) {
+        let name = module.name_of(*value);
+        let what =
+            format!("%{name} is complete only after the kernel of {label}; expected a value of its epilogue");
         return (Obstacle::Kind, ReasonCode::UnsupportedEpilogueOp, what);
-    };
-    if let Some((code, what)) = operand_fault(program, op, producer) {
-        return (Obstacle::Operand, code, what);
     }
-    let element = module.ty(result).element;
-    let Some(rule) = capability.output(element) else {
-        let known = element_list(capability.outputs.iter().map(|output| output.element));
-        return (
-            Obstacle::Element,
-            ReasonCode::OutputDtype,
-            format!("the result is {element}; expected {known}"),
+    let reads = match takes(program, root, op, inside) {
+        Ok(reads) => reads,
+        Err(fault) => return explain(program, op, producer, fault),
+    };
+    if let Some((obstacle, code, what)) = unwritable(module, op, root) {
+        return (obstacle, code, what);
+    }
+    if let Some(value) = producer.late {
+        let name = module.name_of(value);
+        let what = format!(
+            "%{name} is not there before the kernel of {label}, whose results are used by then; expected it from inputs or \
+             from what runs earlier"
         );
-    };
-    if Divides::of(&plan.n, rule.n_multiple) == Divides::Never {
-        let n = module.display_dim(&plan.n);
-        let what = format!("N is {n}; expected a multiple of {} for a {element} result", rule.n_multiple);
-        return (Obstacle::Alignment, ReasonCode::NAlignment, what);
+        return (Obstacle::Order, ReasonCode::ValueEscapes, what);
     }
-    if let Some(others) = other_uses(program, plan.first_written(), op) {
-        let name = module.name_of(plan.first_written());
-        let returned = program.facts().is_output(plan.first_written());
-        let expected = if returned { "no other use of it" } else { "all its uses to meet in one result" };
-        let what = format!("%{name} is also {others}; expected {expected}");
-        return (Obstacle::Escape, ReasonCode::ValueEscapes, what);
-    }
-    if let Some(what) = full(program, op, producer) {
+    if let Some(what) = full(program, op, producer, &reads) {
         return (Obstacle::Limit, ReasonCode::EpilogueLimit, what);
     }
-    // Nothing known stands in the way, so that a rule is missing: the op still gets an answer.
-    let what = format!("no rule takes it into the epilogue of {}", module.op_label(plan.root));
-    (Obstacle::Kind, ReasonCode::UnsupportedEpilogueOp, what)
+    if let Some(what) = too_many_outputs(program, op, producer) {
+        return (Obstacle::Escape, ReasonCode::ValueEscapes, what);
+    }
+    // It fits by itself now, but did not together with what followed it and left with it.
+    let what =
+        format!("it left the kernel of {label} together with ops that do not fit; expected fewer of them");
+    (Obstacle::Limit, ReasonCode::EpilogueLimit, what)
 }
 
-fn is_computed(kind: &OpKind, epilogue: &EpilogueCapability) -> bool {
-    match kind {
-        OpKind::Unary(kind) => epilogue.unary.contains(kind),
-        OpKind::Binary(kind) => epilogue.binary.contains(kind),
-        OpKind::Clamp { .. } => epilogue.clamp,
-        OpKind::Compare(_) | OpKind::Select => epilogue.select,
-        OpKind::Convert => true,
-        _ => false,
+fn explain(
+    program: &Program,
+    op: Op,
+    producer: Producer<'_>,
+    fault: Fault,
+) -> (Obstacle, ReasonCode, String) {
+    let Producer { plan, root, .. } = producer;
+    let module = program.module();
+    let operation = &module.ops[op];
+    let epilogue = &root.capability.epilogue;
+    let label = module.op_label(plan.root);
+    let shown = |value: Value| module.display_type(module.ty(value)).to_string();
+    let kind = |what| (Obstacle::Kind, ReasonCode::UnsupportedEpilogueOp, what);
+    let operand = |what| (Obstacle::Operand, ReasonCode::OperandShape, what);
+    let alignment = |what| (Obstacle::Alignment, ReasonCode::NAlignment, what);
+    let n = module.display_dim(&plan.n);
+    match fault {
+        Fault::Kind => kind(format!(
+            "the epilogue of {label} does not compute {}; expected {}",
+            operation.kind.mnemonic(),
+            computed(epilogue)
+        )),
+        Fault::ReduceKind(found) => {
+            let known: Vec<_> = epilogue.reductions.iter().map(|kind| kind.name()).collect();
+            kind(format!(
+                "the epilogue of {label} does not reduce by {found}; expected {}",
+                known.join(" or ")
+            ))
+        }
+        Fault::ReduceElement(found) => {
+            kind(format!("the epilogue of {label} does not reduce {found}; expected f32"))
+        }
+        Fault::ReduceAxes => kind(format!(
+            "the epilogue of {label} does not reduce along these axes; expected all of them, all but the last, or the \
+             last"
+        )),
+        Fault::ReduceNothing => (
+            Obstacle::Alignment,
+            ReasonCode::ExtentRange,
+            "there are no rows to reduce; expected at least 1".to_owned(),
+        ),
+        Fault::LinearScales(scales) => {
+            kind(format!("%{} are linear scales; expected blocked scales", module.name_of(scales)))
+        }
+        Fault::Format => {
+            let known: Vec<_> = epilogue.quantized.iter().map(block_format).collect();
+            let found = operation.results.iter().map(|result| module.ty(*result).element.name());
+            let found: Vec<_> = found.collect();
+            kind(format!(
+                "the epilogue of {label} does not write {}; expected {}",
+                found.join(" with scales of "),
+                known.join(", ")
+            ))
+        }
+        Fault::FormatN(rule) => alignment(format!(
+            "N is {n}; expected a multiple of {} for {}",
+            rule.n_multiple,
+            block_format(&rule)
+        )),
+        Fault::ScaleBytes => {
+            let what = scale_message("D", root.capability.max_scale_bytes);
+            (Obstacle::Alignment, ReasonCode::ExtentRange, what)
+        }
+        Fault::ResultShape => {
+            let (found, expected) = (shown(operation.results[0]), shown(root.result));
+            operand(format!(
+                "the result is {found}, while that of the kernel is {expected}; expected its shape"
+            ))
+        }
+        Fault::Operand(value) => {
+            let (name, found) = (module.name_of(value), shown(value));
+            operand(format!("%{name} is {found}; expected {}", readable(module, root)))
+        }
+        Fault::OperandN(value, rule) => {
+            let OutputCapability { element, n_multiple } = rule;
+            let name = module.name_of(value);
+            alignment(format!(
+                "N is {n}; expected a multiple of {n_multiple} for %{name}, a {element} matrix"
+            ))
+        }
+        Fault::Element(found) => {
+            let known = element_list(epilogue.elements.iter().copied());
+            let what = format!("the result is {found}; expected {known}");
+            (Obstacle::Element, ReasonCode::OutputDtype, what)
+        }
     }
+}
+
+/// Why the result of an op cannot be written. What an op ends with has been found to be writable.
+fn unwritable(module: &Module, op: Op, root: &Root<'_>) -> Option<(Obstacle, ReasonCode, String)> {
+    let operation = &module.ops[op];
+    if is_sink(&operation.kind) {
+        return None;
+    }
+    let element = module.ty(operation.results[0]).element;
+    let Some(rule) = root.capability.output(element) else {
+        let known = element_list(root.capability.outputs.iter().map(|output| output.element));
+        let what = format!("the result is {element}; expected {known}");
+        return Some((Obstacle::Element, ReasonCode::OutputDtype, what));
+    };
+    (Divides::of(&root.matmul.n, rule.n_multiple) == Divides::Never).then(|| {
+        let n = module.display_dim(&root.matmul.n);
+        let what = format!("N is {n}; expected a multiple of {} for a {element} result", rule.n_multiple);
+        (Obstacle::Alignment, ReasonCode::NAlignment, what)
+    })
 }
 
 /// What the epilogue computes, as a message lists it.
@@ -106,54 +196,26 @@ fn computed(epilogue: &EpilogueCapability) -> String {
     names.extend(epilogue.unary.iter().map(|kind| kind.name()));
     names.extend(epilogue.clamp.then_some("clamp"));
     names.extend(epilogue.select.then_some(["compare", "select"]).into_iter().flatten());
+    names.extend((!epilogue.quantized.is_empty()).then_some("block_quantize"));
+    names.extend((!epilogue.reductions.is_empty()).then_some("reduce"));
     format!("{} or convert", names.join(", "))
 }
 
-/// Why the epilogue does not read what the op uses besides the kernel's result.
-fn operand_fault(program: &Program, op: Op, producer: Producer<'_>) -> Option<(ReasonCode, String)> {
-    let Producer { plan, capability } = producer;
-    let module = program.module();
-    let operation = &module.ops[op];
-    let d = &module.ty(plan.first_written()).shape;
-    let shape = |value: Value| module.display_type(module.ty(value)).to_string();
-    let result = operation.results[0];
-    if module.ty(result).shape != *d {
-        let (found, expected) = (shape(result), shape(plan.first_written()));
-        let what =
-            format!("the result is {found}, while that of the kernel is {expected}; expected its shape");
-        return Some((ReasonCode::OperandShape, what));
-    }
-    for &operand in operation.operands.iter().filter(|operand| **operand != plan.first_written()) {
-        let ty = module.ty(operand);
-        let known = operand_shape(&ty.shape, d).filter(|_| ty.layout.is_none());
-        let rule = known.and_then(|shape| capability.epilogue.operand(shape));
-        let rule = rule.and_then(|rule| rule.element(ty.element));
-        let Some(rule) = rule else {
-            let (name, found) = (module.name_of(operand), shape(operand));
-            let what = format!("%{name} is {found}; expected {}", readable(module, plan, capability));
-            return Some((ReasonCode::OperandShape, what));
-        };
-        if Divides::of(&plan.n, rule.n_multiple) == Divides::Never {
-            let (n, name) = (module.display_dim(&plan.n), module.name_of(operand));
-            let (multiple, element) = (rule.n_multiple, rule.element);
-            let what = format!("N is {n}; expected a multiple of {multiple} for %{name}, a {element} matrix");
-            return Some((ReasonCode::NAlignment, what));
-        }
-    }
-    None
+fn block_format(rule: &QuantizedCapability) -> String {
+    format!("{} with {} per {}", rule.element, rule.scale, rule.block)
 }
 
 /// What an epilogue reads, as a message lists it.
-fn readable(module: &Module, plan: &KernelPlan, capability: &FormatCapability) -> String {
-    let n = module.display_dim(&plan.n);
-    let d = module.ty(plan.first_written());
+fn readable(module: &Module, root: &Root<'_>) -> String {
+    let n = module.display_dim(&root.matmul.n);
+    let d = module.ty(root.result);
     let mut column: Vec<String> = d.shape.iter().map(|dim| module.display_dim(dim).to_string()).collect();
     let matrix = format!("[{}]", column.join(", "));
     if let Some(last) = column.last_mut() {
         *last = "1".to_owned();
     }
     let mut kinds = Vec::new();
-    for rule in &capability.epilogue.operands {
+    for rule in &root.capability.epilogue.operands {
         let shape = match rule.shape {
             OperandShape::Scalar => "a scalar".to_owned(),
             OperandShape::Row => format!("[{n}]"),
@@ -165,29 +227,77 @@ fn readable(module: &Module, plan: &KernelPlan, capability: &FormatCapability) -
     kinds.join("; ")
 }
 
-/// What the kernel would have too many of with this op.
-fn full(program: &Program, op: Op, producer: Producer<'_>) -> Option<String> {
-    let Producer { plan, capability } = producer;
+/// What the kernel would have too many of with this op, outputs left aside.
+fn full(
+    program: &Program,
+    op: Op,
+    producer: Producer<'_>,
+    reads: &[(Value, OperandShape)],
+) -> Option<String> {
+    let Producer { plan, root, .. } = producer;
     let module = program.module();
+    let epilogue = &root.capability.epilogue;
     let label = module.op_label(plan.root);
     let counted =
         plan.epilogue.iter().filter(|step| !matches!(step.kind, EpilogueKind::Constant { .. })).count();
-    let most = capability.epilogue.max_steps;
-    if most <= counted {
+    let most = epilogue.max_steps;
+    if most <= counted && !is_sink(&module.ops[op].kind) {
         return Some(format!("the epilogue of {label} has {counted} steps; expected at most {most}"));
     }
-    let d = &module.ty(plan.first_written()).shape;
-    let mut values: Vec<Value> = plan.operands.iter().map(|operand| operand.value).collect();
-    values.extend(module.ops[op].operands.iter().filter(|operand| **operand != plan.first_written()));
+    let mut values: Vec<(Value, OperandShape)> =
+        plan.operands.iter().map(|operand| (operand.value, operand.shape)).collect();
+    values.extend(reads);
+    // A constant that is used elsewhere too is read like any other operand.
+    let constants = module.ops[op].operands.iter().filter(|operand| is_inlinable(program, **operand));
+    let shared = constants.filter(|constant| program.facts().users(**constant).len() > 1);
+    let d = &module.ty(root.result).shape;
+    values.extend(
+        shared.filter_map(|constant| Some((*constant, operand_shape(&module.ty(*constant).shape, d)?))),
+    );
     values.sort_unstable();
     values.dedup();
-    capability.epilogue.operands.iter().find_map(|rule| {
-        let is_one = |value: &&Value| operand_shape(&module.ty(**value).shape, d) == Some(rule.shape);
-        let (count, most, shape) = (values.iter().filter(is_one).count(), rule.most, rule.shape);
+    epilogue.operands.iter().find_map(|rule| {
+        let count = values.iter().filter(|(_, shape)| *shape == rule.shape).count();
+        let (most, shape) = (rule.most, rule.shape);
         (most < count).then(|| {
             format!("the epilogue of {label} would read {count} {shape} operands; expected at most {most}")
         })
     })
+}
+
+/// Whether the kernel would write too much with this op and what is seen of it.
+fn too_many_outputs(program: &Program, op: Op, producer: Producer<'_>) -> Option<String> {
+    let Producer { plan, root, has, .. } = producer;
+    let module = program.module();
+    let most = root.capability.epilogue.max_outputs;
+    let mut used = module.ops[op].operands.clone();
+    used.sort_unstable();
+    used.dedup();
+    // What the op uses need not be written any more when nothing else does.
+    let few = |value: Value| {
+        program.facts().users(value).len() <= 3 * (1 + plan.epilogue.len() + plan.outputs.len())
+    };
+    let sealed = |value: Value| {
+        let users = program.facts().users(value);
+        !program.facts().is_output(value) && few(value) && users.iter().all(|user| *user == op || has(*user))
+    };
+    let written = plan.outputs.iter().filter(|output| match output.kind {
+        OutputKind::Value { value } => !(used.contains(&value) && sealed(value)),
+        OutputKind::Quantized { .. } | OutputKind::Reduced { .. } => true,
+    });
+    let tensors: usize = written
+        .map(|output| if matches!(output.kind, OutputKind::Quantized { .. }) { 2 } else { 1 })
+        .chain([module.ops[op].results.len()])
+        .sum();
+    if tensors <= most {
+        return None;
+    }
+    let label = module.op_label(plan.root);
+    let also = used.iter().filter(|value| producer.inside(program, **value)).find_map(|value| {
+        Some(format!("%{} is also {}, so that ", module.name_of(*value), other_uses(program, *value, op)?))
+    });
+    let also = also.unwrap_or_default();
+    Some(format!("{also}the kernel of {label} would write {tensors} tensors; expected at most {most}"))
 }
 
 /// How a value is used besides by `op`, for a message; `None` when it is not. Reads a few users only: a value may

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use egg::Id;
-use fourfold_ir::{BinaryKind, ElementType, Predicate, UnaryKind};
+use fourfold_ir::{BinaryKind, ElementType, OperandShape, Predicate, ReduceKind, ScaleRounding, UnaryKind};
 
 egg::define_language! {
     /// Ops, and the parts of the normal form.
@@ -20,6 +20,9 @@ egg::define_language! {
         "compare" = Compare([Id; 3]),
         "convert" = Convert([Id; 2]),
         "select" = Select([Id; 3]),
+        // The per-tensor scale comes last, or is absent.
+        "quantize" = Quantize([Id; 3]),
+        "reduce" = Reduce([Id; 2]),
         // The normal form: the operands of the scaled_mma; that and an expression of its result; the same, written.
         "root" = Root([Id; 7]),
         "kernel" = Kernel([Id; 2]),
@@ -34,7 +37,7 @@ egg::define_language! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Leaf(pub(crate) usize);
 
-/// Which function, predicate, bounds or element type an op has.
+/// Which function, predicate, bounds, element type, format or reduction an op has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Attribute {
     Unary(UnaryKind),
@@ -43,6 +46,15 @@ pub(crate) enum Attribute {
     Element(ElementType),
     /// The bits of two f64, so that equal ones are the same.
     Bounds([u64; 2]),
+    /// What `block_quantize` gives.
+    Blocks {
+        element: ElementType,
+        scale: ElementType,
+        block: u32,
+        scale_rounding: Option<ScaleRounding>,
+    },
+    /// How, and to what.
+    Reduction(ReduceKind, OperandShape),
 }
 
 /// No text is one of the language's words.
@@ -72,6 +84,15 @@ impl fmt::Display for Attribute {
             Attribute::Bounds([min, max]) => {
                 write!(f, "{:?}..{:?}", f64::from_bits(*min), f64::from_bits(*max))
             }
+            Attribute::Blocks { element, scale, block, scale_rounding } => {
+                write!(f, "{element}:{scale}/{block}")?;
+                match scale_rounding {
+                    None => Ok(()),
+                    Some(ScaleRounding::Floor) => f.write_str(":floor"),
+                    Some(ScaleRounding::Ceil) => f.write_str(":ceil"),
+                }
+            }
+            Attribute::Reduction(kind, shape) => write!(f, "{kind}@{shape}"),
         }
     }
 }
@@ -90,6 +111,27 @@ impl FromStr for Attribute {
             .or_else(|| Predicate::from_name(text).map(Attribute::Predicate))
             .or_else(|| ElementType::from_name(text).map(Attribute::Element))
             .or_else(bounds)
+            .or_else(|| blocks(text))
+            .or_else(|| reduction(text))
             .ok_or(UnknownWord)
     }
+}
+
+fn blocks(text: &str) -> Option<Attribute> {
+    let (element, rest) = text.split_once(':')?;
+    let (scale, rest) = rest.split_once('/')?;
+    let (block, scale_rounding) = match rest.split_once(':') {
+        None => (rest, None),
+        Some((block, "floor")) => (block, Some(ScaleRounding::Floor)),
+        Some((block, "ceil")) => (block, Some(ScaleRounding::Ceil)),
+        Some(_) => return None,
+    };
+    let (element, scale) = (ElementType::from_name(element)?, ElementType::from_name(scale)?);
+    Some(Attribute::Blocks { element, scale, block: block.parse().ok()?, scale_rounding })
+}
+
+fn reduction(text: &str) -> Option<Attribute> {
+    let (kind, shape) = text.split_once('@')?;
+    let shape = OperandShape::ALL.into_iter().find(|known| known.name() == shape)?;
+    Some(Attribute::Reduction(ReduceKind::from_name(kind)?, shape))
 }

@@ -1,14 +1,17 @@
 //! What runs together: which ops become one kernel, which go to the fallback, and why.
 //!
-//! [`partition()`] grows a kernel from every `scaled_mma` that the target takes, over the elementwise ops behind it as
-//! far as the epilogue reaches and all paths meet again in one result, and leaves the rest to the fallback with a reason for each op. [`check()`] proves a partition again from scratch.
+//! [`partition()`] grows a kernel from every `scaled_mma` that the target takes, over the elementwise ops behind it and
+//! what quantizes or reduces their values, as far as the epilogue reaches and can write what is seen outside, and leaves
+//! the rest to the fallback with a reason for each op. [`check()`] proves a partition again from scratch.
 //! Targets are known here only as [`fourfold_ir::Capabilities`].
 #![forbid(unsafe_code)]
 
 mod check;
 mod constraints;
+mod cut;
 mod dataflow;
 mod epilogue;
+mod grow;
 mod language;
 mod partition;
 mod plan;
@@ -17,6 +20,7 @@ mod region;
 mod rewrite;
 mod root;
 mod segment;
+mod takes;
 
 pub use check::{CheckError, check};
 pub use constraints::violated;

@@ -100,7 +100,8 @@ pub struct KernelPlan {
     pub epilogue: Vec<EpilogueStep>,
     /// What the steps read besides, in the order of their first use, and then what the outputs read.
     pub operands: Vec<EpilogueOperand>,
-    /// What it writes: at least one, values in the order of the ops that define them.
+    /// What it writes, in the order of the ops that define it, at least one: every value of it that is seen outside
+    /// or that nobody uses, and the results of ops that end the epilogue.
     pub outputs: Vec<KernelOutput>,
     /// The names of the rewrites that turned the ops into this kernel, in order.
     pub proof: Vec<String>,
@@ -271,24 +272,24 @@ pub enum Constraint {
         /// The largest extent.
         limit: u64,
     },
-    /// The blocked scales of an operand take at most so many bytes.
+    /// The blocked scales of an operand, or of a quantized output, take at most so many bytes.
     ScaleBytes {
-        /// `A` or `B`.
+        /// `A`, `B` or `D`.
         name: &'static str,
         /// How many matrices have scales of their own.
         matrices: Dim,
         /// Rows of one.
         rows: Dim,
-        /// The summed extent.
+        /// The extent of the rows: K, of an output N.
         k: Dim,
-        /// Elements of K per scale.
+        /// Elements of it per scale.
         block: u32,
         /// The most bytes, padding and batch included.
         limit: u64,
     },
     /// The extent is at least one.
     NotEmpty {
-        /// What the extent is: `K` or `N`.
+        /// What the extent is: `K` or `N`, and `M` or `L` where a reduction of nothing is not zero.
         name: &'static str,
         /// The extent.
         dim: Dim,

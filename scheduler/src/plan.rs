@@ -5,37 +5,40 @@ use std::collections::HashMap;
 use fourfold_ir::{Op, OpKind, Program, Value};
 
 use crate::constraints::constraints;
+use crate::grow::Grown;
 use crate::partition::{
     EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, KernelPlan, OutputKind,
 };
 use crate::region::{Region, splat};
 use crate::rewrite::{Match, operand_shape};
 use crate::root::Root;
+use crate::takes::reduced_shape;
 
-/// The plan of the kernel that the first ops of a region are.
-pub(crate) fn plan(program: &Program, root: &Root<'_>, region: &Region, found: Match) -> KernelPlan {
+/// The plan of the kernel that a grown region was proved to be.
+pub(crate) fn plan(program: &Program, grown: &Grown<'_>, region: &Region, found: Match) -> KernelPlan {
     let module = program.module();
-    let mut steps = Steps {
-        program,
-        root,
-        region,
-        ops: found.ops,
-        steps: Vec::new(),
-        operands: Vec::new(),
-        known: HashMap::new(),
-    };
+    let Grown { root, ops } = grown;
+    let members = &region.expression.members;
+    let inlined = found.inlined.iter().map(|leaf| region.leaves[*leaf]).collect();
+    let mut steps =
+        Steps { program, root, inlined, steps: Vec::new(), operands: Vec::new(), known: HashMap::new() };
     steps.known.insert(root.result, EpilogueRef::Accumulator);
-    for op in &region.ops[1..found.ops] {
-        steps.add(*op);
+    for member in found.members.iter().filter(|member| **member != 0 && !members[**member].sink) {
+        steps.add(ops[*member]);
+    }
+    let mut outputs = Vec::new();
+    for member in &found.members {
+        let op = ops[*member];
+        if members[*member].sink {
+            outputs.push(steps.sink(op));
+        } else if found.written.contains(member) {
+            let value = module.ops[op].results[0];
+            outputs.push(KernelOutput { of: steps.known[&value], kind: OutputKind::Value { value } });
+        }
     }
     let Steps { steps: epilogue, operands: read, .. } = steps;
-    let of = match epilogue.len() {
-        0 => EpilogueRef::Accumulator,
-        count => EpilogueRef::Step(count - 1),
-    };
-    let output = epilogue.last().map_or(root.result, |step| module.ops[step.op].results[0]);
     let (matmul, operands) = (root.matmul, root.operands);
-    let c_element = operands.c.map(|c| module.ty(c).element);
+    let constraints = constraints(module, root, &read, &outputs);
     KernelPlan {
         root: root.op,
         format: matmul.format,
@@ -52,20 +55,19 @@ pub(crate) fn plan(program: &Program, root: &Root<'_>, region: &Region, found: M
         c: operands.c,
         beta: operands.beta,
         accumulator: module.ty(root.result).element,
-        constraints: constraints(root, &read, output, module.ty(output).element, c_element),
         epilogue,
         operands: read,
-        outputs: vec![KernelOutput { of, kind: OutputKind::Value { value: output } }],
+        outputs,
         proof: found.proof,
+        constraints,
     }
 }
 
 struct Steps<'a> {
     program: &'a Program,
     root: &'a Root<'a>,
-    region: &'a Region,
-    /// How many of the region's ops are in the kernel.
-    ops: usize,
+    /// Constants that are part of the kernel.
+    inlined: Vec<Value>,
     steps: Vec<EpilogueStep>,
     operands: Vec<EpilogueOperand>,
     known: HashMap<Value, EpilogueRef>,
@@ -91,9 +93,7 @@ impl Steps<'_> {
             return *known;
         }
         let module = self.program.module();
-        let leaf = self.region.leaves.iter().position(|leaf| *leaf == value);
-        let inlined = leaf.and_then(|leaf| self.region.expression.types.leaves[leaf].inlined);
-        if inlined.is_some_and(|needed| needed <= self.ops)
+        if self.inlined.contains(&value)
             && let Some((op, number)) = splat(self.program, value)
         {
             let number = fourfold_ir::scalar::round_to(module.ty(value).element, number);
@@ -107,6 +107,36 @@ impl Steps<'_> {
         self.known.insert(value, EpilogueRef::Operand(self.operands.len()));
         self.operands.push(EpilogueOperand { value, shape, element: ty.element });
         self.known[&value]
+    }
+
+    fn sink(&mut self, op: Op) -> KernelOutput {
+        let module = self.program.module();
+        let operation = &module.ops[op];
+        let of = self.known[&operation.operands[0]];
+        let kind = match (&operation.kind, &operation.results[..]) {
+            (OpKind::BlockQuantize { block, scale_rounding }, &[codes, scales]) => {
+                let global = operation.operands.get(1).map(|global| self.reference(*global));
+                OutputKind::Quantized {
+                    op,
+                    codes,
+                    scales,
+                    global: global.and_then(|global| match global {
+                        EpilogueRef::Operand(position) => Some(position),
+                        EpilogueRef::Accumulator | EpilogueRef::Step(_) => None,
+                    }),
+                    element: module.ty(codes).element,
+                    block: *block,
+                    scale_rounding: *scale_rounding,
+                }
+            }
+            (OpKind::Reduce { kind, axes, .. }, &[value]) => {
+                let rank = module.ty(operation.operands[0]).rank();
+                let shape = reduced_shape(axes, rank).expect("rewriting accepted the axes");
+                OutputKind::Reduced { op, value, kind: *kind, shape }
+            }
+            _ => unreachable!("only these ops end an epilogue"),
+        };
+        KernelOutput { of, kind }
     }
 }
 

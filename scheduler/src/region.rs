@@ -1,34 +1,30 @@
-//! Collects what may run together with a `scaled_mma`: the elementwise ops behind it, up to wherever all paths from it
-//! meet in one value.
-//!
-//! Ops are visited in program order, so that all of an op's operands that depend on the `scaled_mma` were visited
-//! before it. An op that is visited while no other is waiting lies on every path: there the region can end, with that
-//! op's result as its only output, and whatever else its ops read cannot depend on the `scaled_mma`.
+//! Writes what may run together with a `scaled_mma` as an expression, for rules to prove.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use egg::{Id, RecExpr};
 use fourfold_ir::{ConstantValue, Dim, Op, OpKind, Program, Value};
 
+use crate::grow::Grown;
 use crate::language::{Attribute, Fir, Leaf};
-use crate::rewrite::{Expression, Type, TypeEnvironment, operand_class};
-use crate::root::{Root, readable_matrices, writable};
+use crate::rewrite::{Expression, Member, Source, Type, TypeEnvironment, operand_class};
+use crate::root::{readable_matrices, writable};
+use crate::takes::{is_sink, quantized, reduced_shape, reductions};
 
-/// A `scaled_mma` with what follows it.
+/// A grown kernel as rules see it.
 pub(crate) struct Region {
-    /// The `scaled_mma`, then what follows it, in program order.
-    pub(crate) ops: Vec<Op>,
     /// The values that the leaves of the expression stand for.
     pub(crate) leaves: Vec<Value>,
-    /// The region as rules see it.
+    /// With a member for each op.
     pub(crate) expression: Expression,
 }
 
-/// The region of a root. An op for which `taken` holds is in a kernel already, and ends it.
-pub(crate) fn region(program: &Program, root: &Root<'_>, taken: impl Fn(Op) -> bool) -> Region {
+/// The region of a grown kernel.
+pub(crate) fn region(program: &Program, grown: &Grown<'_>) -> Region {
     let module = program.module();
-    let d = &module.ty(root.result).shape;
-    let mut nodes = Nodes { nodes: RecExpr::default(), leaves: Vec::new(), terms: HashMap::new() };
+    let root = &grown.root;
+    let mut nodes =
+        Nodes { nodes: RecExpr::default(), leaves: Vec::new(), terms: HashMap::new(), members: Vec::new() };
     let operands = &root.operands;
     let scaled_mma = [
         Some(operands.a),
@@ -40,64 +36,45 @@ pub(crate) fn region(program: &Program, root: &Root<'_>, taken: impl Fn(Op) -> b
         operands.beta,
     ]
     .map(|operand| match operand {
-        Some(value) => nodes.leaf(value),
+        Some(value) => nodes.leaf(value).1,
         None => nodes.nodes.add(Fir::Absent),
     });
     let term = nodes.nodes.add(Fir::ScaledMma(scaled_mma));
-    nodes.terms.insert(root.result, term);
-    let mut region = Grown { ops: vec![root.op], terms: vec![term], cuts: vec![1], waiting: BTreeSet::new() };
-
-    let most = root.capability.epilogue.max_steps + 1;
-    let mut open = region.opens(program, root.result, most);
-    while open
-        && region.ops.len() < most
-        && let Some(op) = region.waiting.pop_first()
-        && !taken(op)
-        && let [result] = module.ops[op].results[..]
-        && module.ty(result).shape == *d
-        && module.ty(result).layout.is_none()
-        && let Some(term) = nodes.term(program, op)
-    {
-        nodes.terms.insert(result, term);
-        region.ops.push(op);
-        region.terms.push(term);
-        if region.waiting.is_empty() {
-            region.cuts.push(region.ops.len());
-        }
-        open = region.opens(program, result, most);
+    nodes.terms.insert(root.result, (0, term));
+    nodes.members.push(Member {
+        term,
+        sink: false,
+        operands: Vec::new(),
+        tensors: 1,
+        seen: is_seen(program, root.result, &grown.ops),
+    });
+    for op in &grown.ops[1..] {
+        nodes.add(program, *op, &grown.ops);
     }
-
     let types = TypeEnvironment {
-        leaves: nodes.leaves.iter().map(|leaf| leaf_type(program, *leaf, d, &region.ops)).collect(),
+        leaves: nodes
+            .leaves
+            .iter()
+            .map(|leaf| leaf_type(program, *leaf, &module.ty(root.result).shape, &grown.ops))
+            .collect(),
         accumulator: module.ty(root.result).element,
         writable: writable(root.capability, &root.matmul.n),
         matrices: readable_matrices(root.capability, &root.matmul.n),
+        quantized: quantized(root),
+        reductions: reductions(root),
     };
-    let Grown { ops, terms, cuts, .. } = region;
-    Region { ops, leaves: nodes.leaves, expression: Expression { nodes: nodes.nodes, terms, cuts, types } }
+    let Nodes { nodes, leaves, members, .. } = nodes;
+    Region { leaves, expression: Expression { nodes, members, types } }
 }
 
-struct Grown {
-    ops: Vec<Op>,
-    /// By op.
-    terms: Vec<Id>,
-    cuts: Vec<usize>,
-    /// The ops that use what was visited.
-    waiting: BTreeSet<Op>,
-}
-
-impl Grown {
-    /// Lets the users of a value wait. False when the value is seen in another way, or by more ops than a kernel has,
-    /// so that it cannot be inside one.
-    fn opens(&mut self, program: &Program, value: Value, most: usize) -> bool {
-        let users = program.facts().users(value);
-        let unseen = users.is_empty() && !self.waiting.is_empty();
-        if program.facts().is_output(value) || unseen || users.len() > MOST_OPERANDS * most {
-            return false;
-        }
-        self.waiting.extend(users);
-        true
-    }
+/// Whether a value of a kernel of these ops is seen outside. One that nobody uses counts as seen: then every kernel writes
+/// something.
+fn is_seen(program: &Program, value: Value, ops: &[Op]) -> bool {
+    let users = program.facts().users(value);
+    program.facts().is_output(value)
+        || users.is_empty()
+        || MOST_OPERANDS * ops.len() < users.len()
+        || users.iter().any(|user| ops.binary_search(user).is_err())
 }
 
 /// Of an elementwise op.
@@ -106,43 +83,38 @@ const MOST_OPERANDS: usize = 3;
 struct Nodes {
     nodes: RecExpr<Fir>,
     leaves: Vec<Value>,
-    /// The terms of values that are inside.
-    terms: HashMap<Value, Id>,
+    /// The members and terms of values that are inside.
+    terms: HashMap<Value, (usize, Id)>,
+    members: Vec<Member>,
 }
 
 impl Nodes {
-    fn leaf(&mut self, value: Value) -> Id {
+    fn leaf(&mut self, value: Value) -> (usize, Id) {
         let known = self.leaves.iter().position(|leaf| *leaf == value);
         let index = known.unwrap_or_else(|| {
             self.leaves.push(value);
             self.leaves.len() - 1
         });
-        self.nodes.add(Fir::Leaf(Leaf(index)))
+        (index, self.nodes.add(Fir::Leaf(Leaf(index))))
     }
 
-    /// The term of an op; `None` for one that no rule speaks of.
-    fn term(&mut self, program: &Program, op: Op) -> Option<Id> {
+    fn add(&mut self, program: &Program, op: Op, ops: &[Op]) {
         let module = program.module();
         let operation = &module.ops[op];
-        let element = module.ty(*operation.results.first()?).element;
-        let attribute = match operation.kind {
-            OpKind::Unary(kind) => Some(Attribute::Unary(kind)),
-            OpKind::Binary(kind) => Some(Attribute::Binary(kind)),
-            OpKind::Compare(predicate) => Some(Attribute::Predicate(predicate)),
-            OpKind::Clamp { min, max } => Some(Attribute::Bounds([min.to_bits(), max.to_bits()])),
-            OpKind::Convert => Some(Attribute::Element(element)),
-            OpKind::Select => None,
-            _ => return None,
-        };
-        let attribute = attribute.map(|attribute| self.nodes.add(Fir::Attribute(attribute)));
-        let operands: Vec<Id> = operation
-            .operands
-            .iter()
-            .map(|value| match self.terms.get(value) {
-                Some(term) => *term,
-                None => self.leaf(*value),
-            })
-            .collect();
+        let attribute = attribute(program, op).map(|attribute| self.nodes.add(Fir::Attribute(attribute)));
+        let mut sources = Vec::new();
+        let mut operands = Vec::new();
+        for value in &operation.operands {
+            let (source, term) = match self.terms.get(value) {
+                Some((member, term)) => (Source::Member(*member), *term),
+                None => {
+                    let (leaf, term) = self.leaf(*value);
+                    (Source::Leaf(leaf), term)
+                }
+            };
+            sources.push(source);
+            operands.push(term);
+        }
         let node = match (&operation.kind, attribute, &operands[..]) {
             (OpKind::Unary(_), Some(function), &[x]) => Fir::Unary([function, x]),
             (OpKind::Binary(_), Some(function), &[x, y]) => Fir::Binary([function, x, y]),
@@ -150,9 +122,48 @@ impl Nodes {
             (OpKind::Clamp { .. }, Some(bounds), &[x]) => Fir::Clamp([bounds, x]),
             (OpKind::Convert, Some(element), &[x]) => Fir::Convert([element, x]),
             (OpKind::Select, None, &[condition, x, y]) => Fir::Select([condition, x, y]),
-            _ => return None,
+            (OpKind::Reduce { .. }, Some(how), &[x]) => Fir::Reduce([how, x]),
+            (OpKind::BlockQuantize { .. }, Some(format), &[x, global]) => Fir::Quantize([format, x, global]),
+            (OpKind::BlockQuantize { .. }, Some(format), &[x]) => {
+                let absent = self.nodes.add(Fir::Absent);
+                Fir::Quantize([format, x, absent])
+            }
+            _ => unreachable!("growth takes no other op"),
         };
-        Some(self.nodes.add(node))
+        let term = self.nodes.add(node);
+        let sink = is_sink(&operation.kind);
+        if !sink {
+            self.terms.insert(operation.results[0], (self.members.len(), term));
+        }
+        self.members.push(Member {
+            term,
+            sink,
+            operands: sources,
+            tensors: operation.results.len(),
+            seen: sink || is_seen(program, operation.results[0], ops),
+        });
+    }
+}
+
+/// What tells an op from others of its form.
+fn attribute(program: &Program, op: Op) -> Option<Attribute> {
+    let module = program.module();
+    let operation = &module.ops[op];
+    let result = |index: usize| module.ty(operation.results[index]).element;
+    match operation.kind {
+        OpKind::Unary(kind) => Some(Attribute::Unary(kind)),
+        OpKind::Binary(kind) => Some(Attribute::Binary(kind)),
+        OpKind::Compare(predicate) => Some(Attribute::Predicate(predicate)),
+        OpKind::Clamp { min, max } => Some(Attribute::Bounds([min.to_bits(), max.to_bits()])),
+        OpKind::Convert => Some(Attribute::Element(result(0))),
+        OpKind::Reduce { kind, ref axes, .. } => {
+            let rank = module.ty(operation.operands[0]).rank();
+            reduced_shape(axes, rank).map(|shape| Attribute::Reduction(kind, shape))
+        }
+        OpKind::BlockQuantize { block, scale_rounding } => {
+            Some(Attribute::Blocks { element: result(0), scale: result(1), block, scale_rounding })
+        }
+        _ => None,
     }
 }
 
@@ -162,7 +173,7 @@ fn leaf_type(program: &Program, leaf: Value, d: &[Dim], ops: &[Op]) -> Type {
     Type {
         element: Some(ty.element),
         class: operand_class(ty, d),
-        inlined: splat(program, leaf).and_then(|_| inlined(program, leaf, ops)),
+        inlined: splat(program, leaf).is_some() && !is_seen_constant(program, leaf, ops),
     }
 }
 
@@ -178,12 +189,9 @@ pub(crate) fn splat(program: &Program, leaf: Value) -> Option<(Op, f64)> {
     }
 }
 
-/// How many of the ops contain every user of a constant, so that it needs to exist nowhere else.
-fn inlined(program: &Program, constant: Value, ops: &[Op]) -> Option<usize> {
+/// Whether a constant has to exist outside too: for others, or for the end of an epilogue, which reads it from memory.
+fn is_seen_constant(program: &Program, constant: Value, ops: &[Op]) -> bool {
     let users = program.facts().users(constant);
-    if program.facts().is_output(constant) || users.len() > MOST_OPERANDS * ops.len() {
-        return None;
-    }
-    let positions = users.iter().map(|user| ops.binary_search(user).ok());
-    positions.collect::<Option<Vec<_>>>()?.into_iter().max().map(|last| last + 1)
+    let at_the_end = |user: &Op| is_sink(&program.module().ops[*user].kind);
+    is_seen(program, constant, ops) || users.iter().any(at_the_end)
 }

@@ -1,9 +1,10 @@
 //! Proves by rewriting that a `scaled_mma` and what follows it are one kernel.
 //!
 //! A region of a program becomes an expression whose leaves are opaque values. Named rules turn the `scaled_mma` into
-//! the normal form `(kernel root acc)`, lift one op after the other into it, `(kernel root expression)`, and the whole
-//! into `(write root expression)` when the result can be written. What has no rule has no kernel: `mma` is an operator
-//! of its own, which no rule mentions.
+//! the normal form `(kernel root acc)`, lift one op after the other into it, `(kernel root expression)`, and what can be
+//! written into `(write root expression)`: a value, its blocks quantized, its elements combined. What has no rule has no
+//! kernel: `mma` is an operator of its own, which no rule mentions. Then the kernel is the largest part of the region
+//! that was lifted, writes all that is seen of it outside, and keeps within the limits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,9 +14,14 @@ use egg::{
     Analysis, Applier, DidMerge, EGraph, Id, Language, Pattern, PatternAst, RecExpr, Rewrite, Runner,
     StopReason, Subst, Symbol, Var,
 };
-use fourfold_ir::{Dim, ElementType, FormatCapability, OperandShape, ScaleLayout, TensorType};
+use fourfold_ir::{
+    Dim, ElementType, FormatCapability, OperandShape, QuantizedCapability, ReduceKind, ScaleLayout,
+    TensorType,
+};
 
+use crate::cut::{Cut, Proved};
 use crate::language::{Attribute, Fir};
+use crate::takes::is_narrow;
 
 /// What rules know of a term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,8 +30,8 @@ pub(crate) struct Type {
     pub(crate) element: Option<ElementType>,
     /// What it can be to a kernel.
     pub(crate) class: Class,
-    /// Set for a leaf that is one number everywhere and that nothing else uses once the kernel has so many ops.
-    pub(crate) inlined: Option<usize>,
+    /// Set for a leaf that is one number everywhere and that only steps of the region use.
+    pub(crate) inlined: bool,
 }
 
 /// What a term can be to a kernel.
@@ -87,6 +93,34 @@ pub(crate) struct TypeEnvironment {
     pub(crate) writable: Vec<ElementType>,
     /// The element types of matrices whose rule for N this region's N can meet.
     pub(crate) matrices: Vec<ElementType>,
+    /// The formats of blocks whose rule for N this region's N can meet.
+    pub(crate) quantized: Vec<QuantizedCapability>,
+    /// The reductions that this region's M and L allow.
+    pub(crate) reductions: Vec<ReduceKind>,
+}
+
+/// An op of a region.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Member {
+    /// Its term.
+    pub(crate) term: Id,
+    /// Whether no other member can use its results.
+    pub(crate) sink: bool,
+    /// What it is computed of; nothing for the `scaled_mma`.
+    pub(crate) operands: Vec<Source>,
+    /// How many results it has.
+    pub(crate) tensors: usize,
+    /// Whether a result has to be written even when every member is in the kernel.
+    pub(crate) seen: bool,
+}
+
+/// What a member is computed of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Source {
+    /// The result of an earlier member.
+    Member(usize),
+    /// A value from outside.
+    Leaf(usize),
 }
 
 /// A `scaled_mma` and what follows it, as an expression: canonical, so that equal regions are equal here.
@@ -94,38 +128,22 @@ pub(crate) struct TypeEnvironment {
 pub(crate) struct Expression {
     /// The nodes.
     pub(crate) nodes: RecExpr<Fir>,
-    /// The term of each op.
-    pub(crate) terms: Vec<Id>,
-    /// Numbers of ops, ascending, after which all paths have met in the last op.
-    pub(crate) cuts: Vec<usize>,
+    /// The ops, the `scaled_mma` first; each after those that it uses.
+    pub(crate) members: Vec<Member>,
     /// The types.
     pub(crate) types: TypeEnvironment,
-}
-
-impl Expression {
-    /// The distinct leaves that the first so many ops have as operands, the constants among them left out.
-    fn operands(&self, ops: usize) -> Vec<Type> {
-        let mut seen = Vec::new();
-        for term in &self.terms[1..ops] {
-            for child in self.nodes[*term].children() {
-                if let Fir::Leaf(leaf) = self.nodes[*child]
-                    && !seen.contains(&leaf)
-                {
-                    seen.push(leaf);
-                }
-            }
-        }
-        let types = seen.into_iter().map(|leaf| self.types.leaves[leaf.0]);
-        types.filter(|ty| ty.inlined.is_none_or(|needed| ops < needed)).collect()
-    }
 }
 
 /// What a region proved to be.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Match {
-    /// How many ops are in the kernel.
-    pub(crate) ops: usize,
-    /// The names of the rules, in the order of the ops.
+    /// Which members are in the kernel, ascending.
+    pub(crate) members: Vec<usize>,
+    /// Those of them, no sinks, whose value is written, ascending.
+    pub(crate) written: Vec<usize>,
+    /// The constants among the leaves that are part of the kernel.
+    pub(crate) inlined: Vec<usize>,
+    /// The names of the rules, in the order of the ops, then for each value that is written.
     pub(crate) proof: Vec<String>,
 }
 
@@ -141,9 +159,9 @@ impl Rewriter {
         Rewriter { capability: Arc::new(capability.clone()), rules: rules(), known: HashMap::new() }
     }
 
-    /// The longest kernel that begins with the region's `scaled_mma`, `None` when there is none. Equal regions are
+    /// The largest kernel that begins with the region's `scaled_mma`, `None` when there is none. Equal regions are
     /// rewritten once.
-    pub(crate) fn longest_kernel(&mut self, expression: Expression) -> Option<Match> {
+    pub(crate) fn largest_kernel(&mut self, expression: Expression) -> Option<Match> {
         if let Some(known) = self.known.get(&expression) {
             return known.clone();
         }
@@ -155,26 +173,22 @@ impl Rewriter {
     fn rewrite(&self, expression: &Expression) -> Option<Match> {
         let (egraph, terms) = self.saturate(&expression.nodes, &expression.types);
         let rules = egraph.analysis.fired(&egraph);
-        let term = |op: usize| egraph.find(terms[usize::from(expression.terms[op])]);
-        let fits = |ops: usize| {
-            let written = egraph[term(ops - 1)].iter().any(|node| matches!(node, Fir::Write(_)));
-            written && self.fits(expression, ops)
-        };
-        let ops = expression.cuts.iter().copied().rev().find(|ops| fits(*ops))?;
-        let mut proof: Vec<String> =
-            (0..ops).filter_map(|op| rules.get(&term(op))).map(|rule| rule.lifted.to_string()).collect();
-        proof.extend(rules.get(&term(ops - 1)).and_then(|rule| rule.written).map(|rule| rule.to_string()));
-        Some(Match { ops, proof })
-    }
-
-    /// Whether the epilogue has room for what the first so many ops read, and can read each of it.
-    fn fits(&self, expression: &Expression, ops: usize) -> bool {
-        let operands = expression.operands(ops);
-        let of = |shape| operands.iter().filter(|ty| ty.class == Class::Operand(shape)).count();
-        let capability = &self.capability.epilogue;
-        let room = |shape| of(shape) <= capability.operand(shape).map_or(0, |rule| rule.most);
-        let readable = |ty: &Type| is_readable(*ty, &self.capability, &expression.types);
-        OperandShape::ALL.into_iter().all(room) && operands.iter().all(readable)
+        let term = |member: usize| egraph.find(terms[usize::from(expression.members[member].term)]);
+        let has = |member: usize, is: fn(&Fir) -> bool| egraph[term(member)].iter().any(is);
+        let proved = (0..expression.members.len()).map(|member| Proved {
+            lifted: has(member, |node| matches!(node, Fir::Kernel(_))),
+            writable: has(member, |node| matches!(node, Fir::Write(_))),
+        });
+        let cut = Cut::new(expression, &self.capability, proved);
+        let inside = cut.largest()?;
+        let members: Vec<usize> = (0..inside.len()).filter(|member| inside[*member]).collect();
+        let written: Vec<usize> =
+            members.iter().copied().filter(|member| cut.is_written(*member, &inside)).collect();
+        let rule = |member: usize| rules.get(&term(member));
+        let lifted = members.iter().filter_map(|member| Some(rule(*member)?.lifted.to_string()));
+        let stored = written.iter().filter_map(|member| Some(rule(*member)?.written?.to_string()));
+        let proof = lifted.chain(stored).collect();
+        Some(Match { proof, written, inlined: cut.inlined(&inside), members })
     }
 
     /// Applies the rules until they add nothing; gives the class of every node. Bounded by counts and never by the
@@ -202,18 +216,18 @@ impl Rewriter {
 }
 
 /// A value from outside that an epilogue can read, constants aside.
-fn is_readable(ty: Type, capability: &FormatCapability, types: &TypeEnvironment) -> bool {
+pub(crate) fn is_readable(ty: Type, capability: &FormatCapability, types: &TypeEnvironment) -> bool {
     let (Class::Operand(shape), Some(element)) = (ty.class, ty.element) else { return false };
     let fits_n = shape != OperandShape::Matrix || types.matrices.contains(&element);
     fits_n && capability.epilogue.operand(shape).is_some_and(|rule| rule.element(element).is_some())
 }
 
 fn rules() -> Vec<Rewrite<Fir, Types>> {
-    use Condition::{Attribute, Operand, OperandsOfRoot, Result, Written};
+    use Condition::{Attribute, Blocks, GlobalScale, Operand, OperandsOfRoot, Reduction, Result, Written};
     let lifted = |name: &str, from: &str, to: &str, conditions: &[Condition]| {
         rule(name, from, to, [conditions, &[Result]].concat())
     };
-    let (f, y, z) = (variable("?f"), variable("?y"), variable("?z"));
+    let (f, x, y, z) = (variable("?f"), variable("?x"), variable("?y"), variable("?z"));
     vec![
         rule(
             "scaled_mma-is-root",
@@ -290,6 +304,18 @@ fn rules() -> Vec<Rewrite<Fir, Types>> {
             &[Operand(y), Operand(z)],
         ),
         rule("result-is-written", "(kernel ?r ?x)", "(write ?r ?x)", vec![Written]),
+        rule(
+            "quantize-joins",
+            "(quantize ?f (kernel ?r ?x) ?g)",
+            "(write ?r (quantize ?f ?x ?g))",
+            vec![Blocks(f, x), GlobalScale(variable("?g"))],
+        ),
+        rule(
+            "reduce-joins",
+            "(reduce ?f (kernel ?r ?x))",
+            "(write ?r (reduce ?f ?x))",
+            vec![Reduction(f, x)],
+        ),
     ]
 }
 
@@ -304,8 +330,14 @@ enum Condition {
     Operand(Var),
     /// The epilogue rounds to the element type of the result.
     Result,
-    /// D may have the element type of the result.
+    /// A written value may have the element type of the result.
     Written,
+    /// The epilogue writes blocks in this format, and the value is one that can be quantized.
+    Blocks(Var, Var),
+    /// Nothing, or an f32 scalar from outside.
+    GlobalScale(Var),
+    /// The epilogue reduces like this, and the value is f32.
+    Reduction(Var, Var),
 }
 
 impl Condition {
@@ -317,7 +349,7 @@ impl Condition {
                 let of = |name: &str| egraph[subst[variable(name)]].data;
                 let format = capability.format;
                 let blocked =
-                    Type { element: Some(format.scale), class: Class::BlockedScales, inlined: None };
+                    Type { element: Some(format.scale), class: Class::BlockedScales, inlined: false };
                 of("?a").element == Some(format.a)
                     && of("?b").element == Some(format.b)
                     && of("?sfa") == blocked
@@ -338,12 +370,39 @@ impl Condition {
             }
             Condition::Operand(variable) => {
                 let ty = egraph[subst[variable]].data;
-                ty.inlined.is_some() || is_readable(ty, capability, environment)
+                ty.inlined || is_readable(ty, capability, environment)
             }
             Condition::Result => element.is_some_and(|element| {
                 element == ElementType::I1 || capability.epilogue.elements.contains(&element)
             }),
             Condition::Written => element.is_some_and(|element| environment.writable.contains(&element)),
+            Condition::Blocks(format, value) => {
+                let [Fir::Attribute(Attribute::Blocks { element, scale, block, .. })] =
+                    egraph[subst[format]].nodes[..]
+                else {
+                    return false;
+                };
+                let same = |rule: &QuantizedCapability| {
+                    (rule.element, rule.scale, rule.block) == (element, scale, block)
+                };
+                environment.quantized.iter().any(same)
+                    && arithmetic(egraph[subst[value]].data.element).is_some()
+            }
+            Condition::GlobalScale(variable) => {
+                let ty = egraph[subst[variable]].data;
+                let absent = matches!(egraph[subst[variable]].nodes[..], [Fir::Absent]);
+                let scalar = ty.class == Class::Operand(OperandShape::Scalar)
+                    && ty.element == Some(ElementType::F32)
+                    && is_readable(ty, capability, environment);
+                absent || scalar
+            }
+            Condition::Reduction(how, value) => {
+                let [Fir::Attribute(Attribute::Reduction(kind, _))] = egraph[subst[how]].nodes[..] else {
+                    return false;
+                };
+                environment.reductions.contains(&kind)
+                    && egraph[subst[value]].data.element == Some(ElementType::F32)
+            }
         }
     }
 }
@@ -427,8 +486,8 @@ impl Analysis<Fir> for Types {
 
     fn make(egraph: &mut EGraph<Fir, Types>, node: &Fir, _: Id) -> Type {
         let ty = |id: &Id| egraph[*id].data;
-        let no_value = |element| Type { element, class: Class::NoValue, inlined: None };
-        let computed = |element| Type { element, class: Class::Computed, inlined: None };
+        let no_value = |element| Type { element, class: Class::NoValue, inlined: false };
+        let computed = |element| Type { element, class: Class::Computed, inlined: false };
         match node {
             Fir::Absent | Fir::Attribute(_) => no_value(match node {
                 Fir::Attribute(Attribute::Element(element)) => Some(*element),
@@ -437,15 +496,20 @@ impl Analysis<Fir> for Types {
             Fir::Leaf(leaf) => egraph.analysis.environment.leaves.get(leaf.0).copied().unwrap_or(Type {
                 element: None,
                 class: Class::Other,
-                inlined: None,
+                inlined: false,
             }),
             Fir::ScaledMma(_) | Fir::Root(_) | Fir::Accumulator => {
                 computed(Some(egraph.analysis.environment.accumulator))
             }
             // Nothing is known of it, so that no condition on it ever holds.
-            Fir::Mma(_) => Type { element: None, class: Class::Other, inlined: None },
+            Fir::Mma(_) => Type { element: None, class: Class::Other, inlined: false },
             Fir::Unary([_, x]) | Fir::Clamp([_, x]) => computed(arithmetic(ty(x).element)),
-            Fir::Convert([to, x]) => computed(arithmetic(ty(x).element).and(ty(to).element)),
+            Fir::Convert([to, x]) => computed(converted(ty(x).element, ty(to).element)),
+            Fir::Quantize([format, ..]) => computed(match egraph[*format].nodes[..] {
+                [Fir::Attribute(Attribute::Blocks { element, .. })] => Some(element),
+                _ => None,
+            }),
+            Fir::Reduce([_, x]) => computed(ty(x).element),
             Fir::Binary([_, x, y]) => computed(join(ty(x), ty(y))),
             Fir::Compare([_, x, y]) => computed(join(ty(x), ty(y)).map(|_| ElementType::I1)),
             Fir::Select([condition, x, y]) => {
@@ -459,6 +523,14 @@ impl Analysis<Fir> for Types {
     fn merge(&mut self, a: &mut Type, b: Type) -> DidMerge {
         debug_assert_eq!(*a, b, "a rule changed the type of a term");
         DidMerge(false, false)
+    }
+}
+
+/// FP8 values are converted back, and no further.
+fn converted(from: Option<ElementType>, to: Option<ElementType>) -> Option<ElementType> {
+    match from? {
+        narrow if is_narrow(narrow) => arithmetic(to),
+        from => arithmetic(Some(from)).and(to),
     }
 }
 

@@ -2,118 +2,123 @@
 
 use std::collections::HashMap;
 
-use fourfold_ir::{BlockFormat, Capabilities, Entity, Module, Op, OpKind, Program};
+use fourfold_ir::{BlockFormat, Capabilities, Entity, Module, Op, OpKind, Program, Value};
 
-use crate::dataflow::stages;
-use crate::epilogue::{Producer, left_out};
+use crate::dataflow::{Stages, stages};
+use crate::epilogue::{Obstacle, Producer, obstacle};
+use crate::grow::{Growth, grow};
 use crate::partition::{Decision, KernelPlan, Partition, Segment, SegmentKind};
 use crate::plan::plan;
 use crate::reason::{ReasonCode, Rejection};
 use crate::region::region;
 use crate::rewrite::Rewriter;
-use crate::root::{Divides, Root, accept, element_list};
+use crate::root::{Divides, Root, element_list};
 
 /// Decides for every op of a program whether it runs in a kernel, and in which order segments run.
 ///
-/// Each `scaled_mma` that the target takes becomes a kernel with as much of what follows it as the epilogue computes
-/// and as comes down to one result; `mma` never does. Every other op goes to a fallback segment with a [`Rejection`]. The result depends
+/// Each `scaled_mma` that the target takes becomes a kernel with as much of what follows it as the epilogue computes,
+/// and writes what of it is seen outside; `mma` never does. Every other op goes to a fallback segment with a [`Rejection`]. The result depends
 /// on nothing but the arguments, and takes time proportional to the program.
 pub fn partition(program: &Program, capabilities: &Capabilities) -> Partition {
-    let kernels = Kernels::grow(program, capabilities);
-    let (segments, segment_of) = segments(program, &kernels);
+    let kernels = Kernels::find(program, capabilities);
+    let stages = stages(program, &kernels.kernel_of);
+    let (segments, segment_of) = segments(program, &kernels, &stages);
     let decisions = program
         .module()
         .ops
         .keys()
-        .map(|op| Decision {
-            segment: segment_of[op.index()],
-            rejection: kernels.rejection(program, capabilities, op),
-        })
+        .map(|op| Decision { segment: segment_of[op.index()], rejection: kernels.rejection(program, op) })
         .collect();
     Partition { target: capabilities.target.clone(), segments, decisions }
 }
 
 /// The kernels of a program, in the order of their roots.
-struct Kernels {
+struct Kernels<'a> {
     plans: Vec<KernelPlan>,
+    /// By plan.
+    roots: Vec<Root<'a>>,
     /// By op.
     kernel_of: Vec<Option<usize>>,
     rejected_roots: HashMap<Op, Rejection>,
+    /// By op and root.
+    late: HashMap<(Op, Op), Value>,
 }
 
-impl Kernels {
-    fn grow(program: &Program, capabilities: &Capabilities) -> Kernels {
+impl<'a> Kernels<'a> {
+    fn find(program: &'a Program, capabilities: &'a Capabilities) -> Kernels<'a> {
         let module = program.module();
+        let Growth { kernels: grown, rejected_roots, late } = grow(program, capabilities);
         let mut rewriters: HashMap<BlockFormat, Rewriter> = HashMap::new();
         let mut kernels = Kernels {
             plans: Vec::new(),
+            roots: Vec::new(),
             kernel_of: vec![None; module.ops.len()],
-            rejected_roots: HashMap::new(),
+            rejected_roots,
+            late,
         };
-        for (op, operation) in module.ops.iter() {
-            if !matches!(operation.kind, OpKind::ScaledMma(_)) {
-                continue;
-            }
-            let root = match accept(program, capabilities, op) {
-                Ok(root) => root,
-                Err(rejection) => {
-                    kernels.rejected_roots.insert(op, rejection);
-                    continue;
-                }
-            };
-            let region = region(program, &root, |op| kernels.kernel_of[op.index()].is_some());
+        for grown in grown {
+            let root = grown.root;
+            let region = region(program, &grown);
             let rewriter =
                 rewriters.entry(root.capability.format).or_insert_with(|| Rewriter::new(root.capability));
-            match rewriter.longest_kernel(region.expression.clone()) {
-                Some(found) => kernels.add(plan(program, &root, &region, found)),
+            match rewriter.largest_kernel(region.expression.clone()) {
+                Some(found) => kernels.add(root, plan(program, &grown, &region, found)),
                 None => {
-                    kernels.rejected_roots.insert(op, unwritable(module, &root));
+                    kernels.rejected_roots.insert(root.op, unwritable(module, &root));
                 }
             }
         }
         kernels
     }
 
-    fn add(&mut self, plan: KernelPlan) {
+    fn add(&mut self, root: Root<'a>, plan: KernelPlan) {
         for op in plan.ops() {
             self.kernel_of[op.index()] = Some(self.plans.len());
         }
         self.plans.push(plan);
+        self.roots.push(root);
     }
 
-    fn rejection(&self, program: &Program, capabilities: &Capabilities, op: Op) -> Option<Rejection> {
+    fn rejection(&self, program: &Program, op: Op) -> Option<Rejection> {
         let module = program.module();
         if self.kernel_of[op.index()].is_some() {
             return None;
         }
         let operation = &module.ops[op];
+        let label = module.op_label(op);
         match operation.kind {
             OpKind::Mma => {
                 let what = "plain mma is left alone; expected scaled_mma, whose operands have scales";
-                let message = format!("{}: {what}", module.op_label(op));
-                return Some(Rejection::new(ReasonCode::NotScaledMma, message));
+                return Some(Rejection::new(ReasonCode::NotScaledMma, format!("{label}: {what}")));
             }
             OpKind::ScaledMma(_) => return self.rejected_roots.get(&op).cloned(),
             _ => {}
         }
         let defining_ops = || operation.operands.iter().filter_map(|operand| module.defining_op(*operand));
-        let producers = defining_ops().filter_map(|producer| {
-            let plan = &self.plans[self.kernel_of[producer.index()]?];
-            Some(Producer { plan, capability: capabilities.format(plan.format)? })
-        });
-        let reason = left_out(program, op, producers).unwrap_or_else(|| {
-            let refused = defining_ops().find_map(|op| Some((op, self.rejected_roots.get(&op)?.code)));
-            let found = match refused {
-                Some((producer, code)) => {
-                    format!("{} is not in a kernel ({code})", module.op_label(producer))
-                }
-                None => "no operand comes from a kernel".to_owned(),
-            };
-            let message =
-                format!("{}: {found}; expected the result of a scaled_mma in a kernel", module.op_label(op));
-            Rejection::new(ReasonCode::NoScaledMmaProducer, message)
-        });
-        Some(reason)
+        let mut closest: Option<(Obstacle, ReasonCode, String)> = None;
+        for kernel in defining_ops().filter_map(|producer| self.kernel_of[producer.index()]) {
+            let found = self.obstacle(program, op, kernel);
+            if closest.as_ref().is_none_or(|(nearest, ..)| *nearest < found.0) {
+                closest = Some(found);
+            }
+        }
+        if let Some((_, code, what)) = closest {
+            return Some(Rejection::new(code, format!("{label}: {what}")));
+        }
+        let refused = defining_ops().find_map(|op| Some((op, self.rejected_roots.get(&op)?.code)));
+        let found = match refused {
+            Some((producer, code)) => format!("{} is not in a kernel ({code})", module.op_label(producer)),
+            None => "no operand comes from a kernel".to_owned(),
+        };
+        let what = format!("{found}; expected the result of a scaled_mma in a kernel");
+        Some(Rejection::new(ReasonCode::NoScaledMmaProducer, format!("{label}: {what}")))
+    }
+
+    fn obstacle(&self, program: &Program, op: Op, kernel: usize) -> (Obstacle, ReasonCode, String) {
+        let (plan, root) = (&self.plans[kernel], &self.roots[kernel]);
+        let has = |op: Op| self.kernel_of[op.index()] == Some(kernel);
+        let late = self.late.get(&(op, root.op)).copied();
+        obstacle(program, op, Producer { plan, root, has: &has, late })
     }
 }
 
@@ -137,9 +142,9 @@ fn unwritable(module: &Module, root: &Root<'_>) -> Rejection {
 
 /// The segments in order, and the segment of each op: at each stage the fallback, then the kernels. A path from
 /// one op of a fallback segment to another passes no kernel, as that would raise the stage.
-fn segments(program: &Program, kernels: &Kernels) -> (Vec<Segment>, Vec<usize>) {
+fn segments(program: &Program, kernels: &Kernels<'_>, stages: &Stages) -> (Vec<Segment>, Vec<usize>) {
     let module = program.module();
-    let stage_of = stages(program, &kernels.kernel_of).ops;
+    let stage_of = &stages.ops;
     let count = stage_of.iter().max().map_or(0, |last| last + 1);
     let mut fallbacks = vec![Vec::new(); count];
     for op in module.ops.keys().filter(|op| kernels.kernel_of[op.index()].is_none()) {

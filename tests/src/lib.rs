@@ -1,8 +1,11 @@
-//! What the tests share: where the repository is, seeded randomness, and a generator of valid programs.
+//! What the tests share: where the repository is, seeded randomness, a generator of valid programs, and what is demanded
+//! of a kernel that was built.
 #![forbid(unsafe_code)]
 
+pub mod built;
 pub mod generate;
 pub mod random;
+pub mod structure;
 
 use std::path::{Path, PathBuf};
 

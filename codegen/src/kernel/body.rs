@@ -4,10 +4,10 @@ use fourfold_ir::{BinaryKind, ElementType, OperandShape, Predicate, UnaryKind};
 use fourfold_scheduler::EpilogueRef;
 
 use super::emit::element_type;
-use super::{Epilogue, Step, StepKind, functions};
+use super::{Epilogue, OutputKind, Step, StepKind, functions, outputs};
 
-/// The statements that turn the accumulator `v` into the element of D: each step is a name of its own, so that what
-/// several steps use is computed once.
+/// The statements that turn the accumulator `v` into `result[i]`, or into `results`: each step is a name of its own, so
+/// that what several steps use is computed once.
 pub(super) fn statements(epilogue: &Epilogue) -> Vec<String> {
     let mut lines = Vec::new();
     if epilogue.alpha {
@@ -17,22 +17,44 @@ pub(super) fn statements(epilogue: &Epilogue) -> Vec<String> {
         let beta = if epilogue.beta { "beta[i]" } else { "1.0f" };
         lines.push(format!("v = __fmaf_rn({beta}, c[i], v);"));
     }
-    let Some((last, before)) = epilogue.steps.split_last() else { return lines };
-    if epilogue.accumulator != ElementType::F32 {
+    if accumulator_is_rounded(epilogue) {
         lines.push(format!("v = round_{}(v);", epilogue.accumulator));
     }
-    for (position, step) in before.iter().enumerate() {
+    for (position, step) in epilogue.steps.iter().enumerate() {
         let value = expression(step);
         let ty = if step.element == ElementType::I1 { "bool" } else { "float" };
-        if is_rounded(step) {
+        if is_rounded(epilogue, position) {
             lines.push(format!("{ty} const s{position} = round_{}({value});", step.element));
         } else {
             lines.push(format!("{ty} const s{position} = {value};"));
         }
     }
-    // Its rounding is the conversion to D.
-    lines.push(format!("v = {};", expression(last)));
+    if epilogue.is_plain() {
+        lines.push(format!("result[i] = {};", name(epilogue.last())));
+    } else {
+        let results = results(epilogue).into_iter().enumerate();
+        lines.extend(results.map(|(index, value)| format!("result[{index}][i] = {};", name(value))));
+    }
     lines
+}
+
+/// What outputs are made of, each once, in order of first use.
+pub(super) fn results(epilogue: &Epilogue) -> Vec<EpilogueRef> {
+    let mut results = Vec::new();
+    for output in &epilogue.outputs {
+        if !results.contains(&output.of) {
+            results.push(output.of);
+        }
+    }
+    results
+}
+
+fn name(value: EpilogueRef) -> String {
+    match value {
+        EpilogueRef::Accumulator => "v".to_owned(),
+        EpilogueRef::Step(step) => format!("s{step}"),
+        EpilogueRef::Operand(operand) => format!("x{operand}[i]"),
+    }
 }
 
 /// The same for the kernel's reader, step by step: what each element of D is.
@@ -45,10 +67,11 @@ pub(super) fn formula(epilogue: &Epilogue) -> Vec<String> {
         sum = format!("{sum} + {}C[l, m, n]", if epilogue.beta { "beta · " } else { "" });
     }
     const D: &str = "D[l, m, n]";
+    let is_d = |value: EpilogueRef| epilogue.is_plain() && value == epilogue.last();
     let name = |position: usize| {
-        if position + 1 == epilogue.steps.len() { D.to_owned() } else { format!("s{position}") }
+        if is_d(EpilogueRef::Step(position)) { D.to_owned() } else { format!("s{position}") }
     };
-    let first = if epilogue.steps.is_empty() { D } else { "v" };
+    let first = if is_d(EpilogueRef::Accumulator) { D } else { "v" };
     let mut lines = vec![format!("{first} = {}({sum})", epilogue.accumulator)];
     for (position, step) in epilogue.steps.iter().enumerate() {
         let operand = |index: usize| match step.operands.get(index) {
@@ -79,16 +102,18 @@ pub(super) fn formula(epilogue: &Epilogue) -> Vec<String> {
         };
         lines.push(format!("{} = {}({value})", name(position), step.element));
     }
+    if !epilogue.is_plain() {
+        lines.extend(outputs::formula(epilogue));
+    }
     lines
 }
 
 /// What the statements call, each once: the roundings, and the functions.
 pub(super) fn functions(epilogue: &Epilogue) -> Vec<String> {
-    let mut elements: Vec<ElementType> = Vec::new();
-    if let Some((_, before)) = epilogue.steps.split_last() {
-        elements.extend(Some(epilogue.accumulator).filter(|element| *element != ElementType::F32));
-        elements.extend(before.iter().filter(|step| is_rounded(step)).map(|step| step.element));
-    }
+    let steps = epilogue.steps.iter().enumerate();
+    let rounded = steps.filter(|(position, _)| is_rounded(epilogue, *position));
+    let mut elements: Vec<ElementType> = rounded.map(|(_, step)| step.element).collect();
+    elements.extend(accumulator_is_rounded(epilogue).then_some(epilogue.accumulator));
     elements.sort_unstable();
     elements.dedup();
     let mut functions: Vec<String> = elements.into_iter().map(rounding_source).collect();
@@ -116,11 +141,7 @@ pub(super) fn functions(epilogue: &Epilogue) -> Vec<String> {
 }
 
 fn expression(step: &Step) -> String {
-    let operand = |index: usize| match step.operands.get(index) {
-        Some(EpilogueRef::Step(step)) => format!("s{step}"),
-        Some(EpilogueRef::Operand(operand)) => format!("x{operand}[i]"),
-        Some(EpilogueRef::Accumulator) | None => "v".to_owned(),
-    };
+    let operand = |index: usize| name(step.operands.get(index).copied().unwrap_or(EpilogueRef::Accumulator));
     match step.kind {
         StepKind::Constant(bits) => literal(bits),
         StepKind::Unary(kind) => format!("fn_{kind}({})", operand(0)),
@@ -134,9 +155,26 @@ fn expression(step: &Step) -> String {
     }
 }
 
+fn accumulator_is_rounded(epilogue: &Epilogue) -> bool {
+    epilogue.accumulator != ElementType::F32 && !is_only_written(epilogue, EpilogueRef::Accumulator)
+}
+
+/// Whether a step is to be rounded where it is computed: it has more digits than its element type, and somebody uses
+/// these other than by writing them.
+fn is_rounded(epilogue: &Epilogue, position: usize) -> bool {
+    has_more_digits(&epilogue.steps[position]) && !is_only_written(epilogue, EpilogueRef::Step(position))
+}
+
+/// Whether all that becomes of a value is that it is written: it is rounded on its way then.
+fn is_only_written(epilogue: &Epilogue, value: EpilogueRef) -> bool {
+    let is_used = epilogue.steps.iter().any(|step| step.operands.contains(&value));
+    let mut outputs = epilogue.outputs.iter().filter(|output| output.of == value);
+    !is_used && outputs.all(|output| output.kind == OutputKind::Value)
+}
+
 /// Whether a step gives more digits than its element type has. What only chooses among its operands does not, nor
 /// does what changes no digit.
-fn is_rounded(step: &Step) -> bool {
+fn has_more_digits(step: &Step) -> bool {
     if matches!(step.element, ElementType::F32 | ElementType::I1) {
         return false;
     }

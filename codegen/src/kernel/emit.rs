@@ -1,18 +1,22 @@
 //! Fills the template of the kernel.
 
 use fourfold_ir::{ElementType, OperandShape};
+use fourfold_scheduler::EpilogueRef;
 use minijinja::value::{Serde, Value};
 use minijinja::{AutoEscape, Environment, UndefinedBehavior};
 use serde::Serialize;
 
-use super::{Epilogue, KernelSpec, body};
+use super::{Epilogue, KernelSpec, body, outputs};
 use crate::configuration::{Cluster, Family};
 
 /// The version of the C interface of generated kernels. Raised by every change to it.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 /// How many operands of an epilogue the interface has room for.
 pub const MAX_OPERANDS: usize = 24;
+
+/// How many tensors the interface lets a kernel write.
+pub const MAX_OUTPUTS: usize = 8;
 
 const TEMPLATE: &str = include_str!("kernel.cu.j2");
 
@@ -56,11 +60,27 @@ pub(super) struct Context {
     /// What the matrices among the operands ask of N beside C and D, of which CUTLASS knows.
     n_multiple: usize,
     body: Vec<String>,
+    /// How many values the outputs are made of; 0 where D is the only one, and the last that is computed.
+    results: usize,
+    /// Which of them is D, or -1.
+    result_of_d: i64,
+    has_d: bool,
+    /// The tensors that are written, D among them.
+    outputs: Vec<outputs::Tensor>,
+    /// What is written besides D.
+    other_outputs: Vec<outputs::Written>,
+    output_texts: Vec<&'static str>,
+    clears: Vec<outputs::Clear>,
+    max_outputs: usize,
+    /// What computes the steps: CUTLASS's node, or one of our own where there are several outputs.
+    root_node: &'static str,
+    root_arguments: String,
     element_c: &'static str,
     element_d: &'static str,
     alignment_c: usize,
     alignment_d: usize,
     pointer_c: String,
+    pointer_d: String,
     required_pointers: String,
     scalars: Vec<&'static str>,
     tile: [u32; 3],
@@ -143,19 +163,25 @@ fn environment() -> Environment<'static> {
 
 pub(super) fn context(spec: &KernelSpec) -> Context {
     let KernelSpec { target, configuration, epilogue } = spec;
-    let output = epilogue.output();
+    let output = epilogue.destination();
+    let others = outputs::others(epilogue);
+    let results = if epilogue.is_plain() { Vec::new() } else { body::results(epilogue) };
+    let d = epilogue.d().map(|d| epilogue.outputs[d].of);
+    let result_of_d = results.iter().position(|result| Some(*result) == d);
     // Without a source the type is void, and the alignment of D stands in for it.
     let element_c = epilogue.source().map_or("void", element_type);
-    let source = match (epilogue.c, epilogue.source_operand()) {
+    let pointer_c = match (epilogue.c, epilogue.source_operand()) {
         (Some(_), _) => Some("p.c".to_owned()),
         (None, operand) => operand.map(|operand| format!("p.operands[{operand}]")),
     };
     let alignment = |element: ElementType| 128 / element.storage_bits();
     let matrices = epilogue.operands.iter().filter(|operand| operand.shape == OperandShape::Matrix);
+    // Without D CUTLASS asks nothing of N, not even what C asks.
+    let source = epilogue.source().filter(|_| d.is_none());
+    let n_multiples = matrices.map(|matrix| alignment(matrix.element)).chain(source.map(alignment));
+    let n_multiples = n_multiples.chain(others.iter().map(|other| other.n_multiple));
     let mut required = vec!["pointers.a", "pointers.sfa", "pointers.b", "pointers.sfb"];
     required.extend(epilogue.c.map(|_| "pointers.c"));
-    let mut required: Vec<String> = required.into_iter().map(str::to_owned).collect();
-    required.push("static_cast<void const *>(pointers.d)".to_owned());
     Context {
         generator: env!("CARGO_PKG_VERSION"),
         kernel: spec.name(),
@@ -171,13 +197,31 @@ pub(super) fn context(spec: &KernelSpec) -> Context {
         operands: nodes(epilogue),
         operand_alignments: epilogue.operands.iter().map(|operand| pointer_alignment(*operand)).collect(),
         max_operands: MAX_OPERANDS,
-        n_multiple: matrices.map(|matrix| alignment(matrix.element)).max().unwrap_or(1),
+        n_multiple: n_multiples.max().unwrap_or(1),
         body: body::statements(epilogue),
+        results: results.len(),
+        result_of_d: result_of_d.map_or(-1, |index| index as i64),
+        has_d: d.is_some(),
+        outputs: outputs::tensors(epilogue),
+        output_texts: outputs::texts(epilogue),
+        clears: outputs::clears(epilogue),
+        max_outputs: MAX_OUTPUTS,
+        root_node: if results.is_empty() {
+            "cutlass::epilogue::fusion::Sm90Compute<Epilogue, ElementD, float, cutlass::FloatRoundStyle::round_to_nearest>"
+        } else {
+            "Writer<Outputs>"
+        },
+        root_arguments: if results.is_empty() { "{}".to_owned() } else { outputs::arguments(&others) },
+        other_outputs: others,
         element_c,
         element_d: element_type(output),
         alignment_c: alignment(epilogue.source().unwrap_or(output)),
         alignment_d: alignment(output),
-        pointer_c: source.map_or("nullptr".to_owned(), |p| format!("static_cast<ElementC const *>({p})")),
+        pointer_c: pointer_c.map_or("nullptr".to_owned(), |p| format!("static_cast<ElementC const *>({p})")),
+        pointer_d: match epilogue.d() {
+            Some(d) => format!("static_cast<ElementD *>(p.outputs[{}])", outputs::index(epilogue, d)),
+            None => "nullptr".to_owned(),
+        },
         required_pointers: required.join(", "),
         scalars: [(epilogue.alpha, "alpha"), (epilogue.beta, "beta")]
             .into_iter()
@@ -206,6 +250,8 @@ pub(super) fn element_type(element: ElementType) -> &'static str {
     match element {
         ElementType::F16 => "cutlass::half_t",
         ElementType::BF16 => "cutlass::bfloat16_t",
+        ElementType::F8E4M3FN => "cutlass::float_e4m3_t",
+        ElementType::F8E5M2 => "cutlass::float_e5m2_t",
         _ => "float",
     }
 }
@@ -229,7 +275,11 @@ fn nodes(epilogue: &Epilogue) -> Vec<Node> {
     nodes.extend(epilogue.alpha.then(|| scalar("alpha")));
     nodes.extend(epilogue.c.map(|_| source("c")));
     nodes.extend(epilogue.beta.then(|| scalar("beta")));
-    nodes.extend(epilogue.operands.iter().enumerate().map(|(index, operand)| {
+    // The scale of a quantized tensor is read by whoever writes it.
+    let is_used =
+        |index: usize| epilogue.steps.iter().any(|step| step.operands.contains(&EpilogueRef::Operand(index)));
+    let used = epilogue.operands.iter().enumerate().filter(|(index, _)| is_used(*index));
+    nodes.extend(used.map(|(index, operand)| {
         let name = format!("x{index}");
         let ty = element_type(operand.element);
         let pointer = format!("static_cast<{ty} const *>(p.operands[{index}])");

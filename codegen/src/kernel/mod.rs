@@ -7,13 +7,18 @@ mod body;
 mod emit;
 mod emulation;
 mod functions;
+mod outputs;
 #[cfg(test)]
 mod tests;
 
-use fourfold_ir::{BinaryKind, ElementType, OperandShape, Predicate, Program, UnaryKind, scalar};
-use fourfold_scheduler::{EpilogueKind, EpilogueRef, EpilogueStep, KernelPlan};
+use fourfold_ir::{
+    BinaryKind, ElementType, OperandShape, Predicate, Program, ReduceKind, ScaleRounding, UnaryKind, scalar,
+};
+use fourfold_scheduler::{
+    EpilogueKind, EpilogueRef, EpilogueStep, KernelOutput, KernelPlan, OutputKind as PlannedOutput,
+};
 
-pub use self::emit::{ABI_VERSION, KernelSource, MAX_OPERANDS, emit};
+pub use self::emit::{ABI_VERSION, KernelSource, MAX_OPERANDS, MAX_OUTPUTS, emit};
 pub use self::emulation::{EMULATED_TARGETS, EMULATOR, emulate};
 pub use self::functions::device_functions;
 use crate::configuration::{Configuration, CutlassVersion};
@@ -42,10 +47,46 @@ pub struct Epilogue {
     pub beta: bool,
     /// What the `scaled_mma` rounds to.
     pub accumulator: ElementType,
-    /// What follows it, each step after those that it uses. The last is D.
+    /// What follows it, each step after those that it uses.
     pub steps: Vec<Step>,
-    /// What the steps read.
+    /// What the steps and the outputs read.
     pub operands: Vec<Operand>,
+    /// What is written. The first value among them is D, which CUTLASS writes.
+    pub outputs: Vec<Output>,
+}
+
+/// One output of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Output {
+    /// What it is made of: the accumulator or a step.
+    pub of: EpilogueRef,
+    /// What is written of that.
+    pub kind: OutputKind,
+}
+
+/// What is written of a value `[L, M, N]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OutputKind {
+    /// All of it.
+    Value,
+    /// The blocks of its rows, quantized.
+    Quantized {
+        /// The position of the operand that is the tensor's own scale.
+        global: Option<usize>,
+        /// The element type of the codes.
+        element: ElementType,
+        /// Elements per scale: 16 for NVFP4, 32 for MX.
+        block: u32,
+        /// How an MX scale is rounded; absent exactly for NVFP4.
+        scale_rounding: Option<ScaleRounding>,
+    },
+    /// Its elements, combined.
+    Reduced {
+        /// How.
+        kind: ReduceKind,
+        /// What is left.
+        shape: OperandShape,
+    },
 }
 
 /// One step of an epilogue.
@@ -94,9 +135,42 @@ pub struct Operand {
 }
 
 impl Epilogue {
-    /// The element type of D.
-    pub fn output(&self) -> ElementType {
-        self.steps.last().map_or(self.accumulator, |step| step.element)
+    /// The element type of what CUTLASS writes, or is told that it does: that of D, or 8 bits where nothing is D.
+    pub fn destination(&self) -> ElementType {
+        self.d().map_or(ElementType::F8E4M3FN, |d| self.element(self.outputs[d].of))
+    }
+
+    /// The position of D among the outputs: the first that is a value.
+    pub(crate) fn d(&self) -> Option<usize> {
+        self.outputs.iter().position(|output| output.kind == OutputKind::Value)
+    }
+
+    /// Whether D is all that is written, and the last that is computed.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.outputs == [Output { of: self.last(), kind: OutputKind::Value }]
+    }
+
+    /// What is computed last.
+    pub(crate) fn last(&self) -> EpilogueRef {
+        self.steps.len().checked_sub(1).map_or(EpilogueRef::Accumulator, EpilogueRef::Step)
+    }
+
+    /// The element type of what a step, an operand or the accumulator is.
+    pub fn element(&self, value: EpilogueRef) -> ElementType {
+        match value {
+            EpilogueRef::Accumulator => self.accumulator,
+            EpilogueRef::Step(step) => self.steps[step].element,
+            EpilogueRef::Operand(operand) => self.operands[operand].element,
+        }
+    }
+
+    /// Columns that a thread must have of a row at a time, where a row is in one thread: the longest block.
+    pub fn longest_block(&self) -> Option<u32> {
+        let blocks = self.outputs.iter().filter_map(|output| match output.kind {
+            OutputKind::Quantized { block, .. } => Some(block),
+            _ => None,
+        });
+        blocks.max()
     }
 
     /// The element type of the matrix that is read as CUTLASS reads its source: C, or the first matrix among the
@@ -140,7 +214,7 @@ impl Epilogue {
         if NAMED < names.len() {
             parts.push(format!("{}more", names.len() - NAMED));
         }
-        parts.push(self.output().to_string());
+        parts.extend(self.outputs.iter().map(|output| outputs::name(self, output)));
         parts.join("_")
     }
 }
@@ -167,9 +241,12 @@ impl KernelSpec {
         format!("{format}scaled_mm_{}_{}", self.configuration.name(), self.epilogue.name())
     }
 
-    /// What the kernel reads and writes: `nvfp4 alpha c=bf16 beta row=f16 matrix=bf16 d=bf16`, where what follows the
-    /// format and comes before `d` is there only if the kernel has it, the epilogue's operands in their order. A library says it of itself, and whoever calls it compares
-    /// it with the plan: a kernel of another signature would read or write memory that is not meant for it.
+    /// What the kernel reads and writes: `nvfp4 alpha c=bf16 beta row=f16 matrix=bf16 d=bf16`. What follows the format
+    /// is there only if the kernel has it: the epilogue's operands in their order, and the outputs in theirs. These are
+    /// values, `d=bf16`; codes and scales, `q=f4E2M1FN:f8E4M3FN/16*x2` with the position of the tensor's own scale among
+    /// the operands, or `q=f8E5M2:f8E8M0FNU/32:floor`; and reductions, `amax=row`; each followed by `@acc` or `@s3`
+    /// where it is not made of what is computed last. A library says it of itself, and whoever calls it compares it
+    /// with the plan: a kernel of another signature would read or write memory that is not meant for it.
     pub fn signature(&self) -> String {
         let epilogue = &self.epilogue;
         let mut parts = vec![self.configuration.block_format().map_or("mixed".to_owned(), |f| f.to_string())];
@@ -178,7 +255,7 @@ impl KernelSpec {
         parts.extend(epilogue.beta.then(|| "beta".to_owned()));
         parts
             .extend(epilogue.operands.iter().map(|operand| format!("{}={}", operand.shape, operand.element)));
-        parts.push(format!("d={}", epilogue.output()));
+        parts.extend(epilogue.outputs.iter().map(|output| outputs::signature(epilogue, output)));
         parts.join(" ")
     }
 }
@@ -197,8 +274,10 @@ pub fn specify(
     let extents = Extents { m: rows, n: plan.n.as_fixed(), k: plan.k.as_fixed() };
     let (configuration, why) = defaults::choose(family, plan.format, cutlass, extents)?;
     let epilogue = epilogue(program, plan);
-    let configuration =
-        configuration.with_elements(epilogue.source(), epilogue.output()).for_operands(epilogue.fragments());
+    let configuration = configuration
+        .with_elements(epilogue.source(), epilogue.destination())
+        .for_operands(epilogue.fragments())
+        .for_blocks(epilogue.longest_block());
     let vectors = epilogue.row_bits() / 8 * u64::from(configuration.tile[1]);
     let (configuration, shorter) = defaults::with_room(configuration, vectors, cutlass);
     let why = shorter.unwrap_or(why);
@@ -216,7 +295,19 @@ fn epilogue(program: &Program, plan: &KernelPlan) -> Epilogue {
         accumulator: plan.accumulator,
         steps: plan.epilogue.iter().map(step).collect(),
         operands: operands.collect(),
+        outputs: plan.outputs.iter().map(output).collect(),
     }
+}
+
+fn output(output: &KernelOutput) -> Output {
+    let kind = match output.kind {
+        PlannedOutput::Value { .. } => OutputKind::Value,
+        PlannedOutput::Quantized { global, element, block, scale_rounding, .. } => {
+            OutputKind::Quantized { global, element, block, scale_rounding }
+        }
+        PlannedOutput::Reduced { kind, shape, .. } => OutputKind::Reduced { kind, shape },
+    };
+    Output { of: output.of, kind }
 }
 
 fn step(step: &EpilogueStep) -> Step {

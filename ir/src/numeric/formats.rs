@@ -6,7 +6,7 @@
 use super::round::{BF16, E2M1, E4M3, E5M2, F16, FloatFormat, decode_f32, round_f64};
 
 /// How a positive number becomes a power of two (an `f8E8M0FNU` scale).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ScaleRounding {
     /// The largest power of two that is not above the number: the OCP MX specification, section 6.3.
     Floor,

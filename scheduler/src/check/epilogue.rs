@@ -8,12 +8,12 @@ use fourfold_ir::{
 };
 
 use super::kernel::Checker;
-use super::{CheckError, known, may_divide};
-use crate::partition::{EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, OutputKind};
+use super::{known, may_divide};
+use crate::partition::{EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, OutputKind};
 
 impl<'a> Checker<'a> {
-    /// Follows the steps from the root's result; gives the type of D.
-    pub(super) fn epilogue(&mut self) -> Option<&'a TensorType> {
+    /// Follows the steps from the root's result; gives the values inside: that, then one for each step.
+    pub(super) fn epilogue(&mut self) -> Option<Vec<Value>> {
         let (plan, module) = (self.plan, self.module);
         let root = module.ops[plan.root].results[0];
         let d_shape = &module.ty(root).shape;
@@ -38,46 +38,26 @@ impl<'a> Checker<'a> {
             self.field("element", &step.element, &module.ty(result).element);
             inside.push(result);
         }
-        let output = *inside.last()?;
-        let of = match plan.epilogue.len() {
-            0 => EpilogueRef::Accumulator,
-            count => EpilogueRef::Step(count - 1),
-        };
-        let outputs = vec![KernelOutput { of, kind: OutputKind::Value { value: output } }];
-        self.field("outputs", &plan.outputs, &outputs);
-        if plan.epilogue.last().is_some_and(|step| matches!(step.kind, EpilogueKind::Constant { .. })) {
-            self.shape("D is a constant");
-        }
-        self.sealed(&inside);
         self.read(&inside);
-        Some(module.ty(output))
+        Some(inside)
     }
 
-    /// Nothing but the last value is seen outside.
-    fn sealed(&mut self, inside: &[Value]) {
-        let plan = self.plan;
-        let ops: HashSet<_> = plan.epilogue.iter().map(|step| step.op).collect();
-        let Some((_, hidden)) = inside.split_last() else { return };
-        for &value in hidden {
-            let users = self.program.facts().users(value);
-            if self.program.facts().is_output(value) || users.iter().any(|user| !ops.contains(user)) {
-                self.errors.push(CheckError::Escape { segment: self.index, value });
-            }
-        }
-    }
-
-    /// The operands are what the steps read from outside, each once, as they come.
+    /// The operands are what the steps read from outside, and then what the outputs do, each once, as they come.
     fn read(&mut self, inside: &[Value]) {
+        let plan = self.plan;
         let inside: HashSet<Value> = inside.iter().copied().collect();
         let mut expected: Vec<Value> = Vec::new();
-        for step in &self.plan.epilogue {
-            for value in &self.module.ops[step.op].operands {
-                if !inside.contains(value) && !expected.contains(value) {
-                    expected.push(*value);
-                }
+        let steps = plan.epilogue.iter().flat_map(|step| &self.module.ops[step.op].operands);
+        let global_scales = plan.outputs.iter().filter_map(|output| match output.kind {
+            OutputKind::Quantized { op, .. } => self.module.ops[op].operands.get(1),
+            OutputKind::Value { .. } | OutputKind::Reduced { .. } => None,
+        });
+        for value in steps.chain(global_scales) {
+            if !inside.contains(value) && !expected.contains(value) {
+                expected.push(*value);
             }
         }
-        let found: Vec<Value> = self.plan.operands.iter().map(|operand| operand.value).collect();
+        let found: Vec<Value> = plan.operands.iter().map(|operand| operand.value).collect();
         self.field("operands", &found, &expected);
     }
 
@@ -116,6 +96,7 @@ impl<'a> Checker<'a> {
         let plan = self.plan;
         let epilogue = &rules.epilogue;
         let mut booleans = HashSet::new();
+        let mut narrow = HashSet::new();
         let mut counted = 0;
         for (position, step) in plan.epilogue.iter().enumerate() {
             let has = match step.kind {
@@ -135,7 +116,14 @@ impl<'a> Checker<'a> {
                 let rounds = epilogue.elements.contains(&step.element);
                 self.rule(rounds, || format!("nothing rounds to {}", step.element));
             }
+            if [ElementType::F8E4M3FN, ElementType::F8E5M2].contains(&step.element) {
+                narrow.insert(position);
+                self.rule(step.kind == EpilogueKind::Convert, || format!("step {position} gives FP8"));
+            }
             for (operand, reference) in step.operands.iter().enumerate() {
+                let widens = step.kind == EpilogueKind::Convert && !narrow.contains(&position);
+                let of_narrow = matches!(reference, EpilogueRef::Step(step) if narrow.contains(step));
+                self.rule(!of_narrow || widens, || format!("step {position} takes FP8 where it may not"));
                 let boolean = matches!(reference, EpilogueRef::Step(step) if booleans.contains(step));
                 let chooses = step.kind == EpilogueKind::Select && operand == 0;
                 self.rule(boolean == chooses, || format!("step {position} takes i1 where it may not"));

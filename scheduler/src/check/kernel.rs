@@ -1,12 +1,12 @@
 //! Matches one kernel segment against its plan and the target's rules.
 
 use fourfold_ir::{
-    BlockFormat, Capabilities, Dim, ElementType, FormatCapability, Module, OpKind, OperandShape,
-    OutputCapability, Program, ScaleLayout, ScaledMma, ScaledMmaOperands, TensorType, Value, dim_product,
+    BlockFormat, Capabilities, Dim, ElementType, FormatCapability, Module, OpKind, OperandShape, Program,
+    ReduceKind, ScaleLayout, ScaledMma, ScaledMmaOperands, TensorType, Value, dim_product,
 };
 
 use super::{CheckError, known, may_divide};
-use crate::partition::{Constraint, KernelPlan, Segment};
+use crate::partition::{Constraint, KernelOutput, KernelPlan, OutputKind, Segment};
 use crate::reason::ReasonCode;
 
 pub(super) fn check(
@@ -20,14 +20,20 @@ pub(super) fn check(
     let module = program.module();
     let mut checker = Checker { program, module, index, plan, errors };
     let Some((mma, operands)) = checker.root(segment) else { return };
-    let Some(d) = checker.epilogue() else { return };
+    let Some(inside) = checker.epilogue() else { return };
     checker.fields(mma, &operands);
+    if !checker.outputs(segment, &inside) {
+        // They may name anything.
+        return;
+    }
+    let d = module.ty(module.ops[plan.root].results[0]);
     let Some(rules) = capabilities.format(plan.format) else {
         return checker.rule(false, || format!("{} has no {}", capabilities.target, plan.format));
     };
     checker.capability(rules, &operands, d);
     checker.epilogue_capability(rules, d);
-    checker.constraints(rules, &operands, d);
+    checker.output_capability(rules);
+    checker.constraints(rules, &operands);
 }
 
 pub(super) struct Checker<'a> {
@@ -61,7 +67,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// The segment is the plan's root, the only multiplication in it, and then the plan's steps.
+    /// The segment is the plan's root, the only multiplication in it, and then the plan's steps and what ends them.
     fn root(&mut self, segment: &Segment) -> Option<(ScaledMma, ScaledMmaOperands)> {
         let kind = |op| &self.module.ops[op].kind;
         let mut multiplications =
@@ -71,11 +77,15 @@ impl<'a> Checker<'a> {
             self.shape("its root is not the only multiplication in it");
             return None;
         }
-        let planned = std::iter::once(self.plan.root).chain(self.plan.epilogue.iter().map(|step| step.op));
-        let mut planned: Vec<_> = planned.collect();
+        let ends = self.plan.outputs.iter().filter_map(|output| match output.kind {
+            OutputKind::Value { .. } => None,
+            OutputKind::Quantized { op, .. } | OutputKind::Reduced { op, .. } => Some(op),
+        });
+        let steps = self.plan.epilogue.iter().map(|step| step.op);
+        let mut planned: Vec<_> = std::iter::once(self.plan.root).chain(steps).chain(ends).collect();
         planned.sort_unstable();
         if planned != segment.ops {
-            self.shape("the ops are not the root and the steps");
+            self.shape("the ops are not the root, the steps and the ends");
             return None;
         }
         let OpKind::ScaledMma(mma) = self.module.ops[self.plan.root].kind else {
@@ -140,49 +150,62 @@ impl<'a> Checker<'a> {
                 dim.as_ref().is_some_and(|dim| known(dim).is_none_or(|extent| extent <= rules.max_extent));
             self.rule(fits, || format!("an extent exceeds {}", rules.max_extent));
         }
-        for (name, matrices, rows) in self.scaled() {
-            let fits = padded_scales(&matrices, &rows, &plan.k, plan.format.block);
+        for (name, extents, block) in self.scaled() {
+            let fits = padded_scales(&extents, block);
             let fits = fits.is_none_or(|bytes| bytes <= u128::from(rules.max_scale_bytes));
             self.rule(fits, || format!("the scales of {name} take too many bytes"));
         }
         self.rule(may_divide(&plan.k, rules.k_multiple), || format!("K % {} != 0", rules.k_multiple));
-        for (name, ty, allowed) in self.matrices(rules, operands, d) {
-            let entry = allowed.iter().find(|entry| entry.element == ty.element);
-            self.rule(entry.is_some(), || format!("{name} may not be {}", ty.element));
+        if let Some(c) = operands.c {
+            let ty = self.module.ty(c);
+            let entry = rules.c.iter().find(|entry| entry.element == ty.element);
+            self.rule(entry.is_some(), || format!("C may not be {}", ty.element));
             self.rule(entry.is_none_or(|entry| may_divide(&plan.n, entry.n_multiple)), || {
-                format!("N does not fit a {} {name}", ty.element)
+                format!("N does not fit a {} C", ty.element)
             });
-            self.rule(ty.shape == d.shape, || format!("{name} has another shape than D"));
+            self.rule(ty.shape == d.shape, || "C has another shape than D".to_owned());
         }
         let rounds = [ElementType::F16, ElementType::BF16, ElementType::F32].contains(&plan.accumulator);
         self.rule(rounds, || format!("the accumulator is {}", plan.accumulator));
     }
 
-    /// The operands with scales: matrices that have their own, and the rows of one.
-    fn scaled(&self) -> Vec<(&'static str, Dim, Dim)> {
+    /// What has scales: how many matrices with scales of their own, the rows of one, their length, and elements per
+    /// scale.
+    fn scaled(&self) -> Vec<(&'static str, [Dim; 3], u32)> {
         let plan = self.plan;
         let single = Dim::fixed(1);
         let shared = !plan.b_batched;
         let of_a = if shared && known(&plan.batch) != Some(1) {
-            plan.m.times(&plan.batch).map(|rows| ("A", single.clone(), rows))
+            plan.m.times(&plan.batch).map(|rows| [single.clone(), rows])
         } else {
-            Some(("A", plan.batch.clone(), plan.m.clone()))
+            Some([plan.batch.clone(), plan.m.clone()])
         };
-        let of_b = ("B", if shared { single } else { plan.batch.clone() }, plan.n.clone());
-        of_a.into_iter().chain([of_b]).collect()
+        let of_b = [if shared { single } else { plan.batch.clone() }, plan.n.clone(), plan.k.clone()];
+        let mut scaled = vec![("B", of_b, plan.format.block)];
+        let Some([matrices, rows]) = of_a else { return scaled };
+        scaled.push(("A", [matrices.clone(), rows.clone(), plan.k.clone()], plan.format.block));
+        for output in &plan.outputs {
+            if let OutputKind::Quantized { block, .. } = output.kind {
+                let of_d = ("D", [matrices.clone(), rows.clone(), plan.n.clone()], block);
+                if !scaled.contains(&of_d) {
+                    scaled.push(of_d);
+                }
+            }
+        }
+        scaled
     }
 
     /// What the target asks, where symbols or pointers decide: exactly that is stated, each once.
-    fn constraints(&mut self, rules: &FormatCapability, operands: &ScaledMmaOperands, d: &TensorType) {
+    fn constraints(&mut self, rules: &FormatCapability, operands: &ScaledMmaOperands) {
         let plan = self.plan;
         let symbolic = |dim: &Dim| known(dim).is_none();
         let mut needed = Vec::new();
-        let n_multiple = self
-            .matrices(rules, operands, d)
-            .into_iter()
-            .filter_map(|(_, ty, allowed)| allowed.iter().find(|entry| entry.element == ty.element))
-            .chain(self.read_rules(rules))
-            .fold(1, |multiple, entry| common_multiple(multiple, entry.n_multiple));
+        let c = operands.c.map(|c| self.module.ty(c).element);
+        let of_c = rules.c.iter().filter(|entry| Some(entry.element) == c).map(|entry| entry.n_multiple);
+        let n_multiple = of_c
+            .chain(self.read_rules(rules).into_iter().map(|entry| entry.n_multiple))
+            .chain(self.written_multiples(rules))
+            .fold(1, common_multiple);
         for (name, dim, of, code) in [
             ("K", &plan.k, rules.k_multiple, ReasonCode::KAlignment),
             ("N", &plan.n, n_multiple, ReasonCode::NAlignment),
@@ -196,13 +219,18 @@ impl<'a> Checker<'a> {
                 needed.push(Constraint::AtMost { name, dim, limit: rules.max_extent });
             }
         }
-        for (name, matrices, rows) in self.scaled() {
-            if [&matrices, &rows, &plan.k].into_iter().any(symbolic) {
-                let (k, block, limit) = (plan.k.clone(), plan.format.block, rules.max_scale_bytes);
+        for (name, extents, block) in self.scaled() {
+            if extents.iter().any(symbolic) {
+                let ([matrices, rows, k], limit) = (extents, rules.max_scale_bytes);
                 needed.push(Constraint::ScaleBytes { name, matrices, rows, k, block, limit });
             }
         }
-        for (name, dim) in [("N", &plan.n), ("K", &plan.k)] {
+        let nothing_is_known = |output: &KernelOutput| matches!(output.kind, OutputKind::Reduced { kind, .. } if kind != ReduceKind::Amax);
+        let mut filled = vec![("N", &plan.n), ("K", &plan.k)];
+        if plan.outputs.iter().any(nothing_is_known) {
+            filled.extend([("M", &plan.m), ("L", &plan.batch)]);
+        }
+        for (name, dim) in filled {
             if symbolic(dim) {
                 needed.push(Constraint::NotEmpty { name, dim: dim.clone() });
             }
@@ -210,12 +238,21 @@ impl<'a> Checker<'a> {
         let read = plan.operands.iter().filter(|read| read.shape != OperandShape::Scalar);
         let read = read.map(|read| read.value);
         let ScaledMmaOperands { a, sfa, b, sfb, c, .. } = *operands;
-        let mut pointers: Vec<Value> =
-            [a, sfa, b, sfb].into_iter().chain(c).chain(read).chain([plan.first_written()]).collect();
+        let mut pointers: Vec<Value> = [a, sfa, b, sfb].into_iter().chain(c).chain(read).collect();
+        let mut narrow = Vec::new();
+        for output in &plan.outputs {
+            match output.kind {
+                OutputKind::Value { value } => pointers.push(value),
+                OutputKind::Quantized { codes, scales, .. } => pointers.extend([codes, scales]),
+                OutputKind::Reduced { value, .. } => narrow.push(value),
+            }
+        }
         pointers.sort_unstable();
         pointers.dedup();
-        let bytes = rules.pointer_alignment;
-        needed.extend(pointers.into_iter().map(|value| Constraint::PointerAlignment { value, bytes }));
+        let aligned = |bytes| move |value| Constraint::PointerAlignment { value, bytes };
+        needed.extend(pointers.into_iter().map(aligned(rules.pointer_alignment)));
+        // A reduction gives f32 elements.
+        needed.extend(narrow.into_iter().map(aligned(4)));
 
         let mut stated: Vec<&Constraint> = plan.constraints.iter().collect();
         for needed in needed {
@@ -242,21 +279,6 @@ impl<'a> Checker<'a> {
         }
         sizes
     }
-
-    /// The `[.., M, N]` tensors with the types that they may have.
-    fn matrices<'b>(
-        &self,
-        rules: &'b FormatCapability,
-        operands: &ScaledMmaOperands,
-        d: &'b TensorType,
-    ) -> Vec<(&'static str, &'b TensorType, &'b [OutputCapability])>
-    where
-        'a: 'b,
-    {
-        let module: &'a Module = self.module;
-        let c = operands.c.map(|c| ("C", module.ty(c), &rules.c[..]));
-        c.into_iter().chain([("D", d, &rules.outputs[..])]).collect()
-    }
 }
 
 /// The least number that is a multiple of both.
@@ -267,9 +289,10 @@ fn common_multiple(a: u64, b: u64) -> u64 {
     a.checked_div(greatest_divisor(a, b)).unwrap_or(0).saturating_mul(b)
 }
 
-/// Bytes of the padded scales of so many matrices, where all extents are known: tiles of 128 rows and 4 scales.
-fn padded_scales(matrices: &Dim, rows: &Dim, k: &Dim, block: u32) -> Option<u128> {
-    let wide = |dim: &Dim| known(dim).map(u128::from);
-    let tiles = wide(rows)?.div_ceil(128) * wide(k)?.div_ceil(4 * u128::from(block));
-    Some(wide(matrices)? * tiles * 512)
+/// Bytes of the padded scales of so many matrices of so many rows of this length, where all extents are known: tiles of
+/// 128 rows and 4 scales.
+fn padded_scales(extents: &[Dim; 3], block: u32) -> Option<u128> {
+    let [matrices, rows, length] = extents.each_ref().map(|dim| known(dim).map(u128::from));
+    let tiles = rows?.div_ceil(128) * length?.div_ceil(4 * u128::from(block));
+    Some(matrices? * tiles * 512)
 }

@@ -1,8 +1,8 @@
 //! The rules on expressions written by hand.
 
 use fourfold_ir::{
-    BinaryKind, BlockFormat, EpilogueCapability, OperandCapability, OutputCapability, Symbol as Extent,
-    UnaryKind,
+    BinaryKind, BlockFormat, EpilogueCapability, OperandCapability, OutputCapability, ScaleRounding,
+    Symbol as Extent, UnaryKind,
 };
 
 use super::*;
@@ -11,6 +11,18 @@ use crate::language::Leaf;
 const ROOT: &str = "(scaled_mma v0 v1 v2 v3 none none none)";
 const BF16: ElementType = ElementType::BF16;
 const F32: ElementType = ElementType::F32;
+const NVFP4: QuantizedCapability = QuantizedCapability {
+    element: ElementType::F4E2M1FN,
+    scale: ElementType::F8E4M3FN,
+    block: 16,
+    n_multiple: 32,
+};
+const MXFP8: QuantizedCapability = QuantizedCapability {
+    element: ElementType::F8E4M3FN,
+    scale: ElementType::F8E8M0FNU,
+    block: 32,
+    n_multiple: 32,
+};
 
 fn capability() -> FormatCapability {
     let rule = |element, n_multiple| OutputCapability { element, n_multiple };
@@ -25,25 +37,29 @@ fn capability() -> FormatCapability {
         batched: true,
         c: outputs.clone(),
         epilogue: EpilogueCapability {
-            elements: vec![BF16, F32],
+            elements: vec![ElementType::F8E4M3FN, BF16, F32],
             unary: vec![UnaryKind::Relu, UnaryKind::Silu],
             binary: vec![BinaryKind::Add, BinaryKind::Mul],
             clamp: true,
             select: true,
-            operands: vec![operand(OperandShape::Row, 2), operand(OperandShape::Matrix, 1)],
+            operands: vec![
+                operand(OperandShape::Scalar, 1),
+                operand(OperandShape::Row, 2),
+                operand(OperandShape::Matrix, 1),
+            ],
             max_steps: 8,
-            quantized: Vec::new(),
-            reductions: Vec::new(),
-            max_outputs: 1,
+            quantized: vec![NVFP4, MXFP8],
+            reductions: vec![ReduceKind::Amax, ReduceKind::Max],
+            max_outputs: 3,
         },
         outputs,
     }
 }
 
-/// v0 to v3 are NVFP4 operands, v4 a bf16 row, v5 an f32 matrix, v6 an f16 row, v7 a column, v8 a constant that four
-/// ops contain.
+/// v0 to v3 are NVFP4 operands, v4 a bf16 row, v5 an f32 matrix, v6 an f16 row, v7 a column, v8 a constant, v9 an f32
+/// scalar.
 fn types(writable: &[ElementType]) -> TypeEnvironment {
-    let ty = |element, class| Type { element: Some(element), class, inlined: None };
+    let ty = |element, class| Type { element: Some(element), class, inlined: false };
     let codes = ty(ElementType::F4E2M1FN, Class::Other);
     let scales = ty(ElementType::F8E4M3FN, Class::BlockedScales);
     let operand = |element, shape| ty(element, Class::Operand(shape));
@@ -57,11 +73,14 @@ fn types(writable: &[ElementType]) -> TypeEnvironment {
             operand(F32, OperandShape::Matrix),
             operand(ElementType::F16, OperandShape::Row),
             operand(F32, OperandShape::Column),
-            Type { inlined: Some(4), ..ty(F32, Class::Other) },
+            Type { inlined: true, ..ty(F32, Class::Other) },
+            operand(F32, OperandShape::Scalar),
         ],
         accumulator: F32,
         writable: writable.to_vec(),
         matrices: vec![F32],
+        quantized: vec![NVFP4, MXFP8],
+        reductions: vec![ReduceKind::Amax],
     }
 }
 
@@ -161,7 +180,7 @@ fn a_kernel_is_written_only_as_a_writable_element() {
     assert!(written(&format!("(convert bf16 (unary relu {ROOT}))"), &bf16_only).is_some());
 }
 
-/// The expression of a chain of ops in which each contains the one before.
+/// The expression of a chain of ops in which each contains the one before; the last is seen outside.
 fn expression(ops: &[&str]) -> Expression {
     let text = ops.iter().fold(ROOT.to_owned(), |text, op| op.replace('_', &text));
     let nodes: RecExpr<Fir> = text.parse().expect("an expression");
@@ -171,17 +190,40 @@ fn expression(ops: &[&str]) -> Expression {
         terms.push(*inner);
     }
     terms.reverse();
-    let cuts = (1..=terms.len()).collect();
-    Expression { nodes, terms, cuts, types: types(&BOTH) }
+    let members = terms.iter().enumerate().map(|(position, term)| {
+        let node = &nodes[*term];
+        let source = |child: &Id| match nodes[*child] {
+            Fir::Leaf(leaf) => Some(Source::Leaf(leaf.0)),
+            Fir::Attribute(_) | Fir::Absent => None,
+            _ => Some(Source::Member(position - 1)),
+        };
+        let operands =
+            if position == 0 { Vec::new() } else { node.children().iter().filter_map(source).collect() };
+        let sink = matches!(node, Fir::Quantize(_) | Fir::Reduce(_));
+        let tensors = if matches!(node, Fir::Quantize(_)) { 2 } else { 1 };
+        Member { term: *term, sink, operands, tensors, seen: sink || position + 1 == terms.len() }
+    });
+    let members = members.collect();
+    Expression { nodes, members, types: types(&BOTH) }
+}
+
+/// How many ops are in the kernel of a chain, and the rules.
+fn largest(expression: Expression) -> Option<(usize, Vec<String>)> {
+    let found = Rewriter::new(&capability()).largest_kernel(expression)?;
+    Some((found.members.len(), found.proof))
+}
+
+fn size(ops: &[&str]) -> Option<usize> {
+    largest(expression(ops)).map(|(members, _)| members)
 }
 
 #[test]
 fn the_proof_is_the_rules_in_the_order_of_the_ops() {
     let ops = ["(binary add v4 _)", "(unary relu _)", "(convert bf16 _)"];
-    let found = Rewriter::new(&capability()).longest_kernel(expression(&ops)).expect("a kernel");
-    assert_eq!(found.ops, 4);
+    let (members, proof) = largest(expression(&ops)).expect("a kernel");
+    assert_eq!(members, 4);
     assert_eq!(
-        found.proof,
+        proof,
         [
             "scaled_mma-is-root",
             "binary-joins-after-operand",
@@ -190,27 +232,110 @@ fn the_proof_is_the_rules_in_the_order_of_the_ops() {
             "result-is-written"
         ]
     );
+    let mut quantized = expression(&["(unary relu _)", "(quantize f4E2M1FN:f8E4M3FN/16 _ v9)"]);
+    quantized.members[0].seen = true;
+    let (_, proof) = largest(quantized).expect("a kernel");
+    assert_eq!(proof, ["scaled_mma-is-root", "unary-joins", "quantize-joins", "result-is-written"]);
 }
 
 #[test]
-fn the_longest_kernel_has_no_more_operands_than_there_may_be() {
-    let mut rewriter = Rewriter::new(&capability());
-    let mut ops = |ops: &[&str]| rewriter.longest_kernel(expression(ops)).map(|found| found.ops);
-    assert_eq!(ops(&["(binary add _ v5)", "(binary add _ v5)", "(binary mul _ v4)"]), Some(4));
+fn the_largest_kernel_has_no_more_operands_than_there_may_be() {
+    assert_eq!(size(&["(binary add _ v5)", "(binary add _ v5)", "(binary mul _ v4)"]), Some(4));
     let mut three_rows = expression(&["(binary add _ v4)", "(binary add _ v6)", "(binary add _ v7)"]);
     for leaf in [6, 7] {
         three_rows.types.leaves[leaf] = three_rows.types.leaves[4];
     }
-    assert_eq!(Rewriter::new(&capability()).longest_kernel(three_rows).map(|found| found.ops), Some(3));
+    assert_eq!(largest(three_rows).map(|(members, _)| members), Some(3));
 }
 
 #[test]
 fn a_constant_is_part_of_a_kernel_that_has_all_its_users() {
-    let ops =
-        |ops: &[&str]| Rewriter::new(&capability()).longest_kernel(expression(ops)).map(|found| found.ops);
-    assert_eq!(ops(&["(binary mul _ v8)", "(unary relu _)", "(binary add _ v8)"]), Some(4));
+    assert_eq!(size(&["(binary mul _ v8)", "(unary relu _)", "(binary add _ v8)"]), Some(4));
     // The last op that uses it stays outside, and it is no operand.
-    assert_eq!(ops(&["(binary mul _ v8)", "(unary relu _)", "(unary tanh _)"]), Some(1));
+    assert_eq!(size(&["(binary mul _ v8)", "(unary tanh _)", "(binary add _ v8)"]), Some(1));
+}
+
+#[test]
+fn blocks_and_reductions_end_an_expression() {
+    let root = "(root v0 v1 v2 v3 none none none)";
+    for (text, end) in [
+        ("(quantize f4E2M1FN:f8E4M3FN/16 _ v9)", "(quantize f4E2M1FN:f8E4M3FN/16 (unary relu acc) v9)"),
+        (
+            "(quantize f8E4M3FN:f8E8M0FNU/32:ceil _ none)",
+            "(quantize f8E4M3FN:f8E8M0FNU/32:ceil (unary relu acc) none)",
+        ),
+        ("(reduce amax@column _)", "(reduce amax@column (unary relu acc))"),
+    ] {
+        let text = text.replace('_', &format!("(unary relu {ROOT})"));
+        assert_eq!(written(&text, &types(&BOTH)), Some(format!("(write {root} {end})")), "{text}");
+    }
+    for text in [
+        // No such format, a global scale that is no scalar, a kind that M or L do not allow, a value that is not f32.
+        "(quantize f4E2M1FN:f8E8M0FNU/32:floor _ none)",
+        "(quantize f4E2M1FN:f8E4M3FN/16 _ v4)",
+        "(quantize f4E2M1FN:f8E4M3FN/16 _ v8)",
+        "(quantize f4E2M1FN:f8E4M3FN/16 (compare lt _ v4) v9)",
+        "(quantize f8E4M3FN:f8E8M0FNU/32:ceil (convert f8E4M3FN _) none)",
+        "(quantize f4E2M1FN:f8E4M3FN/16 v5 v9)",
+        "(reduce max@scalar _)",
+        "(reduce sum@scalar _)",
+        "(reduce amax@row (convert bf16 _))",
+        "(reduce amax@row (mma v0 v2))",
+        // Nothing inside uses what is complete only after the kernel.
+        "(unary relu (reduce amax@scalar _))",
+        "(binary mul _ (reduce amax@column _))",
+    ] {
+        let text = text.replace('_', ROOT);
+        assert_eq!(written(&text, &types(&BOTH)), None, "{text}");
+    }
+}
+
+#[test]
+fn fp8_is_converted_back_and_no_further() {
+    let narrow = format!("(convert f8E4M3FN {ROOT})");
+    check_written(
+        &format!("(unary relu (convert f32 {narrow}))"),
+        "(unary relu (convert f32 (convert f8E4M3FN acc)))",
+    );
+    for text in [
+        // It may be written where the outputs say so.
+        narrow.clone(),
+        format!("(convert f8E5M2 {ROOT})"),
+        format!("(convert f8E4M3FN {narrow})"),
+        format!("(unary relu {narrow})"),
+        format!("(binary add {narrow} v4)"),
+        format!("(reduce amax@row {narrow})"),
+    ] {
+        assert_eq!(written(&text, &types(&BOTH)), None, "{text}");
+    }
+    assert!(written(&narrow, &types(&[ElementType::F8E4M3FN])).is_some());
+}
+
+#[test]
+fn a_kernel_writes_no_more_than_it_may_and_keeps_the_earlier_ops() {
+    // Three values, each seen.
+    let mut seen = expression(&["(unary relu _)", "(unary silu _)", "(unary relu _)", "(unary silu _)"]);
+    seen.members.iter_mut().for_each(|member| member.seen = true);
+    let found = Rewriter::new(&capability()).largest_kernel(seen.clone()).expect("a kernel");
+    assert_eq!((&found.members[..], &found.written[..]), (&[0, 1, 2][..], &[0, 1, 2][..]));
+    // The second is not, so that a fourth op has room.
+    seen.members[1].seen = false;
+    let found = Rewriter::new(&capability()).largest_kernel(seen).expect("a kernel");
+    assert_eq!((&found.members[..], &found.written[..]), (&[0, 1, 2, 3][..], &[0, 2, 3][..]));
+}
+
+#[test]
+fn what_cannot_be_written_leaves_with_all_that_depends_on_it() {
+    let mut masked =
+        expression(&["(unary relu _)", "(convert f8E4M3FN _)", "(convert f32 _)", "(unary silu _)"]);
+    let kernel = |expression: &Expression| {
+        Rewriter::new(&capability())
+            .largest_kernel(expression.clone())
+            .map(|found| (found.members, found.written))
+    };
+    assert_eq!(kernel(&masked), Some((vec![0, 1, 2, 3, 4], vec![4])));
+    masked.members[2].seen = true;
+    assert_eq!(kernel(&masked), Some((vec![0, 1], vec![1])));
 }
 
 #[test]
@@ -223,10 +348,19 @@ fn shared_terms_are_written_once() {
         let function = nodes.add(Fir::Attribute(Attribute::Binary(BinaryKind::Mul)));
         terms.push(nodes.add(Fir::Binary([function, last, last])));
     }
-    let cuts = (1..=terms.len()).collect();
-    let found =
-        Rewriter::new(&capability()).longest_kernel(Expression { nodes, terms, cuts, types: types(&BOTH) });
-    assert_eq!(found.map(|found| (found.ops, found.proof.len())), Some((41, 42)));
+    let members = terms.iter().enumerate().map(|(position, term)| Member {
+        term: *term,
+        sink: false,
+        operands: position.checked_sub(1).map(Source::Member).into_iter().collect(),
+        tensors: 1,
+        seen: position == 40,
+    });
+    let members = members.collect();
+    let mut capability = capability();
+    capability.epilogue.max_steps = 40;
+    let expression = Expression { nodes, members, types: types(&BOTH) };
+    let found = Rewriter::new(&capability).largest_kernel(expression);
+    assert_eq!(found.map(|found| (found.members.len(), found.proof.len())), Some((41, 42)));
 }
 
 #[test]
@@ -235,6 +369,19 @@ fn bounds_read_back_as_they_are_written() {
         let attribute = Attribute::Bounds(bounds.map(f64::to_bits));
         assert_eq!(attribute.to_string().parse::<Attribute>().ok(), Some(attribute));
     }
+    for text in ["f4E2M1FN:f8E4M3FN/16", "f8E5M2:f8E8M0FNU/32:floor", "amax@row", "max@scalar"] {
+        assert_eq!(
+            text.parse::<Attribute>().ok().map(|attribute| attribute.to_string()).as_deref(),
+            Some(text)
+        );
+    }
+    let rounded = Attribute::Blocks {
+        element: ElementType::F4E2M1FN,
+        scale: ElementType::F8E8M0FNU,
+        block: 32,
+        scale_rounding: Some(ScaleRounding::Ceil),
+    };
+    assert_eq!(rounded.to_string().parse::<Attribute>().ok(), Some(rounded));
     assert!("nothing".parse::<Attribute>().is_err() && "w1".parse::<Leaf>().is_err());
 }
 

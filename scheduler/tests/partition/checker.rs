@@ -2,7 +2,7 @@
 
 use fourfold_ir::{
     BinaryKind, BlockFormat, Builder, Capabilities, Dim, ElementType, Entity, FormatCapability, Module, Op,
-    OperandShape, Program, ScaledMmaOptions, TensorType, UnaryKind, Value,
+    OperandShape, Program, ReduceKind, ScaleRounding, ScaledMmaOptions, TensorType, UnaryKind, Value,
 };
 use fourfold_scheduler::{
     CheckError, Constraint, Decision, EpilogueKind, EpilogueRef, KernelPlan, OutputKind, Partition,
@@ -13,7 +13,7 @@ use crate::support::*;
 
 use ElementType::{BF16, F16, F32};
 
-/// 0: softmax (fallback); 1: batched kernel with everything; 2: quantize (fallback); 3: kernel; beside them a
+/// 0: softmax (fallback); 1: batched kernel with everything; 2: softmax, quantize (fallback); 3: kernel; beside them a
 /// plain mma.
 fn program() -> Program {
     let mut builder = Builder::new("program");
@@ -37,7 +37,10 @@ fn program() -> Program {
     let biased = builder.binary("biased", BinaryKind::Add, d, bias);
     let y = builder.unary("y", UnaryKind::Silu, biased);
     let out = builder.convert("out", y, BF16);
-    let [q, s] = quantize(&mut builder, "out", out, global);
+    let blocks = quantize(&mut builder, "blocks", out, global);
+    let largest = reduce(&mut builder, "largest", ReduceKind::Max, &[2], y);
+    let soft = softmax(&mut builder, "soft", out);
+    let [q, s] = quantize(&mut builder, "out", soft, global);
     let w = Gemm { n: Dim::fixed(56), k: n, ..Gemm::new(Dim::fixed(1), 0, 0) };
     let w = Gemm { batch: vec![Dim::fixed(3)], b_batch: vec![Dim::fixed(3)], ..w };
     let [_, _, b, sfb] = w.inputs(&mut builder, "w");
@@ -45,7 +48,7 @@ fn program() -> Program {
     let p = builder.input("p", tensor(&[9, 72], F16));
     let plain = builder.mma("plain", p, p, F32);
     let rows = builder.unary("rows", UnaryKind::Relu, other_bias);
-    verified(builder.finish(&[e, plain, rows]))
+    verified(builder.finish(&[e, plain, rows, blocks[0], blocks[1], largest]))
 }
 
 fn base() -> (Program, Partition) {
@@ -298,12 +301,13 @@ fn steps_that_are_not_the_ops() {
     for change in changes {
         caught(|program, partition| change(program, plan_mut(partition, 1)), is_shape);
     }
-    let operands: [Change; 5] = [
+    let operands: [Change; 6] = [
         |program, plan| plan.operands[0].value = value(program, "other_bias"),
         |program, plan| plan.operands[0].value = value(program, "d"),
         |_, plan| plan.operands[0].value = Value::from_index(999),
         |_, plan| plan.operands.push(plan.operands[0]),
         |_, plan| plan.operands.clear(),
+        |_, plan| plan.operands.reverse(),
     ];
     for change in operands {
         caught(|program, partition| change(program, plan_mut(partition, 1)), is_field("operands"));
@@ -321,6 +325,98 @@ fn steps_that_are_not_the_ops() {
         },
         is_field("outputs"),
     );
+}
+
+/// The kernel writes %out, the blocks of %out, and the largest of each row of %y.
+#[test]
+fn outputs_that_are_not_what_is_seen() {
+    type Change = fn(&Program, &mut KernelPlan);
+    let changes: [Change; 25] = [
+        |_, plan| plan.outputs.clear(),
+        |_, plan| plan.outputs.reverse(),
+        |_, plan| plan.outputs.swap(1, 2),
+        |_, plan| plan.outputs.push(plan.outputs[0].clone()),
+        |_, plan| {
+            plan.outputs.remove(0);
+        },
+        |_, plan| {
+            plan.outputs.remove(1);
+        },
+        |_, plan| {
+            plan.outputs.remove(2);
+        },
+        |_, plan| plan.outputs[0].of = EpilogueRef::Accumulator,
+        |_, plan| plan.outputs[0].of = EpilogueRef::Step(1),
+        |_, plan| plan.outputs[1].of = EpilogueRef::Operand(0),
+        |_, plan| plan.outputs[1].of = EpilogueRef::Step(99),
+        |_, plan| plan.outputs[2].of = EpilogueRef::Step(0),
+        |program, plan| {
+            let OutputKind::Value { value: found } = &mut plan.outputs[0].kind else { panic!("a value") };
+            *found = value(program, "d");
+        },
+        |_, plan| *quantized(plan).0 = Value::from_index(999),
+        |_, plan| *quantized(plan).1 = Value::from_index(999),
+        |_, plan| std::mem::swap(quantized(plan).0, &mut Value::from_index(1)),
+        |_, plan| *quantized(plan).2 = None,
+        |_, plan| *quantized(plan).2 = Some(0),
+        |_, plan| *quantized(plan).2 = Some(99),
+        |_, plan| {
+            let OutputKind::Quantized { element, .. } = &mut plan.outputs[1].kind else { panic!("blocks") };
+            *element = ElementType::F8E4M3FN;
+        },
+        |_, plan| {
+            let OutputKind::Quantized { block, .. } = &mut plan.outputs[1].kind else { panic!("blocks") };
+            *block = 32;
+        },
+        |_, plan| {
+            let OutputKind::Quantized { scale_rounding, .. } = &mut plan.outputs[1].kind else {
+                panic!("blocks")
+            };
+            *scale_rounding = Some(ScaleRounding::Ceil);
+        },
+        |_, plan| *reduced(plan).0 = Value::from_index(999),
+        |_, plan| *reduced(plan).1 = ReduceKind::Amax,
+        |_, plan| *reduced(plan).2 = OperandShape::Row,
+    ];
+    let noticed = |error: &CheckError| is_field("outputs")(error) || is_shape(error);
+    for change in changes {
+        caught(|program, partition| change(program, plan_mut(partition, 1)), noticed);
+    }
+    let ops: [fn(&mut KernelPlan, Op); 2] = [
+        |plan, other| {
+            let OutputKind::Quantized { op, .. } = &mut plan.outputs[1].kind else { panic!("blocks") };
+            *op = other;
+        },
+        |plan, other| {
+            let OutputKind::Reduced { op, .. } = &mut plan.outputs[2].kind else { panic!("a reduction") };
+            *op = other;
+        },
+    ];
+    for change in ops {
+        for other in ["out.q", "blocks.q", "largest", "y", "e"] {
+            let (program, mut partition) = base();
+            let correct = partition.clone();
+            change(plan_mut(&mut partition, 1), op(&program, other));
+            if partition != correct {
+                let errors = check(&program, &blackwell(), &partition).expect_err("it is another op");
+                assert!(errors.iter().any(is_shape), "{errors:?}");
+            }
+        }
+    }
+}
+
+fn quantized(plan: &mut KernelPlan) -> (&mut Value, &mut Value, &mut Option<usize>) {
+    match &mut plan.outputs[1].kind {
+        OutputKind::Quantized { codes, scales, global, .. } => (codes, scales, global),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn reduced(plan: &mut KernelPlan) -> (&mut Value, &mut ReduceKind, &mut OperandShape) {
+    match &mut plan.outputs[2].kind {
+        OutputKind::Reduced { value, kind, shape, .. } => (value, kind, shape),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -494,7 +590,7 @@ fn a_refusal_of_a_scaled_mma_that_does_not_hold() {
 fn a_kernel_that_the_target_does_not_take() {
     let (program, partition) = base();
     type Change = fn(&mut FormatCapability);
-    let changes: [Change; 15] = [
+    let changes: [Change; 21] = [
         |rules| rules.k_multiple = 64,
         |rules| rules.max_extent = 2,
         |rules| rules.max_scale_bytes = 100,
@@ -510,6 +606,12 @@ fn a_kernel_that_the_target_does_not_take() {
         |rules| rules.epilogue.elements.retain(|element| *element != BF16),
         |rules| rules.epilogue.max_steps = 2,
         |rules| rules.outputs.iter_mut().for_each(|output| output.n_multiple = 64),
+        |rules| rules.epilogue.quantized.iter_mut().for_each(|rule| rule.n_multiple = 64),
+        |rules| rules.epilogue.quantized.retain(|rule| rule.block != 16),
+        |rules| rules.epilogue.quantized.retain(|rule| rule.scale != ElementType::F8E4M3FN),
+        |rules| rules.epilogue.reductions.retain(|kind| *kind != ReduceKind::Max),
+        |rules| rules.epilogue.max_outputs = 3,
+        |rules| rules.epilogue.operands.retain(|operand| operand.shape != OperandShape::Scalar),
     ];
     for (index, change) in changes.into_iter().enumerate() {
         let mut capabilities = blackwell();

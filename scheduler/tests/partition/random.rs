@@ -1,9 +1,10 @@
 //! Random programs: every op gets an answer, and the checker agrees with it.
 
 use fourfold_ir::{
-    BinaryKind, Builder, Capabilities, Dim, ElementType, Entity, Module, ScaledMmaOptions, UnaryKind, Value,
+    BinaryKind, Builder, Capabilities, Dim, ElementType, Entity, Module, ReduceKind, ScaledMmaOptions,
+    UnaryKind, Value,
 };
-use fourfold_scheduler::{EpilogueKind, ReasonCode};
+use fourfold_scheduler::{EpilogueKind, KernelOutput, OutputKind, ReasonCode};
 
 use crate::support::*;
 
@@ -30,10 +31,12 @@ fn random_module(seed: u64) -> Module {
     let mut random = Random(0x9E37_79B9_7F4A_7C15 ^ (seed + 1));
     let mut builder = Builder::new("random");
     let m = if random.below(2) == 0 { builder.symbol("M") } else { Dim::fixed(random.pick(&[1, 37, 128])) };
-    let n = random.pick(&[12, 16, 48, 56, 64]);
+    let n = random.pick(&[12, 16, 48, 56, 64, 96]);
     let mut vectors: Vec<Value> = [F32, BF16, F16]
         .map(|element| builder.param(&format!("vector_{element}"), tensor(&[n], element)))
         .to_vec();
+    let global = builder.input("g", tensor(&[], F32));
+    let mut ends: Vec<Value> = Vec::new();
     let mut matrices: Vec<Value> = Vec::new();
     let first = Gemm::new(m.clone(), n, 96).build(&mut builder, "first");
     matrices.push(first);
@@ -42,7 +45,7 @@ fn random_module(seed: u64) -> Module {
         // Mostly the newest value, so that chains come about.
         let recent = *matrices.last().expect("there is one");
         let matrix = if random.below(4) == 0 { random.pick(&matrices) } else { recent };
-        let result = match random.below(12) {
+        let result = match random.below(15) {
             0..=2 => {
                 let c = if random.below(3) == 0 { Some(random.pick(&matrices)) } else { None };
                 let gemm = Gemm {
@@ -60,9 +63,33 @@ fn random_module(seed: u64) -> Module {
             6 | 7 => builder.unary(&name, random.pick(UnaryKind::ALL), matrix),
             8 | 9 => builder.convert(&name, matrix, random.pick(&[F32, BF16, F16])),
             10 => builder.binary(&name, BinaryKind::Mul, matrix, random.pick(&matrices)),
-            _ => {
+            11 => {
                 vectors.push(column_sums(&mut builder, &name, matrix));
                 continue;
+            }
+            12 => {
+                let kind = random.pick(ReduceKind::ALL);
+                let axes = random.pick(&[&[0][..], &[1], &[0, 1]]);
+                let reduced = reduce(&mut builder, &name, kind, axes, matrix);
+                let row = axes == [0] && random.below(2) == 0;
+                if row {
+                    vectors.push(reduced)
+                } else {
+                    ends.push(reduced)
+                }
+                continue;
+            }
+            13 if n % 16 == 0 => {
+                ends.extend(quantize(&mut builder, &name, matrix, global));
+                continue;
+            }
+            _ => {
+                let narrow = random.pick(&[ElementType::F8E4M3FN, ElementType::F8E5M2]);
+                let narrow = builder.convert(&format!("{name}.8"), matrix, narrow);
+                if random.below(4) == 0 {
+                    ends.push(narrow);
+                }
+                builder.convert(&name, narrow, F32)
             }
         };
         matrices.push(result);
@@ -75,12 +102,23 @@ fn random_module(seed: u64) -> Module {
             outputs.push(another);
         }
     }
+    outputs.extend(ends.into_iter().filter(|_| random.below(2) == 0));
     builder.finish(&outputs)
 }
 
-/// Partitions many programs; gives how many kernels and steps there were.
-fn partition_many(capabilities: &Capabilities) -> (usize, usize) {
-    let (mut kernels, mut steps) = (0, 0);
+/// What random programs came to.
+#[derive(Debug, Default)]
+struct Counts {
+    kernels: usize,
+    steps: usize,
+    /// Kernels with several outputs.
+    several: usize,
+    /// Quantized outputs and reductions.
+    ends: usize,
+}
+
+fn partition_many(capabilities: &Capabilities) -> Counts {
+    let Counts { mut kernels, mut steps, mut several, mut ends } = Counts::default();
     for seed in 0..400 {
         let (program, partition) = planned(random_module(seed), capabilities);
         let module = program.module();
@@ -99,22 +137,32 @@ fn partition_many(capabilities: &Capabilities) -> (usize, usize) {
             assert_eq!(partition.decisions[plan.root.index()].segment, index);
             let constant = |kind: &EpilogueKind| matches!(kind, EpilogueKind::Constant { .. });
             let lifted = plan.epilogue.iter().filter(|step| !constant(&step.kind)).count();
-            assert_eq!(plan.proof.len(), lifted + 2, "{seed}: {:?}", plan.proof);
+            let values = |output: &KernelOutput| matches!(output.kind, OutputKind::Value { .. });
+            let rules = 1 + lifted + plan.outputs.len();
+            assert_eq!(plan.proof.len(), rules, "{seed}: {:?}", plan.proof);
+            several += usize::from(plan.outputs.len() > 1);
+            ends += plan.outputs.iter().filter(|output| !values(output)).count();
             kernels += 1;
             steps += plan.epilogue.len();
         }
     }
-    (kernels, steps)
+    Counts { kernels, steps, several, ends }
 }
 
 #[test]
 fn every_op_of_a_random_program_gets_an_answer_that_the_checker_proves() {
-    let (kernels, steps) = partition_many(&blackwell());
-    assert!(kernels > 800 && steps > 300, "{kernels} kernels with {steps} steps test little");
+    let counts = partition_many(&blackwell());
+    println!("{counts:?}");
+    let Counts { kernels, steps, several, ends } = counts;
+    assert!(kernels > 800 && steps > 1000, "{kernels} kernels with {steps} steps test little");
+    assert!(several > 200 && ends > 100, "{several} with several outputs, {ends} quantized or reduced");
 }
 
 #[test]
-fn so_on_a_target_that_takes_little() {
-    let (kernels, steps) = partition_many(&narrow());
+fn so_on_targets_that_take_little() {
+    let Counts { kernels, steps, .. } = partition_many(&narrow());
     assert!(kernels > 40 && steps > 10, "{kernels} kernels with {steps} steps test little");
+    let Counts { kernels, steps, several, ends } = partition_many(&one_output());
+    assert!(kernels > 800 && steps > 300, "{kernels} kernels with {steps} steps test little");
+    assert_eq!((several, ends), (0, 0));
 }

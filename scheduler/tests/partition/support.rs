@@ -6,11 +6,12 @@ use expect_test::Expect;
 use fourfold_ir::{
     BinaryKind, BlockFormat, Builder, Capabilities, ConstantValue, Dim, ElementType, EpilogueCapability,
     FormatCapability, Module, Op, OpKind, OperandCapability, OperandShape, OutputCapability, Predicate,
-    Program, ReduceKind, ScaleLayout, ScaledMmaOptions, TensorType, UnaryKind, Value, verify,
+    Program, QuantizedCapability, ReduceKind, ScaleLayout, ScaledMmaOptions, TensorType, UnaryKind, Value,
+    verify,
 };
 use fourfold_scheduler::{
-    Constraint, EpilogueKind, EpilogueRef, KernelPlan, Partition, ReasonCode, Segment, SegmentKind, check,
-    partition,
+    Constraint, EpilogueKind, EpilogueRef, KernelPlan, OutputKind, Partition, ReasonCode, Segment,
+    SegmentKind, check, partition,
 };
 
 /// A `scaled_mma` with inputs of its own, NVFP4 unless changed.
@@ -128,9 +129,43 @@ pub fn quantize(builder: &mut Builder, name: &str, value: Value, global: Value) 
     [results[0], results[1]]
 }
 
-/// The table of a target that people have.
+/// The table of a target that people have, with all that an epilogue may write.
 pub fn blackwell() -> Capabilities {
-    fourfold_codegen::capabilities("sm_100a").expect("a target")
+    use ElementType::{F4E2M1FN, F8E4M3FN, F8E5M2, F8E8M0FNU};
+    let mut capabilities = fourfold_codegen::capabilities("sm_100a").expect("a target");
+    for format in &mut capabilities.formats {
+        format.outputs.retain(|output| output.element.is_arithmetic());
+        format.epilogue.elements.retain(|element| element.is_arithmetic());
+        for element in [F8E4M3FN, F8E5M2] {
+            format.outputs.push(OutputCapability { element, n_multiple: 16 });
+            format.epilogue.elements.push(element);
+        }
+        let blocks = |element, scale, block| QuantizedCapability { element, scale, block, n_multiple: 32 };
+        let mx = [F4E2M1FN, F8E4M3FN, F8E5M2].map(|element| blocks(element, F8E8M0FNU, 32));
+        format.epilogue.quantized = [vec![blocks(F4E2M1FN, F8E4M3FN, 16)], mx.to_vec()].concat();
+        format.epilogue.reductions = vec![ReduceKind::Amax, ReduceKind::Max];
+        format.epilogue.max_outputs = 4;
+    }
+    capabilities
+}
+
+/// The same, where a kernel writes one value and nothing else.
+pub fn one_output() -> Capabilities {
+    let mut capabilities = blackwell();
+    for format in &mut capabilities.formats {
+        format.epilogue.quantized.clear();
+        format.epilogue.reductions.clear();
+        format.epilogue.max_outputs = 1;
+    }
+    capabilities
+}
+
+/// Combines the elements along these axes.
+pub fn reduce(builder: &mut Builder, name: &str, kind: ReduceKind, axes: &[u32], value: Value) -> Value {
+    let ty = builder.ty(value);
+    let kept = ty.shape.iter().enumerate().filter(|(axis, _)| !axes.contains(&(*axis as u32)));
+    let ty = TensorType::new(kept.map(|(_, dim)| dim.clone()).collect(), ty.element);
+    builder.op(OpKind::Reduce { kind, axes: axes.to_vec(), keep_dims: false }, &[value], &[(name, ty)])[0]
 }
 
 /// A made-up target: no batch, small extents, bf16 out only with N % 16, C in f32 only, an epilogue of
@@ -219,10 +254,10 @@ fn segment_text(text: &mut String, module: &Module, index: usize, segment: &Segm
             let [l, m, n, k] = [&plan.batch, &plan.m, &plan.n, &plan.k].map(|dim| module.display_dim(dim));
             writeln!(
                 text,
-                "{index} kernel {} {l}x{m}x{n}x{k} {} -> %{}",
+                "{index} kernel {} {l}x{m}x{n}x{k} {} -> {}",
                 plan.format,
                 plan.accumulator,
-                module.name_of(plan.first_written())
+                names(&plan.written().collect::<Vec<_>>())
             )?;
             for step in &plan.epilogue {
                 let operands: Vec<_> =
@@ -230,6 +265,23 @@ fn segment_text(text: &mut String, module: &Module, index: usize, segment: &Segm
                 let result = module.name_of(module.ops[step.op].results[0]);
                 let kind = kind_text(&step.kind);
                 writeln!(text, "    %{result} = {kind}({}) {}", operands.join(", "), step.element)?;
+            }
+            for output in &plan.outputs {
+                let of = reference(module, plan, output.of);
+                match &output.kind {
+                    OutputKind::Value { .. } => {}
+                    OutputKind::Quantized { global, element, block, scale_rounding, .. } => {
+                        let global = global.map_or(String::new(), |global| {
+                            format!(" by {}", reference(module, plan, EpilogueRef::Operand(global)))
+                        });
+                        let rounding =
+                            scale_rounding.map_or(String::new(), |rounding| format!(" {rounding:?}"));
+                        writeln!(text, "    quantize {of} to {element} per {block}{rounding}{global}")?;
+                    }
+                    OutputKind::Reduced { kind, shape, .. } => {
+                        writeln!(text, "    {kind} of {of} as {shape}")?;
+                    }
+                }
             }
         }
     }

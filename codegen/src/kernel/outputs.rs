@@ -1,0 +1,281 @@
+//! What a kernel writes: the tensors of an epilogue's outputs, and the device code that writes those that are not D.
+
+use fourfold_ir::{ElementType, OperandShape, ReduceKind, ScaleRounding};
+use fourfold_scheduler::EpilogueRef;
+use serde::Serialize;
+
+use super::emit::element_type;
+use super::{Epilogue, Output, OutputKind, body};
+
+const FORMATS: &str = include_str!("outputs/formats.cuh");
+const NODE: &str = include_str!("outputs/node.cuh");
+const VALUE: &str = include_str!("outputs/value.cuh");
+const REDUCED: &str = include_str!("outputs/reduced.cuh");
+const QUANTIZED: &str = include_str!("outputs/quantized.cuh");
+
+/// A tensor that is written, as the interface knows it.
+#[derive(Serialize)]
+pub(super) struct Tensor {
+    /// Its bytes, in `l`, `m` and `n`.
+    bytes: String,
+    /// What its address is a multiple of.
+    alignment: u32,
+    /// Elements per scale of blocked scales; 0 for other tensors.
+    scale_block: u32,
+}
+
+/// An output that is not D.
+#[derive(Serialize)]
+pub(super) struct Written {
+    /// Its type.
+    node: String,
+    /// Its pointers.
+    arguments: String,
+    /// What it asks of N.
+    #[serde(skip)]
+    pub(super) n_multiple: usize,
+}
+
+/// What is done to a tensor before the kernel is launched.
+#[derive(Serialize)]
+pub(super) struct Clear {
+    /// The tensor, by its position.
+    output: usize,
+    byte: &'static str,
+    /// What else must hold, in `problem`.
+    condition: String,
+    why: &'static str,
+}
+
+/// The position of an output's first tensor among all that are written.
+pub(super) fn index(epilogue: &Epilogue, output: usize) -> usize {
+    let tensors = epilogue.outputs[..output].iter().map(|output| match output.kind {
+        OutputKind::Quantized { .. } => 2,
+        OutputKind::Value | OutputKind::Reduced { .. } => 1,
+    });
+    tensors.sum()
+}
+
+/// The tensors in the order of the interface: codes before their scales.
+pub(super) fn tensors(epilogue: &Epilogue) -> Vec<Tensor> {
+    let matrix = |element: ElementType| {
+        let bytes = match element.storage_bits() {
+            4 => "l * m * n / 2".to_owned(),
+            bits => format!("l * m * n * {}", bits / 8),
+        };
+        Tensor { bytes, alignment: 16, scale_block: 0 }
+    };
+    let mut tensors = Vec::new();
+    for output in &epilogue.outputs {
+        match output.kind {
+            OutputKind::Value => tensors.push(matrix(epilogue.element(output.of))),
+            OutputKind::Quantized { element, block, .. } => {
+                tensors.push(matrix(element));
+                let bytes = format!("l * scale_bytes(m, n / {block})");
+                tensors.push(Tensor { bytes, alignment: 16, scale_block: block });
+            }
+            OutputKind::Reduced { shape, .. } => {
+                let bytes = match shape {
+                    OperandShape::Row => "n * 4",
+                    OperandShape::Column => "l * m * 4",
+                    OperandShape::Scalar | OperandShape::Matrix => "4",
+                };
+                tensors.push(Tensor { bytes: bytes.to_owned(), alignment: 4, scale_block: 0 });
+            }
+        }
+    }
+    tensors
+}
+
+/// The outputs that are not D, in their order.
+pub(super) fn others(epilogue: &Epilogue) -> Vec<Written> {
+    let results = body::results(epilogue);
+    let of = |output: &Output| results.iter().position(|result| *result == output.of).unwrap_or_default();
+    let outputs = epilogue.outputs.iter().enumerate().filter(|(position, _)| Some(*position) != epilogue.d());
+    let written = outputs.map(|(position, output)| {
+        let (first, of) = (index(epilogue, position), of(output));
+        match output.kind {
+            OutputKind::Value => {
+                let element = epilogue.element(output.of);
+                let ty = element_type(element);
+                Written {
+                    node: format!("ValueOutput<{of}, {ty}>"),
+                    arguments: format!("static_cast<{ty} *>(p.outputs[{first}])"),
+                    n_multiple: 128 / element.storage_bits(),
+                }
+            }
+            OutputKind::Quantized { global, element, block, scale_rounding } => {
+                let global = match global {
+                    Some(operand) => format!("static_cast<float const *>(p.operands[{operand}])"),
+                    None => "nullptr".to_owned(),
+                };
+                let bytes = |tensor: usize| format!("static_cast<uint8_t *>(p.outputs[{tensor}])");
+                Written {
+                    node: format!("QuantizedOutput<{of}, {}>", blocks(element, scale_rounding)),
+                    arguments: format!("{}, {}, {global}", bytes(first), bytes(first + 1)),
+                    n_multiple: (128 / element.storage_bits()).max(block as usize),
+                }
+            }
+            OutputKind::Reduced { kind, shape } => {
+                let left = match shape {
+                    OperandShape::Row => "kRow",
+                    OperandShape::Column => "kColumn",
+                    OperandShape::Scalar | OperandShape::Matrix => "kScalar",
+                };
+                Written {
+                    node: format!("ReducedOutput<{of}, {}, Left::{left}>", reduction(kind)),
+                    arguments: format!("static_cast<float *>(p.outputs[{first}])"),
+                    n_multiple: 1,
+                }
+            }
+        }
+    });
+    written.collect()
+}
+
+/// The arguments of the node that writes them.
+pub(super) fn arguments(others: &[Written]) -> String {
+    let outputs: Vec<String> =
+        others.iter().map(|other| format!("{}{{{}}}", other.node, other.arguments)).collect();
+    format!("Outputs{{{}}}", outputs.join(", "))
+}
+
+/// The device code that is needed, each part after those that it uses.
+pub(super) fn texts(epilogue: &Epilogue) -> Vec<&'static str> {
+    if epilogue.is_plain() {
+        return Vec::new();
+    }
+    let d = epilogue.d();
+    let has = |is: fn(OutputKind) -> bool| {
+        let mut outputs = epilogue.outputs.iter().enumerate();
+        outputs.any(|(position, output)| Some(position) != d && is(output.kind))
+    };
+    let mut texts = vec![NODE];
+    if has(|kind| matches!(kind, OutputKind::Value)) {
+        texts.push(VALUE);
+    }
+    if has(|kind| matches!(kind, OutputKind::Reduced { .. })) {
+        texts.push(REDUCED);
+    }
+    if has(|kind| matches!(kind, OutputKind::Quantized { .. })) {
+        texts.extend([FORMATS, QUANTIZED]);
+    }
+    texts
+}
+
+/// What a launch does before the kernel runs.
+pub(super) fn clears(epilogue: &Epilogue) -> Vec<Clear> {
+    let outputs = epilogue.outputs.iter().enumerate();
+    let clears = outputs.filter_map(|(position, output)| {
+        let first = index(epilogue, position);
+        match output.kind {
+            OutputKind::Value => None,
+            OutputKind::Quantized { block, .. } => Some(Clear {
+                output: first + 1,
+                byte: "0x00",
+                condition: format!(" && (problem.m % 128 != 0 || problem.n / {block} % 4 != 0)"),
+                why: "Scales beyond the last row and column are zero.",
+            }),
+            OutputKind::Reduced { kind, .. } => Some(Clear {
+                output: first,
+                byte: if kind == ReduceKind::Max { "0xFF" } else { "0x00" },
+                condition: String::new(),
+                why: "What lies below every number.",
+            }),
+        }
+    });
+    clears.collect()
+}
+
+/// One line for each output: what it is made of.
+pub(super) fn formula(epilogue: &Epilogue) -> Vec<String> {
+    let value = |of: EpilogueRef| match of {
+        EpilogueRef::Step(step) => format!("s{step}"),
+        EpilogueRef::Accumulator | EpilogueRef::Operand(_) => "v".to_owned(),
+    };
+    let line = |(position, output): (usize, &Output)| {
+        let (tensor, of) = (index(epilogue, position), value(output.of));
+        match output.kind {
+            OutputKind::Value => format!("y{tensor}[l, m, n] = {of}"),
+            OutputKind::Quantized { global, element, block, scale_rounding } => {
+                let mut how = format!("{element} per {block}");
+                how += &scale_rounding.map_or(String::new(), |rounding| format!(", {}", direction(rounding)));
+                how += &global.map_or(String::new(), |operand| format!(", global x{operand}"));
+                format!("y{tensor}[l, m, n], y{}[l, m, n / {block}] = quantize({of}; {how})", tensor + 1)
+            }
+            OutputKind::Reduced { kind, shape } => match shape {
+                OperandShape::Row => format!("y{tensor}[n] = {kind} over l, m of {of}"),
+                OperandShape::Column => format!("y{tensor}[l, m] = {kind} over n of {of}"),
+                OperandShape::Scalar | OperandShape::Matrix => {
+                    format!("y{tensor} = {kind} over l, m, n of {of}")
+                }
+            },
+        }
+    };
+    epilogue.outputs.iter().enumerate().map(line).collect()
+}
+
+/// An output in the signature of its kernel.
+pub(super) fn signature(epilogue: &Epilogue, output: &Output) -> String {
+    let mut word = match output.kind {
+        OutputKind::Value => format!("d={}", epilogue.element(output.of)),
+        OutputKind::Quantized { global, element, block, scale_rounding } => {
+            let mut word = format!("q={element}:{}/{block}", scale_element(scale_rounding));
+            word += &scale_rounding.map_or(String::new(), |rounding| format!(":{}", direction(rounding)));
+            word + &global.map_or(String::new(), |operand| format!("*x{operand}"))
+        }
+        OutputKind::Reduced { kind, shape } => format!("{kind}={shape}"),
+    };
+    if output.of != epilogue.last() {
+        word += &match output.of {
+            EpilogueRef::Step(step) => format!("@s{step}"),
+            EpilogueRef::Accumulator | EpilogueRef::Operand(_) => "@acc".to_owned(),
+        };
+    }
+    word
+}
+
+/// An output in the name of its kernel.
+pub(super) fn name(epilogue: &Epilogue, output: &Output) -> String {
+    match output.kind {
+        OutputKind::Value => epilogue.element(output.of).to_string(),
+        OutputKind::Quantized { element, scale_rounding, .. } => match scale_rounding {
+            None => "nvfp4".to_owned(),
+            Some(_) => format!("mx{element}"),
+        },
+        OutputKind::Reduced { kind, .. } => kind.to_string(),
+    }
+}
+
+fn blocks(element: ElementType, scale_rounding: Option<ScaleRounding>) -> String {
+    let format = match element {
+        ElementType::F8E4M3FN => "E4m3",
+        ElementType::F8E5M2 => "E5m2",
+        _ => "E2m1",
+    };
+    match scale_rounding {
+        None => "Nvfp4".to_owned(),
+        Some(rounding) => format!("Mx<{format}, {}>", rounding == ScaleRounding::Ceil),
+    }
+}
+
+fn reduction(kind: ReduceKind) -> &'static str {
+    match kind {
+        ReduceKind::Max => "Max",
+        _ => "Amax",
+    }
+}
+
+fn scale_element(scale_rounding: Option<ScaleRounding>) -> ElementType {
+    match scale_rounding {
+        None => ElementType::F8E4M3FN,
+        Some(_) => ElementType::F8E8M0FNU,
+    }
+}
+
+fn direction(rounding: ScaleRounding) -> &'static str {
+    match rounding {
+        ScaleRounding::Floor => "floor",
+        ScaleRounding::Ceil => "ceil",
+    }
+}

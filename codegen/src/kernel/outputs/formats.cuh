@@ -1,0 +1,143 @@
+// The arithmetic of block quantization, bit for bit that of the interpreter. Divisions and products are IEEE f32,
+// rounded to nearest even: never an approximate reciprocal.
+
+#if defined(__CUDACC__)
+#define FOURFOLD_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define FOURFOLD_HOST_DEVICE inline
+#endif
+
+FOURFOLD_HOST_DEVICE uint32_t bits_of(float x) {
+#if defined(__CUDA_ARCH__)
+  return __float_as_uint(x);
+#else
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return bits;
+#endif
+}
+
+FOURFOLD_HOST_DEVICE float float_of(uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __uint_as_float(bits);
+#else
+  float x;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+#endif
+}
+
+constexpr uint32_t kMagnitudeBits = 0x7FFFFFFFu, kInfinityBits = 0x7F800000u;
+
+// Small formats: explicit bits of the significand, bias, bits, the f32 of the largest number, the code of NaN.
+struct E2m1 {
+  static constexpr int kMantissa = 1, kBias = 1, kBits = 4, kMaxExponent = 2;
+  static constexpr uint32_t kLargest = 0x40C00000u, kNan = 0x7u;  // 6
+};
+struct E4m3 {
+  static constexpr int kMantissa = 3, kBias = 7, kBits = 8, kMaxExponent = 8;
+  static constexpr uint32_t kLargest = 0x43E00000u, kNan = 0x7Fu;  // 448
+};
+struct E5m2 {
+  static constexpr int kMantissa = 2, kBias = 15, kBits = 8, kMaxExponent = 15;
+  static constexpr uint32_t kLargest = 0x47600000u, kNan = 0x7Fu;  // 57344
+};
+
+// The code of the nearest number, ties to even; saturates, infinities too, and keeps the sign of zero.
+template <class Format>
+FOURFOLD_HOST_DEVICE uint32_t encode(float x) {
+  constexpr int kDropped = 23 - Format::kMantissa;
+  // Below the smallest normal number all numbers are multiples of one unit: added to a number whose last place is
+  // that unit, x is rounded to it.
+  constexpr uint32_t kNormal = (128u - Format::kBias) << 23;
+  constexpr uint32_t kAnchor = (151u - Format::kBias - Format::kMantissa) << 23;
+  uint32_t const sign = bits_of(x) >> 31;
+  uint32_t magnitude = bits_of(x) & kMagnitudeBits;
+  if (magnitude > kInfinityBits) {
+    return Format::kNan;
+  }
+  magnitude = magnitude < Format::kLargest ? magnitude : Format::kLargest;
+  uint32_t code;
+  if (magnitude < kNormal) {
+    code = bits_of(float_of(magnitude) + float_of(kAnchor)) - kAnchor;
+  } else {
+    magnitude += (1u << (kDropped - 1)) - 1u + (magnitude >> kDropped & 1u);
+    code = (magnitude >> kDropped) - ((127u - Format::kBias) << Format::kMantissa);
+  }
+  return sign << (Format::kBits - 1) | code;
+}
+
+// Two codes side by side, the first in the low bits; by the instruction where there is one, which does the same.
+template <class Format>
+FOURFOLD_HOST_DEVICE uint32_t encode_pair(float low, float high) {
+#if defined(__CUDA_ARCH__)
+  uint16_t codes;
+  if constexpr (Format::kBits == 8 && Format::kMantissa == 3) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+    return codes;
+  } else if constexpr (Format::kBits == 8) {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+    return codes;
+  }
+#if defined(CUDA_PTX_FP4FP6_CVT_ENABLED)
+  else {
+    asm("{ .reg .b8 pair; cvt.rn.satfinite.e2m1x2.f32 pair, %1, %2; mov.b16 %0, {pair, 0}; }"
+        : "=h"(codes)
+        : "f"(high), "f"(low));
+    return codes;
+  }
+#endif
+#endif
+  return encode<Format>(low) | encode<Format>(high) << Format::kBits;
+}
+
+// NVFP4: s = e4m3(amax / 6 / global), q = e2m1(v / (s · global)), and 0 where s · global is.
+struct Nvfp4 {
+  using Element = E2m1;
+  static constexpr int kBlock = 16;
+
+  FOURFOLD_HOST_DEVICE static uint32_t scale(uint32_t amax, float global) {
+    float const s = float_of(amax) / 6.0f / global;
+    // Unsigned: what is below zero is zero.
+    return s < 0.0f ? 0u : encode<E4m3>(s) & 0x7Fu;
+  }
+
+  // What values are divided by.
+  FOURFOLD_HOST_DEVICE static float step(uint32_t scale, float global) {
+    uint32_t const exponent = scale >> 3, mantissa = scale & 7u;
+    float s = exponent == 0u ? static_cast<float>(mantissa) * 0x1p-9f
+                             : float_of((exponent + 120u) << 23 | mantissa << 20);
+    s = scale == E4m3::kNan ? float_of(kMagnitudeBits) : s;
+    return s * global;
+  }
+
+  FOURFOLD_HOST_DEVICE static uint32_t codes(float low, float high, float step) {
+    return step == 0.0f ? 0u : encode_pair<Element>(low / step, high / step);
+  }
+};
+
+// MX: the scale is the power of two below, or the one that lets nothing saturate.
+template <class Format, bool Ceil>
+struct Mx {
+  using Element = Format;
+  static constexpr int kBlock = 32;
+
+  FOURFOLD_HOST_DEVICE static uint32_t scale(uint32_t amax, float) {
+    constexpr uint32_t kMantissaBits = 0x007FFFFFu;
+    if (amax >= kInfinityBits) {
+      return amax == kInfinityBits ? 0xFEu : 0xFFu;
+    }
+    uint32_t const exceeds = Ceil && (amax & kMantissaBits) > (Format::kLargest & kMantissaBits);
+    uint32_t const power = (amax >> 23) + exceeds;
+    return power < Format::kMaxExponent ? 0u : power - Format::kMaxExponent;
+  }
+
+  // What values are multiplied by: the reciprocal of a power of two is exact, and so is what it makes of a quotient.
+  FOURFOLD_HOST_DEVICE static float step(uint32_t scale, float) {
+    return scale == 0xFFu ? float_of(kMagnitudeBits) : float_of(scale == 0xFEu ? 0x00400000u : (254u - scale) << 23);
+  }
+
+  FOURFOLD_HOST_DEVICE static uint32_t codes(float low, float high, float step) {
+    return encode_pair<Element>(low * step, high * step);
+  }
+};

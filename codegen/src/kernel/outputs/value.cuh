@@ -1,0 +1,42 @@
+// A value, row-major.
+template <int Of, class Element>
+struct ValueOutput {
+  static constexpr int kOf = Of;
+  Element *to;
+
+  struct State {};
+  template <class Part, int RowTiles>
+  CUTLASS_DEVICE State begin() const {
+    return {};
+  }
+  template <class Part>
+  static constexpr bool exchanges() {
+    return false;
+  }
+
+  template <class Part>
+  CUTLASS_DEVICE void store(State, Place const &here, float const (&values)[Part::kValues]) const {
+    constexpr int kAtOnce = cute::min(Part::kRun, 128 / cutlass::sizeof_bits<Element>::value);
+    CUTLASS_PRAGMA_UNROLL
+    for (int slot = 0; slot < Part::kRows; ++slot) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int c = 0; c < Part::kColumns; c += kAtOnce) {
+        if (!here.contains(Part::row(slot), Part::column(c))) {
+          continue;
+        }
+        cutlass::Array<float, kAtOnce> wide;
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < kAtOnce; ++i) {
+          wide[i] = values[Part::index(slot, c + i)];
+        }
+        using Narrow = cutlass::AlignedArray<Element, kAtOnce>;
+        auto const narrow = cutlass::NumericArrayConverter<Element, float, kAtOnce>{}(wide);
+        int64_t const at = here.row(Part::row(slot)) * here.columns + here.n + Part::column(c);
+        *reinterpret_cast<Narrow *>(to + at) = reinterpret_cast<Narrow const &>(narrow);
+      }
+    }
+  }
+
+  template <class Part>
+  CUTLASS_DEVICE void end(State, Place const &) const {}
+};

@@ -1,0 +1,149 @@
+//! Cuts what was grown down to a kernel that can be written within the limits of an epilogue.
+
+use fourfold_ir::{FormatCapability, OperandShape};
+
+use crate::rewrite::{Class, Expression, Source, is_readable};
+
+/// A region, and what rules proved of it.
+pub(crate) struct Cut<'a> {
+    expression: &'a Expression,
+    capability: &'a FormatCapability,
+    proved: Vec<Proved>,
+    /// By member: the members that use its value.
+    users: Vec<Vec<usize>>,
+    /// By leaf.
+    leaf_users: Vec<Vec<usize>>,
+}
+
+/// What rules proved of a member.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Proved {
+    /// It is a value of the kernel.
+    pub(crate) lifted: bool,
+    /// Its results can be written.
+    pub(crate) writable: bool,
+}
+
+impl<'a> Cut<'a> {
+    pub(crate) fn new(
+        expression: &'a Expression,
+        capability: &'a FormatCapability,
+        proved: impl Iterator<Item = Proved>,
+    ) -> Cut<'a> {
+        let mut users = vec![Vec::new(); expression.members.len()];
+        let mut leaf_users = vec![Vec::new(); expression.types.leaves.len()];
+        for (user, member) in expression.members.iter().enumerate() {
+            for source in &member.operands {
+                match *source {
+                    Source::Member(of) => users[of].push(user),
+                    Source::Leaf(of) => leaf_users[of].push(user),
+                }
+            }
+        }
+        Cut { expression, capability, proved: proved.collect(), users, leaf_users }
+    }
+
+    /// The kernel with the most members, by member; `None` when not even the `scaled_mma` is one.
+    ///
+    /// Tried are the parts of the region up to each member, the longest first, less what cannot be written, and the best
+    /// of them is completed by whatever still fits. Members come in program order, so that of two ops the earlier one is kept.
+    pub(crate) fn largest(&self) -> Option<Vec<bool>> {
+        let count = self.expression.members.len();
+        let mut best: Option<(usize, Vec<bool>)> = None;
+        for length in (1..=count).rev() {
+            if best.as_ref().is_some_and(|(members, _)| length <= *members) {
+                break;
+            }
+            let mut inside: Vec<bool> = (0..count).map(|member| member < length).collect();
+            self.drop_unwritable(&mut inside);
+            let members = inside.iter().filter(|inside| **inside).count();
+            let better = best.as_ref().is_none_or(|(most, _)| *most < members);
+            if inside[0] && better && self.fits(&inside) {
+                best = Some((members, inside));
+            }
+        }
+        let (_, mut inside) = best?;
+        for member in 0..count {
+            if !inside[member] {
+                let mut larger = inside.clone();
+                larger[member] = true;
+                if self.is_closed(&larger) && self.fits(&larger) {
+                    inside = larger;
+                }
+            }
+        }
+        Some(inside)
+    }
+
+    /// Whether a member is a value that is seen outside a kernel of these members.
+    pub(crate) fn is_written(&self, member: usize, inside: &[bool]) -> bool {
+        let of = &self.expression.members[member];
+        !of.sink && (of.seen || self.users[member].iter().any(|user| !inside[*user]))
+    }
+
+    /// The leaves that are constants with all their users among these members.
+    pub(crate) fn inlined(&self, inside: &[bool]) -> Vec<usize> {
+        let leaves = self.expression.types.leaves.iter().zip(&self.leaf_users).enumerate();
+        leaves
+            .filter(|(_, (ty, users))| ty.inlined && users.iter().all(|user| inside[*user]))
+            .map(|(leaf, _)| leaf)
+            .collect()
+    }
+
+    /// Removes what cannot be in the kernel, and then what can no longer be, until nothing changes: at most once for
+    /// each member.
+    fn drop_unwritable(&self, inside: &mut [bool]) {
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for member in 0..inside.len() {
+                if inside[member] && self.must_leave(member, inside) {
+                    inside[member] = false;
+                    changed = true;
+                }
+            }
+        }
+    }
+
+    fn is_closed(&self, inside: &[bool]) -> bool {
+        !(0..inside.len()).any(|member| inside[member] && self.must_leave(member, inside))
+    }
+
+    fn must_leave(&self, member: usize, inside: &[bool]) -> bool {
+        let (of, proved) = (&self.expression.members[member], self.proved[member]);
+        let orphan = of.operands.iter().any(|source| matches!(source, Source::Member(of) if !inside[*of]));
+        let joins = if of.sink { proved.writable } else { proved.lifted };
+        orphan || !joins || (self.is_written(member, inside) && !proved.writable)
+    }
+
+    /// Whether the epilogue has room for these members, and for what they read and write, and can read each of it.
+    fn fits(&self, inside: &[bool]) -> bool {
+        let Expression { members, types, .. } = self.expression;
+        let epilogue = &self.capability.epilogue;
+        let chosen = || (0..inside.len()).filter(|member| inside[*member]);
+        let steps = chosen().skip(1).filter(|member| !members[*member].sink).count();
+        let sinks: usize =
+            chosen().filter(|member| members[*member].sink).map(|member| members[member].tensors).sum();
+        let written = chosen().filter(|member| self.is_written(*member, inside)).count();
+        if epilogue.max_steps < steps || epilogue.max_outputs < sinks + written {
+            return false;
+        }
+        let inlined = self.inlined(inside);
+        let mut leaves: Vec<usize> = chosen()
+            .flat_map(|member| &members[member].operands)
+            .filter_map(|source| match source {
+                Source::Leaf(leaf) => Some(*leaf),
+                Source::Member(_) => None,
+            })
+            .filter(|leaf| !inlined.contains(leaf))
+            .collect();
+        leaves.sort_unstable();
+        leaves.dedup();
+        let read = || leaves.iter().map(|leaf| types.leaves[*leaf]);
+        let room = |shape| {
+            let count = read().filter(|ty| ty.class == Class::Operand(shape)).count();
+            count <= epilogue.operand(shape).map_or(0, |rule| rule.most)
+        };
+        OperandShape::ALL.into_iter().all(room) && read().all(|ty| is_readable(ty, self.capability, types))
+    }
+}

@@ -1,0 +1,226 @@
+//! Kernels really built, without a GPU, and what is demanded of each: the instructions that it must contain, what it may
+//! cost, and whether its own answers agree with what the plan promises.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use fourfold::codegen::configuration::CutlassVersion;
+use fourfold::codegen::{KernelSpec, Output, OutputKind, capabilities, emit, stages};
+use fourfold::executor::kernel::{Device, Kernel, Operand, Problem};
+use fourfold::executor::toolchain::{Toolchain, ToolchainOptions};
+use fourfold::executor::{Artifact, BuildOptions};
+use fourfold::ir::{BlockFormat, Dim, numeric};
+use fourfold::kernels::{BuiltKernel, PlannedKernel, build_kernels, cutlass_version};
+
+use crate::random::Random;
+
+const SECONDS_A_DAY: u64 = 86_400;
+
+/// The turn of what is built by turns: one a day, so that a failure stays where it is while it is looked into.
+pub fn turn() -> usize {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    (now.as_secs() / SECONDS_A_DAY) as usize
+}
+
+/// The toolchain, found or installed once.
+///
+/// # Panics
+/// When there is none and none can be installed.
+pub fn toolchain() -> &'static Toolchain {
+    static TOOLCHAIN: OnceLock<Toolchain> = OnceLock::new();
+    TOOLCHAIN.get_or_init(|| {
+        let options = ToolchainOptions { provision: true, ..ToolchainOptions::default() };
+        fourfold::kernels::toolchain(&options, &mut |line| eprintln!("{line}"))
+            .unwrap_or_else(|error| panic!("{error}\n{}", error.remedy()))
+    })
+}
+
+/// The version of CUTLASS that it has.
+pub fn cutlass() -> CutlassVersion {
+    cutlass_version(toolchain())
+}
+
+/// The kernel of a specification.
+pub fn planned(spec: KernelSpec) -> PlannedKernel {
+    PlannedKernel { segment: 0, source: emit(&spec), why: "a test".to_owned(), spec }
+}
+
+/// Builds kernels in a folder of their own below `folder`, which the run before may have left behind.
+///
+/// # Panics
+/// When the folder cannot be made.
+pub fn build(kernels: Vec<PlannedKernel>, folder: PathBuf) -> Vec<BuiltKernel> {
+    static CLEARED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+    {
+        let mut cleared = CLEARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if !cleared.contains(&folder) {
+            let _ = std::fs::remove_dir_all(&folder);
+            std::fs::create_dir_all(&folder).expect("the folder for kernels can be made");
+            cleared.push(folder.clone());
+        }
+    }
+    let options = BuildOptions { temp_dir: Some(folder), ..BuildOptions::default() };
+    build_kernels(kernels, toolchain(), &options, &|line| eprintln!("{line}"))
+}
+
+/// The library of a kernel that was to be built.
+///
+/// # Panics
+/// When it was not, with the compiler's words.
+pub fn artifact(built: &BuiltKernel) -> &Artifact {
+    built.outcome.as_ref().unwrap_or_else(|failure| {
+        panic!("{}: {} ({})", built.planned.source.kernel, failure.message, failure.code)
+    })
+}
+
+/// The format of a kernel's operands.
+pub fn format(spec: &KernelSpec) -> BlockFormat {
+    spec.configuration.block_format().expect("a format that programs have")
+}
+
+/// What a kernel costs and contains, on one line.
+pub fn describe(built: &BuiltKernel) -> String {
+    let resources = artifact(built).resources();
+    format!(
+        "{} {}: {} registers, {} B spilled, {} stages, {} B shared, {} threads, {:?}, {:.0} s",
+        built.planned.spec.target.name,
+        built.planned.source.kernel,
+        resources.registers.expect("the compiler reports registers"),
+        resources.spill_stores.expect("the compiler reports spills"),
+        resources.stages.expect("the library reports stages"),
+        resources.shared_memory,
+        resources.threads,
+        resources.opcodes,
+        resources.compile_time.as_secs_f64(),
+    )
+}
+
+/// It has its matrix instruction, stages, and room on the device.
+///
+/// # Panics
+/// When it has not.
+pub fn check_resources(built: &BuiltKernel) {
+    let resources = artifact(built).resources();
+    let (kernel, opcode) = (&built.planned.source.kernel, built.planned.source.opcode);
+    let configuration = &built.planned.spec.configuration;
+    assert!(resources.opcodes.keys().any(|found| found.starts_with(opcode)), "{kernel} has {opcode}");
+    // MXFP4 with a 16-bit C takes all that Sm120 has: a byte more, and no launch succeeds.
+    let budget = stages::budget(configuration, cutlass()).expect("a default has a budget");
+    assert!(resources.shared_memory <= budget.capacity, "{kernel}: {budget:?}");
+    // Fused vectors take shared memory that the formula does not count: a stage may be lost, none appears.
+    let formula = stages::stages(configuration, cutlass()).expect("a default has stages");
+    let fits = resources.stages.is_some_and(|stages| 2 <= stages && stages <= formula);
+    assert!(fits, "{kernel}: {:?} of {formula}", resources.stages);
+}
+
+const DEVICE: Device = Device { sm_count: 148, max_active_clusters: 74 };
+
+/// It takes exactly the extents that a plan for it would promise, and asks for the scale buffers that a plan allocates.
+///
+/// # Panics
+/// When it does not.
+pub fn check_acceptance(built: &BuiltKernel) {
+    const SHAPES: usize = 200;
+    let kernel = Kernel::load(artifact(built)).expect("it loads without a GPU");
+    let mut random = Random::new(0xACCE);
+    let (mut good, mut bad) = (0, 0);
+    let block = format(&built.planned.spec).block as usize;
+    for _ in 0..SHAPES {
+        let problem = Problem {
+            l: random.pick(&[1, 1, 1, 2, 3, 0]),
+            m: random.pick(&[0, 1, 37, 91, 128, 129, 130, 257, 1000]),
+            n: random.pick(&[4, 8, 12, 24, 32, 40, 72, 96, 100, 136, 7, 256, 264, 416, 0]),
+            // 2^28 has scales of 2^30 bytes per 128 rows in MXFP4, and of 2^31 in NVFP4.
+            k: random.pick(&[32, 96, 160, 256, 480, 7168, 48, 16, 40, 0, 3 << 32, 1 << 30, 1 << 28]),
+        };
+        let expected = meets_the_rules(&built.planned.spec, &problem);
+        let answer = kernel.query(&DEVICE, &problem);
+        let name = &built.planned.source.kernel;
+        assert_eq!(answer.is_ok(), expected, "{problem:?}: {answer:?} of {name}");
+        good += usize::from(expected);
+        bad += usize::from(!expected);
+        let Ok(requirements) = answer else { continue };
+        if problem.l == 0 || problem.m == 0 {
+            assert_eq!((requirements.workspace, requirements.sfa, requirements.sfb), (0, 0, 0));
+            continue;
+        }
+        let columns = problem.k as usize / block;
+        let bytes = |rows: i64| problem.l as usize * numeric::blocked_len(rows as usize, columns);
+        assert_eq!(requirements.sfa as usize, bytes(problem.m), "{problem:?}");
+        assert_eq!(requirements.sfb as usize, bytes(problem.n), "{problem:?}");
+        assert!(requirements.workspace < 1 << 24, "a persistent kernel needs little: {requirements:?}");
+    }
+    assert!(good >= SHAPES / 20 && bad >= SHAPES / 10, "{good} good and {bad} bad shapes");
+}
+
+/// What the plan of such a kernel promises: the call is right exactly when these hold.
+fn meets_the_rules(spec: &KernelSpec, problem: &Problem) -> bool {
+    let capabilities = capabilities(spec.target.name).expect("a known target");
+    let format = capabilities.format(format(spec)).expect("a format of the target");
+    let extents = [problem.l, problem.m, problem.n, problem.k];
+    if extents.iter().any(|extent| *extent < 0 || format.max_extent < *extent as u64) {
+        return false;
+    }
+    if problem.l == 0 || problem.m == 0 {
+        return true; // nothing is launched
+    }
+    let scale_bytes = |rows: i64| {
+        let matrix =
+            numeric::checked_blocked_len(rows as usize, problem.k as usize / format.format.block as usize);
+        matrix
+            .and_then(|bytes| bytes.checked_mul(problem.l as usize))
+            .is_some_and(|bytes| bytes as u64 <= format.max_scale_bytes)
+    };
+    if !scale_bytes(problem.m) || !scale_bytes(problem.n) {
+        return false;
+    }
+    let divides = |extent: i64, of: u64| Dim::fixed(extent as u64).is_multiple_of(of);
+    let fits_output = |output: &Output| {
+        let rule = match output.kind {
+            OutputKind::Value => {
+                format.output(spec.epilogue.element(output.of)).expect("a type that is written").n_multiple
+            }
+            OutputKind::Quantized { element, block, .. } => {
+                let rules = &format.epilogue.quantized;
+                let rule = rules.iter().find(|rule| (rule.element, rule.block) == (element, block));
+                rule.expect("a format that is written").n_multiple
+            }
+            OutputKind::Reduced { .. } => 1,
+        };
+        divides(problem.n, rule)
+    };
+    let c = spec.epilogue.c.map_or(1, |c| format.c(c).expect("a type of C").n_multiple);
+    problem.n > 0
+        && problem.k > 0
+        && divides(problem.k, format.k_multiple)
+        && spec.epilogue.outputs.iter().all(fits_output)
+        && divides(problem.n, c)
+        && spec.epilogue.operands.iter().all(|operand| {
+            let rule = format.epilogue.operand(operand.shape).and_then(|rule| rule.element(operand.element));
+            divides(problem.n, rule.expect("a type that is read").n_multiple)
+        })
+}
+
+/// It looks for scales where blocked tensors have them.
+///
+/// # Panics
+/// When it does not.
+pub fn check_scale_places(built: &BuiltKernel) {
+    let kernel = Kernel::load(artifact(built)).expect("it loads without a GPU");
+    let mut random = Random::new(0x5CA1E);
+    for (m, n, k, l) in [(1, 8, 32, 1), (130, 72, 96, 3), (37, 264, 160, 2), (257, 136, 1056, 1)] {
+        let problem = Problem { l, m, n, k };
+        for (operand, rows) in [(Operand::A, m), (Operand::B, n)] {
+            let columns = k as usize / format(&built.planned.spec).block as usize;
+            let matrix = numeric::blocked_len(rows as usize, columns);
+            for _ in 0..100 {
+                let row = random.below(rows as usize);
+                let block = random.below(columns);
+                let batch = random.below(l as usize);
+                let ours = batch * matrix + numeric::blocked_offset(row, block, columns);
+                let theirs = kernel.scale_offset(operand, &problem, row as i64, block as i64, batch as i64);
+                assert_eq!(theirs, ours as i64, "{operand:?} ({row}, {block}, {batch}) of {problem:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The epilogues of `fixtures/gemm/dag_*.fir`, each built for both Blackwell families: one test for each kernel, named
+//! `TARGET/PROGRAM`. A run builds three of each family by turns and lists the others as ignored; `--features full` builds
+//! all of them, and its log is `docs/full-build.log`.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use fourfold::codegen::KernelSpec;
+use fourfold::codegen::configuration::CutlassVersion;
+use fourfold::ir::text;
+use fourfold::kernels::planned_kernels;
+use fourfold_tests::built::{
+    build, check_acceptance, check_resources, check_scale_places, describe, planned, turn,
+};
+use fourfold_tests::structure::structure;
+use libtest_mimic::{Arguments, Trial};
+
+/// One of each family, as everything but the tag and the tile is the same.
+const TARGETS: [&str; 2] = ["sm_100a", "sm_120a"];
+/// How many of each family a run builds.
+const BY_TURNS: usize = 3;
+/// How many graphs there are to be.
+const STRUCTURES: usize = 24;
+
+fn main() -> ExitCode {
+    let mut trials = vec![Trial::test("the_epilogues_are_different_graphs", || {
+        different_graphs().map_err(|error| format!("{error:#}").into())
+    })];
+    for (family, target) in TARGETS.into_iter().enumerate() {
+        let kernels = match kernels(target) {
+            Ok(kernels) => kernels,
+            Err(error) => {
+                eprintln!("{error:#}");
+                return ExitCode::FAILURE;
+            }
+        };
+        let count = kernels.len();
+        // Each of the families is half a round ahead of the other.
+        let first = turn() * BY_TURNS + family * count / 2;
+        for (index, (name, spec)) in kernels.into_iter().enumerate() {
+            let is_due = (index + count - first % count) % count < BY_TURNS;
+            let build = move || {
+                builds(spec);
+                Ok(())
+            };
+            let due = is_due || cfg!(feature = "full");
+            trials.push(Trial::test(format!("{target}/{name}"), build).with_ignored_flag(!due));
+        }
+    }
+    let mut arguments = Arguments::from_args();
+    // Each build runs a compiler that takes gigabytes.
+    let most = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+    arguments.test_threads = Some(arguments.test_threads.map_or(most, |threads| threads.min(most)));
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// The kernels of the programs, by the name of the program; what a second kernel is called ends in its number.
+fn kernels(target: &str) -> Result<BTreeMap<String, KernelSpec>> {
+    let backend = fourfold_tests::backend(target)?;
+    let mut kernels = BTreeMap::new();
+    for file in fourfold_tests::fixtures()? {
+        let name = file.file_stem().context("a fixture has a name")?.to_string_lossy().into_owned();
+        if !name.starts_with("dag_") {
+            continue;
+        }
+        let source = std::fs::read_to_string(&file)?;
+        let (program, _) = text::load(&source)
+            .map_err(|errors| anyhow::anyhow!("{}: {}", file.display(), errors[0].message))?;
+        let planned = planned_kernels(&backend.plan(program), CutlassVersion::PINNED, false);
+        ensure!(!planned.is_empty(), "{} has no kernel", file.display());
+        for (index, kernel) in planned.into_iter().enumerate() {
+            let name = if index == 0 { name.clone() } else { format!("{name}.{index}") };
+            kernels.insert(name, kernel.spec);
+        }
+    }
+    Ok(kernels)
+}
+
+fn different_graphs() -> Result<()> {
+    let mut graphs: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (name, spec) in kernels(TARGETS[0])? {
+        graphs.entry(structure(&spec.epilogue)).or_default().push(name);
+    }
+    for (graph, names) in &graphs {
+        println!("{}: {graph}", names.join(", "));
+    }
+    ensure!(graphs.len() >= STRUCTURES, "there are {} different graphs, not {STRUCTURES}", graphs.len());
+    Ok(())
+}
+
+fn builds(spec: KernelSpec) {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("dags");
+    let built = build(vec![planned(spec)], folder);
+    for built in &built {
+        println!("{}", describe(built));
+        check_resources(built);
+        check_acceptance(built);
+        check_scale_places(built);
+    }
+}
