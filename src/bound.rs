@@ -1,53 +1,48 @@
-//! What a kernel's result must be: the meaning of the ops that it stands for, on the very operands that it got, and how
-//! far it may lie from that, element by element.
+//! What a kernel's results must be: the meaning of the ops that it stands for, on the very operands that it got, and how
+//! far they may lie from that, element by element.
 //!
 //! A kernel sums in f32 in an order of its own: |error| ≤ γ_K·|alpha|·Σ|a·b| + 4 ulp with γ_K = K·2^-24/(1 - K·2^-24).
-//! Where every order gives the same sum there is no error, and but for functions that are within 4 ulp the result has
-//! the interpreter's bits. What follows carries such errors on, step by step ([`interval`]).
+//! Where every order gives the same sum there is no error, and but for functions that are within 4 ulp every result has
+//! the interpreter's bits. What follows carries such errors on: step by step ([`interval`]), into reductions
+//! ([`reduced`]), and into codes and scales ([`blocks`]), of which few may differ, each with a reason.
 
+mod blocks;
 mod interval;
+mod product;
+mod reduced;
 
 use std::collections::HashMap;
 
-use fourfold_executor::RunError;
-use fourfold_executor::fallback::{self, BlockScaled, BlockScaledShape, Epilogue, FallbackError, scaled_mma};
+use fourfold_executor::fallback::{self, FallbackError};
+use fourfold_executor::{Run, RunError};
 use fourfold_ir::sample::Rule;
 use fourfold_ir::{
-    ElementType, Op, Program, ScaleLayout, SymbolValues, Tensor, TensorError, UnaryKind, Value, interpret_op,
+    Bound, ElementType, Op, Program, SymbolValues, Tensor, TensorError, UnaryKind, Value, interpret_op,
 };
-use fourfold_scheduler::{EpilogueKind, EpilogueRef, EpilogueStep, KernelPlan};
+use fourfold_scheduler::{
+    EpilogueKind, EpilogueRef, EpilogueStep, KernelOutput, KernelPlan, OutputKind, Partition,
+};
 
-use self::interval::{Element, Interval};
-
-use crate::compare::{Comparison, Rounding, Tolerance, compare};
+use self::blocks::{BlockRule, Blocks, compare_blocks};
+use self::interval::Intervals;
+use self::reduced::Reduced;
+use crate::compare::{Comparison, MOVED_ONE_IN, Rounding, Tolerance, Verdict, compare, compare_by};
 use crate::error::Error;
-use crate::precision::is_exact_product;
 
-/// What a kernel's result is compared with.
-pub(crate) struct Reference {
-    /// The result as the ops define it.
+/// One value that a kernel wrote, held against what it must be.
+pub(crate) struct Compared {
+    /// The value.
+    pub(crate) value: Value,
+    /// The value as the ops define it.
     pub(crate) want: Tensor,
-    /// How far the result may lie from it, before the rounding to its type.
+    /// How far it may lie from that, before the rounding to its type.
     pub(crate) tolerance: Tolerance,
     /// How reports call that.
     pub(crate) rule: String,
-    /// The result before its last rounding, where it is known.
-    pub(crate) unrounded: Option<Tensor>,
     /// `interpreter`, or `fallback` for what is too large for it.
     pub(crate) by: &'static str,
-}
-
-impl Reference {
-    /// Holds what a kernel gave against it.
-    pub(crate) fn compare(&self, got: &Tensor) -> Comparison {
-        let operand = || self.unrounded.clone();
-        let rounding = match (&self.tolerance, &self.unrounded) {
-            (Tolerance::Relative(_), _) => Rounding::Same,
-            (_, Some(_)) => Rounding::Converted(&operand),
-            (_, None) => Rounding::OneStep,
-        };
-        compare(got, &self.want, &self.tolerance, rounding)
-    }
+    /// What came of it.
+    pub(crate) comparison: Comparison,
 }
 
 /// A kernel segment of one run.
@@ -73,86 +68,259 @@ pub(crate) struct KernelRun<'a> {
 /// How reports call equality.
 pub(crate) const BIT_EQUAL: &str = "bit-equal";
 
-impl KernelRun<'_> {
-    /// What its result must be.
+/// The values that ops define.
+type Values = HashMap<Value, Tensor>;
+
+/// What it is that a kernel gave, by value.
+type Got<'a> = dyn Fn(Value) -> Option<&'a Tensor> + 'a;
+
+impl<'a> KernelRun<'a> {
+    /// A kernel segment of a run that kept every value.
     ///
     /// # Errors
-    /// When an op cannot be evaluated on these operands, or memory does not suffice.
-    pub(crate) fn reference(&self) -> Result<Reference, Error> {
-        let by = if self.interpret { "interpreter" } else { "fallback" };
-        let values = self.evaluate()?;
-        let want = self.take(&values, self.plan.first_written())?;
+    /// When the segment is none of a kernel, or an operand was not kept.
+    pub(crate) fn of(
+        program: &'a Program,
+        partition: &'a Partition,
+        segment: usize,
+        bound: &'a Bound<'a>,
+        run: &'a Run,
+        rule: Option<Rule>,
+    ) -> Result<KernelRun<'a>, Error> {
+        let planned = &partition.segments[segment];
+        let plan = planned.kernel().ok_or_else(|| missing(&format!("segment {segment}")))?;
+        let module = program.module();
+        let mut operands = HashMap::new();
+        for &value in &planned.inputs {
+            let tensor = match module.inputs.iter().position(|input| *input == value) {
+                Some(position) => bound.inputs[position],
+                None => run.value(value).ok_or_else(|| missing(module.name_of(value)))?,
+            };
+            operands.insert(value, tensor);
+        }
+        let symbols = &bound.symbols;
+        Ok(KernelRun { program, segment, ops: &planned.ops, plan, symbols, rule, operands, interpret: true })
+    }
+
+    /// Holds every value that the kernel wrote against what it must be.
+    ///
+    /// # Errors
+    /// When an op cannot be evaluated on these operands, memory does not suffice, or a value is not among what was got.
+    pub(crate) fn compare<'g>(&self, got: &Got<'g>) -> Result<Vec<Compared>, Error> {
+        let values = self.evaluate(Values::new())?;
         let error = self.accumulation_error()?;
-        let is_exact = error.is_none();
-        if is_exact && !self.has_inexact_function() {
-            let (tolerance, rule) = (Tolerance::Relative(0.0), BIT_EQUAL.to_owned());
-            return Ok(Reference { want, tolerance, rule, unrounded: None, by });
-        }
-        let (each, unrounded) = match self.plan.epilogue.last() {
-            None => self.of_sum(&values, error.unwrap_or_default(), &want)?,
-            Some(last) => self.of_steps(&values, error, &want, last)?,
+        let is_exact = |output: &&KernelOutput| {
+            error.is_none() && !self.has_inexact_function(output.of) && combines_exactly(output)
         };
-        let mut rule = if is_exact { "4 ulp of f32" } else { "γ_K·Σ|a·b| + 4 ulp" }.to_owned();
-        // Near a pole an interval is anything: such an element is not checked, and the report must not hide it.
-        let free =
-            each.iter().zip(want.to_f64()).filter(|(each, want)| each.is_infinite() && want.is_finite());
-        match free.count() {
-            0 => {}
-            count => rule += &format!(" ({count} without a bound)"),
+        let intervals = match self.plan.outputs.iter().all(|output| is_exact(&output)) {
+            true => None,
+            false => Some(self.intervals(&values, error.as_deref())?),
+        };
+        let mut compared = Vec::new();
+        for output in &self.plan.outputs {
+            match &intervals {
+                Some(intervals) if !is_exact(&output) => {
+                    compared.extend(self.compare_within(output, &values, intervals, got)?);
+                }
+                _ => compared.extend(self.compare_bits(output, &values, got)?),
+            }
         }
-        Ok(Reference { want, tolerance: Tolerance::Each(each), rule, unrounded, by })
+        Ok(compared)
+    }
+
+    /// Holds every value that the kernel wrote against what it must be when D is NaN, all of it. Elements that are not
+    /// NaN even so are not looked at.
+    ///
+    /// # Errors
+    /// As [`KernelRun::compare`].
+    pub(crate) fn compare_nan<'g>(&self, got: &Got<'g>) -> Result<Vec<Compared>, Error> {
+        let module = self.program.module();
+        let root = module.ops[self.plan.root].results[0];
+        let dims = fourfold_ir::bind::concrete_dims(module.ty(root), self.symbols);
+        let dims = dims.ok_or_else(|| missing(module.name_of(root)))?;
+        let nan = vec![f64::NAN; dims.iter().product()];
+        let nan =
+            Tensor::from_f64(module.ty(root).element, dims, None, &nan).map_err(|e| self.no_tensor(e))?;
+        let values = self.evaluate(Values::from([(root, nan)]))?;
+        let mut compared = Vec::new();
+        for output in &self.plan.outputs {
+            match output.kind {
+                OutputKind::Value { value } | OutputKind::Reduced { value, .. } => {
+                    let (got, want) = (self.got(got, value)?, self.take(&values, value)?);
+                    let pairs = got.to_f64().into_iter().zip(want.to_f64());
+                    let verdict = |(got, want): (f64, f64)| Verdict::of(!want.is_nan() || got.is_nan());
+                    let verdicts: Vec<Verdict> = pairs.map(verdict).collect();
+                    let comparison = compare_by(got, &want, &verdicts);
+                    compared.push(of_nan(value, want, "every element is NaN", comparison));
+                }
+                OutputKind::Quantized { codes, scales, .. } => {
+                    for (value, rule) in [(codes, "codes of NaN"), (scales, "scales of NaN, zero padding")] {
+                        let (got, want) = (self.got(got, value)?, self.take(&values, value)?);
+                        let comparison = compare(got, &want, &Tolerance::Count(0), Rounding::Same);
+                        compared.push(of_nan(value, want, rule, comparison.with_padding_of(got)));
+                    }
+                }
+            }
+        }
+        Ok(compared)
+    }
+
+    /// An output with the interpreter's bits.
+    fn compare_bits<'g>(
+        &self,
+        output: &KernelOutput,
+        values: &Values,
+        got: &Got<'g>,
+    ) -> Result<Vec<Compared>, Error> {
+        let bits = |value: Value, tolerance: Tolerance, rule: &str| -> Result<Compared, Error> {
+            let (got, want) = (self.got(got, value)?, self.take(values, value)?);
+            let comparison = compare(got, &want, &tolerance, Rounding::Same);
+            Ok(self.compared(value, want, tolerance, rule.to_owned(), comparison))
+        };
+        match output.kind {
+            OutputKind::Value { value } | OutputKind::Reduced { value, .. } => {
+                Ok(vec![bits(value, Tolerance::Relative(0.0), BIT_EQUAL)?])
+            }
+            OutputKind::Quantized { codes, scales, .. } => {
+                let of_codes = bits(codes, Tolerance::Count(0), BIT_EQUAL)?;
+                let of_scales = bits(scales, Tolerance::Count(0), "bit-equal, zero padding")?;
+                let comparison = of_scales.comparison.with_padding_of(self.got(got, scales)?);
+                Ok(vec![of_codes, Compared { comparison, ..of_scales }])
+            }
+        }
+    }
+
+    /// An output of which each element lies within an interval.
+    fn compare_within<'g>(
+        &self,
+        output: &KernelOutput,
+        values: &Values,
+        intervals: &Intervals<'_>,
+        got: &Got<'g>,
+    ) -> Result<Vec<Compared>, Error> {
+        let bound = if intervals.error.is_none() { "4 ulp of f32" } else { "γ_K·Σ|a·b| + 4 ulp" };
+        let mut steps = Vec::new();
+        match &output.kind {
+            OutputKind::Value { value } => {
+                let want = self.take(values, *value)?;
+                let (each, unrounded) = match self.step(output.of) {
+                    None => self.of_sum(values, intervals, &want)?,
+                    Some((position, step)) => self.of_step(values, intervals, &want, position, step)?,
+                };
+                let tolerance = Tolerance::Each(each);
+                let operand = || unrounded.clone();
+                let rounding = match &unrounded {
+                    Some(_) => Rounding::Converted(&operand),
+                    None => Rounding::OneStep,
+                };
+                let comparison = compare(self.got(got, *value)?, &want, &tolerance, rounding);
+                Ok(vec![self.with_free(*value, want, tolerance, bound, comparison)])
+            }
+            OutputKind::Reduced { value, kind, shape, .. } => {
+                let want = self.take(values, *value)?;
+                let mut reduced = Reduced::new(*kind, *shape, intervals.columns, want.count());
+                for index in 0..intervals.sum.len() {
+                    reduced.add(index, intervals.value(output.of, index, &mut steps));
+                }
+                let tolerance = Tolerance::Each(reduced.distances(&want.to_f64()));
+                let comparison = compare(self.got(got, *value)?, &want, &tolerance, Rounding::Same);
+                Ok(vec![self.with_free(*value, want, tolerance, bound, comparison)])
+            }
+            OutputKind::Quantized { codes, scales, global, element, block, scale_rounding, .. } => {
+                let rule = BlockRule {
+                    element: *element,
+                    block: *block as usize,
+                    rounding: *scale_rounding,
+                    global: global.map_or(1.0, |operand| intervals.operand(operand, 0) as f32),
+                };
+                let want = (self.take(values, *codes)?, self.take(values, *scales)?);
+                let of_blocks = compare_blocks(
+                    rule,
+                    Blocks { codes: self.got(got, *codes)?, scales: self.got(got, *scales)? },
+                    Blocks { codes: &want.0, scales: &want.1 },
+                    |index| intervals.value(output.of, index, &mut steps),
+                );
+                let free = free(of_blocks.free);
+                let name = |what: &str| format!("{what} of {bound}{free}, 1 in {MOVED_ONE_IN} moved");
+                let none = || Tolerance::Count(0);
+                let zero = format!("{}, zero padding", name("scales"));
+                Ok(vec![
+                    self.compared(*codes, want.0, none(), name("codes"), of_blocks.codes),
+                    self.compared(*scales, want.1, none(), zero, of_blocks.scales),
+                ])
+            }
+        }
+    }
+
+    /// A comparison with a bound for each element. Near a pole an interval is anything: such an element is not checked,
+    /// and the report must not hide it.
+    fn with_free(
+        &self,
+        value: Value,
+        want: Tensor,
+        tolerance: Tolerance,
+        bound: &str,
+        comparison: Comparison,
+    ) -> Compared {
+        let unbounded = match &tolerance {
+            Tolerance::Each(each) => {
+                let pairs = each.iter().zip(want.to_f64());
+                pairs.filter(|(each, want)| each.is_infinite() && want.is_finite()).count()
+            }
+            _ => 0,
+        };
+        self.compared(value, want, tolerance, format!("{bound}{}", free(unbounded)), comparison)
+    }
+
+    fn compared(
+        &self,
+        value: Value,
+        want: Tensor,
+        tolerance: Tolerance,
+        rule: String,
+        comparison: Comparison,
+    ) -> Compared {
+        let by = if self.interpret { "interpreter" } else { "fallback" };
+        Compared { value, want, tolerance, rule, by, comparison }
     }
 
     /// How far the elements of a result may be off that is the sum itself, and that sum where the result is narrow.
     fn of_sum(
         &self,
-        values: &HashMap<Value, Tensor>,
-        error: Vec<f64>,
+        values: &Values,
+        intervals: &Intervals<'_>,
         want: &Tensor,
     ) -> Result<(Vec<f64>, Option<Tensor>), Error> {
-        let of = |(error, value): (f64, f64)| error + ULPS * ulp(value);
-        let each = error.into_iter().zip(want.to_f64()).map(of).collect();
+        let error = |index: usize| intervals.error.map_or(0.0, |error| error[index]);
+        let of = |(index, value): (usize, f64)| error(index) + ULPS * ulp(value);
+        let each = want.to_f64().into_iter().enumerate().map(of).collect();
         let narrow = self.plan.accumulator != ElementType::F32;
         Ok((each, if narrow { Some(self.sum(values)?) } else { None }))
     }
 
-    /// The same of a result that the steps of the epilogue give: before the rounding of the last step where that is
-    /// narrow, together with the result before it.
-    fn of_steps(
+    /// The same of a result that a step of the epilogue gives: before the rounding of the step where that is narrow,
+    /// together with the result before it.
+    fn of_step(
         &self,
-        values: &HashMap<Value, Tensor>,
-        error: Option<Vec<f64>>,
+        values: &Values,
+        intervals: &Intervals<'_>,
         want: &Tensor,
-        last: &EpilogueStep,
+        position: usize,
+        step: &EpilogueStep,
     ) -> Result<(Vec<f64>, Option<Tensor>), Error> {
-        let plan = self.plan;
-        let sum = match &error {
-            Some(_) => self.sum(values)?,
-            None => self.take(values, self.program.module().ops[plan.root].results[0])?,
-        };
-        let sum = sum.to_f64();
-        let accumulator = |index: usize| -> Interval {
-            let Some(error) = &error else { return [sum[index]; 2] };
-            let error = error[index] + ULPS * ulp(sum[index]);
-            interval::round(plan.accumulator, [sum[index] - error, sum[index] + error])
-        };
-        let operands = plan.operands.iter().map(|operand| Ok(self.operand(operand.value)?.to_f64()));
-        let operands: Vec<Vec<f64>> = operands.collect::<Result<_, Error>>()?;
-        let columns = want.dims().last().copied().unwrap_or(1);
-        let element = Element { plan, operands: &operands, columns };
-        let points = self.operand_points(values, last)?;
-        let narrow = last.element != ElementType::F32;
+        let points = self.operand_points(values, step, want.count())?;
+        let narrow = step.element != ElementType::F32;
         let mut steps = Vec::new();
-        let mut unrounded = Vec::with_capacity(sum.len());
-        let mut each = Vec::with_capacity(sum.len());
+        let mut unrounded = Vec::with_capacity(want.count());
+        let mut each = Vec::with_capacity(want.count());
         for (index, want) in want.to_f64().into_iter().enumerate() {
             let point = |operand: &(EpilogueRef, Vec<f64>)| match operand {
-                (EpilogueRef::Operand(operand), _) => element.operand(*operand, index),
+                (EpilogueRef::Operand(operand), _) => intervals.operand(*operand, index),
                 (_, values) => values[index],
             };
-            let value = interval::point(last, &points.iter().map(point).collect::<Vec<_>>());
-            let ends = element.last(index, accumulator(index), &mut steps);
-            let (ends, at) = if narrow { (ends, value) } else { (interval::round(last.element, ends), want) };
+            let value = interval::point(step, &points.iter().map(point).collect::<Vec<_>>());
+            let ends = intervals.unrounded(position, index, &mut steps);
+            let (ends, at) = if narrow { (ends, value) } else { (interval::round(step.element, ends), want) };
             let distance = (ends[1] - at).max(at - ends[0]);
             // NaN is met by NaN alone, and infinity by itself: what this is for them does not matter.
             each.push(if distance.is_nan() { f64::INFINITY } else { distance + ulp(at) });
@@ -168,11 +336,11 @@ impl KernelRun<'_> {
     /// The values that a step is computed of, where they are computed themselves.
     fn operand_points(
         &self,
-        values: &HashMap<Value, Tensor>,
+        values: &Values,
         step: &EpilogueStep,
+        count: usize,
     ) -> Result<Vec<(EpilogueRef, Vec<f64>)>, Error> {
         let operands = &self.program.module().ops[step.op].operands;
-        let count = self.take(values, self.plan.first_written())?.count();
         let of = |(reference, value): (&EpilogueRef, &Value)| {
             let points = match reference {
                 EpilogueRef::Operand(_) => Vec::new(),
@@ -187,19 +355,50 @@ impl KernelRun<'_> {
         step.operands.iter().zip(operands).map(of).collect()
     }
 
-    fn has_inexact_function(&self) -> bool {
-        self.plan.epilogue.iter().any(|step| match step.kind {
-            EpilogueKind::Unary(kind) => !is_correctly_rounded(kind),
+    /// What every value of the kernel may be.
+    fn intervals<'e>(&'e self, values: &Values, error: Option<&'e [f64]>) -> Result<Intervals<'e>, Error> {
+        let plan = self.plan;
+        let root = self.take(values, self.program.module().ops[plan.root].results[0])?;
+        let columns = root.dims().last().copied().unwrap_or(1);
+        let sum = if error.is_some() { self.sum(values)?.to_f64() } else { root.to_f64() };
+        let operands = plan.operands.iter().map(|operand| Ok(self.operand(operand.value)?.to_f64()));
+        let operands: Vec<Vec<f64>> = operands.collect::<Result<_, Error>>()?;
+        Ok(Intervals { plan, sum, error, operands, columns })
+    }
+
+    /// The step that something is made of; `None` for the sum.
+    fn step(&self, of: EpilogueRef) -> Option<(usize, &EpilogueStep)> {
+        match of {
+            EpilogueRef::Step(position) => Some((position, self.plan.epilogue.get(position)?)),
+            EpilogueRef::Accumulator | EpilogueRef::Operand(_) => None,
+        }
+    }
+
+    /// Whether a step on the way to this is a function that the device computes within 4 ulp.
+    fn has_inexact_function(&self, of: EpilogueRef) -> bool {
+        let mut reached = vec![false; self.plan.epilogue.len()];
+        let mut pending = vec![of];
+        while let Some(of) = pending.pop() {
+            if let Some((position, step)) = self.step(of)
+                && !std::mem::replace(&mut reached[position], true)
+            {
+                pending.extend(&step.operands);
+            }
+        }
+        self.plan.epilogue.iter().zip(reached).any(|(step, reached)| match step.kind {
+            EpilogueKind::Unary(kind) => reached && !is_correctly_rounded(kind),
             _ => false,
         })
     }
 
-    /// The values that the ops define.
-    fn evaluate(&self) -> Result<HashMap<Value, Tensor>, Error> {
+    /// The values that the ops define, on top of those that are given.
+    fn evaluate(&self, mut values: Values) -> Result<Values, Error> {
         let module = self.program.module();
-        let mut values: HashMap<Value, Tensor> = HashMap::new();
         for &op in self.ops {
             let operation = &module.ops[op];
+            if operation.results.iter().all(|result| values.contains_key(result)) {
+                continue;
+            }
             let operands: Option<Vec<&Tensor>> = operation
                 .operands
                 .iter()
@@ -217,104 +416,16 @@ impl KernelRun<'_> {
         Ok(values)
     }
 
-    fn take(&self, values: &HashMap<Value, Tensor>, value: Value) -> Result<Tensor, Error> {
+    fn take(&self, values: &Values, value: Value) -> Result<Tensor, Error> {
         values.get(&value).cloned().ok_or_else(|| missing(self.program.module().name_of(value)))
+    }
+
+    fn got<'g>(&self, got: &Got<'g>, value: Value) -> Result<&'g Tensor, Error> {
+        got(value).ok_or_else(|| missing(self.program.module().name_of(value)))
     }
 
     fn operand(&self, value: Value) -> Result<&Tensor, Error> {
         self.operands.get(&value).copied().ok_or_else(|| missing(self.program.module().name_of(value)))
-    }
-
-    /// The largest error of the sum, times alpha, for each element; `None` where no order of summation has one.
-    fn accumulation_error(&self) -> Result<Option<Vec<f64>>, Error> {
-        if is_exact_product(self.program, self.rule, self.plan.root) {
-            return Ok(None);
-        }
-        let sums = self.magnitudes()?;
-        if self.is_exact_in_any_order(&sums) {
-            return Ok(None);
-        }
-        let alpha = match self.plan.alpha {
-            Some(alpha) => self.operand(alpha)?.to_f64().first().copied().unwrap_or(1.0).abs(),
-            None => 1.0,
-        };
-        let k = *self.operand(self.plan.a)?.dims().last().unwrap_or(&0) as f64;
-        let unit = k * 2f64.powi(-24);
-        // The fallback sums in f32 as well.
-        let orders = if self.interpret { 1.0 } else { 2.0 };
-        let gamma = orders * unit / (1.0 - unit);
-        Ok(Some(sums.iter().map(|sum| gamma * alpha * f64::from(*sum)).collect()))
-    }
-
-    /// Whether every partial sum is a whole number of units that f32 can hold: contest-rule products are multiples of
-    /// 1/4 (1/16 with power-of-two scales), and no partial sum exceeds the sum of magnitudes.
-    fn is_exact_in_any_order(&self, sums: &[f32]) -> bool {
-        let plan = self.plan;
-        let is_made = |value: Value| self.program.module().defining_op(value).is_some();
-        if self.rule != Some(Rule::Contest) || [plan.a, plan.sfa, plan.b, plan.sfb].into_iter().any(is_made) {
-            return false;
-        }
-        let unit = match plan.format.scale {
-            ElementType::F8E4M3FN => 0.25,
-            _ => 0.0625,
-        };
-        let largest = sums.iter().copied().fold(0.0, f32::max);
-        largest < unit * 2f32.powi(24)
-    }
-
-    /// Σ|a·b| for every element of D.
-    fn magnitudes(&self) -> Result<Vec<f32>, Error> {
-        let (a, b) = (self.operand(self.plan.a)?, self.operand(self.plan.b)?);
-        self.multiply(&without_signs(a), &without_signs(b), Epilogue::default())
-    }
-
-    /// The result of the `scaled_mma` before it is rounded to its type.
-    fn sum(&self, values: &HashMap<Value, Tensor>) -> Result<Tensor, Error> {
-        let module = self.program.module();
-        let root = self.take(values, module.ops[self.plan.root].results[0])?;
-        if self.plan.accumulator == ElementType::F32 {
-            return Ok(root);
-        }
-        let scalar = |value: Option<Value>| -> Result<Option<f32>, Error> {
-            let Some(value) = value else { return Ok(None) };
-            Ok(self.operand(value)?.to_f64().first().map(|value| *value as f32))
-        };
-        let c = match self.plan.c {
-            Some(c) => Some(self.operand(c)?),
-            None => None,
-        };
-        let epilogue = Epilogue {
-            alpha: scalar(self.plan.alpha)?,
-            c: c.map(|c| (c.bytes(), c.element())),
-            beta: scalar(self.plan.beta)?,
-        };
-        let (a, b) = (self.operand(self.plan.a)?, self.operand(self.plan.b)?);
-        let sums = self.multiply(a.bytes(), b.bytes(), epilogue)?;
-        Tensor::from_f32(root.dims().to_vec(), &sums).map_err(|error| self.no_tensor(error))
-    }
-
-    fn multiply(&self, a: &[u8], b: &[u8], epilogue: Epilogue<'_>) -> Result<Vec<f32>, Error> {
-        let plan = self.plan;
-        let block = plan.format.block as usize;
-        let shape = |tensor: &Tensor| match tensor.dims() {
-            [batch @ .., rows, k] => {
-                BlockScaledShape { batch: batch.iter().product(), rows: *rows, k: *k, block }
-            }
-            _ => BlockScaledShape { batch: 0, rows: 0, k: 0, block },
-        };
-        let (a_shape, b_shape) = (shape(self.operand(plan.a)?), shape(self.operand(plan.b)?));
-        let root = |source: FallbackError| self.failed(plan.root, source);
-        let mut out = vec![0; a_shape.batch * a_shape.rows * b_shape.rows * size_of::<f32>()];
-        let sfa = self.operand(plan.sfa)?;
-        let sfb = self.operand(plan.sfb)?;
-        let scales = |scales: &Tensor| scales.layout().unwrap_or(ScaleLayout::Linear);
-        let a = BlockScaled::new((a, plan.format.a), (sfa.bytes(), sfa.element(), scales(sfa)), a_shape)
-            .map_err(|error| root(error.into()))?;
-        let b = BlockScaled::new((b, plan.format.b), (sfb.bytes(), sfb.element(), scales(sfb)), b_shape)
-            .map_err(|error| root(error.into()))?;
-        scaled_mma(&a, &b, epilogue, ElementType::F32, &mut out).map_err(|error| root(error.into()))?;
-        let word = |bytes: &[u8]| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        Ok(out.chunks_exact(4).map(word).collect())
     }
 
     fn failed(&self, op: Op, source: FallbackError) -> Error {
@@ -325,6 +436,25 @@ impl KernelRun<'_> {
     fn no_tensor(&self, error: TensorError) -> Error {
         self.failed(self.plan.root, FallbackError::Tensor(error))
     }
+}
+
+/// What a value is where D is NaN.
+fn of_nan(value: Value, want: Tensor, rule: &str, comparison: Comparison) -> Compared {
+    let tolerance = Tolerance::Count(0);
+    Compared { value, want, tolerance, rule: rule.to_owned(), by: "NaN", comparison }
+}
+
+/// Whether what is combined of exact elements is exact.
+fn combines_exactly(output: &KernelOutput) -> bool {
+    match output.kind {
+        OutputKind::Value { .. } | OutputKind::Quantized { .. } => true,
+        OutputKind::Reduced { kind, .. } => reduced::is_exact(kind),
+    }
+}
+
+/// What a rule says of elements that nothing is demanded of.
+fn free(count: usize) -> String {
+    if count == 0 { String::new() } else { format!(" ({count} without a bound)") }
 }
 
 /// What a function on the device may be off by.
@@ -341,12 +471,6 @@ fn ulp(value: f64) -> f64 {
 pub(crate) fn is_correctly_rounded(kind: UnaryKind) -> bool {
     use UnaryKind::{Abs, Neg, Reciprocal, Relu, Sqrt};
     matches!(kind, Neg | Abs | Relu | Sqrt | Reciprocal)
-}
-
-/// The codes with every sign cleared.
-fn without_signs(tensor: &Tensor) -> Vec<u8> {
-    let mask = if tensor.element() == ElementType::F4E2M1FN { 0x77 } else { 0x7F };
-    tensor.bytes().iter().map(|byte| byte & mask).collect()
 }
 
 fn missing(what: &str) -> Error {

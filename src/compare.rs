@@ -1,6 +1,6 @@
 //! Compares a tensor with what was expected of it.
 
-use fourfold_ir::{ElementType, Tensor, scalar};
+use fourfold_ir::{ElementType, ScaleLayout, Tensor, scalar};
 
 /// How close two tensors must be.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,7 +63,7 @@ pub enum Rounding<'a> {
 
 /// At most one element in so many may have its rounding moved. Accumulation in another order moves a sum by some
 /// 1e-5 of itself, which is up to 1/200 of a step of bf16.
-const MOVED_ONE_IN: usize = 50;
+pub(crate) const MOVED_ONE_IN: usize = 50;
 
 /// Compares two tensors of one shape element by element.
 pub fn compare(got: &Tensor, want: &Tensor, tolerance: &Tolerance, rounding: Rounding<'_>) -> Comparison {
@@ -79,6 +79,80 @@ pub fn compare(got: &Tensor, want: &Tensor, tolerance: &Tolerance, rounding: Rou
     }
 }
 
+/// What is said of one element by who knows more of it than its two values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// As expected.
+    Same,
+    /// Not as expected, and a legitimate result all the same, of which there are few.
+    Moved,
+    /// Nothing is demanded of it.
+    Free,
+    /// Too far from what was expected.
+    Wrong,
+}
+
+impl Verdict {
+    /// As expected, or not.
+    pub(crate) fn of(is_right: bool) -> Verdict {
+        if is_right { Verdict::Same } else { Verdict::Wrong }
+    }
+}
+
+/// Counts verdicts, one for each element in logical row-major order.
+pub(crate) fn compare_by(got: &Tensor, want: &Tensor, verdicts: &[Verdict]) -> Comparison {
+    let (got_values, want_values) = (got.to_f64(), want.to_f64());
+    let mut tally = Tally::new(got);
+    for (index, verdict) in verdicts.iter().enumerate() {
+        let (got, want) = (got_values[index], want_values[index]);
+        let error = (got - want).abs();
+        let error = if error.is_nan() { f64::INFINITY } else { error };
+        match verdict {
+            Verdict::Same | Verdict::Free => {}
+            Verdict::Moved => tally.moved(error),
+            Verdict::Wrong => tally.mismatch(index, got, want, error),
+        }
+    }
+    tally.result.finished(&want_values)
+}
+
+impl Comparison {
+    /// Counts the bytes of the padding of blocked scales that are not zero, as those of a producer are, as mismatches.
+    pub(crate) fn with_padding_of(mut self, got: &Tensor) -> Comparison {
+        let (Some(ScaleLayout::Blocked), [batch @ .., rows, columns]) = (got.layout(), got.dims()) else {
+            return self;
+        };
+        let (padded_rows, padded_columns) = (rows.next_multiple_of(ROWS), columns.next_multiple_of(COLUMNS));
+        let dims = [batch, &[padded_rows, padded_columns]].concat();
+        // The same bytes, all of which are elements of this one.
+        let Ok(padded) = Tensor::new(got.element(), dims, got.layout(), got.bytes().to_vec()) else {
+            return self;
+        };
+        for (index, code) in padded.to_codes().into_iter().enumerate() {
+            let position = unravel(index, padded.dims());
+            let is_padding = matches!(position[..], [.., row, column] if row >= *rows || column >= *columns);
+            if code != 0 && is_padding {
+                self.mismatches += 1;
+                self.ok = false;
+                self.worst.get_or_insert(Mismatch { index: position, got: f64::from(code), want: 0.0 });
+            }
+        }
+        self
+    }
+
+    /// With what follows from the counts.
+    fn finished(mut self, want: &[f64]) -> Comparison {
+        let most_moved = 1 + want.len() / MOVED_ONE_IN;
+        self.max_rel_err = if self.max_abs_err == 0.0 { 0.0 } else { self.max_abs_err / largest(want) };
+        self.ok = self.mismatches == 0 && self.moved_roundings <= most_moved;
+        self
+    }
+}
+
+/// What the extents of blocked scales are padded to.
+const ROWS: usize = 128;
+const COLUMNS: usize = 4;
+
 /// The largest finite magnitude.
 pub(crate) fn largest(values: &[f64]) -> f64 {
     values.iter().filter(|v| v.is_finite()).fold(0.0f64, |largest, v| largest.max(v.abs()))
@@ -91,7 +165,6 @@ fn compare_values(
     rounding: Rounding<'_>,
 ) -> Comparison {
     let (got_values, want_values) = (got.to_f64(), want.to_f64());
-    let largest = largest(&want_values);
     let mut tally = Tally::new(got);
     let mut operand: Option<Option<Vec<f64>>> = None;
     for (index, (&got_value, &want_value)) in got_values.iter().zip(&want_values).enumerate() {
@@ -129,11 +202,7 @@ fn compare_values(
             tally.mismatch(index, got_value, want_value, error);
         }
     }
-    let most_moved = 1 + got_values.len() / MOVED_ONE_IN;
-    let mut result = tally.result;
-    result.max_rel_err = if result.max_abs_err == 0.0 { 0.0 } else { result.max_abs_err / largest };
-    result.ok = result.mismatches == 0 && result.moved_roundings <= most_moved;
-    result
+    tally.result.finished(&want_values)
 }
 
 /// Counts differing codes; bit 7 of an e4m3 scale has no meaning.

@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use fourfold_executor::{Ran, RawTensor, Run};
 use fourfold_ir::sample::Rule;
@@ -11,7 +12,7 @@ use fourfold_ir::{
 use fourfold_scheduler::{KernelPlan, Partition};
 
 use crate::backend::Planned;
-use crate::bound::{BIT_EQUAL, KernelRun, Reference};
+use crate::bound::{BIT_EQUAL, Compared, KernelRun};
 use crate::compare::{Comparison, Rounding, Tolerance, compare, largest};
 use crate::error::{Error, Fault};
 use crate::header::Header;
@@ -117,12 +118,17 @@ impl<'a> Comparer<'a> {
             notes.push(format!("%{name} is not compared with `{}`: the inputs are seeded", expected.tensor));
         }
         let mut kernels = Vec::new();
+        let mut of_segments: HashMap<usize, Vec<(Value, OutputReport)>> = HashMap::new();
         for value in self.program_and_kernel_results(scope) {
             let is_covered = covered.contains(&value);
             if let Some(segment) = self.kernel_of(value)
                 && (scope == Scope::KernelResults || !is_covered)
             {
-                kernels.push(self.compare_kernel(segment)?);
+                let results = match of_segments.entry(segment) {
+                    Entry::Occupied(compared) => compared.into_mut(),
+                    Entry::Vacant(none) => none.insert(self.compare_kernel(segment)?),
+                };
+                kernels.extend(results.extract_if(.., |(of, _)| *of == value).map(|(_, report)| report));
                 continue;
             }
             if is_covered {
@@ -152,8 +158,7 @@ impl<'a> Comparer<'a> {
     fn program_and_kernel_results(&self, scope: Scope) -> Vec<Value> {
         let mut values = self.program.module().outputs.clone();
         if scope == Scope::KernelResults {
-            let kernels = self.partition.kernels().map(|(segment, _)| &self.partition.segments[segment]);
-            values.extend(kernels.flat_map(|segment| segment.outputs.iter().copied()));
+            values.extend(self.partition.kernels().flat_map(|(_, plan)| plan.written()));
             let mut seen = Vec::new();
             values.retain(|value| {
                 !seen.contains(value) && {
@@ -175,44 +180,21 @@ impl<'a> Comparer<'a> {
     /// The position of the segment whose kernel computed a value in this run.
     fn kernel_of(&self, value: Value) -> Option<usize> {
         let (segment, plan) = self.segment_of(value)?;
-        (plan.is_some_and(|plan| plan.first_written() == value)
+        (plan.is_some_and(|plan| plan.written().any(|written| written == value))
             && is_on_device(&self.run.segments[segment].ran))
         .then_some(segment)
     }
 
-    /// Holds a kernel's result against the ops that it stands for, on the operands that it got.
-    fn compare_kernel(&self, segment: usize) -> Result<OutputReport, Error> {
-        let planned = &self.partition.segments[segment];
-        let plan = planned.kernel().ok_or_else(|| Error::NotKept(format!("segment {segment}")))?;
-        let module = self.program.module();
-        let mut operands = HashMap::new();
-        for &value in &planned.inputs {
-            let input = module.inputs.iter().position(|input| *input == value);
-            let tensor = match input {
-                Some(position) => self.bound.inputs[position],
-                None => {
-                    let name = || module.name_of(value).to_owned();
-                    self.run.value(value).ok_or_else(|| Error::NotKept(name()))?
-                }
-            };
-            operands.insert(value, tensor);
-        }
-        let kernel = KernelRun {
-            program: self.program,
-            segment,
-            ops: &planned.ops,
-            plan,
-            symbols: &self.bound.symbols,
-            rule: self.rule,
-            operands,
-            interpret: check_work(self.program, self.bound, &planned.ops).is_ok(),
+    /// Holds what a kernel wrote against the ops that it stands for, on the operands that it got: each value's report.
+    fn compare_kernel(&self, segment: usize) -> Result<Vec<(Value, OutputReport)>, Error> {
+        let kernel = KernelRun::of(self.program, self.partition, segment, self.bound, self.run, self.rule)?;
+        let interpret = check_work(self.program, self.bound, kernel.ops).is_ok();
+        let compared = KernelRun { interpret, ..kernel }.compare(&|value| self.run.value(value))?;
+        let report = |compared: Compared| {
+            let Compared { value, want, tolerance, rule, by, comparison } = compared;
+            (value, self.report(value, by, &want, &(tolerance, rule), "run", comparison))
         };
-        let reference = kernel.reference()?;
-        let got = self.run.value(plan.first_written());
-        let got = got.ok_or_else(|| Error::NotKept(module.name_of(plan.first_written()).to_owned()))?;
-        let comparison = reference.compare(got);
-        let Reference { want, tolerance, rule, by, .. } = reference;
-        Ok(self.report(plan.first_written(), by, &want, &(tolerance, rule), "run", comparison))
+        Ok(compared.into_iter().map(report).collect())
     }
 
     fn value_named(&self, name: &str) -> Result<Value, Error> {
@@ -352,7 +334,7 @@ impl<'a> Comparer<'a> {
 
 /// Why there are no interpreted values; kept, so that each comparison can say so.
 #[derive(Clone)]
-enum NotInterpreted {
+pub(crate) enum NotInterpreted {
     TooMuchWork { op: String },
     Failed(InterpretError),
 }
@@ -367,7 +349,7 @@ impl From<NotInterpreted> for Error {
 }
 
 /// Refuses what the interpreter, which is simple and not fast, would take too long for.
-fn check_work(program: &Program, bound: &Bound<'_>, ops: &[Op]) -> Result<(), NotInterpreted> {
+pub(crate) fn check_work(program: &Program, bound: &Bound<'_>, ops: &[Op]) -> Result<(), NotInterpreted> {
     let module = program.module();
     let extent = |dim: &Dim| dim.evaluate(&bound.symbols).map_or(f64::INFINITY, |extent| extent as f64);
     let elements = |value: Value| module.ty(value).shape.iter().map(extent).product::<f64>();

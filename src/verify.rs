@@ -1,7 +1,7 @@
 //! Verifies the kernels of programs on the GPU that is here: each program's inputs, each kernel, one row.
 //!
-//! Kernels run as they are on a GPU of their target, and those of the sm_120 family emulated on a Hopper GPU. Every
-//! kernel's result is compared, also where the program uses it only itself. Outputs are NaN before each run. Seeded
+//! Kernels run as they are on a GPU of their target, and those of the sm_120 family emulated on a Hopper GPU. Every value
+//! that a kernel writes is compared, also where the program uses it only itself. Outputs are NaN before each run. Seeded
 //! blocked scales have finite garbage as padding; where K leaves padding beside a row's own scales, each kernel runs once
 //! more with NaN there and must show it: a kernel that does not could not have seen garbage either.
 
@@ -16,9 +16,10 @@ use fourfold_ir::{Program, ScaleLayout, Tensor, bind, sample};
 use fourfold_scheduler::KernelPlan;
 
 use crate::backend::{Backend, DeviceChoice, Options};
+use crate::bound::{Compared, KernelRun};
 use crate::compiled::{CompileOptions, Compiled};
 use crate::error::Error;
-use crate::expectations::Scope;
+use crate::expectations::{Scope, check_work};
 use crate::replay::{Inputs, Loaded, data_inputs, data_of, load, plan, replay_compiled, sampled_inputs};
 use crate::report::{LeftOut, Report, VerifyReport, VerifyRow, kernel_name};
 
@@ -154,7 +155,7 @@ fn all_inputs(loaded: &Loaded, data: Option<&Path>) -> Result<Vec<Inputs>, Error
     loaded.header.samples.iter().map(|recipe| sampled_inputs(recipe.clone(), &loaded.program)).collect()
 }
 
-/// Adds what one run shows: a row for each comparison of a kernel's result, and for other values that are not what they
+/// Adds what one run shows: a row for each value that a kernel wrote, and for other values that are not what they
 /// should be.
 fn verify_run(
     candidate: &Candidate,
@@ -175,16 +176,17 @@ fn verify_run(
             continue;
         }
         let plan = output.segment.and_then(|segment| plan_of(compiled, segment));
-        let message = match segment.and_then(|segment| segment.message.clone()) {
-            None if output.elements == 0 => Some("empty: nothing was launched".to_owned()),
-            message => message,
+        let extents = plan.and_then(|plan| extents(plan, &run, compiled.planned().program()));
+        let message = match (segment.and_then(|segment| segment.message.clone()), extents) {
+            (None, Some([l, m, ..])) if l == 0 || m == 0 => Some("empty: nothing was launched".to_owned()),
+            (message, _) => message,
         };
         report.rows.push(VerifyRow {
             fixture: candidate.name.clone(),
             inputs: inputs.describe(),
             value: output.name.clone(),
             kernel: segment.and_then(|segment| segment.kernel.clone()),
-            extents: plan.and_then(|plan| extents(plan, &run, compiled.planned().program())),
+            extents,
             ran: segment.map_or("not_run", |segment| segment.ran),
             reason: segment.and_then(|segment| segment.reason.clone()),
             message,
@@ -233,7 +235,8 @@ fn extents(plan: &KernelPlan, report: &Report, program: &Program) -> Option<[u64
 }
 
 /// Runs again with NaN as the padding of blocked scales. Where padding lies beside the scales of a row, it meets
-/// operands that are zero there, and zero times NaN is NaN: every element of the result must be NaN.
+/// operands that are zero there, and zero times NaN is NaN: every element of D must be NaN, and what the kernel writes is
+/// what the ops make of that.
 fn nan_rows(
     candidate: &Candidate,
     compiled: &Compiled,
@@ -271,33 +274,37 @@ fn nan_rows(
     let run = compiled.run_bound(&bound, &RunOptions { keep_all: true, poison: false, locate: true })?;
     let mut rows = Vec::new();
     for (segment, plan) in concerned {
-        let Some(result) = run.value(plan.first_written()).filter(|result| result.count() > 0) else {
-            continue;
-        };
-        let values = result.to_f64();
-        let mismatches = values.iter().filter(|value| !value.is_nan()).count();
+        let kernel =
+            KernelRun::of(program, compiled.planned().partition(), segment, &bound, &run, Some(recipe.rule))?;
+        let interpret = check_work(program, &bound, kernel.ops).is_ok();
+        let compared = KernelRun { interpret, ..kernel }.compare_nan(&|value| run.value(value))?;
         let ran = &run.segments[segment];
-        rows.push(VerifyRow {
-            fixture: candidate.name.clone(),
-            inputs: format!("{}, NaN padding", inputs.describe()),
-            value: module.name_of(plan.first_written()).to_owned(),
-            kernel: Some(kernel_name(plan)),
-            extents: extents(plan, report, program),
-            ran: ran.ran.as_str(),
-            reason: ran.reason.as_ref().map(|reason| reason.code.to_owned()),
-            message: ran.reason.as_ref().map(|reason| reason.message.clone()),
-            fault: None,
-            rule: "every element is NaN".to_owned(),
-            against: "NaN".to_owned(),
-            elements: values.len(),
-            mismatches,
-            moved_roundings: 0,
-            max_abs_err: 0.0,
-            max_rel_err: 0.0,
-            worst: None,
-            seconds: ran.kernel_seconds.or(Some(ran.seconds)),
-            ok: mismatches == 0 && matches!(ran.ran, Ran::Kernel | Ran::Emulated),
-        });
+        for Compared { value, want, rule, comparison, by, .. } in compared {
+            if want.count() == 0 {
+                continue;
+            }
+            rows.push(VerifyRow {
+                fixture: candidate.name.clone(),
+                inputs: format!("{}, NaN padding", inputs.describe()),
+                value: module.name_of(value).to_owned(),
+                kernel: Some(kernel_name(plan)),
+                extents: extents(plan, report, program),
+                ran: ran.ran.as_str(),
+                reason: ran.reason.as_ref().map(|reason| reason.code.to_owned()),
+                message: ran.reason.as_ref().map(|reason| reason.message.clone()),
+                fault: None,
+                rule,
+                against: by.to_owned(),
+                elements: want.count(),
+                mismatches: comparison.mismatches,
+                moved_roundings: 0,
+                max_abs_err: 0.0,
+                max_rel_err: 0.0,
+                worst: comparison.worst.map(|worst| format!("{:?}: {}", worst.index, worst.got)),
+                seconds: ran.kernel_seconds.or(Some(ran.seconds)),
+                ok: comparison.ok && matches!(ran.ran, Ran::Kernel | Ran::Emulated),
+            });
+        }
     }
     Ok(rows)
 }

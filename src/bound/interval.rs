@@ -16,23 +16,40 @@ pub(super) type Interval = [f64; 2];
 /// Anything.
 const UNKNOWN: Interval = [f64::NEG_INFINITY, f64::INFINITY];
 
-/// What one element of D is computed from.
-pub(super) struct Element<'a> {
-    /// The plan, with at least one step.
+/// What everything that a kernel computes may be.
+pub(super) struct Intervals<'a> {
+    /// The plan.
     pub(super) plan: &'a KernelPlan,
+    /// The result of the `scaled_mma`: before it is rounded to its type where there is an error, and else as it is.
+    pub(super) sum: Vec<f64>,
+    /// The largest error of each sum but for 4 ulp; absent where there is none.
+    pub(super) error: Option<&'a [f64]>,
     /// The values of each of the plan's operands.
-    pub(super) operands: &'a [Vec<f64>],
+    pub(super) operands: Vec<Vec<f64>>,
     /// Columns of D.
     pub(super) columns: usize,
 }
 
-impl Element<'_> {
-    /// The interval of the last step before it is rounded, for the element of D at this position in row-major order,
-    /// given that of the accumulator.
-    pub(super) fn last(&self, index: usize, accumulator: Interval, steps: &mut Vec<Interval>) -> Interval {
+impl Intervals<'_> {
+    /// The interval of a value that the kernel computes, at this position of D in row-major order. `steps` is room to
+    /// work in.
+    pub(super) fn value(&self, of: EpilogueRef, index: usize, steps: &mut Vec<Interval>) -> Interval {
+        match of {
+            EpilogueRef::Accumulator => self.accumulator(index),
+            EpilogueRef::Step(step) => {
+                let ends = self.unrounded(step, index, steps);
+                round(self.plan.epilogue[step].element, ends)
+            }
+            EpilogueRef::Operand(operand) => [self.operand(operand, index); 2],
+        }
+    }
+
+    /// The interval of a step before it is rounded.
+    pub(super) fn unrounded(&self, step: usize, index: usize, steps: &mut Vec<Interval>) -> Interval {
         steps.clear();
+        let accumulator = self.accumulator(index);
         let mut last = accumulator;
-        for step in &self.plan.epilogue {
+        for step in &self.plan.epilogue[..=step] {
             last = self.apply(step, |reference| match reference {
                 EpilogueRef::Accumulator => accumulator,
                 EpilogueRef::Step(step) => steps[step],
@@ -41,6 +58,13 @@ impl Element<'_> {
             steps.push(round(step.element, last));
         }
         last
+    }
+
+    fn accumulator(&self, index: usize) -> Interval {
+        let sum = self.sum[index];
+        let Some(error) = self.error else { return [sum; 2] };
+        let error = error[index] + ULPS * ulp(sum);
+        round(self.plan.accumulator, [sum - error, sum + error])
     }
 
     /// The value of an operand at an element of D.

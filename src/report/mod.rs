@@ -180,8 +180,8 @@ pub struct OutputReport {
     /// Elements too far apart.
     pub mismatches: usize,
     /// Elements rounded the other way, accepted because the unrounded value lies near the middle, or, where it is not
-    /// known, because they are one step apart and few. They count neither
-    /// as mismatches nor in the errors above.
+    /// known, because they are one step apart and few; and codes and scales of a quantization that a legitimate error of
+    /// its operand moved. They count neither as mismatches nor in the errors above.
     pub moved_roundings: usize,
     /// The largest difference among those.
     pub moved_max_abs_err: f64,
@@ -443,6 +443,7 @@ impl fmt::Display for Report {
                 };
                 let moved = match output.moved_roundings {
                     0 => String::new(),
+                    count if output.may_differ.is_some() => format!(", {count} codes moved"),
                     count => format!(", {count} roundings moved"),
                 };
                 let verdict = if output.ok { "ok" } else { "MISMATCH" };

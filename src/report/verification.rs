@@ -1,4 +1,4 @@
-//! What `verify` says: one row for each kernel's result in each run.
+//! What `verify` says: one row for each value that a kernel wrote in each run.
 
 use std::fmt;
 
@@ -51,7 +51,7 @@ pub enum LeftOut {
     NoInputs,
 }
 
-/// One result of one run.
+/// One value of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct VerifyRow {
     /// The program's file, below the folder that was given.
@@ -80,7 +80,7 @@ pub struct VerifyRow {
     pub elements: usize,
     /// Those of them that do not meet the rule.
     pub mismatches: usize,
-    /// Elements of a 16-bit type that were rounded the other way, as the rule allows.
+    /// Elements of a narrow type that were rounded the other way, and codes and scales that moved, as the rule allows.
     pub moved_roundings: usize,
     /// The largest difference.
     pub max_abs_err: f64,
@@ -169,7 +169,7 @@ impl VerifyRow {
     }
 
     /// The cells of the table.
-    fn cells(&self) -> [String; 8] {
+    fn cells(&self) -> [String; 9] {
         let extents = self.extents.map_or(String::new(), |[l, m, n, k]| format!("{l}x{m}x{n}x{k}"));
         // A seed without its word, and a file without its folder.
         let inputs =
@@ -179,6 +179,7 @@ impl VerifyRow {
             self.fixture.clone(),
             inputs,
             self.kernel.as_ref().map_or_else(|| "-".to_owned(), |kernel| kernel.replace("_scaled_mm", "")),
+            if self.value.is_empty() { String::new() } else { format!("%{}", self.value) },
             extents,
             self.ran.to_owned(),
             self.rule.clone(),
@@ -201,21 +202,21 @@ impl fmt::Display for VerifyReport {
             writeln!(f, "{reason}")?;
         }
         writeln!(f)?;
-        const HEADER: [&str; 8] =
-            ["fixture", "inputs", "kernel", "LxMxNxK", "ran as", "rule", "mismatches", "time"];
-        let cells: Vec<[String; 8]> = self.rows.iter().map(VerifyRow::cells).collect();
+        const HEADER: [&str; 9] =
+            ["fixture", "inputs", "kernel", "value", "LxMxNxK", "ran as", "rule", "mismatches", "time"];
+        let cells: Vec<[String; 9]> = self.rows.iter().map(VerifyRow::cells).collect();
         let mut widths = HEADER.map(|title| title.chars().count());
         for row in &cells {
             for (width, cell) in widths.iter_mut().zip(row) {
                 *width = (*width).max(cell.chars().count());
             }
         }
-        let line = |row: &[String; 8]| -> String {
+        let line = |row: &[String; 9]| -> String {
             let mut text = String::new();
             for (index, (cell, width)) in row.iter().zip(widths).enumerate() {
                 let pad = " ".repeat(width - cell.chars().count());
                 // Numbers stand to the right.
-                text += &if index >= 6 { format!("{pad}{cell}  ") } else { format!("{cell}{pad}  ") };
+                text += &if index >= 7 { format!("{pad}{cell}  ") } else { format!("{cell}{pad}  ") };
             }
             text.trim_end().to_owned()
         };
@@ -224,6 +225,10 @@ impl fmt::Display for VerifyReport {
             writeln!(f, "{}{}", line(cells), if row.ok { "" } else { "  WRONG" })?;
             if let Some(worst) = row.worst.as_ref().filter(|_| !row.ok) {
                 writeln!(f, "    %{}, worst {worst}", row.value)?;
+            }
+            if row.moved_roundings > 0 {
+                let (moved, elements) = (row.moved_roundings, row.elements);
+                writeln!(f, "    {moved} of {elements} moved")?;
             }
             let is_plain = row.reason.as_deref() == Some(fourfold_executor::NO_DEVICE);
             if let Some(message) = row.message.as_ref().filter(|_| !is_plain) {

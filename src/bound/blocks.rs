@@ -1,0 +1,366 @@
+//! What codes and scales a right kernel may give where the values that it quantizes are not known to the last bit.
+//!
+//! Each element of a block is an interval, so the largest magnitude is one, and as quantizing is monotonic, the scale
+//! lies between those of its ends. The codes are held against the kernel's own scale: each lies between the codes of
+//! the ends of its interval under that scale. All of it is computed as `fourfold_ir::numeric` computes it.
+
+use fourfold_ir::numeric::{self, MxElement, ScaleRounding};
+use fourfold_ir::{ElementType, Tensor};
+
+use super::interval::Interval;
+use super::reduced::magnitudes;
+use crate::compare::{Comparison, Verdict, compare_by};
+
+/// How a block is quantized.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BlockRule {
+    /// Of the codes.
+    pub(super) element: ElementType,
+    /// Elements per scale.
+    pub(super) block: usize,
+    /// Absent for NVFP4.
+    pub(super) rounding: Option<ScaleRounding>,
+    /// The per-tensor scale of NVFP4; 1 where there is none.
+    pub(super) global: f32,
+}
+
+/// What a kernel's blocks are.
+pub(super) struct BlockComparison {
+    pub(super) codes: Comparison,
+    pub(super) scales: Comparison,
+    /// Elements of blocks of which nothing is known.
+    pub(super) free: usize,
+}
+
+/// Codes and their scales.
+#[derive(Clone, Copy)]
+pub(super) struct Blocks<'a> {
+    pub(super) codes: &'a Tensor,
+    pub(super) scales: &'a Tensor,
+}
+
+/// Compares blocks with those of the reference, where `interval` says what the element at a position may be.
+pub(super) fn compare_blocks(
+    rule: BlockRule,
+    got: Blocks<'_>,
+    want: Blocks<'_>,
+    mut interval: impl FnMut(usize) -> Interval,
+) -> BlockComparison {
+    let codes = [got.codes.to_codes(), want.codes.to_codes()];
+    // Bit 7 of an NVFP4 scale has no meaning.
+    let mask = if rule.rounding.is_none() { 0x7F } else { 0xFF };
+    let scales = [got.scales, want.scales]
+        .map(|scales| -> Vec<u8> { scales.to_codes().into_iter().map(|scale| scale & mask).collect() });
+    let mut code_verdicts = Vec::with_capacity(codes[0].len());
+    let mut scale_verdicts = Vec::with_capacity(scales[0].len());
+    let mut free = 0;
+    let mut ends = Vec::with_capacity(rule.block);
+    for (block, (got_scale, want_scale)) in scales[0].iter().zip(&scales[1]).enumerate() {
+        let elements = block * rule.block..(block + 1) * rule.block;
+        ends.clear();
+        ends.extend(elements.clone().map(&mut interval));
+        let known = Known::of(&ends);
+        if known == Known::Nothing {
+            free += rule.block;
+        }
+        let scale = known.verdict(got_scale == want_scale, || rule.has_scale(&ends, *got_scale));
+        for (index, ends) in elements.zip(&ends) {
+            let (got, want) = (codes[0][index], codes[1][index]);
+            code_verdicts.push(match known.verdict(got == want, || rule.has_code(*ends, *got_scale, got)) {
+                // Another scale has other codes, and is counted itself.
+                Verdict::Moved if scale != Verdict::Same => Verdict::Free,
+                verdict => verdict,
+            });
+        }
+        scale_verdicts.push(scale);
+    }
+    BlockComparison {
+        codes: compare_by(got.codes, want.codes, &code_verdicts),
+        scales: compare_by(got.scales, want.scales, &scale_verdicts).with_padding_of(got.scales),
+        free,
+    }
+}
+
+/// What is known of a block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    /// Every bit.
+    All,
+    /// Each element to within an interval.
+    Intervals,
+    /// An element may be anything, and so may the scale.
+    Nothing,
+}
+
+impl Known {
+    fn of(ends: &[Interval]) -> Known {
+        // One NaN decides the block.
+        if ends.iter().any(|[low, high]| low.is_nan() && high.is_nan())
+            || ends.iter().all(|[low, high]| low == high)
+        {
+            return Known::All;
+        }
+        let is_bounded = |ends: &Interval| ends.iter().all(|end| end.is_finite());
+        if ends.iter().all(is_bounded) { Known::Intervals } else { Known::Nothing }
+    }
+
+    fn verdict(self, is_same: bool, is_admissible: impl FnOnce() -> bool) -> Verdict {
+        match self {
+            Known::All => Verdict::of(is_same),
+            Known::Nothing if is_same => Verdict::Same,
+            Known::Nothing => Verdict::Free,
+            // What is the same must be admissible as well: a code is not right under another scale.
+            Known::Intervals if !is_admissible() => Verdict::Wrong,
+            Known::Intervals if is_same => Verdict::Same,
+            Known::Intervals => Verdict::Moved,
+        }
+    }
+}
+
+impl BlockRule {
+    /// Whether a block with elements in these intervals may have this scale.
+    fn has_scale(&self, ends: &[Interval], scale: u8) -> bool {
+        let (mut least, mut most) = (0f64, 0f64);
+        for ends in ends {
+            let [low, high] = magnitudes(*ends);
+            (least, most) = (least.max(low), most.max(high));
+        }
+        // Both are values of f32 or a narrower type.
+        let scales = [least, most].map(|amax| self.scale(amax as f32));
+        (scales[0].min(scales[1])..=scales[0].max(scales[1])).contains(&scale)
+    }
+
+    /// Whether an element in this interval may have this code under a scale.
+    fn has_code(&self, [low, high]: Interval, scale: u8, code: u8) -> bool {
+        // Zero may have either sign: intervals do not keep it.
+        let low = if low == 0.0 { -0.0 } else { low };
+        let high = if high == 0.0 { 0.0 } else { high };
+        let ranks = [low, high].map(|end| self.rank(self.code(end as f32, scale)));
+        (ranks[0]..=ranks[1]).contains(&self.rank(code))
+    }
+
+    /// The scale of a block whose largest magnitude is `amax`.
+    fn scale(&self, amax: f32) -> u8 {
+        match self.rounding {
+            None => numeric::quantize_nvfp4_block(&[amax], self.global, &mut [0]),
+            Some(rounding) => numeric::quantize_mx_block(&[amax], self.mx_element(), rounding, &mut [0]),
+        }
+    }
+
+    /// The code of a value in a block of this scale.
+    fn code(&self, value: f32, scale: u8) -> u8 {
+        match self.rounding {
+            None => {
+                let step = numeric::ue4m3_to_f32(scale) * self.global;
+                if step == 0.0 { 0 } else { numeric::e2m1_from_f32(value / step) }
+            }
+            Some(_) => self.mx_element().encode(value / numeric::e8m0_to_f32(scale)),
+        }
+    }
+
+    /// Codes in the order of their values, -0 below +0.
+    fn rank(&self, code: u8) -> i32 {
+        let sign = if self.element == ElementType::F4E2M1FN { 0x08 } else { 0x80 };
+        let magnitude = i32::from(code & (sign - 1));
+        if code & sign == 0 { magnitude } else { -magnitude - 1 }
+    }
+
+    fn mx_element(&self) -> MxElement {
+        match self.element {
+            ElementType::F8E4M3FN => MxElement::E4M3,
+            ElementType::F8E5M2 => MxElement::E5M2,
+            _ => MxElement::E2M1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fourfold_ir::ScaleLayout;
+
+    use super::*;
+
+    const MX_ELEMENTS: [ElementType; 3] = [ElementType::F4E2M1FN, ElementType::F8E4M3FN, ElementType::F8E5M2];
+
+    fn rules() -> Vec<BlockRule> {
+        let element = ElementType::F4E2M1FN;
+        let nvfp4 = [1.0, 0.0371, 0.0, -1.0, f32::NAN].map(|global| BlockRule {
+            element,
+            block: 16,
+            rounding: None,
+            global,
+        });
+        let mx = MX_ELEMENTS.into_iter().flat_map(|element| {
+            [ScaleRounding::Floor, ScaleRounding::Ceil].map(|rounding| BlockRule {
+                element,
+                block: 32,
+                rounding: Some(rounding),
+                global: 1.0,
+            })
+        });
+        nvfp4.into_iter().chain(mx).collect()
+    }
+
+    /// Codes and scales of rows of 96, by the definition.
+    fn quantized(rule: BlockRule, values: &[f32]) -> (Tensor, Tensor) {
+        let mut codes = vec![0; values.len()];
+        let blocks = values.chunks(rule.block).zip(codes.chunks_mut(rule.block));
+        let scales: Vec<u8> = blocks
+            .map(|(values, codes)| match rule.rounding {
+                None => numeric::quantize_nvfp4_block(values, rule.global, codes),
+                Some(rounding) => numeric::quantize_mx_block(values, rule.mx_element(), rounding, codes),
+            })
+            .collect();
+        let rows = values.len() / 96;
+        let element = if rule.rounding.is_none() { ElementType::F8E4M3FN } else { ElementType::F8E8M0FNU };
+        let blocked = Some(ScaleLayout::Blocked);
+        (
+            Tensor::from_codes(rule.element, vec![rows, 96], None, codes).expect("the shape"),
+            Tensor::from_codes(element, vec![rows, 96 / rule.block], blocked, scales).expect("the shape"),
+        )
+    }
+
+    fn compared(rule: BlockRule, got: &[f32], want: &[f32], ends: &[Interval]) -> BlockComparison {
+        let (got, want) = (quantized(rule, got), quantized(rule, want));
+        let blocks = |of: &'_ (Tensor, Tensor)| -> (Tensor, Tensor) { of.clone() };
+        let (got, want) = (blocks(&got), blocks(&want));
+        compare_blocks(
+            rule,
+            Blocks { codes: &got.0, scales: &got.1 },
+            Blocks { codes: &want.0, scales: &want.1 },
+            |index| ends[index],
+        )
+    }
+
+    /// Numbers of many sizes and both signs.
+    fn numbers(seed: u64, count: usize) -> Vec<f32> {
+        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut next = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / (1u64 << 24) as f32
+        };
+        (0..count).map(|_| (next() - 0.5) * 2f32.powf(6.0 * next())).collect()
+    }
+
+    #[test]
+    fn whatever_lies_within_the_intervals_quantizes_to_something_admissible() {
+        for (seed, rule) in rules().into_iter().enumerate() {
+            for (width, rows) in [(0.0, 3), (1e-5, 5), (1e-2, 7), (0.7, 7)] {
+                let want = numbers(seed as u64 + 1, 96 * rows);
+                let offsets = numbers(seed as u64 + 100, 96 * rows);
+                let got: Vec<f32> =
+                    want.iter().zip(&offsets).map(|(want, offset)| want + width * offset).collect();
+                let ends: Vec<Interval> = want
+                    .iter()
+                    .zip(&got)
+                    .map(|(a, b)| [f64::from(a.min(*b)), f64::from(a.max(*b))])
+                    .collect();
+                let compared = compared(rule, &got, &want, &ends);
+                let mismatches = (compared.codes.mismatches, compared.scales.mismatches, compared.free);
+                assert_eq!(mismatches, (0, 0, 0), "{rule:?} {width}");
+                if width == 0.0 {
+                    assert_eq!((compared.codes.moved_roundings, compared.scales.moved_roundings), (0, 0));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_lies_outside_is_a_mismatch_and_nan_decides_a_block() {
+        for rule in rules().into_iter().filter(|rule| rule.global > 0.0) {
+            let want = numbers(3, 96 * 4);
+            let near: Vec<Interval> =
+                want.iter().map(|value| [f64::from(*value) - 1e-6, f64::from(*value) + 1e-6]).collect();
+            let doubled: Vec<f32> = want.iter().map(|value| value * 2.0).collect();
+            let compared_doubled = compared(rule, &doubled, &want, &near);
+            assert_eq!(compared_doubled.scales.mismatches, 96 * 4 / rule.block, "{rule:?}");
+            let negated: Vec<f32> = want.iter().map(|value| -value).collect();
+            let compared_negated = compared(rule, &negated, &want, &near);
+            assert_eq!(compared_negated.scales.mismatches, 0);
+            assert!(compared_negated.codes.mismatches > 96, "{rule:?}");
+
+            let mut with_nan = (want.clone(), near.clone());
+            (with_nan.0[5], with_nan.1[5]) = (f32::NAN, [f64::NAN; 2]);
+            let right = compared(rule, &with_nan.0, &with_nan.0, &with_nan.1);
+            assert_eq!((right.codes.mismatches, right.scales.mismatches, right.free), (0, 0, 0));
+            let without = compared(rule, &want, &with_nan.0, &with_nan.1);
+            assert_eq!(without.scales.mismatches, 1);
+            assert!(without.codes.mismatches > 0);
+        }
+    }
+
+    #[test]
+    fn a_block_with_an_unbounded_element_is_not_checked_and_counted() {
+        for rule in rules().into_iter().filter(|rule| rule.global > 0.0) {
+            let want = numbers(4, 96);
+            let mut ends: Vec<Interval> = want.iter().map(|value| [f64::from(*value); 2]).collect();
+            ends[rule.block] = [f64::NEG_INFINITY, f64::INFINITY];
+            let mut got = want.clone();
+            got[rule.block] = 1e9;
+            let compared = compared(rule, &got, &want, &ends);
+            assert_eq!(compared.free, rule.block);
+            assert_eq!((compared.codes.mismatches, compared.scales.mismatches), (0, 0), "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn few_may_move() {
+        let rule = BlockRule { element: ElementType::F4E2M1FN, block: 16, rounding: None, global: 1.0 };
+        let count = 96 * 10;
+        // Every block has the scale 1, and its other elements lie at the middle of 1 and 1.5.
+        let at = |value: f32| -> Vec<f32> {
+            (0..count).map(|index| if index % 16 == 0 { 6.0 } else { value }).collect()
+        };
+        let ends: Vec<Interval> =
+            (0..count).map(|index| if index % 16 == 0 { [6.0; 2] } else { [1.2499, 1.2501] }).collect();
+        let (low, high) = (at(1.2499), at(1.2501));
+        let all = compared(rule, &high, &low, &ends);
+        assert_eq!((all.codes.mismatches, all.codes.moved_roundings), (0, count / 16 * 15));
+        assert!(!all.codes.ok && all.scales.ok, "every code rounded the other way is no accident");
+        let one_in = |part: usize| -> Vec<f32> {
+            (0..count).map(|index| if index % part == 1 { high[index] } else { low[index] }).collect()
+        };
+        assert!(compared(rule, &one_in(60), &low, &ends).codes.ok);
+        assert!(!compared(rule, &one_in(20), &low, &ends).codes.ok);
+
+        // Every scale lies at the middle of 1 and 1.125: a tie.
+        let peak = |value: f32| -> Vec<f32> {
+            (0..count).map(|index| if index % 16 == 0 { value } else { 0.1 }).collect()
+        };
+        let ends: Vec<Interval> = (0..count)
+            .map(|index| if index % 16 == 0 { [6.374, 6.376] } else { [f64::from(0.1f32); 2] })
+            .collect();
+        let moved = compared(rule, &peak(6.376), &peak(6.374), &ends);
+        assert_eq!((moved.scales.mismatches, moved.scales.moved_roundings), (0, count / 16));
+        assert!(!moved.scales.ok);
+        assert_eq!(moved.codes.moved_roundings, 0, "codes of a moved scale are not counted again");
+        let mut one = peak(6.374);
+        one[160] = 6.376;
+        let moved = compared(rule, &one, &peak(6.374), &ends);
+        assert!(moved.scales.ok && moved.codes.ok && moved.scales.moved_roundings == 1);
+    }
+
+    #[test]
+    fn codes_are_held_against_the_kernel_s_own_scale() {
+        let rule = BlockRule { element: ElementType::F4E2M1FN, block: 16, rounding: None, global: 1.0 };
+        // The scale may be 1 or 1.125; 5.0 is the code 6 or 7 under 1 (a tie), and 4.44 is 4 under 1.125.
+        let values: Vec<f32> = (0..96).map(|index| if index % 16 == 0 { 6.374 } else { 5.1 }).collect();
+        let ends: Vec<Interval> = values
+            .iter()
+            .map(|value| if *value > 6.0 { [6.374, 6.376] } else { [f64::from(*value); 2] })
+            .collect();
+        let (codes, scales) = quantized(rule, &values);
+        let moved = {
+            let mut codes_of = scales.to_codes();
+            codes_of[2] += 1;
+            Tensor::from_codes(scales.element(), scales.dims().to_vec(), scales.layout(), codes_of)
+                .expect("the shape")
+        };
+        let want = Blocks { codes: &codes, scales: &scales };
+        let compared =
+            compare_blocks(rule, Blocks { codes: &codes, scales: &moved }, want, |index| ends[index]);
+        assert_eq!((compared.scales.moved_roundings, compared.scales.mismatches), (1, 0));
+        assert_eq!(compared.codes.mismatches, 15, "the codes of the other scale");
+        assert_eq!(compared.codes.worst.expect("a code").index, [0, 33]);
+    }
+}

@@ -1,0 +1,109 @@
+//! How far the sum of a kernel may be off: it is in f32, in an order of the kernel's own.
+
+use fourfold_executor::fallback::{BlockScaled, BlockScaledShape, Epilogue, FallbackError, scaled_mma};
+use fourfold_ir::sample::Rule;
+use fourfold_ir::{ElementType, ScaleLayout, Tensor, Value};
+
+use super::{KernelRun, Values};
+use crate::error::Error;
+use crate::precision::is_exact_product;
+
+impl KernelRun<'_> {
+    /// The largest error of the sum, times alpha, for each element; `None` where no order of summation has one.
+    pub(super) fn accumulation_error(&self) -> Result<Option<Vec<f64>>, Error> {
+        if is_exact_product(self.program, self.rule, self.plan.root) {
+            return Ok(None);
+        }
+        let sums = self.magnitudes()?;
+        if self.is_exact_in_any_order(&sums) {
+            return Ok(None);
+        }
+        let alpha = match self.plan.alpha {
+            Some(alpha) => self.operand(alpha)?.to_f64().first().copied().unwrap_or(1.0).abs(),
+            None => 1.0,
+        };
+        let k = *self.operand(self.plan.a)?.dims().last().unwrap_or(&0) as f64;
+        let unit = k * 2f64.powi(-24);
+        // The fallback sums in f32 as well.
+        let orders = if self.interpret { 1.0 } else { 2.0 };
+        let gamma = orders * unit / (1.0 - unit);
+        Ok(Some(sums.iter().map(|sum| gamma * alpha * f64::from(*sum)).collect()))
+    }
+
+    /// Whether every partial sum is a whole number of units that f32 can hold: contest-rule products are multiples of
+    /// 1/4 (1/16 with power-of-two scales), and no partial sum exceeds the sum of magnitudes.
+    fn is_exact_in_any_order(&self, sums: &[f32]) -> bool {
+        let plan = self.plan;
+        let is_made = |value: Value| self.program.module().defining_op(value).is_some();
+        if self.rule != Some(Rule::Contest) || [plan.a, plan.sfa, plan.b, plan.sfb].into_iter().any(is_made) {
+            return false;
+        }
+        let unit = match plan.format.scale {
+            ElementType::F8E4M3FN => 0.25,
+            _ => 0.0625,
+        };
+        let largest = sums.iter().copied().fold(0.0, f32::max);
+        largest < unit * 2f32.powi(24)
+    }
+
+    /// Σ|a·b| for every element of D.
+    fn magnitudes(&self) -> Result<Vec<f32>, Error> {
+        let (a, b) = (self.operand(self.plan.a)?, self.operand(self.plan.b)?);
+        self.multiply(&without_signs(a), &without_signs(b), Epilogue::default())
+    }
+
+    /// The result of the `scaled_mma` before it is rounded to its type.
+    pub(super) fn sum(&self, values: &Values) -> Result<Tensor, Error> {
+        let module = self.program.module();
+        let root = self.take(values, module.ops[self.plan.root].results[0])?;
+        if self.plan.accumulator == ElementType::F32 {
+            return Ok(root);
+        }
+        let scalar = |value: Option<Value>| -> Result<Option<f32>, Error> {
+            let Some(value) = value else { return Ok(None) };
+            Ok(self.operand(value)?.to_f64().first().map(|value| *value as f32))
+        };
+        let c = match self.plan.c {
+            Some(c) => Some(self.operand(c)?),
+            None => None,
+        };
+        let epilogue = Epilogue {
+            alpha: scalar(self.plan.alpha)?,
+            c: c.map(|c| (c.bytes(), c.element())),
+            beta: scalar(self.plan.beta)?,
+        };
+        let (a, b) = (self.operand(self.plan.a)?, self.operand(self.plan.b)?);
+        let sums = self.multiply(a.bytes(), b.bytes(), epilogue)?;
+        Tensor::from_f32(root.dims().to_vec(), &sums).map_err(|error| self.no_tensor(error))
+    }
+
+    fn multiply(&self, a: &[u8], b: &[u8], epilogue: Epilogue<'_>) -> Result<Vec<f32>, Error> {
+        let plan = self.plan;
+        let block = plan.format.block as usize;
+        let shape = |tensor: &Tensor| match tensor.dims() {
+            [batch @ .., rows, k] => {
+                BlockScaledShape { batch: batch.iter().product(), rows: *rows, k: *k, block }
+            }
+            _ => BlockScaledShape { batch: 0, rows: 0, k: 0, block },
+        };
+        let (a_shape, b_shape) = (shape(self.operand(plan.a)?), shape(self.operand(plan.b)?));
+        let root = |source: FallbackError| self.failed(plan.root, source);
+        let mut out = vec![0; a_shape.batch * a_shape.rows * b_shape.rows * size_of::<f32>()];
+        let sfa = self.operand(plan.sfa)?;
+        let sfb = self.operand(plan.sfb)?;
+        let scales = |scales: &Tensor| scales.layout().unwrap_or(ScaleLayout::Linear);
+        let a = BlockScaled::new((a, plan.format.a), (sfa.bytes(), sfa.element(), scales(sfa)), a_shape)
+            .map_err(|error| root(error.into()))?;
+        let b = BlockScaled::new((b, plan.format.b), (sfb.bytes(), sfb.element(), scales(sfb)), b_shape)
+            .map_err(|error| root(error.into()))?;
+        scaled_mma(&a, &b, epilogue, ElementType::F32, &mut out).map_err(|error| root(error.into()))?;
+        let word = |bytes: &[u8]| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        Ok(out.chunks_exact(4).map(word).collect())
+    }
+}
+
+/// The codes with every sign cleared.
+fn without_signs(tensor: &Tensor) -> Vec<u8> {
+    let mask = if tensor.element() == ElementType::F4E2M1FN { 0x77 } else { 0x7F };
+    tensor.bytes().iter().map(|byte| byte & mask).collect()
+}
