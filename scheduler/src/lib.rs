@@ -10,6 +10,7 @@ mod constraints;
 mod dataflow;
 mod epilogue;
 mod language;
+mod normalize;
 mod partition;
 mod plan;
 mod reason;
@@ -20,6 +21,9 @@ mod segment;
 
 pub use check::{CheckError, check};
 pub use constraints::violated;
+pub use normalize::{
+    Fate, NormalizeOptions, NormalizeRule, Normalized, Origin, Step, normalize, normalize_rules,
+};
 pub use partition::{
     Constraint, Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelPlan, Partition,
     Segment, SegmentKind,

@@ -1,0 +1,4 @@
+//! Normalization: each rule on text, its near misses, and the interpreter's bits before and after.
+
+mod rules;
+mod support;
