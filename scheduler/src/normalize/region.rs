@@ -115,6 +115,12 @@ fn behind(draft: &Draft, root: Op, members: &mut BTreeSet<Op>) {
             if followed && count < MOST_BEHIND && members.insert(*user) {
                 count += 1;
                 open.push_back(*user);
+                // Another operand may be reshaped alike.
+                for operand in &draft.module.ops[*user].operands {
+                    if let Some((beside, OpKind::Reshape)) = draft.definition(*operand) {
+                        members.insert(beside);
+                    }
+                }
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Applies the rules to one region until they add nothing, and chooses what the region becomes.
 //!
 //! Chosen is, for every class of equal terms, the term with the fewest multiplications that no kernel takes (`mma`), of
-//! those the fewest ops, of those the least bytes moved between ops, and of those what the program says already. A
-//! term used twice counts twice; the choice is by class, so that it is computed once all the same.
+//! those the fewest ops, of those the fewest elements computed by elementwise ops, of those the least bytes moved between
+//! ops, and of those what the program says already. A term used twice counts twice; the choice is by class, so that it is
+//! computed once all the same.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -153,6 +154,7 @@ impl Saturation {
 struct Cost {
     multiplications: u64,
     ops: u64,
+    elements: u64,
     bytes: u64,
     created: u64,
     /// Not the end of a chain of ops that a kernel computes, so that what follows reads it from memory.
@@ -169,6 +171,10 @@ impl CostFunction<Term> for Costs<'_> {
 
     fn cost<C: FnMut(Id) -> Cost>(&mut self, term: &Term, mut costs: C) -> Cost {
         let mut cost = Cost { unfused: true, ..Cost::default() };
+        if let Term::Leaf(leaf) = term {
+            // A constant is an op that goes with its last user.
+            cost.ops = u64::from(self.egraph.analysis.leaves[leaf.0].splat.is_some());
+        }
         if !term.is_op() {
             return cost;
         }
@@ -177,6 +183,7 @@ impl CostFunction<Term> for Costs<'_> {
             let below = costs(*operand);
             cost.multiplications = cost.multiplications.saturating_add(below.multiplications);
             cost.ops = cost.ops.saturating_add(below.ops);
+            cost.elements = cost.elements.saturating_add(below.elements);
             cost.bytes = cost.bytes.saturating_add(below.bytes);
             cost.created = cost.created.saturating_add(below.created);
             joins |= term.is_elementwise() && !below.unfused;
@@ -184,10 +191,15 @@ impl CostFunction<Term> for Costs<'_> {
         cost.ops = cost.ops.saturating_add(1);
         cost.multiplications = cost.multiplications.saturating_add(u64::from(matches!(term, Term::Mma(_))));
         cost.created = cost.created.saturating_add(u64::from(self.created.contains_key(term)));
+        let result = self.egraph.lookup(term.clone());
+        if term.is_elementwise() {
+            let computed = result.and_then(|class| type_of(self.egraph, class)).map_or(0, elements);
+            cost.elements = cost.elements.saturating_add(computed);
+        }
         if !joins {
             let moved = |class: Id| type_of(self.egraph, class).map_or(0, bytes);
             let read = term.operands().iter().map(|operand| moved(*operand)).fold(0, u64::saturating_add);
-            let written = self.egraph.lookup(term.clone()).map_or(0, moved);
+            let written = result.map_or(0, moved);
             cost.bytes = cost.bytes.saturating_add(read).saturating_add(written);
         }
         cost.unfused = !joins;
@@ -197,13 +209,17 @@ impl CostFunction<Term> for Costs<'_> {
 
 /// About how many bytes a value has.
 fn bytes(ty: &TensorType) -> u64 {
+    elements(ty).saturating_mul(ty.element.storage_bits() as u64).div_ceil(8)
+}
+
+/// About how many elements a value has.
+fn elements(ty: &TensorType) -> u64 {
     /// What an extent is taken for that is known at run time only.
     const USUAL: u64 = 256;
     let extent = |dim: &fourfold_ir::Dim| {
         dim.symbols().iter().fold(dim.constant(), |extent, _| extent.saturating_mul(USUAL))
     };
-    let count = ty.shape.iter().map(extent).fold(1, u64::saturating_mul);
-    count.saturating_mul(ty.element.storage_bits() as u64).div_ceil(8)
+    ty.shape.iter().map(extent).fold(1, u64::saturating_mul)
 }
 
 /// What was chosen for each class, and how it came about.
@@ -331,16 +347,11 @@ impl<'a> Choice<'a> {
                 }
             }
         }
-        // The last that took part of an op is the one that stands where it stood.
+        let mut claimed = HashSet::new();
         for (position, new) in made.iter().enumerate() {
             for &op in &new.from {
-                if matches!(fates[op], MemberFate::Unneeded | MemberFate::Part(_)) && new.defines != Some(op)
-                {
-                    let defines_own =
-                        matches!(fates[op], MemberFate::Part(own) if made[own].defines == Some(op));
-                    if !defines_own {
-                        fates[op] = MemberFate::Part(position);
-                    }
+                if fates[op] != MemberFate::Kept && (claimed.insert(op) || new.defines == Some(op)) {
+                    fates[op] = MemberFate::Part(position);
                 }
             }
         }
@@ -374,54 +385,47 @@ impl<'a> Choice<'a> {
         let operands = term.operands();
         let attributes = &term.children()[..term.children().len() - operands.len()];
         let class = self.egraph.lookup(term.clone()).expect("a chosen term is in the graph");
-        let mut proof =
-            Proof { choice: self, seen: HashSet::new(), from: BTreeSet::new(), rules: Vec::new() };
-        let mut near = defines;
-        if let Some(&applied) = self.created.get(term) {
-            proof.follow(applied);
-            near = near.or_else(|| proof.from.iter().next_back().copied());
-            self.attribute_parts(term, applied, &mut proof.from);
-        } else if let Some(op) = self.terms.iter().position(|own| own == term) {
-            proof.from.insert(op);
+        let mut proof = Proof::new(self);
+        proof.justify(term);
+        let mut from = proof.parts(term, self.log.len());
+        if !self.created.contains_key(term) {
+            from.extend(self.own(term));
         }
-        proof.from.extend(defines);
+        let near = defines.or_else(|| proof.touched.iter().next_back().copied());
         Made {
             term: term.clone(),
             attributes: attributes.iter().filter_map(|class| attribute(self.egraph, *class)).collect(),
             operands: operands.iter().map(|class| references.get(class).copied().flatten()).collect(),
             ty: self.egraph[class].data.ty.expect("a term of the graph that is an op has a type"),
             defines,
-            from: proof.from.into_iter().collect(),
+            from: from.into_iter().collect(),
             rules: proof.rules,
             near,
         }
     }
 
-    /// Of the terms that one application added, the result takes the parts of all ops that matched; one of the same
-    /// kind as the whole match, which only moved, takes the part of that; any other was inserted and takes none.
-    fn attribute_parts(&self, term: &Term, applied: usize, from: &mut BTreeSet<usize>) {
-        let applied = &self.log[applied];
-        let is_result = self.egraph.lookup(term.clone()) == Some(applied.result);
-        let whole = applied.matched.first();
-        let moved = |term: &Term| whole.is_some_and(|whole| term.is_elementwise() && term.matches(whole));
-        if !is_result && moved(term) {
-            from.retain(|op| Some(&self.terms[*op]) == whole);
-        } else if !is_result {
-            from.clear();
-        } else if applied.created.iter().any(moved) {
-            from.retain(|op| Some(&self.terms[*op]) != whole);
-        }
+    /// The op of the region that has a term.
+    fn own(&self, term: &Term) -> Option<usize> {
+        self.terms.iter().position(|own| own == term)
     }
 
-    /// Why an op's result equals another value.
+    /// The applications before one that united an operand of a term with what was there.
+    fn united_below(&self, term: &Term, before: usize) -> Vec<usize> {
+        let classes = term.operands().iter().map(|operand| self.egraph.find(*operand));
+        let united = classes.flat_map(|class| self.united.get(&class).into_iter().flatten().copied());
+        united.filter(|position| *position < before).collect()
+    }
+
+    /// Why an op's result equals another value: what was applied to its term, and to what that gave.
     fn reasons(&self, op: usize) -> Vec<usize> {
-        let mut proof =
-            Proof { choice: self, seen: HashSet::new(), from: BTreeSet::new(), rules: Vec::new() };
-        for (position, applied) in self.log.iter().enumerate() {
-            if applied.matched.first() == Some(&self.terms[op]) {
-                proof.follow(position);
-                break;
-            }
+        let mut proof = Proof::new(self);
+        let mut term = &self.terms[op];
+        for _ in 0..self.log.len() {
+            let applied = |(_, applied): &(usize, &Applied)| applied.matched.first() == Some(term);
+            let Some((position, applied)) = self.log.iter().enumerate().find(applied) else { break };
+            proof.follow(position);
+            let Some(next) = applied.created.last() else { break };
+            term = next;
         }
         proof.rules
     }
@@ -451,11 +455,22 @@ impl Needed<'_> {
 struct Proof<'a> {
     choice: &'a Choice<'a>,
     seen: HashSet<usize>,
-    from: BTreeSet<usize>,
+    /// The ops that matched on the way.
+    touched: BTreeSet<usize>,
     rules: Vec<usize>,
 }
 
-impl Proof<'_> {
+impl<'a> Proof<'a> {
+    fn new(choice: &'a Choice<'a>) -> Proof<'a> {
+        Proof { choice, seen: HashSet::new(), touched: BTreeSet::new(), rules: Vec::new() }
+    }
+
+    fn justify(&mut self, term: &Term) {
+        if let Some(&applied) = self.choice.created.get(term) {
+            self.follow(applied);
+        }
+    }
+
     fn follow(&mut self, position: usize) {
         if !self.seen.insert(position) {
             return;
@@ -463,22 +478,60 @@ impl Proof<'_> {
         let choice = self.choice;
         let applied = &choice.log[position];
         for term in &applied.matched {
-            match choice.terms.iter().position(|own| own == term) {
+            match choice.own(term) {
                 Some(op) => {
-                    self.from.insert(op);
+                    self.touched.insert(op);
                 }
-                None => {
-                    if let Some(&earlier) = choice.created.get(term) {
-                        self.follow(earlier);
-                    }
-                }
+                None => self.justify(term),
             }
-            for operand in term.operands() {
-                for &earlier in choice.united.get(&choice.egraph.find(*operand)).into_iter().flatten() {
-                    self.follow(earlier);
-                }
+            for earlier in choice.united_below(term, position) {
+                self.follow(earlier);
             }
         }
         self.rules.push(applied.rule);
+    }
+
+    /// The ops whose part a term takes that was added before `before`. Of the terms that one application added, the
+    /// result takes the parts of all that matched; one of the kind of the whole match, which only moved, takes the
+    /// part of that; any other was inserted and takes none.
+    fn parts(&self, term: &Term, before: usize) -> BTreeSet<usize> {
+        let choice = self.choice;
+        let mut parts = BTreeSet::new();
+        let Some(&position) = choice.created.get(term).filter(|position| **position < before) else {
+            return parts;
+        };
+        let applied = &choice.log[position];
+        let is_result = choice.egraph.lookup(term.clone()) == Some(applied.result);
+        let whole = applied.matched.first();
+        // A rule that makes a multiplication moves nothing.
+        let moves = !applied.created.iter().any(|term| matches!(term, Term::ScaledMma(_)));
+        let moved =
+            |term: &Term| moves && whole.is_some_and(|whole| term.is_elementwise() && term.matches(whole));
+        if !is_result {
+            parts.extend(whole.filter(|_| moved(term)).and_then(|whole| choice.own(whole)));
+            return parts;
+        }
+        let has_moved = !moved(term) && applied.created.iter().any(moved);
+        for matched in &applied.matched {
+            if !(has_moved && Some(matched) == whole) {
+                match choice.own(matched) {
+                    Some(op) => {
+                        parts.insert(op);
+                    }
+                    None => parts.extend(self.parts(matched, position)),
+                }
+            }
+            for earlier in choice.united_below(matched, position) {
+                for term in &choice.log[earlier].matched {
+                    match choice.own(term) {
+                        Some(op) => {
+                            parts.insert(op);
+                        }
+                        None => parts.extend(self.parts(term, earlier)),
+                    }
+                }
+            }
+        }
+        parts
     }
 }

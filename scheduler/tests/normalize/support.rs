@@ -102,7 +102,9 @@ pub fn check_bookkeeping(program: &Program, normalized: &Normalized) {
         match normalized.fate(op) {
             Fate::Kept(new) => {
                 assert_eq!(normalized.origin(*new), &Origin::Kept(op));
-                assert_eq!(before.ops[op].kind, after.ops[*new].kind);
+                // As text, in which NaN equals itself.
+                assert_eq!(before.ops[op].kind.attributes().len(), after.ops[*new].kind.attributes().len());
+                assert_eq!(before.op_label(op), after.op_label(*new));
             }
             Fate::Part { op: new, steps } => {
                 assert!(!steps.is_empty(), "{} became another op without a rule", before.op_label(op));
