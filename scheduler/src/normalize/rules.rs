@@ -345,7 +345,9 @@ fn is_factor(ty: &TensorType) -> bool {
 fn product_with_factor(site: &mut Site<'_>, factor: Id) -> Option<[Id; 9]> {
     let Some(Term::Binary([_, x, y])) = site.whole() else { return None };
     let product = if site.same(x, factor) { y } else { x };
-    if site.is_shared(product) || !site.ty(factor).is_some_and(is_factor) {
+    // A kernel has constants inside: as alpha one would have to be computed before, outside of any kernel.
+    let constant = site.splat(factor).is_some();
+    if constant || site.is_shared(product) || !site.ty(factor).is_some_and(is_factor) {
         return None;
     }
     let names = ["?v", "?a", "?sa", "?b", "?sb"].map(|name| site.get(name));
@@ -365,7 +367,8 @@ fn factor_is_alpha(site: &mut Site<'_>, factor: &str) -> Vec<Id> {
 
 fn factor_joins_alpha(site: &mut Site<'_>) -> Vec<Id> {
     let (factor, alpha) = (site.get("?s"), site.get("?alpha"));
-    if site.is_absent(alpha) {
+    // Else the factor stays in the epilogue: multiplying an alpha that is given would take an op outside the kernel.
+    if !site.terms(alpha).iter().any(|term| matches!(term, Term::Binary(_))) {
         return vec![];
     }
     let Some(mut children) = product_with_factor(site, factor) else { return vec![] };

@@ -389,7 +389,9 @@ impl<'a> Choice<'a> {
         proof.justify(term);
         let mut from = proof.parts(term, self.log.len());
         if !self.created.contains_key(term) {
+            // What another op computes, under the name of an output that equals it.
             from.extend(self.own(term));
+            proof.rules = defines.map_or_else(Vec::new, |op| self.reasons(op));
         }
         let near = defines.or_else(|| proof.touched.iter().next_back().copied());
         Made {
