@@ -121,7 +121,8 @@ func @f(
 ";
         let (program, _) = text::load(source).expect("the program is valid");
         let of = |rule, name: &str| {
-            precisions(&program, rule, &|_| false, &|_| false)[program.facts().value_named(name).expect(name).index()]
+            precisions(&program, rule, &|_| false, &|_| false)
+                [program.facts().value_named(name).expect(name).index()]
         };
         let inexact = |narrowest| Precision::Inexact { narrowest };
         assert_eq!(of(Some(Rule::Exact), "r"), Precision::Exact);

@@ -99,9 +99,8 @@ pub(super) fn proof(planned: &Planned, segment: &Segment, plan: &KernelPlan) -> 
     let mut lines = Vec::new();
     // What its ops became what they are by, and what was inserted for them to read.
     let inserted = segment.inputs.iter().filter_map(|value| module.defining_op(*value));
-    let is_inserted = |op: &Op| {
-        matches!(planned.normalized().origin(*op), Origin::Made { from, .. } if from.is_empty())
-    };
+    let is_inserted =
+        |op: &Op| matches!(planned.normalized().origin(*op), Origin::Made { from, .. } if from.is_empty());
     for op in inserted.filter(is_inserted).chain(segment.ops.iter().copied()) {
         let Origin::Made { from, steps } = planned.normalized().origin(op) else { continue };
         let from: Vec<String> = from.iter().map(|op| original.op_label(*op)).collect();

@@ -178,7 +178,8 @@ fn normalized(loaded: &Loaded) -> String {
         let _ = writeln!(out, "  {}", text::print_op(after, op));
         if let Origin::Made { from, steps } = normalized.origin(op) {
             let from: Vec<String> = from.iter().map(|op| before.op_label(*op)).collect();
-            let from = if from.is_empty() { "inserted".to_owned() } else { format!("from {}", from.join(", ")) };
+            let from =
+                if from.is_empty() { "inserted".to_owned() } else { format!("from {}", from.join(", ")) };
             let _ = writeln!(out, "      {from} by {}", steps_text(steps));
         }
     }

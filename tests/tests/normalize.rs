@@ -14,7 +14,8 @@ fn normalized_programs_have_the_bits_of_the_original() {
     for _ in 0..PROGRAMS {
         let (seed, steps) = (random.bits(), 1 + random.below(12));
         let case = case(seed, steps);
-        let program = verify(case.module).unwrap_or_else(|_| panic!("{seed}: the generator's program is valid"));
+        let program =
+            verify(case.module).unwrap_or_else(|_| panic!("{seed}: the generator's program is valid"));
         let normalized = normalize(&program, &NormalizeOptions::default());
         assert!(
             !normalize(normalized.program(), &NormalizeOptions::default()).is_changed(),
@@ -43,9 +44,11 @@ fn check_same_bits(program: &Program, normalized: &Normalized, recipe: &sample::
         assert_eq!((want.element(), want.dims()), (got.element(), got.dims()));
         let codes = want.to_codes() == got.to_codes();
         let same = codes
-            || want.to_f64().iter().zip(&got.to_f64()).all(|(want, got)| {
-                want.to_bits() == got.to_bits() || (want.is_nan() && got.is_nan())
-            });
+            || want
+                .to_f64()
+                .iter()
+                .zip(&got.to_f64())
+                .all(|(want, got)| want.to_bits() == got.to_bits() || (want.is_nan() && got.is_nan()));
         assert!(
             same,
             "{seed}: %{} differs\n{}\n{}",

@@ -1,6 +1,6 @@
 //! A program while it is being rewritten: ops come and go, values keep their names.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use fourfold_ir::{Entity, Module, Op, OpKind, Program, TensorType, Value, ValueDef};
 
@@ -13,6 +13,7 @@ pub(crate) struct Draft {
     /// By op.
     notes: Vec<Note>,
     names: HashSet<String>,
+    next_numbers: HashMap<String, usize>,
 }
 
 /// What is known of an op besides what it is.
@@ -41,7 +42,7 @@ impl Draft {
         let is_output = module.values.keys().map(|value| program.facts().is_output(value)).collect();
         let notes = module.ops.keys().map(|op| Note { position: op.index(), ..Note::default() }).collect();
         let names = module.values.values().map(|data| data.name.clone()).collect();
-        Draft { module, users, is_output, notes, names }
+        Draft { module, users, is_output, notes, names, next_numbers: HashMap::new() }
     }
 
     pub(crate) fn users(&self, value: Value) -> &BTreeSet<Op> {
@@ -138,10 +139,14 @@ impl Draft {
     }
 
     fn fresh(&mut self, wanted: &str) -> String {
-        let numbered = (2..).map(|number| format!("{wanted}.{number}"));
-        let mut names = std::iter::once(wanted.to_owned()).chain(numbered);
-        let name = names.find(|name| !self.names.contains(name)).expect("there is no end of numbers");
-        self.names.insert(name.clone());
-        name
+        // Where the last search for this name ended: many ops may ask for the same.
+        let next = self.next_numbers.entry(wanted.to_owned()).or_insert(1);
+        loop {
+            let name = if *next == 1 { wanted.to_owned() } else { format!("{wanted}.{next}") };
+            *next += 1;
+            if self.names.insert(name.clone()) {
+                return name;
+            }
+        }
     }
 }

@@ -183,7 +183,7 @@ pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
             break;
         }
     }
-    let normalized = if changed { finished(program, &draft) } else { None };
+    let normalized = if changed { finished(program, draft) } else { None };
     normalized.unwrap_or_else(|| Normalized::unchanged(program.clone()))
 }
 
@@ -302,8 +302,8 @@ fn name_of_new(draft: &Draft, region: &Region, new: &Made, kind: &OpKind, operan
 }
 
 /// The new program with all that is known of it; `None` when it is not one, which is a bug of ours.
-fn finished(program: &Program, draft: &Draft) -> Option<Normalized> {
-    let Some(rebuilt) = rebuild(draft) else {
+fn finished(program: &Program, mut draft: Draft) -> Option<Normalized> {
+    let Some(rebuilt) = rebuild(&mut draft) else {
         debug_assert!(false, "a rule made an op depend on itself");
         return None;
     };
@@ -312,7 +312,7 @@ fn finished(program: &Program, draft: &Draft) -> Option<Normalized> {
     for (index, op) in rebuilt.ops.iter().enumerate() {
         new_ops[op.index()] = Some(Op::from_index(index));
     }
-    let fates = program.module().ops.keys().map(|op| fate(draft, &new_ops, op)).collect();
+    let fates = program.module().ops.keys().map(|op| fate(&draft, &new_ops, op)).collect();
     let origins = rebuilt
         .ops
         .iter()
@@ -321,7 +321,7 @@ fn finished(program: &Program, draft: &Draft) -> Option<Normalized> {
                 return Origin::Kept(*op);
             }
             let (mut from, mut rules) = (Vec::new(), Vec::new());
-            trace(draft, *op, &mut from, &mut rules, 0);
+            trace(&draft, *op, &mut from, &mut rules, 0);
             from.sort_unstable();
             from.dedup();
             Origin::Made { from, steps: steps(&rules) }

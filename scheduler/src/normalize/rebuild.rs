@@ -1,7 +1,7 @@
 //! Writes a draft down as a module again: inputs as they were, ops in an order in which each comes after those that it
 //! uses, as close to the original's as that allows.
 
-use fourfold_ir::{Entity, Module, Op, Value};
+use fourfold_ir::{Arena, Entity, Module, Op, TensorType, Value, ValueData, ValueDef};
 
 use super::draft::Draft;
 
@@ -14,25 +14,25 @@ pub(crate) struct Rebuilt {
     pub(crate) values: Vec<Option<Value>>,
 }
 
-/// `None` when an op uses what depends on it, which no rule brings about.
-pub(crate) fn rebuild(draft: &Draft) -> Option<Rebuilt> {
-    let from = &draft.module;
+/// `None` when an op uses what depends on it, which no rule brings about. Moves names and types out of the draft.
+pub(crate) fn rebuild(draft: &mut Draft) -> Option<Rebuilt> {
+    let ops = order(draft)?;
+    let from = &mut draft.module;
     let mut module = Module::new(from.name.clone());
     module.symbols = from.symbols.clone();
     let mut values = vec![None; from.values.len()];
     for input in &from.inputs {
-        let data = &from.values[*input];
-        let param = matches!(data.def, fourfold_ir::ValueDef::Input { param: true, .. });
-        values[input.index()] = Some(module.push_input(data.name.clone(), data.ty.clone(), param));
+        let ValueData { name, ty, def } = take(&mut from.values, *input);
+        let param = matches!(def, ValueDef::Input { param: true, .. });
+        values[input.index()] = Some(module.push_input(name, ty, param));
     }
-    let ops = order(draft)?;
     for op in &ops {
         let operation = &from.ops[*op];
         let operands = operation.operands.iter().map(|operand| values[operand.index()]);
         let operands = operands.collect::<Option<Vec<Value>>>()?;
         let results = operation.results.iter().map(|value| {
-            let data = &from.values[*value];
-            (data.name.clone(), data.ty.clone())
+            let ValueData { name, ty, .. } = take(&mut from.values, *value);
+            (name, ty)
         });
         let made = module.push_op(operation.kind.clone(), operands, results.collect());
         for (value, made) in operation.results.iter().zip(&module.ops[made].results) {
@@ -41,6 +41,17 @@ pub(crate) fn rebuild(draft: &Draft) -> Option<Rebuilt> {
     }
     module.outputs = from.outputs.iter().map(|output| values[output.index()]).collect::<Option<_>>()?;
     Some(Rebuilt { module, ops, values })
+}
+
+/// What is known of a value; nothing is left there.
+fn take(values: &mut Arena<Value, ValueData>, value: Value) -> ValueData {
+    let data = &mut values[value];
+    let empty = TensorType::new(Vec::new(), data.ty.element);
+    ValueData {
+        name: std::mem::take(&mut data.name),
+        ty: std::mem::replace(&mut data.ty, empty),
+        def: data.def,
+    }
 }
 
 #[derive(Clone, Copy, PartialEq)]

@@ -2,8 +2,8 @@
 
 use fourfold_codegen::capabilities;
 use fourfold_ir::{
-    BinaryKind, Builder, ConstantValue, Dim, ElementType, Module, OpKind, ScaleLayout, ScaledMmaOptions, Shape,
-    SymbolValues, TensorType, UnaryKind, Value, verify,
+    BinaryKind, Builder, ConstantValue, Dim, ElementType, Module, OpKind, ScaleLayout, ScaledMmaOptions,
+    Shape, SymbolValues, TensorType, UnaryKind, Value, verify,
 };
 use fourfold_scheduler::{NormalizeOptions, normalize, partition};
 
@@ -41,23 +41,23 @@ fn contracting_random_quantized_graphs_leaves_programs_that_are_normal() {
     }
 }
 
-/// 100 000 ops: layers of a dequantized product with an epilogue, each of its own shape now and then.
+/// 100 000 ops: layers of a dequantized product with an epilogue, of fifty different shapes.
 #[test]
-fn a_hundred_thousand_ops_take_time_in_proportion() {
-    let seconds = |layers: usize| {
-        let Ok(program) = verify(tower(layers)) else { panic!("it is valid") };
+fn a_hundred_thousand_ops_take_less_than_a_second_with_their_partition() {
+    const LAYERS: usize = 9_100;
+    let Ok(program) = verify(tower(LAYERS)) else { panic!("it is valid") };
+    assert!(program.module().ops.len() >= 100_000);
+    let capabilities = capabilities("sm_100a").expect("a target");
+    let seconds = || {
         let start = std::time::Instant::now();
         let normalized = normalize(&program, &NormalizeOptions { contract: true });
-        eprintln!("normalize {} s", start.elapsed().as_secs_f64());
-        let capabilities = capabilities("sm_100a").expect("a target");
         let partition = partition(normalized.program(), &capabilities);
-        assert_eq!(partition.kernels().count(), layers);
-        (program.module().ops.len(), start.elapsed().as_secs_f64())
+        assert_eq!(partition.kernels().count(), LAYERS);
+        start.elapsed().as_secs_f64()
     };
-    let (ops, taken) = seconds(9_100);
-    assert!(ops >= 100_000, "{ops}");
-    // Ten times what it takes on a slow core: a bound on its growth, not on the machine.
-    assert!(taken < 10.0, "{taken} s");
+    // The least of some: other tests run beside this one.
+    let least = (0..3).map(|_| seconds()).fold(f64::INFINITY, f64::min);
+    assert!(least < 1.0, "{least} s");
 }
 
 fn tower(layers: usize) -> Module {
@@ -75,7 +75,8 @@ fn tower(layers: usize) -> Module {
         let b = builder.param(&format!("b{layer}"), b_ty);
         let sb = TensorType::scales(vec![n.clone(), fixed(4)], ElementType::F8E4M3FN, ScaleLayout::Linear);
         let sb = builder.param(&format!("sb{layer}"), sb);
-        let bias = builder.param(&format!("bias{layer}"), TensorType::new(vec![n.clone()], ElementType::BF16));
+        let bias =
+            builder.param(&format!("bias{layer}"), TensorType::new(vec![n.clone()], ElementType::BF16));
         let mut graph = Graph { random: Random(layer as u64), builder, inputs: 0 };
         let x = graph.dequantize(a, sa, Some(g), ElementType::F32);
         let y = graph.dequantize(b, sb, Some(g), ElementType::F32);
@@ -149,7 +150,11 @@ impl Graph {
         let n = self.random.pick(&[8u64, 12]);
         let element = self.random.pick(&ARITHMETIC);
         let batched = self.random.percent(40);
-        let a_shape = if batched { vec![Dim::fixed(2), m.clone(), Dim::fixed(k)] } else { vec![m.clone(), Dim::fixed(k)] };
+        let a_shape = if batched {
+            vec![Dim::fixed(2), m.clone(), Dim::fixed(k)]
+        } else {
+            vec![m.clone(), Dim::fixed(k)]
+        };
         let a = self.operand(a_shape, k, block, element, outputs);
         let b = self.operand(vec![Dim::fixed(n), Dim::fixed(k)], k, block, element, outputs);
         // Flattened for the product, and put back behind it.
@@ -207,7 +212,10 @@ impl Graph {
         if self.random.percent(5) {
             outputs.push(scales);
         }
-        let g = self.random.percent(15).then(|| self.input(TensorType::new(vec![Dim::fixed(1)], ElementType::F32)));
+        let g = self
+            .random
+            .percent(15)
+            .then(|| self.input(TensorType::new(vec![Dim::fixed(1)], ElementType::F32)));
         let made = if self.random.percent(30) { self.random.pick(&ARITHMETIC) } else { element };
         let mut value = self.dequantize_by(codes, scales, g, made, block as u32);
         if self.random.percent(10) {
@@ -309,10 +317,9 @@ impl Graph {
             }
             5 => {
                 let (lo, hi) = (self.constant(), self.constant());
-                let (first, second) = self.random.pick(&[
-                    (BinaryKind::Max, BinaryKind::Min),
-                    (BinaryKind::Min, BinaryKind::Max),
-                ]);
+                let (first, second) = self
+                    .random
+                    .pick(&[(BinaryKind::Max, BinaryKind::Min), (BinaryKind::Min, BinaryKind::Max)]);
                 let inner = self.builder.binary("", first, lo, value);
                 self.builder.binary("", second, inner, hi)
             }
