@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use fourfold_codegen::{EMULATED_TARGETS, EMULATOR};
 use fourfold_executor::device::{Gpu, discover};
 use fourfold_executor::{NO_DEVICE, Run, RunOptions, RunReason};
-use fourfold_ir::{Capabilities, Module, Op, Program, Tensor, Value, bind, verify};
-use fourfold_scheduler::{Partition, check, partition};
+use fourfold_ir::{Capabilities, Entity, Module, Op, Program, Tensor, Value, bind, verify};
+use fourfold_scheduler::{NormalizeOptions, Normalized, Partition, check, normalize, partition};
 
 use crate::error::Error;
 
@@ -29,6 +29,8 @@ pub struct Options {
     pub emulate: bool,
     /// Which ops the backend takes.
     pub claim: Claim,
+    /// Whether normalization may drop roundings that a program states, such as that of each dequantized element.
+    pub contract: bool,
 }
 
 /// Which GPU kernels run on.
@@ -50,7 +52,7 @@ pub enum Claim {
     #[default]
     Everything,
     /// Those of kernel segments. The host keeps the others and runs claimed segments one by one, so a program is not
-    /// run as a whole.
+    /// run as a whole. As the ops that the host keeps are those that it has, such a program is not normalized.
     KernelsOnly,
 }
 
@@ -81,14 +83,16 @@ pub enum Execution {
 pub struct Backend {
     capabilities: Capabilities,
     claim: Claim,
+    contract: bool,
     emulate: bool,
     gpu: Result<Gpu, String>,
 }
 
-/// A program with its partition.
+/// A program, what it was normalized to, and the partition of that.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    program: Program,
+    original: Program,
+    normalized: Normalized,
     partition: Partition,
     claim: Claim,
 }
@@ -114,7 +118,8 @@ impl Backend {
         if options.emulate && !EMULATED_TARGETS.contains(&name) {
             return Err(Error::NotEmulated { name: name.to_owned(), known: EMULATED_TARGETS.join(", ") });
         }
-        Ok(Backend { capabilities, claim: options.claim, emulate: options.emulate, gpu })
+        let Options { claim, contract, emulate, .. } = *options;
+        Ok(Backend { capabilities, claim, contract, emulate, gpu })
     }
 
     /// What the target's kernels take.
@@ -152,7 +157,7 @@ impl Backend {
         self.emulate
     }
 
-    /// Verifies a module and partitions it: every op is in a segment, and every op outside a kernel has a reason.
+    /// Verifies a module, normalizes it and partitions what it becomes: every op is in a segment, and every op outside a kernel has a reason.
     ///
     /// # Errors
     /// When the module is not a program; never because an op is not taken.
@@ -166,10 +171,21 @@ impl Backend {
         }
     }
 
-    /// Partitions a verified program.
+    /// Normalizes a verified program, unless only kernels are claimed, and partitions what it becomes.
     pub fn plan(&self, program: Program) -> Planned {
-        let partition = partition(&program, &self.capabilities);
-        Planned { program, partition, claim: self.claim }
+        self.plan_with(program, &NormalizeOptions::default())
+    }
+
+    /// [`Backend::plan`], where this program allows more than the backend's options do.
+    pub fn plan_with(&self, program: Program, options: &NormalizeOptions) -> Planned {
+        let normalized = match self.claim {
+            Claim::Everything => {
+                normalize(&program, &NormalizeOptions { contract: self.contract || options.contract })
+            }
+            Claim::KernelsOnly => Normalized::unchanged(program.clone()),
+        };
+        let partition = partition(normalized.program(), &self.capabilities);
+        Planned { original: program, normalized, partition, claim: self.claim }
     }
 
     /// Proves a plan again, with a checker that shares no code with what made it.
@@ -177,7 +193,7 @@ impl Backend {
     /// # Errors
     /// A bug of ours, with everything that is wrong.
     pub fn check(&self, planned: &Planned) -> Result<(), Error> {
-        check(&planned.program, &self.capabilities, &planned.partition).map_err(|errors| {
+        check(planned.program(), &self.capabilities, &planned.partition).map_err(|errors| {
             let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
             Error::Partition(texts.join("; "))
         })
@@ -209,12 +225,22 @@ fn find_gpu(choice: DeviceChoice) -> Result<Result<Gpu, String>, Error> {
 }
 
 impl Planned {
-    /// The program.
+    /// The program that is partitioned, compiled and run: the normalized one.
     pub fn program(&self) -> &Program {
-        &self.program
+        self.normalized.program()
     }
 
-    /// Its segments and decisions.
+    /// The program as it was given.
+    pub fn original(&self) -> &Program {
+        &self.original
+    }
+
+    /// How the one came from the other.
+    pub fn normalized(&self) -> &Normalized {
+        &self.normalized
+    }
+
+    /// The segments and decisions of [`Planned::program`].
     pub fn partition(&self) -> &Partition {
         &self.partition
     }
@@ -232,15 +258,27 @@ impl Planned {
     }
 
     /// Runs the program on these inputs, which bind by name, on the fallback: nothing is built or launched. See
-    /// [`Backend::compile`](crate::Backend::compile) for kernels.
+    /// [`Backend::compile`](crate::Backend::compile) for kernels. The values of the run are those of
+    /// [`Planned::original`].
     ///
     /// # Errors
     /// When the tensors do not fit the inputs, when memory does not suffice, or when only kernels are claimed and the
     /// program has other ops.
     pub fn run(&self, tensors: &HashMap<String, Tensor>, options: &RunOptions) -> Result<Run, Error> {
         self.refuse_unclaimed()?;
-        let bound = bind::bind(&self.program, tensors)?;
-        Ok(fourfold_executor::run(&self.program, &self.partition, &bound, options, None)?)
+        let bound = bind::bind(self.program(), tensors)?;
+        let run = fourfold_executor::run(self.program(), &self.partition, &bound, options, None)?;
+        Ok(self.in_original(run))
+    }
+
+    /// A run of the normalized program with the values of the original, as far as they are still there.
+    pub(crate) fn in_original(&self, mut run: Run) -> Run {
+        if self.normalized.is_changed() {
+            let values = self.original.module().values.keys();
+            let found = values.map(|value| run.values.get_mut(self.normalized.value(value)?.index())?.take());
+            run.values = found.collect();
+        }
+        run
     }
 
     /// With [`Claim::KernelsOnly`], an op that is the host's.
@@ -250,7 +288,7 @@ impl Planned {
         }
         let mut unclaimed = self.partition.segments.iter().filter(|segment| segment.kernel().is_none());
         match unclaimed.find_map(|segment| segment.ops.first()) {
-            Some(&op) => Err(Error::Unclaimed { op: self.program.module().op_label(op) }),
+            Some(&op) => Err(Error::Unclaimed { op: self.program().module().op_label(op) }),
             None => Ok(()),
         }
     }

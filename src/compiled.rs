@@ -194,7 +194,8 @@ impl Compiled {
         }
     }
 
-    /// Runs the program on these inputs, which bind by name.
+    /// Runs the program on these inputs, which bind by name. The values of the run are those of
+    /// [`Planned::original`].
     ///
     /// # Errors
     /// When the tensors do not fit the inputs, memory does not suffice, the device fails, or only kernels are claimed
@@ -204,11 +205,16 @@ impl Compiled {
         self.run_bound(&bind::bind(self.planned.program(), tensors)?, options)
     }
 
-    /// [`Compiled::run`] on inputs that are bound already.
+    /// [`Compiled::run`] on inputs that are bound already, to either program: they have the same.
     ///
     /// # Errors
     /// As [`Compiled::run`], but for binding.
     pub fn run_bound(&self, bound: &Bound<'_>, options: &RunOptions) -> Result<Run, Error> {
+        Ok(self.planned.in_original(self.run_normalized(bound, options)?))
+    }
+
+    /// [`Compiled::run_bound`] with the values of [`Planned::program`].
+    pub(crate) fn run_normalized(&self, bound: &Bound<'_>, options: &RunOptions) -> Result<Run, Error> {
         let (program, partition) = (self.planned.program(), self.planned.partition());
         let machine = self.machine();
         let mut run = fourfold_executor::run(program, partition, bound, options, machine.as_ref())?;

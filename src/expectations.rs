@@ -9,7 +9,7 @@ use fourfold_ir::sample::Rule;
 use fourfold_ir::{
     Bound, Dim, Entity, InterpretError, Op, OpKind, Program, ScaleLayout, Tensor, Value, bind, interpret,
 };
-use fourfold_scheduler::{KernelPlan, Partition};
+use fourfold_scheduler::{Fate, KernelPlan, Normalized, Partition};
 
 use crate::backend::Planned;
 use crate::bound::{BIT_EQUAL, Compared, KernelRun};
@@ -34,8 +34,11 @@ pub(crate) enum Scope {
     KernelResults,
 }
 
-/// Compares a run with what is expected of it.
+/// Compares a run with what is expected of it: values of the original program, though what ran was normalized.
 pub(crate) struct Comparer<'a> {
+    original: &'a Program,
+    normalized: &'a Normalized,
+    /// What ran.
     program: &'a Program,
     partition: &'a Partition,
     header: &'a Header,
@@ -46,7 +49,7 @@ pub(crate) struct Comparer<'a> {
     interpreted: OnceCell<Result<Vec<Tensor>, NotInterpreted>>,
 }
 
-/// What a value is compared with.
+/// What a value of the original is compared with.
 struct Expectation<'a> {
     value: Value,
     /// How the report names it.
@@ -54,6 +57,20 @@ struct Expectation<'a> {
     want: &'a Tensor,
     /// With how a report calls it.
     tolerance: (Tolerance, String),
+}
+
+/// A value that is compared: what it is in the original, and in the program that ran.
+struct Held {
+    original: Option<Value>,
+    ran: Option<Value>,
+}
+
+/// The op that computes what an op of the original did.
+fn successor(normalized: &Normalized, op: Op) -> Option<Op> {
+    match normalized.fate(op) {
+        Fate::Kept(op) | Fate::Part { op, .. } => Some(*op),
+        Fate::Gone { .. } => None,
+    }
 }
 
 fn is_on_device(ran: &Ran) -> bool {
@@ -69,11 +86,31 @@ impl<'a> Comparer<'a> {
         bound: &'a Bound<'a>,
         run: &'a Run,
     ) -> Comparer<'a> {
+        let (original, normalized) = (planned.original(), planned.normalized());
         let (program, partition) = (planned.program(), planned.partition());
         let rule = inputs.rule();
-        let on_device = |op: Op| is_on_device(&run.segments[partition.decisions[op.index()].segment].ran);
-        let precisions = precisions(program, rule, &on_device);
-        Comparer { program, partition, header, run, bound, rule, precisions, interpreted: OnceCell::new() }
+        let on_device = |op: Op| {
+            let op = successor(normalized, op);
+            op.is_some_and(|op| is_on_device(&run.segments[partition.decisions[op.index()].segment].ran))
+        };
+        let contracted = |op: Op| match normalized.fate(op) {
+            Fate::Part { steps, .. } => steps.iter().any(|step| step.contract),
+            _ => false,
+        };
+        let precisions = precisions(original, rule, &on_device, &contracted);
+        let interpreted = OnceCell::new();
+        Comparer {
+            original,
+            normalized,
+            program,
+            partition,
+            header,
+            run,
+            bound,
+            rule,
+            precisions,
+            interpreted,
+        }
     }
 
     /// Every comparison; what is not compared is said in `notes`.
@@ -87,7 +124,7 @@ impl<'a> Comparer<'a> {
         let mut covered = Vec::new();
         if let Inputs::Data { file, data, .. } = inputs {
             for (name, stored) in &data.expected {
-                let Some(value) = self.program.facts().value_named(name) else {
+                let Some(value) = self.original.facts().value_named(name) else {
                     notes.push(format!("expected.{name} is not compared: the program has no value %{name}"));
                     continue;
                 };
@@ -119,9 +156,9 @@ impl<'a> Comparer<'a> {
         }
         let mut kernels = Vec::new();
         let mut of_segments: HashMap<usize, Vec<(Value, OutputReport)>> = HashMap::new();
-        for value in self.program_and_kernel_results(scope) {
-            let is_covered = covered.contains(&value);
-            if let Some(segment) = self.kernel_of(value)
+        for Held { original, ran } in self.program_and_kernel_results(scope) {
+            let is_covered = original.is_some_and(|value| covered.contains(&value));
+            if let Some((value, segment)) = ran.and_then(|value| Some((value, self.kernel_of(value)?)))
                 && (scope == Scope::KernelResults || !is_covered)
             {
                 let results = match of_segments.entry(segment) {
@@ -131,9 +168,7 @@ impl<'a> Comparer<'a> {
                 kernels.extend(results.extract_if(.., |(of, _)| *of == value).map(|(_, report)| report));
                 continue;
             }
-            if is_covered {
-                continue;
-            }
+            let Some(value) = original.filter(|_| !is_covered) else { continue };
             let interpreted = match self.interpreted() {
                 Ok(values) => values,
                 Err(error) => {
@@ -141,7 +176,7 @@ impl<'a> Comparer<'a> {
                     if error.fault() != Fault::ResourceLimit {
                         return Err(error);
                     }
-                    let name = self.program.module().name_of(value);
+                    let name = self.original.module().name_of(value);
                     notes.push(format!("%{name} is not compared: {error}"));
                     continue;
                 }
@@ -155,19 +190,28 @@ impl<'a> Comparer<'a> {
         Ok(outputs)
     }
 
-    fn program_and_kernel_results(&self, scope: Scope) -> Vec<Value> {
-        let mut values = self.program.module().outputs.clone();
+    /// The outputs, and with that scope what kernel segments give, each once.
+    fn program_and_kernel_results(&self, scope: Scope) -> Vec<Held> {
+        let outputs = self.original.module().outputs.iter();
+        let mut values: Vec<Held> = outputs
+            .map(|value| Held { original: Some(*value), ran: self.normalized.value(*value) })
+            .collect();
         if scope == Scope::KernelResults {
-            values.extend(self.partition.kernels().flat_map(|(_, plan)| plan.written()));
-            let mut seen = Vec::new();
-            values.retain(|value| {
-                !seen.contains(value) && {
-                    seen.push(*value);
-                    true
+            for ran in self.partition.kernels().flat_map(|(_, plan)| plan.written()) {
+                let named = self.original.facts().value_named(self.program.module().name_of(ran));
+                let original = named.filter(|value| self.normalized.value(*value) == Some(ran));
+                if !values.iter().any(|known| known.ran == Some(ran)) {
+                    values.push(Held { original, ran: Some(ran) });
                 }
-            });
+            }
         }
         values
+    }
+
+    /// The segment that computes what became of a value of the original.
+    fn segment_of_original(&self, value: Value) -> Option<usize> {
+        let op = successor(self.normalized, self.original.module().defining_op(value)?)?;
+        Some(self.partition.decisions[op.index()].segment)
     }
 
     /// The segment that computes a value, and its plan when it is a kernel's.
@@ -192,19 +236,20 @@ impl<'a> Comparer<'a> {
         let compared = KernelRun { interpret, ..kernel }.compare(&|value| self.run.value(value))?;
         let report = |compared: Compared| {
             let Compared { value, want, tolerance, rule, by, comparison } = compared;
-            (value, self.report(value, by, &want, &(tolerance, rule), "run", comparison))
+            let name = self.program.module().name_of(value);
+            (value, self.report((name, Some(segment)), by, &want, &(tolerance, rule), "run", comparison))
         };
         Ok(compared.into_iter().map(report).collect())
     }
 
     fn value_named(&self, name: &str) -> Result<Value, Error> {
-        let value = self.program.facts().value_named(name);
+        let value = self.original.facts().value_named(name);
         value.ok_or_else(|| Error::Missing(format!("the program has no value %{name}")))
     }
 
     /// What the file states, else what the value's precision allows.
     fn tolerance(&self, value: Value) -> (Tolerance, String) {
-        let name = self.program.module().name_of(value);
+        let name = self.original.module().name_of(value);
         let stated = self.header.tolerance_of(name);
         let relative = stated.unwrap_or_else(|| self.precisions[value.index()].tolerance());
         let rule =
@@ -224,12 +269,13 @@ impl<'a> Comparer<'a> {
             Precision::Inexact { .. } => Rounding::OneStep,
         };
         let comparison = compare(got, want, tolerance, rounding);
-        Ok(self.report(*value, against, want, &expectation.tolerance, source, comparison))
+        let place = (self.original.module().name_of(*value), self.segment_of_original(*value));
+        Ok(self.report(place, against, want, &expectation.tolerance, source, comparison))
     }
 
     fn report(
         &self,
-        value: Value,
+        (name, segment): (&str, Option<usize>),
         against: &str,
         want: &Tensor,
         (tolerance, rule): &(Tolerance, String),
@@ -245,8 +291,8 @@ impl<'a> Comparer<'a> {
             Tolerance::Count(count) => (None, Some(*count)),
         };
         OutputReport {
-            name: self.program.module().name_of(value).to_owned(),
-            segment: self.segment_of(value).map(|(segment, _)| segment),
+            name: name.to_owned(),
+            segment,
             rule: rule.clone(),
             expected: against.to_owned(),
             source,
@@ -267,10 +313,12 @@ impl<'a> Comparer<'a> {
         }
     }
 
-    /// The value and where it came from: what ran, unless it was fused away inside a kernel segment.
+    /// A value of the original and where it came from: what ran, unless it was rewritten away, or fused away inside a
+    /// kernel segment.
     fn computed(&self, value: Value) -> Result<(&Tensor, &'static str), Error> {
-        if !self.is_fused_away(value)
-            && let Some(tensor) = self.run.value(value)
+        if let Some(ran) = self.normalized.value(value)
+            && !self.is_fused_away(ran)
+            && let Some(tensor) = self.run.value(ran)
         {
             return Ok((tensor, "run"));
         }
@@ -285,16 +333,17 @@ impl<'a> Comparer<'a> {
 
     /// The operand of the conversion that defines the value, when one does.
     fn converted_operand(&self, value: Value) -> Option<Value> {
-        let module = self.program.module();
+        let module = self.original.module();
         let operation = &module.ops[module.defining_op(value)?];
         (operation.kind == OpKind::Convert).then(|| operation.operands[0])
     }
 
     fn interpreted(&self) -> Result<&[Tensor], NotInterpreted> {
         let evaluate = || {
-            let ops: Vec<Op> = self.program.module().ops.keys().collect();
-            check_work(self.program, self.bound, &ops)?;
-            interpret(self.program, self.bound).map_err(NotInterpreted::Failed)
+            let ops: Vec<Op> = self.original.module().ops.keys().collect();
+            check_work(self.original, self.bound, &ops)?;
+            // The inputs and symbols of both programs are the same.
+            interpret(self.original, self.bound).map_err(NotInterpreted::Failed)
         };
         self.interpreted.get_or_init(evaluate).as_deref().map_err(Clone::clone)
     }
@@ -308,7 +357,7 @@ impl<'a> Comparer<'a> {
         layout: Option<ScaleLayout>,
         name: &str,
     ) -> Result<Tensor, Error> {
-        let module = self.program.module();
+        let module = self.original.module();
         let ty = module.ty(value);
         let dims = bind::concrete_dims(ty, &self.bound.symbols).ok_or_else(|| {
             Error::Missing(format!("the shape of %{} has no value in this run", module.name_of(value)))

@@ -6,6 +6,7 @@
 //! - `; tolerance: [NAME] T` — of one value, or of all others, relative to its largest magnitude;
 //! - `; expected: NAME = TENSOR [linear | blocked], N may differ` — the codes of value NAME are the tensor TENSOR of
 //!   the data, for scales with the layout in which they are stored there (that of NAME when it is not said);
+//! - `; allow: contract` — normalization may drop roundings that the program states;
 //! - `; test: KIND ...` — what the file tests do with the program.
 //!
 //! Other comments are comments.
@@ -15,8 +16,9 @@ use std::collections::BTreeMap;
 use fourfold_ir::sample::{Recipe, Rule};
 use fourfold_ir::text::{self, Directive};
 use fourfold_ir::{Diagnostic, Program, ScaleLayout, Span};
+use fourfold_scheduler::NormalizeOptions;
 
-const KEYS: [&str; 5] = ["data", "sample", "tolerance", "expected", "test"];
+const KEYS: [&str; 6] = ["data", "sample", "tolerance", "expected", "allow", "test"];
 
 /// The directives of a file.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +33,8 @@ pub struct Header {
     pub tolerances: BTreeMap<String, f64>,
     /// Values that equal tensors of the data that are not called `expected.NAME`.
     pub expected: Vec<ExpectedCodes>,
+    /// What normalization may do.
+    pub allow: NormalizeOptions,
     /// The tests.
     pub tests: Vec<String>,
 }
@@ -97,6 +101,8 @@ impl Header {
                 check_value(&expected.value)?;
                 self.expected.push(expected);
             }
+            "allow" if value == "contract" => self.allow.contract = true,
+            "allow" => return Err(format!("expected `contract`, found `{value}`")),
             "test" => self.tests.push(value.to_owned()),
             key => {
                 if let Some(meant) = KEYS.iter().find(|known| is_misspelt(key, known)) {
@@ -185,7 +191,7 @@ mod tests {
         let header = read_header(
             "; A note: with a colon.\n; notes: none\n; data: a.safetensors\n; sample: exact seed=7 M=3 B=2\n\
              ; tolerance: 1e-5\n; tolerance: fc2 1e-4\n; expected: fc1 = fc2.input, 4 may differ\n\
-             ; expected: fc2 = fc2.scale linear, 0 may differ\n; test: run\n",
+             ; expected: fc2 = fc2.scale linear, 0 may differ\n; allow: contract\n; test: run\n",
         )
         .expect("all are well-formed");
         assert_eq!(header.data.as_deref(), Some("a.safetensors"));
@@ -202,6 +208,8 @@ mod tests {
         assert_eq!(header.expected[0], expected("fc1", "fc2.input", None, 4));
         assert_eq!(header.expected[1], expected("fc2", "fc2.scale", Some(ScaleLayout::Linear), 0));
         assert_eq!(header.tests, vec!["run"]);
+        assert!(header.allow.contract);
+        assert!(!read_header("; test: run\n").expect("it is well-formed").allow.contract);
     }
 
     #[test]
@@ -219,6 +227,8 @@ mod tests {
             "expected: fc1 = b",
             "expected: fc3 = b, 1 may differ",
             "expected: fc1 = b square, 1 may differ",
+            "allow: everything",
+            "alow: contract",
         ] {
             let directives = format!("; {line}\n");
             let errors = read_header(&directives).expect_err(line);

@@ -34,11 +34,13 @@ impl Precision {
 }
 
 /// The precision of every value, by value index. `rule` is that of seeded inputs; stored data promise nothing.
-/// `on_device` says which ops ran in a kernel, where some functions have other last bits.
+/// `on_device` says which ops ran in a kernel, where some functions have other last bits, and `contracted` which lost a
+/// rounding that the program states.
 pub(crate) fn precisions(
     program: &Program,
     rule: Option<Rule>,
     on_device: &dyn Fn(Op) -> bool,
+    contracted: &dyn Fn(Op) -> bool,
 ) -> Vec<Precision> {
     let module = program.module();
     let mut precisions = vec![Precision::Exact; module.values.len()];
@@ -49,6 +51,7 @@ pub(crate) fn precisions(
             OpKind::Unary(kind) => on_device(op) && !is_correctly_rounded(kind),
             _ => false,
         };
+        let accumulates = accumulates || contracted(op);
         let operands = operation.operands.iter().map(|operand| precisions[operand.index()]);
         let inherited = operands.fold(Precision::Exact, narrower);
         for result in &operation.results {
@@ -118,7 +121,8 @@ func @f(
 ";
         let (program, _) = text::load(source).expect("the program is valid");
         let of = |rule, name: &str| {
-            precisions(&program, rule, &|_| false)[program.facts().value_named(name).expect(name).index()]
+            precisions(&program, rule, &|_| false, &|_| false)
+                [program.facts().value_named(name).expect(name).index()]
         };
         let inexact = |narrowest| Precision::Inexact { narrowest };
         assert_eq!(of(Some(Rule::Exact), "r"), Precision::Exact);

@@ -103,7 +103,7 @@ pub fn explain(file: &Path, options: &Options) -> Result<Report, Error> {
     let loaded = load(file)?;
     let backend = Backend::new(options)?;
     let planned = plan(&backend, &loaded)?;
-    let mut report = Report::of_plan(&file.display().to_string(), planned.program(), planned.partition());
+    let mut report = Report::of_plan(&file.display().to_string(), &planned);
     describe_kernels(&mut report, &planned_kernels(&planned, CutlassVersion::PINNED, backend.emulates()));
     Ok(report)
 }
@@ -148,9 +148,12 @@ pub(crate) fn data_of(loaded: &Loaded, given: Option<&Path>) -> Option<PathBuf> 
     given.map(Path::to_owned).or_else(|| Some(folder.join(loaded.header.data.as_ref()?)))
 }
 
-/// A plan that has proved itself.
-pub(crate) fn plan(backend: &Backend, loaded: &Loaded) -> Result<Planned, Error> {
-    let planned = backend.plan(loaded.program.clone());
+/// Plans a program as its comments allow, and proves the plan.
+///
+/// # Errors
+/// A bug of ours, with everything that is wrong with the plan.
+pub fn plan(backend: &Backend, loaded: &Loaded) -> Result<Planned, Error> {
+    let planned = backend.plan_with(loaded.program.clone(), &loaded.header.allow);
     backend.check(&planned)?;
     Ok(planned)
 }
@@ -198,7 +201,7 @@ pub(crate) fn replay_compiled(
 ) -> Result<Report, Error> {
     let planned = compiled.planned();
     let program = planned.program();
-    let mut report = Report::of_plan(&loaded.file.display().to_string(), program, planned.partition());
+    let mut report = Report::of_plan(&loaded.file.display().to_string(), planned);
     report.device = compiled.gpu().map(ToString::to_string);
     report.inputs = Some(inputs.describe());
     let (tensors, given) = inputs.tensors();
@@ -208,7 +211,7 @@ pub(crate) fn replay_compiled(
             report.symbols.insert(name.clone(), extent);
         }
     }
-    let run = compiled.run_bound(&bound, &RunOptions { keep_all: true, poison: true, locate: true })?;
+    let run = compiled.run_normalized(&bound, &RunOptions { keep_all: true, poison: true, locate: true })?;
     for (segment, ran) in report.segments.iter_mut().zip(&run.segments) {
         segment.ran = ran.ran.as_str();
         if let Some(reason) = &ran.reason {

@@ -271,7 +271,7 @@ fn nan_rows(
         sample::fill_padding_with_nan(tensor);
     }
     let bound = bind::bind_given(program, &poisoned, &recipe.symbols)?;
-    let run = compiled.run_bound(&bound, &RunOptions { keep_all: true, poison: false, locate: true })?;
+    let run = compiled.run_normalized(&bound, &RunOptions { keep_all: true, poison: false, locate: true })?;
     let mut rows = Vec::new();
     for (segment, plan) in concerned {
         let kernel =

@@ -19,6 +19,7 @@ __device__ double ref_sqrt(double x) { return sqrt(x); }
 __device__ double ref_rsqrt(double x) { return 1 / sqrt(x); }
 __device__ double ref_reciprocal(double x) { return 1 / x; }
 __device__ double ref_tanh(double x) { return tanh(x); }
+__device__ double ref_erf(double x) { return erf(x); }
 __device__ double ref_sigmoid(double x) { return logistic(x); }
 __device__ double ref_relu(double x) { return x <= 0 ? 0 : x; }
 __device__ double ref_gelu(double x) {

@@ -56,8 +56,8 @@
 //! γ_K·|alpha|·Σ|a·b| + 4 ulp with γ_K = K·2^-24/(1 - K·2^-24).
 //!
 //! Every other op is compared bit for bit on the fallback, any NaN standing for any other. A kernel computes an
-//! epilogue in f32: it may differ by 4 ulp of f32 where the function is transcendental (`exp`, `tanh`, `sigmoid`,
-//! `gelu`, `gelu_tanh`, `silu`, `rsqrt`), and not at all where it is `neg`, `abs`, `relu`, `sqrt`, `reciprocal`,
+//! epilogue in f32: it may differ by 4 ulp of f32 where the function is transcendental (`exp`, `tanh`, `erf`,
+//! `sigmoid`, `gelu`, `gelu_tanh`, `silu`, `rsqrt`), and not at all where it is `neg`, `abs`, `relu`, `sqrt`, `reciprocal`,
 //! `clamp`, a function of two operands, a comparison, `select` or a conversion. What such an error becomes in the steps
 //! that follow is computed, step by step.
 #![forbid(unsafe_code)]
@@ -97,4 +97,5 @@ pub use ops::{
 pub use program::{BlockFormat, Facts, Matmul, Program};
 pub use tensor::{Tensor, TensorError};
 pub use types::{Dim, ElementType, ScaleLayout, Shape, SymbolValues, TensorType, dim_product};
+pub use typing::broadcast_shape;
 pub use verify::{Invalid, VerifyError, VerifyErrorKind, verify};

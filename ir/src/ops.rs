@@ -149,6 +149,8 @@ named_enum!(
         Reciprocal => "reciprocal",
         /// Hyperbolic tangent.
         Tanh => "tanh",
+        /// The error function, 2/√π times the integral of e^-t² from 0 to x.
+        Erf => "erf",
         /// 1 / (1 + e^-x)
         Sigmoid => "sigmoid",
         /// max(x, 0), NaN propagates.

@@ -30,6 +30,7 @@ pub fn unary(kind: UnaryKind, x: f64) -> f64 {
         UnaryKind::Rsqrt => 1.0 / x.sqrt(),
         UnaryKind::Reciprocal => 1.0 / x,
         UnaryKind::Tanh => libm::tanh(x),
+        UnaryKind::Erf => libm::erf(x),
         UnaryKind::Sigmoid => sigmoid(x),
         UnaryKind::Relu => maximum(x, 0.0),
         // Φ(x) = erfc(-x/√2)/2, which loses nothing where 1 + erf(x/√2) cancels.
@@ -146,6 +147,9 @@ mod tests {
     fn transcendental_functions_have_their_tabulated_values() {
         check_close(UnaryKind::Exp, 1.0, std::f64::consts::E);
         check_close(UnaryKind::Tanh, 0.5, 0.462_117_157_260_009_76);
+        check_close(UnaryKind::Erf, 0.5, 0.520_499_877_813_046_5);
+        check_close(UnaryKind::Erf, -1.0, -0.842_700_792_949_714_9);
+        check_close(UnaryKind::Erf, 1e-20, 1.128_379_167_095_512_6e-20);
         check_close(UnaryKind::Sigmoid, 2.0, 0.880_797_077_977_882_4);
         check_close(UnaryKind::Sigmoid, -2.0, 0.119_202_922_022_117_57);
         check_close(UnaryKind::Silu, 1.0, 0.731_058_578_630_004_9);

@@ -13,6 +13,7 @@ mod dataflow;
 mod epilogue;
 mod grow;
 mod language;
+mod normalize;
 mod partition;
 mod plan;
 mod reason;
@@ -24,6 +25,9 @@ mod takes;
 
 pub use check::{CheckError, check};
 pub use constraints::violated;
+pub use normalize::{
+    Fate, NormalizeOptions, NormalizeRule, Normalized, Origin, Step, normalize, normalize_rules,
+};
 pub use partition::{
     Constraint, Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, KernelPlan,
     OutputKind, Partition, Segment, SegmentKind,

@@ -140,9 +140,12 @@ fn hull(ends: impl AsRef<[f64]>) -> Interval {
 fn unary(kind: UnaryKind, [low, high]: Interval) -> Interval {
     let f = |x| scalar::unary(kind, x);
     match kind {
-        UnaryKind::Exp | UnaryKind::Sqrt | UnaryKind::Tanh | UnaryKind::Sigmoid | UnaryKind::Relu => {
-            [f(low), f(high)]
-        }
+        UnaryKind::Exp
+        | UnaryKind::Sqrt
+        | UnaryKind::Tanh
+        | UnaryKind::Erf
+        | UnaryKind::Sigmoid
+        | UnaryKind::Relu => [f(low), f(high)],
         UnaryKind::Neg => [-high, -low],
         UnaryKind::Abs if low < 0.0 && 0.0 < high => [0.0, f(low).max(high)],
         UnaryKind::Abs => hull([f(low), f(high)]),

@@ -1,14 +1,17 @@
 //! What `replay` and `explain` say, as one object for scripts and as text for people.
 
+mod decisions;
 mod verification;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use fourfold_executor::Resources;
-use fourfold_ir::{Dim, Module, Op, Program};
-use fourfold_scheduler::{Constraint, EpilogueKind, KernelPlan, Partition};
+use fourfold_ir::{Dim, Module};
+use fourfold_scheduler::{Constraint, EpilogueKind, KernelPlan};
 use serde::Serialize;
+
+use crate::backend::Planned;
 
 pub use verification::{LeftOut, LeftOutFile, VerifyReport, VerifyRow};
 
@@ -33,12 +36,17 @@ pub struct Report {
     pub ran_kernels: usize,
     /// In the order in which they run.
     pub segments: Vec<SegmentReport>,
-    /// One for each op, in program order.
+    /// One for each op of the program as it was given, in its order; then one for each op that normalization inserted.
     pub decisions: Vec<DecisionReport>,
     /// One for each comparison.
     pub outputs: Vec<OutputReport>,
+    /// Ops of the normalized program that lost a rounding which the program states, each with the rules that drop it.
+    pub contracted: Vec<String>,
     /// Anything else worth knowing.
     pub notes: Vec<String>,
+    /// Whether the text shows the proof of each kernel.
+    #[serde(skip)]
+    pub show_proof: bool,
 }
 
 /// One segment.
@@ -46,13 +54,16 @@ pub struct Report {
 pub struct SegmentReport {
     /// `kernel` or `fallback`.
     pub kind: &'static str,
-    /// The ops, as `%name = mnemonic`.
+    /// The ops of the normalized program, as `%name = mnemonic`.
     pub ops: Vec<String>,
     /// What the kernel is; null for a fallback segment.
     pub kernel: Option<String>,
     /// Its extents, as `L x M x N x K`.
     pub extents: Option<String>,
-    /// The rewrites that justify it.
+    /// The rules that make its ops one kernel.
+    pub rules: Vec<String>,
+    /// Every rule that justifies it, in order: those of normalization with what they turned into what, then those that
+    /// make its ops one kernel, each with its op.
     pub proof: Vec<String>,
     /// What a call must meet for the kernel to be launched.
     pub constraints: Vec<String>,
@@ -152,6 +163,10 @@ pub struct DecisionReport {
     pub message: String,
     /// What the program's author can do about it.
     pub advice: Option<&'static str>,
+    /// The op of the normalized program that it became; null when it is the same, or gone.
+    pub became: Option<String>,
+    /// Whether normalization inserted it.
+    pub inserted: bool,
 }
 
 /// One comparison.
@@ -204,8 +219,9 @@ pub struct WorstReport {
 
 impl Report {
     /// A report of a plan that has not run.
-    pub fn of_plan(file: &str, program: &Program, partition: &Partition) -> Report {
-        let module = program.module();
+    pub fn of_plan(file: &str, planned: &Planned) -> Report {
+        let module = planned.program().module();
+        let partition = planned.partition();
         let segments = partition
             .segments
             .iter()
@@ -216,7 +232,8 @@ impl Report {
                     ops: segment.ops.iter().map(|op| module.op_label(*op)).collect(),
                     kernel: plan.map(kernel_name),
                     extents: plan.map(|plan| extents(module, plan)),
-                    proof: plan.map_or_else(Vec::new, |plan| plan.proof.clone()),
+                    rules: plan.map_or_else(Vec::new, |plan| plan.proof.clone()),
+                    proof: plan.map_or_else(Vec::new, |plan| decisions::proof(planned, segment, plan)),
                     constraints: plan.map_or_else(Vec::new, |plan| constraints(module, plan)),
                     configuration: None,
                     why: None,
@@ -231,21 +248,6 @@ impl Report {
                 }
             })
             .collect::<Vec<_>>();
-        let decisions = module
-            .ops
-            .keys()
-            .zip(&partition.decisions)
-            .map(|(op, decision)| DecisionReport {
-                op: module.op_label(op),
-                segment: Some(decision.segment),
-                code: decision.rejection.as_ref().map(|rejection| rejection.code.as_str()),
-                message: match &decision.rejection {
-                    Some(rejection) => rejection.message.clone(),
-                    None => accepted_message(partition, op, decision.segment),
-                },
-                advice: decision.rejection.as_ref().map(|rejection| rejection.code.advice()),
-            })
-            .collect();
         Report {
             ok: true,
             file: file.to_owned(),
@@ -256,9 +258,11 @@ impl Report {
             kernels: partition.kernels().count(),
             ran_kernels: 0,
             segments,
-            decisions,
+            decisions: decisions::decisions(planned),
             outputs: Vec::new(),
+            contracted: decisions::contracted(planned),
             notes: Vec::new(),
+            show_proof: false,
         }
     }
 }
@@ -365,21 +369,6 @@ fn how_it_ran(segment: &SegmentReport) -> String {
     text
 }
 
-fn accepted_message(partition: &Partition, op: Op, segment: usize) -> String {
-    let plan = partition.segments.get(segment).and_then(|segment| segment.kernel());
-    let role = match plan {
-        Some(plan) if plan.root == op => "root",
-        Some(plan) => match plan.epilogue.iter().find(|step| step.op == op).map(|step| &step.kind) {
-            Some(EpilogueKind::Constant { .. }) => "constant",
-            Some(EpilogueKind::Convert) => "conversion",
-            Some(_) => "epilogue",
-            None => "part",
-        },
-        None => "part",
-    };
-    format!("{role} of the kernel of segment {segment}")
-}
-
 /// The report as text for people.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -404,8 +393,12 @@ impl fmt::Display for Report {
                 _ => format!("{} ops", segment.ops.len()),
             };
             writeln!(f, "  {index:>2}  {:<8}  {title}", segment.kind)?;
-            if !segment.proof.is_empty() {
-                writeln!(f, "                justified by {}", segment.proof.join(", "))?;
+            if self.show_proof {
+                for step in &segment.proof {
+                    writeln!(f, "                {step}")?;
+                }
+            } else if !segment.rules.is_empty() {
+                writeln!(f, "                justified by {}", segment.rules.join(", "))?;
             }
             if let (Some(configuration), Some(why)) = (&segment.configuration, &segment.why) {
                 writeln!(f, "                as {configuration}: {why}")?;
@@ -418,6 +411,12 @@ impl fmt::Display for Report {
             }
             if segment.ran != "not_run" {
                 writeln!(f, "                {}", how_it_ran(segment))?;
+            }
+        }
+        if !self.contracted.is_empty() {
+            writeln!(f, "\ncontracted, so that a rounding which the program states is dropped:")?;
+            for line in &self.contracted {
+                writeln!(f, "  {line}")?;
             }
         }
         writeln!(f, "\ndecisions:")?;

@@ -2,6 +2,7 @@
 //!
 //! `; test:` lines before the function say what is tested:
 //! - `partition TARGET` — segments and decisions;
+//! - `normalize` — the normalized program, and what justifies each op of it;
 //! - `emit TARGET` — the sources of the kernels, which stand under `fixtures/golden/`;
 //! - `run` — on the file's data, or on each of its samples: every expectation met, and a digest of each output as
 //!   the interpreter computes it;
@@ -19,7 +20,8 @@ use fourfold::codegen::configuration::CutlassVersion;
 use fourfold::ir::sample;
 use fourfold::ir::{Entity, Tensor, bind, interpret, text};
 use fourfold::kernels::planned_kernels;
-use fourfold::replay::{Loaded, ReplayOptions, explain, load, replay, replay_sample};
+use fourfold::replay::{Loaded, ReplayOptions, explain, load, plan, replay, replay_sample};
+use fourfold::scheduler::{Fate, Origin, Step, normalize};
 use fourfold::{DEFAULT_TARGET, Error, Report};
 use fourfold_tests::{backend, options};
 use libtest_mimic::{Arguments, Trial};
@@ -98,6 +100,10 @@ fn outcome(file: &Path, program: &str) -> Result<String> {
                 check_printing(program)?;
                 out.push_str(&partition(&explain(file, &options(target))?));
             }
+            ["normalize"] => {
+                check_printing(program)?;
+                out.push_str(&normalized(&load(file)?));
+            }
             ["emit", target] => out.push_str(&emit(file, target)?),
             ["run"] => {
                 check_printing(program)?;
@@ -148,7 +154,38 @@ fn partition(report: &Report) -> String {
         }
         for decision in report.decisions.iter().filter(|decision| decision.segment == Some(index)) {
             let code = decision.code.map_or(String::new(), |code| format!(": {code}"));
-            let _ = writeln!(out, "      {}{code}", decision.op);
+            let became = decision.became.as_ref().map_or(String::new(), |op| format!(", became {op}"));
+            let inserted = if decision.inserted { " (inserted)" } else { "" };
+            let _ = writeln!(out, "      {}{inserted}{became}{code}", decision.op);
+        }
+    }
+    for decision in report.decisions.iter().filter(|decision| decision.segment.is_none()) {
+        let _ = writeln!(out, "  gone: {}", decision.op);
+    }
+    out
+}
+
+/// The body of the normalized program, each new op with what it is from and by which rules.
+fn normalized(loaded: &Loaded) -> String {
+    let normalized = normalize(&loaded.program, &loaded.header.allow);
+    let (before, after) = (loaded.program.module(), normalized.program().module());
+    let steps_text = |steps: &[Step]| -> String {
+        let text = |step: &Step| format!("{}{}", step.rule, if step.contract { " (contract)" } else { "" });
+        steps.iter().map(text).collect::<Vec<_>>().join(", ")
+    };
+    let mut out = "normalize\n".to_owned();
+    for op in after.ops.keys() {
+        let _ = writeln!(out, "  {}", text::print_op(after, op));
+        if let Origin::Made { from, steps } = normalized.origin(op) {
+            let from: Vec<String> = from.iter().map(|op| before.op_label(*op)).collect();
+            let from =
+                if from.is_empty() { "inserted".to_owned() } else { format!("from {}", from.join(", ")) };
+            let _ = writeln!(out, "      {from} by {}", steps_text(steps));
+        }
+    }
+    for op in before.ops.keys() {
+        if let Fate::Gone { .. } = normalized.fate(op) {
+            let _ = writeln!(out, "  gone: {}", before.op_label(op));
         }
     }
     out
@@ -157,7 +194,7 @@ fn partition(report: &Report) -> String {
 /// The source of each kernel is `fixtures/golden/PROGRAM_TARGET_SEGMENT.cu`.
 fn emit(file: &Path, target: &str) -> Result<String> {
     let backend = backend(target)?;
-    let planned = backend.plan(load(file)?.program);
+    let planned = plan(&backend, &load(file)?)?;
     let stem = file.file_stem().context("a name")?.to_string_lossy().into_owned();
     let mut out = format!("emit {target}\n");
     for kernel in planned_kernels(&planned, CutlassVersion::PINNED, false) {

@@ -70,6 +70,7 @@ fn body(kind: UnaryKind) -> &'static str {
         UnaryKind::Rsqrt => "  return __frcp_rn(__fsqrt_rn(x));",
         UnaryKind::Reciprocal => "  return __frcp_rn(x);",
         UnaryKind::Tanh => "  return tanhf(x);",
+        UnaryKind::Erf => "  return erff(x);",
         UnaryKind::Sigmoid => {
             "\
   if (x != x) return x;

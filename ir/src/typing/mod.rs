@@ -146,6 +146,7 @@ fn check_layouts(site: &mut Site<'_>) {
                 continue;
             }
             (OpKind::Convert, 0) => true,
+            (OpKind::Reshape, 0) => reshapes_scales(site),
             _ => false,
         };
         if slot.ty.layout.is_some() && !taken {
@@ -155,13 +156,22 @@ fn check_layouts(site: &mut Site<'_>) {
     }
     for position in 0..site.operation.results.len() {
         let slot = site.result(position);
-        let given =
-            matches!((kind, position), (OpKind::SwizzleScales, 0) | (OpKind::BlockQuantize { .. }, 1));
+        let given = match (kind, position) {
+            (OpKind::SwizzleScales, 0) | (OpKind::BlockQuantize { .. }, 1) => true,
+            (OpKind::Reshape, 0) => reshapes_scales(site),
+            _ => false,
+        };
         if slot.ty.layout.is_some() && !given {
             let (mnemonic, value, ty) = (site.mnemonic(), site.name(slot), site.ty(slot));
             site.errors.push(Kind::ResultLayout { mnemonic, value, ty });
         }
     }
+}
+
+/// Whether a reshape is of linear scales, which lie in memory as any tensor does, and gives such.
+fn reshapes_scales(site: &Site<'_>) -> bool {
+    let linear = Some(ScaleLayout::Linear);
+    site.operand(0).ty.layout == linear && site.result(0).ty.layout == linear
 }
 
 /// The element types of a group of ops, and how a message names them.

@@ -455,7 +455,7 @@ define_kinds! {
         /// Its type.
         ty: String,
     } = "unexpected_scales", "{mnemonic} takes no scale tensor as {operand}, but `{value}` is {ty}",
-        "scales go to scaled_mma, swizzle_scales, block_dequantize, convert (linear ones) and outputs";
+        "scales go to scaled_mma, swizzle_scales, block_dequantize, convert and reshape (linear ones) and outputs";
     /// Something else where an op takes scales.
     ExpectedScales {
         /// The op.
@@ -489,7 +489,7 @@ define_kinds! {
         /// Its type.
         ty: String,
     } = "result_layout", "{mnemonic} does not give scales, but `{value}` is {ty}",
-        "only inputs, swizzle_scales and block_quantize give scale tensors";
+        "only inputs, swizzle_scales, block_quantize and a reshape of linear scales give scale tensors";
     /// A conversion of blocked scales.
     BlockedConvert {
         /// The scales.

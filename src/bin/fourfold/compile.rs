@@ -87,9 +87,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 fn plan(arguments: &Arguments, place: &Options) -> Result<fourfold::Planned, fourfold::Error> {
     let loaded = load(&arguments.file)?;
     let backend = Backend::new(place)?;
-    let planned = backend.plan(loaded.program);
-    backend.check(&planned)?;
-    Ok(planned)
+    fourfold::replay::plan(&backend, &loaded)
 }
 
 fn dump(mut built: BuiltKernel, arguments: &Arguments) -> Compiled {

@@ -60,12 +60,16 @@ enum Command {
         json: bool,
     },
     /// Say which ops become kernels, and why the others do not
-    #[command(after_help = "Example:\n  fourfold explain fixtures/attention.fir --target sm_120a")]
+    #[command(after_help = "Examples:\n  fourfold explain fixtures/attention.fir --target sm_120a\n  \
+        fourfold explain fixtures/minilm_ffn_qdq.fir --proof")]
     Explain {
         /// The program, a .fir file
         file: PathBuf,
         #[command(flatten)]
         place: Place,
+        /// Say of each kernel which rules justify it, each with its ops
+        #[arg(long)]
+        proof: bool,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
@@ -104,8 +108,11 @@ fn main() -> ExitCode {
             };
             finish(replay(&file, &options, &|line| eprintln!("{line}")), json, require_kernels)
         }
-        Command::Explain { file, place, json } => match place.options() {
-            Ok(options) => finish(explain(&file, &options), json, false),
+        Command::Explain { file, place, proof, json } => match place.options() {
+            Ok(options) => {
+                let report = explain(&file, &options).map(|report| Report { show_proof: proof, ..report });
+                finish(report, json, false)
+            }
             Err(message) => misused(&message, json),
         },
         Command::Verify(arguments) => verify::run(&arguments),

@@ -16,6 +16,9 @@ pub struct Place {
     /// The GPU to use, by its number, or none [default: FOURFOLD_DEVICE, else the first]
     #[arg(long, value_name = "N|none", value_parser = device)]
     device: Option<DeviceChoice>,
+    /// Let normalization drop roundings that the program states, as its line `; allow: contract` does
+    #[arg(long)]
+    contract: bool,
 }
 
 impl Place {
@@ -28,7 +31,8 @@ impl Place {
             }
             (None, None) => DeviceChoice::First,
         };
-        Ok(Options { target: self.target.clone(), device, emulate: self.emulate, ..Options::default() })
+        let Place { emulate, contract, .. } = *self;
+        Ok(Options { target: self.target.clone(), device, emulate, contract, ..Options::default() })
     }
 }
 

@@ -1,0 +1,296 @@
+//! Recognizes activations that a program writes out.
+
+use egg::Id;
+use fourfold_ir::{BinaryKind, ElementType, UnaryKind};
+
+use super::language::{Attribute, Term};
+use super::site::Site;
+
+/// `max(x, +0)`. Not -0: relu(-0) is +0, and the larger of -0 and -0 is -0.
+pub(crate) fn relu(site: &mut Site<'_>, x: &str, zero: &str) -> Vec<Id> {
+    let (x, zero) = (site.get(x), site.get(zero));
+    let is_zero = site.splat(zero).is_some_and(|zero| zero.to_bits() == 0);
+    if is_zero && has_type_of_whole(site, x) { vec![unary(site, UnaryKind::Relu, x)] } else { vec![] }
+}
+
+/// `min(max(x, lo), hi)` with `inner` max, or `max(min(x, hi), lo)` with `inner` min, the operands in any order.
+pub(crate) fn clamp(site: &mut Site<'_>, inner: BinaryKind) -> Vec<Id> {
+    let (m, h) = (site.get("?m"), site.get("?h"));
+    for (within, outer_bound) in [(m, h), (h, m)] {
+        let Some(outer) = site.splat(outer_bound) else { continue };
+        for term in site.terms(within) {
+            let Some([p, q]) = binary(site, &term, inner) else { continue };
+            for (x, inner_bound) in [(p, q), (q, p)] {
+                let Some(inner_value) = site.splat(inner_bound) else { continue };
+                let (lo, hi, ordered) = match inner {
+                    BinaryKind::Max => (inner_value, outer, inner_value <= outer),
+                    // Of two zeros it matters which is which.
+                    _ => (outer, inner_value, outer.total_cmp(&inner_value).is_le()),
+                };
+                if !ordered || !has_type_of_whole(site, x) || !has_type_of_whole(site, within) {
+                    continue;
+                }
+                site.using(term);
+                let bounds = site.attribute_term(Attribute::Bounds([lo.to_bits(), hi.to_bits()]));
+                return vec![site.add(Term::Clamp([bounds, x]))];
+            }
+        }
+    }
+    vec![]
+}
+
+/// `1 / (1 + exp(-x))`, or its reciprocal written so.
+pub(crate) fn sigmoid(site: &mut Site<'_>, divided: bool) -> Vec<Id> {
+    if divided && !is_number(site, site.get("?one"), 1.0) {
+        return vec![];
+    }
+    let Some(x) = one_and_exp(site) else { return vec![] };
+    if has_type_of_whole(site, x) { vec![unary(site, UnaryKind::Sigmoid, x)] } else { vec![] }
+}
+
+/// `x · sigmoid(x)`.
+pub(crate) fn silu(site: &mut Site<'_>) -> Vec<Id> {
+    let x = site.get("?x");
+    if has_type_of_whole(site, x) { vec![unary(site, UnaryKind::Silu, x)] } else { vec![] }
+}
+
+/// `x / (1 + exp(-x))`.
+pub(crate) fn silu_of_quotient(site: &mut Site<'_>) -> Vec<Id> {
+    let x = site.get("?x");
+    if site.splat(x).is_some() || !has_type_of_whole(site, x) {
+        return vec![];
+    }
+    match one_and_exp(site) {
+        Some(of) if site.same(of, x) => vec![unary(site, UnaryKind::Silu, x)],
+        _ => vec![],
+    }
+}
+
+/// `x/2 · (1 + erf(x/√2))`, the factors in any order.
+pub(crate) fn gelu(site: &mut Site<'_>) -> Vec<Id> {
+    written_gelu(site, UnaryKind::Erf, |site, argument, x| {
+        let Some(product) = factors(site, argument, x, None) else { return false };
+        product.others.is_empty() && product.powers == 1 && is_close(site, x, product.number, 0.5f64.sqrt())
+    })
+}
+
+/// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`, the factors in any order, and `x · (1 + 0.044715 x²)` too.
+pub(crate) fn gelu_tanh(site: &mut Site<'_>) -> Vec<Id> {
+    written_gelu(site, UnaryKind::Tanh, |site, argument, x| {
+        let Some(product) = factors(site, argument, x, None) else { return false };
+        let &[polynomial] = &product.others[..] else { return false };
+        if !is_close(site, x, product.number, (2.0 / std::f64::consts::PI).sqrt()) {
+            return false;
+        }
+        site.terms(polynomial).into_iter().any(|term| {
+            let Some([p, q]) = binary(site, &term, BinaryKind::Add) else { return false };
+            site.using(term);
+            [(p, q), (q, p)].into_iter().any(|(first, cubic)| {
+                let is_first = match product.powers {
+                    0 => site.same(first, x),
+                    _ => is_number(site, first, 1.0),
+                };
+                is_first
+                    && factors(site, cubic, x, None).is_some_and(|cubic| {
+                        cubic.others.is_empty()
+                            && cubic.powers + product.powers == 3
+                            && is_close(site, x, cubic.number, 0.044715)
+                    })
+            })
+        })
+    })
+}
+
+/// `x · 1/2 · (1 + inner(argument))` where the argument is right for x.
+fn written_gelu(
+    site: &mut Site<'_>,
+    inner: UnaryKind,
+    is_argument: impl Fn(&mut Site<'_>, Id, Id) -> bool,
+) -> Vec<Id> {
+    let (p, q) = (site.get("?x"), site.get("?y"));
+    let Some((sum, argument)) = sum_of_one_and(site, inner, [p, q]) else { return vec![] };
+    for x in candidates(site, argument) {
+        if !has_type_of_whole(site, x) {
+            continue;
+        }
+        let mut product = Factors::default();
+        let whole = collect(site, p, x, Some(sum), 0, &mut product)
+            && collect(site, q, x, Some(sum), 0, &mut product);
+        if whole
+            && product.powers == 1
+            && product.sums == 1
+            && product.others.is_empty()
+            && is_close(site, x, product.number, 0.5)
+            && is_argument(site, argument, x)
+        {
+            let kind = if inner == UnaryKind::Erf { UnaryKind::Gelu } else { UnaryKind::GeluTanh };
+            return vec![unary(site, kind, x)];
+        }
+    }
+    vec![]
+}
+
+/// The class of `1 + inner(argument)` among the factors of a product, and the argument.
+fn sum_of_one_and(site: &mut Site<'_>, inner: UnaryKind, of: [Id; 2]) -> Option<(Id, Id)> {
+    let mut open = of.to_vec();
+    for _ in 0..MOST_FACTORS {
+        let class = open.pop()?;
+        for term in site.terms(class) {
+            if let Some([p, q]) = binary(site, &term, BinaryKind::Mul) {
+                open.extend([p, q]);
+            }
+            let Some([p, q]) = binary(site, &term, BinaryKind::Add) else { continue };
+            for (one, value) in [(p, q), (q, p)] {
+                if is_number(site, one, 1.0)
+                    && let Some((function, argument)) = unary_of(site, value, inner)
+                {
+                    site.using(term);
+                    site.using(function);
+                    return Some((class, argument));
+                }
+            }
+        }
+    }
+    None
+}
+
+/// What x may be under an argument: everything that it is multiplied or added from.
+fn candidates(site: &Site<'_>, argument: Id) -> Vec<Id> {
+    let mut found = vec![argument];
+    let mut next = 0;
+    while next < found.len() && found.len() < MOST_FACTORS {
+        for term in site.terms(found[next]) {
+            if let Term::Binary([_, p, q]) = term {
+                for class in [p, q] {
+                    if !found.contains(&class) && site.splat(class).is_none() {
+                        found.push(class);
+                    }
+                }
+            }
+        }
+        next += 1;
+    }
+    found
+}
+
+/// A bound on how many classes are looked through.
+const MOST_FACTORS: usize = 24;
+
+/// A product taken apart.
+#[derive(Default)]
+struct Factors {
+    /// The numbers, multiplied.
+    number: f64,
+    /// How often x is a factor.
+    powers: u32,
+    /// How often the known sum is.
+    sums: u32,
+    others: Vec<Id>,
+    begun: bool,
+}
+
+fn factors(site: &mut Site<'_>, class: Id, x: Id, sum: Option<Id>) -> Option<Factors> {
+    let mut product = Factors::default();
+    collect(site, class, x, sum, 0, &mut product).then_some(product)
+}
+
+/// Adds the factors of a class; false when they go too deep.
+fn collect(site: &mut Site<'_>, class: Id, x: Id, sum: Option<Id>, depth: usize, into: &mut Factors) -> bool {
+    const DEEPEST: usize = 6;
+    if !into.begun {
+        into.begun = true;
+        into.number = 1.0;
+    }
+    if site.same(class, x) {
+        into.powers += 1;
+        return true;
+    }
+    if sum.is_some_and(|sum| site.same(class, sum)) {
+        into.sums += 1;
+        return true;
+    }
+    if let Some(number) = site.splat(class) {
+        into.number *= number;
+        return true;
+    }
+    if depth > DEEPEST {
+        return false;
+    }
+    for term in site.terms(class) {
+        if let Some([p, q]) = binary(site, &term, BinaryKind::Mul) {
+            site.using(term);
+            return collect(site, p, x, sum, depth + 1, into) && collect(site, q, x, sum, depth + 1, into);
+        }
+        if let Some([p, q]) = binary(site, &term, BinaryKind::Div)
+            && let Some(number) = site.splat(q)
+        {
+            site.using(term);
+            into.number /= number;
+            return collect(site, p, x, sum, depth + 1, into);
+        }
+    }
+    into.others.push(class);
+    true
+}
+
+/// Whether a number is the one that a formula has, as far as constants of the type of x can say it.
+fn is_close(site: &Site<'_>, x: Id, number: f64, expected: f64) -> bool {
+    // A product of two rounded constants is off by twice their rounding.
+    let tolerance = match site.element(x) {
+        Some(ElementType::BF16) => 2f64.powi(-7),
+        Some(ElementType::F16) => 2f64.powi(-10),
+        _ => 1e-5,
+    };
+    (number - expected).abs() <= tolerance * expected
+}
+
+/// The x of `1 + exp(-x)`, whose terms are `?p` and `?q`.
+fn one_and_exp(site: &mut Site<'_>) -> Option<Id> {
+    let (p, q) = (site.get("?p"), site.get("?q"));
+    for (one, value) in [(p, q), (q, p)] {
+        if is_number(site, one, 1.0)
+            && let Some((exp, argument)) = unary_of(site, value, UnaryKind::Exp)
+            && let Some((neg, x)) = unary_of(site, argument, UnaryKind::Neg)
+        {
+            site.using(exp);
+            site.using(neg);
+            return Some(x);
+        }
+    }
+    None
+}
+
+/// The term of a class that is this function of something, and of what.
+fn unary_of(site: &Site<'_>, class: Id, kind: UnaryKind) -> Option<(Term, Id)> {
+    site.terms(class).into_iter().find_map(|term| match term {
+        Term::Unary([function, x]) if site.attribute(function) == Some(Attribute::Unary(kind)) => {
+            Some((term, x))
+        }
+        _ => None,
+    })
+}
+
+/// The operands of a term that is this function.
+fn binary(site: &Site<'_>, term: &Term, kind: BinaryKind) -> Option<[Id; 2]> {
+    match *term {
+        Term::Binary([function, x, y]) if site.attribute(function) == Some(Attribute::Binary(kind)) => {
+            Some([x, y])
+        }
+        _ => None,
+    }
+}
+
+fn unary(site: &mut Site<'_>, kind: UnaryKind, x: Id) -> Id {
+    let function = site.attribute_term(Attribute::Unary(kind));
+    site.add(Term::Unary([function, x]))
+}
+
+fn is_number(site: &Site<'_>, class: Id, number: f64) -> bool {
+    site.splat(class) == Some(number)
+}
+
+/// Whether a class has the type of the term that matched: no constant widens or broadcasts it.
+fn has_type_of_whole(site: &Site<'_>, class: Id) -> bool {
+    let whole = site.whole().and_then(|whole| site.type_of_term(&whole));
+    whole.is_some() && whole == site.ty(class)
+}

@@ -1,0 +1,152 @@
+//! A program while it is being rewritten: ops come and go, values keep their names.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use fourfold_ir::{Entity, Module, Op, OpKind, Program, TensorType, Value, ValueDef};
+
+/// A module whose ops are no longer in order, with what became of each and where it came from.
+pub(crate) struct Draft {
+    pub(crate) module: Module,
+    /// By value: the ops there are that use it.
+    users: Vec<BTreeSet<Op>>,
+    is_output: Vec<bool>,
+    /// By op.
+    notes: Vec<Note>,
+    names: HashSet<String>,
+    next_numbers: HashMap<String, usize>,
+}
+
+/// What is known of an op besides what it is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Note {
+    pub(crate) gone: bool,
+    /// Where it stands: new ops stand where an old one did.
+    pub(crate) position: usize,
+    /// The op that took its part, if it is gone.
+    pub(crate) successor: Option<Op>,
+    /// Why it is gone, if it took no other.
+    pub(crate) reasons: Vec<usize>,
+    /// For a new op: those whose part it took, and the rules in order. `None` for an op of the original.
+    pub(crate) made: Option<(Vec<Op>, Vec<usize>)>,
+}
+
+impl Draft {
+    pub(crate) fn new(program: &Program) -> Draft {
+        let module = program.module().clone();
+        let mut users = vec![BTreeSet::new(); module.values.len()];
+        for (op, operation) in module.ops.iter() {
+            for operand in &operation.operands {
+                users[operand.index()].insert(op);
+            }
+        }
+        let is_output = module.values.keys().map(|value| program.facts().is_output(value)).collect();
+        let notes = module.ops.keys().map(|op| Note { position: op.index(), ..Note::default() }).collect();
+        let names = module.values.values().map(|data| data.name.clone()).collect();
+        Draft { module, users, is_output, notes, names, next_numbers: HashMap::new() }
+    }
+
+    pub(crate) fn users(&self, value: Value) -> &BTreeSet<Op> {
+        &self.users[value.index()]
+    }
+
+    pub(crate) fn is_output(&self, value: Value) -> bool {
+        self.is_output[value.index()]
+    }
+
+    pub(crate) fn note(&self, op: Op) -> &Note {
+        &self.notes[op.index()]
+    }
+
+    pub(crate) fn note_mut(&mut self, op: Op) -> &mut Note {
+        &mut self.notes[op.index()]
+    }
+
+    /// The op that defines a value and what it is, `None` for an input.
+    pub(crate) fn definition(&self, value: Value) -> Option<(Op, &OpKind)> {
+        let op = self.module.defining_op(value)?;
+        Some((op, &self.module.ops[op].kind))
+    }
+
+    /// An op with a result of its own, called `name` or, if there is such a value, something like it.
+    pub(crate) fn add(
+        &mut self,
+        kind: OpKind,
+        operands: Vec<Value>,
+        name: &str,
+        ty: TensorType,
+        note: Note,
+    ) -> Op {
+        let name = self.fresh(name);
+        let op = self.module.push_op(kind, operands, vec![(name, ty)]);
+        self.users.push(BTreeSet::new());
+        self.is_output.push(false);
+        self.enlist(op, note);
+        op
+    }
+
+    /// A new op that defines these values from now on. The ops that did have no results any more.
+    pub(crate) fn redefine(
+        &mut self,
+        values: &[Value],
+        kind: OpKind,
+        operands: Vec<Value>,
+        note: Note,
+    ) -> Op {
+        let op = self.module.push_op(kind, operands, Vec::new());
+        for (index, value) in values.iter().enumerate() {
+            if let ValueDef::Result { op: before, .. } = self.module.values[*value].def {
+                self.module.ops[before].results.clear();
+            }
+            self.module.values[*value].def = ValueDef::Result { op, index };
+        }
+        self.module.ops[op].results.extend(values);
+        self.enlist(op, note);
+        op
+    }
+
+    fn enlist(&mut self, op: Op, note: Note) {
+        for operand in self.module.ops[op].operands.clone() {
+            self.users[operand.index()].insert(op);
+        }
+        self.notes.push(note);
+    }
+
+    /// Lets every user of a value use another of the same type.
+    pub(crate) fn replace(&mut self, value: Value, by: Value) {
+        for user in std::mem::take(&mut self.users[value.index()]) {
+            for operand in self.module.ops[user].operands.iter_mut().filter(|operand| **operand == value) {
+                *operand = by;
+            }
+            self.users[by.index()].insert(user);
+        }
+    }
+
+    /// Takes ops away that have no results, or results that nothing uses; and those that are unused then.
+    pub(crate) fn remove_unused(&mut self, candidates: impl IntoIterator<Item = Op>) {
+        let mut open: Vec<Op> = candidates.into_iter().collect();
+        while let Some(op) = open.pop() {
+            let results = &self.module.ops[op].results;
+            let used = results.iter().any(|value| self.is_output(*value) || !self.users(*value).is_empty());
+            if self.notes[op.index()].gone || used {
+                continue;
+            }
+            self.notes[op.index()].gone = true;
+            for operand in self.module.ops[op].operands.clone() {
+                self.users[operand.index()].remove(&op);
+                open.extend(self.module.defining_op(operand));
+            }
+        }
+    }
+
+    fn fresh(&mut self, wanted: &str) -> String {
+        // Where the last search for this name ended: many ops may ask for the same.
+        let next = self.next_numbers.entry(wanted.to_owned()).or_insert(1);
+        loop {
+            let name = if *next == 1 { wanted.to_owned() } else { format!("{wanted}.{next}") };
+            *next += 1;
+            if self.names.insert(name.clone()) {
+                return name;
+            }
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The terms that the rules of normalization speak of, and what is known of each: its type, whether it is one number
+//! everywhere, whether more than one op uses it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::Hash;
+use std::str::FromStr;
+
+use egg::{Analysis, DidMerge, EGraph, Id, Language};
+use fourfold_ir::{
+    BinaryKind, Dim, ElementType, Predicate, ScaleLayout, Shape, TensorType, UnaryKind, broadcast_shape,
+};
+
+egg::define_language! {
+    /// Ops. Attributes are children, so that a rule speaks of all functions, types and shapes at once; the type of a
+    /// term follows from its children.
+    pub(crate) enum Term {
+        "none" = Absent,
+        // element, a, b
+        "mma" = Mma([Id; 3]),
+        // element, block, a, sfa, b, sfb, alpha, c, beta
+        "scaled_mma" = ScaledMma([Id; 9]),
+        // element, block, codes, scales, g
+        "dequantize" = Dequantize([Id; 5]),
+        "swizzle" = Swizzle([Id; 2]),
+        "reshape" = Reshape([Id; 2]),
+        "transpose" = Transpose([Id; 2]),
+        "convert" = Convert([Id; 2]),
+        "unary" = Unary([Id; 2]),
+        "binary" = Binary([Id; 3]),
+        "clamp" = Clamp([Id; 2]),
+        "compare" = Compare([Id; 3]),
+        "select" = Select([Id; 3]),
+        Attribute(Attribute),
+        Leaf(Leaf),
+    }
+}
+
+impl Term {
+    /// The children that are values, or absent ones; the others are attributes.
+    pub(crate) fn operands(&self) -> &[Id] {
+        let attributes = match self {
+            Term::Absent | Term::Attribute(_) | Term::Leaf(_) | Term::Select(_) => 0,
+            Term::ScaledMma(_) | Term::Dequantize(_) => 2,
+            _ => 1,
+        };
+        &self.children()[attributes..]
+    }
+
+    /// Whether it stands for an op.
+    pub(crate) fn is_op(&self) -> bool {
+        !matches!(self, Term::Absent | Term::Attribute(_) | Term::Leaf(_))
+    }
+
+    /// Whether it computes each element of its result from the same element of its operands.
+    pub(crate) fn is_elementwise(&self) -> bool {
+        matches!(
+            self,
+            Term::Convert(_)
+                | Term::Unary(_)
+                | Term::Binary(_)
+                | Term::Clamp(_)
+                | Term::Compare(_)
+                | Term::Select(_)
+        )
+    }
+}
+
+/// A value that the region uses and does not define, by its position among them: `v0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Leaf(pub(crate) usize);
+
+/// What an op has besides its operands. Shapes and permutations are positions in [`Tables`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Attribute {
+    Unary(UnaryKind),
+    Binary(BinaryKind),
+    Predicate(Predicate),
+    Element(ElementType),
+    /// Whether scales are blocked.
+    Blocked(bool),
+    Block(u32),
+    /// The bits of two f64, so that equal ones are the same.
+    Bounds([u64; 2]),
+    Shape(usize),
+    Permutation(usize),
+}
+
+/// No text is one of the words of rules.
+#[derive(Debug)]
+pub(crate) struct UnknownWord;
+
+impl fmt::Display for Leaf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "v{}", self.0)
+    }
+}
+
+impl FromStr for Leaf {
+    type Err = UnknownWord;
+    fn from_str(text: &str) -> Result<Leaf, UnknownWord> {
+        text.strip_prefix('v').and_then(|number| number.parse().ok()).map(Leaf).ok_or(UnknownWord)
+    }
+}
+
+impl fmt::Display for Attribute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Attribute::Unary(kind) => f.write_str(kind.name()),
+            Attribute::Binary(kind) => f.write_str(kind.name()),
+            Attribute::Predicate(predicate) => f.write_str(predicate.name()),
+            Attribute::Element(element) => f.write_str(element.name()),
+            Attribute::Blocked(true) => f.write_str("blocked"),
+            Attribute::Blocked(false) => f.write_str("linear"),
+            Attribute::Block(block) => write!(f, "block{block}"),
+            Attribute::Bounds([min, max]) => {
+                write!(f, "{:?}..{:?}", f64::from_bits(*min), f64::from_bits(*max))
+            }
+            Attribute::Shape(shape) => write!(f, "shape{shape}"),
+            Attribute::Permutation(permutation) => write!(f, "permutation{permutation}"),
+        }
+    }
+}
+
+/// The words that rules use: functions and element types.
+impl FromStr for Attribute {
+    type Err = UnknownWord;
+    fn from_str(text: &str) -> Result<Attribute, UnknownWord> {
+        UnaryKind::from_name(text)
+            .map(Attribute::Unary)
+            .or_else(|| BinaryKind::from_name(text).map(Attribute::Binary))
+            .or_else(|| ElementType::from_name(text).map(Attribute::Element))
+            .ok_or(UnknownWord)
+    }
+}
+
+/// Each distinct thing once, by position.
+#[derive(Debug)]
+pub(crate) struct Table<T> {
+    items: Vec<T>,
+    positions: HashMap<T, usize>,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Table { items: Vec::new(), positions: HashMap::new() }
+    }
+}
+
+impl<T: Clone + Eq + Hash> Table<T> {
+    pub(crate) fn intern(&mut self, item: &T) -> usize {
+        if let Some(position) = self.positions.get(item) {
+            return *position;
+        }
+        self.items.push(item.clone());
+        self.positions.insert(item.clone(), self.items.len() - 1);
+        self.items.len() - 1
+    }
+
+    pub(crate) fn get(&self, position: usize) -> &T {
+        &self.items[position]
+    }
+}
+
+/// The types, shapes and permutations of a program, so that terms and types of terms are small and copied freely.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    pub(crate) types: Table<TensorType>,
+    pub(crate) shapes: Table<Shape>,
+    pub(crate) permutations: Table<Vec<u32>>,
+}
+
+/// What is known of a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LeafInfo {
+    /// Its type, in [`Tables::types`].
+    pub(crate) ty: usize,
+    /// The bits of the number that it is everywhere, as an f64.
+    pub(crate) splat: Option<u64>,
+}
+
+/// What is known of a class of equal terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// Its type, in [`Tables::types`]; `None` for what is no value.
+    pub(crate) ty: Option<usize>,
+    /// The bits of the number that it is everywhere, as an f64.
+    pub(crate) splat: Option<u64>,
+    /// Whether a value of the program is in the class that something besides one op sees.
+    pub(crate) shared: bool,
+}
+
+/// One application of a rule, for the proof.
+#[derive(Clone, Debug)]
+pub(crate) struct Applied {
+    /// Its position among the rules.
+    pub(crate) rule: usize,
+    /// The terms that the left side matched, the whole one first.
+    pub(crate) matched: Vec<Term>,
+    /// The terms that it added.
+    pub(crate) created: Vec<Term>,
+    /// What the class was united with.
+    pub(crate) result: Id,
+}
+
+/// The analysis: types of terms, and a log of what rules did.
+#[derive(Debug, Default)]
+pub(crate) struct Types {
+    pub(crate) tables: Tables,
+    pub(crate) leaves: Vec<LeafInfo>,
+    pub(crate) log: Vec<Applied>,
+}
+
+/// The graph of terms.
+pub(crate) type Terms = EGraph<Term, Types>;
+
+impl Analysis<Term> for Types {
+    type Data = Known;
+
+    fn make(egraph: &mut Terms, term: &Term, _: Id) -> Known {
+        if let Term::Leaf(leaf) = term {
+            let LeafInfo { ty, splat } = egraph.analysis.leaves[leaf.0];
+            return Known { ty: Some(ty), splat, shared: false };
+        }
+        let ty = result_type(egraph, term);
+        let ty = ty.map(|ty| egraph.analysis.tables.types.intern(&ty));
+        Known { ty, splat: None, shared: false }
+    }
+
+    fn merge(&mut self, a: &mut Known, b: Known) -> DidMerge {
+        debug_assert_eq!(a.ty, b.ty, "a rule changed the type of a term");
+        let merged = Known { ty: a.ty, splat: a.splat.or(b.splat), shared: a.shared || b.shared };
+        let changed = DidMerge(merged != *a, merged != b);
+        *a = merged;
+        changed
+    }
+}
+
+/// The type of a class that is a value.
+pub(crate) fn type_of(egraph: &Terms, class: Id) -> Option<&TensorType> {
+    egraph[class].data.ty.map(|ty| egraph.analysis.tables.types.get(ty))
+}
+
+/// The attribute that a class is.
+pub(crate) fn attribute(egraph: &Terms, class: Id) -> Option<Attribute> {
+    egraph[class].nodes.iter().find_map(|term| match term {
+        Term::Attribute(attribute) => Some(*attribute),
+        _ => None,
+    })
+}
+
+/// The type that a term has by the rules of `fourfold_ir`; `None` where they give none.
+fn result_type(egraph: &Terms, term: &Term) -> Option<TensorType> {
+    let ty = |class: Id| type_of(egraph, class);
+    let element = |class: Id| match attribute(egraph, class)? {
+        Attribute::Element(element) => Some(element),
+        _ => None,
+    };
+    let broadcast = |operands: &[Id]| {
+        operands.iter().try_fold(Shape::new(), |shape, operand| broadcast_shape(&shape, &ty(*operand)?.shape))
+    };
+    let join = |x: Id, y: Id| {
+        let (x, y) = (ty(x)?.element, ty(y)?.element);
+        if x == y { Some(x) } else { x.join(y) }
+    };
+    let result = match *term {
+        Term::Absent | Term::Attribute(_) | Term::Leaf(_) => return None,
+        Term::Mma([to, a, b]) => TensorType::new(product_shape(ty(a)?, ty(b)?)?, element(to)?),
+        Term::ScaledMma([to, _, a, _, b, ..]) => {
+            TensorType::new(product_shape(ty(a)?, ty(b)?)?, element(to)?)
+        }
+        Term::Dequantize([to, _, codes, ..]) => TensorType::new(ty(codes)?.shape.clone(), element(to)?),
+        Term::Swizzle([to, x]) => {
+            let Attribute::Blocked(blocked) = attribute(egraph, to)? else { return None };
+            let layout = if blocked { ScaleLayout::Blocked } else { ScaleLayout::Linear };
+            TensorType { layout: Some(layout), ..ty(x)?.clone() }
+        }
+        Term::Reshape([to, x]) => {
+            let Attribute::Shape(shape) = attribute(egraph, to)? else { return None };
+            TensorType { shape: egraph.analysis.tables.shapes.get(shape).clone(), ..ty(x)?.clone() }
+        }
+        Term::Transpose([by, x]) => {
+            let Attribute::Permutation(permutation) = attribute(egraph, by)? else { return None };
+            let permutation = egraph.analysis.tables.permutations.get(permutation);
+            let x = ty(x)?;
+            let axes = permutation.iter().map(|axis| x.shape.get(*axis as usize).cloned());
+            TensorType { shape: axes.collect::<Option<Shape>>()?, ..x.clone() }
+        }
+        Term::Convert([to, x]) => TensorType::new(ty(x)?.shape.clone(), element(to)?),
+        Term::Unary([_, x]) | Term::Clamp([_, x]) => ty(x)?.clone(),
+        Term::Binary([_, x, y]) => TensorType::new(broadcast(&[x, y])?, join(x, y)?),
+        Term::Compare([_, x, y]) => TensorType::new(broadcast(&[x, y])?, ElementType::I1),
+        Term::Select([condition, x, y]) => TensorType::new(broadcast(&[condition, x, y])?, join(x, y)?),
+    };
+    Some(result)
+}
+
+/// `[.., M, N]` of A `[.., M, K]` and B `[.., N, K]`.
+fn product_shape(a: &TensorType, b: &TensorType) -> Option<Shape> {
+    let ([batch @ .., m, _], [.., n, _]) = (&a.shape[..], &b.shape[..]) else { return None };
+    let shape: Vec<Dim> = batch.iter().chain([m, n]).cloned().collect();
+    Some(shape)
+}

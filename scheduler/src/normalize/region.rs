@@ -1,0 +1,255 @@
+//! Collects what rules may look at together: a multiplication, how its operands are made, and what follows it.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use egg::{Id, RecExpr};
+use fourfold_ir::{BinaryKind, ConstantValue, Op, OpKind, ScaleLayout, Value, scalar};
+
+use super::draft::Draft;
+use super::language::{Attribute, Leaf, LeafInfo, Tables, Term};
+use super::saturate::{Expression, Member};
+
+/// The most ops of a region before and behind its multiplication.
+const MOST_BEFORE: usize = 24;
+const MOST_BEHIND: usize = 40;
+/// A value that more ops use is not followed.
+const MOST_USERS: usize = 8;
+
+/// A multiplication with its surroundings.
+pub(crate) struct Region {
+    /// Each after those that it uses.
+    pub(crate) ops: Vec<Op>,
+    /// The values that the leaves stand for.
+    pub(crate) leaves: Vec<Value>,
+    pub(crate) expression: Expression,
+}
+
+/// The region of an `mma` or a `scaled_mma`.
+pub(crate) fn region(draft: &Draft, tables: &mut Tables, root: Op) -> Region {
+    let mut members = BTreeSet::from([root]);
+    before(draft, root, &mut members);
+    behind(draft, root, &mut members);
+    let mut nodes = Nodes {
+        draft,
+        tables,
+        members,
+        nodes: RecExpr::default(),
+        leaves: Vec::new(),
+        terms: HashMap::new(),
+        ops: Vec::new(),
+    };
+    let mut ordered: Vec<Op> = nodes.members.iter().copied().collect();
+    ordered.sort_by_key(|op| (draft.note(*op).position, *op));
+    for op in ordered {
+        nodes.op(op);
+    }
+    let Nodes { members, nodes, leaves, ops, tables, .. } = nodes;
+    let info = leaves.iter().map(|leaf| leaf_info(draft, tables, *leaf)).collect();
+    let inside: Vec<Member> = ops
+        .iter()
+        .map(|(op, term)| {
+            let result = draft.module.ops[*op].results[0];
+            let users = draft.users(result);
+            let output = draft.is_output(result);
+            // What nothing uses stays.
+            let exported = output || users.is_empty() || users.iter().any(|user| !members.contains(user));
+            Member { term: *term, exported, output, shared: !is_seen_once(draft, result) }
+        })
+        .collect();
+    Region {
+        ops: ops.into_iter().map(|(op, _)| op).collect(),
+        leaves,
+        expression: Expression { nodes, ops: inside, leaves: info },
+    }
+}
+
+/// Ops that make operands: nothing but scaling, moving and converting.
+fn before(draft: &Draft, root: Op, members: &mut BTreeSet<Op>) {
+    let mut open: VecDeque<Op> = VecDeque::from([root]);
+    let mut count = 0;
+    while let Some(op) = open.pop_front() {
+        for operand in &draft.module.ops[op].operands {
+            let Some((producer, kind)) = draft.definition(*operand) else { continue };
+            let followed = match kind {
+                OpKind::BlockDequantize { .. }
+                | OpKind::Transpose { .. }
+                | OpKind::Reshape
+                | OpKind::Convert
+                | OpKind::SwizzleScales => true,
+                OpKind::Binary(BinaryKind::Mul) => {
+                    let operands = &draft.module.ops[producer].operands;
+                    operands.iter().any(|operand| draft.module.ty(*operand).is_scalar())
+                }
+                _ => false,
+            };
+            if followed && count < MOST_BEFORE && members.insert(producer) {
+                count += 1;
+                open.push_back(producer);
+            }
+        }
+    }
+}
+
+/// Elementwise ops and moves behind the root.
+fn behind(draft: &Draft, root: Op, members: &mut BTreeSet<Op>) {
+    let mut open: VecDeque<Op> = VecDeque::from([root]);
+    let mut count = 0;
+    while let Some(op) = open.pop_front() {
+        let Some(result) = draft.module.ops[op].results.first() else { continue };
+        let users = draft.users(*result);
+        if users.len() > MOST_USERS {
+            continue;
+        }
+        for user in users {
+            let followed = matches!(
+                draft.module.ops[*user].kind,
+                OpKind::Unary(_)
+                    | OpKind::Binary(_)
+                    | OpKind::Clamp { .. }
+                    | OpKind::Compare(_)
+                    | OpKind::Select
+                    | OpKind::Convert
+                    | OpKind::Reshape
+                    | OpKind::Transpose { .. }
+            );
+            if followed && count < MOST_BEHIND && members.insert(*user) {
+                count += 1;
+                open.push_back(*user);
+                // Another operand may be reshaped alike.
+                for operand in &draft.module.ops[*user].operands {
+                    if let Some((beside, OpKind::Reshape)) = draft.definition(*operand) {
+                        members.insert(beside);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether one op sees a value, through moves of it that nothing else sees.
+fn is_seen_once(draft: &Draft, value: Value) -> bool {
+    let mut value = value;
+    for _ in 0..MOST_BEHIND {
+        let users = draft.users(value);
+        if draft.is_output(value) || users.len() > 1 {
+            return false;
+        }
+        let Some(user) = users.first() else { return true };
+        let operation = &draft.module.ops[*user];
+        if !matches!(operation.kind, OpKind::Reshape | OpKind::Transpose { .. } | OpKind::Convert) {
+            return true;
+        }
+        value = operation.results[0];
+    }
+    false
+}
+
+fn leaf_info(draft: &Draft, tables: &mut Tables, leaf: Value) -> LeafInfo {
+    let ty = draft.module.ty(leaf);
+    let splat = match draft.definition(leaf) {
+        Some((_, OpKind::Constant(ConstantValue::Splat(number)))) if ty.element.is_arithmetic() => {
+            Some(scalar::round_to(ty.element, *number).to_bits())
+        }
+        _ => None,
+    };
+    LeafInfo { ty: tables.types.intern(ty), splat }
+}
+
+struct Nodes<'a> {
+    draft: &'a Draft,
+    tables: &'a mut Tables,
+    members: BTreeSet<Op>,
+    nodes: RecExpr<Term>,
+    leaves: Vec<Value>,
+    terms: HashMap<Value, Id>,
+    ops: Vec<(Op, Id)>,
+}
+
+impl Nodes<'_> {
+    /// Adds an op after those that it uses. A region is small, and so is the depth.
+    fn op(&mut self, op: Op) {
+        let operation = &self.draft.module.ops[op];
+        let result = operation.results[0];
+        if self.terms.contains_key(&result) {
+            return;
+        }
+        for operand in &operation.operands {
+            if let Some(producer) = self.draft.module.defining_op(*operand)
+                && self.members.contains(&producer)
+            {
+                self.op(producer);
+            }
+        }
+        let operands: Vec<Id> = operation.operands.iter().map(|value| self.value(*value)).collect();
+        let ty = self.draft.module.ty(result);
+        let mut of = |attribute| self.nodes.add(Term::Attribute(attribute));
+        let term = match (&operation.kind, &operands[..]) {
+            (OpKind::Mma, &[a, b]) => Term::Mma([of(Attribute::Element(ty.element)), a, b]),
+            (OpKind::ScaledMma(mma), &[a, sfa, b, sfb, ..]) => {
+                let (element, block) = (of(Attribute::Element(ty.element)), of(Attribute::Block(mma.block)));
+                let mut named = operands[4..].iter().copied();
+                let [alpha, c, beta] = [mma.alpha, mma.c, mma.beta].map(|present| {
+                    let operand = if present { named.next() } else { None };
+                    operand.unwrap_or_else(|| self.nodes.add(Term::Absent))
+                });
+                Term::ScaledMma([element, block, a, sfa, b, sfb, alpha, c, beta])
+            }
+            (OpKind::BlockDequantize { block }, &[codes, scales, ..]) => {
+                let (element, block) = (of(Attribute::Element(ty.element)), of(Attribute::Block(*block)));
+                let g = operands.get(2).copied();
+                let g = g.unwrap_or_else(|| self.nodes.add(Term::Absent));
+                Term::Dequantize([element, block, codes, scales, g])
+            }
+            (OpKind::SwizzleScales, &[x]) => {
+                Term::Swizzle([of(Attribute::Blocked(ty.layout == Some(ScaleLayout::Blocked))), x])
+            }
+            (OpKind::Reshape, &[x]) => {
+                let shape = self.tables.shapes.intern(&ty.shape);
+                Term::Reshape([of(Attribute::Shape(shape)), x])
+            }
+            (OpKind::Transpose { permutation }, &[x]) => {
+                let permutation = self.tables.permutations.intern(permutation);
+                Term::Transpose([of(Attribute::Permutation(permutation)), x])
+            }
+            (OpKind::Convert, &[x]) => Term::Convert([of(Attribute::Element(ty.element)), x]),
+            (OpKind::Unary(kind), &[x]) => Term::Unary([of(Attribute::Unary(*kind)), x]),
+            (OpKind::Binary(kind), &[x, y]) => Term::Binary([of(Attribute::Binary(*kind)), x, y]),
+            (OpKind::Clamp { min, max }, &[x]) => {
+                Term::Clamp([of(Attribute::Bounds([min.to_bits(), max.to_bits()])), x])
+            }
+            (OpKind::Compare(predicate), &[x, y]) => {
+                Term::Compare([of(Attribute::Predicate(*predicate)), x, y])
+            }
+            (OpKind::Select, &[condition, x, y]) => Term::Select([condition, x, y]),
+            _ => unreachable!("a region has no other ops, and the verifier counted their operands"),
+        };
+        let id = self.nodes.add(term);
+        self.terms.insert(result, id);
+        self.ops.push((op, id));
+    }
+
+    fn value(&mut self, value: Value) -> Id {
+        if let Some(known) = self.terms.get(&value) {
+            return *known;
+        }
+        self.leaves.push(value);
+        let id = self.nodes.add(Term::Leaf(Leaf(self.leaves.len() - 1)));
+        self.terms.insert(value, id);
+        id
+    }
+}
+
+/// The multiplications of a draft, in order.
+pub(crate) fn roots(draft: &Draft) -> Vec<Op> {
+    let mut roots: Vec<Op> = draft
+        .module
+        .ops
+        .iter()
+        .filter(|(op, operation)| {
+            !draft.note(*op).gone && matches!(operation.kind, OpKind::Mma | OpKind::ScaledMma(_))
+        })
+        .map(|(op, _)| op)
+        .collect();
+    roots.sort_by_key(|op| (draft.note(*op).position, *op));
+    roots
+}

@@ -1,0 +1,192 @@
+//! Where a rule has matched: what it may ask there, and how it adds terms so that the proof knows of them.
+
+use egg::{Applier, Id, Language, Pattern, PatternAst, Rewrite, Subst, Symbol, Var};
+use fourfold_ir::{ElementType, TensorType};
+
+use super::language::{Applied, Attribute, Term, Terms, Types, attribute, type_of};
+use super::rules::Rule;
+
+/// A match of a rule's left side.
+pub(crate) struct Site<'a> {
+    egraph: &'a mut Terms,
+    subst: &'a Subst,
+    /// The terms that the left side matched, the whole one first, and those that a condition looked through.
+    matched: Vec<Term>,
+    created: Vec<Term>,
+}
+
+impl Site<'_> {
+    /// The class that a variable of the left side stands for.
+    pub(crate) fn get(&self, name: &str) -> Id {
+        self.subst[variable(name)]
+    }
+
+    /// The whole term that matched.
+    pub(crate) fn whole(&self) -> Option<Term> {
+        self.matched.first().cloned()
+    }
+
+    pub(crate) fn ty(&self, class: Id) -> Option<&TensorType> {
+        type_of(self.egraph, class)
+    }
+
+    pub(crate) fn element(&self, class: Id) -> Option<ElementType> {
+        Some(self.ty(class)?.element)
+    }
+
+    pub(crate) fn attribute(&self, class: Id) -> Option<Attribute> {
+        attribute(self.egraph, class)
+    }
+
+    /// The number that a class is everywhere.
+    pub(crate) fn splat(&self, class: Id) -> Option<f64> {
+        self.egraph[class].data.splat.map(f64::from_bits)
+    }
+
+    /// Whether something besides one op sees a value of the class.
+    pub(crate) fn is_shared(&self, class: Id) -> bool {
+        self.egraph[class].data.shared
+    }
+
+    pub(crate) fn is_absent(&self, class: Id) -> bool {
+        self.egraph[class].nodes.contains(&Term::Absent)
+    }
+
+    /// The same class has one name only.
+    pub(crate) fn same(&self, left: Id, right: Id) -> bool {
+        self.egraph.find(left) == self.egraph.find(right)
+    }
+
+    /// The terms of a class.
+    pub(crate) fn terms(&self, class: Id) -> Vec<Term> {
+        self.egraph[class].nodes.clone()
+    }
+
+    /// Notes a term that a condition looked through: it is part of the proof.
+    pub(crate) fn using(&mut self, term: Term) {
+        if !self.matched.contains(&term) {
+            self.matched.push(term);
+        }
+    }
+
+    /// The class of a term, which is added when it is new.
+    pub(crate) fn add(&mut self, term: Term) -> Id {
+        if let Some(known) = self.egraph.lookup(term.clone()) {
+            return known;
+        }
+        self.created.push(term.clone());
+        self.egraph.add(term)
+    }
+
+    /// The class of an attribute.
+    pub(crate) fn attribute_term(&mut self, attribute: Attribute) -> Id {
+        self.egraph.add(Term::Attribute(attribute))
+    }
+
+    pub(crate) fn absent(&mut self) -> Id {
+        self.egraph.add(Term::Absent)
+    }
+
+    /// An attribute for a shape.
+    pub(crate) fn shape_term(&mut self, shape: &fourfold_ir::Shape) -> Id {
+        let shape = self.egraph.analysis.tables.shapes.intern(shape);
+        self.attribute_term(Attribute::Shape(shape))
+    }
+
+    /// The shape of an attribute.
+    pub(crate) fn reshaped_shape(&self, class: Id) -> Option<fourfold_ir::Shape> {
+        match self.attribute(class)? {
+            Attribute::Shape(shape) => Some(self.egraph.analysis.tables.shapes.get(shape).clone()),
+            _ => None,
+        }
+    }
+
+    /// The type of a term of the graph.
+    pub(crate) fn type_of_term(&self, term: &Term) -> Option<&TensorType> {
+        self.ty(self.egraph.lookup(term.clone())?)
+    }
+
+    /// An attribute for a permutation.
+    pub(crate) fn permutation_term(&mut self, permutation: &Vec<u32>) -> Id {
+        let permutation = self.egraph.analysis.tables.permutations.intern(permutation);
+        self.attribute_term(Attribute::Permutation(permutation))
+    }
+
+    /// The axes of a permutation's attribute.
+    pub(crate) fn permutation(&self, class: Id) -> Option<Vec<u32>> {
+        match self.attribute(class)? {
+            Attribute::Permutation(permutation) => {
+                Some(self.egraph.analysis.tables.permutations.get(permutation).clone())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Applies a rule where its conditions hold, and logs what it did.
+struct Logged {
+    rule: usize,
+    left: PatternAst<Term>,
+    apply: fn(&mut Site<'_>) -> Vec<Id>,
+}
+
+impl Applier<Term, Types> for Logged {
+    fn apply_one(
+        &self,
+        egraph: &mut Terms,
+        class: Id,
+        subst: &Subst,
+        _: Option<&PatternAst<Term>>,
+        _: Symbol,
+    ) -> Vec<Id> {
+        let matched = instantiate(&self.left, egraph, subst);
+        let mut site = Site { egraph, subst, matched, created: Vec::new() };
+        let results = (self.apply)(&mut site);
+        let Site { matched, created, .. } = site;
+        let mut changed = Vec::new();
+        for result in &results {
+            if egraph.union(class, *result) {
+                changed.push(class);
+            }
+        }
+        if let Some(result) = results.first()
+            && (!changed.is_empty() || !created.is_empty())
+        {
+            egraph.analysis.log.push(Applied { rule: self.rule, matched, created, result: *result });
+        }
+        changed
+    }
+}
+
+/// The terms that a left side stands for under a substitution, the whole one first.
+fn instantiate(left: &PatternAst<Term>, egraph: &Terms, subst: &Subst) -> Vec<Term> {
+    let mut classes: Vec<Option<Id>> = Vec::new();
+    let mut terms = Vec::new();
+    for node in left.as_ref() {
+        classes.push(match node {
+            egg::ENodeOrVar::Var(variable) => Some(subst[*variable]),
+            egg::ENodeOrVar::ENode(term) => {
+                let known = term.children().iter().all(|child| classes[usize::from(*child)].is_some());
+                let term = term.clone().map_children(|child| classes[usize::from(child)].unwrap_or(child));
+                let class = if known { egraph.lookup(term.clone()) } else { None };
+                if class.is_some() && term.is_op() {
+                    terms.push(term);
+                }
+                class
+            }
+        });
+    }
+    terms.reverse();
+    terms
+}
+
+/// A rule as egg applies it.
+pub(crate) fn compile(position: usize, rule: &Rule) -> Rewrite<Term, Types> {
+    let left: Pattern<Term> = rule.left.parse().expect("the words of a rule are those of the language");
+    let applier = Logged { rule: position, left: left.ast.clone(), apply: rule.apply };
+    Rewrite::new(rule.name, left, applier).expect("an applier that names no variables binds none")
+}
+
+fn variable(name: &str) -> Var {
+    name.parse().expect("a variable is written ?name")
+}

@@ -1,0 +1,62 @@
+//! Normalization of random programs: the same bits, every value that is still there, and nothing left to do.
+
+use fourfold::ir::{Entity, Program, bind, interpret, sample, text, verify};
+use fourfold::scheduler::{NormalizeOptions, Normalized, normalize};
+use fourfold_tests::generate::case;
+use fourfold_tests::random::Random;
+
+const PROGRAMS: u64 = 400;
+
+#[test]
+fn normalized_programs_have_the_bits_of_the_original() {
+    let mut changed = 0;
+    let mut random = Random::new(0x0412_3A11);
+    for _ in 0..PROGRAMS {
+        let (seed, steps) = (random.bits(), 1 + random.below(12));
+        let case = case(seed, steps);
+        let program =
+            verify(case.module).unwrap_or_else(|_| panic!("{seed}: the generator's program is valid"));
+        let normalized = normalize(&program, &NormalizeOptions::default());
+        assert!(
+            !normalize(normalized.program(), &NormalizeOptions::default()).is_changed(),
+            "{seed} {steps}: a second time changed it again"
+        );
+        changed += u64::from(normalized.is_changed());
+        check_same_bits(&program, &normalized, &case.recipe, seed);
+    }
+    assert!(changed * 20 >= PROGRAMS, "only {changed} of {PROGRAMS} programs changed");
+}
+
+/// Of every value that both have: the outputs are among them.
+fn check_same_bits(program: &Program, normalized: &Normalized, recipe: &sample::Recipe, seed: u64) {
+    if !normalized.is_changed() {
+        return;
+    }
+    let tensors = sample::inputs(program, recipe).expect("the recipe names every symbol");
+    let evaluate = |program: &Program| {
+        let bound = bind::bind(program, &tensors).expect("both have the same inputs");
+        interpret(program, &bound).expect("small programs are interpreted")
+    };
+    let (want, got) = (evaluate(program), evaluate(normalized.program()));
+    for value in program.module().values.keys() {
+        let Some(new) = normalized.value(value) else { continue };
+        let (want, got) = (&want[value.index()], &got[new.index()]);
+        assert_eq!((want.element(), want.dims()), (got.element(), got.dims()));
+        let codes = want.to_codes() == got.to_codes();
+        let same = codes
+            || want
+                .to_f64()
+                .iter()
+                .zip(&got.to_f64())
+                .all(|(want, got)| want.to_bits() == got.to_bits() || (want.is_nan() && got.is_nan()));
+        assert!(
+            same,
+            "{seed}: %{} differs\n{}\n{}",
+            program.module().name_of(value),
+            text::print(program.module()),
+            text::print(normalized.program().module())
+        );
+    }
+    let outputs = &program.module().outputs;
+    assert!(outputs.iter().all(|output| normalized.value(*output).is_some()));
+}
