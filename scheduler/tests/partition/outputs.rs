@@ -49,14 +49,17 @@ fn a_kernel_writes_a_value_its_blocks_and_its_magnitude() {
         let [q, s] = quantize(builder, "narrow", narrow, global);
         vec![q, s, narrow, amax]
     });
-    check_partition(module.clone(), expect![[r#"
+    check_partition(
+        module.clone(),
+        expect![[r#"
         0 kernel nvfp4 1x37x96x64 f32 -> %amax %narrow %narrow.q %narrow.s
             %sum = add(acc, row %bias bf16) f32
             %narrow = convert(%sum) bf16
             amax of %sum as scalar
             quantize %narrow to f4E2M1FN per 16 by scalar %g f32
           %d.a %d.sfa %d.b %d.sfb %bias %g -> %amax %narrow %narrow.q %narrow.s
-    "#]]);
+    "#]],
+    );
     let (program, partition) = planned(module, &blackwell());
     expect![[r#"
         %d.a by 16
@@ -68,7 +71,8 @@ fn a_kernel_writes_a_value_its_blocks_and_its_magnitude() {
         %narrow by 16
         %narrow.q by 16
         %narrow.s by 16
-    "#]].assert_eq(&constraints(&program, &partition));
+    "#]]
+    .assert_eq(&constraints(&program, &partition));
     let (_, plan) = partition.kernels().next().expect("a kernel");
     assert_eq!(
         plan.proof,
@@ -136,7 +140,8 @@ fn scales_that_are_written_have_a_largest_size_and_a_maximum_needs_rows() {
         %d.q by 16
         %d.s by 16
         %largest by 4
-    "#]].assert_eq(&constraints(&program, &partition));
+    "#]]
+    .assert_eq(&constraints(&program, &partition));
     let (_, plan) = partition.kernels().next().expect("a kernel");
     let symbols: Vec<Symbol> = program.module().symbols.keys().collect();
     let call = |extents: [u64; 3]| {
@@ -173,13 +178,16 @@ fn a_flattened_batch_is_written_as_one_matrix() {
     let row = reduce(&mut builder, "row", ReduceKind::Amax, &[0, 1], d);
     let column = reduce(&mut builder, "column", ReduceKind::Amax, &[2], d);
     let module = builder.finish(&[blocks[0], blocks[1], row, column]);
-    check_partition(module.clone(), expect![[r#"
+    check_partition(
+        module.clone(),
+        expect![[r#"
         0 kernel nvfp4 Lx128*Sx96x64 f32 -> %d.q %d.s %row %column
             quantize acc to f4E2M1FN per 16 by scalar %g f32
             amax of acc as row
             amax of acc as column
           %d.a %d.sfa %d.b %d.sfb %g -> %d.q %d.s %row %column
-    "#]]);
+    "#]],
+    );
     let (program, partition) = planned(module, &blackwell());
     expect![[r#"
         L*M = 128*L*S <= 2147483647
@@ -193,7 +201,8 @@ fn a_flattened_batch_is_written_as_one_matrix() {
         %d.s by 16
         %row by 4
         %column by 4
-    "#]].assert_eq(&constraints(&program, &partition));
+    "#]]
+    .assert_eq(&constraints(&program, &partition));
 }
 
 #[test]
@@ -204,13 +213,16 @@ fn a_value_may_be_converted_to_fp8_and_back() {
         let y = builder.unary("y", UnaryKind::Relu, wide);
         vec![narrow, y]
     });
-    check_partition(module, expect![[r#"
+    check_partition(
+        module,
+        expect![[r#"
         0 kernel nvfp4 1x37x96x64 f32 -> %narrow %y
             %narrow = convert(acc) f8E4M3FN
             %wide = convert(%narrow) f32
             %y = relu(%wide) f32
           %d.a %d.sfa %d.b %d.sfb -> %narrow %y
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -223,7 +235,9 @@ fn a_mask_that_is_returned_leaves_with_what_it_chooses() {
         let z = builder.unary("z", UnaryKind::Relu, y);
         vec![mask, chosen, z]
     });
-    check_partition(module, expect![[r#"
+    check_partition(
+        module,
+        expect![[r#"
         0 fallback %zero = constant
           (none) -> %zero
         1 kernel nvfp4 1x37x96x64 f32 -> %d %y %z
@@ -235,7 +249,8 @@ fn a_mask_that_is_returned_leaves_with_what_it_chooses() {
         op1 in 0: no_scaled_mma_producer: %zero = constant: no operand comes from a kernel; expected the result of a scaled_mma in a kernel
         op3 in 2: output_dtype: %mask = compare: the result is i1; expected f16, bf16, f32, f8E4M3FN or f8E5M2
         op4 in 2: operand_shape: %chosen = select: %mask is tensor<[37, 96], i1>; expected a scalar of f16, bf16 or f32; [96] of f16, bf16 or f32; [37, 1] of f16, bf16 or f32; [37, 96] of f16, bf16 or f32
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -250,7 +265,9 @@ fn products_of_one_input_have_outputs_of_their_own() {
     let q_amax = reduce(&mut builder, "query_amax", ReduceKind::Amax, &[1], q);
     let [kq, ks] = quantize(&mut builder, "key", k, global);
     let q_narrow = builder.convert("query_bf16", q, BF16);
-    check_partition(builder.finish(&[q, q_amax, q_narrow, kq, ks, k]), expect![[r#"
+    check_partition(
+        builder.finish(&[q, q_amax, q_narrow, kq, ks, k]),
+        expect![[r#"
         0 kernel nvfp4 1xMx96x64 f32 -> %query %query_amax %query_bf16
             %query_bf16 = convert(acc) bf16
             amax of acc as column
@@ -258,7 +275,8 @@ fn products_of_one_input_have_outputs_of_their_own() {
         1 kernel nvfp4 1xMx64x64 f32 -> %key %key.q %key.s
             quantize acc to f4E2M1FN per 16 by scalar %g f32
           %q.a %q.sfa %k.b %k.sfb %g -> %key %key.q %key.s
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -289,7 +307,9 @@ fn kernels_that_use_each_other_twice_close_no_cycle() {
     let y = builder.binary("y", BinaryKind::Add, second, x);
     let soft = softmax(&mut builder, "soft", y);
     let z = builder.binary("z", BinaryKind::Mul, x, soft);
-    check_partition(builder.finish(&[y, z]), expect![[r#"
+    check_partition(
+        builder.finish(&[y, z]),
+        expect![[r#"
         0 kernel nvfp4 1x37x96x64 f32 -> %x
             %x = exp(acc) f32
           %first.a %first.sfa %first.b %first.sfb -> %x
@@ -300,5 +320,6 @@ fn kernels_that_use_each_other_twice_close_no_cycle() {
           %x %y -> %z
         op4 in 2: unsupported_epilogue_op: %soft = softmax: the epilogue of %second = scaled_mma does not compute softmax; expected add, sub, mul, div, max, min, neg, abs, exp, sqrt, rsqrt, reciprocal, tanh, sigmoid, relu, gelu, gelu_tanh, silu, clamp, compare, select, block_quantize, reduce or convert
         op5 in 2: value_escapes: %z = mul: %soft is not there before the kernel of %first = scaled_mma, whose results are used by then; expected it from inputs or from what runs earlier
-    "#]]);
+    "#]],
+    );
 }
