@@ -2,7 +2,7 @@
 
 use fourfold_ir::{
     BinaryKind, BlockFormat, Capabilities, ElementType, EpilogueCapability, FormatCapability,
-    OperandCapability, OperandShape, OutputCapability, UnaryKind,
+    OperandCapability, OperandShape, OutputCapability, QuantizedCapability, ReduceKind, UnaryKind,
 };
 
 /// What kernels are planned for.
@@ -69,6 +69,11 @@ fn format_capability(format: BlockFormat) -> FormatCapability {
     let results = [ElementType::F16, ElementType::BF16, ElementType::F32];
     let matrices: Vec<_> =
         results.map(|element| OutputCapability { element, n_multiple: elements_per_tma(element) }).to_vec();
+    let fp8 = [ElementType::F8E4M3FN, ElementType::F8E5M2];
+    let narrow = fp8.map(|element| OutputCapability { element, n_multiple: elements_per_tma(element) });
+    let blocks = |element, scale, block| QuantizedCapability { element, scale, block, n_multiple: MAX_BLOCK };
+    let mx = [ElementType::F4E2M1FN, ElementType::F8E4M3FN, ElementType::F8E5M2]
+        .map(|element| blocks(element, ElementType::F8E8M0FNU, 32));
     FormatCapability {
         format,
         k_multiple: elements_per_tma(format.a).max(elements_per_tma(format.b)),
@@ -76,22 +81,27 @@ fn format_capability(format: BlockFormat) -> FormatCapability {
         max_scale_bytes: MAX_SCALE_BYTES,
         pointer_alignment: TMA_BYTES,
         batched: true,
-        outputs: matrices.clone(),
+        outputs: [&matrices[..], &narrow].concat(),
         c: matrices.clone(),
         epilogue: EpilogueCapability {
-            elements: results.to_vec(),
+            elements: [&results[..], &fp8].concat(),
             unary: UnaryKind::ALL.to_vec(),
             binary: BinaryKind::ALL.to_vec(),
             clamp: true,
             select: true,
             operands: OperandShape::ALL.map(|shape| operand_capability(shape, &matrices)).to_vec(),
             max_steps: MAX_STEPS,
-            quantized: Vec::new(),
-            reductions: Vec::new(),
-            max_outputs: 1,
+            quantized: [&[blocks(ElementType::F4E2M1FN, ElementType::F8E4M3FN, 16)][..], &mx].concat(),
+            reductions: vec![ReduceKind::Amax, ReduceKind::Max],
+            max_outputs: MAX_OUTPUTS,
         },
     }
 }
+
+/// Rows of FP4 codes are whole multiples of 16 bytes, and blocks are whole.
+const MAX_BLOCK: u64 = 32;
+/// The most tensors that a kernel writes.
+const MAX_OUTPUTS: usize = 4;
 
 /// The most steps of an epilogue. With as many, and as many operands as there may be, every default builds.
 const MAX_STEPS: usize = 32;
@@ -133,7 +143,8 @@ mod tests {
                 assert_eq!(multiple(ElementType::F16), Some(8));
                 assert_eq!(multiple(ElementType::BF16), Some(8));
                 assert_eq!(multiple(ElementType::F32), Some(4));
-                assert_eq!(multiple(ElementType::F8E4M3FN), None);
+                assert_eq!(multiple(ElementType::F8E4M3FN), Some(16));
+                assert_eq!(multiple(ElementType::I32), None);
                 assert_eq!(fp4.c(ElementType::F32).map(|c| c.n_multiple), Some(4));
                 assert_eq!(fp4.epilogue.unary, UnaryKind::ALL);
                 assert_eq!(fp4.epilogue.binary, BinaryKind::ALL);
