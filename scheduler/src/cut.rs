@@ -63,13 +63,17 @@ impl<'a> Cut<'a> {
             }
         }
         let (_, mut inside) = best?;
-        for member in 0..count {
-            if !inside[member] {
-                let mut larger = inside.clone();
-                larger[member] = true;
-                if self.is_closed(&larger) && self.fits(&larger) {
-                    inside = larger;
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for member in 0..count {
+                if inside[member] {
+                    continue;
                 }
+                inside[member] = true;
+                let fits = self.is_closed(&inside) && self.fits(&inside);
+                inside[member] = fits;
+                changed |= fits;
             }
         }
         Some(inside)

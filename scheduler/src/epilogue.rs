@@ -18,8 +18,10 @@ pub(crate) struct Producer<'a> {
     pub(crate) root: &'a Root<'a>,
     /// Says of an op whether it is in this kernel.
     pub(crate) has: &'a dyn Fn(Op) -> bool,
-    /// An operand of the op that comes too late for this kernel.
+    /// An operand of the op that kept it from joining this kernel, because it comes too late.
     pub(crate) late: Option<Value>,
+    /// Says of a value whether it is there when this kernel begins.
+    pub(crate) before: &'a dyn Fn(Value) -> bool,
 }
 
 impl Producer<'_> {
@@ -63,19 +65,26 @@ pub(crate) fn obstacle(program: &Program, op: Op, producer: Producer<'_>) -> (Ob
     if let Some((obstacle, code, what)) = unwritable(module, op, root) {
         return (obstacle, code, what);
     }
-    if let Some(value) = producer.late {
+    let late = |value: Value| {
         let name = module.name_of(value);
         let what = format!(
             "%{name} is not there before the kernel of {label}, whose results are used by then; expected it from inputs or \
              from what runs earlier"
         );
-        return (Obstacle::Order, ReasonCode::ValueEscapes, what);
+        (Obstacle::Order, ReasonCode::ValueEscapes, what)
+    };
+    if let Some(value) = producer.late {
+        return late(value);
     }
     if let Some(what) = full(program, op, producer, &reads) {
         return (Obstacle::Limit, ReasonCode::EpilogueLimit, what);
     }
     if let Some(what) = too_many_outputs(program, op, producer) {
         return (Obstacle::Escape, ReasonCode::ValueEscapes, what);
+    }
+    // What it reads left the kernel.
+    if let Some((value, _)) = reads.iter().find(|(value, _)| !(producer.before)(*value)) {
+        return late(*value);
     }
     // It fits by itself now, but did not together with what followed it and left with it.
     let what =
@@ -294,36 +303,43 @@ fn too_many_outputs(program: &Program, op: Op, producer: Producer<'_>) -> Option
     }
     let label = module.op_label(plan.root);
     let also = used.iter().filter(|value| producer.inside(program, **value)).find_map(|value| {
-        Some(format!("%{} is also {}, so that ", module.name_of(*value), other_uses(program, *value, op)?))
+        Some(format!(
+            "%{} is also {}, so that ",
+            module.name_of(*value),
+            other_uses(program, *value, op, producer)?
+        ))
     });
     let also = also.unwrap_or_default();
     Some(format!("{also}the kernel of {label} would write {tensors} tensors; expected at most {most}"))
 }
 
-/// How a value is used besides by `op`, for a message; `None` when it is not. Reads a few users only: a value may
-/// have very many, each of which gets a message.
-fn other_uses(program: &Program, value: Value, op: Op) -> Option<String> {
+/// How a value is used outside the kernel besides by `op`, for a message; `None` when it is not. Reads a few users
+/// only: a value may have very many, each of which gets a message.
+fn other_uses(program: &Program, value: Value, op: Op, producer: Producer<'_>) -> Option<String> {
     const NAMED: usize = 3;
     let module = program.module();
+    let is_other = |user: Op| user != op && !(producer.has)(user);
     let users = program.facts().users(value);
     let mut named: Vec<Op> = Vec::new();
     let mut rest = users;
     while let [user, later @ ..] = rest
         && named.len() < NAMED
     {
-        if *user != op && named.last() != Some(user) {
+        if is_other(*user) && named.last() != Some(user) {
             named.push(*user);
         }
         rest = later;
     }
-    let last_named = named.last().copied();
-    let more =
-        rest.partition_point(|user| *user < op) + rest.len() - rest.partition_point(|user| *user <= op);
-    let repeated = rest.iter().take_while(|user| Some(**user) == last_named).count();
+    let in_rest =
+        |user: Op| rest.partition_point(|found| *found <= user) - rest.partition_point(|found| *found < user);
+    let mut counted: Vec<Op> = producer.plan.ops().chain([op]).chain(named.last().copied()).collect();
+    counted.sort_unstable();
+    counted.dedup();
+    let more = rest.len() - counted.into_iter().map(in_rest).sum::<usize>();
     let mut uses: Vec<String> =
         named.iter().map(|user| format!("used by {}", module.op_label(*user))).collect();
-    if repeated < more {
-        uses.push(format!("used {} times more", more - repeated));
+    if more > 0 {
+        uses.push(format!("used {more} times more"));
     }
     if program.facts().is_output(value) {
         uses.push("returned by the program".to_owned());

@@ -35,10 +35,13 @@ pub(crate) struct Growth<'a> {
     pub(crate) late: HashMap<(Op, Op), Value>,
 }
 
-/// Grows a kernel from each `scaled_mma` that the target takes.
-pub(crate) fn grow<'a>(program: &'a Program, capabilities: &'a Capabilities) -> Growth<'a> {
+/// Grows a kernel from each `scaled_mma` that the target takes and that is not known to have none.
+pub(crate) fn grow<'a>(
+    program: &'a Program,
+    capabilities: &'a Capabilities,
+    mut rejected_roots: HashMap<Op, Rejection>,
+) -> Growth<'a> {
     let module = program.module();
-    let mut rejected_roots = HashMap::new();
     let mut grower = Grower {
         program,
         kernels: Vec::new(),
@@ -47,6 +50,7 @@ pub(crate) fn grow<'a>(program: &'a Program, capabilities: &'a Capabilities) -> 
     };
     for (op, operation) in module.ops.iter() {
         match operation.kind {
+            OpKind::ScaledMma(_) if rejected_roots.contains_key(&op) => grower.leave_outside(op),
             OpKind::ScaledMma(_) => match accept(program, capabilities, op) {
                 Ok(root) => grower.begin(root),
                 Err(rejection) => {

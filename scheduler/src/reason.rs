@@ -31,14 +31,14 @@ define_codes! {
         "quantize both operands in blocks and multiply with scaled_mma, or leave it to the host's own GEMM";
     /// The op neither is a `scaled_mma` nor directly uses the result of a kernel.
     NoScaledMmaProducer = "no_scaled_mma_producer",
-        "nothing to do: only a scaled_mma and the elementwise ops that follow it run in a kernel";
-    /// The op follows a kernel, but no epilogue computes it.
+        "nothing to do: only a scaled_mma and what follows it, elementwise, quantizing or reducing, run in a kernel";
+    /// The op follows a kernel, but no epilogue computes it, or not with these attributes.
     UnsupportedEpilogueOp = "unsupported_epilogue_op",
-        "keep it as a separate op, or move it after the ops that the epilogue takes";
-    /// The value that the op needs from the kernel is used elsewhere too and all its uses do not meet in one result, or
-    /// it is a program output.
+        "keep it as a separate op, or give it the form that the message names";
+    /// With the op the kernel would write more than it can, because its values are seen elsewhere too; or another operand
+    /// of the op is computed outside from values that the kernel has to write first.
     ValueEscapes = "value_escapes",
-        "return the value after the epilogue instead, or recompute it where it is needed";
+        "use or return fewer of the values between, or recompute one where it is needed";
     /// A or B has a batch that the kernel cannot walk.
     OperandLayout = "operand_layout",
         "give B the batch of A, or make M a multiple of 128 so that the batch can be flattened";
@@ -60,7 +60,7 @@ define_codes! {
     /// The target has no kernel for this format.
     TargetLacksFormat = "target_lacks_format",
         "choose another target, or quantize to a format that it has";
-    /// The kernel cannot write a result, or read a C, of this element type.
+    /// The kernel cannot compute or write a result, or read a C, of this element type.
     OutputDtype = "output_dtype",
         "let the scaled_mma or the last convert give an element type that the message names, and convert C to one";
     /// Another operand of the op is not of a shape or type that an epilogue reads beside D, or makes the result larger.

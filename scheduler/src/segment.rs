@@ -27,7 +27,10 @@ pub fn partition(program: &Program, capabilities: &Capabilities) -> Partition {
         .module()
         .ops
         .keys()
-        .map(|op| Decision { segment: segment_of[op.index()], rejection: kernels.rejection(program, op) })
+        .map(|op| Decision {
+            segment: segment_of[op.index()],
+            rejection: kernels.rejection(program, &stages, op),
+        })
         .collect();
     Partition { target: capabilities.target.clone(), segments, decisions }
 }
@@ -42,19 +45,36 @@ struct Kernels<'a> {
     rejected_roots: HashMap<Op, Rejection>,
     /// By op and root.
     late: HashMap<(Op, Op), Value>,
+    /// How many roots grew, and have no kernel.
+    dead: usize,
 }
 
 impl<'a> Kernels<'a> {
     fn find(program: &'a Program, capabilities: &'a Capabilities) -> Kernels<'a> {
+        let mut rewriters = HashMap::new();
+        let kernels = Kernels::of(program, grow(program, capabilities, HashMap::new()), &mut rewriters);
+        if kernels.dead == 0 {
+            return kernels;
+        }
+        // What a root took that then had no kernel may belong to another.
+        let growth = grow(program, capabilities, kernels.rejected_roots);
+        Kernels::of(program, growth, &mut rewriters)
+    }
+
+    fn of(
+        program: &Program,
+        growth: Growth<'a>,
+        rewriters: &mut HashMap<BlockFormat, Rewriter>,
+    ) -> Kernels<'a> {
         let module = program.module();
-        let Growth { kernels: grown, rejected_roots, late } = grow(program, capabilities);
-        let mut rewriters: HashMap<BlockFormat, Rewriter> = HashMap::new();
+        let Growth { kernels: grown, rejected_roots, late } = growth;
         let mut kernels = Kernels {
             plans: Vec::new(),
             roots: Vec::new(),
             kernel_of: vec![None; module.ops.len()],
             rejected_roots,
             late,
+            dead: 0,
         };
         for grown in grown {
             let root = grown.root;
@@ -65,6 +85,7 @@ impl<'a> Kernels<'a> {
                 Some(found) => kernels.add(root, plan(program, &grown, &region, found)),
                 None => {
                     kernels.rejected_roots.insert(root.op, unwritable(module, &root));
+                    kernels.dead += 1;
                 }
             }
         }
@@ -79,7 +100,7 @@ impl<'a> Kernels<'a> {
         self.roots.push(root);
     }
 
-    fn rejection(&self, program: &Program, op: Op) -> Option<Rejection> {
+    fn rejection(&self, program: &Program, stages: &Stages, op: Op) -> Option<Rejection> {
         let module = program.module();
         if self.kernel_of[op.index()].is_some() {
             return None;
@@ -97,7 +118,7 @@ impl<'a> Kernels<'a> {
         let defining_ops = || operation.operands.iter().filter_map(|operand| module.defining_op(*operand));
         let mut closest: Option<(Obstacle, ReasonCode, String)> = None;
         for kernel in defining_ops().filter_map(|producer| self.kernel_of[producer.index()]) {
-            let found = self.obstacle(program, op, kernel);
+            let found = self.obstacle(program, stages, op, kernel);
             if closest.as_ref().is_none_or(|(nearest, ..)| *nearest < found.0) {
                 closest = Some(found);
             }
@@ -114,11 +135,24 @@ impl<'a> Kernels<'a> {
         Some(Rejection::new(ReasonCode::NoScaledMmaProducer, format!("{label}: {what}")))
     }
 
-    fn obstacle(&self, program: &Program, op: Op, kernel: usize) -> (Obstacle, ReasonCode, String) {
+    fn obstacle(
+        &self,
+        program: &Program,
+        stages: &Stages,
+        op: Op,
+        kernel: usize,
+    ) -> (Obstacle, ReasonCode, String) {
         let (plan, root) = (&self.plans[kernel], &self.roots[kernel]);
         let has = |op: Op| self.kernel_of[op.index()] == Some(kernel);
         let late = self.late.get(&(op, root.op)).copied();
-        obstacle(program, op, Producer { plan, root, has: &has, late })
+        let stage = stages.ops[root.op.index()];
+        let before = |value: Value| {
+            program.module().defining_op(value).is_none_or(|op| {
+                let by_kernel = usize::from(self.kernel_of[op.index()].is_some());
+                stages.ops[op.index()] + by_kernel <= stage
+            })
+        };
+        obstacle(program, op, Producer { plan, root, has: &has, late, before: &before })
     }
 }
 

@@ -7,3 +7,4 @@ mod outputs;
 mod random;
 mod reasons;
 mod support;
+mod written;

@@ -128,7 +128,6 @@ fn partition_many(capabilities: &Capabilities) -> Counts {
             let Some(rejection) = &decision.rejection else { continue };
             let label = module.op_label(op);
             assert!(rejection.message.starts_with(&label), "{seed}: {rejection} does not name {label}");
-            assert!(!rejection.message.contains("no rule takes it"), "{seed}: {rejection}");
             let root = matches!(module.ops[op].kind, fourfold_ir::OpKind::ScaledMma(_));
             assert!(!root || rejection.code != ReasonCode::NoScaledMmaProducer, "{seed}: {rejection}");
         }
