@@ -109,7 +109,7 @@ fn quantized_capabilities() -> Vec<QuantizedCapability> {
     formats.map(capability).collect()
 }
 
-/// The most tensors that a kernel writes. With as many, of each kind one, every default builds without spills.
+/// The most tensors that a kernel writes. Both families also write eight, some of each kind, without spilling.
 const MAX_OUTPUTS: usize = 4;
 
 /// The most steps of an epilogue. With as many, and as many operands as there may be, every default builds.
