@@ -9,7 +9,7 @@ use fourfold::codegen::{KernelSpec, Output, OutputKind, capabilities, emit, stag
 use fourfold::executor::kernel::{Device, Kernel, Operand, Problem};
 use fourfold::executor::toolchain::{Toolchain, ToolchainOptions};
 use fourfold::executor::{Artifact, BuildOptions};
-use fourfold::ir::{BlockFormat, Dim, numeric};
+use fourfold::ir::{BlockFormat, Dim, ElementType, OperandShape, numeric};
 use fourfold::kernels::{BuiltKernel, PlannedKernel, build_kernels, cutlass_version};
 
 use crate::random::Random;
@@ -140,6 +140,9 @@ pub fn check_acceptance(built: &BuiltKernel) {
         good += usize::from(expected);
         bad += usize::from(!expected);
         let Ok(requirements) = answer else { continue };
+        let mut outputs = output_bytes(&built.planned.spec, &problem);
+        outputs.resize(requirements.outputs.len(), 0);
+        assert_eq!(requirements.outputs[..], outputs, "{problem:?} of {name}");
         if problem.l == 0 || problem.m == 0 {
             assert_eq!((requirements.workspace, requirements.sfa, requirements.sfb), (0, 0, 0));
             continue;
@@ -151,6 +154,24 @@ pub fn check_acceptance(built: &BuiltKernel) {
         assert!(requirements.workspace < 1 << 24, "a persistent kernel needs little: {requirements:?}");
     }
     assert!(good >= SHAPES / 20 && bad >= SHAPES / 10, "{good} good and {bad} bad shapes");
+}
+
+/// The bytes of what it writes, in order.
+fn output_bytes(spec: &KernelSpec, problem: &Problem) -> Vec<u64> {
+    let [l, m, n] = [problem.l, problem.m, problem.n].map(|extent| extent as usize);
+    let matrix = |element: ElementType| l * m * n * element.storage_bits() / 8;
+    let bytes = spec.epilogue.outputs.iter().flat_map(|output| match output.kind {
+        OutputKind::Value => vec![matrix(spec.epilogue.element(output.of))],
+        OutputKind::Quantized { element, block, .. } => {
+            vec![matrix(element), l * numeric::blocked_len(m, n / block as usize)]
+        }
+        OutputKind::Reduced { shape, .. } => vec![match shape {
+            OperandShape::Row => n * 4,
+            OperandShape::Column => l * m * 4,
+            OperandShape::Scalar | OperandShape::Matrix => 4,
+        }],
+    });
+    bytes.map(|bytes| bytes as u64).collect()
 }
 
 /// What the plan of such a kernel promises: the call is right exactly when these hold.
@@ -208,10 +229,23 @@ fn meets_the_rules(spec: &KernelSpec, problem: &Problem) -> bool {
 pub fn check_scale_places(built: &BuiltKernel) {
     let kernel = Kernel::load(artifact(built)).expect("it loads without a GPU");
     let mut random = Random::new(0x5CA1E);
-    for (m, n, k, l) in [(1, 8, 32, 1), (130, 72, 96, 3), (37, 264, 160, 2), (257, 136, 1056, 1)] {
+    let mut tensors = Vec::new();
+    let mut position = 0;
+    for output in &built.planned.spec.epilogue.outputs {
+        if let OutputKind::Quantized { block, .. } = output.kind {
+            tensors.push((Operand::Output(position + 1), block));
+            position += 1;
+        }
+        position += 1;
+    }
+    for (m, n, k, l) in [(1, 32, 32, 1), (130, 96, 96, 3), (37, 288, 160, 2), (257, 160, 1056, 1)] {
         let problem = Problem { l, m, n, k };
-        for (operand, rows) in [(Operand::A, m), (Operand::B, n)] {
-            let columns = k as usize / format(&built.planned.spec).block as usize;
+        let operands = [(Operand::A, m, k), (Operand::B, n, k)];
+        let operands =
+            operands.map(|(it, rows, extent)| (it, rows, extent, format(&built.planned.spec).block));
+        let outputs = tensors.iter().map(|(output, block)| (*output, m, n, *block));
+        for (operand, rows, extent, block) in operands.into_iter().chain(outputs) {
+            let columns = extent as usize / block as usize;
             let matrix = numeric::blocked_len(rows as usize, columns);
             for _ in 0..100 {
                 let row = random.below(rows as usize);

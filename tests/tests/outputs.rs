@@ -10,8 +10,7 @@ use std::sync::OnceLock;
 use fourfold::codegen::output_functions;
 use fourfold::ir::ScaleRounding;
 use fourfold::ir::numeric::{self, MxElement};
-use fourfold::kernels::toolchain;
-use fourfold_executor::toolchain::ToolchainOptions;
+use fourfold_tests::built::toolchain;
 use fourfold_tests::random::Random;
 
 const SIMULATION: &str = include_str!("outputs/simulate.cc");
@@ -20,9 +19,7 @@ const SIMULATION: &str = include_str!("outputs/simulate.cc");
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
-        let options = ToolchainOptions { provision: true, ..ToolchainOptions::default() };
-        let toolchain = toolchain(&options, &mut |line| eprintln!("{line}"))
-            .unwrap_or_else(|error| panic!("{error}\n{}", error.remedy()));
+        let toolchain = toolchain();
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outputs");
         std::fs::create_dir_all(&folder).expect("the folder can be made");
         let (source, program) = (folder.join("simulate.cc"), folder.join("simulate"));

@@ -13,6 +13,7 @@ use fourfold::ir::numeric::{self, MxElement};
 use fourfold_tests::random::Random;
 
 const MAIN: &str = r#"
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -32,7 +33,7 @@ void quantize(std::vector<float> const &in, std::vector<uint8_t> &out) {
       amax = magnitude > amax ? magnitude : amax;
     }
     uint32_t const scale = Blocks::scale(amax, global);
-    float const step = Blocks::step(scale, global);
+    typename Blocks::Step const step = Blocks::step(scale, global);
     out.push_back(scale);
     for (int i = 0; i < Blocks::kBlock; i += 2) {
       uint32_t const pair = Blocks::codes(in[at + i], in[at + i + 1], step);
@@ -160,16 +161,41 @@ fn blocks(count: usize, block: usize, seed: u64) -> Vec<f32> {
     records
 }
 
+const GLOBALS: [f32; 16] = [
+    1.0,
+    0.37,
+    0.011_7,
+    1.0e-3,
+    3.0e20,
+    1.0e36,
+    3.4e38,
+    1.0e-37,
+    7.0e-40,
+    1.0e-45,
+    0.0,
+    -0.0,
+    -1.0,
+    f32::NAN,
+    f32::INFINITY,
+    f32::NEG_INFINITY,
+];
+
 #[test]
 fn nvfp4_blocks_are_those_of_the_interpreter() {
     let expected =
         |values: &[f32], global: f32, codes: &mut [u8]| numeric::quantize_nvfp4_block(values, global, codes);
-    check("n", 16, &blocks(60_000, 16, 0xF4), expected);
+    check("n", 16, &blocks(100_000, 16, 0xF4), expected);
     // Every scale, and the numbers around each tie of the codes.
     let mut records = Vec::new();
-    for global in [1.0, 0.37, 1.0e-3, 3.0e20, 2f32.powi(-130), 0.0, -0.0, -1.0, f32::NAN, f32::INFINITY] {
+    for global in GLOBALS {
         for scale in 0..=0x7E {
             let step = numeric::ue4m3_to_f32(scale) * global;
+            // A block whose scale saturates, with infinities or the largest numbers.
+            for largest in [f32::INFINITY, f32::MAX] {
+                let ramp = (0..14).map(|i| (i as f32 - 6.5) * step);
+                records.extend([largest, -largest].into_iter().chain(ramp));
+                records.push(global);
+            }
             for (tie, sign) in
                 [0.25f32, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0].iter().flat_map(|t| [(t, 1.0), (t, -1.0)])
             {

@@ -1,5 +1,5 @@
-// The arithmetic of block quantization, bit for bit that of the interpreter. Divisions and products are IEEE f32,
-// rounded to nearest even: never an approximate reciprocal.
+// The arithmetic of block quantization, bit for bit that of the interpreter: every quotient and product is that of IEEE
+// f32, rounded to nearest even.
 
 #if defined(__CUDACC__)
 #define FOURFOLD_HOST_DEVICE __host__ __device__ __forceinline__
@@ -102,17 +102,40 @@ struct Nvfp4 {
     return s < 0.0f ? 0u : encode<E4m3>(s) & 0x7Fu;
   }
 
-  // What values are divided by.
-  FOURFOLD_HOST_DEVICE static float step(uint32_t scale, float global) {
+  // What values are divided by: they and the divisor are multiplied by the same power of two, so that the divisor is
+  // near 1 and nothing overflows. A power that is zero or NaN makes zeros and NaN of them.
+  struct Step {
+    float power, divisor, reciprocal;
+    bool is_zero;
+  };
+
+  FOURFOLD_HOST_DEVICE static Step step(uint32_t scale, float global) {
     uint32_t const exponent = scale >> 3, mantissa = scale & 7u;
     float s = exponent == 0u ? static_cast<float>(mantissa) * 0x1p-9f
                              : float_of((exponent + 120u) << 23 | mantissa << 20);
     s = scale == E4m3::kNan ? float_of(kMagnitudeBits) : s;
-    return s * global;
+    float const step = s * global;
+    if (bits_of(step) >= kInfinityBits) {
+      return {step == step ? 0.0f : step, 1.0f, 1.0f, step == 0.0f};
+    }
+    uint32_t const power = bits_of(step) >> 23;
+    float const up = float_of(power == 254u ? 0x00400000u : (254u - power) << 23);
+    return {up, step * up, 1.0f / (step * up), step == 0.0f};
   }
 
-  FOURFOLD_HOST_DEVICE static uint32_t codes(float low, float high, float step) {
-    return step == 0.0f ? 0u : encode_pair<Element>(low / step, high / step);
+  // rn(v / step), as far as codes can tell: beyond ±16 they are saturated, and NaN has the code of what is.
+  FOURFOLD_HOST_DEVICE static float quotient(float v, Step const &step) {
+    float const x = fmaxf(fminf(v * step.power, 16.0f), -16.0f);
+    // The first is off by two units in the last place at most, the second by less than one; with an exact remainder and
+    // a rounded reciprocal the third is the rounded quotient.
+    float q = x * step.reciprocal;
+    q = fmaf(fmaf(-q, step.divisor, x), step.reciprocal, q);
+    q = fmaf(fmaf(-q, step.divisor, x), step.reciprocal, q);
+    return float_of((bits_of(q) & kMagnitudeBits) | (bits_of(x) & ~kMagnitudeBits));
+  }
+
+  FOURFOLD_HOST_DEVICE static uint32_t codes(float low, float high, Step const &step) {
+    return step.is_zero ? 0u : encode_pair<Element>(quotient(low, step), quotient(high, step));
   }
 };
 
@@ -133,11 +156,13 @@ struct Mx {
   }
 
   // What values are multiplied by: the reciprocal of a power of two is exact, and so is what it makes of a quotient.
-  FOURFOLD_HOST_DEVICE static float step(uint32_t scale, float) {
+  using Step = float;
+
+  FOURFOLD_HOST_DEVICE static Step step(uint32_t scale, float) {
     return scale == 0xFFu ? float_of(kMagnitudeBits) : float_of(scale == 0xFEu ? 0x00400000u : (254u - scale) << 23);
   }
 
-  FOURFOLD_HOST_DEVICE static uint32_t codes(float low, float high, float step) {
+  FOURFOLD_HOST_DEVICE static uint32_t codes(float low, float high, Step step) {
     return encode_pair<Element>(low * step, high * step);
   }
 };

@@ -102,7 +102,7 @@ struct QuantizedOutput {
       return;
     }
     uint32_t const scale = Blocks::scale(amax, state.global);
-    float const step = Blocks::step(scale, state.global);
+    typename Blocks::Step const step = Blocks::step(scale, state.global);
     int64_t const at = here.row(Part::row(slot)) * here.columns + here.n + Part::column(c);
     constexpr int kRun = cute::min(Part::kRun, columns_of_thread<Part>());
     CUTLASS_PRAGMA_UNROLL

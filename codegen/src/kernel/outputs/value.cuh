@@ -29,10 +29,11 @@ struct ValueOutput {
         for (int i = 0; i < kAtOnce; ++i) {
           wide[i] = values[Part::index(slot, c + i)];
         }
-        using Narrow = cutlass::AlignedArray<Element, kAtOnce>;
-        auto const narrow = cutlass::NumericArrayConverter<Element, float, kAtOnce>{}(wide);
+        cutlass::AlignedArray<Element, kAtOnce> narrow;
+        static_cast<cutlass::Array<Element, kAtOnce> &>(narrow) =
+            cutlass::NumericArrayConverter<Element, float, kAtOnce>{}(wide);
         int64_t const at = here.row(Part::row(slot)) * here.columns + here.n + Part::column(c);
-        *reinterpret_cast<Narrow *>(to + at) = reinterpret_cast<Narrow const &>(narrow);
+        *reinterpret_cast<decltype(narrow) *>(to + at) = narrow;
       }
     }
   }
