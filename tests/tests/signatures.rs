@@ -5,7 +5,8 @@ use fourfold::codegen::configuration::CutlassVersion;
 use fourfold::codegen::{emit, specify, target};
 use fourfold::executor::signature_of;
 use fourfold::ir::{
-    BinaryKind, Dim, ElementType, Op, OperandShape, Program, ReduceKind, ScaleRounding, UnaryKind, Value, text,
+    BinaryKind, Dim, ElementType, Op, OperandShape, Program, ReduceKind, ScaleRounding, UnaryKind, Value,
+    text,
 };
 use fourfold::kernels::planned_kernels;
 use fourfold::scheduler::{
@@ -66,7 +67,8 @@ fn plan(program: &Program, steps: usize, outputs: Vec<KernelOutput>) -> KernelPl
         operands: operands.to_vec(),
         element,
     };
-    let operand = |name: &str, shape| EpilogueOperand { value: value(name), shape, element: ElementType::F32 };
+    let operand =
+        |name: &str, shape| EpilogueOperand { value: value(name), shape, element: ElementType::F32 };
     let (sum, bias) = (EpilogueRef::Accumulator, EpilogueRef::Operand(0));
     let f32 = ElementType::F32;
     let mut epilogue = vec![
