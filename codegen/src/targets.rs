@@ -2,7 +2,7 @@
 
 use fourfold_ir::{
     BinaryKind, BlockFormat, Capabilities, ElementType, EpilogueCapability, FormatCapability,
-    OperandCapability, OperandShape, OutputCapability, UnaryKind,
+    OperandCapability, OperandShape, OutputCapability, QuantizedCapability, ReduceKind, UnaryKind,
 };
 
 /// What kernels are planned for.
@@ -66,9 +66,11 @@ const MAX_SCALE_BYTES: u64 = i32::MAX as u64;
 fn format_capability(format: BlockFormat) -> FormatCapability {
     let bits = |element: ElementType| element.storage_bits() as u64;
     let elements_per_tma = |element| u64::from(TMA_BYTES) * 8 / bits(element);
+    let with_rule = |element| OutputCapability { element, n_multiple: elements_per_tma(element) };
     let results = [ElementType::F16, ElementType::BF16, ElementType::F32];
-    let matrices: Vec<_> =
-        results.map(|element| OutputCapability { element, n_multiple: elements_per_tma(element) }).to_vec();
+    let matrices = results.map(with_rule).to_vec();
+    // Steps round to these by converting, and nothing is read in them.
+    let narrow = [ElementType::F8E4M3FN, ElementType::F8E5M2];
     FormatCapability {
         format,
         k_multiple: elements_per_tma(format.a).max(elements_per_tma(format.b)),
@@ -76,22 +78,39 @@ fn format_capability(format: BlockFormat) -> FormatCapability {
         max_scale_bytes: MAX_SCALE_BYTES,
         pointer_alignment: TMA_BYTES,
         batched: true,
-        outputs: matrices.clone(),
+        outputs: matrices.iter().copied().chain(narrow.map(with_rule)).collect(),
         c: matrices.clone(),
         epilogue: EpilogueCapability {
-            elements: results.to_vec(),
+            elements: results.into_iter().chain(narrow).collect(),
             unary: UnaryKind::ALL.to_vec(),
             binary: BinaryKind::ALL.to_vec(),
             clamp: true,
             select: true,
             operands: OperandShape::ALL.map(|shape| operand_capability(shape, &matrices)).to_vec(),
             max_steps: MAX_STEPS,
-            quantized: Vec::new(),
-            reductions: Vec::new(),
-            max_outputs: 1,
+            quantized: quantized_capabilities(),
+            // Their result does not depend on the order, which sums of floats do.
+            reductions: vec![ReduceKind::Amax, ReduceKind::Max],
+            max_outputs: MAX_OUTPUTS,
         },
     }
 }
+
+/// What a kernel writes in blocks: NVFP4, and MX with any element.
+fn quantized_capabilities() -> Vec<QuantizedCapability> {
+    let nvfp4 = (ElementType::F4E2M1FN, ElementType::F8E4M3FN, 16);
+    let mx = [ElementType::F4E2M1FN, ElementType::F8E4M3FN, ElementType::F8E5M2]
+        .map(|element| (element, ElementType::F8E8M0FNU, 32));
+    let formats = std::iter::once(nvfp4).chain(mx);
+    let capability = |(element, scale, block): (ElementType, ElementType, u32)| {
+        let n_multiple = (u64::from(TMA_BYTES) * 8 / element.storage_bits() as u64).max(u64::from(block));
+        QuantizedCapability { element, scale, block, n_multiple }
+    };
+    formats.map(capability).collect()
+}
+
+/// The most tensors that a kernel writes. With as many, of each kind one, every default builds without spills.
+const MAX_OUTPUTS: usize = 4;
 
 /// The most steps of an epilogue. With as many, and as many operands as there may be, every default builds.
 const MAX_STEPS: usize = 32;
@@ -133,7 +152,22 @@ mod tests {
                 assert_eq!(multiple(ElementType::F16), Some(8));
                 assert_eq!(multiple(ElementType::BF16), Some(8));
                 assert_eq!(multiple(ElementType::F32), Some(4));
-                assert_eq!(multiple(ElementType::F8E4M3FN), None);
+                assert_eq!(multiple(ElementType::F8E4M3FN), Some(16));
+                assert_eq!(multiple(ElementType::F8E5M2), Some(16));
+                assert_eq!(multiple(ElementType::F4E2M1FN), None);
+                assert_eq!(fp4.c(ElementType::F8E4M3FN), None);
+                let blocks = fp4.epilogue.quantized.iter();
+                let blocks: Vec<_> = blocks.map(|it| (it.element, it.block, it.n_multiple)).collect();
+                assert_eq!(
+                    blocks,
+                    [
+                        (ElementType::F4E2M1FN, 16, 32),
+                        (ElementType::F4E2M1FN, 32, 32),
+                        (ElementType::F8E4M3FN, 32, 32),
+                        (ElementType::F8E5M2, 32, 32)
+                    ]
+                );
+                assert!(fp4.epilogue.max_outputs <= crate::MAX_OUTPUTS);
                 assert_eq!(fp4.c(ElementType::F32).map(|c| c.n_multiple), Some(4));
                 assert_eq!(fp4.epilogue.unary, UnaryKind::ALL);
                 assert_eq!(fp4.epilogue.binary, BinaryKind::ALL);
@@ -144,6 +178,7 @@ mod tests {
                     assert_eq!(multiple(ElementType::F16), Some(if matrix { 8 } else { 1 }));
                     assert_eq!(multiple(ElementType::F32), Some(if matrix { 4 } else { 1 }));
                     assert_eq!(multiple(ElementType::I32), None);
+                    assert_eq!(multiple(ElementType::F8E4M3FN), None);
                 }
             }
             let mxfp8 = BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };

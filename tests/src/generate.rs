@@ -1,4 +1,5 @@
-//! Random valid programs: odd shapes, symbolic extents, shared values, several roots, near misses.
+//! Random valid programs: odd shapes, symbolic extents, values that are used inside and outside of what may be a kernel,
+//! several roots, chains of them through quantization, near misses.
 
 use fourfold::ir::sample::{Recipe, Rule};
 use fourfold::ir::{
@@ -23,7 +24,16 @@ pub fn case(seed: u64, steps: usize) -> Case {
     let builder = Builder::new("random");
     let rule = random.pick(&[Rule::Exact, Rule::Exact, Rule::Contest, Rule::Normal]);
     let rows = random.pick(&[1u64, 3, 37, 91, 130]);
-    let mut generator = Generator { random, builder, inputs: 0, pool: Vec::new(), used: Vec::new() };
+    let mut generator = Generator {
+        random,
+        builder,
+        inputs: 0,
+        pool: Vec::new(),
+        ends: Vec::new(),
+        quantized: Vec::new(),
+        sampled: Vec::new(),
+        used: Vec::new(),
+    };
     let symbolic = generator.random.percent(50);
     let m = if symbolic { generator.builder.symbol("M") } else { Dim::fixed(rows) };
     if symbolic {
@@ -45,7 +55,24 @@ struct Generator {
     inputs: usize,
     /// Values that arithmetic ops take.
     pool: Vec<Value>,
+    /// Other values that may be returned.
+    ends: Vec<Value>,
+    /// What was quantized in the program, to be multiplied.
+    quantized: Vec<Quantized>,
+    /// The A of products.
+    sampled: Vec<Quantized>,
     used: Vec<Value>,
+}
+
+/// A matrix in blocks.
+#[derive(Clone)]
+struct Quantized {
+    codes: Value,
+    scales: Value,
+    block: u32,
+    k: u64,
+    /// The leading extents.
+    lead: Shape,
 }
 
 const ARITHMETIC: [ElementType; 4] =
@@ -138,28 +165,45 @@ impl Generator {
     }
 
     fn scaled_mma(&mut self, m: &Dim) -> Value {
-        let nvfp4 = self.random.percent(80);
-        let block = if nvfp4 { 16 } else { 32 };
-        let scale = if nvfp4 { ElementType::F8E4M3FN } else { ElementType::F8E8M0FNU };
-        let mut data = |choices: &[ElementType]| {
-            if nvfp4 { ElementType::F4E2M1FN } else { self.random.pick(choices) }
-        };
         let wide = [ElementType::F4E2M1FN, ElementType::F8E4M3FN, ElementType::F8E5M2];
-        let (a_element, b_element) = (data(&wide), data(&wide));
-        // Mostly what a kernel takes, with near misses in K and N.
-        let k = u64::from(block) * self.random.pick(&[2u64, 2, 4, 6, 8, 10, 3, 1]);
-        let n = self.random.pick(&[8u64, 24, 40, 72, 12, 5]);
-        let batch = if self.random.percent(15) { Some(self.random.pick(&[2u64, 3])) } else { None };
-        let shared = batch.is_some() && self.random.percent(40);
-        let lead = |shared: bool| batch.filter(|_| !shared).map(Dim::fixed).into_iter().collect::<Vec<_>>();
-        let matrix = |lead: Vec<Dim>, rows: Dim, columns: Dim| [lead, vec![rows, columns]].concat();
-        let a_shape = matrix(lead(false), m.clone(), Dim::fixed(k));
-        let b_shape = matrix(lead(shared), Dim::fixed(n), Dim::fixed(k));
-        let a = self.input(TensorType::new(a_shape.clone(), a_element));
-        let sfa = self.scales(a_shape, k, scale, block, true);
+        let reused = match (self.quantized.last().cloned(), self.random.below(10)) {
+            (Some(newest), 0..4) => Some(newest),
+            _ if !self.sampled.is_empty() && self.random.percent(15) => {
+                Some(self.random.pick(&self.sampled.clone()))
+            }
+            _ => None,
+        };
+        let a = match reused {
+            Some(a) => a,
+            None => {
+                let nvfp4 = self.random.percent(80);
+                let block = if nvfp4 { 16 } else { 32 };
+                let scale = if nvfp4 { ElementType::F8E4M3FN } else { ElementType::F8E8M0FNU };
+                let element = if nvfp4 { ElementType::F4E2M1FN } else { self.random.pick(&wide) };
+                // Mostly what a kernel takes, with near misses in K.
+                let k = u64::from(block) * self.random.pick(&[2u64, 2, 4, 6, 8, 10, 3, 1]);
+                let batch = if self.random.percent(15) { Some(self.random.pick(&[2u64, 3])) } else { None };
+                let lead: Shape = batch.map(Dim::fixed).into_iter().collect();
+                let shape = [&lead[..], &[m.clone(), Dim::fixed(k)]].concat();
+                let codes = self.input(TensorType::new(shape.clone(), element));
+                let scales = self.scales(shape, k, scale, block, true);
+                let a = Quantized { codes, scales, block, k, lead };
+                self.sampled.push(a.clone());
+                a
+            }
+        };
+        let Quantized { codes, scales, block, k, lead } = a;
+        let scale = self.builder.ty(scales).element;
+        let nvfp4 = scale == ElementType::F8E4M3FN;
+        let b_element = if nvfp4 { ElementType::F4E2M1FN } else { self.random.pick(&wide) };
+        let n = self.random.pick(&[8u64, 24, 32, 40, 64, 64, 72, 96, 96, 12, 5]);
+        let shared = !lead.is_empty() && self.random.percent(40);
+        let b_lead = if shared { Shape::new() } else { lead.clone() };
+        let b_shape = [&b_lead[..], &[Dim::fixed(n), Dim::fixed(k)]].concat();
         let b = self.input(TensorType::new(b_shape.clone(), b_element));
         let sfb = self.scales(b_shape, k, scale, block, true);
-        self.finish_mma(m, a, sfa, b, sfb, block, n, matrix(lead(false), m.clone(), Dim::fixed(n)))
+        let d = [&lead[..], &[m.clone(), Dim::fixed(n)]].concat();
+        self.finish_mma(m, codes, scales, b, sfb, block, n, d)
     }
 
     #[expect(clippy::too_many_arguments, reason = "the four operands are the op")]
@@ -205,13 +249,21 @@ impl Generator {
             let last = *open.last().unwrap_or(&product);
             // Another branch from something computed before.
             let value = if self.random.percent(25) { self.random.pick(&all) } else { last };
-            if self.random.percent(4) {
-                self.pool.push(value); // another use may follow: the value escapes
+            if self.random.percent(8) {
+                self.pool.push(value); // another use may follow, or it is returned
             }
             let result = self.epilogue_step(value, &all, m, n, shape);
             open.retain(|open| *open != value);
             open.push(result);
             all.push(result);
+        }
+        while self.random.percent(if n.is_multiple_of(32) { 45 } else { 20 }) {
+            let value = self.random.pick(&all);
+            self.end(value, n, shape);
+        }
+        if self.random.percent(10) {
+            // Branches that do not meet.
+            self.pool.extend(open.split_off(1));
         }
         while open.len() > 1 {
             let (left, right) = (open.remove(0), open.remove(0));
@@ -219,6 +271,68 @@ impl Generator {
             open.push(self.binary(kind, left, right));
         }
         open.pop().unwrap_or(product)
+    }
+
+    /// What a kernel may write besides values: blocks, or a reduction; and near misses.
+    fn end(&mut self, value: Value, n: u64, shape: &Shape) {
+        let element = self.builder.ty(value).element;
+        if !element.is_arithmetic() {
+            return;
+        }
+        if self.random.percent(60) && n.is_multiple_of(16) {
+            let nvfp4 = !n.is_multiple_of(32) || self.random.percent(60);
+            let blocks = self.quantize(value, if nvfp4 { 16 } else { 32 });
+            self.ends.extend([blocks.codes, blocks.scales]);
+            self.quantized.push(blocks);
+            return;
+        }
+        let value = if element == ElementType::F32 || self.random.percent(20) {
+            value
+        } else {
+            self.convert(value, ElementType::F32)
+        };
+        let rank = shape.len() as u32;
+        let axes: Vec<u32> = match self.random.below(8) {
+            0 | 1 => (0..rank).collect(),
+            2 | 3 => (0..rank - 1).collect(),
+            4..=6 => vec![rank - 1],
+            _ => vec![rank - 2],
+        };
+        let kind = self.random.pick(&[ReduceKind::Amax, ReduceKind::Amax, ReduceKind::Max, ReduceKind::Sum]);
+        let reduced = self.reduce_along(kind, axes, value);
+        // It may go on, as a scale perhaps.
+        if self.random.percent(40) { self.pool.push(reduced) } else { self.ends.push(reduced) }
+    }
+
+    /// Codes, mostly with blocked scales.
+    fn quantize(&mut self, value: Value, block: u32) -> Quantized {
+        let shape = self.builder.ty(value).shape.clone();
+        let nvfp4 = block == 16;
+        let codes = if nvfp4 {
+            ElementType::F4E2M1FN
+        } else {
+            self.random.pick(&[ElementType::F4E2M1FN, ElementType::F8E4M3FN, ElementType::F8E5M2])
+        };
+        let scale = if nvfp4 { ElementType::F8E4M3FN } else { ElementType::F8E8M0FNU };
+        let layout = if self.random.percent(80) { ScaleLayout::Blocked } else { ScaleLayout::Linear };
+        let mut operands = vec![value];
+        if nvfp4 {
+            let one = if self.random.percent(50) { vec![] } else { vec![Dim::fixed(1)] };
+            operands.push(self.input(TensorType::new(one, ElementType::F32)));
+        }
+        let rounding = self.random.pick(&[ScaleRounding::Floor, ScaleRounding::Ceil]);
+        let kind = OpKind::BlockQuantize { block, scale_rounding: (!nvfp4).then_some(rounding) };
+        let (lead, last) = shape.split_at(shape.len() - 1);
+        let k = last[0].as_fixed().expect("only rows are symbolic");
+        let scale_shape = [lead, &[Dim::fixed(k / u64::from(block))]].concat();
+        let results = [
+            ("", TensorType::new(shape.clone(), codes)),
+            ("", TensorType::scales(scale_shape, scale, layout)),
+        ];
+        self.used.extend(&operands);
+        let results = self.builder.op(kind, &operands, &results);
+        let lead = lead[..lead.len() - 1].to_vec();
+        Quantized { codes: results[0], scales: results[1], block, k, lead }
     }
 
     fn epilogue_step(&mut self, value: Value, all: &[Value], m: &Dim, n: u64, shape: &Shape) -> Value {
@@ -258,6 +372,9 @@ impl Generator {
             _ => {
                 let element = self.random.pick(&[ElementType::F8E4M3FN, ElementType::F8E5M2]);
                 let narrow = self.convert(value, element);
+                if self.random.percent(30) {
+                    self.ends.push(narrow);
+                }
                 self.convert(narrow, ElementType::F32)
             }
         }
@@ -292,41 +409,19 @@ impl Generator {
         let element = self.random.pick(&ARITHMETIC);
         let x = self.input(TensorType::new(vec![m.clone(), Dim::fixed(k)], element));
         let x = if self.random.percent(50) { self.unary(x) } else { x };
-        let codes = if nvfp4 {
-            ElementType::F4E2M1FN
-        } else {
-            self.random.pick(&[ElementType::F4E2M1FN, ElementType::F8E4M3FN, ElementType::F8E5M2])
-        };
-        let scale = if nvfp4 { ElementType::F8E4M3FN } else { ElementType::F8E8M0FNU };
-        let layout = self.random.pick(&[ScaleLayout::Blocked, ScaleLayout::Blocked, ScaleLayout::Linear]);
-        let mut operands = vec![x];
-        let global = TensorType::new(vec![], ElementType::F32);
-        if nvfp4 {
-            operands.push(self.input(global));
-        }
-        let rounding = self.random.pick(&[ScaleRounding::Floor, ScaleRounding::Ceil]);
-        let kind = OpKind::BlockQuantize { block, scale_rounding: (!nvfp4).then_some(rounding) };
-        let shape = vec![m.clone(), Dim::fixed(k)];
-        let scale_shape = vec![m.clone(), Dim::fixed(k / u64::from(block))];
-        let results = [
-            ("", TensorType::new(shape.clone(), codes)),
-            ("", TensorType::scales(scale_shape, scale, layout)),
-        ];
-        self.used.extend(&operands);
-        let quantized = self.builder.op(kind, &operands, &results);
+        let quantized = self.quantize(x, block);
         if self.random.percent(30) {
-            self.used.extend(&quantized);
-            let mut operands = quantized;
+            let Quantized { codes, scales, .. } = quantized;
+            self.used.extend([codes, scales]);
+            let mut operands = vec![codes, scales];
             operands
                 .extend(nvfp4.then_some(()).map(|()| self.input(TensorType::new(vec![], ElementType::F32))));
             let element = self.random.pick(&ARITHMETIC);
+            let shape = vec![m.clone(), Dim::fixed(k)];
             return self.op(OpKind::BlockDequantize { block }, &operands, TensorType::new(shape, element));
         }
-        let n = self.random.pick(&[8u64, 24, 56]);
-        let b_shape = vec![Dim::fixed(n), Dim::fixed(k)];
-        let b = self.input(TensorType::new(b_shape.clone(), codes));
-        let sfb = self.scales(b_shape, k, scale, block, true);
-        self.finish_mma(m, quantized[0], quantized[1], b, sfb, block, n, vec![m.clone(), Dim::fixed(n)])
+        self.quantized.push(quantized);
+        self.scaled_mma(m)
     }
 
     fn plain_mma(&mut self, m: &Dim) -> Value {
@@ -400,6 +495,12 @@ impl Generator {
         }
         let axes: Vec<u32> = (0..ty.rank() as u32).filter(|_| self.random.percent(60)).collect();
         let axes = if axes.is_empty() { vec![0] } else { axes };
+        let kind = self.random.pick(ReduceKind::ALL);
+        self.reduce_along(kind, axes, value)
+    }
+
+    fn reduce_along(&mut self, kind: ReduceKind, axes: Vec<u32>, value: Value) -> Value {
+        let ty = self.builder.ty(value).clone();
         let keep_dims = self.random.percent(50);
         let reduced = |axis: usize| axes.contains(&(axis as u32));
         let shape = ty
@@ -409,7 +510,6 @@ impl Generator {
             .filter(|(axis, _)| keep_dims || !reduced(*axis))
             .map(|(axis, dim)| if reduced(axis) { Dim::fixed(1) } else { dim.clone() })
             .collect();
-        let kind = self.random.pick(ReduceKind::ALL);
         let kind = OpKind::Reduce { kind, axes: axes.clone(), keep_dims };
         self.op(kind, &[value], TensorType::new(shape, ty.element))
     }
@@ -459,7 +559,8 @@ impl Generator {
     /// What nothing uses, and now and then a value that something does use.
     fn outputs(&mut self) -> Vec<Value> {
         let mut outputs = Vec::new();
-        for value in self.pool.clone() {
+        let ends = std::mem::take(&mut self.ends);
+        for value in self.pool.iter().copied().chain(ends).collect::<Vec<_>>() {
             let escapes = self.used.contains(&value) && self.random.percent(4);
             if (!self.used.contains(&value) || escapes) && !outputs.contains(&value) {
                 outputs.push(value);

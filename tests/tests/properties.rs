@@ -1,8 +1,10 @@
-//! Properties over 2,000 random programs: printing is a fixed point, the verifier is total, the partition proves
-//! itself again, and the fallback equals the interpreter.
+//! Properties over random programs: printing is a fixed point, the verifier is total, the partition proves itself
+//! again, and the fallback equals the interpreter.
+//!
+//! `FOURFOLD_PROGRAMS` says how many programs the last two are tried on, 10,000 unless set.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Mutex;
 
 use fourfold::codegen::configuration::CutlassVersion;
 use fourfold::executor;
@@ -11,15 +13,16 @@ use fourfold::ir::{
     sample, text, verify,
 };
 use fourfold::kernels::planned_kernels;
-use fourfold::scheduler::{EpilogueRef, KernelPlan};
+use fourfold::scheduler::{EpilogueRef, KernelPlan, OutputKind};
 use fourfold_tests::generate::{Case, case};
 use fourfold_tests::random::Random;
 use proptest::prelude::*;
 
+/// Of the cheap properties.
 const PROGRAMS: u32 = 2000;
 
-fn config() -> ProptestConfig {
-    ProptestConfig { cases: PROGRAMS, failure_persistence: None, ..ProptestConfig::default() }
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 fn program(case: &Case) -> Program {
@@ -38,7 +41,7 @@ fn program(case: &Case) -> Program {
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(config(PROGRAMS))]
 
     #[test]
     fn printing_is_a_fixed_point(seed: u64, steps in 1usize..16) {
@@ -101,40 +104,79 @@ fn damage_module(module: &mut Module, random: &mut Random) {
     }
 }
 
-static PROGRAMS_RUN: AtomicUsize = AtomicUsize::new(0);
-static WITH_KERNEL: AtomicUsize = AtomicUsize::new(0);
-static WITH_TWO: AtomicUsize = AtomicUsize::new(0);
-static EXACT_KERNELS: AtomicUsize = AtomicUsize::new(0);
-static STEPS: AtomicUsize = AtomicUsize::new(0);
-static WITH_DAG: AtomicUsize = AtomicUsize::new(0);
+/// What the programs held.
+#[derive(Debug, Default)]
+struct Counts {
+    programs: usize,
+    /// Programs with a kernel segment, with two or more, and with an epilogue that is no chain.
+    with_kernel: usize,
+    with_two: usize,
+    with_dag: usize,
+    /// Programs with a kernel of several outputs, of a quantized one, of a reduction.
+    with_several: usize,
+    with_blocks: usize,
+    with_reduction: usize,
+    /// Programs in which a kernel reads what another wrote.
+    with_chain: usize,
+    kernels: usize,
+    steps: usize,
+    /// Kernel segments whose results are compared bit for bit.
+    exact_kernels: usize,
+    /// Ops that are in no kernel, by reason.
+    rejections: BTreeMap<&'static str, usize>,
+}
+
+static COUNTS: Mutex<Option<Counts>> = Mutex::new(None);
+
+fn count(add: impl FnOnce(&mut Counts)) {
+    let mut counts = COUNTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    add(counts.get_or_insert_default());
+}
 
 /// One body for the last two properties, so that each program is interpreted once.
 #[test]
 fn partitions_prove_themselves_and_the_fallback_equals_the_interpreter() {
-    let mut runner = proptest::test_runner::TestRunner::new(config());
-    let strategy = (any::<u64>(), 1usize..12);
-    let result = runner.run(&strategy, |(seed, steps)| {
-        check_run(seed, steps);
-        Ok(())
+    let programs: u32 = match std::env::var("FOURFOLD_PROGRAMS") {
+        Ok(number) => number.parse().expect("FOURFOLD_PROGRAMS is a number"),
+        Err(_) => 10_000,
+    };
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get().min(4) as u32);
+    let run = || {
+        let mut runner = proptest::test_runner::TestRunner::new(config(programs.div_ceil(threads)));
+        runner.run(&(any::<u64>(), 1usize..12), |(seed, steps)| {
+            check_run(seed, steps);
+            Ok(())
+        })
+    };
+    std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
+        for run in runs {
+            if let Err(error) = run.join().expect("a failing program is reported by its runner") {
+                panic!("{error}");
+            }
+        }
     });
-    if let Err(error) = result {
-        panic!("{error}");
-    }
-    let [programs, one, two] =
-        [&PROGRAMS_RUN, &WITH_KERNEL, &WITH_TWO].map(|counter| counter.load(Ordering::Relaxed));
-    let exact = EXACT_KERNELS.load(Ordering::Relaxed);
-    println!(
-        "{programs} programs, {one} with a kernel segment, {two} with two or more; {exact} kernel segments compared bit for bit"
-    );
-    let [steps, dags] = [&STEPS, &WITH_DAG].map(|counter| counter.load(Ordering::Relaxed));
-    println!("{steps} epilogue steps; {dags} programs with an epilogue that is no chain");
-    assert!(dags * 20 >= programs, "at least 5 % hold an epilogue that is no chain: {dags} of {programs}");
-    assert!(exact * 4 >= one, "many kernel segments are compared bit for bit: {exact}");
+    let counts = COUNTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    let counts = counts.expect("programs ran");
+    println!("{counts:#?}");
+    let Counts { programs, with_kernel, with_two, with_dag, exact_kernels, .. } = counts;
+    let at_least = |percent: usize, found: usize, what: &str| {
+        assert!(found * 100 >= programs * percent, "at least {percent} % {what}: {found} of {programs}");
+    };
+    at_least(40, with_kernel, "of the programs hold a kernel segment");
+    at_least(10, with_two, "of the programs hold two");
+    at_least(5, with_dag, "hold an epilogue that is no chain");
+    at_least(10, counts.with_several, "hold a kernel with several outputs");
+    at_least(4, counts.with_blocks, "hold a kernel that quantizes");
+    at_least(4, counts.with_reduction, "hold a kernel that reduces");
+    at_least(1, counts.with_chain, "hold a kernel that reads what another wrote");
     assert!(
-        one * 10 >= programs * 4,
-        "at least 40 % of the programs hold a kernel segment: {one} of {programs}"
+        exact_kernels * 4 >= with_kernel,
+        "many kernel segments are compared bit for bit: {exact_kernels}"
     );
-    assert!(two * 10 >= programs, "at least 10 % of the programs hold two: {two} of {programs}");
+    for code in ["unsupported_epilogue_op", "value_escapes", "operand_shape", "n_alignment", "output_dtype"] {
+        assert!(counts.rejections.contains_key(code), "no program holds a near miss for {code}");
+    }
 }
 
 fn check_run(seed: u64, steps: usize) {
@@ -152,14 +194,33 @@ fn check_run(seed: u64, steps: usize) {
     backend.check(&planned).expect("the partition proves itself");
     assert_eq!(planned.partition().decisions.len(), program.module().ops.len());
     let kernels = planned.partition().kernels().count();
-    PROGRAMS_RUN.fetch_add(1, Ordering::Relaxed);
     let sources = planned_kernels(&planned, CutlassVersion::PINNED, false);
     assert_eq!(sources.len(), kernels, "every accepted kernel has a source");
     let plans = || planned.partition().kernels().map(|(_, plan)| plan);
-    STEPS.fetch_add(plans().map(|plan| plan.epilogue.len()).sum(), Ordering::Relaxed);
-    WITH_DAG.fetch_add(usize::from(plans().any(shares_a_value)), Ordering::Relaxed);
-    WITH_KERNEL.fetch_add(usize::from(kernels >= 1), Ordering::Relaxed);
-    WITH_TWO.fetch_add(usize::from(kernels >= 2), Ordering::Relaxed);
+    let ends =
+        |is: fn(&OutputKind) -> bool| plans().any(|plan| plan.outputs.iter().any(|output| is(&output.kind)));
+    let module = program.module();
+    let in_kernel = |op: Op| planned.partition().decisions[op.index()].rejection.is_none();
+    let reads = |plan: &KernelPlan| {
+        let [a, sfa] = [plan.a, plan.sfa];
+        let read = plan.operands.iter().map(|operand| operand.value).chain([a, sfa]).chain(plan.c);
+        read.filter_map(|value| module.defining_op(value)).any(in_kernel)
+    };
+    count(|counts| {
+        counts.programs += 1;
+        counts.with_kernel += usize::from(kernels >= 1);
+        counts.with_two += usize::from(kernels >= 2);
+        counts.with_dag += usize::from(plans().any(shares_a_value));
+        counts.with_several += usize::from(plans().any(|plan| plan.outputs.len() > 1));
+        counts.with_blocks += usize::from(ends(|kind| matches!(kind, OutputKind::Quantized { .. })));
+        counts.with_reduction += usize::from(ends(|kind| matches!(kind, OutputKind::Reduced { .. })));
+        counts.with_chain += usize::from(plans().any(reads));
+        counts.kernels += kernels;
+        counts.steps += plans().map(|plan| plan.epilogue.len()).sum::<usize>();
+        for rejection in planned.partition().decisions.iter().filter_map(|found| found.rejection.as_ref()) {
+            *counts.rejections.entry(rejection.code.as_str()).or_default() += 1;
+        }
+    });
 
     let tensors = sample::inputs(&program, &case.recipe).expect("the recipe names every symbol");
     let bound = bind::bind(&program, &tensors).expect("the tensors were made for the inputs");
@@ -208,9 +269,8 @@ fn check_run(seed: u64, steps: usize) {
             }
         }
     }
-    let exact_kernels =
-        planned.partition().kernels().filter(|(_, plan)| exact[plan.first_written().index()]).count();
-    EXACT_KERNELS.fetch_add(exact_kernels, Ordering::Relaxed);
+    let exact_kernels = plans().filter(|plan| plan.written().all(|value| exact[value.index()])).count();
+    count(|counts| counts.exact_kernels += exact_kernels);
 }
 
 /// Whether some value of an epilogue is used more than once.

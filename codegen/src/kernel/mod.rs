@@ -21,6 +21,7 @@ use fourfold_scheduler::{
 pub use self::emit::{ABI_VERSION, KernelSource, MAX_OPERANDS, MAX_OUTPUTS, emit};
 pub use self::emulation::{EMULATED_TARGETS, EMULATOR, emulate};
 pub use self::functions::device_functions;
+pub use self::outputs::{output_functions, quantization_functions};
 use crate::configuration::{Configuration, CutlassVersion};
 use crate::defaults::{self, Extents};
 use crate::targets::Target;

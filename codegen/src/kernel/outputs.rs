@@ -13,6 +13,16 @@ const VALUE: &str = include_str!("outputs/value.cuh");
 const REDUCED: &str = include_str!("outputs/reduced.cuh");
 const QUANTIZED: &str = include_str!("outputs/quantized.cuh");
 
+/// The device functions that quantize blocks, to be compiled by themselves, for a host too.
+pub fn quantization_functions() -> &'static str {
+    FORMATS
+}
+
+/// The device code of all kinds of outputs, to be compiled by itself.
+pub fn output_functions() -> String {
+    [NODE, VALUE, REDUCED, FORMATS, QUANTIZED].join("\n")
+}
+
 /// A tensor that is written, as the interface knows it.
 #[derive(Serialize)]
 pub(super) struct Tensor {

@@ -17,12 +17,59 @@ fn spec(target: &str, steps: Vec<Step>, c: Option<ElementType>) -> KernelSpec {
 fn spec_of(format: BlockFormat, target: &str, steps: Vec<Step>, c: Option<ElementType>) -> KernelSpec {
     let target = crate::target(target).expect("a known target");
     let family = defaults::family(target.name).expect("a Blackwell");
-    let operands = Vec::new();
-    let epilogue =
-        Epilogue { alpha: true, c, beta: c.is_some(), accumulator: ElementType::BF16, steps, operands };
+    let (operands, outputs) = (Vec::new(), Vec::new());
+    let accumulator = ElementType::BF16;
+    let mut epilogue = Epilogue { alpha: true, c, beta: c.is_some(), accumulator, steps, operands, outputs };
+    epilogue.outputs = vec![Output { of: epilogue.last(), kind: OutputKind::Value }];
     let configuration = defaults::defaults(family, format, CutlassVersion::PINNED)[0]
-        .with_elements(epilogue.source(), epilogue.output());
+        .with_elements(epilogue.source(), epilogue.destination());
     KernelSpec { target, configuration, epilogue }
+}
+
+/// The specification with these outputs instead of D.
+fn writing(mut spec: KernelSpec, outputs: &[(EpilogueRef, OutputKind)]) -> KernelSpec {
+    spec.epilogue.outputs = outputs.iter().map(|(of, kind)| Output { of: *of, kind: *kind }).collect();
+    let epilogue = &spec.epilogue;
+    spec.configuration = spec
+        .configuration
+        .with_elements(epilogue.source(), epilogue.destination())
+        .for_blocks(epilogue.longest_block());
+    spec
+}
+
+const NVFP4: OutputKind = OutputKind::Quantized {
+    global: Some(0),
+    element: ElementType::F4E2M1FN,
+    block: 16,
+    scale_rounding: None,
+};
+
+fn mx(element: ElementType, scale_rounding: ScaleRounding) -> OutputKind {
+    OutputKind::Quantized { global: None, element, block: 32, scale_rounding: Some(scale_rounding) }
+}
+
+fn reduced(kind: ReduceKind, shape: OperandShape) -> OutputKind {
+    OutputKind::Reduced { kind, shape }
+}
+
+/// All kinds of outputs, of the accumulator and of three steps.
+fn many() -> KernelSpec {
+    let gelu = step(StepKind::Unary(UnaryKind::Gelu), &[Accumulator], ElementType::F32);
+    let narrow = step(StepKind::Convert, &[EpilogueRef::Step(0)], ElementType::F16);
+    let fp8 = step(StepKind::Convert, &[EpilogueRef::Step(0)], ElementType::F8E4M3FN);
+    let mut spec = spec("sm_120a", vec![gelu, narrow, fp8], None);
+    spec.epilogue.operands = vec![Operand { shape: OperandShape::Scalar, element: ElementType::F32 }];
+    let steps = [0, 1, 2].map(EpilogueRef::Step);
+    writing(
+        spec,
+        &[
+            (steps[0], reduced(ReduceKind::Max, OperandShape::Column)),
+            (steps[2], OutputKind::Value),
+            (steps[1], NVFP4),
+            (steps[1], OutputKind::Value),
+            (Accumulator, mx(ElementType::F8E5M2, ScaleRounding::Floor)),
+        ],
+    )
 }
 
 fn step(kind: StepKind, operands: &[EpilogueRef], element: ElementType) -> Step {
@@ -61,7 +108,7 @@ fn every_activation_is_defined_once_with_what_it_calls() {
         let source = emit(&spec("sm_120a", vec![activation(*kind), again], None)).text;
         let definition = format!("float fn_{}(float x) {{", kind.name());
         assert_eq!(source.matches(&definition).count(), 1, "{kind}");
-        for call in [format!("float const s0 = fn_{kind}(v);"), format!("v = fn_{kind}(s0);")] {
+        for call in [format!("float const s0 = fn_{kind}(v);"), format!("float const s1 = fn_{kind}(s0);")] {
             assert_eq!(source.matches(&call).count(), 1, "{call}");
         }
         for helper in ["exp_negative", "logistic_product"] {
@@ -76,7 +123,7 @@ fn every_activation_is_defined_once_with_what_it_calls() {
 fn body(spec: &KernelSpec) -> Vec<String> {
     let text = emit(spec).text;
     let lines = text.lines().map(str::trim).skip_while(|line| *line != "float v = acc[i];").skip(1);
-    lines.take_while(|line| *line != "result[i] = v;").map(str::to_owned).collect()
+    lines.take_while(|line| *line != "}").map(str::to_owned).collect()
 }
 
 #[test]
@@ -90,7 +137,8 @@ fn each_narrowing_that_a_program_states_is_in_the_source() {
         "v = round_bf16(v);",
         "float const s0 = round_bf16(fn_exp(v));",
         "float const s1 = round_f16(s0);",
-        "v = fn_sqrt(s1);",
+        "float const s2 = fn_sqrt(s1);",
+        "result[i] = s2;",
     ];
     let spec = spec("sm_100a", vec![exp, convert, sqrt], None);
     assert_eq!(body(&spec), expected, "the last rounding is the conversion to D");
@@ -128,7 +176,8 @@ fn what_changes_no_digit_is_not_rounded_again() {
         "float const s5 = op_min(s0, s1);",
         "bool const s6 = s0 <= s1;",
         "float const s7 = s6 ? s4 : s5;",
-        "v = fn_neg(s7);",
+        "float const s8 = fn_neg(s7);",
+        "result[i] = s8;",
     ];
     assert_eq!(body(&spec("sm_120a", steps, None)), expected);
 }
@@ -171,6 +220,102 @@ fn the_interface_has_room_for_as_many_operands_as_a_kernel_may_have() {
             assert!(most <= MAX_OPERANDS, "{name}: {most}");
         }
     }
+}
+
+#[test]
+fn what_is_only_written_is_rounded_where_it_is_written() {
+    let expected = [
+        "v = __fmul_rn(alpha[i], v);",
+        "v = round_bf16(v);",
+        "float const s0 = fn_gelu(v);",
+        // It is quantized, and its rounding is part of that.
+        "float const s1 = round_f16(s0);",
+        "float const s2 = s0;",
+        "result[0][i] = s0;",
+        "result[1][i] = s2;",
+        "result[2][i] = s1;",
+        "result[3][i] = v;",
+    ];
+    assert_eq!(body(&many()), expected);
+    // A value that is rounded to 8 bits and used as a number: fake quantization.
+    let fp8 = step(StepKind::Convert, &[Accumulator], ElementType::F8E5M2);
+    let back = step(StepKind::Convert, &[EpilogueRef::Step(0)], ElementType::BF16);
+    let fake = spec("sm_100a", vec![fp8, back], None);
+    assert_eq!(body(&fake)[2..4], ["float const s0 = round_f8E5M2(v);", "float const s1 = s0;"]);
+    assert!(emit(&fake).text.contains("static_cast<float>(cutlass::float_e5m2_t(x))"));
+}
+
+#[test]
+fn every_output_has_its_node_its_pointers_and_its_bytes() {
+    let spec = many();
+    let signature = "nvfp4 alpha scalar=f32 max=column@s0 d=f8E4M3FN q=f4E2M1FN:f8E4M3FN/16*x0@s1 d=f16@s1 \
+                     q=f8E5M2:f8E8M0FNU/32:floor@acc";
+    assert_eq!(spec.signature(), signature);
+    let text = emit(&spec).text;
+    for part in [
+        "using ElementD = cutlass::float_e4m3_t;",
+        "constexpr int kResults = 4, kResultOfD = 1;",
+        "ReducedOutput<0, Max, Left::kColumn>{static_cast<float *>(p.outputs[0])}",
+        "static_cast<ElementD *>(p.outputs[1])",
+        "QuantizedOutput<2, Nvfp4>{static_cast<uint8_t *>(p.outputs[2]), static_cast<uint8_t *>(p.outputs[3]), \
+         static_cast<float const *>(p.operands[0])}",
+        "ValueOutput<2, cutlass::half_t>{static_cast<cutlass::half_t *>(p.outputs[4])}",
+        "QuantizedOutput<3, Mx<E5m2, false>>{static_cast<uint8_t *>(p.outputs[5]), \
+         static_cast<uint8_t *>(p.outputs[6]), nullptr}",
+        "if (pointers.output_count != 7)",
+        "bytes[0] = l * m * 4;",
+        "bytes[1] = l * m * n * 1;",
+        "bytes[2] = l * m * n / 2;",
+        "bytes[3] = l * scale_bytes(m, n / 16);",
+        "bytes[4] = l * m * n * 2;",
+        "bytes[6] = l * scale_bytes(m, n / 32);",
+        "cudaMemsetAsync(outputs[0], 0xFF, bytes[0], stream)",
+        "cudaMemsetAsync(outputs[3], 0x00, bytes[3], stream)",
+        "problem.n / 32 % 4 != 0)",
+        "case 5: return scale_at(problem->m, problem->n / 16, batch, row, block);",
+        "case 8: return scale_at(problem->m, problem->n / 32, batch, row, block);",
+        "if (problem.n % 32 != 0)",
+        "(pointers.outputs[0]) % 4 != 0",
+        "(pointers.outputs[6]) % 16 != 0",
+    ] {
+        assert_eq!(text.matches(part).count(), 1, "{part}");
+    }
+    // Nobody but the quantization reads the scale of the tensor.
+    assert!(!text.contains("Sm90ScalarBroadcast<float>, {}, {static_cast<float const *>(p.operands[0])"));
+    assert_eq!(text.matches("Sm90ScalarBroadcast<float>").count(), 1, "alpha");
+}
+
+#[test]
+fn a_kernel_without_d_stores_nothing_as_d() {
+    let gelu = step(StepKind::Unary(UnaryKind::Gelu), &[Accumulator], ElementType::F32);
+    let mut with_c = spec("sm_100a", vec![gelu], Some(ElementType::F32));
+    with_c.epilogue.operands = vec![Operand { shape: OperandShape::Scalar, element: ElementType::F32 }];
+    let spec = writing(with_c, &[(EpilogueRef::Step(0), reduced(ReduceKind::Amax, OperandShape::Scalar))]);
+    assert_eq!(spec.signature(), "nvfp4 alpha c=f32 beta scalar=f32 amax=scalar");
+    let text = emit(&spec).text;
+    assert!(
+        text.contains("struct CollectiveEpilogue : BuiltEpilogue {") && text.contains("kResultOfD = -1;")
+    );
+    assert!(text.contains("using ElementD = cutlass::float_e4m3_t;") && text.contains("bytes[0] = 4;"));
+    assert_eq!(text.matches("problem.n % 4 != 0").count(), 1, "what C asks of N");
+    assert!(!text.contains("pointers.n") && !text.contains("struct Nvfp4"), "only what is used");
+    let plain = emit(&reading("sm_100a", &[])).text;
+    for part in ["BuiltEpilogue", "Writer", "cudaMemsetAsync", "Subtile", "kResults"] {
+        assert!(!plain.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn a_thread_of_sm100_has_whole_blocks() {
+    let tile = |target: &str, element: ElementType, kind: OutputKind| {
+        let spec = spec(target, Vec::new(), Some(element));
+        writing(spec, &[(Accumulator, kind)]).configuration.epilogue.tile
+    };
+    let long = mx(ElementType::F8E4M3FN, ScaleRounding::Ceil);
+    assert_eq!(tile("sm_100a", ElementType::BF16, long), None, "the builder's own tile has 32 columns");
+    assert_eq!(tile("sm_100a", ElementType::F32, long), Some([128, 32]));
+    assert_eq!(tile("sm_100a", ElementType::F32, NVFP4), None);
+    assert_eq!(tile("sm_120a", ElementType::F32, long), None, "its warps tell each other");
 }
 
 #[test]
@@ -254,7 +399,7 @@ fn a_kernel_says_what_it_reads_and_writes() {
     let mut bare = spec_of(BlockFormat::MXFP4, "sm_100a", Vec::new(), None);
     bare.epilogue.alpha = false;
     assert_eq!(bare.signature(), "mxfp4 d=bf16");
-    for spec in [full, bare] {
+    for spec in [full, bare, many()] {
         let text = emit(&spec).text;
         assert_eq!(text.matches(&format!("\\\"signature\\\":\\\"{}\\\"", spec.signature())).count(), 1);
     }

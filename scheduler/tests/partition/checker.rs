@@ -356,7 +356,7 @@ fn outputs_that_are_not_what_is_seen() {
         },
         |_, plan| *quantized(plan).0 = Value::from_index(999),
         |_, plan| *quantized(plan).1 = Value::from_index(999),
-        |_, plan| std::mem::swap(quantized(plan).0, &mut Value::from_index(1)),
+        |_, plan| *quantized(plan).0 = *quantized(plan).1,
         |_, plan| *quantized(plan).2 = None,
         |_, plan| *quantized(plan).2 = Some(0),
         |_, plan| *quantized(plan).2 = Some(99),

@@ -3,6 +3,7 @@
 mod checker;
 mod kernels;
 mod order;
+mod outputs;
 mod random;
 mod reasons;
 mod support;

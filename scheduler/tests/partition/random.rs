@@ -79,7 +79,7 @@ fn random_module(seed: u64) -> Module {
                 }
                 continue;
             }
-            13 if n % 16 == 0 => {
+            13 if n.is_multiple_of(16) => {
                 ends.extend(quantize(&mut builder, &name, matrix, global));
                 continue;
             }

@@ -159,7 +159,7 @@ struct Writer {
       }
       if (epi_v == Part::kValues / N - 1) {
         Place const here = place(epi_m, epi_n);
-        for_each_output([&](auto const &output, auto &state, float const(&of)[Part::kValues]) {
+        for_each_output([&](auto const &output, auto &&state, float const(&of)[Part::kValues]) {
           if constexpr (!cute::remove_cvref_t<decltype(output)>::template exchanges<Part>()) {
             output.template store<Part>(state, here, of);
           }
@@ -177,7 +177,7 @@ struct Writer {
     template <class Buffer, class Synchronize, class Results>
     CUTLASS_DEVICE void reduce(Buffer &&buffer, Synchronize const &synchronize, int epi_m, int epi_n, bool, Results) {
       Place const here = place(epi_m, epi_n);
-      for_each_output([&](auto const &output, auto &state, float const(&of)[Part::kValues]) {
+      for_each_output([&](auto const &output, auto &&state, float const(&of)[Part::kValues]) {
         if constexpr (cute::remove_cvref_t<decltype(output)>::template exchanges<Part>()) {
           auto *words = reinterpret_cast<uint32_t *>(cute::raw_pointer_cast(buffer.data()));
           output.template exchange<Part>(state, here, of, words, synchronize);
@@ -186,7 +186,7 @@ struct Writer {
     }
 
     CUTLASS_DEVICE void end() {
-      for_each_output([&](auto const &output, auto &state, float const(&)[Part::kValues]) {
+      for_each_output([&](auto const &output, auto &&state, float const(&)[Part::kValues]) {
         constexpr int kRowTiles = cute::size<3>(Coordinates{});
         CUTLASS_PRAGMA_UNROLL
         for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
@@ -220,7 +220,7 @@ struct Writer {
       static_assert(cute::get<1>(First{}) == (kIsColumn ? 2 << kBit : 0));
     });
     constexpr int kRowTiles = cute::size<3>(Coordinates{});
-    auto const states = cute::transform(*outputs, [](auto const &output) { return output.template begin<Part, kRowTiles>(); });
+    auto states = cute::transform(*outputs, [](auto const &output) { return output.template begin<Part, kRowTiles>(); });
     int const m = cute::get<0>(args.problem_shape_mnkl), n = cute::get<1>(args.problem_shape_mnkl);
     int const batch = cute::get<3>(args.tile_coord_mnkl);
     Place const tile{batch, m - cute::get<0>(args.residue_tCcD), n - cute::get<1>(args.residue_tCcD), m, n, 0};

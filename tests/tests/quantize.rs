@@ -1,0 +1,214 @@
+//! The block quantization of generated kernels, compiled for the host and compared with `ir::numeric` bit for bit.
+//!
+//! The host has the same text but for the conversion instructions of a GPU, which are said to do what is done here
+//! without them.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use fourfold::codegen::quantization_functions;
+use fourfold::ir::ScaleRounding;
+use fourfold::ir::numeric::{self, MxElement};
+use fourfold_tests::random::Random;
+
+const MAIN: &str = r#"
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+FUNCTIONS
+
+// Blocks of values and a global scale in, a scale and codes in bytes of their own out.
+template <class Blocks>
+void quantize(std::vector<float> const &in, std::vector<uint8_t> &out) {
+  constexpr int kRecord = Blocks::kBlock + 1, kBits = Blocks::Element::kBits;
+  for (size_t at = 0; at + kRecord <= in.size(); at += kRecord) {
+    float const global = in[at + Blocks::kBlock];
+    uint32_t amax = 0;
+    for (int i = 0; i < Blocks::kBlock; ++i) {
+      uint32_t const magnitude = bits_of(in[at + i]) & kMagnitudeBits;
+      amax = magnitude > amax ? magnitude : amax;
+    }
+    uint32_t const scale = Blocks::scale(amax, global);
+    float const step = Blocks::step(scale, global);
+    out.push_back(scale);
+    for (int i = 0; i < Blocks::kBlock; i += 2) {
+      uint32_t const pair = Blocks::codes(in[at + i], in[at + i + 1], step);
+      out.push_back(pair & ((1u << kBits) - 1u));
+      out.push_back(pair >> kBits);
+    }
+  }
+}
+
+int main(int argc, char **argv) {
+  std::vector<float> in;
+  float buffer[4096];
+  for (size_t count; (count = std::fread(buffer, sizeof(float), 4096, stdin)) > 0;) {
+    in.insert(in.end(), buffer, buffer + count);
+  }
+  std::vector<uint8_t> out;
+  switch (argv[1][0]) {
+    case 'n': quantize<Nvfp4>(in, out); break;
+    case '0': quantize<Mx<E2m1, false>>(in, out); break;
+    case '1': quantize<Mx<E2m1, true>>(in, out); break;
+    case '2': quantize<Mx<E4m3, false>>(in, out); break;
+    case '3': quantize<Mx<E4m3, true>>(in, out); break;
+    case '4': quantize<Mx<E5m2, false>>(in, out); break;
+    case '5': quantize<Mx<E5m2, true>>(in, out); break;
+    default: return argc;
+  }
+  std::fwrite(out.data(), 1, out.size(), stdout);
+}
+"#;
+
+/// The program, once for all tests of this file.
+fn program() -> &'static Path {
+    static PROGRAM: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("quantize");
+        std::fs::create_dir_all(&folder).expect("the folder can be made");
+        let source = folder.join("quantize.cc");
+        std::fs::write(&source, MAIN.replace("FUNCTIONS", quantization_functions())).expect("it is written");
+        let program = folder.join("quantize");
+        let compiled = Command::new("g++")
+            .args(["-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Werror", "-o"])
+            .args([&program, &source])
+            .output()
+            .expect("g++, which nvcc needs too, starts");
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        program
+    })
+}
+
+/// What the device functions make of blocks, each followed by its global scale: a scale and codes per block.
+fn device(format: &str, records: &[f32]) -> Vec<u8> {
+    let mut child = Command::new(program())
+        .arg(format)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let bytes: Vec<u8> = records.iter().flat_map(|x| x.to_ne_bytes()).collect();
+    // Nothing is written before all is read.
+    child.stdin.take().expect("it is a pipe").write_all(&bytes).expect("the program reads");
+    let output = child.wait_with_output().expect("the program ends");
+    assert!(output.status.success());
+    output.stdout
+}
+
+#[track_caller]
+fn check(format: &str, block: usize, records: &[f32], expected: impl Fn(&[f32], f32, &mut [u8]) -> u8) {
+    let device = device(format, records);
+    assert_eq!(device.len(), records.len(), "a scale stands for the global one");
+    for (record, got) in records.chunks(block + 1).zip(device.chunks(block + 1)) {
+        let mut codes = vec![0; block];
+        let scale = expected(&record[..block], record[block], &mut codes);
+        assert_eq!((got[0], &got[1..]), (scale, &codes[..]), "{format} {record:?}");
+    }
+}
+
+/// Numbers at which something changes, and any bits.
+fn number(random: &mut Random) -> f32 {
+    const SPECIAL: [f32; 12] = [
+        0.0,
+        -0.0,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        -f32::NAN,
+        f32::MIN_POSITIVE,
+        f32::MAX,
+        f32::MIN,
+        1e-45,
+        6.0,
+        448.0,
+    ];
+    match random.below(20) {
+        0 => random.pick(&SPECIAL),
+        1..4 => f32::from_bits(random.bits() as u32),
+        _ => (random.below(129) as f32 - 64.0) / 8.0,
+    }
+}
+
+/// Blocks at one scale each, most of them without NaN and infinities.
+fn blocks(count: usize, block: usize, seed: u64) -> Vec<f32> {
+    let mut random = Random::new(seed);
+    let mut records = Vec::with_capacity(count * (block + 1));
+    for _ in 0..count {
+        let tame = random.percent(80);
+        let exponent = if random.percent(20) { random.below(270) as i32 - 140 } else { random.below(24) as i32 - 12 };
+        for _ in 0..block {
+            let x = number(&mut random);
+            let x = if tame && !x.is_finite() { 1.0 } else { x };
+            let x = if tame && x.abs() > 8.0 { f32::from_bits(x.to_bits() & 0x80FF_FFFF | 0x3F80_0000) } else { x };
+            records.push((f64::from(x) * 2f64.powi(exponent)) as f32);
+        }
+        records.push(match random.below(12) {
+            0 => number(&mut random),
+            1..4 => 1.0,
+            4..8 => 2f32.powi(random.below(40) as i32 - 20),
+            _ => f32::from_bits(0x3000_0000 + (random.bits() as u32 & 0x1FFF_FFFF)),
+        });
+    }
+    records
+}
+
+#[test]
+fn nvfp4_blocks_are_those_of_the_interpreter() {
+    let expected =
+        |values: &[f32], global: f32, codes: &mut [u8]| numeric::quantize_nvfp4_block(values, global, codes);
+    check("n", 16, &blocks(60_000, 16, 0xF4), expected);
+    // Every scale, and the numbers around each tie of the codes.
+    let mut records = Vec::new();
+    for global in [1.0, 0.37, 1.0e-3, 3.0e20, 2f32.powi(-130), 0.0, -0.0, -1.0, f32::NAN, f32::INFINITY] {
+        for scale in 0..=0x7E {
+            let step = numeric::ue4m3_to_f32(scale) * global;
+            for (tie, sign) in [0.25f32, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0].iter().flat_map(|t| [(t, 1.0), (t, -1.0)]) {
+                let mut values = vec![6.0 * step];
+                let mut x = tie * step * sign;
+                for _ in 0..7 {
+                    x = x.next_down();
+                }
+                for _ in 0..15 {
+                    values.push(x);
+                    x = x.next_up();
+                }
+                records.extend(values);
+                records.push(global);
+            }
+        }
+    }
+    check("n", 16, &records, expected);
+}
+
+#[test]
+fn mx_blocks_are_those_of_the_interpreter() {
+    use ScaleRounding::{Ceil, Floor};
+    let formats = [
+        ("0", MxElement::E2M1, Floor),
+        ("1", MxElement::E2M1, Ceil),
+        ("2", MxElement::E4M3, Floor),
+        ("3", MxElement::E4M3, Ceil),
+        ("4", MxElement::E5M2, Floor),
+        ("5", MxElement::E5M2, Ceil),
+    ];
+    for (name, element, rounding) in formats {
+        let expected = |values: &[f32], _: f32, codes: &mut [u8]| {
+            numeric::quantize_mx_block(values, element, rounding, codes)
+        };
+        check(name, 32, &blocks(20_000, 32, 0x3A), expected);
+        // Every exponent, with significands around where codes and scales change.
+        let mut records = Vec::new();
+        for exponent in 0..255u32 {
+            for significand in 0..32u32 {
+                let around = (exponent << 23 | significand << 18).wrapping_sub(15);
+                let sign = |i: u32| if i.is_multiple_of(3) { 0x8000_0000 } else { 0 };
+                records.extend((0..32).map(|i| f32::from_bits(around.wrapping_add(i) & 0x7FFF_FFFF | sign(i))));
+                records.push(0.0);
+            }
+        }
+        check(name, 32, &records, expected);
+    }
+}
