@@ -132,7 +132,8 @@ fn all_outputs_of_both_families_are_those_of_the_interpreter() {
             let mut written = simulate(family, shape, global, &x);
             let case = format!("{family} {shape:?}");
 
-            let nvfp4 = |values: &[f32], codes: &mut [u8]| numeric::quantize_nvfp4_block(values, global, codes);
+            let nvfp4 =
+                |values: &[f32], codes: &mut [u8]| numeric::quantize_nvfp4_block(values, global, codes);
             let fp8 = |values: &[f32], codes: &mut [u8]| {
                 numeric::quantize_mx_block(values, MxElement::E4M3, ScaleRounding::Floor, codes)
             };
@@ -152,10 +153,12 @@ fn all_outputs_of_both_families_are_those_of_the_interpreter() {
             let narrow = |x: &f32| numeric::bf16_bits_to_f32(numeric::f32_to_bf16_bits(*x));
             let bf16: Vec<f32> = x.iter().map(narrow).collect();
             let bits = written.bytes(2 * x.len());
-            let bits = bits.as_chunks().0.iter().map(|half| numeric::bf16_bits_to_f32(u16::from_ne_bytes(*half)));
+            let bits =
+                bits.as_chunks().0.iter().map(|half| numeric::bf16_bits_to_f32(u16::from_ne_bytes(*half)));
             check_floats(&format!("narrow value, {case}"), &bits.collect::<Vec<_>>(), &bf16);
 
-            let column = |values: &[f32], c: usize| values.iter().skip(c).step_by(n).copied().collect::<Vec<_>>();
+            let column =
+                |values: &[f32], c: usize| values.iter().skip(c).step_by(n).copied().collect::<Vec<_>>();
             let magnitudes = |values: Vec<f32>| largest(values.into_iter().map(f32::abs));
             let over_rows = |of: &dyn Fn(usize) -> f32| (0..n).map(of).collect::<Vec<_>>();
             for (name, expected) in [

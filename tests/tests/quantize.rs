@@ -138,11 +138,16 @@ fn blocks(count: usize, block: usize, seed: u64) -> Vec<f32> {
     let mut records = Vec::with_capacity(count * (block + 1));
     for _ in 0..count {
         let tame = random.percent(80);
-        let exponent = if random.percent(20) { random.below(270) as i32 - 140 } else { random.below(24) as i32 - 12 };
+        let exponent =
+            if random.percent(20) { random.below(270) as i32 - 140 } else { random.below(24) as i32 - 12 };
         for _ in 0..block {
             let x = number(&mut random);
             let x = if tame && !x.is_finite() { 1.0 } else { x };
-            let x = if tame && x.abs() > 8.0 { f32::from_bits(x.to_bits() & 0x80FF_FFFF | 0x3F80_0000) } else { x };
+            let x = if tame && x.abs() > 8.0 {
+                f32::from_bits(x.to_bits() & 0x80FF_FFFF | 0x3F80_0000)
+            } else {
+                x
+            };
             records.push((f64::from(x) * 2f64.powi(exponent)) as f32);
         }
         records.push(match random.below(12) {
@@ -165,7 +170,9 @@ fn nvfp4_blocks_are_those_of_the_interpreter() {
     for global in [1.0, 0.37, 1.0e-3, 3.0e20, 2f32.powi(-130), 0.0, -0.0, -1.0, f32::NAN, f32::INFINITY] {
         for scale in 0..=0x7E {
             let step = numeric::ue4m3_to_f32(scale) * global;
-            for (tie, sign) in [0.25f32, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0].iter().flat_map(|t| [(t, 1.0), (t, -1.0)]) {
+            for (tie, sign) in
+                [0.25f32, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0].iter().flat_map(|t| [(t, 1.0), (t, -1.0)])
+            {
                 let mut values = vec![6.0 * step];
                 let mut x = tie * step * sign;
                 for _ in 0..7 {
@@ -205,7 +212,8 @@ fn mx_blocks_are_those_of_the_interpreter() {
             for significand in 0..32u32 {
                 let around = (exponent << 23 | significand << 18).wrapping_sub(15);
                 let sign = |i: u32| if i.is_multiple_of(3) { 0x8000_0000 } else { 0 };
-                records.extend((0..32).map(|i| f32::from_bits(around.wrapping_add(i) & 0x7FFF_FFFF | sign(i))));
+                records
+                    .extend((0..32).map(|i| f32::from_bits(around.wrapping_add(i) & 0x7FFF_FFFF | sign(i))));
                 records.push(0.0);
             }
         }
