@@ -324,7 +324,11 @@ fn verify_without_a_gpu_runs_on_the_fallback_and_says_so() {
     let left_out = serde_json::json!([{ "file": files[3], "why": "no_kernel" }]);
     assert_eq!(report["left_out"], left_out);
     let rows = report["rows"].as_array().expect("rows");
-    assert_eq!(rows.len(), 7, "one kernel at M = 1, one at four sizes, two in a row");
+    assert_eq!(
+        rows.len(),
+        8,
+        "one kernel at M = 1, one at four sizes, two in a row, the first with codes and scales"
+    );
     for row in rows {
         assert_eq!((&row["ran"], &row["reason"]), (&"fallback".into(), &"no_device".into()), "{row}");
         assert_eq!(row["mismatches"], 0);

@@ -89,6 +89,12 @@ pub const VARIABLES: &[Variable] = &[
         default: "unset",
         meaning: "Tests rewrite the expectations that they would compare with",
     },
+    Variable {
+        name: "FOURFOLD_PROGRAMS",
+        kind: "number",
+        default: "10000",
+        meaning: "How many random programs tests of whole partitions try",
+    },
 ];
 
 /// The values of the variables; one that is empty counts as unset.

@@ -121,14 +121,6 @@ impl KernelPlan {
             .flatten()
     }
 
-    /// What it writes first.
-    ///
-    /// # Panics
-    /// When it writes nothing, which no plan does.
-    pub fn first_written(&self) -> Value {
-        self.written().next().expect("a kernel writes something")
-    }
-
     /// The ops that it stands for, in no particular order: the root, the steps, and the ops of outputs.
     pub fn ops(&self) -> impl Iterator<Item = Op> + '_ {
         let of_outputs = self.outputs.iter().filter_map(|output| match output.kind {

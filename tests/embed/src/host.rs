@@ -1,6 +1,6 @@
 //! The host's own data and ops. They share nothing with Fourfold but the layout of the tensors that they hand over.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use fourfold::ir::{ElementType, ScaleLayout, Tensor};
 
 /// Row-major activations.
@@ -117,6 +117,16 @@ fn erf(x: f64) -> f64 {
         sum += term / f64::from(2 * n + 1);
     }
     sum * 2.0 / std::f64::consts::PI.sqrt()
+}
+
+/// The sum of two results of one shape.
+///
+/// # Errors
+/// When their shapes differ.
+pub fn add(left: &Activations, right: &Activations) -> Result<Activations> {
+    ensure!((left.rows, left.columns) == (right.rows, right.columns), "two shapes are added");
+    let values = left.values.iter().zip(&right.values).map(|(left, right)| left + right).collect();
+    Ok(Activations { rows: left.rows, columns: left.columns, values })
 }
 
 /// Each row over its root mean square.

@@ -1,12 +1,12 @@
 //! A small graph compiler that embeds Fourfold: its own graph, its own ops, its own executor.
 //!
-//! It knows four ops. `Linear` and `Gelu` it hands over; `Quantize` and `RmsNorm` Fourfold never sees, their results
-//! are inputs of the module that it gets. With `Claim::KernelsOnly` it gets back which of its nodes each kernel
+//! It knows five ops. `Linear` and `Gelu` it hands over; `Quantize`, `RmsNorm` and `Add` Fourfold never sees, what they
+//! read leaves the module that it gets, and what they give are inputs of it. With `Claim::KernelsOnly` it gets back which of its nodes each kernel
 //! replaces, and calls that kernel instead of running them itself. What is not claimed it runs on its own.
 
 mod host;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use anyhow::{Context, Result, ensure};
 use fourfold::executor::{RunOptions, SegmentRun};
@@ -16,7 +16,7 @@ use fourfold::ir::{
 };
 use fourfold::{Backend, ClaimedSegment, CompileOptions, Compiled};
 
-pub use host::{Activations, Quantized, Weights, gelu, linear, quantize, rms_norm};
+pub use host::{Activations, Quantized, Weights, add, gelu, linear, quantize, rms_norm};
 
 /// The number of a node.
 pub type NodeId = usize;
@@ -34,6 +34,8 @@ pub enum Node {
     Gelu(NodeId),
     /// Each row over its root mean square.
     RmsNorm(NodeId),
+    /// The sum of two results.
+    Add(NodeId, NodeId),
 }
 
 /// A model: nodes in an order in which they can run. The last is the result.
@@ -89,6 +91,7 @@ impl Graph {
             },
             Node::Gelu(id) => Datum::Rows(gelu(&rows(*id)?)),
             Node::RmsNorm(id) => Datum::Rows(rms_norm(&rows(*id)?)),
+            Node::Add(left, right) => Datum::Rows(add(&rows(*left)?, &rows(*right)?)?),
         })
     }
 }
@@ -144,9 +147,14 @@ impl Model {
                 Node::Gelu(operand) | Node::Quantize(operand) | Node::RmsNorm(operand) => {
                     outputs.extend(values.get(operand));
                 }
+                Node::Add(left, right) => {
+                    outputs.extend([left, right].into_iter().flat_map(|id| values.get(id)))
+                }
             }
         }
         outputs.extend(values.get(&(graph.nodes.len() - 1)));
+        outputs.sort_unstable();
+        outputs.dedup();
         for (id, value) in &values {
             lowered.origins.insert(*value, Origin::Rows(*id));
         }
@@ -177,20 +185,17 @@ impl Model {
     pub fn run(&self, input: &Activations) -> Result<(Activations, Trace)> {
         let mut data: HashMap<NodeId, Datum> = HashMap::new();
         let mut trace = Trace::new();
+        let mut ran = HashSet::new();
         let mut symbols = SymbolValues::default();
         for (symbol, _) in self.compiled.planned().program().module().symbols.iter() {
             symbols.set(symbol, input.rows as u64);
         }
         for (id, node) in self.graph.nodes.iter().enumerate() {
             if let Some(&index) = self.segment_of.get(&id) {
-                let claim = &self.claimed[index];
-                let is_last = claim
-                    .outputs
-                    .iter()
-                    .any(|value| matches!(self.origins[value], Origin::Rows(node) if node == id));
-                if is_last {
-                    let (output, run) = self.call(claim, &data, &symbols, input.rows)?;
-                    data.insert(id, output);
+                // Nodes have one operand each, so that what a segment reads is there when its first node's turn comes.
+                if ran.insert(index) {
+                    let (outputs, run) = self.call(&self.claimed[index], &data, &symbols, input.rows)?;
+                    data.extend(outputs);
                     trace.push(run);
                 }
                 continue;
@@ -207,7 +212,7 @@ impl Model {
         data: &HashMap<NodeId, Datum>,
         symbols: &SymbolValues,
         rows: usize,
-    ) -> Result<(Datum, SegmentRun)> {
+    ) -> Result<(Vec<(NodeId, Datum)>, SegmentRun)> {
         let given: Vec<Option<Tensor>> = claim
             .inputs
             .iter()
@@ -221,10 +226,15 @@ impl Model {
             .collect::<Result<_>>()?;
         let (results, run) =
             self.compiled.run_segment(claim.segment, &inputs, symbols, &RunOptions::default())?;
-        let result = results.first().context("a segment gives a result")?;
-        let values: Vec<f32> = result.to_f64().iter().map(|value| *value as f32).collect();
-        let columns = *result.dims().last().context("rows and columns")?;
-        Ok((Datum::Rows(Activations { rows, columns, values }), run))
+        let datum = |(value, result): (&Value, &Tensor)| {
+            let Some(Origin::Rows(id)) = self.origins.get(value) else {
+                anyhow::bail!("a segment gives what is no node's result")
+            };
+            let values: Vec<f32> = result.to_f64().iter().map(|value| *value as f32).collect();
+            let columns = *result.dims().last().context("rows and columns")?;
+            Ok((*id, Datum::Rows(Activations { rows, columns, values })))
+        };
+        Ok((claim.outputs.iter().zip(&results).map(datum).collect::<Result<_>>()?, run))
     }
 }
 

@@ -73,7 +73,38 @@ fn graph() -> Graph {
     graph
 }
 
+/// The host adds what comes before the activation to what comes after it: one kernel gives both.
+fn residual() -> Graph {
+    let mut graph = Graph::default();
+    let input = graph.add(Node::Input(COLUMNS[0]));
+    let quantized = graph.add(Node::Quantize(input));
+    let codes = quantize(&activations(3, COLUMNS[1], COLUMNS[0]));
+    let hidden = graph.add(Node::Linear(quantized, Weights { codes, bias: numbers(103, COLUMNS[1]) }));
+    let activated = graph.add(Node::Gelu(hidden));
+    graph.add(Node::Add(hidden, activated));
+    graph
+}
+
+fn check_residual(options: &Options, compile: &CompileOptions, ran: impl Fn(Ran) -> bool) -> Result<()> {
+    let backend = Backend::new(options)?;
+    let model = Model::compile(residual(), &backend, compile)?;
+    ensure!(model.claimed_nodes() == [2, 3], "claimed {:?}", model.claimed_nodes());
+    for rows in ROWS {
+        let input = activations(40 + rows as u64, rows, COLUMNS[0]);
+        let want = residual().run(&input)?;
+        let (got, trace) = model.run(&input)?;
+        ensure!(trace.len() == 1 && ran(trace[0].ran), "one kernel replaces two nodes, not {trace:?}");
+        let largest = want.values.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+        ensure!(got.values.len() == rows * COLUMNS[1]);
+        for (index, (got, want)) in got.values.iter().zip(&want.values).enumerate() {
+            ensure!((got - want).abs() <= 1e-5 * largest, "M = {rows}, element {index}: {got}, not {want}");
+        }
+    }
+    Ok(())
+}
+
 fn check(options: &Options, compile: &CompileOptions, ran: impl Fn(Ran) -> bool) -> Result<()> {
+    check_residual(options, compile, &ran)?;
     let backend = Backend::new(options)?;
     let model = Model::compile(graph(), &backend, compile)?;
     ensure!(model.claimed_nodes() == [3, 4, 7], "claimed {:?}", model.claimed_nodes());
