@@ -190,15 +190,12 @@ fn nvfp4_blocks_are_those_of_the_interpreter() {
     for global in GLOBALS {
         for scale in 0..=0x7E {
             let step = numeric::ue4m3_to_f32(scale) * global;
-<<<<<<< HEAD
             // A block whose scale saturates, with infinities or the largest numbers.
             for largest in [f32::INFINITY, f32::MAX] {
                 let ramp = (0..14).map(|i| (i as f32 - 6.5) * step);
                 records.extend([largest, -largest].into_iter().chain(ramp));
                 records.push(global);
             }
-=======
->>>>>>> exec
             for (tie, sign) in
                 [0.25f32, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0].iter().flat_map(|t| [(t, 1.0), (t, -1.0)])
             {
