@@ -405,3 +405,60 @@ fn every_command_shows_an_example() {
         assert!(text(&output.stdout).contains("Example"), "{command}");
     }
 }
+
+#[test]
+fn explain_says_what_became_of_each_op_of_a_quantized_graph_and_proves_it() {
+    let output = fourfold(&["explain", &path("minilm_ffn_qdq.fir"), "--json"]);
+    assert_eq!(exit_code(&output), 0, "{}", text(&output.stderr));
+    let report = json(&output);
+    assert_eq!(report["kernels"], 2);
+    let decisions = report["decisions"].as_array().expect("decisions");
+    let decision = |op: &str| {
+        decisions.iter().find(|decision| decision["op"] == op).unwrap_or_else(|| panic!("{op} is there"))
+    };
+    let product = decision("%fc1.product = mma");
+    assert_eq!((&product["became"], &product["segment"]), (&"%fc1.product = scaled_mma".into(), &1.into()));
+    assert!(product["message"].as_str().expect("a message").starts_with("became %fc1.product = scaled_mma"));
+    assert_eq!(decision("%fc1.a = block_dequantize")["segment"], 1);
+    assert_eq!(decision("%fc1.product.alpha = mul")["inserted"], true);
+    assert_eq!(decision("%fc1 = add")["became"], Value::Null);
+    assert_eq!(report["contracted"].as_array().map(Vec::len), Some(8));
+    let proof = report["segments"][1]["proof"].as_array().expect("a proof");
+    let proof: Vec<&str> = proof.iter().filter_map(Value::as_str).collect();
+    assert!(proof[0].starts_with("factors-of-dequantized-are-alpha (contract): inserted -> "), "{proof:?}");
+    assert!(
+        proof.contains(
+            &"factors-of-dequantized-are-alpha (contract): %fc1.a = block_dequantize, %fc1.b = block_dequantize, \
+              %fc1.product = mma -> %fc1.product = scaled_mma"
+        ),
+        "{proof:?}"
+    );
+    assert!(proof.contains(&"unary-joins: %gelu = gelu"), "{proof:?}");
+
+    let shown = text(&fourfold(&["explain", &path("minilm_ffn_qdq.fir"), "--proof"]).stdout);
+    assert!(proof.iter().all(|step| shown.contains(step)), "{shown}");
+    let short = text(&fourfold(&["explain", &path("minilm_ffn_qdq.fir")]).stdout);
+    assert!(short.contains("justified by scaled_mma-is-root") && !short.contains(proof[0]), "{short}");
+}
+
+#[test]
+fn roundings_are_dropped_only_where_that_is_allowed() {
+    let source = std::fs::read_to_string(fixture("minilm_ffn_qdq.fir")).expect("the program can be read");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("strict.fir");
+    let data = format!("; data: {}\n", path("minilm_ffn0.safetensors"));
+    let strict = source.replace("; allow: contract\n", "").replace("; data: minilm_ffn0.safetensors\n", &data);
+    std::fs::write(&file, strict).expect("it can be written");
+    let file = file.display().to_string();
+    let kernels = |arguments: &[&str]| {
+        let output = fourfold(arguments);
+        assert_eq!(exit_code(&output), 0, "{}", text(&output.stderr));
+        json(&output)["kernels"].clone()
+    };
+    for command in ["explain", "replay"] {
+        assert_eq!(kernels(&[command, &file, "--json"]), 0);
+        assert_eq!(kernels(&[command, &file, "--json", "--contract"]), 2);
+    }
+    assert_eq!(kernels(&["verify", &file, "--json"]), 0);
+    assert_eq!(kernels(&["verify", &file, "--json", "--contract"]), 2);
+}
