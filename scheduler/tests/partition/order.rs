@@ -37,7 +37,7 @@ fn an_op_between_two_kernels_runs_between_them() {
               %g %r -> %r.q %r.s
             2 kernel nvfp4 1xMx56x160 f32 -> %d
               %r.q %r.s %w.b %w.sfb -> %d
-            op2 in 1: unsupported_epilogue_op: %r.q, %r.s = block_quantize: the epilogue of %h = scaled_mma does not compute block_quantize; expected add, sub, mul, div, max, min, neg, abs, exp, sqrt, rsqrt, reciprocal, tanh, sigmoid, relu, gelu, gelu_tanh, silu, clamp, compare, select or convert
+            op2 in 1: unsupported_epilogue_op: %r.q, %r.s = block_quantize: the epilogue of %h = scaled_mma does not compute block_quantize; expected add, sub, mul, div, max, min, neg, abs, exp, sqrt, rsqrt, reciprocal, tanh, erf, sigmoid, relu, gelu, gelu_tanh, silu, clamp, compare, select or convert
         "#]],
     );
 }
@@ -79,7 +79,7 @@ fn a_kernel_waits_for_a_bias_that_comes_from_a_later_kernel() {
             2 kernel nvfp4 1x37x72x96 f32 -> %y
                 %y = add(acc, row %sums f32) f32
               %first.a %first.sfa %first.b %first.sfb %sums -> %y
-            op2 in 1: unsupported_epilogue_op: %sums = reduce: the epilogue of %second = scaled_mma does not compute reduce; expected add, sub, mul, div, max, min, neg, abs, exp, sqrt, rsqrt, reciprocal, tanh, sigmoid, relu, gelu, gelu_tanh, silu, clamp, compare, select or convert
+            op2 in 1: unsupported_epilogue_op: %sums = reduce: the epilogue of %second = scaled_mma does not compute reduce; expected add, sub, mul, div, max, min, neg, abs, exp, sqrt, rsqrt, reciprocal, tanh, erf, sigmoid, relu, gelu, gelu_tanh, silu, clamp, compare, select or convert
         "#]],
     );
 }
