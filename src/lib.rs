@@ -1,11 +1,12 @@
 //! Fourfold: a fusion backend for block-scaled FP4 matrix multiplication, for graph compilers to embed.
 //!
-//! [`Backend`] plans a program: it finds the `scaled_mma` ops, fuses what surrounds them into kernel segments, and
-//! gives a reason for every op that stays outside. [`Backend::compile`] builds and loads the kernels that can run
-//! here, and [`Compiled::run`] runs the program; what no kernel takes, or cannot run here, runs on a CPU fallback, and
-//! the run says why. A host that keeps its own ops asks for [`Claim::KernelsOnly`] and calls [`Compiled::run_segment`];
-//! one that has device memory and a stream takes [`Compiled::machine`] to [`executor::prepare`]. [`mod@replay`] does
-//! the same for a program in a file and compares the results, [`verify`](mod@verify) for many.
+//! [`Backend`] plans a program: it normalizes it ([`scheduler::normalize`]), so that products of dequantized operands are
+//! `scaled_mma` too, fuses what surrounds each `scaled_mma` into kernel segments, and gives a reason for every op that
+//! stays outside. [`Backend::compile`] builds and loads the kernels that can run here, and [`Compiled::run`] runs the
+//! program; what no kernel takes, or cannot run here, runs on a CPU fallback, and the run says why. A host that keeps its
+//! own ops asks for [`Claim::KernelsOnly`] and calls [`Compiled::run_segment`]; one that has device memory and a stream
+//! takes [`Compiled::machine`] to [`executor::prepare`]. [`mod@replay`] does the same for a program in a file and compares
+//! the results, [`verify`](mod@verify) for many.
 //!
 //! ```
 //! use fourfold::ir::{BinaryKind, Builder, Dim, ElementType, ScaleLayout, ScaledMmaOptions, TensorType, sample};

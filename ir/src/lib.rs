@@ -22,7 +22,7 @@
 //! is the padded 128x4 swizzle: with KT = ceil((K/V)/4), element (r, c) of one matrix lies at byte
 //! `((r/128)·KT + c/4)·512 + (r%32)·16 + ((r%128)/32)·4 + c%4` of a buffer of `roundup(rows, 128)·4·KT` bytes, and
 //! a batch is one such buffer per matrix. Producers write zero into the padding; consumers tolerate any finite
-//! padding. `swizzle_scales` converts; nothing is guessed.
+//! padding. `swizzle_scales` converts; nothing is guessed. `reshape` takes linear scales, and gives linear scales.
 //!
 //! # What numbers mean
 //!

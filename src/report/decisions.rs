@@ -110,11 +110,11 @@ pub(super) fn proof(planned: &Planned, segment: &Segment, plan: &KernelPlan) -> 
     let steps = plan.epilogue.iter();
     let lifted = steps.filter(|step| !matches!(step.kind, EpilogueKind::Constant { .. })).map(|step| step.op);
     let mut lifted = std::iter::once(plan.root).chain(lifted);
+    let mut last = plan.root;
     for rule in &plan.proof {
-        lines.push(match lifted.next() {
-            Some(op) => format!("{rule}: {}", module.op_label(op)),
-            None => rule.clone(),
-        });
+        // The rules after those of the ops are about the last of them, which is written.
+        last = lifted.next().unwrap_or(last);
+        lines.push(format!("{rule}: {}", module.op_label(last)));
     }
     lines
 }

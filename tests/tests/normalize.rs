@@ -1,7 +1,10 @@
 //! Normalization of random programs: the same bits, every value that is still there, and nothing left to do.
 
+use fourfold::executor::RunOptions;
 use fourfold::ir::{Entity, Program, bind, interpret, sample, text, verify};
+use fourfold::replay::load;
 use fourfold::scheduler::{NormalizeOptions, Normalized, normalize};
+use fourfold::{Backend, Claim, CompileOptions, Options};
 use fourfold_tests::generate::case;
 use fourfold_tests::random::Random;
 
@@ -25,6 +28,34 @@ fn normalized_programs_have_the_bits_of_the_original() {
         check_same_bits(&program, &normalized, &case.recipe, seed);
     }
     assert!(changed * 20 >= PROGRAMS, "only {changed} of {PROGRAMS} programs changed");
+}
+
+/// Who runs a program asks for the values that it gave, whatever became of them on the way.
+#[test]
+fn a_run_has_the_values_of_the_program_as_it_was_given() {
+    let loaded = load(&fourfold_tests::repository().join("fixtures/normalize/exact.fir")).expect("it loads");
+    let program = loaded.program;
+    let recipe = sample::Recipe { rule: sample::Rule::Exact, seed: 3, symbols: vec![("B".to_owned(), 3)] };
+    let tensors = sample::inputs(&program, &recipe).expect("the recipe names every symbol");
+    let want = interpret(&program, &bind::bind(&program, &tensors).expect("they fit")).expect("it is small");
+    let backend = fourfold_tests::backend("sm_120a").expect("a target");
+    let planned = backend.plan(program.clone());
+    assert!(planned.normalized().is_changed() && planned.partition().kernels().count() == 1);
+    let options = RunOptions { keep_all: true, ..RunOptions::default() };
+    let named = |name: &str| program.facts().value_named(name).expect("the program has it");
+    let (y, scaled, product) = (named("y"), named("scaled"), named("product"));
+    let run = planned.run(&tensors, &options).expect("it runs");
+    assert_eq!(run.value(y), Some(&want[y.index()]));
+    assert_eq!(run.value(scaled), Some(&want[scaled.index()]));
+    assert_eq!(run.value(product), None, "it became part of %scaled");
+    let compiled = backend.compile(planned, &CompileOptions::default(), &|_| {});
+    let run = compiled.run(&tensors, &RunOptions::default()).expect("it runs");
+    assert_eq!(run.value(y), Some(&want[y.index()]));
+
+    let options = Options { claim: Claim::KernelsOnly, contract: true, ..fourfold_tests::options("sm_120a") };
+    let claimed = Backend::new(&options).expect("a target").plan(program);
+    assert!(!claimed.normalized().is_changed(), "the host keeps the ops that it has");
+    assert!(claimed.claimed().is_empty());
 }
 
 /// Of every value that both have: the outputs are among them.

@@ -82,13 +82,13 @@ pub(crate) const RULES: &[Rule] = &[
     contract(
         "factor-joins-alpha",
         "(binary mul (scaled_mma f32 ?v ?a ?sa ?b ?sb ?alpha none none) ?s)",
-        |site| factor_joins_alpha(site),
+        factor_joins_alpha,
         "rounds alpha · s and the product with acc, instead of alpha · acc and the product with s",
     ),
     contract(
         "factor-before-joins-alpha",
         "(binary mul ?s (scaled_mma f32 ?v ?a ?sa ?b ?sb ?alpha none none))",
-        |site| factor_joins_alpha(site),
+        factor_joins_alpha,
         "as factor-joins-alpha",
     ),
     exact(

@@ -510,8 +510,13 @@ impl<'a> Proof<'a> {
         let moved =
             |term: &Term| moves && whole.is_some_and(|whole| term.is_elementwise() && term.matches(whole));
         if !is_result {
-            parts.extend(whole.filter(|_| moved(term)).and_then(|whole| choice.own(whole)));
-            return parts;
+            return match whole.filter(|_| moved(term)) {
+                Some(whole) => match choice.own(whole) {
+                    Some(op) => BTreeSet::from([op]),
+                    None => self.parts(whole, position),
+                },
+                None => parts,
+            };
         }
         let has_moved = !moved(term) && applied.created.iter().any(moved);
         for matched in &applied.matched {

