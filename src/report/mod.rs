@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use fourfold_executor::Resources;
-use fourfold_ir::{Dim, Module};
-use fourfold_scheduler::{Constraint, EpilogueKind, KernelPlan};
+use fourfold_ir::{Dim, ElementType, Module};
+use fourfold_scheduler::{Constraint, EpilogueKind, EpilogueRef, KernelOutput, KernelPlan, OutputKind};
 use serde::Serialize;
 
 use crate::backend::Planned;
@@ -267,7 +267,8 @@ impl Report {
     }
 }
 
-/// A readable name of a kernel: its format and what its epilogue does, such as `nvfp4_scaled_mm+alpha+add+gelu>bf16`.
+/// A readable name of a kernel: its format, what its epilogue does and what it writes, such as
+/// `nvfp4_scaled_mm+alpha+add+gelu>bf16`.
 pub fn kernel_name(plan: &KernelPlan) -> String {
     /// Of a longer epilogue the rest is counted.
     const NAMED: usize = 8;
@@ -288,10 +289,25 @@ pub fn kernel_name(plan: &KernelPlan) -> String {
     if NAMED < functions.len() {
         let _ = write!(name, "+{} more", functions.len() - NAMED);
     }
-    let element = plan.epilogue.last().map_or(plan.accumulator, |step| step.element);
+    let outputs: Vec<String> = plan.outputs.iter().map(|output| output_name(plan, output)).collect();
     name.push('>');
-    name.push_str(element.name());
+    name.push_str(&outputs.join(","));
     name
+}
+
+/// What is written: `bf16`, `nvfp4`, `mx:f8E4M3FN`, `amax:row`.
+fn output_name(plan: &KernelPlan, output: &KernelOutput) -> String {
+    match output.kind {
+        OutputKind::Value { .. } => match output.of {
+            EpilogueRef::Step(step) => plan.epilogue.get(step).map_or(plan.accumulator, |step| step.element),
+            EpilogueRef::Accumulator | EpilogueRef::Operand(_) => plan.accumulator,
+        }
+        .to_string(),
+        OutputKind::Quantized { scale_rounding: None, .. } => "nvfp4".to_owned(),
+        OutputKind::Quantized { element: ElementType::F4E2M1FN, .. } => "mxfp4".to_owned(),
+        OutputKind::Quantized { element, .. } => format!("mx:{element}"),
+        OutputKind::Reduced { kind, shape, .. } => format!("{}:{shape}", kind.name()),
+    }
 }
 
 /// What a step computes; `None` for what computes nothing.
