@@ -1,23 +1,19 @@
-//! The epilogues of `fixtures/gemm/dag_*.fir`, each built for both Blackwell families: one test for each kernel, named
-//! `TARGET/PROGRAM`. A run builds three of each family by turns and lists the others as ignored; `--features full` builds
+//! The epilogues of `fixtures/gemm/dag_*.fir` and `activations.fir`, each built for both Blackwell families: one test for
+//! each kernel, named `TARGET/PROGRAM`. A run builds three of each family by turns and lists the others as ignored; `--features full` builds
 //! all of them, and its log is `docs/full-build.log`.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use fourfold::codegen::KernelSpec;
-use fourfold::codegen::configuration::CutlassVersion;
-use fourfold::ir::text;
-use fourfold::kernels::planned_kernels;
 use fourfold_tests::built::{
     build, check_acceptance, check_resources, check_scale_places, describe, planned, turn,
 };
+use fourfold_tests::dags::{DAG_TARGETS, kernels};
 use fourfold_tests::structure::structure;
 use libtest_mimic::{Arguments, Trial};
 
-/// One of each family, as everything but the tag and the tile is the same.
-const TARGETS: [&str; 2] = ["sm_100a", "sm_120a"];
 /// How many of each family a run builds.
 const BY_TURNS: usize = 3;
 /// How many graphs there are to be.
@@ -27,7 +23,7 @@ fn main() -> ExitCode {
     let mut trials = vec![Trial::test("the_epilogues_are_different_graphs", || {
         different_graphs().map_err(|error| format!("{error:#}").into())
     })];
-    for (family, target) in TARGETS.into_iter().enumerate() {
+    for (family, target) in DAG_TARGETS.into_iter().enumerate() {
         let kernels = match kernels(target) {
             Ok(kernels) => kernels,
             Err(error) => {
@@ -55,31 +51,9 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// The kernels of the programs, by the name of the program; what a second kernel is called ends in its number.
-fn kernels(target: &str) -> Result<BTreeMap<String, KernelSpec>> {
-    let backend = fourfold_tests::backend(target)?;
-    let mut kernels = BTreeMap::new();
-    for file in fourfold_tests::fixtures()? {
-        let name = file.file_stem().context("a fixture has a name")?.to_string_lossy().into_owned();
-        if !name.starts_with("dag_") {
-            continue;
-        }
-        let source = std::fs::read_to_string(&file)?;
-        let (program, _) = text::load(&source)
-            .map_err(|errors| anyhow::anyhow!("{}: {}", file.display(), errors[0].message))?;
-        let planned = planned_kernels(&backend.plan(program), CutlassVersion::PINNED, false);
-        ensure!(!planned.is_empty(), "{} has no kernel", file.display());
-        for (index, kernel) in planned.into_iter().enumerate() {
-            let name = if index == 0 { name.clone() } else { format!("{name}.{index}") };
-            kernels.insert(name, kernel.spec);
-        }
-    }
-    Ok(kernels)
-}
-
 fn different_graphs() -> Result<()> {
     let mut graphs: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (name, spec) in kernels(TARGETS[0])? {
+    for (name, spec) in kernels(DAG_TARGETS[0])? {
         graphs.entry(structure(&spec.epilogue)).or_default().push(name);
     }
     for (graph, names) in &graphs {

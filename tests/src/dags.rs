@@ -1,0 +1,131 @@
+//! The programs whose epilogues are built for both families, and which feature each of them shows.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use fourfold::codegen::configuration::CutlassVersion;
+use fourfold::codegen::{Epilogue, KernelSpec, OutputKind, StepKind};
+use fourfold::ir::{BinaryKind, ElementType, OperandShape, ReduceKind, UnaryKind, text};
+use fourfold::kernels::planned_kernels;
+
+/// One of each family, as everything but the tag and the tile is the same.
+pub const DAG_TARGETS: [&str; 2] = ["sm_100a", "sm_120a"];
+
+/// The kernels of the programs, by the name of the program; what a second kernel is called ends in its number.
+///
+/// # Errors
+/// When a program is invalid, or has no kernel.
+pub fn kernels(target: &str) -> Result<BTreeMap<String, KernelSpec>> {
+    let backend = crate::backend(target)?;
+    let mut kernels = BTreeMap::new();
+    for file in crate::fixtures()? {
+        let name = file.file_stem().context("a fixture has a name")?.to_string_lossy().into_owned();
+        if !name.starts_with("dag_") && name != "activations" {
+            continue;
+        }
+        let source = std::fs::read_to_string(&file)?;
+        let (program, _) = text::load(&source)
+            .map_err(|errors| anyhow::anyhow!("{}: {}", file.display(), errors[0].message))?;
+        let planned = planned_kernels(&backend.plan(program), CutlassVersion::PINNED, false);
+        ensure!(!planned.is_empty(), "{} has no kernel", file.display());
+        for (index, kernel) in planned.into_iter().enumerate() {
+            let name = if index == 0 { name.clone() } else { format!("{name}.{index}") };
+            kernels.insert(name, kernel.spec);
+        }
+    }
+    Ok(kernels)
+}
+
+/// What an epilogue can have, and how to tell.
+pub struct Feature {
+    /// For people.
+    pub name: String,
+    /// Whether an epilogue has it.
+    pub holds: Box<dyn Fn(&Epilogue) -> bool>,
+}
+
+/// Every feature of epilogues, as the README lists them.
+pub fn features() -> Vec<Feature> {
+    let feature =
+        |name: &str, holds: Box<dyn Fn(&Epilogue) -> bool>| Feature { name: name.to_owned(), holds };
+    let reads = |name: &str, shape: OperandShape| {
+        let holds = move |it: &Epilogue| it.operands.iter().any(|operand| operand.shape == shape);
+        feature(name, Box::new(holds))
+    };
+    let steps = |name: &str, is: fn(&StepKind) -> bool| {
+        feature(name, Box::new(move |it: &Epilogue| it.steps.iter().any(|step| is(&step.kind))))
+    };
+    let writes = |name: &str, is: Box<dyn Fn(&Epilogue, &OutputKind, ElementType) -> bool>| {
+        let holds =
+            move |it: &Epilogue| it.outputs.iter().any(|output| is(it, &output.kind, it.element(output.of)));
+        feature(name, Box::new(holds))
+    };
+    let mut features = vec![
+        feature("alpha", Box::new(|it| it.alpha)),
+        feature("C, a matrix that is added", Box::new(|it| it.c.is_some())),
+        feature("beta", Box::new(|it| it.beta)),
+        reads("device scalar", OperandShape::Scalar),
+        reads("row, `[N]` or `[1, N]`", OperandShape::Row),
+        reads("column, `[M, 1]`", OperandShape::Column),
+        reads("whole matrix besides", OperandShape::Matrix),
+        feature(
+            "several whole matrices",
+            Box::new(|it| {
+                let matrices = it.operands.iter().filter(|operand| operand.shape == OperandShape::Matrix);
+                usize::from(it.c.is_some()) + matrices.count() > 1
+            }),
+        ),
+        steps("constant", |kind| matches!(kind, StepKind::Constant(_))),
+        steps("convert, every narrowing kept", |kind| *kind == StepKind::Convert),
+        steps("clamp", |kind| matches!(kind, StepKind::Clamp { .. })),
+        steps("compare and select", |kind| *kind == StepKind::Select),
+        feature("a value used twice is computed once", Box::new(uses_a_step_twice)),
+    ];
+    features.extend(BinaryKind::ALL.iter().map(|kind| {
+        let kind = *kind;
+        let has = move |it: &Epilogue| it.steps.iter().any(|step| step.kind == StepKind::Binary(kind));
+        feature(kind.name(), Box::new(has))
+    }));
+    features.extend(UnaryKind::ALL.iter().map(|kind| {
+        let kind = *kind;
+        let has = move |it: &Epilogue| it.steps.iter().any(|step| step.kind == StepKind::Unary(kind));
+        feature(kind.name(), Box::new(has))
+    }));
+    for element in
+        [ElementType::F16, ElementType::BF16, ElementType::F32, ElementType::F8E4M3FN, ElementType::F8E5M2]
+    {
+        let is = move |_: &Epilogue, kind: &OutputKind, of: ElementType| {
+            *kind == OutputKind::Value && of == element
+        };
+        features.push(writes(&format!("{element} output"), Box::new(is)));
+    }
+    let values =
+        |it: &Epilogue| it.outputs.iter().filter(|output| output.kind == OutputKind::Value).count() > 1;
+    features.push(feature("several outputs", Box::new(values)));
+    for (name, codes, block) in [
+        ("NVFP4 output with its scales", ElementType::F4E2M1FN, 16),
+        ("MXFP4 output with its scales", ElementType::F4E2M1FN, 32),
+        ("MXFP8 (e4m3) output with its scales", ElementType::F8E4M3FN, 32),
+        ("MXFP8 (e5m2) output with its scales", ElementType::F8E5M2, 32),
+    ] {
+        let is = move |_: &Epilogue, kind: &OutputKind, _: ElementType| matches!(kind, OutputKind::Quantized { element, block: of, .. } if (*element, *of) == (codes, block));
+        features.push(writes(name, Box::new(is)));
+    }
+    for reduction in [ReduceKind::Amax, ReduceKind::Max] {
+        for left in [OperandShape::Scalar, OperandShape::Row, OperandShape::Column] {
+            let is = move |_: &Epilogue, kind: &OutputKind, _: ElementType| {
+                *kind == OutputKind::Reduced { kind: reduction, shape: left }
+            };
+            features.push(writes(&format!("{} to a {left}", reduction.name()), Box::new(is)));
+        }
+    }
+    features
+}
+
+fn uses_a_step_twice(epilogue: &Epilogue) -> bool {
+    use fourfold::scheduler::EpilogueRef::Step;
+    (0..epilogue.steps.len()).any(|made| {
+        let uses = epilogue.steps.iter().flat_map(|step| &step.operands);
+        uses.filter(|operand| **operand == Step(made)).count() > 1
+    })
+}
