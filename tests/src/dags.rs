@@ -44,6 +44,9 @@ pub struct Feature {
     pub holds: Box<dyn Fn(&Epilogue) -> bool>,
 }
 
+/// Tells an output by its kind and the element type of what it is made of.
+type IsOutput = dyn Fn(&OutputKind, ElementType) -> bool;
+
 /// Every feature of epilogues, as the README lists them.
 pub fn features() -> Vec<Feature> {
     let feature =
@@ -55,9 +58,9 @@ pub fn features() -> Vec<Feature> {
     let steps = |name: &str, is: fn(&StepKind) -> bool| {
         feature(name, Box::new(move |it: &Epilogue| it.steps.iter().any(|step| is(&step.kind))))
     };
-    let writes = |name: &str, is: Box<dyn Fn(&Epilogue, &OutputKind, ElementType) -> bool>| {
+    let writes = |name: &str, is: Box<IsOutput>| {
         let holds =
-            move |it: &Epilogue| it.outputs.iter().any(|output| is(it, &output.kind, it.element(output.of)));
+            move |it: &Epilogue| it.outputs.iter().any(|output| is(&output.kind, it.element(output.of)));
         feature(name, Box::new(holds))
     };
     let mut features = vec![
@@ -94,9 +97,7 @@ pub fn features() -> Vec<Feature> {
     for element in
         [ElementType::F16, ElementType::BF16, ElementType::F32, ElementType::F8E4M3FN, ElementType::F8E5M2]
     {
-        let is = move |_: &Epilogue, kind: &OutputKind, of: ElementType| {
-            *kind == OutputKind::Value && of == element
-        };
+        let is = move |kind: &OutputKind, of: ElementType| *kind == OutputKind::Value && of == element;
         features.push(writes(&format!("{element} output"), Box::new(is)));
     }
     let values =
@@ -108,12 +109,12 @@ pub fn features() -> Vec<Feature> {
         ("MXFP8 (e4m3) output with its scales", ElementType::F8E4M3FN, 32),
         ("MXFP8 (e5m2) output with its scales", ElementType::F8E5M2, 32),
     ] {
-        let is = move |_: &Epilogue, kind: &OutputKind, _: ElementType| matches!(kind, OutputKind::Quantized { element, block: of, .. } if (*element, *of) == (codes, block));
+        let is = move |kind: &OutputKind, _: ElementType| matches!(kind, OutputKind::Quantized { element, block: of, .. } if (*element, *of) == (codes, block));
         features.push(writes(name, Box::new(is)));
     }
     for reduction in [ReduceKind::Amax, ReduceKind::Max] {
         for left in [OperandShape::Scalar, OperandShape::Row, OperandShape::Column] {
-            let is = move |_: &Epilogue, kind: &OutputKind, _: ElementType| {
+            let is = move |kind: &OutputKind, _: ElementType| {
                 *kind == OutputKind::Reduced { kind: reduction, shape: left }
             };
             features.push(writes(&format!("{} to a {left}", reduction.name()), Box::new(is)));

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod built;
+pub mod check;
 pub mod dags;
 pub mod generate;
 pub mod random;

@@ -1,0 +1,289 @@
+//! What must hold of every valid program: its partition proves itself again, every kernel has a source, and the fallback
+//! equals the interpreter, run as planned.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
+
+use fourfold::codegen::configuration::CutlassVersion;
+use fourfold::executor;
+use fourfold::ir::{
+    ElementType, Entity, Matmul, Op, OpKind, Program, Tensor, Value, bind, interpret, interpret_op, sample,
+    text, verify,
+};
+use fourfold::kernels::planned_kernels;
+use fourfold::scheduler::{EpilogueRef, KernelPlan, NormalizeOptions, OutputKind, normalize};
+
+use crate::generate::{Case, case};
+
+/// What the programs held.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Programs.
+    pub programs: usize,
+    /// Programs with a kernel segment.
+    pub with_kernel: usize,
+    /// With two or more.
+    pub with_two: usize,
+    /// With an epilogue that is no chain.
+    pub with_dag: usize,
+    /// With a kernel of several outputs.
+    pub with_several: usize,
+    /// With a kernel that quantizes.
+    pub with_blocks: usize,
+    /// With a kernel that reduces.
+    pub with_reduction: usize,
+    /// With a kernel that reads what another wrote.
+    pub with_chain: usize,
+    /// Kernel segments.
+    pub kernels: usize,
+    /// Their steps.
+    pub steps: usize,
+    /// Kernel segments whose results are compared bit for bit.
+    pub exact_kernels: usize,
+    /// Ops that are in no kernel, by reason.
+    pub rejections: BTreeMap<&'static str, usize>,
+}
+
+static COUNTS: Mutex<Option<Counts>> = Mutex::new(None);
+
+/// What the programs so far held; counting begins again.
+pub fn take_counts() -> Counts {
+    COUNTS.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
+}
+
+fn count(add: impl FnOnce(&mut Counts)) {
+    let mut counts = COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
+    add(counts.get_or_insert_default());
+}
+
+/// The program of a case.
+///
+/// # Panics
+/// When the generator made an invalid one.
+pub fn program(case: &Case) -> Program {
+    match verify(case.module.clone()) {
+        Ok(program) => program,
+        Err(invalid) => {
+            let errors: Vec<String> =
+                invalid.errors.iter().map(|e| format!("{} in {:?}", e.kind, e.op_text)).collect();
+            panic!(
+                "the generator made an invalid program: {}\n{}",
+                errors.join("\n"),
+                text::print(&case.module)
+            )
+        }
+    }
+}
+
+/// Makes a program of so many steps or more, and checks all of it.
+///
+/// # Panics
+/// When something does not hold.
+pub fn check_run(seed: u64, steps: usize) {
+    let case = case(seed, steps);
+    // What is normalized already is planned as it is, so that its values are those of what ran.
+    let program = normalize(&program(&case), &NormalizeOptions::default()).program().clone();
+    // Mostly targets that have kernels.
+    let blackwell = ["sm_100a", "sm_103a", "sm_120a", "sm_121a"];
+    let target = match seed % 16 {
+        0 => "cpu",
+        1 => "sm_90a",
+        other => blackwell[other as usize % blackwell.len()],
+    };
+    let backend = crate::backend(target).expect("a known target");
+    let planned = backend.plan(program.clone());
+    assert!(!planned.normalized().is_changed(), "it was normalized before");
+    backend.check(&planned).expect("the partition proves itself");
+    assert_eq!(planned.partition().decisions.len(), program.module().ops.len());
+    let kernels = planned.partition().kernels().count();
+    let sources = planned_kernels(&planned, CutlassVersion::PINNED, false);
+    assert_eq!(sources.len(), kernels, "every accepted kernel has a source");
+    let plans = || planned.partition().kernels().map(|(_, plan)| plan);
+    let ends =
+        |is: fn(&OutputKind) -> bool| plans().any(|plan| plan.outputs.iter().any(|output| is(&output.kind)));
+    let module = program.module();
+    let in_kernel = |op: Op| planned.partition().decisions[op.index()].rejection.is_none();
+    let reads = |plan: &KernelPlan| {
+        let [a, sfa] = [plan.a, plan.sfa];
+        let read = plan.operands.iter().map(|operand| operand.value).chain([a, sfa]).chain(plan.c);
+        read.filter_map(|value| module.defining_op(value)).any(in_kernel)
+    };
+    count(|counts| {
+        counts.programs += 1;
+        counts.with_kernel += usize::from(kernels >= 1);
+        counts.with_two += usize::from(kernels >= 2);
+        counts.with_dag += usize::from(plans().any(shares_a_value));
+        counts.with_several += usize::from(plans().any(|plan| plan.outputs.len() > 1));
+        counts.with_blocks += usize::from(ends(|kind| matches!(kind, OutputKind::Quantized { .. })));
+        counts.with_reduction += usize::from(ends(|kind| matches!(kind, OutputKind::Reduced { .. })));
+        counts.with_chain += usize::from(plans().any(reads));
+        counts.kernels += kernels;
+        counts.steps += plans().map(|plan| plan.epilogue.len()).sum::<usize>();
+        for rejection in planned.partition().decisions.iter().filter_map(|found| found.rejection.as_ref()) {
+            *counts.rejections.entry(rejection.code.as_str()).or_default() += 1;
+        }
+    });
+
+    let tensors = sample::inputs(&program, &case.recipe).expect("the recipe names every symbol");
+    let bound = bind::bind(&program, &tensors).expect("the tensors were made for the inputs");
+    let want = interpret(&program, &bound).expect("small programs are interpreted");
+
+    // Op by op on the interpreter's operands, so that one op's rounding does not become another's error.
+    for (op, operation) in program.module().ops.iter() {
+        let operands: Vec<&Tensor> =
+            operation.operands.iter().map(|operand| &want[operand.index()]).collect();
+        let got = executor::fallback::run_op(&program, op, &operands, &bound.symbols)
+            .expect("the fallback takes every op");
+        for (result, got) in operation.results.iter().zip(&got) {
+            let want = &want[result.index()];
+            match multiplication_bound(&program, op, &operands) {
+                None => assert_same(got, want, &program, op),
+                Some(bound) => assert_within(got, want, &bound, &program, op),
+            }
+        }
+    }
+
+    // The whole program, segment by segment: bit for bit as long as every sum is exact in f32, and each op within its
+    // bound of the interpreter on what the run itself fed it.
+    let run = planned
+        .run(&tensors, &executor::RunOptions { keep_all: true, ..Default::default() })
+        .expect("it runs");
+    let module = program.module();
+    let inputs: HashMap<Value, &Tensor> =
+        module.inputs.iter().copied().zip(bound.inputs.iter().copied()).collect();
+    let ran =
+        |value: &Value| inputs.get(value).copied().unwrap_or_else(|| run.value(*value).expect("it is kept"));
+    let mut exact: Vec<bool> = vec![true; module.values.len()];
+    for (op, operation) in module.ops.iter() {
+        let operands: Vec<&Tensor> = operation.operands.iter().map(ran).collect();
+        let inexact = is_inexact(&program, case.recipe.rule, op)
+            || operation.operands.iter().any(|operand| !exact[operand.index()]);
+        let local =
+            interpret_op(&program, op, &operands, &bound.symbols).expect("small programs are interpreted");
+        for (result, local) in operation.results.iter().zip(&local) {
+            exact[result.index()] = !inexact;
+            match multiplication_bound(&program, op, &operands) {
+                Some(bound) if inexact => assert_within(ran(result), local, &bound, &program, op),
+                _ => assert_same(ran(result), local, &program, op),
+            }
+            if !inexact {
+                assert_same(ran(result), &want[result.index()], &program, op);
+            }
+        }
+    }
+    let exact_kernels = plans().filter(|plan| plan.written().all(|value| exact[value.index()])).count();
+    count(|counts| counts.exact_kernels += exact_kernels);
+}
+
+/// Whether some value of an epilogue is used more than once.
+fn shares_a_value(plan: &KernelPlan) -> bool {
+    let uses = |value: EpilogueRef| {
+        let operands = plan.epilogue.iter().flat_map(|step| &step.operands);
+        operands.filter(|operand| **operand == value).count()
+    };
+    let steps = (0..plan.epilogue.len()).map(EpilogueRef::Step);
+    steps.chain([EpilogueRef::Accumulator]).any(|value| uses(value) > 1)
+}
+
+/// Whether an op's own sums depend on the order of accumulation: every multiplication but a `scaled_mma` of sampled
+/// operands with a K that the rule keeps exact.
+fn is_inexact(program: &Program, rule: sample::Rule, op: Op) -> bool {
+    let module = program.module();
+    if module.ops[op].kind == OpKind::Mma {
+        return true;
+    }
+    let (Some(operands), Some(matmul)) = (module.scaled_mma_operands(op), program.facts().matmul(op)) else {
+        return false;
+    };
+    let is_sampled = |value: Value| match module.defining_op(value) {
+        Some(op) => module.ops[op].kind == OpKind::SwizzleScales,
+        None => true,
+    };
+    let limit = rule.exact_k(matmul.format.scale).unwrap_or(0);
+    matmul.k.as_fixed().is_none_or(|k| limit < k)
+        || ![operands.a, operands.sfa, operands.b, operands.sfb].into_iter().all(is_sampled)
+}
+
+/// The largest error that f32 accumulation in any order may make in each element, before the rounding to the
+/// result type; `None` when the op is no multiplication. γ_K·|alpha|·Σ|a·b| (the design's rule).
+fn multiplication_bound(program: &Program, op: Op, operands: &[&Tensor]) -> Option<Vec<f64>> {
+    let module = program.module();
+    let (a, b, batched, alpha) = match &module.ops[op].kind {
+        OpKind::Mma => {
+            let batched = operands[1].dims().len() > 2;
+            (operands[0].to_f64(), operands[1].to_f64(), batched, 1.0)
+        }
+        OpKind::ScaledMma(attributes) => {
+            let block = attributes.block as usize;
+            let scaled = |codes: &Tensor, scales: &Tensor| -> Vec<f64> {
+                let scales = scales.to_f64();
+                codes.to_f64().iter().enumerate().map(|(i, v)| v * scales[i / block]).collect()
+            };
+            let alpha = if attributes.alpha { operands[4].to_f64()[0] } else { 1.0 };
+            let facts: &Matmul = program.facts().matmul(op).expect("every scaled_mma has facts");
+            let (a, b) = (scaled(operands[0], operands[1]), scaled(operands[2], operands[3]));
+            (a, b, facts.b_batched && operands[2].dims().len() > 2, alpha)
+        }
+        _ => return None,
+    };
+    let k = *operands[0].dims().last()?;
+    let n = match &module.ops[op].kind {
+        OpKind::Mma => operands[1].dims()[operands[1].dims().len() - 2],
+        _ => operands[2].dims()[operands[2].dims().len() - 2],
+    };
+    let rows = a.len().checked_div(k).unwrap_or(0);
+    let m = operands[0].dims()[operands[0].dims().len() - 2];
+    let unit = k as f64 * 2f64.powi(-24);
+    let gamma = unit / (1.0 - unit);
+    let mut bound = Vec::with_capacity(rows * n);
+    for row in 0..rows {
+        let matrix = if batched { row / m } else { 0 };
+        for column in 0..n {
+            let b_row = (matrix * n + column) * k;
+            let sum: f64 = (0..k).map(|i| (a[row * k + i] * b[b_row + i]).abs()).sum();
+            bound.push(gamma * alpha.abs() * sum);
+        }
+    }
+    Some(bound)
+}
+
+fn assert_same(got: &Tensor, want: &Tensor, program: &Program, op: Op) {
+    assert_eq!(got.dims(), want.dims(), "{}", text::print_op(program.module(), op));
+    if got.bytes() == want.bytes() {
+        return;
+    }
+    let (got_values, want_values) = (got.to_f64(), want.to_f64());
+    for (index, (got, want)) in got_values.iter().zip(&want_values).enumerate() {
+        let same = got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan());
+        assert!(same, "{}: element {index} is {got}, not {want}", text::print_op(program.module(), op));
+    }
+    let padding_is_the_difference = got.layout().is_some() || got_values.iter().any(|value| value.is_nan());
+    assert!(padding_is_the_difference, "{}: bytes differ", text::print_op(program.module(), op));
+}
+
+/// Within the bound, plus 4 ulp of f32 and one rounding of the result type.
+fn assert_within(got: &Tensor, want: &Tensor, bound: &[f64], program: &Program, op: Op) {
+    assert_eq!(got.dims(), want.dims(), "{}", text::print_op(program.module(), op));
+    let digits = match want.element() {
+        ElementType::F16 => 11,
+        ElementType::BF16 => 8,
+        _ => 24,
+    };
+    let (got, want) = (got.to_f64(), want.to_f64());
+    for (index, ((got, want), bound)) in got.iter().zip(&want).zip(bound).enumerate() {
+        if got == want || (got.is_nan() && want.is_nan()) {
+            continue;
+        }
+        // f16 overflows, and a sum near the edge may fall on either side of it.
+        let at_the_edge =
+            digits == 11 && got.abs().min(want.abs()) >= 65_504.0 && got.signum() == want.signum();
+        let rounding = want.abs() * (4.0 * 2f64.powi(-24) + 2f64.powi(1 - digits)) + 2f64.powi(-24);
+        let error = (got - want).abs();
+        // Where c cancels the product, the error is relative to the product, which the bound covers.
+        assert!(
+            at_the_edge || (error.is_finite() && error <= bound * 1.0001 + rounding),
+            "{}: element {index} is {got}, not {want}; bound {bound}",
+            text::print_op(program.module(), op)
+        );
+    }
+}
