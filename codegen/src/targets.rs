@@ -109,7 +109,8 @@ fn quantized_capabilities() -> Vec<QuantizedCapability> {
     formats.map(capability).collect()
 }
 
-/// The most tensors that a kernel writes. Both families also write eight, some of each kind, without spilling.
+/// The most tensors that a kernel writes. With as many, all of them blocks, and everything else that an epilogue may have,
+/// both families build (`fixtures/gemm/dag_out_largest.fir`; on Sm100 it spills).
 const MAX_OUTPUTS: usize = 4;
 
 /// The most steps of an epilogue. With as many, and as many operands as there may be, every default builds.

@@ -4,6 +4,9 @@ CUTE_HOST_DEVICE constexpr auto coordinates(Offset const &offset) {
   return cute::make_arithmetic_tuple(cute::_0{}, cute::_0{}) + offset;
 }
 
+// Rows of a subtile where a row is not in one thread; the first is a multiple of as many.
+constexpr int kSubtileRows = 64;
+
 // How the elements of an epilogue subtile lie in a thread, one slot for each of its rows. On Sm100 it has a row of the
 // subtile; on Sm120 pairs of columns, 8 apart, of two rows that are 8 apart, and 4 lanes have a row.
 template <class Layout>

@@ -54,8 +54,6 @@ struct QuantizedOutput {
                                uint32_t *words, Synchronize const &synchronize) const {
     constexpr int kHalf = columns_of_thread<Part>() << Part::kLaneBits;
     static_assert(Part::kColumns == columns_of_thread<Part>() && 2 * kHalf == kBlock);
-    // A subtile has 64 rows, whose first is a multiple of as many.
-    constexpr int kSubtileRows = 64;
     int const half = here.n / kHalf % 2;
     uint32_t amaxes[Part::kRows];
     synchronize();  // whoever used the memory before is done
