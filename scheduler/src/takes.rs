@@ -209,8 +209,12 @@ fn step(program: &Program, root: &Root<'_>, op: Op, inside: impl Fn(Value) -> bo
         OpKind::Compare(_) => ty.element == ElementType::I1,
         _ => root.capability.epilogue.elements.contains(&ty.element),
     };
-    let from_narrow =
-        operation.kind == OpKind::Convert && is_narrow(module.ty(operation.operands[0]).element);
+    let converted = (operation.kind == OpKind::Convert).then(|| operation.operands[0]);
+    if let Some(condition) = converted.filter(|value| module.ty(*value).element == ElementType::I1) {
+        // A comparison only chooses.
+        return Err(Fault::Operand(condition));
+    }
+    let from_narrow = converted.is_some_and(|value| is_narrow(module.ty(value).element));
     if !rounds || (from_narrow && !ty.element.is_arithmetic()) {
         return Err(Fault::Element(ty.element));
     }

@@ -20,6 +20,8 @@ use crate::generate::{Case, case};
 pub struct Counts {
     /// Programs.
     pub programs: usize,
+    /// Programs that normalization changed.
+    pub normalized: usize,
     /// Programs with a kernel segment.
     pub with_kernel: usize,
     /// With two or more.
@@ -82,7 +84,9 @@ pub fn program(case: &Case) -> Program {
 pub fn check_run(seed: u64, steps: usize) {
     let case = case(seed, steps);
     // What is normalized already is planned as it is, so that its values are those of what ran.
-    let program = normalize(&program(&case), &NormalizeOptions::default()).program().clone();
+    let original = program(&case);
+    let normalized = normalize(&original, &NormalizeOptions::default());
+    let program = normalized.program().clone();
     // Mostly targets that have kernels.
     let blackwell = ["sm_100a", "sm_103a", "sm_120a", "sm_121a"];
     let target = match seed % 16 {
@@ -127,6 +131,17 @@ pub fn check_run(seed: u64, steps: usize) {
     let tensors = sample::inputs(&program, &case.recipe).expect("the recipe names every symbol");
     let bound = bind::bind(&program, &tensors).expect("the tensors were made for the inputs");
     let want = interpret(&program, &bound).expect("small programs are interpreted");
+    if normalized.is_changed() {
+        count(|counts| counts.normalized += 1);
+        let bound = bind::bind(&original, &tensors).expect("the inputs are the same");
+        let meant = interpret(&original, &bound).expect("small programs are interpreted");
+        for &output in &original.module().outputs {
+            let became = normalized.value(output).expect("an output stays");
+            let same = meant[output.index()] == want[became.index()]
+                || is_same(&meant[output.index()], &want[became.index()]);
+            assert!(same, "%{} is another after normalization", original.module().name_of(output));
+        }
+    }
 
     // Op by op on the interpreter's operands, so that one op's rounding does not become another's error.
     for (op, operation) in program.module().ops.iter() {
@@ -245,6 +260,12 @@ fn multiplication_bound(program: &Program, op: Op, operands: &[&Tensor]) -> Opti
         }
     }
     Some(bound)
+}
+
+/// The same bits, any NaN standing for any other.
+fn is_same(got: &Tensor, want: &Tensor) -> bool {
+    let same = |(got, want): (f64, f64)| got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan());
+    got.dims() == want.dims() && got.to_f64().into_iter().zip(want.to_f64()).all(same)
 }
 
 fn assert_same(got: &Tensor, want: &Tensor, program: &Program, op: Op) {

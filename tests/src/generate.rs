@@ -425,14 +425,34 @@ impl Generator {
     }
 
     fn plain_mma(&mut self, m: &Dim) -> Value {
-        let (n, k) = (self.random.pick(&[8u64, 24, 13]), self.random.pick(&[16u64, 33, 64]));
+        let n = self.random.pick(&[8u64, 24, 13]);
         let element = self.random.pick(&ARITHMETIC);
-        let a = self.input(TensorType::new(vec![m.clone(), Dim::fixed(k)], element));
-        let b = self.input(TensorType::new(vec![Dim::fixed(n), Dim::fixed(k)], element));
-        self.used.extend([a, b]);
+        let dequantized = self.random.percent(50);
+        let k = self.random.pick(if dequantized { &[32u64, 64, 96] } else { &[16u64, 33, 64] });
+        let mut operand = |rows: Dim| {
+            if dequantized {
+                return self.dequantized(rows, k, element);
+            }
+            let value = self.input(TensorType::new(vec![rows, Dim::fixed(k)], element));
+            self.used.push(value);
+            value
+        };
+        let (a, b) = (operand(m.clone()), operand(Dim::fixed(n)));
         let out = self.random.pick(&ARITHMETIC);
         let product = self.builder.mma("", a, b, out);
         self.epilogue(m, product, n, &vec![m.clone(), Dim::fixed(n)])
+    }
+
+    /// NVFP4 codes with their scales, multiplied out: what normalization makes a `scaled_mma` of.
+    fn dequantized(&mut self, rows: Dim, k: u64, element: ElementType) -> Value {
+        const BLOCK: u32 = 16;
+        let shape = vec![rows.clone(), Dim::fixed(k)];
+        let codes = self.input(TensorType::new(shape.clone(), ElementType::F4E2M1FN));
+        let layout = self.random.pick(&[ScaleLayout::Linear, ScaleLayout::Blocked]);
+        let scales_shape = vec![rows, Dim::fixed(k / u64::from(BLOCK))];
+        let scales = self.input(TensorType::scales(scales_shape, ElementType::F8E4M3FN, layout));
+        self.used.extend([codes, scales]);
+        self.op(OpKind::BlockDequantize { block: BLOCK }, &[codes, scales], TensorType::new(shape, element))
     }
 
     fn random_binary(&mut self, m: &Dim) -> Value {

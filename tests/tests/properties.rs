@@ -111,6 +111,7 @@ fn partitions_prove_themselves_and_the_fallback_equals_the_interpreter() {
     };
     at_least(40, with_kernel, "of the programs hold a kernel segment");
     at_least(10, with_two, "of the programs hold two");
+    at_least(2, counts.normalized, "are other programs after normalization");
     at_least(5, with_dag, "hold an epilogue that is no chain");
     at_least(10, counts.with_several, "hold a kernel with several outputs");
     at_least(4, counts.with_blocks, "hold a kernel that quantizes");

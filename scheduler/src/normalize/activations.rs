@@ -24,8 +24,11 @@ pub(crate) fn clamp(site: &mut Site<'_>, inner: BinaryKind) -> Vec<Id> {
                 let Some(inner_value) = site.splat(inner_bound) else { continue };
                 let (lo, hi, ordered) = match inner {
                     BinaryKind::Max => (inner_value, outer, inner_value <= outer),
-                    // Of two zeros it matters which is which.
-                    _ => (outer, inner_value, outer.total_cmp(&inner_value).is_le()),
+                    // Of two zeros it matters which is which. NaN bounds nothing.
+                    _ => {
+                        let ordered = outer <= inner_value && outer.total_cmp(&inner_value).is_le();
+                        (outer, inner_value, ordered)
+                    }
                 };
                 if !ordered || !has_type_of_whole(site, x) || !has_type_of_whole(site, within) {
                     continue;

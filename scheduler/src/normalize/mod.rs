@@ -20,6 +20,8 @@ mod saturate;
 mod sharing;
 mod site;
 
+use std::collections::HashSet;
+
 use fourfold_ir::{Entity, Op, OpKind, Program, ScaledMma, Value, verify};
 
 use self::draft::{Draft, Note};
@@ -325,8 +327,8 @@ fn finished(program: &Program, mut draft: Draft) -> Option<Normalized> {
             if op.index() < original_ops {
                 return Origin::Kept(*op);
             }
-            let (mut from, mut rules) = (Vec::new(), Vec::new());
-            trace(&draft, *op, &mut from, &mut rules, 0);
+            let (mut from, mut rules, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
+            trace(&draft, *op, &mut from, &mut rules, &mut seen);
             from.sort_unstable();
             from.dedup();
             Origin::Made { from, steps: steps(&rules) }
@@ -365,18 +367,18 @@ fn fate(draft: &Draft, new_ops: &[Option<Op>], op: Op) -> Fate {
 }
 
 /// The ops of the original that a new op is from, and the rules, those of earlier rounds first.
-fn trace(draft: &Draft, op: Op, from: &mut Vec<Op>, rules: &mut Vec<usize>, depth: usize) {
-    /// Rounds are few.
-    const DEEPEST: usize = 16;
+fn trace(draft: &Draft, op: Op, from: &mut Vec<Op>, rules: &mut Vec<usize>, seen: &mut HashSet<Op>) {
+    if !seen.insert(op) {
+        return;
+    }
     match &draft.note(op).made {
         None => from.push(op),
-        Some((ops, own)) if depth < DEEPEST => {
+        Some((ops, own)) => {
             for op in ops {
-                trace(draft, *op, from, rules, depth + 1);
+                trace(draft, *op, from, rules, seen);
             }
             rules.extend(own);
         }
-        Some(_) => {}
     }
 }
 

@@ -5,6 +5,7 @@
 //! ops, and of those what the program says already. A term used twice counts twice; the choice is by class, so that it is
 //! computed once all the same.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
@@ -237,6 +238,8 @@ struct Choice<'a> {
     log: Vec<Applied>,
     /// The ops in each class, in order.
     members: BTreeMap<Id, Vec<usize>>,
+    /// Whose parts the terms take, as far as it was asked: terms are shared, and each is worked out once.
+    parts: RefCell<HashMap<Term, BTreeSet<usize>>>,
 }
 
 impl<'a> Choice<'a> {
@@ -278,7 +281,8 @@ impl<'a> Choice<'a> {
         for (position, class) in classes.iter().enumerate() {
             members.entry(*class).or_default().push(position);
         }
-        Choice { egraph, expression, classes, terms, created, united, log, members }
+        let parts = RefCell::default();
+        Choice { egraph, expression, classes, terms, created, united, log, members, parts }
     }
 
     /// What the region becomes; `None` when that is what it is.
@@ -498,10 +502,21 @@ impl<'a> Proof<'a> {
     /// part of that; any other was inserted and takes none.
     fn parts(&self, term: &Term, before: usize) -> BTreeSet<usize> {
         let choice = self.choice;
-        let mut parts = BTreeSet::new();
         let Some(&position) = choice.created.get(term).filter(|position| **position < before) else {
-            return parts;
+            return BTreeSet::new();
         };
+        if let Some(known) = choice.parts.borrow().get(term) {
+            return known.clone();
+        }
+        let parts = self.parts_of(term, position);
+        choice.parts.borrow_mut().insert(term.clone(), parts.clone());
+        parts
+    }
+
+    /// The same of a term that the application at this position added.
+    fn parts_of(&self, term: &Term, position: usize) -> BTreeSet<usize> {
+        let choice = self.choice;
+        let mut parts = BTreeSet::new();
         let applied = &choice.log[position];
         let is_result = choice.egraph.lookup(term.clone()) == Some(applied.result);
         let whole = applied.matched.first();

@@ -289,7 +289,7 @@ impl Graph {
     }
 
     fn constant(&mut self) -> Value {
-        let number = self.random.pick(&[0.0, -0.0, 1.0, -1.5, 2.7, 0.5, f64::INFINITY]);
+        let number = self.random.pick(&[0.0, -0.0, 1.0, -1.5, 2.7, 0.5, f64::INFINITY, f64::NAN]);
         let element = self.random.pick(&ARITHMETIC);
         let shape = self.random.pick(&[vec![], vec![Dim::fixed(1)]]);
         self.op(OpKind::Constant(ConstantValue::Splat(number)), &[], TensorType::new(shape, element))

@@ -412,6 +412,8 @@ fn max_and_min_that_are_no_relu_or_clamp_stay() {
   %m = max %p, %l : tensor<[37, 24], bf16>\n  %y = min %m, %h : tensor<[37, 24], bf16>",
         "  %l = constant {value = nan} : tensor<[], bf16>\n  %h = constant {value = 1} : tensor<[], bf16>
   %m = max %p, %l : tensor<[37, 24], bf16>\n  %y = min %m, %h : tensor<[37, 24], bf16>",
+        "  %l = constant {value = 1} : tensor<[], bf16>\n  %h = constant {value = nan} : tensor<[], bf16>
+  %m = min %p, %h : tensor<[37, 24], bf16>\n  %y = max %m, %l : tensor<[37, 24], bf16>",
         // max(min(x, -0), +0) is +0, and min(max(x, +0), -0) is -0.
         "  %l = constant {value = 0} : tensor<[1], bf16>\n  %h = constant {value = -0.0} : tensor<[1], bf16>
   %one = constant {value = 1} : tensor<[1], bf16>
