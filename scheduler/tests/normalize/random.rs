@@ -3,7 +3,7 @@
 use fourfold_codegen::capabilities;
 use fourfold_ir::{
     BinaryKind, Builder, ConstantValue, Dim, ElementType, Module, OpKind, ScaleLayout, ScaledMmaOptions,
-    Shape, SymbolValues, TensorType, UnaryKind, Value, verify,
+    Shape, SymbolValues, TensorType, UnaryKind, Value, text, verify,
 };
 use fourfold_scheduler::{NormalizeOptions, normalize, partition};
 
@@ -64,6 +64,34 @@ fn a_hundred_thousand_ops_take_time_in_proportion_with_their_partition() {
     // It takes less than half a second where nothing else runs; what a loaded machine adds says nothing.
     assert!(whole < 3.0, "{whole} s");
     assert!(whole < 40.0 * tenth, "{whole} s, and {tenth} s for a tenth");
+}
+
+/// Each value is used by the next two, so that there are more paths through them than anyone can walk.
+#[test]
+fn what_many_paths_share_is_worked_out_once() {
+    const STEPS: usize = 60;
+    let mut source = "fir 1
+func @shared(
+    %a: tensor<[24, 64], f4E2M1FN>, %sa: tensor<[24, 4], f8E4M3FN, linear>,
+    %b: tensor<[32, 64], f4E2M1FN>, %sb: tensor<[32, 4], f8E4M3FN, linear>
+) {
+  %x = block_dequantize %a, %sa {block = 16} : tensor<[24, 64], f32>
+  %y = block_dequantize %b, %sb {block = 16} : tensor<[32, 64], f32>
+  %p = mma %x, %y : tensor<[24, 32], f32>
+  %t0 = reshape %p : tensor<[2, 12, 32], f32>
+  %t1 = neg %t0 : tensor<[2, 12, 32], f32>\n"
+        .to_owned();
+    for step in 2..STEPS {
+        let (last, before) = (step - 1, step - 2);
+        source += &format!("  %t{step} = add %t{last}, %t{before} : tensor<[2, 12, 32], f32>\n");
+    }
+    source += &format!("  return %t{}\n}}\n", STEPS - 1);
+    let parsed = text::parse(&source).expect("it parses");
+    let Ok(program) = verify(parsed.module) else { panic!("it is valid") };
+    let start = std::time::Instant::now();
+    let normalized = normalize(&program, &NormalizeOptions::default());
+    assert!(normalized.is_changed());
+    assert!(start.elapsed().as_secs_f64() < 3.0, "{:?}", start.elapsed());
 }
 
 fn tower(layers: usize) -> Module {
