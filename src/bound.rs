@@ -3,13 +3,14 @@
 //!
 //! A kernel sums in f32 in an order of its own: |error| ≤ γ_K·|alpha|·Σ|a·b| + 4 ulp with γ_K = K·2^-24/(1 - K·2^-24).
 //! Where every order gives the same sum there is no error, and but for functions that are within 4 ulp every result has
-//! the interpreter's bits. What follows carries such errors on: step by step ([`interval`]), into reductions
+//! the interpreter's bits, the sign of a zero aside. What follows carries such errors on: step by step ([`interval`]), into reductions
 //! ([`reduced`]), and into codes and scales ([`blocks`]), of which few may differ, each with a reason.
 
 mod blocks;
 mod interval;
 mod product;
 mod reduced;
+mod within;
 
 use std::collections::HashMap;
 
@@ -24,8 +25,9 @@ use fourfold_scheduler::{
 };
 
 use self::blocks::{BlockRule, Blocks, compare_blocks};
-use self::interval::Intervals;
+use self::interval::{Intervals, UNKNOWN};
 use self::reduced::Reduced;
+use self::within::{Bounds, free_text};
 use crate::compare::{Comparison, MOVED_ONE_IN, Rounding, Tolerance, Verdict, compare, compare_by};
 use crate::error::Error;
 
@@ -65,7 +67,8 @@ pub(crate) struct KernelRun<'a> {
     pub(crate) interpret: bool,
 }
 
-/// How reports call equality.
+/// How reports call equality. The sign of a zero is aside: a sum of exact zeros has the sign that its order and its
+/// hardware give it, and steps pass it on. Of codes it counts.
 pub(crate) const BIT_EQUAL: &str = "bit-equal";
 
 /// The values that ops define.
@@ -203,18 +206,11 @@ impl<'a> KernelRun<'a> {
         match &output.kind {
             OutputKind::Value { value } => {
                 let want = self.take(values, *value)?;
-                let (each, unrounded) = match self.step(output.of) {
+                let bounds = match self.step(output.of) {
                     None => self.of_sum(values, intervals, &want)?,
                     Some((position, step)) => self.of_step(values, intervals, &want, position, step)?,
                 };
-                let tolerance = Tolerance::Each(each);
-                let operand = || unrounded.clone();
-                let rounding = match &unrounded {
-                    Some(_) => Rounding::Converted(&operand),
-                    None => Rounding::OneStep,
-                };
-                let comparison = compare(self.got(got, *value)?, &want, &tolerance, rounding);
-                Ok(vec![self.with_free(*value, want, tolerance, bound, comparison)])
+                Ok(vec![self.within(*value, want, bounds, bound, got)?])
             }
             OutputKind::Reduced { value, kind, shape, .. } => {
                 let want = self.take(values, *value)?;
@@ -222,9 +218,8 @@ impl<'a> KernelRun<'a> {
                 for index in 0..intervals.sum.len() {
                     reduced.add(index, intervals.value(output.of, index, &mut steps));
                 }
-                let tolerance = Tolerance::Each(reduced.distances(&want.to_f64()));
-                let comparison = compare(self.got(got, *value)?, &want, &tolerance, Rounding::Same);
-                Ok(vec![self.with_free(*value, want, tolerance, bound, comparison)])
+                let bounds = reduced.bounds(&want.to_f64());
+                Ok(vec![self.within(*value, want, bounds, bound, got)?])
             }
             OutputKind::Quantized { codes, scales, global, element, block, scale_rounding, .. } => {
                 let rule = BlockRule {
@@ -240,36 +235,34 @@ impl<'a> KernelRun<'a> {
                     Blocks { codes: &want.0, scales: &want.1 },
                     |index| intervals.value(output.of, index, &mut steps),
                 );
-                let free = free(of_blocks.free);
-                let name = |what: &str| format!("{what} of {bound}{free}, 1 in {MOVED_ONE_IN} moved");
+                let name = |what: &str, free: usize, want: &Tensor| {
+                    let free = free_text(free, want.count());
+                    format!("{what} of {bound}{free}, 1 in {MOVED_ONE_IN} moved")
+                };
                 let none = || Tolerance::Count(0);
-                let zero = format!("{}, zero padding", name("scales"));
+                let of_codes = name("codes", of_blocks.free_codes, &want.0);
+                let of_scales = format!("{}, zero padding", name("scales", of_blocks.free_scales, &want.1));
                 Ok(vec![
-                    self.compared(*codes, want.0, none(), name("codes"), of_blocks.codes),
-                    self.compared(*scales, want.1, none(), zero, of_blocks.scales),
+                    self.compared(*codes, want.0, none(), of_codes, of_blocks.codes),
+                    self.compared(*scales, want.1, none(), of_scales, of_blocks.scales),
                 ])
             }
         }
     }
 
-    /// A comparison with a bound for each element. Near a pole an interval is anything: such an element is not checked,
-    /// and the report must not hide it.
-    fn with_free(
+    /// A comparison with bounds of each element. Near a pole an interval is anything: such an element is not checked,
+    /// of which there may be few, and the report must not hide it.
+    fn within<'g>(
         &self,
         value: Value,
         want: Tensor,
-        tolerance: Tolerance,
+        bounds: Bounds,
         bound: &str,
-        comparison: Comparison,
-    ) -> Compared {
-        let unbounded = match &tolerance {
-            Tolerance::Each(each) => {
-                let pairs = each.iter().zip(want.to_f64());
-                pairs.filter(|(each, want)| each.is_infinite() && want.is_finite()).count()
-            }
-            _ => 0,
-        };
-        self.compared(value, want, tolerance, format!("{bound}{}", free(unbounded)), comparison)
+        got: &Got<'g>,
+    ) -> Result<Compared, Error> {
+        let (comparison, free) = bounds.compare(self.got(got, value)?, &want);
+        let rule = format!("{bound}{}", free_text(free, want.count()));
+        Ok(self.compared(value, want, Tolerance::Each(bounds.distances), rule, comparison))
     }
 
     fn compared(
@@ -284,22 +277,19 @@ impl<'a> KernelRun<'a> {
         Compared { value, want, tolerance, rule, by, comparison }
     }
 
-    /// How far the elements of a result may be off that is the sum itself, and that sum where the result is narrow.
-    fn of_sum(
-        &self,
-        values: &Values,
-        intervals: &Intervals<'_>,
-        want: &Tensor,
-    ) -> Result<(Vec<f64>, Option<Tensor>), Error> {
-        let error = |index: usize| intervals.error.map_or(0.0, |error| error[index]);
-        let of = |(index, value): (usize, f64)| error(index) + ULPS * ulp(value);
-        let each = want.to_f64().into_iter().enumerate().map(of).collect();
-        let narrow = self.plan.accumulator != ElementType::F32;
-        Ok((each, if narrow { Some(self.sum(values)?) } else { None }))
+    /// What the elements of a result may be that is the sum itself, rounded where the result is narrow.
+    fn of_sum(&self, values: &Values, intervals: &Intervals<'_>, want: &Tensor) -> Result<Bounds, Error> {
+        let element = self.plan.accumulator;
+        let points = if element == ElementType::F32 { want.to_f64() } else { self.sum(values)?.to_f64() };
+        let mut bounds = Bounds::with_capacity(want.count());
+        for (index, (at, want)) in points.into_iter().zip(want.to_f64()).enumerate() {
+            let error = intervals.error.map_or(0.0, |error| error[index]) + ULPS * ulp(want);
+            bounds.push(element, [at - error, at + error], at, UNKNOWN);
+        }
+        Ok(bounds)
     }
 
-    /// The same of a result that a step of the epilogue gives: before the rounding of the step where that is narrow,
-    /// together with the result before it.
+    /// The same of a result that a step of the epilogue gives.
     fn of_step(
         &self,
         values: &Values,
@@ -307,12 +297,12 @@ impl<'a> KernelRun<'a> {
         want: &Tensor,
         position: usize,
         step: &EpilogueStep,
-    ) -> Result<(Vec<f64>, Option<Tensor>), Error> {
+    ) -> Result<Bounds, Error> {
         let points = self.operand_points(values, step, want.count())?;
         let narrow = step.element != ElementType::F32;
         let mut steps = Vec::new();
-        let mut unrounded = Vec::with_capacity(want.count());
-        let mut each = Vec::with_capacity(want.count());
+        let range = if step.element == ElementType::I1 { [0.0, 1.0] } else { UNKNOWN };
+        let mut bounds = Bounds::with_capacity(want.count());
         for (index, want) in want.to_f64().into_iter().enumerate() {
             let point = |operand: &(EpilogueRef, Vec<f64>)| match operand {
                 (EpilogueRef::Operand(operand), _) => intervals.operand(*operand, index),
@@ -321,16 +311,10 @@ impl<'a> KernelRun<'a> {
             let value = interval::point(step, &points.iter().map(point).collect::<Vec<_>>());
             let ends = intervals.unrounded(position, index, &mut steps);
             let (ends, at) = if narrow { (ends, value) } else { (interval::round(step.element, ends), want) };
-            let distance = (ends[1] - at).max(at - ends[0]);
-            // NaN is met by NaN alone, and infinity by itself: what this is for them does not matter.
-            each.push(if distance.is_nan() { f64::INFINITY } else { distance + ulp(at) });
-            unrounded.push(value);
+            let room = ulp(at);
+            bounds.push(step.element, [ends[0] - room, ends[1] + room], at, range);
         }
-        if !narrow {
-            return Ok((each, None));
-        }
-        let unrounded = Tensor::from_f64(ElementType::F32, want.dims().to_vec(), None, &unrounded);
-        Ok((each, Some(unrounded.map_err(|error| self.no_tensor(error))?)))
+        Ok(bounds)
     }
 
     /// The values that a step is computed of, where they are computed themselves.
@@ -450,11 +434,6 @@ fn combines_exactly(output: &KernelOutput) -> bool {
         OutputKind::Value { .. } | OutputKind::Quantized { .. } => true,
         OutputKind::Reduced { kind, .. } => reduced::is_exact(kind),
     }
-}
-
-/// What a rule says of elements that nothing is demanded of.
-fn free(count: usize) -> String {
-    if count == 0 { String::new() } else { format!(" ({count} without a bound)") }
 }
 
 /// What a function on the device may be off by.

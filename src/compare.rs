@@ -108,6 +108,7 @@ pub(crate) fn compare_by(got: &Tensor, want: &Tensor, verdicts: &[Verdict]) -> C
         let error = (got - want).abs();
         let error = if error.is_nan() { f64::INFINITY } else { error };
         match verdict {
+            Verdict::Same if error.is_finite() => tally.within(error),
             Verdict::Same | Verdict::Free => {}
             Verdict::Moved => tally.moved(error),
             Verdict::Wrong => tally.mismatch(index, got, want, error),

@@ -465,3 +465,54 @@ fn roundings_are_dropped_only_where_that_is_allowed() {
     assert_eq!(kernels(&["verify", &file, "--json"]), 0);
     assert_eq!(kernels(&["verify", &file, "--json", "--contract"]), 2);
 }
+
+/// What the ops of one kernel are to it, and the rules that made them one.
+#[test]
+fn explain_names_the_op_of_each_rule_where_outputs_are_reduced_and_quantized() {
+    let source = "fir 1
+func @f(
+    %a: tensor<[37, 96], f4E2M1FN>, %sfa: tensor<[37, 6], f8E4M3FN, blocked>,
+    param %b: tensor<[96, 96], f4E2M1FN>, param %sfb: tensor<[96, 6], f8E4M3FN, blocked>, %g: tensor<[], f32>
+) {
+  %p = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[37, 96], f32>
+  %two = constant {value = 2.0} : tensor<[], f32>
+  %d = mul %p, %two : tensor<[37, 96], f32>
+  %x = relu %d : tensor<[37, 96], f32>
+  %m = reduce %x {axes = [0, 1], kind = amax} : tensor<[], f32>
+  %nv, %snv = block_quantize %x, %g {block = 16} : tensor<[37, 96], f4E2M1FN>, tensor<[37, 6], f8E4M3FN, blocked>
+  %h = convert %x : tensor<[37, 96], bf16>
+  return %nv, %snv, %m, %h
+}
+";
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("outputs.fir");
+    std::fs::write(&file, source).expect("it can be written");
+    let file = file.display().to_string();
+    let output = fourfold(&["explain", &file, "--target", "sm_120a", "--json"]);
+    assert_eq!(exit_code(&output), 0, "{}", text(&output.stderr));
+    let report = json(&output);
+    let proof = report["segments"][0]["proof"].as_array().expect("a proof");
+    let proof: Vec<&str> = proof.iter().filter_map(Value::as_str).collect();
+    assert_eq!(
+        proof,
+        [
+            "scaled_mma-is-root: %p = scaled_mma",
+            "binary-joins-with-operand: %d = mul",
+            "unary-joins: %x = relu",
+            "reduce-joins: %m = reduce",
+            "quantize-joins: %nv, %snv = block_quantize",
+            "convert-joins: %h = convert",
+            "result-is-written: %h = convert",
+        ]
+    );
+    for (op, message) in [
+        ("%m = reduce", "output of the kernel of segment 0"),
+        ("%nv, %snv = block_quantize", "output of the kernel of segment 0"),
+        ("%h = convert", "conversion of the kernel of segment 0"),
+        ("%two = constant", "constant of the kernel of segment 0"),
+    ] {
+        let decisions = report["decisions"].as_array().expect("decisions");
+        let decision = decisions.iter().find(|decision| decision["op"] == op);
+        assert_eq!(decision.unwrap_or_else(|| panic!("{op}: {decisions:?}"))["message"], message, "{op}");
+    }
+}

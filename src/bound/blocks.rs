@@ -9,6 +9,7 @@ use fourfold_ir::{ElementType, Tensor};
 
 use super::interval::Interval;
 use super::reduced::magnitudes;
+use super::within::with_free;
 use crate::compare::{Comparison, Verdict, compare_by};
 
 /// How a block is quantized.
@@ -28,8 +29,9 @@ pub(super) struct BlockRule {
 pub(super) struct BlockComparison {
     pub(super) codes: Comparison,
     pub(super) scales: Comparison,
-    /// Elements of blocks of which nothing is known.
-    pub(super) free: usize,
+    /// Codes and scales of which nothing is demanded.
+    pub(super) free_codes: usize,
+    pub(super) free_scales: usize,
 }
 
 /// Codes and their scales.
@@ -53,19 +55,24 @@ pub(super) fn compare_blocks(
         .map(|scales| -> Vec<u8> { scales.to_codes().into_iter().map(|scale| scale & mask).collect() });
     let mut code_verdicts = Vec::with_capacity(codes[0].len());
     let mut scale_verdicts = Vec::with_capacity(scales[0].len());
-    let mut free = 0;
+    let (mut free_codes, mut free_scales) = (0, 0);
     let mut ends = Vec::with_capacity(rule.block);
     for (block, (got_scale, want_scale)) in scales[0].iter().zip(&scales[1]).enumerate() {
         let elements = block * rule.block..(block + 1) * rule.block;
         ends.clear();
         ends.extend(elements.clone().map(&mut interval));
         let known = Known::of(&ends);
-        if known == Known::Nothing {
-            free += rule.block;
-        }
-        let scale = known.verdict(got_scale == want_scale, || rule.has_scale(&ends, *got_scale));
+        free_scales += usize::from(known == Known::Some && rule.least_scale(&ends) == 0);
+        // An element that may be anything may be NaN, and so may then the scale.
+        let is_nan = known == Known::Some && rule.is_nan(*got_scale);
+        let scale = known.verdict(got_scale == want_scale, || is_nan || rule.has_scale(&ends, *got_scale));
         for (index, ends) in elements.zip(&ends) {
             let (got, want) = (codes[0][index], codes[1][index]);
+            if is_nan || !is_bounded(ends) && known == Known::Some {
+                free_codes += 1;
+                code_verdicts.push(if got == want { Verdict::Same } else { Verdict::Free });
+                continue;
+            }
             code_verdicts.push(match known.verdict(got == want, || rule.has_code(*ends, *got_scale, got)) {
                 // Another scale has other codes, and is counted itself.
                 Verdict::Moved if scale != Verdict::Same => Verdict::Free,
@@ -74,10 +81,13 @@ pub(super) fn compare_blocks(
         }
         scale_verdicts.push(scale);
     }
+    let of_codes = compare_by(got.codes, want.codes, &code_verdicts);
+    let of_scales = compare_by(got.scales, want.scales, &scale_verdicts).with_padding_of(got.scales);
     BlockComparison {
-        codes: compare_by(got.codes, want.codes, &code_verdicts),
-        scales: compare_by(got.scales, want.scales, &scale_verdicts).with_padding_of(got.scales),
-        free,
+        codes: with_free(of_codes, free_codes, code_verdicts.len()),
+        scales: with_free(of_scales, free_scales, scale_verdicts.len()),
+        free_codes,
+        free_scales,
     }
 }
 
@@ -88,8 +98,8 @@ enum Known {
     All,
     /// Each element to within an interval.
     Intervals,
-    /// An element may be anything, and so may the scale.
-    Nothing,
+    /// The same of some; another may be anything, and the scale anything from that of those on.
+    Some,
 }
 
 impl Known {
@@ -100,34 +110,53 @@ impl Known {
         {
             return Known::All;
         }
-        let is_bounded = |ends: &Interval| ends.iter().all(|end| end.is_finite());
-        if ends.iter().all(is_bounded) { Known::Intervals } else { Known::Nothing }
+        if ends.iter().all(is_bounded) { Known::Intervals } else { Known::Some }
     }
 
     fn verdict(self, is_same: bool, is_admissible: impl FnOnce() -> bool) -> Verdict {
         match self {
             Known::All => Verdict::of(is_same),
-            Known::Nothing if is_same => Verdict::Same,
-            Known::Nothing => Verdict::Free,
             // What is the same must be admissible as well: a code is not right under another scale.
-            Known::Intervals if !is_admissible() => Verdict::Wrong,
-            Known::Intervals if is_same => Verdict::Same,
+            _ if !is_admissible() => Verdict::Wrong,
+            _ if is_same => Verdict::Same,
             Known::Intervals => Verdict::Moved,
+            // An element of any size moves a scale by any distance.
+            Known::Some => Verdict::Free,
         }
     }
+}
+
+fn is_bounded(ends: &Interval) -> bool {
+    ends.iter().all(|end| end.is_finite())
 }
 
 impl BlockRule {
     /// Whether a block with elements in these intervals may have this scale.
     fn has_scale(&self, ends: &[Interval], scale: u8) -> bool {
+        let scales = self.extreme_scales(ends);
+        (scales[0].min(scales[1])..=scales[0].max(scales[1])).contains(&scale)
+    }
+
+    /// The least scale of such a block.
+    fn least_scale(&self, ends: &[Interval]) -> u8 {
+        let [one, other] = self.extreme_scales(ends);
+        one.min(other)
+    }
+
+    /// The scales of the least and the largest magnitude that a block can have.
+    fn extreme_scales(&self, ends: &[Interval]) -> [u8; 2] {
         let (mut least, mut most) = (0f64, 0f64);
         for ends in ends {
             let [low, high] = magnitudes(*ends);
             (least, most) = (least.max(low), most.max(high));
         }
-        // Both are values of f32 or a narrower type.
-        let scales = [least, most].map(|amax| self.scale(amax as f32));
-        (scales[0].min(scales[1])..=scales[0].max(scales[1])).contains(&scale)
+        // All are values of f32 or a narrower type; infinity has the scale of the largest, or NaN.
+        [least, most].map(|amax| self.scale((amax as f32).min(f32::MAX)))
+    }
+
+    /// Whether a scale is NaN.
+    fn is_nan(&self, scale: u8) -> bool {
+        scale == if self.rounding.is_none() { 0x7F } else { 0xFF }
     }
 
     /// Whether an element in this interval may have this code under a scale.
@@ -256,7 +285,8 @@ mod tests {
                     .map(|(a, b)| [f64::from(a.min(*b)), f64::from(a.max(*b))])
                     .collect();
                 let compared = compared(rule, &got, &want, &ends);
-                let mismatches = (compared.codes.mismatches, compared.scales.mismatches, compared.free);
+                let free = compared.free_codes + compared.free_scales;
+                let mismatches = (compared.codes.mismatches, compared.scales.mismatches, free);
                 assert_eq!(mismatches, (0, 0, 0), "{rule:?} {width}");
                 if width == 0.0 {
                     assert_eq!((compared.codes.moved_roundings, compared.scales.moved_roundings), (0, 0));
@@ -282,7 +312,7 @@ mod tests {
             let mut with_nan = (want.clone(), near.clone());
             (with_nan.0[5], with_nan.1[5]) = (f32::NAN, [f64::NAN; 2]);
             let right = compared(rule, &with_nan.0, &with_nan.0, &with_nan.1);
-            assert_eq!((right.codes.mismatches, right.scales.mismatches, right.free), (0, 0, 0));
+            assert_eq!((right.codes.mismatches, right.scales.mismatches, right.free_codes), (0, 0, 0));
             let without = compared(rule, &want, &with_nan.0, &with_nan.1);
             assert_eq!(without.scales.mismatches, 1);
             assert!(without.codes.mismatches > 0);
@@ -290,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_with_an_unbounded_element_is_not_checked_and_counted() {
+    fn an_unbounded_element_frees_its_own_code_and_the_scale_upwards() {
         for rule in rules().into_iter().filter(|rule| rule.global > 0.0) {
             let want = numbers(4, 96);
             let mut ends: Vec<Interval> = want.iter().map(|value| [f64::from(*value); 2]).collect();
@@ -298,9 +328,42 @@ mod tests {
             let mut got = want.clone();
             got[rule.block] = 1e9;
             let compared = compared(rule, &got, &want, &ends);
-            assert_eq!(compared.free, rule.block);
+            assert_eq!((compared.free_codes, compared.free_scales), (1, 0));
             assert_eq!((compared.codes.mismatches, compared.scales.mismatches), (0, 0), "{rule:?}");
+
+            // Another element of the block is of a code that it has not under that scale.
+            let (mut codes, scales) = quantized(rule, &got);
+            let (want_codes, want_scales) = quantized(rule, &want);
+            let mut changed = codes.to_codes();
+            changed[rule.block + 3] ^= if rule.element == ElementType::F4E2M1FN { 0x7 } else { 0x3F };
+            codes = Tensor::from_codes(rule.element, vec![1, 96], None, changed).expect("the shape");
+            let blocks = |codes, scales| Blocks { codes, scales };
+            let wanted = blocks(&want_codes, &want_scales);
+            let of = compare_blocks(rule, blocks(&codes, &scales), wanted, |index| ends[index]);
+            assert_eq!((of.codes.mismatches, of.scales.mismatches), (1, 0), "{rule:?}");
+
+            // A scale below that of the elements that are known.
+            let least = want_scales.to_codes().iter().map(|scale| scale - 1).collect();
+            let (dims, layout) = (want_scales.dims().to_vec(), want_scales.layout());
+            let below = Tensor::from_codes(want_scales.element(), dims, layout, least).expect("the shape");
+            let of = compare_blocks(rule, blocks(&want_codes, &below), wanted, |index| ends[index]);
+            assert!(of.scales.mismatches + 1 >= 96 / rule.block && of.codes.mismatches > 0, "{rule:?}");
         }
+    }
+
+    #[test]
+    fn few_may_be_free() {
+        let rule = BlockRule { element: ElementType::F4E2M1FN, block: 16, rounding: None, global: 1.0 };
+        let want = numbers(4, 96);
+        let mut ends: Vec<Interval> = want.iter().map(|value| [f64::from(*value); 2]).collect();
+        ends[17] = [f64::NEG_INFINITY, f64::INFINITY];
+        assert!(compared(rule, &want, &want, &ends).codes.ok);
+        ends[18..20].fill([f64::NEG_INFINITY, f64::INFINITY]);
+        let three = compared(rule, &want, &want, &ends);
+        assert!(three.free_codes == 3 && !three.codes.ok && three.scales.ok);
+        ends[16..48].fill([f64::NEG_INFINITY, f64::INFINITY]);
+        let two = compared(rule, &want, &want, &ends);
+        assert!(two.free_scales == 2 && !two.scales.ok);
     }
 
     #[test]

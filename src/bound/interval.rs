@@ -14,7 +14,7 @@ use super::{ULPS, is_correctly_rounded, ulp};
 pub(super) type Interval = [f64; 2];
 
 /// Anything.
-const UNKNOWN: Interval = [f64::NEG_INFINITY, f64::INFINITY];
+pub(super) const UNKNOWN: Interval = [f64::NEG_INFINITY, f64::INFINITY];
 
 /// What everything that a kernel computes may be.
 pub(super) struct Intervals<'a> {

@@ -1,9 +1,10 @@
-//! How far a reduction may lie from its meaning, given how far the elements may.
+//! What a reduction may be, given what the elements may.
 
-use fourfold_ir::{BinaryKind, OperandShape, ReduceKind, scalar};
+use fourfold_ir::{BinaryKind, ElementType, OperandShape, ReduceKind, scalar};
 
-use super::interval::Interval;
+use super::interval::{Interval, UNKNOWN};
 use super::ulp;
+use super::within::Bounds;
 
 /// What a right kernel may have combined, for each result.
 pub(super) struct Reduced {
@@ -57,9 +58,12 @@ impl Reduced {
         slot.count += 1.0;
     }
 
-    /// How far each result may lie from `want`. A sum is in f32, in an order of the kernel's own.
-    pub(super) fn distances(&self, want: &[f64]) -> Vec<f64> {
-        let of = |(slot, want): (&Slot, &f64)| {
+    /// What each result may be where `want` is expected. A sum is in f32, in an order of the kernel's own.
+    pub(super) fn bounds(&self, want: &[f64]) -> Bounds {
+        // No magnitude is less than nothing.
+        let range = if self.kind == ReduceKind::Amax { [0.0, f64::INFINITY] } else { UNKNOWN };
+        let mut bounds = Bounds::with_capacity(want.len());
+        for (slot, want) in self.slots.iter().zip(want) {
             let unit = slot.count * 2f64.powi(-24);
             let order = slot.magnitude * unit / (1.0 - unit);
             let (ends, extra) = match self.kind {
@@ -69,10 +73,9 @@ impl Reduced {
                     (slot.ends.map(|end| end / slot.count), order / slot.count + 2.0 * ulp(*want))
                 }
             };
-            let distance = (ends[1] - want).max(want - ends[0]) + extra;
-            if distance.is_nan() { f64::INFINITY } else { distance }
-        };
-        self.slots.iter().zip(want).map(of).collect()
+            bounds.push(ElementType::F32, [ends[0] - extra, ends[1] + extra], *want, range);
+        }
+        bounds
     }
 }
 

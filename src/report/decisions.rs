@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use fourfold_ir::{Entity, Op};
-use fourfold_scheduler::{Decision, EpilogueKind, Fate, KernelPlan, Origin, Partition, Segment, Step};
+use fourfold_ir::{Entity, Op, OpKind};
+use fourfold_scheduler::{
+    Decision, EpilogueKind, Fate, KernelPlan, Origin, OutputKind, Partition, Segment, Step,
+};
 
 use super::DecisionReport;
 use crate::backend::Planned;
@@ -76,7 +78,8 @@ fn accepted_message(partition: &Partition, op: Op, segment: usize) -> String {
             Some(EpilogueKind::Constant { .. }) => "constant",
             Some(EpilogueKind::Convert) => "conversion",
             Some(_) => "epilogue",
-            None => "part",
+            // What has no step is combined of what has.
+            None => "output",
         },
         None => "part",
     };
@@ -107,15 +110,20 @@ pub(super) fn proof(planned: &Planned, segment: &Segment, plan: &KernelPlan) -> 
         let from = if from.is_empty() { "inserted".to_owned() } else { from.join(", ") };
         lines.push(format!("{}: {from} -> {}", steps_text(steps), module.op_label(op)));
     }
-    let steps = plan.epilogue.iter();
-    let lifted = steps.filter(|step| !matches!(step.kind, EpilogueKind::Constant { .. })).map(|step| step.op);
-    let mut lifted = std::iter::once(plan.root).chain(lifted);
-    let mut last = plan.root;
-    for rule in &plan.proof {
-        // The rules after those of the ops are about the last of them, which is written.
-        last = lifted.next().unwrap_or(last);
-        lines.push(format!("{rule}: {}", module.op_label(last)));
-    }
+    // The rules are those of the ops in order, but for constants, which need none, and then those of what is written as
+    // it is, in the same order.
+    let members = segment.ops.iter().filter(|op| !matches!(module.ops[**op].kind, OpKind::Constant(_)));
+    let mut written: Vec<Op> = plan
+        .outputs
+        .iter()
+        .filter_map(|output| match output.kind {
+            OutputKind::Value { value } => module.defining_op(value),
+            OutputKind::Quantized { .. } | OutputKind::Reduced { .. } => None,
+        })
+        .collect();
+    written.sort_by_key(|op| op.index());
+    let about = members.copied().chain(written);
+    lines.extend(plan.proof.iter().zip(about).map(|(rule, op)| format!("{rule}: {}", module.op_label(op))));
     lines
 }
 
