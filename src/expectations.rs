@@ -25,6 +25,9 @@ const MOST_PRODUCTS: f64 = 2e10;
 /// Nor for values of more elements.
 const MOST_ELEMENTS: f64 = 1.5e8;
 
+/// What the rule of a comparison of the two programs begins with.
+pub(crate) const NORMALIZED: &str = "normalized against original";
+
 /// Which values are compared, besides those that the data have expectations for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
@@ -155,6 +158,7 @@ impl<'a> Comparer<'a> {
             notes.push(format!("%{name} is not compared with `{}`: the inputs are seeded", expected.tensor));
         }
         let mut kernels = Vec::new();
+        let mut only_normalized = Vec::new();
         let mut of_segments: HashMap<usize, Vec<(Value, OutputReport)>> = HashMap::new();
         for Held { original, ran } in self.program_and_kernel_results(scope) {
             let is_covered = original.is_some_and(|value| covered.contains(&value));
@@ -165,7 +169,13 @@ impl<'a> Comparer<'a> {
                     Entry::Occupied(compared) => compared.into_mut(),
                     Entry::Vacant(none) => none.insert(self.compare_kernel(segment)?),
                 };
-                kernels.extend(results.extract_if(.., |(of, _)| *of == value).map(|(_, report)| report));
+                // Two values of the original may have become one.
+                let name = original.map_or(self.program.module().name_of(value), |value| {
+                    self.original.module().name_of(value)
+                });
+                let report = results.iter().find(|(of, _)| *of == value).map(|(_, report)| report.clone());
+                kernels.extend(report.map(|report| OutputReport { name: name.to_owned(), ..report }));
+                only_normalized.extend(original.filter(|_| !is_covered));
                 continue;
             }
             let Some(value) = original.filter(|_| !is_covered) else { continue };
@@ -187,7 +197,58 @@ impl<'a> Comparer<'a> {
             outputs.push(self.compare_one(&Expectation { value, against, want, tolerance })?);
         }
         outputs.extend(kernels);
+        outputs.extend(self.compare_normalized(&only_normalized, notes)?);
         Ok(outputs)
+    }
+
+    /// Holds the normalized program against the original, both interpreted, for values of which a kernel's results are
+    /// held against the normalized one only.
+    fn compare_normalized(
+        &self,
+        values: &[Value],
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<OutputReport>, Error> {
+        if values.is_empty() || !self.normalized.is_changed() {
+            return Ok(Vec::new());
+        }
+        let interpreted =
+            self.interpreted().and_then(|want| Ok((want, interpreted(self.program, self.bound)?)));
+        let (want, got) = match interpreted {
+            Ok(interpreted) => interpreted,
+            Err(error) => {
+                let error = Error::from(error);
+                if error.fault() != Fault::ResourceLimit {
+                    return Err(error);
+                }
+                notes.push(format!("the normalized program is not compared with the original: {error}"));
+                return Ok(Vec::new());
+            }
+        };
+        let is_exact = self.normalized.contracted().next().is_none();
+        let ran = values.iter().filter_map(|value| Some((*value, self.normalized.value(*value)?)));
+        Ok(ran.map(|(value, ran)| self.compare_rewritten(value, &got[ran.index()], want, is_exact)).collect())
+    }
+
+    /// A value of the original that the normalized program computes as `got`.
+    fn compare_rewritten(
+        &self,
+        value: Value,
+        got: &Tensor,
+        interpreted: &[Tensor],
+        is_exact: bool,
+    ) -> OutputReport {
+        let want = &interpreted[value.index()];
+        let (tolerance, rule) = match is_exact {
+            true => (Tolerance::Relative(0.0), BIT_EQUAL.to_owned()),
+            false => self.tolerance(value),
+        };
+        let operand = self.converted_operand(value);
+        let unrounded = || operand.map(|operand| interpreted[operand.index()].clone());
+        let rounding = self.rounding(value, &tolerance, &unrounded);
+        let comparison = compare(got, want, &tolerance, rounding);
+        let place = (self.original.module().name_of(value), self.segment_of_original(value));
+        let rule = (tolerance, format!("{NORMALIZED}: {rule}"));
+        self.report(place, "interpreter", want, &rule, "interpreter", comparison)
     }
 
     /// The outputs, and with that scope what kernel segments give, each once.
@@ -262,15 +323,27 @@ impl<'a> Comparer<'a> {
         let (got, source) = self.computed(*value)?;
         let operand = self.converted_operand(*value);
         let unrounded = || self.computed(operand?).ok().map(|(tensor, _)| tensor.clone());
-        let rounding = match self.precisions[value.index()] {
-            Precision::Exact => Rounding::Same,
-            _ if *tolerance == Tolerance::Relative(0.0) => Rounding::Same,
-            Precision::Inexact { .. } if operand.is_some() => Rounding::Converted(&unrounded),
-            Precision::Inexact { .. } => Rounding::OneStep,
-        };
+        let rounding = self.rounding(*value, tolerance, &unrounded);
         let comparison = compare(got, want, tolerance, rounding);
         let place = (self.original.module().name_of(*value), self.segment_of_original(*value));
         Ok(self.report(place, against, want, &expectation.tolerance, source, comparison))
+    }
+
+    /// How the rounding of a value may be moved, where `unrounded` is what it is converted from if it is.
+    fn rounding<'r>(
+        &self,
+        value: Value,
+        tolerance: &Tolerance,
+        unrounded: &'r dyn Fn() -> Option<Tensor>,
+    ) -> Rounding<'r> {
+        match self.precisions[value.index()] {
+            Precision::Exact => Rounding::Same,
+            _ if *tolerance == Tolerance::Relative(0.0) => Rounding::Same,
+            Precision::Inexact { .. } if self.converted_operand(value).is_some() => {
+                Rounding::Converted(unrounded)
+            }
+            Precision::Inexact { .. } => Rounding::OneStep,
+        }
     }
 
     fn report(
@@ -339,12 +412,7 @@ impl<'a> Comparer<'a> {
     }
 
     fn interpreted(&self) -> Result<&[Tensor], NotInterpreted> {
-        let evaluate = || {
-            let ops: Vec<Op> = self.original.module().ops.keys().collect();
-            check_work(self.original, self.bound, &ops)?;
-            // The inputs and symbols of both programs are the same.
-            interpret(self.original, self.bound).map_err(NotInterpreted::Failed)
-        };
+        let evaluate = || interpreted(self.original, self.bound);
         self.interpreted.get_or_init(evaluate).as_deref().map_err(Clone::clone)
     }
 
@@ -379,6 +447,13 @@ impl<'a> Comparer<'a> {
                 expected: format!("{} of shape {dims:?}", ty.element),
             })
     }
+}
+
+/// Every value of a program. The inputs and symbols of the original and the normalized program are the same.
+fn interpreted(program: &Program, bound: &Bound<'_>) -> Result<Vec<Tensor>, NotInterpreted> {
+    let ops: Vec<Op> = program.module().ops.keys().collect();
+    check_work(program, bound, &ops)?;
+    interpret(program, bound).map_err(NotInterpreted::Failed)
 }
 
 /// Why there are no interpreted values; kept, so that each comparison can say so.
@@ -420,3 +495,6 @@ pub(crate) fn check_work(program: &Program, bound: &Bound<'_>, ops: &[Op]) -> Re
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

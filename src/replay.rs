@@ -211,7 +211,8 @@ pub(crate) fn replay_compiled(
             report.symbols.insert(name.clone(), extent);
         }
     }
-    let run = compiled.run_normalized(&bound, &RunOptions { keep_all: true, poison: true, locate: true })?;
+    let run =
+        compiled.run_normalized(&bound, &RunOptions { keep_all: true, poison: Some(0xFF), locate: true })?;
     for (segment, ran) in report.segments.iter_mut().zip(&run.segments) {
         segment.ran = ran.ran.as_str();
         if let Some(reason) = &ran.reason {

@@ -176,7 +176,7 @@ pub struct OutputReport {
     pub name: String,
     /// The segment that computed it; null for an input.
     pub segment: Option<usize>,
-    /// What is demanded: `bit-equal`, or how far apart elements may be.
+    /// What is demanded: `bit-equal` (of values the sign of zero aside), or how far apart elements may be.
     pub rule: String,
     /// What it was compared with: a tensor of the data, or `interpreter`.
     pub expected: String,

@@ -186,7 +186,7 @@ fn moves_once() -> Result<()> {
     let compiled = compile(MIXED)?;
     let program = compiled.planned().program();
     let tensors = sample::inputs(program, &recipe(43, 5))?;
-    let run = compiled.run(&tensors, &RunOptions { poison: true, ..RunOptions::default() })?;
+    let run = compiled.run(&tensors, &RunOptions { poison: Some(0xFF), ..RunOptions::default() })?;
     let bytes =
         |names: &[&str]| -> u64 { names.iter().map(|name| tensors[*name].bytes().len() as u64).sum() };
     let (h, q, sq, d) = (43 * 160 * 4, 43 * 160 / 2, 128 * 12, 43 * 72 * 4);
@@ -329,7 +329,7 @@ fn prepared_outputs() -> Result<()> {
     for m in [1, 37, 130, 0] {
         let tensors = sample::inputs(program, &recipe(m, 31))?;
         let bound = bind::bind(program, &tensors)?;
-        let run = compiled.run(&tensors, &RunOptions { poison: true, ..RunOptions::default() })?;
+        let run = compiled.run(&tensors, &RunOptions { poison: Some(0xFF), ..RunOptions::default() })?;
         let interpreted = interpret(program, &bound)?;
         let mut buffers = HashMap::new();
         for (value, tensor) in module.inputs.iter().zip(&bound.inputs) {

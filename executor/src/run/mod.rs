@@ -41,9 +41,9 @@ use values::Values;
 pub struct RunOptions {
     /// Keep every value, not only program outputs. What a kernel fuses away is never there.
     pub keep_all: bool,
-    /// Fill a kernel's results with 0xFF bytes, which are NaN, before it is launched, the padding of scales included: what
-    /// it does not write is seen.
-    pub poison: bool,
+    /// Fill a kernel's results with this byte before it is launched, the padding of scales included: what it does not
+    /// write is seen. Bytes of 0xFF are NaN.
+    pub poison: Option<u8>,
     /// Wait for each kernel and measure it: an error then belongs to the segment that it is reported for.
     pub locate: bool,
 }

@@ -218,9 +218,9 @@ impl<'a> Runner<'a> {
         let pointers = call.roles.pointers(address).ok_or_else(|| self.missing(position, call.roles.a))?;
         let failed = |source| self.device_error(position, source);
         let _current = machine.device().enter().map_err(failed)?;
-        if self.options.poison {
+        if let Some(byte) = self.options.poison {
             for (buffer, bytes) in memory.written.iter().zip(&call.written_bytes) {
-                stream.fill(buffer, 0, size(*bytes), 0xFF).map_err(failed)?;
+                stream.fill(buffer, 0, size(*bytes), byte).map_err(failed)?;
             }
         }
         // SAFETY: the context is current and the stream one of its. `admit` has checked that the operands have the

@@ -39,6 +39,7 @@ fn kernels_compute_what_the_fallback_computes() {
         assert!(expected.to_f32().iter().any(|value| *value != 0.0));
         for bits in 0..8 {
             let [keep_all, poison, locate] = [1, 2, 4].map(|bit| bits & bit != 0);
+            let poison = poison.then_some(0xFF);
             let run = fixture.run(Some(&device), &RunOptions { keep_all, poison, locate }).unwrap();
             assert_eq!(run.value(fixture.value("y")), Some(&expected), "M = {m}");
             let host = (between == Between::AnOpOfTheHost).then_some(HOST);
