@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(listed.len(), count);
         let mut read = read.into_inner();
         // Read by tests, not by the program.
-        read.push("FOURFOLD_BLESS".to_owned());
+        read.extend(["FOURFOLD_BLESS", "FOURFOLD_PROGRAMS"].map(str::to_owned));
         read.sort_unstable();
         assert_eq!(read, listed);
     }
