@@ -3,8 +3,8 @@
 //! A host hands over graphs as frameworks export them: `block_dequantize`, perhaps a reshape, a plain `mma`, a scale.
 //! [`crate::partition()`] never takes a plain `mma`. [`normalize`] looks at each multiplication with how its operands
 //! are made and what follows it, as a term of its own small language, lets named rules add equal terms until they add
-//! nothing, and takes the best. Every rule gives the interpreter's bits, unless [`NormalizeOptions::contract`] also
-//! lets those apply that drop a rounding.
+//! nothing, and takes the best. Every rule gives the interpreter's bits (of sums with K above 1188 what any order of
+//! summation may give), unless [`NormalizeOptions::contract`] also lets those apply that drop a rounding.
 //!
 //! Regions are bounded, equal ones are rewritten once, and nothing asks the clock: the result depends on nothing but
 //! the arguments, and takes time proportional to the program. Two things are plain code and not terms (`sharing.rs`):

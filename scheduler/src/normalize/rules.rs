@@ -1,5 +1,6 @@
 //! The rules of normalization. Each gives the same bits as what it replaces, for every input, NaN and infinity
-//! included, but for those marked `contract`, which drop a rounding that the program states.
+//! included, but for those marked `contract`, which drop a rounding that the program states. The one exception is the sum
+//! of a product with K above 1188, whose rule says how close it stays.
 
 use egg::Id;
 use fourfold_ir::{BinaryKind, BlockFormat, Dim, ElementType, ScaleLayout, TensorType, dim_product};
