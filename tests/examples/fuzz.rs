@@ -16,7 +16,7 @@ Usage: fuzz [SECONDS [SEED]]
 Without SECONDS it goes on until it is stopped; without SEED it begins where the clock says.
 A program that fails is printed with its seed, and the exit code is 1.
 
-Example: cargo run --release -p fourfold-tests --bin fuzz -- 60";
+Example: cargo run --release -p fourfold-tests --example fuzz -- 60";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
