@@ -298,12 +298,13 @@ fn assert_within(got: &Tensor, want: &Tensor, bound: &[f64], program: &Program, 
         // f16 overflows, and a sum near the edge may fall on either side of it.
         let at_the_edge =
             digits == 11 && got.abs().min(want.abs()) >= 65_504.0 && got.signum() == want.signum();
-        let rounding = want.abs() * (4.0 * 2f64.powi(-24) + 2f64.powi(1 - digits)) + 2f64.powi(-24);
         // An f16 infinity stands for every sum beyond the largest f16: it is at least as far away as that.
         let nearest = |value: f64| {
             if digits == 11 && value.is_infinite() { 65_504.0 * value.signum() } else { value }
         };
-        let error = (nearest(*got) - nearest(*want)).abs();
+        let (from, to) = (nearest(*want), nearest(*got));
+        let rounding = from.abs() * (4.0 * 2f64.powi(-24) + 2f64.powi(1 - digits)) + 2f64.powi(-24);
+        let error = (to - from).abs();
         // Where c cancels the product, the error is relative to the product, which the bound covers.
         assert!(
             at_the_edge || (error.is_finite() && error <= bound * 1.0001 + rounding),
