@@ -1,6 +1,7 @@
 //! The embedding interface: hand over a program, get a partition.
 
 use std::collections::HashMap;
+use std::str::FromStr;
 
 use fourfold_codegen::{EMULATED_TARGETS, EMULATOR};
 use fourfold_executor::device::{Gpu, discover};
@@ -43,6 +44,19 @@ pub enum DeviceChoice {
     Ordinal(usize),
     /// None: the driver is not asked for, everything runs on the fallback.
     None,
+}
+
+/// As the command line and `FOURFOLD_DEVICE` name it: the number of a GPU, or `none`.
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<DeviceChoice, String> {
+        match (text, text.parse()) {
+            ("none", _) => Ok(DeviceChoice::None),
+            (_, Ok(ordinal)) => Ok(DeviceChoice::Ordinal(ordinal)),
+            _ => Err(format!("expected the number of a GPU or `none`, found `{text}`")),
+        }
+    }
 }
 
 /// Which ops a backend takes from its host.
@@ -155,6 +169,16 @@ impl Backend {
     /// Whether kernels are built to be emulated.
     pub fn emulates(&self) -> bool {
         self.emulate
+    }
+
+    /// Which ops it takes.
+    pub fn claim(&self) -> Claim {
+        self.claim
+    }
+
+    /// Whether normalization may drop roundings that a program states.
+    pub fn contracts(&self) -> bool {
+        self.contract
     }
 
     /// Verifies a module, normalizes it and partitions what it becomes: every op is in a segment, and every op outside a kernel has a reason.

@@ -1,32 +1,19 @@
 //! Compiled programs: their kernels built and loaded, ready to run as a whole or segment by segment.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use fourfold_codegen::configuration::CutlassVersion;
+use fourfold_executor::cache::CacheKey;
 use fourfold_executor::device::{Device, DeviceError, Gpu};
-use fourfold_executor::toolchain::ToolchainOptions;
-use fourfold_executor::{
-    BuildOptions, Kernel, Machine, Run, RunOptions, RunReason, SegmentKernel, SegmentRun,
-};
+use fourfold_executor::service::{Built, CompileService, Event, Listener, Outcome, Request, Wait};
+use fourfold_executor::{Machine, PendingKernel, Run, RunOptions, RunReason, SegmentKernel, SegmentRun};
 use fourfold_ir::{Bound, SymbolValues, Tensor, bind};
 
 use crate::backend::{Backend, Execution, Planned};
 use crate::error::Error;
-use crate::kernels::{
-    BuildFailure, BuiltKernel, PlannedKernel, build_kernels, chain, cutlass_version, planned_kernels,
-    toolchain,
-};
-
-/// How kernels are built.
-#[derive(Clone, Debug, Default)]
-pub struct CompileOptions {
-    /// The toolchain to use.
-    pub toolchain: ToolchainOptions,
-    /// How to build with it.
-    pub build: BuildOptions,
-    /// Build kernels that cannot run here too, to see what they cost.
-    pub build_anyway: bool,
-}
+use crate::kernels::{BuiltKernel, PlannedKernel, get_kernels, planned_kernels, request};
+use crate::service::{CompileOptions, Supply};
 
 /// A program that is ready to run. What could not be built or cannot run here runs on the fallback, with the reason.
 #[derive(Debug)]
@@ -37,87 +24,143 @@ pub struct Compiled {
     kernels: HashMap<usize, SegmentKernel>,
     configured: Vec<PlannedKernel>,
     built: Vec<BuiltKernel>,
+    /// Those that are had in the background, in the order of `configured`.
+    pending: Vec<PendingKernel>,
+    /// Who has a kernel keeps it for others in this process.
+    _kept: Vec<Arc<Built>>,
+    /// Where its kernels come from; others find the same service while somebody has it.
+    supply: Option<Supply>,
+    /// Every run is in debug mode.
+    debug: bool,
 }
 
+/// The device that kernels run on, or why there is none.
+type Place = Result<(Device, Execution), RunReason>;
+
 impl Backend {
-    /// Builds and loads the kernels of a program, if they can run here. `progress` is told of what takes long.
+    /// Builds and loads the kernels of a program, if they can run here; those that the cache has are only loaded.
+    /// `progress` is told of what takes long.
     ///
-    /// It cannot fail: a kernel that cannot be built is a segment that runs on the fallback, with the compiler's own
-    /// words and whose fault it was as its reason. So does a plan that another backend made for another target.
+    /// It cannot fail: a kernel that cannot be had is a segment that runs on the fallback, with the compiler's own
+    /// words, whose fault it was and what to do as its reason. So does a plan that another backend made for another
+    /// target.
     pub fn compile(
         &self,
         planned: Planned,
         options: &CompileOptions,
-        progress: &(dyn Fn(&str) + Sync),
+        progress: &(dyn Fn(&Event) + Sync),
     ) -> Compiled {
         let mut compiled = self.compile_all(vec![planned], options, progress);
         compiled.pop().expect("one program was given")
     }
 
     /// [`Backend::compile`] for several programs at once, with each distinct kernel built once and as many at a time
-    /// as there are cores.
+    /// as the machine has room for.
     pub fn compile_all(
         &self,
         programs: Vec<Planned>,
         options: &CompileOptions,
-        progress: &(dyn Fn(&str) + Sync),
+        progress: &(dyn Fn(&Event) + Sync),
     ) -> Vec<Compiled> {
-        let gpu = self.execution().ok().map(|(gpu, _)| gpu.clone());
         let mut compiled: Vec<Compiled> =
-            programs.into_iter().map(|planned| Compiled::unbuilt(planned, gpu.clone())).collect();
-        let own = &self.capabilities().target;
-        let mut mine = Vec::new();
-        for compiled in &mut compiled {
-            let theirs = &compiled.planned.partition().target;
-            if theirs == own {
-                mine.push(compiled);
-            } else {
-                let message = format!("it was planned for {theirs}, and this backend is for {own}");
-                compiled.refuse_all(false, &RunReason { code: FOREIGN_PLAN, message });
-            }
+            programs.into_iter().map(|planned| self.begin(planned, options)).collect();
+        let mut mine: Vec<&mut Compiled> =
+            compiled.iter_mut().filter(|compiled| compiled.needs_kernels()).collect();
+        let Some((place, supply)) = self.place(&mut mine, options, progress) else { return compiled };
+        let mut all = Vec::new();
+        for compiled in &mut mine {
+            compiled.configured = planned_kernels(&compiled.planned, supply.cutlass, self.emulates());
+            all.extend(compiled.configured.iter().cloned());
         }
-        mine.retain(|compiled| compiled.planned.partition().kernels().next().is_some());
-        if !mine.is_empty() {
-            self.build_all(mine, options, progress);
+        let outcomes = get_kernels(&supply.service, &all, &supply.cancel, progress);
+        let mut outcomes = outcomes.into_iter();
+        for compiled in mine {
+            compiled.load(outcomes.by_ref().take(compiled.configured.len()), &place, &supply.service);
+            compiled.supply = Some(supply.clone());
         }
         compiled
     }
 
-    /// Builds for programs that have kernels.
-    fn build_all(
+    /// [`Backend::compile`] without waiting for compilers: a segment runs on the fallback, with the reason
+    /// [`BUILDING`](fourfold_executor::BUILDING), until its kernel is there, and as that from then on; a call may wait
+    /// for it ([`RunOptions::wait`]), and [`Compiled::wait`] does. When the result is dropped, or the wish of
+    /// [`BuildOptions::cancel`](fourfold_executor::BuildOptions::cancel) comes, the builds that nobody else wants end.
+    /// `events` is called on other threads too.
+    ///
+    /// A toolchain that has to be installed first, which [`ToolchainOptions`](fourfold_executor::toolchain::ToolchainOptions)
+    /// allows or not, is installed before this returns.
+    pub fn compile_in_background(
         &self,
-        mut compiled: Vec<&mut Compiled>,
+        planned: Planned,
         options: &CompileOptions,
-        progress: &(dyn Fn(&str) + Sync),
-    ) {
+        events: Listener,
+    ) -> Compiled {
+        let mut compiled = self.begin(planned, options);
+        if !compiled.needs_kernels() {
+            return compiled;
+        }
+        let told = Arc::clone(&events);
+        let prepared = self.place(&mut [&mut compiled], options, &move |event| told(event));
+        let Some((place, supply)) = prepared else { return compiled };
+        compiled.configured = planned_kernels(&compiled.planned, supply.cutlass, self.emulates());
+        let requests = compiled.configured.iter().map(|kernel| request(&supply.service, &kernel.source));
+        let requests: Vec<Request> = requests.collect();
+        let distinct: HashMap<CacheKey, &Request> =
+            requests.iter().map(|request| (request.key(), request)).collect();
+        // What is there already is told as soon as it is asked for.
+        events(&Event::Needed { kernels: distinct.len() });
+        let start = |request: &Request| {
+            let pending = supply.service.start(request.clone(), Arc::clone(&events));
+            PendingKernel::new(pending.ended_by(&supply.cancel))
+        };
+        let started: HashMap<CacheKey, PendingKernel> =
+            distinct.into_iter().map(|(key, request)| (key, start(request))).collect();
+        for (kernel, request) in compiled.configured.iter().zip(&requests) {
+            let pending = started[&request.key()].clone();
+            compiled.pending.push(pending.clone());
+            let kernel_of_segment = match &place {
+                Ok(_) => SegmentKernel::Pending(pending),
+                Err(reason) => SegmentKernel::Unavailable(reason.clone()),
+            };
+            compiled.kernels.insert(kernel.segment, kernel_of_segment);
+        }
+        compiled.device = place.ok().map(|(device, _)| device);
+        compiled.supply = Some(supply);
+        compiled
+    }
+
+    /// A program of which nothing is built; one that was planned for another target never will be.
+    fn begin(&self, planned: Planned, options: &CompileOptions) -> Compiled {
+        let gpu = self.execution().ok().map(|(gpu, _)| gpu.clone());
+        let mut compiled = Compiled::unbuilt(planned, gpu, options.debug);
+        let (theirs, own) = (&compiled.planned.partition().target, &self.capabilities().target);
+        if theirs != own {
+            let message = format!("it was planned for {theirs}, and this backend is for {own}");
+            compiled.refuse_all(false, &RunReason { code: FOREIGN_PLAN, message });
+        }
+        compiled
+    }
+
+    /// Where the kernels of programs will run, and where they come from; `None` if they are not needed.
+    fn place(
+        &self,
+        compiled: &mut [&mut Compiled],
+        options: &CompileOptions,
+        progress: &(dyn Fn(&Event) + Sync),
+    ) -> Option<(Place, Supply)> {
+        if compiled.is_empty() {
+            return None;
+        }
         // The device is opened before anything is built: without it kernels need not be.
-        let device = self.execution().and_then(|(gpu, execution)| {
+        let place = self.execution().and_then(|(gpu, execution)| {
             let device = Device::open(gpu.ordinal).map_err(|error| device_reason(&error))?;
             Ok((device, execution))
         });
-        let refuse_all = |compiled: &mut [&mut Compiled], reason: &RunReason| {
+        if let (Err(reason), false) = (&place, options.build_anyway) {
             compiled.iter_mut().for_each(|compiled| compiled.refuse_all(self.emulates(), reason));
-        };
-        if let (Err(reason), false) = (&device, options.build_anyway) {
-            return refuse_all(&mut compiled, reason);
+            return None;
         }
-        let toolchain = match toolchain(&options.toolchain, &mut |line| progress(line)) {
-            Ok(toolchain) => toolchain,
-            Err(error) => {
-                return refuse_all(&mut compiled, &RunReason::from(&BuildFailure::from(&error)));
-            }
-        };
-        let version = cutlass_version(&toolchain);
-        let mut all = Vec::new();
-        for compiled in &mut compiled {
-            compiled.configured = planned_kernels(&compiled.planned, version, self.emulates());
-            all.extend(compiled.configured.iter().cloned());
-        }
-        let mut built = build_kernels(all, &toolchain, &options.build, progress).into_iter();
-        for compiled in compiled {
-            compiled.built = built.by_ref().take(compiled.configured.len()).collect();
-            compiled.load(&device);
-        }
+        Some((place, options.supply(progress)))
     }
 }
 
@@ -125,9 +168,24 @@ impl Backend {
 const FOREIGN_PLAN: &str = "foreign_plan";
 
 impl Compiled {
-    fn unbuilt(planned: Planned, gpu: Option<Gpu>) -> Compiled {
-        let (kernels, configured, built) = (HashMap::new(), Vec::new(), Vec::new());
-        Compiled { planned, gpu, device: None, kernels, configured, built }
+    fn unbuilt(planned: Planned, gpu: Option<Gpu>, debug: bool) -> Compiled {
+        Compiled {
+            planned,
+            gpu,
+            device: None,
+            kernels: HashMap::new(),
+            configured: Vec::new(),
+            built: Vec::new(),
+            pending: Vec::new(),
+            _kept: Vec::new(),
+            supply: None,
+            debug,
+        }
+    }
+
+    /// Whether it has kernels about which nothing is known yet.
+    fn needs_kernels(&self) -> bool {
+        self.kernels.is_empty() && self.planned.partition().kernels().next().is_some()
     }
 
     /// Nothing can be built or run, for one reason.
@@ -138,21 +196,22 @@ impl Compiled {
         }
     }
 
-    fn load(&mut self, device: &Result<(Device, Execution), RunReason>) {
-        for built in &self.built {
-            let kernel = match (&built.outcome, device) {
-                (Err(failure), _) => SegmentKernel::Unavailable(RunReason::from(failure)),
+    /// Takes what became of each configured kernel, in order, and loads those that can run.
+    fn load(&mut self, outcomes: impl Iterator<Item = Outcome>, place: &Place, service: &CompileService) {
+        for (planned, outcome) in self.configured.iter().zip(outcomes) {
+            let kernel = match (&outcome, place) {
+                (Err(failure), _) => SegmentKernel::Unavailable(RunReason::from(&**failure)),
                 (Ok(_), Err(reason)) => SegmentKernel::Unavailable(reason.clone()),
-                (Ok(artifact), Ok(_)) => match Kernel::load(artifact) {
-                    Ok(kernel) => SegmentKernel::Ready(kernel),
-                    Err(error) => {
-                        SegmentKernel::Unavailable(RunReason { code: error.code(), message: chain(&error) })
-                    }
+                (Ok(built), Ok(_)) => match built.kernel() {
+                    Ok(kernel) => SegmentKernel::Ready(kernel.clone()),
+                    Err(failure) => SegmentKernel::Unavailable(RunReason::from(&*failure)),
                 },
             };
-            self.kernels.insert(built.planned.segment, kernel);
+            self.kernels.insert(planned.segment, kernel);
+            self.built.push(BuiltKernel::new(planned.clone(), &outcome, service));
+            self._kept.extend(outcome);
         }
-        self.device = device.as_ref().ok().map(|(device, _)| device.clone());
+        self.device = place.as_ref().ok().map(|(device, _)| device.clone());
     }
 
     /// The program and its partition.
@@ -165,9 +224,32 @@ impl Compiled {
         &self.configured
     }
 
-    /// What became of building each kernel; empty where nothing was built.
+    /// What became of building each kernel; empty where nothing was built, or in the background: see
+    /// [`Compiled::built_so_far`].
     pub fn built(&self) -> &[BuiltKernel] {
         &self.built
+    }
+
+    /// What became of building each kernel, as far as it is known.
+    pub fn built_so_far(&self) -> Vec<BuiltKernel> {
+        let pending = self.configured.iter().zip(&self.pending);
+        let known = pending.filter_map(|(planned, it)| {
+            let service = &self.supply.as_ref()?.service;
+            Some(BuiltKernel::new(planned.clone(), it.outcome()?, service))
+        });
+        self.built.iter().cloned().chain(known).collect()
+    }
+
+    /// How many segments wait for kernels that are being built in the background.
+    pub fn building(&self) -> usize {
+        self.pending.iter().filter(|pending| pending.outcome().is_none()).count()
+    }
+
+    /// Waits for the kernels that are being built in the background, and says whether none is any more. Those that
+    /// cannot be had count as done.
+    pub fn wait(&self, wait: Wait) -> bool {
+        let deadline = wait.deadline();
+        self.pending.iter().all(|pending| pending.wait_until(deadline).is_some())
     }
 
     /// The GPU that the target's kernels run on, also where this program has none; `None` where they cannot run.
@@ -186,12 +268,19 @@ impl Compiled {
         Some(Machine::new(self.device.as_ref()?, &self.kernels))
     }
 
-    /// Why the kernel of a segment cannot run here; `None` when it can, and for a fallback segment.
+    /// Why the kernel of a segment cannot run here; `None` when it can, while it is being built, and for a fallback
+    /// segment.
     pub fn unavailable(&self, segment: usize) -> Option<&RunReason> {
         match self.kernels.get(&segment) {
             Some(SegmentKernel::Unavailable(reason)) => Some(reason),
+            Some(SegmentKernel::Pending(pending)) => pending.wait(Wait::Never)?.err(),
             _ => None,
         }
+    }
+
+    /// Whether it was compiled, and is run, to look for a fault: [`CompileOptions::debug`].
+    pub fn is_in_debug_mode(&self) -> bool {
+        self.debug
     }
 
     /// Runs the program on these inputs, which bind by name. The values of the run are those of
@@ -217,6 +306,7 @@ impl Compiled {
     pub(crate) fn run_normalized(&self, bound: &Bound<'_>, options: &RunOptions) -> Result<Run, Error> {
         let (program, partition) = (self.planned.program(), self.planned.partition());
         let machine = self.machine();
+        let options = &self.run_options(options);
         let mut run = fourfold_executor::run(program, partition, bound, options, machine.as_ref())?;
         if machine.is_none() {
             self.explain(&mut run.segments);
@@ -238,6 +328,7 @@ impl Compiled {
     ) -> Result<(Vec<Tensor>, SegmentRun), Error> {
         let (program, partition) = (self.planned.program(), self.planned.partition());
         let machine = self.machine();
+        let options = &self.run_options(options);
         let (results, mut run) = fourfold_executor::run_segment(
             program,
             partition,
@@ -253,6 +344,10 @@ impl Compiled {
             refine(&mut run, reason);
         }
         Ok((results, run))
+    }
+
+    fn run_options(&self, options: &RunOptions) -> RunOptions {
+        RunOptions { debug: options.debug || self.debug, ..*options }
     }
 
     /// Without a device the executor knows only that there is none; why is known here.

@@ -4,10 +4,12 @@ use std::path::PathBuf;
 
 use fourfold_executor::device::DeviceError;
 use fourfold_executor::fallback::FallbackError;
-use fourfold_executor::{DataError, FileError, RunError};
+use fourfold_executor::{DataError, FileError, LaunchRecord, RunError, SealedError};
 use fourfold_ir::sample::SampleError;
 use fourfold_ir::{BindError, Diagnostic, InterpretError};
 use serde::Serialize;
+
+use crate::bundle::BundleError;
 
 /// Whose fault an error is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -21,6 +23,8 @@ pub enum Fault {
     ResourceLimit,
     /// The GPU, or its driver.
     Device,
+    /// This machine otherwise: its files and folders.
+    Environment,
     /// Ours.
     Bug,
 }
@@ -33,6 +37,7 @@ impl Fault {
             Fault::Unsupported => "unsupported",
             Fault::ResourceLimit => "resource_limit",
             Fault::Device => "device",
+            Fault::Environment => "environment",
             Fault::Bug => "bug",
         }
     }
@@ -42,7 +47,7 @@ impl Fault {
     pub fn exit_code(self) -> u8 {
         match self {
             Fault::InvalidInput | Fault::Unsupported | Fault::ResourceLimit => 2,
-            Fault::Device => 3,
+            Fault::Device | Fault::Environment => 3,
             Fault::Bug => 70,
         }
     }
@@ -122,6 +127,9 @@ pub enum Error {
     /// The data name an expectation that the program or the data lack.
     #[error("{0}")]
     Missing(String),
+    /// A bundle could not be written or read.
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
     /// The program could not be run.
     #[error(transparent)]
     Run(#[from] RunError),
@@ -148,6 +156,7 @@ impl Error {
         match self {
             Error::UnknownTarget { .. } | Error::NotEmulated { .. } => Fault::Unsupported,
             Error::Device(_) | Error::Run(RunError::Device { .. }) => Fault::Device,
+            Error::Bundle(BundleError::Folder(SealedError::Disk { .. })) => Fault::Environment,
             Error::Partition(_) | Error::NotKept(_) | Error::Run(RunError::Partition { .. }) => Fault::Bug,
             // The caller's tensors, symbols or segment.
             Error::Run(RunError::Inputs { .. } | RunError::Input { .. } | RunError::NoSuchSegment { .. }) => {
@@ -178,7 +187,18 @@ impl Error {
             Error::Module { name, diagnostics } => {
                 diagnostics.iter().map(|diagnostic| diagnostic.render(name, "")).collect()
             }
-            other => format!("error: {}\n", other.message()),
+            other => {
+                let launch = other.launch().map_or_else(String::new, |launch| format!("{launch}\n"));
+                format!("error: {}\n{launch}", other.message())
+            }
+        }
+    }
+
+    /// What the kernel that failed was given, where that is known: in debug mode.
+    pub fn launch(&self) -> Option<&LaunchRecord> {
+        match self {
+            Error::Run(RunError::Device { place, .. }) => place.launch.as_ref(),
+            _ => None,
         }
     }
 

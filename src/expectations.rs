@@ -13,6 +13,7 @@ use fourfold_scheduler::{Fate, KernelPlan, Normalized, Partition};
 
 use crate::backend::Planned;
 use crate::bound::{BIT_EQUAL, Compared, KernelRun};
+use crate::bundle::Recorded;
 use crate::compare::{Comparison, Rounding, Tolerance, compare, largest};
 use crate::error::{Error, Fault};
 use crate::header::Header;
@@ -27,6 +28,9 @@ const MOST_ELEMENTS: f64 = 1.5e8;
 
 /// What the rule of a comparison of the two programs begins with.
 pub(crate) const NORMALIZED: &str = "normalized against original";
+
+/// What outputs of a bundle are compared with besides.
+pub(crate) const RECORDED: &str = "recorded";
 
 /// Which values are compared, besides those that the data have expectations for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,6 +203,42 @@ impl<'a> Comparer<'a> {
         outputs.extend(kernels);
         outputs.extend(self.compare_normalized(&only_normalized, notes)?);
         Ok(outputs)
+    }
+
+    /// Holds the outputs against those of a recorded run: bit for bit if that ran the `same_way`, else within what the
+    /// values' roundings allow. Where the recorded run was not right nothing is demanded, and how it compares is noted.
+    pub(crate) fn compare_recorded(
+        &self,
+        recorded: &Recorded,
+        same_way: bool,
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<OutputReport>, Error> {
+        let mut outputs: Vec<OutputReport> = Vec::new();
+        for &value in &self.original.module().outputs {
+            let name = self.original.module().name_of(value);
+            let Some(stored) = recorded.tensors.get(name) else { continue };
+            if outputs.iter().any(|known| known.name == name) {
+                continue;
+            }
+            let want = self.stored_as(value, stored, None, name)?;
+            let tolerance = match same_way {
+                true => (Tolerance::Relative(0.0), BIT_EQUAL.to_owned()),
+                false => self.tolerance(value),
+            };
+            let against = RECORDED.to_owned();
+            outputs.push(self.compare_one(&Expectation { value, against, want: &want, tolerance })?);
+        }
+        if recorded.ok {
+            return Ok(outputs);
+        }
+        notes.extend(outputs.iter().map(|output| match output.ok {
+            true => format!("%{} is what the recorded run gave, which was not right", output.name),
+            false => format!(
+                "%{} differs in {} of {} elements from what the recorded run gave, which was not right",
+                output.name, output.mismatches, output.elements
+            ),
+        }));
+        Ok(Vec::new())
     }
 
     /// Holds the normalized program against the original, both interpreted, for values of which a kernel's results are

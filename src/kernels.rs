@@ -1,20 +1,28 @@
-//! The kernels of a plan: their configurations and sources, and building them.
+//! The kernels of a plan: their configurations and sources, and having them built.
 //!
-//! Nothing here can make a program fail: a kernel that cannot be built is reported with the compiler's own words and
-//! whose fault it was, and its segment runs on the fallback.
+//! Nothing here can make a program fail: a kernel that cannot be had is reported with the compiler's own words, whose
+//! fault it was and what to do, and its segment runs on the fallback.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use fourfold_codegen::configuration::CutlassVersion;
 use fourfold_codegen::{KernelSource, KernelSpec, emit, emulate, specify, target};
+use fourfold_executor::cache::CacheKey;
+pub use fourfold_executor::chain;
 use fourfold_executor::environment::Environment;
+use fourfold_executor::service::{
+    CompileService, Event, Failure, Outcome, Request, ServiceOptions, build_slots,
+};
 use fourfold_executor::toolchain::{Toolchain, ToolchainError, ToolchainOptions, locate_with_progress};
-use fourfold_executor::{Artifact, BuildError, BuildInput, BuildOptions, BuildTools, RunReason, build};
+use fourfold_executor::{Artifact, BuildInput, BuildOptions, Cancel, DumpedKernel};
 
 use crate::backend::Planned;
+use crate::service::CompileOptions;
 
 /// The kernel of one segment.
 #[derive(Clone, Debug)]
@@ -29,44 +37,35 @@ pub struct PlannedKernel {
     pub source: KernelSource,
 }
 
+impl PlannedKernel {
+    /// Writes the source of a kernel that was not built, and what the compiler printed, into `folder`, which is created,
+    /// as [`Artifact::dump`] names them, and returns their paths.
+    ///
+    /// # Errors
+    /// When one of them cannot be written.
+    pub fn dump_failed(&self, failure: &Failure, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        let KernelSource { kernel, hash, text, prelude, .. } = &self.source;
+        let files = DumpedKernel {
+            kernel,
+            hash,
+            source: text,
+            library: None,
+            log: failure.log.as_deref(),
+            prelude: *prelude,
+        };
+        files.write(folder)
+    }
+}
+
 /// What became of building the kernel of one segment.
 #[derive(Clone, Debug)]
 pub struct BuiltKernel {
     /// The kernel.
     pub planned: PlannedKernel,
     /// The library, or why there is none.
-    pub outcome: Result<Artifact, BuildFailure>,
-}
-
-/// Why a kernel was not built.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BuildFailure {
-    /// A stable code, such as `compile_error`.
-    pub code: &'static str,
-    /// Whose fault it was.
-    pub fault: &'static str,
-    /// For people, with the compiler's first error.
-    pub message: String,
-}
-
-impl From<&BuildFailure> for RunReason {
-    fn from(failure: &BuildFailure) -> RunReason {
-        let message = format!("{} (fault: {})", failure.message, failure.fault);
-        RunReason { code: failure.code, message }
-    }
-}
-
-impl From<&BuildError> for BuildFailure {
-    fn from(error: &BuildError) -> BuildFailure {
-        BuildFailure { code: error.code(), fault: error.fault().name(), message: chain(error) }
-    }
-}
-
-impl From<&ToolchainError> for BuildFailure {
-    fn from(error: &ToolchainError) -> BuildFailure {
-        let message = format!("{} ({})", chain(error), error.remedy());
-        BuildFailure { code: "toolchain_missing", fault: "toolchain", message }
-    }
+    pub outcome: Result<Artifact, Arc<Failure>>,
+    /// The file in the cache that has the failure with all that the compiler printed, where there is one.
+    pub record: Option<PathBuf>,
 }
 
 /// The kernels of a plan, configured for this version of CUTLASS, in order of segments; with `emulated`, to run on a
@@ -101,72 +100,90 @@ pub fn toolchain(
     locate_with_progress(options, &Environment::from_process(), progress)
 }
 
-/// Builds kernels, each distinct source once, as many at a time as there are cores, and at most eight.
-/// `progress` is told when one begins and ends.
+/// Builds kernels without a cache, each distinct one once, as many at a time as the machine has room for.
+/// `progress` is told what happens.
 pub fn build_kernels(
     kernels: Vec<PlannedKernel>,
     toolchain: &Toolchain,
     options: &BuildOptions,
-    progress: &(dyn Fn(&str) + Sync),
+    progress: &(dyn Fn(&Event) + Sync),
 ) -> Vec<BuiltKernel> {
-    let mut distinct: Vec<&KernelSource> = Vec::new();
-    for kernel in &kernels {
-        if !distinct.contains(&&kernel.source) {
-            distinct.push(&kernel.source);
-        }
-    }
-    let outcomes: Mutex<HashMap<&KernelSource, Result<Artifact, BuildFailure>>> = Mutex::default();
+    let service = CompileService::new(ServiceOptions {
+        cache: None,
+        toolchain: Ok(Arc::new(toolchain.clone())),
+        build: options.clone(),
+        jobs: None,
+        retry_known_bad: false,
+    });
+    let cancel = options.cancel.clone().unwrap_or_default();
+    let outcomes = get_kernels(&service, &kernels, &cancel, progress);
+    let built = outcomes.into_iter().zip(kernels);
+    built.map(|(outcome, planned)| BuiltKernel::new(planned, &outcome, &service)).collect()
+}
+
+/// Has every kernel of a plan, as these options say, without a device; and the toolchain, if there is one. Without it
+/// the kernels are had that the cache has. `progress` is told what happens.
+pub fn compile_kernels(
+    planned: &Planned,
+    emulated: bool,
+    options: &CompileOptions,
+    progress: &(dyn Fn(&Event) + Sync),
+) -> (Vec<BuiltKernel>, Option<Toolchain>) {
+    let supply = options.supply(progress);
+    let kernels = planned_kernels(planned, supply.cutlass, emulated);
+    let outcomes = get_kernels(&supply.service, &kernels, &supply.cancel, progress);
+    let built = outcomes.into_iter().zip(kernels);
+    let built =
+        built.map(|(outcome, planned)| BuiltKernel::new(planned, &outcome, &supply.service)).collect();
+    let toolchain = supply.service.options().toolchain.as_ref().ok();
+    (built, toolchain.map(|toolchain| Toolchain::clone(toolchain)))
+}
+
+/// Has kernels from a service, each distinct one once; one outcome for each, in order.
+pub fn get_kernels(
+    service: &CompileService,
+    kernels: &[PlannedKernel],
+    cancel: &Cancel,
+    progress: &(dyn Fn(&Event) + Sync),
+) -> Vec<Outcome> {
+    let requests: Vec<Request> = kernels.iter().map(|kernel| request(service, &kernel.source)).collect();
+    let mut keys = HashSet::new();
+    let distinct: Vec<&Request> = requests.iter().filter(|request| keys.insert(request.key())).collect();
+    progress(&Event::Needed { kernels: distinct.len() });
+    let outcomes: Mutex<HashMap<CacheKey, Outcome>> = Mutex::default();
     let next = AtomicUsize::new(0);
-    let workers = thread::available_parallelism().map_or(1, usize::from).min(MOST_BUILDS).min(distinct.len());
+    // Some may wait for another process: more ask than can build.
+    let builders = service.options().jobs.unwrap_or_else(build_slots);
+    let workers = builders.saturating_mul(2).max(FEWEST_ASKING).min(distinct.len());
     thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
-                while let Some(source) = distinct.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    progress(&format!("building {}", source.kernel));
-                    let outcome = build_one(source, toolchain, options);
-                    progress(&match &outcome {
-                        Ok(artifact) => {
-                            let seconds = artifact.resources().compile_time.as_secs_f64();
-                            format!("built {} in {seconds:.0} s", source.kernel)
-                        }
-                        Err(failure) => format!("{}: {}", source.kernel, failure.message),
-                    });
+                while let Some(request) = distinct.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let outcome = service.get(request, cancel, progress);
                     // A poisoned map is whole: an insertion cannot stop halfway in our code.
-                    let mut outcomes = outcomes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                    outcomes.insert(source, outcome);
+                    outcomes.lock().unwrap_or_else(PoisonError::into_inner).insert(request.key(), outcome);
                 }
             });
         }
     });
-    let outcomes = outcomes.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let found: Vec<_> = kernels.iter().map(|kernel| outcomes.get(&kernel.source).cloned()).collect();
-    kernels
-        .into_iter()
-        .zip(found)
-        .map(|(planned, outcome)| {
-            let outcome = outcome.expect("every distinct source was built by one of the threads above");
-            BuiltKernel { planned, outcome }
-        })
+    let outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let outcome = |request: &Request| outcomes.get(&request.key()).cloned();
+    requests
+        .iter()
+        .map(|it| outcome(it).expect("every key was asked for by one of the threads above"))
         .collect()
 }
 
-/// A bound on memory, which is not asked for: each build runs a compiler of its own.
-const MOST_BUILDS: usize = 8;
+const FEWEST_ASKING: usize = 8;
 
-fn build_one(
-    source: &KernelSource,
-    toolchain: &Toolchain,
-    options: &BuildOptions,
-) -> Result<Artifact, BuildFailure> {
-    let mut include = toolchain.cutlass_include().to_vec();
-    include.extend(toolchain.include.iter().cloned());
-    let tools = BuildTools {
-        nvcc: &toolchain.nvcc,
-        include,
-        libraries: toolchain.libraries.clone(),
-        cuobjdump: toolchain.cuobjdump.as_deref(),
-    };
-    let input = BuildInput {
+/// The request for a source.
+pub(crate) fn request(service: &CompileService, source: &KernelSource) -> Request {
+    service.request(&build_input(source))
+}
+
+/// A source as it is built.
+pub(crate) fn build_input(source: &KernelSource) -> BuildInput<'_> {
+    BuildInput {
         text: &source.text,
         kernel: &source.kernel,
         prelude: source.prelude,
@@ -175,21 +192,15 @@ fn build_one(
         opcode: source.opcode,
         // An epilogue's own tiles may take the room of a stage: the count is read back and reported.
         stages: None,
-    };
-    build(&input, &tools, options).map_err(|error| BuildFailure::from(&error))
+    }
 }
 
-/// An error with its causes, on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let also = error.to_string();
-        // A transparent error repeats its cause.
-        if !text.ends_with(&also) {
-            text = format!("{text}: {also}");
-        }
-        cause = error.source();
+impl BuiltKernel {
+    /// What became of a planned kernel.
+    pub(crate) fn new(planned: PlannedKernel, outcome: &Outcome, service: &CompileService) -> BuiltKernel {
+        let outcome = outcome.as_ref().map(|built| built.artifact().clone()).map_err(Arc::clone);
+        let record =
+            outcome.as_ref().err().and_then(|_| service.record(request(service, &planned.source).key()));
+        BuiltKernel { planned, outcome, record }
     }
-    text
 }

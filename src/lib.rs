@@ -6,7 +6,8 @@
 //! program; what no kernel takes, or cannot run here, runs on a CPU fallback, and the run says why. A host that keeps its
 //! own ops asks for [`Claim::KernelsOnly`] and calls [`Compiled::run_segment`]; one that has device memory and a stream
 //! takes [`Compiled::machine`] to [`executor::prepare`]. [`mod@replay`] does the same for a program in a file and compares
-//! the results, [`verify`](mod@verify) for many.
+//! the results, [`verify`](mod@verify) for many; [`bundle`] keeps a replay in a folder that can be replayed elsewhere, and
+//! [`doctor`] says what this machine has and lacks.
 //!
 //! ```
 //! use fourfold::ir::{BinaryKind, Builder, Dim, ElementType, ScaleLayout, ScaledMmaOptions, TensorType, sample};
@@ -41,8 +42,11 @@
 
 mod backend;
 mod bound;
+pub mod bundle;
 mod compare;
 mod compiled;
+mod cut;
+pub mod doctor;
 mod error;
 mod expectations;
 mod header;
@@ -50,20 +54,24 @@ pub mod kernels;
 mod precision;
 pub mod replay;
 mod report;
+mod service;
 pub mod verify;
 
 pub use backend::{
     Backend, Claim, ClaimedSegment, DEFAULT_EMULATED_TARGET, DEFAULT_TARGET, DeviceChoice, Execution,
     Options, Planned,
 };
-pub use compiled::{CompileOptions, Compiled};
+pub use compiled::Compiled;
 pub use error::{Error, Fault};
 pub use fourfold_codegen as codegen;
 pub use fourfold_executor as executor;
+pub use fourfold_executor::service::{Event, Wait};
 pub use fourfold_ir as ir;
 pub use fourfold_scheduler as scheduler;
 pub use header::{ExpectedCodes, Header};
+pub use kernels::chain;
 pub use report::{
-    DecisionReport, LeftOut, LeftOutFile, OutputReport, Report, ResourceReport, SegmentReport, VerifyReport,
-    VerifyRow, WorstReport, kernel_name,
+    DecisionReport, LeftOut, LeftOutFile, OutputReport, Report, ResourceReport, SegmentReport, VerifyLaunch,
+    VerifyReport, VerifyRow, WorstReport, kernel_name,
 };
+pub use service::{CacheChoice, CompileOptions};

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use fourfold_codegen::{EMULATOR, capabilities};
 use fourfold_executor::device::discover;
+use fourfold_executor::service::Event;
 use fourfold_executor::{Ran, RunError, RunOptions};
 use fourfold_ir::text::{self, Directive};
 use fourfold_ir::{Program, ScaleLayout, Tensor, bind, sample};
@@ -17,11 +18,12 @@ use fourfold_scheduler::KernelPlan;
 
 use crate::backend::{Backend, DeviceChoice, Options};
 use crate::bound::{Compared, KernelRun};
-use crate::compiled::{CompileOptions, Compiled};
+use crate::compiled::Compiled;
 use crate::error::Error;
 use crate::expectations::{NORMALIZED, Scope, check_work};
 use crate::replay::{Inputs, Loaded, data_inputs, data_of, load, plan, replay_compiled, sampled_inputs};
-use crate::report::{LeftOut, Report, VerifyReport, VerifyRow, kernel_name};
+use crate::report::{LeftOut, Report, VerifyLaunch, VerifyReport, VerifyRow, kernel_name};
+use crate::service::CompileOptions;
 
 /// How programs are verified.
 #[derive(Clone, Debug, Default)]
@@ -52,7 +54,7 @@ struct Candidate {
 pub fn verify(
     paths: &[PathBuf],
     options: &VerifyOptions,
-    progress: &(dyn Fn(&str) + Sync),
+    progress: &(dyn Fn(&Event) + Sync),
 ) -> Result<VerifyReport, Error> {
     let backend = Backend::new(&local(&options.backend))?;
     let mut report = VerifyReport::new(&backend);
@@ -98,7 +100,8 @@ pub fn verify(
     'programs: for (candidate, compiled) in candidates.iter().zip(&compiled) {
         for inputs in &candidate.inputs {
             done += 1;
-            progress(&format!("running {done} of {total}: {}, {}", candidate.name, inputs.describe()));
+            let line = format!("running {done} of {total}: {}, {}", candidate.name, inputs.describe());
+            progress(&Event::Note(line));
             if let Err(error) = verify_run(candidate, compiled, inputs, &mut report) {
                 report.rows.push(VerifyRow::error(&candidate.name, &inputs.describe(), &error));
                 if is_end_of_device(&error) {
@@ -125,7 +128,7 @@ fn is_end_of_device(error: &Error) -> bool {
 }
 
 /// The options with the target that suits the GPU.
-fn local(options: &Options) -> Options {
+pub(crate) fn local(options: &Options) -> Options {
     let mut options = options.clone();
     if options.target.is_some() || options.emulate || options.device == DeviceChoice::None {
         return options;
@@ -165,6 +168,10 @@ fn verify_run(
 ) -> Result<(), Error> {
     let run = replay_compiled(&candidate.loaded, compiled, inputs, Scope::KernelResults)?;
     report.ran_kernels += run.ran_kernels;
+    report.launches.extend(run.segments.iter().filter_map(|segment| {
+        let launch = segment.launch.clone()?;
+        Some(VerifyLaunch { fixture: candidate.name.clone(), inputs: inputs.describe(), launch })
+    }));
     for output in &run.outputs {
         // A value that was fused away was not computed by what ran. Where normalization went wrong is another matter.
         let is_wrongly_normalized = !output.ok && output.rule.starts_with(NORMALIZED);
@@ -273,8 +280,10 @@ fn nan_rows(
     }
     let bound = bind::bind_given(program, &poisoned, &recipe.symbols)?;
     // Results begin as zeros: NaN, which memory may hold from the run before, would look like what is expected.
-    let run =
-        compiled.run_normalized(&bound, &RunOptions { keep_all: true, poison: Some(0), locate: true })?;
+    let run = compiled.run_normalized(
+        &bound,
+        &RunOptions { keep_all: true, poison: Some(0), locate: true, ..RunOptions::default() },
+    )?;
     let mut rows = Vec::new();
     for (segment, plan) in concerned {
         let kernel =

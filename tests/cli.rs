@@ -7,6 +7,9 @@ use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use serde_json::Value;
 
+/// A folder of these tests, so that they depend on nobody's cache and change none.
+const CACHE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/cli-cache");
+
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }
@@ -14,7 +17,9 @@ fn fixture(name: &str) -> PathBuf {
 fn fourfold(arguments: &[&str]) -> Output {
     // Off the GPU, so that these tests show the same on every machine.
     let mut command = Command::new(env!("CARGO_BIN_EXE_fourfold"));
-    command.args(arguments).env("FOURFOLD_DEVICE", "none").output().expect("the program starts")
+    command.args(arguments).env("FOURFOLD_DEVICE", "none").env("FOURFOLD_CACHE_DIR", CACHE);
+    command.env_remove("FOURFOLD_CACHE_TIERS").env_remove("FOURFOLD_CACHE_SIZE");
+    command.output().expect("the program starts")
 }
 
 fn exit_code(output: &Output) -> i32 {
@@ -391,6 +396,28 @@ fn a_gpu_that_is_not_there_and_a_target_that_cannot_be_emulated_are_refused() {
 }
 
 #[test]
+fn the_doctor_finds_a_choice_of_gpu_that_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (device, words) in [
+        ("banana", Some("expected the number of a GPU or `none`")),
+        ("4711", Some("there is no GPU of this number")),
+        ("none", None),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fourfold"));
+        command.args(["doctor", "--json"]).env("FOURFOLD_DEVICE", device);
+        let output = command.env("FOURFOLD_CACHE_DIR", folder.path()).output().expect("the program starts");
+        let report = json(&output);
+        let findings = report["findings"].as_array().expect("findings");
+        let found = findings.iter().find(|finding| finding["name"] == "device");
+        assert_eq!(found.is_some(), words.is_some(), "{device}: {report}");
+        if let (Some(found), Some(words)) = (found, words) {
+            assert!(found["detail"].as_str().expect("words").contains(words), "{found}");
+            assert!(found["state"] == "note" && found["remedy"].is_string(), "{found}");
+        }
+    }
+}
+
+#[test]
 fn a_symbol_can_be_given() {
     let report =
         json(&fourfold(&["replay", &path("gemm/exact_symbolic_m.fir"), "--symbol", "M=17", "--json"]));
@@ -403,6 +430,23 @@ fn every_command_shows_an_example() {
         let output = fourfold(&[command, "--help"]);
         assert_eq!(exit_code(&output), 0);
         assert!(text(&output.stdout).contains("Example"), "{command}");
+    }
+}
+
+#[test]
+fn commands_offer_what_does_something() {
+    let help = |command: &[&str]| text(&fourfold(&[command, &["--help"]].concat()).stdout);
+    let which = help(&["toolchain", "which"]);
+    assert!(which.contains("--nvcc") && which.contains("--cutlass"), "{which}");
+    for option in ["--time-limit", "--retry", "--jobs", "--launcher", "--no-cache"] {
+        assert!(!which.contains(option) && help(&["compile"]).contains(option), "{option}");
+    }
+    let doctor = help(&["doctor"]);
+    assert!(doctor.contains("--time-limit") && !doctor.contains("--retry"), "{doctor}");
+    assert_eq!(exit_code(&fourfold(&["doctor", "--launcher", "sccache"])), 2, "it is of the self-test only");
+    for command in [&[][..], &["replay"], &["compile"], &["verify"], &["doctor"]] {
+        let said = help(command).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains("130"), "{said}");
     }
 }
 

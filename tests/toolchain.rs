@@ -35,10 +35,12 @@ fn a_machine_with_nothing_is_told_what_to_do() {
     let (code, report) = outcome(&doctor);
     assert_eq!((code, &report["ok"]), (Some(3), &Value::Bool(false)));
     for finding in report["findings"].as_array().expect("findings") {
-        assert_eq!(finding["state"] == "missing", finding["remedy"].is_string(), "{finding}");
+        assert_eq!(finding["state"] == "ok", finding["remedy"].is_null(), "{finding}");
     }
     let variables = report["variables"].as_array().expect("variables");
     assert!(variables.iter().any(|variable| variable["name"] == "FOURFOLD_NVCC"));
+    let (code, report) = outcome(&fourfold(folder.path(), &[], &["doctor", "--self-test", "--json"]));
+    assert_eq!((code, &report["self_test"]["state"]), (Some(3), &"not_run".into()));
     let text = fourfold(folder.path(), &[], &["doctor"]);
     let text = String::from_utf8(text.stdout).expect("text");
     assert!(text.contains("missing  nvcc") && text.contains("-> run `fourfold toolchain install`"), "{text}");
@@ -100,4 +102,79 @@ fn a_toolkit_that_is_there_is_found_and_described() {
     assert_eq!([state("sm_100a"), state("sm_120a")], ["ok", "ok"]);
     assert_eq!([state("sm_103a"), state("sm_121a")], ["missing", "missing"]);
     assert_eq!(state("cpu"), "none");
+}
+
+#[test]
+fn the_doctor_says_how_the_cache_of_kernels_does() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cache = folder.path().join("cache");
+    let name = cache.display().to_string();
+    let variables = [
+        ("FOURFOLD_CACHE_DIR", name.as_str()),
+        ("FOURFOLD_CACHE_TIERS", "https://me:hunter2@host/kernels?sig=hunter2"),
+    ];
+    let doctor = || {
+        let (_, report) = outcome(&fourfold(folder.path(), &variables, &["doctor", "--json"]));
+        assert!(!report.to_string().contains("hunter2"), "{report}");
+        let findings = report["findings"].as_array().expect("findings").iter();
+        let finding =
+            findings.clone().find(|finding| finding["name"] == "kernel cache").expect("it is there");
+        (finding.clone(), report["cache"].clone())
+    };
+    // Looking makes nothing.
+    let (finding, health) = doctor();
+    assert_eq!((&finding["state"], &health), (&"ok".into(), &Value::Null), "{finding}");
+    assert!(finding["detail"].as_str().expect("words").contains("no kernels yet") && !cache.exists());
+
+    let (_, report) = outcome(&fourfold(folder.path(), &variables, &["doctor", "--json"]));
+    let tier = report["findings"].as_array().expect("findings").iter().find(|it| it["name"] == "kernel tier");
+    // Object stores are a feature.
+    if let Some(tier) = tier {
+        assert!(tier["state"] == "note" && tier["remedy"].is_string(), "{tier}");
+        assert!(tier["detail"].as_str().expect("words").contains("https://...@host/kernels?..."), "{tier}");
+    }
+
+    // Something that is no entry, where entries lie.
+    let entry = cache.join("kernels/entries").join("7".repeat(64));
+    fs::create_dir_all(&entry).expect("a folder");
+    for path in [&cache, &cache.join("kernels"), &cache.join("kernels/entries")] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700)).expect("it can be changed");
+    }
+    fs::write(entry.join("kernel.so"), "no library").expect("it can be written");
+    let (finding, health) = doctor();
+    assert_eq!(finding["state"], "note", "{finding}");
+    assert_eq!(finding["remedy"].as_str().map(|text| text.contains("cache verify --repair")), Some(true));
+    assert!(finding["detail"].as_str().expect("words").contains("1 refused: 7777"), "{finding}");
+    assert_eq!((&health["entries"], health["refused"].as_array().map(Vec::len)), (&1.into(), Some(1)));
+    assert!(health["free_bytes"].is_u64() && health["writable"] == true, "{health}");
+    assert!(entry.join("kernel.so").exists(), "it is left as it was");
+    assert_eq!((&health["verified"], &health["known_bad"]), (&true.into(), &0.into()));
+    // Looking makes no folder, closes none, puts nothing away, and counts only failures that last.
+    let kernels = cache.join("kernels");
+    let aside = kernels.join("entries/.refused-1-0-00ff");
+    for folder in [&aside, &kernels.join("failures")] {
+        fs::create_dir_all(folder).expect("a folder");
+    }
+    fs::set_permissions(&kernels, fs::Permissions::from_mode(0o755)).expect("it can be changed");
+    for (digit, lasting) in [("1", true), ("2", false)] {
+        let failure = serde_json::json!({
+            "code": "compile_timeout", "fault": "resource_limit", "message": "", "remedy": "",
+            "first_error": null, "log": null, "lasting": lasting,
+        });
+        let record = serde_json::json!({ "failure": failure, "toolchain": "", "at": 1 });
+        let file = kernels.join("failures").join(format!("{}.json", digit.repeat(64)));
+        fs::write(file, record.to_string()).expect("it can be written");
+    }
+    let (finding, health) = doctor();
+    assert!(finding["detail"].as_str().expect("words").contains("1 known not to build"), "{finding}");
+    assert_eq!((&health["known_bad"], health["refused"].as_array().map(Vec::len)), (&1.into(), Some(1)));
+    assert!(aside.exists() && !kernels.join("use").exists() && !kernels.join("tmp").exists());
+    let mode = fs::metadata(&kernels).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o755);
+
+    // A folder that others may write to is not used at all.
+    fs::set_permissions(&cache, fs::Permissions::from_mode(0o777)).expect("it can be changed");
+    let (finding, health) = doctor();
+    assert_eq!((&finding["state"], &health), (&"note".into(), &Value::Null), "{finding}");
+    assert!(finding["remedy"].is_string() && finding["detail"].as_str().expect("words").contains("not kept"));
 }

@@ -9,8 +9,8 @@ pub mod stages;
 mod targets;
 
 pub use kernel::{
-    ABI_VERSION, EMULATED_TARGETS, EMULATOR, Epilogue, KernelSource, KernelSpec, MAX_OPERANDS, MAX_OUTPUTS,
-    Operand, Output, OutputKind, Step, StepKind, device_functions, emit, emulate, output_functions,
-    quantization_functions, specify,
+    ABI_VERSION, EMULATED_TARGETS, EMULATOR, Epilogue, HEAD, KernelSource, KernelSpec, MAX_OPERANDS,
+    MAX_OUTPUTS, Operand, Output, OutputKind, Step, StepKind, device_functions, emit, emulate,
+    output_functions, quantization_functions, specify,
 };
 pub use targets::{TARGETS, Target, capabilities, target};

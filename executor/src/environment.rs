@@ -12,12 +12,19 @@ use std::path::{Path, PathBuf};
 pub struct Variable {
     /// Its name.
     pub name: &'static str,
-    /// What its value is: `file`, `folder`, `list of folders`, `number or none` or `flag`.
+    /// What its value is: `file`, `folder`, `list of folders`, `list`, `size`, `number or none` or `flag`.
     pub kind: &'static str,
     /// What holds when it is unset or empty.
     pub default: &'static str,
     /// What it is for.
     pub meaning: &'static str,
+}
+
+impl Variable {
+    /// Its value in this process; `None` when it is unset or empty.
+    pub fn value(&self) -> Option<OsString> {
+        std::env::var_os(self.name).filter(|value| !value.is_empty())
+    }
 }
 
 /// Every environment variable that has a say in what Fourfold does.
@@ -45,6 +52,21 @@ pub const VARIABLES: &[Variable] = &[
         kind: "folder",
         default: "XDG_CACHE_HOME/fourfold, then HOME/.cache/fourfold",
         meaning: "Where the installed toolchain and built kernels are kept",
+    },
+    Variable {
+        name: "FOURFOLD_CACHE_SIZE",
+        kind: "size",
+        default: "4GiB",
+        meaning: "How large the cache of kernels may grow; entries in use stay in any case",
+    },
+    Variable {
+        name: "FOURFOLD_CACHE_TIERS",
+        kind: "list",
+        default: "none",
+        meaning: "Where kernels are looked for that the cache lacks, separated by commas: folders, and with the \
+                  feature object-store URLs (s3://, gs://, az://, https://, file://), whose credentials come from \
+                  the stores' own variables (AWS_..., GOOGLE_..., AZURE_...). What lies there is run: name only what \
+                  you trust",
     },
     Variable {
         name: "FOURFOLD_DEVICE",
@@ -84,6 +106,12 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "The host compiler; nvcc reads this itself",
     },
     Variable {
+        name: "TMPDIR",
+        kind: "folder",
+        default: "/tmp",
+        meaning: "Where temporary folders of builds lie when no cache is used",
+    },
+    Variable {
         name: "FOURFOLD_BLESS",
         kind: "flag",
         default: "unset",
@@ -94,6 +122,12 @@ pub const VARIABLES: &[Variable] = &[
         kind: "number",
         default: "10000",
         meaning: "How many random programs tests of whole partitions try",
+    },
+    Variable {
+        name: "FOURFOLD_TEST_OTHER",
+        kind: "text",
+        default: "unset",
+        meaning: "What a copy of a test program is to do that a test starts as another process",
     },
 ];
 
@@ -108,6 +142,10 @@ pub struct Environment {
     pub fourfold_toolchain: Option<OsString>,
     /// `FOURFOLD_CACHE_DIR`.
     pub fourfold_cache_dir: Option<OsString>,
+    /// `FOURFOLD_CACHE_SIZE`.
+    pub fourfold_cache_size: Option<OsString>,
+    /// `FOURFOLD_CACHE_TIERS`.
+    pub fourfold_cache_tiers: Option<OsString>,
     /// `FOURFOLD_DEVICE`.
     pub fourfold_device: Option<OsString>,
     /// `CUDA_HOME`.
@@ -138,6 +176,8 @@ impl Environment {
             fourfold_cutlass: value("FOURFOLD_CUTLASS"),
             fourfold_toolchain: value("FOURFOLD_TOOLCHAIN"),
             fourfold_cache_dir: value("FOURFOLD_CACHE_DIR"),
+            fourfold_cache_size: value("FOURFOLD_CACHE_SIZE"),
+            fourfold_cache_tiers: value("FOURFOLD_CACHE_TIERS"),
             fourfold_device: value("FOURFOLD_DEVICE"),
             cuda_home: value("CUDA_HOME"),
             cutlass_path: value("CUTLASS_PATH"),
@@ -183,8 +223,10 @@ mod tests {
         listed.dedup();
         assert_eq!(listed.len(), count);
         let mut read = read.into_inner();
-        // Read by tests, not by the program.
-        read.extend(["FOURFOLD_BLESS", "FOURFOLD_PROGRAMS"].map(str::to_owned));
+        // Read by tests, and by the standard library.
+        read.extend(
+            ["FOURFOLD_BLESS", "FOURFOLD_PROGRAMS", "FOURFOLD_TEST_OTHER", "TMPDIR"].map(str::to_owned),
+        );
         read.sort_unstable();
         assert_eq!(read, listed);
     }

@@ -4,9 +4,10 @@
 //! [`read_tensors`] bring a program and its data in; [`run`] executes a partition; [`fallback`] computes whatever
 //! no kernel takes. [`toolchain`] finds or installs the compiler and the kernel library, [`run_tool`] runs such
 //! programs within bounds, and [`environment`] lists every variable that has a say. [`build()`] compiles a generated
-//! kernel and proves what came out; [`kernel`] loads and questions it. [`device`] finds the GPUs to run it on;
+//! kernel and proves what came out, [`service`] sees to it that each is built once, whatever goes wrong, and [`kernel`]
+//! loads and questions it. [`device`] finds the GPUs to run it on;
 //! [`prepare`] builds the launches of a program of kernels only, and [`prepare_segment`] that of one kernel, for hosts
-//! that have the tensors there already.
+//! that have the tensors there already. [`cache`] keeps built kernels on disk.
 //!
 //! What safe functions here rely on, beyond their types: a [`Kernel`] is what [`build()`] made of a generated source, or
 //! what the caller of the unsafe [`Kernel::open`] vouches for. Whatever segment it is put at, it is launched only if it
@@ -17,6 +18,8 @@
 #![allow(unsafe_code, reason = "vector instructions, gemm, fallible allocations, the CUDA driver, kernels")]
 
 mod build;
+pub mod cache;
+mod causes;
 mod data;
 pub mod device;
 pub mod environment;
@@ -25,21 +28,32 @@ mod files;
 pub mod kernel;
 mod process;
 mod run;
+mod sealed;
+pub mod service;
+mod signals;
+mod stdio;
 pub mod toolchain;
 
 pub use build::{
-    Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, FLAGS, Resources, build,
+    Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, DumpedKernel, FLAGS, Phase,
+    Resources, build, semantic_flags,
 };
+pub use cache::{Cache, CacheError, CacheKey, CacheOptions};
+pub use causes::chain;
 pub use data::{
     DataError, DataFile, RawTensor, TensorDataError, read_tensors, read_tensors_given, write_tensors,
 };
 pub use device::{Device, DeviceError, Gpu, discover};
 pub use files::{FileError, files_below, read_text};
 pub use kernel::{Kernel, LoadError};
-pub use process::{ToolRun, run_tool, run_tool_watched};
+pub use process::{Cancel, ToolRun, run_tool, run_tool_watched};
 pub use run::{
-    ALIAS, DEVICE_ERROR, DEVICE_MEMORY, FALLBACK_SEGMENT, KERNEL_REFUSED, MISSING_ADDRESS, Machine, Moved,
-    NO_DEVICE, NO_SUCH_SEGMENT, NOT_BUILT, POINTER_ALIGNMENT, PreparedProgram, Ran, Refused, Run, RunError,
-    RunOptions, RunReason, SegmentKernel, SegmentRun, WORKSPACE_SIZE, prepare, prepare_segment, run,
-    run_segment, signature_of, workspace_size, workspace_size_of_segment,
+    ALIAS, BUILDING, DEVICE_ERROR, DEVICE_MEMORY, FALLBACK_SEGMENT, FaultPlace, KERNEL_REFUSED,
+    LaunchArgument, LaunchRecord, LaunchWorkspace, MISSING_ADDRESS, Machine, Moved, NO_DEVICE,
+    NO_SUCH_SEGMENT, NOT_BUILT, POINTER_ALIGNMENT, PendingKernel, PreparedProgram, Ran, Refused, Run,
+    RunError, RunOptions, RunReason, SegmentKernel, SegmentRun, WORKSPACE_SIZE, prepare, prepare_segment,
+    run, run_segment, signature_of, workspace_size, workspace_size_of_segment,
 };
+pub use sealed::{Sealed, SealedError, SealedFormat, SealedWriter};
+pub use signals::keep_ignored;
+pub use stdio::{StdoutOnStderr, stdout_on_stderr};

@@ -2,24 +2,94 @@
 //!
 //! Compilers start compilers: stopping only the first leaves its children running, and they keep the pipe open. So
 //! each program gets a process group of its own, and the whole group is killed on a time-out, when the program
-//! has ended (whatever it left behind), and when the caller unwinds. Only a descendant that leaves the group on
-//! purpose (`setsid`) survives; it cannot delay the caller by more than [`DRAIN`].
+//! has ended (whatever it left behind), when the caller unwinds, and when this process dies, however it does: a guard
+//! in the group waits for that. Only a descendant that leaves the group on purpose (`setsid`) survives; it cannot delay
+//! the caller by more than [`DRAIN`].
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io::{self, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
+/// A wish to stop, which clones share.
+#[derive(Clone, Default)]
+pub struct Cancel {
+    wish: Arc<Wish>,
+}
+
+#[derive(Default)]
+struct Wish {
+    is_there: AtomicBool,
+    told: Mutex<Vec<Weak<dyn Stops>>>,
+}
+
+/// Something that is told of a wish to stop.
+pub(crate) trait Stops: Send + Sync {
+    /// It has come.
+    fn stop(&self);
+}
+
+impl fmt::Debug for Cancel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cancel").field("wished", &self.is_cancelled()).finish_non_exhaustive()
+    }
+}
+
+impl Cancel {
+    /// A wish that nobody has yet.
+    pub fn new() -> Cancel {
+        Cancel::default()
+    }
+
+    /// Asks for an end. It cannot be taken back.
+    pub fn cancel(&self) {
+        self.wish.is_there.store(true, Ordering::Relaxed);
+        let told = std::mem::take(&mut *self.told());
+        told.iter().filter_map(Weak::upgrade).for_each(|other| other.stop());
+    }
+
+    /// Has somebody told of it, at once if it has come already.
+    pub(crate) fn tell(&self, other: Weak<dyn Stops>) {
+        let mut told = self.told();
+        // Whoever cancels says so before looking at the list.
+        if self.is_cancelled() {
+            drop(told);
+            other.upgrade().inspect(|other| other.stop());
+            return;
+        }
+        told.push(other);
+        // Those that are gone would gather otherwise.
+        if told.len().is_power_of_two() {
+            told.retain(|other| other.strong_count() > 0);
+        }
+    }
+
+    fn told(&self) -> MutexGuard<'_, Vec<Weak<dyn Stops>>> {
+        // A poisoned list is whole: nothing is called while it is locked.
+        self.wish.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether somebody has asked for an end.
+    pub fn is_cancelled(&self) -> bool {
+        self.wish.is_there.load(Ordering::Relaxed)
+    }
+}
+
 /// What became of a program.
 #[derive(Clone, Debug)]
 pub struct ToolRun {
-    /// How it ended; `None` when it was stopped at its time limit.
+    /// How it ended; `None` when it was stopped at its time limit, or because that was wished.
     pub status: Option<ExitStatus>,
+    /// Whether it was stopped because that was wished.
+    pub cancelled: bool,
     /// What it printed on stdout and stderr, in order: the first and the last 256 KiB of it.
     pub log: String,
     /// Whether the middle of the log was left out; the log says how much.
@@ -37,7 +107,8 @@ impl ToolRun {
     /// How it ended, in words: `exit code 1`, `signal 11 (SIGSEGV)`, `a time-out after 60 s`.
     pub fn ending(&self) -> String {
         let Some(status) = self.status else {
-            return format!("a time-out after {:.0} s", self.seconds);
+            let why = if self.cancelled { "being cancelled" } else { "a time-out" };
+            return format!("{why} after {:.0} s", self.seconds);
         };
         match (status.code(), status.signal()) {
             (Some(code), _) => format!("exit code {code}"),
@@ -67,25 +138,28 @@ const BUSY: Duration = Duration::from_secs(1);
 /// # Errors
 /// When the program cannot be started or watched. A program that fails, crashes or hangs is no error here.
 pub fn run_tool(command: &mut Command, limit: Duration) -> io::Result<ToolRun> {
-    run_tool_watched(command, limit, &mut |_| {})
+    run_tool_watched(command, limit, None, &mut |_| {})
 }
 
-/// As [`run_tool`]; `watch` sees each line as it is printed.
+/// As [`run_tool`], but it ends when `cancel` is wished; `watch` sees each line as it is printed.
 ///
 /// # Errors
 /// As [`run_tool`].
 pub fn run_tool_watched(
     command: &mut Command,
     limit: Duration,
+    cancel: Option<&Cancel>,
     watch: &mut dyn FnMut(&str),
 ) -> io::Result<ToolRun> {
     let started = Instant::now();
     let (reader, writer) = io::pipe()?;
-    command.process_group(0).stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    let guard = Guard::start();
+    let number = guard.as_ref().map_or(0, |guard| guard.process.id().cast_signed());
+    command.process_group(number).stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
     let child = spawn(command);
     // The command holds our copies of the pipe's writing end: with them, reading would never see the end.
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    let mut group = Group { child: child?, reaped: false };
+    let mut group = Group { child: child?, guard, reaped: false };
     let chunks = read_in_background(reader)?;
 
     let mut log = Log::default();
@@ -95,13 +169,16 @@ pub fn run_tool_watched(
         lines.push(&chunk, watch);
     };
     let mut pipe_is_open = true;
-    let timed_out = loop {
-        if group.leader_has_exited()? {
-            break false;
+    let (stopped, cancelled) = loop {
+        if group.program_has_exited()? {
+            break (false, false);
+        }
+        if cancel.is_some_and(Cancel::is_cancelled) {
+            break (true, true);
         }
         let left = limit.saturating_sub(started.elapsed());
         if left.is_zero() {
-            break true;
+            break (true, false);
         }
         if !pipe_is_open {
             thread::sleep(POLL.min(left));
@@ -116,12 +193,18 @@ pub fn run_tool_watched(
     let status = group.stop()?;
     let seconds = started.elapsed().as_secs_f64();
     let drained = Instant::now() + DRAIN;
-    while let Ok(chunk) = chunks.recv_timeout(drained.saturating_duration_since(Instant::now())) {
-        take(chunk);
+    // Also where there is always more: who has left the group may print for ever.
+    loop {
+        let left = drained.saturating_duration_since(Instant::now());
+        match chunks.recv_timeout(left) {
+            Ok(chunk) if !left.is_zero() => take(chunk),
+            _ => break,
+        }
     }
     lines.finish(watch);
     let log_truncated = log.left_out > 0;
-    Ok(ToolRun { status: (!timed_out).then_some(status), log: log.into_text(), log_truncated, seconds })
+    let status = (!stopped).then_some(status);
+    Ok(ToolRun { status, cancelled, log: log.into_text(), log_truncated, seconds })
 }
 
 /// Starts a program. One that was written a moment ago may still be open for writing in a process that another
@@ -160,15 +243,43 @@ fn read_in_background(mut reader: io::PipeReader) -> io::Result<Receiver<Vec<u8>
     Ok(receiver)
 }
 
-/// A program and its process group; dropping it kills the group.
+/// A process that leads a group and kills it when this process is gone. A build may be the work of a minute and of
+/// gigabytes: nobody would be left to stop it when its owner was killed.
+struct Guard {
+    process: Child,
+    /// Nobody writes to it: that it is closed is what says that we are gone.
+    _ours: io::PipeWriter,
+}
+
+impl Guard {
+    /// A guard, or none where there is no shell: its group is then stopped in all other cases only.
+    fn start() -> Option<Guard> {
+        let (theirs, ours) = io::pipe().ok()?;
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "read -r nothing; kill -KILL 0"]).env_clear().process_group(0);
+        command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
+        let process = command.spawn().ok()?;
+        Some(Guard { process, _ours: ours })
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A program and its process group, which the guard leads if there is one; dropping it kills the group.
 struct Group {
     child: Child,
+    guard: Option<Guard>,
     reaped: bool,
 }
 
 impl Group {
     /// Looks without reaping: as long as the leader is not reaped, the group's number cannot pass to strangers.
-    fn leader_has_exited(&self) -> io::Result<bool> {
+    fn program_has_exited(&self) -> io::Result<bool> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         match waitid(WaitId::Pid(Pid::from_child(&self.child)), options) {
             Ok(status) => Ok(status.is_some()),
@@ -177,10 +288,11 @@ impl Group {
         }
     }
 
-    /// Kills what is left of the group, then reaps the leader. A leader that had ended keeps its own status.
+    /// Kills what is left of the group, then reaps the program. One that had ended keeps its own status.
     fn stop(&mut self) -> io::Result<ExitStatus> {
+        let leader = self.guard.as_ref().map_or(&self.child, |guard| &guard.process);
         // A group that is gone already, or that has become another user's, is not ours to stop.
-        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        let _ = kill_process_group(Pid::from_child(leader), Signal::KILL);
         let status = self.child.wait()?;
         self.reaped = true;
         Ok(status)

@@ -6,9 +6,12 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use fourfold_executor::kernel::{
-    Device, Kernel, LoadError, MAX_OPERANDS, MAX_OUTPUTS, Operand, Pointers, Problem, Requirements, Status,
+    ABI_VERSION, Device, Kernel, LoadError, MAX_OPERANDS, MAX_OUTPUTS, Operand, Pointers, Problem,
+    Requirements, Status,
 };
-use fourfold_executor::{Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, build};
+use fourfold_executor::{
+    Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, Cancel, build,
+};
 use tempfile::TempDir;
 
 const KERNEL: &str = "stand_in_sm100_128x128x256";
@@ -22,7 +25,7 @@ fn stand_in(name: &str) -> PathBuf {
 
 fn metadata() -> String {
     format!(
-        r#"{{"abi":4,"target":"sm_100a","kernel":"{KERNEL}","tile":[128,128,256],"cluster":[1,1,1],"stages":{STAGES},"shared_memory":223232,"threads":256,"signature":"nvfp4 d=f32","emulated":false,"hash":"00ff","later":[1]}}"#
+        r#"{{"abi":{ABI_VERSION},"target":"sm_100a","kernel":"{KERNEL}","tile":[128,128,256],"cluster":[1,1,1],"stages":{STAGES},"shared_memory":223232,"threads":256,"signature":"nvfp4 d=f32","emulated":false,"hash":"00ff","later":[1]}}"#
     )
 }
 
@@ -41,11 +44,21 @@ struct Bench {
     temp: TempDir,
     limit: Duration,
     prelude: Option<&'static str>,
+    launcher: Option<PathBuf>,
+    debug: bool,
+    cancel: Option<Cancel>,
 }
 
 impl Bench {
     fn new() -> Bench {
-        Bench { temp: tempfile::tempdir().unwrap(), limit: Duration::from_secs(60), prelude: None }
+        Bench {
+            temp: tempfile::tempdir().unwrap(),
+            limit: Duration::from_secs(60),
+            prelude: None,
+            launcher: None,
+            debug: false,
+            cancel: None,
+        }
     }
 
     fn build(&self, text: &str) -> Result<Artifact, BuildError> {
@@ -71,7 +84,13 @@ impl Bench {
         build(
             &input,
             &tools,
-            &BuildOptions { time_limit: self.limit, temp_dir: Some(self.temp.path().to_owned()) },
+            &BuildOptions {
+                time_limit: self.limit,
+                temp_dir: Some(self.temp.path().to_owned()),
+                launcher: self.launcher.clone(),
+                debug: self.debug,
+                cancel: self.cancel.clone(),
+            },
         )
     }
 
@@ -194,6 +213,163 @@ fn the_compiler_gets_an_argument_vector_and_no_flags_from_outside() {
 }
 
 #[test]
+fn a_launcher_gets_one_plain_compilation_and_a_missing_one_is_named() {
+    let bench = Bench { launcher: Some(stand_in("launcher.sh")), ..Bench::new() };
+    let artifact = bench.good();
+    let launched: Vec<_> =
+        artifact.log().lines().filter_map(|line| line.strip_prefix("launched: ")).collect();
+    let [command] = launched[..] else { panic!("{launched:?}") };
+    assert!(command.starts_with(&format!("{} -std=c++17", stand_in("nvcc.sh").display())), "{command}");
+    assert!(command.ends_with(" -c -o kernel.o kernel.cu"), "{command}");
+    for flag in ["--time", "-shared", "-Xlinker"] {
+        assert!(!command.contains(flag), "{command}");
+    }
+    let phases: Vec<_> = artifact.resources().phases.iter().map(|phase| phase.name.as_str()).collect();
+    assert_eq!((phases.as_slice(), artifact.resources().registers), (&["launcher", "link"][..], Some(168)));
+    // A server that it starts outlives the build.
+    let own = std::env::var("TMPDIR").unwrap_or_else(|_| "unset".to_owned());
+    assert!(artifact.log().contains(&format!("TMPDIR of the launcher: {own}\n")), "{}", artifact.log());
+    // It knows a source again where it lay before.
+    let place = |artifact: &Artifact| {
+        let log = artifact.log();
+        log.lines().find_map(|line| line.strip_prefix("in the folder ")).map(str::to_owned).unwrap()
+    };
+    let first = place(&artifact);
+    assert_ne!(place(&bench.good()), first, "that one is in use");
+    drop(artifact);
+    assert_eq!(place(&bench.good()), first);
+    let bench = Bench { launcher: Some("/nowhere/sccache".into()), ..Bench::new() };
+    let error = bench.fail(&source("compile", GOOD_SASS, &metadata(), ""));
+    check(&error, "launcher_missing", BuildFault::Toolchain, "/nowhere/sccache");
+    let bench = Bench { launcher: Some("fourfold-no-such-launcher".into()), ..Bench::new() };
+    let error = bench.fail(&source("compile", GOOD_SASS, &metadata(), ""));
+    check(&error, "launcher_missing", BuildFault::Toolchain, "fourfold-no-such-launcher");
+}
+
+/// Has a source compiled in two passes.
+const PASSES: &str = "// FOURFOLD_DEVICE FOURFOLD_HOST\n";
+
+#[test]
+fn a_source_is_compiled_in_two_passes_and_whole_where_that_fails() {
+    let bench = Bench::new();
+    let artifact = bench.build(&source("passes", &format!("{PASSES}{GOOD_SASS}"), &metadata(), "")).unwrap();
+    assert_eq!(artifact.resources().registers, Some(96));
+    let phases: Vec<_> = artifact.resources().phases.iter().map(|phase| phase.name.as_str()).collect();
+    assert_eq!(phases, ["device", "host", "link"]);
+    let library = fs::read(artifact.library()).unwrap();
+    assert!(library.windows(9).any(|bytes| bytes == b"the image"), "the kernel's binary is in the library");
+    let text = source("no_passes", &format!("{PASSES}{GOOD_SASS}"), &metadata(), "");
+    let artifact = bench.build(&text).unwrap();
+    let words = ["in two passes it did not compile: kernel.cu(3): error: this pass", "compiled whole"];
+    assert!(words.iter().all(|words| artifact.log().contains(words)), "{}", artifact.log());
+    let launched = Bench { launcher: Some(stand_in("launcher.sh")), ..Bench::new() }.build(&text).unwrap();
+    assert!(!launched.log().contains("in two passes") && launched.log().contains("compiled whole"));
+}
+
+#[test]
+fn a_pass_that_fails_stops_the_other_and_a_time_limit_or_a_wish_stops_both() {
+    let token = format!("fourfold-passes-{}", std::process::id());
+    let text =
+        |behave| source(&format!("{behave} {token}"), &format!("{PASSES}{GOOD_SASS}"), &metadata(), "");
+    let started = Instant::now();
+    let whole = Bench::new().build(&text("stuck_pass")).unwrap();
+    assert!(whole.log().contains("in two passes it did not compile: kernel.cu(4): error: no host"));
+    let bench = Bench { limit: Duration::from_secs(1), ..Bench::new() };
+    check(&bench.fail(&text("hang_in_passes")), "compile_timeout", BuildFault::ResourceLimit, "within 1 s");
+    let cancel = Cancel::new();
+    let bench = Bench { cancel: Some(cancel.clone()), ..Bench::new() };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(300));
+            cancel.cancel();
+        });
+        let error = bench.fail(&text("hang_in_passes"));
+        assert!(matches!(error, BuildError::Cancelled { .. }), "{error}");
+    });
+    assert!(started.elapsed() < Duration::from_secs(20));
+    assert_no_processes(&token);
+}
+
+#[test]
+fn a_disassembler_that_is_stopped_or_lacks_room_says_nothing_lasting_about_the_kernel() {
+    use std::os::unix::fs::PermissionsExt;
+    let inspected_by = |script: &str, limit: Duration| {
+        let bench = Bench { limit, ..Bench::new() };
+        let folder = tempfile::tempdir().unwrap();
+        let cuobjdump = folder.path().join("cuobjdump");
+        fs::write(&cuobjdump, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&cuobjdump, fs::Permissions::from_mode(0o755)).unwrap();
+        let text = source("compile", GOOD_SASS, &metadata(), "");
+        let error = bench.build_with(&text, &stand_in("nvcc.sh"), Some(&cuobjdump)).unwrap_err();
+        bench.assert_empty();
+        error
+    };
+    let limit = Duration::from_secs(60);
+    let resources = BuildFault::ResourceLimit;
+    let error = inspected_by("echo working; kill -KILL $$", limit);
+    check(&error, "out_of_memory", resources, "`cuobjdump` was ended by signal 9; it said: working");
+    assert!(!error.is_lasting());
+    let error = inspected_by("kill -SEGV $$", limit);
+    check(&error, "compiler_crashed", BuildFault::Toolchain, "signal 11");
+    assert!(!error.is_lasting());
+    for (words, code) in [("No space left on device", "disk_full"), ("out of memory", "out_of_memory")] {
+        let error = inspected_by(&format!("echo 'cuobjdump fatal   : {words}'; exit 1"), limit);
+        check(&error, code, resources, words);
+        assert!(!error.is_lasting());
+    }
+    let error = inspected_by("echo 'cuobjdump fatal   : no cubin'; exit 1", limit);
+    check(&error, "inspect_error", BuildFault::Toolchain, "no cubin");
+    assert!(error.is_lasting() && error.log().unwrap().contains("no cubin"));
+    let error = inspected_by("exec sleep 60", Duration::from_secs(2));
+    check(&error, "compile_timeout", resources, "`cuobjdump` did not end within 2 s");
+}
+
+#[test]
+fn what_is_wrong_with_a_binary_comes_with_the_compiler_s_log() {
+    let bench = Bench::new();
+    for (metadata, sass, defines) in [
+        (metadata(), "// sass: EXIT\n", ""),
+        (metadata().replace("sm_100a", "sm_120a"), GOOD_SASS, ""),
+        (metadata().replace("\"threads\":256,", ""), GOOD_SASS, ""),
+        (metadata(), GOOD_SASS, "#define ABI 7"),
+    ] {
+        let error = bench.fail(&source("compile", sass, &metadata, defines));
+        assert!(error.log().is_some_and(|log| log.contains("Used 168 registers")), "{error}");
+    }
+}
+
+#[test]
+fn a_library_that_was_changed_after_its_build_is_not_loaded() {
+    let bench = Bench::new();
+    let artifact = bench.good();
+    let mut bytes = fs::read(artifact.library()).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(artifact.library(), bytes).unwrap();
+    let error = Kernel::load(&artifact).unwrap_err();
+    assert_eq!(error.code(), "library_changed", "{error}");
+}
+
+#[test]
+fn a_kernel_that_is_not_what_its_library_launches_is_refused() {
+    let bench = Bench::new();
+    let named = |entry: &str| metadata().replace("\"hash\"", &format!("\"entry\":\"{entry}\",\"hash\""));
+    bench.build(&source("compile", GOOD_SASS, &named("_ZN7cutlass8MMA"), "")).unwrap();
+    let error = bench.fail(&source("compile", GOOD_SASS, &named("_ZN8fourfold6kernelILm3072E"), ""));
+    let words = "kernel in the binary is _ZN7cutlass8MMA_AtomIJNS4_17SM100_MMA_MXF4_SSE";
+    check(&error, "metadata_mismatch", BuildFault::OurBug, words);
+}
+
+#[test]
+fn debug_mode_adds_flags() {
+    let bench = Bench { debug: true, ..Bench::new() };
+    let error = bench.fail("// behave: arguments\n");
+    for flag in ["-lineinfo", "-DCUTLASS_DEBUG_TRACE_LEVEL=1", "-DNDEBUG"] {
+        assert!(error.log().unwrap().contains(&format!("argument: {flag}\n")), "{flag}");
+    }
+    assert!(!Bench::new().fail("// behave: arguments\n").log().unwrap().contains("-lineinfo"));
+}
+
+#[test]
 fn what_the_compiler_says_first_is_reported_with_whose_fault_it_is() {
     let bench = Bench::new();
     let fail = |behave| bench.fail(&format!("// behave: {behave}\n"));
@@ -241,7 +417,7 @@ fn a_compiler_that_crashes_is_told_from_one_that_ran_out_of_memory() {
     assert!(matches!(error, BuildError::Signal { signal: 11, .. }));
     let error = bench.fail("// behave: child_crash\n");
     check(&error, "compiler_crashed", BuildFault::Toolchain, "'cicc' died due to signal 11");
-    check(&bench.fail("// behave: killed\n"), "compiler_crashed", BuildFault::ResourceLimit, "signal 9");
+    check(&bench.fail("// behave: killed\n"), "out_of_memory", BuildFault::ResourceLimit, "signal 9");
 }
 
 #[test]
@@ -266,9 +442,9 @@ fn a_library_that_cannot_be_loaded_says_why() {
     let bench = Bench::new();
     let text = format!("// behave: truncated_elf\n{GOOD_SASS}");
     let error = bench.fail(&text);
-    check(&error, "load_error", BuildFault::Toolchain, "kernel.so");
+    check(&error, "dlopen_error", BuildFault::Toolchain, "kernel.so");
     assert!(
-        matches!(&error, BuildError::Load(LoadError::Open { reason, .. }) if reason.contains(": ")),
+        matches!(&error, BuildError::Load { source: LoadError::Open { reason, .. }, .. } if reason.contains(": ")),
         "{error:?}"
     );
 }
@@ -366,9 +542,14 @@ fn a_kernel_that_is_not_what_was_planned_is_refused() {
     );
     check(&fail("sm_100a", "sm_120a"), "metadata_mismatch", BuildFault::OurBug, "target is sm_120a");
     check(&fail(KERNEL, "another"), "metadata_mismatch", BuildFault::OurBug, "name is another");
-    check(&fail("\"threads\":256,", ""), "load_error", BuildFault::OurBug, "missing field `threads`");
-    check(&fail("\"emulated\":false,", ""), "load_error", BuildFault::OurBug, "missing field `emulated`");
-    check(&fail("\"abi\":4", "\"abi\":1"), "load_error", BuildFault::OurBug, "claims version 1");
+    check(&fail("\"threads\":256,", ""), "bad_metadata", BuildFault::OurBug, "missing field `threads`");
+    check(&fail("\"emulated\":false,", ""), "bad_metadata", BuildFault::OurBug, "missing field `emulated`");
+    check(
+        &fail(&format!("\"abi\":{ABI_VERSION}"), "\"abi\":1"),
+        "bad_metadata",
+        BuildFault::OurBug,
+        "claims version 1",
+    );
 }
 
 #[test]
@@ -377,15 +558,18 @@ fn the_version_is_checked_before_any_other_symbol() {
     let error = bench.fail(&source("compile", GOOD_SASS, &metadata(), "#define OLD\n#define ABI 7"));
     check(
         &error,
-        "load_error",
+        "abi_mismatch",
         BuildFault::OurBug,
         "has version 7 of the kernel interface, and version 4 is needed",
     );
-    assert!(matches!(error, BuildError::Load(LoadError::AbiMismatch { found: 7, expected: 4, .. })));
+    assert!(matches!(
+        error,
+        BuildError::Load { source: LoadError::AbiMismatch { found: 7, expected: 4, .. }, .. }
+    ));
     let error = bench.fail(&source("compile", GOOD_SASS, &metadata(), "#define OLD"));
-    check(&error, "load_error", BuildFault::OurBug, "lacks the symbol `fourfold_metadata`");
+    check(&error, "missing_symbol", BuildFault::OurBug, "lacks the symbol `fourfold_metadata`");
     let error = bench.fail(&format!("// behave: compile\n{GOOD_SASS}int unrelated(void) {{ return 1; }}\n"));
-    check(&error, "load_error", BuildFault::OurBug, "lacks the symbol `fourfold_abi_version`");
+    check(&error, "missing_symbol", BuildFault::OurBug, "lacks the symbol `fourfold_abi_version`");
 }
 
 #[test]

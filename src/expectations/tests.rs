@@ -6,7 +6,7 @@ use fourfold_ir::{UnaryKind, text, verify};
 
 use super::*;
 use crate::backend::{Backend, DeviceChoice, Options};
-use crate::compiled::CompileOptions;
+use crate::service::CompileOptions;
 
 /// A conversion that vanishes, and two outputs.
 const TWICE: &str = "fir 1

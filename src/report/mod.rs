@@ -6,14 +6,15 @@ mod verification;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-use fourfold_executor::Resources;
+use fourfold_executor::{LaunchRecord, Resources};
 use fourfold_ir::{Dim, ElementType, Module};
 use fourfold_scheduler::{Constraint, EpilogueKind, EpilogueRef, KernelOutput, KernelPlan, OutputKind};
 use serde::Serialize;
 
 use crate::backend::Planned;
+use crate::bundle::Bundle;
 
-pub use verification::{LeftOut, LeftOutFile, VerifyReport, VerifyRow};
+pub use verification::{LeftOut, LeftOutFile, VerifyLaunch, VerifyReport, VerifyRow};
 
 /// The report of one program. The keys are an interface: they are added to, not changed.
 #[derive(Clone, Debug, Serialize)]
@@ -44,6 +45,10 @@ pub struct Report {
     pub contracted: Vec<String>,
     /// Anything else worth knowing.
     pub notes: Vec<String>,
+    /// The bundle that the replay was kept in.
+    pub bundle: Option<Bundle>,
+    /// Why it is in none, though it should be.
+    pub bundle_error: Option<String>,
     /// Whether the text shows the proof of each kernel.
     #[serde(skip)]
     pub show_proof: bool,
@@ -87,6 +92,8 @@ pub struct SegmentReport {
     pub bytes_to_device: u64,
     /// Bytes that were moved from the device for it.
     pub bytes_to_host: u64,
+    /// What its kernel was given; null but in debug mode.
+    pub launch: Option<LaunchRecord>,
 }
 
 /// What a built kernel costs, read back from its binary.
@@ -245,6 +252,7 @@ impl Report {
                     kernel_seconds: None,
                     bytes_to_device: 0,
                     bytes_to_host: 0,
+                    launch: None,
                 }
             })
             .collect::<Vec<_>>();
@@ -262,6 +270,8 @@ impl Report {
             outputs: Vec::new(),
             contracted: decisions::contracted(planned),
             notes: Vec::new(),
+            bundle: None,
+            bundle_error: None,
             show_proof: false,
         }
     }
@@ -427,6 +437,11 @@ impl fmt::Display for Report {
             }
             if segment.ran != "not_run" {
                 writeln!(f, "                {}", how_it_ran(segment))?;
+            }
+            if let Some(launch) = &segment.launch {
+                for line in launch.to_string().lines() {
+                    writeln!(f, "                {line}")?;
+                }
             }
         }
         if !self.contracted.is_empty() {

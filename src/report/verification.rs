@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use fourfold_executor::LaunchRecord;
 use serde::Serialize;
 
 use crate::backend::{Backend, Execution};
@@ -28,6 +29,19 @@ pub struct VerifyReport {
     pub rows: Vec<VerifyRow>,
     /// Programs that were not run.
     pub left_out: Vec<LeftOutFile>,
+    /// What each launch was given, in debug mode.
+    pub launches: Vec<VerifyLaunch>,
+}
+
+/// One launch of one run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VerifyLaunch {
+    /// The program's file, below the folder that was given.
+    pub fixture: String,
+    /// Where the inputs came from.
+    pub inputs: String,
+    /// What it was given.
+    pub launch: LaunchRecord,
 }
 
 /// A program that was not run.
@@ -107,6 +121,7 @@ impl VerifyReport {
             ran_kernels: 0,
             rows: Vec::new(),
             left_out: Vec::new(),
+            launches: Vec::new(),
         }
     }
 
@@ -136,7 +151,9 @@ impl VerifyRow {
     /// A run that failed.
     pub(crate) fn error(fixture: &str, inputs: &str, error: &Error) -> VerifyRow {
         let fault = Some(error.fault());
-        VerifyRow { ok: false, fault, ..VerifyRow::empty(fixture, inputs, error.message()) }
+        let launch = error.launch().map_or_else(String::new, |launch| format!("\n{launch}"));
+        let message = format!("{}{launch}", error.message());
+        VerifyRow { ok: false, fault, ..VerifyRow::empty(fixture, inputs, message) }
     }
 
     /// Something that was not compared.
@@ -234,6 +251,9 @@ impl fmt::Display for VerifyReport {
             if let Some(message) = row.message.as_ref().filter(|_| !is_plain) {
                 writeln!(f, "    {message}")?;
             }
+        }
+        for VerifyLaunch { fixture, inputs, launch } in &self.launches {
+            writeln!(f, "\n{fixture}, {inputs}: {launch}")?;
         }
         let met = self.rows.iter().filter(|row| row.ok).count();
         let (rows, ran, kernels) = (self.rows.len(), self.ran_kernels, self.kernels);

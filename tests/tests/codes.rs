@@ -1,5 +1,7 @@
-//! Every rejection code has a near miss among the fixtures and an entry in `docs/reasons.md`; every error a fixture.
+//! Every rejection code has a near miss among the fixtures and an entry in `docs/reasons.md`, every failure one in
+//! `docs/failures.md`; every error has a fixture.
 
+use fourfold::executor::service::{FAILURE_CODES, FailureCode};
 use fourfold::ir::VerifyErrorKind;
 use fourfold::replay::explain;
 use fourfold::scheduler::ReasonCode;
@@ -41,6 +43,25 @@ fn the_documentation_lists_every_code() {
     }
     let found = std::fs::read_to_string(&file).unwrap_or_default();
     assert!(found == text, "docs/reasons.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace");
+}
+
+#[test]
+fn the_documentation_lists_every_way_in_which_a_kernel_cannot_be_had() {
+    let mut text = String::from(
+        "# Why a kernel cannot be had\n\n\
+         Reports give one of these codes, with the compiler's own words and whose fault it was, for a kernel segment that ran\n\
+         on the fallback because its kernel was not found, built or loaded. The codes are stable.\n\n\
+         | code | when | what to do |\n|---|---|---|\n",
+    );
+    for FailureCode { code, meaning, remedy } in FAILURE_CODES {
+        text.push_str(&format!("| `{code}` | {meaning} | {remedy} |\n"));
+    }
+    let file = repository().join("docs/failures.md");
+    if std::env::var_os("FOURFOLD_BLESS").is_some() {
+        std::fs::write(&file, &text).expect("docs/ can be written");
+    }
+    let found = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(found == text, "docs/failures.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace");
 }
 
 /// Codes of errors that no text can have: the parser refuses it earlier, under a code of its own, or the tables of a

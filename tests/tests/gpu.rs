@@ -2,6 +2,11 @@
 //! name; a driver that fails is a failure.
 #![allow(unsafe_code, reason = "prepared programs take device addresses")]
 
+#[path = "gpu/debug.rs"]
+mod debug;
+#[path = "gpu/many.rs"]
+mod many;
+
 use std::collections::{HashMap, HashSet};
 use std::process::ExitCode;
 
@@ -17,20 +22,22 @@ use fourfold::replay::load;
 use fourfold::verify::{VerifyOptions, verify};
 use fourfold::{Backend, CompileOptions, Compiled, Options, VerifyRow};
 use fourfold_tests::repository;
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::{Arguments, Completion, Trial};
 
 type Test = fn() -> Result<()>;
 
 fn main() -> ExitCode {
-    let tests: [(&str, Test); 8] = [
+    let tests: [(&str, Test); 10] = [
         ("the_gpu_says_what_it_is", says_what_it_is),
         ("every_fixture_runs_as_a_kernel_and_is_right", every_fixture),
         ("a_value_moves_once_and_only_where_it_is_needed", moves_once),
         ("a_prepared_program_is_launched_captured_and_pointed_elsewhere", prepared),
         ("every_output_of_a_prepared_program_is_written_by_every_launch", prepared_outputs),
+        ("a_graph_is_replayed_with_other_data_and_other_addresses", many::replayed),
         ("kernels_of_a_mixed_program_are_prepared_one_by_one", prepared_segments),
         ("what_cannot_be_prepared_is_refused_with_its_code", refused),
         ("a_kernel_without_memory_runs_on_the_fallback", out_of_memory),
+        ("debug_mode_describes_a_launch_and_its_bundle_is_replayed_bit_for_bit", debug::debug_mode),
     ];
     let found = discover();
     let skip = match &found {
@@ -39,16 +46,19 @@ fn main() -> ExitCode {
         Err(_) => false,
     };
     let broken = found.err().filter(|error| *error != DeviceError::NoDriver).map(|error| error.to_string());
-    let trials = tests
-        .map(|(name, test)| {
-            let broken = broken.clone();
-            let run = move || match broken {
-                Some(error) => Err(error.into()),
-                None => test().map_err(|error| format!("{error:#}").into()),
-            };
-            Trial::test(name, run).with_ignored_flag(skip)
-        })
-        .into();
+    let trial = |name: &str, test: Box<dyn FnOnce() -> Result<Completion> + Send>| {
+        let broken = broken.clone();
+        let run = move || match broken {
+            Some(error) => Err(error.into()),
+            None => test().map_err(|error| format!("{error:#}").into()),
+        };
+        Trial::ignorable_test(name, run).with_ignored_flag(skip)
+    };
+    let mut trials: Vec<Trial> = tests
+        .into_iter()
+        .map(|(name, test)| trial(name, Box::new(move || test().map(|()| Completion::Completed))))
+        .collect();
+    trials.push(trial("two_devices_are_used_in_turns_and_at_once", Box::new(many::two_devices)));
     // One at a time: one of them takes all of the GPU's memory.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, trials).exit_code()

@@ -7,6 +7,7 @@
 
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use fourfold::codegen::configuration::{Configuration, CutlassVersion};
 use fourfold::codegen::{
@@ -201,6 +202,25 @@ fn the_mma_is_that_of_the_format() {
         for mma in mmas {
             assert_eq!(mma.replace(".2CTA", ""), expected, "{target} {format}");
         }
+    }
+}
+
+/// The C++ runtime of a process is bound to whatever it finds first; were that a kernel's, it could never be unloaded.
+#[test]
+fn a_kernel_is_unloaded_with_its_last_handle() {
+    let kernel = Kernel::load(artifact(&builds().good[0])).expect("it loads");
+    let library = kernel.path().to_owned();
+    let is_mapped = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("what is mapped");
+        maps.lines().any(|line| line.ends_with(library.to_str().expect("a path of ours")))
+    };
+    assert!(is_mapped());
+    drop(kernel);
+    // Other tests have it loaded while they ask it.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while is_mapped() {
+        assert!(Instant::now() < deadline, "{} stays", library.display());
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 

@@ -20,6 +20,38 @@ pub const MAX_OUTPUTS: usize = 8;
 
 const TEMPLATE: &str = include_str!("kernel.cu.j2");
 
+/// What comes before CUTLASS's headers in the source of every kernel, word for word.
+pub const HEAD: &str = include_str!("head.cuh");
+
+/// Below `cutlass/gemm`, the headers of the collectives and kernels that a family has. Those of Sm120 count stages as
+/// Sm100's do, and its epilogues may be of either schedule.
+fn headers(family: Family) -> &'static [&'static str] {
+    match family {
+        Family::Sm100 => &[
+            "collective/sm100_blockscaled_mma_warpspecialized.hpp",
+            "collective/builders/sm100_blockscaled_umma_builder.inl",
+            "kernel/sm100_gemm_tma_warpspecialized.hpp",
+        ],
+        Family::Sm103 => &[
+            "collective/sm100_blockscaled_mma_warpspecialized.hpp",
+            "collective/sm103_blockscaled_mma_warpspecialized.hpp",
+            "collective/builders/sm100_blockscaled_umma_builder.inl",
+            "collective/builders/sm103_blockscaled_umma_builder.inl",
+            "kernel/sm100_gemm_tma_warpspecialized.hpp",
+            "kernel/sm103_blockscaled_gemm_tma_warpspecialized.hpp",
+        ],
+        Family::Sm120 => &[
+            "collective/sm120_blockscaled_mma_tma.hpp",
+            "collective/sm100_blockscaled_mma_warpspecialized.hpp",
+            "collective/builders/sm100_blockscaled_umma_builder.inl",
+            "collective/builders/sm120_common.inl",
+            "collective/builders/sm120_blockscaled_mma_builder.inl",
+            "kernel/sm90_gemm_tma_warpspecialized_cooperative.hpp",
+            "kernel/sm90_gemm_tma_warpspecialized_pingpong.hpp",
+        ],
+    }
+}
+
 /// The source of one kernel. Equal specifications give equal bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KernelSource {
@@ -42,6 +74,8 @@ pub struct KernelSource {
 /// What the template is filled with.
 #[derive(Serialize)]
 pub(super) struct Context {
+    head: &'static str,
+    headers: &'static [&'static str],
     generator: &'static str,
     kernel: String,
     target: &'static str,
@@ -183,6 +217,8 @@ pub(super) fn context(spec: &KernelSpec) -> Context {
     let mut required = vec!["pointers.a", "pointers.sfa", "pointers.b", "pointers.sfb"];
     required.extend(epilogue.c.map(|_| "pointers.c"));
     Context {
+        head: HEAD,
+        headers: headers(configuration.family),
         generator: env!("CARGO_PKG_VERSION"),
         kernel: spec.name(),
         target: target.name,

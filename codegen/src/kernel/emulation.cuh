@@ -129,10 +129,17 @@ struct Decode<cutlass::float_ue8m0_t> {
   }
 };
 
+// The host's compiler, which only passes over device code, does not know this word.
+#ifdef FOURFOLD_HOST
+#define FOURFOLD_OUT_OF_LINE
+#else
+#define FOURFOLD_OUT_OF_LINE __noinline__
+#endif
+
 // D = A B + C for one warp. Each block of K is summed exactly and added to the accumulator with one rounding.
 // Out of line, because a kernel has 64 of them and inlined they take minutes to compile.
 template <class Scale, int BlocksPerInstruction>
-__device__ __noinline__ float4 block_scaled_mma(uint4 a, uint2 b, float4 c, uint32_t sfa, uint32_t sfb) {
+__device__ FOURFOLD_OUT_OF_LINE float4 block_scaled_mma(uint4 a, uint2 b, float4 c, uint32_t sfa, uint32_t sfb) {
   constexpr uint32_t kWarp = 0xFFFFFFFFu;
   constexpr int kWordsPerBlock = 8 / BlocksPerInstruction;
   using Wide = typename Decode<Scale>::Wide;

@@ -1,6 +1,9 @@
 //! Kernels of the sm_120 family on a Hopper GPU: the same source, with what Hopper lacks replaced.
 
+use std::sync::LazyLock;
+
 use super::KernelSource;
+use super::emit::HEAD;
 
 /// Targets whose kernels can be emulated.
 pub const EMULATED_TARGETS: [&str; 2] = ["sm_120a", "sm_121a"];
@@ -10,7 +13,7 @@ pub const EMULATOR: &str = "sm_90a";
 
 /// Replaces the matrix instruction and the 4-bit TMA type, and checks its map of fragments against CuTe's while it is
 /// compiled.
-const PRELUDE: &str = include_str!("emulation.cuh");
+static PRELUDE: LazyLock<String> = LazyLock::new(|| format!("{HEAD}\n{}", include_str!("emulation.cuh")));
 
 /// The integer dot product that stands for the matrix instruction.
 const OPCODE: &str = "IDP.4A";
@@ -22,7 +25,7 @@ pub fn emulate(source: &KernelSource) -> Option<KernelSource> {
     EMULATED_TARGETS.contains(&source.target).then(|| KernelSource {
         architecture: EMULATOR.trim_start_matches("sm_"),
         opcode: OPCODE,
-        prelude: Some(PRELUDE),
+        prelude: Some(PRELUDE.as_str()),
         ..source.clone()
     })
 }

@@ -6,10 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
 
-use super::Folder;
+use serde::{Deserialize, Serialize};
+
+use super::{Folder, LIBRARY, Phase};
 use crate::kernel::Metadata;
 
-/// A built kernel. Its files vanish when the last artifact and the last kernel loaded from it are dropped.
+/// A built kernel. Its files are those of an entry of the cache, which is in use until the last artifact and the last
+/// kernel loaded from it are dropped; or they lie in a folder of their own and vanish then.
 #[derive(Clone, Debug)]
 pub struct Artifact {
     pub(super) folder: Arc<Folder>,
@@ -22,8 +25,19 @@ pub struct Artifact {
     pub(super) metadata: Metadata,
 }
 
+/// What an artifact is made of, the library being in the folder.
+pub(crate) struct Parts {
+    pub(crate) folder: Folder,
+    pub(crate) kernel: String,
+    pub(crate) source: String,
+    pub(crate) prelude: Option<String>,
+    pub(crate) log: String,
+    pub(crate) resources: Resources,
+    pub(crate) metadata: Metadata,
+}
+
 /// What a built kernel costs, as read back from the binary and from the compiler's report on it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Resources {
     /// Registers per thread; `None` if the compiler did not report its resources, as for the four that follow.
     pub registers: Option<u32>,
@@ -50,9 +64,13 @@ pub struct Resources {
     /// The size of the library in bytes.
     pub library_bytes: u64,
     /// Wall-clock time of the compiler.
+    #[serde(with = "seconds")]
     pub compile_time: Duration,
     /// Wall-clock time of the disassembler.
+    #[serde(with = "seconds")]
     pub census_time: Duration,
+    /// What each phase of the compiler took, where it says so; phases may run side by side.
+    pub phases: Vec<Phase>,
 }
 
 impl Artifact {
@@ -69,6 +87,11 @@ impl Artifact {
     /// The source that was compiled.
     pub fn source(&self) -> &str {
         &self.source
+    }
+
+    /// What the compiler read before the source; only emulated kernels have it.
+    pub fn prelude(&self) -> Option<&str> {
+        self.prelude.as_deref()
     }
 
     /// What the compiler printed.
@@ -93,27 +116,99 @@ impl Artifact {
     /// # Errors
     /// When one of them cannot be written.
     pub fn dump(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
-        fs::create_dir_all(folder)?;
-        let stem: String = format!("{}_{}", self.kernel, self.metadata.hash)
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' })
-            .collect();
-        let stem = if self.prelude.is_some() { format!("{stem}.emulated") } else { stem };
-        let mut paths: Vec<PathBuf> =
-            ["cu", "so", "log"].map(|extension| folder.join(format!("{stem}.{extension}"))).into();
-        replace(&paths[0], |file| fs::write(file, &self.source))?;
-        replace(&paths[1], |file| fs::copy(&self.library, file).map(|_| ()))?;
-        replace(&paths[2], |file| fs::write(file, &self.log))?;
-        if let Some(prelude) = &self.prelude {
-            let path = folder.join(format!("{stem}.cuh"));
-            replace(&path, |file| fs::write(file, prelude))?;
-            paths.push(path);
-        }
-        Ok(paths)
+        let files = DumpedKernel {
+            kernel: &self.kernel,
+            hash: &self.metadata.hash,
+            source: &self.source,
+            library: Some(&self.library),
+            log: Some(&self.log),
+            prelude: self.prelude.as_deref(),
+        };
+        files.write(folder)
+    }
+
+    /// Whether the cache keeps it.
+    pub fn is_cached(&self) -> bool {
+        self.folder.is_entry()
+    }
+
+    pub(crate) fn from_parts(parts: Parts) -> Artifact {
+        let Parts { folder, kernel, source, prelude, log, resources, metadata } = parts;
+        let library = folder.path().join(LIBRARY);
+        Artifact { folder: Arc::new(folder), library, kernel, source, prelude, log, resources, metadata }
     }
 
     pub(crate) fn folder(&self) -> &Arc<Folder> {
         &self.folder
+    }
+
+    /// The bytes of the library, which are those that were verified if it comes from a cache.
+    pub(crate) fn read_library(&self) -> io::Result<Vec<u8>> {
+        self.folder.check_library(&self.library).map_err(io::Error::other)?;
+        fs::read(&self.library)
+    }
+}
+
+/// What there is of a kernel, built or not, for people who look for it in a folder.
+#[derive(Clone, Copy, Debug)]
+pub struct DumpedKernel<'a> {
+    /// Its readable name.
+    pub kernel: &'a str,
+    /// The hash that its files are told apart by.
+    pub hash: &'a str,
+    /// Its source.
+    pub source: &'a str,
+    /// Its library.
+    pub library: Option<&'a Path>,
+    /// What the compiler printed.
+    pub log: Option<&'a str>,
+    /// What the compiler reads before the source; only emulated kernels have it.
+    pub prelude: Option<&'a str>,
+}
+
+impl DumpedKernel<'_> {
+    /// Writes what there is into `folder`, under the names of [`Artifact::dump`], and returns the paths.
+    ///
+    /// # Errors
+    /// When one of the files cannot be written.
+    pub fn write(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        fs::create_dir_all(folder)?;
+        let stem: String = format!("{}_{}", self.kernel, self.hash)
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' })
+            .collect();
+        let stem = if self.prelude.is_some() { format!("{stem}.emulated") } else { stem };
+        let mut paths = Vec::new();
+        let mut add = |extension: &str, write: &dyn Fn(&Path) -> io::Result<()>| {
+            paths.push(folder.join(format!("{stem}.{extension}")));
+            replace(&paths[paths.len() - 1], write)
+        };
+        add("cu", &|file| fs::write(file, self.source))?;
+        if let Some(library) = self.library {
+            add("so", &|file| fs::copy(library, file).map(|_| ()))?;
+        }
+        for (extension, text) in [("log", self.log), ("cuh", self.prelude)] {
+            if let Some(text) = text {
+                add(extension, &|file| fs::write(file, text))?;
+            }
+        }
+        Ok(paths)
+    }
+}
+
+/// Durations as numbers of seconds, which other programs read too.
+pub(crate) mod seconds {
+    use std::time::Duration;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(duration.as_secs_f64())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        Duration::try_from_secs_f64(f64::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
 

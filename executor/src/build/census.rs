@@ -2,6 +2,17 @@
 //! without its MMA.
 
 use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Command;
+
+use super::compile::LOG_TAIL;
+use super::log::{self, LogReader};
+use super::{BuildError, BuildFault, BuildOptions, LIBRARY, TEMPORARY, not_run};
+use crate::process::run_tool_watched;
+
+/// How much of a function's name is kept, in characters: those of templates have thousands.
+const LONGEST_NAME: usize = 256;
 
 /// How many of each instruction that matters a disassembly holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,13 +22,65 @@ pub(super) struct Census {
     pub opcodes: BTreeMap<String, usize>,
     /// All instructions.
     pub instructions: usize,
+    /// The beginnings of the names of its functions.
+    pub functions: Vec<String>,
     /// `BPT.TRAP`: what the device assertions of CUTLASS become when an architecture lacks an instruction.
     pub traps: usize,
+}
+
+/// Disassembles the library in `folder` and counts its instructions. The seconds that took come with it.
+pub(super) fn inspect(
+    cuobjdump: &Path,
+    folder: &Path,
+    options: &BuildOptions,
+) -> Result<(Census, f64), BuildError> {
+    let mut command = Command::new(cuobjdump);
+    command.args(["-sass", LIBRARY]).current_dir(folder);
+    command.env("TMPDIR", folder.join(TEMPORARY)).env("LC_ALL", "C");
+    let mut census = Census::default();
+    let mut reader = LogReader::default();
+    let run = run_tool_watched(&mut command, options.time_limit, options.cancel.as_ref(), &mut |line| {
+        census.line(line);
+        reader.line(line);
+    })
+    .map_err(not_run("cuobjdump", cuobjdump))?;
+    if run.cancelled {
+        return Err(BuildError::Cancelled { tool: "cuobjdump", seconds: run.seconds });
+    }
+    // It prints megabytes, of which the last words matter.
+    let log = || log::tail(&run.log, LOG_TAIL).to_owned();
+    let Some(status) = run.status else {
+        return Err(BuildError::Timeout {
+            tool: "cuobjdump",
+            seconds: options.time_limit.as_secs_f64(),
+            last_line: reader.first_error,
+            log_tail: log(),
+        });
+    };
+    let signal = status.signal().or_else(|| log::child_signal(reader.first_error.as_deref()?));
+    if let Some(signal) = signal {
+        let last_line = reader.complaint();
+        return Err(BuildError::Signal { tool: "cuobjdump", signal, last_line, log: log() });
+    }
+    if !status.success() {
+        let fault = match reader.first_error.as_deref().map(log::blame) {
+            Some(BuildFault::ResourceLimit) => BuildFault::ResourceLimit,
+            _ => BuildFault::Toolchain,
+        };
+        let complaint = reader.complaint().unwrap_or_else(|| "it printed nothing".to_owned());
+        let first_error = format!("{complaint} ({})", run.ending());
+        return Err(BuildError::Inspect { first_error, fault, log: log() });
+    }
+    Ok((census, run.seconds))
 }
 
 impl Census {
     /// Counts one line of what `cuobjdump -sass` prints. The text has some megabytes and is not kept.
     pub(super) fn line(&mut self, line: &str) {
+        if let Some(name) = line.trim_start().strip_prefix("Function : ") {
+            self.functions.push(name.chars().take(LONGEST_NAME).collect());
+            return;
+        }
         let Some(opcode) = opcode(line) else { return };
         self.instructions += 1;
         // `HFMA2.MMA` is a multiplication of two halves by two, in spite of its name.
@@ -85,6 +148,7 @@ mod tests {
         let expected = [("UTCCP.T.S.4x32dp128bit", 1), ("UTCOMMA.4X", 2)];
         assert_eq!(census.opcodes, expected.map(|(name, count)| (name.to_owned(), count)).into());
         assert_eq!((census.instructions, census.traps), (9, 1));
+        assert_eq!(census.functions, ["_ZN7cutlass8MMA_AtomIJNS4_17SM100_MMA_MXF4_SSE"]);
     }
 
     #[test]

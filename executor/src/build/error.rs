@@ -3,19 +3,25 @@
 use std::io;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use crate::kernel::LoadError;
 
 /// Whose fault it is that a kernel was not built.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum BuildFault {
     /// The compiler, its headers or its libraries are missing, broken or too old.
     Toolchain,
     /// Ours: the generated source is wrong, or was built for the wrong architecture.
+    #[serde(rename = "bug", alias = "our_bug")]
     OurBug,
     /// Time, memory or disk space ran out.
     ResourceLimit,
     /// The machine: its host compiler, permissions or processes.
     Environment,
+    /// Whoever asked for the kernel no longer wants it.
+    Caller,
 }
 
 impl BuildFault {
@@ -23,9 +29,10 @@ impl BuildFault {
     pub fn name(self) -> &'static str {
         match self {
             BuildFault::Toolchain => "toolchain",
-            BuildFault::OurBug => "our_bug",
+            BuildFault::OurBug => "bug",
             BuildFault::ResourceLimit => "resource_limit",
             BuildFault::Environment => "environment",
+            BuildFault::Caller => "caller",
         }
     }
 }
@@ -41,6 +48,16 @@ pub enum BuildError {
         tool: &'static str,
         /// Where it was expected.
         path: Option<PathBuf>,
+    },
+    /// The compiler is too old for the target.
+    #[error("nvcc {found} does not compile for {target}{}", needed.as_ref().map_or(String::new(), |version| format!(", which takes {version} or newer")))]
+    Unsupported {
+        /// The target.
+        target: String,
+        /// The compiler's version.
+        found: String,
+        /// The oldest version that would do; `None` when no version that is known does.
+        needed: Option<String>,
     },
     /// A program could not be started or watched.
     #[error("cannot run `{tool}`: {source}")]
@@ -72,7 +89,15 @@ pub enum BuildError {
         /// The end of what it printed.
         log_tail: String,
     },
-    /// The compiler, or one of its children, was ended by a signal.
+    /// The build was ended because its caller wished so.
+    #[error("`{tool}` was stopped after {seconds:.0} s: the build was cancelled")]
+    Cancelled {
+        /// What ran then.
+        tool: &'static str,
+        /// How long it had run.
+        seconds: f64,
+    },
+    /// The compiler, the disassembler, or one of their children, was ended by a signal.
     #[error("`{tool}` was ended by signal {signal}{}", said(last_line))]
     Signal {
         /// Its name.
@@ -99,6 +124,10 @@ pub enum BuildError {
     Inspect {
         /// What the disassembler said.
         first_error: String,
+        /// What those words say about whose fault it is.
+        fault: BuildFault,
+        /// The end of what it printed.
+        log: String,
     },
     /// The library lacks its matrix instruction, which is what a wrong architecture compiles to.
     #[error("the built kernel holds no {expected}; its matrix instructions are {}", list(found))]
@@ -109,12 +138,16 @@ pub enum BuildError {
         found: Vec<String>,
         /// How many instructions it has.
         instructions: usize,
+        /// All that the compiler printed.
+        log: String,
     },
     /// An emulated kernel holds paths that would stop it at run time.
     #[error("the built kernel holds {count} traps: something in it is not emulated")]
     Traps {
         /// How many.
         count: usize,
+        /// All that the compiler printed.
+        log: String,
     },
     /// The built library says something else about itself than its source was planned with.
     #[error("the built kernel's {what} is {found}, and it was planned with {expected}")]
@@ -125,10 +158,17 @@ pub enum BuildError {
         expected: String,
         /// As built.
         found: String,
+        /// All that the compiler printed.
+        log: String,
     },
     /// The library was built and cannot be loaded.
-    #[error("the built library cannot be loaded: {0}")]
-    Load(#[source] LoadError),
+    #[error("the built library cannot be loaded: {source}")]
+    Load {
+        /// Why not.
+        source: LoadError,
+        /// All that the compiler printed.
+        log: String,
+    },
     /// A file or folder could not be written or read.
     #[error("cannot {action}: {source}")]
     Disk {
@@ -140,20 +180,31 @@ pub enum BuildError {
 }
 
 impl BuildError {
-    /// The stable code that reports and tests use.
+    /// The stable code that reports and tests use: one of [`FAILURE_CODES`](crate::service::FAILURE_CODES).
     pub fn code(&self) -> &'static str {
         match self {
+            BuildError::ToolMissing { tool: LAUNCHER, .. } => "launcher_missing",
             BuildError::ToolMissing { .. } => "toolchain_missing",
+            BuildError::Unsupported { .. } => "target_unsupported",
+            BuildError::Spawn { source, .. } if ran_out_of_memory(source) => "out_of_memory",
             BuildError::Spawn { .. } => "toolchain_unusable",
-            BuildError::Compile { .. } => "compile_error",
+            BuildError::Compile { first_error, fault, .. } => {
+                failed_code(first_error, *fault, "compile_error")
+            }
             BuildError::Timeout { .. } => "compile_timeout",
+            BuildError::Cancelled { .. } => "cancelled",
+            BuildError::Signal { signal: SIGKILL, .. } => "out_of_memory",
             BuildError::Signal { .. } => "compiler_crashed",
             BuildError::NothingWritten { .. } => "no_output",
-            BuildError::Inspect { .. } => "inspect_error",
+            BuildError::Inspect { first_error, fault, .. } => {
+                failed_code(first_error, *fault, "inspect_error")
+            }
             BuildError::Census { .. } => "no_mma",
             BuildError::Traps { .. } => "not_emulated",
             BuildError::Disagrees { .. } => "metadata_mismatch",
-            BuildError::Load(_) => "load_error",
+            BuildError::Load { source, .. } => source.code(),
+            BuildError::Disk { source, .. } if ran_out_of_memory(source) => "out_of_memory",
+            BuildError::Disk { source, .. } if is_full(source) => "disk_full",
             BuildError::Disk { .. } => "disk",
         }
     }
@@ -162,41 +213,117 @@ impl BuildError {
     pub fn fault(&self) -> BuildFault {
         match self {
             BuildError::ToolMissing { .. }
-            | BuildError::NothingWritten { .. }
-            | BuildError::Inspect { .. } => BuildFault::Toolchain,
-            BuildError::Compile { fault, .. } => *fault,
+            | BuildError::Unsupported { .. }
+            | BuildError::NothingWritten { .. } => BuildFault::Toolchain,
+            BuildError::Compile { first_error, .. } if crashed(first_error) => BuildFault::Toolchain,
+            BuildError::Compile { fault, .. } | BuildError::Inspect { fault, .. } => *fault,
             BuildError::Timeout { .. } => BuildFault::ResourceLimit,
+            BuildError::Cancelled { .. } => BuildFault::Caller,
             BuildError::Signal { signal: SIGKILL, .. } => BuildFault::ResourceLimit,
             BuildError::Signal { .. } => BuildFault::Toolchain,
             BuildError::Census { .. } | BuildError::Traps { .. } | BuildError::Disagrees { .. } => {
                 BuildFault::OurBug
             }
-            BuildError::Load(error) if error.is_our_bug() => BuildFault::OurBug,
-            BuildError::Load(_) => BuildFault::Toolchain,
-            BuildError::Disk { source, .. } if ran_out(source) => BuildFault::ResourceLimit,
+            BuildError::Load { source, .. } if source.is_our_bug() => BuildFault::OurBug,
+            // The disk, or somebody else: the compiler had done its work.
+            BuildError::Load { source: LoadError::NotFound { .. } | LoadError::Changed { .. }, .. } => {
+                BuildFault::Environment
+            }
+            BuildError::Load { .. } => BuildFault::Toolchain,
+            BuildError::Spawn { source, .. } | BuildError::Disk { source, .. }
+                if ran_out_of_memory(source) || is_full(source) =>
+            {
+                BuildFault::ResourceLimit
+            }
             BuildError::Spawn { .. } | BuildError::Disk { .. } => BuildFault::Environment,
         }
     }
 
-    /// What the compiler printed, where it ran.
+    /// Whether the same compiler would fail so again on the same source: it is remembered then.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            BuildError::Compile { fault: BuildFault::ResourceLimit | BuildFault::Environment, .. }
+            | BuildError::Inspect { fault: BuildFault::ResourceLimit | BuildFault::Environment, .. } => false,
+            BuildError::Compile { first_error, .. } | BuildError::Inspect { first_error, .. }
+                if crashed(first_error) =>
+            {
+                false
+            }
+            BuildError::Compile { .. }
+            | BuildError::NothingWritten { .. }
+            | BuildError::Inspect { .. }
+            | BuildError::Census { .. }
+            | BuildError::Traps { .. }
+            | BuildError::Disagrees { .. } => true,
+            BuildError::Load { source, .. } => source.is_our_bug(),
+            _ => false,
+        }
+    }
+
+    /// The first thing that the compiler complained about, in its own words.
+    pub fn first_error(&self) -> Option<&str> {
+        match self {
+            BuildError::Compile { first_error, .. } | BuildError::Inspect { first_error, .. } => {
+                Some(first_error)
+            }
+            BuildError::Timeout { last_line, .. }
+            | BuildError::Signal { last_line, .. }
+            | BuildError::NothingWritten { last_line, .. } => last_line.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// What the compiler printed, where it ran; of a disassembler that failed, the end of what that printed.
     pub fn log(&self) -> Option<&str> {
         match self {
             BuildError::Compile { log, .. }
             | BuildError::Timeout { log_tail: log, .. }
             | BuildError::Signal { log, .. }
-            | BuildError::NothingWritten { log, .. } => Some(log),
+            | BuildError::NothingWritten { log, .. }
+            | BuildError::Inspect { log, .. }
+            | BuildError::Census { log, .. }
+            | BuildError::Traps { log, .. }
+            | BuildError::Disagrees { log, .. }
+            | BuildError::Load { log, .. } => Some(log),
             _ => None,
         }
     }
 }
 
+/// What a program that starts the compiler is called where it is missing.
+pub(crate) const LAUNCHER: &str = "launcher";
+
 const SIGKILL: i32 = 9;
 
-fn ran_out(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::OutOfMemory
-    )
+/// A compiler or a disassembler has one way to fail, and says why in words only.
+fn failed_code(first_error: &str, fault: BuildFault, otherwise: &'static str) -> &'static str {
+    let words = first_error.to_lowercase();
+    let says = |phrases: &[&str]| phrases.iter().any(|phrase| words.contains(phrase));
+    match fault {
+        BuildFault::ResourceLimit if says(&["no space left", "disk quota"]) => "disk_full",
+        BuildFault::ResourceLimit => "out_of_memory",
+        _ if crashed(first_error) => "compiler_crashed",
+        BuildFault::Toolchain if says(&["unsupported gpu architecture"]) => "target_unsupported",
+        _ => otherwise,
+    }
+}
+
+/// Whether a child of the compiler crashed, as its parent says it: `Segmentation fault signal terminated program cc1`.
+fn crashed(first_error: &str) -> bool {
+    let words = first_error.to_lowercase();
+    !words.contains("killed") && words.contains("signal terminated program")
+        || ["internal compiler error", "segmentation fault", "core dumped"]
+            .iter()
+            .any(|it| words.contains(it))
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Starting a process says `EAGAIN` where there is no room for another one.
+fn ran_out_of_memory(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock)
 }
 
 fn said(line: &Option<String>) -> String {

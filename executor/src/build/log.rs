@@ -89,20 +89,23 @@ pub(super) fn tail(log: &str, characters: usize) -> &str {
 pub(super) fn blame(first_error: &str) -> BuildFault {
     let line = first_error.to_lowercase();
     let any = |needles: &[&str]| needles.iter().any(|needle| line.contains(needle));
-    let host_compiler = ["gcc", "g++", "cc1plus", "c++", "clang", "clang++"]
-        .iter()
-        .any(|name| line.starts_with(&format!("{name}:")) || line.contains(&format!(": {name}:")));
+    // `g++: error: ...`, `/usr/bin/x86_64-linux-gnu-g++-13: error: ...`: it speaks of itself, not of the source.
+    let speaks = line.split_once(':').is_some_and(|(name, _)| is_host_compiler(name));
+    let missed = any(&["not found", "no such file", "cannot execute"])
+        && line.split(": ").any(|name| is_host_compiler(name.trim_end_matches(':')));
     if any(&[
         "killed",
         "out of memory",
         "cannot allocate memory",
         "memory exhausted",
         "bad_alloc",
+        "failed to map segment",
         "no space left",
     ]) {
         BuildFault::ResourceLimit
     } else if any(&["host compiler", "unsupported gnu version", "unsupported clang version"])
-        || (host_compiler && any(&["not found", "no such file", "cannot execute"]))
+        || speaks
+        || missed
     {
         BuildFault::Environment
     } else if line.starts_with("nvcc ")
@@ -116,6 +119,15 @@ pub(super) fn blame(first_error: &str) -> BuildFault {
     }
 }
 
+/// Whether this is the name of a host compiler, with or without its folder, platform and version.
+fn is_host_compiler(name: &str) -> bool {
+    // Without its `1`, `cc1` is `cc`.
+    const NAMES: [&str; 7] = ["gcc", "g++", "cc", "c++", "clang", "clang++", "cc1plus"];
+    let name = name.rsplit('/').next().unwrap_or(name);
+    let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.').trim_end_matches('-');
+    NAMES.iter().any(|known| name == *known || name.ends_with(&format!("-{known}")))
+}
+
 /// The signal that ended one of the compiler's own children, as nvcc reports it in its log.
 pub(super) fn child_signal(first_error: &str) -> Option<i32> {
     let (_, rest) = first_error.split_once("died due to signal ")?;
@@ -123,7 +135,7 @@ pub(super) fn child_signal(first_error: &str) -> Option<i32> {
 }
 
 fn reports_error(line: &str) -> bool {
-    const PHRASES: [&str; 9] = [
+    const PHRASES: [&str; 13] = [
         "killed",
         "segmentation fault",
         "no such file or directory",
@@ -132,6 +144,10 @@ fn reports_error(line: &str) -> bool {
         "died due to signal",
         "no space left on device",
         "out of memory",
+        "memory exhausted",
+        "cannot allocate memory",
+        "bad_alloc",
+        "failed to map segment",
         "core dumped",
     ];
     let line = line.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
@@ -245,6 +261,17 @@ ptxas info    : Compile time = 415.715 ms
             "/usr/bin/ld: cannot find -lcudart_static: No such file or directory",
             BuildFault::Toolchain,
         );
+        for line in [
+            "gcc: error: unrecognized command-line option '-fno-gnu-unique'",
+            "g++: fatal error: cannot specify '-o' with '-c', '-S' or '-E' with multiple files",
+            "/usr/bin/x86_64-linux-gnu-g++-13: error: unrecognized command-line option '-m64'",
+            "cc1plus: error: unrecognized argument in option '-march=x'",
+            "g++: error trying to exec 'cc1plus': execvp: No such file or directory",
+            "sh: 1: g++: not found",
+        ] {
+            assert_eq!(blame(line), BuildFault::Environment, "{line}");
+        }
+        assert_eq!(blame("kernel.cu:7:3: error: g++: expected an expression"), BuildFault::OurBug);
         check(
             "crt/host_config.h:143:2: error: #error -- unsupported GNU version! gcc later than 15 is not supported!",
             "crt/host_config.h:143:2: error: #error -- unsupported GNU version! gcc later than 15 is not supported!",

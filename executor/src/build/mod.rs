@@ -8,26 +8,29 @@
 
 mod artifact;
 mod census;
+mod compile;
 mod error;
 mod folder;
 mod log;
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use artifact::{Artifact, Resources};
+pub(crate) use artifact::Parts;
+pub use artifact::{Artifact, DumpedKernel, Resources};
+pub use compile::{FLAGS, Phase, semantic_flags};
 pub use error::{BuildError, BuildFault};
-pub(crate) use folder::Folder;
+pub(crate) use folder::{
+    Folder, OWNER, PREFIX, SWEEP_LOCK, begin_end, forget_temporary, is_ending, register_temporary,
+    remove_temporary,
+};
 
 use crate::kernel::{Kernel, Metadata};
-use crate::process::{ToolRun, run_tool_watched};
-use census::Census;
+use crate::process::{Cancel, ToolRun};
+use compile::{Compiled, compile};
 use log::LogReader;
 
 /// The source of a kernel, and what is known of it beforehand.
@@ -66,20 +69,39 @@ pub struct BuildTools<'a> {
 /// How to build.
 #[derive(Clone, Debug)]
 pub struct BuildOptions {
-    /// How long the compiler may take.
+    /// How long the compiler may take, and as long again the disassembler.
     pub time_limit: Duration,
     /// Where the temporary folder lies; the system's folder for temporary files if there is none.
     pub temp_dir: Option<PathBuf>,
+    /// Line information, CUTLASS's host trace (on the standard output), and whatever else helps to find a fault; part
+    /// of the key.
+    pub debug: bool,
+    /// A program that starts the compiler, such as `sccache`; not part of the key. It gets one plain
+    /// compilation (the compiler, its arguments with `-c`, and one source), and what it gives is linked without it. Its
+    /// temporary files lie where it likes.
+    pub launcher: Option<PathBuf>,
+    /// Ends the build when it is wished: every process of it is killed.
+    pub cancel: Option<Cancel>,
 }
 
 impl BuildOptions {
     /// Ten times what a kernel takes on one slow core.
     pub const TIME_LIMIT: Duration = Duration::from_secs(600);
+
+    /// What one build takes of memory at its peak, in bytes: the front end of `cicc` has 5.4 GB for a plain kernel and
+    /// 6.0 GB for one with a long epilogue (maximum resident sets, nvcc 13.0.88).
+    pub const PEAK_MEMORY: u64 = 6 << 30;
 }
 
 impl Default for BuildOptions {
     fn default() -> Self {
-        BuildOptions { time_limit: BuildOptions::TIME_LIMIT, temp_dir: None }
+        BuildOptions {
+            time_limit: BuildOptions::TIME_LIMIT,
+            temp_dir: None,
+            debug: false,
+            launcher: None,
+            cancel: None,
+        }
     }
 }
 
@@ -88,26 +110,6 @@ const SOURCE: &str = "kernel.cu";
 const PRELUDE: &str = "prelude.cuh";
 const LIBRARY: &str = "kernel.so";
 const TEMPORARY: &str = "tmp";
-
-/// How much of a log a time-out keeps, in characters.
-const LOG_TAIL: usize = 4000;
-
-/// How long the disassembler may take; it needs a second.
-const CENSUS_LIMIT: Duration = Duration::from_secs(120);
-
-/// The flags that every kernel is compiled with, without those that depend on the architecture or on the toolchain.
-///
-/// `-fno-gnu-unique`, because the dynamic linker never unloads a library with a unique symbol, and CCCL has some.
-pub const FLAGS: [&str; 8] = [
-    "-std=c++17",
-    "-O3",
-    "-DNDEBUG",
-    "--expt-relaxed-constexpr",
-    "-Xcompiler=-fPIC",
-    "-Xcompiler=-fno-gnu-unique",
-    "-Xptxas=-v",
-    "-shared",
-];
 
 /// Compiles a kernel, checks the binary, and loads it once to ask it about itself. No GPU is needed. The source and
 /// the tools are the caller's, and what comes of them runs in this process: the source must be a generated one.
@@ -121,7 +123,10 @@ pub fn build(
 ) -> Result<Artifact, BuildError> {
     let nvcc = present("nvcc", Some(tools.nvcc))?;
     let cuobjdump = present("cuobjdump", tools.cuobjdump)?;
-    let folder = Folder::new(options.temp_dir.as_deref()).map_err(disk("make a temporary folder"))?;
+    // Where a source lies is part of what a launcher knows it by.
+    let name = options.launcher.as_ref().map(|_| blake3::hash(input.text.as_bytes()).to_hex());
+    let mut folder = Folder::called(options.temp_dir.as_deref(), name.as_ref().map(|name| &name[..16]))
+        .map_err(disk("make a temporary folder"))?;
     let library = folder.path().join(LIBRARY);
     fs::write(folder.path().join(SOURCE), input.text).map_err(disk("write the source"))?;
     if let Some(prelude) = input.prelude {
@@ -129,28 +134,40 @@ pub fn build(
     }
     fs::create_dir(folder.path().join(TEMPORARY)).map_err(disk("make a folder for the compiler"))?;
 
-    let (run, reader) = compile(&nvcc, input, tools, options.time_limit, folder.path())?;
+    let Compiled { run, reader, phases } = compile(&nvcc, input, tools, options, folder.path())?;
     let library_bytes = check_library(&library, &run, &reader)?;
-    let (census, census_seconds) = inspect(&cuobjdump, &folder)?;
+    let (census, census_seconds) = census::inspect(&cuobjdump, folder.path(), options)?;
     if !census.holds(input.opcode) {
         return Err(BuildError::Census {
             expected: input.opcode.to_owned(),
             found: census.opcodes.into_keys().collect(),
             instructions: census.instructions,
+            log: run.log,
         });
     }
     if input.prelude.is_some() && census.traps > 0 {
-        return Err(BuildError::Traps { count: census.traps });
+        return Err(BuildError::Traps { count: census.traps, log: run.log });
     }
     // Only the library is needed from here on; what the compiler left otherwise may be large.
     fs::remove_dir_all(folder.path().join(TEMPORARY))
         .map_err(disk("remove the compiler's temporary files"))?;
 
     // SAFETY: the compiler has just made it of the source that we were given, in a folder of our own.
-    let kernel = unsafe { Kernel::open(&library) }.map_err(BuildError::Load)?;
+    let kernel = match unsafe { Kernel::open(&library) } {
+        Ok(kernel) => kernel,
+        Err(source) => return Err(BuildError::Load { source, log: run.log }),
+    };
     let metadata = kernel.metadata().clone();
     drop(kernel);
-    check_metadata(input, &metadata)?;
+    check_metadata(input, &metadata, &run.log)?;
+    // The kernel and what calls it may be compiled by two compilers: they must mean the same parameters.
+    if !census.functions.iter().any(|name| name.starts_with(&metadata.entry)) && !metadata.entry.is_empty() {
+        let (expected, found) = (metadata.entry, census.functions.join(", "));
+        return Err(BuildError::Disagrees { what: "kernel in the binary", expected, found, log: run.log });
+    }
+    // What was verified is what is loaded later, also where no cache keeps it.
+    let bytes = fs::read(&library).map_err(disk("read the library"))?;
+    folder.expect_library(blake3::hash(&bytes));
     let resources = Resources {
         registers: reader.registers,
         spill_stores: reader.spill_stores,
@@ -166,6 +183,7 @@ pub fn build(
         library_bytes,
         compile_time: Duration::from_secs_f64(run.seconds),
         census_time: Duration::from_secs_f64(census_seconds),
+        phases,
     };
     Ok(Artifact {
         folder: Arc::new(folder),
@@ -177,62 +195,6 @@ pub fn build(
         resources,
         metadata,
     })
-}
-
-/// The arguments for the compiler, which runs in the folder with the source.
-fn arguments(input: &BuildInput<'_>, tools: &BuildTools<'_>) -> io::Result<Vec<OsString>> {
-    let architecture = input.architecture;
-    let mut arguments: Vec<OsString> = FLAGS.map(OsString::from).into();
-    if input.prelude.is_some() {
-        arguments.extend(["-include", PRELUDE].map(OsString::from));
-    }
-    arguments.push(format!("-gencode=arch=compute_{architecture},code=sm_{architecture}").into());
-    for (flag, folders) in [("-I", &tools.include), ("-L", &tools.libraries)] {
-        for folder in folders {
-            // The compiler has another working directory than the caller.
-            arguments.extend([OsString::from(flag), std::path::absolute(folder)?.into()]);
-        }
-    }
-    arguments.extend(["-o", LIBRARY, SOURCE].map(OsString::from));
-    Ok(arguments)
-}
-
-fn compile(
-    nvcc: &Path,
-    input: &BuildInput<'_>,
-    tools: &BuildTools<'_>,
-    limit: Duration,
-    folder: &Path,
-) -> Result<(ToolRun, LogReader), BuildError> {
-    let mut command = Command::new(nvcc);
-    command.args(arguments(input, tools).map_err(disk("find the working directory"))?).current_dir(folder);
-    // Messages are read, so they must be in one language; flags come from us alone.
-    command.env("TMPDIR", folder.join(TEMPORARY)).env("LC_ALL", "C");
-    command.env_remove("NVCC_APPEND_FLAGS").env_remove("NVCC_PREPEND_FLAGS");
-    let mut reader = LogReader::default();
-    let run = run_tool_watched(&mut command, limit, &mut |line| reader.line(line))
-        .map_err(not_run("nvcc", nvcc))?;
-    let Some(status) = run.status else {
-        return Err(BuildError::Timeout {
-            tool: "nvcc",
-            seconds: limit.as_secs_f64(),
-            last_line: reader.complaint(),
-            log_tail: log::tail(&run.log, LOG_TAIL).to_owned(),
-        });
-    };
-    let signal = status.signal().or_else(|| log::child_signal(reader.first_error.as_deref()?));
-    if let Some(signal) = signal {
-        return Err(BuildError::Signal { tool: "nvcc", signal, last_line: reader.complaint(), log: run.log });
-    }
-    if status.success() {
-        return Ok((run, reader));
-    }
-    let fault = reader.first_error.as_deref().map_or(BuildFault::Toolchain, log::blame);
-    let first_error = match reader.complaint() {
-        Some(complaint) => complaint,
-        None => format!("it printed nothing and ended with {}", run.ending()),
-    };
-    Err(BuildError::Compile { first_error, fault, log: run.log })
 }
 
 /// The size of the library, if it is one.
@@ -261,36 +223,13 @@ fn check_library(library: &Path, run: &ToolRun, reader: &LogReader) -> Result<u6
     }
 }
 
-/// Disassembles the library and counts its instructions.
-fn inspect(cuobjdump: &Path, folder: &Folder) -> Result<(Census, f64), BuildError> {
-    let mut command = Command::new(cuobjdump);
-    command.args(["-sass", LIBRARY]).current_dir(folder.path());
-    command.env("TMPDIR", folder.path().join(TEMPORARY)).env("LC_ALL", "C");
-    let mut census = Census::default();
-    let mut reader = LogReader::default();
-    let run = run_tool_watched(&mut command, CENSUS_LIMIT, &mut |line| {
-        census.line(line);
-        reader.line(line);
-    })
-    .map_err(not_run("cuobjdump", cuobjdump))?;
-    if run.status.is_none() {
-        return Err(BuildError::Timeout {
-            tool: "cuobjdump",
-            seconds: CENSUS_LIMIT.as_secs_f64(),
-            last_line: reader.first_error,
-            log_tail: log::tail(&run.log, LOG_TAIL).to_owned(),
-        });
-    }
-    if !run.succeeded() {
-        let complaint = reader.complaint().unwrap_or_else(|| "it printed nothing".to_owned());
-        return Err(BuildError::Inspect { first_error: format!("{complaint} ({})", run.ending()) });
-    }
-    Ok((census, run.seconds))
-}
-
-fn check_metadata(input: &BuildInput<'_>, metadata: &Metadata) -> Result<(), BuildError> {
+fn check_metadata(input: &BuildInput<'_>, metadata: &Metadata, log: &str) -> Result<(), BuildError> {
     let check = |what, expected: String, found: String| {
-        if expected == found { Ok(()) } else { Err(BuildError::Disagrees { what, expected, found }) }
+        if expected == found {
+            Ok(())
+        } else {
+            Err(BuildError::Disagrees { what, expected, found, log: log.to_owned() })
+        }
     };
     check("name", input.kernel.to_owned(), metadata.kernel.clone())?;
     check("target", input.target.to_owned(), metadata.target.clone())?;

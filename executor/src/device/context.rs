@@ -72,6 +72,18 @@ impl Device {
         Buffer::new(&self.open.context, bytes)
     }
 
+    /// The bytes of memory that nobody has, as the driver counts them: other processes take memory too.
+    ///
+    /// # Errors
+    /// The driver's own.
+    pub fn free_memory(&self) -> Result<u64, DeviceError> {
+        let _current = self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: a context is current, and both sizes are live.
+        check("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
+        Ok(free as u64)
+    }
+
     /// Waits for everything that was put on this device, by whomever.
     ///
     /// # Errors

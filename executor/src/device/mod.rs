@@ -9,6 +9,7 @@ mod context;
 mod driver;
 mod error;
 mod gpu;
+mod recording;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ pub use buffer::Buffer;
 pub use context::Device;
 pub use error::DeviceError;
 pub use gpu::{Gpu, discover};
+pub use recording::{KernelNode, MemsetNode, Node, Recording};
 pub use stream::{Event, Graph, Stream};
 
 /// The oldest driver that runs our kernels, as `cuDriverGetVersion` counts: CUDA 13.0.

@@ -1,15 +1,16 @@
 //! Work in order: streams, the events on them, and graphs that were recorded from them.
 
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{
-    self, CUevent, CUevent_flags, CUgraph, CUgraphExec, CUresult, CUstream, CUstream_flags,
-    CUstreamCaptureMode, CUstreamCaptureStatus,
+    self, CUevent, CUevent_flags, CUgraph, CUgraphExec, CUgraphExecUpdateResultInfo, CUresult, CUstream,
+    CUstream_flags, CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 
-use super::context::Context;
+use super::context::{Context, Entered};
 use super::driver::{check, error};
 use super::{Buffer, DeviceError};
 
@@ -48,6 +49,10 @@ impl Stream {
     }
 
     pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(super) fn shared_context(&self) -> &Arc<Context> {
         &self.context
     }
 
@@ -209,6 +214,18 @@ impl Stream {
     /// What `record` gives, or the driver's own: something was done that cannot be recorded, such as waiting.
     pub fn capture(&self, record: impl FnOnce() -> Result<(), DeviceError>) -> Result<Graph, DeviceError> {
         let _current = self.context.enter()?;
+        let graph = self.record_graph(record)?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the graph is live and ours.
+        check("cuGraphInstantiate", unsafe { sys::cuGraphInstantiateWithFlags(&mut raw, graph.0, 0) })?;
+        Ok(Graph { raw, context: Arc::clone(&self.context) })
+    }
+
+    /// The context must be current.
+    pub(super) fn record_graph(
+        &self,
+        record: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<Recorded, DeviceError> {
         // Relaxed, as the recorded calls only launch, and the host's threads may allocate meanwhile.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream is live.
@@ -217,11 +234,7 @@ impl Stream {
         let recorded = record();
         let graph = capture.end();
         recorded?;
-        let graph = graph?;
-        let mut raw = ptr::null_mut();
-        // SAFETY: the graph is live and ours.
-        check("cuGraphInstantiate", unsafe { sys::cuGraphInstantiateWithFlags(&mut raw, graph.0, 0) })?;
-        Ok(Graph { raw, context: Arc::clone(&self.context) })
+        graph
     }
 
     fn wait(&self) -> Result<(), DeviceError> {
@@ -287,7 +300,14 @@ impl Drop for Capture<'_> {
 }
 
 /// A graph that was recorded; null when the capture failed.
-struct Recorded(CUgraph);
+#[derive(Debug)]
+pub(super) struct Recorded(CUgraph);
+
+impl Recorded {
+    pub(super) fn raw(&self) -> CUgraph {
+        self.0
+    }
+}
 
 impl Drop for Recorded {
     fn drop(&mut self) {
@@ -349,21 +369,51 @@ pub struct Graph {
 unsafe impl Send for Graph {}
 
 impl Graph {
+    /// Replaces what was recorded by what `record` puts on `stream`, which is recorded without running. It must be the
+    /// same kernels in the same order; their addresses and extents may be others. Launches that are under way keep what
+    /// they were launched with.
+    ///
+    /// # Errors
+    /// [`DeviceError::OtherDevice`] when the stream is not one of the graph's device, what `record` gives, or the
+    /// driver's own, such as for other kernels. The graph then has what it had, or after an error of
+    /// `cuGraphExecUpdate` perhaps only parts of it, and must not be launched.
+    pub fn update(
+        &mut self,
+        stream: &Stream,
+        record: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let _current = self.enter_for(stream)?;
+        let graph = stream.record_graph(record)?;
+        let mut outcome = MaybeUninit::<CUgraphExecUpdateResultInfo>::uninit();
+        // SAFETY: both graphs are live and ours, and what is written to is live. Nobody reads it: the result says it too.
+        check("cuGraphExecUpdate", unsafe {
+            sys::cuGraphExecUpdate_v2(self.raw, graph.raw(), outcome.as_mut_ptr())
+        })
+    }
+
     /// Puts the recorded work on a stream. It does not wait for the device.
     ///
     /// # Errors
-    /// The driver's own.
+    /// [`DeviceError::OtherDevice`] when the stream is not one of the device that the graph was recorded on, or the
+    /// driver's own.
     ///
     /// # Safety
     /// Everything that was recorded must still be allowed: the memory that it uses is there until the device is done,
     /// and kernels that may have one launch in flight have no other. A recorded kernel is the code of a library, which
     /// the graph does not keep: the [`PreparedProgram`](crate::PreparedProgram) or
-    /// [`Prepared`](crate::kernel::Prepared) whose launch was recorded must live until the device is done. The stream
-    /// must be one of the device that the graph was recorded on.
+    /// [`Prepared`](crate::kernel::Prepared) whose launch was recorded must live until the device is done.
     pub unsafe fn launch(&self, stream: &Stream) -> Result<(), DeviceError> {
-        let _current = self.context.enter()?;
+        let _current = self.enter_for(stream)?;
         // SAFETY: graph and stream are live; the caller vouches for what was recorded.
         check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.raw, stream.raw) })
+    }
+
+    /// Makes the context current, if the stream is one of it.
+    fn enter_for(&self, stream: &Stream) -> Result<Entered, DeviceError> {
+        match self.context.is(&stream.context) {
+            true => self.context.enter(),
+            false => Err(DeviceError::OtherDevice { what: "stream" }),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod elementwise;
 mod memory;
 mod mma;
 mod movement;
+mod processor;
 mod quantize;
 mod reduction;
 mod scaled_mma;
@@ -25,6 +26,7 @@ use fourfold_ir::{
 
 use self::memory::{NoMemory, zeroed};
 pub use self::mma::gemm_f32;
+pub use self::processor::processor;
 pub use self::scaled_mma::{
     BlockScaled, BlockScaledShape, Epilogue, OperandError, ScaledMmaError, ScaledMmaKernel, dequantize,
     dequantize_into, scaled_mma, scaled_mma_with,

@@ -13,6 +13,14 @@ pub enum LoadError {
         /// Where it was expected.
         path: PathBuf,
     },
+    /// It changed after it was verified.
+    #[error("`{}` is refused: {reason}", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// How.
+        reason: String,
+    },
     /// The dynamic linker refused it.
     #[error("cannot load `{}`: {reason}", path.display())]
     Open {
@@ -54,6 +62,7 @@ impl LoadError {
     pub fn code(&self) -> &'static str {
         match self {
             LoadError::NotFound { .. } => "library_missing",
+            LoadError::Changed { .. } => "library_changed",
             LoadError::Open { .. } => "dlopen_error",
             LoadError::MissingSymbol { .. } => "missing_symbol",
             LoadError::AbiMismatch { .. } => "abi_mismatch",
@@ -63,7 +72,7 @@ impl LoadError {
 
     /// Whether a library that was just built can only fail so through a bug of ours.
     pub(crate) fn is_our_bug(&self) -> bool {
-        !matches!(self, LoadError::NotFound { .. } | LoadError::Open { .. })
+        !matches!(self, LoadError::NotFound { .. } | LoadError::Changed { .. } | LoadError::Open { .. })
     }
 }
 

@@ -12,20 +12,20 @@ mod abi;
 mod error;
 mod prepared;
 
-use std::error::Error;
 use std::ffi::{CStr, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 pub use abi::{ABI_VERSION, Device, MAX_OPERANDS, MAX_OUTPUTS, Pointers, Problem, Requirements};
 pub use error::{LoadError, Status};
 pub use prepared::Prepared;
 
 use crate::build::{Artifact, Folder};
+use crate::causes::chain;
 use abi::Symbols;
 
 /// A loaded kernel. Clones share the library.
@@ -35,7 +35,7 @@ pub struct Kernel {
 }
 
 /// What a kernel's library says about itself.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metadata {
     /// The version of the interface.
     pub abi: u32,
@@ -59,6 +59,10 @@ pub struct Metadata {
     pub signature: String,
     /// Whether it was compiled for another architecture than its target's, with the target's instructions emulated.
     pub emulated: bool,
+    /// What the name of its kernel begins with in the binary: it says how large the parameters and the shared memory
+    /// are that are launched with it. Empty if it does not say.
+    #[serde(default)]
+    pub entry: String,
     /// A digest of what it was generated from.
     #[serde(default)]
     pub hash: String,
@@ -76,12 +80,22 @@ pub enum Operand {
 }
 
 impl Kernel {
-    /// Loads a built kernel and keeps its files for as long as it is loaded.
+    /// Loads a built kernel and keeps its files for as long as it is loaded. One from the cache is verified again.
     ///
     /// # Errors
-    /// When the library cannot be loaded or is not a kernel of this version.
+    /// When the library cannot be loaded, is not a kernel of this version, or is not what it was.
     pub fn load(artifact: &Artifact) -> Result<Kernel, LoadError> {
-        Kernel::from_parts(artifact.library(), Some(Arc::clone(artifact.folder())))
+        let path = artifact.library();
+        artifact.folder().check_library(path).map_err(|reason| match path.exists() {
+            true => LoadError::Changed { path: path.to_owned(), reason },
+            false => LoadError::NotFound { path: path.to_owned() },
+        })?;
+        let kernel = Kernel::from_parts(path, Some(Arc::clone(artifact.folder())))?;
+        if kernel.metadata() == artifact.metadata() {
+            return Ok(kernel);
+        }
+        let reason = "it is not what was kept beside the library".to_owned();
+        Err(LoadError::BadMetadata { path: path.to_owned(), reason })
     }
 
     /// Loads a kernel that was built earlier.
@@ -244,15 +258,4 @@ fn answer(call: impl FnOnce(*mut c_char, usize) -> i32) -> Result<(), Status> {
     }
     let length = message.iter().position(|&byte| byte == 0).unwrap_or(message.len());
     Err(Status { code, message: String::from_utf8_lossy(&message[..length]).into_owned() })
-}
-
-/// An error with its causes. The dynamic linker's words are the cause of an error that says only "dlopen failed".
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }

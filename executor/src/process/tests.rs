@@ -78,6 +78,15 @@ fn a_descendant_that_leaves_the_group_cannot_hold_the_caller() {
 }
 
 #[test]
+fn a_descendant_that_leaves_the_group_and_never_stops_printing_cannot_hold_the_caller() {
+    let started = Instant::now();
+    let run = run_tool(&mut shell("setsid timeout 8 yes & exit 1"), Duration::from_secs(60)).unwrap();
+    let late = run_tool(&mut shell("setsid timeout 8 yes & sleep 60"), Duration::from_secs(1)).unwrap();
+    assert!(run.status.is_some() && late.status.is_none());
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+}
+
+#[test]
 fn a_flood_is_bounded_and_keeps_both_ends() {
     let script = "echo first; head -c 104857600 /dev/zero | tr '\\0' x; echo; echo last; exit 1";
     let run = run_tool(&mut shell(script), Duration::from_secs(60)).unwrap();
@@ -130,7 +139,7 @@ fn lines_are_seen_as_they_come_and_a_panic_of_the_watcher_kills_the_group() {
     let script = format!("sleep 300 & echo $! >{0}/pid; echo one; echo two; wait", folder.path().display());
     let mut seen = Vec::new();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        run_tool_watched(&mut shell(&script), Duration::from_secs(60), &mut |line| {
+        run_tool_watched(&mut shell(&script), Duration::from_secs(60), None, &mut |line| {
             seen.push(line.to_owned());
             assert!(line != "two", "stop here");
         })
@@ -138,4 +147,47 @@ fn lines_are_seen_as_they_come_and_a_panic_of_the_watcher_kills_the_group() {
     assert!(outcome.is_err());
     assert_eq!(seen, ["one", "two"]);
     assert_ends_soon(&first_line(&folder.path().join("pid")));
+}
+
+#[test]
+fn a_wish_to_stop_ends_the_whole_group_at_once() {
+    let cancel = Cancel::new();
+    let run = thread::scope(|scope| {
+        let wish = cancel.clone();
+        scope.spawn(move || {
+            thread::sleep(Duration::from_millis(200));
+            wish.cancel();
+        });
+        let mut command = shell("sleep 60 & sleep 60");
+        run_tool_watched(&mut command, Duration::from_secs(60), Some(&cancel), &mut |_| {}).unwrap()
+    });
+    assert!(run.cancelled && run.status.is_none());
+    assert!(run.seconds < 10.0, "{}", run.seconds);
+    assert!(run.ending().starts_with("being cancelled"), "{}", run.ending());
+}
+
+#[test]
+fn a_group_dies_with_the_process_that_started_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let pid = folder.path().join("pid");
+    // A second run of this test binary owns the group; it is killed without any chance to clean up.
+    let mut owner = Command::new(std::env::current_exe().unwrap());
+    owner.args(["process::tests::owner_of_a_group", "--exact"]).env("FOURFOLD_TEST_OTHER", &pid);
+    let mut owner = owner.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let started = Instant::now();
+    while !std::fs::read_to_string(&pid).is_ok_and(|text| text.ends_with('\n')) {
+        assert!(started.elapsed() < Duration::from_secs(20), "the owner's program never started");
+        thread::sleep(Duration::from_millis(5));
+    }
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    assert_ends_soon(&first_line(&pid));
+}
+
+#[test]
+fn owner_of_a_group() {
+    // The other half of the test before; by itself it is nothing.
+    let Some(pid) = std::env::var_os("FOURFOLD_TEST_OTHER") else { return };
+    let script = format!("sleep 300 & echo $! >{}; wait", Path::new(&pid).display());
+    run_tool(&mut shell(&script), Duration::from_secs(300)).unwrap();
 }

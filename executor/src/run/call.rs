@@ -1,5 +1,7 @@
 //! One call of a kernel: whether it may be made, its extents, and what it gives when there is nothing to launch.
 
+use std::time::Instant;
+
 use fourfold_ir::bind::concrete_dims;
 use fourfold_ir::{OperandShape, Program, ScaleLayout, SymbolValues, Tensor, Value};
 use fourfold_scheduler::{KernelPlan, OutputKind, Partition, Segment};
@@ -69,7 +71,8 @@ pub(super) fn results_of_nothing(
 }
 
 /// Whether a segment's kernel may be called with these symbol values, as far as that can be known without its
-/// operands' memory. The order of the questions is the one that [`super`] promises.
+/// operands' memory. A kernel that is being built is waited for to the deadline; `None` is none. The order of the
+/// questions is the one that [`super`] promises.
 pub(super) fn admit<'a>(
     program: &Program,
     partition: &Partition,
@@ -77,6 +80,7 @@ pub(super) fn admit<'a>(
     plan: &KernelPlan,
     symbols: &SymbolValues,
     machine: Option<&Machine<'a>>,
+    deadline: Option<Instant>,
 ) -> Result<Call<'a>, RunReason> {
     if let Some(rejection) = fourfold_scheduler::violated(plan, symbols) {
         return Err(RunReason { code: rejection.code.as_str(), message: rejection.message });
@@ -91,6 +95,7 @@ pub(super) fn admit<'a>(
     let kernel = match machine.kernels().get(&position) {
         Some(SegmentKernel::Ready(kernel)) => kernel,
         Some(SegmentKernel::Unavailable(reason)) => return Err(reason.clone()),
+        Some(SegmentKernel::Pending(pending)) => pending.get(deadline)?,
         None => {
             let message = format!("no kernel was given for segment {position}");
             return Err(RunReason { code: NOT_BUILT, message });

@@ -5,6 +5,8 @@
 pub const NO_DEVICE: &str = "no_device";
 /// No kernel was given for a kernel segment.
 pub const NOT_BUILT: &str = "not_built";
+/// A kernel is still being built in the background.
+pub const BUILDING: &str = "building";
 /// A kernel does not take a problem that its plan accepted, or is not the plan's: a bug of ours, or of whoever chose it.
 pub const KERNEL_REFUSED: &str = "kernel_refused";
 /// The device has no memory for a kernel or its operands.

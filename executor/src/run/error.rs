@@ -1,5 +1,6 @@
 //! Why a program could not be run.
 
+use super::LaunchRecord;
 use crate::device::DeviceError;
 use crate::fallback::FallbackError;
 
@@ -67,7 +68,7 @@ pub enum RunError {
         bytes: u64,
     },
     /// The device failed.
-    #[error("kernel {kernel} in segment {segment}: {source} ({})", source.remedy())]
+    #[error("kernel {kernel} in segment {segment}{}: {source} ({})", list(&place.ops), source.remedy())]
     Device {
         /// The position of the segment. Kernels run behind the host's back: unless `locate` was asked for, an earlier
         /// one may be to blame.
@@ -76,5 +77,28 @@ pub enum RunError {
         kernel: String,
         /// Why.
         source: DeviceError,
+        /// What else is known of where it was.
+        place: Box<FaultPlace>,
     },
+}
+
+/// What is known of the segment in which the device failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FaultPlace {
+    /// The ops of the segment, as `%name = mnemonic`.
+    pub ops: Vec<String>,
+    /// What its kernel was given, in debug mode.
+    pub launch: Option<LaunchRecord>,
+}
+
+/// The first few ops in parentheses; a segment may have many.
+fn list(ops: &[String]) -> String {
+    const SHOWN: usize = 4;
+    let more = ops.len().saturating_sub(SHOWN);
+    let shown = ops[..ops.len() - more].join("; ");
+    match (ops.is_empty(), more) {
+        (true, _) => String::new(),
+        (false, 0) => format!(" ({shown})"),
+        (false, more) => format!(" ({shown}; and {more} more)"),
+    }
 }

@@ -9,6 +9,7 @@ use fourfold_scheduler::{Constraint, KernelPlan, Partition, ReasonCode};
 
 use super::call::{Call, admit, bytes, refused, results_of_nothing};
 use super::{ALIAS, FALLBACK_SEGMENT, MISSING_ADDRESS, Machine, NO_SUCH_SEGMENT, Refused};
+use crate::service::Wait;
 
 /// Every part begins at a multiple of this, as memory from the driver does.
 pub(super) const PART_ALIGNMENT: u64 = 256;
@@ -143,7 +144,9 @@ pub(super) fn lay_out<'a>(
             let message = format!("segment {position} runs on the fallback: `run` runs such programs");
             return Err(Refused::new(FALLBACK_SEGMENT, Some(position), message));
         };
-        let call = admit(program, partition, position, plan, symbols, Some(machine))
+        // Whoever prepares has waited before, or does not want to.
+        let deadline = Wait::Never.deadline();
+        let call = admit(program, partition, position, plan, symbols, Some(machine), deadline)
             .map_err(|reason| Refused::new(reason.code, Some(position), reason.message))?;
         if let Some(value) = call.roles.operands().find(|value| !made[index(*value)]) {
             let name = module.name_of(value);

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::RunReason;
+use super::{PendingKernel, RunReason};
 use crate::device::{Device, DeviceError, Stream};
 use crate::kernel::Kernel;
+use crate::service::Wait;
 
 /// What a kernel segment has to run with.
 #[derive(Clone, Debug)]
@@ -14,6 +15,8 @@ pub enum SegmentKernel {
     Ready(Kernel),
     /// There is none, and why.
     Unavailable(RunReason),
+    /// It is still being had. Until it is there the segment runs on the fallback, unless the call may wait.
+    Pending(PendingKernel),
 }
 
 /// A device, a stream of it to work on, and the kernels for it.
@@ -61,6 +64,10 @@ impl<'a> Machine<'a> {
     pub(super) fn kernel_name(&self, segment: usize) -> String {
         match self.kernels.get(&segment) {
             Some(SegmentKernel::Ready(kernel)) => kernel.metadata().kernel.clone(),
+            Some(SegmentKernel::Pending(pending)) => match pending.wait(Wait::Never) {
+                Some(Ok(kernel)) => kernel.metadata().kernel.clone(),
+                _ => String::new(),
+            },
             _ => String::new(),
         }
     }

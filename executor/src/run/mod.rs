@@ -12,7 +12,9 @@ mod codes;
 mod error;
 mod layout;
 mod machine;
+mod pending;
 mod prepared;
+mod record;
 mod roles;
 mod runner;
 mod signature;
@@ -23,15 +25,19 @@ mod values;
 use fourfold_ir::{Bound, Entity, Program, SymbolValues, Tensor, Value};
 use fourfold_scheduler::Partition;
 
+use crate::service::Wait;
+
 pub use codes::{
-    ALIAS, DEVICE_ERROR, DEVICE_MEMORY, FALLBACK_SEGMENT, KERNEL_REFUSED, MISSING_ADDRESS, NO_DEVICE,
-    NO_SUCH_SEGMENT, NOT_BUILT, POINTER_ALIGNMENT, WORKSPACE_SIZE,
+    ALIAS, BUILDING, DEVICE_ERROR, DEVICE_MEMORY, FALLBACK_SEGMENT, KERNEL_REFUSED, MISSING_ADDRESS,
+    NO_DEVICE, NO_SUCH_SEGMENT, NOT_BUILT, POINTER_ALIGNMENT, WORKSPACE_SIZE,
 };
-pub use error::RunError;
+pub use error::{FaultPlace, RunError};
 pub use machine::{Machine, SegmentKernel};
+pub use pending::PendingKernel;
 pub use prepared::{
     PreparedProgram, Refused, prepare, prepare_segment, workspace_size, workspace_size_of_segment,
 };
+pub use record::{LaunchArgument, LaunchRecord, LaunchWorkspace};
 use runner::Runner;
 pub use signature::signature_of;
 use values::Values;
@@ -46,6 +52,13 @@ pub struct RunOptions {
     pub poison: Option<u8>,
     /// Wait for each kernel and measure it: an error then belongs to the segment that it is reported for.
     pub locate: bool,
+    /// Look for a fault: everything above for kernels is on, poison being 0xFF unless another byte is given, workspaces
+    /// are poisoned as well, and what each launch was given is kept ([`SegmentRun::launch`]; [`RunError::Device`] has
+    /// that of the kernel that failed). Off, it costs nothing.
+    pub debug: bool,
+    /// How long the whole call may wait for kernels that are still being built. What is not there by then runs on the
+    /// fallback.
+    pub wait: Wait,
 }
 
 /// What a run gave.
@@ -82,6 +95,8 @@ pub struct SegmentRun {
     /// them or the caller gets them, for its results; to measure it; or for memory. A kernel whose operands are on the
     /// device, and whose results stay there, is launched without waiting.
     pub synchronized: bool,
+    /// What its kernel was given, in debug mode; also where the kernel would not be prepared and the fallback ran.
+    pub launch: Option<Box<LaunchRecord>>,
 }
 
 /// Bytes between the host and the device. A value is moved when a segment needs it where it is not, and counts for
@@ -122,7 +137,7 @@ impl Ran {
 /// Why a kernel did not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunReason {
-    /// A stable code: [`NO_DEVICE`], [`NOT_BUILT`], [`KERNEL_REFUSED`], [`DEVICE_MEMORY`], that of the constraint that
+    /// A stable code: [`NO_DEVICE`], [`NOT_BUILT`], [`BUILDING`], [`KERNEL_REFUSED`], [`DEVICE_MEMORY`], that of the constraint that
     /// the call does not meet, or that of the [`SegmentKernel::Unavailable`] that was given.
     pub code: &'static str,
     /// For people.

@@ -21,7 +21,7 @@ use crate::kernel::{Pointers, Prepared, Status};
 #[error("{code}: {message}")]
 pub struct Refused {
     /// A stable code: [`FALLBACK_SEGMENT`](super::FALLBACK_SEGMENT), [`NO_SUCH_SEGMENT`](super::NO_SUCH_SEGMENT),
-    /// [`NOT_BUILT`](super::NOT_BUILT), [`NO_DEVICE`](super::NO_DEVICE), [`KERNEL_REFUSED`](super::KERNEL_REFUSED),
+    /// [`NOT_BUILT`](super::NOT_BUILT), [`BUILDING`](super::BUILDING), [`NO_DEVICE`](super::NO_DEVICE), [`KERNEL_REFUSED`](super::KERNEL_REFUSED),
     /// [`POINTER_ALIGNMENT`], [`WORKSPACE_SIZE`], [`DEVICE_MEMORY`](super::DEVICE_MEMORY),
     /// [`DEVICE_ERROR`](super::DEVICE_ERROR), [`MISSING_ADDRESS`], [`ALIAS`], that of a constraint, or that of a kernel
     /// that could not be had.
@@ -253,14 +253,16 @@ impl PreparedProgram {
     /// Puts every kernel on a stream. It can be captured in a graph.
     ///
     /// # Errors
-    /// When a launch fails, with the driver's own error if it has one. Earlier kernels of the program are then on the
-    /// stream.
+    /// [`DeviceError::OtherDevice`] when the stream is not one of the device that this was prepared for. When a launch
+    /// fails, the driver's own error if it has one; earlier kernels of the program are then on the stream.
     ///
     /// # Safety
-    /// The stream must be one of the device that this was prepared for. Until the device is done, this must not be
-    /// launched again, changed or dropped, and what it reads and writes must stay valid. A graph that captured it
-    /// counts as a launch whenever it is launched.
+    /// Until the device is done, this must not be launched again, changed or dropped, and what it reads and writes must
+    /// stay valid. A graph that captured it counts as a launch whenever it is launched.
     pub unsafe fn launch(&mut self, stream: &Stream) -> Result<(), DeviceError> {
+        if !self.device.owns(stream) {
+            return Err(DeviceError::OtherDevice { what: "stream" });
+        }
         let _current = self.device.enter()?;
         for step in &mut self.steps {
             match step {

@@ -47,6 +47,24 @@ impl Roles {
             .chain(self.epilogue.iter().copied())
     }
 
+    /// Each with what it is to the kernel: what it reads, then what it writes.
+    pub(super) fn named(&self) -> impl Iterator<Item = (String, Value)> + '_ {
+        let fixed = [("a", self.a), ("sfa", self.sfa), ("b", self.b), ("sfb", self.sfb)].map(Some);
+        let optional = [("c", self.c), ("alpha", self.alpha), ("beta", self.beta)];
+        let optional = optional.map(|(role, value)| Some((role, value?)));
+        let numbered = |role: &'static str, values: &'_ [Value]| {
+            let named = values.iter().enumerate().map(|(index, value)| (format!("{role} {index}"), *value));
+            named.collect::<Vec<_>>()
+        };
+        fixed
+            .into_iter()
+            .chain(optional)
+            .flatten()
+            .map(|(role, value)| (role.to_owned(), value))
+            .chain(numbered("operand", &self.epilogue))
+            .chain(numbered("output", &self.written))
+    }
+
     /// Whether the kernels' interface has room for all of them.
     pub(super) fn fit(&self) -> bool {
         self.epilogue.len() <= MAX_OPERANDS && self.written.len() <= MAX_OUTPUTS

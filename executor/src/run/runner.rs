@@ -6,6 +6,7 @@ use fourfold_ir::{Op, Program, SymbolValues, Tensor, Value};
 use fourfold_scheduler::{KernelPlan, Partition};
 
 use super::call::{Call, admit, results_of_nothing, unprepared};
+use super::record::{LaunchPlace, LaunchRecord};
 use super::roles::pointer;
 use super::values::Values;
 use super::{DEVICE_MEMORY, Machine, Moved, Ran, RunError, RunOptions, RunReason, SegmentRun};
@@ -22,9 +23,13 @@ pub(super) struct Runner<'a> {
     symbols: &'a SymbolValues,
     options: RunOptions,
     machine: Option<&'a Machine<'a>>,
+    /// Until when kernels are waited for; `None` is to their end.
+    deadline: Option<Instant>,
     values: Values<'a>,
     /// By segment.
     caused: Vec<Caused>,
+    /// In debug mode: what the last call was given, until its segment is done.
+    record: Option<Box<LaunchRecord>>,
 }
 
 /// What a segment caused, as far as it is known.
@@ -46,12 +51,18 @@ impl<'a> Runner<'a> {
         program: &'a Program,
         partition: &'a Partition,
         symbols: &'a SymbolValues,
-        options: RunOptions,
+        mut options: RunOptions,
         machine: Option<&'a Machine<'a>>,
         values: Values<'a>,
     ) -> Runner<'a> {
+        if options.debug {
+            options.locate = true;
+            options.poison.get_or_insert(0xFF);
+        }
         let caused = vec![Caused::default(); partition.segments.len()];
-        Runner { flight: Flight::default(), program, partition, symbols, options, machine, values, caused }
+        let (flight, deadline) = (Flight::default(), options.wait.deadline());
+        let record = None;
+        Runner { flight, program, partition, symbols, options, machine, deadline, values, caused, record }
     }
 
     /// Runs a segment. What it caused is known at the end.
@@ -79,7 +90,8 @@ impl<'a> Runner<'a> {
         let seconds = start.elapsed().as_secs_f64();
         self.caused[position].synchronized |= self.values.take_waited();
         let Caused { moved, synchronized } = Caused::default();
-        Ok(SegmentRun { ran, reason, seconds, kernel_seconds, moved, synchronized })
+        let launch = self.record.take();
+        Ok(SegmentRun { ran, reason, seconds, kernel_seconds, moved, synchronized, launch })
     }
 
     /// Sees to it that a program output is on the host.
@@ -129,7 +141,8 @@ impl<'a> Runner<'a> {
     }
 
     fn kernel(&mut self, position: usize, plan: &KernelPlan) -> Result<Attempt, RunError> {
-        let admitted = admit(self.program, self.partition, position, plan, self.symbols, self.machine);
+        let (program, partition, symbols) = (self.program, self.partition, self.symbols);
+        let admitted = admit(program, partition, position, plan, symbols, self.machine, self.deadline);
         let call = match admitted {
             Ok(call) => call,
             Err(reason) => return Ok(Attempt::Not(reason)),
@@ -151,6 +164,9 @@ impl<'a> Runner<'a> {
             Ok(memory) => memory,
             Err(reason) => return Ok(Attempt::Not(reason)),
         };
+        if self.options.debug {
+            self.record = Some(Box::new(self.record_of(position, plan, &call, &memory, machine)));
+        }
         let launched = self.launch(position, &call, &memory, machine)?;
         // What comes next on the stream runs after this kernel.
         self.values.retire(memory.workspace);
@@ -222,6 +238,9 @@ impl<'a> Runner<'a> {
             for (buffer, bytes) in memory.written.iter().zip(&call.written_bytes) {
                 stream.fill(buffer, 0, size(*bytes), byte).map_err(failed)?;
             }
+            if self.options.debug && call.workspace > 0 {
+                stream.fill(&memory.workspace, 0, size(call.workspace), byte).map_err(failed)?;
+            }
         }
         // SAFETY: the context is current and the stream one of its. `admit` has checked that the operands have the
         // sizes that the kernel takes, and `check_operand` and `upload` that the buffers have those sizes; they and
@@ -268,7 +287,7 @@ impl<'a> Runner<'a> {
     /// Sees to it that a value is on the host because a segment, or its caller, needs it there.
     fn bring_for(&mut self, segment: usize, value: Value) -> Result<(), RunError> {
         if let Some(machine) = self.machine {
-            let bytes = self.values.download(value, machine)?;
+            let bytes = self.values.download(value, machine).map_err(|error| self.located(error))?;
             let waited = self.values.take_waited();
             if let Some(caused) = self.caused.get_mut(segment) {
                 caused.moved.to_host += bytes;
@@ -284,7 +303,37 @@ impl<'a> Runner<'a> {
 
     fn device_error(&self, segment: usize, source: DeviceError) -> RunError {
         let kernel = self.machine.map_or_else(String::new, |machine| machine.kernel_name(segment));
-        RunError::Device { segment, kernel, source }
+        self.located(RunError::Device { segment, kernel, source, place: Box::default() })
+    }
+
+    /// An error of the device with the ops of its segment, and what the kernel was given if that is known.
+    fn located(&self, mut error: RunError) -> RunError {
+        if let RunError::Device { segment, place, .. } = &mut error {
+            let module = self.program.module();
+            let planned = self.partition.segments.get(*segment);
+            place.ops =
+                planned.into_iter().flat_map(|planned| &planned.ops).map(|op| module.op_label(*op)).collect();
+            place.launch = self.record.as_deref().filter(|record| record.segment == *segment).cloned();
+        }
+        error
+    }
+
+    fn record_of(
+        &self,
+        segment: usize,
+        plan: &KernelPlan,
+        call: &Call<'_>,
+        memory: &Memory,
+        machine: &Machine<'_>,
+    ) -> LaunchRecord {
+        let (gpu, poison) = (machine.device().gpu(), self.options.poison);
+        let place = LaunchPlace { segment, gpu, workspace: &memory.workspace, poison };
+        LaunchRecord::of(self.program, plan, self.symbols, call, &place, |value| {
+            match call.roles.written.iter().position(|written| *written == value) {
+                Some(index) => memory.written.get(index),
+                None => self.values.on_device(value),
+            }
+        })
     }
 }
 

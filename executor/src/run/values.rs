@@ -148,7 +148,13 @@ impl<'a> Values<'a> {
             return Err(RunError::Memory { segment, value: name(), bytes: len as u64 });
         }
         bytes.resize(len, 0);
-        let device = |source| RunError::Device { segment, kernel: machine.kernel_name(segment), source };
+        let device = |source| RunError::Device {
+            segment,
+            kernel: machine.kernel_name(segment),
+            source,
+            // The caller knows the segments.
+            place: Box::default(),
+        };
         machine.stream().download(buffer, 0, &mut bytes).map_err(device)?;
         self.waited |= len > 0;
         let tensor = Tensor::new(ty.element, dims, ty.layout, bytes)
@@ -253,7 +259,8 @@ pub(super) fn check_type(
     Err(RunError::Input { segment, value: module.name_of(value).to_owned(), expected, found })
 }
 
-fn describe(element: ElementType, dims: &[usize], layout: Option<ScaleLayout>) -> String {
+/// Extents, element type and layout.
+pub(super) fn describe(element: ElementType, dims: &[usize], layout: Option<ScaleLayout>) -> String {
     let layout = layout.map_or(String::new(), |layout| format!(", {layout}"));
     format!("{dims:?}, {element}{layout}")
 }

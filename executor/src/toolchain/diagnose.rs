@@ -123,14 +123,9 @@ fn disassembler(found: Option<PathBuf>) -> Finding {
 fn host_compiler(environment: &Environment) -> Finding {
     let (chosen, by) = match &environment.nvcc_ccbin {
         Some(compiler) => (PathBuf::from(compiler), "NVCC_CCBIN"),
-        None => (PathBuf::from("g++"), "PATH"),
+        None => (PathBuf::from(HOST_COMPILERS[0]), "PATH"),
     };
-    let program = if chosen.components().count() > 1 {
-        // nvcc takes the folder of a compiler as well.
-        Some(if chosen.is_dir() { chosen.join("g++") } else { chosen.clone() })
-    } else {
-        environment.find_program(&chosen)
-    };
+    let program = host_programs(environment).into_iter().next();
     let said = program.as_deref().map(|program| first_line(program, &["--version"], environment));
     let (state, detail) = match (program, said) {
         (Some(program), Some(Ok(line))) => {
@@ -145,6 +140,23 @@ fn host_compiler(environment: &Environment) -> Finding {
     };
     let remedy = "install g++, or name a host compiler with NVCC_CCBIN".to_owned();
     Finding { name: "host compiler", state, detail, remedy: (state != FindingState::Ok).then_some(remedy) }
+}
+
+/// What nvcc calls for the host's code where nothing else is named: the first compiles, and the other is asked about
+/// itself.
+const HOST_COMPILERS: [&str; 2] = ["g++", "gcc"];
+
+/// The programs that nvcc would use as host compiler, those that are there or are named.
+pub(crate) fn host_programs(environment: &Environment) -> Vec<PathBuf> {
+    match environment.nvcc_ccbin.as_ref().map(PathBuf::from) {
+        None => HOST_COMPILERS.iter().filter_map(|name| environment.find_program(name)).collect(),
+        Some(chosen) if chosen.components().count() <= 1 => {
+            environment.find_program(&chosen).into_iter().collect()
+        }
+        // nvcc takes the folder of a compiler as well.
+        Some(chosen) if chosen.is_dir() => HOST_COMPILERS.iter().map(|name| chosen.join(name)).collect(),
+        Some(chosen) => vec![chosen],
+    }
 }
 
 fn package_client(environment: &Environment, needed: bool) -> Finding {
@@ -162,7 +174,7 @@ fn package_client(environment: &Environment, needed: bool) -> Finding {
         Err(problem) => (FindingState::Note, format!("{problem}; {use_}")),
     };
     let remedy = ToolchainError::NoPython.remedy().to_owned();
-    let remedy = (state == FindingState::Missing).then_some(remedy);
+    let remedy = (state != FindingState::Ok).then_some(remedy);
     Finding { name: "python3 with pip", state, detail, remedy }
 }
 

@@ -156,6 +156,28 @@ impl ToolchainError {
         }
     }
 
+    /// The stable code that reports and tests use: one of [`FAILURE_CODES`](crate::service::FAILURE_CODES).
+    pub fn code(&self) -> &'static str {
+        match self {
+            ToolchainError::NotFound { .. } => "toolchain_missing",
+            ToolchainError::Named { path, .. } if !path.exists() => "toolchain_missing",
+            ToolchainError::Named { .. } => "toolchain_unusable",
+            ToolchainError::TooOld { .. } => "toolchain_too_old",
+            ToolchainError::NoCacheFolder => "no_cache_folder",
+            ToolchainError::Cache { .. } => "cache_unusable",
+            ToolchainError::DiskFull { .. } => "disk_full",
+            ToolchainError::Architecture { .. } => "no_packages",
+            ToolchainError::NoPython => "no_python",
+            ToolchainError::NoPip { .. } => "no_pip",
+            ToolchainError::Offline { .. } => "offline",
+            ToolchainError::NotOffered { .. } => "packages_not_offered",
+            ToolchainError::HashMismatch { .. } => "package_mismatch",
+            ToolchainError::Pip { .. } => "pip_failed",
+            ToolchainError::Incomplete { .. } => "packages_incomplete",
+            ToolchainError::Damaged { .. } => "toolchain_damaged",
+        }
+    }
+
     /// What to do about it, as a sentence.
     pub fn remedy(&self) -> &'static str {
         match self {

@@ -8,6 +8,7 @@
 mod cache;
 mod diagnose;
 mod error;
+mod identity;
 mod locate;
 mod pins;
 mod provision;
@@ -15,6 +16,7 @@ mod tree;
 mod version;
 
 pub use cache::cache_folder;
+pub(crate) use diagnose::host_programs;
 pub use diagnose::{Diagnosis, Finding, FindingState, diagnose};
 pub use error::{ToolchainError, ToolchainFault};
 pub use locate::{Origin, Toolchain, ToolchainOptions, locate, locate_with_progress};

@@ -181,7 +181,7 @@ fn download(
     if let Some(path) = &environment.path {
         command.env("PATH", path);
     }
-    let run = run_tool_watched(&mut command, PIP_LIMIT, &mut |line| {
+    let run = run_tool_watched(&mut command, PIP_LIMIT, None, &mut |line| {
         let line = line.trim_start();
         if let Some(package) = line.strip_prefix("Collecting ") {
             progress(&format!("getting {}", package.split_whitespace().next().unwrap_or(package)));

@@ -40,7 +40,9 @@ fn kernels_compute_what_the_fallback_computes() {
         for bits in 0..8 {
             let [keep_all, poison, locate] = [1, 2, 4].map(|bit| bits & bit != 0);
             let poison = poison.then_some(0xFF);
-            let run = fixture.run(Some(&device), &RunOptions { keep_all, poison, locate }).unwrap();
+            let run = fixture
+                .run(Some(&device), &RunOptions { keep_all, poison, locate, ..RunOptions::default() })
+                .unwrap();
             assert_eq!(run.value(fixture.value("y")), Some(&expected), "M = {m}");
             let host = (between == Between::AnOpOfTheHost).then_some(HOST);
             let segments: Vec<_> = [KERNEL].into_iter().chain(host).chain([KERNEL]).collect();
@@ -189,12 +191,14 @@ fn a_kernel_that_does_not_prepare_falls_back_unless_the_device_failed() {
     for define in ["PREPARE_STATUS=1001", "LAUNCH_STATUS=7"] {
         let fixture = layers(37, 64, Between::Nothing).with_kernel(1, &[define]);
         let error = fixture.run(Some(&device), &RunOptions::default()).unwrap_err();
-        let RunError::Device { segment: 1, kernel, source: DeviceError::Launch { .. } } = &error else {
+        let RunError::Device { segment: 1, kernel, source: DeviceError::Launch { .. }, .. } = &error else {
             panic!("{error}")
         };
         assert_eq!(kernel, "stand_in_gemm");
         assert!(
-            error.to_string().starts_with("kernel stand_in_gemm in segment 1: the launch failed"),
+            error
+                .to_string()
+                .starts_with("kernel stand_in_gemm in segment 1 (%y = scaled_mma): the launch failed"),
             "{error}"
         );
         // The kernel that was launched before it goes now, code and all: nothing may be in flight.

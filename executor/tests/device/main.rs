@@ -2,9 +2,13 @@
 //! stand-in kernels that really multiply: what moves, what runs where and why not, and that nothing is left.
 #![allow(unsafe_code, reason = "the stand-in is a library, and prepared programs take addresses")]
 
+mod allocations;
+mod debug;
 mod fixture;
 mod kernels;
 mod memory;
 mod outputs;
+mod pending;
 mod programs;
+mod several;
 mod stand_in;

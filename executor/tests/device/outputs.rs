@@ -175,7 +175,9 @@ fn every_output_is_what_the_fallback_computes() {
             let [keep_all, poison, locate] = [1, 2, 4].map(|bit| bits & bit != 0);
             let down = stand_in.count(Counter::Down);
             let poison = poison.then_some(0xFF);
-            let run = fixture.run(Some(&device), &RunOptions { keep_all, poison, locate }).unwrap();
+            let run = fixture
+                .run(Some(&device), &RunOptions { keep_all, poison, locate, ..RunOptions::default() })
+                .unwrap();
             assert_eq!(story(&run), [KERNEL; 2]);
             for name in RETURNED {
                 // The padding of scales is part of a tensor.

@@ -14,14 +14,14 @@ use crate::fixture::{Between, EMULATED, Fixture, N, layers};
 use crate::stand_in::{Counter, StandIn};
 
 /// A program's inputs and outputs on a device.
-struct Placed<'a> {
-    fixture: &'a Fixture,
-    device: &'a Device,
-    buffers: HashMap<Value, Buffer>,
+pub struct Placed<'a> {
+    pub fixture: &'a Fixture,
+    pub device: &'a Device,
+    pub buffers: HashMap<Value, Buffer>,
 }
 
 impl<'a> Placed<'a> {
-    fn new(fixture: &'a Fixture, device: &'a Device) -> Placed<'a> {
+    pub fn new(fixture: &'a Fixture, device: &'a Device) -> Placed<'a> {
         let mut buffers = HashMap::new();
         for &input in &fixture.program.module().inputs {
             let bytes = fixture.tensors[fixture.program.module().name_of(input)].bytes();
@@ -36,11 +36,11 @@ impl<'a> Placed<'a> {
         Placed { fixture, device, buffers }
     }
 
-    fn addresses(&self) -> HashMap<Value, u64> {
+    pub fn addresses(&self) -> HashMap<Value, u64> {
         self.buffers.iter().map(|(value, buffer)| (*value, buffer.address())).collect()
     }
 
-    fn prepare(
+    pub fn prepare(
         &self,
         addresses: &HashMap<Value, u64>,
         workspace: Option<(u64, u64)>,
@@ -61,7 +61,7 @@ impl<'a> Placed<'a> {
         check(&self.prepare(&addresses, None).unwrap_err(), code, words);
     }
 
-    fn y(&self) -> Vec<u8> {
+    pub fn y(&self) -> Vec<u8> {
         let buffer = &self.buffers[&self.fixture.value("y")];
         let mut bytes = vec![0; buffer.len()];
         self.device.stream().download(buffer, 0, &mut bytes).unwrap();

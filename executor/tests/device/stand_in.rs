@@ -25,6 +25,8 @@ pub enum Counter {
     Allocations,
     Launches,
     Depth,
+    /// Work put on a stream while another context than its own was current.
+    Strays,
 }
 
 type Set = unsafe extern "C" fn(i32, u64);
@@ -53,7 +55,7 @@ static DRIVER: LazyLock<Driver> = LazyLock::new(|| {
 });
 
 /// What must be given back.
-const KEPT: [Counter; 7] = [
+const KEPT: [Counter; 8] = [
     Counter::Memories,
     Counter::Bytes,
     Counter::Streams,
@@ -61,6 +63,7 @@ const KEPT: [Counter; 7] = [
     Counter::Contexts,
     Counter::Graphs,
     Counter::Depth,
+    Counter::Strays,
 ];
 
 static IN_USE: Mutex<()> = Mutex::new(());

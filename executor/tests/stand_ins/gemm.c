@@ -38,6 +38,9 @@ typedef struct stream { void (*enqueue)(struct stream *, int (*)(void *), const 
 #ifndef TARGET
 #define TARGET "sm_100a"
 #endif
+#ifndef KERNEL
+#define KERNEL "stand_in_gemm"
+#endif
 #ifdef EMULATED
 #define EMULATED_TEXT "true"
 #else
@@ -46,7 +49,7 @@ typedef struct stream { void (*enqueue)(struct stream *, int (*)(void *), const 
 
 uint32_t fourfold_abi_version(void) { return 4; }
 const char *fourfold_metadata(void) {
-    return "{\"abi\":4,\"target\":\"" TARGET "\",\"kernel\":\"stand_in_gemm\",\"tile\":[128,128,256],\"cluster\":[1,1,1],"
+    return "{\"abi\":4,\"target\":\"" TARGET "\",\"kernel\":\"" KERNEL "\",\"tile\":[128,128,256],\"cluster\":[1,1,1],"
            "\"shared_memory\":0,\"threads\":256,\"signature\":\"" SIGNATURE "\",\"emulated\":" EMULATED_TEXT "}";
 }
 

@@ -15,19 +15,20 @@
 #define EXPORT __attribute__((visibility("default")))
 
 enum { NOT_READY = 600, OUT_OF_MEMORY = 2, INVALID_VALUE = 1, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NOT_SUPPORTED_WHILE_CAPTURED = 900,
-       CAPTURE_INVALIDATED = 901, ILLEGAL_ADDRESS = 700 };
+       CAPTURE_INVALIDATED = 901, ILLEGAL_ADDRESS = 700, UPDATE_FAILURE = 910 };
 
 typedef int (*work)(void *);
-struct op { work run; size_t size; struct op *next; _Alignas(16) char argument[]; };
+// The one parameter of a kernel is its argument.
+struct op { work run; size_t size; struct op *next; void *parameters[1]; _Alignas(16) char argument[]; };
 struct queue { struct op *first, **last; };
 // A kernel finds the first member behind the stream that it is given.
-struct stream { void (*enqueue)(struct stream *, work, const void *, size_t); int capturing; struct queue work, recorded; };
+struct stream { void (*enqueue)(struct stream *, work, const void *, size_t); int capturing; struct queue work, recorded; void *context; };
 struct event { double time; };
 struct memory { uint64_t address; size_t size; };
 
 enum { LIMIT, FAULT, RESET, CURRENT, SETTINGS };
 static uint64_t settings[SETTINGS] = {UINT64_MAX};
-enum { MEMORIES, BYTES, STREAMS, EVENTS, CONTEXTS, WAITS, UP, DOWN, GRAPHS, ALLOCATIONS, LAUNCHES, DEPTH, COUNTERS };
+enum { MEMORIES, BYTES, STREAMS, EVENTS, CONTEXTS, WAITS, UP, DOWN, GRAPHS, ALLOCATIONS, LAUNCHES, DEPTH, STRAYS, COUNTERS };
 static uint64_t counters[COUNTERS];
 
 static struct memory memories[4096];
@@ -53,10 +54,13 @@ EXPORT uint64_t stand_in_get(int which) { return which == DEPTH ? (uint64_t)dept
 
 static int ready(void) { return lost ? lost : depth == 0 ? INVALID_CONTEXT : 0; }
 #define READY do { int code = ready(); if (code) return code; } while (0)
+// Whether the context that is current is the one that a stream was made in. The default stream is that of any.
+static int strays(const struct stream *stream) { return stream->context && (!depth || stack[depth - 1] != stream->context); }
+#define MINE(stream) do { READY; if ((stream) && strays(stream)) { counters[STRAYS]++; return INVALID_CONTEXT; } } while (0)
 
 static void push(struct queue *queue, work run, const void *argument, size_t size) {
     struct op *op = malloc(sizeof *op + size);
-    op->run = run, op->size = size, op->next = NULL;
+    op->run = run, op->size = size, op->next = NULL, op->parameters[0] = op->argument;
     memcpy(op->argument, argument, size);
     if (!queue->first) queue->last = &queue->first;
     *queue->last = op, queue->last = &op->next;
@@ -69,7 +73,7 @@ static void enqueue(struct stream *stream, work run, const void *argument, size_
     push(stream->capturing ? &stream->recorded : &stream->work, run, argument, size);
 }
 static void enqueue_kernel(struct stream *stream, work run, const void *argument, size_t size) {
-    counters[LAUNCHES]++;
+    counters[LAUNCHES]++, counters[STRAYS] += strays(stream);
     enqueue(stream, run, argument, size);
 }
 static int drain(struct stream *stream) {
@@ -135,6 +139,12 @@ EXPORT int cuMemAlloc_v2(uint64_t *address, size_t size) {
     }
     return OUT_OF_MEMORY;
 }
+EXPORT int cuMemGetInfo_v2(size_t *free, size_t *total) {
+    READY;
+    *total = (size_t)1 << 30;
+    *free = *total - counters[BYTES];
+    return 0;
+}
 EXPORT int cuMemFree_v2(uint64_t address) {
     READY;
     drain_all();
@@ -162,23 +172,23 @@ static int put(struct stream *stream, uint64_t to, uint64_t from, size_t size, i
     return 0;
 }
 EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t size, struct stream *stream) {
-    READY;
+    MINE(stream);
     if (!within(to, size)) return INVALID_VALUE;
     counters[UP] += size;
     return put(stream, to, (uint64_t)(uintptr_t)from, size, 0);
 }
 EXPORT int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t size, struct stream *stream) {
-    READY;
+    MINE(stream);
     if (!within(from, size)) return INVALID_VALUE;
     counters[DOWN] += size;
     return put(stream, (uint64_t)(uintptr_t)to, from, size, 0);
 }
 EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t size, struct stream *stream) {
-    READY;
+    MINE(stream);
     return within(from, size) && within(to, size) ? put(stream, to, from, size, 0) : INVALID_VALUE;
 }
 EXPORT int cuMemsetD8Async(uint64_t to, unsigned char byte, size_t size, struct stream *stream) {
-    READY;
+    MINE(stream);
     return within(to, size) ? put(stream, to, 0, size, byte) : INVALID_VALUE;
 }
 
@@ -188,7 +198,7 @@ EXPORT int cuStreamCreate(struct stream **stream, unsigned flags) {
     for (int i = 0; i < 256; i++) {
         if (streams[i]) continue;
         *stream = streams[i] = calloc(1, sizeof **stream);
-        (*stream)->enqueue = enqueue_kernel;
+        (*stream)->enqueue = enqueue_kernel, (*stream)->context = stack[depth - 1];
         counters[STREAMS]++;
         return 0;
     }
@@ -203,26 +213,26 @@ EXPORT int cuStreamDestroy_v2(struct stream *stream) {
     return 0;
 }
 EXPORT int cuStreamSynchronize(struct stream *stream) {
-    READY;
+    MINE(stream);
     counters[WAITS]++;
     if (of(stream)->capturing) { of(stream)->capturing = 2; return NOT_SUPPORTED_WHILE_CAPTURED; }
     return drain(of(stream));
 }
 EXPORT int cuStreamIsCapturing(struct stream *stream, int *status) { *status = of(stream)->capturing; return 0; }
 EXPORT int cuStreamQuery(struct stream *stream) {
-    READY;
+    MINE(stream);
     if (of(stream)->capturing) { of(stream)->capturing = 2; return NOT_SUPPORTED_WHILE_CAPTURED; }
     return of(stream)->work.first ? NOT_READY : 0;
 }
 EXPORT int cuStreamBeginCapture_v2(struct stream *stream, int mode) {
-    READY;
+    MINE(stream);
     (void)mode;
     if (!stream || stream->capturing) return NOT_SUPPORTED_WHILE_CAPTURED;
     stream->capturing = 1;
     return 0;
 }
 EXPORT int cuStreamEndCapture(struct stream *stream, struct queue **graph) {
-    READY;
+    MINE(stream);
     int capturing = stream->capturing;
     stream->capturing = 0;
     *graph = NULL;
@@ -242,12 +252,67 @@ EXPORT int cuGraphInstantiateWithFlags(struct queue **executable, struct queue *
     return 0;
 }
 EXPORT int cuGraphLaunch(struct queue *executable, struct stream *stream) {
-    READY;
+    MINE(stream);
     for (struct op *op = executable->first; op; op = op->next) enqueue(of(stream), op->run, op->argument, op->size);
+    return 0;
+}
+EXPORT int cuGraphExecUpdate_v2(struct queue *executable, struct queue *graph, void *outcome) {
+    READY;
+    (void)outcome;
+    const struct op *old = executable->first, *new = graph->first;
+    while (old && new && old->run == new->run) old = old->next, new = new->next;
+    if (old || new) return UPDATE_FAILURE;
+    // Launches copy what they launch, so nothing that is under way changes.
+    clear(executable);
+    for (struct op *op = graph->first; op; op = op->next) push(executable, op->run, op->argument, op->size);
     return 0;
 }
 EXPORT int cuGraphDestroy(struct queue *graph) { clear(graph); free(graph); counters[GRAPHS]--; return 0; }
 EXPORT int cuGraphExecDestroy(struct queue *graph) { drain_all(); return cuGraphDestroy(graph); }
+
+// A node is its work, and so is the function of a kernel.
+struct kernel_node { struct op *function; unsigned grid[3], block[3], shared; void **parameters, *extra, *kernel, *context; };
+struct memset_node { uint64_t to; size_t pitch; unsigned value, element; size_t width, height; };
+struct launch { unsigned grid[3], block[3], shared; struct stream *stream; unsigned *attributes, count; };
+EXPORT int cuGraphGetNodes(struct queue *graph, struct op **nodes, size_t *count) {
+    size_t found = 0;
+    for (struct op *op = graph->first; op; op = op->next, found++) if (nodes && found < *count) nodes[found] = op;
+    *count = found;
+    return 0;
+}
+EXPORT int cuGraphNodeGetType(struct op *node, int *type) {
+    *type = node->run != run_copy ? 0 : ((struct copy *)node->argument)->from ? 1 : 2;
+    return 0;
+}
+EXPORT int cuGraphKernelNodeGetParams_v2(struct op *node, struct kernel_node *found) {
+    *found = (struct kernel_node){node, {5, 2, 1}, {384, 1, 1}, 1000, node->parameters, NULL, NULL, NULL};
+    return 0;
+}
+EXPORT int cuFuncGetParamInfo(struct op *function, size_t index, size_t *offset, size_t *size) {
+    if (index) return INVALID_VALUE;
+    *offset = 0, *size = function->size;
+    return 0;
+}
+EXPORT int cuGraphKernelNodeGetAttribute(struct op *node, int attribute, unsigned *value) {
+    (void)node;
+    if (attribute != 4) return INVALID_VALUE;
+    value[0] = 2, value[1] = value[2] = 1;
+    return 0;
+}
+EXPORT int cuGraphMemsetNodeGetParams(struct op *node, struct memset_node *found) {
+    struct copy *copy = (struct copy *)node->argument;
+    *found = (struct memset_node){(uint64_t)(uintptr_t)copy->to, 0, (unsigned)copy->byte, 1, copy->size, 1};
+    return 0;
+}
+EXPORT int cuLaunchKernelEx(const struct launch *launch, struct op *function, void **parameters, void **extra) {
+    MINE(launch->stream);
+    (void)extra;
+    // One attribute, a cluster of two.
+    if (launch->grid[0] != 5 || launch->shared != 1000 || launch->count != 1) return INVALID_VALUE;
+    if (launch->attributes[0] != 4 || launch->attributes[2] != 2) return INVALID_VALUE;
+    enqueue_kernel(of(launch->stream), function->run, parameters[0], function->size);
+    return 0;
+}
 
 static int run_event(void *argument) { (*(struct event **)argument)->time = now; return 0; }
 EXPORT int cuEventCreate(struct event **event, unsigned flags) {
@@ -259,7 +324,7 @@ EXPORT int cuEventCreate(struct event **event, unsigned flags) {
     return 0;
 }
 EXPORT int cuEventRecord(struct event *event, struct stream *stream) {
-    READY;
+    MINE(stream);
     enqueue(of(stream), run_event, &event, sizeof event);
     return 0;
 }

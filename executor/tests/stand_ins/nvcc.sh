@@ -2,12 +2,41 @@
 # A compiler that does what the first line of the source asks for: `// behave: WHAT [TOKEN]`.
 # TOKEN names the processes that it leaves behind, so that a test can look for them.
 read -r _ _ behave token < kernel.cu
-: > "$TMPDIR/intermediate.ptx"
+: > "${TMPDIR:-.}/intermediate.ptx"
 case "$behave" in
+passes | no_passes | stuck_pass | hang_in_passes)
+    # A source that is compiled in two passes.
+    case "$behave $*" in
+    *" -fatbin "*)
+        case "$behave" in
+        no_passes) echo "kernel.cu(3): error: this pass is not for this compiler"; exit 1 ;;
+        stuck_pass | hang_in_passes) sh -c "sleep 600; : $token" ;;
+        esac
+        echo "ptxas info    : Used 96 registers, used 7 barriers"
+        echo "the image" > kernel.fatbin ;;
+    *" -DFOURFOLD_HOST "*)
+        case "$behave" in
+        stuck_pass) echo "kernel.cu(4): error: no host"; exit 1 ;;
+        hang_in_passes) sh -c "sleep 600; : $token" ;;
+        esac
+        exec cc -x c -c -fPIC -o host.o kernel.cu ;;
+    *" -o kernel.so kernel.o") exec cc -shared -o kernel.so kernel.o ;;
+    *" -c "*)
+        echo "compiled whole"
+        exec cc -x c -c -fPIC -o kernel.o kernel.cu ;;
+    *" --no-device-link "*) exec cc -x c++ image.cpp -x none -shared -fPIC -o kernel.so host.o ;;
+    *)
+        echo "compiled whole"
+        exec cc -x c -shared -fPIC -o kernel.so kernel.cu ;;
+    esac ;;
 compile)
     echo "ptxas info    : Function properties for main"
     echo "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
     echo "ptxas info    : Used 168 registers, used 8 barriers"
+    case "$*" in
+    *" -o kernel.so kernel.o") exec cc -shared -o kernel.so kernel.o ;;
+    *" -c "*) exec cc -x c -c -fPIC -o kernel.o kernel.cu ;;
+    esac
     exec cc -x c -shared -fPIC -o kernel.so kernel.cu ;;
 arguments)
     for argument; do echo "argument: $argument"; done

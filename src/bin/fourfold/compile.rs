@@ -4,30 +4,30 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use fourfold::kernels::{
-    BuildFailure, BuiltKernel, build_kernels, cutlass_version, planned_kernels, toolchain,
-};
+use fourfold::kernels::{BuiltKernel, compile_kernels};
 use fourfold::replay::load;
 use fourfold::{Backend, Options, ResourceReport};
+use fourfold_executor::BuildFault;
 use fourfold_executor::toolchain::Toolchain;
 use serde_json::{Value, json};
 
 use crate::place::Place;
+use crate::progress::Progress;
 use crate::toolchain::Choice;
 
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  fourfold compile fixtures/minilm_ffn.fir --target sm_120a --dump kernels\n\n\
     The compiler and CUTLASS are found as `fourfold toolchain which` says, and installed into the cache when there \
-    are none. No GPU is needed. Exit codes: 0 every kernel was built, 2 bad input, 3 one was not, 70 one was not and \
-    that is a bug of ours."
+    are none. No GPU is needed. Exit codes: 0 every kernel was built, 2 bad input, 3 one was not, or its files \
+    could not be written, 70 one was not and that is a bug of ours, 130 interrupted."
 )]
 pub struct Arguments {
     /// The program, a .fir file
     file: PathBuf,
     #[command(flatten)]
     place: Place,
-    /// Leave each kernel's .cu, .so and .log in this folder
+    /// Leave each kernel's .cu, .so and .log in this folder; of one that is not built, what there is
     #[arg(long, value_name = "DIR")]
     dump: Option<PathBuf>,
     #[command(flatten)]
@@ -41,6 +41,8 @@ pub struct Arguments {
 struct Compiled {
     built: BuiltKernel,
     files: Vec<PathBuf>,
+    /// Why they could not be.
+    dump_error: Option<String>,
 }
 
 pub fn run(arguments: &Arguments) -> ExitCode {
@@ -52,30 +54,13 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         Ok(planned) => planned,
         Err(error) => return crate::fail(&error, arguments.json),
     };
-    let emulate = place.emulate;
-    let mut options = arguments.choice.options();
-    options.provision = true;
     let target = planned.partition().target.clone();
-    let found = toolchain(&options, &mut |line| eprintln!("{line}"));
-    let (toolchain, compiled) = match found {
-        Ok(toolchain) => {
-            let kernels = planned_kernels(&planned, cutlass_version(&toolchain), emulate);
-            let progress = |line: &str| eprintln!("{line}");
-            let built = build_kernels(kernels, &toolchain, &arguments.choice.build_options(), &progress);
-            (Some(toolchain), built.into_iter().map(|built| dump(built, arguments)).collect())
-        }
-        Err(error) => {
-            let failure = BuildFailure::from(&error);
-            let kernels =
-                planned_kernels(&planned, fourfold::codegen::configuration::CutlassVersion::PINNED, emulate);
-            let refuse = |planned| BuiltKernel { planned, outcome: Err(failure.clone()) };
-            let compiled: Vec<Compiled> = kernels
-                .into_iter()
-                .map(|kernel| Compiled { built: refuse(kernel), files: Vec::new() })
-                .collect();
-            (None, compiled)
-        }
-    };
+    let progress = Progress::new(arguments.json);
+    let options = arguments.choice.compile_options();
+    let (built, toolchain) =
+        compile_kernels(&planned, place.emulate, &options, &|event| progress.event(event));
+    drop(progress);
+    let compiled: Vec<Compiled> = built.into_iter().map(|built| dump(built, arguments)).collect();
     let text = if arguments.json {
         crate::to_json(&object(arguments, &target, toolchain.as_ref(), &compiled))
     } else {
@@ -90,25 +75,26 @@ fn plan(arguments: &Arguments, place: &Options) -> Result<fourfold::Planned, fou
     fourfold::replay::plan(&backend, &loaded)
 }
 
-fn dump(mut built: BuiltKernel, arguments: &Arguments) -> Compiled {
-    let mut files = Vec::new();
-    if let (Some(folder), Ok(artifact)) = (&arguments.dump, &built.outcome) {
-        match artifact.dump(folder) {
-            Ok(dumped) => files.extend(dumped),
-            Err(error) => {
-                let message = format!("cannot write to {}: {error}", folder.display());
-                built.outcome = Err(BuildFailure { code: "disk", fault: "environment", message });
-            }
+fn dump(built: BuiltKernel, arguments: &Arguments) -> Compiled {
+    let (mut files, mut dump_error) = (Vec::new(), None);
+    if let Some(folder) = &arguments.dump {
+        let dumped = match &built.outcome {
+            Ok(artifact) => artifact.dump(folder),
+            Err(failure) => built.planned.dump_failed(failure, folder),
+        };
+        match dumped {
+            Ok(dumped) => files = dumped,
+            Err(error) => dump_error = Some(format!("cannot write to {}: {error}", folder.display())),
         }
     }
-    Compiled { built, files }
+    Compiled { built, files, dump_error }
 }
 
 fn exit_code(compiled: &[Compiled]) -> u8 {
     let failures = || compiled.iter().filter_map(|compiled| compiled.built.outcome.as_ref().err());
-    if failures().any(|failure| failure.fault == "our_bug") {
+    if failures().any(|failure| failure.fault == BuildFault::OurBug) {
         fourfold::Fault::Bug.exit_code()
-    } else if failures().next().is_some() {
+    } else if failures().next().is_some() || compiled.iter().any(|compiled| compiled.dump_error.is_some()) {
         crate::EXIT_ENVIRONMENT
     } else {
         0
@@ -123,7 +109,7 @@ fn object(
 ) -> Value {
     let kernels: Vec<Value> = compiled
         .iter()
-        .map(|Compiled { built, files }| {
+        .map(|Compiled { built, files, dump_error }| {
             let (source, configuration) = (&built.planned.source, &built.planned.spec.configuration);
             json!({
                 "segment": built.planned.segment,
@@ -135,14 +121,24 @@ fn object(
                 "why": built.planned.why,
                 "resources": built.outcome.as_ref().ok().map(|artifact| ResourceReport::from(artifact.resources())),
                 "error": built.outcome.as_ref().err().map(|failure| {
-                    json!({ "code": failure.code, "fault": failure.fault, "message": failure.message })
+                    json!({
+                        "code": failure.code,
+                        "fault": failure.fault.name(),
+                        "message": failure.message,
+                        "remedy": failure.remedy,
+                        "first_error": failure.first_error,
+                        "log": failure.log,
+                        "remembered": failure.remembered,
+                        "record": built.record,
+                    })
                 }),
                 "files": files,
+                "dump_error": dump_error,
             })
         })
         .collect();
     json!({
-        "ok": compiled.iter().all(|compiled| compiled.built.outcome.is_ok()),
+        "ok": exit_code(compiled) == 0,
         "file": arguments.file,
         "target": target,
         "toolchain": toolchain.map(|toolchain| json!({
@@ -170,7 +166,7 @@ fn lines(
     if compiled.is_empty() {
         text.push_str("no op becomes a kernel; `fourfold explain` says why\n");
     }
-    for Compiled { built, files } in compiled {
+    for Compiled { built, files, dump_error } in compiled {
         let planned = &built.planned;
         text.push_str(&format!("\nsegment {}: {}\n", planned.segment, planned.source.kernel));
         text.push_str(&format!("  {}: {}\n", planned.spec.configuration.name(), planned.why));
@@ -178,10 +174,30 @@ fn lines(
             Ok(artifact) => text.push_str(&format!("  {}\n", ResourceReport::from(artifact.resources()))),
             Err(failure) => {
                 text.push_str(&format!(
-                    "  {}: {} (fault: {})\n",
-                    failure.code, failure.message, failure.fault
+                    "  {}: {} (fault: {})\n  what to do: {}\n",
+                    failure.code,
+                    failure.message,
+                    failure.fault.name(),
+                    failure.remedy
                 ));
+                // With --dump the log is one of the files below.
+                let is_below = files.iter().any(|file| file.extension().is_some_and(|end| end == "log"));
+                if failure.log.is_some() && !is_below {
+                    text.push_str(&match &built.record {
+                        Some(record) => format!("  the compiler's log is in {}; ", record.display()),
+                        None => "  the compiler's log is not kept; ".to_owned(),
+                    });
+                    text.push_str("--dump DIR leaves it in DIR, with the source\n");
+                }
+                if failure.remembered && failure.lasting {
+                    text.push_str("  this is known from an earlier build; --retry tries again\n");
+                }
             }
+        }
+        if let Some(error) = dump_error {
+            text.push_str(&format!(
+                "  {error}\n  what to do: name a folder that can be written with --dump\n"
+            ));
         }
         for file in files {
             text.push_str(&format!("  {}\n", file.display()));

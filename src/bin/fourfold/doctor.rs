@@ -1,24 +1,36 @@
 //! `fourfold doctor`: what this machine has for building kernels, what it lacks, and what to do about it.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
-use fourfold_codegen::{EMULATED_TARGETS, EMULATOR, TARGETS, Target, capabilities};
-use fourfold_executor::device::{Gpu, discover};
-use fourfold_executor::environment::{Environment, VARIABLES};
-use fourfold_executor::toolchain::{Diagnosis, FindingState, diagnose, oldest_nvcc_for};
-use serde_json::{Value, json};
+use fourfold::doctor::{Doctor, FindingReport, examine};
+use fourfold::{CompileOptions, DeviceChoice, Options};
+use fourfold_executor::BuildOptions;
+use fourfold_executor::environment::Environment;
 
-use crate::toolchain::Choice;
+use crate::progress::Progress;
+use crate::toolchain::Tools;
 
 #[derive(Args)]
-#[command(
-    after_help = "Examples:\n  fourfold doctor\n  fourfold doctor --nvcc /usr/local/cuda/bin/nvcc --json\n\n\
-    Exit code 0 when kernels could be built now, else 3. Nothing is changed, and no network is used."
-)]
+#[command(after_help = "Examples:\n  fourfold doctor\n  fourfold doctor --self-test\n  \
+    fourfold doctor --nvcc /usr/local/cuda/bin/nvcc --json\n\n\
+    Exit code 0 when kernels could be built now, and the self-test did not fail if it was run; else 3, or 130 \
+    when interrupted. No network is used, and nothing is changed. The self-test builds the smallest kernel, which takes some half a minute, and runs \
+    it where a GPU can run or emulate it.")]
 pub struct Arguments {
     #[command(flatten)]
-    choice: Choice,
+    tools: Tools,
+    /// Build the smallest kernel, and run it if a GPU here can
+    #[arg(long)]
+    self_test: bool,
+    /// How long the compiler may take for the kernel of the self-test
+    #[arg(long, value_name = "SECONDS", requires = "self_test", default_value_t = BuildOptions::TIME_LIMIT.as_secs())]
+    time_limit: u64,
+    /// A program that starts the compiler of the self-test, such as sccache
+    #[arg(long, value_name = "PROGRAM", requires = "self_test")]
+    launcher: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -26,122 +38,82 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> ExitCode {
     let environment = Environment::from_process();
-    let diagnosis = diagnose(&arguments.choice.options(), &environment);
-    let text = if arguments.json {
-        crate::to_json(&object(&diagnosis, &environment))
-    } else {
-        report(&diagnosis, &environment)
-    };
-    let code = if diagnosis.can_build() { 0 } else { crate::EXIT_ENVIRONMENT };
+    let options = arguments.tools.options();
+    let mut doctor = examine(&options, &environment);
+    if arguments.self_test {
+        let device = match environment.fourfold_device.as_deref().map(|text| text.to_string_lossy()) {
+            Some(text) => match text.parse() {
+                Ok(device) => device,
+                Err(error) => return crate::misused(&format!("FOURFOLD_DEVICE: {error}"), arguments.json),
+            },
+            None => DeviceChoice::First,
+        };
+        let place = Options { device, ..Options::default() };
+        let build = BuildOptions {
+            time_limit: Duration::from_secs(arguments.time_limit),
+            launcher: arguments.launcher.clone(),
+            ..BuildOptions::default()
+        };
+        let compile = CompileOptions { toolchain: options, build, ..CompileOptions::default() };
+        let progress = Progress::new(arguments.json);
+        crate::with_stdout_kept(|| doctor.test(&place, &compile, &|event| progress.event(event)));
+    }
+    let text = if arguments.json { crate::to_json(&doctor) } else { report(&doctor) };
+    let code = if doctor.ok { 0 } else { crate::EXIT_ENVIRONMENT };
     crate::leave(code, crate::print(&text))
 }
 
-/// Each GPU with what runs on it, or why there is none.
-fn devices(environment: &Environment) -> Vec<(FindingState, String)> {
-    let note = |text: String| vec![(FindingState::Note, text)];
-    if environment.fourfold_device.as_ref().is_some_and(|device| device == "none") {
-        return note("not looked for: FOURFOLD_DEVICE is `none`".to_owned());
+fn report(doctor: &Doctor) -> String {
+    let version = &doctor.fourfold;
+    let described = version.described.as_ref().map_or(String::new(), |text| format!(" ({text})"));
+    let mut text = format!("fourfold {}{described}\n\n", version.version);
+    for finding in &doctor.findings {
+        text += &lines(finding);
     }
-    match discover() {
-        Err(error) => note(format!("{error}: kernels are built and run on the CPU; {}", error.remedy())),
-        Ok(gpus) if gpus.is_empty() => {
-            note("the driver knows of no GPU: kernels are built and run on the CPU".to_owned())
-        }
-        Ok(gpus) => gpus.iter().map(|gpu| (FindingState::Ok, format!("{gpu}: {}", what_runs(gpu)))).collect(),
+    for gpu in doctor.devices.iter().filter(|_| !doctor.gpus.is_empty()) {
+        text += &format!("{:<8} {:<17} {gpu}\n", "ok", "device");
     }
-}
-
-fn what_runs(gpu: &Gpu) -> String {
-    let has_kernels = |target: &str| capabilities(target).is_some_and(|found| !found.formats.is_empty());
-    match gpu.target() {
-        Some(target) if has_kernels(target) => format!("runs kernels of {target}"),
-        Some(EMULATOR) => format!("runs kernels of {} emulated", EMULATED_TARGETS.join(" and ")),
-        _ => "no target's kernels run on it".to_owned(),
-    }
-}
-
-fn report(diagnosis: &Diagnosis, environment: &Environment) -> String {
-    let mut text = String::new();
-    for finding in &diagnosis.findings {
-        text += &format!("{:<8} {:<17} {}\n", finding.state.name(), finding.name, indent(&finding.detail));
-        if let Some(remedy) = &finding.remedy {
-            text += &format!("{:26} -> {remedy}\n", "");
-        }
-    }
-    for (state, detail) in devices(environment) {
-        text += &format!("{:<8} {:<17} {detail}\n", state.name(), "device");
-    }
+    let test = &doctor.self_test;
+    text += &lines(&FindingReport {
+        name: "self-test".to_owned(),
+        state: test.state,
+        detail: test.detail.clone(),
+        remedy: test.remedy.clone(),
+    });
     text += "\nTargets\n";
-    for target in TARGETS {
-        let (state, why) = target_state(target, diagnosis);
-        text += &format!("{state:<8} {:<17} {}{why}\n", target.name, target.hardware);
+    for target in &doctor.targets {
+        let why = target.why.as_ref().map_or(String::new(), |why| format!("; {why}"));
+        let formats = match target.formats.is_empty() {
+            true => String::new(),
+            false => format!("; {}", target.formats.join(", ")),
+        };
+        let runs = target.runs.map_or(String::new(), |how| format!("; runs here ({how})"));
+        text += &format!("{:<8} {:<17} {}{formats}{runs}{why}\n", target.state, target.name, target.hardware);
     }
     text += "\nVariables\n";
-    for variable in VARIABLES {
-        let value = std::env::var_os(variable.name).filter(|value| !value.is_empty());
-        let value = value.map_or("unset".to_owned(), |value| value.display().to_string());
-        text += &format!("{:<19} {value}\n", variable.name);
+    for variable in &doctor.variables {
+        let value = variable.value.as_deref().unwrap_or("unset");
+        text += &format!("{:<20} {value}\n", variable.name);
         text +=
-            &format!("{:19} {} ({}; default: {})\n", "", variable.meaning, variable.kind, variable.default);
+            &format!("{:20} {} ({}; default: {})\n", "", variable.meaning, variable.kind, variable.default);
     }
-    text += if diagnosis.can_build() {
-        "\nKernels can be built here\n"
-    } else {
-        "\nKernels cannot be built here: everything runs on the fallback until the missing things are there\n"
+    text += match (doctor.ok, doctor.self_test.state) {
+        (true, _) => "\nKernels can be built here\n",
+        (false, "failed") => {
+            "\nThe self-test failed, though nothing is missing: what it says above holds for other kernels too\n"
+        }
+        (false, _) => {
+            "\nKernels cannot be built here: everything runs on the fallback until the missing things are there\n"
+        }
     };
     text
 }
 
-fn indent(detail: &str) -> String {
-    detail.replace('\n', &format!("\n{:27}", ""))
-}
-
-/// Whether kernels of a target can be built, and why not.
-fn target_state(target: &Target, diagnosis: &Diagnosis) -> (&'static str, String) {
-    if capabilities(target.name).is_none_or(|capabilities| capabilities.formats.is_empty()) {
-        return ("none", "; no kernels in this version".to_owned());
+fn lines(finding: &FindingReport) -> String {
+    let detail = finding.detail.replace('\n', &format!("\n{:27}", ""));
+    let mut text = format!("{:<8} {:<17} {detail}\n", finding.state, finding.name);
+    if let Some(remedy) = &finding.remedy {
+        text += &format!("{:26} -> {remedy}\n", "");
     }
-    match (diagnosis.nvcc, oldest_nvcc_for(target.name)) {
-        (Some(found), Some(oldest)) if found >= oldest && diagnosis.can_build() => ("ok", String::new()),
-        (Some(found), Some(oldest)) if found < oldest => ("missing", format!("; needs nvcc {oldest}")),
-        _ => ("missing", "; see above".to_owned()),
-    }
-}
-
-fn object(diagnosis: &Diagnosis, environment: &Environment) -> Value {
-    let findings: Vec<Value> = diagnosis
-        .findings
-        .iter()
-        .map(|finding| {
-            json!({
-                "name": finding.name,
-                "state": finding.state.name(),
-                "detail": finding.detail,
-                "remedy": finding.remedy,
-            })
-        })
-        .collect();
-    let targets: Vec<Value> = TARGETS
-        .iter()
-        .map(|target| json!({"name": target.name, "state": target_state(target, diagnosis).0}))
-        .collect();
-    let variables: Vec<Value> = VARIABLES
-        .iter()
-        .map(|variable| {
-            json!({
-                "name": variable.name,
-                "kind": variable.kind,
-                "default": variable.default,
-                "meaning": variable.meaning,
-                "value": std::env::var_os(variable.name).map(|value| value.display().to_string()),
-            })
-        })
-        .collect();
-    json!({
-        "ok": diagnosis.can_build(),
-        "devices": devices(environment).into_iter().map(|(_, detail)| detail).collect::<Vec<_>>(),
-        "findings": findings,
-        "targets": targets,
-        "variables": variables,
-    })
+    text
 }

@@ -1,8 +1,12 @@
-//! The command line: `fourfold replay`, `explain`, `compile`, `verify`, `toolchain` and `doctor`.
+//! The command line: `fourfold replay`, `explain`, `compile`, `verify`, `toolchain`, `cache` and `doctor`.
 
+mod cache;
 mod compile;
 mod doctor;
+mod interrupt;
 mod place;
+mod progress;
+mod replay;
 mod toolchain;
 mod verify;
 
@@ -10,9 +14,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use fourfold::replay::{ReplayOptions, explain, replay};
-use fourfold::{CompileOptions, Error, Fault, Report};
-use fourfold_executor::toolchain::ToolchainOptions;
+use fourfold::bundle::{Bundle, BundleError};
+use fourfold::replay::explain;
+use fourfold::{Error, Fault, Report};
+use fourfold_executor::stdout_on_stderr;
 use place::Place;
 
 #[derive(Parser)]
@@ -20,7 +25,7 @@ use place::Place;
     version,
     about = "Plans, runs and checks programs with block-scaled FP4 matrix multiplications",
     after_help = "Exit codes: 0 ok, 1 a value is not what was expected, 2 bad input, 3 something is missing here (a \
-                  toolchain, a required kernel, room for the report), 70 a bug of ours"
+                  toolchain, a required kernel, room for the report), 70 a bug of ours, 130 interrupted"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -30,35 +35,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run a program and compare every expected value
-    #[command(
-        after_help = "Example:\n  fourfold replay fixtures/minilm_ffn.fir --data another_layer.safetensors\n\n\
-        Inputs come from --data, else from the file that the program's `; data:` line names, else from its first \
-        `; sample:` line, else they are seeded. Each tensor `expected.NAME` of the data is compared with the \
-        program's value NAME; outputs without one are compared with the interpreter."
-    )]
-    Replay {
-        /// The program, a .fir file
-        file: PathBuf,
-        /// The tensors, a .safetensors file
-        #[arg(long, value_name = "FILE")]
-        data: Option<PathBuf>,
-        #[command(flatten)]
-        place: Place,
-        /// The extent of a symbol, for seeded inputs
-        #[arg(long, value_name = "NAME=EXTENT", value_parser = symbol_extent)]
-        symbol: Vec<(String, u64)>,
-        /// Build the kernels also where they cannot run, to see what they cost
-        #[arg(long)]
-        build: bool,
-        #[command(flatten)]
-        choice: toolchain::Choice,
-        /// Exit with 3 when a planned kernel did not run as one
-        #[arg(long)]
-        require_kernels: bool,
-        /// Print one JSON object
-        #[arg(long)]
-        json: bool,
-    },
+    Replay(replay::Arguments),
     /// Say which ops become kernels, and why the others do not
     #[command(after_help = "Examples:\n  fourfold explain fixtures/attention.fir --target sm_120a\n  \
         fourfold explain fixtures/minilm_ffn_qdq.fir --proof")]
@@ -80,6 +57,8 @@ enum Command {
     Compile(compile::Arguments),
     /// Find or install the CUDA compiler and CUTLASS
     Toolchain(toolchain::Arguments),
+    /// Look at, verify, shrink or share the kernels that were built
+    Cache(cache::Arguments),
     /// Say what this machine has for building kernels, what it lacks, and what to do about it
     Doctor(doctor::Arguments),
 }
@@ -90,41 +69,35 @@ const EXIT_ENVIRONMENT: u8 = 3;
 const EXIT_MISMATCH: u8 = 1;
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
-        Command::Replay { file, data, place, symbol, build, choice, require_kernels, json } => {
-            let backend = match place.options() {
-                Ok(backend) => backend,
-                Err(message) => return misused(&message, json),
-            };
-            let options = ReplayOptions {
-                backend,
-                compile: CompileOptions {
-                    toolchain: ToolchainOptions { provision: true, ..choice.options() },
-                    build: choice.build_options(),
-                    build_anyway: build,
-                },
-                data,
-                symbols: symbol,
-            };
-            finish(replay(&file, &options, &|line| eprintln!("{line}")), json, require_kernels)
-        }
+    let command = Cli::parse().command;
+    interrupt::handle();
+    match command {
+        Command::Replay(arguments) => replay::run(arguments),
         Command::Explain { file, place, proof, json } => match place.options() {
             Ok(options) => {
                 let report = explain(&file, &options).map(|report| Report { show_proof: proof, ..report });
-                finish(report, json, false)
+                finish(report, json, false, None)
             }
             Err(message) => misused(&message, json),
         },
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Compile(arguments) => compile::run(&arguments),
         Command::Toolchain(arguments) => toolchain::run(arguments),
+        Command::Cache(arguments) => cache::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
     }
 }
 
-fn finish(result: Result<Report, Error>, json: bool, require_kernels: bool) -> ExitCode {
+/// Ends with a report, or why there is none; and with the bundle that was to be written.
+fn finish(
+    result: Result<Report, Error>,
+    json: bool,
+    require_kernels: bool,
+    bundle: Option<&Result<Bundle, BundleError>>,
+) -> ExitCode {
     let code = match &result {
         Ok(report) if !report.ok => EXIT_MISMATCH,
+        Ok(_) if bundle.is_some_and(Result::is_err) => EXIT_ENVIRONMENT,
         Ok(report) if require_kernels && report.ran_kernels != report.kernels => EXIT_ENVIRONMENT,
         Ok(_) => 0,
         Err(error) => error.fault().exit_code(),
@@ -132,9 +105,16 @@ fn finish(result: Result<Report, Error>, json: bool, require_kernels: bool) -> E
     let printed = match (&result, json) {
         (Ok(report), true) => print(&to_json(report)),
         (Ok(report), false) => print(&report.to_string()),
-        (Err(error), json) => return fail(error, json),
+        (Err(error), json) => return fail_with(error, json, bundle),
     };
     leave(code, printed)
+}
+
+/// Runs what may call libraries that print, of kernels in debug mode, with the standard output kept for the report.
+fn with_stdout_kept<T>(run: impl FnOnce() -> T) -> T {
+    // Where there is no standard output, nothing can spoil it.
+    let _kept = stdout_on_stderr().ok();
+    run()
 }
 
 /// Ends with bad input that is no program's.
@@ -149,13 +129,24 @@ fn misused(message: &str, json: bool) -> ExitCode {
 
 /// Ends with an error: for people on stderr, and as an object on stdout where that was asked for.
 fn fail(error: &Error, json: bool) -> ExitCode {
+    fail_with(error, json, None)
+}
+
+/// [`fail`] where the failure was to be kept in a bundle.
+fn fail_with(error: &Error, json: bool, bundle: Option<&Result<Bundle, BundleError>>) -> ExitCode {
     eprint!("{}", error.render());
-    let printed = if json { print(&to_json(&error_object(error))) } else { Ok(()) };
+    let mut object = error_object(error);
+    if let Some(bundle) = bundle {
+        object["bundle"] = serde_json::json!(bundle.as_ref().ok());
+        object["bundle_error"] = serde_json::json!(bundle.as_ref().err().map(|error| fourfold::chain(error)));
+    }
+    let printed = if json { print(&to_json(&object)) } else { Ok(()) };
     leave(error.fault().exit_code(), printed)
 }
 
 /// Ends with `code`, unless the report could not be printed.
 fn leave(code: u8, printed: std::io::Result<()>) -> ExitCode {
+    interrupt::settle();
     // A closed pipe (`| head`) is the reader's choice, not an error.
     match printed {
         Ok(()) => ExitCode::from(code),
@@ -169,6 +160,7 @@ fn leave(code: u8, printed: std::io::Result<()>) -> ExitCode {
 
 fn print(text: &str) -> std::io::Result<()> {
     use std::io::Write;
+    interrupt::settle();
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
@@ -204,12 +196,6 @@ fn error_object(error: &Error) -> serde_json::Value {
         "fault": fault.name(),
         "error": error.message(),
         "diagnostics": diagnostics,
+        "launch": error.launch(),
     })
-}
-
-fn symbol_extent(text: &str) -> Result<(String, u64), String> {
-    text.split_once('=')
-        .and_then(|(name, extent)| Some((name.to_owned(), extent.parse().ok()?)))
-        .filter(|(name, _)| !name.is_empty())
-        .ok_or_else(|| format!("expected NAME=EXTENT, such as M=37, not `{text}`"))
 }

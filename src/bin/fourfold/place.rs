@@ -14,7 +14,7 @@ pub struct Place {
     #[arg(long)]
     emulate: bool,
     /// The GPU to use, by its number, or none [default: FOURFOLD_DEVICE, else the first]
-    #[arg(long, value_name = "N|none", value_parser = device)]
+    #[arg(long, value_name = "N|none", value_parser = str::parse::<DeviceChoice>)]
     device: Option<DeviceChoice>,
     /// Let normalization drop roundings that the program states, as its line `; allow: contract` does
     #[arg(long)]
@@ -27,19 +27,11 @@ impl Place {
         let device = match (self.device, Environment::from_process().fourfold_device) {
             (Some(device), _) => device,
             (None, Some(text)) => {
-                device(&text.to_string_lossy()).map_err(|error| format!("FOURFOLD_DEVICE: {error}"))?
+                text.to_string_lossy().parse().map_err(|error| format!("FOURFOLD_DEVICE: {error}"))?
             }
             (None, None) => DeviceChoice::First,
         };
         let Place { emulate, contract, .. } = *self;
         Ok(Options { target: self.target.clone(), device, emulate, contract, ..Options::default() })
-    }
-}
-
-fn device(text: &str) -> Result<DeviceChoice, String> {
-    match (text, text.parse()) {
-        ("none", _) => Ok(DeviceChoice::None),
-        (_, Ok(ordinal)) => Ok(DeviceChoice::Ordinal(ordinal)),
-        _ => Err(format!("expected the number of a GPU or `none`, found `{text}`")),
     }
 }

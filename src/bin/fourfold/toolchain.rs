@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use fourfold::{CacheChoice, CompileOptions};
 use fourfold_executor::BuildOptions;
 use fourfold_executor::environment::Environment;
 use fourfold_executor::toolchain::{
@@ -13,26 +14,58 @@ use fourfold_executor::toolchain::{
 };
 use serde_json::{Value, json};
 
-/// Which toolchain to use, for every command that builds kernels.
+/// Which toolchain to use.
 #[derive(Args, Clone, Debug)]
-pub struct Choice {
+pub struct Tools {
     /// The CUDA compiler to use [default: FOURFOLD_NVCC, FOURFOLD_TOOLCHAIN, CUDA_HOME, PATH, the cache]
     #[arg(long, value_name = "FILE")]
     nvcc: Option<PathBuf>,
     /// The CUTLASS to use, a checkout or an installed one [default: FOURFOLD_CUTLASS, FOURFOLD_TOOLCHAIN, CUTLASS_PATH, the cache]
     #[arg(long, value_name = "DIR")]
     cutlass: Option<PathBuf>,
+}
+
+/// How kernels are had, for every command that builds some.
+#[derive(Args, Clone, Debug)]
+pub struct Choice {
+    #[command(flatten)]
+    tools: Tools,
     /// How long the compiler may take for one kernel
     #[arg(long, value_name = "SECONDS", default_value_t = BuildOptions::TIME_LIMIT.as_secs())]
     time_limit: u64,
+    /// Try kernels again that are known not to build with this toolchain
+    #[arg(long)]
+    retry: bool,
+    /// How many compilers this process may run at once; with a cache, all processes together never run more than cores and memory have room for [default: that many]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    jobs: Option<u32>,
+    /// A program that starts the compiler, such as sccache
+    #[arg(long, value_name = "PROGRAM")]
+    launcher: Option<PathBuf>,
+    /// Neither use nor fill the cache of built kernels
+    #[arg(long)]
+    no_cache: bool,
 }
 
 impl Choice {
-    /// How kernels are built.
-    pub fn build_options(&self) -> BuildOptions {
-        BuildOptions { time_limit: Duration::from_secs(self.time_limit), ..BuildOptions::default() }
+    /// How kernels are had; a toolchain may be installed for them.
+    pub fn compile_options(&self) -> CompileOptions {
+        CompileOptions {
+            toolchain: ToolchainOptions { provision: true, ..self.tools.options() },
+            build: BuildOptions {
+                time_limit: Duration::from_secs(self.time_limit),
+                launcher: self.launcher.clone(),
+                ..BuildOptions::default()
+            },
+            cache: if self.no_cache { CacheChoice::None } else { CacheChoice::Usual },
+            retry: self.retry,
+            jobs: self.jobs.map(|jobs| jobs as usize),
+            ..CompileOptions::default()
+        }
     }
+}
 
+impl Tools {
     /// The options that this choice means, without leave to install anything.
     pub fn options(&self) -> ToolchainOptions {
         ToolchainOptions {
@@ -57,7 +90,7 @@ enum Command {
         Nothing is installed. Exit code 3 when there is none.")]
     Which {
         #[command(flatten)]
-        choice: Choice,
+        tools: Tools,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
@@ -81,7 +114,7 @@ enum Command {
 pub fn run(arguments: Arguments) -> ExitCode {
     let environment = Environment::from_process();
     match arguments.command {
-        Command::Which { choice, json } => match locate(&choice.options(), &environment) {
+        Command::Which { tools, json } => match locate(&tools.options(), &environment) {
             Ok(toolchain) => {
                 let text = if json { crate::to_json(&description(&toolchain)) } else { lines(&toolchain) };
                 crate::leave(0, crate::print(&text))

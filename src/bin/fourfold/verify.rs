@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use clap::Args;
 use fourfold::CompileOptions;
 use fourfold::verify::{VerifyOptions, verify};
-use fourfold_executor::toolchain::ToolchainOptions;
 
 use crate::place::Place;
+use crate::progress::Progress;
 use crate::toolchain::Choice;
 
 #[derive(Args)]
@@ -18,7 +18,7 @@ use crate::toolchain::Choice;
     On a GPU of the target kernels run as they are; on a Hopper GPU those of sm_120a run with their matrix instruction \
     emulated. The third example is for a machine without Rust or network: carry the program, the fixtures and the \
     folder that `fourfold toolchain install` prints there. Exit codes: 0 every row is as demanded, 1 a result is wrong, \
-    2 bad input, 3 the device failed or, with --require-kernels, a kernel did not run as one.")]
+    2 bad input, 3 the device failed or, with --require-kernels, a kernel did not run as one, 130 interrupted.")]
 pub struct Arguments {
     /// Programs, and folders with programs
     #[arg(default_value = "fixtures")]
@@ -28,6 +28,10 @@ pub struct Arguments {
     data: Option<PathBuf>,
     #[command(flatten)]
     place: Place,
+    /// Look for a fault: kernels with line information and CUTLASS's trace, poisoned workspaces, and errors that say what
+    /// a launch was given
+    #[arg(long)]
+    debug: bool,
     #[command(flatten)]
     choice: Choice,
     /// Exit with 3 when a planned kernel did not run as one, or none was planned
@@ -45,14 +49,14 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     };
     let options = VerifyOptions {
         backend,
-        compile: CompileOptions {
-            toolchain: ToolchainOptions { provision: true, ..arguments.choice.options() },
-            build: arguments.choice.build_options(),
-            build_anyway: false,
-        },
+        compile: CompileOptions { debug: arguments.debug, ..arguments.choice.compile_options() },
         data: arguments.data.clone(),
     };
-    let report = match verify(&arguments.paths, &options, &|line| eprintln!("{line}")) {
+    let progress = Progress::new(arguments.json);
+    let report =
+        crate::with_stdout_kept(|| verify(&arguments.paths, &options, &|event| progress.event(event)));
+    drop(progress);
+    let report = match report {
         Ok(report) => report,
         Err(error) => return crate::fail(&error, arguments.json),
     };

@@ -1,0 +1,119 @@
+//! Counts allocations of this process: those of Rust by its allocator, and those of anything, the driver and the CUDA
+//! runtime included, by standing before the C library's functions.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+static RUST: AtomicU64 = AtomicU64::new(0);
+static ALL: AtomicU64 = AtomicU64::new(0);
+
+/// How often memory was allocated.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Allocations {
+    /// In Rust.
+    pub rust: u64,
+    /// By anybody, Rust included.
+    pub all: u64,
+}
+
+impl Allocations {
+    /// Since the process began.
+    pub fn now() -> Allocations {
+        Allocations { rust: RUST.load(Relaxed), all: ALL.load(Relaxed) }
+    }
+
+    /// Adds what happened since `before`.
+    pub fn add_since(&mut self, before: Allocations) {
+        let now = Allocations::now();
+        self.rust += now.rust - before.rust;
+        self.all += now.all - before.all;
+    }
+}
+
+struct Counting;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+// SAFETY: everything is the system's; counting neither allocates nor fails.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        RUST.fetch_add(1, Relaxed);
+        // SAFETY: the caller's promises are those that the system's allocator wants.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as above; the memory is the system's.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+// The dynamic linker takes an executable's functions before those of libraries: whoever in the process calls `malloc`
+// comes here. These are glibc's own names for what they do; `free` stays as it is.
+unsafe extern "C" {
+    fn __libc_malloc(size: usize) -> *mut c_void;
+    fn __libc_calloc(count: usize, size: usize) -> *mut c_void;
+    fn __libc_realloc(memory: *mut c_void, size: usize) -> *mut c_void;
+    fn __libc_memalign(alignment: usize, size: usize) -> *mut c_void;
+}
+
+// SAFETY: here and below: it does what the function of this name must do.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
+    ALL.fetch_add(1, Relaxed);
+    // SAFETY: here and below: the caller's promises are those of the function of that name.
+    unsafe { __libc_malloc(size) }
+}
+
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    ALL.fetch_add(1, Relaxed);
+    // SAFETY: as above.
+    unsafe { __libc_calloc(count, size) }
+}
+
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_void {
+    ALL.fetch_add(1, Relaxed);
+    // SAFETY: as above.
+    unsafe { __libc_realloc(memory, size) }
+}
+
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
+    ALL.fetch_add(1, Relaxed);
+    // SAFETY: as above.
+    unsafe { __libc_memalign(alignment, size) }
+}
+
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
+    ALL.fetch_add(1, Relaxed);
+    // SAFETY: as above.
+    unsafe { __libc_memalign(alignment, size) }
+}
+
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, alignment: usize, size: usize) -> c_int {
+    const INVALID: c_int = 22;
+    const NO_MEMORY: c_int = 12;
+    ALL.fetch_add(1, Relaxed);
+    if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<*mut c_void>()) {
+        return INVALID;
+    }
+    // SAFETY: as above.
+    let memory = unsafe { __libc_memalign(alignment, size) };
+    if memory.is_null() {
+        return NO_MEMORY;
+    }
+    // SAFETY: the caller gives where the result goes.
+    unsafe { result.write(memory) };
+    0
+}

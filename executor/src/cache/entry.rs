@@ -1,0 +1,346 @@
+//! An entry as files: written whole, and read so that every byte is verified.
+//!
+//! Nothing is followed or waited for: what is not a plain file is never opened, links are refused, and no more is read
+//! than the manifest announces.
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, statat};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::error::Reason;
+use super::key::CacheKey;
+use super::manifest::{LIBRARY, LOG, LONGEST_MANIFEST, MANIFEST, METADATA, Manifest, PRELUDE, SOURCE};
+use crate::build::{Artifact, Folder, Parts, Resources};
+use crate::kernel::Metadata;
+
+/// The content of an entry.
+#[derive(Clone, Debug)]
+pub(super) struct Contents {
+    pub(super) manifest: Manifest,
+    pub(super) files: BTreeMap<String, Vec<u8>>,
+    description: Description,
+}
+
+/// Whose entries are accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// Only what this user owns, and nobody else may write to.
+    Owner,
+    /// Whatever its manifest verifies: a tier belongs to whoever runs it.
+    Manifest,
+}
+
+/// What tells one folder from another that has its name later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+/// Why there are no contents.
+#[derive(Debug)]
+pub(super) enum Unusable {
+    /// There is no such entry.
+    Absent,
+    /// There is something, and it is refused.
+    Refused(Reason, Identity),
+}
+
+/// What is kept of a kernel besides its source and log.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Description {
+    kernel: String,
+    metadata: Metadata,
+    resources: Resources,
+}
+
+impl Contents {
+    /// What the entry of a built kernel will hold.
+    pub(super) fn of(key: CacheKey, built: &Artifact) -> io::Result<Contents> {
+        let description = Description {
+            kernel: built.kernel().to_owned(),
+            metadata: built.metadata().clone(),
+            resources: built.resources().clone(),
+        };
+        let mut described = serde_json::to_string_pretty(&description).map_err(io::Error::other)?;
+        described.push('\n');
+        let mut files = vec![
+            (LIBRARY, built.read_library()?),
+            (SOURCE, built.source().as_bytes().to_vec()),
+            (LOG, built.log().as_bytes().to_vec()),
+            (METADATA, described.into_bytes()),
+        ];
+        files.extend(built.prelude().map(|prelude| (PRELUDE, prelude.as_bytes().to_vec())));
+        let manifest = Manifest::new(key, &files);
+        let files = files.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).collect();
+        Ok(Contents { manifest, files, description })
+    }
+
+    /// Checks the files that belong to a manifest: each against its record, and all of them for making sense.
+    pub(super) fn new(manifest: Manifest, files: BTreeMap<String, Vec<u8>>) -> Result<Contents, Reason> {
+        for record in &manifest.files {
+            let missing = || Reason::Missing { name: record.name.clone() };
+            let bytes = files.get(&record.name).ok_or_else(missing)?;
+            record.check(bytes)?;
+            if [SOURCE, PRELUDE, LOG].contains(&record.name.as_str())
+                && let Err(error) = std::str::from_utf8(bytes)
+            {
+                return Err(Reason::Content { name: record.name.clone(), why: error.to_string() });
+            }
+        }
+        let content = |why: String| Reason::Content { name: METADATA.to_owned(), why };
+        let described = files.get(METADATA).map_or(&[][..], Vec::as_slice);
+        let description: Description =
+            serde_json::from_slice(described).map_err(|error| content(error.to_string()))?;
+        if description.metadata.abi != manifest.abi {
+            return Err(content(format!(
+                "it speaks of version {} of the interface",
+                description.metadata.abi
+            )));
+        }
+        Ok(Contents { manifest, files, description })
+    }
+
+    /// Reads the entry `key` at `path`.
+    pub(super) fn read(path: &Path, key: &CacheKey, trust: Trust) -> Result<Contents, Unusable> {
+        let stat = match statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Err(Unusable::Absent),
+            Err(error) => {
+                let nothing = Identity { device: 0, inode: 0 };
+                return Err(Unusable::Refused(Reason::unreadable("the entry", &error.into()), nothing));
+            }
+        };
+        let refused = |reason| Unusable::Refused(reason, Identity::of(&stat));
+        check_stat("the entry", &stat, FileType::Directory, trust).map_err(refused)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = match openat(CWD, path, flags, Mode::empty()) {
+            Ok(folder) => folder,
+            Err(Errno::NOENT) => return Err(Unusable::Absent),
+            Err(error) => return Err(refused(Reason::unreadable("the entry", &error.into()))),
+        };
+        match Contents::read_folder(&folder, key, trust) {
+            Ok(contents) => Ok(contents),
+            // Whoever evicts an entry moves it away as a whole before its files go.
+            Err(_) if gone(path, &stat) => Err(Unusable::Absent),
+            Err(reason) => Err(refused(reason)),
+        }
+    }
+
+    fn read_folder(folder: &OwnedFd, key: &CacheKey, trust: Trust) -> Result<Contents, Reason> {
+        let names = list(folder)?;
+        let bytes = read_file(folder, MANIFEST, LONGEST_MANIFEST, trust)?;
+        let manifest = Manifest::parse(&bytes, key)?;
+        if let Some(name) =
+            names.into_iter().find(|name| name.as_str() != MANIFEST && manifest.file(name).is_none())
+        {
+            return Err(Reason::Unexpected { name });
+        }
+        let mut files = BTreeMap::new();
+        for record in &manifest.files {
+            files.insert(record.name.clone(), read_file(folder, &record.name, record.size, trust)?);
+        }
+        Contents::new(manifest, files)
+    }
+
+    /// Writes an entry into an empty folder; the manifest last.
+    pub(super) fn write(&self, folder: &Path, mode: u32) -> io::Result<()> {
+        let manifest = self.manifest.to_text();
+        let files = self.files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
+        for (name, bytes) in files.chain([(MANIFEST, manifest.as_bytes())]) {
+            let mut file =
+                OpenOptions::new().write(true).create_new(true).mode(mode).open(folder.join(name))?;
+            file.write_all(bytes)?;
+            // A name must not become visible before its bytes are safe: after a power failure the entry would be
+            // refused, and built again.
+            file.sync_all()?;
+        }
+        sync_folder(folder)
+    }
+
+    /// The kernel, whose files lie in this folder.
+    pub(super) fn into_artifact(mut self, folder: Folder) -> Artifact {
+        let mut text = |name: &str| {
+            let bytes = self.files.remove(name)?;
+            Some(String::from_utf8(bytes).expect("what is no text is no content"))
+        };
+        let (source, prelude, log) = (text(SOURCE), text(PRELUDE), text(LOG));
+        let Description { kernel, metadata, resources } = self.description;
+        Artifact::from_parts(Parts {
+            folder,
+            kernel,
+            source: source.unwrap_or_default(),
+            prelude,
+            log: log.unwrap_or_default(),
+            resources,
+            metadata,
+        })
+    }
+
+    /// The bytes of its files.
+    pub(super) fn size(&self) -> u64 {
+        self.manifest.files.iter().map(|file| file.size).sum()
+    }
+
+    /// The bytes of the library.
+    pub(super) fn library(&self) -> &[u8] {
+        self.files.get(LIBRARY).map_or(&[], Vec::as_slice)
+    }
+
+    /// The hash of the library.
+    pub(super) fn library_hash(&self) -> blake3::Hash {
+        let record = self.manifest.file(LIBRARY);
+        let hash = record.and_then(|record| blake3::Hash::from_hex(&record.blake3).ok());
+        hash.expect("a manifest is only made or parsed with a library that has a hash")
+    }
+}
+
+impl Identity {
+    #[allow(clippy::unnecessary_cast, reason = "the types differ between processors")]
+    fn of(stat: &Stat) -> Identity {
+        Identity { device: stat.st_dev as u64, inode: stat.st_ino as u64 }
+    }
+
+    /// Of whatever has this name; a link is looked at itself.
+    pub(super) fn at(path: &Path) -> io::Result<Identity> {
+        Ok(Identity::of(&statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?))
+    }
+}
+
+/// Makes what was done in a folder last. Some file systems cannot, and then there is nothing to be done about it.
+pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
+    match File::open(folder)?.sync_all() {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        result => result,
+    }
+}
+
+/// Removes whatever has this name, itself and not what it may lead to.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    let stat = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        return fs::remove_file(path);
+    }
+    // Entries are read-only: only who may write to a folder can empty it.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    if let Ok(folder) = openat(CWD, path, flags, Mode::empty()) {
+        let _ = rustix::fs::fchmod(&folder, Mode::RWXU);
+    }
+    fs::remove_dir_all(path)
+}
+
+/// The bytes of what lies in a folder, or of a file; nothing is followed.
+pub(super) fn size(path: &Path) -> u64 {
+    // More than any entry has; a stranger's folder may have any number.
+    const MOST: usize = 1000;
+    let Ok(metadata) = fs::symlink_metadata(path) else { return 0 };
+    if !metadata.is_dir() {
+        return metadata.len();
+    }
+    let files = fs::read_dir(path).into_iter().flatten().take(MOST).filter_map(Result::ok);
+    files.filter_map(|file| Some(fs::symlink_metadata(file.path()).ok()?.len())).sum()
+}
+
+/// The kernel's name and target, for people: nothing is verified.
+pub(super) fn describe(path: &Path) -> Option<(String, String)> {
+    const LONGEST: u64 = 1 << 20;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = openat(CWD, path, flags, Mode::empty()).ok()?;
+    let size = u64::try_from(statat(&folder, METADATA, AtFlags::SYMLINK_NOFOLLOW).ok()?.st_size).ok()?;
+    let bytes = read_file(&folder, METADATA, size.min(LONGEST), Trust::Owner).ok()?;
+    let description: Description = serde_json::from_slice(&bytes).ok()?;
+    Some((printable(&description.kernel), printable(&description.metadata.target)))
+}
+
+fn gone(path: &Path, stat: &Stat) -> bool {
+    Identity::at(path).ok() != Some(Identity::of(stat))
+}
+
+/// The names in an entry; more than an entry has are refused before they fill memory.
+fn list(folder: &OwnedFd) -> Result<Vec<String>, Reason> {
+    const MOST: usize = 16;
+    let unreadable = |error: Errno| Reason::unreadable("the entry", &error.into());
+    let mut names = Vec::new();
+    for entry in Dir::read_from(folder).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        if is_dots(entry.file_name()) {
+            continue;
+        }
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if names.len() == MOST {
+            return Err(Reason::Unexpected { name: printable(&name) });
+        }
+        names.push(printable(&name));
+    }
+    Ok(names)
+}
+
+fn is_dots(name: &CStr) -> bool {
+    matches!(name.to_bytes(), b"." | b"..")
+}
+
+/// A stranger's name goes into messages.
+pub(super) fn printable(name: &str) -> String {
+    name.escape_default().take(100).collect()
+}
+
+/// Reads one file of an entry, at most one byte more than `expected`, which shows that it is too long.
+fn read_file(folder: &OwnedFd, name: &str, expected: u64, trust: Trust) -> Result<Vec<u8>, Reason> {
+    let unreadable = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => Reason::Missing { name: name.to_owned() },
+        _ => Reason::unreadable(name, &error),
+    };
+    let stat = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| unreadable(error.into()))?;
+    check_stat(name, &stat, FileType::RegularFile, trust)?;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = openat(folder, name, flags, Mode::empty()).map_err(|error| unreadable(error.into()))?;
+    // What was looked at may have been replaced before it was opened.
+    let stat = fstat(&file).map_err(|error| unreadable(error.into()))?;
+    check_stat(name, &stat, FileType::RegularFile, trust)?;
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    let is_manifest = name == MANIFEST;
+    if size > expected || (!is_manifest && size != expected) {
+        return Err(if is_manifest {
+            Reason::Manifest { why: format!("it has {size} bytes") }
+        } else {
+            Reason::Size { name: name.to_owned(), found: size, expected }
+        });
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0).saturating_add(1));
+    File::from(file).take(expected.saturating_add(1)).read_to_end(&mut bytes).map_err(unreadable)?;
+    Ok(bytes)
+}
+
+fn check_stat(what: &str, stat: &Stat, wanted: FileType, trust: Trust) -> Result<(), Reason> {
+    let found = FileType::from_raw_mode(stat.st_mode);
+    if found != wanted {
+        let found = match found {
+            FileType::Symlink => "a symbolic link",
+            FileType::Directory => "a folder",
+            FileType::RegularFile => "a file",
+            FileType::Fifo => "a pipe",
+            FileType::Socket => "a socket",
+            FileType::CharacterDevice | FileType::BlockDevice => "a device",
+            _ => "of an unknown kind",
+        };
+        return Err(Reason::Kind { what: what.to_owned(), found });
+    }
+    if trust == Trust::Manifest {
+        return Ok(());
+    }
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(Reason::ForeignOwner { what: what.to_owned(), user: stat.st_uid });
+    }
+    if Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH) {
+        return Err(Reason::Writable { what: what.to_owned() });
+    }
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! What an entry consists of: its files with their sizes and hashes, its key, its format and the kernel interface.
+//!
+//! A manifest has exactly one text. Whatever deviates from it by a byte is no manifest, so there is nothing in it that
+//! could be changed unnoticed; the names in it are of a fixed list, so that none leads anywhere else.
+
+use serde::{Deserialize, Serialize};
+
+use super::error::Reason;
+use super::key::CacheKey;
+use crate::kernel::ABI_VERSION;
+
+/// The version of what an entry looks like.
+pub(super) const FORMAT: u64 = 1;
+/// The name of the manifest's own file.
+pub(super) const MANIFEST: &str = "manifest.json";
+/// No manifest is as long.
+pub(super) const LONGEST_MANIFEST: u64 = 16 << 10;
+/// No file of an entry is as long. Kernels have one or two megabytes.
+pub(super) const LONGEST_FILE: u64 = 256 << 20;
+
+/// The library.
+pub(super) const LIBRARY: &str = "kernel.so";
+/// The source.
+pub(super) const SOURCE: &str = "kernel.cu";
+/// What the compiler read before the source.
+pub(super) const PRELUDE: &str = "prelude.cuh";
+/// What the compiler printed.
+pub(super) const LOG: &str = "build.log";
+/// What the kernel costs and says about itself.
+pub(super) const METADATA: &str = "metadata.json";
+
+/// What an entry may consist of, besides its manifest, in order; and whether it must.
+const NAMES: [(&str, bool); 5] =
+    [(LOG, true), (SOURCE, true), (LIBRARY, true), (METADATA, true), (PRELUDE, false)];
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Manifest {
+    pub(super) format: u64,
+    pub(super) key: CacheKey,
+    pub(super) abi: u32,
+    /// In order of their names.
+    pub(super) files: Vec<FileRecord>,
+}
+
+/// One file of an entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FileRecord {
+    pub(super) name: String,
+    pub(super) size: u64,
+    pub(super) blake3: String,
+}
+
+impl Manifest {
+    /// The manifest of an entry that holds these files.
+    pub(super) fn new(key: CacheKey, files: &[(&'static str, Vec<u8>)]) -> Manifest {
+        let mut records: Vec<FileRecord> =
+            files.iter().map(|(name, bytes)| FileRecord::new(name, bytes)).collect();
+        records.sort_by(|left, right| left.name.cmp(&right.name));
+        Manifest { format: FORMAT, key, abi: ABI_VERSION, files: records }
+    }
+
+    /// The one text that it has.
+    pub(super) fn to_text(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self).expect("a manifest holds only numbers and strings");
+        text.push('\n');
+        text
+    }
+
+    /// Reads and checks the manifest of the entry `key`.
+    pub(super) fn parse(bytes: &[u8], key: &CacheKey) -> Result<Manifest, Reason> {
+        #[derive(Deserialize)]
+        struct Format {
+            format: u64,
+        }
+        let damaged = |why: &str| Reason::Manifest { why: why.to_owned() };
+        let wrong = |error: serde_json::Error| Reason::Manifest { why: error.to_string() };
+        // The format decides what else is to be expected.
+        let Format { format } = serde_json::from_slice(bytes).map_err(wrong)?;
+        if format != FORMAT {
+            return Err(Reason::OldFormat { found: format, expected: FORMAT });
+        }
+        let manifest: Manifest = serde_json::from_slice(bytes).map_err(wrong)?;
+        if manifest.to_text().as_bytes() != bytes {
+            return Err(damaged("it is not as it was written"));
+        }
+        if manifest.key != *key {
+            return Err(Reason::OtherKey { found: manifest.key.to_string() });
+        }
+        if manifest.abi != ABI_VERSION {
+            return Err(Reason::OldAbi { found: manifest.abi, expected: ABI_VERSION });
+        }
+        for file in &manifest.files {
+            if !NAMES.iter().any(|(name, _)| *name == file.name) {
+                return Err(damaged(&format!("no entry has a file `{}`", file.name.escape_default())));
+            }
+            if file.size > LONGEST_FILE {
+                return Err(damaged(&format!("{} would have {} bytes", file.name, file.size)));
+            }
+            if blake3::Hash::from_hex(&file.blake3).is_err() {
+                return Err(damaged(&format!("{} has no hash", file.name)));
+            }
+        }
+        if !manifest.files.is_sorted_by(|left, right| left.name < right.name) {
+            return Err(damaged("its files are not in order"));
+        }
+        match NAMES.iter().find(|(name, must)| *must && manifest.file(name).is_none()) {
+            Some((name, _)) => Err(damaged(&format!("it says nothing of {name}"))),
+            None => Ok(manifest),
+        }
+    }
+
+    pub(super) fn file(&self, name: &str) -> Option<&FileRecord> {
+        self.files.iter().find(|file| file.name == name)
+    }
+}
+
+impl FileRecord {
+    fn new(name: &str, bytes: &[u8]) -> FileRecord {
+        let blake3 = blake3::hash(bytes).to_hex().to_string();
+        FileRecord { name: name.to_owned(), size: bytes.len() as u64, blake3 }
+    }
+
+    /// Whether these are the file's bytes; the error says how they differ.
+    pub(super) fn check(&self, bytes: &[u8]) -> Result<(), Reason> {
+        let found = bytes.len() as u64;
+        if found != self.size {
+            return Err(Reason::Size { name: self.name.clone(), found, expected: self.size });
+        }
+        if blake3::hash(bytes).to_hex().as_str() != self.blake3 {
+            return Err(Reason::Hash { name: self.name.clone() });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! Kernels from tiers, and kernels for them.
+
+use std::path::Path;
+use std::{fs, io};
+
+use super::entry::{Contents, Identity, Trust, Unusable};
+use super::error::{Action, CacheError, Reason, Refusal};
+use super::key::CacheKey;
+use super::manifest::LIBRARY;
+use super::tier::{Pushed, Tier};
+use super::{Cache, usage};
+use crate::build::{Artifact, Folder};
+
+/// What became of one entry that was to be pushed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PushResult {
+    /// The entry.
+    pub key: CacheKey,
+    /// What was done, or why nothing was.
+    pub outcome: Result<Pushed, String>,
+}
+
+impl Cache {
+    /// Copies entries into a folder or an object store, to serve others as a tier. What is there already and verifies
+    /// stays as it is. The results are in the order of the keys.
+    ///
+    /// # Errors
+    /// When the place is not there, or none that this program can write to.
+    pub fn push(&self, to: &str, keys: &[CacheKey]) -> Result<Vec<PushResult>, CacheError> {
+        let refused = |reason: String| CacheError::Target { reason };
+        let tier = Tier::open(to).map_err(|error| match error {
+            CacheError::Tier { reason, .. } => refused(reason),
+            error => error,
+        })?;
+        tier.reach().map_err(refused)?;
+        let push = |key: &CacheKey| {
+            let in_use = usage::hold(&self.use_file(key));
+            let outcome = match Contents::read(&self.entry(key), key, Trust::Owner) {
+                Ok(contents) => tier.push(contents),
+                Err(Unusable::Absent) => Err("there is no such entry".to_owned()),
+                Err(Unusable::Refused(reason, _)) => Err(format!("the entry is refused: {reason}")),
+            };
+            drop(in_use);
+            PushResult { key: *key, outcome }
+        };
+        Ok(keys.iter().map(push).collect())
+    }
+
+    /// Takes away the entry of a kernel that was found and cannot be loaded here, so that it is built: a machine that
+    /// is older than the one that built it lacks what it is linked to. `tier` is where it was found.
+    pub fn refuse(&self, key: &CacheKey, tier: Option<&str>, why: String) -> Refusal {
+        let path = self.entry(key);
+        let action = match Identity::at(&path) {
+            Ok(identity) => self.discard(&path, identity),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Action::Removed,
+            Err(error) => Action::Stuck { why: error.to_string() },
+        };
+        let tier = tier.map(str::to_owned);
+        Refusal { entry: key.to_string(), tier, reason: Reason::Load { why }, action }
+    }
+
+    /// A kernel that a tier has, and which tier that is.
+    pub(super) fn ask_tiers(&self, key: &CacheKey, notes: &mut Vec<Refusal>) -> Option<(Artifact, String)> {
+        for tier in &self.inner.tiers {
+            match tier.fetch(key) {
+                Ok(Some(contents)) => {
+                    if let Some(artifact) = self.adopt(key, contents, tier.name(), notes) {
+                        return Some((artifact, tier.name().to_owned()));
+                    }
+                }
+                Ok(None) => {}
+                Err(reason) => notes.push(note(key, tier.name(), reason)),
+            }
+        }
+        None
+    }
+
+    /// Makes a kernel from a tier one of this machine; where it cannot be kept, it is used all the same.
+    fn adopt(
+        &self,
+        key: &CacheKey,
+        contents: Contents,
+        tier: &str,
+        notes: &mut Vec<Refusal>,
+    ) -> Option<Artifact> {
+        let mut not_kept = |why: String| notes.push(note(key, tier, Reason::NotKept { why }));
+        match self.publish(key, &contents) {
+            Ok(artifact) => return Some(artifact),
+            Err(error) => not_kept(error.to_string()),
+        }
+        let temporary = self.temporary();
+        match unpack(&contents, Some(&temporary)).or_else(|_| unpack(&contents, None)) {
+            Ok(folder) => Some(contents.into_artifact(folder)),
+            Err(error) => {
+                not_kept(error.to_string());
+                None
+            }
+        }
+    }
+}
+
+fn note(key: &CacheKey, tier: &str, reason: Reason) -> Refusal {
+    Refusal { entry: key.to_string(), tier: Some(tier.to_owned()), reason, action: Action::Left }
+}
+
+/// Puts a library where it can be loaded, for as long as somebody uses it.
+fn unpack(contents: &Contents, parent: Option<&Path>) -> io::Result<Folder> {
+    let mut folder = Folder::new(parent)?;
+    fs::write(folder.path().join(LIBRARY), contents.library())?;
+    folder.expect_library(contents.library_hash());
+    Ok(folder)
+}

@@ -1,0 +1,63 @@
+//! A tier in a folder: entries as they are in a cache, readable by whoever may read the folder.
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::PathBuf;
+
+use super::Store;
+use crate::cache::entry::{self, Contents, Trust, Unusable};
+use crate::cache::error::Reason;
+use crate::cache::key::CacheKey;
+use crate::cache::manifest::MANIFEST;
+
+pub(super) struct FolderStore {
+    folder: PathBuf,
+}
+
+impl FolderStore {
+    pub(super) fn new(folder: PathBuf) -> FolderStore {
+        FolderStore { folder }
+    }
+}
+
+impl Store for FolderStore {
+    fn fetch(&self, key: &CacheKey) -> Result<Option<Contents>, Reason> {
+        match Contents::read(&self.folder.join(key.to_string()), key, Trust::Manifest) {
+            Ok(contents) => Ok(Some(contents)),
+            // Of a share that is not mounted everything is absent.
+            Err(Unusable::Absent) if !self.folder.is_dir() => {
+                Err(Reason::Unreachable { why: "there is no such folder".to_owned() })
+            }
+            Err(Unusable::Absent) => Ok(None),
+            // Somebody copies it this very moment: the manifest comes last.
+            Err(Unusable::Refused(Reason::Missing { name }, _)) if name == MANIFEST => Ok(None),
+            Err(Unusable::Refused(reason, _)) => Err(reason),
+        }
+    }
+
+    fn reach(&self) -> Result<(), String> {
+        if self.folder.is_dir() { Ok(()) } else { Err("there is no such folder".to_owned()) }
+    }
+
+    fn push(&self, contents: &Contents, _replace: bool) -> Result<(), String> {
+        let said = |error: std::io::Error| error.to_string();
+        DirBuilder::new().recursive(true).create(&self.folder).map_err(said)?;
+        let mut builder = tempfile::Builder::new();
+        let staging = builder.prefix(".push-").tempdir_in(&self.folder).map_err(said)?;
+        let staged = staging.path().join("entry");
+        // The folder's own permissions decide who gets as far as here.
+        DirBuilder::new().mode(0o755).create(&staged).map_err(said)?;
+        contents.write(&staged, 0o444).map_err(said)?;
+        fs::set_permissions(&staged, fs::Permissions::from_mode(0o755)).map_err(said)?;
+        let place = self.folder.join(contents.manifest.key.to_string());
+        // What is there does not verify: it may also be what a copy left that broke off.
+        let aside = staging.path().join("replaced");
+        match fs::rename(&place, &aside) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(said(error)),
+            _ => {}
+        }
+        fs::rename(&staged, &place).map_err(said)?;
+        let _ = entry::remove(&aside);
+        entry::sync_folder(&self.folder).map_err(said)
+    }
+}

@@ -1,0 +1,189 @@
+//! What one launch was given: its kernel, extents, device, addresses and workspace, as data and as text.
+//!
+//! It is made for runs in debug mode only ([`RunOptions::debug`](super::RunOptions::debug)), just before the kernel is
+//! prepared, so that it is there whatever becomes of the launch.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use fourfold_ir::bind::concrete_dims;
+use fourfold_ir::{Program, SymbolValues, Value};
+use fourfold_scheduler::{Constraint, KernelPlan};
+use serde::{Serialize, Serializer};
+
+use super::call::Call;
+use super::values::describe;
+use crate::device::{Buffer, Gpu};
+
+/// What one launch was given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LaunchRecord {
+    /// The position of its segment.
+    pub segment: usize,
+    /// The name of the kernel.
+    pub kernel: String,
+    /// The digest of what it was generated from.
+    pub hash: String,
+    /// What it was generated for.
+    pub target: String,
+    /// Whether its target's instructions are emulated.
+    pub emulated: bool,
+    /// The library that holds it.
+    pub library: PathBuf,
+    /// The ops that it stands for, as `%name = mnemonic`.
+    pub ops: Vec<String>,
+    /// The number of the GPU.
+    pub device: usize,
+    /// What the GPU is.
+    pub device_name: String,
+    /// Its multiprocessors, as the kernel was told.
+    pub sm_count: i32,
+    /// L, M, N and K, as the kernel was told.
+    pub extents: [i64; 4],
+    /// What it reads, then what it writes.
+    pub arguments: Vec<LaunchArgument>,
+    /// What it works in.
+    pub workspace: LaunchWorkspace,
+}
+
+/// One tensor of a launch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LaunchArgument {
+    /// What it is to the kernel: `a`, `sfa`, `b`, `sfb`, `c`, `alpha`, `beta`, `operand 0` or `output 0`, and so on.
+    pub role: String,
+    /// The name of the value.
+    pub value: String,
+    /// Its extents, element type and layout in this run.
+    pub ty: String,
+    /// Where it lies on the device.
+    #[serde(serialize_with = "hexadecimal")]
+    pub address: u64,
+    /// Bytes that the kernel reads or writes.
+    pub bytes: u64,
+    /// Bytes of the memory that begins there.
+    pub capacity: u64,
+    /// The largest power of two that divides the address.
+    pub alignment: u64,
+    /// What the address must be a multiple of, where the plan says so.
+    pub required_alignment: Option<u32>,
+    /// Whether the kernel writes it.
+    pub written: bool,
+    /// What it was filled with before.
+    pub poison: Option<u8>,
+}
+
+/// The workspace of a launch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LaunchWorkspace {
+    /// Where it lies on the device; 0 when there is none.
+    #[serde(serialize_with = "hexadecimal")]
+    pub address: u64,
+    /// Bytes that the kernel asked for.
+    pub bytes: u64,
+    /// What it was filled with before.
+    pub poison: Option<u8>,
+}
+
+/// What of a launch only its run knows.
+pub(super) struct LaunchPlace<'a> {
+    pub(super) segment: usize,
+    pub(super) gpu: &'a Gpu,
+    pub(super) workspace: &'a Buffer,
+    pub(super) poison: Option<u8>,
+}
+
+impl LaunchRecord {
+    /// The record of a call; `buffer` knows where each value lies.
+    pub(super) fn of<'b>(
+        program: &Program,
+        plan: &KernelPlan,
+        symbols: &SymbolValues,
+        call: &Call<'_>,
+        place: &LaunchPlace<'_>,
+        buffer: impl Fn(Value) -> Option<&'b Buffer>,
+    ) -> LaunchRecord {
+        let module = program.module();
+        let argument = |(role, value): (String, Value)| {
+            let ty = module.ty(value);
+            let dims = concrete_dims(ty, symbols).unwrap_or_default();
+            let found = buffer(value);
+            let address = found.map_or(0, Buffer::address);
+            let written = call.roles.written.contains(&value);
+            let required = plan.constraints.iter().find_map(|constraint| match constraint {
+                Constraint::PointerAlignment { value: of, bytes } if *of == value => Some(*bytes),
+                _ => None,
+            });
+            LaunchArgument {
+                role,
+                value: module.name_of(value).to_owned(),
+                ty: describe(ty.element, &dims, ty.layout),
+                address,
+                bytes: super::call::bytes(program, value, symbols).unwrap_or_default(),
+                capacity: found.map_or(0, |buffer| buffer.len() as u64),
+                alignment: address & address.wrapping_neg(),
+                required_alignment: required,
+                written,
+                poison: place.poison.filter(|_| written),
+            }
+        };
+        let metadata = call.kernel.metadata();
+        LaunchRecord {
+            segment: place.segment,
+            kernel: metadata.kernel.clone(),
+            hash: metadata.hash.clone(),
+            target: metadata.target.clone(),
+            emulated: metadata.emulated,
+            library: call.kernel.path().to_owned(),
+            ops: plan.ops().map(|op| module.op_label(op)).collect(),
+            device: place.gpu.ordinal,
+            device_name: place.gpu.to_string(),
+            sm_count: call.device.sm_count,
+            extents: [call.problem.l, call.problem.m, call.problem.n, call.problem.k],
+            arguments: call.roles.named().map(argument).collect(),
+            workspace: LaunchWorkspace {
+                address: place.workspace.address(),
+                bytes: call.workspace,
+                poison: place.poison.filter(|_| call.workspace > 0),
+            },
+        }
+    }
+}
+
+/// Numbers of JSON lose their last digits beyond 2^53 in many readers.
+fn hexadecimal<S: Serializer>(address: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&format!("{address:#x}"))
+}
+
+/// The dump for people, one argument on each line, without a newline at the end.
+impl fmt::Display for LaunchRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let emulated = if self.emulated { ", emulated" } else { "" };
+        let hash = if self.hash.is_empty() { String::new() } else { format!(", {}", self.hash) };
+        let (segment, kernel, target) = (self.segment, &self.kernel, &self.target);
+        writeln!(f, "launch of segment {segment}: {kernel} ({target}{emulated}{hash})")?;
+        writeln!(f, "  for {}", self.ops.join("; "))?;
+        writeln!(f, "  on GPU {}, {}, told of {} SMs", self.device, self.device_name, self.sm_count)?;
+        let [l, m, n, k] = self.extents;
+        writeln!(f, "  L={l} M={m} N={n} K={k}")?;
+        let width = |text: fn(&LaunchArgument) -> usize| self.arguments.iter().map(text).max().unwrap_or(0);
+        let (names, types) = (width(|a| a.value.chars().count()), width(|a| a.ty.chars().count()));
+        for argument in &self.arguments {
+            let LaunchArgument { role, value, ty, address, bytes, capacity, alignment, .. } = argument;
+            write!(
+                f,
+                "  {role:<10} %{value:<names$} {ty:<types$}  {address:#014x}, {bytes} of {capacity} bytes"
+            )?;
+            match argument.required_alignment {
+                Some(required) => write!(f, ", aligned to {alignment}, needs {required}")?,
+                None => write!(f, ", aligned to {alignment}")?,
+            }
+            writeln!(f, "{}", poisoned(argument.poison))?;
+        }
+        let LaunchWorkspace { address, bytes, poison } = self.workspace;
+        write!(f, "  workspace  {address:#014x}, {bytes} bytes{}", poisoned(poison))
+    }
+}
+
+fn poisoned(byte: Option<u8>) -> String {
+    byte.map_or(String::new(), |byte| format!(", filled with {byte:#04x} before"))
+}

@@ -1,0 +1,562 @@
+//! Folders that carry the hashes of their files: written whole or not at all, and read only as they were written.
+//!
+//! `manifest.json` says what the folder is, and of each file its size and its BLAKE3 hash; `manifest.b3` has the hash of
+//! the manifest, as `b3sum --check` reads it. Files that the manifest does not name are not looked at.
+//!
+//! A folder may come from anybody: nothing in it is waited for, no link in it is followed, and no more is read than the
+//! manifest announces.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Component, Path, PathBuf};
+
+use fourfold_ir::Tensor;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, fstat, openat, renameat_with, statat};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::build::{forget_temporary, is_ending, register_temporary};
+use crate::data::{DataError, write_tensors};
+
+/// What a kind of sealed folder is called, and which version of it is written and read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SealedFormat {
+    /// Its name.
+    pub name: &'static str,
+    /// Its version.
+    pub version: u32,
+}
+
+/// Why a sealed folder could not be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum SealedError {
+    /// The folder to be written holds something that must not be lost.
+    #[error("{}", occupied(folder, format, stranger.as_deref()))]
+    Occupied {
+        /// The folder.
+        folder: PathBuf,
+        /// What would have been replaced.
+        format: &'static str,
+        /// What is in it that is not the format's, where it is one otherwise.
+        stranger: Option<PathBuf>,
+    },
+    /// It is not such a folder.
+    #[error("`{}` is no {format}: {reason}", folder.display())]
+    Other {
+        /// The folder.
+        folder: PathBuf,
+        /// What was expected.
+        format: &'static str,
+        /// Why it is none.
+        reason: String,
+    },
+    /// It was written by another version.
+    #[error("`{}` is a {format} of version {found}; this version of Fourfold reads version {expected}", folder.display())]
+    Version {
+        /// The folder.
+        folder: PathBuf,
+        /// What it is.
+        format: &'static str,
+        /// Its version.
+        found: u64,
+        /// The version that is read.
+        expected: u32,
+    },
+    /// A file is missing, or is not one.
+    #[error("`{name}` is missing from `{}`", folder.display())]
+    Missing {
+        /// The folder.
+        folder: PathBuf,
+        /// The file's name in it.
+        name: String,
+    },
+    /// A file is not what was written.
+    #[error("`{name}` in `{}` was changed: {reason}", folder.display())]
+    Changed {
+        /// The folder.
+        folder: PathBuf,
+        /// The file's name in it.
+        name: String,
+        /// How that shows.
+        reason: String,
+    },
+    /// A name leads out of the folder, or is there twice.
+    #[error("`{name}` cannot be the name of a file in `{}`", folder.display())]
+    Name {
+        /// The folder.
+        folder: PathBuf,
+        /// The name.
+        name: String,
+    },
+    /// A file or folder could not be written or read.
+    #[error("cannot {action} `{}`", path.display())]
+    Disk {
+        /// What was tried.
+        action: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Tensors could not be written.
+    #[error(transparent)]
+    Data(#[from] DataError),
+}
+
+fn occupied(folder: &Path, format: &str, stranger: Option<&Path>) -> String {
+    let folder = folder.display();
+    match stranger {
+        None => format!("`{folder}` is not empty, and is no {format}"),
+        Some(name) => {
+            let name = name.display();
+            format!("`{folder}` is a {format} and holds `{name}`, which is not part of it and would be lost")
+        }
+    }
+}
+
+const MANIFEST: &str = "manifest.json";
+const MANIFEST_HASH: &str = "manifest.b3";
+/// The longest manifest, in bytes: thousands of files.
+const LONGEST_MANIFEST: u64 = 4 << 20;
+/// The longest line with its hash, in bytes.
+const LONGEST_HASH: u64 = 4096;
+
+#[derive(Serialize, Deserialize)]
+struct Manifest {
+    format: String,
+    version: u64,
+    about: Value,
+    files: BTreeMap<String, Seal>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Seal {
+    bytes: u64,
+    blake3: String,
+}
+
+/// A sealed folder that is being written, beside the place where it will be. Dropped, it leaves nothing.
+#[derive(Debug)]
+pub struct SealedWriter {
+    target: PathBuf,
+    format: SealedFormat,
+    folder: Staging,
+    files: BTreeMap<String, Seal>,
+}
+
+/// The temporary folder of a writer. It goes also when the program is interrupted.
+#[derive(Debug)]
+struct Staging {
+    /// `None` once it is in its place.
+    inner: Option<TempDir>,
+    path: PathBuf,
+}
+
+impl Staging {
+    fn beside(parent: &Path) -> io::Result<Staging> {
+        let mut builder = tempfile::Builder::new();
+        let builder = builder.prefix(".fourfold-").permissions(fs::Permissions::from_mode(0o777));
+        let inner = builder.tempdir_in(parent)?;
+        let path = inner.path().to_owned();
+        register_temporary(&path);
+        Ok(Staging { inner: Some(inner), path })
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// It is no longer temporary.
+    fn keep(mut self) {
+        if let Some(inner) = self.inner.take() {
+            let _ = inner.keep();
+        }
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        drop(self.inner.take());
+        forget_temporary(&self.path);
+    }
+}
+
+impl SealedWriter {
+    /// Begins a folder that will be at `target`: where there is nothing, an empty folder, or one of this format, whatever
+    /// became of its files, which is then replaced. One to which something was added is not.
+    ///
+    /// # Errors
+    /// [`SealedError::Occupied`], or when the folder above cannot be written to.
+    pub fn begin(target: &Path, format: SealedFormat) -> Result<SealedWriter, SealedError> {
+        let target = std::path::absolute(target).map_err(disk("find", target))?;
+        check_place(&target, format)?;
+        // Beside it, so that the last step is a rename.
+        let parent = target.parent().unwrap_or(Path::new("/"));
+        fs::create_dir_all(parent).map_err(disk("create", parent))?;
+        let folder = Staging::beside(parent).map_err(disk("create a folder in", parent))?;
+        Ok(SealedWriter { target, format, folder, files: BTreeMap::new() })
+    }
+
+    /// Adds a file; its name may have folders.
+    ///
+    /// # Errors
+    /// When the name is no new one, or the file cannot be written.
+    pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<(), SealedError> {
+        let path = self.place(name)?;
+        fs::write(&path, bytes).map_err(disk("write", &path))?;
+        let seal = Seal { bytes: bytes.len() as u64, blake3: blake3::hash(bytes).to_hex().to_string() };
+        self.files.insert(name.to_owned(), seal);
+        Ok(())
+    }
+
+    /// Adds a copy of a file.
+    ///
+    /// # Errors
+    /// When the name is no new one, or the file cannot be read or written.
+    pub fn copy(&mut self, name: &str, from: &Path) -> Result<(), SealedError> {
+        if !fs::metadata(from).map_err(disk("read", from))?.is_file() {
+            return Err(disk("copy", from)(io::Error::other("it is not a regular file")));
+        }
+        let path = self.place(name)?;
+        fs::copy(from, &path).map_err(disk("copy", from))?;
+        // A copy has the permissions of what it is one of, which may not allow that it is ever removed or changed.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).map_err(disk("write", &path))?;
+        self.seal_file(name, &path)
+    }
+
+    /// Adds tensors as [`write_tensors`] writes them.
+    ///
+    /// # Errors
+    /// When the name is no new one, or the file cannot be written.
+    pub fn write_tensors(&mut self, name: &str, tensors: &[(&str, &Tensor)]) -> Result<(), SealedError> {
+        let path = self.place(name)?;
+        write_tensors(&path, tensors)?;
+        self.seal_file(name, &path)
+    }
+
+    /// Makes the folder visible, with its manifest, in one step. `about` is what [`Sealed::about`] gives back.
+    ///
+    /// # Errors
+    /// When it cannot be written; whatever was at its place is then still there.
+    pub fn seal(self, about: Value) -> Result<PathBuf, SealedError> {
+        let SealedWriter { target, format, folder, files } = self;
+        let manifest =
+            Manifest { format: format.name.to_owned(), version: u64::from(format.version), about, files };
+        let text = serde_json::to_string_pretty(&manifest)
+            .map_err(|error| disk("write", folder.path())(io::Error::other(error)))?;
+        if text.len() as u64 > LONGEST_MANIFEST {
+            return Err(disk("write", &target)(io::Error::other(
+                "its manifest would be too long to be read",
+            )));
+        }
+        let hash = blake3::hash(text.as_bytes()).to_hex();
+        for (name, text) in [(MANIFEST, text), (MANIFEST_HASH, format!("{hash}  {MANIFEST}\n"))] {
+            let path = folder.path().join(name);
+            fs::write(&path, text).map_err(disk("write", &path))?;
+        }
+        // What was cancelled is nothing to keep.
+        if is_ending() {
+            return Err(disk("write", &target)(io::ErrorKind::Interrupted.into()));
+        }
+        // Somebody may have put something there meanwhile.
+        check_place(&target, format)?;
+        appear(folder, &target).map_err(disk("put a folder at", &target))?;
+        Ok(target)
+    }
+
+    /// Where a new file goes.
+    fn place(&self, name: &str) -> Result<PathBuf, SealedError> {
+        let taken = self.files.contains_key(name) || [MANIFEST, MANIFEST_HASH].contains(&name);
+        if taken || !is_inside(name) {
+            return Err(SealedError::Name { folder: self.target.clone(), name: name.to_owned() });
+        }
+        let path = self.folder.path().join(name);
+        // One by one: the folder of this writer is not made again once an interrupt has removed it.
+        let mut folder = self.folder.path().to_owned();
+        for part in Path::new(name).parent().into_iter().flat_map(Path::components) {
+            folder.push(part);
+            match fs::create_dir(&folder) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(disk("create", &folder)(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(path)
+    }
+
+    fn seal_file(&mut self, name: &str, path: &Path) -> Result<(), SealedError> {
+        let seal = seal_of(path).map_err(disk("read", path))?;
+        self.files.insert(name.to_owned(), seal);
+        Ok(())
+    }
+}
+
+/// A sealed folder in which everything is as it was written.
+#[derive(Clone, Debug)]
+pub struct Sealed {
+    folder: PathBuf,
+    about: Value,
+    names: Vec<String>,
+}
+
+impl Sealed {
+    /// Opens a folder and compares every file with its hash.
+    ///
+    /// # Errors
+    /// When it is no such folder, is of another version, cannot be read, or a file is missing or changed.
+    pub fn open(folder: &Path, format: SealedFormat) -> Result<Sealed, SealedError> {
+        let other =
+            |reason: String| SealedError::Other { folder: folder.to_owned(), format: format.name, reason };
+        let text = match read_inside(folder, MANIFEST, LONGEST_MANIFEST) {
+            Ok(text) => text,
+            Err(Unread::Missing) => return Err(other(format!("it has no {MANIFEST}"))),
+            Err(Unread::Other(reason)) => return Err(other(format!("its {MANIFEST} is none: {reason}"))),
+            Err(Unread::Disk(error)) => return Err(disk("read", &folder.join(MANIFEST))(error)),
+        };
+        let fields: Value = serde_json::from_slice(&text)
+            .map_err(|error| other(format!("its {MANIFEST} is damaged: {error}")))?;
+        if fields["format"] != format.name {
+            return Err(other(format!("its {MANIFEST} is another's")));
+        }
+        // Of another version nothing else is known, not even how it is sealed.
+        if fields["version"] != format.version {
+            return Err(SealedError::Version {
+                folder: folder.to_owned(),
+                format: format.name,
+                found: fields["version"].as_u64().unwrap_or_default(),
+                expected: format.version,
+            });
+        }
+        let changed = |name: &str, reason: String| SealedError::Changed {
+            folder: folder.to_owned(),
+            name: name.to_owned(),
+            reason,
+        };
+        let missing = |name: &str| SealedError::Missing { folder: folder.to_owned(), name: name.to_owned() };
+        let unread = |name: &str, why: Unread| match why {
+            Unread::Missing => missing(name),
+            Unread::Other(reason) => changed(name, reason),
+            Unread::Disk(error) => disk("read", &folder.join(name))(error),
+        };
+        let sealed =
+            read_inside(folder, MANIFEST_HASH, LONGEST_HASH).map_err(|why| unread(MANIFEST_HASH, why))?;
+        let sealed = String::from_utf8_lossy(&sealed);
+        if sealed.split_whitespace().next() != Some(blake3::hash(&text).to_hex().as_str()) {
+            return Err(changed(MANIFEST, format!("its hash is not that of {MANIFEST_HASH}")));
+        }
+        let manifest: Manifest = serde_json::from_value(fields)
+            .map_err(|error| other(format!("its {MANIFEST} is damaged: {error}")))?;
+        for (name, expected) in &manifest.files {
+            if !is_inside(name) {
+                return Err(SealedError::Name { folder: folder.to_owned(), name: name.clone() });
+            }
+            let (file, bytes) = open_inside(folder, name).map_err(|why| unread(name, why))?;
+            if bytes != expected.bytes {
+                let reason = format!("it has {bytes} bytes, not {}", expected.bytes);
+                return Err(changed(name, reason));
+            }
+            // It may grow while it is read.
+            let read = seal_of_bytes(file.take(expected.bytes.saturating_add(1)));
+            if read.map_err(|error| unread(name, error.into()))? != *expected {
+                return Err(changed(name, "its hash is another".to_owned()));
+            }
+        }
+        let names = manifest.files.into_keys().collect();
+        Ok(Sealed { folder: folder.to_owned(), about: manifest.about, names })
+    }
+
+    /// What the folder says of itself.
+    pub fn about(&self) -> &Value {
+        &self.about
+    }
+
+    /// The files, in order of their names.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The path of a file; `None` if there is none of this name.
+    pub fn path(&self, name: &str) -> Option<PathBuf> {
+        self.names.iter().any(|known| known == name).then(|| self.folder.join(name))
+    }
+}
+
+/// Why a file in a folder was not read.
+enum Unread {
+    Missing,
+    /// It is nothing that a writer writes: a link, a pipe, a device, a folder, or too long.
+    Other(String),
+    Disk(io::Error),
+}
+
+impl From<io::Error> for Unread {
+    fn from(error: io::Error) -> Unread {
+        match error.kind() {
+            io::ErrorKind::NotFound => Unread::Missing,
+            _ => Unread::Disk(error),
+        }
+    }
+}
+
+/// Opens a regular file in a folder, by its name there, and says how long it is. The folder itself may be reached
+/// through links, as whoever names it wishes; in it none is followed, and nothing but a regular file is opened.
+fn open_inside(folder: &Path, name: &str) -> Result<(File, u64), Unread> {
+    let error = |errno: rustix::io::Errno| Unread::from(io::Error::from(errno));
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let check = |found: FileType, wanted: FileType, what: &str| match found == wanted {
+        true => Ok(()),
+        false => Err(Unread::Other(format!("{what} is no {}", kind_name(wanted)))),
+    };
+    // Not even the folder itself is waited for, should it be a pipe.
+    let is_folder = (OFlags::DIRECTORY | OFlags::NONBLOCK).bits().cast_signed();
+    let mut place = OwnedFd::from(OpenOptions::new().read(true).custom_flags(is_folder).open(folder)?);
+    let mut parts = Path::new(name).components().peekable();
+    while let Some(part) = parts.next() {
+        let part = Path::new(part.as_os_str());
+        let (wanted, what) = match parts.peek() {
+            Some(_) => (FileType::Directory, format!("`{}`, where it lies,", part.display())),
+            None => (FileType::RegularFile, "it".to_owned()),
+        };
+        let kind = |stat: &rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode);
+        // Looked at before it is opened, which may do something to a device; and after, as it may be another then.
+        check(kind(&statat(&place, part, AtFlags::SYMLINK_NOFOLLOW).map_err(error)?), wanted, &what)?;
+        place = openat(&place, part, flags, Mode::empty()).map_err(error)?;
+        check(kind(&fstat(&place).map_err(error)?), wanted, &what)?;
+    }
+    let file = File::from(place);
+    let bytes = file.metadata()?.len();
+    Ok((file, bytes))
+}
+
+fn kind_name(kind: FileType) -> &'static str {
+    if kind == FileType::Directory { "folder" } else { "regular file" }
+}
+
+/// The bytes of a file in a folder, if it has no more than `longest`.
+fn read_inside(folder: &Path, name: &str, longest: u64) -> Result<Vec<u8>, Unread> {
+    let (file, _) = open_inside(folder, name)?;
+    let mut bytes = Vec::new();
+    file.take(longest + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > longest {
+        return Err(Unread::Other(format!("it has more than {longest} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// Whether a folder may come to be here.
+fn check_place(target: &Path, format: SealedFormat) -> Result<(), SealedError> {
+    let occupied = |stranger: Option<PathBuf>| SealedError::Occupied {
+        folder: target.to_owned(),
+        format: format.name,
+        stranger,
+    };
+    let metadata = match fs::symlink_metadata(target) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(disk("read", target)(error)),
+    };
+    if !metadata.is_dir() {
+        return Err(occupied(None));
+    }
+    if fs::read_dir(target).map_err(disk("read", target))?.next().is_none() {
+        return Ok(());
+    }
+    let names = names_of(target, format).ok_or_else(|| occupied(None))?;
+    match stranger(target, &names).map_err(disk("read", target))? {
+        None => Ok(()),
+        found => Err(occupied(found)),
+    }
+}
+
+/// The names of the files that a folder of a format should hold, by its own account; `None` where it is of no such format.
+fn names_of(folder: &Path, format: SealedFormat) -> Option<BTreeSet<PathBuf>> {
+    let manifest = read_inside(folder, MANIFEST, LONGEST_MANIFEST).ok()?;
+    let fields: Value = serde_json::from_slice(&manifest).ok()?;
+    if fields["format"] != format.name {
+        return None;
+    }
+    let files = fields["files"].as_object()?;
+    let names = files.keys().map(String::as_str).chain([MANIFEST, MANIFEST_HASH]);
+    Some(names.map(PathBuf::from).collect())
+}
+
+/// Something in a folder that is neither one of these files nor a folder with some of them.
+fn stranger(folder: &Path, names: &BTreeSet<PathBuf>) -> io::Result<Option<PathBuf>> {
+    let mut folders = vec![PathBuf::new()];
+    while let Some(place) = folders.pop() {
+        for entry in fs::read_dir(folder.join(&place))? {
+            let entry = entry?;
+            let name = place.join(entry.file_name());
+            let is_above = || names.iter().any(|known| known != &name && known.starts_with(&name));
+            if !entry.file_type()?.is_dir() {
+                if !names.contains(&name) {
+                    return Ok(Some(name));
+                }
+            } else if is_above() {
+                folders.push(name);
+            } else {
+                return Ok(Some(name));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Moves a folder to its place. What was there goes away afterwards.
+fn appear(folder: Staging, target: &Path) -> io::Result<()> {
+    // This does where there is nothing, or an empty folder.
+    let renamed = fs::rename(folder.path(), target);
+    match renamed {
+        Ok(()) => {
+            folder.keep();
+            return Ok(());
+        }
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+        Err(error) => return Err(error),
+    }
+    match renameat_with(CWD, folder.path(), CWD, target, RenameFlags::EXCHANGE) {
+        // Now the temporary folder is the old one, and is removed as such.
+        Ok(()) => Ok(()),
+        // Not every file system can.
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
+            let parent = target.parent().unwrap_or(Path::new("/"));
+            let aside = tempfile::Builder::new().prefix(".fourfold-").tempdir_in(parent)?;
+            let old = aside.path().join("old");
+            fs::rename(target, &old)?;
+            fs::rename(folder.path(), target).inspect_err(|_| {
+                let _ = fs::rename(&old, target);
+            })?;
+            folder.keep();
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether a name is that of a file in the folder, or in one below it.
+fn is_inside(name: &str) -> bool {
+    !name.is_empty() && Path::new(name).components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+fn seal_of(path: &Path) -> io::Result<Seal> {
+    seal_of_bytes(File::open(path)?)
+}
+
+fn seal_of_bytes(mut bytes: impl Read) -> io::Result<Seal> {
+    let mut hasher = blake3::Hasher::new();
+    let bytes = io::copy(&mut bytes, &mut hasher)?;
+    Ok(Seal { bytes, blake3: hasher.finalize().to_hex().to_string() })
+}
+
+fn disk(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SealedError {
+    let path = path.to_owned();
+    move |source| SealedError::Disk { action, path, source }
+}
+
+#[cfg(test)]
+mod tests;

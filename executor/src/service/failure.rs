@@ -1,0 +1,340 @@
+//! A failure as data: a stable code, whose fault it was, what to do, and the compiler's own words.
+
+use std::error::Error;
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::build::{BuildError, BuildFault};
+use crate::causes::chain;
+use crate::kernel::LoadError;
+use crate::toolchain::{ToolchainError, ToolchainFault};
+
+/// Why a kernel cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// One of [`FAILURE_CODES`].
+    pub code: &'static str,
+    /// Whose fault it was.
+    pub fault: BuildFault,
+    /// For people, on one line, with the compiler's first error.
+    pub message: String,
+    /// What to do about it, as a sentence without its end.
+    pub remedy: String,
+    /// The first thing that the compiler complained about.
+    pub first_error: Option<String>,
+    /// What the compiler printed, where it ran.
+    pub log: Option<String>,
+    /// Whether the same compiler would fail so again: it is then not asked again unless that is wished.
+    pub lasting: bool,
+    /// Whether this was not found out now, but remembered.
+    #[serde(skip)]
+    pub remembered: bool,
+}
+
+/// A way to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailureCode {
+    /// The code in reports.
+    pub code: &'static str,
+    /// When it is given.
+    pub meaning: &'static str,
+    /// What to do about it.
+    pub remedy: &'static str,
+}
+
+const fn code(code: &'static str, meaning: &'static str, remedy: &'static str) -> FailureCode {
+    FailureCode { code, meaning, remedy }
+}
+
+const INSTALL: &str = "run `fourfold toolchain install`, or name one with --nvcc and --cutlass (FOURFOLD_NVCC, FOURFOLD_CUTLASS)";
+const REPORT: &str = "report the program and the compiler's log; until then the segment runs on the fallback";
+const FREE: &str = "free room there, or set FOURFOLD_CACHE_DIR or TMPDIR to a folder with more";
+
+/// Every way in which a kernel cannot be had: the codes of builds, of loading, and of toolchains.
+pub const FAILURE_CODES: &[FailureCode] = &[
+    code(
+        "toolchain_missing",
+        "There is no nvcc, no CUTLASS or no cuobjdump where one is named or looked for",
+        INSTALL,
+    ),
+    code(
+        "toolchain_unusable",
+        "What is named is not what it should be, or cannot be started",
+        "name one that works, or do not name any",
+    ),
+    code(
+        "toolchain_too_old",
+        "The nvcc or the CUTLASS that is named is too old",
+        "name a newer one, or none: `fourfold toolchain install` gets the pinned one",
+    ),
+    code(
+        "toolchain_damaged",
+        "A carried toolchain is not whole",
+        "run `fourfold toolchain install` where there is a network, and carry the folder that it prints",
+    ),
+    code(
+        "target_unsupported",
+        "The compiler is too old for the target",
+        "run `fourfold toolchain install`, or name a newer compiler with --nvcc (FOURFOLD_NVCC)",
+    ),
+    code(
+        "launcher_missing",
+        "The program that starts the compiler is not there",
+        "install it, or leave out --launcher",
+    ),
+    code(
+        "no_cache_folder",
+        "No variable says where the toolchain could be installed",
+        "set FOURFOLD_CACHE_DIR to a folder that can be written",
+    ),
+    code(
+        "cache_unusable",
+        "The folder for the toolchain cannot be read or written",
+        "set FOURFOLD_CACHE_DIR to a folder that can be written",
+    ),
+    code(
+        "no_packages",
+        "There are no compiler packages for this processor",
+        "install a CUDA toolkit and name it with FOURFOLD_NVCC",
+    ),
+    code(
+        "no_python",
+        "There is no python3 to install the compiler with",
+        "install python3 with pip, or bring a toolchain from another machine: `fourfold toolchain install --from DIR`",
+    ),
+    code(
+        "no_pip",
+        "python3 has no pip to install the compiler with",
+        "install python3 with pip, or bring a toolchain from another machine: `fourfold toolchain install --from DIR`",
+    ),
+    code(
+        "offline",
+        "The packages of the compiler could not be reached",
+        "check the network and pip's settings, or bring a toolchain from another machine: `fourfold toolchain install --from DIR`",
+    ),
+    code(
+        "packages_not_offered",
+        "The pinned packages are not on offer",
+        "update pip (20.3 or newer), or check which package index it is set to use",
+    ),
+    code(
+        "package_mismatch",
+        "A package is not the one that is pinned",
+        "check which package index pip is set to use: what it delivered is not used",
+    ),
+    code(
+        "packages_incomplete",
+        "Something is missing in the installed packages",
+        "check which package index pip is set to use: what it delivered is not used",
+    ),
+    code(
+        "pip_failed",
+        "pip failed otherwise",
+        "run `python3 -m pip --version` and mend what pip complains about",
+    ),
+    code(
+        "compile_error",
+        "The compiler refused the source, or lacks something",
+        "read the compiler's log; if its files are missing, install it anew and run with --retry",
+    ),
+    code(
+        "compile_timeout",
+        "The compiler did not end in time and was stopped with its children",
+        "give it more time with --time-limit, or fewer builds at once with --jobs",
+    ),
+    code(
+        "compiler_crashed",
+        "The compiler or one of its children was ended by a signal",
+        "run again; if it crashes again, try another version of the compiler",
+    ),
+    code(
+        "out_of_memory",
+        "The compiler, or starting it, needed more memory than there is",
+        "build fewer kernels at once with --jobs, or on a machine with more memory",
+    ),
+    code(
+        "disk_full",
+        "The file system of the temporary files, of the cache or of the toolchain is full",
+        FREE,
+    ),
+    code(
+        "disk",
+        "A file or folder could not be read or written",
+        "check who may write to the folder for temporary files and to FOURFOLD_CACHE_DIR",
+    ),
+    code(
+        "no_output",
+        "The compiler claimed success and wrote no library",
+        "check the compiler: `fourfold doctor`",
+    ),
+    code(
+        "inspect_error",
+        "The library could not be disassembled",
+        "check cuobjdump and nvdisasm: `fourfold doctor`",
+    ),
+    code("no_mma", "The binary lacks its matrix instruction", REPORT),
+    code("not_emulated", "An emulated kernel holds paths that would stop it", REPORT),
+    code("metadata_mismatch", "The library says something else of itself than was planned", REPORT),
+    code("library_missing", "The library is gone", "run again: it is built anew"),
+    code(
+        "library_changed",
+        "The library is not the one that was built",
+        "run again: it is built anew; see who writes to FOURFOLD_CACHE_DIR",
+    ),
+    code(
+        "dlopen_error",
+        "The dynamic linker refuses the library",
+        "read its words; a library that it misses must be installed",
+    ),
+    code("missing_symbol", "The library is no kernel", REPORT),
+    code("abi_mismatch", "The library has another version of the kernel interface", REPORT),
+    code("bad_metadata", "What the library says of itself cannot be understood", REPORT),
+    code("cancelled", "Nobody wants the kernel any more", "ask for it again"),
+    code("internal_error", "A bug of ours in building", REPORT),
+];
+
+fn known(name: &str) -> Option<&'static FailureCode> {
+    FAILURE_CODES.iter().find(|known| known.code == name)
+}
+
+/// A failure as it is written down, by this version or another.
+#[derive(Deserialize)]
+struct Written {
+    code: String,
+    fault: BuildFault,
+    message: String,
+    remedy: String,
+    first_error: Option<String>,
+    log: Option<String>,
+    lasting: bool,
+}
+
+impl<'de> Deserialize<'de> for Failure {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Failure, D::Error> {
+        let Written { code, fault, message, remedy, first_error, log, lasting } =
+            Written::deserialize(deserializer)?;
+        let unknown = || serde::de::Error::custom(format!("there is no failure `{code}`"));
+        let known = known(&code).ok_or_else(unknown)?;
+        Ok(Failure { code: known.code, fault, message, remedy, first_error, log, lasting, remembered: false })
+    }
+}
+
+impl Failure {
+    /// A failure with the remedy of its code.
+    pub(crate) fn new(code: &'static str, fault: BuildFault, message: impl Into<String>) -> Failure {
+        let remedy = known(code).map_or_else(String::new, |known| known.remedy.to_owned());
+        let message = message.into();
+        Failure {
+            code,
+            fault,
+            message,
+            remedy,
+            first_error: None,
+            log: None,
+            lasting: false,
+            remembered: false,
+        }
+    }
+
+    pub(super) fn cancelled(kernel: &str) -> Failure {
+        let message = format!("nobody wants the kernel {kernel} any more");
+        Failure::new("cancelled", BuildFault::Caller, message)
+    }
+
+    /// Whose fault it was.
+    pub fn fault(&self) -> BuildFault {
+        self.fault
+    }
+
+    /// What to do about it.
+    pub fn remedy(&self) -> &str {
+        &self.remedy
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for Failure {}
+
+impl From<&BuildError> for Failure {
+    fn from(error: &BuildError) -> Failure {
+        Failure {
+            first_error: error.first_error().map(str::to_owned),
+            log: error.log().map(str::to_owned),
+            lasting: error.is_lasting(),
+            ..Failure::new(error.code(), error.fault(), chain(error))
+        }
+    }
+}
+
+impl From<&ToolchainError> for Failure {
+    fn from(error: &ToolchainError) -> Failure {
+        let fault = match (error, error.fault()) {
+            (ToolchainError::DiskFull { .. }, _) => BuildFault::ResourceLimit,
+            (_, ToolchainFault::Request | ToolchainFault::Machine | ToolchainFault::Network) => {
+                BuildFault::Toolchain
+            }
+        };
+        Failure { remedy: error.remedy().to_owned(), ..Failure::new(error.code(), fault, chain(error)) }
+    }
+}
+
+impl From<&LoadError> for Failure {
+    fn from(error: &LoadError) -> Failure {
+        let fault = if error.is_our_bug() { BuildFault::OurBug } else { BuildFault::Environment };
+        Failure::new(error.code(), fault, chain(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_listed_once_with_what_to_do() {
+        for (index, code) in FAILURE_CODES.iter().enumerate() {
+            let first = FAILURE_CODES.iter().position(|other| other.code == code.code);
+            assert_eq!(first, Some(index), "{} is listed twice", code.code);
+            assert!(!code.meaning.is_empty() && !code.remedy.is_empty());
+            assert!(!code.remedy.ends_with('.') && !code.meaning.ends_with('.'), "{}", code.code);
+            assert!(code.code.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'));
+        }
+    }
+
+    /// The codes that a source file gives, found in its text so that a new one cannot be forgotten.
+    fn codes_in(source: &str) -> Vec<&str> {
+        let (_, function) = source.split_once("pub fn code(&self)").expect("it has codes");
+        let (function, _) = function.split_once("\n    }\n").expect("the function ends");
+        function.split('"').skip(1).step_by(2).collect()
+    }
+
+    #[test]
+    fn every_code_that_an_error_gives_is_listed() {
+        let sources = [
+            include_str!("../build/error.rs"),
+            include_str!("../toolchain/error.rs"),
+            include_str!("../kernel/error.rs"),
+        ];
+        let mut count = 0;
+        for code in sources.into_iter().flat_map(codes_in) {
+            assert!(known(code).is_some(), "`{code}` is not listed");
+            count += 1;
+        }
+        assert!(count > 30, "{count}");
+    }
+
+    #[test]
+    fn a_failure_survives_being_written_down() {
+        let mut failure = Failure::new("compile_error", BuildFault::OurBug, "kernel.cu(7): error: größer");
+        (failure.lasting, failure.log) = (true, Some("line 1\nline 2\n".to_owned()));
+        let text = serde_json::to_string(&failure).unwrap();
+        assert_eq!(serde_json::from_str::<Failure>(&text).unwrap(), failure);
+        let unknown = text.replace("compile_error", "of_the_future");
+        assert!(serde_json::from_str::<Failure>(&unknown).is_err());
+    }
+}

@@ -1,0 +1,575 @@
+//! Gives kernels to whoever asks: each is compiled once, by whoever comes first, whatever goes wrong.
+//!
+//! A kernel is looked for in this process, then in the cache and its tiers; then it is built. Within a process all who
+//! ask for a key wait for one build and share what comes of it; between processes a lock on the key does the same, and
+//! locked slots bound how many compilers a machine runs. A build belongs to those who wait for it: when the last of
+//! them goes, its processes are killed. Locks, processes and temporary folders do not outlive their owner, so nothing
+//! is stuck when one is killed.
+//!
+//! What fails is data ([`Failure`]). What the same compiler would fail at again is remembered with its diagnostics, and
+//! not tried again until that is wished. A cache that cannot be used is a note, and builds go on without it.
+
+mod event;
+mod failure;
+mod failures;
+mod flight;
+mod lock;
+mod pending;
+mod request;
+mod shared;
+mod slots;
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub use event::{Event, Source};
+pub use failure::{FAILURE_CODES, Failure, FailureCode};
+pub use flight::{Listener, Outcome};
+pub use pending::{Pending, Wait};
+pub use request::{Request, Versions};
+pub use slots::build_slots;
+use slots::{Permit, SLOT};
+
+use crate::build::{
+    Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, begin_end, build,
+    remove_temporary,
+};
+use crate::cache::{Cache, CacheKey, Origin, Refusal};
+use crate::environment::Environment;
+use crate::kernel::Kernel;
+use crate::process::Cancel;
+use crate::toolchain::{Toolchain, Version, oldest_nvcc_for};
+use failures::Failures;
+pub(crate) use failures::count_lasting;
+use flight::{Flight, Found, Table};
+use lock::{FileLock, Waited};
+
+/// What a service works with.
+#[derive(Clone, Debug)]
+pub struct ServiceOptions {
+    /// Where kernels are kept; without it each lives as long as somebody uses it.
+    pub cache: Option<Cache>,
+    /// What builds kernels, or why there is nothing that does. Kernels that are in the cache are had without.
+    pub toolchain: Result<Arc<Toolchain>, Arc<Failure>>,
+    /// How to build. Its `cancel` is not looked at: each call brings its own.
+    pub build: BuildOptions,
+    /// How many compilers may run at once in this process; as many as the machine has room for ([`build_slots`]) where
+    /// none is given. All processes that share a cache together never run more than those.
+    pub jobs: Option<usize>,
+    /// Try kernels again of which is known that they cannot be built.
+    pub retry_known_bad: bool,
+}
+
+/// Gives kernels to whoever asks. Clones are the same service.
+#[derive(Clone)]
+pub struct CompileService {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    options: ServiceOptions,
+    versions: Versions,
+    places: Option<Places>,
+    table: Table,
+    has_told_of_sweep: AtomicBool,
+}
+
+/// Where processes meet: below the folder of the cache.
+#[derive(Debug)]
+struct Places {
+    locks: PathBuf,
+    failures: Failures,
+}
+
+/// A kernel that somebody has.
+#[derive(Debug)]
+pub struct Built {
+    artifact: Artifact,
+    source: Source,
+    kernel: OnceLock<Result<Kernel, Arc<Failure>>>,
+}
+
+impl Built {
+    fn new(artifact: Artifact, source: Source) -> Built {
+        Built { artifact, source, kernel: OnceLock::new() }
+    }
+
+    /// The library and what is known of it.
+    pub fn artifact(&self) -> &Artifact {
+        &self.artifact
+    }
+
+    /// Where it came from first.
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// The loaded kernel. It is loaded once, as a rule before anybody has it.
+    ///
+    /// # Errors
+    /// When its library cannot be loaded.
+    pub fn kernel(&self) -> Result<&Kernel, Arc<Failure>> {
+        let load = || Kernel::load(&self.artifact).map_err(|error| Arc::new(Failure::from(&error)));
+        self.kernel.get_or_init(load).as_ref().map_err(Arc::clone)
+    }
+}
+
+impl std::fmt::Debug for CompileService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CompileService").field("options", &self.inner.options).finish_non_exhaustive()
+    }
+}
+
+impl CompileService {
+    /// A service. A cache whose folder cannot hold locks is used all the same, without them.
+    pub fn new(options: ServiceOptions) -> CompileService {
+        let versions = match &options.toolchain {
+            Ok(toolchain) => Versions::of(toolchain),
+            Err(_) => Versions::pinned(),
+        };
+        if let Some(cache) = &options.cache {
+            // What goes wrong here goes wrong at the first build too, which says so.
+            cache.sweep();
+        }
+        let places = options.cache.as_ref().and_then(|cache| {
+            let locks = cache.folder().join("locks");
+            DirBuilder::new().recursive(true).mode(0o700).create(&locks).ok()?;
+            lock::sweep(&locks, SLOT);
+            let failures = Failures::new(cache.folder().join(FAILURES)).ok()?;
+            Some(Places { locks, failures })
+        });
+        let table = Table::new(places.is_none());
+        CompileService {
+            inner: Arc::new(Inner {
+                options,
+                versions,
+                places,
+                table,
+                has_told_of_sweep: AtomicBool::new(false),
+            }),
+        }
+    }
+
+    /// What it works with.
+    pub fn options(&self) -> &ServiceOptions {
+        &self.inner.options
+    }
+
+    /// A request for this kernel, as this service would build it.
+    pub fn request(&self, input: &BuildInput<'_>) -> Request {
+        Request::new(input, &self.inner.versions, &self.inner.options.build)
+    }
+
+    /// A kernel, loaded, or why it cannot be had. What happens meanwhile is told on this thread. A kernel that somebody in this
+    /// process has is given at once.
+    ///
+    /// # Errors
+    /// When it cannot be built, or `cancel` is wished.
+    pub fn get(&self, request: &Request, cancel: &Cancel, events: &(dyn Fn(&Event) + Sync)) -> Outcome {
+        if let Some(built) = self.inner.table.live(request.key()) {
+            events(&Event::Hit { kernel: Arc::clone(request.kernel()), source: Source::Memory });
+            return Ok(built);
+        }
+        let waiter = match self.enter(request, None) {
+            Entered::Known(event, outcome) => {
+                events(&event);
+                return outcome;
+            }
+            Entered::Waiting(waiter) => waiter,
+        };
+        waiter.wait(cancel, events)
+    }
+
+    /// Has a kernel in the background, and loads it there. What happens is told on the thread that does so; where there
+    /// is nothing to do, because this process has the kernel or knows that it cannot be had, that is told on this thread
+    /// before this returns. A listener that panics harms nobody.
+    pub fn start(&self, request: Request, events: Listener) -> Pending {
+        match self.enter(&request, Some(Arc::clone(&events))) {
+            Entered::Known(event, outcome) => {
+                let _ = catch_unwind(AssertUnwindSafe(|| events(&event)));
+                Pending::ready(request, outcome)
+            }
+            Entered::Waiting(waiter) => Pending::new(request, waiter),
+        }
+    }
+
+    /// Whether this process has the kernel.
+    pub fn is_live(&self, request: &Request) -> bool {
+        self.inner.table.live(request.key()).is_some()
+    }
+
+    /// The file that keeps why a kernel cannot be had, with all that the compiler printed, if there is one.
+    pub fn record(&self, key: CacheKey) -> Option<PathBuf> {
+        let cache = self.inner.options.cache.as_ref()?;
+        let file = cache.folder().join(FAILURES).join(format!("{key}.json"));
+        file.is_file().then_some(file)
+    }
+
+    fn enter(&self, request: &Request, listener: Option<Listener>) -> Entered {
+        let forgives = self.inner.options.retry_known_bad;
+        let (waiter, flight) =
+            match self.inner.table.enter(request.key(), request.kernel(), forgives, listener) {
+                Found::Here(outcome) => return Entered::Known(end(request, &outcome, None), outcome),
+                Found::Flying(waiter) => return Entered::Waiting(waiter),
+                Found::New(waiter, flight) => (waiter, flight),
+            };
+        let (inner, request) = (Arc::clone(&self.inner), request.clone());
+        let copies = (Arc::clone(&inner), request.clone(), Arc::clone(&flight));
+        register(&flight);
+        let work = move || inner.fly(&request, &flight);
+        let spawned = thread::Builder::new().name("kernel build".to_owned()).spawn(work);
+        if let Err(error) = spawned {
+            let (inner, request, flight) = copies;
+            let failure = Failure::from(&BuildError::Spawn { tool: "a thread for a build", source: error });
+            inner.land(&request, &flight, Err(Arc::new(failure)), None);
+        }
+        Entered::Waiting(waiter)
+    }
+}
+
+/// Where failures are kept in the cache.
+const FAILURES: &str = "failures";
+
+enum Entered {
+    Known(Event, Outcome),
+    Waiting(flight::Waiter),
+}
+
+/// The last event of a kernel. What was compiled now took so long.
+fn end(request: &Request, outcome: &Outcome, seconds: Option<f64>) -> Event {
+    let kernel = Arc::clone(request.kernel());
+    match (outcome, seconds) {
+        (Ok(_), Some(seconds)) => Event::Finished { kernel, seconds },
+        (Ok(_), None) => Event::Hit { kernel, source: Source::Memory },
+        (Err(failure), _) => Event::Failed { kernel, failure: Arc::clone(failure) },
+    }
+}
+
+impl Inner {
+    /// The work of a build's own thread. However it ends, those who wait are told.
+    fn fly(&self, request: &Request, flight: &Arc<Flight>) {
+        let outcome = guarded(request.kernel(), || {
+            let built = Arc::new(self.produce(request, flight)?);
+            // Whoever runs it then need not. What fails is kept in it.
+            let _ = built.kernel();
+            Ok(built)
+        });
+        let source = outcome.as_ref().ok().map(|built| built.source.clone());
+        self.land(request, flight, outcome, source);
+    }
+
+    fn land(&self, request: &Request, flight: &Arc<Flight>, outcome: Outcome, source: Option<Source>) {
+        flight.tell(match (&outcome, source) {
+            (Ok(built), Some(Source::Compiler) | None) => {
+                let seconds = built.artifact.resources().compile_time.as_secs_f64();
+                end(request, &outcome, Some(seconds))
+            }
+            (Ok(_), Some(source)) => Event::Hit { kernel: Arc::clone(request.kernel()), source },
+            (Err(_), _) => end(request, &outcome, None),
+        });
+        self.table.land(request.key(), flight, outcome);
+    }
+
+    fn produce(&self, request: &Request, flight: &Flight) -> Result<Built, Failure> {
+        let begun = failures::now();
+        let mut refused = false;
+        if let Some(built) = self.look(request, flight, &mut refused) {
+            return Ok(built);
+        }
+        let toolchain = self.options.toolchain.as_ref().map_err(|failure| Failure::clone(failure))?;
+        // The compiler gets the environment of this process.
+        let launcher = self.options.build.launcher.as_deref();
+        let stamp = failures::stamp(toolchain, launcher, &Environment::from_process());
+        let options = failures::options_of(&self.options.build);
+        if let Some(failure) = self.known_bad(request, &stamp) {
+            return Err(failure);
+        }
+        let cutlass = toolchain.cutlass_state();
+        let waiting =
+            |owner: String| flight.tell(Event::Waiting { kernel: Arc::clone(request.kernel()), owner });
+        let cancelled = || Failure::cancelled(request.kernel());
+        // Before the key's lock: who waits for a turn of its own keeps no other process from a kernel.
+        let jobs = self.options.jobs.unwrap_or_else(build_slots);
+        let mut busy = || waiting("a free place to build".to_owned());
+        let Some(permit) = Permit::wait(jobs, &flight.cancel, &mut busy) else { return Err(cancelled()) };
+        let mut held = None;
+        if let Some(places) = &self.places {
+            let path = places.locks.join(request.key().to_string());
+            match FileLock::acquire(&path, &flight.cancel, &mut |owner| waiting(owner)) {
+                Ok(Waited::Cancelled) => return Err(cancelled()),
+                Ok(Waited::Acquired(lock, has_waited)) => {
+                    held = Some(lock);
+                    // Somebody may have built it between the first look and the lock. What was refused a moment ago
+                    // is still in its tier.
+                    if (has_waited || !refused)
+                        && let Some(built) = self.look(request, flight, &mut refused)
+                    {
+                        return Ok(built);
+                    }
+                    if has_waited
+                        && let Some(failure) = places.failures.recent(request.key(), begun, &stamp, &options)
+                    {
+                        return Err(failure);
+                    }
+                    if let Some(failure) = self.known_bad(request, &stamp) {
+                        return Err(failure);
+                    }
+                }
+                Err(error) => flight.tell(unlocked(request, &error)),
+            }
+        }
+        let locks = self.places.as_ref().filter(|_| held.is_some()).map(|places| places.locks.as_path());
+        let slot = match locks.map(|locks| slots::acquire(locks, &flight.cancel, &mut busy)) {
+            None => None,
+            Some(Ok(None)) => return Err(cancelled()),
+            Some(Ok(slot)) => slot,
+            Some(Err(error)) => {
+                flight.tell(unlocked(request, &error));
+                None
+            }
+        };
+        // Where there is no lock the folder of the cache cannot be written to.
+        let cache = self.options.cache.as_ref().filter(|_| held.is_some());
+        let temporary = cache.map(|cache| {
+            if let Err(error) = cache.try_sweep()
+                && !self.has_told_of_sweep.swap(true, Ordering::Relaxed)
+            {
+                let trouble = format!("what builds that were killed have left is not removed: {error}");
+                flight.tell(Event::Note(trouble));
+            }
+            cache.temporary()
+        });
+        let result = self.build(request, toolchain, flight, temporary);
+        // Then its key does not say what it was compiled with.
+        let is_mislabelled =
+            cutlass.identity != self.versions.cutlass || toolchain.cutlass_state() != cutlass;
+        let artifact = match result {
+            Ok(artifact) => artifact,
+            Err(error) => {
+                let mut failure = Failure::from(&error);
+                // What it printed may be a launcher's words, which say nothing about the compiler.
+                failure.lasting &= self.options.build.launcher.is_none();
+                if is_shared(&error) && !is_mislabelled {
+                    self.remember(request, &failure, (&stamp, &options), flight);
+                }
+                return Err(failure);
+            }
+        };
+        // The next compiler may start while this one's work is put away.
+        drop((slot, permit));
+        if is_mislabelled {
+            let (kernel, place) = (request.kernel(), toolchain.cutlass.display());
+            let why = format!("the headers in `{place}` have changed since this process looked them over");
+            flight.tell(Event::Note(format!("{kernel} is not kept: {why}; start again to have it kept")));
+            return Ok(Built::new(artifact, Source::Compiler));
+        }
+        if let Some(places) = &self.places {
+            places.failures.forget(request.key());
+        }
+        let kept = match &self.options.cache {
+            None => artifact.clone(),
+            Some(cache) => cache.insert(&request.key(), &artifact).unwrap_or_else(|error| {
+                flight.tell(Event::Note(format!("{} is not kept: {error}", request.kernel())));
+                artifact.clone()
+            }),
+        };
+        drop(held);
+        let built = Built::new(kept, Source::Compiler);
+        // What was refused may still be there, or again: from a cache that cannot be written to, or through others.
+        if refused && built.kernel().is_err() {
+            return Ok(Built::new(artifact, Source::Compiler));
+        }
+        Ok(built)
+    }
+
+    /// The cache's copy, loaded. One that cannot be loaded is taken out of the cache and `refused`: the key does not
+    /// say for which C library it was linked, and whoever filled a tier may have had a newer one.
+    fn look(&self, request: &Request, flight: &Flight, refused: &mut bool) -> Option<Built> {
+        let cache = self.options.cache.as_ref()?;
+        let lookup = cache.get(&request.key());
+        let tell = |note: &Refusal| {
+            let kernel = Arc::clone(request.kernel());
+            flight.tell(Event::Refused { kernel, reason: note.to_string() });
+        };
+        lookup.notes.iter().for_each(tell);
+        let (source, tier) = match lookup.origin {
+            Origin::Local => (Source::Cache, None),
+            Origin::Tier(tier) => (Source::Tier(tier.clone()), Some(tier)),
+        };
+        let built = Built::new(lookup.artifact?, source);
+        let failure = match built.kernel() {
+            Ok(_) => return Some(built),
+            Err(failure) => failure,
+        };
+        *refused = true;
+        // Nobody uses it any more.
+        drop(built);
+        tell(&cache.refuse(&request.key(), tier.as_deref(), failure.message.clone()));
+        None
+    }
+
+    fn known_bad(&self, request: &Request, stamp: &str) -> Option<Failure> {
+        if self.options.retry_known_bad {
+            return None;
+        }
+        self.places.as_ref()?.failures.known(request.key(), stamp)
+    }
+
+    /// What somebody wished to end says nothing to others; they try it themselves.
+    fn remember(
+        &self,
+        request: &Request,
+        failure: &Failure,
+        (stamp, options): (&str, &str),
+        flight: &Flight,
+    ) {
+        let Some(places) = &self.places else { return };
+        if failure.fault == BuildFault::Caller {
+            return;
+        }
+        if let Err(error) = places.failures.record(request.key(), failure, stamp, options) {
+            let kernel = request.kernel();
+            flight.tell(Event::Note(format!("that {kernel} fails is not remembered: {error}")));
+        }
+    }
+
+    fn build(
+        &self,
+        request: &Request,
+        toolchain: &Toolchain,
+        flight: &Flight,
+        temporary: Option<PathBuf>,
+    ) -> Result<Artifact, BuildError> {
+        let input = request.input();
+        let kernel = Arc::clone(request.kernel());
+        check_target(toolchain, input.architecture)?;
+        flight.tell(Event::Started { kernel, target: Arc::clone(request.target()) });
+        let mut include = toolchain.cutlass_include().to_vec();
+        include.extend(toolchain.include.iter().cloned());
+        let tools = BuildTools {
+            nvcc: &toolchain.nvcc,
+            include,
+            libraries: toolchain.libraries.clone(),
+            cuobjdump: toolchain.cuobjdump.as_deref(),
+        };
+        let mut options = BuildOptions { cancel: Some(flight.cancel.clone()), ..self.options.build.clone() };
+        options.temp_dir = options.temp_dir.or(temporary);
+        build(&input, &tools, &options)
+    }
+}
+
+/// Whether others who want the same kernel with the same options would fail so too. What one process could not start
+/// another perhaps can, and finds out at once.
+fn is_shared(error: &BuildError) -> bool {
+    !matches!(error, BuildError::Spawn { .. } | BuildError::ToolMissing { .. })
+}
+
+/// What comes of building; a panic is a failure too.
+fn guarded(kernel: &str, work: impl FnOnce() -> Result<Arc<Built>, Failure>) -> Outcome {
+    let panic = match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(outcome) => return outcome.map_err(Arc::new),
+        Err(panic) => panic,
+    };
+    let words = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
+    let words = words.or_else(|| panic.downcast_ref::<String>().cloned());
+    let words = words.unwrap_or_else(|| "no words".to_owned());
+    let message = format!("bug: building {kernel} panicked: {words}");
+    Err(Arc::new(Failure::new("internal_error", BuildFault::OurBug, message)))
+}
+
+fn unlocked(request: &Request, error: &std::io::Error) -> Event {
+    Event::Note(format!("{} is built without a lock, perhaps not by us alone: {error}", request.kernel()))
+}
+
+/// Whether the compiler is new enough, as far as is known; it says itself what else it does not take.
+fn check_target(toolchain: &Toolchain, architecture: &str) -> Result<(), BuildError> {
+    let Some(oldest) = oldest_nvcc_for(architecture) else { return Ok(()) };
+    match Version::parse(&toolchain.nvcc_version) {
+        Some(found) if found < oldest => Err(BuildError::Unsupported {
+            target: format!("sm_{architecture}"),
+            found: found.to_string(),
+            needed: Some(oldest.to_string()),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The builds of this process, of all services.
+static FLIGHTS: Mutex<Flights> = Mutex::new(Flights { all: Vec::new(), are_over: false });
+
+struct Flights {
+    all: Vec<Weak<Flight>>,
+    are_over: bool,
+}
+
+fn register(flight: &Arc<Flight>) {
+    let mut flights = FLIGHTS.lock().unwrap_or_else(PoisonError::into_inner);
+    flights.all.retain(|flight| flight.upgrade().is_some_and(|flight| flight.outcome().is_none()));
+    flights.all.push(Arc::downgrade(flight));
+    if flights.are_over {
+        flight.cancel.cancel();
+    }
+}
+
+/// Ends every build of this process, and every one that would begin, for a process that is about to end: their
+/// compilers are killed, and the temporary folders of this process are removed. It waits for that, at most so long, and
+/// says whether all have ended.
+pub fn stop_all(limit: Duration) -> bool {
+    begin_end();
+    let all_ended = stop_flights(limit);
+    remove_temporary();
+    all_ended
+}
+
+fn stop_flights(limit: Duration) -> bool {
+    let deadline = Instant::now().checked_add(limit);
+    let flights: Vec<Arc<Flight>> = {
+        let mut flights = FLIGHTS.lock().unwrap_or_else(PoisonError::into_inner);
+        flights.are_over = true;
+        flights.all.iter().filter_map(Weak::upgrade).collect()
+    };
+    flights.iter().for_each(|flight| flight.cancel.cancel());
+    loop {
+        if flights.iter().all(|flight| flight.outcome().is_some()) {
+            return true;
+        }
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_who_wait_for_a_build_that_panics_get_a_failure() {
+        let table = Table::new(true);
+        let kernel: Arc<str> = "kernel".into();
+        let key = "7".repeat(64).parse().expect("a key");
+        let Found::New(waiter, flight) = table.enter(key, &kernel, false, None) else { panic!("it is new") };
+        let outcome = thread::scope(|scope| {
+            scope.spawn(|| {
+                // As a panic does, without its message on the terminal.
+                let outcome = guarded(&kernel, || std::panic::resume_unwind(Box::new("out of luck")));
+                table.land(key, &flight, outcome);
+            });
+            waiter.wait(&Cancel::new(), &|_| {})
+        });
+        let failure = outcome.expect_err("it panicked");
+        assert_eq!(
+            (failure.code, failure.fault, failure.lasting),
+            ("internal_error", BuildFault::OurBug, false)
+        );
+        assert!(failure.message.contains("out of luck"), "{failure}");
+        assert!(matches!(table.enter(key, &kernel, false, None), Found::New(..)), "it can be tried again");
+    }
+}

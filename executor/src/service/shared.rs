@@ -1,0 +1,38 @@
+//! One service for all in this process who want the same one, so that they share kernels and builds.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::{CompileService, Inner, ServiceOptions, failures};
+use crate::build::BuildOptions;
+use crate::cache::Cache;
+use crate::environment::Environment;
+
+/// The services that somebody has, each with what it works with.
+static SERVICES: Mutex<Vec<(String, Weak<Inner>)>> = Mutex::new(Vec::new());
+
+impl CompileService {
+    /// The service with these options that somebody in this process has, or a new one.
+    pub fn shared(options: ServiceOptions) -> CompileService {
+        let identity = identity(&options);
+        let mut services = SERVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        services.retain(|(_, service)| service.strong_count() > 0);
+        let same = services.iter().find(|(known, _)| *known == identity);
+        if let Some(inner) = same.and_then(|(_, service)| service.upgrade()) {
+            return CompileService { inner };
+        }
+        let service = CompileService::new(options);
+        services.push((identity, Arc::downgrade(&service.inner)));
+        service
+    }
+}
+
+/// A compiler that was changed where it lies is another one.
+fn identity(options: &ServiceOptions) -> String {
+    let ServiceOptions { cache, toolchain, build, jobs, retry_known_bad } = options;
+    let build = BuildOptions { cancel: None, ..build.clone() };
+    let (launcher, environment) = (build.launcher.as_deref(), Environment::from_process());
+    // What is shown of them is less than what tells them apart.
+    let tiers = cache.as_ref().map(Cache::tier_places);
+    let stamp = toolchain.as_ref().map(|toolchain| failures::stamp(toolchain, launcher, &environment));
+    format!("{cache:?} {tiers:?} {toolchain:?} {stamp:?} {build:?} {jobs:?} {retry_known_bad}")
+}

@@ -1,0 +1,45 @@
+//! Signals that whoever started this program has it ignore, as `nohup` does.
+
+use std::fs;
+
+/// SIGHUP, SIGINT and SIGTERM, which every Unix numbers so.
+const ENDING: [i32; 3] = [1, 2, 15];
+
+/// Runs what installs handlers for signals, and has those of SIGHUP, SIGINT and SIGTERM that were ignored before be
+/// ignored afterwards: who starts a program with `nohup`, or behind a shell, wants it to go on.
+pub fn keep_ignored<T>(install: impl FnOnce() -> T) -> T {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = ignored(&status);
+    let outcome = install();
+    for number in ENDING.into_iter().filter(|number| mask >> (number - 1) & 1 == 1) {
+        ignore(number);
+    }
+    outcome
+}
+
+/// The signals that are ignored, a bit for each, from what the system says of a process.
+fn ignored(status: &str) -> u64 {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
+}
+
+fn ignore(number: i32) {
+    unsafe extern "C" {
+        fn signal(number: i32, handler: usize) -> usize;
+    }
+    /// `SIG_IGN`.
+    const IGNORE: usize = 1;
+    // SAFETY: C's `signal` with the number of a signal that can be ignored, and no function to call.
+    unsafe { signal(number, IGNORE) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ignored;
+
+    #[test]
+    fn the_system_says_what_is_ignored() {
+        assert_eq!(ignored("Name:\tx\nSigIgn:\t0000000000001001\nSigCgt:\tffff\n"), 0x1001);
+        assert_eq!(ignored("Name:\tx\n"), 0);
+    }
+}

@@ -1,0 +1,152 @@
+//! Which CUTLASS it is, so that a kernel that was built with another is never taken for one of this.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use rayon::prelude::*;
+
+use super::locate::Toolchain;
+use super::tree::{self, CUTLASS, Depth};
+
+/// Which CUTLASS it is, and how its headers lay there when that was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CutlassState {
+    /// What keys hold.
+    pub identity: String,
+    /// Of the names, sizes and times of the headers. Another one means that they were changed, perhaps back.
+    fingerprint: blake3::Hash,
+}
+
+impl Toolchain {
+    /// Which CUTLASS this is: the version of one from the pinned packages, whose content that says; for any other the
+    /// version and a digest of the names and contents of its headers. That takes some 50 ms on two cores, and is done
+    /// again in a process only when a header has another size or time than before.
+    pub fn cutlass_identity(&self) -> String {
+        self.cutlass_state().identity
+    }
+
+    /// Which CUTLASS this is now. It looks at every header, and reads them where one was changed.
+    pub(crate) fn cutlass_state(&self) -> CutlassState {
+        static KNOWN: LazyLock<Mutex<BTreeMap<PathBuf, CutlassState>>> = LazyLock::new(Mutex::default);
+        // Held meanwhile: two threads that ask at once do the work once.
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before they are read: what changes meanwhile is seen the next time.
+        let fingerprint = fingerprint(&self.cutlass_include());
+        if let Some(state) = known.get(&self.cutlass).filter(|state| state.fingerprint == fingerprint) {
+            return state.clone();
+        }
+        let identity = if is_pinned(&self.cutlass) {
+            self.cutlass_version.clone()
+        } else {
+            format!("{}+{}", self.cutlass_version, digest(&self.cutlass_include()))
+        };
+        let state = CutlassState { identity, fingerprint };
+        known.insert(self.cutlass.clone(), state.clone());
+        state
+    }
+}
+
+fn is_pinned(cutlass: &Path) -> bool {
+    cutlass.ends_with(CUTLASS)
+        && cutlass
+            .ancestors()
+            .nth(Path::new(CUTLASS).components().count())
+            .is_some_and(|root| tree::check(root, Depth::Quick).is_ok())
+}
+
+/// How the files below some folders lie there, without reading them.
+fn fingerprint(folders: &[PathBuf]) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    for root in folders {
+        let mut files = Vec::new();
+        collect(root, &mut Vec::new(), &mut files);
+        files.sort_by(|left, right| left.0.cmp(&right.0));
+        for (file, it) in files {
+            let name = file.as_os_str().as_encoded_bytes();
+            hasher.update(&(name.len() as u64).to_le_bytes()).update(name);
+            hasher.update(&it.len().to_le_bytes()).update(&it.ino().to_le_bytes());
+            // The time of the change too: a copy may bring its own time of modification.
+            for time in [it.mtime(), it.mtime_nsec(), it.ctime(), it.ctime_nsec()] {
+                hasher.update(&time.to_le_bytes());
+            }
+        }
+    }
+    hasher.finalize()
+}
+
+/// A digest of everything below some folders, wherever they lie.
+fn digest(folders: &[PathBuf]) -> String {
+    let mut hasher = blake3::Hasher::new_derive_key("fourfold headers v1");
+    for (position, root) in folders.iter().enumerate() {
+        let mut files = Vec::new();
+        collect(root, &mut Vec::new(), &mut files);
+        let mut files: Vec<PathBuf> = files.into_iter().map(|(file, _)| file).collect();
+        files.sort();
+        // What cannot be read is not compiled in either; that it could not be read is part of the identity.
+        let hashes: Vec<_> = files
+            .par_iter()
+            .map(|file| fs::read(file).map_or([0; 32], |bytes| *blake3::hash(&bytes).as_bytes()))
+            .collect();
+        for (file, hash) in files.iter().zip(&hashes) {
+            let name = file.strip_prefix(root).unwrap_or(file).as_os_str().as_encoded_bytes();
+            hasher.update(&(position as u64).to_le_bytes()).update(&(name.len() as u64).to_le_bytes());
+            hasher.update(name).update(hash);
+        }
+    }
+    hasher.finalize().to_hex()[..32].to_owned()
+}
+
+/// The files below a folder; `above` are the folders that it lies in, so that links in circles end.
+fn collect(folder: &Path, above: &mut Vec<(u64, u64)>, files: &mut Vec<(PathBuf, fs::Metadata)>) {
+    let Ok(metadata) = fs::metadata(folder) else { return };
+    let identity = (metadata.dev(), metadata.ino());
+    if above.contains(&identity) {
+        return;
+    }
+    above.push(identity);
+    for entry in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
+        // Links are followed, as the compiler follows them.
+        match fs::metadata(entry.path()) {
+            Ok(metadata) if metadata.is_dir() => collect(&entry.path(), above, files),
+            Ok(metadata) if metadata.is_file() => files.push((entry.path(), metadata)),
+            _ => {}
+        }
+    }
+    above.pop();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_changed_header_changes_the_digest_and_the_place_does_not() {
+        let make = |content: &str| {
+            let root = tempfile::tempdir().unwrap();
+            fs::create_dir_all(root.path().join("include/cutlass")).unwrap();
+            fs::write(root.path().join("include/cutlass/gemm.h"), content).unwrap();
+            fs::write(root.path().join("include/empty.h"), "").unwrap();
+            symlink(root.path().join("include"), root.path().join("include/cutlass/round")).unwrap();
+            root
+        };
+        let of = |root: &Path| digest(&[root.join("include"), root.join("tools")]);
+        let first = make("a");
+        // The circle ends, and adds nothing.
+        let plain = of(first.path());
+        assert_eq!(plain.len(), 32);
+        fs::remove_file(first.path().join("include/cutlass/round")).unwrap();
+        assert_eq!(of(first.path()), plain);
+        let second = make("a");
+        assert_eq!(of(second.path()), plain);
+        fs::write(second.path().join("include/cutlass/gemm.h"), "b").unwrap();
+        assert_ne!(of(second.path()), plain);
+        fs::write(second.path().join("include/cutlass/gemm.h"), "a").unwrap();
+        fs::rename(second.path().join("include/empty.h"), second.path().join("include/void.h")).unwrap();
+        assert_ne!(of(second.path()), plain);
+    }
+}

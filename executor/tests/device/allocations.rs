@@ -1,0 +1,36 @@
+//! Counts what this thread allocates: a launch must not.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, which counts.
+pub struct Counting;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+// SAFETY: everything is the system's; counting neither allocates nor fails.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // A thread that ends may allocate when its counter is gone.
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promises are those that the system's allocator wants.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as above; the memory is the system's.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+/// How often this thread allocated during a call.
+pub fn during(call: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS.with(Cell::get);
+    call();
+    ALLOCATIONS.with(Cell::get) - before
+}

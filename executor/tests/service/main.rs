@@ -1,0 +1,10 @@
+//! The compile service: one build per key, in this process and among many, failures as data, builds in the background.
+
+mod background;
+mod faults;
+mod fixture;
+mod flight;
+mod headers;
+mod killed;
+mod processes;
+mod turns;

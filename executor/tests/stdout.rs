@@ -1,0 +1,37 @@
+//! What libraries print while the standard output is kept goes to the standard error, and nothing does afterwards.
+
+use std::process::Command;
+
+use fourfold_executor::stdout_on_stderr;
+use rustix::stdio::stdout;
+
+/// Writes as a C library does, past whatever Rust holds.
+fn print(text: &str) {
+    assert_eq!(rustix::io::write(stdout(), text.as_bytes()), Ok(text.len()));
+}
+
+/// What the other test looks at from outside.
+#[test]
+fn prints() {
+    print("before\n");
+    let kept = stdout_on_stderr().unwrap();
+    print("meanwhile\n");
+    println!("rust");
+    drop(kept);
+    print("afterwards\n");
+}
+
+#[test]
+fn the_standard_output_is_kept_for_a_while() {
+    let itself = std::env::current_exe().unwrap();
+    let output = Command::new(itself).args(["--exact", "prints", "--nocapture"]).output().unwrap();
+    assert!(output.status.success());
+    let [out, err] =
+        [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    assert!(out.contains("before") && out.contains("afterwards"), "{out}");
+    assert!(err.contains("meanwhile") && err.contains("rust"), "{err}");
+    assert!(
+        !out.contains("meanwhile") && !out.contains("rust\n") && !err.contains("afterwards"),
+        "{out}{err}"
+    );
+}

@@ -1,0 +1,87 @@
+//! What the command line shows while kernels are built: one bar on a terminal, plain lines elsewhere.
+
+use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use fourfold::Event;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// The progress of one command, on stderr.
+pub struct Progress {
+    /// Hidden until it is known how many kernels are needed.
+    bar: ProgressBar,
+    /// Whether there is a terminal, and people read the output.
+    is_shown: bool,
+    /// The kernels that are being built or waited for, in the order in which they were begun.
+    busy: Mutex<Vec<(Arc<str>, &'static str)>>,
+}
+
+impl Progress {
+    /// Progress for people, or `quiet` for programs that read the output: then it is plain lines.
+    pub fn new(quiet: bool) -> Progress {
+        let template = "{spinner} {pos} of {len} kernels, {elapsed}: {wide_msg}";
+        let style = ProgressStyle::with_template(template);
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
+            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let is_shown = !quiet && std::io::stderr().is_terminal();
+        Progress { bar, is_shown, busy: Mutex::default() }
+    }
+
+    /// Shows an event.
+    pub fn event(&self, event: &Event) {
+        self.follow(event);
+        // What is being done is on the bar; what is done, and what went wrong, stays above it.
+        if !self.is_shown {
+            if !matches!(event, Event::Needed { .. }) {
+                eprintln!("{event}");
+            }
+        } else if matches!(
+            event,
+            Event::Finished { .. } | Event::Failed { .. } | Event::Refused { .. } | Event::Note(_)
+        ) {
+            self.bar.suspend(|| eprintln!("{event}"));
+        }
+    }
+
+    fn follow(&self, event: &Event) {
+        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::Needed { kernels } => {
+                self.bar.set_length(*kernels as u64);
+                self.bar.set_position(0);
+                self.bar.reset_elapsed();
+                if self.is_shown {
+                    const TICK: Duration = Duration::from_millis(200);
+                    self.bar.set_draw_target(ProgressDrawTarget::stderr());
+                    self.bar.enable_steady_tick(TICK);
+                }
+            }
+            Event::Started { kernel, .. } => note(&mut busy, kernel, "building"),
+            Event::Waiting { kernel, .. } => note(&mut busy, kernel, "waiting for"),
+            event if event.is_end() => {
+                busy.retain(|(kernel, _)| Some(kernel) != event.kernel());
+                self.bar.inc(1);
+            }
+            _ => {}
+        }
+        let words: Vec<String> = busy.iter().map(|(kernel, what)| format!("{what} {kernel}")).collect();
+        self.bar.set_message(words.join(", "));
+        if self.bar.length().is_some_and(|length| self.bar.position() >= length) {
+            self.bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn note(busy: &mut Vec<(Arc<str>, &'static str)>, kernel: &Arc<str>, what: &'static str) {
+    match busy.iter_mut().find(|(known, _)| known == kernel) {
+        Some((_, old)) => *old = what,
+        None => busy.push((Arc::clone(kernel), what)),
+    }
+}

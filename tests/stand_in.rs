@@ -1,0 +1,215 @@
+//! The command line on a machine with a GPU, where driver, compiler and kernels are stand-ins that really compute: debug
+//! mode, the doctor's self-test, and bundles of runs that fail on the device.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Two kernels with an op between them that is none.
+const PROGRAM: &str = "fir 1
+; sample: exact seed=5 M=37
+func @two(
+    %a: tensor<[M, 96], f4E2M1FN>, %sfa: tensor<[M, 6], f8E4M3FN, blocked>,
+    param %b: tensor<[64, 96], f4E2M1FN>, param %sfb: tensor<[64, 6], f8E4M3FN, blocked>, %g: tensor<[], f32>,
+    param %w: tensor<[72, 64], f4E2M1FN>, param %sfw: tensor<[72, 4], f8E4M3FN, blocked>
+) {
+  %h = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[M, 64], f32>
+  %mean = reduce %h {axes = [1], keep_dims = true, kind = mean} : tensor<[M, 1], f32>
+  %centred = sub %h, %mean : tensor<[M, 64], f32>
+  %q, %sq = block_quantize %centred, %g {block = 16} : tensor<[M, 64], f4E2M1FN>, tensor<[M, 4], f8E4M3FN, blocked>
+  %d = scaled_mma %q, %sq, %w, %sfw {block = 16} : tensor<[M, 72], f32>
+  return %d
+}
+";
+
+/// A machine: device 0 is a Blackwell, device 1 a Hopper.
+struct Machine {
+    folder: tempfile::TempDir,
+}
+
+impl Machine {
+    /// One whose compiler makes kernels with these definitions.
+    fn new(defines: &str) -> Machine {
+        let machine = Machine { folder: tempfile::tempdir().expect("a folder") };
+        let stand_ins = Path::new(env!("CARGO_MANIFEST_DIR")).join("executor/tests/stand_ins");
+        for name in
+            ["cutlass/include/cutlass", "cutlass/include/cute", "cutlass/tools/util/include/cutlass/util"]
+        {
+            fs::create_dir_all(machine.path(name)).expect("a folder");
+        }
+        let version = "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 0\n";
+        machine.write("cutlass/include/cutlass/version.h", version);
+        machine.write("cutlass/include/cutlass/cutlass.h", "");
+        machine.write("cutlass/include/cute/tensor.hpp", "");
+        machine.write("cutlass/tools/util/include/cutlass/util/packed_stride.hpp", "");
+        let driver = Command::new("cc")
+            .args(["-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so", "-o"])
+            .arg(machine.path("libcuda.so"))
+            .arg(stand_ins.join("libcuda.c"))
+            .arg("-lm")
+            .status();
+        assert!(driver.expect("there is a C compiler").success());
+        machine.write("program.fir", PROGRAM);
+        // What the source says of itself is what the kernel says.
+        let body = format!(
+            r#"case "$1" in --version) echo 'Cuda compilation tools, release 13.0, V13.0.88'; exit 0;; esac
+says() {{ sed -n 's/.*\\"'"$1"'\\":\\"\([^\\]*\)\\".*/\1/p' kernel.cu | head -n 1; }}
+test -e prelude.cuh && emulated=-DEMULATED
+exec cc -O1 -shared -fPIC {defines} $emulated "-DKERNEL=\"$(says kernel)\"" "-DTARGET=\"$(says target)\"" \
+  "-DSIGNATURE=\"$(says signature)\"" -o kernel.so '{}' -lm"#,
+            stand_ins.join("gemm.c").display()
+        );
+        machine.script("nvcc", &body);
+        let line = |opcode: &str| format!("echo '        /*0010*/  {opcode} R1, R2, R3 ;'");
+        machine.script("cuobjdump", &[line("UTCOMMA.4X"), line("IDP.4A.S8.S8")].join("\n"));
+        machine
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn name(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).expect("it can be written");
+    }
+
+    fn script(&self, name: &str, body: &str) {
+        self.write(name, &format!("#!/bin/sh\n{body}\n"));
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).expect("a script");
+    }
+
+    fn run(&self, device: &str, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fourfold"));
+        command.args(arguments).args(["--nvcc", &self.name("nvcc"), "--cutlass", &self.name("cutlass")]);
+        command.env("FOURFOLD_DEVICE", device).env("FOURFOLD_CACHE_DIR", self.path("cache"));
+        command.env("LD_LIBRARY_PATH", self.folder.path()).output().expect("the program starts")
+    }
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", said(output)))
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).expect("it is there")).expect("an object")
+}
+
+#[test]
+fn the_self_test_builds_a_kernel_and_runs_it() {
+    let machine = Machine::new("");
+    for (device, target, ran) in [("0", "sm_100a", "kernel"), ("1", "sm_120a", "emulated")] {
+        let output = machine.run(device, &["doctor", "--self-test", "--json"]);
+        let report = json(&output);
+        let test = &report["self_test"];
+        assert_eq!((output.status.code(), &test["state"]), (Some(0), &"passed".into()), "{report}");
+        assert_eq!((&test["target"], &test["ran"]), (&target.into(), &ran.into()));
+        assert!(test["build_seconds"].is_number() && test["kernel_seconds"].is_number(), "{test}");
+        let gpus = report["gpus"].as_array().expect("GPUs");
+        assert_eq!((gpus.len(), &gpus[0]["native"][0]), (2, &"sm_100a".into()));
+        assert_eq!(gpus[1]["emulated"], serde_json::json!(["sm_120a", "sm_121a"]));
+    }
+    // A kernel that writes nothing leaves NaN, and one that the device refuses says so.
+    for (define, words) in [("-DWRITES_NOTHING", "elements are wrong"), ("-DRUN_STATUS=719", "719")] {
+        let output = Machine::new(define).run("0", &["doctor", "--self-test", "--json"]);
+        let report = json(&output);
+        let test = &report["self_test"];
+        assert_eq!((output.status.code(), &test["state"]), (Some(3), &"failed".into()), "{test}");
+        assert!(
+            test["detail"].as_str().expect("words").contains(words) && test["remedy"].is_string(),
+            "{test}"
+        );
+    }
+}
+
+#[test]
+fn a_kernel_that_was_built_and_cannot_be_dumped_is_no_failure_of_the_kernel() {
+    let machine = Machine::new("");
+    let file = machine.name("program.fir");
+    let output = machine.run("0", &["compile", &file, "--dump", "/proc/none", "--json"]);
+    let report = json(&output);
+    let kernel = &report["kernels"][0];
+    assert_eq!((output.status.code(), &report["ok"]), (Some(3), &false.into()), "{report}");
+    assert!(kernel["error"].is_null() && kernel["resources"].is_object(), "{kernel}");
+    assert!(kernel["dump_error"].as_str().is_some_and(|why| why.contains("/proc/none")), "{kernel}");
+    let output = machine.run("0", &["compile", &file, "--dump", &machine.name("dump"), "--json"]);
+    assert_eq!((output.status.code(), &json(&output)["ok"]), (Some(0), &true.into()), "{}", said(&output));
+}
+
+#[test]
+fn debug_mode_shows_what_each_launch_was_given() {
+    let machine = Machine::new("");
+    let (file, bundle) = (machine.name("program.fir"), machine.name("bundle"));
+    let usual = machine.run("0", &["replay", &file, "--json"]);
+    assert_eq!(usual.status.code(), Some(0), "{}", said(&usual));
+    let segments = json(&usual)["segments"].clone();
+    assert!(segments.as_array().expect("segments").iter().all(|segment| segment["launch"].is_null()));
+
+    let output = machine.run("0", &["replay", &file, "--debug", "--json", "--bundle", &bundle]);
+    let report = json(&output);
+    assert_eq!((output.status.code(), &report["ran_kernels"]), (Some(0), &2.into()), "{report}");
+    let launch = &report["segments"][2]["launch"];
+    assert_eq!((&launch["extents"], &launch["sm_count"]), (&serde_json::json!([1, 37, 72, 64]), &148.into()));
+    let arguments = launch["arguments"].as_array().expect("arguments");
+    assert_eq!((&arguments[0]["role"], &arguments[0]["value"]), (&"a".into(), &"q".into()));
+    assert!(arguments[0]["address"].as_str().expect("text").starts_with("0x"), "{launch}");
+    assert_eq!(launch["workspace"]["poison"], 255);
+    let text = String::from_utf8(machine.run("0", &["replay", &file, "--debug"]).stdout).expect("text");
+    assert!(text.contains("launch of segment 0: ") && text.contains("output 0"), "{text}");
+
+    let command = fs::read_to_string(machine.path("bundle/kernels/0/command.txt")).expect("a command");
+    assert!(command.contains("-lineinfo"), "{command}");
+    let again = json(&machine.run("0", &["replay", &bundle, "--json"]));
+    assert_eq!((&again["ok"], &again["ran_kernels"]), (&true.into(), &2.into()), "{again}");
+    assert!(again["segments"][0]["launch"].is_object(), "the bundle is in debug mode");
+    // Elsewhere it is compared within what roundings allow.
+    let elsewhere = json(&machine.run("none", &["replay", &bundle, "--json"]));
+    assert_eq!((&elsewhere["ok"], &elsewhere["ran_kernels"]), (&true.into(), &0.into()), "{elsewhere}");
+
+    let verified = machine.run("0", &["verify", &file, "--debug", "--json"]);
+    assert_eq!(json(&verified)["launches"].as_array().map(Vec::len), Some(2), "{}", said(&verified));
+}
+
+#[test]
+fn a_run_that_fails_on_the_device_is_kept_and_replayed_elsewhere() {
+    let machine = Machine::new("-DRUN_STATUS=719");
+    let (file, bundle) = (machine.name("program.fir"), machine.name("bundle"));
+    let output = machine.run("0", &["replay", &file, "--debug", "--json", "--bundle", &bundle]);
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    let error = json(&output);
+    assert_eq!((&error["fault"], &error["launch"]["segment"]), (&"device".into(), &0.into()), "{error}");
+    let shown = said(&output);
+    assert!(
+        shown.contains("in segment 0 (%h = scaled_mma): ") && shown.contains("launch of segment 0: "),
+        "{shown}"
+    );
+    assert!(shown.contains("the bundle lacks outputs.safetensors: the run failed"), "{shown}");
+    assert_eq!(read(&machine.path("bundle/error.json"))["launch"], error["launch"]);
+
+    let elsewhere = machine.run("none", &["replay", &bundle, "--json"]);
+    assert_eq!(elsewhere.status.code(), Some(0), "{}", said(&elsewhere));
+    let notes = json(&elsewhere)["notes"].to_string();
+    assert!(notes.contains("the run that was recorded failed, and this one did not"), "{notes}");
+    assert_eq!(machine.run("0", &["replay", &bundle]).status.code(), Some(3), "here it fails again");
+
+    // One segment of it: its inputs are what the fallback computes, and the device is gone.
+    let output = machine.run("0", &["replay", &file, "--bundle", &bundle, "--segment", "2"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(
+        said(&output).contains("the bundle lacks the inputs of the segment as they were"),
+        "{}",
+        said(&output)
+    );
+    let report = json(&machine.run("none", &["replay", &bundle, "--json"]));
+    assert_eq!((&report["ok"], &report["kernels"]), (&true.into(), &1.into()), "{report}");
+}

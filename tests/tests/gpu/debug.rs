@@ -1,0 +1,61 @@
+//! Debug mode and bundles on a GPU.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use fourfold::bundle::{BundleOptions, replay_bundled};
+use fourfold::executor::stdout_on_stderr;
+use fourfold::replay::{ReplayOptions, replay};
+use fourfold::{CompileOptions, Options, Report};
+use fourfold_tests::repository;
+
+use super::{backend, compile_options};
+
+/// In debug mode, on poisoned outputs and workspaces, a kernel is right; its launch is described; and a bundle of it is
+/// replayed with the same bits, in debug mode as it was made.
+pub fn debug_mode() -> Result<()> {
+    // CUTLASS tells of what its host code does on the standard output.
+    let _kept = stdout_on_stderr()?;
+    let backend = backend().context("there is no GPU")?;
+    let options = ReplayOptions {
+        backend: Options { emulate: backend.emulates(), ..Options::default() },
+        compile: CompileOptions { debug: true, ..compile_options() },
+        ..ReplayOptions::default()
+    };
+    let folder = tempfile::tempdir()?;
+    let bundle = BundleOptions { folder: folder.path().join("bundle"), segment: None };
+    let file = repository().join("fixtures/gemm/epilogue_full.fir");
+    let told = |event: &fourfold::Event| eprintln!("{event}");
+    let bundled = replay_bundled(&file, &options, &bundle, &told)?;
+    let report = bundled.outcome?;
+    check(&report)?;
+    let written = bundled.bundle?;
+    ensure!(written.lacks.is_empty(), "{:?}", written.lacks);
+    let command = fs::read_to_string(written.folder.join("kernels/0/command.txt"))?;
+    ensure!(command.contains("-lineinfo"), "{command}");
+
+    // Nothing is said but where it runs: that it was emulated and in debug mode the bundle knows.
+    let usual = ReplayOptions { compile: compile_options(), ..ReplayOptions::default() };
+    let again = replay(&written.folder, &usual, &told)?;
+    check(&again)?;
+    let recorded: Vec<_> = again.outputs.iter().filter(|output| output.expected == "recorded").collect();
+    ensure!(!recorded.is_empty(), "nothing was compared with the bundle");
+    for output in recorded {
+        ensure!(output.ok && output.rule == "bit-equal", "{}: {}", output.name, output.rule);
+    }
+    Ok(())
+}
+
+fn check(report: &Report) -> Result<()> {
+    ensure!(report.ok && report.kernels == 1 && report.ran_kernels == 1, "{report}");
+    let launch = report.segments[0].launch.as_ref().context("its launch is not described")?;
+    eprintln!("{launch}");
+    for argument in &launch.arguments {
+        ensure!(argument.address != 0 && argument.bytes <= argument.capacity, "{argument:?}");
+        let needed = u64::from(argument.required_alignment.unwrap_or(1));
+        ensure!(argument.alignment >= needed, "{argument:?}");
+        ensure!(argument.poison == argument.written.then_some(0xFF), "{argument:?}");
+    }
+    ensure!(launch.arguments.iter().any(|argument| argument.written), "it writes nothing");
+    Ok(())
+}
