@@ -3,13 +3,16 @@
 
 pub mod configuration;
 pub mod defaults;
+mod design;
+pub mod hopper;
 mod kernel;
 pub mod rules;
 pub mod stages;
 mod targets;
 
+pub use design::Design;
 pub use kernel::{
-    ABI_VERSION, EMULATED_TARGETS, EMULATOR, Epilogue, HEAD, KernelSource, KernelSpec, MAX_OPERANDS,
+    ABI_VERSION, EMULATED_TARGETS, EMULATOR, Epilogue, HEAD, HOPPER_KERNEL, KernelSource, KernelSpec, MAX_OPERANDS,
     MAX_OUTPUTS, Operand, Output, OutputKind, Step, StepKind, device_functions, emit, emulate,
     output_functions, quantization_functions, specify,
 };

@@ -29,11 +29,10 @@ pub const TARGETS: &[Target] = &[
         formats: FP4,
     },
     Target { name: "sm_121a", hardware: "DGX Spark: block-scaled tensor cores (mma.sync)", formats: FP4 },
-    // Empty until the generator has the kernels that decode FP4 in registers: what is listed is promised to run.
     Target {
         name: "sm_90a",
-        hardware: "H100, H200: no FP4 tensor cores, decodes to f16 or bf16 (wgmma)",
-        formats: &[],
+        hardware: "H100, H200: FP4 is decoded, exactly, to what 16-bit tensor cores take (wgmma)",
+        formats: FP4,
     },
     Target {
         name: "cpu",
@@ -137,11 +136,11 @@ fn operand_capability(shape: OperandShape, matrices: &[OutputCapability]) -> Ope
 mod tests {
     use super::*;
     use crate::configuration::CutlassVersion;
-    use crate::defaults;
+    use crate::{defaults, hopper};
 
     #[test]
-    fn the_four_blackwell_targets_take_both_fp4_formats_under_the_rules_of_their_kernels() {
-        for name in ["sm_100a", "sm_103a", "sm_120a", "sm_121a"] {
+    fn every_gpu_takes_both_fp4_formats_under_the_same_rules() {
+        for name in ["sm_100a", "sm_103a", "sm_120a", "sm_121a", "sm_90a"] {
             let capabilities = capabilities(name).expect(name);
             assert_eq!(capabilities.target, name);
             assert_eq!(capabilities.formats.len(), 2);
@@ -194,7 +193,8 @@ mod tests {
             for format in FP4 {
                 let defaults =
                     defaults::family(target.name).map(|family| defaults::defaults(family, *format, cutlass));
-                let has_defaults = defaults.is_some_and(|defaults| !defaults.is_empty());
+                let has_defaults = defaults.is_some_and(|defaults| !defaults.is_empty())
+                    || (target.name == hopper::TARGET && hopper::takes(*format));
                 assert_eq!(target.formats.contains(format), has_defaults, "{} {format}", target.name);
             }
         }
@@ -202,7 +202,6 @@ mod tests {
 
     #[test]
     fn targets_without_kernels_take_nothing_and_unknown_targets_do_not_exist() {
-        assert_eq!(capabilities("sm_90a").map(|c| c.formats.len()), Some(0));
         assert_eq!(capabilities("cpu").map(|c| c.formats.len()), Some(0));
         assert_eq!(capabilities("sm_100"), None);
     }

@@ -6,9 +6,9 @@ use fourfold_scheduler::EpilogueRef;
 use super::emit::element_type;
 use super::{Epilogue, OutputKind, Step, StepKind, functions, outputs};
 
-/// The statements that turn the accumulator `v` into `result[i]`, or into `results`: each step is a name of its own, so
-/// that what several steps use is computed once.
-pub(super) fn statements(epilogue: &Epilogue) -> Vec<String> {
+/// The statements that turn the accumulator `v` into `result[i]`, where there is one result that needs no number, or
+/// into `result[0][i]` and so on: each step is a name of its own, so that what several steps use is computed once.
+pub(super) fn statements(epilogue: &Epilogue, one_result: bool) -> Vec<String> {
     let mut lines = Vec::new();
     if epilogue.alpha {
         lines.push("v = __fmul_rn(alpha[i], v);".to_owned());
@@ -29,7 +29,7 @@ pub(super) fn statements(epilogue: &Epilogue) -> Vec<String> {
             lines.push(format!("{ty} const s{position} = {value};"));
         }
     }
-    if epilogue.is_plain() {
+    if one_result {
         lines.push(format!("result[i] = {};", name(epilogue.last())));
     } else {
         let results = results(epilogue).into_iter().enumerate();

@@ -4,9 +4,11 @@
 //! equal specifications are equal kernels. [`emit`] fills the template. Both are pure functions.
 
 mod body;
+mod cutlass;
 mod emit;
 mod emulation;
 mod functions;
+mod hopper;
 mod outputs;
 #[cfg(test)]
 mod tests;
@@ -19,11 +21,14 @@ use fourfold_scheduler::{
 };
 
 pub use self::emit::{ABI_VERSION, HEAD, KernelSource, MAX_OPERANDS, MAX_OUTPUTS, emit};
+pub use self::hopper::KERNEL as HOPPER_KERNEL;
 pub use self::emulation::{EMULATED_TARGETS, EMULATOR, emulate};
 pub use self::functions::device_functions;
 pub use self::outputs::{output_functions, quantization_functions};
-use crate::configuration::{Configuration, CutlassVersion};
+use crate::configuration::CutlassVersion;
 use crate::defaults::{self, Extents};
+use crate::design::Design;
+use crate::hopper as tiles;
 use crate::targets::Target;
 
 /// Everything that a kernel depends on.
@@ -31,8 +36,8 @@ use crate::targets::Target;
 pub struct KernelSpec {
     /// What it is compiled for.
     pub target: &'static Target,
-    /// Tile, cluster, schedules, stages.
-    pub configuration: Configuration,
+    /// Tiles, clusters, schedules, stages.
+    pub configuration: Design,
     /// What follows the accumulator.
     pub epilogue: Epilogue,
 }
@@ -52,7 +57,7 @@ pub struct Epilogue {
     pub steps: Vec<Step>,
     /// What the steps and the outputs read.
     pub operands: Vec<Operand>,
-    /// What is written. The first value among them is D, which CUTLASS writes.
+    /// What is written. The first value among them is D, which CUTLASS writes where there is CUTLASS.
     pub outputs: Vec<Output>,
 }
 
@@ -269,12 +274,16 @@ pub fn specify(
     target: &'static Target,
     cutlass: CutlassVersion,
 ) -> Option<(KernelSpec, String)> {
-    let family = defaults::family(target.name)?;
     // One B for every matrix of A flattens the batch into M.
     let rows = if plan.b_batched { plan.m.as_fixed() } else { plan.m.times(&plan.batch)?.as_fixed() };
     let extents = Extents { m: rows, n: plan.n.as_fixed(), k: plan.k.as_fixed() };
-    let (configuration, why) = defaults::choose(family, plan.format, cutlass, extents)?;
     let epilogue = epilogue(program, plan);
+    if target.name == tiles::TARGET {
+        let (configuration, why) = tiles::choose(plan.format, extents)?;
+        return Some((KernelSpec { target, configuration: configuration.into(), epilogue }, why));
+    }
+    let family = defaults::family(target.name)?;
+    let (configuration, why) = defaults::choose(family, plan.format, cutlass, extents)?;
     let configuration = configuration
         .with_elements(epilogue.source(), epilogue.destination())
         .for_operands(epilogue.fragments())
@@ -282,7 +291,7 @@ pub fn specify(
     let vectors = epilogue.row_bits() / 8 * u64::from(configuration.tile[1]);
     let (configuration, shorter) = defaults::with_room(configuration, vectors, cutlass);
     let why = shorter.unwrap_or(why);
-    Some((KernelSpec { target, configuration, epilogue }, why))
+    Some((KernelSpec { target, configuration: configuration.into(), epilogue }, why))
 }
 
 fn epilogue(program: &Program, plan: &KernelPlan) -> Epilogue {

@@ -8,9 +8,12 @@ use super::emit::element_type;
 use super::{Epilogue, Output, OutputKind, body};
 
 const FORMATS: &str = include_str!("outputs/formats.cuh");
+const SUBTILE: &str = include_str!("outputs/subtile.cuh");
+const PLACE: &str = include_str!("outputs/place.cuh");
 const NODE: &str = include_str!("outputs/node.cuh");
 const VALUE: &str = include_str!("outputs/value.cuh");
 const REDUCED: &str = include_str!("outputs/reduced.cuh");
+const SCALES: &str = include_str!("outputs/scales.cuh");
 const QUANTIZED: &str = include_str!("outputs/quantized.cuh");
 
 /// The device functions that quantize blocks, to be compiled by themselves, for a host too.
@@ -20,7 +23,7 @@ pub fn quantization_functions() -> &'static str {
 
 /// The device code of all kinds of outputs, to be compiled by itself.
 pub fn output_functions() -> String {
-    [NODE, VALUE, REDUCED, FORMATS, QUANTIZED].join("\n")
+    [SUBTILE, PLACE, NODE, VALUE, REDUCED, FORMATS, SCALES, QUANTIZED].join("\n")
 }
 
 /// A tensor that is written, as the interface knows it.
@@ -34,7 +37,7 @@ pub(super) struct Tensor {
     scale_block: u32,
 }
 
-/// An output that is not D.
+/// An output that device code of ours writes.
 #[derive(Serialize)]
 pub(super) struct Written {
     /// Its type.
@@ -99,9 +102,14 @@ pub(super) fn tensors(epilogue: &Epilogue) -> Vec<Tensor> {
 
 /// The outputs that are not D, in their order.
 pub(super) fn others(epilogue: &Epilogue) -> Vec<Written> {
+    written(epilogue, epilogue.d())
+}
+
+/// The outputs but for the one that somebody else writes, in their order.
+pub(super) fn written(epilogue: &Epilogue, except: Option<usize>) -> Vec<Written> {
     let results = body::results(epilogue);
     let of = |output: &Output| results.iter().position(|result| *result == output.of).unwrap_or_default();
-    let outputs = epilogue.outputs.iter().enumerate().filter(|(position, _)| Some(*position) != epilogue.d());
+    let outputs = epilogue.outputs.iter().enumerate().filter(|(position, _)| Some(*position) != except);
     let written = outputs.map(|(position, output)| {
         let (first, of) = (index(epilogue, position), of(output));
         match output.kind {
@@ -150,25 +158,48 @@ pub(super) fn arguments(others: &[Written]) -> String {
     format!("Outputs{{{}}}", outputs.join(", "))
 }
 
-/// The device code that is needed, each part after those that it uses.
+/// The device code that is needed beside CUTLASS's, each part after those that it uses.
 pub(super) fn texts(epilogue: &Epilogue) -> Vec<&'static str> {
     if epilogue.is_plain() {
         return Vec::new();
     }
-    let d = epilogue.d();
+    let mut texts = vec![SUBTILE, PLACE, NODE];
+    texts.extend(sinks(epilogue, epilogue.d()));
+    if has_blocks(epilogue) {
+        texts.extend([FORMATS, SCALES, QUANTIZED]);
+    }
+    texts
+}
+
+/// The device code that is needed where nothing is CUTLASS's. It knows where scales lie in any case.
+pub(super) fn own_texts(epilogue: &Epilogue) -> Vec<&'static str> {
+    let mut texts = vec![PLACE];
+    texts.extend(sinks(epilogue, None));
+    if has_blocks(epilogue) {
+        texts.extend([FORMATS, SCALES, QUANTIZED]);
+    } else {
+        texts.push(SCALES);
+    }
+    texts
+}
+
+/// Whether blocks are written.
+pub(super) fn has_blocks(epilogue: &Epilogue) -> bool {
+    epilogue.outputs.iter().any(|output| matches!(output.kind, OutputKind::Quantized { .. }))
+}
+
+/// What writes values and reductions, but for the value that somebody else writes.
+fn sinks(epilogue: &Epilogue, except: Option<usize>) -> Vec<&'static str> {
     let has = |is: fn(OutputKind) -> bool| {
         let mut outputs = epilogue.outputs.iter().enumerate();
-        outputs.any(|(position, output)| Some(position) != d && is(output.kind))
+        outputs.any(|(position, output)| Some(position) != except && is(output.kind))
     };
-    let mut texts = vec![NODE];
+    let mut texts = Vec::new();
     if has(|kind| matches!(kind, OutputKind::Value)) {
         texts.push(VALUE);
     }
     if has(|kind| matches!(kind, OutputKind::Reduced { .. })) {
         texts.push(REDUCED);
-    }
-    if has(|kind| matches!(kind, OutputKind::Quantized { .. })) {
-        texts.extend([FORMATS, QUANTIZED]);
     }
     texts
 }

@@ -8,7 +8,7 @@ use fourfold_scheduler::EpilogueRef::{self, Accumulator};
 use super::emit::{context, template_variables};
 use super::*;
 use crate::capabilities;
-use crate::configuration::{Cluster, TileScheduler};
+use crate::configuration::{Cluster, Configuration, TileScheduler};
 
 fn spec(target: &str, steps: Vec<Step>, c: Option<ElementType>) -> KernelSpec {
     spec_of(BlockFormat::NVFP4, target, steps, c)
@@ -22,19 +22,34 @@ fn spec_of(format: BlockFormat, target: &str, steps: Vec<Step>, c: Option<Elemen
     let mut epilogue = Epilogue { alpha: true, c, beta: c.is_some(), accumulator, steps, operands, outputs };
     epilogue.outputs = vec![Output { of: epilogue.last(), kind: OutputKind::Value }];
     let configuration = defaults::defaults(family, format, CutlassVersion::PINNED)[0]
-        .with_elements(epilogue.source(), epilogue.destination());
+        .with_elements(epilogue.source(), epilogue.destination())
+        .into();
     KernelSpec { target, configuration, epilogue }
+}
+
+/// What CUTLASS's collectives are built from.
+fn collectives(spec: &KernelSpec) -> &Configuration {
+    spec.configuration.cutlass().expect("a Blackwell")
 }
 
 /// The specification with these outputs instead of D.
 fn writing(mut spec: KernelSpec, outputs: &[(EpilogueRef, OutputKind)]) -> KernelSpec {
     spec.epilogue.outputs = outputs.iter().map(|(of, kind)| Output { of: *of, kind: *kind }).collect();
     let epilogue = &spec.epilogue;
-    spec.configuration = spec
-        .configuration
+    spec.configuration = collectives(&spec)
         .with_elements(epilogue.source(), epilogue.destination())
-        .for_blocks(epilogue.longest_block());
+        .for_blocks(epilogue.longest_block())
+        .into();
     spec
+}
+
+/// The same for sm_90a, for any M.
+fn on_hopper(spec: KernelSpec) -> KernelSpec {
+    let format = spec.configuration.block_format().expect("a format");
+    let unknown = Extents { m: None, n: None, k: None };
+    let (configuration, _) = tiles::choose(format, unknown).expect("a format of the target");
+    let target = crate::target(tiles::TARGET).expect("a known target");
+    KernelSpec { target, configuration: configuration.into(), ..spec }
 }
 
 const NVFP4: OutputKind = OutputKind::Quantized {
@@ -95,10 +110,12 @@ fn reading(target: &str, operands: &[(OperandShape, ElementType)]) -> KernelSpec
 
 #[test]
 fn the_template_has_exactly_the_variables_of_its_context() {
-    let context = serde_json::to_value(context(&spec("sm_100a", vec![activation(UnaryKind::Gelu)], None)))
-        .expect("the context is an object");
-    let fields: BTreeSet<String> = context.as_object().expect("an object").keys().cloned().collect();
-    assert_eq!(template_variables(), fields);
+    let cutlass = spec("sm_100a", vec![activation(UnaryKind::Gelu)], None);
+    for spec in [on_hopper(cutlass.clone()), cutlass] {
+        let context = serde_json::to_value(context(&spec)).expect("the context is an object");
+        let fields: BTreeSet<String> = context.as_object().expect("an object").keys().cloned().collect();
+        assert_eq!(template_variables(&spec.configuration), fields);
+    }
 }
 
 #[test]
@@ -309,7 +326,7 @@ fn a_kernel_without_d_stores_nothing_as_d() {
 fn a_thread_of_sm100_has_whole_blocks() {
     let tile = |target: &str, element: ElementType, kind: OutputKind| {
         let spec = spec(target, Vec::new(), Some(element));
-        writing(spec, &[(Accumulator, kind)]).configuration.epilogue.tile
+        collectives(&writing(spec, &[(Accumulator, kind)])).epilogue.tile
     };
     let long = mx(ElementType::F8E4M3FN, ScaleRounding::Ceil);
     assert_eq!(tile("sm_100a", ElementType::BF16, long), None, "the builder's own tile has 32 columns");

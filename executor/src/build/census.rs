@@ -17,7 +17,7 @@ const LONGEST_NAME: usize = 256;
 /// How many of each instruction that matters a disassembly holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Census {
-    /// By full opcode, every matrix instruction (`UTCOMMA.2CTA.4X`, `OMMA.SF...`), integer dot product (`IDP.4A...`,
+    /// By full opcode, every matrix instruction (`UTCOMMA.2CTA.4X`, `OMMA.SF...`, `HGMMA...`), integer dot product (`IDP.4A...`,
     /// which stands for one in an emulated kernel) and scale copy (`UTCCP...`).
     pub opcodes: BTreeMap<String, usize>,
     /// All instructions.

@@ -161,8 +161,9 @@ pub fn build(
     drop(kernel);
     check_metadata(input, &metadata, &run.log)?;
     // The kernel and what calls it may be compiled by two compilers: they must mean the same parameters.
-    if !census.functions.iter().any(|name| name.starts_with(&metadata.entry)) && !metadata.entry.is_empty() {
-        let (expected, found) = (metadata.entry, census.functions.join(", "));
+    let is_there = |entry: &str| census.functions.iter().any(|name| name.starts_with(entry));
+    if let Some(missing) = metadata.entry.split_whitespace().find(|entry| !is_there(entry)) {
+        let (expected, found) = (missing.to_owned(), census.functions.join(", "));
         return Err(BuildError::Disagrees { what: "kernel in the binary", expected, found, log: run.log });
     }
     // What was verified is what is loaded later, also where no cache keeps it.

@@ -43,9 +43,9 @@ pub struct Metadata {
     pub target: String,
     /// The kernel's readable name.
     pub kernel: String,
-    /// The tile: M, N and K in elements.
+    /// The tile: M, N and K in elements. Of several kernels the largest, as in what follows.
     pub tile: [u32; 3],
-    /// The cluster in blocks.
+    /// The cluster in blocks; 1 where it is chosen for each call.
     pub cluster: [u32; 3],
     /// Stages of the main loop, where the kernel has one.
     #[serde(default)]
@@ -60,7 +60,8 @@ pub struct Metadata {
     /// Whether it was compiled for another architecture than its target's, with the target's instructions emulated.
     pub emulated: bool,
     /// What the name of its kernel begins with in the binary: it says how large the parameters and the shared memory
-    /// are that are launched with it. Empty if it does not say.
+    /// are that are launched with it. With several kernels, of which each call gets one, all of them, a space between
+    /// two. Empty if it does not say.
     #[serde(default)]
     pub entry: String,
     /// A digest of what it was generated from.

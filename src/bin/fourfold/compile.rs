@@ -117,7 +117,7 @@ fn object(
                 "hash": source.hash,
                 "emulated": source.prelude.is_some(),
                 "configuration": configuration.name(),
-                "tile": configuration.tile,
+                "tile": configuration.tile(),
                 "why": built.planned.why,
                 "resources": built.outcome.as_ref().ok().map(|artifact| ResourceReport::from(artifact.resources())),
                 "error": built.outcome.as_ref().err().map(|failure| {

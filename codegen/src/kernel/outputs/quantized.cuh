@@ -1,13 +1,3 @@
-// Bytes of the scales of a matrix, and where among those of all matrices one is.
-FOURFOLD_HOST_DEVICE int64_t scale_bytes(int64_t rows, int64_t blocks) {
-  return (rows + 127) / 128 * ((blocks + 3) / 4) * 512;
-}
-
-FOURFOLD_HOST_DEVICE int64_t scale_at(int64_t rows, int64_t blocks, int64_t batch, int64_t row, int64_t block) {
-  return batch * scale_bytes(rows, blocks) + (row / 128 * ((blocks + 3) / 4) + block / 4) * 512 + row % 32 * 16 +
-         row % 128 / 32 * 4 + block % 4;
-}
-
 // Blocks of a row quantized: packed codes, and a scale for each block in the padded 128x4 layout.
 template <int Of, class Blocks>
 struct QuantizedOutput {

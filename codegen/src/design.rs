@@ -1,0 +1,61 @@
+//! What a kernel is built from, whichever kind it is of.
+
+use fourfold_ir::BlockFormat;
+
+use crate::configuration::Configuration;
+use crate::hopper;
+
+/// What a kernel is built from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Design {
+    /// CUTLASS's collectives.
+    Cutlass(Configuration),
+    /// The kernel of sm_90a, which is our own.
+    Hopper(hopper::Configuration),
+}
+
+impl Design {
+    /// A readable name: family, tiles, and what is not the usual.
+    pub fn name(&self) -> String {
+        match self {
+            Design::Cutlass(configuration) => configuration.name(),
+            Design::Hopper(configuration) => configuration.name(),
+        }
+    }
+
+    /// The tile, M, N and K; where there are several, the largest.
+    pub fn tile(&self) -> [u32; 3] {
+        match self {
+            Design::Cutlass(configuration) => configuration.tile,
+            Design::Hopper(configuration) => configuration.tile(),
+        }
+    }
+
+    /// The format of A and B; `None` for a mix that no program has.
+    pub fn block_format(&self) -> Option<BlockFormat> {
+        match self {
+            Design::Cutlass(configuration) => configuration.block_format(),
+            Design::Hopper(configuration) => Some(configuration.format),
+        }
+    }
+
+    /// What CUTLASS's collectives are built from.
+    pub fn cutlass(&self) -> Option<&Configuration> {
+        match self {
+            Design::Cutlass(configuration) => Some(configuration),
+            Design::Hopper(_) => None,
+        }
+    }
+}
+
+impl From<Configuration> for Design {
+    fn from(configuration: Configuration) -> Design {
+        Design::Cutlass(configuration)
+    }
+}
+
+impl From<hopper::Configuration> for Design {
+    fn from(configuration: hopper::Configuration) -> Design {
+        Design::Hopper(configuration)
+    }
+}

@@ -1,0 +1,128 @@
+//! What a kernel of sm_90a is filled in with.
+
+use fourfold_ir::{BlockFormat, OperandShape};
+use serde::Serialize;
+
+use super::emit::{alignment, element_type, is_used};
+use super::{Epilogue, OutputKind, outputs};
+use crate::hopper::{Choice, Configuration};
+
+/// The kernel, word for word as it stands in every source for sm_90a.
+pub const KERNEL: &str = include_str!("hopper/kernel.cuh");
+
+const OPERANDS: &str = include_str!("hopper/operands.cuh");
+const EPILOGUE: &str = include_str!("hopper/epilogue.cuh");
+
+/// What K is a multiple of, so that rows of codes begin at multiples of 16 bytes.
+const K_MULTIPLE: u32 = 32;
+
+/// What the template is filled with besides what every kernel has.
+#[derive(Serialize)]
+pub(super) struct Context {
+    operands: Vec<Read>,
+    output_texts: Vec<&'static str>,
+    operands_text: &'static str,
+    epilogue_text: &'static str,
+    kernel_text: &'static str,
+    /// Everything that is written.
+    written: Vec<outputs::Written>,
+    outputs_arguments: String,
+    has_blocks: bool,
+    /// Whether all outputs are values.
+    is_simple: bool,
+    is_mx: bool,
+    tile: [u32; 3],
+    k_multiple: u32,
+    variants: Vec<u32>,
+    choices: Vec<Line>,
+    load_parameter: &'static str,
+    load_argument: &'static str,
+    shared_bytes: &'static str,
+}
+
+/// What the epilogue's function is given: its name there, how it is read, and where its address comes from.
+#[derive(Serialize)]
+struct Read {
+    name: String,
+    element: &'static str,
+    read: String,
+    /// Empty for what is computed.
+    pointer: String,
+}
+
+/// A line of the table, with the tile's position in the source.
+#[derive(Serialize)]
+struct Line {
+    max_m: u32,
+    max_n: u32,
+    max_k: u32,
+    variant: usize,
+    cluster: u32,
+}
+
+/// What the kernel asks of N: that rows of what it reads and writes begin at multiples of 16 bytes.
+pub(super) fn n_multiple(epilogue: &Epilogue) -> usize {
+    let matrices = epilogue.operands.iter().filter(|operand| operand.shape == OperandShape::Matrix);
+    let read = matrices.map(|matrix| matrix.element).chain(epilogue.c).map(alignment);
+    let written = outputs::written(epilogue, None).into_iter().map(|output| output.n_multiple);
+    read.chain(written).max().unwrap_or(1)
+}
+
+pub(super) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Context {
+    let written = outputs::written(epilogue, None);
+    let line = |choice: &Choice| {
+        let variant = configuration.variants.iter().position(|tokens| *tokens == choice.tokens)?;
+        let Choice { max_m, max_n, max_k, cluster, .. } = *choice;
+        Some(Line { max_m, max_n, max_k, variant, cluster })
+    };
+    Context {
+        operands: reads(epilogue),
+        output_texts: outputs::own_texts(epilogue),
+        operands_text: OPERANDS,
+        epilogue_text: EPILOGUE,
+        kernel_text: KERNEL,
+        outputs_arguments: outputs::arguments(&written),
+        written,
+        has_blocks: outputs::has_blocks(epilogue),
+        is_simple: epilogue.outputs.iter().all(|output| output.kind == OutputKind::Value),
+        is_mx: configuration.format.block == BlockFormat::MXFP4.block,
+        tile: configuration.tile(),
+        k_multiple: K_MULTIPLE,
+        variants: configuration.variants.clone(),
+        choices: configuration.choices().filter_map(line).collect(),
+        load_parameter: ", int variant",
+        load_argument: ", variant",
+        shared_bytes: "kBuilt[variant].shared",
+    }
+}
+
+fn reads(epilogue: &Epilogue) -> Vec<Read> {
+    let read = |name: &str, element, how: &str, pointer: String| Read {
+        name: name.to_owned(),
+        element,
+        read: format!("read_{how}<N>(arguments.{name}{})", if how == "scalar" { "" } else { ", here" }),
+        pointer,
+    };
+    let scalar = |name: &str| read(name, "float", "scalar", format!("p.{name}"));
+    let acc = Read { read: "acc".to_owned(), ..read("acc", "float", "scalar", String::new()) };
+    let mut reads = vec![acc];
+    reads.extend(epilogue.alpha.then(|| scalar("alpha")));
+    reads.extend(epilogue.c.map(|element| {
+        let ty = element_type(element);
+        read("c", ty, "matrix", format!("static_cast<{ty} const *>(p.c)"))
+    }));
+    reads.extend(epilogue.beta.then(|| scalar("beta")));
+    let used = epilogue.operands.iter().enumerate().filter(|(index, _)| is_used(epilogue, *index));
+    reads.extend(used.map(|(index, operand)| {
+        let ty = element_type(operand.element);
+        let how = match operand.shape {
+            OperandShape::Scalar => "scalar",
+            OperandShape::Row => "row",
+            OperandShape::Column => "column",
+            OperandShape::Matrix => "matrix",
+        };
+        let pointer = format!("static_cast<{ty} const *>(p.operands[{index}])");
+        read(&format!("x{index}"), ty, how, pointer)
+    }));
+    reads
+}

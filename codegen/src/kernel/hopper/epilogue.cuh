@@ -1,0 +1,49 @@
+// How N columns of a row lie in a thread: side by side.
+template <int N>
+struct Part {
+  static constexpr bool kPairs = false;
+  static constexpr int kRows = 1, kColumns = N, kRun = N, kValues = N, kLaneBits = 0;
+
+  static constexpr int row(int) { return 0; }
+  static constexpr int column(int c) { return c; }
+  static constexpr int index(int, int c) { return c; }
+};
+
+// What a thread keeps of each output while it works on a tile, or on a row of it.
+template <int N>
+CUTLASS_DEVICE auto begin_outputs(EpilogueArguments const &arguments) {
+  return cute::transform(arguments.outputs, [](auto const &output) { return output.template begin<Part<N>, 1>(); });
+}
+
+// Writes N columns of a row. Unless the outputs are simple, all lanes of a warp call it together.
+template <int N, class States>
+CUTLASS_DEVICE void write_outputs(EpilogueArguments const &arguments, States &states, Place const &here,
+                                  cutlass::Array<float, N> const &acc) {
+  auto const results = apply<N>(arguments, here, acc);
+  float values[kResults][N];
+  CUTLASS_PRAGMA_UNROLL
+  for (int result = 0; result < kResults; ++result) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N; ++i) {
+      values[result][i] = results[result][i];
+    }
+  }
+  cute::for_each(cute::make_seq<cute::tuple_size<Outputs>::value>{}, [&](auto i) {
+    constexpr int kIndex = decltype(i)::value;
+    auto const &output = cute::get<kIndex>(arguments.outputs);
+    using Output = cute::remove_cvref_t<decltype(output)>;
+    static_assert(!Output::template exchanges<Part<N>>(), "a block is in several threads");
+    auto &&state = cute::get<kIndex>(states);
+    output.template store<Part<N>>(state, here, values[Output::kOf]);
+  });
+}
+
+// Ends what was begun; `here` is the thread's row. Unless the outputs are simple, all lanes of a warp call it together.
+template <int N, class States>
+CUTLASS_DEVICE void end_outputs(EpilogueArguments const &arguments, States &states, Place const &here) {
+  cute::for_each(cute::make_seq<cute::tuple_size<Outputs>::value>{}, [&](auto i) {
+    constexpr int kIndex = decltype(i)::value;
+    auto &&state = cute::get<kIndex>(states);
+    cute::get<kIndex>(arguments.outputs).template end<Part<N>>(state, here);
+  });
+}

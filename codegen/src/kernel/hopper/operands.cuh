@@ -1,0 +1,58 @@
+// Operands of the epilogue, as N columns of a row of D have them.
+
+template <int N, class T>
+CUTLASS_DEVICE cutlass::Array<float, N> read_scalar(T const *scalar) {
+  cutlass::Array<float, N> result;
+  result.fill(static_cast<float>(*scalar));
+  return result;
+}
+
+// 16 bytes at a time: rows begin at multiples of as many.
+template <int N, class T>
+CUTLASS_DEVICE cutlass::Array<float, N> read_columns(T const *row, Place const &here) {
+  constexpr int kAtOnce = cute::min(N, 128 / cutlass::sizeof_bits<T>::value);
+  cutlass::Array<float, N> result;
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < N; i += kAtOnce) {
+    cutlass::AlignedArray<T, kAtOnce> part;
+    if (here.n + i + kAtOnce <= here.columns) {
+      part = *reinterpret_cast<cutlass::AlignedArray<T, kAtOnce> const *>(row + here.n + i);
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < kAtOnce; ++j) {
+        part[j] = here.n + i + j < here.columns ? row[here.n + i + j] : T(0);
+      }
+    }
+    cutlass::Array<float, kAtOnce> const wide = cutlass::NumericArrayConverter<float, T, kAtOnce>{}(part);
+    CUTLASS_PRAGMA_UNROLL
+    for (int j = 0; j < kAtOnce; ++j) {
+      result[i + j] = wide[j];
+    }
+  }
+  return result;
+}
+
+// One number for each column of all matrices.
+template <int N, class T>
+CUTLASS_DEVICE cutlass::Array<float, N> read_row(T const *row, Place const &here) {
+  return read_columns<N>(row, here);
+}
+
+// One number for each row of each matrix.
+template <int N, class T>
+CUTLASS_DEVICE cutlass::Array<float, N> read_column(T const *column, Place const &here) {
+  cutlass::Array<float, N> result;
+  result.fill(here.m < here.rows ? static_cast<float>(column[here.row(0)]) : 0.0f);
+  return result;
+}
+
+// One number for each element.
+template <int N, class T>
+CUTLASS_DEVICE cutlass::Array<float, N> read_matrix(T const *matrix, Place const &here) {
+  if (here.m < here.rows) {
+    return read_columns<N>(matrix + here.row(0) * here.columns, here);
+  }
+  cutlass::Array<float, N> result;
+  result.clear();
+  return result;
+}
