@@ -16,7 +16,6 @@ use crate::kernels::chain;
 use crate::replay::{load_text, plan, replay_compiled, sampled_inputs};
 use crate::report::kernel_name;
 use crate::service::{CacheChoice, CompileOptions};
-use crate::verify::local;
 
 /// What a machine has and lacks. The keys are an interface: they are added to, not changed.
 #[derive(Clone, Debug, Serialize)]
@@ -393,12 +392,13 @@ fn runs(gpu: &Gpu) -> (Vec<&'static str>, Vec<&'static str>) {
 }
 
 fn what_runs(gpu: &Gpu) -> String {
-    match runs(gpu) {
-        (native, _) if !native.is_empty() => format!("runs kernels of {}", native.join(" and ")),
-        (_, emulated) if !emulated.is_empty() => {
-            format!("runs kernels of {} emulated", emulated.join(" and "))
-        }
-        _ => "no target's kernels run on it".to_owned(),
+    let (native, emulated) = runs(gpu);
+    let (native, emulated) = (native.join(" and "), emulated.join(" and "));
+    match (native.is_empty(), emulated.is_empty()) {
+        (false, true) => format!("runs kernels of {native}"),
+        (false, false) => format!("runs kernels of {native}, and those of {emulated} emulated"),
+        (true, false) => format!("runs kernels of {emulated} emulated"),
+        (true, true) => "no target's kernels run on it".to_owned(),
     }
 }
 
@@ -470,7 +470,7 @@ fn try_self_test(
     progress: &(dyn Fn(&Event) + Sync),
 ) -> Result<SelfTest, Error> {
     let loaded = load_text("self-test.fir".as_ref(), PROGRAM.to_owned())?;
-    let backend = Backend::new(&local(options))?;
+    let backend = Backend::new(options)?;
     // What a cache has says nothing of the compiler.
     let compile =
         CompileOptions { build_anyway: true, cache: CacheChoice::None, retry: true, ..compile.clone() };

@@ -1,22 +1,22 @@
 //! Verifies the kernels of programs on the GPU that is here: each program's inputs, each kernel, one row.
 //!
-//! Kernels run as they are on a GPU of their target, and those of the sm_120 family emulated on a Hopper GPU. Every value
+//! Kernels run as they are on a GPU of their target, and those of the sm_120 family, where it is asked for, emulated on a
+//! Hopper GPU. Every value
 //! that a kernel writes is compared, also where the program uses it only itself. Outputs are NaN before each run. Seeded
 //! blocked scales have finite garbage as padding; where K leaves padding beside a row's own scales, each kernel runs once
-//! more with NaN there and must show it: a kernel that does not could not have seen garbage either.
+//! more with NaN there and must show it: a kernel that does not could not have seen garbage either. On targets where rows
+//! are known to be apart, NaN below the last row must not show.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use fourfold_codegen::{EMULATOR, capabilities};
-use fourfold_executor::device::discover;
 use fourfold_executor::service::Event;
 use fourfold_executor::{Ran, RunError, RunOptions};
 use fourfold_ir::text::{self, Directive};
-use fourfold_ir::{Program, ScaleLayout, Tensor, bind, sample};
+use fourfold_ir::{Program, ScaleLayout, Tensor, Value, bind, sample};
 use fourfold_scheduler::KernelPlan;
 
-use crate::backend::{Backend, DeviceChoice, Options};
+use crate::backend::{Backend, Options};
 use crate::bound::{Compared, KernelRun};
 use crate::compiled::Compiled;
 use crate::error::Error;
@@ -28,8 +28,7 @@ use crate::service::CompileOptions;
 /// How programs are verified.
 #[derive(Clone, Debug, Default)]
 pub struct VerifyOptions {
-    /// What is planned for, and where it runs. When no target is named: that of the GPU if it has kernels, and the
-    /// emulated one on a Hopper GPU otherwise.
+    /// What is planned for, and where it runs.
     pub backend: Options,
     /// How kernels are built.
     pub compile: CompileOptions,
@@ -56,7 +55,7 @@ pub fn verify(
     options: &VerifyOptions,
     progress: &(dyn Fn(&Event) + Sync),
 ) -> Result<VerifyReport, Error> {
-    let backend = Backend::new(&local(&options.backend))?;
+    let backend = Backend::new(&options.backend)?;
     let mut report = VerifyReport::new(&backend);
     let mut candidates = Vec::new();
     let mut plans = Vec::new();
@@ -125,24 +124,6 @@ fn is_invalid_on_purpose(error: &Error) -> bool {
 /// Whether the device can do nothing any more.
 fn is_end_of_device(error: &Error) -> bool {
     matches!(error, Error::Run(RunError::Device { source, .. }) if source.is_sticky())
-}
-
-/// The options with the target that suits the GPU.
-pub(crate) fn local(options: &Options) -> Options {
-    let mut options = options.clone();
-    if options.target.is_some() || options.emulate || options.device == DeviceChoice::None {
-        return options;
-    }
-    let ordinal = match options.device {
-        DeviceChoice::Ordinal(ordinal) => ordinal,
-        _ => 0,
-    };
-    let gpus = discover().unwrap_or_default();
-    let own = gpus.get(ordinal).and_then(|gpu| gpu.target());
-    let has_kernels =
-        |target: &str| capabilities(target).is_some_and(|capabilities| !capabilities.formats.is_empty());
-    options.emulate = own == Some(EMULATOR) && !has_kernels(EMULATOR);
-    options
 }
 
 /// The programs at a path, in order of their names.
@@ -242,9 +223,22 @@ fn extents(plan: &KernelPlan, report: &Report, program: &Program) -> Option<[u64
     Some(extents)
 }
 
-/// Runs again with NaN as the padding of blocked scales. Where padding lies beside the scales of a row, it meets
-/// operands that are zero there, and zero times NaN is NaN: every element of D must be NaN, and what the kernel writes is
-/// what the ops make of that.
+/// What NaN as the padding of scales must do to the results of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shows {
+    /// Padding lies beside the scales of a row, and meets operands that are zero there: zero times NaN is NaN, and every
+    /// element of D is. That is so on every target.
+    Everywhere,
+    /// Padding lies below the last row only: no element is what it would not be without.
+    Nowhere,
+}
+
+/// The targets on which a row of scales counts for its own row of D and for no other. Of the others nothing is demanded
+/// that no GPU of theirs has shown.
+const ROWS_ARE_APART: [&str; 1] = ["sm_90a"];
+
+/// Runs again with NaN as the padding of blocked scales, for the kernels that must show it; and where there are none, for
+/// those that must not.
 fn nan_rows(
     candidate: &Candidate,
     compiled: &Compiled,
@@ -253,25 +247,34 @@ fn nan_rows(
 ) -> Result<Vec<VerifyRow>, Error> {
     let Inputs::Sampled { tensors, recipe } = inputs else { return Ok(Vec::new()) };
     let program = compiled.planned().program();
+    let partition = compiled.planned().partition();
     let module = program.module();
-    let is_padded = |name: &str| {
-        tensors.get(name).is_some_and(|tensor| {
-            tensor.layout() == Some(ScaleLayout::Blocked)
-                && tensor.count() > 0
-                && tensor.dims().last().is_some_and(|columns| !columns.is_multiple_of(4))
-        })
+    let padding = |name: &str| {
+        let tensor = tensors.get(name).filter(|tensor| tensor.layout() == Some(ScaleLayout::Blocked))?;
+        match tensor.dims() {
+            _ if tensor.count() == 0 => None,
+            [.., columns] if !columns.is_multiple_of(4) => Some(Shows::Everywhere),
+            [.., rows, _] if !rows.is_multiple_of(128) => Some(Shows::Nowhere),
+            _ => None,
+        }
     };
-    let concerned: Vec<(usize, &KernelPlan)> = compiled
-        .planned()
-        .partition()
-        .kernels()
-        .filter(|(segment, plan)| {
-            let is_given = |value| module.defining_op(value).is_none() && is_padded(module.name_of(value));
+    let concerned = |shows: Shows| -> Vec<(usize, &KernelPlan)> {
+        let kernels = partition.kernels().filter(|(segment, plan)| {
+            let is_given = |value: &Value| module.defining_op(*value).is_none();
+            let mut given = [plan.sfa, plan.sfb].into_iter().filter(is_given);
             let ran = report.segments[*segment].ran;
-            [plan.sfa, plan.sfb].into_iter().any(is_given) && (ran == "kernel" || ran == "emulated")
-        })
-        .collect();
-    if concerned.is_empty() {
+            given.any(|value| padding(module.name_of(value)) == Some(shows))
+                && (ran == "kernel" || ran == "emulated")
+        });
+        kernels.collect()
+    };
+    let mut shows = Shows::Everywhere;
+    let mut kernels = concerned(shows);
+    if kernels.is_empty() && ROWS_ARE_APART.contains(&partition.target.as_str()) {
+        shows = Shows::Nowhere;
+        kernels = concerned(shows);
+    }
+    if kernels.is_empty() {
         return Ok(Vec::new());
     }
     let mut poisoned: HashMap<String, Tensor> = tensors.clone();
@@ -279,17 +282,24 @@ fn nan_rows(
         sample::fill_padding_with_nan(tensor);
     }
     let bound = bind::bind_given(program, &poisoned, &recipe.symbols)?;
-    // Results begin as zeros: NaN, which memory may hold from the run before, would look like what is expected.
+    // Results begin as what they must not be. NaN, which memory may hold from the run before, would look like NaN.
+    let poison = match shows {
+        Shows::Everywhere => 0,
+        Shows::Nowhere => 0xFF,
+    };
     let run = compiled.run_normalized(
         &bound,
-        &RunOptions { keep_all: true, poison: Some(0), locate: true, ..RunOptions::default() },
+        &RunOptions { keep_all: true, poison: Some(poison), locate: true, ..RunOptions::default() },
     )?;
     let mut rows = Vec::new();
-    for (segment, plan) in concerned {
-        let kernel =
-            KernelRun::of(program, compiled.planned().partition(), segment, &bound, &run, Some(recipe.rule))?;
+    for (segment, plan) in kernels {
+        let kernel = KernelRun::of(program, partition, segment, &bound, &run, Some(recipe.rule))?;
         let interpret = check_work(program, &bound, kernel.ops).is_ok();
-        let compared = KernelRun { interpret, ..kernel }.compare_nan(&|value| run.value(value))?;
+        let kernel = KernelRun { interpret, ..kernel };
+        let compared = match shows {
+            Shows::Everywhere => kernel.compare_nan(&|value| run.value(value))?,
+            Shows::Nowhere => kernel.compare(&|value| run.value(value))?,
+        };
         let ran = &run.segments[segment];
         for Compared { value, want, rule, comparison, by, .. } in compared {
             if want.count() == 0 {
@@ -309,9 +319,10 @@ fn nan_rows(
                 against: by.to_owned(),
                 elements: want.count(),
                 mismatches: comparison.mismatches,
-                moved_roundings: 0,
-                max_abs_err: 0.0,
-                max_rel_err: 0.0,
+                moved_roundings: comparison.moved_roundings,
+                // NaN is no distance from NaN.
+                max_abs_err: if shows == Shows::Nowhere { comparison.max_abs_err } else { 0.0 },
+                max_rel_err: if shows == Shows::Nowhere { comparison.max_rel_err } else { 0.0 },
                 worst: comparison.worst.map(|worst| format!("{:?}: {}", worst.index, worst.got)),
                 seconds: ran.kernel_seconds.or(Some(ran.seconds)),
                 ok: comparison.ok && matches!(ran.ran, Ran::Kernel | Ran::Emulated),

@@ -64,7 +64,7 @@ exec cc -O1 -shared -fPIC {defines} $emulated "-DKERNEL=\"$(says kernel)\"" "-DT
         );
         machine.script("nvcc", &body);
         let line = |opcode: &str| format!("echo '        /*0010*/  {opcode} R1, R2, R3 ;'");
-        machine.script("cuobjdump", &[line("UTCOMMA.4X"), line("IDP.4A.S8.S8")].join("\n"));
+        machine.script("cuobjdump", &[line("UTCOMMA.4X"), line("IDP.4A.S8.S8"), line("HGMMA.64x64x16.F32")].join("\n"));
         machine
     }
 
@@ -108,7 +108,7 @@ fn read(path: &Path) -> Value {
 #[test]
 fn the_self_test_builds_a_kernel_and_runs_it() {
     let machine = Machine::new("");
-    for (device, target, ran) in [("0", "sm_100a", "kernel"), ("1", "sm_120a", "emulated")] {
+    for (device, target, ran) in [("0", "sm_100a", "kernel"), ("1", "sm_90a", "kernel")] {
         let output = machine.run(device, &["doctor", "--self-test", "--json"]);
         let report = json(&output);
         let test = &report["self_test"];
@@ -117,6 +117,7 @@ fn the_self_test_builds_a_kernel_and_runs_it() {
         assert!(test["build_seconds"].is_number() && test["kernel_seconds"].is_number(), "{test}");
         let gpus = report["gpus"].as_array().expect("GPUs");
         assert_eq!((gpus.len(), &gpus[0]["native"][0]), (2, &"sm_100a".into()));
+        assert_eq!(gpus[1]["native"], serde_json::json!(["sm_90a"]));
         assert_eq!(gpus[1]["emulated"], serde_json::json!(["sm_120a", "sm_121a"]));
     }
     // A kernel that writes nothing leaves NaN, and one that the device refuses says so.
@@ -129,6 +130,37 @@ fn the_self_test_builds_a_kernel_and_runs_it() {
             test["detail"].as_str().expect("words").contains(words) && test["remedy"].is_string(),
             "{test}"
         );
+    }
+}
+
+#[test]
+fn a_hopper_runs_its_own_kernels_and_others_emulated_when_it_is_told_to() {
+    let machine = Machine::new("");
+    // Padding below the last row only, which these kernels do not read.
+    machine.write("program.fir", &PROGRAM.replace(", 96]", ", 128]").replace(", 6]", ", 8]"));
+    let file = machine.name("program.fir");
+    for command in ["replay", "verify"] {
+        for (options, target, ran) in [
+            (&[][..], "sm_90a", "kernel"),
+            (&["--target", "sm_90a"], "sm_90a", "kernel"),
+            (&["--emulate"], "sm_120a", "emulated"),
+            (&["--emulate", "--target", "sm_121a"], "sm_121a", "emulated"),
+        ] {
+            let arguments = [&[command, &file, "--require-kernels", "--json"][..], options].concat();
+            let output = machine.run("1", &arguments);
+            let report = json(&output);
+            assert_eq!((output.status.code(), &report["target"]), (Some(0), &target.into()), "{report}");
+            let rows = report[if command == "verify" { "rows" } else { "segments" }].as_array();
+            let ways: Vec<&str> = rows.expect("rows").iter().filter_map(|row| row["ran"].as_str()).collect();
+            assert!(ways.contains(&ran), "{ways:?}");
+            assert!(ways.iter().all(|way| [ran, "fallback"].contains(way)), "{ways:?}");
+            // What NaN there must not do is known of a Hopper's own kernels.
+            let with_nan = report["rows"].to_string().matches("NaN padding").count();
+            assert_eq!(with_nan, if command == "verify" && ran == "kernel" { 2 } else { 0 }, "{report}");
+        }
+        // A target of another GPU is not emulated unasked.
+        let output = machine.run("1", &[command, &file, "--target", "sm_120a", "--require-kernels", "--json"]);
+        assert_eq!(output.status.code(), Some(3), "{}", said(&output));
     }
 }
 

@@ -95,6 +95,9 @@ pub fn describe(built: &BuiltKernel) -> String {
     )
 }
 
+/// What a block may have on sm_90a, in bytes.
+const HOPPER_SHARED_MEMORY: u64 = 227 << 10;
+
 /// It has its matrix instruction, stages, and room on the device.
 ///
 /// # Panics
@@ -104,6 +107,11 @@ pub fn check_resources(built: &BuiltKernel) {
     let (kernel, opcode) = (&built.planned.source.kernel, built.planned.source.opcode);
     let configuration = &built.planned.spec.configuration;
     assert!(resources.opcodes.keys().any(|found| found.starts_with(opcode)), "{kernel} has {opcode}");
+    let Some(configuration) = configuration.cutlass() else {
+        assert!(resources.shared_memory <= HOPPER_SHARED_MEMORY, "{kernel}: {resources:?}");
+        assert!(resources.stages.is_some_and(|stages| 2 <= stages), "{kernel}: {resources:?}");
+        return;
+    };
     // MXFP4 with a 16-bit C takes all that Sm120 has: a byte more, and no launch succeeds.
     let budget = stages::budget(configuration, cutlass()).expect("a default has a budget");
     assert!(resources.shared_memory <= budget.capacity, "{kernel}: {budget:?}");

@@ -58,6 +58,7 @@ fn main() -> ExitCode {
         .into_iter()
         .map(|(name, test)| trial(name, Box::new(move || test().map(|()| Completion::Completed))))
         .collect();
+    trials.push(trial("kernels_of_another_target_run_emulated_on_a_hopper", Box::new(emulated_fixtures)));
     trials.push(trial("two_devices_are_used_in_turns_and_at_once", Box::new(many::two_devices)));
     // One at a time: one of them takes all of the GPU's memory.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
@@ -190,6 +191,26 @@ fn every_fixture() -> Result<()> {
         report.kernels
     );
     Ok(())
+}
+
+/// A few, each with something of its own: layouts, both formats, batches, every kind of output. `fourfold verify fixtures
+/// --emulate` runs all of them.
+const EMULATED: [&str; 6] =
+    ["exact_m91", "exact_m130", "dag_mxfp4", "dag_batch", "dag_out_max", "dag_out_nvfp4_symbolic"];
+
+fn emulated_fixtures() -> Result<Completion> {
+    let options = Options { emulate: true, ..Options::default() };
+    if let Err(reason) = Backend::new(&options)?.execution() {
+        return Ok(Completion::ignored_with(reason.message));
+    }
+    let options = VerifyOptions { backend: options, compile: compile_options(), ..VerifyOptions::default() };
+    let files = EMULATED.map(|name| repository().join(format!("fixtures/gemm/{name}.fir")));
+    let report = verify(&files, &options, &|line| eprintln!("{line}"))?;
+    ensure!(report.ok && report.ran_kernels == report.kernels, "{report}");
+    ensure!(report.kernels >= EMULATED.len() && report.emulated, "{report}");
+    let native = report.rows.iter().find(|row| row.ran == "kernel");
+    ensure!(native.is_none(), "{native:?}");
+    Ok(Completion::Completed)
 }
 
 fn moves_once() -> Result<()> {

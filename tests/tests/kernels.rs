@@ -9,10 +9,11 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use fourfold::codegen::configuration::{Configuration, CutlassVersion};
+use fourfold::codegen::configuration::CutlassVersion;
+use fourfold::codegen::defaults::Extents;
 use fourfold::codegen::{
-    Epilogue, KernelSpec, Operand as EpilogueOperand, Output, OutputKind, Step, StepKind, defaults, emit,
-    emulate, target,
+    Design, Epilogue, KernelSpec, Operand as EpilogueOperand, Output, OutputKind, Step, StepKind, defaults,
+    emit, emulate, hopper, target,
 };
 use fourfold::ir::{BinaryKind, BlockFormat, ElementType, OperandShape, UnaryKind};
 use fourfold::kernels::{BuiltKernel, PlannedKernel};
@@ -23,7 +24,8 @@ use fourfold_tests::built::{
     planned, turn,
 };
 
-const TARGETS: [&str; 4] = ["sm_100a", "sm_103a", "sm_120a", "sm_121a"];
+/// Those of a family side by side.
+const TARGETS: [&str; 5] = ["sm_100a", "sm_103a", "sm_120a", "sm_121a", "sm_90a"];
 
 /// Steps of which each uses the one before, and what they read.
 #[derive(Default)]
@@ -91,15 +93,30 @@ fn usual_epilogue() -> Epilogue {
     }
 }
 
-fn spec(name: &str, configuration: &Configuration, epilogue: Epilogue) -> KernelSpec {
-    let configuration = configuration.with_elements(epilogue.source(), epilogue.destination());
+fn spec(name: &str, design: &Design, epilogue: Epilogue) -> KernelSpec {
+    let configuration = match design {
+        Design::Cutlass(configuration) => {
+            configuration.with_elements(epilogue.source(), epilogue.destination()).into()
+        }
+        Design::Hopper(_) => design.clone(),
+    };
     KernelSpec { target: target(name).expect("a known target"), configuration, epilogue }
 }
 
+/// What a target's kernels are built from when nothing was tuned.
+fn designs(name: &str, format: BlockFormat, cutlass: CutlassVersion) -> Vec<Design> {
+    match defaults::family(name) {
+        Some(family) => defaults::defaults(family, format, cutlass).into_iter().map(Design::from).collect(),
+        // All tiles in one source, as an unknown M asks for.
+        None => {
+            let any = Extents { m: None, n: None, k: None };
+            hopper::choose(format, any).into_iter().map(|(configuration, _)| configuration.into()).collect()
+        }
+    }
+}
+
 fn specs(cutlass: CutlassVersion) -> Vec<KernelSpec> {
-    let of = |name: &str, format: BlockFormat| {
-        defaults::defaults(defaults::family(name).expect("a Blackwell"), format, cutlass)
-    };
+    let of = |name: &str, format: BlockFormat| designs(name, format, cutlass);
     if cfg!(feature = "full") {
         let mut specs: Vec<KernelSpec> = TARGETS
             .iter()
@@ -119,13 +136,14 @@ fn specs(cutlass: CutlassVersion) -> Vec<KernelSpec> {
         .map(|(index, name)| {
             let configurations = of(name, BlockFormat::NVFP4);
             let choice = &configurations[(turn() + index) % configurations.len()];
-            // Two of the four have the usual epilogue, two take their turn.
+            // Every other one has the usual epilogue, the rest take their turn.
             let epilogue = if index % 2 == turn() % 2 { usual_epilogue() } else { epilogue(turn() + index) };
             spec(name, choice, epilogue)
         })
         .collect();
-    specs.extend([&TARGETS[..2], &TARGETS[2..]].into_iter().enumerate().map(|(index, targets)| {
-        let name = targets[turn() % 2];
+    let families = [&TARGETS[..2], &TARGETS[2..4], &TARGETS[4..]];
+    specs.extend(families.into_iter().enumerate().map(|(index, targets)| {
+        let name = targets[turn() % targets.len()];
         let configurations = of(name, BlockFormat::MXFP4);
         let choice = &configurations[turn() / 2 % configurations.len()];
         let usual = (turn() / 4 + index).is_multiple_of(2);
@@ -150,8 +168,7 @@ fn builds() -> &'static Builds {
     BUILDS.get_or_init(|| {
         let cutlass = cutlass();
         let mut kernels: Vec<PlannedKernel> = specs(cutlass).into_iter().map(planned).collect();
-        let family = defaults::family("sm_120a").expect("a Blackwell");
-        let sm120 = defaults::defaults(family, BlockFormat::NVFP4, CutlassVersion::PINNED);
+        let sm120 = designs("sm_120a", BlockFormat::NVFP4, CutlassVersion::PINNED);
         let mut crossed = planned(spec("sm_120a", &sm120[0], usual_epilogue()));
         crossed.source.architecture = "100a";
         crossed.source.text.push_str("// for another architecture\n");
@@ -189,7 +206,7 @@ fn every_target_builds_with_its_mma_and_without_spills() {
 #[test]
 fn the_mma_is_that_of_the_format() {
     for built in &builds().good {
-        let mmas = artifact(built).resources().opcodes.keys().filter(|opcode| opcode.contains("OMMA"));
+        let mmas = artifact(built).resources().opcodes.keys().filter(|opcode| opcode.contains("MMA"));
         let (target, format) = (built.planned.spec.target.name, format(&built.planned.spec));
         // Each number of scales per instruction has its own name; `.2CTA` marks an instruction of two SMs.
         let expected = match (target, format) {
@@ -200,6 +217,11 @@ fn the_mma_is_that_of_the_format() {
             _ => "OMMA.SF.16864.F32.E2M1.E2M1.E8",
         };
         for mma in mmas {
+            if target == "sm_90a" {
+                // What it decodes to has 16 bits, and sums have 32.
+                assert!(mma.starts_with("HGMMA.64x") && mma.contains(".F32"), "{mma} of {format}");
+                continue;
+            }
             assert_eq!(mma.replace(".2CTA", ""), expected, "{target} {format}");
         }
     }

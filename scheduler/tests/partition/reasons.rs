@@ -398,14 +398,14 @@ fn the_target_must_have_the_format() {
             "%y = scaled_mma: the operands are f8E4M3FN x f4E2M1FN with f8E8M0FNU per 32; expected a format of sm_100a, which has nvfp4, mxfp4"
         ],
     );
-    let hopper = fourfold_codegen::capabilities("sm_90a").expect("a target");
+    let none = Capabilities { target: "sm_99a".to_owned(), formats: Vec::new() };
     near_miss(
-        &hopper,
+        &none,
         None,
         root(&Gemm::of(F32, 45, 72, 96)),
         ReasonCode::TargetLacksFormat,
         expect![
-            "%y = scaled_mma: the operands are nvfp4; expected a format of sm_90a, which has no format yet"
+            "%y = scaled_mma: the operands are nvfp4; expected a format of sm_99a, which has no format yet"
         ],
     );
 }

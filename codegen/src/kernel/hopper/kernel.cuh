@@ -8,7 +8,7 @@ struct Parameters {
 
 template <int kTokens>
 struct Variant {
-  static constexpr int kShared = 0, kThreads = 128, kStages = 1;
+  static constexpr int kShared = 0, kThreads = 128, kStages = 2;
 };
 
 #ifndef FOURFOLD_HOST
