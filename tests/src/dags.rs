@@ -1,4 +1,4 @@
-//! The programs whose epilogues are built for both families, and which feature each of them shows.
+//! The programs whose epilogues are built for every family, and which feature each of them shows.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use fourfold::ir::{BinaryKind, ElementType, OperandShape, ReduceKind, UnaryKind,
 use fourfold::kernels::planned_kernels;
 
 /// One of each family, as everything but the tag and the tile is the same.
-pub const DAG_TARGETS: [&str; 2] = ["sm_100a", "sm_120a"];
+pub const DAG_TARGETS: [&str; 3] = ["sm_100a", "sm_120a", "sm_90a"];
 
 /// The kernels of the programs, by the name of the program; what a second kernel is called ends in its number.
 ///

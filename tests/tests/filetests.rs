@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
-use fourfold::codegen::HEAD;
+use fourfold::codegen::{HEAD, HOPPER_KERNEL, hopper};
 use fourfold::codegen::configuration::CutlassVersion;
 use fourfold::ir::sample;
 use fourfold::ir::{Entity, Tensor, bind, interpret, text};
@@ -192,8 +192,9 @@ fn normalized(loaded: &Loaded) -> String {
     out
 }
 
-/// Stands in golden sources for what all have word for word.
+/// Stand in golden sources for what all have word for word, or all of sm_90a.
 const HEAD_STANDS_HERE: &str = "// (codegen/src/kernel/head.cuh)\n";
+const KERNEL_STANDS_HERE: &str = "// (codegen/src/kernel/hopper/kernel.cuh)\n";
 
 /// The source of each kernel is `fixtures/golden/PROGRAM_TARGET_SEGMENT.cu`.
 fn emit(file: &Path, target: &str) -> Result<String> {
@@ -206,6 +207,11 @@ fn emit(file: &Path, target: &str) -> Result<String> {
         let golden = fourfold_tests::repository().join("fixtures/golden").join(&name);
         ensure!(kernel.source.text.matches(HEAD).count() == 1, "{name} does not have the head once");
         let text = kernel.source.text.replace(HEAD, HEAD_STANDS_HERE);
+        let text = text.replace(HOPPER_KERNEL, KERNEL_STANDS_HERE);
+        ensure!(
+            (target == hopper::TARGET) == text.contains(KERNEL_STANDS_HERE),
+            "{name} has the kernel of sm_90a or lacks it"
+        );
         if std::env::var_os("FOURFOLD_BLESS").is_some() {
             std::fs::create_dir_all(golden.parent().context("a folder")?)?;
             std::fs::write(&golden, &text)?;
