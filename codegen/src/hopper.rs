@@ -19,7 +19,7 @@ pub const TILE_N: u32 = 256;
 pub const TILE_K: u32 = 128;
 
 /// What a tile may have in rows of A, all that the kernel's text has.
-pub const TOKENS: [u32; 5] = [8, 16, 32, 64, 128];
+pub const TOKENS: [u32; 4] = [8, 16, 64, 128];
 
 /// A bound that every extent meets.
 pub const ANY: u32 = i32::MAX as u32;
@@ -45,7 +45,7 @@ const fn up_to(max_m: u32, tokens: u32) -> Choice {
 }
 
 /// The first line that a problem meets is its choice; the last is met by all.
-pub const CHOICES: &[Choice] = &[up_to(16, 16), up_to(64, 64), up_to(ANY, 128)];
+pub const CHOICES: &[Choice] = &[up_to(8, 8), up_to(16, 16), up_to(64, 64), up_to(ANY, 128)];
 
 /// What a kernel of sm_90a is built from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -57,10 +57,10 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// A readable name: `sm90_256x16_64_128`.
+    /// A readable name: `sm90_x8_16_64_128`.
     pub fn name(&self) -> String {
         let variants: Vec<String> = self.variants.iter().map(u32::to_string).collect();
-        format!("sm90_{TILE_N}x{}", variants.join("_"))
+        format!("sm90_x{}", variants.join("_"))
     }
 
     /// The largest tile: M, N and K.
@@ -143,7 +143,7 @@ mod tests {
             tokens.sort_unstable();
             tokens.dedup();
             assert_eq!((all.format, &all.variants), (format, &tokens));
-            assert!(all.name().starts_with("sm90_256x") && !why.is_empty());
+            assert!(all.name().starts_with("sm90_x") && !why.is_empty());
             assert_eq!(all.choices().count(), CHOICES.len());
             // Whatever the table says, a call is served by what its own extents, or fewer of them, have built.
             for m in [0, 1, 8, 9, 16, 17, 64, 65, 128, 4096, u64::from(ANY), u64::MAX] {

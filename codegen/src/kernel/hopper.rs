@@ -8,7 +8,21 @@ use super::{Epilogue, OutputKind, outputs};
 use crate::hopper::{Choice, Configuration};
 
 /// The kernel, word for word as it stands in every source for sm_90a.
-pub const KERNEL: &str = include_str!("hopper/kernel.cuh");
+pub const KERNEL: &str = concat!(
+    include_str!("hopper/decode.cuh"),
+    "\n",
+    include_str!("hopper/instructions.cuh"),
+    "\n",
+    include_str!("hopper/parameters.cuh"),
+    "\n",
+    include_str!("hopper/tile.cuh"),
+    "\n",
+    include_str!("hopper/few.cuh"),
+    "\n",
+    include_str!("hopper/variant.cuh"),
+);
+
+const LAUNCH: &str = include_str!("hopper/launch.cuh");
 
 const OPERANDS: &str = include_str!("hopper/operands.cuh");
 const EPILOGUE: &str = include_str!("hopper/epilogue.cuh");
@@ -24,6 +38,7 @@ pub(super) struct Context {
     operands_text: &'static str,
     epilogue_text: &'static str,
     kernel_text: &'static str,
+    launch_text: &'static str,
     /// Everything that is written.
     written: Vec<outputs::Written>,
     outputs_arguments: String,
@@ -81,6 +96,7 @@ pub(super) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         operands_text: OPERANDS,
         epilogue_text: EPILOGUE,
         kernel_text: KERNEL,
+        launch_text: LAUNCH,
         outputs_arguments: outputs::arguments(&written),
         written,
         has_blocks: outputs::has_blocks(epilogue),

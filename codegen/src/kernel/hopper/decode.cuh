@@ -1,0 +1,71 @@
+// What FP4 operands become. Decoded, a value is v · s · 2^-14 in fp16, exactly: two significant bits of a code times four of a
+// scale, and no product is smaller than 2^-24, the smallest fp16 there is. MX has scales that fp16 has not: v · s · 2^-3
+// in bf16, exactly too, of which the smallest is a subnormal. What both operands lack is given back to the sum.
+
+constexpr float kFactor = kMx ? 64.0f : 268435456.0f;
+constexpr int kScaleVector = kMx ? 32 : 16;
+// Scales of 128 rows: 4 of each along K are 512 bytes.
+constexpr int kAtomBytes = 512, kAtomK = 4 * kScaleVector;
+// K is taken in blocks. Any order of K is right if both operands have it: of a block, thread t of a quad has the 32 codes
+// from 32 t on, 16 bytes of a row; word w of these is what it gives to the steps 2 w and 2 w + 1 of 16 along K.
+constexpr int kBlockK = 128, kBlockBytes = kBlockK / 2, kAtomsPerBlock = kBlockK / kAtomK;
+
+#ifndef FOURFOLD_HOST
+
+// Eight codes as what a thread gives to two steps: the pair of the low columns, and that of the high.
+struct Decoded {
+  uint32_t low[2], high[2];
+};
+
+// Two ue4m3 scales as fp16, exactly; bit 7 of a scale says nothing, 0x7F is NaN.
+CUTLASS_DEVICE uint32_t two_scales(uint32_t bytes) {
+  uint32_t result;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(static_cast<uint16_t>(bytes & 0x7F7Fu)));
+  return result;
+}
+
+// Twice 2^(s - 130) as bf16: below s = 4 a subnormal; 255 is NaN.
+CUTLASS_DEVICE uint32_t mx_scale(uint32_t byte) {
+  uint32_t const normal = (byte - 3) << 7, subnormal = 8u << (byte & 3);
+  return (byte == 255 ? 0x7FFFu : byte < 4 ? subnormal : normal) * 0x10001u;
+}
+
+// What a thread has of the scales of a row's block: those of its two groups, as fp16, or twice that of its one, as bf16.
+CUTLASS_DEVICE uint32_t scale_of_word(uint32_t scales, int word) {
+  return kMx ? scales : __byte_perm(scales, 0, word < 2 ? 0x1010 : 0x3232);
+}
+
+template <class Pair>
+CUTLASS_DEVICE uint32_t multiply_pairs(uint32_t x, uint32_t y) {
+  Pair const result = __hmul2_rn(reinterpret_cast<Pair const &>(x), reinterpret_cast<Pair const &>(y));
+  return reinterpret_cast<uint32_t const &>(result);
+}
+
+// Eight codes times a scale, which is in both halves of `scale`.
+CUTLASS_DEVICE Decoded decode(uint32_t codes, uint32_t scale) {
+  Decoded result;
+  if constexpr (kMx) {
+    // Sign and magnitude of a code at bits 15 and 8 to 6 are v · 2^-126 in bf16, and 0x7E80 is 2^126.
+    auto const value = [&](uint32_t pairs) {
+      uint32_t const bits = (pairs << 6 & 0x01C001C0u) | (pairs << 12 & 0x80008000u);
+      return multiply_pairs<__nv_bfloat162>(multiply_pairs<__nv_bfloat162>(bits, 0x7E807E80u), scale);
+    };
+    result.low[0] = value(codes);
+    result.high[0] = value(codes >> 4);
+    result.low[1] = value(codes >> 8);
+    result.high[1] = value(codes >> 12);
+  } else {
+    // Sign and magnitude of a code at bits 15 and 11 to 9 are v · 2^-14 in fp16: all of it is in the upper byte.
+    uint32_t const even = (codes << 1 & 0x0E0E0E0Eu) | (codes << 4 & 0x80808080u);
+    uint32_t const odd = (codes >> 3 & 0x0E0E0E0Eu) | (codes & 0x80808080u);
+    auto const value = [&](uint32_t bytes, uint32_t selector) {
+      return multiply_pairs<__half2>(__byte_perm(bytes, 0, selector), scale);
+    };
+    result.low[0] = value(even, 0x1404);
+    result.high[0] = value(odd, 0x1404);
+    result.low[1] = value(even, 0x3424);
+    result.high[1] = value(odd, 0x3424);
+  }
+  return result;
+}
+#endif

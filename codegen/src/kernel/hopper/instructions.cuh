@@ -1,0 +1,199 @@
+// Instructions that C++ has no words for.
+#ifndef FOURFOLD_HOST
+
+CUTLASS_DEVICE uint32_t shared_address(void const *pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Barriers in shared memory.
+CUTLASS_DEVICE void barrier_init(uint32_t barrier, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
+}
+CUTLASS_DEVICE void barrier_expect(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+CUTLASS_DEVICE void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+CUTLASS_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nWAIT:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra DONE;\nbra WAIT;\nDONE:\n}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+// Of another CTA of the cluster: an address there, arriving at its barrier, and waiting for what others wrote here.
+CUTLASS_DEVICE uint32_t cluster_address(uint32_t address, int rank) {
+  uint32_t result;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(result) : "r"(address), "r"(rank));
+  return result;
+}
+CUTLASS_DEVICE void cluster_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+CUTLASS_DEVICE void cluster_wait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nWAIT:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n@done bra DONE;\nbra WAIT;\nDONE:\n}\n" ::"r"(
+          barrier),
+      "r"(parity)
+      : "memory");
+}
+// A number, and four numbers of which that barrier counts the bytes.
+CUTLASS_DEVICE void cluster_store(uint32_t address, float value) {
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+CUTLASS_DEVICE void cluster_store(uint32_t address, float const *values, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+               "f"(values[0]), "f"(values[1]), "f"(values[2]), "f"(values[3]), "r"(barrier)
+               : "memory");
+}
+// That all CTAs of a cluster have begun, and have made their barriers: said early and waited for late.
+CUTLASS_DEVICE void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+CUTLASS_DEVICE void cluster_start() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+CUTLASS_DEVICE void cluster_wait_for_start() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+CUTLASS_DEVICE void cluster_synchronize() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+CUTLASS_DEVICE int cluster_rank() {
+  int rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// A ring of stages: which is next, and how often it came around.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  uint32_t phase = 0;
+  CUTLASS_DEVICE void next() {
+    if (++stage == kStages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+CUTLASS_DEVICE void load_tile(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int matrix) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(byte), "r"(row), "r"(matrix)
+      : "memory");
+}
+CUTLASS_DEVICE void load_bytes(uint32_t to, void const *from, int bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
+               "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
+CUTLASS_DEVICE uint4 load_words(uint32_t address) {
+  uint4 result;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(result.x), "=r"(result.y), "=r"(result.z), "=r"(result.w)
+               : "r"(address));
+  return result;
+}
+CUTLASS_DEVICE uint32_t load_word(uint32_t address) {
+  uint32_t result;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(result) : "r"(address));
+  return result;
+}
+CUTLASS_DEVICE uint32_t load_half(uint32_t address) {
+  uint16_t result;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(result) : "r"(address));
+  return result;
+}
+CUTLASS_DEVICE uint32_t load_byte(uint32_t address) {
+  uint16_t result;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=h"(result) : "r"(address));
+  return result;
+}
+CUTLASS_DEVICE void store_word(uint32_t address, uint32_t word) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
+CUTLASS_DEVICE void store_words(uint32_t address, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+template <int N>
+CUTLASS_DEVICE cutlass::Array<float, N> load_floats(uint32_t address) {
+  cutlass::Array<float, N> result;
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < N; i += 4) {
+    uint4 const words = load_words(address + i * 4);
+    result[i] = __uint_as_float(words.x), result[i + 1] = __uint_as_float(words.y);
+    result[i + 2] = __uint_as_float(words.z), result[i + 3] = __uint_as_float(words.w);
+  }
+  return result;
+}
+// From memory, what nobody reads again.
+CUTLASS_DEVICE uint4 load_once(void const *address) {
+  uint4 result;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(result.x), "=r"(result.y), "=r"(result.z), "=r"(result.w)
+               : "l"(address));
+  return result;
+}
+
+CUTLASS_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+CUTLASS_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int kPending>
+CUTLASS_DEVICE void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// A matrix in shared memory, K-major in rows of 128 bytes, swizzled.
+CUTLASS_DEVICE uint64_t descriptor(uint32_t address) {
+  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+}
+
+// d += a · b, 64 by N by 16, a from registers.
+template <int N>
+struct Wgmma;
+
+template <>
+struct Wgmma<64> {
+  CUTLASS_DEVICE static void run(float (&d)[32], uint32_t const (&a)[4], uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." FOURFOLD_OPERAND_TYPE "." FOURFOLD_OPERAND_TYPE "\n{"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+        "},\n{%32, %33, %34, %35}, %36, 1, 1, 1, 0;\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  }
+};
+
+template <>
+struct Wgmma<128> {
+  CUTLASS_DEVICE static void run(float (&d)[64], uint32_t const (&a)[4], uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32." FOURFOLD_OPERAND_TYPE "." FOURFOLD_OPERAND_TYPE "\n{"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+        "},\n{%64, %65, %66, %67}, %68, 1, 1, 1, 0;\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  }
+};
+
+// d += a · b, 16 by 8 by 16, of one warp.
+CUTLASS_DEVICE void mma(float (&d)[4], uint32_t const (&a)[4], uint32_t low, uint32_t high) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32." FOURFOLD_OPERAND_TYPE "." FOURFOLD_OPERAND_TYPE ".f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(low), "r"(high));
+}
+#endif

@@ -1,0 +1,43 @@
+// A matrix of codes for each of a batch, and the part of it that is loaded at a time.
+inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *codes, Problem const &problem, int64_t rows,
+                            int of_tile, CUtensorMapSwizzle swizzle) {
+  cuuint64_t const row = problem.k / 2;
+  cuuint64_t const extents[] = {row, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(problem.l)};
+  cuuint64_t const strides[] = {row, row * rows};
+  cuuint32_t const box[] = {kBlockBytes, static_cast<cuuint32_t>(of_tile), 1}, steps[] = {1, 1, 1};
+  // The driver's errors have the numbers of the runtime's.
+  return static_cast<cudaError_t>(encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<void *>(codes), extents, strides,
+                                         box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+}
+
+inline cudaError_t make_parameters(Problem const &problem, Pointers const &pointers, Plan const &plan, Encode encode,
+                                   EpilogueArguments const &epilogue, Parameters &parameters) {
+  Built const &built = kBuilt[plan.variant];
+  auto const bytes = [](void const *pointer) { return static_cast<uint8_t const *>(pointer); };
+  auto const pieces = [](int64_t extent, int64_t of) { return static_cast<int>((extent + of - 1) / of); };
+  parameters.weights = bytes(pointers.b);
+  parameters.tokens = bytes(pointers.a);
+  parameters.weight_scales = bytes(pointers.sfb);
+  parameters.token_scales = bytes(pointers.sfa);
+  parameters.m = static_cast<int>(problem.m);
+  parameters.n = static_cast<int>(problem.n);
+  parameters.k = static_cast<int>(problem.k);
+  parameters.cluster = plan.cluster;
+  parameters.tiles_m = pieces(problem.m, built.tokens);
+  parameters.tiles_n = pieces(problem.n, built.rows);
+  parameters.tiles = static_cast<int>(tile_count(problem, built));
+  parameters.token_blocks = pieces(problem.m, 128);
+  parameters.weight_blocks = pieces(problem.n, 128);
+  parameters.atoms = pieces(problem.k, kAtomK);
+  parameters.epilogue = epilogue;
+  if (built.tokens <= kFewTokens) {
+    return cudaSuccess;
+  }
+  // Rows of 64 bytes: a warp reads its weights without conflicts as they are, and tokens when they are swizzled.
+  cudaError_t const error = describe(parameters.weight_map, encode, pointers.b, problem, problem.n, built.rows,
+                                     CU_TENSOR_MAP_SWIZZLE_NONE);
+  return error != cudaSuccess ? error
+                              : describe(parameters.token_map, encode, pointers.a, problem, problem.m, built.tokens,
+                                         CU_TENSOR_MAP_SWIZZLE_64B);
+}

@@ -1,0 +1,14 @@
+// D[m, n] = sum over k of (A · SFA)[m, k] · (B · SFB)[n, k], for a GPU without FP4 tensor cores.
+struct Parameters {
+  // A and B as tiles of them are loaded, and as they lie in memory.
+  CUtensorMap weight_map, token_map;
+  uint8_t const *weights, *tokens, *weight_scales, *token_scales;
+  int m, n, k;
+  // CTAs that share a tile.
+  int cluster;
+  // Tiles along M and N, and of all matrices.
+  int tiles_m, tiles_n, tiles;
+  // Blocks of 128 rows that the scales have, and 512 bytes of each along K.
+  int token_blocks, weight_blocks, atoms;
+  EpilogueArguments epilogue;
+};
