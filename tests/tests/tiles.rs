@@ -32,7 +32,8 @@ fn plans(name: &str, spec: &KernelSpec, cases: &[Case]) -> Vec<[u64; 5]> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tiles");
     std::fs::create_dir_all(&folder).expect("the folder can be made");
     let source = emit(spec).text;
-    let plan = source.split_once("// Rows of A in a tile of each variant.\n").expect("the source has tiles").1;
+    let plan =
+        source.split_once("// Rows of A in a tile of each variant.\n").expect("the source has tiles").1;
     let plan = plan.split_once("// What makes the descriptors").expect("the plan ends").0;
     let text = HARNESS.replace("TILE_N", &TILE_N.to_string()).replace("TILE_K", &TILE_K.to_string());
     let (file, program) = (folder.join(format!("{name}.cc")), folder.join(name));
