@@ -64,7 +64,10 @@ exec cc -O1 -shared -fPIC {defines} $emulated "-DKERNEL=\"$(says kernel)\"" "-DT
         );
         machine.script("nvcc", &body);
         let line = |opcode: &str| format!("echo '        /*0010*/  {opcode} R1, R2, R3 ;'");
-        machine.script("cuobjdump", &[line("UTCOMMA.4X"), line("IDP.4A.S8.S8"), line("HGMMA.64x64x16.F32")].join("\n"));
+        machine.script(
+            "cuobjdump",
+            &[line("UTCOMMA.4X"), line("IDP.4A.S8.S8"), line("HGMMA.64x64x16.F32")].join("\n"),
+        );
         machine
     }
 
@@ -159,7 +162,8 @@ fn a_hopper_runs_its_own_kernels_and_others_emulated_when_it_is_told_to() {
             assert_eq!(with_nan, if command == "verify" && ran == "kernel" { 2 } else { 0 }, "{report}");
         }
         // A target of another GPU is not emulated unasked.
-        let output = machine.run("1", &[command, &file, "--target", "sm_120a", "--require-kernels", "--json"]);
+        let output =
+            machine.run("1", &[command, &file, "--target", "sm_120a", "--require-kernels", "--json"]);
         assert_eq!(output.status.code(), Some(3), "{}", said(&output));
     }
 }

@@ -91,9 +91,8 @@ pub fn choose(format: BlockFormat, problem: Extents) -> Option<(Configuration, S
     if !takes(format) {
         return None;
     }
-    let extents = |choice: &Choice| {
-        [(problem.m, choice.max_m), (problem.n, choice.max_n), (problem.k, choice.max_k)]
-    };
+    let extents =
+        |choice: &Choice| [(problem.m, choice.max_m), (problem.n, choice.max_n), (problem.k, choice.max_k)];
     let within = |extent: u64, most: u32| extent <= u64::from(most) || most == ANY;
     let mut variants = Vec::new();
     for choice in CHOICES {

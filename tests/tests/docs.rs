@@ -28,7 +28,9 @@ const END: &str = "<!-- end of features -->";
 fn feature_table() -> String {
     let kernels: Vec<BTreeMap<String, KernelSpec>> =
         DAG_TARGETS.iter().map(|target| kernels(target).expect("the programs have kernels")).collect();
-    let mut table = "| feature | sm_100a | sm_120a | sm_90a | on a Hopper | cpu |\n|---|---|---|---|---|---|\n".to_owned();
+    let mut table =
+        "| feature | sm_100a | sm_120a | sm_90a | on a Hopper | cpu |\n|---|---|---|---|---|---|\n"
+            .to_owned();
     for feature in features() {
         let has = |kernels: &BTreeMap<String, KernelSpec>, name: &String| {
             kernels.get(name).is_some_and(|spec| (feature.holds)(&spec.epilogue))

@@ -16,8 +16,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
-use fourfold::codegen::{HEAD, HOPPER_KERNEL, hopper};
 use fourfold::codegen::configuration::CutlassVersion;
+use fourfold::codegen::{HEAD, HOPPER_KERNEL, hopper};
 use fourfold::ir::sample;
 use fourfold::ir::{Entity, Tensor, bind, interpret, text};
 use fourfold::kernels::planned_kernels;

@@ -1,5 +1,5 @@
 //! What a kernel writes besides D, simulated on the host: the device code of the outputs, with threads that take turns,
-//! over the layouts of both families, compared with `ir::numeric`. What is real on a GPU only is that the layouts are
+//! over the layouts of all families, compared with `ir::numeric`. What is real on a GPU only is that the layouts are
 //! those of the collectives, which the device code checks while it is compiled.
 
 use std::io::Write as _;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use fourfold::codegen::output_functions;
+use fourfold::codegen::{output_functions, row_output_functions};
 use fourfold::ir::ScaleRounding;
 use fourfold::ir::numeric::{self, MxElement};
 use fourfold_tests::built::toolchain;
@@ -23,7 +23,9 @@ fn program() -> &'static Path {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("outputs");
         std::fs::create_dir_all(&folder).expect("the folder can be made");
         let (source, program) = (folder.join("simulate.cc"), folder.join("simulate"));
-        std::fs::write(&source, SIMULATION.replace("FUNCTIONS", &output_functions())).expect("it is written");
+        let text = SIMULATION.replace("FUNCTIONS", &output_functions());
+        let text = text.replace("ROWS_OF_THREADS", row_output_functions());
+        std::fs::write(&source, text).expect("it is written");
         let mut compiler = Command::new("g++");
         // CUTLASS's headers name intrinsics that only nvcc declares.
         compiler.args(["-std=c++17", "-O1", "-ffp-contract=off", "-fpermissive", "-w"]);
@@ -117,11 +119,13 @@ fn check_floats(what: &str, got: &[f32], expected: &[f32]) {
     }
 }
 
+const FAMILIES: [&str; 3] = ["sm100", "sm120", "sm90"];
+
 #[test]
-fn all_outputs_of_both_families_are_those_of_the_interpreter() {
+fn all_outputs_of_all_families_are_those_of_the_interpreter() {
     let mut random = Random::new(0x0117);
     for shape in [[1, 1, 32], [1, 37, 96], [2, 130, 160], [1, 128, 128], [3, 91, 64]] {
-        for (family, special) in [("sm100", false), ("sm120", false), ("sm100", true), ("sm120", true)] {
+        for (family, special) in FAMILIES.into_iter().flat_map(|family| [(family, false), (family, true)]) {
             let [l, m, n] = shape;
             let x = values(l * m * n, &mut random, special);
             let half: Vec<f32> = x.iter().map(|x| 0.5 * x).collect();
@@ -178,7 +182,7 @@ fn a_largest_number_below_zero_is_found() {
     let shape = [1, 37, 64];
     let mut random = Random::new(0xBE);
     let x: Vec<f32> = values(37 * 64, &mut random, false).into_iter().map(|x| -x.abs() - 1.0).collect();
-    for family in ["sm100", "sm120"] {
+    for family in FAMILIES {
         let mut written = simulate(family, shape, 1.0, &x);
         let tail = 4 * (1 + 64 + 1 + 64 + 37 + x.len());
         let before = written.0.len() - tail;

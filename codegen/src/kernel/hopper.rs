@@ -27,6 +27,12 @@ const LAUNCH: &str = include_str!("hopper/launch.cuh");
 const OPERANDS: &str = include_str!("hopper/operands.cuh");
 const EPILOGUE: &str = include_str!("hopper/epilogue.cuh");
 
+/// The device code that hands the columns of a thread's row to the outputs, on sm_90a, to be compiled by itself after
+/// that of the outputs.
+pub fn row_output_functions() -> &'static str {
+    EPILOGUE
+}
+
 /// What K is a multiple of, so that rows of codes begin at multiples of 16 bytes.
 const K_MULTIPLE: u32 = 32;
 

@@ -21,9 +21,9 @@ use fourfold_scheduler::{
 };
 
 pub use self::emit::{ABI_VERSION, HEAD, KernelSource, MAX_OPERANDS, MAX_OUTPUTS, emit};
-pub use self::hopper::KERNEL as HOPPER_KERNEL;
 pub use self::emulation::{EMULATED_TARGETS, EMULATOR, emulate};
 pub use self::functions::device_functions;
+pub use self::hopper::{KERNEL as HOPPER_KERNEL, row_output_functions};
 pub use self::outputs::{output_functions, quantization_functions};
 use crate::configuration::CutlassVersion;
 use crate::defaults::{self, Extents};

@@ -303,6 +303,93 @@ fn every_output_has_its_node_its_pointers_and_its_bytes() {
 }
 
 #[test]
+fn on_hopper_every_output_is_written_by_us_and_every_operand_read() {
+    use ElementType::{BF16, F16, F32};
+    use OperandShape::{Column, Matrix, Row, Scalar};
+    let spec = on_hopper(many());
+    assert_eq!(spec.signature(), many().signature());
+    assert!(spec.name().starts_with("nvfp4_scaled_mm_sm90_256x"), "{}", spec.name());
+    let source = emit(&spec);
+    assert_eq!((source.opcode, source.architecture, source.prelude), ("HGMMA", "90a", None));
+    assert_eq!(emulate(&source), None);
+    for part in [
+        "using Outputs = cute::tuple<ReducedOutput<0, Max, Left::kColumn>, ValueOutput<1, cutlass::float_e4m3_t>, \
+         QuantizedOutput<2, Nvfp4>, ValueOutput<2, cutlass::half_t>, QuantizedOutput<3, Mx<E5m2, false>>>;",
+        "ValueOutput<1, cutlass::float_e4m3_t>{static_cast<cutlass::float_e4m3_t *>(p.outputs[1])}",
+        "constexpr int kResults = 4;",
+        "constexpr bool kSimple = false;",
+        "constexpr bool kMx = false;",
+        "if (problem.n % 32 != 0)",
+        "cudaMemsetAsync(outputs[0], 0xFF, bytes[0], stream)",
+        "case 0: return scale_at(problem->m, problem->k / 16, batch, row, block);",
+        "case 8: return scale_at(problem->m, problem->n / 32, batch, row, block);",
+        HOPPER_KERNEL,
+        HEAD,
+    ] {
+        assert_eq!(source.text.matches(part).count(), 1, "{part}");
+    }
+    for absent in ["GemmKernel", "cutlass/gemm", "cutlass/epilogue", "struct Subtile", "Writer", "kResultOfD"]
+    {
+        assert!(!source.text.replace(HEAD, "").replace(HOPPER_KERNEL, "").contains(absent), "{absent}");
+    }
+
+    let operands = [(Matrix, BF16), (Scalar, F16), (Row, F32), (Column, BF16), (Matrix, F32)];
+    let mut spec = reading("sm_100a", &operands);
+    (spec.epilogue.c, spec.epilogue.beta) = (Some(F16), true);
+    let text = emit(&on_hopper(spec)).text;
+    for part in [
+        "(acc, read_scalar<N>(arguments.alpha), read_matrix<N>(arguments.c, here), read_scalar<N>(arguments.beta), \
+         read_matrix<N>(arguments.x0, here), read_scalar<N>(arguments.x1), read_row<N>(arguments.x2, here), \
+         read_column<N>(arguments.x3, here), read_matrix<N>(arguments.x4, here))",
+        "{ p.alpha, static_cast<cutlass::half_t const *>(p.c), p.beta, static_cast<cutlass::bfloat16_t const *>(p.operands[0]), ",
+        "  cutlass::bfloat16_t const *x3;",
+        "result[0][i] = s4;",
+        "constexpr bool kSimple = true;",
+        "using Outputs = cute::tuple<ValueOutput<0, float>>;",
+        // What C and a matrix ask, and what D asks.
+        "if (problem.n % 8 != 0)",
+    ] {
+        assert_eq!(text.matches(part).count(), 1, "{part}");
+    }
+    assert!(!text.contains("kSubtileRows") && !text.contains("struct Nvfp4"), "only what is used");
+}
+
+/// A copy of the table is in the source, with tiles by their positions.
+#[test]
+fn a_source_has_the_lines_of_the_table_that_its_tiles_are_for() {
+    let all = on_hopper(spec_of(BlockFormat::MXFP4, "sm_100a", Vec::new(), None));
+    let Design::Hopper(configuration) = &all.configuration else { panic!("it is for Hopper") };
+    for tokens in configuration
+        .variants
+        .clone()
+        .into_iter()
+        .map(|tokens| vec![tokens])
+        .chain([configuration.variants.clone()])
+    {
+        let configuration = tiles::Configuration { variants: tokens, ..configuration.clone() };
+        let variants = &configuration.variants;
+        let text = emit(&KernelSpec { configuration: configuration.clone().into(), ..all.clone() }).text;
+        for choice in tiles::CHOICES {
+            let at = variants.iter().position(|tokens| *tokens == choice.tokens);
+            let tiles::Choice { max_m, max_n, max_k, cluster, .. } = choice;
+            let line = |at: usize| format!("    {{ {max_m}, {max_n}, {max_k}, {at}, {cluster} }},\n");
+            match at {
+                Some(at) => assert_eq!(text.matches(&line(at)).count(), 1, "{choice:?}"),
+                None => assert!(!text.contains(&line(0)), "{choice:?}"),
+            }
+        }
+        for tokens in variants {
+            let instance = format!(
+                "template __global__ void kernel<{tokens}, sizeof(Parameters), Variant<{tokens}>::kShared>("
+            );
+            assert_eq!(text.matches(&instance).count(), 1, "{tokens}");
+        }
+        assert_eq!(text.matches("template __global__ void kernel<").count(), variants.len());
+        assert!(text.contains("constexpr bool kMx = true;") && text.contains("problem->k / 32, batch"));
+    }
+}
+
+#[test]
 fn a_kernel_without_d_stores_nothing_as_d() {
     let gelu = step(StepKind::Unary(UnaryKind::Gelu), &[Accumulator], ElementType::F32);
     let mut with_c = spec("sm_100a", vec![gelu], Some(ElementType::F32));
@@ -396,11 +483,11 @@ func @secret.function(
 }
 ";
     let (program, _) = text::load(program).unwrap_or_else(|errors| panic!("{}", errors[0].message));
-    for name in ["sm_100a", "sm_121a"] {
+    for name in ["sm_100a", "sm_121a", "sm_90a"] {
         let partition = fourfold_scheduler::partition(&program, &capabilities(name).expect("a known target"));
         let (_, plan) = partition.kernels().next().expect("one kernel");
         let target = crate::target(name).expect("a known target");
-        let (spec, _) = specify(&program, plan, target, CutlassVersion::PINNED).expect("a Blackwell");
+        let (spec, _) = specify(&program, plan, target, CutlassVersion::PINNED).expect("it has kernels");
         let source = emit(&spec);
         assert!(!source.text.contains("secret") && !source.kernel.contains("secret"));
         let row = Operand { shape: OperandShape::Row, element: ElementType::F16 };

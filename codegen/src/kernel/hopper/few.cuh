@@ -4,16 +4,17 @@
 
 template <int kTokens>
 struct Few {
-  static constexpr int kThreads = 256, kMinBlocks = 2, kRows = 128;
+  static constexpr int kThreads = 256, kMinBlocks = 2, kRows = 128, kMostCluster = kTokens == 8 ? 8 : 4;
   // Blocks of K that a thread has in registers or on their way.
   static constexpr int kStages = 2;
   // Blocks of K of which the tokens are in shared memory at a time. Two tokens' words are in different banks.
-  static constexpr int kPassBlocks = kTokens == 8 ? 48 : 24, kPitch = kPassBlocks * 2 * kBlockK + 64;
+  static constexpr int kPassBlocks = kTokens == 8 ? 32 : 16, kPitch = kPassBlocks * 2 * kBlockK + 64;
   static constexpr int kTokenBytes = kTokens * kPitch;
   // Sums: a row for each token, for each CTA of a cluster.
   static constexpr int kSumPitch = (kRows + 4) * 4, kSumBytes = kTokens * kSumPitch;
   static constexpr int kChunks = kTokens / 8;
-  static constexpr int kShared = kTokenBytes + 8 * kSumBytes;
+  static constexpr int kShared = kTokenBytes + kMostCluster * kSumBytes;
+  static_assert(kMinBlocks * (kShared + 1024) <= 228 * 1024);
   static_assert(kPassBlocks % (2 * kStages) == 0 && kChunks * 2 * 128 * 16 <= kTokenBytes);
 };
 

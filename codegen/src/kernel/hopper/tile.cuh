@@ -8,7 +8,7 @@
 
 template <int kTokens>
 struct Tile {
-  static constexpr int kThreads = 512, kMinBlocks = 1, kRows = 256;
+  static constexpr int kThreads = 512, kMinBlocks = 1, kRows = 256, kMostCluster = 8;
   // What is loaded of a block of K.
   static constexpr int kWeightBytes = kRows * kBlockBytes, kTokenBytes = kTokens * kBlockBytes;
   static constexpr int kScaleBytes = kAtomsPerBlock * kAtomBytes;  // of 128 rows
