@@ -197,11 +197,10 @@ CUTLASS_DEVICE void decode_tokens(Parameters const &p, TileMemory<Tile<kTokens>>
   }
 }
 
-// Writes a warp's part of a slice, kSliceTokens rows of D by 32 columns. `sums` are of a chunk of 8 rows, the half of the
-// columns, and a register.
+// Puts a warp's part of a slice into shared memory, as rows of D: kSliceTokens of them, of 32 columns. `sums` are of a
+// chunk of 8 rows, the half of the columns, and a register.
 template <int kTokens>
-CUTLASS_DEVICE void write_slice(Parameters const &p, uint32_t staging, Work const &tile, int warp, int slice,
-                                float const (&sums)[Tile<kTokens>::kChunks][2][4]) {
+CUTLASS_DEVICE void stage_slice(uint32_t staging, float const (&sums)[Tile<kTokens>::kChunks][2][4]) {
   using V = Tile<kTokens>;
   int const quad = lane() / 4, t = lane() % 4;
   __syncwarp();
@@ -217,6 +216,13 @@ CUTLASS_DEVICE void write_slice(Parameters const &p, uint32_t staging, Work cons
     }
   }
   __syncwarp();
+}
+
+// Writes a warp's part of a slice from there.
+template <int kTokens>
+CUTLASS_DEVICE void write_slice(Parameters const &p, uint32_t staging, Work const &tile, int warp, int slice) {
+  using V = Tile<kTokens>;
+  int const quad = lane() / 4, t = lane() % 4;
   Place here{tile.batch, tile.tile_m * kTokens + slice * V::kSliceTokens, tile.tile_n * V::kRows + warp * 32, p.m, p.n, 0};
   if constexpr (kSimple) {
     here.m += lane() / 4;
@@ -283,7 +289,8 @@ CUTLASS_DEVICE void add_up(Parameters const &p, TileMemory<Tile<kTokens>> const 
         }
       }
     }
-    write_slice<kTokens>(p, memory.staging(warp), tile, warp, rank * each + local, part);
+    stage_slice<kTokens>(memory.staging(warp), part);
+    write_slice<kTokens>(p, memory.staging(warp), tile, warp, rank * each + local);
   }
 }
 
@@ -362,14 +369,22 @@ CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<Tile<kTokens>> cons
       add_up<kTokens>(p, memory, here, rank, sums);
       return;  // a cluster has one tile
     }
-    CUTLASS_PRAGMA_UNROLL
+    uint32_t const staging = memory.staging(group * 4 + warp);
+    // Registers have no index: which slice it is, is told by branches, and the epilogue stands here once.
+    CUTLASS_PRAGMA_NO_UNROLL
     for (int slice = 0; slice < V::kSlices; ++slice) {
-      float part[V::kChunks][2][4];
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < V::kChunks * 8; ++i) {
-        part[i / 8][i / 4 % 2][i % 4] = sums[i / 4 % 2][(slice * V::kChunks + i / 8) * 4 + i % 4];
+      for (int one = 0; one < V::kSlices; ++one) {
+        if (one == slice) {
+          float part[V::kChunks][2][4];
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < V::kChunks * 8; ++i) {
+            part[i / 8][i / 4 % 2][i % 4] = sums[i / 4 % 2][(one * V::kChunks + i / 8) * 4 + i % 4];
+          }
+          stage_slice<kTokens>(staging, part);
+        }
       }
-      write_slice<kTokens>(p, memory.staging(group * 4 + warp), here, group * 4 + warp, slice, part);
+      write_slice<kTokens>(p, staging, here, group * 4 + warp, slice);
     }
   }
 }
