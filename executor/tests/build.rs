@@ -357,6 +357,14 @@ fn a_kernel_that_is_not_what_its_library_launches_is_refused() {
     let error = bench.fail(&source("compile", GOOD_SASS, &named("_ZN8fourfold6kernelILm3072E"), ""));
     let words = "kernel in the binary is _ZN7cutlass8MMA_AtomIJNS4_17SM100_MMA_MXF4_SSE";
     check(&error, "metadata_mismatch", BuildFault::OurBug, words);
+    // Of several kernels every one.
+    let (here, missing) = ("_ZN7cutlass8MMA_Atom", "_ZN8fourfold6kernelILi16E");
+    bench.build(&source("compile", GOOD_SASS, &named(&format!("{here} {here}")), "")).unwrap();
+    for both in [format!("{here} {missing}"), format!("{missing} {here}")] {
+        let error = bench.fail(&source("compile", GOOD_SASS, &named(&both), ""));
+        check(&error, "metadata_mismatch", BuildFault::OurBug, words);
+        assert!(error.to_string().contains(missing), "{error}");
+    }
 }
 
 #[test]
