@@ -29,6 +29,9 @@ def find_nvcc(named=None):
 def build(nvcc, architecture, folder):
     """The library, which is kept under the hash of what made it."""
     options = ["-O3", "-std=c++17", f"-arch={architecture}", "--shared", "-Xcompiler", "-fPIC"]
+    # A compiler from a Python package has its libraries where it does not look for them.
+    beside = Path(nvcc).resolve().parents[1] / "lib"
+    options += [f"-L{beside}"] if (beside / "libcudart_static.a").exists() else []
     version = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
     parts = [SOURCE.read_text(), version, *options]
     library = folder / f"dequantize-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}.so"

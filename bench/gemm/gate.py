@@ -127,4 +127,3 @@ def failed(verdict, rows):
 def own(row):
     """The columns of ours: there can be several libraries."""
     return [peer for name, peer in row["peers"].items() if name == "ours" or name.startswith("ours:")]
-

@@ -33,8 +33,11 @@ def load(nvcc):
 
 
 class Humming(Peer):
-    """Its own choice of a kernel for the shape. With `overlap` consecutive GEMMs may overlap (PDL), which is its default
-    and which no other column does; such a column counts for no gate."""
+    """Its own choice of a kernel for the shape.
+
+    With `overlap` consecutive GEMMs may overlap (PDL), which is its default and which no other column does; such a
+    column counts for no gate.
+    """
 
     reduced = True
 

@@ -1,4 +1,7 @@
-"""Our kernels: built by the command line, called through the C interface of a generated kernel (executor/src/kernel/abi.rs)."""
+"""Our kernels: built by the command line, called through the C interface of a generated kernel.
+
+The interface is that of executor/src/kernel/abi.rs.
+"""
 
 import ctypes
 import json

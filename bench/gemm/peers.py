@@ -2,8 +2,8 @@
 
 import torch
 
-from ours import OUTPUT_TYPES
 from operands import E2M1
+from ours import OUTPUT_TYPES
 
 E2M1_LARGEST, E4M3_LARGEST = max(E2M1), 448.0
 
@@ -124,7 +124,7 @@ class Cublas(Peer):
 
 
 class DequantizeCublas(Peer):
-    """Two kernels that dequantize to f16, then torch.matmul; all three are timed. The f16 operands have one buffer each."""
+    """Two kernels that dequantize to f16, then torch.matmul; all three are timed. Each f16 operand has one buffer."""
 
     name, label, reduced = "dequantize_cublas", "dequantize + cuBLAS f16", True
 

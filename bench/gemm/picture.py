@@ -5,7 +5,8 @@ import html as markup
 import gate
 
 LARGEST = 2.0
-LABEL, PLOT, FIGURES, ROW, TOP, GAP = 168, 560, 300, 34, 62, 26
+LABEL, PLOT, BEYOND, FIGURES, ROW, TOP, GAP = 168, 540, 136, 286, 36, 66, 26
+WIDTH = LABEL + PLOT + BEYOND + FIGURES
 TITLES = {"contest": "M = 128", "decode": "decode", "large": "larger", "other": "others"}
 
 # Shape and colour by column; colour alone tells nothing.
@@ -34,9 +35,11 @@ def draw_mark(name, x, y, size=5):
         style = filled if shape == "circle" else hollow
         return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size - 0.5}" {style}/>'
     if shape == "square":
-        return f'<rect x="{x - size + 0.5:.1f}" y="{y - size + 0.5:.1f}" width="{2 * size - 1}" height="{2 * size - 1}" {filled}/>'
+        side = 2 * size - 1
+        return f'<rect x="{x - side / 2:.1f}" y="{y - side / 2:.1f}" width="{side}" height="{side}" {filled}/>'
     if shape == "plus":
-        return f'<path d="M{x - size:.1f} {y:.1f}h{2 * size}m{-size} {-size}v{2 * size}" stroke="var({colour})" stroke-width="2"/>'
+        line = f"M{x - size:.1f} {y:.1f}h{2 * size}m{-size} {-size}v{2 * size}"
+        return f'<path d="{line}" stroke="var({colour})" stroke-width="2"/>'
     corners = {
         "triangle": [(0, -size), (size, size - 1), (-size, size - 1)],
         "diamond": [(0, -size - 1), (size + 1, 0), (0, size + 1), (-size - 1, 0)],
@@ -68,7 +71,6 @@ def svg(result):
     """The picture; its colours are the page's."""
     rows = rows_of(result)
     groups = list(dict.fromkeys(row["group"] for row, _ in rows))
-    width = LABEL + PLOT + FIGURES
     height = TOP + len(rows) * ROW + len(groups) * GAP + 34
     bottom = height - 30
 
@@ -76,7 +78,7 @@ def svg(result):
         return LABEL + min(ratio, LARGEST) / LARGEST * PLOT
 
     parts = [
-        f'<svg viewBox="0 0 {width} {height}" role="img" font-family="system-ui,-apple-system,Segoe UI,Roboto,sans-serif" '
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" font-family="system-ui,-apple-system,Segoe UI,sans-serif" '
         'xmlns="http://www.w3.org/2000/svg"><title>Time of one GEMM relative to the best exact peer</title>'
     ]
     parts += legend(result)
@@ -89,8 +91,9 @@ def svg(result):
         if tick % 0.5 == 0:
             parts.append(text(at(tick), bottom + 16, f"{tick:.1f}", 12, "middle", "--soft"))
     parts.append(text(at(1.0), TOP - 6, "best exact peer", 12, "middle", "--soft"))
-    columns = [LABEL + PLOT + 78, LABEL + PLOT + 150, LABEL + PLOT + 222, LABEL + PLOT + 290]
-    for x, words in zip(columns, ["ours us", "best us", "faster", "of ref."], strict=True):
+    parts.append(text(at(LARGEST) + 12, TOP - 6, "beyond", 12, "start", "--soft"))
+    columns = [WIDTH - FIGURES + right for right in (64, 140, 210, 278)]
+    for x, words in zip(columns, ["ours µs", "best µs", "faster", "of ref."], strict=True):
         parts.append(text(x, TOP - 6, words, 12, "end", "--soft"))
     y, group = TOP, None
     for row, base in rows:
@@ -120,21 +123,24 @@ def draw_row(result, row, base, y, at, columns):
         f'<line x1="{reference:.1f}" x2="{reference:.1f}" y1="{middle - 13:.1f}" y2="{middle + 13:.1f}" '
         'stroke="var(--ink)" stroke-width="2" stroke-dasharray="3 2"/>'
     )
-    beyond = []
+    near, beyond = [], []
     for column in result["columns"]:
         time = gate.median(row, column["name"])
-        if column["name"] == "ours" or time is None:
-            continue
-        if time / base > LARGEST:
-            beyond.append((time / base, column["name"]))
-        else:
-            parts.append(draw_mark(column["name"], at(time / base), middle))
-    # What is off the scale stands at the edge, with its figure.
-    x = at(LARGEST) - 10
-    for ratio, name in sorted(beyond, reverse=True):
-        parts.append(text(x, middle + 4, f"{ratio:.1f} ▸", 11, "end", "--soft"))
-        parts.append(draw_mark(name, x - 42, middle))
-        x -= 64
+        if column["name"] != "ours" and time is not None:
+            (beyond if time / base > LARGEST else near).append((time / base, column["name"]))
+    # Marks that would cover each other take turns above and below the middle.
+    taken = []
+    for ratio, name in sorted(near):
+        x = at(ratio)
+        close = [height for other, height in taken if x - other < 13]
+        height = next(height for height in (0, -9, 9, -4, 4, *[0] * len(near)) if height not in close or len(close) > 4)
+        taken.append((x, height))
+        parts.append(draw_mark(name, x, middle + height))
+    # What is off the scale stands behind it, with its figure.
+    x = at(LARGEST) + 18
+    for ratio, name in sorted(beyond):
+        parts += [draw_mark(name, x, middle), text(x + 9, middle + 4, f"{ratio:.1f}", 11, "start", "--soft")]
+        x += 40
     figures = [
         "-" if ours is None else f"{ours:.1f}",
         "-" if best is None else f"{best[1]:.1f}",
@@ -151,11 +157,12 @@ def legend(result):
     parts, x, y = [], 8, 16
     entries = [(column["name"], column["label"]) for column in result["columns"]]
     for name, label in [*entries, ("reference", "reference time")]:
-        room = 30 + 7 * len(label)
-        if x + room > LABEL + PLOT + FIGURES:
+        room = 36 + 7.2 * len(label)
+        if x + room > WIDTH:
             x, y = 8, y + 20
         if name == "ours":
-            parts.append(f'<rect x="{x}" y="{y - 9}" width="14" height="12" rx="2" fill="var(--ours)" fill-opacity="0.85"/>')
+            box = f'x="{x}" y="{y - 9}" width="14" height="12" rx="2"'
+            parts.append(f'<rect {box} fill="var(--ours)" fill-opacity="0.85"/>')
         elif name == "reference":
             parts.append(
                 f'<line x1="{x + 7}" x2="{x + 7}" y1="{y - 10}" y2="{y + 4}" stroke="var(--ink)" stroke-width="2" '
@@ -176,30 +183,41 @@ def png(result, path):
     from matplotlib import pyplot
 
     rows = rows_of(result)
-    markers = {"circle": "o", "ring": "o", "square": "s", "plus": "+", "triangle": "^", "diamond": "D", "hollow diamond": "D"}
+    markers = {"circle": "o", "ring": "o", "square": "s", "plus": "+", "triangle": "^"}
+    markers.update({"diamond": "D", "hollow diamond": "D"})
     figure, axes = pyplot.subplots(figsize=(11, 1.6 + 0.42 * len(rows)))
     heights = list(range(len(rows)))[::-1]
-    ours = [(height, gate.median(row, "ours") / base) for height, (row, base) in zip(heights, rows, strict=True) if gate.median(row, "ours")]
-    if ours:
-        axes.barh([height for height, _ in ours], [min(ratio, LARGEST) for _, ratio in ours], 0.55, color="#2563eb", label="Fourfold")
-    for column in result["columns"]:
-        name = column["name"]
+    bars = [
+        (height, min(gate.median(row, "ours") / base, LARGEST))
+        for height, (row, base) in zip(heights, rows, strict=True)
+        if gate.median(row, "ours")
+    ]
+    if bars:
+        axes.barh(*zip(*bars, strict=True), height=0.62, color="#2563eb", alpha=0.85, label="Fourfold")
+    drawn = [column for column in result["columns"] if column["name"] != "ours"]
+    for lane, column in enumerate(drawn):
+        # A lane for each column, so that no mark covers another.
+        lift = 0.3 * (lane - (len(drawn) - 1) / 2) / max(len(drawn) - 1, 1) * 2
         points = [
-            (min(gate.median(row, name) / base, LARGEST), height)
+            (min(gate.median(row, column["name"]) / base, LARGEST), height - lift)
             for height, (row, base) in zip(heights, rows, strict=True)
-            if gate.median(row, name)
+            if gate.median(row, column["name"])
         ]
-        if name == "ours" or not points:
+        if not points:
             continue
-        shape, _, colour = mark_of(name)
+        shape, _, colour = mark_of(column["name"])
         face = "white" if shape in ("ring", "triangle", "hollow diamond") else colour
-        drawn = {"color": colour} if shape == "plus" else {"facecolor": face, "edgecolor": colour}
-        axes.scatter(*zip(*points, strict=True), marker=markers[shape], s=42, zorder=3, label=column["label"], clip_on=False, **drawn)
+        look = {"color": colour} if shape == "plus" else {"facecolor": face, "edgecolor": colour}
+        x, y = zip(*points, strict=True)
+        axes.scatter(x, y, marker=markers[shape], s=30, zorder=3, label=column["label"], clip_on=False, **look)
     for height, (row, base) in zip(heights, rows, strict=True):
         at = min(row["reference_us"] / base, LARGEST)
-        axes.plot([at, at], [height - 0.4, height + 0.4], color="#1c1f26", linestyle=(0, (2, 1.5)), linewidth=1.6, zorder=4)
+        label = "reference time" if height == 0 else None
+        dashes = {"color": "#1c1f26", "linestyle": (0, (2, 1.5)), "linewidth": 1.6, "zorder": 4}
+        axes.plot([at, at], [height - 0.4, height + 0.4], label=label, **dashes)
         share, faster = gate.share(row), gate.speedup(row)
-        words = f"{gate.median(row, 'ours') or float('nan'):.1f} us"
+        ours = gate.median(row, "ours")
+        words = "-" if ours is None else f"{ours:.1f} µs"
         words += "" if faster is None else f"   {faster:.2f}x"
         words += "" if share is None else f"   {share:.0%} of ref."
         axes.text(LARGEST + 0.05, height, words, va="center", fontsize=9)

@@ -7,8 +7,6 @@ import json
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 import gate
 import picture
 
@@ -122,8 +120,8 @@ STYLE = """
 h1 { font-size:24px; margin:0 0 4px } h2 { font-size:17px; margin:28px 0 8px } p { margin:0 0 10px; color:var(--soft) }
 svg { width:100%; height:auto; display:block } .scroll { overflow-x:auto }
 table { border-collapse:collapse; font-size:13px; font-variant-numeric:tabular-nums; white-space:nowrap }
-th,td { padding:4px 9px; text-align:right; border-bottom:1px solid var(--rule) } th { color:var(--soft); font-weight:600 }
-th:first-child,td:first-child,td.left { text-align:left } tr.ours td { font-weight:600 }
+th,td { padding:4px 9px; text-align:right; border-bottom:1px solid var(--rule) }
+th { color:var(--soft); font-weight:600 } th:first-child,td:first-child,td.left { text-align:left }
 .pass { color:var(--good); font-weight:600 } .FAIL { color:var(--bad); font-weight:600 } .not { color:var(--soft) }
 """
 
@@ -159,19 +157,22 @@ fastest exact alternative of the same run. Shorter is faster.</p>
 {picture.svg(result)}
 <h2>Microseconds per GEMM</h2>
 <div class="scroll"><table>{"".join(rows)}</table></div>
-<p>* best exact peer; ~ approximate values, for comparison only. &ldquo;ref&rdquo; is the larger of bytes / 4.3 TB/s and operations
-/ 790 TFLOP/s; &ldquo;of run&rdquo; takes this run's own ceilings instead: {escape(ceilings(result))}.</p>
+<p>* best exact peer; ~ approximate values, for comparison only. &ldquo;ref&rdquo; is the larger of bytes / 4.3 TB/s
+and operations / 790 TFLOP/s; &ldquo;of run&rdquo; takes this run's own ceilings instead:
+{escape(ceilings(result))}.</p>
 <h2>Requirements</h2>
 <div class="scroll"><table>{"".join(verdict)}</table></div>
 {missing}{stopped}
 <h2>How it was measured</h2>
-<p>CUDA graphs of {protocol["calls_per_graph"]} GEMMs over rotating operands that take more than three times the L2 cache, the
-columns replayed in turns; median of {protocol["replays"]} replays after {protocol["warm_up_s"]} s of warm-up, each behind an
-untimed replay of the same graph; consecutive GEMMs do not overlap. All columns get the same random codes and scales. Outputs are
-poisoned before the last replay, and every element is compared with the exact sum.</p>
+<p>CUDA graphs of {protocol["calls_per_graph"]} GEMMs over rotating operands that take more than three times the L2
+cache, the columns replayed in turns; median of {protocol["replays"]} replays after {protocol["warm_up_s"]} s of
+warm-up, each behind an untimed replay of the same graph; consecutive GEMMs do not overlap. All columns get the same
+random codes and scales. Outputs are poisoned before the last replay, and every element is compared with the exact
+sum.</p>
 <p>{escape(labels)}.</p>
-<p>{escape(environment["gpu"])}, {environment["multiprocessors"]} multiprocessors, driver {escape(str(environment["driver"]))},
-torch {escape(environment["torch"])}, CUDA {escape(str(environment["cuda"]))}, {escape(result["date"])}.<br>
+<p>{escape(environment["gpu"])}, {environment["multiprocessors"]} multiprocessors,
+driver {escape(str(environment["driver"]))}, torch {escape(environment["torch"])},
+CUDA {escape(str(environment["cuda"]))}, {escape(result["date"])}.<br>
 <code>{escape(result["command"])}</code></p>
 </body></html>
 """

@@ -134,21 +134,7 @@ class Session:
     def ceilings(self):
         """What the memory and the matrix units do at best, in this run."""
         self.say("ceilings")
-        data = torch.empty(1 << 30, dtype=torch.uint8, device=self.device)
-        other = torch.empty_like(data)
-        found = {
-            "copy_tb_per_s": timing.rate(lambda: other.copy_(data), 2 * data.numel() / 1e6, self.stream),
-            "read_tb_per_s": None,
-        }
-        if self.code is not None:
-            sink = torch.zeros(4, dtype=torch.int32, device=self.device)
-            blocks = 8 * self.properties.multi_processor_count
-            data.zero_()
-            torch.cuda.synchronize()
-            found["read_tb_per_s"] = timing.rate(
-                lambda: self.code.read(data, blocks, sink), data.numel() / 1e6, self.stream
-            )
-        del data, other
+        found = self.bandwidths()
         roof = peers.Cublas("roof", "", torch.float16)
         rotation = operands.Rotation(ROOF, self.device)
         timed = self.ready(roof, rotation)
@@ -156,6 +142,19 @@ class Session:
         found["cublas_f16_8192_tflops"] = ROOF.flops / timed.record()["median_us"] / 1e6
         timed.close()
         self.release([roof])
+        return found
+
+    def bandwidths(self):
+        """Of a copy, which reads and writes, and of a kernel that only reads."""
+        data = torch.empty(1 << 30, dtype=torch.uint8, device=self.device).zero_()
+        other = torch.empty_like(data)
+        megabytes = data.numel() / 1e6
+        found = {"copy_tb_per_s": timing.rate(lambda: other.copy_(data), 2 * megabytes, self.stream)}
+        found["read_tb_per_s"] = None
+        if self.code is not None:
+            sink = torch.zeros(4, dtype=torch.int32, device=self.device)
+            blocks = 8 * self.properties.multi_processor_count
+            found["read_tb_per_s"] = timing.rate(lambda: self.code.read(data, blocks, sink), megabytes, self.stream)
         return found
 
     def ready(self, peer, rotation):
@@ -176,7 +175,7 @@ class Session:
         """All columns of a shape, timed in turns, every output checked."""
         self.say(f"{shape}")
         itemsize = ours.OUTPUT_TYPES[self.chosen.output].itemsize
-        bandwidth = max(ceilings["copy_tb_per_s"], ceilings["read_tb_per_s"] or 0) * 1e6
+        bandwidth = max(ceilings["copy_tb_per_s"], ceilings.get("read_tb_per_s") or 0) * 1e6
         row = {
             "m": shape.m,
             "n": shape.n,
@@ -185,9 +184,7 @@ class Session:
             "bytes": shape.fp4_bytes(itemsize),
             "flops": shape.flops,
             "reference_us": shape.reference_us(itemsize),
-            "measured_reference_us": shape.reference_us(
-                itemsize, bandwidth, ceilings["cublas_f16_8192_tflops"] * 1e6
-            ),
+            "measured_reference_us": shape.reference_us(itemsize, bandwidth, ceilings["cublas_f16_8192_tflops"] * 1e6),
             "peers": {name: {"median_us": None, "reason": problem} for name, problem in self.missing.items()},
         }
         rotation = operands.Rotation(shape, self.device)

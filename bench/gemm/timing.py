@@ -112,4 +112,3 @@ def clocks(busy=None):
     except (OSError, ValueError, IndexError, subprocess.SubprocessError):
         return None
     return dict(zip(["sm_mhz", "memory_mhz", "watts", "celsius"], values, strict=True))
-
