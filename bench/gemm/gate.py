@@ -119,11 +119,11 @@ def judge(rows):
 
 
 def failed(verdict, rows):
-    """Whether a line of the gate fails, or anything that ours wrote is wrong."""
-    wrong = any((peer.get("check") or {}).get("ok") is False for row in rows for peer in own(row))
+    """Whether a line of the gate fails, or anything that ours wrote is wrong, or ours could not run."""
+    wrong = any(not (peer.get("check") or {}).get("ok") for row in rows for _, peer in own(row))
     return wrong or any(line["outcome"] == FAIL for line in verdict["gate"])
 
 
 def own(row):
-    """The columns of ours: there can be several libraries."""
-    return [peer for name, peer in row["peers"].items() if name == "ours" or name.startswith("ours:")]
+    """The columns of ours, by name: there can be several libraries."""
+    return [(name, peer) for name, peer in row["peers"].items() if name == "ours" or name.startswith("ours:")]

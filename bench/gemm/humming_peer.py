@@ -33,20 +33,13 @@ def load(nvcc):
 
 
 class Humming(Peer):
-    """Its own choice of a kernel for the shape.
+    """Its own choice of a kernel for the shape."""
 
-    With `overlap` consecutive GEMMs may overlap (PDL), which is its default and which no other column does; such a
-    column counts for no gate.
-    """
+    name, label, reduced = "humming", "Humming W4A16", True
 
-    reduced = True
-
-    def __init__(self, package, overlap):
+    def __init__(self, package):
         super().__init__()
-        self.package, self.overlap = package, overlap
-        self.name = "humming_overlapping" if overlap else "humming"
-        self.label = "Humming W4A16, overlapping" if overlap else "Humming W4A16"
-        self.rival = not overlap
+        self.package = package
         self.version = getattr(package, "__version__", None)
         self.layers, self.config, self.tuning = [], None, ""
 
@@ -72,7 +65,8 @@ class Humming(Peer):
     def tuning_config(self, config, shape, device):
         """The package's own choice for this many rows."""
         chosen = dict(self.package.tune.get_heuristics_config(config, shape_m=shape.m, device=device))
-        chosen["use_pdl"] = self.overlap
+        # As for everyone: no GEMM begins before the one before it has ended.
+        chosen["use_pdl"] = False
         return json.dumps(chosen)
 
     def compile_all(self, shapes, device):
@@ -124,7 +118,7 @@ class Humming(Peer):
             outputs=self.outputs[index],
             locks=locks,
             tuning_config=self.tuning,
-            use_pdl=self.overlap,
+            use_pdl=False,
         )
 
     def release(self):

@@ -15,7 +15,6 @@ MARKS = {
     "cublas_bf16": ("ring", "--orange", "#c2570c"),
     "dequantize_cublas": ("square", "--purple", "#7c3aed"),
     "humming": ("diamond", "--teal", "#0f766e"),
-    "humming_overlapping": ("hollow diamond", "--teal", "#0f766e"),
     "fp8": ("triangle", "--grey", "#737a87"),
 }
 OTHER_MARK = ("plus", "--ours", "#2563eb")
@@ -43,9 +42,9 @@ def draw_mark(name, x, y, size=5):
     corners = {
         "triangle": [(0, -size), (size, size - 1), (-size, size - 1)],
         "diamond": [(0, -size - 1), (size + 1, 0), (0, size + 1), (-size - 1, 0)],
-    }[shape.split()[-1]]
+    }[shape]
     points = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)
-    return f'<polygon points="{points}" {hollow if shape in ("triangle", "hollow diamond") else filled}/>'
+    return f'<polygon points="{points}" {hollow if shape == "triangle" else filled}/>'
 
 
 def rows_of(result):
@@ -183,8 +182,7 @@ def png(result, path):
     from matplotlib import pyplot
 
     rows = rows_of(result)
-    markers = {"circle": "o", "ring": "o", "square": "s", "plus": "+", "triangle": "^"}
-    markers.update({"diamond": "D", "hollow diamond": "D"})
+    markers = {"circle": "o", "ring": "o", "square": "s", "plus": "+", "triangle": "^", "diamond": "D"}
     figure, axes = pyplot.subplots(figsize=(11, 1.6 + 0.42 * len(rows)))
     heights = list(range(len(rows)))[::-1]
     bars = [
@@ -206,7 +204,7 @@ def png(result, path):
         if not points:
             continue
         shape, _, colour = mark_of(column["name"])
-        face = "white" if shape in ("ring", "triangle", "hollow diamond") else colour
+        face = "white" if shape in ("ring", "triangle") else colour
         look = {"color": colour} if shape == "plus" else {"facecolor": face, "edgecolor": colour}
         x, y = zip(*points, strict=True)
         axes.scatter(x, y, marker=markers[shape], s=30, zorder=3, label=column["label"], clip_on=False, **look)

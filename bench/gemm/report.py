@@ -17,7 +17,6 @@ SHORT = {
     "dequantize_cublas": "deq+f16",
     "fp8": "FP8 ~",
     "humming": "Humming",
-    "humming_overlapping": "H. overlap",
 }
 
 
@@ -65,7 +64,7 @@ def cells(result):
             times.append(figure(gate.median(row, name)) + marked)
         body.append(
             [
-                f"{row['m']},{row['n']},{row['k']}",
+                name_of(row) + ("!" if moved(row) else ""),
                 figure(row["reference_us"]),
                 *times,
                 percent(gate.share(row)),
@@ -75,6 +74,43 @@ def cells(result):
             ]
         )
     return head, body
+
+
+def name_of(row):
+    """The extents of a row."""
+    return f"{row['m']},{row['n']},{row['k']}"
+
+
+def sm_clocks(row):
+    """The clocks under load before and after a shape was measured, as far as they are known."""
+    return [sample["sm_mhz"] for sample in row.get("clocks", []) if sample and sample["sm_mhz"]]
+
+
+def moved(row):
+    """Whether the clock moved by more than 2 % while a shape was measured."""
+    samples = sm_clocks(row)
+    return bool(samples) and max(samples) > 1.02 * min(samples)
+
+
+def notes(result):
+    """What the table's signs mean."""
+    text = "us per GEMM, medians; * best exact peer; ~ approximate; of run: of this run's own ceilings"
+    samples = [clock for row in result["shapes"] for clock in sm_clocks(row)]
+    if samples:
+        text += f"; SM clock {min(samples):.0f} to {max(samples):.0f} MHz"
+    if any(moved(row) for row in result["shapes"]):
+        text += ", ! moved by more than 2 %"
+    return text
+
+
+def failures(result):
+    """Shapes that ours could not do."""
+    found = []
+    for row in result["shapes"]:
+        found += [f"{name} at {name_of(row)}: {peer['reason']}" for name, peer in gate.own(row) if peer.get("reason")]
+    if not found:
+        return []
+    return [f"failed: {found[0][:300]}" + (f", and {len(found) - 1} more" if len(found) > 1 else "")]
 
 
 def ceilings(result):
@@ -97,11 +133,12 @@ def table(result):
     for texts in [head, *body]:
         first, *rest = zip(texts, widths, strict=True)
         lines.append("  ".join([first[0].ljust(first[1]), *[text.rjust(width) for text, width in rest]]))
-    lines.append("us per GEMM, medians; * best exact peer; ~ approximate; of run: of this run's own ceilings")
+    lines.append(notes(result))
     for level in ("gate", "stretch"):
         for line in result["verdict"][level]:
             shown = f" ({line['shown']})" if line["shown"] else ""
             lines.append(f"{level:8}{line['outcome']:13}{line['what']}{shown}")
+    lines += failures(result)
     if result["missing"]:
         lines.append("not measured: " + "; ".join(f"{name}: {why}" for name, why in result["missing"].items())[:300])
     if "error" in result:
@@ -141,6 +178,7 @@ def html(result):
                 f'<tr><td>{level}</td><td class="left">{escape(line["what"])}</td>'
                 f'<td class="left">{escape(line["shown"])}</td><td class="{outcome.split()[0]}">{outcome}</td></tr>'
             )
+    failed = "".join(f'<p class="FAIL">{escape(text)}</p>' for text in failures(result))
     missing = "".join(f"<p>Not measured: {escape(name)}: {escape(why)}</p>" for name, why in result["missing"].items())
     stopped = f'<p class="FAIL">The run stopped: {escape(result["error"])}</p>' if "error" in result else ""
     labels = "; ".join(
@@ -157,12 +195,12 @@ fastest exact alternative of the same run. Shorter is faster.</p>
 {picture.svg(result)}
 <h2>Microseconds per GEMM</h2>
 <div class="scroll"><table>{"".join(rows)}</table></div>
-<p>* best exact peer; ~ approximate values, for comparison only. &ldquo;ref&rdquo; is the larger of bytes / 4.3 TB/s
+<p>{escape(notes(result))}. &ldquo;ref&rdquo; is the larger of bytes / 4.3 TB/s
 and operations / 790 TFLOP/s; &ldquo;of run&rdquo; takes this run's own ceilings instead:
 {escape(ceilings(result))}.</p>
 <h2>Requirements</h2>
 <div class="scroll"><table>{"".join(verdict)}</table></div>
-{missing}{stopped}
+{failed}{missing}{stopped}
 <h2>How it was measured</h2>
 <p>CUDA graphs of {protocol["calls_per_graph"]} GEMMs over rotating operands that take more than three times the L2
 cache, the columns replayed in turns; median of {protocol["replays"]} replays after {protocol["warm_up_s"]} s of

@@ -16,8 +16,7 @@ import shapes as shape_list
 
 EXIT_FAILED, EXIT_MISUSED, EXIT_ENVIRONMENT = 1, 2, 3
 VERSION = 1
-PEERS = ["ours", "cublas_f16", "cublas_bf16", "dequantize_cublas", "fp8", "humming", "humming_overlapping"]
-DEFAULT_PEERS = PEERS[:-1]
+PEERS = ["ours", "cublas_f16", "cublas_bf16", "dequantize_cublas", "fp8", "humming"]
 FOLDER = Path(__file__).resolve().parents[2] / "target" / "bench-gemm"
 
 EPILOG = """\
@@ -39,7 +38,7 @@ def arguments():
     )
     add = parser.add_argument
     add("--shapes", default="contest decode large", help="M,N,K ..., contest, decode or large [default: all three]")
-    add("--peers", default=",".join(DEFAULT_PEERS), help=f"of {', '.join(PEERS)} [default: all but the last]")
+    add("--peers", default=",".join(PEERS), help=f"of {', '.join(PEERS)} [default: all]")
     add("--library", action="append", metavar="[NAME=]FILE.so", help="measure this kernel; the first is judged")
     add("--fourfold", metavar="FILE", help="the command line that builds ours [default: on PATH, or target/release]")
     add("--target", default="sm_90a", help="what to build ours for [default: sm_90a]")

@@ -100,7 +100,7 @@ class Session:
         if name == "fp8":
             return [peers.Fp8()]
         package = humming_peer.load(self.nvcc)
-        made = humming_peer.Humming(package, overlap=name == "humming_overlapping")
+        made = humming_peer.Humming(package)
         self.say(f"{name}: compiling {len(self.chosen.shapes)} kernels")
         started = time.monotonic()
         for problem in made.compile_all(self.chosen.shapes, self.device):

@@ -97,7 +97,7 @@ def without_gpu():
         "torch.cuda.synchronize": lambda: None,
         "torch.cuda.empty_cache": lambda: None,
         "timing.capture": lambda launch, sets, calls, stream: FakeGraph(launch, sets, calls),
-        "timing.clocks": lambda busy=None: None,
+        "timing.clocks": lambda busy: {"sm_mhz": 1755.0},
         "session.driver_version": lambda: "000.00",
     }
     return [mock.patch(name, value) for name, value in replaced.items()]
@@ -359,6 +359,7 @@ class Session(unittest.TestCase):
             result, _ = self.run_one(folder, output="f16", peers=["ours"])
         for row in result["shapes"]:
             self.assertIn("another type", row["peers"]["ours"]["reason"])
+        self.assertTrue(gate.failed(gate.judge(result["shapes"]), result["shapes"]))
         self.assertEqual(gate.judge(result["shapes"])["gate"][0]["outcome"], gate.UNKNOWN)
 
 
@@ -408,7 +409,7 @@ def example():
         "environment": {"gpu": "H200 <x>", "multiprocessors": 132, "driver": "1", "torch": "2", "cuda": "13.0"},
         "ceilings": {"copy_tb_per_s": 4.27, "read_tb_per_s": None, "cublas_f16_8192_tflops": 710.0},
         "columns": columns,
-        "missing": {"humming_overlapping": "not <asked> for"},
+        "missing": {"other": "not <there>"},
         "shapes": rows,
         "verdict": gate.judge(rows),
     }
@@ -470,6 +471,16 @@ class Report(unittest.TestCase):
         self.assertIn("H200 &lt;x&gt;", page)
         xml.etree.ElementTree.fromstring(picture.svg(example()))
 
+    def test_a_clock_that_moved_is_shown(self):
+        result = example()
+        result["shapes"][0]["clocks"] = [{"sm_mhz": 1980.0}, {"sm_mhz": 1755.0}]
+        result["shapes"][1]["clocks"] = [{"sm_mhz": 1770.0}, {"sm_mhz": 1755.0}]
+        result["shapes"][2]["clocks"] = [None, {"sm_mhz": None}]
+        text = report.table(result)
+        self.assertIn("128,7168,16384!", text)
+        self.assertEqual(text.count("!"), 2)
+        self.assertIn("1755 to 1980 MHz", text)
+
     def test_gaps_are_shown(self):
         result = example()
         for row in result["shapes"]:
@@ -480,6 +491,7 @@ class Report(unittest.TestCase):
         result["error"] = "lost"
         result["verdict"] = gate.judge(result["shapes"])
         self.assertIn("stopped: lost", report.table(result))
+        self.assertIn("failed: ours at 128,7168,16384: why, and 9 more", report.table(result))
         xml.etree.ElementTree.fromstring(picture.svg(result))
         self.assertIn("not measured", report.html(result))
         result["shapes"] = []

@@ -94,7 +94,7 @@ def rate(run, amount, stream, rounds=7, repeat=8):
     return amount / statistics.median(times)
 
 
-def clocks(busy=None):
+def clocks(busy):
     """What nvidia-smi says of the GPU while `busy` keeps it at work, or None."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
@@ -105,10 +105,21 @@ def clocks(busy=None):
     query = [tool, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", "-i", gpu]
     try:
         with subprocess.Popen(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-            while busy is not None and process.poll() is None:
+            until = time.monotonic() + 10
+            while process.poll() is None:
+                if time.monotonic() > until:
+                    process.kill()
                 busy()
-            line = process.communicate(timeout=20)[0].strip().splitlines()[0]
-        values = [float(part) for part in line.split(",")]
-    except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+            line = process.communicate()[0].strip().splitlines()[0]
+        values = [number(part) for part in line.split(",")]
+        return dict(zip(["sm_mhz", "memory_mhz", "watts", "celsius"], values, strict=True))
+    except (OSError, ValueError, IndexError):
         return None
-    return dict(zip(["sm_mhz", "memory_mhz", "watts", "celsius"], values, strict=True))
+
+
+def number(text):
+    """A figure of nvidia-smi, which may say that it has none."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
