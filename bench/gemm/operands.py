@@ -1,0 +1,129 @@
+"""NVFP4 operands: random codes and scales, their blocked layout, and what they stand for."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+GROUP = 16
+
+# The values of the sixteen e2m1 codes.
+E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
+
+# 0.25 to 3.75, every e4m3 in between.
+TIMED_SCALES = list(range(0x28, 0x48))
+# 0.5, 1, 1.5 and 2: with these every product is a multiple of 1/16, so that f32 sums can be exact in any order.
+EXACT_SCALES = [0x30, 0x38, 0x3C, 0x40]
+EXACT_UNIT = 1 / 16
+
+
+def ceil_div(a, b):
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+def block_scales(scales):
+    """Scales [rows, groups] in the layout that block-scaled matrix instructions read, as flat bytes.
+
+    Tiles of 128 rows by 4 groups lie one after the other along K; in a tile, byte (row % 32) * 16 + (row / 32) * 4 +
+    group. What pads the last tiles is zero.
+    """
+    rows, groups = scales.shape
+    row_tiles, group_tiles = ceil_div(rows, 128), ceil_div(groups, 4)
+    padded = scales.new_zeros(row_tiles * 128, group_tiles * 4)
+    padded[:rows, :groups] = scales
+    return padded.view(row_tiles, 4, 32, group_tiles, 4).permute(0, 3, 2, 1, 4).reshape(-1).contiguous()
+
+
+def pair_table(dtype, device):
+    """The two values of each byte of codes; the lower half of a byte comes first."""
+    pairs = [[E2M1[byte & 15], E2M1[byte >> 4]] for byte in range(256)]
+    return torch.tensor(pairs, dtype=dtype, device=device)
+
+
+def dequantize(codes, scales, dtype=torch.float16):
+    """What codes [rows, k / 2] and scales [rows, k / 16] stand for: exact in f16 and in bf16, with six digits."""
+    rows, k = codes.shape[0], codes.shape[1] * 2
+    values = torch.empty(rows, k, dtype=dtype, device=codes.device)
+    table = pair_table(dtype, codes.device)
+    # By rows, as the indices take eight times the room of the codes.
+    step = max(1, (1 << 26) // k)
+    for row in range(0, rows, step):
+        part = codes[row : row + step]
+        pairs = table.index_select(0, part.reshape(-1).int())
+        factors = scales[row : row + step].view(torch.float8_e4m3fn).to(dtype)
+        values[row : row + step] = (pairs.view(part.shape[0], -1, GROUP) * factors[:, :, None]).view(part.shape[0], k)
+    return values
+
+
+@dataclass
+class Quantized:
+    """One NVFP4 matrix."""
+
+    codes: torch.Tensor
+    """[rows, k / 2] bytes."""
+    scales: torch.Tensor
+    """[rows, k / 16] bytes, in rows."""
+
+    @cached_property
+    def blocked(self):
+        """The scales as a kernel reads them."""
+        return block_scales(self.scales)
+
+    @cached_property
+    def f16(self):
+        """The values; kept, as several peers read them."""
+        return dequantize(self.codes, self.scales)
+
+    @staticmethod
+    def random(rows, k, scales, generator, device):
+        """All sixteen codes and the given scales, equally likely."""
+        codes = torch.randint(0, 256, (rows, k // 2), dtype=torch.uint8, generator=generator, device=device)
+        choice = torch.tensor(scales, dtype=torch.uint8, device=device)
+        picks = torch.randint(0, len(scales), (rows, k // GROUP), generator=generator, device=device)
+        return Quantized(codes, choice[picks])
+
+
+@dataclass
+class Set:
+    """The operands of one GEMM."""
+
+    a: Quantized
+    b: Quantized
+
+    @staticmethod
+    def random(shape, scales, seed, device):
+        """Equal seeds, equal operands."""
+        generator = torch.Generator(device=device)
+        generator.manual_seed(seed)
+        a = Quantized.random(shape.m, shape.k, scales, generator, device)
+        b = Quantized.random(shape.n, shape.k, scales, generator, device)
+        return Set(a, b)
+
+
+class Rotation:
+    """The sets of a shape, made when they are first asked for. Every peer sees the same first ones."""
+
+    def __init__(self, shape, device, seed=20):
+        self.shape, self.device, self.seed = shape, device, seed
+        self.made = []
+
+    def __getitem__(self, index):
+        while len(self.made) <= index:
+            self.made.append(Set.random(self.shape, TIMED_SCALES, self.seed + len(self.made), self.device))
+        return self.made[index]
+
+    def exact(self):
+        """A set on which f32 sums are exact in any order, as long as `check.exact_sums` says so."""
+        return Set.random(self.shape, EXACT_SCALES, self.seed - 1, self.device)
+
+
+def rotation_count(bytes_per_set, cache_bytes, calls):
+    """How many sets are needed so that they take more than three times the cache; at least four.
+
+    A divisor of the calls, so that the rotation is the same from one replay to the next; more than the calls when the
+    sets are very small, and then a replay has that many calls.
+    """
+    needed = max(4, 3 * cache_bytes // bytes_per_set + 1)
+    fitting = [count for count in range(4, calls + 1) if calls % count == 0 and count >= needed]
+    return fitting[0] if fitting else needed

@@ -1,0 +1,200 @@
+"""Our kernels: built by the command line, called through the C interface of a generated kernel.
+
+The interface is that of executor/src/kernel/abi.rs.
+"""
+
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+
+from device_code import Unavailable
+
+PROGRAM = Path(__file__).with_name("gemm.fir")
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+ABI_VERSION = 4
+MAX_OPERANDS = 24
+MAX_OUTPUTS = 8
+
+OUTPUT_TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+
+
+class Device(ctypes.Structure):
+    """What a kernel needs to know of the device."""
+
+    _fields_ = [("sm_count", ctypes.c_int32), ("max_active_clusters", ctypes.c_int32)]
+
+
+class Problem(ctypes.Structure):
+    """The extents of one call."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in "lmnk"]
+
+
+class Requirements(ctypes.Structure):
+    """What a call must bring, in bytes."""
+
+    _fields_ = [
+        ("workspace", ctypes.c_uint64),
+        ("sfa", ctypes.c_uint64),
+        ("sfb", ctypes.c_uint64),
+        ("outputs", ctypes.c_uint64 * MAX_OUTPUTS),
+    ]
+
+
+class Pointers(ctypes.Structure):
+    """The device addresses of one call."""
+
+    _fields_ = [
+        *[(name, ctypes.c_void_p) for name in ("a", "sfa", "b", "sfb", "c", "alpha", "beta")],
+        ("operands", ctypes.c_void_p * MAX_OPERANDS),
+        ("operand_count", ctypes.c_uint32),
+        ("outputs", ctypes.c_void_p * MAX_OUTPUTS),
+        ("output_count", ctypes.c_uint32),
+    ]
+
+
+def find_fourfold(named=None):
+    """The command line: the one that is named, on PATH, or built in this repository."""
+    built = REPOSITORY / "target" / "release" / "fourfold"
+    for candidate in [named] if named else [shutil.which("fourfold"), built]:
+        if candidate and Path(candidate).is_file():
+            return str(candidate)
+    raise Unavailable(
+        f"{named or 'no fourfold'} is not there: build it with `cargo build --release`, or name it with --fourfold"
+    )
+
+
+def compile_library(fourfold, target, output, folder, nvcc=None):
+    """Builds gemm.fir for a target with an output of the given type, and returns the library's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = PROGRAM.read_text().replace("tensor<[M, N], f16>", f"tensor<[M, N], {output}>")
+    with tempfile.TemporaryDirectory() as sources:
+        source = Path(sources) / f"gemm_{output}.fir"
+        source.write_text(text)
+        command = [fourfold, "compile", str(source), "--target", target, "--device", "none"]
+        command += ["--dump", str(folder), "--json", *(["--nvcc", nvcc] if nvcc else [])]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        report = json.loads(done.stdout)
+    except ValueError:
+        raise Unavailable(f"fourfold compile: {(done.stderr or done.stdout).strip()[-500:]}") from None
+    kernels = report.get("kernels", [])
+    for kernel in kernels:
+        if error := kernel.get("error"):
+            raise Unavailable(f"fourfold compile: {error['code']}: {error['message']}")
+    libraries = [file for kernel in kernels for file in kernel["files"] if file.endswith(".so")]
+    if len(libraries) != 1:
+        problem = report.get("error", f"{len(libraries)} kernels; `fourfold explain --target {target}` says why")
+        raise Unavailable(f"fourfold compile: {problem}")
+    return libraries[0]
+
+
+class Library:
+    """A kernel's library."""
+
+    def __init__(self, path):
+        self.path = os.path.abspath(path)
+        try:
+            self.functions = ctypes.CDLL(self.path)
+        except OSError as error:
+            raise Unavailable(str(error)) from None
+        void, i32, size = ctypes.c_void_p, ctypes.c_int32, ctypes.c_size_t
+        device, problem, pointers = (ctypes.POINTER(kind) for kind in (Device, Problem, Pointers))
+        text = ctypes.c_char_p
+        signatures = {
+            "abi_version": (ctypes.c_uint32, []),
+            "metadata": (text, []),
+            "query": (i32, [device, problem, ctypes.POINTER(Requirements), text, size]),
+            "prepare": (
+                i32,
+                [device, problem, pointers, void, size, void, ctypes.POINTER(void), text, size],
+            ),
+            "launch": (i32, [void, void]),
+            "destroy": (None, [void]),
+        }
+        for name, (result, arguments) in signatures.items():
+            try:
+                function = getattr(self.functions, f"fourfold_{name}")
+            except AttributeError:
+                raise Unavailable(f"{self.path} has no fourfold_{name}") from None
+            function.restype, function.argtypes = result, arguments
+            if name == "abi_version" and function() != ABI_VERSION:
+                raise Unavailable(f"{self.path} speaks version {function()} of the interface, not {ABI_VERSION}")
+        self.metadata = json.loads(self.functions.fourfold_metadata().decode())
+
+    def query(self, device, problem):
+        """What a call of these extents must bring."""
+        requirements, message = Requirements(), ctypes.create_string_buffer(512)
+        code = self.functions.fourfold_query(
+            ctypes.byref(device), ctypes.byref(problem), ctypes.byref(requirements), message, len(message)
+        )
+        if code != 0:
+            raise Unavailable(f"query: {code}: {message.value.decode(errors='replace')}")
+        return requirements
+
+    def prepare(self, shape, operands, alpha, output):
+        """A call of a set of operands that writes `output`; everything but the launch is done."""
+        properties = torch.cuda.get_device_properties(output.device)
+        device = Device(properties.multi_processor_count, 0)
+        problem = Problem(1, shape.m, shape.n, shape.k)
+        required = self.query(device, problem)
+        brought = {
+            "the scales of A": (operands.a.blocked.numel(), required.sfa),
+            "the scales of B": (operands.b.blocked.numel(), required.sfb),
+            "D": (output.numel() * output.element_size(), required.outputs[0]),
+        }
+        for what, (have, need) in brought.items():
+            if have != need:
+                raise Unavailable(f"{what} takes {have} bytes; the kernel wants {need}: another type or layout?")
+        return Call(self, device, problem, required, operands, alpha, output)
+
+
+class Call:
+    """A prepared launch, with all that it reads and writes."""
+
+    def __init__(self, library, device, problem, required, operands, alpha, output):
+        self.library, self.operands, self.output = library, operands, output
+        self.alpha = torch.tensor([alpha], dtype=torch.float32, device=output.device)
+        # Rounded up, as a tensor without elements has no address.
+        self.workspace = torch.zeros(max(required.workspace, 16), dtype=torch.uint8, device=output.device)
+        pointers = Pointers()
+        pointers.a, pointers.sfa = operands.a.codes.data_ptr(), operands.a.blocked.data_ptr()
+        pointers.b, pointers.sfb = operands.b.codes.data_ptr(), operands.b.blocked.data_ptr()
+        pointers.alpha = self.alpha.data_ptr()
+        pointers.outputs[0], pointers.output_count = output.data_ptr(), 1
+        self.prepared, message = ctypes.c_void_p(), ctypes.create_string_buffer(512)
+        stream = torch.cuda.current_stream().cuda_stream
+        code = library.functions.fourfold_prepare(
+            ctypes.byref(device),
+            ctypes.byref(problem),
+            ctypes.byref(pointers),
+            self.workspace.data_ptr(),
+            required.workspace,
+            stream,
+            ctypes.byref(self.prepared),
+            message,
+            len(message),
+        )
+        if code != 0:
+            raise Unavailable(f"prepare: {code}: {message.value.decode(errors='replace')}")
+        # What it put on the stream is done before another stream launches.
+        torch.cuda.current_stream().synchronize()
+
+    def launch(self):
+        """On the current stream."""
+        code = self.library.functions.fourfold_launch(self.prepared, torch.cuda.current_stream().cuda_stream)
+        if code != 0:
+            raise RuntimeError(f"fourfold_launch: {code}")
+
+    def close(self):
+        """Frees what preparing took. No graph may launch it any more."""
+        if self.prepared:
+            self.library.functions.fourfold_destroy(self.prepared)
+            self.prepared = None

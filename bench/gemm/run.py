@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""NVFP4 GEMM on a Hopper GPU, side by side with what people would use instead. Builds, measures, checks, prints."""
+
+import argparse
+import datetime
+import json
+import platform
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import gate
+import report
+import shapes as shape_list
+
+EXIT_FAILED, EXIT_MISUSED, EXIT_ENVIRONMENT = 1, 2, 3
+VERSION = 1
+PEERS = ["ours", "cublas_f16", "cublas_bf16", "dequantize_cublas", "fp8", "humming"]
+FOLDER = Path(__file__).resolve().parents[2] / "target" / "bench-gemm"
+
+EPILOG = """\
+Example, the whole gate:
+  python3 bench/gemm/run.py --json gemm.json --html gemm.html
+
+A prototype beside the built kernel, on two shapes, quickly:
+  python3 bench/gemm/run.py --library new=./prototype.so --library old=./kernel.so \\
+      --shapes "128,7168,2048 1,8192,8192" --peers ours,cublas_f16,humming --quick
+
+Exit codes: 0 the gate holds as far as it was measured, 1 it does not, or an output is wrong, 2 bad arguments,
+3 no GPU, no torch, or no kernel of ours.
+"""
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--shapes", default="contest decode large", help="M,N,K ..., contest, decode or large [default: all three]")
+    add("--peers", default=",".join(PEERS), help=f"of {', '.join(PEERS)} [default: all]")
+    add("--library", action="append", metavar="[NAME=]FILE.so", help="measure this kernel; the first is judged")
+    add("--fourfold", metavar="FILE", help="the command line that builds ours [default: on PATH, or target/release]")
+    add("--target", default="sm_90a", help="what to build ours for [default: sm_90a]")
+    add("--nvcc", metavar="FILE", help="the CUDA compiler [default: FOURFOLD_NVCC, CUDA_HOME, PATH, /usr/local/cuda]")
+    add("--build", metavar="DIR", type=Path, default=FOLDER, help="where built files lie [default: target/bench-gemm]")
+    add("--output", choices=["f16", "bf16", "f32"], default="f16", help="the type that ours writes [default: f16]")
+    add("--replays", type=int, metavar="N", help="timed replays of each graph [default: 11, with --quick 7]")
+    add("--calls", type=int, metavar="N", default=24, help="GEMMs in a graph [default: 24]")
+    add("--quick", action="store_true", help="fewer replays and a shorter warm-up")
+    add("--json", metavar="FILE", type=Path, help="write all figures")
+    add("--html", metavar="FILE", type=Path, help="write a page with a picture")
+    add("--png", metavar="FILE", type=Path, help="write the picture, if matplotlib is there")
+    chosen = parser.parse_args()
+    try:
+        chosen.shapes = shape_list.parse_shapes(chosen.shapes)
+    except ValueError as error:
+        parser.error(f"--shapes: {error}")
+    chosen.peers = [name for name in chosen.peers.replace(",", " ").split() if name]
+    for name in chosen.peers:
+        if name not in PEERS:
+            parser.error(f"--peers: {name!r} is none of {', '.join(PEERS)}")
+    chosen.replays = chosen.replays or (7 if chosen.quick else 11)
+    chosen.warm_up_s = 0.05 if chosen.quick else 0.2
+    if chosen.replays < 1 or chosen.calls < 4:
+        parser.error("--replays must be at least 1, --calls at least 4")
+    return chosen
+
+
+def say(text):
+    """Progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def main():
+    chosen = arguments()
+    try:
+        import torch
+    except ImportError as error:
+        say(f"torch is needed: {error}")
+        return EXIT_ENVIRONMENT
+    if not torch.cuda.is_available():
+        say("no GPU that torch can use: nothing is measured")
+        return EXIT_ENVIRONMENT
+    import session
+
+    began = time.monotonic()
+    result = {
+        "version": VERSION,
+        "command": shlex.join(["python3", *sys.argv]),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "output": chosen.output,
+        "protocol": {
+            "calls_per_graph": chosen.calls,
+            "replays": chosen.replays,
+            "warm_up_s": chosen.warm_up_s,
+            "statistic": "median",
+        },
+    }
+    run = session.Session(chosen, say)
+    result["environment"] = run.environment()
+    result["columns"], result["missing"] = run.columns()
+    if "ours" in chosen.peers and "ours" in result["missing"]:
+        say(f"ours cannot be measured: {result['missing']['ours']}")
+        return EXIT_ENVIRONMENT
+    result["ceilings"] = run.ceilings()
+    result["shapes"] = []
+    try:
+        for shape in chosen.shapes:
+            result["shapes"].append(run.measure(shape, result["ceilings"]))
+    # What was measured before is still worth writing down.
+    except (session.DeviceLost, RuntimeError) as error:
+        result["error"] = str(error)
+        say(result["error"])
+    result["seconds"] = round(time.monotonic() - began, 1)
+    result["verdict"] = gate.judge(result["shapes"])
+    if "ours" not in chosen.peers:
+        result["verdict"] = {"gate": [], "stretch": []}
+    save(chosen, result)
+    print(report.table(result))
+    return EXIT_FAILED if "error" in result or gate.failed(result["verdict"], result["shapes"]) else 0
+
+
+def save(chosen, result):
+    """What was asked for. A picture that cannot be drawn costs no figures."""
+    if chosen.json:
+        chosen.json.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
+    if chosen.html:
+        chosen.html.write_text(report.html(result))
+    if chosen.png and (problem := report.png(result, chosen.png)):
+        say(f"no {chosen.png}: {problem}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""The shapes that are measured, and the least time that each can take."""
+
+from dataclasses import dataclass
+
+# What the reference time assumes of an H200: bytes per microsecond and operations per microsecond.
+REFERENCE_BANDWIDTH = 4.3e6
+REFERENCE_RATE = 790e6
+
+CONTEST, DECODE, LARGE, OTHER = "contest", "decode", "large", "other"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """D [m, n] = A [m, k] by B [n, k] transposed."""
+
+    m: int
+    n: int
+    k: int
+
+    @property
+    def group(self):
+        """The line of the gate that the shape belongs to."""
+        return GROUPS.get(self, OTHER)
+
+    @property
+    def flops(self):
+        """Operations of one GEMM."""
+        return 2 * self.m * self.n * self.k
+
+    def fp4_bytes(self, output_bytes):
+        """A and B with their scales, read once, and D written once; padding is not counted."""
+        return (self.m + self.n) * self.k * 9 // 16 + self.m * self.n * output_bytes
+
+    def reference_us(self, output_bytes=2, bandwidth=REFERENCE_BANDWIDTH, rate=REFERENCE_RATE):
+        """The larger of the time to move the bytes and the time to do the operations."""
+        return max(self.fp4_bytes(output_bytes) / bandwidth, self.flops / rate)
+
+    def __str__(self):
+        return f"{self.m},{self.n},{self.k}"
+
+
+GROUPS = {
+    Shape(128, 7168, 16384): CONTEST,
+    Shape(128, 4096, 7168): CONTEST,
+    Shape(128, 7168, 2048): CONTEST,
+    Shape(1, 8192, 8192): DECODE,
+    Shape(16, 8192, 8192): DECODE,
+    Shape(1, 28672, 4096): DECODE,
+    Shape(64, 8192, 8192): LARGE,
+    Shape(512, 8192, 8192): LARGE,
+    Shape(4096, 4096, 4096): LARGE,
+    Shape(8192, 8192, 8192): LARGE,
+}
+
+
+def parse_shapes(text):
+    """Shapes from names of groups and `M,N,K`, separated by spaces or semicolons; ValueError says what is wrong."""
+    shapes = []
+    for word in text.replace(";", " ").split():
+        if word in (CONTEST, DECODE, LARGE):
+            shapes += [shape for shape, group in GROUPS.items() if group == word]
+            continue
+        try:
+            m, n, k = (int(part) for part in word.split(","))
+        except ValueError:
+            raise ValueError(f"{word!r} is no shape; expected M,N,K, or one of contest, decode, large") from None
+        if min(m, n, k) < 1 or k % 32 != 0 or n % 8 != 0:
+            raise ValueError(f"{word}: M must be at least 1, N a multiple of 8, K a multiple of 32")
+        shapes.append(Shape(m, n, k))
+    if not shapes:
+        raise ValueError("no shape is named")
+    return list(dict.fromkeys(shapes))
