@@ -245,6 +245,12 @@ CUTLASS_DEVICE void write_slice(Parameters const &p, uint32_t staging, Work cons
   }
 }
 
+// How many CTAs of a cluster write slices of D, each as many: the largest power of two that there is.
+template <class V>
+CUTLASS_DEVICE int slice_owners(int cluster) {
+  return 1 << (31 - __clz(min(cluster, V::kSlices)));
+}
+
 // Adds up what the CTAs of a cluster have of a tile, and writes it.
 template <int kTokens>
 CUTLASS_DEVICE void add_up(Parameters const &p, TileMemory<Tile<kTokens>> const &memory, Work const &tile, int rank,
@@ -252,7 +258,7 @@ CUTLASS_DEVICE void add_up(Parameters const &p, TileMemory<Tile<kTokens>> const 
   using V = Tile<kTokens>;
   constexpr int kOfThreads = V::kRows * 16;  // bytes of a vector of each thread
   int const thread = threadIdx.x, warp = thread / 32;
-  int const receivers = min(p.cluster, V::kSlices), each = V::kSlices / receivers;
+  int const receivers = slice_owners<V>(p.cluster), each = V::kSlices / receivers;
   // Who has slices tells all that nothing of its shared memory is needed any more.
   cluster_wait_for_start();
   __syncwarp();
@@ -263,7 +269,7 @@ CUTLASS_DEVICE void add_up(Parameters const &p, TileMemory<Tile<kTokens>> const 
   // Of each of its slices a CTA has the vectors of one CTA after the other, each of all threads.
   CUTLASS_PRAGMA_UNROLL
   for (int slice = 0; slice < V::kSlices; ++slice) {
-    int const receiver = slice / each, local = slice - receiver * each;
+    int const receiver = slice * receivers / V::kSlices, local = slice & (each - 1);
     uint32_t const at = memory.exchange() + (local * p.cluster + rank) * V::kVectors * kOfThreads + thread * 16;
     uint32_t const to = cluster_address(at, receiver), barrier = cluster_address(memory.exchanged(warp), receiver);
     CUTLASS_PRAGMA_UNROLL
@@ -403,7 +409,7 @@ CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
       barrier_init(memory.filled(i), 4);
       barrier_init(memory.emptied(i), 8);
     }
-    int const receivers = min(p.cluster, V::kSlices);
+    int const receivers = slice_owners<V>(p.cluster);
     barrier_init(memory.exchangeable(), 8 * receivers);
     for (int warp = 0; warp < 8; ++warp) {
       barrier_init(memory.exchanged(warp), 1);
@@ -415,17 +421,19 @@ CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
   if (p.cluster > 1) {
     cluster_start();
   }
-  // Registers go to those who multiply.
+  // Registers go to those who multiply; an epilogue of many values must not take those of operands in flight.
+  constexpr int kMultiply = kSimple ? 208 : 224, kDecode = kSimple ? 72 : 40, kLoad = 24;
+  static_assert(2 * kMultiply + kDecode + kLoad <= 4 * 128);
   if (group == 3) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kLoad));
     if (threadIdx.x % 128 == 0) {
       load<kTokens>(p, memory, rank);
     }
   } else if (group == 2) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kDecode));
     decode_tokens<kTokens>(p, memory, rank, threadIdx.x % 128);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMultiply));
     multiply<kTokens>(p, memory, rank, group);
   }
 }
