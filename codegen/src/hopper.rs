@@ -1,7 +1,7 @@
 //! The kernels of sm_90a: which tiles a source holds, and which of them a call gets.
 //!
-//! A tile is 256 rows of B by some rows of A. One library holds several and takes one for each call, from
-//! the extents: [`CHOICES`] is written into the source as it stands here, and read there.
+//! A tile is some rows of A by 256 rows of B, or by 128 where those of A are few. One library holds several tiles and
+//! takes one for each call, from the extents: [`CHOICES`] is written into the source as it stands here, and read there.
 
 use std::fmt;
 
@@ -12,8 +12,13 @@ use crate::defaults::Extents;
 /// The target that these kernels are of.
 pub const TARGET: &str = "sm_90a";
 
-/// Rows of B in a tile.
-pub const TILE_N: u32 = 256;
+/// Rows of A at most of a tile that a kernel for few of them computes, warp by warp. Larger tiles are of warpgroups.
+pub const FEW_TOKENS: u32 = 16;
+
+/// Rows of B in a tile with so many rows of A.
+pub const fn tile_n(tokens: u32) -> u32 {
+    if tokens <= FEW_TOKENS { 128 } else { 256 }
+}
 
 /// What is taken of K at a time.
 pub const TILE_K: u32 = 128;
@@ -35,8 +40,8 @@ pub struct Choice {
     pub max_k: u32,
     /// Rows of A in a tile.
     pub tokens: u32,
-    /// Blocks that share a tile, each with a part of K: 1, 2, 4 or 8. With 0 as many as the device has room for, and
-    /// as leave each two steps along K.
+    /// Blocks that share a tile, each with a part of K: 1, 2, 4 or 8, of which a call gets no more than its tile has use
+    /// for. With 0 as many as the device has room for, and as leave each two steps along K.
     pub cluster: u32,
 }
 
@@ -65,7 +70,13 @@ impl Configuration {
 
     /// The largest tile: M, N and K.
     pub fn tile(&self) -> [u32; 3] {
-        [self.variants.last().copied().unwrap_or_default(), TILE_N, TILE_K]
+        let tokens = self.variants.last().copied().unwrap_or_default();
+        [tokens, tile_n(tokens), TILE_K]
+    }
+
+    /// The matrix instruction of the largest tile: that of warpgroups, or of warps where all tiles are for few rows.
+    pub fn opcode(&self) -> &'static str {
+        if self.tile()[0] <= FEW_TOKENS { "HMMA.16816" } else { "HGMMA" }
     }
 
     /// The lines of the table whose tiles the source holds.

@@ -98,10 +98,12 @@ pub fn emit(spec: &KernelSpec) -> KernelSource {
     let hash = fnv1a(render(&context).as_bytes());
     context.hash.clone_from(&hash);
     let text = render(&context);
-    let opcode = match spec.configuration.cutlass().map(|configuration| configuration.family) {
-        Some(Family::Sm100 | Family::Sm103) => "UTCOMMA",
-        Some(Family::Sm120) => "OMMA.SF",
-        None => "HGMMA",
+    let opcode = match &spec.configuration {
+        Design::Hopper(configuration) => configuration.opcode(),
+        Design::Cutlass(configuration) => match configuration.family {
+            Family::Sm100 | Family::Sm103 => "UTCOMMA",
+            Family::Sm120 => "OMMA.SF",
+        },
     };
     let architecture = spec.target.name.trim_start_matches("sm_");
     KernelSource {
