@@ -330,7 +330,7 @@ fn cases(program: &Program) -> Vec<Case> {
     for _ in 0..RANDOM {
         let m = random.pick(&[1, 7, 8, 9, 16, 17, 31, 63, 64, 65, 127, 128, 129, 190, 257]);
         let k = 32 * random.pick(&[1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 31, 32, 33, 63, 64]);
-        let n = 32 * (1 + random.below(20));
+        let n = 32 * (1 + random.below(20) as u64);
         cases.push([random.pick(&[1, 1, 1, 2, 3]), m, n, k, random.pick(&[1, 2, 7, 24, 132])]);
     }
     cases
