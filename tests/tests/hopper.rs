@@ -208,8 +208,9 @@ impl Program {
         let rule = if k <= 512 { Rule::Exact } else { Rule::Contest };
         let recipe = Recipe { rule, seed, symbols: vec![("M".to_owned(), m)] };
         let mut tensors = sample::inputs(&program, &recipe).expect("inputs");
-        if (k as usize / self.block).is_multiple_of(4) {
-            // What pads rows only must not show.
+        let only_rows_are_padded = (k as usize / self.block).is_multiple_of(4);
+        if only_rows_are_padded {
+            // That must not show.
             for scales in ["sfa", "sfb"] {
                 sample::fill_padding_with_nan(tensors.get_mut(scales).expect("an input"));
             }
@@ -228,6 +229,16 @@ impl Program {
             rest = after;
         }
         assert!(rest.is_empty(), "{name}");
+        if !only_rows_are_padded && self.text == VALUES {
+            let mut tensors = tensors.clone();
+            sample::fill_padding_with_nan(tensors.get_mut("sfb").expect("an input"));
+            let given = self.run(simulation, &name, [l, m, n, k, sms, seed], &tensors, &outputs);
+            let (of_f32, of_bf16) = given[12..].split_at(outputs[0].bytes().len());
+            let wide = of_f32.as_chunks().0.iter().map(|word| f32::from_ne_bytes(*word));
+            let narrow =
+                of_bf16.as_chunks().0.iter().map(|half| numeric::bf16_bits_to_f32(u16::from_ne_bytes(*half)));
+            assert!(wide.chain(narrow).all(f32::is_nan), "{name}: NaN beside a row's scales");
+        }
         [words[0], words[1]]
     }
 
