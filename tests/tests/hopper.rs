@@ -378,7 +378,7 @@ fn blocks_and_reductions_are_the_interpreter_s() {
 /// What a wrong kernel would do: that the simulation finds it.
 #[test]
 fn what_is_wrong_is_found() {
-    let (many, few, shared) = ([1, 64, 544, 1056, 1], [1, 8, 288, 5120, 1], [1, 64, 256, 2112, 132]);
+    let (many, few, shared) = ([1, 64, 544, 1056, 1], [1, 8, 288, 8192, 1], [1, 64, 256, 2112, 132]);
     for (index, (what, by, case)) in [
         // Read before it was loaded, and before it was decoded.
         ("barrier_wait(memory.loaded(ring.stage), ring.phase);", "", many),
