@@ -74,9 +74,14 @@ impl Configuration {
         [tokens, tile_n(tokens), TILE_K]
     }
 
+    /// Rows of A at most that a call may have; `None` where there is no bound. A kernel for few has all of them in a tile.
+    pub fn most_rows(&self) -> Option<u32> {
+        self.variants.last().copied().filter(|tokens| *tokens <= FEW_TOKENS)
+    }
+
     /// The matrix instruction of the largest tile: that of warpgroups, or of warps where all tiles are for few rows.
     pub fn opcode(&self) -> &'static str {
-        if self.tile()[0] <= FEW_TOKENS { "HMMA.16816" } else { "HGMMA" }
+        if self.most_rows().is_some() { "HMMA.16816" } else { "HGMMA" }
     }
 
     /// The lines of the table whose tiles the source holds.

@@ -1,13 +1,14 @@
 //! Which tile of sm_90a a call gets, and how many blocks share it: what a source does with the table of `codegen`.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use fourfold::codegen::configuration::CutlassVersion;
-use fourfold::codegen::hopper::{ANY, CHOICES, Configuration, TARGET, TILE_K, TILE_N};
+use fourfold::codegen::hopper::{ANY, CHOICES, Configuration, FEW_TOKENS, TARGET, TILE_K, TOKENS, tile_n};
 use fourfold::codegen::{Design, KernelSpec, emit};
-use fourfold::ir::text;
+use fourfold::ir::{BlockFormat, text};
 use fourfold::kernels::planned_kernels;
 use fourfold_tests::backend;
 use fourfold_tests::random::Random;
@@ -27,17 +28,28 @@ func @main(
 /// L, M, N, K and the SMs of a device.
 type Case = [u64; 5];
 
-/// What a source says to each case: the tile's rows of A, the cluster, and the grid.
-fn plans(name: &str, spec: &KernelSpec, cases: &[Case]) -> Vec<[u64; 5]> {
+/// What a source says to a case: how it is launched, and what the kernel has that it gets.
+#[derive(Debug)]
+struct Plan {
+    tokens: u64,
+    cluster: u64,
+    grid: [u64; 3],
+    rows: u64,
+    per_sm: u64,
+    most_cluster: u64,
+}
+
+fn plans(name: &str, spec: &KernelSpec, cases: &[Case]) -> Vec<Plan> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tiles");
     std::fs::create_dir_all(&folder).expect("the folder can be made");
     let source = emit(spec).text;
-    let plan =
-        source.split_once("// Rows of A in a tile of each variant.\n").expect("the source has tiles").1;
-    let plan = plan.split_once("// What makes the descriptors").expect("the plan ends").0;
-    let text = HARNESS.replace("TILE_N", &TILE_N.to_string()).replace("TILE_K", &TILE_K.to_string());
+    let begin = "constexpr int kVariantCount = ";
+    let plan = source.split_once(begin).expect("the source has tiles").1;
+    let plan = plan.split_once("// A matrix of codes for each of a batch").expect("the plan ends").0;
+    let is_mx = spec.configuration.block_format() == Some(BlockFormat::MXFP4);
+    let text = HARNESS.replace("IS_MX", &is_mx.to_string()).replace("PLAN", &format!("{begin}{plan}"));
     let (file, program) = (folder.join(format!("{name}.cc")), folder.join(name));
-    std::fs::write(&file, text.replace("PLAN", plan)).expect("it is written");
+    std::fs::write(&file, text).expect("it is written");
     let mut compiler = Command::new("g++");
     compiler.args(["-std=c++17", "-Wall", "-Werror", "-o"]).args([&program, &file]);
     let compiled = compiler.output().expect("g++ starts");
@@ -54,7 +66,9 @@ fn plans(name: &str, spec: &KernelSpec, cases: &[Case]) -> Vec<[u64; 5]> {
     let lines = String::from_utf8(output.stdout).expect("numbers");
     let plan = |line: &str| {
         let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().expect("a number")).collect();
-        <[u64; 5]>::try_from(numbers).expect("five numbers")
+        let [tokens, cluster, x, y, z, rows, per_sm, most_cluster] =
+            numbers.try_into().expect("eight numbers");
+        Plan { tokens, cluster, grid: [x, y, z], rows, per_sm, most_cluster }
     };
     let plans: Vec<_> = lines.lines().map(plan).collect();
     assert_eq!(plans.len(), cases.len());
@@ -70,58 +84,94 @@ fn cases() -> Vec<Case> {
     let mut cases = vec![[1, 1, 8192, 8192, 132], [1, 128, 7168, 16384, 132], [1, 8192, 8192, 8192, 132]];
     cases.extend((0..2000).map(|_| {
         let k = 32 * random.pick(&[1, 3, 4, 5, 7, 8, 9, 16, 31, 32, 64, 224, 512]);
-        let sms = random.pick(&[78, 114, 132]);
+        let sms = random.pick(&[1, 7, 78, 114, 132]);
         [random.pick(&[1, 1, 1, 2, 5]), random.pick(&extents), random.pick(&extents), k, sms]
     }));
     cases
 }
 
-/// The specification of the program's kernel, and the same with one tile only.
-fn specs() -> [KernelSpec; 2] {
-    let (program, _) = text::load(PROGRAM).unwrap_or_else(|errors| panic!("{}", errors[0].message));
-    let planned = backend(TARGET).expect("a target").plan(program);
-    let mut kernels = planned_kernels(&planned, CutlassVersion::PINNED, false);
-    let all = kernels.remove(0).spec;
-    let Design::Hopper(configuration) = &all.configuration else { panic!("{:?}", all.configuration) };
-    let variants = vec![CHOICES[0].tokens];
-    let one = Configuration { variants, ..configuration.clone() };
-    [all.clone(), KernelSpec { configuration: one.into(), ..all }]
+/// Specifications of the program's kernel with these tiles, of each format.
+fn specs(variants: &[u32]) -> [KernelSpec; 2] {
+    [PROGRAM.to_owned(), PROGRAM.replace("6], f8E4M3FN", "3], f8E8M0FNU").replace("16}", "32}")].map(|text| {
+        let (program, _) = text::load(&text).unwrap_or_else(|errors| panic!("{}", errors[0].message));
+        let planned = backend(TARGET).expect("a target").plan(program);
+        let all = planned_kernels(&planned, CutlassVersion::PINNED, false).remove(0).spec;
+        let Design::Hopper(configuration) = &all.configuration else { panic!("{:?}", all.configuration) };
+        assert_eq!(configuration.variants, TOKENS, "what an unknown M asks for");
+        let configuration = Configuration { variants: variants.to_vec(), ..configuration.clone() };
+        KernelSpec { configuration: configuration.into(), ..all }
+    })
+}
+
+/// A plan that a kernel can be launched by, whatever the extents: every tile is somebody's, every CTA of a cluster has a part of K, and all
+/// that must run at a time has room.
+fn check_plan(case: &Case, plan: &Plan) {
+    let name = format!("{case:?}: {plan:?}");
+    let [l, m, n, k, sms] = *case;
+    let Plan { tokens, cluster, grid: [x, y, z], rows, per_sm, most_cluster } = *plan;
+    assert_eq!(rows, u64::from(tile_n(tokens as u32)), "{name}");
+    assert!([1, 2, 4, 8].contains(&cluster) && cluster <= most_cluster && most_cluster <= 8, "{name}");
+    // Of the blocks along K each CTA has those from its rank's share on.
+    let blocks = k.div_ceil(u64::from(TILE_K));
+    assert!((0..cluster).all(|rank| blocks * rank / cluster < blocks * (rank + 1) / cluster), "{name}");
+    assert_eq!([y, z], [1, 1], "{name}");
+    let tiles = l * m.div_ceil(tokens) * n.div_ceil(rows);
+    // A CTA takes one tile after the other where it has an SM for itself; all others have one.
+    let takes_turns = per_sm == 1 && cluster == 1;
+    assert_eq!(x, if takes_turns { tiles.min(sms) } else { tiles * cluster }, "{name}");
+    assert!(x > 0 && x < 1 << 31 && x % cluster == 0, "{name}");
+    // A kernel for few rows has no loop over those of A.
+    assert!(tokens > u64::from(FEW_TOKENS) || m <= tokens, "{name}");
 }
 
 #[test]
 fn a_call_gets_the_first_line_that_it_meets_and_as_many_blocks_as_there_is_room_for() {
-    let [spec, _] = specs();
     let cases = cases();
-    for (case, plan) in cases.iter().zip(plans("all", &spec, &cases)) {
-        let [l, m, n, k, sms] = *case;
-        let meets = |(extent, most): (u64, u32)| extent <= u64::from(most);
-        let choice = CHOICES
-            .iter()
-            .find(|it| [(m, it.max_m), (n, it.max_n), (k, it.max_k)].into_iter().all(meets))
-            .expect("the last line is met by all");
-        let [tokens, cluster, x, y, z] = plan;
-        assert_eq!(tokens, u64::from(choice.tokens), "{case:?}");
-        let tiles = l * m.div_ceil(tokens) * n.div_ceil(u64::from(TILE_N));
-        assert_eq!([x, y, z], [tiles * cluster, 1, 1], "{case:?}");
-        let stages = k.div_ceil(u64::from(TILE_K));
-        assert!([1, 2, 4, 8].contains(&cluster) && cluster <= stages, "{case:?}: {plan:?}");
-        if choice.cluster == 0 {
-            let fits = |cluster: u64| tiles * cluster <= sms && 2 * cluster <= stages;
+    for (name, spec) in ["nvfp4", "mxfp4"].into_iter().zip(specs(&TOKENS)) {
+        let mut met = BTreeSet::new();
+        for (case, plan) in cases.iter().zip(plans(name, &spec, &cases)) {
+            let [l, m, n, k, sms] = *case;
+            check_plan(case, &plan);
+            let meets = |(extent, most): (u64, u32)| extent <= u64::from(most);
+            let choice = CHOICES
+                .iter()
+                .find(|it| [(m, it.max_m), (n, it.max_n), (k, it.max_k)].into_iter().all(meets))
+                .expect("the last line is met by all");
+            assert_eq!(plan.tokens, u64::from(choice.tokens), "{case:?}");
+            met.insert((plan.tokens, plan.cluster));
+            if choice.cluster > 0 {
+                assert!(plan.cluster <= u64::from(choice.cluster), "{case:?}: {plan:?}");
+                continue;
+            }
+            let tiles = l * m.div_ceil(plan.tokens) * n.div_ceil(plan.rows);
+            let blocks = k.div_ceil(u64::from(TILE_K));
+            let fits = |cluster: u64| {
+                // Larger clusters that have SMs for themselves leave an eighth of these.
+                let room = if cluster > 2 && plan.per_sm == 1 { sms * 7 / 8 } else { sms * plan.per_sm };
+                cluster <= plan.most_cluster && tiles * cluster <= room && 2 * cluster <= blocks
+            };
             let most = [8, 4, 2].into_iter().find(|cluster| fits(*cluster)).unwrap_or(1);
-            assert_eq!(cluster, most, "{case:?}");
-        } else {
-            assert!(cluster <= u64::from(choice.cluster), "{case:?}: {plan:?}");
+            assert_eq!(plan.cluster, most, "{case:?}: {plan:?}");
+        }
+        for tokens in CHOICES.iter().map(|choice| u64::from(choice.tokens)) {
+            assert!([1, 2, 4].iter().all(|cluster| met.contains(&(tokens, *cluster))), "{tokens}: {met:?}");
         }
     }
 }
 
-/// A kernel was made for some extents, and its interface takes all.
+/// A kernel was made for some extents, and its interface takes all; but one for few rows takes no more.
 #[test]
 fn a_source_without_the_best_tile_takes_one_that_it_has() {
-    let [_, spec] = specs();
-    let cases = cases();
-    for (case, plan) in cases.iter().zip(plans("one", &spec, &cases)) {
-        assert_eq!(plan[0], u64::from(CHOICES[0].tokens), "{case:?}");
-        assert!(plan[2] > 0, "{case:?}");
+    for tokens in TOKENS {
+        let mut cases = cases();
+        cases.retain(|[_, m, ..]| tokens > FEW_TOKENS || *m <= u64::from(tokens));
+        assert!(cases.len() > 50, "{tokens}: {}", cases.len());
+        let [nvfp4, mxfp4] = specs(&[tokens]);
+        for (name, spec) in [("one", nvfp4), ("one_mx", mxfp4)] {
+            for (case, plan) in cases.iter().zip(plans(&format!("{name}_{tokens}"), &spec, &cases)) {
+                assert_eq!(plan.tokens, u64::from(tokens), "{case:?}");
+                check_plan(case, &plan);
+            }
+        }
     }
 }

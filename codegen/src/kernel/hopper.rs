@@ -54,6 +54,8 @@ pub(super) struct Context {
     is_mx: bool,
     tile: [u32; 3],
     k_multiple: u32,
+    /// Rows of A at most, where all tiles are for few.
+    most_rows: Option<u32>,
     variants: Vec<u32>,
     choices: Vec<Line>,
     load_parameter: &'static str,
@@ -110,6 +112,7 @@ pub(super) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         is_mx: configuration.format.block == BlockFormat::MXFP4.block,
         tile: configuration.tile(),
         k_multiple: K_MULTIPLE,
+        most_rows: configuration.most_rows(),
         variants: configuration.variants.clone(),
         choices: configuration.choices().filter_map(line).collect(),
         load_parameter: ", int variant",

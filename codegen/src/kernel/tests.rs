@@ -308,7 +308,7 @@ fn on_hopper_every_output_is_written_by_us_and_every_operand_read() {
     use OperandShape::{Column, Matrix, Row, Scalar};
     let spec = on_hopper(many());
     assert_eq!(spec.signature(), many().signature());
-    assert!(spec.name().starts_with("nvfp4_scaled_mm_sm90_256x"), "{}", spec.name());
+    assert!(spec.name().starts_with("nvfp4_scaled_mm_sm90_x8_16_64_128_"), "{}", spec.name());
     let source = emit(&spec);
     assert_eq!((source.opcode, source.architecture, source.prelude), ("HGMMA", "90a", None));
     assert_eq!(emulate(&source), None);
@@ -368,7 +368,8 @@ fn a_source_has_the_lines_of_the_table_that_its_tiles_are_for() {
     {
         let configuration = tiles::Configuration { variants: tokens, ..configuration.clone() };
         let variants = &configuration.variants;
-        let text = emit(&KernelSpec { configuration: configuration.clone().into(), ..all.clone() }).text;
+        let source = emit(&KernelSpec { configuration: configuration.clone().into(), ..all.clone() });
+        let text = &source.text;
         for choice in tiles::CHOICES {
             let at = variants.iter().position(|tokens| *tokens == choice.tokens);
             let tiles::Choice { max_m, max_n, max_k, cluster, .. } = choice;
@@ -385,7 +386,24 @@ fn a_source_has_the_lines_of_the_table_that_its_tiles_are_for() {
             assert_eq!(text.matches(&instance).count(), 1, "{tokens}");
         }
         assert_eq!(text.matches("template __global__ void kernel<").count(), variants.len());
+        let largest = variants.last().expect("a tile");
+        assert_eq!(source.opcode == "HGMMA", *largest > tiles::FEW_TOKENS, "{variants:?}");
+        let tile = [*largest, tiles::tile_n(*largest), tiles::TILE_K].map(|extent| extent.to_string());
+        assert!(text.contains(&format!("\\\"tile\\\":[{}]", tile.join(","))), "{variants:?}");
         assert!(text.contains("constexpr bool kMx = true;") && text.contains("problem->k / 32, batch"));
+    }
+}
+
+/// What the device code has as numbers of its own.
+#[test]
+fn the_table_and_the_kernels_agree_about_tiles() {
+    for constant in [
+        format!("constexpr int kFewTokens = {};", tiles::FEW_TOKENS),
+        format!("constexpr int kBlockK = {},", tiles::TILE_K),
+        format!("kThreads = 256, kMinBlocks = 2, kRows = {},", tiles::tile_n(tiles::FEW_TOKENS)),
+        format!("kThreads = 512, kMinBlocks = 1, kRows = {},", tiles::tile_n(tiles::FEW_TOKENS + 1)),
+    ] {
+        assert_eq!(HOPPER_KERNEL.matches(&constant).count(), 1, "{constant}");
     }
 }
 

@@ -22,6 +22,8 @@ CUTLASS_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
+// What this thread read and wrote of shared memory comes before what wgmma and bulk copies do with it.
+CUTLASS_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Of another CTA of the cluster: an address there, arriving at its barrier, and waiting for what others wrote here.
 CUTLASS_DEVICE uint32_t cluster_address(uint32_t address, int rank) {
   uint32_t result;

@@ -187,7 +187,7 @@ CUTLASS_DEVICE void decode_tokens(Parameters const &p, TileMemory<Tile<kTokens>>
         }
       }
       // wgmma reads by another way than this was written.
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      fence_async();
       __syncwarp();
       if (thread % 32 == 0) {
         barrier_arrive(memory.filled(to.stage));
@@ -328,10 +328,6 @@ CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<Tile<kTokens>> cons
         uint32_t const at = scales_at + ring.stage * V::kStageBytes + i * 8 * 16;
         scales[i] = kMx ? mx_scale(load_byte(at)) : two_scales(load_half(at));
       }
-      __syncwarp();
-      if (lane() == 0) {
-        barrier_arrive(memory.consumed(ring.stage));
-      }
       barrier_wait(memory.filled(from.stage), from.phase);
       uint64_t const tokens = descriptor(memory.decoded(from.stage));
       // What two words are decoded to, by step, half of the rows, and register: while one is multiplied, the other is made.
@@ -363,6 +359,15 @@ CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<Tile<kTokens>> cons
           Wgmma<kTokens>::run(sums[1], now[step][1], b);
         }
         wgmma_commit();
+        if (word == 0) {
+          // What was read of the stage has come, as some of each was used; what is loaded next may not come before that.
+          // (Given back when the reads were only issued, a stage was seen to change under them.)
+          fence_async();
+          __syncwarp();
+          if (lane() == 0) {
+            barrier_arrive(memory.consumed(ring.stage));
+          }
+        }
       }
       previous = from.stage;
       from.next();

@@ -1,0 +1,467 @@
+//! The kernels of sm_90a, simulated on the host from the text of a generated source: all threads of a cluster, with the
+//! instructions that C++ has no words for replaced. What comes out is the interpreter's, bit for bit, where sums are exact.
+//!
+//! What only a GPU shows: that the instructions do what they are said to do here, and what memory looks like between
+//! threads that are not ordered by barriers.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use fourfold::codegen::configuration::CutlassVersion;
+use fourfold::codegen::hopper::{Configuration, TARGET, TOKENS};
+use fourfold::codegen::{Design, HEAD, HOPPER_KERNEL, KernelSpec, emit};
+use fourfold::ir::sample::{self, Recipe, Rule};
+use fourfold::ir::{ElementType, Entity as _, Tensor, bind, interpret, numeric, text};
+use fourfold::kernels::planned_kernels;
+use fourfold_tests::backend;
+use fourfold_tests::built::toolchain;
+use fourfold_tests::random::Random;
+
+const SIMULATION: &str = include_str!("hopper/simulate.cc");
+const INSTRUCTIONS: &str = include_str!("../../codegen/src/kernel/hopper/instructions.cuh");
+
+/// What stands for instructions in other files, and what stands for it here.
+const CONVERT: &str =
+    r#"asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(static_cast<uint16_t>(bytes & 0x7F7Fu)));"#;
+const CONVERTED: &str = "result = simulation::e4m3x2_to_halves(static_cast<uint16_t>(bytes & 0x7F7Fu));";
+/// They change nothing that is simulated: a fence, and who has how many registers.
+const WITHOUT_EFFECT: [&str; 4] = [
+    r#"asm volatile("fence.proxy.async.shared::cta;" ::: "memory");"#,
+    r#"asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");"#,
+    r#"asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");"#,
+    r#"asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");"#,
+];
+
+/// A program in text, for L, M, N and K.
+struct Program {
+    name: &'static str,
+    block: usize,
+    signature: &'static str,
+    text: &'static str,
+    /// What is computed beside A, B and their scales, in the order of the kernel's interface: C, alpha, beta and operands.
+    c: &'static str,
+    alpha: &'static str,
+    operands: &'static [&'static str],
+    /// What the interface wants an output to be filled with before.
+    fills: &'static [u8],
+}
+
+/// What remains as it was is seen.
+const UNWRITTEN: u8 = 0xEE;
+
+const VALUES: &str = "fir 1
+func @main(
+    %a: tensor<[L, M, K], f4E2M1FN>, %sfa: tensor<[L, M, G], SCALES>,
+    %b: tensor<[L, N, K], f4E2M1FN>, %sfb: tensor<[L, N, G], SCALES>,
+    %alpha: tensor<[], f32>, %c: tensor<[L, M, N], bf16>, %row: tensor<[N], f32>, %column: tensor<[L, M, 1], f16>
+) {
+  %d = scaled_mma %a, %sfa, %b, %sfb, alpha = %alpha, c = %c {block = BLOCK} : tensor<[L, M, N], f32>
+  %x = add %d, %row : tensor<[L, M, N], f32>
+  %y = mul %x, %column : tensor<[L, M, N], f32>
+  %z = convert %y : tensor<[L, M, N], bf16>
+  return %y, %z
+}
+";
+
+const BLOCKS: &str = "fir 1
+func @main(
+    %a: tensor<[L, M, K], f4E2M1FN>, %sfa: tensor<[L, M, G], SCALES>,
+    %b: tensor<[L, N, K], f4E2M1FN>, %sfb: tensor<[L, N, G], SCALES>, %g: tensor<[], f32>
+) {
+  %d = scaled_mma %a, %sfa, %b, %sfb {block = BLOCK} : tensor<[L, M, N], f32>
+  %y = relu %d : tensor<[L, M, N], f32>
+  %narrow = convert %y : tensor<[L, M, N], f16>
+  %q, %s = block_quantize %narrow, %g {block = 16} : tensor<[L, M, N], f4E2M1FN>, tensor<[L, M, P], f8E4M3FN, blocked>
+  %amax = reduce %y {axes = [2], keep_dims = true, kind = amax} : tensor<[L, M, 1], f32>
+  return %narrow, %q, %s, %amax
+}
+";
+
+const PROGRAMS: [Program; 3] = [
+    Program {
+        name: "nvfp4_values",
+        block: 16,
+        signature: "nvfp4 alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+        text: VALUES,
+        c: "c",
+        alpha: "alpha",
+        operands: &["row", "column"],
+        fills: &[UNWRITTEN; 2],
+    },
+    Program {
+        name: "mxfp4_values",
+        block: 32,
+        signature: "mxfp4 alpha c=bf16 row=f32 column=f16 d=f32@s1 d=bf16",
+        text: VALUES,
+        c: "c",
+        alpha: "alpha",
+        operands: &["row", "column"],
+        fills: &[UNWRITTEN; 2],
+    },
+    Program {
+        name: "nvfp4_blocks",
+        block: 16,
+        signature: "nvfp4 scalar=f32 d=f16 q=f4E2M1FN:f8E4M3FN/16*x0 amax=column@s0",
+        text: BLOCKS,
+        c: "",
+        alpha: "",
+        operands: &["g"],
+        fills: &[UNWRITTEN, UNWRITTEN, 0, 0],
+    },
+];
+
+/// How many cases chance gives.
+const RANDOM: usize = 12;
+
+/// L, M, N, K and the SMs of a device.
+type Case = [u64; 5];
+
+impl Program {
+    fn with(&self, [l, m, n, k]: [u64; 4]) -> String {
+        let scales = if self.block == 16 { "f8E4M3FN, blocked" } else { "f8E8M0FNU, blocked" };
+        let mut text = self.text.replace("SCALES", scales).replace("BLOCK", &self.block.to_string());
+        let groups = k / self.block as u64;
+        for (name, extent) in [("L", l), ("N", n), ("K", k), ("G", groups), ("P", n / 16)] {
+            for (before, after) in [("[", ","), (" ", ","), (" ", "]"), ("[", "]")] {
+                text = text.replace(&format!("{before}{name}{after}"), &format!("{before}{extent}{after}"));
+            }
+        }
+        let _ = m;
+        text
+    }
+
+    /// The kernel with all tiles.
+    fn spec(&self) -> KernelSpec {
+        let (program, _) =
+            text::load(&self.with([2, 0, 96, 192])).unwrap_or_else(|errors| panic!("{}", errors[0].message));
+        let planned = backend(TARGET).expect("a target").plan(program);
+        let mut kernels = planned_kernels(&planned, CutlassVersion::PINNED, false);
+        assert_eq!(kernels.len(), 1, "one kernel");
+        let spec = kernels.remove(0).spec;
+        assert_eq!(spec.signature(), self.signature);
+        let Design::Hopper(configuration) = &spec.configuration else { panic!("{:?}", spec.configuration) };
+        let all = Configuration { variants: TOKENS.to_vec(), ..configuration.clone() };
+        KernelSpec { configuration: all.into(), ..spec }
+    }
+
+    /// Compiles what simulates it, with a change of the kernels' text.
+    fn build(&self, name: &str, change: Option<(&str, &str)>) -> PathBuf {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hopper");
+        std::fs::create_dir_all(&folder).expect("the folder can be made");
+        let mut device = without(HOPPER_KERNEL, INSTRUCTIONS, "");
+        device = without(&device, CONVERT, CONVERTED);
+        for instruction in WITHOUT_EFFECT {
+            device = without(&device, instruction, "");
+        }
+        assert!(!device.contains("asm(") && !device.contains("asm "), "an instruction that is not simulated");
+        if let Some((what, by)) = change {
+            device = without(&device, what, by);
+        }
+        let source = without(&emit(&self.spec()).text, HEAD, "");
+        let source = without(&source, HOPPER_KERNEL, &device);
+        let kernel = between(&source, "namespace fourfold {\n", "}  // namespace fourfold\n");
+        let pieces = [
+            ("template <int kStages>\nstruct Ring {", "\n};\n"),
+            ("template <int N>\nCUTLASS_DEVICE cutlass::Array<float, N> load_floats(", "\n}\n"),
+            ("CUTLASS_DEVICE uint64_t descriptor(", "\n}\n"),
+        ]
+        .map(|(begin, end)| format!("{begin}{}{end}", between(INSTRUCTIONS, begin, end)));
+        let begin = "inline EpilogueArguments epilogue_arguments(Pointers const &p) {\n";
+        let arguments = format!("{begin}{}\n}}\n", between(&source, begin, "\n}\n"));
+        let variants = TOKENS
+            .map(|tokens| format!("    case {tokens}: run_variant<{tokens}>(parameters, plan); break;"));
+        let text = SIMULATION
+            .replace("PIECES", &pieces.join("\n"))
+            .replace("KERNEL", kernel)
+            .replace("ARGUMENTS", &arguments)
+            .replace("VARIANTS", &variants.join("\n"));
+        let (file, program) = (folder.join(format!("{name}.cc")), folder.join(name));
+        std::fs::write(&file, text).expect("it is written");
+        let toolchain = toolchain();
+        let mut compiler = Command::new("g++");
+        // CUTLASS's headers name intrinsics that only nvcc declares.
+        compiler.args([
+            "-std=c++17",
+            "-O1",
+            "-g",
+            "-ffp-contract=off",
+            "-fno-strict-aliasing",
+            "-fpermissive",
+            "-w",
+        ]);
+        for folder in toolchain.cutlass_include().iter().chain(&toolchain.include) {
+            compiler.arg("-I").arg(folder);
+        }
+        let compiled = compiler.arg("-o").args([&program, &file]).output().expect("g++ starts");
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        program
+    }
+
+    /// Runs a case, and compares every output with the interpreter's. Which tile and how large a cluster it had comes back.
+    fn check(&self, simulation: &Path, case: Case, seed: u64) -> [u32; 2] {
+        let [l, m, n, k, sms] = case;
+        let name = format!("{} {case:?} seed={seed}", self.name);
+        let (program, _) = text::load(&self.with([l, m, n, k]))
+            .unwrap_or_else(|errors| panic!("{name}: {}", errors[0].message));
+        let rule = if k <= 512 { Rule::Exact } else { Rule::Contest };
+        let recipe = Recipe { rule, seed, symbols: vec![("M".to_owned(), m)] };
+        let mut tensors = sample::inputs(&program, &recipe).expect("inputs");
+        let only_rows_are_padded = (k as usize / self.block).is_multiple_of(4);
+        if only_rows_are_padded {
+            // That must not show.
+            for scales in ["sfa", "sfb"] {
+                sample::fill_padding_with_nan(tensors.get_mut(scales).expect("an input"));
+            }
+        }
+        let values =
+            interpret(&program, &bind::bind(&program, &tensors).expect("all inputs")).expect("values");
+        let outputs: Vec<&Tensor> =
+            program.module().outputs.iter().map(|output| &values[output.index()]).collect();
+        let given = self.run(simulation, &name, [l, m, n, k, sms, seed], &tensors, &outputs);
+        let (said, mut rest) = given.split_at(12);
+        let words: Vec<u32> = said.as_chunks().0.iter().map(|word| u32::from_ne_bytes(*word)).collect();
+        for (index, output) in outputs.iter().enumerate() {
+            let (got, after) = rest.split_at(output.bytes().len());
+            let differs = got.iter().zip(output.bytes()).position(|(got, expected)| got != expected);
+            assert_eq!(differs, None, "{name}: byte of output {index}, {:?}, {words:?}", output.dims());
+            rest = after;
+        }
+        assert!(rest.is_empty(), "{name}");
+        if !only_rows_are_padded && self.text == VALUES {
+            let mut tensors = tensors.clone();
+            sample::fill_padding_with_nan(tensors.get_mut("sfb").expect("an input"));
+            let given = self.run(simulation, &name, [l, m, n, k, sms, seed], &tensors, &outputs);
+            let (of_f32, of_bf16) = given[12..].split_at(outputs[0].bytes().len());
+            let wide = of_f32.as_chunks().0.iter().map(|word| f32::from_ne_bytes(*word));
+            let narrow =
+                of_bf16.as_chunks().0.iter().map(|half| numeric::bf16_bits_to_f32(u16::from_ne_bytes(*half)));
+            assert!(wide.chain(narrow).all(f32::is_nan), "{name}: NaN beside a row's scales");
+        }
+        [words[0], words[1]]
+    }
+
+    fn run(
+        &self,
+        simulation: &Path,
+        name: &str,
+        numbers: [u64; 6],
+        tensors: &HashMap<String, Tensor>,
+        outputs: &[&Tensor],
+    ) -> Vec<u8> {
+        let mut input: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let mut give = |bytes: &[u8]| {
+            input.extend((bytes.len() as u64).to_ne_bytes());
+            input.extend(bytes);
+        };
+        for name in ["a", "sfa", "b", "sfb", self.c, self.alpha, ""] {
+            give(tensors.get(name).map_or(&[], Tensor::bytes));
+        }
+        input.extend((self.operands.len() as u64).to_ne_bytes());
+        for operand in self.operands {
+            input.extend((tensors[*operand].bytes().len() as u64).to_ne_bytes());
+            input.extend(tensors[*operand].bytes());
+        }
+        input.extend((outputs.len() as u64).to_ne_bytes());
+        for (output, fill) in outputs.iter().zip(self.fills) {
+            input.extend((output.bytes().len() as u64).to_ne_bytes());
+            input.extend(u64::from(*fill).to_ne_bytes());
+        }
+        let mut child = Command::new(simulation)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        // A program that ends early says why.
+        let _ = child.stdin.take().expect("it is a pipe").write_all(&input);
+        let output = child.wait_with_output().expect("the program ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}: {:?} {said}", output.status);
+        output.stdout
+    }
+}
+
+/// The text with `what`, which it has once, replaced.
+fn without(text: &str, what: &str, by: &str) -> String {
+    assert_eq!(text.matches(what).count(), 1, "{what}");
+    text.replace(what, by)
+}
+
+fn between<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
+    let rest = text.split_once(begin).unwrap_or_else(|| panic!("{begin}")).1;
+    rest.split_once(end).unwrap_or_else(|| panic!("{end}")).0
+}
+
+/// Extents at the edges of tiles, of scales and of K; every tile, and every number of CTAs that share one.
+fn cases(program: &Program) -> Vec<Case> {
+    let mut cases = vec![
+        // Few rows of A.
+        [1, 1, 32, 32, 132],
+        [2, 5, 160, 96, 132],
+        [1, 8, 288, 160, 132],
+        [1, 3, 64, 512, 132],
+        [1, 8, 128, 1024, 1],
+        [1, 6, 64, 1152, 132],
+        [1, 7, 160, 2048, 132],
+        [1, 8, 288, 5120, 1],
+        [1, 5, 64, 8352, 1],
+        [1, 9, 96, 480, 132],
+        [3, 16, 160, 1056, 132],
+        [1, 12, 64, 4224, 3],
+        [1, 11, 32, 96, 132],
+        [1, 16, 288, 2208, 1],
+        [1, 10, 64, 4256, 1],
+        // Tiles: one after the other, and several CTAs that share one.
+        [1, 17, 32, 32, 132],
+        [2, 64, 288, 96, 132],
+        [1, 40, 416, 256, 1],
+        [1, 64, 544, 416, 2],
+        [1, 33, 96, 512, 132],
+        [1, 50, 160, 1024, 8],
+        [1, 64, 256, 2112, 132],
+        [1, 129, 64, 160, 132],
+        [3, 200, 544, 288, 5],
+        [1, 100, 2336, 160, 3],
+        [1, 128, 288, 512, 132],
+        [1, 65, 256, 1056, 5],
+        [2, 130, 64, 2080, 132],
+    ];
+    if program.text == VALUES {
+        // Blocks of N ask for more.
+        cases.extend([
+            [1, 1, 8, 32, 132],
+            [2, 13, 24, 96, 132],
+            [1, 70, 264, 224, 132],
+            [1, 20, 40, 352, 132],
+        ]);
+    }
+    let mut random = Random::new(0x90A);
+    for _ in 0..RANDOM {
+        let m = random.pick(&[1, 7, 8, 9, 16, 17, 31, 63, 64, 65, 127, 128, 129, 190, 257]);
+        let k = 32 * random.pick(&[1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 31, 32, 33, 63, 64]);
+        let n = 32 * (1 + random.below(20) as u64);
+        cases.push([random.pick(&[1, 1, 1, 2, 3]), m, n, k, random.pick(&[1, 2, 7, 24, 132])]);
+    }
+    cases
+}
+
+fn check_all(program: &Program) {
+    let simulation = program.build(program.name, None);
+    let mut met = BTreeSet::new();
+    for (seed, case) in cases(program).into_iter().enumerate() {
+        met.insert(program.check(&simulation, case, seed as u64));
+    }
+    for [tokens, most] in [[8, 8], [16, 4], [64, 8], [128, 8]] {
+        for cluster in [1, 2, 4, 8].into_iter().filter(|cluster| *cluster <= most) {
+            assert!(met.contains(&[tokens, cluster]), "{tokens} rows shared by {cluster}: {met:?}");
+        }
+    }
+}
+
+#[test]
+fn values_of_nvfp4_are_the_interpreter_s() {
+    check_all(&PROGRAMS[0]);
+}
+
+#[test]
+fn values_of_mxfp4_are_the_interpreter_s() {
+    check_all(&PROGRAMS[1]);
+}
+
+#[test]
+fn blocks_and_reductions_are_the_interpreter_s() {
+    check_all(&PROGRAMS[2]);
+}
+
+/// What a wrong kernel would do: that the simulation finds it.
+#[test]
+fn what_is_wrong_is_found() {
+    let (many, few, shared) = ([1, 64, 544, 1056, 1], [1, 8, 288, 8192, 1], [1, 64, 256, 2112, 132]);
+    for (index, (what, by, case)) in [
+        // Read before it was loaded, and before it was decoded.
+        ("barrier_wait(memory.loaded(ring.stage), ring.phase);", "", many),
+        ("barrier_wait(memory.filled(from.stage), from.phase);", "", many),
+        // Overwritten while it is multiplied, or before it was read.
+        ("barrier_wait(memory.emptied(to.stage), to.phase ^ 1);", "", many),
+        ("barrier_wait(memory.consumed(ring.stage), ring.phase ^ 1);", "", many),
+        // One arrival too few, and bytes that never come.
+        ("barrier_init(memory.emptied(i), 8);", "barrier_init(memory.emptied(i), 9);", many),
+        ("barrier_expect(barrier, V::kStageBytes);", "barrier_expect(barrier, V::kStageBytes + 16);", many),
+        // Another order of the rows' 16 bytes.
+        ("int const swizzle = row / 2 % 4;", "int const swizzle = row % 4;", many),
+        // Sums of a cluster where operands still are, and added up before they are there.
+        ("cluster_wait(memory.exchangeable(), 0);", "", shared),
+        ("cluster_wait(memory.exchanged(warp), 0);", "", shared),
+        // Another thread's part of K.
+        (
+            "store_words(to + token * V::kPitch + of * 2 * kBlockK + word * 64 + t * 16,",
+            "store_words(to + token * V::kPitch + of * 2 * kBlockK + word * 64 + (t ^ 1) * 16,",
+            few,
+        ),
+        // Tokens of the next pass over those of this one.
+        ("    __syncthreads();\n    decode_few<kTokens>", "    decode_few<kTokens>", few),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let program = &PROGRAMS[0];
+        let simulation = program.build(&format!("wrong_{index}"), Some((what, by)));
+        let found =
+            (0..4).any(|seed| std::panic::catch_unwind(|| program.check(&simulation, case, seed)).is_err());
+        assert!(found, "{what} -> {by}");
+    }
+}
+
+/// What a code and a scale become is their product but for a power of two, exactly; and of eight codes each has a place of its own.
+#[test]
+fn every_code_is_decoded_exactly_with_every_scale() {
+    for (program, format) in [(&PROGRAMS[0], ElementType::F8E4M3FN), (&PROGRAMS[1], ElementType::F8E8M0FNU)] {
+        let is_mx = format == ElementType::F8E8M0FNU;
+        let output = Command::new(program.build(&format!("{}_decoded", program.name), None))
+            .arg("decode")
+            .output()
+            .expect("the program starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let halves: Vec<u16> =
+            output.stdout.as_chunks().0.iter().map(|half| u16::from_ne_bytes(*half)).collect();
+        let mut parts = halves.chunks_exact(8);
+        let mut places = [None; 8];
+        for scale in 0..=255u8 {
+            let of_scale =
+                if is_mx { numeric::e8m0_to_f32(scale) } else { numeric::ue4m3_to_f32(scale & 0x7F) };
+            let factor = 2f64.powi(if is_mx { -3 } else { -14 });
+            for _half in 0..if is_mx { 1 } else { 2 } {
+                for place in &mut places {
+                    for code in 0..16u8 {
+                        let part = parts.next().expect("all of them");
+                        let wide = |bits: u16| {
+                            f64::from(if is_mx {
+                                numeric::bf16_bits_to_f32(bits)
+                            } else {
+                                numeric::f16_bits_to_f32(bits)
+                            })
+                        };
+                        let case = format!("{code:#x} with {scale:#x}");
+                        if of_scale.is_nan() {
+                            assert!(part.iter().all(|bits| wide(*bits).is_nan()), "{case}");
+                            continue;
+                        }
+                        let expected = f64::from(numeric::e2m1_to_f32(code)) * f64::from(of_scale) * factor;
+                        let found: Vec<usize> = (0..8).filter(|at| wide(part[*at]) != 0.0).collect();
+                        if expected == 0.0 {
+                            assert!(found.is_empty(), "{case}");
+                            continue;
+                        }
+                        let at = *place.get_or_insert(*found.first().expect("a place"));
+                        assert_eq!((found.as_slice(), wide(part[at])), ([at].as_slice(), expected), "{case}");
+                    }
+                }
+            }
+        }
+        assert!(parts.next().is_none());
+        let distinct: BTreeSet<_> = places.iter().map(|place| place.expect("a place")).collect();
+        assert_eq!(distinct.len(), 8);
+    }
+}

@@ -1,0 +1,761 @@
+// The kernels of sm_90a on the host: all threads of a cluster take turns, in an order that chance gives, and what a GPU
+// does meanwhile (copies, multiplications of warpgroups, stores to other CTAs) is done some time later, and no earlier than
+// somebody waits for it. Whoever waits for what never comes is told of; so is what lies outside of memory.
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <sys/mman.h>
+#include <vector>
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "cutlass/cutlass.h"
+#include "cutlass/array.h"
+#include "cutlass/numeric_conversion.h"
+#include "cutlass/numeric_types.h"
+#include "cute/algorithm/tuple_algorithms.hpp"
+#include "cute/container/array.hpp"
+#include "cute/container/tuple.hpp"
+#include "cute/numeric/math.hpp"
+
+namespace simulation {
+
+[[noreturn]] void fail(char const *what, long long a = 0, long long b = 0) {
+  std::fprintf(stderr, "%s (%lld, %lld)\n", what, a, b);
+  std::exit(3);
+}
+
+std::mt19937 chance;
+
+// Numbers of 16 bits, rounded as a GPU does.
+struct Format {
+  int mantissa, least, bits;  // of the exponent: the least, and how many bits
+};
+constexpr Format kHalf{10, -14, 5}, kBfloat{7, -126, 8};
+
+uint16_t narrow(double x, Format const &format) {
+  uint16_t const sign = std::signbit(x) ? 0x8000 : 0, infinity = ((1 << format.bits) - 1) << format.mantissa;
+  double const magnitude = std::fabs(x);
+  if (std::isnan(x)) {
+    return 0x7FFF;
+  }
+  if (std::isinf(x) || magnitude == 0) {
+    return sign | (magnitude == 0 ? 0 : infinity);
+  }
+  int exponent;
+  std::frexp(magnitude, &exponent);
+  exponent = std::max(exponent - 1, format.least);
+  auto const steps = static_cast<long long>(std::nearbyint(std::ldexp(magnitude, format.mantissa - exponent)));
+  // A carry goes into the exponent by itself.
+  long long const bits = (static_cast<long long>(exponent - format.least) << format.mantissa) + steps;
+  return sign | static_cast<uint16_t>(std::min<long long>(bits, infinity));
+}
+
+double widen(uint16_t bits, Format const &format) {
+  int const exponent = (bits & 0x7FFF) >> format.mantissa, fraction = bits & ((1 << format.mantissa) - 1);
+  double magnitude = exponent == 0 ? std::ldexp(fraction, format.least - format.mantissa)
+                                   : std::ldexp(fraction + (1 << format.mantissa), exponent - 1 + format.least - format.mantissa);
+  if (exponent == (1 << format.bits) - 1) {
+    magnitude = fraction == 0 ? INFINITY : NAN;
+  }
+  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+// All of them, once.
+std::vector<float> const &widened(Format const &format) {
+  static std::map<int, std::vector<float>> tables;
+  auto &table = tables[format.mantissa];
+  for (int bits = static_cast<int>(table.size()); bits < 1 << 16; ++bits) {
+    table.push_back(static_cast<float>(widen(bits, format)));
+  }
+  return table;
+}
+
+uint32_t multiply_pairs(uint32_t x, uint32_t y, Format const &format) {
+  auto const &values = widened(format);
+  uint32_t const low = narrow(static_cast<double>(values[x & 0xFFFF]) * values[y & 0xFFFF], format);
+  return low | static_cast<uint32_t>(narrow(static_cast<double>(values[x >> 16]) * values[y >> 16], format)) << 16;
+}
+
+// cvt.rn.f16x2.e4m3x2
+uint32_t e4m3x2_to_halves(uint16_t bytes) {
+  auto const one = [](int byte) {
+    int const exponent = byte >> 3 & 15, fraction = byte & 7;
+    double const value = (byte & 0x7F) == 0x7F ? NAN
+                         : exponent == 0       ? std::ldexp(fraction, -9)
+                                               : std::ldexp(8 + fraction, exponent - 10);
+    return narrow((byte & 0x80) != 0 ? -value : value, kHalf);
+  };
+  return one(bytes & 0xFF) | static_cast<uint32_t>(one(bytes >> 8)) << 16;
+}
+
+// Threads that wait for each other.
+struct Group {
+  int size = 0, arrived = 0;
+  unsigned generation = 0;
+};
+
+// A barrier in shared memory.
+struct Barrier {
+  int count = 0, pending = 0;
+  long long bytes = 0;
+  uint32_t phase = 0;
+  void settle() {
+    if (pending < 0) {
+      fail("too many arrive at a barrier", count);
+    }
+    if (pending == 0 && bytes == 0) {
+      phase ^= 1;
+      pending = count;
+    }
+  }
+};
+
+// A multiplication of a warpgroup, to which its threads come one after the other.
+struct Multiplication {
+  int arrived = 0, n = 0;
+  uint64_t descriptor = 0;
+  uint32_t a[128][4];
+  float *sums[128];
+};
+struct Warpgroup {
+  std::vector<std::unique_ptr<Multiplication>> all;
+  size_t done = 0;
+};
+// One of a warp.
+struct Small {
+  int arrived = 0;
+  uint32_t a[32][4], b[32][2];
+  float *sums[32];
+};
+
+struct Cta {
+  std::vector<uint8_t> memory;
+  std::map<uint32_t, Barrier> barriers;
+  std::vector<Group> warps;
+  std::vector<Warpgroup> warpgroups;
+  std::vector<std::map<size_t, Small>> small;
+  std::vector<uint32_t> slots;
+  Group block;
+  int left = 0;
+};
+
+constexpr size_t kStack = 256 << 10;
+struct Fiber {
+  ucontext_t context;
+  void *stack = mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  bool done = false;
+  std::function<bool()> ready;
+  char const *what = "";
+  int cta = 0, index = 0;
+  size_t multiplications = 0, small = 0;
+  std::vector<size_t> groups;  // how many multiplications there were at each commit
+  unsigned cluster_arrivals = 0;
+};
+
+struct Index {
+  int x;
+} thread, block, grid;
+ucontext_t scheduler;
+std::vector<std::unique_ptr<Fiber>> fibers;
+size_t fiber_count;
+Fiber *current;
+std::vector<Cta> ctas;
+std::vector<std::function<void()>> later;
+std::function<void()> body;
+// Where a CTA's dynamic shared memory begins, and what it may have.
+uint32_t first_byte, end_byte;
+
+Cta &own() { return ctas[current->cta]; }
+
+void wait(char const *what, std::function<bool()> ready) {
+  if (ready()) {
+    return;
+  }
+  current->ready = std::move(ready);
+  current->what = what;
+  swapcontext(&current->context, &scheduler);
+}
+
+void meet(char const *what, Group &group) {
+  unsigned const generation = group.generation;
+  if (++group.arrived == group.size) {
+    group.arrived = 0;
+    ++group.generation;
+    return;
+  }
+  wait(what, [&group, generation] { return group.generation != generation; });
+}
+
+// Shared memory: of this CTA, or with a rank above bit 24 of any of the cluster.
+uint8_t *at(uint32_t address, int size, int alignment) {
+  uint32_t const rank = address >> 24, offset = address & 0xFFFFFF;
+  size_t const index = rank == 0 ? current->cta : rank - 1;
+  if (index >= ctas.size() || offset < first_byte || offset + size > end_byte || offset % alignment != 0) {
+    fail("no shared memory", address, size);
+  }
+  if (ctas[index].left == 0) {
+    fail("shared memory of a CTA that has ended", address);
+  }
+  return &ctas[index].memory[offset];
+}
+template <class T>
+T load(uint32_t address) {
+  T result;
+  std::memcpy(&result, at(address, sizeof(T), sizeof(T)), sizeof(T));
+  return result;
+}
+template <class T>
+void store(uint32_t address, T const &value) {
+  std::memcpy(at(address, sizeof(T), sizeof(T)), &value, sizeof(T));
+}
+
+// As an address that means the same to all.
+uint32_t of_cluster(uint32_t address) { return address >> 24 == 0 ? address | (current->cta + 1) << 24 : address; }
+Barrier &barrier(uint32_t address) {
+  address = of_cluster(address);
+  auto &barriers = ctas[(address >> 24) - 1].barriers;
+  auto const found = barriers.find(address & 0xFFFFFF);
+  if (found == barriers.end()) {
+    fail("no barrier", address);
+  }
+  return found->second;
+}
+void transferred(Barrier &to, int bytes) {
+  to.bytes -= bytes;
+  to.settle();
+}
+
+struct Map {
+  uint8_t const *base;
+  uint64_t extents[3], strides[2];
+  uint32_t box[3];
+  CUtensorMapSwizzle swizzle;
+};
+
+CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *base, cuuint64_t const *extents,
+                cuuint64_t const *strides, cuuint32_t const *box, cuuint32_t const *steps, CUtensorMapInterleave,
+                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  Map result{static_cast<uint8_t const *>(base), {}, {}, {}, swizzle};
+  bool good = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 && rank == 3 && reinterpret_cast<uintptr_t>(base) % 16 == 0;
+  for (int i = 0; i < 3; ++i) {
+    result.extents[i] = extents[i];
+    result.box[i] = box[i];
+    good = good && extents[i] > 0 && extents[i] <= 1ull << 32 && box[i] > 0 && box[i] <= 256 && steps[i] == 1;
+  }
+  for (int i = 0; i < 2; ++i) {
+    result.strides[i] = strides[i];
+    good = good && strides[i] % 16 == 0 && strides[i] < 1ull << 40 && strides[i] >= extents[i] * (i == 0 ? 1 : strides[0]);
+  }
+  good = good && box[0] % 16 == 0 && (swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || (swizzle == CU_TENSOR_MAP_SWIZZLE_64B && box[0] <= 64));
+  static_assert(sizeof(Map) <= sizeof(CUtensorMap) && alignof(CUtensorMap) >= 64);
+  if (!good || reinterpret_cast<uintptr_t>(map) % 64 != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  std::memcpy(map, &result, sizeof(result));
+  return CUDA_SUCCESS;
+}
+
+// What a matrix in shared memory, K-major and swizzled over 128 bytes, has at a row and a byte of K.
+uint16_t of_descriptor(uint64_t descriptor, int row, int byte) {
+  if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0) {
+    fail("not swizzled over 128 bytes from a multiple of 1024", descriptor >> 32);
+  }
+  uint32_t const begin = (descriptor & 0x3FFF) << 4, pitch = (descriptor >> 32 & 0x3FFF) << 4;
+  uint32_t const address = begin + row / 8 * pitch + row % 8 * 128 + byte;
+  return load<uint16_t>(address ^ (address >> 7 & 7) << 4);
+}
+
+void execute(Multiplication const &of, Format const &format) {
+  auto const &values = widened(format);
+  std::vector<float> a(64 * 16), b(of.n * 16);
+  for (int thread = 0; thread < 128; ++thread) {
+    for (int i = 0; i < 8; ++i) {
+      int const row = thread / 32 * 16 + thread % 32 / 4 + 8 * (i / 2 % 2), k = thread % 4 * 2 + 8 * (i / 4) + i % 2;
+      a[row * 16 + k] = values[of.a[thread][i / 2] >> 16 * (i % 2) & 0xFFFF];
+    }
+  }
+  for (int row = 0; row < of.n; ++row) {
+    for (int k = 0; k < 16; ++k) {
+      b[row * 16 + k] = values[of_descriptor(of.descriptor, row, 2 * k)];
+    }
+  }
+  for (int thread = 0; thread < 128; ++thread) {
+    for (int i = 0; i < of.n / 2; ++i) {
+      int const row = thread / 32 * 16 + thread % 32 / 4 + 8 * (i / 2 % 2), column = i / 4 * 8 + thread % 4 * 2 + i % 2;
+      double sum = of.sums[thread][i];
+      for (int k = 0; k < 16; ++k) {
+        sum += static_cast<double>(a[row * 16 + k]) * b[column * 16 + k];
+      }
+      of.sums[thread][i] = static_cast<float>(sum);
+    }
+  }
+}
+
+void execute(Small const &of, Format const &format) {
+  auto const &values = widened(format);
+  float a[16][16], b[8][16];
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int i = 0; i < 8; ++i) {
+      a[lane / 4 + 8 * (i / 2 % 2)][lane % 4 * 2 + 8 * (i / 4) + i % 2] = values[of.a[lane][i / 2] >> 16 * (i % 2) & 0xFFFF];
+    }
+    for (int i = 0; i < 4; ++i) {
+      b[lane / 4][lane % 4 * 2 + 8 * (i / 2) + i % 2] = values[of.b[lane][i / 2] >> 16 * (i % 2) & 0xFFFF];
+    }
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int i = 0; i < 4; ++i) {
+      double sum = of.sums[lane][i];
+      for (int k = 0; k < 16; ++k) {
+        sum += static_cast<double>(a[lane / 4 + 8 * (i / 2)][k]) * b[lane % 4 * 2 + i % 2][k];
+      }
+      of.sums[lane][i] = static_cast<float>(sum);
+    }
+  }
+}
+
+void enter() {
+  Fiber &self = *current;
+  body();
+  self.done = true;
+  --ctas[self.cta].left;
+}
+
+// Runs the clusters one after the other.
+void run(int blocks, int cluster, int threads, int bytes, std::function<void(void *)> of_thread) {
+  if (blocks % cluster != 0) {
+    fail("not whole clusters", blocks, cluster);
+  }
+  grid = {blocks};
+  fiber_count = static_cast<size_t>(cluster) * threads;
+  while (fibers.size() < fiber_count) {
+    fibers.push_back(std::make_unique<Fiber>());
+  }
+  first_byte = 1024 + chance() % 64 * 16;
+  end_byte = first_byte + bytes;
+  body = [of_thread] { of_thread(reinterpret_cast<void *>(static_cast<uintptr_t>(first_byte))); };
+  for (int first = 0; first < blocks; first += cluster) {
+    ctas = std::vector<Cta>(cluster);
+    for (auto &cta : ctas) {
+      // NaN in either format.
+      cta.memory.assign(end_byte, 0xFF);
+      cta.warps.assign(threads / 32, Group{32});
+      cta.warpgroups.resize(threads / 128);
+      cta.small.resize(threads / 32);
+      cta.slots.resize(threads);
+      cta.block = {threads};
+      cta.left = threads;
+    }
+    std::vector<Fiber *> order;
+    for (size_t i = 0; i < fiber_count; ++i) {
+      Fiber &fiber = *fibers[i];
+      fiber.done = false;
+      fiber.ready = nullptr;
+      fiber.cta = static_cast<int>(i) / threads;
+      fiber.index = static_cast<int>(i) % threads;
+      fiber.multiplications = fiber.small = fiber.cluster_arrivals = 0;
+      fiber.groups.clear();
+      getcontext(&fiber.context);
+      fiber.context.uc_stack.ss_sp = fiber.stack;
+      fiber.context.uc_stack.ss_size = kStack;
+      fiber.context.uc_link = &scheduler;
+      makecontext(&fiber.context, enter, 0);
+      order.push_back(&fiber);
+    }
+    // Warpgroups that make no progress for some rounds: none is always the fastest.
+    std::vector<int> stalled(cluster * (threads / 128));
+    while (!order.empty()) {
+      bool any = false;
+      if (chance() % 8 == 0) {
+        stalled[chance() % stalled.size()] = chance() % 64;
+      }
+      for (int &rounds : stalled) {
+        any = any || rounds > 0;
+        rounds = std::max(rounds - 1, 0);
+      }
+      size_t const start = chance() % order.size();
+      for (size_t i = 0; i < order.size(); ++i) {
+        Fiber &fiber = *order[(start + i) % order.size()];
+        if (stalled[fiber.cta * (threads / 128) + fiber.index / 128] > 0 || (fiber.ready && !fiber.ready())) {
+          continue;
+        }
+        any = true;
+        fiber.ready = nullptr;
+        current = &fiber;
+        thread = {fiber.index};
+        block = {first + fiber.cta};
+        swapcontext(&scheduler, &fiber.context);
+      }
+      order.erase(std::remove_if(order.begin(), order.end(), [](Fiber *fiber) { return fiber->done; }), order.end());
+      // Some of what was begun, in any order.
+      for (size_t count = later.empty() ? 0 : 1 + chance() % later.size(); count > 0; --count) {
+        std::swap(later[chance() % later.size()], later.back());
+        auto const one = std::move(later.back());
+        later.pop_back();
+        one();
+        any = true;
+      }
+      if (!any && !order.empty()) {
+        for (Fiber *fiber : order) {
+          if (fiber->index % 128 != 0) {
+            continue;
+          }
+          std::fprintf(stderr, "CTA %d thread %d waits: %s\n", fiber->cta, fiber->index, fiber->what);
+        }
+        fail("all wait for each other");
+      }
+    }
+    if (!later.empty()) {
+      fail("something was begun and not waited for", later.size());
+    }
+  }
+}
+
+uint32_t exchange(uint32_t x, std::function<uint32_t(uint32_t const *)> const &take) {
+  int const index = thread.x;
+  own().slots[index] = x;
+  meet("a shuffle", own().warps[index / 32]);
+  uint32_t const result = take(own().slots.data() + index / 32 * 32);
+  meet("a shuffle", own().warps[index / 32]);
+  return result;
+}
+
+}  // namespace simulation
+
+// What the device code takes for granted.
+#define threadIdx simulation::thread
+#define blockIdx simulation::block
+#define gridDim simulation::grid
+#undef __global__
+#undef __grid_constant__
+#undef __launch_bounds__
+#define __global__
+#define __grid_constant__
+#define __launch_bounds__(...)
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
+inline void __syncthreads() { simulation::meet("__syncthreads", simulation::own().block); }
+inline void __syncwarp() { simulation::meet("__syncwarp", simulation::own().warps[threadIdx.x / 32]); }
+template <class T>
+T __ldg(T const *address) {
+  return *address;
+}
+inline uint32_t __shfl_xor_sync(uint32_t, uint32_t x, int bit) {
+  int const lane = threadIdx.x % 32;
+  return simulation::exchange(x, [&](uint32_t const *warp) { return warp[lane ^ bit]; });
+}
+inline uint32_t __reduce_max_sync(uint32_t, uint32_t x) {
+  return simulation::exchange(x, [&](uint32_t const *warp) { return *std::max_element(warp, warp + 32); });
+}
+inline uint32_t __float_as_uint(float x) { return cutlass::platform::bit_cast<uint32_t>(x); }
+inline float __uint_as_float(uint32_t x) { return cutlass::platform::bit_cast<float>(x); }
+inline void atomicMax(int *to, int x) { *to = std::max(*to, x); }
+inline void atomicMin(unsigned *to, unsigned x) { *to = std::min(*to, x); }
+inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
+  uint64_t const bytes = x | static_cast<uint64_t>(y) << 32;
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    result |= static_cast<uint32_t>(bytes >> 8 * (selector >> 4 * i & 7) & 0xFF) << 8 * i;
+  }
+  return result;
+}
+template <class Pair>
+Pair __hmul2_rn(Pair const &x, Pair const &y) {
+  auto const &format = std::is_same<Pair, __half2>::value ? simulation::kHalf : simulation::kBfloat;
+  uint32_t const result = simulation::multiply_pairs(reinterpret_cast<uint32_t const &>(x), reinterpret_cast<uint32_t const &>(y), format);
+  return reinterpret_cast<Pair const &>(result);
+}
+
+namespace instructions {
+
+using simulation::own;
+
+inline uint32_t shared_address(void const *pointer) { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pointer)); }
+inline void barrier_init(uint32_t barrier, int count) {
+  simulation::at(barrier, 8, 8);
+  own().barriers[barrier] = {count, count};
+}
+inline void barrier_expect(uint32_t barrier, int bytes) {
+  auto &of = simulation::barrier(barrier);
+  of.bytes += bytes;
+  --of.pending;
+  of.settle();
+}
+inline void barrier_arrive(uint32_t barrier) {
+  auto &of = simulation::barrier(barrier);
+  --of.pending;
+  of.settle();
+}
+inline void barrier_wait(uint32_t barrier, uint32_t parity) {
+  auto &of = simulation::barrier(barrier);
+  simulation::wait("a barrier", [&of, parity] { return of.phase != parity; });
+}
+inline uint32_t cluster_address(uint32_t address, int rank) { return (address & 0xFFFFFF) | (rank + 1) << 24; }
+inline void cluster_arrive(uint32_t barrier) {
+  simulation::at(barrier, 8, 8);
+  barrier_arrive(barrier);
+}
+inline void cluster_wait(uint32_t barrier, uint32_t parity) { barrier_wait(barrier, parity); }
+inline void cluster_store(uint32_t address, float value) { simulation::store(address, value); }
+inline void cluster_store(uint32_t address, float const *values, uint32_t barrier) {
+  std::vector<float> const copy(values, values + 4);
+  if (address >> 24 == 0 || address >> 24 != barrier >> 24) {
+    simulation::fail("a store and its barrier are of different CTAs", address, barrier);
+  }
+  simulation::later.push_back([=] {
+    std::memcpy(simulation::at(address, 16, 16), copy.data(), 16);
+    simulation::transferred(simulation::barrier(barrier), 16);
+  });
+}
+inline void fence_barriers() {}
+inline void cluster_start() { ++simulation::current->cluster_arrivals; }
+inline void cluster_wait_for_start() {
+  unsigned const mine = simulation::current->cluster_arrivals;
+  simulation::wait("the cluster", [mine] {
+    auto const &all = simulation::fibers;
+    return std::all_of(all.begin(), all.begin() + simulation::fiber_count,
+                       [mine](auto const &fiber) { return fiber->done || fiber->cluster_arrivals >= mine; });
+  });
+}
+inline void cluster_synchronize() {
+  cluster_start();
+  cluster_wait_for_start();
+}
+inline int cluster_rank() { return simulation::current->cta; }
+
+inline void load_tile(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int matrix) {
+  simulation::Map of;
+  std::memcpy(&of, &map, sizeof(of));
+  uint32_t const address = simulation::of_cluster(to), counts = simulation::of_cluster(barrier);
+  simulation::at(to, of.box[0] * of.box[1], 128);
+  simulation::later.push_back([=] {
+    for (uint32_t r = 0; r < of.box[1]; ++r) {
+      for (uint32_t b = 0; b < of.box[0]; ++b) {
+        uint64_t const from_byte = byte + b, from_row = row + r;
+        bool const inside = from_byte < of.extents[0] && from_row < of.extents[1] && static_cast<uint64_t>(matrix) < of.extents[2];
+        uint32_t place = address + r * of.box[0] + b;
+        if (of.swizzle == CU_TENSOR_MAP_SWIZZLE_64B) {
+          place ^= (place >> 7 & 3) << 4;
+        }
+        *simulation::at(place, 1, 1) = inside ? of.base[from_byte + from_row * of.strides[0] + matrix * of.strides[1]] : 0;
+      }
+    }
+    simulation::transferred(simulation::barrier(counts), of.box[0] * of.box[1]);
+  });
+}
+inline void load_bytes(uint32_t to, void const *from, int bytes, uint32_t barrier) {
+  uint32_t const address = simulation::of_cluster(to), counts = simulation::of_cluster(barrier);
+  if (bytes % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) {
+    simulation::fail("a copy of bytes is not aligned", bytes);
+  }
+  simulation::at(to, bytes, 16);
+  simulation::later.push_back([=] {
+    std::memcpy(simulation::at(address, bytes, 16), from, bytes);
+    simulation::transferred(simulation::barrier(counts), bytes);
+  });
+}
+
+inline uint4 load_words(uint32_t address) {
+  uint4 result;
+  std::memcpy(&result, simulation::at(address, 16, 16), 16);
+  return result;
+}
+inline uint32_t load_word(uint32_t address) { return simulation::load<uint32_t>(address); }
+inline uint32_t load_half(uint32_t address) { return simulation::load<uint16_t>(address); }
+inline uint32_t load_byte(uint32_t address) { return simulation::load<uint8_t>(address); }
+inline void store_word(uint32_t address, uint32_t word) { simulation::store(address, word); }
+inline void store_words(uint32_t address, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
+  uint4 const words{x, y, z, w};
+  std::memcpy(simulation::at(address, 16, 16), &words, 16);
+}
+inline uint4 load_once(void const *address) {
+  if (reinterpret_cast<uintptr_t>(address) % 16 != 0) {
+    simulation::fail("a load is not aligned");
+  }
+  return *static_cast<uint4 const *>(address);
+}
+
+inline simulation::Warpgroup &warpgroup() { return own().warpgroups[threadIdx.x / 128]; }
+inline void wgmma_fence() {}
+inline void wgmma_commit() { simulation::current->groups.push_back(simulation::current->multiplications); }
+
+PIECES
+}  // namespace instructions
+
+namespace fourfold {
+
+using namespace instructions;
+inline int min(int x, int y) { return x < y ? x : y; }
+
+template <int kPending>
+void wgmma_wait();
+void execute(simulation::Warpgroup &of);
+template <int N>
+struct Wgmma {
+  static void run(float (&sums)[N / 2], uint32_t const (&a)[4], uint64_t b) {
+    auto &all = warpgroup().all;
+    size_t const index = simulation::current->multiplications++;
+    if (index == all.size()) {
+      all.push_back(std::make_unique<simulation::Multiplication>());
+      all.back()->descriptor = b;
+      all.back()->n = N;
+    }
+    auto &to = *all[index];
+    if (to.descriptor != b) {
+      simulation::fail("threads of a warpgroup disagree");
+    }
+    int const at = threadIdx.x % 128;
+    std::memcpy(to.a[at], a, sizeof(a));
+    to.sums[at] = sums;
+    // At once, or as late as may be: so that whoever gives too late or takes away too early is found.
+    if (++to.arrived == 128 && warpgroup().done == index && simulation::chance() % 2 == 0) {
+      execute(warpgroup());
+    }
+  }
+};
+void mma(float (&sums)[4], uint32_t const (&a)[4], uint32_t low, uint32_t high);
+
+KERNEL
+
+void execute(simulation::Warpgroup &of) {
+  simulation::execute(*of.all[of.done++], kMx ? simulation::kBfloat : simulation::kHalf);
+}
+template <int kPending>
+void wgmma_wait() {
+  auto const &groups = simulation::current->groups;
+  size_t const needed = groups.size() > kPending ? groups[groups.size() - kPending - 1] : 0;
+  auto &of = warpgroup();
+  simulation::wait("wgmma", [&of, needed] {
+    return std::all_of(of.all.begin() + std::min(of.done, needed), of.all.begin() + needed, [](auto const &one) { return one->arrived == 128; });
+  });
+  while (of.done < needed) {
+    execute(of);
+  }
+}
+
+void mma(float (&sums)[4], uint32_t const (&a)[4], uint32_t low, uint32_t high) {
+  size_t const index = simulation::current->small++;
+  auto &all = own().small[threadIdx.x / 32];
+  auto &to = all[index];
+  int const at = threadIdx.x % 32;
+  std::memcpy(to.a[at], a, sizeof(a));
+  to.b[at][0] = low, to.b[at][1] = high;
+  to.sums[at] = sums;
+  if (++to.arrived == 32) {
+    simulation::execute(to, kMx ? simulation::kBfloat : simulation::kHalf);
+    all.erase(index);
+  }
+  // The sums are there for whoever goes on.
+  simulation::wait("mma", [&all, index] { return all.count(index) == 0; });
+}
+
+template <int kTokens>
+void run_variant(Parameters const &parameters, Plan const &plan) {
+  using V = Variant<kTokens>;
+  simulation::run(static_cast<int>(plan.grid.x), plan.cluster, V::kThreads, V::kShared, [&](void *shared) {
+    if constexpr (kTokens <= kFewTokens) {
+      compute_few<kTokens>(parameters, shared);
+    } else {
+      compute_tiles<kTokens>(parameters, shared);
+    }
+  });
+}
+
+ARGUMENTS
+
+// What each code becomes with each scale, in each place: the 16 bits of all 8 places.
+void print_decoded() {
+  for (uint32_t scale = 0; scale < 256; ++scale) {
+    for (int half = 0; half < (kMx ? 1 : 2); ++half) {
+      uint32_t const of_thread = kMx ? mx_scale(scale) : two_scales(scale << 8 * half | 0x38 << 8 * (1 - half));
+      for (int place = 0; place < 8; ++place) {
+        for (uint32_t code = 0; code < 16; ++code) {
+          Decoded const parts = decode(code << 4 * place, scale_of_word(of_thread, 2 * half));
+          Decoded const other = decode(code << 4 * place, scale_of_word(of_thread, 2 * half + 1));
+          if (std::memcmp(&parts, &other, sizeof(parts)) != 0) {
+            simulation::fail("words of a group differ", scale, code);
+          }
+          std::fwrite(&parts, sizeof(parts), 1, stdout);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace fourfold
+
+// Memory that ends where no more may be read or written, but for what a multiple of 16 bytes has more.
+uint8_t *guarded(size_t bytes) {
+  size_t const page = 4096, room = (bytes + 15) / 16 * 16, pages = (room + page - 1) / page + 1;
+  auto *memory = static_cast<uint8_t *>(mmap(nullptr, pages * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  mprotect(memory + (pages - 1) * page, page, PROT_NONE);
+  return memory + (pages - 1) * page - room;
+}
+
+int main(int count, char **) {
+  using namespace fourfold;
+  if (count > 1) {
+    print_decoded();
+    return 0;
+  }
+  auto const number = [] {
+    int64_t result;
+    if (std::fread(&result, sizeof(result), 1, stdin) != 1) {
+      simulation::fail("the input ends");
+    }
+    return result;
+  };
+  Problem problem;
+  problem.l = number(), problem.m = number(), problem.n = number(), problem.k = number();
+  Device const device{static_cast<int32_t>(number()), 0};
+  simulation::chance.seed(static_cast<unsigned>(number()));
+  auto const input = [&]() -> void * {
+    size_t const bytes = number();
+    uint8_t *result = guarded(bytes);
+    if (std::fread(result, 1, bytes, stdin) != bytes) {
+      simulation::fail("the input ends");
+    }
+    return bytes == 0 ? nullptr : result;
+  };
+  Pointers pointers{};
+  pointers.a = input(), pointers.sfa = input(), pointers.b = input(), pointers.sfb = input(), pointers.c = input();
+  pointers.alpha = static_cast<float const *>(input()), pointers.beta = static_cast<float const *>(input());
+  pointers.operand_count = number();
+  for (uint32_t i = 0; i < pointers.operand_count; ++i) {
+    pointers.operands[i] = input();
+  }
+  pointers.output_count = number();
+  std::vector<size_t> sizes;
+  for (uint32_t i = 0; i < pointers.output_count; ++i) {
+    sizes.push_back(number());
+    pointers.outputs[i] = guarded(sizes.back());
+    std::memset(pointers.outputs[i], static_cast<int>(number()), (sizes.back() + 15) / 16 * 16);
+  }
+  Plan const plan = plan_launch(problem, device);
+  Parameters parameters;
+  if (make_parameters(problem, pointers, plan, simulation::encode, epilogue_arguments(pointers), parameters) != cudaSuccess) {
+    simulation::fail("no parameters");
+  }
+  int const tokens = kBuilt[plan.variant].tokens;
+  switch (tokens) {
+VARIANTS
+  }
+  uint32_t const said[] = {static_cast<uint32_t>(tokens), static_cast<uint32_t>(plan.cluster), plan.grid.x};
+  std::fwrite(said, sizeof(said), 1, stdout);
+  for (uint32_t i = 0; i < pointers.output_count; ++i) {
+    std::fwrite(pointers.outputs[i], 1, sizes[i], stdout);
+  }
+}
