@@ -360,8 +360,7 @@ CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<Tile<kTokens>> cons
         }
         wgmma_commit();
         if (word == 0) {
-          // What was read of the stage has come, as some of each was used; what is loaded next may not come before that.
-          // (Given back when the reads were only issued, a stage was seen to change under them.)
+          // What was read of the stage has come, as a part of each read was used: what is loaded next cannot change it.
           fence_async();
           __syncwarp();
           if (lane() == 0) {
