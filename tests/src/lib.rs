@@ -13,9 +13,11 @@ use std::path::{Path, PathBuf};
 
 use fourfold::{Backend, DeviceChoice, Error, Options};
 
-/// Options that plan for a target and keep off the GPU, so that a test shows the same on every machine.
+/// Options that plan for a target and keep off the GPU, so that a test shows the same on every machine. What is unproven is
+/// tested like the rest.
 pub fn options(target: &str) -> Options {
-    Options { target: Some(target.to_owned()), device: DeviceChoice::None, ..Options::default() }
+    let target = Some(target.to_owned());
+    Options { target, device: DeviceChoice::None, unproven: true, ..Options::default() }
 }
 
 /// A backend with these [`options`].

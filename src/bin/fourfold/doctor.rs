@@ -25,6 +25,9 @@ pub struct Arguments {
     /// Build the smallest kernel, and run it if a GPU here can
     #[arg(long)]
     self_test: bool,
+    /// Take for the self-test also what no GPU has shown to be right yet
+    #[arg(long, requires = "self_test")]
+    unproven: bool,
     /// How long the compiler may take for the kernel of the self-test
     #[arg(long, value_name = "SECONDS", requires = "self_test", default_value_t = BuildOptions::TIME_LIMIT.as_secs())]
     time_limit: u64,
@@ -48,7 +51,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
             },
             None => DeviceChoice::First,
         };
-        let place = Options { device, ..Options::default() };
+        let place = Options { device, unproven: arguments.unproven, ..Options::default() };
         let build = BuildOptions {
             time_limit: Duration::from_secs(arguments.time_limit),
             launcher: arguments.launcher.clone(),
