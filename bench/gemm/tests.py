@@ -236,11 +236,13 @@ class Ours(unittest.TestCase):
             program = Path(folder) / "fourfold"
             answer = {"kernels": [{"error": None, "files": ["/k/a.cu", "/k/a.so", "/k/a.log"]}]}
             seen = Path(folder) / "seen"
-            program.write_text(f"#!/bin/sh\ncp \"$2\" {seen}\necho '{json.dumps(answer)}'\n")
+            asked = Path(folder) / "asked"
+            program.write_text(f"#!/bin/sh\ncp \"$2\" {seen}\necho \"$*\" > {asked}\necho '{json.dumps(answer)}'\n")
             program.chmod(0o755)
             built = ours.compile_library(str(program), "sm_90a", "bf16", Path(folder) / "out")
             self.assertEqual(built, "/k/a.so")
             self.assertIn("tensor<[M, N], bf16>", seen.read_text())
+            self.assertRegex(asked.read_text(), "--target sm_90a .*--unproven")
             answer["kernels"][0]["error"] = {"code": "no_nvcc", "message": "there is none"}
             program.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\nexit 3\n")
             with self.assertRaisesRegex(device_code.Unavailable, "no_nvcc"):

@@ -6,10 +6,10 @@ use anyhow::{Context, Result, ensure};
 use fourfold::bundle::{BundleOptions, replay_bundled};
 use fourfold::executor::stdout_on_stderr;
 use fourfold::replay::{ReplayOptions, replay};
-use fourfold::{CompileOptions, Options, Report};
+use fourfold::{CompileOptions, Report};
 use fourfold_tests::repository;
 
-use super::{backend, compile_options};
+use super::{backend, compile_options, options};
 
 /// In debug mode, on poisoned outputs and workspaces, a kernel is right; its launch is described; and a bundle of it is
 /// replayed with the same bits, in debug mode as it was made.
@@ -18,7 +18,7 @@ pub fn debug_mode() -> Result<()> {
     let _kept = stdout_on_stderr()?;
     let backend = backend().context("there is no GPU")?;
     let options = ReplayOptions {
-        backend: Options { emulate: backend.emulates(), ..Options::default() },
+        backend: options(backend.emulates()),
         compile: CompileOptions { debug: true, ..compile_options() },
         ..ReplayOptions::default()
     };
