@@ -26,12 +26,11 @@ const INSTRUCTIONS: &str = include_str!("../../codegen/src/kernel/hopper/instruc
 const CONVERT: &str =
     r#"asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(static_cast<uint16_t>(bytes & 0x7F7Fu)));"#;
 const CONVERTED: &str = "result = simulation::e4m3x2_to_halves(static_cast<uint16_t>(bytes & 0x7F7Fu));";
-/// They change nothing that is simulated: a fence, and who has how many registers.
-const WITHOUT_EFFECT: [&str; 4] = [
-    r#"asm volatile("fence.proxy.async.shared::cta;" ::: "memory");"#,
-    r#"asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");"#,
-    r#"asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");"#,
-    r#"asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");"#,
+/// They change nothing that is simulated: who has how many registers.
+const WITHOUT_EFFECT: [&str; 3] = [
+    r#"asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kLoad));"#,
+    r#"asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kDecode));"#,
+    r#"asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMultiply));"#,
 ];
 
 /// A program in text, for L, M, N and K.

@@ -245,20 +245,14 @@ CUTLASS_DEVICE void write_slice(Parameters const &p, uint32_t staging, Work cons
   }
 }
 
-// How many CTAs of a cluster write slices of D, each as many: the largest power of two that there is.
-template <class V>
-CUTLASS_DEVICE int slice_owners(int cluster) {
-  return 1 << (31 - __clz(min(cluster, V::kSlices)));
-}
-
-// Adds up what the CTAs of a cluster have of a tile, and writes it.
+// Adds up what the CTAs of a cluster, a power of two of them, have of a tile, and writes it.
 template <int kTokens>
 CUTLASS_DEVICE void add_up(Parameters const &p, TileMemory<Tile<kTokens>> const &memory, Work const &tile, int rank,
                            float const (&sums)[2][kTokens / 2]) {
   using V = Tile<kTokens>;
   constexpr int kOfThreads = V::kRows * 16;  // bytes of a vector of each thread
   int const thread = threadIdx.x, warp = thread / 32;
-  int const receivers = slice_owners<V>(p.cluster), each = V::kSlices / receivers;
+  int const receivers = min(p.cluster, V::kSlices), each = V::kSlices / receivers;
   // Who has slices tells all that nothing of its shared memory is needed any more.
   cluster_wait_for_start();
   __syncwarp();
@@ -413,7 +407,7 @@ CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
       barrier_init(memory.filled(i), 4);
       barrier_init(memory.emptied(i), 8);
     }
-    int const receivers = slice_owners<V>(p.cluster);
+    int const receivers = min(p.cluster, V::kSlices);
     barrier_init(memory.exchangeable(), 8 * receivers);
     for (int warp = 0; warp < 8; ++warp) {
       barrier_init(memory.exchanged(warp), 1);
