@@ -92,7 +92,7 @@ fn sixty_four_processes_that_want_four_kernels_cause_four_compilations() {
     for (index, child) in children.into_iter().enumerate() {
         let output = child.wait_with_output().expect("it ends");
         let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "process {index}: {said}");
+        assert!(output.status.success(), "process {index}: {}: {said}", output.status);
         let mut got: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("kernel ")).collect();
         got.sort_unstable();
         assert_eq!(got, ["0 is 0000", "1 is 0001", "2 is 0002", "3 is 0003"], "process {index}: {said}");

@@ -31,6 +31,7 @@ struct State {
     events: Vec<Event>,
     listeners: Vec<Listener>,
     outcome: Option<Outcome>,
+    has_ended: bool,
     waiting: usize,
 }
 
@@ -62,13 +63,14 @@ impl Flight {
     pub(super) fn finish(&self, outcome: Outcome) {
         let mut state = self.lock();
         state.outcome = Some(outcome);
+        state.has_ended = true;
         state.listeners.clear();
         drop(state);
         self.changed.notify_all();
     }
 
-    pub(super) fn outcome(&self) -> Option<Outcome> {
-        self.lock().outcome.clone()
+    pub(super) fn has_ended(&self) -> bool {
+        self.lock().has_ended
     }
 
     /// A state that a panic has left is whole: nothing of ours panics while it is locked.
@@ -179,8 +181,15 @@ impl Waiter {
 }
 
 impl Drop for Waiter {
+    /// The last one takes the outcome along. The thread of the build must not be left with it: it may still be running
+    /// when the process ends, and there a library that is unloaded and the handlers of the exit would meet.
     fn drop(&mut self) {
         self.seat.leave();
+        let taken = {
+            let mut state = self.seat.flight.lock();
+            if state.waiting == 0 { state.outcome.take() } else { None }
+        };
+        drop(taken);
     }
 }
 
@@ -322,10 +331,12 @@ mod tests {
                 (key, table.enter(key, &kernel, false, None))
             };
             for number in 0..MOST_BAD + 3 {
-                let (key, Found::New(_waiter, flight)) = enter(number) else { panic!("it is new") };
+                let (key, Found::New(waiter, flight)) = enter(number) else { panic!("it is new") };
                 let failure = Failure::new("compile_error", BuildFault::OurBug, "no");
                 table.land(key, &flight, Err(Arc::new(Failure { lasting: true, ..failure })));
-                assert!(flight.outcome().unwrap().is_err_and(|failure| !failure.remembered));
+                assert!(waiter.outcome().unwrap().is_err_and(|failure| !failure.remembered));
+                drop(waiter);
+                assert!(flight.has_ended() && flight.lock().outcome.is_none(), "the last who waits takes it along");
             }
             assert!(matches!(enter(2).1, Found::New(..)), "the oldest went");
             match enter(3).1 {

@@ -510,7 +510,7 @@ struct Flights {
 
 fn register(flight: &Arc<Flight>) {
     let mut flights = FLIGHTS.lock().unwrap_or_else(PoisonError::into_inner);
-    flights.all.retain(|flight| flight.upgrade().is_some_and(|flight| flight.outcome().is_none()));
+    flights.all.retain(|flight| flight.upgrade().is_some_and(|flight| !flight.has_ended()));
     flights.all.push(Arc::downgrade(flight));
     if flights.are_over {
         flight.cancel.cancel();
@@ -536,7 +536,7 @@ fn stop_flights(limit: Duration) -> bool {
     };
     flights.iter().for_each(|flight| flight.cancel.cancel());
     loop {
-        if flights.iter().all(|flight| flight.outcome().is_some()) {
+        if flights.iter().all(|flight| flight.has_ended()) {
             return true;
         }
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
