@@ -336,7 +336,10 @@ mod tests {
                 table.land(key, &flight, Err(Arc::new(Failure { lasting: true, ..failure })));
                 assert!(waiter.outcome().unwrap().is_err_and(|failure| !failure.remembered));
                 drop(waiter);
-                assert!(flight.has_ended() && flight.lock().outcome.is_none(), "the last who waits takes it along");
+                assert!(
+                    flight.has_ended() && flight.lock().outcome.is_none(),
+                    "the last who waits takes it along"
+                );
             }
             assert!(matches!(enter(2).1, Found::New(..)), "the oldest went");
             match enter(3).1 {
