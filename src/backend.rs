@@ -32,9 +32,6 @@ pub struct Options {
     pub claim: Claim,
     /// Whether normalization may drop roundings that a program states, such as that of each dequantized element.
     pub contract: bool,
-    /// Whether kernels are planned also where no GPU has shown the target's kernels to be right yet: what they compute
-    /// may be wrong. Reports say which those are.
-    pub unproven: bool,
 }
 
 /// Which GPU kernels run on.
@@ -102,7 +99,6 @@ pub struct Backend {
     claim: Claim,
     contract: bool,
     emulate: bool,
-    unproven: bool,
     gpu: Result<Gpu, String>,
 }
 
@@ -129,18 +125,18 @@ impl Backend {
             None if options.emulate => DEFAULT_EMULATED_TARGET,
             None => own.unwrap_or(DEFAULT_TARGET),
         };
-        let capabilities = capabilities_of(name, options.unproven).ok_or_else(|| {
+        let capabilities = fourfold_codegen::capabilities(name).ok_or_else(|| {
             let known: Vec<&str> = fourfold_codegen::TARGETS.iter().map(|target| target.name).collect();
             Error::UnknownTarget { name: name.to_owned(), known: known.join(", ") }
         })?;
         if options.emulate && !EMULATED_TARGETS.contains(&name) {
             return Err(Error::NotEmulated { name: name.to_owned(), known: EMULATED_TARGETS.join(", ") });
         }
-        let Options { claim, contract, emulate, unproven, .. } = *options;
-        Ok(Backend { capabilities, claim, contract, emulate, unproven, gpu })
+        let Options { claim, contract, emulate, .. } = *options;
+        Ok(Backend { capabilities, claim, contract, emulate, gpu })
     }
 
-    /// What the target's kernels take, as far as the options ask for it.
+    /// What the target's kernels take.
     pub fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
@@ -173,11 +169,6 @@ impl Backend {
     /// Whether kernels are built to be emulated.
     pub fn emulates(&self) -> bool {
         self.emulate
-    }
-
-    /// Whether it also plans kernels that no GPU has shown to be right yet.
-    pub fn takes_unproven(&self) -> bool {
-        self.unproven
     }
 
     /// Which ops it takes.
@@ -230,14 +221,6 @@ impl Backend {
             let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
             Error::Partition(texts.join("; "))
         })
-    }
-}
-
-/// What the kernels of a target take, unproven ones too where they are asked for; `None` for an unknown target.
-pub(crate) fn capabilities_of(target: &str, unproven: bool) -> Option<Capabilities> {
-    match unproven {
-        true => fourfold_codegen::capabilities_with_unproven(target),
-        false => fourfold_codegen::capabilities(target),
     }
 }
 

@@ -1,12 +1,11 @@
 //! What this machine has for building and running kernels, what it lacks, and what to do about it.
 
-use fourfold_codegen::{EMULATED_TARGETS, EMULATOR, TARGETS, Target, capabilities, is_unproven};
+use fourfold_codegen::{EMULATED_TARGETS, EMULATOR, TARGETS, Target, capabilities};
 use fourfold_executor::cache::{CacheHealth, CacheOptions, check_tier, human_size, shown_place};
 use fourfold_executor::device::{Gpu, discover};
 use fourfold_executor::environment::{Environment, VARIABLES};
 use fourfold_executor::service::Event;
 use fourfold_executor::toolchain::{Diagnosis, FindingState, ToolchainOptions, diagnose, oldest_nvcc_for};
-use fourfold_ir::BlockFormat;
 use fourfold_ir::sample::{Recipe, Rule};
 use serde::Serialize;
 
@@ -17,7 +16,6 @@ use crate::kernels::chain;
 use crate::replay::{load_text, plan, replay_compiled, sampled_inputs};
 use crate::report::kernel_name;
 use crate::service::{CacheChoice, CompileOptions};
-use crate::verify::local;
 
 /// What a machine has and lacks. The keys are an interface: they are added to, not changed.
 #[derive(Clone, Debug, Serialize)]
@@ -105,15 +103,12 @@ pub struct TargetReport {
     pub name: &'static str,
     /// Which GPUs those are.
     pub hardware: &'static str,
-    /// `ok` when its kernels can be built, `missing` when not, `none` when there are none in this version, or only
-    /// unproven ones.
+    /// `ok` when its kernels can be built, `missing` when not, `none` when there are none in this version.
     pub state: &'static str,
     /// Why they cannot.
     pub why: Option<String>,
     /// The formats that kernels take.
     pub formats: Vec<String>,
-    /// Formats that they take only where unproven kernels are asked for.
-    pub unproven: Vec<String>,
     /// `native` or `emulated` where a GPU here runs them; null where they can be built at most.
     pub runs: Option<&'static str>,
 }
@@ -149,8 +144,6 @@ pub struct SelfTest {
     pub kernel: Option<String>,
     /// How it ran: `kernel` or `emulated`; null where no GPU can.
     pub ran: Option<&'static str>,
-    /// Whether no GPU has shown such a kernel to be right yet; it was asked for all the same.
-    pub unproven: bool,
     /// How long the compiler took.
     pub build_seconds: Option<f64>,
     /// How long the kernel took on the device.
@@ -166,7 +159,6 @@ impl SelfTest {
             target: None,
             kernel: None,
             ran: None,
-            unproven: false,
             build_seconds: None,
             kernel_seconds: None,
         }
@@ -404,9 +396,8 @@ fn what_runs(gpu: &Gpu) -> String {
     let (native, emulated) = (native.join(" and "), emulated.join(" and "));
     match (native.is_empty(), emulated.is_empty()) {
         (false, true) => format!("runs kernels of {native}"),
-        (false, false) => format!("runs kernels of {native}, and those of {emulated} emulated"),
-        (true, false) => format!("runs kernels of {emulated} emulated"),
-        (true, true) => "no target's kernels run on it".to_owned(),
+        (false, false) => format!("runs kernels of {native}, and, with --emulate, those of {emulated}"),
+        (true, _) => "no target's kernels run on it".to_owned(),
     }
 }
 
@@ -429,18 +420,9 @@ fn has_kernels(target: &str) -> bool {
 }
 
 fn target_report(target: &Target, diagnosis: &Diagnosis, gpus: &[Gpu]) -> TargetReport {
-    let (formats, unproven) = match capabilities(target.name) {
-        Some(found) => (found.formats, found.unproven),
-        None => (Vec::new(), Vec::new()),
-    };
-    let named =
-        |formats: Vec<BlockFormat>| -> Vec<String> { formats.iter().map(ToString::to_string).collect() };
-    let (formats, unproven) = (named(formats.iter().map(|found| found.format).collect()), named(unproven));
+    let formats = capabilities(target.name).map_or_else(Vec::new, |found| found.formats);
+    let formats: Vec<String> = formats.iter().map(|found| found.format.to_string()).collect();
     let (state, why) = match (diagnosis.nvcc, oldest_nvcc_for(target.name)) {
-        _ if formats.is_empty() && !unproven.is_empty() => {
-            let why = format!("its kernels for {} are taken only with --unproven", unproven.join(" and "));
-            ("none", Some(format!("{why}: no GPU has shown them to be right")))
-        }
         _ if formats.is_empty() => ("none", Some("no kernels in this version".to_owned())),
         (Some(found), Some(oldest)) if found >= oldest && diagnosis.can_build() => ("ok", None),
         (Some(found), Some(oldest)) if found < oldest => ("missing", Some(format!("needs nvcc {oldest}"))),
@@ -453,7 +435,7 @@ fn target_report(target: &Target, diagnosis: &Diagnosis, gpus: &[Gpu]) -> Target
         (false, true) => Some("emulated"),
         (false, false) => None,
     };
-    TargetReport { name: target.name, hardware: target.hardware, state, why, formats, unproven, runs }
+    TargetReport { name: target.name, hardware: target.hardware, state, why, formats, runs }
 }
 
 /// The smallest program of which every target makes a kernel; M is odd, and N and K leave partial tiles.
@@ -487,7 +469,7 @@ fn try_self_test(
     progress: &(dyn Fn(&Event) + Sync),
 ) -> Result<SelfTest, Error> {
     let loaded = load_text("self-test.fir".as_ref(), PROGRAM.to_owned())?;
-    let backend = Backend::new(&local(options))?;
+    let backend = Backend::new(options)?;
     // What a cache has says nothing of the compiler.
     let compile =
         CompileOptions { build_anyway: true, cache: CacheChoice::None, retry: true, ..compile.clone() };
@@ -497,7 +479,6 @@ fn try_self_test(
     let plan = compiled.planned().partition().kernels().next().map(|(_, plan)| plan);
     outcome.kernel = plan.map(kernel_name);
     let target = outcome.target.clone().unwrap_or_default();
-    outcome.unproven = plan.is_some_and(|plan| is_unproven(&target, plan.format));
     match compiled.built().first().map(|built| &built.outcome) {
         Some(Ok(artifact)) => {
             outcome.build_seconds = Some(artifact.resources().compile_time.as_secs_f64());
@@ -539,11 +520,7 @@ fn try_self_test(
         outcome.remedy = Some("report this: `fourfold replay FILE --bundle DIR` makes a bundle".to_owned());
     } else {
         outcome.state = "passed";
-        let how = match (ran, outcome.unproven) {
-            ("emulated", _) => ", emulated",
-            (_, true) => ", which proves no other kernel",
-            (_, false) => "",
-        };
+        let how = if ran == "emulated" { ", emulated" } else { "" };
         outcome.detail =
             format!("a kernel of {target} was built in {seconds:.0} s and is right on {device}{how}");
     }

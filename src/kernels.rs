@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use fourfold_codegen::configuration::CutlassVersion;
-use fourfold_codegen::{KernelSource, KernelSpec, emit, emulate, is_unproven, specify, target};
+use fourfold_codegen::{KernelSource, KernelSpec, emit, emulate, specify, target};
 use fourfold_executor::cache::CacheKey;
 pub use fourfold_executor::chain;
 use fourfold_executor::environment::Environment;
@@ -38,12 +38,6 @@ pub struct PlannedKernel {
 }
 
 impl PlannedKernel {
-    /// Whether no GPU has shown such a kernel to be right yet.
-    pub fn is_unproven(&self) -> bool {
-        let KernelSpec { target, configuration, .. } = &self.spec;
-        configuration.block_format().is_some_and(|format| is_unproven(target.name, format))
-    }
-
     /// Writes the source of a kernel that was not built, and what the compiler printed, into `folder`, which is created,
     /// as [`Artifact::dump`] names them, and returns their paths.
     ///

@@ -72,6 +72,6 @@ pub use header::{ExpectedCodes, Header};
 pub use kernels::chain;
 pub use report::{
     DecisionReport, LeftOut, LeftOutFile, OutputReport, Report, ResourceReport, SegmentReport, VerifyLaunch,
-    VerifyReport, VerifyRow, WorstReport, kernel_name, unproven_text,
+    VerifyReport, VerifyRow, WorstReport, kernel_name,
 };
 pub use service::{CacheChoice, CompileOptions};

@@ -1,23 +1,21 @@
 //! Verifies the kernels of programs on the GPU that is here: each program's inputs, each kernel, one row.
 //!
-//! Kernels run as they are on a GPU of their target, and those of the sm_120 family emulated on a Hopper GPU, unless its own
-//! are asked for, which are unproven. Every value that a kernel writes is compared, also where the program uses it only itself. Outputs are NaN before each run. Seeded
-//! blocked scales have finite garbage as padding; where K leaves padding beside a row's own scales, each kernel runs once
-//! more with NaN there and must show it: a kernel that does not could not have seen garbage either. On targets where rows
-//! are known to be apart, NaN below the last row must not show.
+//! Kernels run as they are on a GPU of their target, and those of the sm_120 family, where that is asked for, emulated on a
+//! Hopper GPU. Every value that a kernel writes is compared, also where the program uses it only itself. Outputs are NaN
+//! before each run. Seeded blocked scales have finite garbage as padding; where K leaves padding beside a row's own scales,
+//! each kernel runs once more with NaN there and must show it: a kernel that does not could not have seen garbage either. On
+//! targets where rows are known to be apart, NaN below the last row must not show.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use fourfold_codegen::{EMULATOR, is_unproven};
-use fourfold_executor::device::discover;
 use fourfold_executor::service::Event;
 use fourfold_executor::{Ran, RunError, RunOptions};
 use fourfold_ir::text::{self, Directive};
 use fourfold_ir::{Program, ScaleLayout, Tensor, Value, bind, sample};
 use fourfold_scheduler::KernelPlan;
 
-use crate::backend::{Backend, DeviceChoice, Options, capabilities_of};
+use crate::backend::{Backend, Options};
 use crate::bound::{Compared, KernelRun};
 use crate::compiled::Compiled;
 use crate::error::Error;
@@ -29,8 +27,7 @@ use crate::service::CompileOptions;
 /// How programs are verified.
 #[derive(Clone, Debug, Default)]
 pub struct VerifyOptions {
-    /// What is planned for, and where it runs. When no target is named: that of the GPU if it has kernels, unproven ones
-    /// only where they are asked for, and the emulated one on a Hopper GPU otherwise.
+    /// What is planned for, and where it runs.
     pub backend: Options,
     /// How kernels are built.
     pub compile: CompileOptions,
@@ -57,7 +54,7 @@ pub fn verify(
     options: &VerifyOptions,
     progress: &(dyn Fn(&Event) + Sync),
 ) -> Result<VerifyReport, Error> {
-    let backend = Backend::new(&local(&options.backend))?;
+    let backend = Backend::new(&options.backend)?;
     let mut report = VerifyReport::new(&backend);
     let mut candidates = Vec::new();
     let mut plans = Vec::new();
@@ -82,8 +79,6 @@ pub fn verify(
             let planned = plan(&backend, &loaded)?;
             let partition = planned.partition();
             let kernels = partition.kernels().count();
-            report.unproven |=
-                partition.kernels().any(|(_, plan)| is_unproven(&partition.target, plan.format));
             if kernels == 0 {
                 report.leave_out(name, LeftOut::NoKernel);
                 continue;
@@ -129,25 +124,6 @@ fn is_invalid_on_purpose(error: &Error) -> bool {
 /// Whether the device can do nothing any more.
 fn is_end_of_device(error: &Error) -> bool {
     matches!(error, Error::Run(RunError::Device { source, .. }) if source.is_sticky())
-}
-
-/// The options with the target that suits the GPU.
-pub(crate) fn local(options: &Options) -> Options {
-    let mut options = options.clone();
-    if options.target.is_some() || options.emulate || options.device == DeviceChoice::None {
-        return options;
-    }
-    let ordinal = match options.device {
-        DeviceChoice::Ordinal(ordinal) => ordinal,
-        _ => 0,
-    };
-    let gpus = discover().unwrap_or_default();
-    let own = gpus.get(ordinal).and_then(|gpu| gpu.target());
-    let takes_any = |target: &str| {
-        capabilities_of(target, options.unproven).is_some_and(|capabilities| !capabilities.formats.is_empty())
-    };
-    options.emulate = own == Some(EMULATOR) && !takes_any(EMULATOR);
-    options
 }
 
 /// The programs at a path, in order of their names.

@@ -475,29 +475,19 @@ func @f(%a: tensor<[37, 512], bf16>, %b: tensor<[264, 512], bf16>) {
 }
 
 #[test]
-fn a_bundle_keeps_that_what_is_unproven_was_asked_for() {
+fn a_bundle_with_an_option_that_is_no_more_is_replayed() {
     let place = Place::new();
-    let hopper = ["--target", "sm_90a", "--unproven"];
-    let report = place.bundle(&fixture("gemm/exact_m1.fir"), "bundle", &hopper);
-    assert_eq!((&report["kernels"], &report["segments"][0]["unproven"]), (&1.into(), &true.into()));
-    let about = read(&place.path("bundle/manifest.json"));
-    assert_eq!(about["about"]["options"]["unproven"], true);
-    assert_eq!(read(&place.path("bundle/kernels/0/kernel.json"))["unproven"], true);
-    let readme = fs::read_to_string(place.path("bundle/README.txt")).expect("it is there");
-    assert!(readme.contains("for sm_90a, with kernels that no GPU has shown to be right, by"), "{readme}");
-    let (code, report) = place.replay("bundle", &[]);
-    assert_eq!((code, &report["target"], &report["kernels"]), (0, &"sm_90a".into(), &1.into()));
-    // A target that is named is taken as it is named.
-    let (code, report) = place.replay("bundle", &["--target", "sm_90a"]);
-    assert_eq!((code, &report["kernels"]), (0, &0.into()), "{report}");
-    let (code, report) = place.replay("bundle", &hopper);
-    assert_eq!((code, &report["kernels"]), (0, &1.into()), "{report}");
-    // So is a segment that is cut out.
-    let more = [&hopper[..], &["--segment", "0"]].concat();
-    let report = place.bundle(&fixture("gemm/exact_m1.fir"), "segment", &more);
-    assert_eq!(report["kernels"], 1);
-    let (code, report) = place.replay("segment", &[]);
-    assert_eq!((code, &report["kernels"], &report["segments"][0]["unproven"]), (0, &1.into(), &true.into()));
+    place.bundle(&fixture("gemm/exact_m1.fir"), "bundle", &["--target", "sm_90a"]);
+    let former = |about: &mut Value| about["options"]["a_former_option"] = true.into();
+    rewrite(&place.path("bundle"), &place.path("former"), former, |_| {});
+    for name in ["bundle", "former"] {
+        let (code, report) = place.replay(name, &[]);
+        assert_eq!(
+            (code, &report["target"], &report["kernels"]),
+            (0, &"sm_90a".into(), &1.into()),
+            "{report}"
+        );
+    }
 }
 
 #[test]

@@ -396,37 +396,13 @@ fn a_gpu_that_is_not_there_and_a_target_that_cannot_be_emulated_are_refused() {
 }
 
 #[test]
-fn what_is_unproven_is_taken_only_where_it_is_asked_for() {
+fn sm_90a_plans_kernels_of_its_own() {
     let file = path("gemm/exact_m1.fir");
-    let words = "unproven: no GPU has shown such kernels of sm_90a to be right, and results may be wrong";
-    for command in ["explain", "replay"] {
-        let usual = [command, &file, "--target", "sm_90a"];
-        let report = json(&fourfold(&[&usual[..], &["--json"]].concat()));
-        assert_eq!((&report["ok"], &report["kernels"]), (&Value::from(true), &Value::from(0)), "{report}");
-        let decision = &report["decisions"][0];
-        assert_eq!(decision["code"], "target_lacks_format");
-        let why = decision["message"].as_str().expect("words");
-        assert!(why.contains("are taken only with `unproven`: no GPU has shown them to be right"), "{why}");
-        assert!(!report.to_string().contains("\"unproven\":true"), "{report}");
-
-        let asked = [&usual[..], &["--unproven"]].concat();
-        let report = json(&fourfold(&[&asked[..], &["--json"]].concat()));
-        assert_eq!((&report["ok"], &report["kernels"]), (&Value::from(true), &Value::from(1)), "{report}");
-        assert_eq!(report["segments"][0]["unproven"], true);
-        let shown = text(&fourfold(&asked).stdout);
-        assert!(shown.contains(words), "{shown}");
-        // What is proved is what it was.
-        let report = json(&fourfold(&[command, &file, "--target", "sm_120a", "--unproven", "--json"]));
-        assert_eq!((&report["kernels"], &report["segments"][0]["unproven"]), (&1.into(), &false.into()));
+    for command in ["explain", "replay", "verify"] {
+        let report = json(&fourfold(&[command, &file, "--target", "sm_90a", "--json"]));
+        let found = (&report["ok"], &report["target"], &report["kernels"]);
+        assert_eq!(found, (&true.into(), &"sm_90a".into(), &1.into()), "{report}");
     }
-    // Without a kernel there is nothing to require, and `verify` requires one.
-    let verify = ["verify", &file, "--target", "sm_90a", "--require-kernels", "--json"];
-    let report = json(&fourfold(&verify));
-    assert_eq!((&report["kernels"], &report["unproven"]), (&0.into(), &false.into()), "{report}");
-    let report = json(&fourfold(&[&verify[..], &["--unproven"]].concat()));
-    assert_eq!(report["unproven"], true, "{report}");
-    assert_ne!(report["kernels"], 0, "{report}");
-    assert_eq!(exit_code(&fourfold(&["doctor", "--unproven"])), 2, "it is of the self-test only");
 }
 
 #[test]

@@ -242,7 +242,7 @@ class Ours(unittest.TestCase):
             built = ours.compile_library(str(program), "sm_90a", "bf16", Path(folder) / "out")
             self.assertEqual(built, "/k/a.so")
             self.assertIn("tensor<[M, N], bf16>", seen.read_text())
-            self.assertRegex(asked.read_text(), "--target sm_90a .*--unproven")
+            self.assertRegex(asked.read_text(), "--target sm_90a .*--dump")
             answer["kernels"][0]["error"] = {"code": "no_nvcc", "message": "there is none"}
             program.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\nexit 3\n")
             with self.assertRaisesRegex(device_code.Unavailable, "no_nvcc"):

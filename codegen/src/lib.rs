@@ -16,4 +16,4 @@ pub use kernel::{
     MAX_OPERANDS, MAX_OUTPUTS, Operand, Output, OutputKind, Step, StepKind, device_functions, emit, emulate,
     output_functions, quantization_functions, row_output_functions, specify,
 };
-pub use targets::{TARGETS, Target, capabilities, capabilities_with_unproven, is_unproven, target};
+pub use targets::{TARGETS, Target, capabilities, target};

@@ -14,53 +14,30 @@ pub struct Target {
     pub hardware: &'static str,
     /// The formats that it takes: there are kernels, and what a plan makes of them is promised to run right.
     formats: &'static [BlockFormat],
-    /// Formats besides that the generator has kernels for, and of which no GPU has shown that they are right: they are
-    /// taken only where somebody asks for them.
-    unproven: &'static [BlockFormat],
 }
 
 /// What the generator has kernels for: FP4 by FP4. The formats with an FP8 operand have none yet.
 const FP4: &[BlockFormat] = &[BlockFormat::NVFP4, BlockFormat::MXFP4];
 
-/// Every target. A format is listed only when every plan within its rules generates and compiles, and among `formats` only
-/// when it also runs.
+/// Every target. A format is listed only when every plan within its rules generates, compiles and runs.
 pub const TARGETS: &[Target] = &[
-    Target {
-        name: "sm_100a",
-        hardware: "B200, GB200: block-scaled tensor cores (tcgen05)",
-        formats: FP4,
-        unproven: &[],
-    },
-    Target {
-        name: "sm_103a",
-        hardware: "B300, GB300: block-scaled tensor cores (tcgen05)",
-        formats: FP4,
-        unproven: &[],
-    },
+    Target { name: "sm_100a", hardware: "B200, GB200: block-scaled tensor cores (tcgen05)", formats: FP4 },
+    Target { name: "sm_103a", hardware: "B300, GB300: block-scaled tensor cores (tcgen05)", formats: FP4 },
     Target {
         name: "sm_120a",
         hardware: "RTX 50, RTX PRO Blackwell: block-scaled tensor cores (mma.sync)",
         formats: FP4,
-        unproven: &[],
     },
-    Target {
-        name: "sm_121a",
-        hardware: "DGX Spark: block-scaled tensor cores (mma.sync)",
-        formats: FP4,
-        unproven: &[],
-    },
+    Target { name: "sm_121a", hardware: "DGX Spark: block-scaled tensor cores (mma.sync)", formats: FP4 },
     Target {
         name: "sm_90a",
         hardware: "H100, H200: FP4 is decoded, exactly, to what 16-bit tensor cores take (wgmma)",
-        formats: &[],
-        // A run with more than 16 rows of A was wrong; what was changed since has not run on a GPU.
-        unproven: FP4,
+        formats: FP4,
     },
     Target {
         name: "cpu",
         hardware: "any processor: nothing is planned, every op runs on the fallback",
         formats: &[],
-        unproven: &[],
     },
 ];
 
@@ -75,21 +52,7 @@ pub fn capabilities(target: &str) -> Option<Capabilities> {
     Some(Capabilities {
         target: target.name.to_owned(),
         formats: target.formats.iter().map(|format| format_capability(*format)).collect(),
-        unproven: target.unproven.to_vec(),
     })
-}
-
-/// The same, with the formats that no GPU has shown to be right: results may be wrong.
-pub fn capabilities_with_unproven(target: &str) -> Option<Capabilities> {
-    let mut capabilities = capabilities(target)?;
-    let unproven = std::mem::take(&mut capabilities.unproven);
-    capabilities.formats.extend(unproven.into_iter().map(format_capability));
-    Some(capabilities)
-}
-
-/// Whether a target has kernels for a format of which no GPU has shown that they are right.
-pub fn is_unproven(target: &str, format: BlockFormat) -> bool {
-    self::target(target).is_some_and(|target| target.unproven.contains(&format))
 }
 
 /// TMA moves 16 bytes at least, from addresses that are multiples of as many.
@@ -178,9 +141,9 @@ mod tests {
     #[test]
     fn every_gpu_takes_both_fp4_formats_under_the_same_rules() {
         for name in ["sm_100a", "sm_103a", "sm_120a", "sm_121a", "sm_90a"] {
-            let capabilities = capabilities_with_unproven(name).expect(name);
+            let capabilities = capabilities(name).expect(name);
             assert_eq!(capabilities.target, name);
-            assert_eq!((capabilities.formats.len(), capabilities.unproven.len()), (2, 0));
+            assert_eq!(capabilities.formats.len(), 2);
             for format in [BlockFormat::NVFP4, BlockFormat::MXFP4] {
                 let fp4 = capabilities.format(format).expect(name);
                 assert_eq!((fp4.k_multiple, fp4.max_extent), (32, 2_147_483_647));
@@ -232,36 +195,14 @@ mod tests {
                     defaults::family(target.name).map(|family| defaults::defaults(family, *format, cutlass));
                 let has_defaults = defaults.is_some_and(|defaults| !defaults.is_empty())
                     || (target.name == hopper::TARGET && hopper::takes(*format));
-                let lists = [target.formats, target.unproven].map(|formats| formats.contains(format));
-                let times = lists.iter().filter(|has| **has).count();
-                assert_eq!(times, usize::from(has_defaults), "{} {format}", target.name);
+                assert_eq!(target.formats.contains(format), has_defaults, "{} {format}", target.name);
             }
         }
-    }
-
-    #[test]
-    fn what_no_gpu_has_shown_to_be_right_is_taken_only_where_it_is_asked_for() {
-        for target in TARGETS {
-            let (usual, asked) = (capabilities(target.name), capabilities_with_unproven(target.name));
-            let (usual, asked) = (usual.expect("a target"), asked.expect("a target"));
-            let is_listed = |format: &BlockFormat| usual.format(*format).is_some();
-            assert!(usual.unproven.iter().all(|format| !is_listed(format)), "{}", target.name);
-            assert!(usual.unproven.iter().all(|format| is_unproven(target.name, *format)), "{}", target.name);
-            assert_eq!(usual.formats.len() + usual.unproven.len(), asked.formats.len(), "{}", target.name);
-            if target.unproven.is_empty() {
-                assert_eq!(usual, asked);
-            }
-        }
-        let hopper = capabilities("sm_90a").expect("a target");
-        assert_eq!((hopper.formats.len(), &hopper.unproven[..]), (0, FP4));
-        assert!(!is_unproven("sm_120a", BlockFormat::NVFP4) && !is_unproven("sm_99a", BlockFormat::NVFP4));
     }
 
     #[test]
     fn targets_without_kernels_take_nothing_and_unknown_targets_do_not_exist() {
-        for take in [capabilities, capabilities_with_unproven] {
-            assert_eq!(take("cpu").map(|c| c.formats.len()), Some(0));
-            assert_eq!(take("sm_100"), None);
-        }
+        assert_eq!(capabilities("cpu").map(|c| c.formats.len()), Some(0));
+        assert_eq!(capabilities("sm_100"), None);
     }
 }

@@ -11,9 +11,6 @@ pub struct Capabilities {
     pub target: String,
     /// One entry per format that the target has kernels for; none for `cpu`.
     pub formats: Vec<FormatCapability>,
-    /// Formats that are not taken although there are kernels: no GPU has shown these to be right. Empty where they were
-    /// asked for, and are among `formats`.
-    pub unproven: Vec<BlockFormat>,
 }
 
 impl Capabilities {

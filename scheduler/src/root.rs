@@ -75,12 +75,7 @@ pub(crate) fn accept<'a>(
     let Some(capability) = capabilities.format(format) else {
         let known: Vec<_> = capabilities.formats.iter().map(|known| known.format.to_string()).collect();
         let known = if known.is_empty() { "no format yet".to_owned() } else { known.join(", ") };
-        let mut what = format!("the operands are {format}; expected a format of {target}, which has {known}");
-        if capabilities.unproven.contains(&format) {
-            what += &format!(
-                " (its kernels for {format} are taken only with `unproven`: no GPU has shown them to be right)"
-            );
-        }
+        let what = format!("the operands are {format}; expected a format of {target}, which has {known}");
         return reject(ReasonCode::TargetLacksFormat, what);
     };
     for (role, scales, layout) in

@@ -71,7 +71,6 @@ pub(super) fn write_kernels(
             "architecture": source.architecture,
             "opcode": source.opcode,
             "emulated": source.prelude.is_some(),
-            "unproven": kernel.is_unproven(),
             "configuration": configuration.name(),
             "why": kernel.why,
             "abi": ABI_VERSION,

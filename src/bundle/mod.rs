@@ -150,9 +150,6 @@ struct RunAs {
     target: Option<String>,
     emulate: bool,
     contract: bool,
-    /// What was written before there was such an option took nothing unproven.
-    #[serde(default)]
-    unproven: bool,
     kernels_only: bool,
     build_anyway: bool,
     debug: bool,
@@ -305,8 +302,7 @@ impl Opened {
         self.sealed.path(name).ok_or_else(lacks)
     }
 
-    /// What is said now, over what the bundle says. A target that is named also replaces whether it is emulated, and
-    /// whether what is unproven is taken.
+    /// What is said now, over what the bundle says. A target that is named also replaces whether it is emulated.
     fn options(&self, given: &ReplayOptions) -> (Options, CompileOptions) {
         let (said, backend) = (&self.about.options, &given.backend);
         let claim = if said.kernels_only { Claim::KernelsOnly } else { backend.claim };
@@ -314,7 +310,6 @@ impl Opened {
             emulate: backend.emulate || (backend.target.is_none() && said.emulate),
             target: backend.target.clone().or_else(|| said.target.clone()),
             contract: backend.contract || said.contract,
-            unproven: backend.unproven || (backend.target.is_none() && said.unproven),
             claim,
             ..backend.clone()
         };

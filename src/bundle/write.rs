@@ -162,7 +162,6 @@ fn write_run(
                 .or(backend.target.clone()),
             emulate: planned_for.map_or(backend.emulate, |backend| backend.emulates()),
             contract: planned_for.map_or(backend.contract, |backend| backend.contracts()),
-            unproven: planned_for.map_or(backend.unproven, |backend| backend.takes_unproven()),
             kernels_only: planned_for.map_or(backend.claim, |backend| backend.claim()) == Claim::KernelsOnly,
             build_anyway: compile.build_anyway,
             debug,
@@ -283,7 +282,6 @@ fn cut(
     let place = crate::Options {
         target: Some(partition.target.clone()),
         emulate: whole.backend.as_ref().map_or(backend.emulate, |backend| backend.emulates()),
-        unproven: whole.backend.as_ref().map_or(backend.unproven, |backend| backend.takes_unproven()),
         ..backend.clone()
     };
     let inputs = std::cell::Cell::new(Some(inputs));
@@ -328,13 +326,11 @@ fn readme(about: &About, lacks: &[Lack]) -> String {
     };
     let target = about.options.target.as_deref().unwrap_or("the default target");
     let emulated = if about.options.emulate { ", emulated" } else { "" };
-    let unproven =
-        if about.options.unproven { ", with kernels that no GPU has shown to be right" } else { "" };
     let lacks: String = lacks.iter().map(|Lack { what, why }| format!("  {what}: {why}\n")).collect();
     let lacks = if lacks.is_empty() { "  nothing\n".to_owned() } else { lacks };
     format!(
         "A replay of {what},
-for {target}{emulated}{unproven}, by Fourfold {version}{described}.
+for {target}{emulated}, by Fourfold {version}{described}.
 {how}
 
 To replay it, here or on another machine, with this folder as DIR:

@@ -6,7 +6,6 @@ mod verification;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-use fourfold_codegen::is_unproven;
 use fourfold_executor::{LaunchRecord, Resources};
 use fourfold_ir::{Dim, ElementType, Module};
 use fourfold_scheduler::{Constraint, EpilogueKind, EpilogueRef, KernelOutput, KernelPlan, OutputKind};
@@ -77,9 +76,6 @@ pub struct SegmentReport {
     pub configuration: Option<String>,
     /// Why it was chosen.
     pub why: Option<String>,
-    /// Whether no GPU has shown such a kernel to be right yet: it was planned because unproven ones were asked for, and
-    /// what it computes may be wrong.
-    pub unproven: bool,
     /// What the built kernel costs; null unless it was built.
     pub resources: Option<ResourceReport>,
     /// `kernel`, `emulated`, `fallback` or `not_run`.
@@ -248,7 +244,6 @@ impl Report {
                     constraints: plan.map_or_else(Vec::new, |plan| constraints(module, plan)),
                     configuration: None,
                     why: None,
-                    unproven: plan.is_some_and(|plan| is_unproven(&partition.target, plan.format)),
                     resources: None,
                     ran: "not_run",
                     reason: None,
@@ -280,11 +275,6 @@ impl Report {
             show_proof: false,
         }
     }
-}
-
-/// What there is to say of kernels of a target that are taken though they are unproven.
-pub fn unproven_text(target: &str) -> String {
-    format!("unproven: no GPU has shown such kernels of {target} to be right, and results may be wrong")
 }
 
 /// A readable name of a kernel: its format, what its epilogue does and what it writes, such as
@@ -381,7 +371,6 @@ fn constraints(module: &Module, plan: &KernelPlan) -> Vec<String> {
 
 fn how_it_ran(segment: &SegmentReport) -> String {
     let mut text = match segment.ran {
-        "kernel" if segment.unproven => "ran as its kernel, which is unproven".to_owned(),
         "kernel" => "ran as its kernel".to_owned(),
         "emulated" => "ran as its kernel, emulated".to_owned(),
         other => format!("ran on the {other}"),
@@ -442,9 +431,6 @@ impl fmt::Display for Report {
             }
             if let Some(resources) = &segment.resources {
                 writeln!(f, "                {resources}")?;
-            }
-            if segment.unproven {
-                writeln!(f, "                {}", unproven_text(&self.target))?;
             }
             for constraint in &segment.constraints {
                 writeln!(f, "                requires that {constraint}")?;

@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use crate::backend::{Backend, Execution};
 use crate::error::{Error, Fault};
-use crate::report::unproven_text;
 
 /// The report of a verification. The keys are an interface: they are added to, not changed.
 #[derive(Clone, Debug, Serialize)]
@@ -20,8 +19,6 @@ pub struct VerifyReport {
     pub device: Option<String>,
     /// Whether their matrix instruction was emulated.
     pub emulated: bool,
-    /// Whether kernels were planned that no GPU has shown to be right yet, as unproven ones were asked for.
-    pub unproven: bool,
     /// Why kernels could not run here.
     pub reason: Option<String>,
     /// Kernel segments that were planned, counted anew for each of a program's inputs.
@@ -119,7 +116,6 @@ impl VerifyReport {
             target: backend.capabilities().target.clone(),
             device: execution.as_ref().ok().map(|(gpu, _)| gpu.to_string()),
             emulated: matches!(execution, Ok((_, Execution::Emulated))),
-            unproven: false,
             reason: execution.err().map(|reason| reason.message),
             kernels: 0,
             ran_kernels: 0,
@@ -219,9 +215,6 @@ impl fmt::Display for VerifyReport {
             (None, _) => "on the fallback".to_owned(),
         };
         writeln!(f, "{} kernels {place}", self.target)?;
-        if self.unproven {
-            writeln!(f, "{}", unproven_text(&self.target))?;
-        }
         if let Some(reason) = &self.reason {
             writeln!(f, "{reason}")?;
         }

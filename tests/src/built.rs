@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use fourfold::codegen::configuration::CutlassVersion;
-use fourfold::codegen::{Design, KernelSpec, Output, OutputKind, capabilities_with_unproven, emit, stages};
+use fourfold::codegen::{Design, KernelSpec, Output, OutputKind, capabilities, emit, stages};
 use fourfold::executor::kernel::{Device, Kernel, Operand, Problem};
 use fourfold::executor::toolchain::{Toolchain, ToolchainOptions};
 use fourfold::executor::{Artifact, BuildOptions};
@@ -184,7 +184,7 @@ fn output_bytes(spec: &KernelSpec, problem: &Problem) -> Vec<u64> {
 
 /// What the plan of such a kernel promises: the call is right exactly when these hold.
 fn meets_the_rules(spec: &KernelSpec, problem: &Problem) -> bool {
-    let capabilities = capabilities_with_unproven(spec.target.name).expect("a known target");
+    let capabilities = capabilities(spec.target.name).expect("a known target");
     let format = capabilities.format(format(spec)).expect("a format of the target");
     let extents = [problem.l, problem.m, problem.n, problem.k];
     if extents.iter().any(|extent| *extent < 0 || format.max_extent < *extent as u64) {

@@ -13,11 +13,10 @@ use std::path::{Path, PathBuf};
 
 use fourfold::{Backend, DeviceChoice, Error, Options};
 
-/// Options that plan for a target and keep off the GPU, so that a test shows the same on every machine. What is unproven is
-/// tested like the rest.
+/// Options that plan for a target and keep off the GPU, so that a test shows the same on every machine.
 pub fn options(target: &str) -> Options {
     let target = Some(target.to_owned());
-    Options { target, device: DeviceChoice::None, unproven: true, ..Options::default() }
+    Options { target, device: DeviceChoice::None, ..Options::default() }
 }
 
 /// A backend with these [`options`].

@@ -1,9 +1,9 @@
 //! One test per `.fir` file under `fixtures/`: what it says after the marker line must be what happens.
 //!
 //! `; test:` lines before the function say what is tested:
-//! - `partition TARGET` — segments and decisions, with what of the target is unproven;
+//! - `partition TARGET` — segments and decisions;
 //! - `normalize` — the normalized program, and what justifies each op of it;
-//! - `emit TARGET` — the sources of the kernels, unproven ones too, which stand under `fixtures/golden/`;
+//! - `emit TARGET` — the sources of the kernels, which stand under `fixtures/golden/`;
 //! - `run` — on the file's data, or on each of its samples: every expectation met, and a digest of each output as
 //!   the interpreter computes it;
 //! - `error` — the program is refused; the rendered errors.

@@ -1,6 +1,5 @@
-//! What only a GPU can show. Without one that runs our kernels, natively or emulated, every test here is skipped by
-//! name; a driver that fails is a failure. Where the GPU's own kernels are unproven, every test also runs with these, under
-//! a name that says so: what fails there is a reason why they are unproven.
+//! What only a GPU can show. Without one that runs our kernels as they are every test here is skipped by
+//! name; a driver that fails is a failure.
 #![allow(unsafe_code, reason = "prepared programs take device addresses")]
 
 #[path = "gpu/debug.rs"]
@@ -10,7 +9,6 @@ mod many;
 
 use std::collections::{HashMap, HashSet};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
 use fourfold::executor::device::{Buffer, Device, DeviceError, Stream, discover};
@@ -27,9 +25,6 @@ use fourfold_tests::repository;
 use libtest_mimic::{Arguments, Completion, Trial};
 
 type Test = fn() -> Result<()>;
-
-/// Whether the test that runs takes what is unproven. There is one at a time.
-static UNPROVEN: AtomicBool = AtomicBool::new(false);
 
 fn main() -> ExitCode {
     let tests: [(&str, Test); 10] = [
@@ -61,17 +56,7 @@ fn main() -> ExitCode {
     };
     let mut trials = Vec::new();
     for (name, test) in tests {
-        for unproven in [false, true] {
-            let run = move || {
-                UNPROVEN.store(unproven, Ordering::Relaxed);
-                let outcome = test().map(|()| Completion::Completed);
-                UNPROVEN.store(false, Ordering::Relaxed);
-                outcome
-            };
-            let of_them = if unproven { ", with unproven kernels" } else { "" };
-            let trial = trial(&format!("{name}{of_them}"), Box::new(run));
-            trials.push(if unproven { trial.with_ignored_flag(skip || !has_unproven()) } else { trial });
-        }
+        trials.push(trial(name, Box::new(move || test().map(|()| Completion::Completed))));
     }
     trials.push(trial("kernels_of_another_target_run_emulated_on_a_hopper", Box::new(emulated_fixtures)));
     trials.push(trial("two_devices_are_used_in_turns_and_at_once", Box::new(many::two_devices)));
@@ -80,23 +65,10 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Whether the GPU that is here has kernels of its own that are taken only where they are asked for.
-fn has_unproven() -> bool {
-    let backend = Backend::new(&Options::default()).ok();
-    backend.is_some_and(|backend| backend.execution().is_ok() && !backend.capabilities().unproven.is_empty())
-}
-
-/// What the test that runs takes.
-fn options(emulate: bool) -> Options {
-    Options { emulate, unproven: UNPROVEN.load(Ordering::Relaxed), ..Options::default() }
-}
-
 /// A backend whose kernels run on the GPU that is here.
 fn backend() -> Option<Backend> {
-    [false, true].into_iter().find_map(|emulate| {
-        let backend = Backend::new(&options(emulate)).ok()?;
-        (backend.execution().is_ok() && !backend.capabilities().formats.is_empty()).then_some(backend)
-    })
+    let backend = Backend::new(&Options::default()).ok()?;
+    (backend.execution().is_ok() && !backend.capabilities().formats.is_empty()).then_some(backend)
 }
 
 fn compile_options() -> CompileOptions {
@@ -192,8 +164,7 @@ fn says_what_it_is() -> Result<()> {
 }
 
 fn every_fixture() -> Result<()> {
-    let options =
-        VerifyOptions { backend: options(false), compile: compile_options(), ..VerifyOptions::default() };
+    let options = VerifyOptions { compile: compile_options(), ..VerifyOptions::default() };
     let report = verify(&[repository().join("fixtures")], &options, &|line| eprintln!("{line}"))?;
     // A largest element needs elements: such a plan says so, and runs elsewhere without rows.
     let without_rows = |row: &&VerifyRow| {
@@ -205,7 +176,7 @@ fn every_fixture() -> Result<()> {
         report.rows.iter().filter(without_rows).map(|row| (&row.fixture, &row.inputs)).collect();
     ensure!(report.ok && report.ran_kernels + elsewhere.len() == report.kernels, "{report}");
     let backend = backend().context("there is no GPU")?;
-    ensure!(report.emulated == backend.emulates() && report.unproven == backend.takes_unproven(), "{report}");
+    ensure!(!report.emulated, "{report}");
     // Every fixture whose plan for this target has a kernel was run: none fell out unnoticed.
     let mut expected = 0;
     for file in fourfold_tests::fixtures()? {

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use fourfold::codegen::configuration::CutlassVersion;
-use fourfold::codegen::hopper::{Configuration, TARGET, TOKENS};
+use fourfold::codegen::hopper::{Configuration, FEW_TOKENS, TARGET, TILES, Tile};
 use fourfold::codegen::{Design, HEAD, HOPPER_KERNEL, KernelSpec, emit};
 use fourfold::ir::sample::{self, Recipe, Rule};
-use fourfold::ir::{ElementType, Entity as _, Tensor, bind, interpret, numeric, text};
+use fourfold::ir::{BlockFormat, ElementType, Entity as _, Tensor, bind, interpret, numeric, text};
 use fourfold::kernels::planned_kernels;
 use fourfold_tests::backend;
 use fourfold_tests::built::toolchain;
@@ -131,6 +131,13 @@ impl Program {
         text
     }
 
+    /// The tiles that its kernel may have.
+    fn tiles(&self) -> Vec<Tile> {
+        let format = if self.block == 16 { BlockFormat::NVFP4 } else { BlockFormat::MXFP4 };
+        let held = |tile: &Tile| tile.takes(format) && (self.text == VALUES || tile.has_wide_rows());
+        TILES.into_iter().filter(held).collect()
+    }
+
     /// The kernel with all tiles.
     fn spec(&self) -> KernelSpec {
         let (program, _) =
@@ -141,7 +148,7 @@ impl Program {
         let spec = kernels.remove(0).spec;
         assert_eq!(spec.signature(), self.signature);
         let Design::Hopper(configuration) = &spec.configuration else { panic!("{:?}", spec.configuration) };
-        let all = Configuration { variants: TOKENS.to_vec(), ..configuration.clone() };
+        let all = Configuration { variants: self.tiles(), ..configuration.clone() };
         KernelSpec { configuration: all.into(), ..spec }
     }
 
@@ -169,8 +176,10 @@ impl Program {
         .map(|(begin, end)| format!("{begin}{}{end}", between(INSTRUCTIONS, begin, end)));
         let begin = "inline EpilogueArguments epilogue_arguments(Pointers const &p) {\n";
         let arguments = format!("{begin}{}\n}}\n", between(&source, begin, "\n}\n"));
-        let variants = TOKENS
-            .map(|tokens| format!("    case {tokens}: run_variant<{tokens}>(parameters, plan); break;"));
+        let variant = |(index, Tile { tokens, rows }): (usize, Tile)| {
+            format!("    case {index}: run_variant<{tokens}, {rows}>(parameters, plan); break;")
+        };
+        let variants: Vec<String> = self.tiles().into_iter().enumerate().map(variant).collect();
         let text = SIMULATION
             .replace("PIECES", &pieces.join("\n"))
             .replace("KERNEL", kernel)
@@ -198,10 +207,14 @@ impl Program {
         program
     }
 
-    /// Runs a case, and compares every output with the interpreter's. Which tile and how large a cluster it had comes back.
-    fn check(&self, simulation: &Path, case: Case, seed: u64) -> [u32; 2] {
+    /// Runs a case, and compares every output with the interpreter's. Which tile and how large a cluster it had comes back:
+    /// that of the table, or this one.
+    fn check(&self, simulation: &Path, case: Case, tile: Option<Tile>, seed: u64) -> (Tile, u32) {
         let [l, m, n, k, sms] = case;
-        let name = format!("{} {case:?} seed={seed}", self.name);
+        let name = format!("{} {case:?} {tile:?} seed={seed}", self.name);
+        let position = |tile| self.tiles().iter().position(|held| *held == tile).expect("it is held");
+        let variant = tile.map_or(u64::MAX, |tile| position(tile) as u64);
+        let numbers = [l, m, n, k, sms, seed, variant];
         let (program, _) = text::load(&self.with([l, m, n, k]))
             .unwrap_or_else(|errors| panic!("{name}: {}", errors[0].message));
         let rule = if k <= 512 { Rule::Exact } else { Rule::Contest };
@@ -218,8 +231,8 @@ impl Program {
             interpret(&program, &bind::bind(&program, &tensors).expect("all inputs")).expect("values");
         let outputs: Vec<&Tensor> =
             program.module().outputs.iter().map(|output| &values[output.index()]).collect();
-        let given = self.run(simulation, &name, [l, m, n, k, sms, seed], &tensors, &outputs);
-        let (said, mut rest) = given.split_at(12);
+        let given = self.run(simulation, &name, numbers, &tensors, &outputs);
+        let (said, mut rest) = given.split_at(16);
         let words: Vec<u32> = said.as_chunks().0.iter().map(|word| u32::from_ne_bytes(*word)).collect();
         for (index, output) in outputs.iter().enumerate() {
             let (got, after) = rest.split_at(output.bytes().len());
@@ -231,21 +244,21 @@ impl Program {
         if !only_rows_are_padded && self.text == VALUES {
             let mut tensors = tensors.clone();
             sample::fill_padding_with_nan(tensors.get_mut("sfb").expect("an input"));
-            let given = self.run(simulation, &name, [l, m, n, k, sms, seed], &tensors, &outputs);
-            let (of_f32, of_bf16) = given[12..].split_at(outputs[0].bytes().len());
+            let given = self.run(simulation, &name, numbers, &tensors, &outputs);
+            let (of_f32, of_bf16) = given[16..].split_at(outputs[0].bytes().len());
             let wide = of_f32.as_chunks().0.iter().map(|word| f32::from_ne_bytes(*word));
             let narrow =
                 of_bf16.as_chunks().0.iter().map(|half| numeric::bf16_bits_to_f32(u16::from_ne_bytes(*half)));
             assert!(wide.chain(narrow).all(f32::is_nan), "{name}: NaN beside a row's scales");
         }
-        [words[0], words[1]]
+        (Tile::new(words[0], words[1]), words[2])
     }
 
     fn run(
         &self,
         simulation: &Path,
         name: &str,
-        numbers: [u64; 6],
+        numbers: [u64; 7],
         tensors: &HashMap<String, Tensor>,
         outputs: &[&Tensor],
     ) -> Vec<u8> {
@@ -298,6 +311,11 @@ fn cases(program: &Program) -> Vec<Case> {
     let mut cases = vec![
         // Few rows of A.
         [1, 1, 32, 32, 132],
+        [3, 1, 160, 288, 132],
+        [1, 1, 288, 1056, 132],
+        [1, 1, 96, 2208, 132],
+        [1, 1, 64, 4224, 132],
+        [1, 1, 416, 8352, 1],
         [2, 5, 160, 96, 132],
         [1, 8, 288, 160, 132],
         [1, 3, 64, 512, 132],
@@ -308,7 +326,9 @@ fn cases(program: &Program) -> Vec<Case> {
         [1, 5, 64, 8352, 1],
         [1, 9, 96, 480, 132],
         [3, 16, 160, 1056, 132],
-        [1, 12, 64, 4224, 3],
+        [1, 12, 64, 2208, 132],
+        [1, 5, 64, 4224, 132],
+        [1, 12, 64, 4224, 132],
         [1, 11, 32, 96, 132],
         [1, 16, 288, 2208, 1],
         [1, 10, 64, 4256, 1],
@@ -350,11 +370,18 @@ fn check_all(program: &Program) {
     let simulation = program.build(program.name, None);
     let mut met = BTreeSet::new();
     for (seed, case) in cases(program).into_iter().enumerate() {
-        met.insert(program.check(&simulation, case, seed as u64));
+        let mut check = |tile| met.insert(program.check(&simulation, case, tile, seed as u64));
+        check(None);
+        if case[1] > u64::from(FEW_TOKENS) {
+            for tile in program.tiles().into_iter().filter(|tile| !tile.is_few()) {
+                check(Some(tile));
+            }
+        }
     }
-    for [tokens, most] in [[8, 8], [16, 4], [64, 8], [128, 8]] {
+    for tile in program.tiles() {
+        let most = if tile.is_few() { 8 } else { 4 };
         for cluster in [1, 2, 4, 8].into_iter().filter(|cluster| *cluster <= most) {
-            assert!(met.contains(&[tokens, cluster]), "{tokens} rows shared by {cluster}: {met:?}");
+            assert!(met.contains(&(tile, cluster)), "{tile} shared by {cluster}: {met:?}");
         }
     }
 }
@@ -378,37 +405,70 @@ fn blocks_and_reductions_are_the_interpreter_s() {
 #[test]
 fn what_is_wrong_is_found() {
     let (many, few, shared) = ([1, 64, 544, 1056, 1], [1, 8, 288, 8192, 1], [1, 64, 256, 2112, 132]);
+    let one = [1, 1, 288, 4096, 1];
+    let both = [Tile::new(64, 128), Tile::new(128, 256)];
     for (index, (what, by, case)) in [
         // Read before it was loaded, and before it was decoded.
         ("barrier_wait(memory.loaded(ring.stage), ring.phase);", "", many),
         ("barrier_wait(memory.filled(from.stage), from.phase);", "", many),
         // Overwritten while it is multiplied, or before it was read.
         ("barrier_wait(memory.emptied(to.stage), to.phase ^ 1);", "", many),
-        ("barrier_wait(memory.consumed(ring.stage), ring.phase ^ 1);", "", many),
+        (
+            "barrier_wait(memory.consumed(ring.stage), ring.phase ^ 1);\n      uint32_t",
+            "\n      uint32_t",
+            many,
+        ),
         // One arrival too few, and bytes that never come.
         ("barrier_init(memory.emptied(i), 8);", "barrier_init(memory.emptied(i), 9);", many),
         ("barrier_expect(barrier, V::kStageBytes);", "barrier_expect(barrier, V::kStageBytes + 16);", many),
         // Another order of the rows' 16 bytes.
-        ("int const swizzle = row / 2 % 4;", "int const swizzle = row % 4;", many),
-        // Sums of a cluster where operands still are, and added up before they are there.
-        ("cluster_wait(memory.exchangeable(), 0);", "", shared),
-        ("cluster_wait(memory.exchanged(warp), 0);", "", shared),
-        // Another thread's part of K.
+        ("sixteen ^ row / 2 % 4", "sixteen ^ row % 4", many),
+        ("sixteen ^ row % 8", "sixteen ^ row % 4", many),
+        // The second block of a stage.
         (
-            "store_words(to + token * V::kPitch + of * 2 * kBlockK + word * 64 + t * 16,",
-            "store_words(to + token * V::kPitch + of * 2 * kBlockK + word * 64 + (t ^ 1) * 16,",
+            "codes_at + ring.stage * V::kStageBytes ^ part * kBlockBytes",
+            "codes_at + ring.stage * V::kStageBytes",
+            many,
+        ),
+        // Another order of a thread's weights, and of its columns of D.
+        (
+            "uint32_t kNextCodes = V::kStageBlocks == 1 ? V::kRowBytes :",
+            "uint32_t kNextCodes = V::kStageBlocks == 1 ? 0 :",
+            many,
+        ),
+        ("sums[3 - 2 * i]", "sums[2 * i + 1]", many),
+        ("upper == (i < 2)", "upper != (i < 2)", many),
+        // Sums of a cluster where operands still are, and added up before they are there.
+        ("barrier_wait(memory.exchangeable(), 0);", "", shared),
+        ("barrier_wait(memory.consumed(ring.stage), ring.phase ^ 1);\n    }", "}", shared),
+        ("barrier_wait(memory.exchanged(warp), 0);", "", shared),
+        // Another thread's part of K, and its scales.
+        (
+            "store_words(tokens + token * pitch + block * 2 * kBlockK + word * 64 + t * 16,",
+            "store_words(tokens + token * pitch + block * 2 * kBlockK + word * 64 + (t ^ 1) * 16,",
             few,
         ),
-        // Tokens of the next pass over those of this one.
-        ("    __syncthreads();\n    decode_few<kTokens>", "    decode_few<kTokens>", few),
+        ("scales_at = tokens + k * 2 + t * 8;", "scales_at = tokens + k * 2 + (t ^ 1) * 8;", one),
+        // Tokens that are not there yet, and weights; and the next over those that are still read.
+        (
+            "    source.fetch(ring + i * V::kChunkBytes);\n  }\n  __syncthreads();\n",
+            "    source.fetch(ring + i * V::kChunkBytes);\n  }\n",
+            few,
+        ),
+        ("copies_wait<V::kStages - 1>();", "copies_wait<V::kStages>();", one),
+        // Other rows, and sums of another group.
+        ("{ return index % 4 + index / 4 * 32; }", "{ return index % 4 * 32 + index / 4; }", one),
+        ("end <= last ? rings + warp", "end < last ? rings + warp", few),
     ]
     .into_iter()
     .enumerate()
     {
         let program = &PROGRAMS[0];
         let simulation = program.build(&format!("wrong_{index}"), Some((what, by)));
-        let found =
-            (0..4).any(|seed| std::panic::catch_unwind(|| program.check(&simulation, case, seed)).is_err());
+        let tiles = if case[1] > u64::from(FEW_TOKENS) { both.map(Some).to_vec() } else { vec![None] };
+        let fails =
+            |tile, seed| std::panic::catch_unwind(|| program.check(&simulation, case, tile, seed)).is_err();
+        let found = tiles.into_iter().any(|tile| (0..4).any(|seed| fails(tile, seed)));
         assert!(found, "{what} -> {by}");
     }
 }

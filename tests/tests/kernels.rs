@@ -77,7 +77,7 @@ fn epilogue(index: usize) -> Epilogue {
     }
 }
 
-/// The epilogue that most layers have, with which no default may spill.
+/// The epilogue that most layers have, with which no default may spill more than addresses.
 fn usual_epilogue() -> Epilogue {
     let mut chain = Chain::default();
     chain.then(StepKind::Binary(BinaryKind::Add), Some(ElementType::BF16), ElementType::F32);
@@ -111,7 +111,7 @@ fn designs(name: &str, format: BlockFormat, cutlass: CutlassVersion) -> Vec<Desi
         // All tiles in one source, as an unknown M asks for; those of many rows only, and of few.
         None => [None, Some(4096), Some(16)]
             .into_iter()
-            .filter_map(|m| hopper::choose(format, Extents { m, n: None, k: None }))
+            .filter_map(|m| hopper::choose(format, Extents { m, n: None, k: None }, true))
             .map(|(configuration, _)| configuration.into())
             .collect(),
     }
@@ -200,7 +200,14 @@ fn every_target_builds_with_its_mma_and_without_spills() {
         if built.planned.spec.epilogue == usual_epilogue() {
             let resources = artifact(built).resources();
             let kernel = &built.planned.source.kernel;
-            assert_eq!((resources.spill_stores, resources.spill_loads), (Some(0), Some(0)), "{kernel}");
+            // In its largest tile Hopper's kernel keeps a few addresses in memory: without that `ptxas` would have one
+            // multiplication wait for the other, or compute in every thread what is the same for all; both are slower.
+            let is_hopper = matches!(built.planned.spec.configuration, Design::Hopper(_));
+            let most = Some(if is_hopper { 64 } else { 0 });
+            assert!(
+                resources.spill_stores <= most && resources.spill_loads <= most,
+                "{kernel}: {resources:?}"
+            );
         }
     }
 }
@@ -208,11 +215,10 @@ fn every_target_builds_with_its_mma_and_without_spills() {
 /// One for each tile that a source of sm_90a holds, but the same for all of few rows: fp16 is not in its name, bf16 is.
 fn mmas_of_tiles(configuration: &hopper::Configuration) -> BTreeSet<String> {
     let operands = if configuration.format == BlockFormat::NVFP4 { "" } else { ".BF16" };
-    let shape = |tokens: &u32| match *tokens {
-        ..=hopper::FEW_TOKENS => "HMMA.16816".to_owned(),
-        tokens => format!("HGMMA.64x{tokens}x16"),
+    let shape = |tile: &hopper::Tile| {
+        if tile.is_few() { "HMMA.16816".to_owned() } else { format!("HGMMA.64x{}x16", tile.tokens) }
     };
-    configuration.variants.iter().map(|tokens| format!("{}.F32{operands}", shape(tokens))).collect()
+    configuration.variants.iter().map(|tile| format!("{}.F32{operands}", shape(tile))).collect()
 }
 
 #[test]

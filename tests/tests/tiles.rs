@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use fourfold::codegen::configuration::CutlassVersion;
-use fourfold::codegen::hopper::{ANY, CHOICES, Configuration, FEW_TOKENS, TARGET, TILE_K, TOKENS, tile_n};
+use fourfold::codegen::hopper::{ANY, CHOICES, Configuration, TARGET, TILES, Tile};
 use fourfold::codegen::{Design, KernelSpec, emit};
 use fourfold::ir::{BlockFormat, text};
 use fourfold::kernels::planned_kernels;
@@ -37,6 +37,10 @@ struct Plan {
     rows: u64,
     per_sm: u64,
     most_cluster: u64,
+    /// Of a kernel for few rows of A: what its blocks share out of B, and what one may have of B and of A.
+    unit_rows: u64,
+    most_units: u64,
+    most_elements: u64,
 }
 
 fn plans(name: &str, spec: &KernelSpec, cases: &[Case]) -> Vec<Plan> {
@@ -66,9 +70,10 @@ fn plans(name: &str, spec: &KernelSpec, cases: &[Case]) -> Vec<Plan> {
     let lines = String::from_utf8(output.stdout).expect("numbers");
     let plan = |line: &str| {
         let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().expect("a number")).collect();
-        let [tokens, cluster, x, y, z, rows, per_sm, most_cluster] =
-            numbers.try_into().expect("eight numbers");
-        Plan { tokens, cluster, grid: [x, y, z], rows, per_sm, most_cluster }
+        let [tokens, cluster, x, y, z, rows, per_sm, most_cluster, unit_rows, most_units, most_elements] =
+            numbers.try_into().expect("eleven numbers");
+        let grid = [x, y, z];
+        Plan { tokens, cluster, grid, rows, per_sm, most_cluster, unit_rows, most_units, most_elements }
     };
     let plans: Vec<_> = lines.lines().map(plan).collect();
     assert_eq!(plans.len(), cases.len());
@@ -84,21 +89,21 @@ fn cases() -> Vec<Case> {
     let mut cases = vec![[1, 1, 8192, 8192, 132], [1, 128, 7168, 16384, 132], [1, 8192, 8192, 8192, 132]];
     cases.extend((0..2000).map(|_| {
         let k = 32 * random.pick(&[1, 3, 4, 5, 7, 8, 9, 16, 31, 32, 64, 224, 512]);
-        let sms = random.pick(&[1, 7, 78, 114, 132]);
+        let sms = random.pick(&[1, 7, 78, 114, 132, 264]);
         [random.pick(&[1, 1, 1, 2, 5]), random.pick(&extents), random.pick(&extents), k, sms]
     }));
     cases
 }
 
 /// Specifications of the program's kernel with these tiles, of each format.
-fn specs(variants: &[u32]) -> [KernelSpec; 2] {
+fn specs(variants: Option<&[Tile]>) -> [KernelSpec; 2] {
     [PROGRAM.to_owned(), PROGRAM.replace("6], f8E4M3FN", "3], f8E8M0FNU").replace("16}", "32}")].map(|text| {
         let (program, _) = text::load(&text).unwrap_or_else(|errors| panic!("{}", errors[0].message));
         let planned = backend(TARGET).expect("a target").plan(program);
         let all = planned_kernels(&planned, CutlassVersion::PINNED, false).remove(0).spec;
         let Design::Hopper(configuration) = &all.configuration else { panic!("{:?}", all.configuration) };
-        assert_eq!(configuration.variants, TOKENS, "what an unknown M asks for");
-        let configuration = Configuration { variants: variants.to_vec(), ..configuration.clone() };
+        let variants = variants.unwrap_or(&configuration.variants).to_vec();
+        let configuration = Configuration { variants, ..configuration.clone() };
         KernelSpec { configuration: configuration.into(), ..all }
     })
 }
@@ -108,43 +113,63 @@ fn specs(variants: &[u32]) -> [KernelSpec; 2] {
 fn check_plan(case: &Case, plan: &Plan) {
     let name = format!("{case:?}: {plan:?}");
     let [l, m, n, k, sms] = *case;
-    let Plan { tokens, cluster, grid: [x, y, z], rows, per_sm, most_cluster } = *plan;
-    assert_eq!(rows, u64::from(tile_n(tokens as u32)), "{name}");
+    let Plan { tokens, cluster, grid: [x, y, z], rows, per_sm, most_cluster, .. } = *plan;
+    let tile = Tile::new(tokens as u32, rows as u32);
+    assert!(TILES.contains(&tile), "{name}");
     assert!([1, 2, 4, 8].contains(&cluster) && cluster <= most_cluster && most_cluster <= 8, "{name}");
     // Of the blocks along K each CTA has those from its rank's share on.
-    let blocks = k.div_ceil(u64::from(TILE_K));
+    let blocks = k.div_ceil(u64::from(tile.step()));
     assert!((0..cluster).all(|rank| blocks * rank / cluster < blocks * (rank + 1) / cluster), "{name}");
     assert_eq!([y, z], [1, 1], "{name}");
+    assert!(x > 0 && x < 1 << 31 && x % cluster == 0, "{name}");
+    if tile.is_few() {
+        // It has no loop over rows of A, and those of B are shared out among the CTAs of each matrix.
+        assert!(m <= tokens && x % (l * cluster) == 0, "{name}");
+        let of_block = 128 / plan.unit_rows;
+        let units = n / 128 * of_block + (n % 128).div_ceil(plan.unit_rows / 4).min(of_block);
+        let ctas = x / (l * cluster);
+        let fewest = units.div_ceil(plan.most_units);
+        assert!(ctas <= units && units.div_ceil(ctas) <= plan.most_units, "{name}");
+        assert!(ctas <= fewest.max(1).max(sms / cluster / l), "{name}");
+        assert!(m * blocks.div_ceil(cluster) * u64::from(tile.step()) <= plan.most_elements, "{name}");
+        return;
+    }
     let tiles = l * m.div_ceil(tokens) * n.div_ceil(rows);
     // A CTA takes one tile after the other where it has an SM for itself; all others have one.
     let takes_turns = per_sm == 1 && cluster == 1;
     assert_eq!(x, if takes_turns { tiles.min(sms) } else { tiles * cluster }, "{name}");
-    assert!(x > 0 && x < 1 << 31 && x % cluster == 0, "{name}");
-    // A kernel for few rows has no loop over those of A.
-    assert!(tokens > u64::from(FEW_TOKENS) || m <= tokens, "{name}");
 }
 
 #[test]
 fn a_call_gets_the_first_line_that_it_meets_and_as_many_blocks_as_there_is_room_for() {
     let cases = cases();
-    for (name, spec) in ["nvfp4", "mxfp4"].into_iter().zip(specs(&TOKENS)) {
+    for (format, spec) in [BlockFormat::NVFP4, BlockFormat::MXFP4].into_iter().zip(specs(None)) {
+        let name = if format == BlockFormat::NVFP4 { "nvfp4" } else { "mxfp4" };
+        let lines: Vec<_> = CHOICES.iter().filter(|choice| choice.tile.takes(format)).collect();
         let mut met = BTreeSet::new();
         for (case, plan) in cases.iter().zip(plans(name, &spec, &cases)) {
             let [l, m, n, k, sms] = *case;
             check_plan(case, &plan);
             let meets = |(extent, most): (u64, u32)| extent <= u64::from(most);
-            let choice = CHOICES
+            let choice = lines
                 .iter()
                 .find(|it| [(m, it.max_m), (n, it.max_n), (k, it.max_k)].into_iter().all(meets))
                 .expect("the last line is met by all");
-            assert_eq!(plan.tokens, u64::from(choice.tokens), "{case:?}");
-            met.insert((plan.tokens, plan.cluster));
+            assert_eq!(
+                [plan.tokens, plan.rows],
+                [choice.tile.tokens, choice.tile.rows].map(u64::from),
+                "{case:?}"
+            );
+            met.insert((choice.tile, plan.cluster));
+            if choice.tile.is_few() {
+                continue;
+            }
             if choice.cluster > 0 {
                 assert!(plan.cluster <= u64::from(choice.cluster), "{case:?}: {plan:?}");
                 continue;
             }
             let tiles = l * m.div_ceil(plan.tokens) * n.div_ceil(plan.rows);
-            let blocks = k.div_ceil(u64::from(TILE_K));
+            let blocks = k.div_ceil(u64::from(choice.tile.step()));
             let fits = |cluster: u64| {
                 // Larger clusters that have SMs for themselves leave an eighth of these.
                 let room = if cluster > 2 && plan.per_sm == 1 { sms * 7 / 8 } else { sms * plan.per_sm };
@@ -153,8 +178,8 @@ fn a_call_gets_the_first_line_that_it_meets_and_as_many_blocks_as_there_is_room_
             let most = [8, 4, 2].into_iter().find(|cluster| fits(*cluster)).unwrap_or(1);
             assert_eq!(plan.cluster, most, "{case:?}: {plan:?}");
         }
-        for tokens in CHOICES.iter().map(|choice| u64::from(choice.tokens)) {
-            assert!([1, 2, 4].iter().all(|cluster| met.contains(&(tokens, *cluster))), "{tokens}: {met:?}");
+        for tile in lines.iter().map(|choice| choice.tile) {
+            assert!([1, 2, 4].iter().all(|cluster| met.contains(&(tile, *cluster))), "{tile}: {met:?}");
         }
     }
 }
@@ -162,14 +187,19 @@ fn a_call_gets_the_first_line_that_it_meets_and_as_many_blocks_as_there_is_room_
 /// A kernel was made for some extents, and its interface takes all; but one for few rows takes no more.
 #[test]
 fn a_source_without_the_best_tile_takes_one_that_it_has() {
-    for tokens in TOKENS {
+    for tile in TILES {
         let mut cases = cases();
-        cases.retain(|[_, m, ..]| tokens > FEW_TOKENS || *m <= u64::from(tokens));
-        assert!(cases.len() > 50, "{tokens}: {}", cases.len());
-        let [nvfp4, mxfp4] = specs(&[tokens]);
-        for (name, spec) in [("one", nvfp4), ("one_mx", mxfp4)] {
-            for (case, plan) in cases.iter().zip(plans(&format!("{name}_{tokens}"), &spec, &cases)) {
-                assert_eq!(plan.tokens, u64::from(tokens), "{case:?}");
+        cases.retain(|[_, m, ..]| !tile.is_few() || *m <= u64::from(tile.tokens));
+        assert!(cases.len() > 50, "{tile}: {}", cases.len());
+        let [nvfp4, mxfp4] = specs(Some(&[tile]));
+        for (name, format, spec) in
+            [("one", BlockFormat::NVFP4, nvfp4), ("one_mx", BlockFormat::MXFP4, mxfp4)]
+        {
+            if !tile.takes(format) {
+                continue;
+            }
+            for (case, plan) in cases.iter().zip(plans(&format!("{name}_{tile}"), &spec, &cases)) {
+                assert_eq!([plan.tokens, plan.rows], [tile.tokens, tile.rows].map(u64::from), "{case:?}");
                 check_plan(case, &plan);
             }
         }

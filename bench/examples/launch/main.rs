@@ -81,13 +81,11 @@ fn main() -> ExitCode {
 
 /// A backend whose kernels run on the GPU that is here.
 fn backend() -> Result<Backend> {
-    for emulate in [false, true] {
-        let backend = Backend::new(&Options { emulate, ..Options::default() })?;
-        if backend.execution().is_ok() && !backend.capabilities().formats.is_empty() {
-            return Ok(backend);
-        }
+    let backend = Backend::new(&Options::default())?;
+    if backend.execution().is_err() || backend.capabilities().formats.is_empty() {
+        bail!("there is no GPU here that runs kernels");
     }
-    bail!("there is no GPU here that runs kernels")
+    Ok(backend)
 }
 
 fn measure_all(cli: &Cli) -> Result<Report> {

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::emit::{alignment, element_type, is_used};
 use super::{Epilogue, OutputKind, outputs};
-use crate::hopper::{Choice, Configuration};
+use crate::hopper::{Choice, Configuration, Tile};
 
 /// The kernel, word for word as it stands in every source for sm_90a.
 pub const KERNEL: &str = concat!(
@@ -56,7 +56,7 @@ pub(super) struct Context {
     k_multiple: u32,
     /// Rows of A at most, where all tiles are for few.
     most_rows: Option<u32>,
-    variants: Vec<u32>,
+    variants: Vec<Tile>,
     choices: Vec<Line>,
     load_parameter: &'static str,
     load_argument: &'static str,
@@ -71,6 +71,8 @@ struct Read {
     read: String,
     /// Empty for what is computed.
     pointer: String,
+    /// Whether it is one number for all of D.
+    is_scalar: bool,
 }
 
 /// A line of the table, with the tile's position in the source.
@@ -91,12 +93,16 @@ pub(super) fn n_multiple(epilogue: &Epilogue) -> usize {
     read.chain(written).max().unwrap_or(1)
 }
 
+/// Whether all that is written is values, which a thread may have any columns of.
+pub(super) fn only_values(epilogue: &Epilogue) -> bool {
+    epilogue.outputs.iter().all(|output| output.kind == OutputKind::Value)
+}
+
 pub(super) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Context {
     let written = outputs::written(epilogue, None);
-    let line = |choice: &Choice| {
-        let variant = configuration.variants.iter().position(|tokens| *tokens == choice.tokens)?;
+    let line = |(choice, variant): (&Choice, usize)| {
         let Choice { max_m, max_n, max_k, cluster, .. } = *choice;
-        Some(Line { max_m, max_n, max_k, variant, cluster })
+        Line { max_m, max_n, max_k, variant, cluster }
     };
     Context {
         operands: reads(epilogue),
@@ -108,13 +114,13 @@ pub(super) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         outputs_arguments: outputs::arguments(&written),
         written,
         has_blocks: outputs::has_blocks(epilogue),
-        is_simple: epilogue.outputs.iter().all(|output| output.kind == OutputKind::Value),
+        is_simple: only_values(epilogue),
         is_mx: configuration.format.block == BlockFormat::MXFP4.block,
         tile: configuration.tile(),
         k_multiple: K_MULTIPLE,
         most_rows: configuration.most_rows(),
         variants: configuration.variants.clone(),
-        choices: configuration.choices().filter_map(line).collect(),
+        choices: configuration.choices().map(line).collect(),
         load_parameter: ", int variant",
         load_argument: ", variant",
         shared_bytes: "kBuilt[variant].shared",
@@ -126,6 +132,7 @@ fn reads(epilogue: &Epilogue) -> Vec<Read> {
         name: name.to_owned(),
         element,
         read: format!("read_{how}<N>(arguments.{name}{})", if how == "scalar" { "" } else { ", here" }),
+        is_scalar: how == "scalar" && !pointer.is_empty(),
         pointer,
     };
     let scalar = |name: &str| read(name, "float", "scalar", format!("p.{name}"));

@@ -279,7 +279,7 @@ pub fn specify(
     let extents = Extents { m: rows, n: plan.n.as_fixed(), k: plan.k.as_fixed() };
     let epilogue = epilogue(program, plan);
     if target.name == tiles::TARGET {
-        let (configuration, why) = tiles::choose(plan.format, extents)?;
+        let (configuration, why) = tiles::choose(plan.format, extents, hopper::only_values(&epilogue))?;
         return Some((KernelSpec { target, configuration: configuration.into(), epilogue }, why));
     }
     let family = defaults::family(target.name)?;

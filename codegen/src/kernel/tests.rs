@@ -7,7 +7,7 @@ use fourfold_scheduler::EpilogueRef::{self, Accumulator};
 
 use super::emit::{context, template_variables};
 use super::*;
-use crate::capabilities_with_unproven;
+use crate::capabilities;
 use crate::configuration::{Cluster, Configuration, TileScheduler};
 
 fn spec(target: &str, steps: Vec<Step>, c: Option<ElementType>) -> KernelSpec {
@@ -47,7 +47,8 @@ fn writing(mut spec: KernelSpec, outputs: &[(EpilogueRef, OutputKind)]) -> Kerne
 fn on_hopper(spec: KernelSpec) -> KernelSpec {
     let format = spec.configuration.block_format().expect("a format");
     let unknown = Extents { m: None, n: None, k: None };
-    let (configuration, _) = tiles::choose(format, unknown).expect("a format of the target");
+    let (configuration, _) =
+        tiles::choose(format, unknown, hopper::only_values(&spec.epilogue)).expect("a format of the target");
     let target = crate::target(tiles::TARGET).expect("a known target");
     KernelSpec { target, configuration: configuration.into(), ..spec }
 }
@@ -232,7 +233,7 @@ fn operands_are_read_by_the_node_of_their_shape() {
 #[test]
 fn the_interface_has_room_for_as_many_operands_as_a_kernel_may_have() {
     for name in ["sm_100a", "sm_120a", "sm_90a"] {
-        for format in capabilities_with_unproven(name).expect("a target").formats {
+        for format in capabilities(name).expect("a target").formats {
             let most: usize = format.epilogue.operands.iter().map(|operand| operand.most).sum();
             assert!(most <= MAX_OPERANDS, "{name}: {most}");
         }
@@ -308,7 +309,7 @@ fn on_hopper_every_output_is_written_by_us_and_every_operand_read() {
     use OperandShape::{Column, Matrix, Row, Scalar};
     let spec = on_hopper(many());
     assert_eq!(spec.signature(), many().signature());
-    assert!(spec.name().starts_with("nvfp4_scaled_mm_sm90_x8_16_64_128_"), "{}", spec.name());
+    assert!(spec.name().starts_with("nvfp4_scaled_mm_sm90_x1_8_16_64x256_128x256_"), "{}", spec.name());
     let source = emit(&spec);
     assert_eq!((source.opcode, source.architecture, source.prelude), ("HGMMA", "90a", None));
     assert_eq!(emulate(&source), None);
@@ -359,19 +360,25 @@ fn on_hopper_every_output_is_written_by_us_and_every_operand_read() {
 fn a_source_has_the_lines_of_the_table_that_its_tiles_are_for() {
     let all = on_hopper(spec_of(BlockFormat::MXFP4, "sm_100a", Vec::new(), None));
     let Design::Hopper(configuration) = &all.configuration else { panic!("it is for Hopper") };
-    for tokens in configuration
+    for held in configuration
         .variants
         .clone()
         .into_iter()
-        .map(|tokens| vec![tokens])
+        .map(|tile| vec![tile])
         .chain([configuration.variants.clone()])
     {
-        let configuration = tiles::Configuration { variants: tokens, ..configuration.clone() };
+        let configuration = tiles::Configuration { variants: held, ..configuration.clone() };
         let variants = &configuration.variants;
         let source = emit(&KernelSpec { configuration: configuration.clone().into(), ..all.clone() });
         let text = &source.text;
+        let held: Vec<_> = configuration.choices().collect();
         for choice in tiles::CHOICES {
-            let at = variants.iter().position(|tokens| *tokens == choice.tokens);
+            let at = held.iter().find(|(of, _)| *of == choice).map(|(_, at)| *at);
+            // What a source does not hold has the wide tile of as many rows of A in its place, if that is there.
+            let like_it = |tile: &tiles::Tile| {
+                *tile == choice.tile || (tile.tokens == choice.tile.tokens && tile.has_wide_rows())
+            };
+            assert_eq!(at.is_some(), variants.iter().any(like_it), "{choice:?}");
             let tiles::Choice { max_m, max_n, max_k, cluster, .. } = choice;
             let line = |at: usize| format!("    {{ {max_m}, {max_n}, {max_k}, {at}, {cluster} }},\n");
             match at {
@@ -379,16 +386,16 @@ fn a_source_has_the_lines_of_the_table_that_its_tiles_are_for() {
                 None => assert!(!text.contains(&line(0)), "{choice:?}"),
             }
         }
-        for tokens in variants {
+        for tiles::Tile { tokens, rows } in variants {
             let instance = format!(
-                "template __global__ void kernel<{tokens}, sizeof(Parameters), Variant<{tokens}>::kShared>("
+                "template __global__ void kernel<{tokens}, {rows}, sizeof(Parameters), Variant<{tokens}, {rows}>::kShared>("
             );
             assert_eq!(text.matches(&instance).count(), 1, "{tokens}");
         }
         assert_eq!(text.matches("template __global__ void kernel<").count(), variants.len());
         let largest = variants.last().expect("a tile");
-        assert_eq!(source.opcode == "HGMMA", *largest > tiles::FEW_TOKENS, "{variants:?}");
-        let tile = [*largest, tiles::tile_n(*largest), tiles::TILE_K].map(|extent| extent.to_string());
+        assert_eq!(source.opcode == "HGMMA", !largest.is_few(), "{variants:?}");
+        let tile = [largest.tokens, largest.rows, tiles::TILE_K].map(|extent| extent.to_string());
         assert!(text.contains(&format!("\\\"tile\\\":[{}]", tile.join(","))), "{variants:?}");
         assert!(text.contains("constexpr bool kMx = true;") && text.contains("problem->k / 32, batch"));
     }
@@ -400,8 +407,6 @@ fn the_table_and_the_kernels_agree_about_tiles() {
     for constant in [
         format!("constexpr int kFewTokens = {};", tiles::FEW_TOKENS),
         format!("constexpr int kBlockK = {},", tiles::TILE_K),
-        format!("kThreads = 256, kMinBlocks = 2, kRows = {},", tiles::tile_n(tiles::FEW_TOKENS)),
-        format!("kThreads = 512, kMinBlocks = 1, kRows = {},", tiles::tile_n(tiles::FEW_TOKENS + 1)),
     ] {
         assert_eq!(HOPPER_KERNEL.matches(&constant).count(), 1, "{constant}");
     }
@@ -502,7 +507,7 @@ func @secret.function(
 ";
     let (program, _) = text::load(program).unwrap_or_else(|errors| panic!("{}", errors[0].message));
     for name in ["sm_100a", "sm_121a", "sm_90a"] {
-        let capabilities = capabilities_with_unproven(name).expect("a known target");
+        let capabilities = capabilities(name).expect("a known target");
         let partition = fourfold_scheduler::partition(&program, &capabilities);
         let (_, plan) = partition.kernels().next().expect("one kernel");
         let target = crate::target(name).expect("a known target");

@@ -2,7 +2,7 @@
 
 use expect_test::{Expect, expect};
 use fourfold_ir::{
-    BinaryKind, BlockFormat, Builder, Capabilities, Dim, ElementType, Module, OpKind, Predicate, ScaleLayout,
+    BinaryKind, Builder, Capabilities, Dim, ElementType, Module, OpKind, Predicate, ScaleLayout,
     ScaledMmaOptions, TensorType, UnaryKind, Value,
 };
 use fourfold_scheduler::ReasonCode;
@@ -398,7 +398,7 @@ fn the_target_must_have_the_format() {
             "%y = scaled_mma: the operands are f8E4M3FN x f4E2M1FN with f8E8M0FNU per 32; expected a format of sm_100a, which has nvfp4, mxfp4"
         ],
     );
-    let none = Capabilities { target: "sm_99a".to_owned(), formats: Vec::new(), unproven: Vec::new() };
+    let none = Capabilities { target: "sm_99a".to_owned(), formats: Vec::new() };
     near_miss(
         &none,
         None,
@@ -406,17 +406,6 @@ fn the_target_must_have_the_format() {
         ReasonCode::TargetLacksFormat,
         expect![
             "%y = scaled_mma: the operands are nvfp4; expected a format of sm_99a, which has no format yet"
-        ],
-    );
-    // There are kernels, and they are not taken unasked.
-    let unproven = Capabilities { unproven: vec![BlockFormat::NVFP4], ..none };
-    near_miss(
-        &unproven,
-        None,
-        root(&Gemm::of(F32, 45, 72, 96)),
-        ReasonCode::TargetLacksFormat,
-        expect![
-            "%y = scaled_mma: the operands are nvfp4; expected a format of sm_99a, which has no format yet (its kernels for nvfp4 are taken only with `unproven`: no GPU has shown them to be right)"
         ],
     );
 }

@@ -173,7 +173,6 @@ pub fn reduce(builder: &mut Builder, name: &str, kind: ReduceKind, axes: &[u32],
 pub fn narrow() -> Capabilities {
     Capabilities {
         target: "narrow".to_owned(),
-        unproven: Vec::new(),
         formats: vec![FormatCapability {
             format: BlockFormat::NVFP4,
             k_multiple: 64,

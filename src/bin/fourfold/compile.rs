@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use fourfold::kernels::{BuiltKernel, compile_kernels};
 use fourfold::replay::load;
-use fourfold::{Backend, Options, ResourceReport, unproven_text};
+use fourfold::{Backend, Options, ResourceReport};
 use fourfold_executor::BuildFault;
 use fourfold_executor::toolchain::Toolchain;
 use serde_json::{Value, json};
@@ -116,7 +116,6 @@ fn object(
                 "kernel": source.kernel,
                 "hash": source.hash,
                 "emulated": source.prelude.is_some(),
-                "unproven": built.planned.is_unproven(),
                 "configuration": configuration.name(),
                 "tile": configuration.tile(),
                 "why": built.planned.why,
@@ -171,9 +170,6 @@ fn lines(
         let planned = &built.planned;
         text.push_str(&format!("\nsegment {}: {}\n", planned.segment, planned.source.kernel));
         text.push_str(&format!("  {}: {}\n", planned.spec.configuration.name(), planned.why));
-        if planned.is_unproven() {
-            text.push_str(&format!("  {}\n", unproven_text(target)));
-        }
         match &built.outcome {
             Ok(artifact) => text.push_str(&format!("  {}\n", ResourceReport::from(artifact.resources()))),
             Err(failure) => {

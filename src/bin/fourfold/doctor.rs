@@ -18,16 +18,13 @@ use crate::toolchain::Tools;
     fourfold doctor --nvcc /usr/local/cuda/bin/nvcc --json\n\n\
     Exit code 0 when kernels could be built now, and the self-test did not fail if it was run; else 3, or 130 \
     when interrupted. No network is used, and nothing is changed. The self-test builds the smallest kernel, which takes some half a minute, and runs \
-    it where a GPU can run or emulate it.")]
+    it where a GPU can run it.")]
 pub struct Arguments {
     #[command(flatten)]
     tools: Tools,
     /// Build the smallest kernel, and run it if a GPU here can
     #[arg(long)]
     self_test: bool,
-    /// Take for the self-test also what no GPU has shown to be right yet
-    #[arg(long, requires = "self_test")]
-    unproven: bool,
     /// How long the compiler may take for the kernel of the self-test
     #[arg(long, value_name = "SECONDS", requires = "self_test", default_value_t = BuildOptions::TIME_LIMIT.as_secs())]
     time_limit: u64,
@@ -51,7 +48,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
             },
             None => DeviceChoice::First,
         };
-        let place = Options { device, unproven: arguments.unproven, ..Options::default() };
+        let place = Options { device, ..Options::default() };
         let build = BuildOptions {
             time_limit: Duration::from_secs(arguments.time_limit),
             launcher: arguments.launcher.clone(),

@@ -19,9 +19,6 @@ pub struct Place {
     /// Let normalization drop roundings that the program states, as its line `; allow: contract` does
     #[arg(long)]
     contract: bool,
-    /// Also take what no GPU has shown to be right yet; results may be wrong
-    #[arg(long)]
-    unproven: bool,
 }
 
 impl Place {
@@ -34,7 +31,7 @@ impl Place {
             }
             (None, None) => DeviceChoice::First,
         };
-        let Place { emulate, contract, unproven, .. } = *self;
-        Ok(Options { target: self.target.clone(), device, emulate, contract, unproven, ..Options::default() })
+        let Place { emulate, contract, .. } = *self;
+        Ok(Options { target: self.target.clone(), device, emulate, contract, ..Options::default() })
     }
 }

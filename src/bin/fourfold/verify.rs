@@ -15,8 +15,8 @@ use crate::toolchain::Choice;
 #[command(after_help = "Examples:\n  fourfold verify fixtures --require-kernels\n  \
     fourfold verify fixtures/minilm_ffn.fir --data another_layer.safetensors\n  \
     FOURFOLD_TOOLCHAIN=toolchain ./fourfold verify fixtures --require-kernels --json\n\n\
-    On a GPU of the target kernels run as they are; on a Hopper GPU those of sm_120a run with their matrix instruction \
-    emulated, unless --unproven asks for its own. The third example is for a machine without Rust or network: carry the program, the fixtures and the \
+    On a GPU of the target kernels run as they are; with --emulate those of sm_120a run on a Hopper GPU with \
+    their matrix instruction emulated. The third example is for a machine without Rust or network: carry the program, the fixtures and the \
     folder that `fourfold toolchain install` prints there. Exit codes: 0 every row is as demanded, 1 a result is wrong, \
     2 bad input, 3 the device failed or, with --require-kernels, a kernel did not run as one, 130 interrupted.")]
 pub struct Arguments {

@@ -37,11 +37,9 @@ fn main() -> ExitCode {
 
 /// Options under which kernels run on the GPU that is here.
 fn device() -> Option<Options> {
-    [false, true].into_iter().find_map(|emulate| {
-        let options = Options { claim: Claim::KernelsOnly, emulate, ..Options::default() };
-        let backend = Backend::new(&options).ok()?;
-        (backend.execution().is_ok() && !backend.capabilities().formats.is_empty()).then_some(options)
-    })
+    let options = Options { claim: Claim::KernelsOnly, ..Options::default() };
+    let backend = Backend::new(&options).ok()?;
+    (backend.execution().is_ok() && !backend.capabilities().formats.is_empty()).then_some(options)
 }
 
 /// Small numbers that differ from neighbour to neighbour.

@@ -9,16 +9,14 @@ use fourfold::replay::{ReplayOptions, replay};
 use fourfold::{CompileOptions, Report};
 use fourfold_tests::repository;
 
-use super::{backend, compile_options, options};
+use super::compile_options;
 
 /// In debug mode, on poisoned outputs and workspaces, a kernel is right; its launch is described; and a bundle of it is
 /// replayed with the same bits, in debug mode as it was made.
 pub fn debug_mode() -> Result<()> {
     // CUTLASS tells of what its host code does on the standard output.
     let _kept = stdout_on_stderr()?;
-    let backend = backend().context("there is no GPU")?;
     let options = ReplayOptions {
-        backend: options(backend.emulates()),
         compile: CompileOptions { debug: true, ..compile_options() },
         ..ReplayOptions::default()
     };
@@ -34,7 +32,7 @@ pub fn debug_mode() -> Result<()> {
     let command = fs::read_to_string(written.folder.join("kernels/0/command.txt"))?;
     ensure!(command.contains("-lineinfo"), "{command}");
 
-    // Nothing is said but where it runs: that it was emulated and in debug mode the bundle knows.
+    // Nothing is said but where it runs: that it was in debug mode the bundle knows.
     let usual = ReplayOptions { compile: compile_options(), ..ReplayOptions::default() };
     let again = replay(&written.folder, &usual, &told)?;
     check(&again)?;

@@ -234,7 +234,7 @@ pub fn two_devices() -> Result<Completion> {
     in_turns(&mut sides)?;
     as_graphs(&mut sides)?;
     in_threads(sides)?;
-    second_backend(&compiled, &backend, other.ordinal)?;
+    second_backend(&compiled, other.ordinal)?;
     Ok(Completion::Completed)
 }
 
@@ -331,9 +331,8 @@ fn join(threads: Vec<thread::ScopedJoinHandle<'_, Result<()>>>) -> Result<()> {
 }
 
 /// A backend that was asked for the second device compiles for it and runs there.
-fn second_backend(on_first: &Compiled, first: &Backend, ordinal: usize) -> Result<()> {
-    let options =
-        Options { device: DeviceChoice::Ordinal(ordinal), emulate: first.emulates(), ..Options::default() };
+fn second_backend(on_first: &Compiled, ordinal: usize) -> Result<()> {
+    let options = Options { device: DeviceChoice::Ordinal(ordinal), ..Options::default() };
     let backend = Backend::new(&options)?;
     let planned = backend.plan(on_first.planned().original().clone());
     let compiled = backend.compile(planned, &compile_options(), &|line| eprintln!("{line}"));

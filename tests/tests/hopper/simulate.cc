@@ -163,6 +163,9 @@ struct Fiber {
   size_t multiplications = 0, small = 0;
   std::vector<size_t> groups;  // how many multiplications there were at each commit
   unsigned cluster_arrivals = 0;
+  // Copies of a group that are not done yet, of each group that was committed, and of the one that is begun.
+  std::vector<std::shared_ptr<int>> copies;
+  std::shared_ptr<int> begun;
 };
 
 struct Index {
@@ -259,7 +262,8 @@ CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, voi
     result.strides[i] = strides[i];
     good = good && strides[i] % 16 == 0 && strides[i] < 1ull << 40 && strides[i] >= extents[i] * (i == 0 ? 1 : strides[0]);
   }
-  good = good && box[0] % 16 == 0 && (swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || (swizzle == CU_TENSOR_MAP_SWIZZLE_64B && box[0] <= 64));
+  good = good && box[0] % 16 == 0 && (swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || (swizzle == CU_TENSOR_MAP_SWIZZLE_64B && box[0] <= 64) ||
+                  (swizzle == CU_TENSOR_MAP_SWIZZLE_128B && box[0] <= 128));
   static_assert(sizeof(Map) <= sizeof(CUtensorMap) && alignof(CUtensorMap) >= 64);
   if (!good || reinterpret_cast<uintptr_t>(map) % 64 != 0) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -367,6 +371,8 @@ void run(int blocks, int cluster, int threads, int bytes, std::function<void(voi
       fiber.index = static_cast<int>(i) % threads;
       fiber.multiplications = fiber.small = fiber.cluster_arrivals = 0;
       fiber.groups.clear();
+      fiber.copies.clear();
+      fiber.begun = std::make_shared<int>(0);
       getcontext(&fiber.context);
       fiber.context.uc_stack.ss_sp = fiber.stack;
       fiber.context.uc_stack.ss_size = kStack;
@@ -462,6 +468,9 @@ inline uint32_t __reduce_max_sync(uint32_t, uint32_t x) {
 }
 inline uint32_t __float_as_uint(float x) { return cutlass::platform::bit_cast<uint32_t>(x); }
 inline float __uint_as_float(uint32_t x) { return cutlass::platform::bit_cast<float>(x); }
+inline float __shfl_xor_sync(uint32_t all, float x, int bit) {
+  return __uint_as_float(__shfl_xor_sync(all, __float_as_uint(x), bit));
+}
 inline void atomicMax(int *to, int x) { *to = std::max(*to, x); }
 inline void atomicMin(unsigned *to, unsigned x) { *to = std::min(*to, x); }
 inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
@@ -472,6 +481,7 @@ inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
   }
   return result;
 }
+inline float __fdividef(float x, float y) { return x / y; }
 template <class Pair>
 Pair __hmul2_rn(Pair const &x, Pair const &y) {
   auto const &format = std::is_same<Pair, __half2>::value ? simulation::kHalf : simulation::kBfloat;
@@ -484,6 +494,8 @@ namespace instructions {
 using simulation::own;
 
 inline uint32_t shared_address(void const *pointer) { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pointer)); }
+inline int computed_again(int x) { return x; }
+inline void keep_branch() {}
 // Memory has one order here.
 inline void fence_async() {}
 
@@ -511,7 +523,6 @@ inline void cluster_arrive(uint32_t barrier) {
   simulation::at(barrier, 8, 8);
   barrier_arrive(barrier);
 }
-inline void cluster_wait(uint32_t barrier, uint32_t parity) { barrier_wait(barrier, parity); }
 inline void cluster_store(uint32_t address, float value) { simulation::store(address, value); }
 inline void cluster_store(uint32_t address, float const *values, uint32_t barrier) {
   std::vector<float> const copy(values, values + 4);
@@ -550,8 +561,8 @@ inline void load_tile(CUtensorMap const &map, uint32_t to, uint32_t barrier, int
         uint64_t const from_byte = byte + b, from_row = row + r;
         bool const inside = from_byte < of.extents[0] && from_row < of.extents[1] && static_cast<uint64_t>(matrix) < of.extents[2];
         uint32_t place = address + r * of.box[0] + b;
-        if (of.swizzle == CU_TENSOR_MAP_SWIZZLE_64B) {
-          place ^= (place >> 7 & 3) << 4;
+        if (of.swizzle != CU_TENSOR_MAP_SWIZZLE_NONE) {
+          place ^= (place >> 7 & (of.swizzle == CU_TENSOR_MAP_SWIZZLE_64B ? 3 : 7)) << 4;
         }
         *simulation::at(place, 1, 1) = inside ? of.base[from_byte + from_row * of.strides[0] + matrix * of.strides[1]] : 0;
       }
@@ -559,6 +570,7 @@ inline void load_tile(CUtensorMap const &map, uint32_t to, uint32_t barrier, int
     simulation::transferred(simulation::barrier(counts), of.box[0] * of.box[1]);
   });
 }
+inline void prefetch_map(CUtensorMap const &) {}
 inline void load_bytes(uint32_t to, void const *from, int bytes, uint32_t barrier) {
   uint32_t const address = simulation::of_cluster(to), counts = simulation::of_cluster(barrier);
   if (bytes % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) {
@@ -576,6 +588,11 @@ inline uint4 load_words(uint32_t address) {
   std::memcpy(&result, simulation::at(address, 16, 16), 16);
   return result;
 }
+inline uint2 load_two_words(uint32_t address) {
+  uint2 result;
+  std::memcpy(&result, simulation::at(address, 8, 8), 8);
+  return result;
+}
 inline uint32_t load_word(uint32_t address) { return simulation::load<uint32_t>(address); }
 inline uint32_t load_half(uint32_t address) { return simulation::load<uint16_t>(address); }
 inline uint32_t load_byte(uint32_t address) { return simulation::load<uint8_t>(address); }
@@ -584,11 +601,41 @@ inline void store_words(uint32_t address, uint32_t x, uint32_t y, uint32_t z, ui
   uint4 const words{x, y, z, w};
   std::memcpy(simulation::at(address, 16, 16), &words, 16);
 }
-inline uint4 load_once(void const *address) {
-  if (reinterpret_cast<uintptr_t>(address) % 16 != 0) {
-    simulation::fail("a load is not aligned");
+inline void touch(void const *number, uint32_t unused) { simulation::store(unused, *static_cast<uint8_t const *>(number)); }
+inline float2 load_pair(uint32_t address) {
+  float2 result;
+  std::memcpy(&result, simulation::at(address, 8, 8), 8);
+  return result;
+}
+inline uint64_t evict_first() { return 0; }
+inline void copy_async(uint32_t to, void const *from, uint32_t inside, uint64_t) {
+  if (reinterpret_cast<uintptr_t>(from) % 16 != 0) {
+    simulation::fail("a copy is not aligned");
   }
-  return *static_cast<uint4 const *>(address);
+  uint32_t const address = simulation::of_cluster(to);
+  simulation::at(to, 16, 16);
+  auto const counter = simulation::current->begun;
+  ++*counter;
+  simulation::later.push_back([=] {
+    if (inside != 0) {
+      std::memcpy(simulation::at(address, 16, 16), from, 16);
+    } else {
+      std::memset(simulation::at(address, 16, 16), 0, 16);
+    }
+    --*counter;
+  });
+}
+inline void copies_commit() {
+  simulation::current->copies.push_back(simulation::current->begun);
+  simulation::current->begun = std::make_shared<int>(0);
+}
+template <int kPending>
+void copies_wait() {
+  auto const &copies = simulation::current->copies;
+  size_t const needed = copies.size() > kPending ? copies.size() - kPending : 0;
+  simulation::wait("copies", [&copies, needed] {
+    return std::all_of(copies.begin(), copies.begin() + needed, [](auto const &left) { return *left == 0; });
+  });
 }
 
 inline simulation::Warpgroup &warpgroup() { return own().warpgroups[threadIdx.x / 128]; }
@@ -665,14 +712,14 @@ void mma(float (&sums)[4], uint32_t const (&a)[4], uint32_t low, uint32_t high) 
   simulation::wait("mma", [&all, index] { return all.count(index) == 0; });
 }
 
-template <int kTokens>
+template <int kTokens, int kRows>
 void run_variant(Parameters const &parameters, Plan const &plan) {
-  using V = Variant<kTokens>;
+  using V = Variant<kTokens, kRows>;
   simulation::run(static_cast<int>(plan.grid.x), plan.cluster, V::kThreads, V::kShared, [&](void *shared) {
     if constexpr (kTokens <= kFewTokens) {
       compute_few<kTokens>(parameters, shared);
     } else {
-      compute_tiles<kTokens>(parameters, shared);
+      compute_tiles<Tile<kTokens, kRows>>(parameters, shared);
     }
   });
 }
@@ -725,6 +772,7 @@ int main(int count, char **) {
   problem.l = number(), problem.m = number(), problem.n = number(), problem.k = number();
   Device const device{static_cast<int32_t>(number()), 0};
   simulation::chance.seed(static_cast<unsigned>(number()));
+  int64_t const variant = number();  // below zero: that of the table
   auto const input = [&]() -> void * {
     size_t const bytes = number();
     uint8_t *result = guarded(bytes);
@@ -747,16 +795,17 @@ int main(int count, char **) {
     pointers.outputs[i] = guarded(sizes.back());
     std::memset(pointers.outputs[i], static_cast<int>(number()), (sizes.back() + 15) / 16 * 16);
   }
-  Plan const plan = plan_launch(problem, device);
+  Plan const plan = variant < 0 ? plan_launch(problem, device) : plan_variant(problem, device, static_cast<int>(variant), 0);
   Parameters parameters;
   if (make_parameters(problem, pointers, plan, simulation::encode, epilogue_arguments(pointers), parameters) != cudaSuccess) {
     simulation::fail("no parameters");
   }
-  int const tokens = kBuilt[plan.variant].tokens;
-  switch (tokens) {
+  Built const &built = kBuilt[plan.variant];
+  switch (plan.variant) {
 VARIANTS
   }
-  uint32_t const said[] = {static_cast<uint32_t>(tokens), static_cast<uint32_t>(plan.cluster), plan.grid.x};
+  uint32_t const said[] = {static_cast<uint32_t>(built.tokens), static_cast<uint32_t>(built.rows),
+                           static_cast<uint32_t>(plan.cluster), plan.grid.x};
   std::fwrite(said, sizeof(said), 1, stdout);
   for (uint32_t i = 0; i < pointers.output_count; ++i) {
     std::fwrite(pointers.outputs[i], 1, sizes[i], stdout);

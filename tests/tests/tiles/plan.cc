@@ -25,7 +25,7 @@ int cuTensorMapEncodeTiled();
 namespace cute {
 using std::conditional_t;
 }
-constexpr bool kMx = IS_MX;
+constexpr bool kMx = IS_MX, kSimple = true;
 
 #if 1
 PLAN
@@ -37,7 +37,7 @@ int main() {
   while (std::scanf("%lld %lld %lld %lld %d", &l, &m, &n, &k, &sm_count) == 5) {
     Plan const plan = plan_launch({l, m, n, k}, {sm_count, 0});
     Built const &built = kBuilt[plan.variant];
-    std::printf("%d %d %u %u %u %d %d %d\n", built.tokens, plan.cluster, plan.grid.x, plan.grid.y, plan.grid.z, built.rows,
-                built.per_sm, built.most_cluster);
+    std::printf("%d %d %u %u %u %d %d %d %d %d %d\n", built.tokens, plan.cluster, plan.grid.x, plan.grid.y, plan.grid.z, built.rows,
+                built.per_sm, built.most_cluster, built.unit_rows, built.most_units, built.most_elements);
   }
 }

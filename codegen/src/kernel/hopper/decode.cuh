@@ -12,6 +12,10 @@ constexpr int kBlockK = 128, kBlockBytes = kBlockK / 2, kAtomsPerBlock = kBlockK
 
 #ifndef FOURFOLD_HOST
 
+CUTLASS_DEVICE uint32_t word_of(uint4 const &words, int word) {
+  return word == 0 ? words.x : word == 1 ? words.y : word == 2 ? words.z : words.w;
+}
+
 // Eight codes as what a thread gives to two steps: the pair of the low columns, and that of the high.
 struct Decoded {
   uint32_t low[2], high[2];
@@ -23,6 +27,8 @@ CUTLASS_DEVICE uint32_t two_scales(uint32_t bytes) {
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(static_cast<uint16_t>(bytes & 0x7F7Fu)));
   return result;
 }
+
+CUTLASS_DEVICE float2 wide(uint32_t halves) { return __half22float2(reinterpret_cast<__half2 const &>(halves)); }
 
 // Twice 2^(s - 130) as bf16: below s = 4 a subnormal; 255 is NaN.
 CUTLASS_DEVICE uint32_t mx_scale(uint32_t byte) {
@@ -41,6 +47,14 @@ CUTLASS_DEVICE uint32_t multiply_pairs(uint32_t x, uint32_t y) {
   return reinterpret_cast<uint32_t const &>(result);
 }
 
+// Eight codes, v · 2^-14 in fp16: sign and magnitude at bits 15 and 11 to 9, all of it in the upper byte.
+CUTLASS_DEVICE Decoded decode(uint32_t codes) {
+  uint32_t const even = (codes << 1 & 0x0E0E0E0Eu) | (codes << 4 & 0x80808080u);
+  uint32_t const odd = (codes >> 3 & 0x0E0E0E0Eu) | (codes & 0x80808080u);
+  return {{__byte_perm(even, 0, 0x1404), __byte_perm(even, 0, 0x3424)},
+          {__byte_perm(odd, 0, 0x1404), __byte_perm(odd, 0, 0x3424)}};
+}
+
 // Eight codes times a scale, which is in both halves of `scale`.
 CUTLASS_DEVICE Decoded decode(uint32_t codes, uint32_t scale) {
   Decoded result;
@@ -55,16 +69,12 @@ CUTLASS_DEVICE Decoded decode(uint32_t codes, uint32_t scale) {
     result.low[1] = value(codes >> 8);
     result.high[1] = value(codes >> 12);
   } else {
-    // Sign and magnitude of a code at bits 15 and 11 to 9 are v · 2^-14 in fp16: all of it is in the upper byte.
-    uint32_t const even = (codes << 1 & 0x0E0E0E0Eu) | (codes << 4 & 0x80808080u);
-    uint32_t const odd = (codes >> 3 & 0x0E0E0E0Eu) | (codes & 0x80808080u);
-    auto const value = [&](uint32_t bytes, uint32_t selector) {
-      return multiply_pairs<__half2>(__byte_perm(bytes, 0, selector), scale);
-    };
-    result.low[0] = value(even, 0x1404);
-    result.high[0] = value(odd, 0x1404);
-    result.low[1] = value(even, 0x3424);
-    result.high[1] = value(odd, 0x3424);
+    result = decode(codes);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      result.low[i] = multiply_pairs<__half2>(result.low[i], scale);
+      result.high[i] = multiply_pairs<__half2>(result.high[i], scale);
+    }
   }
   return result;
 }

@@ -1,232 +1,414 @@
-// Few rows of A ("tokens"): what counts is that the weights are read once, as fast as memory gives them. They go from there
-// into registers, some blocks ahead, and are decoded there; the tokens are decoded into shared memory, as the second
-// operand of mma.sync wants them. A CTA has 128 weights; its two groups of warps take turns along K, and a cluster shares K.
+// Few rows of A ("tokens"): what counts is that the weights are read once, as fast as memory gives them. A CTA has some rows
+// of B, and its warps share their bytes evenly, each a run of rows' pieces one after the other. A warp brings its pieces
+// into its own shared memory, some ahead, decodes them in registers and multiplies them by all tokens with mma.sync; the
+// tokens were decoded into shared memory before. Where those of all of K have no room there, a cluster shares K.
+//
+// One token has a kernel of its own: it needs one column of eight, so each column gets the sums of another group of 16 along
+// K, and the scales are multiplied with those, not with every weight.
 
 template <int kTokens>
 struct Few {
-  static constexpr int kThreads = 256, kMinBlocks = 2, kRows = 128, kMostCluster = kTokens == 8 ? 8 : 4;
-  // Blocks of K that a thread has in registers or on their way.
-  static constexpr int kStages = 2;
-  // Blocks of K of which the tokens are in shared memory at a time. Two tokens' words are in different banks.
-  static constexpr int kPassBlocks = kTokens == 8 ? 32 : 16, kPitch = kPassBlocks * 2 * kBlockK + 64;
-  static constexpr int kTokenBytes = kTokens * kPitch;
-  // Sums: a row for each token, for each CTA of a cluster.
-  static constexpr int kSumPitch = (kRows + 4) * 4, kSumBytes = kTokens * kSumPitch;
-  static constexpr int kChunks = kTokens / 8;
-  static constexpr int kShared = kTokenBytes + kMostCluster * kSumBytes;
-  static_assert(kMinBlocks * (kShared + 1024) <= 228 * 1024);
-  static_assert(kPassBlocks % (2 * kStages) == 0 && kChunks * 2 * 128 * 16 <= kTokenBytes);
+  static constexpr bool kOne = kTokens == 1;
+  static constexpr int kWarps = 16, kThreads = kWarps * 32, kMinBlocks = 1, kMostCluster = 8;
+  // A unit is the rows that are shared out to CTAs together: D is written 8 columns of a row at a time, or 32 with blocks. Of
+  // eight rows and those that lie 32, 64 and 96 further on the scales lie side by side.
+  static constexpr int kUnitRows = kSimple ? 32 : 128, kWidth = kUnitRows / 4;
+  // A group is the rows that a warp multiplies at a time, and a chunk is what it loads of them at a time.
+  static constexpr int kGroupRows = 16, kGroups = kUnitRows / kGroupRows, kChunkK = 256, kBlocks = kChunkK / kBlockK;
+  static constexpr int kRowBytes = kChunkK / 2, kChunkAtoms = kChunkK / kAtomK, kAtomPart = 64;
+  static constexpr int kChunkBytes = kGroupRows * kRowBytes + kChunkAtoms * kAtomPart;
+  // Sums of a group, and for how many of them there is room beside those of warps' last groups.
+  static constexpr int kSumPitch = kGroupRows, kSumBytes = kTokens * kSumPitch * 4;
+  static constexpr int kMostGroups = kTokens == 16 ? 8 : 32, kMostUnits = kMostGroups / kGroups;
+  // How many elements of tokens there is room for: fp16 or bf16, and of one alone also its scales. Those of two tokens lie in
+  // different banks.
+  static constexpr int kMostElements = kOne ? 16384 : kTokens == 8 ? 32768 : 65536;
+  static constexpr int kTokenBytes = kMostElements * 2 + (kOne ? kMostElements / 4 : kTokens * 64);
+  // Pieces of 32 codes that a thread decodes.
+  static constexpr int kPieces = kMostElements / 32 / kThreads;
+  // What all warps' sums add up to: of all rows, or of one vector of each CTA of a cluster; and a place that is zero.
+  static constexpr int kMostRows = kMostGroups * kGroupRows, kVectors = kMostCluster * kWidth;
+  static constexpr int kTotalBytes = (kMostRows > kVectors ? kMostRows : kVectors) * kTokens * 4, kZeroBytes = 128;
+  static constexpr int kAlignment = 128, kFixed = kTokenBytes + kMostGroups * kSumBytes + kTotalBytes + kZeroBytes + kAlignment;
+  static constexpr int kStages = (227 * 1024 - kFixed) / (kWarps * kChunkBytes), kRingBytes = kStages * kChunkBytes;
+  static constexpr int kShared = kFixed + kWarps * kRingBytes;
+  static constexpr int kChunks = kOne ? 1 : kTokens / 8;  // of eight tokens
+  static_assert(kStages >= 2 && kSumBytes <= kRingBytes && kPieces * 32 * kThreads == kMostElements);
 };
 
 #ifndef FOURFOLD_HOST
 
-// What a thread has of a block: 32 codes of four weights, 32 rows apart, and scales of the four.
-struct WeightBlock {
-  uint4 codes[4];
-  uint4 scales;
-};
-
-// Decodes the tokens of some blocks of K: of each block and word, for each thread of a quad what it gives to two steps.
-template <int kTokens>
-CUTLASS_DEVICE void decode_few(Parameters const &p, uint32_t to, int batch, int begin, int end) {
-  using V = Few<kTokens>;
-  int const blocks = end - begin, count = min(p.m, kTokens) * blocks * 4;
-  uint8_t const *const matrix = p.tokens + static_cast<int64_t>(batch) * p.m * (p.k / 2);
-  uint8_t const *const scales = p.token_scales + static_cast<int64_t>(batch) * p.token_blocks * p.atoms * kAtomBytes;
-  for (int item = threadIdx.x; item < count; item += V::kThreads) {
-    int const word = item % 4, token = item / 4 / blocks, of = item / 4 - token * blocks, block = begin + of;
-    uint8_t const *const codes = matrix + static_cast<int64_t>(token) * (p.k / 2) + static_cast<int64_t>(block) * kBlockBytes;
-    uint32_t scale_words[kAtomsPerBlock];
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kAtomsPerBlock; ++i) {
-      int64_t const atom = min(block * kAtomsPerBlock + i, p.atoms - 1);
-      scale_words[i] = __ldg(reinterpret_cast<uint32_t const *>(scales + atom * kAtomBytes + token * 16));
-    }
-    CUTLASS_PRAGMA_UNROLL
-    for (int t = 0; t < 4; ++t) {
-      bool const inside = block * kBlockK + t * 32 < p.k;
-      uint32_t const eight = inside ? __ldg(reinterpret_cast<uint32_t const *>(codes + t * 16 + word * 4)) : 0u;
-      uint32_t const of_thread = kMx ? mx_scale(scale_words[0] >> 8 * t & 0xFF)
-                                     : two_scales(scale_words[t / 2 % kAtomsPerBlock] >> t % 2 * 16);
-      Decoded const parts = decode(eight, scale_of_word(of_thread, word));
-      store_words(to + token * V::kPitch + of * 2 * kBlockK + word * 64 + t * 16, parts.low[0], parts.high[0], parts.low[1],
-                  parts.high[1]);
-    }
-  }
+// a / b, rounded down, of numbers below 2^20: a division of integers takes some hundred cycles.
+CUTLASS_DEVICE int divide(int a, int b) {
+  return static_cast<int>(__fdividef(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
 }
 
-// Writes what the sums of a cluster add up to: rows of tokens, in shared memory.
-template <int kTokens>
-CUTLASS_DEVICE void write_few(Parameters const &p, uint32_t sums, int batch, int first_column) {
-  using V = Few<kTokens>;
-  Place here{batch, 0, first_column, p.m, p.n, 0};
-  auto const sum = [&](auto columns, int token, int column) {
-    constexpr int N = decltype(columns)::value;
-    cutlass::Array<float, N> result;
-    result.clear();
-    for (int source = 0; source < p.cluster; ++source) {
-      auto const one = load_floats<N>(sums + source * V::kSumBytes + token * V::kSumPitch + column * 4);
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < N; ++i) {
-        result[i] += one[i];
-      }
-    }
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < N; ++i) {
-      result[i] *= kFactor;
-    }
-    return result;
-  };
-  if constexpr (kSimple) {
-    constexpr int kAtOnce = 8, kPieces = V::kRows / kAtOnce;
-    auto states = begin_outputs<kAtOnce>(p.epilogue);
-    for (int item = threadIdx.x; item < kTokens * kPieces; item += V::kThreads) {
-      int const column = item % kPieces * kAtOnce;
-      here.m = item / kPieces;
-      here.n = first_column + column;
-      if (here.contains(0, 0)) {
-        write_outputs<kAtOnce>(p.epilogue, states, here, sum(cute::Int<kAtOnce>{}, here.m, column));
-      }
-    }
-  } else if (threadIdx.x < V::kRows) {
-    // Four warps, each with 32 columns; lanes without a token have a row that is outside.
-    int const column = static_cast<int>(threadIdx.x) / 32 * 32;
-    bool const has_row = lane() < kTokens;
-    here.m = has_row ? lane() : p.m;
-    here.n += column;
-    auto states = begin_outputs<32>(p.epilogue);
-    write_outputs<32>(p.epilogue, states, here, sum(cute::Int<32>{}, has_row ? lane() : 0, column));
-    end_outputs<32>(p.epilogue, states, here);
+// What the CTAs of a cluster do: each has some chunks along K of the same rows. Its warps share the chunks of all groups.
+struct FewWork {
+  int batch, first_unit, groups, first_chunk, chunks;
+  template <int kWarps>
+  CUTLASS_DEVICE int begin(int warp) const {
+    return groups * chunks * warp / kWarps;
   }
+};
+
+// A row of a group lies so much further on than its first: they are four times four, 32 apart.
+CUTLASS_DEVICE int few_row(int index) { return index % 4 + index / 4 * 32; }
+
+// Where a warp's next chunk comes from, and what it asks for.
+template <int kTokens>
+struct FewSource {
+  using V = Few<kTokens>;
+  static constexpr int kPieces = V::kRowBytes / 16, kAtOnce = 32 / kPieces, kCopies = V::kGroupRows / kAtOnce;
+  static constexpr int kPart = V::kAtomPart / 16;
+  Parameters const &p;
+  FewWork const &work;
+  uint64_t policy = evict_first();
+  int group, chunk, left;
+  uint8_t const *rows[kCopies], *scales;
+  uint32_t at, scale_at;
+
+  CUTLASS_DEVICE FewSource(Parameters const &p, FewWork const &work, int begin, int count)
+      : p(p), work(work), group(divide(begin, work.chunks)), chunk(begin - group * work.chunks), left(count) {
+    int const piece = lane() % kPieces, first = lane() / kPieces;
+    at = first * V::kRowBytes + (piece ^ first % 2 * 4) * 16;
+    scale_at = V::kGroupRows * V::kRowBytes + lane() * 16;
+    begin_group();
+  }
+
+  CUTLASS_DEVICE void begin_group() {
+    constexpr int kOfBlock = 128 / V::kGroupRows;
+    int const piece = lane() % kPieces, first = lane() / kPieces;
+    int const all = work.first_unit * V::kGroups + group, block = all / kOfBlock, r = all % kOfBlock * 4;
+    int const first_row = block * 128 + r + few_row(first);
+    int64_t const pitch = p.k / 2;
+    uint8_t const *const matrix = p.weights + static_cast<int64_t>(work.batch) * p.n * pitch + (work.first_chunk + chunk) * V::kRowBytes + piece * 16;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kCopies; ++i) {
+      // Of rows that there are not, the last will do: nobody writes what comes of them.
+      rows[i] = matrix + min(first_row + few_row(i * kAtOnce), p.n - 1) * pitch;
+    }
+    scales = p.weight_scales + (static_cast<int64_t>(work.batch) * p.weight_blocks + block) * p.atoms * kAtomBytes + r * 16 +
+             lane() % kPart * 16;
+  }
+
+  // Asks for a chunk, if there is another.
+  CUTLASS_DEVICE void fetch(uint32_t stage) {
+    if (left > 0) {
+      int const absolute = work.first_chunk + chunk;
+      // Beyond K there are zeros.
+      uint32_t const inside = absolute * V::kRowBytes + lane() % kPieces * 16 < p.k / 2 ? 16 : 0;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kCopies; ++i) {
+        copy_async(stage + at + i * kAtOnce * V::kRowBytes, rows[i], inside, policy);
+        rows[i] += V::kRowBytes;
+      }
+      if (lane() < V::kChunkAtoms * kPart) {
+        int64_t const atom = min(absolute * V::kChunkAtoms + lane() / kPart, p.atoms - 1);
+        copy_async(stage + scale_at, scales + atom * kAtomBytes, 16, policy);
+      }
+      --left;
+      if (++chunk == work.chunks) {
+        chunk = 0;
+        ++group;
+        begin_group();
+      }
+    }
+    copies_commit();
+  }
+};
+
+// A thread's share of the tokens: 32 codes of a block of K, and their scales.
+template <int kTokens>
+struct FewPieces {
+  using V = Few<kTokens>;
+  uint4 codes[V::kPieces];
+  uint32_t scales[V::kPieces];
+  int first_block, blocks, count;
+
+  CUTLASS_DEVICE FewPieces(Parameters const &p, FewWork const &work)
+      : first_block(work.first_chunk * V::kBlocks), blocks(work.chunks * V::kBlocks), count(p.m * blocks * 4) {
+    uint8_t const *const matrix = p.tokens + static_cast<int64_t>(work.batch) * p.m * (p.k / 2);
+    uint8_t const *const of_scales = p.token_scales + static_cast<int64_t>(work.batch) * p.token_blocks * p.atoms * kAtomBytes;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < V::kPieces; ++i) {
+      int const item = i * V::kThreads + static_cast<int>(threadIdx.x), t = item % 4, token = kTokens == 1 ? 0 : divide(item / 4, blocks);
+      int const block = first_block + item / 4 - token * blocks;
+      codes[i] = uint4{0, 0, 0, 0};
+      scales[i] = 0;
+      if (item < count) {
+        if (block * kBlockK + t * 32 < p.k) {
+          codes[i] = __ldg(reinterpret_cast<uint4 const *>(matrix + static_cast<int64_t>(token) * (p.k / 2) + block * kBlockBytes + t * 16));
+        }
+        int const atom = min(block * kAtomsPerBlock + (kMx ? 0 : t / 2), p.atoms - 1);
+        uint8_t const *const at = of_scales + atom * kAtomBytes + token * 16 + (kMx ? t : t % 2 * 2);
+        scales[i] = kMx ? __ldg(at) : __ldg(reinterpret_cast<uint16_t const *>(at));
+      }
+    }
+  }
+
+  // Of each word, for the thread of a quad what it gives to two steps.
+  CUTLASS_DEVICE void decode_to(uint32_t tokens, int pitch) const {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < V::kPieces; ++i) {
+      int const item = i * V::kThreads + static_cast<int>(threadIdx.x), t = item % 4, token = kTokens == 1 ? 0 : divide(item / 4, blocks);
+      int const block = item / 4 - token * blocks;
+      if (item >= count) {
+        continue;
+      }
+      uint32_t const of_thread = V::kOne ? 0x3C003C00u : kMx ? mx_scale(scales[i]) : two_scales(scales[i]);
+      CUTLASS_PRAGMA_UNROLL
+      for (int word = 0; word < 4; ++word) {
+        uint32_t const eight = word == 0 ? codes[i].x : word == 1 ? codes[i].y : word == 2 ? codes[i].z : codes[i].w;
+        Decoded const parts = decode(eight, V::kOne ? of_thread : scale_of_word(of_thread, word));
+        store_words(tokens + token * pitch + block * 2 * kBlockK + word * 64 + t * 16, parts.low[0], parts.high[0],
+                    parts.low[1], parts.high[1]);
+      }
+      if constexpr (V::kOne) {
+        float2 const both = wide(two_scales(scales[i]));
+        uint32_t const at = tokens + blocks * 2 * kBlockK + item * 8;
+        store_word(at, __float_as_uint(both.x));
+        store_word(at + 4, __float_as_uint(both.y));
+      }
+    }
+  }
+};
+
+// What a warp has of a chunk, and the sums of its group.
+template <int kTokens>
+struct FewSums {
+  using V = Few<kTokens>;
+  float acc[V::kChunks][4] = {};
+  uint32_t tokens_at[V::kOne ? 2 : V::kChunks], step[2], scales_at;
+
+  CUTLASS_DEVICE FewSums(Parameters const &p, uint32_t tokens, int pitch, uint32_t zeros, int k) {
+    int const quad = lane() / 4, t = lane() % 4;
+    if constexpr (V::kOne) {
+      // Column n has group n of a block: of thread n / 2, words 0 and 1, or 2 and 3.
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        bool const has = quad == 2 * t + i;
+        tokens_at[i] = has ? tokens + i * 128 + t * 16 : zeros;
+        step[i] = has ? 2 * kBlockK : 0;
+      }
+      scales_at = tokens + k * 2 + t * 8;
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int chunk = 0; chunk < V::kChunks; ++chunk) {
+        // Of tokens that there are not, the last will do.
+        tokens_at[chunk] = tokens + min(chunk * 8 + quad, p.m - 1) * pitch + t * 16;
+      }
+    }
+  }
+
+  // Adds a block of K, of which `codes` and `scales` are rows `quad` and `quad + 8`.
+  CUTLASS_DEVICE void add(int block, uint4 const (&codes)[2], uint32_t const (&scales)[2]) {
+    if constexpr (V::kOne) {
+      float sums[2][4] = {};
+      CUTLASS_PRAGMA_UNROLL
+      for (int word = 0; word < 4; ++word) {
+        uint4 const second = load_words(tokens_at[word / 2] + block * step[word / 2] + word % 2 * 64);
+        uint32_t operands[2][4];
+        CUTLASS_PRAGMA_UNROLL
+        for (int row = 0; row < 2; ++row) {
+          Decoded const parts = decode(word_of(codes[row], word));
+          CUTLASS_PRAGMA_UNROLL
+          for (int s = 0; s < 2; ++s) {
+            operands[s][row] = parts.low[s];
+            operands[s][2 + row] = parts.high[s];
+          }
+        }
+        mma(sums[word / 2], operands[0], second.x, second.y);
+        mma(sums[word / 2], operands[1], second.z, second.w);
+      }
+      float2 const of_token = load_pair(scales_at + block * 32);
+      CUTLASS_PRAGMA_UNROLL
+      for (int row = 0; row < 2; ++row) {
+        float2 const of_row = wide(two_scales(scales[row]));
+        acc[0][row] += sums[0][2 * row] * (of_row.x * of_token.x);
+        acc[0][row] += sums[1][2 * row + 1] * (of_row.y * of_token.y);
+      }
+    } else {
+      uint32_t of_thread[2];
+      CUTLASS_PRAGMA_UNROLL
+      for (int row = 0; row < 2; ++row) {
+        of_thread[row] = kMx ? mx_scale(scales[row]) : two_scales(scales[row]);
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int word = 0; word < 4; ++word) {
+        uint32_t operands[2][4];
+        CUTLASS_PRAGMA_UNROLL
+        for (int row = 0; row < 2; ++row) {
+          Decoded const parts = decode(word_of(codes[row], word), scale_of_word(of_thread[row], word));
+          CUTLASS_PRAGMA_UNROLL
+          for (int s = 0; s < 2; ++s) {
+            operands[s][row] = parts.low[s];
+            operands[s][2 + row] = parts.high[s];
+          }
+        }
+        CUTLASS_PRAGMA_UNROLL
+        for (int chunk = 0; chunk < V::kChunks; ++chunk) {
+          uint4 const second = load_words(tokens_at[chunk] + block * 2 * kBlockK + word * 64);
+          mma(acc[chunk], operands[0], second.x, second.y);
+          mma(acc[chunk], operands[1], second.z, second.w);
+        }
+      }
+    }
+  }
+
+  // Puts the sums of a group into shared memory, a row for each token, and begins those of another.
+  CUTLASS_DEVICE void keep(uint32_t to) {
+    int const quad = lane() / 4, t = lane() % 4;
+    if constexpr (V::kOne) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int row = 0; row < 2; ++row) {
+        float sum = acc[0][row];
+        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
+        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
+        if (t == 0) {
+          store_word(to + (quad + row * 8) * 4, __float_as_uint(sum));
+        }
+        acc[0][row] = 0.0f;
+      }
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int chunk = 0; chunk < V::kChunks; ++chunk) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          store_word(to + ((chunk * 8 + 2 * t + i % 2) * V::kSumPitch + quad + i / 2 * 8) * 4, __float_as_uint(acc[chunk][i]));
+          acc[chunk][i] = 0.0f;
+        }
+      }
+    }
+  }
+};
+
+// Adds up what the warps have of four rows of a group, side by side.
+template <int kTokens>
+CUTLASS_DEVICE cutlass::Array<float, 4> add_few(FewWork const &work, uint32_t rings, uint32_t sums, int group, int token,
+                                                int quarter) {
+  using V = Few<kTokens>;
+  int const first = group * work.chunks, last = first + work.chunks, at = (token * V::kSumPitch + quarter * 4) * 4;
+  cutlass::Array<float, 4> sum;
+  sum.clear();
+  // Which warps have chunks of the group; one that goes on to another group put its sums aside.
+  CUTLASS_PRAGMA_NO_UNROLL
+  for (int warp = divide(group * V::kWarps, work.groups); warp < V::kWarps; ++warp) {
+    int const begin = work.begin<V::kWarps>(warp), end = work.begin<V::kWarps>(warp + 1);
+    if (begin >= last) {
+      break;
+    }
+    if (begin < end && end > first) {
+      auto const one = load_floats<4>((end <= last ? rings + warp * V::kRingBytes : sums + group * V::kSumBytes) + at);
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        sum[i] += one[i];
+      }
+    }
+  }
+  return sum;
 }
 
 template <int kTokens>
 CUTLASS_DEVICE void compute_few(Parameters const &p, void *shared) {
   using V = Few<kTokens>;
-  uint32_t const tokens = shared_address(shared), sums = tokens + V::kTokenBytes;
+  constexpr int N = V::kWidth;
   int const warp = static_cast<int>(threadIdx.x) / 32, quad = lane() / 4, t = lane() % 4;
-  int const row_warp = warp % 4, turn = warp / 4;
-  int const rank = p.cluster == 1 ? 0 : cluster_rank();
-  int const tile = static_cast<int>(blockIdx.x) / p.cluster, batch = tile / p.weight_blocks;
-  int const row_block = tile - batch * p.weight_blocks;
-  int const blocks = (p.k + kBlockK - 1) / kBlockK;
-  int const begin = static_cast<int>(static_cast<int64_t>(blocks) * rank / p.cluster);
-  int const end = static_cast<int>(static_cast<int64_t>(blocks) * (rank + 1) / p.cluster);
-
-  uint8_t const *rows[4];
-  CUTLASS_PRAGMA_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    // Of rows that there are not, the last will do: nobody writes what comes of them.
-    int64_t const row = min(row_block * V::kRows + row_warp * 8 + quad + 32 * i, p.n - 1);
-    rows[i] = p.weights + (static_cast<int64_t>(batch) * p.n + row) * (p.k / 2) + t * 16;
-  }
-  int64_t const first_atom = (static_cast<int64_t>(batch) * p.weight_blocks + row_block) * p.atoms;
-  uint8_t const *const scales = p.weight_scales + first_atom * kAtomBytes + (row_warp * 8 + quad) * 16;
-  auto const fetch = [&](WeightBlock &to, int block) {
-    bool const inside = block < end && block * kBlockK + t * 32 < p.k;
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      to.codes[i] = inside ? load_once(rows[i] + static_cast<int64_t>(block) * kBlockBytes) : uint4{0, 0, 0, 0};
-    }
-    int64_t const atom = min(block * kAtomsPerBlock + (kMx ? 0 : t / 2), p.atoms - 1);
-    to.scales = load_once(scales + atom * kAtomBytes);
-  };
-  WeightBlock ring[V::kStages];
-  CUTLASS_PRAGMA_UNROLL
-  for (int i = 0; i < V::kStages; ++i) {
-    fetch(ring[i], begin + turn + 2 * i);
+  uint32_t const rings = (shared_address(shared) + V::kAlignment - 1) & ~(V::kAlignment - 1u), ring = rings + warp * V::kRingBytes;
+  uint32_t const tokens = rings + V::kWarps * V::kRingBytes, sums = tokens + V::kTokenBytes;
+  uint32_t const totals = sums + V::kMostGroups * V::kSumBytes, zeros = totals + V::kTotalBytes;
+  int const shift = p.cluster == 8 ? 3 : p.cluster / 2, mask = p.cluster - 1, rank = p.cluster == 1 ? 0 : cluster_rank();
+  int const all = static_cast<int>(blockIdx.x) >> shift, batch = p.tiles == p.ctas ? 0 : all / p.ctas, cta = all - batch * p.ctas;
+  int const units = p.share + (cta < p.share_rest);
+  FewWork const work{batch, cta * p.share + min(cta, p.share_rest), units * V::kGroups,
+                     rank * p.k_share + min(rank, p.k_share_rest), p.k_share + (rank < p.k_share_rest)};
+  // The tokens first, as nothing can be multiplied without them.
+  FewPieces<kTokens> const pieces(p, work);
+  int const begin = work.begin<V::kWarps>(warp), count = work.begin<V::kWarps>(warp + 1) - begin;
+  FewSource<kTokens> source(p, work, begin, count);
+  int group = source.group, chunk = source.chunk;
+  // Not all stages are asked for at once: the first of all warps come first.
+  constexpr int kAtFirst = 2;
+  CUTLASS_PRAGMA_NO_UNROLL
+  for (int i = 0; i < kAtFirst; ++i) {
+    source.fetch(ring + i * V::kChunkBytes);
   }
   if (p.cluster > 1) {
     cluster_start();
   }
-
-  float acc[2][V::kChunks][4] = {};
-  for (int pass = begin; pass < end; pass += V::kPassBlocks) {
-    int const pass_end = min(pass + V::kPassBlocks, end);
-    __syncthreads();
-    decode_few<kTokens>(p, tokens, batch, pass, pass_end);
-    __syncthreads();
-    for (int first = pass + turn; first < pass_end; first += 2 * V::kStages) {
-      CUTLASS_PRAGMA_UNROLL
-      for (int slot = 0; slot < V::kStages; ++slot) {
-        int const block = first + 2 * slot;
-        if (block >= pass_end) {
-          break;
-        }
-        WeightBlock const now = ring[slot];
-        fetch(ring[slot], block + 2 * V::kStages);
-        uint32_t const at = tokens + quad * V::kPitch + (block - pass) * 2 * kBlockK + t * 16;
-        uint32_t const of_rows[4] = {now.scales.x, now.scales.y, now.scales.z, now.scales.w};
-        uint32_t of_thread[4];
-        CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          of_thread[i] = kMx ? mx_scale(of_rows[i] >> 8 * t & 0xFF) : two_scales(of_rows[i] >> t % 2 * 16);
-        }
-        CUTLASS_PRAGMA_UNROLL
-        for (int word = 0; word < 4; ++word) {
-          uint4 second[V::kChunks];
-          CUTLASS_PRAGMA_UNROLL
-          for (int chunk = 0; chunk < V::kChunks; ++chunk) {
-            second[chunk] = load_words(at + chunk * 8 * V::kPitch + word * 64);
-          }
-          uint32_t operands[2][2][4];
-          CUTLASS_PRAGMA_UNROLL
-          for (int i = 0; i < 4; ++i) {
-            uint4 const &of_row = now.codes[i];
-            uint32_t const eight = word == 0 ? of_row.x : word == 1 ? of_row.y : word == 2 ? of_row.z : of_row.w;
-            Decoded const parts = decode(eight, scale_of_word(of_thread[i], word));
-            CUTLASS_PRAGMA_UNROLL
-            for (int step = 0; step < 2; ++step) {
-              operands[step][i / 2][i % 2] = parts.low[step];
-              operands[step][i / 2][2 + i % 2] = parts.high[step];
-            }
-          }
-          CUTLASS_PRAGMA_UNROLL
-          for (int half = 0; half < 2; ++half) {
-            CUTLASS_PRAGMA_UNROLL
-            for (int chunk = 0; chunk < V::kChunks; ++chunk) {
-              mma(acc[half][chunk], operands[0][half], second[chunk].x, second[chunk].y);
-              mma(acc[half][chunk], operands[1][half], second[chunk].z, second[chunk].w);
-            }
-          }
-        }
-      }
-    }
+  int const k = work.chunks * V::kChunkK, pitch = k * 2 + 64;
+  pieces.decode_to(tokens, pitch);
+  if (V::kOne && threadIdx.x < V::kZeroBytes / 4) {
+    store_word(zeros + threadIdx.x * 4, 0);
   }
-
-  // The second group of warps gives what it has to the first, and that to the first CTA of the cluster.
-  auto const vector = [&](int half, int chunk) {
-    return tokens + ((half * V::kChunks + chunk) * 128 + row_warp * 32 + lane()) * 16;
-  };
+  CUTLASS_PRAGMA_NO_UNROLL
+  for (int i = kAtFirst; i < V::kStages; ++i) {
+    source.fetch(ring + i * V::kChunkBytes);
+  }
   __syncthreads();
-  if (turn == 1) {
+
+  FewSums<kTokens> mine(p, tokens, pitch, zeros, k);
+  uint32_t const codes_at = ring + quad * V::kRowBytes + (t ^ quad % 2 * 4) * 16;
+  uint32_t const scales_at = ring + V::kGroupRows * V::kRowBytes + quad % 4 * 16 + quad / 4 * 4 +
+                             (kMx ? t : t / 2 * V::kAtomPart + t % 2 * 2);
+  int stage = 0;
+  for (int i = 0; i < count; ++i) {
+    copies_wait<V::kStages - 1>();
+    __syncwarp();
+    uint4 codes[V::kBlocks][2];
+    uint32_t scales[V::kBlocks][2];
     CUTLASS_PRAGMA_UNROLL
-    for (int half = 0; half < 2; ++half) {
+    for (int block = 0; block < V::kBlocks; ++block) {
       CUTLASS_PRAGMA_UNROLL
-      for (int chunk = 0; chunk < V::kChunks; ++chunk) {
-        float const(&four)[4] = acc[half][chunk];
-        store_words(vector(half, chunk), __float_as_uint(four[0]), __float_as_uint(four[1]), __float_as_uint(four[2]),
-                    __float_as_uint(four[3]));
+      for (int row = 0; row < 2; ++row) {
+        codes[block][row] = load_words(((codes_at + stage * V::kChunkBytes) ^ block * 64) + row * 8 * V::kRowBytes);
+        uint32_t const at = scales_at + stage * V::kChunkBytes + row * 8 + block * kAtomsPerBlock * V::kAtomPart;
+        scales[block][row] = kMx ? load_byte(at) : load_half(at);
       }
     }
+    CUTLASS_PRAGMA_UNROLL
+    for (int block = 0; block < V::kBlocks; ++block) {
+      mine.add(chunk * V::kBlocks + block, codes[block], scales[block]);
+    }
+    // All that was read of the stage has come, as it was used.
+    __syncwarp();
+    source.fetch(ring + stage * V::kChunkBytes);
+    stage = stage + 1 == V::kStages ? 0 : stage + 1;
+    if (++chunk == work.chunks && i + 1 < count) {
+      mine.keep(sums + group * V::kSumBytes);
+      ++group;
+      chunk = 0;
+    }
+  }
+  if (count > 0) {
+    mine.keep(ring);
   }
   __syncthreads();
+
+  // A vector is N columns of a token, and a CTA of a cluster has every so many of them.
+  auto const total = [&](int vector, int token, int source) {
+    return totals + (((((vector >> shift) * p.m + token) << shift) + source) * N) * 4;
+  };
   if (p.cluster > 1) {
     cluster_wait_for_start();
   }
-  if (turn == 0) {
-    uint32_t const to = p.cluster > 1 ? cluster_address(sums + rank * V::kSumBytes, 0) : sums;
-    CUTLASS_PRAGMA_UNROLL
-    for (int half = 0; half < 2; ++half) {
+  CUTLASS_PRAGMA_NO_UNROLL
+  for (int i = threadIdx.x; i < work.groups * 4 * kTokens; i += V::kThreads) {
+    int const quarter = i % 4, token = i / 4 % kTokens, of = i / 4 / kTokens;
+    if (token >= p.m) {
+      continue;
+    }
+    auto const sum = add_few<kTokens>(work, rings, sums, of, token, quarter);
+    int const vector = of / V::kGroups * 4 + quarter;
+    uint32_t const at = total(vector, token, rank) + of % V::kGroups * 16;
+    if (p.cluster > 1) {
+      uint32_t const there = cluster_address(at, vector & mask);
       CUTLASS_PRAGMA_UNROLL
-      for (int chunk = 0; chunk < V::kChunks; ++chunk) {
-        auto const other = load_floats<4>(vector(half, chunk));
-        CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          int const token = chunk * 8 + 2 * t + i % 2, row = 32 * (2 * half + i / 2) + row_warp * 8 + quad;
-          cluster_store(to + token * V::kSumPitch + row * 4, acc[half][chunk][i] + other[i]);
-        }
+      for (int c = 0; c < 4; ++c) {
+        cluster_store(there + c * 4, sum[c]);
       }
+    } else {
+      store_words(at, __float_as_uint(sum[0]), __float_as_uint(sum[1]), __float_as_uint(sum[2]), __float_as_uint(sum[3]));
     }
   }
   if (p.cluster > 1) {
@@ -234,8 +416,38 @@ CUTLASS_DEVICE void compute_few(Parameters const &p, void *shared) {
   } else {
     __syncthreads();
   }
-  if (rank == 0) {
-    write_few<kTokens>(p, sums, batch, row_block * V::kRows);
+  // Of blocks, a warp has those of all tokens together.
+  constexpr int kLanes = kSimple ? kTokens : 32;
+  int const items = units * 4 * kLanes;
+  auto states = begin_outputs<N>(p.epilogue);
+  CUTLASS_PRAGMA_NO_UNROLL
+  for (int first = 0; first < items; first += V::kThreads) {
+    int const item = first + static_cast<int>(threadIdx.x), vector = item / kLanes, token = item % kLanes;
+    bool const is_mine = item < items && (vector & mask) == rank, is_there = is_mine && token < p.m;
+    cutlass::Array<float, N> sum;
+    sum.clear();
+    if (is_there) {
+      CUTLASS_PRAGMA_NO_UNROLL
+      for (int source = 0; source < p.cluster; ++source) {
+        auto const one = load_floats<N>(total(vector, token, source));
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < N; ++i) {
+          sum[i] += one[i] * kFactor;
+        }
+      }
+    }
+    int const unit = work.first_unit + vector / 4, quarter = vector % 4 * 32;
+    int const column = kSimple ? unit / 4 * 128 + quarter + unit % 4 * 8 : unit * 128 + quarter;
+    Place const here{work.batch, is_there ? token : p.m, column, p.m, p.n, 0};
+    if constexpr (kSimple) {
+      if (is_there && here.contains(0, 0)) {
+        write_outputs<N>(p.epilogue, states, here, sum);
+      }
+    } else if (is_mine) {
+      // All lanes of a warp work together; those without a token have one that is outside.
+      write_outputs<N>(p.epilogue, states, here, sum);
+      end_outputs<N>(p.epilogue, states, here);
+    }
   }
 }
 #endif

@@ -5,6 +5,14 @@ CUTLASS_DEVICE uint32_t shared_address(void const *pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// The same number, which what is computed of it before does not stay in registers for.
+CUTLASS_DEVICE int computed_again(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+// Keeps a branch around what would otherwise be done always, and chosen from.
+CUTLASS_DEVICE void keep_branch() { asm volatile("" ::: "memory"); }
+
 // Barriers in shared memory.
 CUTLASS_DEVICE void barrier_init(uint32_t barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
@@ -24,7 +32,7 @@ CUTLASS_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
 }
 // What this thread read and wrote of shared memory comes before what wgmma and bulk copies do with it.
 CUTLASS_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// Of another CTA of the cluster: an address there, arriving at its barrier, and waiting for what others wrote here.
+// Of another CTA of the cluster: an address there, and arriving at its barrier.
 CUTLASS_DEVICE uint32_t cluster_address(uint32_t address, int rank) {
   uint32_t result;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(result) : "r"(address), "r"(rank));
@@ -32,14 +40,6 @@ CUTLASS_DEVICE uint32_t cluster_address(uint32_t address, int rank) {
 }
 CUTLASS_DEVICE void cluster_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-CUTLASS_DEVICE void cluster_wait(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nWAIT:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n@done bra DONE;\nbra WAIT;\nDONE:\n}\n" ::"r"(
-          barrier),
-      "r"(parity)
-      : "memory");
 }
 // A number, and four numbers of which that barrier counts the bytes.
 CUTLASS_DEVICE void cluster_store(uint32_t address, float value) {
@@ -82,6 +82,10 @@ CUTLASS_DEVICE void load_tile(CUtensorMap const &map, uint32_t to, uint32_t barr
       "l"(&map), "r"(barrier), "r"(byte), "r"(row), "r"(matrix)
       : "memory");
 }
+// What describes a tensor is read before the first of its tiles is asked for.
+CUTLASS_DEVICE void prefetch_map(CUtensorMap const &map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
 CUTLASS_DEVICE void load_bytes(uint32_t to, void const *from, int bytes, uint32_t barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
                "r"(bytes), "r"(barrier)
@@ -93,6 +97,11 @@ CUTLASS_DEVICE uint4 load_words(uint32_t address) {
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(result.x), "=r"(result.y), "=r"(result.z), "=r"(result.w)
                : "r"(address));
+  return result;
+}
+CUTLASS_DEVICE uint2 load_two_words(uint32_t address) {
+  uint2 result;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(result.x), "=r"(result.y) : "r"(address));
   return result;
 }
 CUTLASS_DEVICE uint32_t load_word(uint32_t address) {
@@ -127,13 +136,33 @@ CUTLASS_DEVICE cutlass::Array<float, N> load_floats(uint32_t address) {
   }
   return result;
 }
-// From memory, what nobody reads again.
-CUTLASS_DEVICE uint4 load_once(void const *address) {
-  uint4 result;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(result.x), "=r"(result.y), "=r"(result.z), "=r"(result.w)
-               : "l"(address));
+// Brings a number near, for whoever reads it later. That it is stored keeps the compiler from leaving out the load.
+CUTLASS_DEVICE void touch(void const *number, uint32_t unused) {
+  uint16_t byte;
+  asm volatile("ld.global.nc.u8 %0, [%1];\nst.shared.u8 [%2], %0;" : "=&h"(byte) : "l"(number), "r"(unused) : "memory");
+}
+CUTLASS_DEVICE float2 load_pair(uint32_t address) {
+  float2 result;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(result.x), "=f"(result.y) : "r"(address));
   return result;
+}
+
+// From memory into shared memory, 16 bytes, or zeros if none are `inside`. A thread has groups of such copies, of which it
+// waits for all but the last ones. What nobody reads again leaves the cache first.
+CUTLASS_DEVICE uint64_t evict_first() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+CUTLASS_DEVICE void copy_async(uint32_t to, void const *from, uint32_t inside, uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(inside),
+               "l"(policy)
+               : "memory");
+}
+CUTLASS_DEVICE void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending>
+CUTLASS_DEVICE void copies_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 CUTLASS_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -192,7 +221,7 @@ struct Wgmma<128> {
 
 // d += a · b, 16 by 8 by 16, of one warp.
 CUTLASS_DEVICE void mma(float (&d)[4], uint32_t const (&a)[4], uint32_t low, uint32_t high) {
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k16.row.col.f32." FOURFOLD_OPERAND_TYPE "." FOURFOLD_OPERAND_TYPE ".f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])

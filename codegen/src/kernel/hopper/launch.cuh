@@ -1,10 +1,10 @@
 // A matrix of codes for each of a batch, and the part of it that is loaded at a time.
 inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *codes, Problem const &problem, int64_t rows,
-                            int of_tile, CUtensorMapSwizzle swizzle) {
+                            int of_tile, int row_bytes, CUtensorMapSwizzle swizzle) {
   cuuint64_t const row = problem.k / 2;
   cuuint64_t const extents[] = {row, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(problem.l)};
   cuuint64_t const strides[] = {row, row * rows};
-  cuuint32_t const box[] = {kBlockBytes, static_cast<cuuint32_t>(of_tile), 1}, steps[] = {1, 1, 1};
+  cuuint32_t const box[] = {static_cast<cuuint32_t>(row_bytes), static_cast<cuuint32_t>(of_tile), 1}, steps[] = {1, 1, 1};
   // The driver's errors have the numbers of the runtime's.
   return static_cast<cudaError_t>(encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<void *>(codes), extents, strides,
                                          box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
@@ -24,6 +24,10 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   parameters.n = static_cast<int>(problem.n);
   parameters.k = static_cast<int>(problem.k);
   parameters.cluster = plan.cluster;
+  parameters.cluster_bits = 0;
+  while (1 << parameters.cluster_bits < plan.cluster) {
+    ++parameters.cluster_bits;
+  }
   parameters.tiles_m = pieces(problem.m, built.tokens);
   parameters.tiles_n = pieces(problem.n, built.rows);
   parameters.tiles = static_cast<int>(tile_count(problem, built));
@@ -32,12 +36,22 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   parameters.atoms = pieces(problem.k, kAtomK);
   parameters.epilogue = epilogue;
   if (built.tokens <= kFewTokens) {
+    int const clusters = static_cast<int>(plan.grid.x) / plan.cluster, units = static_cast<int>(unit_count(problem, built));
+    int const chunks = pieces(problem.k, built.stage_blocks * kBlockK);
+    parameters.tiles = clusters;
+    parameters.ctas = clusters / static_cast<int>(problem.l);
+    parameters.share = units / parameters.ctas;
+    parameters.share_rest = units % parameters.ctas;
+    parameters.k_share = chunks / plan.cluster;
+    parameters.k_share_rest = chunks % plan.cluster;
     return cudaSuccess;
   }
   // Rows of 64 bytes: a warp reads its weights without conflicts as they are, and tokens when they are swizzled.
-  cudaError_t const error = describe(parameters.weight_map, encode, pointers.b, problem, problem.n, built.rows,
-                                     CU_TENSOR_MAP_SWIZZLE_NONE);
+  int const row_bytes = built.stage_blocks * kBlockBytes;
+  bool const is_wide = built.stage_blocks > 1;
+  cudaError_t const error = describe(parameters.weight_map, encode, pointers.b, problem, problem.n, built.rows, row_bytes,
+                                     is_wide ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE);
   return error != cudaSuccess ? error
-                              : describe(parameters.token_map, encode, pointers.a, problem, problem.m, built.tokens,
-                                         CU_TENSOR_MAP_SWIZZLE_64B);
+                              : describe(parameters.token_map, encode, pointers.a, problem, problem.m, built.tokens, row_bytes,
+                                         is_wide ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
 }

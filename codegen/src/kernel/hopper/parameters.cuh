@@ -4,8 +4,11 @@ struct Parameters {
   CUtensorMap weight_map, token_map;
   uint8_t const *weights, *tokens, *weight_scales, *token_scales;
   int m, n, k;
-  // CTAs that share a tile.
-  int cluster;
+  // CTAs that share a tile, 1 << cluster_bits.
+  int cluster, cluster_bits;
+  // For few rows of A: how many rows of B and how much of K every CTA has, how many have one more, and how many CTAs, or
+  // clusters, a matrix has.
+  int share, share_rest, k_share, k_share_rest, ctas;
   // Tiles along M and N, and of all matrices.
   int tiles_m, tiles_n, tiles;
   // Blocks of 128 rows that the scales have, and 512 bytes of each along K.

@@ -1,18 +1,24 @@
-// Which kernel a variant is, by the rows of A in its tile.
+// Which kernel a variant is, by the rows of A and of B in its tile.
 constexpr int kFewTokens = 16;
-template <int kTokens>
-struct Variant : cute::conditional_t<kTokens <= kFewTokens, Few<kTokens>, Tile<kTokens>> {};
+template <int kTokens, int kRows, bool = kTokens <= kFewTokens>
+struct Variant : Tile<kTokens, kRows> {
+  static constexpr int kUnitRows = 0, kMostUnits = 0, kMostElements = 0;
+};
+template <int kTokens, int kRows>
+struct Variant<kTokens, kRows, true> : Few<kTokens> {
+  static constexpr int kStageBlocks = Few<kTokens>::kBlocks;
+};
 
 #ifndef FOURFOLD_HOST
-template <int kTokens, size_t kParametersSize, size_t kSharedSize>
-__global__ void __launch_bounds__(Variant<kTokens>::kThreads, Variant<kTokens>::kMinBlocks)
+template <int kTokens, int kRows, size_t kParametersSize, size_t kSharedSize>
+__global__ void __launch_bounds__(Variant<kTokens, kRows>::kThreads, Variant<kTokens, kRows>::kMinBlocks)
     kernel(__grid_constant__ Parameters const parameters) {
 #ifdef __CUDA_ARCH__
   extern __shared__ char shared[];
   if constexpr (kTokens <= kFewTokens) {
     compute_few<kTokens>(parameters, shared);
   } else {
-    compute_tiles<kTokens>(parameters, shared);
+    compute_tiles<Tile<kTokens, kRows>>(parameters, shared);
   }
 #endif
 }
