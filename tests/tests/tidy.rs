@@ -21,7 +21,8 @@ const IO: [(&str, &str); 6] = [
 ];
 
 /// The members of the workspace, with the root package as `.`.
-const PACKAGES: [&str; 8] = [".", "ir", "scheduler", "codegen", "executor", "tests", "tests/embed", "bench"];
+const PACKAGES: [&str; 9] =
+    [".", "ir", "scheduler", "codegen", "executor", "tuner", "tests", "tests/embed", "bench"];
 
 fn rules() -> Vec<Rule> {
     vec![
