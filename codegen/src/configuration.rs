@@ -301,8 +301,44 @@ pub enum TileScheduler {
     Default,
     /// A fixed stride over the grid, without that instruction.
     StaticPersistent,
-    /// Splits K across CTAs.
+    /// Splits K across CTAs where tiles alone do not occupy them.
     StreamK,
+    /// Splits K of every tile into so many parts.
+    SplitK(u32),
+}
+
+impl TileScheduler {
+    /// Whether several CTAs may have a part of a tile each.
+    pub fn splits_k(self) -> bool {
+        matches!(self, TileScheduler::StreamK | TileScheduler::SplitK(_))
+    }
+}
+
+/// Along which side of D neighbouring tiles are handed out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Raster {
+    /// The scheduler decides by the extents.
+    #[default]
+    Heuristic,
+    /// Along M.
+    AlongM,
+    /// Along N.
+    AlongN,
+}
+
+/// The order in which tiles are handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TileOrder {
+    /// The direction.
+    pub raster: Raster,
+    /// Tiles at most that a band is wide across that direction: 1, 2, 4 or 8.
+    pub swizzle: u32,
+}
+
+impl Default for TileOrder {
+    fn default() -> TileOrder {
+        TileOrder { raster: Raster::Heuristic, swizzle: 1 }
+    }
 }
 
 /// One kernel, but for what its epilogue computes.
@@ -336,6 +372,11 @@ pub struct Configuration {
     pub d: ElementType,
     /// Whether D (and C) are row-major: N contiguous.
     pub d_row_major: bool,
+    /// The order in which tiles are handed out.
+    pub order: TileOrder,
+    /// Whether the kernel computes the transpose, B by A: its tile's M then lies along N of the problem, and its N along
+    /// M. Only for epilogues that read nothing beside C, alpha and beta and write nothing beside D.
+    pub swapped: bool,
 }
 
 impl Configuration {
@@ -412,8 +453,21 @@ impl Configuration {
         if let Stages::Fixed(stages) = self.stages {
             name += &format!("_s{stages}");
         }
-        if self.scheduler == TileScheduler::StreamK {
-            name += "_streamk";
+        match self.scheduler {
+            TileScheduler::Default | TileScheduler::StaticPersistent => {}
+            TileScheduler::StreamK => name += "_streamk",
+            TileScheduler::SplitK(splits) => name += &format!("_split{splits}"),
+        }
+        match self.order.raster {
+            Raster::Heuristic => {}
+            Raster::AlongM => name += "_rm",
+            Raster::AlongN => name += "_rn",
+        }
+        if self.order.swizzle != 1 {
+            name += &format!("_w{}", self.order.swizzle);
+        }
+        if self.swapped {
+            name += "_swap";
         }
         name
     }
@@ -548,7 +602,16 @@ impl Configuration {
         match self.scheduler {
             TileScheduler::Default => "void",
             TileScheduler::StaticPersistent => "cutlass::gemm::StaticPersistentScheduler",
-            TileScheduler::StreamK => "cutlass::gemm::StreamKScheduler",
+            TileScheduler::StreamK | TileScheduler::SplitK(_) => "cutlass::gemm::StreamKScheduler",
+        }
+    }
+
+    /// How CUTLASS spells the direction of the tile order, where it is not left to the scheduler.
+    pub fn raster_tag(&self) -> Option<&'static str> {
+        match self.order.raster {
+            Raster::Heuristic => None,
+            Raster::AlongM => Some("AlongM"),
+            Raster::AlongN => Some("AlongN"),
         }
     }
 

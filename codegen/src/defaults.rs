@@ -7,7 +7,7 @@ use fourfold_ir::{BlockFormat, ElementType};
 
 use crate::configuration::{
     Cluster, Configuration, CutlassVersion, Epilogue, EpilogueSchedule, Family, Format, Kind, Mainloop,
-    Operand, OperatorClass, Sms, Stages, TileScheduler,
+    Operand, OperatorClass, Sms, Stages, TileOrder, TileScheduler,
 };
 use crate::stages;
 
@@ -229,6 +229,8 @@ fn sm120(fp4: Fp4, tile: [u32; 3]) -> Configuration {
         c: None,
         d: ElementType::BF16,
         d_row_major: true,
+        order: TileOrder::default(),
+        swapped: false,
     }
 }
 

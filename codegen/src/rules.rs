@@ -11,13 +11,27 @@ use std::fmt;
 
 use crate::configuration::{
     Cluster, Configuration, CutlassVersion, EpilogueSchedule, Family, Format, Kind, Mainloop, Sms, Stages,
+    TileScheduler,
 };
 use crate::stages::{automatic_stages, stages};
+
+/// What becomes of a configuration that breaks a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RuleKind {
+    /// The compiler refuses it.
+    Compiler,
+    /// It compiles without a word, and has no MMA, cannot be launched, or computes something else.
+    Silent,
+    /// It works, and is slower or takes less than it could. No default breaks it.
+    Advice,
+}
 
 /// One demand.
 pub struct Rule {
     /// Its number; stable.
     pub number: u32,
+    /// What becomes of a configuration that breaks it.
+    pub kind: RuleKind,
     /// The configurations it concerns.
     pub scope: &'static str,
     /// What it demands.
@@ -74,10 +88,18 @@ pub fn check(
     if violations.is_empty() { Ok(()) } else { Err(violations) }
 }
 
+/// Why a configuration cannot be used at all: the rules that it breaks, advice aside.
+pub fn invalid(configuration: &Configuration, cutlass: CutlassVersion, target: &str) -> Vec<Violation> {
+    let mut violations = check(configuration, cutlass, target).err().unwrap_or_default();
+    violations.retain(|violation| violation.rule.kind != RuleKind::Advice);
+    violations
+}
+
 /// Every rule, in order of number.
-pub static RULES: [Rule; 27] = [
+pub static RULES: [Rule; 30] = [
     Rule {
         number: 1,
+        kind: RuleKind::Compiler,
         scope: "all",
         text: "A and B have the same scale type and scale vector",
         prevents: "Scale factor types for A and B should be the same.",
@@ -85,6 +107,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 2,
+        kind: RuleKind::Compiler,
         scope: "all",
         text: "the schedule tags exist in this CUTLASS and belong to the architecture tag",
         prevents: "Could not build a collective [epilogue] for given parameters.",
@@ -92,6 +115,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 3,
+        kind: RuleKind::Compiler,
         scope: "all",
         text: "a main loop tag that names its format is given it: Nvf4 ue4m3 per 16, Mxf4 and Mxf8f6f4 ue8m0 per 32",
         prevents: "Kernel Schedule policy doesn't match the scale factor vector size.",
@@ -99,6 +123,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 4,
+        kind: RuleKind::Compiler,
         scope: "nvf4, mxf4, Sm103, Sm120",
         text: "both operands are K-major",
         prevents: "MX/NV_F4 only supports RowMajor A, and ColMajorB; Only TN layout is supported.",
@@ -106,6 +131,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 5,
+        kind: RuleKind::Compiler,
         scope: "Sm100 mxf8f6f4",
         text: "under an N-major B of 4 or 6 bits tile N is a multiple of 128 (1SM) or 256 (2SM)",
         prevents: "TileSize and MNK Major does not met with MMA Mix 8-bit TMA load requirement",
@@ -113,6 +139,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 6,
+        kind: RuleKind::Compiler,
         scope: "native FP4; mxf8f6f4 under an explicit dense tag",
         text: "alignments in elements: 32 for native FP4; under mxf8f6f4 16 for FP8, 128 for FP6 and FP4",
         prevents: "Could not build a collective for given parameters.",
@@ -120,6 +147,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 7,
+        kind: RuleKind::Compiler,
         scope: "Sm100, Sm103",
         text: "tile M is 128 on one SM, 256 on two",
         prevents: "Invalid TileShape_M.",
@@ -127,6 +155,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 8,
+        kind: RuleKind::Compiler,
         scope: "Sm100, Sm103, two SMs",
         text: "a static cluster has an even M; Auto means what Auto picks, and never meets a dynamic cluster at M = 256",
         prevents: "schedule + cluster mismatch; If M=256, auto policy can't create 2sm kernels. Specify a 2SM policy",
@@ -134,6 +163,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 9,
+        kind: RuleKind::Compiler,
         scope: "Sm100",
         text: "tile N is 64, 128, 192 or 256",
         prevents: "Invalid TileShape_N.; Cta N should be one of 64/128/192/256",
@@ -141,6 +171,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 10,
+        kind: RuleKind::Compiler,
         scope: "Sm103",
         text: "tile N is 128, 192 or 256, tile K 768, operands are tuples (and nowhere else), the tag is explicit",
         prevents: "Cta N should be one of 128/192/256; TileShape_K should 768 for MMA kernels",
@@ -148,6 +179,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 11,
+        kind: RuleKind::Compiler,
         scope: "Sm100, Sm120",
         text: "tile K is a multiple of four scale vectors: 64 for nvf4, 128 for MX",
         prevents: "TMA requires CTA_Tile and SLayout top-level size equivalence.",
@@ -155,6 +187,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 12,
+        kind: RuleKind::Compiler,
         scope: "Sm120",
         text: "tile M is a multiple of 128",
         prevents: "in the body only: TMA requires CTA_Tile and SLayout top-level size equivalence.; Shape Divisibility \
@@ -163,6 +196,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 13,
+        kind: RuleKind::Compiler,
         scope: "Sm120",
         text: "tile N is 8, 16, 32, 64, 128 or 256; before CUTLASS 4.6 at least 32, before 4.5 at least 128",
         prevents: "TileShape_N must be at least 8 for SM120 blockscaled.; Divisibility Condition; Invalid tile shape N.",
@@ -170,6 +204,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 14,
+        kind: RuleKind::Compiler,
         scope: "Sm120",
         text: "pingpong needs tile N of 16 at least",
         prevents: "Could not build a collective for given parameters.",
@@ -177,6 +212,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 15,
+        kind: RuleKind::Compiler,
         scope: "Sm120",
         text: "the cluster is 1x1, one SM to a tile",
         prevents: "no programmatic multicast on this arch",
@@ -184,6 +220,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 16,
+        kind: RuleKind::Compiler,
         scope: "all",
         text: "shared memory holds one stage at least (Sm100, Sm103), two on Sm120",
         prevents: "Smem usage is too high. Can't create any SMEM buffers for A, B, SFA, and SFB.; Specialization \
@@ -192,6 +229,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 17,
+        kind: RuleKind::Compiler,
         scope: "Sm100 grouped",
         text: "a PtrArray main loop goes with the PtrArray TMA epilogue of as many SMs",
         prevents: "Expected layout args... in make_tensor(iter, args...); missing members of CollectiveEpilogue",
@@ -199,6 +237,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 18,
+        kind: RuleKind::Silent,
         scope: "all",
         text: "the target has the family's instructions: Sm100 on sm_100a, sm_100f, sm_103a; Sm103 on sm_103a; Sm120 \
                on sm_120a, sm_120f, sm_121a",
@@ -207,6 +246,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 19,
+        kind: RuleKind::Silent,
         scope: "Sm100, Sm103",
         text: "the epilogue's tag counts as many SMs as the main loop's",
         prevents: "nothing is said: other shared-memory sizes, of unknown meaning",
@@ -214,6 +254,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 20,
+        kind: RuleKind::Silent,
         scope: "all",
         text: "an explicit stage count fits into shared memory",
         prevents: "nothing is said: initialize returns 7",
@@ -221,6 +262,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 21,
+        kind: RuleKind::Silent,
         scope: "Sm100",
         text: "a static cluster's M and N are 1, 2 or 4",
         prevents: "nothing is said: can_implement refuses every call above 4, 3 is untested",
@@ -228,6 +270,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 22,
+        kind: RuleKind::Compiler,
         scope: "Sm120 grouped, before CUTLASS 4.4.3",
         text: "with A and B of 6 or 8 bits both, the tags are Auto",
         prevents: "Incorrect SfVectorSize for MX_F4F6F8 is deduced.",
@@ -235,6 +278,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 23,
+        kind: RuleKind::Advice,
         scope: "Sm100",
         text: "at tile N = 256 a TMA epilogue has an explicit epilogue tile",
         prevents: "spills (182 bytes and more) and lost stages",
@@ -242,6 +286,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 24,
+        kind: RuleKind::Silent,
         scope: "weight-only FP4 (16-bit A)",
         text: "the scale type is the MMA type; a block-scaled configuration, the only kind there is, cannot break it",
         prevents: "nothing is said: scales are loaded and never applied",
@@ -249,6 +294,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 27,
+        kind: RuleKind::Compiler,
         scope: "all",
         text: "an explicit epilogue tile divides the tile of a CTA, and its columns are a multiple of 8",
         prevents: "EpilogueTile must evenly divide CTA tile; Unsupported tile shape",
@@ -256,6 +302,7 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 28,
+        kind: RuleKind::Advice,
         scope: "mxf8f6f4 under Auto or PtrArray tags",
         text: "alignments in elements: 16 for FP8, 128 for FP6 and FP4",
         prevents: "nothing is said: K that is no multiple of 128 is refused at every call, for a reason not named",
@@ -263,13 +310,59 @@ pub static RULES: [Rule; 27] = [
     },
     Rule {
         number: 29,
+        kind: RuleKind::Silent,
         scope: "Sm120 with A and B of 4 bits",
         text: "tile K is 128 at least: two steps of the MMA",
         prevents: "nothing is said: with one step the main loop overwrites its registers before it has used them, and \
                    results are wrong from the second tile along K on",
         check: two_steps,
     },
+    Rule {
+        number: 30,
+        kind: RuleKind::Compiler,
+        scope: "Sm120 pingpong",
+        text: "the tile scheduler does not split K",
+        prevents: "Ping-pong kernel does not currently support stream-K scheduler.",
+        check: pingpong_splits,
+    },
+    Rule {
+        number: 31,
+        kind: RuleKind::Silent,
+        scope: "all",
+        text: "tiles are handed out in bands of 1, 2, 4 or 8; a split of K has at least two parts and at most 64",
+        prevents: "nothing is said: the scheduler rounds to something else, or one part is no split",
+        check: schedule_numbers,
+    },
+    Rule {
+        number: 32,
+        kind: RuleKind::Compiler,
+        scope: "Sm100, Sm120",
+        text: "a tile scheduler that splits K belongs to a kernel of one problem",
+        prevents: "Could not select a tile scheduler for given parameters.",
+        check: grouped_splits,
+    },
 ];
+
+fn pingpong_splits(subject: &Subject) -> Option<String> {
+    let Configuration { mainloop, scheduler, .. } = subject.configuration;
+    demand(!(mainloop.is_pingpong() && scheduler.splits_k()), || format!("{scheduler:?}"))
+}
+
+fn schedule_numbers(subject: &Subject) -> Option<String> {
+    let Configuration { order, scheduler, .. } = subject.configuration;
+    let splits = match scheduler {
+        TileScheduler::SplitK(splits) => (2..=64).contains(splits),
+        _ => true,
+    };
+    demand([1, 2, 4, 8].contains(&order.swizzle) && splits, || {
+        format!("bands of {}, {scheduler:?}", order.swizzle)
+    })
+}
+
+fn grouped_splits(subject: &Subject) -> Option<String> {
+    let Configuration { grouped, scheduler, .. } = subject.configuration;
+    demand(!(*grouped && scheduler.splits_k()), || format!("{scheduler:?} of a grouped kernel"))
+}
 
 struct Subject<'a> {
     configuration: &'a Configuration,

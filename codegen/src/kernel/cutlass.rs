@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::emit::{alignment, element_type, is_used};
 use super::{Epilogue, body, outputs};
-use crate::configuration::{Cluster, Configuration, Family};
+use crate::configuration::{Cluster, Configuration, Family, TileScheduler};
 
 /// Below `cutlass/gemm`, the headers of the collectives and kernels that a family has. Those of Sm120 count stages as
 /// Sm100's do, and its epilogues may be of either schedule.
@@ -69,6 +69,17 @@ pub(super) struct Context {
     mainloop_tag: String,
     stages_type: String,
     scheduler_tag: &'static str,
+    /// What the tile scheduler is told besides its own choices.
+    scheduler_arguments: Vec<String>,
+    /// Whether CTAs wait for each other through the workspace.
+    has_locks: bool,
+    swapped: bool,
+    /// What the kernel takes for A, B, M and N.
+    a: &'static str,
+    b: &'static str,
+    m: &'static str,
+    n: &'static str,
+    d_layout: &'static str,
     load_parameter: &'static str,
     load_argument: &'static str,
     shared_bytes: &'static str,
@@ -148,10 +159,34 @@ pub(super) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         mainloop_tag: configuration.mainloop_tag(),
         stages_type: configuration.stages_type("CollectiveEpilogue"),
         scheduler_tag: configuration.scheduler_tag(),
+        scheduler_arguments: scheduler_arguments(configuration),
+        has_locks: configuration.scheduler.splits_k(),
+        swapped: configuration.swapped,
+        a: if configuration.swapped { "b" } else { "a" },
+        b: if configuration.swapped { "a" } else { "b" },
+        m: if configuration.swapped { "n" } else { "m" },
+        n: if configuration.swapped { "m" } else { "n" },
+        d_layout: if configuration.swapped { "cutlass::layout::ColumnMajor" } else { "RowMajor" },
         load_parameter: "",
         load_argument: "",
         shared_bytes: "GemmKernel::SharedStorageSize",
     }
+}
+
+fn scheduler_arguments(configuration: &Configuration) -> Vec<String> {
+    const SCHEDULER: &str = "typename GemmKernel::TileScheduler";
+    let mut lines = Vec::new();
+    if let Some(raster) = configuration.raster_tag() {
+        lines.push(format!("raster_order = {SCHEDULER}::RasterOrderOptions::{raster}"));
+    }
+    if configuration.order.swizzle != 1 {
+        lines.push(format!("max_swizzle_size = {}", configuration.order.swizzle));
+    }
+    if let TileScheduler::SplitK(splits) = configuration.scheduler {
+        lines.push(format!("splits = {splits}"));
+        lines.push(format!("decomposition_mode = {SCHEDULER}::Params::DecompositionMode::SplitK"));
+    }
+    lines
 }
 
 fn nodes(epilogue: &Epilogue) -> Vec<Node> {
