@@ -176,8 +176,18 @@ pub fn get_kernels(
 
 const FEWEST_ASKING: usize = 8;
 
+/// The service that options mean, and the version of CUTLASS that kernels for it are configured for. `progress` is told
+/// what is missing.
+pub fn compile_service(
+    options: &CompileOptions,
+    progress: &(dyn Fn(&Event) + Sync),
+) -> (CompileService, CutlassVersion) {
+    let supply = options.supply(progress);
+    (supply.service, supply.cutlass)
+}
+
 /// The request for a source.
-pub(crate) fn request(service: &CompileService, source: &KernelSource) -> Request {
+pub fn request(service: &CompileService, source: &KernelSource) -> Request {
     service.request(&build_input(source))
 }
 

@@ -10,7 +10,11 @@
 #![forbid(unsafe_code)]
 
 pub mod generator;
+pub mod manifest;
 pub mod matrix;
 pub mod parameters;
 pub mod problem;
 pub mod record;
+pub mod records;
+pub mod suites;
+pub mod sweep;

@@ -8,6 +8,8 @@ mod place;
 mod progress;
 mod replay;
 mod toolchain;
+#[cfg(feature = "tune")]
+mod tune;
 mod verify;
 
 use std::path::PathBuf;
@@ -61,6 +63,9 @@ enum Command {
     Cache(cache::Arguments),
     /// Say what this machine has for building kernels, what it lacks, and what to do about it
     Doctor(doctor::Arguments),
+    #[cfg(feature = "tune")]
+    #[command(flatten)]
+    Tune(tune::Command),
 }
 
 /// The exit code when a kernel was required and did not run.
@@ -85,6 +90,8 @@ fn main() -> ExitCode {
         Command::Toolchain(arguments) => toolchain::run(arguments),
         Command::Cache(arguments) => cache::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
+        #[cfg(feature = "tune")]
+        Command::Tune(command) => tune::run(&command),
     }
 }
 

@@ -4,18 +4,25 @@
 //! runs which combinations are valid, its source (from `codegen`'s templates or its own), and the binding of a problem to
 //! the C interface that all kernels have, with the reference that its results are held against.
 
+mod scaled_mma;
+
 use std::fmt;
 
-use fourfold_codegen::configuration::CutlassVersion;
+use fourfold_codegen::configuration::{CutlassVersion, Family};
 use fourfold_codegen::{KernelSource, Target};
 use fourfold_executor::kernel;
 use serde::{Deserialize, Serialize};
 
+use self::scaled_mma::{Cutlass, Hopper};
 use crate::parameters::Parameters;
 use crate::problem::Problem;
 
 /// Every type of kernel, by name.
-pub static GENERATORS: &[&dyn Generator] = &[];
+pub static GENERATORS: &[&dyn Generator] = &[
+    &Cutlass { name: "scaled_mma.sm100", family: Family::Sm100, targets: &["sm_100a", "sm_103a"] },
+    &Cutlass { name: "scaled_mma.sm120", family: Family::Sm120, targets: &["sm_120a", "sm_121a"] },
+    &Hopper,
+];
 
 /// The type of this name.
 pub fn generator(name: &str) -> Option<&'static dyn Generator> {
@@ -46,6 +53,12 @@ pub trait Generator: fmt::Debug + Sync {
         target: &'static Target,
         cutlass: CutlassVersion,
     ) -> Result<Box<dyn Configured>, Vec<Broken>>;
+
+    /// The kernel of a combination that breaks rules, to see what becomes of it; `None` where its values cannot be read,
+    /// or the type has no such kernels.
+    fn unchecked(&self, _: &Parameters, _: &'static Target) -> Option<Box<dyn Configured>> {
+        None
+    }
 }
 
 /// A parameter of a generator.
@@ -106,6 +119,11 @@ pub trait Configured: fmt::Debug + Send + Sync {
 
     /// Bytes that must move and operations that must be done, whatever the kernel.
     fn work(&self, problem: &Problem) -> Work;
+
+    /// What is not as it is best done: it works all the same.
+    fn advice(&self, _: CutlassVersion) -> Vec<Broken> {
+        Vec::new()
+    }
 }
 
 /// The least that a problem costs.

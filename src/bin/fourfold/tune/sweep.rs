@@ -1,0 +1,126 @@
+//! `fourfold sweep`: what becomes of the kernels of a manifest.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use fourfold::kernels::{compile_service, request};
+use fourfold_executor::Cancel;
+use fourfold_tuner::manifest::Manifest;
+use fourfold_tuner::record::State;
+use fourfold_tuner::sweep::{BuildOptions, Counts, Done, Shard, SweepError, Told, Tools, build, plan};
+use serde_json::json;
+
+use super::files::Log;
+use super::progress::{Progress, word};
+use crate::toolchain::Choice;
+
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  fourfold sweep --manifest tuning/compile.toml --compile-only --out records.jsonl\n\n\
+    Run again, it goes on where it ended; records are only added. With --shard 1/4 to 4/4 four machines share it, each \
+    with a file of its own that `fourfold merge` joins.\n\
+    Exit codes: 0 the sweep is complete, whatever became of its kernels; 2 bad input; 3 kernels cannot be built here, \
+    or records not be kept; 130 interrupted."
+)]
+pub struct Arguments {
+    /// The manifest: which kernels, and on which problems
+    #[arg(long, value_name = "FILE")]
+    manifest: PathBuf,
+    /// Where records are added [default: the manifest's name, ending in .jsonl, in this folder]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Say only whether each kernel is valid and builds: no GPU is needed
+    #[arg(long)]
+    compile_only: bool,
+    /// The part of the sweep that is done here, as i/n
+    #[arg(long, value_name = "I/N", default_value_t = Shard::ALL)]
+    shard: Shard,
+    /// Give so many invalid kernels to the compiler all the same, to see that it refuses them
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    confirm: usize,
+    #[command(flatten)]
+    choice: Choice,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments) -> ExitCode {
+    super::finish(sweep(arguments), arguments.json)
+}
+
+fn sweep(arguments: &Arguments) -> Result<super::Finished> {
+    let path = &arguments.manifest;
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let manifest = Manifest::parse(&text).with_context(|| path.display().to_string())?;
+    let combinations = manifest.combinations().with_context(|| path.display().to_string())?;
+    let problems = super::problems::all(&manifest.problems, path.parent().unwrap_or(Path::new(".")))?;
+    let out = arguments
+        .out
+        .clone()
+        .unwrap_or_else(|| PathBuf::from(path.file_stem().unwrap_or_default()).with_extension("jsonl"));
+    let (mut log, before) = Log::open(&out)?;
+    let progress = Progress::new(arguments.json);
+    if let Some(torn) = &before.torn {
+        eprintln!("{}: {torn}", out.display());
+    }
+    let options = arguments.choice.compile_options();
+    let (service, cutlass) = compile_service(&options, &|event| progress.tell(&Told::Build(event)));
+    let cancel = Cancel::default();
+    let request = |source: &_| request(&service, source);
+    let tools = Tools { service: &service, cutlass, request: &request, cancel: &cancel };
+    let tasks =
+        plan(&combinations, if arguments.compile_only { arguments.shard } else { Shard::ALL }, &tools);
+    let done = Done::of(&before.records);
+    let building = BuildOptions { jobs: options.jobs, confirm: arguments.confirm, retry: options.retry };
+    let mut sink = |record: &_| log.append(record).map_err(Into::into);
+    let counts = build(&tasks, &done, &building, &tools, &clock, &mut sink, &|told| progress.tell(told))?;
+    drop(progress);
+    let object = json!({
+        "ok": true,
+        "manifest": path,
+        "records": out,
+        "shard": arguments.shard.to_string(),
+        "combinations": combinations.len(),
+        "problems": problems.len(),
+        "kernels": counts_object(&counts),
+    });
+    let given = [State::Built, State::CompileError, State::NoMma].map(|state| counts.of(state));
+    let asked: usize = given.iter().sum();
+    let share = if asked == 0 { 100.0 } else { 100.0 * given[0] as f64 / asked as f64 };
+    let mut text = format!(
+        "{}: {} combinations, {} of them in shard {}\n",
+        path.display(),
+        combinations.len(),
+        tasks.len(),
+        arguments.shard
+    );
+    for (state, count) in &counts.0 {
+        text += &format!("  {:<14} {count}\n", word(*state));
+    }
+    text +=
+        &format!("{} of {asked} kernels that the compiler was given were built ({share:.1} %)\n", given[0]);
+    text += &format!("records are in {}\n", out.display());
+    Ok(super::Finished { text, object, code: 0 })
+}
+
+fn counts_object(counts: &Counts) -> serde_json::Value {
+    counts
+        .0
+        .iter()
+        .map(|(state, count)| (word(*state).replace(' ', "_"), json!(count)))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
+
+fn clock() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Whether an error is of this machine, and not of what was given.
+pub fn is_environment(error: &SweepError) -> bool {
+    matches!(error, SweepError::Toolchain { .. } | SweepError::Sink { .. } | SweepError::Cancelled)
+}

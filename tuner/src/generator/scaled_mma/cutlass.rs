@@ -1,0 +1,277 @@
+//! Kernels of CUTLASS's block-scaled collectives.
+
+use fourfold_codegen::configuration::{
+    Cluster, Configuration, CutlassVersion, Epilogue, EpilogueSchedule, Family, Format, Kind, Mainloop,
+    Operand, OperatorClass, Raster, Sms, Stages, TileOrder, TileScheduler,
+};
+use fourfold_codegen::{Design, KernelSource, KernelSpec, Target, emit, rules};
+use fourfold_ir::BlockFormat;
+
+use super::Computed;
+use super::values::{D, FORMAT, Values, extents, format, output};
+use crate::generator::{Broken, Configured, Generator, Parameter, Work, Workload};
+use crate::parameters::Parameters;
+use crate::problem::Problem;
+
+/// The type for one family.
+#[derive(Clone, Copy, Debug)]
+pub struct Cutlass {
+    /// `scaled_mma.sm100`
+    pub name: &'static str,
+    /// Sm100 or Sm120.
+    pub family: Family,
+    /// The targets that its kernels are built for.
+    pub targets: &'static [&'static str],
+}
+
+const PARAMETERS: &[Parameter] = &[
+    FORMAT,
+    D,
+    Parameter {
+        name: "tile",
+        about: "the MMA tile, over both SMs where two share it: M x N x K in elements",
+        values: "three numbers, such as 128x128x256",
+        default: "128x128x128",
+    },
+    Parameter {
+        name: "cluster",
+        about: "CTAs that share loads, along M and N",
+        values: "two numbers, such as 2x1",
+        default: "1x1",
+    },
+    Parameter { name: "sms", about: "SMs of an MMA tile", values: "1 or 2", default: "1" },
+    Parameter {
+        name: "mainloop",
+        about: "the schedule of the main loop",
+        values: "auto, native (sm100: the format's own tag), cpasync (sm100), cooperative or pingpong (sm120)",
+        default: "auto",
+    },
+    Parameter {
+        name: "epilogue",
+        about: "how D leaves",
+        values: "auto, tma or nosmem (sm100: through shared memory, or not)",
+        default: "auto",
+    },
+    Parameter {
+        name: "epilogue_tile",
+        about: "rows and columns of D that leave at a time",
+        values: "auto, or two numbers such as 128x32",
+        default: "auto",
+    },
+    Parameter {
+        name: "stages",
+        about: "buffers of the main loop",
+        values: "auto (as many as fit) or a number",
+        default: "auto",
+    },
+    Parameter {
+        name: "scheduler",
+        about: "what hands out tiles",
+        values: "default (the family's own), static, streamk, or split2 to split64 (parts of K)",
+        default: "static",
+    },
+    Parameter {
+        name: "raster",
+        about: "along which side of D neighbouring tiles are handed out",
+        values: "heuristic, m or n",
+        default: "heuristic",
+    },
+    Parameter {
+        name: "swizzle",
+        about: "tiles that a band of neighbours is wide",
+        values: "1, 2, 4 or 8",
+        default: "1",
+    },
+    Parameter {
+        name: "swap",
+        about: "whether the transpose is computed: the tile's N then lies along M of the problem",
+        values: "no or yes",
+        default: "no",
+    },
+];
+
+impl Generator for Cutlass {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn about(&self) -> &'static str {
+        "D = sum of (a sfa)(b sfb), by CUTLASS's block-scaled collectives"
+    }
+
+    fn targets(&self) -> &'static [&'static str] {
+        self.targets
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        PARAMETERS
+    }
+
+    fn configure(
+        &self,
+        parameters: &Parameters,
+        target: &'static Target,
+        cutlass: CutlassVersion,
+    ) -> Result<Box<dyn Configured>, Vec<Broken>> {
+        let kernel = self.read(parameters, target)?;
+        let broken = broken(&rules::invalid(&kernel.configuration, cutlass, target.name));
+        if broken.is_empty() { Ok(Box::new(kernel)) } else { Err(broken) }
+    }
+
+    fn unchecked(&self, parameters: &Parameters, target: &'static Target) -> Option<Box<dyn Configured>> {
+        Some(Box::new(self.read(parameters, target).ok()?))
+    }
+}
+
+fn broken(violations: &[rules::Violation]) -> Vec<Broken> {
+    let broken = |violation: &rules::Violation| Broken {
+        rule: violation.rule.number.to_string(),
+        demands: violation.rule.text.to_owned(),
+        found: violation.found.clone(),
+        prevents: violation.rule.prevents.to_owned(),
+    };
+    violations.iter().map(broken).collect()
+}
+
+impl Cutlass {
+    fn read(&self, parameters: &Parameters, target: &'static Target) -> Result<Kernel, Vec<Broken>> {
+        let mut values = Values::new(parameters, PARAMETERS);
+        let computed = values.read("format", format).zip(values.read("d", output));
+        let tile = values.read("tile", extents);
+        let cluster = values.read("cluster", extents);
+        let sms = values.read("sms", |text| match text {
+            "1" => Some(Sms::One),
+            "2" => Some(Sms::Two),
+            _ => None,
+        });
+        let block = computed.map_or(BlockFormat::NVFP4, |(format, _)| format);
+        let mainloop = values.read("mainloop", |text| self.mainloop(text, block));
+        let schedule = values.read("epilogue", |text| match text {
+            "auto" => Some(EpilogueSchedule::Auto),
+            "tma" => Some(EpilogueSchedule::Tma),
+            "nosmem" => Some(EpilogueSchedule::NoSmem),
+            _ => None,
+        });
+        let epilogue_tile = values.read("epilogue_tile", |text| match text {
+            "auto" => Some(None),
+            text => Some(Some(extents(text)?)),
+        });
+        let stages = values.read("stages", |text| match text {
+            "auto" => Some(Stages::Auto),
+            text => text.parse().ok().map(Stages::Fixed),
+        });
+        let scheduler = values.read("scheduler", |text| match text {
+            "default" => Some(TileScheduler::Default),
+            "static" => Some(TileScheduler::StaticPersistent),
+            "streamk" => Some(TileScheduler::StreamK),
+            text => text.strip_prefix("split")?.parse().ok().map(TileScheduler::SplitK),
+        });
+        let raster = values.read("raster", |text| match text {
+            "heuristic" => Some(Raster::Heuristic),
+            "m" => Some(Raster::AlongM),
+            "n" => Some(Raster::AlongN),
+            _ => None,
+        });
+        let swizzle = values.read("swizzle", |text| text.parse().ok());
+        let swapped = values.read("swap", |text| match text {
+            "no" => Some(false),
+            "yes" => Some(true),
+            _ => None,
+        });
+        let read = || {
+            let (format, d) = computed?;
+            let operand = Operand::k_major(match format {
+                BlockFormat::MXFP4 => Format::Mxfp4,
+                _ => Format::Nvfp4,
+            });
+            let sms = sms?;
+            let configuration = Configuration {
+                family: self.family,
+                a: operand,
+                b: operand,
+                tile: tile?,
+                cluster: Cluster::Static(cluster?),
+                sms,
+                mainloop: mainloop?,
+                grouped: false,
+                epilogue: Epilogue {
+                    schedule: schedule?,
+                    sms,
+                    grouped: false,
+                    tile: epilogue_tile?,
+                    class: OperatorClass::BlockScaledTensorOp,
+                },
+                stages: stages?,
+                scheduler: scheduler?,
+                c: None,
+                d,
+                d_row_major: true,
+                order: TileOrder { raster: raster?, swizzle: swizzle? },
+                swapped: swapped?,
+            };
+            Some(Kernel { configuration, computed: Computed { format, d }, target })
+        };
+        read().ok_or(values.broken)
+    }
+
+    fn mainloop(&self, text: &str, format: BlockFormat) -> Option<Mainloop> {
+        let kind = if format == BlockFormat::MXFP4 { Kind::Mxf4 } else { Kind::Nvf4 };
+        match (text, self.family) {
+            ("auto", _) => Some(Mainloop::Auto),
+            ("native", Family::Sm100) => Some(Mainloop::Sm100(kind)),
+            ("cpasync", Family::Sm100) => Some(Mainloop::Sm100MixedTmaCpAsync),
+            ("cooperative", Family::Sm120) => Some(Mainloop::Cooperative),
+            ("pingpong", Family::Sm120) => Some(Mainloop::Pingpong),
+            _ => None,
+        }
+    }
+}
+
+/// One kernel.
+#[derive(Clone, Debug)]
+struct Kernel {
+    configuration: Configuration,
+    computed: Computed,
+    target: &'static Target,
+}
+
+impl Kernel {
+    fn spec(&self) -> KernelSpec {
+        KernelSpec {
+            target: self.target,
+            configuration: Design::Cutlass(self.configuration.clone()),
+            epilogue: self.computed.epilogue(),
+        }
+    }
+}
+
+impl Configured for Kernel {
+    fn name(&self) -> String {
+        self.spec().name()
+    }
+
+    fn source(&self) -> KernelSource {
+        emit(&self.spec())
+    }
+
+    fn takes(&self, problem: &Problem) -> Result<(), String> {
+        self.computed.takes(self.target, problem)
+    }
+
+    fn workload(&self, problem: &Problem, seed: u64) -> Result<Workload, String> {
+        self.computed.workload(problem, seed)
+    }
+
+    fn workload_key(&self) -> String {
+        self.computed.key()
+    }
+
+    fn work(&self, problem: &Problem) -> Work {
+        self.computed.work(problem)
+    }
+
+    fn advice(&self, cutlass: CutlassVersion) -> Vec<Broken> {
+        let all = rules::check(&self.configuration, cutlass, self.target.name).err().unwrap_or_default();
+        broken(&all)
+    }
+}

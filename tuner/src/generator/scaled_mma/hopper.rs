@@ -1,0 +1,154 @@
+//! Kernels of sm_90a, which are our own: one tile for all calls.
+
+use fourfold_codegen::configuration::CutlassVersion;
+use fourfold_codegen::hopper::{CHOICES, Configuration, ForcedError, TARGET, Tile};
+use fourfold_codegen::{Design, KernelSource, KernelSpec, Target, emit};
+
+use super::Computed;
+use super::values::{D, FORMAT, Values, extents, format, output};
+use crate::generator::{Broken, Configured, Generator, Parameter, Work, Workload};
+use crate::parameters::Parameters;
+use crate::problem::Problem;
+
+/// The type.
+#[derive(Clone, Copy, Debug)]
+pub struct Hopper;
+
+const PARAMETERS: &[Parameter] = &[
+    FORMAT,
+    D,
+    Parameter {
+        name: "tile",
+        about: "rows of A by rows of B that a block computes; of at most 16 rows of A, all rows of B are shared out",
+        values: "1, 8, 16, 64x128, 64x256, 128x128 or 128x256",
+        default: "128x256",
+    },
+    Parameter {
+        name: "cluster",
+        about: "blocks that share a tile, each with a part of K",
+        values: "auto (as each call has room for), 1, 2, 4 or, for at most 16 rows of A, 8",
+        default: "auto",
+    },
+];
+
+impl Generator for Hopper {
+    fn name(&self) -> &'static str {
+        "scaled_mma.sm90"
+    }
+
+    fn about(&self) -> &'static str {
+        "D = sum of (a sfa)(b sfb), with FP4 decoded in registers to what 16-bit tensor cores take"
+    }
+
+    fn targets(&self) -> &'static [&'static str] {
+        &[TARGET]
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        PARAMETERS
+    }
+
+    fn configure(
+        &self,
+        parameters: &Parameters,
+        target: &'static Target,
+        _: CutlassVersion,
+    ) -> Result<Box<dyn Configured>, Vec<Broken>> {
+        let mut values = Values::new(parameters, PARAMETERS);
+        let computed = values.read("format", format).zip(values.read("d", output));
+        let tile = values.read("tile", tile);
+        let cluster = values.read("cluster", |text| match text {
+            "auto" => Some(0),
+            text => text.parse().ok(),
+        });
+        let ((format, d), (tile, cluster)) = match computed.zip(tile.zip(cluster)) {
+            Some(read) if values.broken.is_empty() => read,
+            _ => return Err(values.broken),
+        };
+        match Configuration::forced(format, tile, cluster) {
+            Ok(configuration) => {
+                Ok(Box::new(Kernel { configuration, tile, computed: Computed { format, d }, target }))
+            }
+            Err(error) => Err(vec![broken(&error)]),
+        }
+    }
+}
+
+fn broken(error: &ForcedError) -> Broken {
+    let rule = match error {
+        ForcedError::NoTile { .. } => "tile",
+        ForcedError::Cluster { .. } => "cluster",
+    };
+    Broken {
+        rule: rule.to_owned(),
+        demands: "the kernel's text has the tile, and as many blocks can share it".to_owned(),
+        found: error.to_string(),
+        prevents: "no such template, or a plan that no call can be launched by".to_owned(),
+    }
+}
+
+fn tile(text: &str) -> Option<Tile> {
+    const ROWS_OF_FEW: u32 = 128;
+    match extents::<2>(text) {
+        Some([tokens, rows]) => Some(Tile::new(tokens, rows)),
+        None => Some(Tile::new(text.parse().ok()?, ROWS_OF_FEW)),
+    }
+}
+
+/// One kernel.
+#[derive(Clone, Debug)]
+struct Kernel {
+    configuration: Configuration,
+    tile: Tile,
+    computed: Computed,
+    target: &'static Target,
+}
+
+impl Kernel {
+    fn spec(&self) -> KernelSpec {
+        KernelSpec {
+            target: self.target,
+            configuration: Design::Hopper(self.configuration.clone()),
+            epilogue: self.computed.epilogue(),
+        }
+    }
+}
+
+impl Configured for Kernel {
+    fn name(&self) -> String {
+        self.spec().name()
+    }
+
+    fn source(&self) -> KernelSource {
+        emit(&self.spec())
+    }
+
+    fn takes(&self, problem: &Problem) -> Result<(), String> {
+        self.computed.takes(self.target, problem)?;
+        if !self.tile.is_few() {
+            return Ok(());
+        }
+        let tokens = u64::from(self.tile.tokens);
+        if problem.m > tokens {
+            return Err(format!("M = {} is more than the {tokens} rows of A that it computes", problem.m));
+        }
+        // All of A must fit into the shared memory of the blocks that share K.
+        let longest = CHOICES.iter().find(|choice| choice.tile == self.tile).map(|choice| u64::from(choice.max_k));
+        match longest.filter(|longest| problem.k > *longest) {
+            Some(longest) => Err(format!("K = {} is more than {longest}, which shared memory has room for", problem.k)),
+            None => Ok(()),
+        }
+    }
+
+    fn workload(&self, problem: &Problem, seed: u64) -> Result<Workload, String> {
+        self.computed.workload(problem, seed)
+    }
+
+    fn workload_key(&self) -> String {
+        self.computed.key()
+    }
+
+    fn work(&self, problem: &Problem) -> Work {
+        self.computed.work(problem)
+    }
+}

@@ -1,0 +1,115 @@
+//! D = Σ (a·sfa)(b·sfb): a type of kernel for each family of hardware, with everything that they share.
+
+mod cutlass;
+mod hopper;
+mod values;
+
+use std::collections::HashMap;
+
+use fourfold_codegen::{Epilogue, Output, OutputKind, Target, capabilities};
+use fourfold_executor::{fallback, kernel};
+use fourfold_ir::{BlockFormat, ElementType, FormatCapability, SymbolValues, Tensor, sample, text};
+use fourfold_scheduler::EpilogueRef;
+
+use super::{Slot, Work, Workload};
+use crate::problem::Problem;
+
+pub use cutlass::Cutlass;
+pub use hopper::Hopper;
+
+/// What a kernel computes without its tiles: the sum, rounded once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Computed {
+    format: BlockFormat,
+    d: ElementType,
+}
+
+impl Computed {
+    /// No alpha, no C, no steps.
+    fn epilogue(self) -> Epilogue {
+        Epilogue {
+            alpha: false,
+            c: None,
+            beta: false,
+            accumulator: self.d,
+            steps: Vec::new(),
+            operands: Vec::new(),
+            outputs: vec![Output { of: EpilogueRef::Accumulator, kind: OutputKind::Value }],
+        }
+    }
+
+    /// What the target's kernels ask of such a call; `None` where the target has no such kernels.
+    fn capability(self, target: &Target) -> Option<FormatCapability> {
+        capabilities(target.name)?.formats.into_iter().find(|capability| capability.format == self.format)
+    }
+
+    fn takes(self, target: &Target, problem: &Problem) -> Result<(), String> {
+        let format = self.format;
+        let Some(capability) = self.capability(target) else {
+            return Err(format!("{} has no kernels for {format}", target.name));
+        };
+        let multiple = |name, extent: u64, of: u64| match extent.is_multiple_of(of) {
+            true => Ok(()),
+            false => Err(format!("{name} = {extent} is no multiple of {of}")),
+        };
+        multiple("K", problem.k, capability.k_multiple)?;
+        if let Some(output) = capability.output(self.d) {
+            multiple("N", problem.n, output.n_multiple)?;
+        }
+        let Problem { l, m, n, k } = *problem;
+        match [l, m, n, k].into_iter().find(|extent| *extent > capability.max_extent) {
+            Some(extent) => Err(format!("{extent} is more than {}", capability.max_extent)),
+            None => Ok(()),
+        }
+    }
+
+    fn key(self) -> String {
+        format!("scaled_mma {} {}", self.format, self.d)
+    }
+
+    fn work(self, problem: &Problem) -> Work {
+        let Problem { l, m, n, k } = *problem;
+        let operand = |rows: u64| rows * k / 2 + rows * k.div_ceil(u64::from(self.format.block));
+        let d = m * n * self.d.storage_bits() as u64 / 8;
+        Work { bytes: l * (operand(m) + operand(n) + d), flops: 2 * l * m * n * k }
+    }
+
+    /// Contest-rule data, and what the fallback makes of it. Every partial sum of it is a multiple of a power of two that
+    /// 24 bits hold, whatever the order, so that every right kernel gives the same bits: proven up to the K of
+    /// [`sample::Rule::exact_k`], and beyond it short of sums that are tens of standard deviations out.
+    fn workload(self, problem: &Problem, seed: u64) -> Result<Workload, String> {
+        let Problem { l, m, n, k } = *problem;
+        let Computed { format, d } = self;
+        let (block, scale) = (format.block, format.scale);
+        let (batch, scales) =
+            (if l == 1 { String::new() } else { format!("{l}, ") }, k.div_ceil(u64::from(block)));
+        let source = format!(
+            "fir 1\nfunc @main(\n  %a: tensor<[{batch}{m}, {k}], {}>, %sfa: tensor<[{batch}{m}, {scales}], {scale}, blocked>,\n  \
+             %b: tensor<[{batch}{n}, {k}], {}>, %sfb: tensor<[{batch}{n}, {scales}], {scale}, blocked>\n) {{\n  \
+             %d = scaled_mma %a, %sfa, %b, %sfb {{block = {block}}} : tensor<[{batch}{m}, {n}], {d}>\n  return %d\n}}\n",
+            format.a, format.b
+        );
+        let (program, _) = text::load(&source).map_err(|errors| {
+            errors.first().map_or_else(|| "no program".to_owned(), |error| format!("{}", error.message))
+        })?;
+        let recipe = sample::Recipe { rule: sample::Rule::Contest, seed, symbols: Vec::new() };
+        let mut tensors: HashMap<String, Tensor> =
+            sample::inputs(&program, &recipe).map_err(|error| error.to_string())?;
+        let op = program.module().ops.keys().next().ok_or("the program has no op")?;
+        let mut given = Vec::new();
+        for (slot, name) in [(Slot::A, "a"), (Slot::Sfa, "sfa"), (Slot::B, "b"), (Slot::Sfb, "sfb")] {
+            let tensor = tensors.remove(name).ok_or_else(|| format!("no sample for %{name}"))?;
+            given.push((slot, tensor));
+        }
+        let operands: Vec<&Tensor> = given.iter().map(|(_, tensor)| tensor).collect();
+        let results = fallback::run_op(&program, op, &operands, &SymbolValues::default())
+            .map_err(|error| error.to_string())?;
+        let extent = |extent: u64| i64::try_from(extent).map_err(|_| format!("{extent} is no extent"));
+        Ok(Workload {
+            problem: kernel::Problem { l: extent(l)?, m: extent(m)?, n: extent(n)?, k: extent(k)? },
+            inputs: given.into_iter().map(|(slot, tensor)| (slot, tensor.bytes().to_vec())).collect(),
+            expected: results.into_iter().map(|tensor| tensor.bytes().to_vec()).collect(),
+            rule: "contest-rule data, every byte equal to the fallback's",
+        })
+    }
+}

@@ -1,0 +1,79 @@
+//! Parameters as people write them, read.
+
+use fourfold_ir::{BlockFormat, ElementType};
+
+use super::super::{Broken, Parameter};
+use crate::parameters::{Parameters, Value};
+
+/// Reads values one by one, and collects what cannot be read.
+pub(super) struct Values<'a> {
+    parameters: &'a Parameters,
+    known: &'static [Parameter],
+    pub(super) broken: Vec<Broken>,
+}
+
+impl<'a> Values<'a> {
+    pub(super) fn new(parameters: &'a Parameters, known: &'static [Parameter]) -> Values<'a> {
+        let mut values = Values { parameters, known, broken: Vec::new() };
+        for (name, value) in &parameters.0 {
+            if known.iter().all(|parameter| parameter.name != name) {
+                let names: Vec<&str> = known.iter().map(|parameter| parameter.name).collect();
+                values.broken.push(Broken {
+                    rule: "parameter".to_owned(),
+                    demands: format!("parameters are {}", names.join(", ")),
+                    found: format!("{name}={value}"),
+                    prevents: "a value that changes nothing".to_owned(),
+                });
+            }
+        }
+        values
+    }
+
+    /// The value of a parameter as text; its default where there is none.
+    pub(super) fn text(&self, name: &str) -> String {
+        let default = || self.known.iter().find(|known| known.name == name).map_or("", |known| known.default);
+        self.parameters.get(name).map_or_else(|| default().to_owned(), Value::to_string)
+    }
+
+    /// What `read` makes of a value; where it makes nothing of it, that is a broken rule.
+    pub(super) fn read<T>(&mut self, name: &str, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        let text = self.text(name);
+        let value = read(&text);
+        if value.is_none() {
+            let values = self.known.iter().find(|known| known.name == name).map_or("", |known| known.values);
+            self.broken.push(Broken {
+                rule: "value".to_owned(),
+                demands: format!("{name} is {values}"),
+                found: format!("{name}={text}"),
+                prevents: "a kernel that nobody asked for".to_owned(),
+            });
+        }
+        value
+    }
+}
+
+/// `128x64` as its numbers.
+pub(super) fn extents<const COUNT: usize>(text: &str) -> Option<[u32; COUNT]> {
+    let numbers: Vec<u32> = text.split('x').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+    numbers.try_into().ok()
+}
+
+pub(super) fn format(text: &str) -> Option<BlockFormat> {
+    match text {
+        "nvfp4" => Some(BlockFormat::NVFP4),
+        "mxfp4" => Some(BlockFormat::MXFP4),
+        _ => None,
+    }
+}
+
+pub(super) fn output(text: &str) -> Option<ElementType> {
+    [ElementType::F16, ElementType::BF16, ElementType::F32]
+        .into_iter()
+        .find(|element| element.to_string() == text)
+}
+
+pub(super) const FORMAT: Parameter =
+    Parameter { name: "format", about: "A and B", values: "nvfp4 or mxfp4", default: "nvfp4" };
+
+pub(super) const D: Parameter =
+    Parameter { name: "d", about: "elements of D", values: "f16, bf16 or f32", default: "bf16" };

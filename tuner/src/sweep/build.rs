@@ -1,0 +1,199 @@
+//! Validity, and the compiler.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use fourfold_executor::BuildFault;
+use fourfold_executor::service::{Event, Failure, Outcome, Source, build_slots};
+
+use super::plan::{Done, Planned, Task};
+use super::{Counts, Sink, SweepError, Told, Tools};
+use crate::record::{Build, Record, State};
+
+/// How kernels are built.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BuildOptions {
+    /// Compilers at once; as many as the machine has room for where none is given.
+    pub jobs: Option<usize>,
+    /// So many invalid combinations, spread over the rules that they break, are given to the compiler all the same, to
+    /// see that it would have refused them.
+    pub confirm: usize,
+    /// Build again what is recorded as failed.
+    pub retry: bool,
+}
+
+/// Says of every combination whether it is valid and builds, in the order in which that turns out. `clock` gives seconds
+/// since 1970.
+///
+/// # Errors
+/// When kernels cannot be built here at all, records cannot be kept, or it is to end.
+pub fn build(
+    tasks: &[Task],
+    done: &Done,
+    options: &BuildOptions,
+    tools: &Tools<'_>,
+    clock: &dyn Fn() -> u64,
+    sink: &mut Sink<'_>,
+    progress: &(dyn Fn(&Told<'_>) + Sync),
+) -> Result<Counts, SweepError> {
+    let mut counts = Counts::default();
+    let is_done = |task: &Task| match done.kernel(&task.id) {
+        Some(State::CompileError | State::NoMma) => !options.retry,
+        known => known.is_some(),
+    };
+    for task in tasks.iter().filter(|task| is_done(task)) {
+        counts.add(done.kernel(&task.id).unwrap_or(State::Built));
+    }
+    let open: Vec<&Task> = tasks.iter().filter(|task| !is_done(task)).collect();
+    let confirmed = confirmed(&open, options.confirm);
+    // What no compiler is asked about comes first.
+    let (now, later): (Vec<&Task>, Vec<&Task>) = open.into_iter().partition(|task| {
+        matches!(task.planned, Planned::Invalid(_)) && !confirmed.contains(&task.id.as_str())
+    });
+    progress(&Told::Needed { kernels: later.len(), done: tasks.len() - now.len() - later.len() });
+    let mut keep = |record: Record| {
+        counts.add(record.state);
+        sink(&record).map_err(|source| SweepError::Sink { source })?;
+        progress(&Told::Recorded(&record));
+        Ok(())
+    };
+    for task in now {
+        if let Planned::Invalid(broken) = &task.planned {
+            keep(Record { broken: broken.clone(), ..task.record(State::Invalid, None, clock()) })?;
+        }
+    }
+    let next = AtomicUsize::new(0);
+    let workers = options.jobs.unwrap_or_else(build_slots).max(1).min(later.len());
+    thread::scope(|scope| {
+        let (sender, outcomes) = mpsc::channel();
+        for _ in 0..workers {
+            let (sender, next, later) = (sender.clone(), &next, &later);
+            scope.spawn(move || {
+                while let Some(task) = later.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let outcome = ask(task, tools, progress);
+                    // Nobody listens where the sweep has ended.
+                    if sender.send((*task, outcome)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut result = Ok(());
+        while let Ok((task, outcome)) = outcomes.recv() {
+            result = match outcome {
+                Some(outcome) => record(task, &outcome, tools, clock()).and_then(&mut keep),
+                // It cannot be written down as a source, so there is nothing to confirm.
+                None => keep(task.record(State::Invalid, None, clock())),
+            };
+            if result.is_err() {
+                break;
+            }
+        }
+        // Those at work end their builds; what they build is in the cache.
+        next.store(usize::MAX / 2, Ordering::Relaxed);
+        result
+    })?;
+    Ok(counts)
+}
+
+/// Of the invalid, so many, taking turns through the first rules that they break.
+fn confirmed<'a>(tasks: &[&'a Task], most: usize) -> Vec<&'a str> {
+    let mut by_rule = std::collections::BTreeMap::<&str, Vec<&'a str>>::new();
+    for task in tasks {
+        if let Planned::Invalid(broken) = &task.planned
+            && let Some(first) = broken.first()
+        {
+            by_rule.entry(&first.rule).or_default().push(&task.id);
+        }
+    }
+    let mut turns: Vec<_> = by_rule.into_values().map(Vec::into_iter).collect();
+    let mut confirmed = Vec::new();
+    while confirmed.len() < most {
+        let before = confirmed.len();
+        for turn in &mut turns {
+            confirmed.extend(turn.next().filter(|_| confirmed.len() < most));
+        }
+        if confirmed.len() == before {
+            break;
+        }
+    }
+    confirmed
+}
+
+/// Has a kernel built; `None` where there is no source to build.
+fn ask(task: &Task, tools: &Tools<'_>, progress: &(dyn Fn(&Told<'_>) + Sync)) -> Option<Outcome> {
+    let tell = |event: &Event| progress(&Told::Build(event));
+    match &task.planned {
+        Planned::Kernel { request, .. } => Some(tools.service.get(request, tools.cancel, &tell)),
+        Planned::Invalid(_) => {
+            let combination = &task.combination;
+            let unchecked = combination.generator.unchecked(&combination.parameters, combination.target)?;
+            let request = (tools.request)(&unchecked.source());
+            Some(tools.service.get(&request, tools.cancel, &tell))
+        }
+    }
+}
+
+fn record(task: &Task, outcome: &Outcome, tools: &Tools<'_>, at: u64) -> Result<Record, SweepError> {
+    let (nvcc, cutlass) = match &tools.service.options().toolchain {
+        Ok(toolchain) => (toolchain.nvcc_version.clone(), toolchain.cutlass_version.clone()),
+        Err(_) => Default::default(),
+    };
+    let mut build = Build {
+        nvcc,
+        cutlass,
+        key: String::new(),
+        compiled: false,
+        seconds: 0.0,
+        registers: None,
+        spill_stores: None,
+        stages: None,
+        shared_memory: None,
+        failure: None,
+        log: None,
+    };
+    let (mut state, message) = match outcome {
+        Ok(built) => {
+            let resources = built.artifact().resources();
+            build.compiled = *built.source() == Source::Compiler;
+            build.seconds = resources.compile_time.as_secs_f64();
+            build.registers = resources.registers;
+            build.spill_stores = resources.spill_stores.map(u64::from);
+            build.stages = resources.stages;
+            build.shared_memory = Some(resources.shared_memory);
+            (State::Built, None)
+        }
+        Err(failure) => {
+            endless(failure)?;
+            build.failure = Some(failure.code.to_owned());
+            build.compiled = !failure.remembered;
+            build.log = failure.log.clone();
+            let state = if failure.code == "no_mma" { State::NoMma } else { State::CompileError };
+            (state, Some(failure.message.clone()))
+        }
+    };
+    let broken = match &task.planned {
+        Planned::Invalid(broken) => {
+            state = State::Invalid;
+            broken.clone()
+        }
+        Planned::Kernel { configured, request, .. } => {
+            build.key = request.key().to_string();
+            configured.advice(tools.cutlass)
+        }
+    };
+    Ok(Record { message, broken, build: Some(build), ..task.record(state, None, at) })
+}
+
+/// A failure that no other kernel would be spared ends the sweep.
+fn endless(failure: &Arc<Failure>) -> Result<(), SweepError> {
+    match failure.fault {
+        BuildFault::Caller => Err(SweepError::Cancelled),
+        BuildFault::Toolchain | BuildFault::Environment => {
+            Err(SweepError::Toolchain { failure: Arc::clone(failure) })
+        }
+        BuildFault::OurBug | BuildFault::ResourceLimit => Ok(()),
+    }
+}

@@ -1,0 +1,133 @@
+//! What is to be done of a sweep, and what is done already.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fourfold_codegen::KernelSource;
+use fourfold_executor::service::Request;
+
+use super::{Shard, Tools};
+use crate::generator::{Broken, Configured};
+use crate::manifest::Combination;
+use crate::parameters::Parameters;
+use crate::problem::Problem;
+use crate::record::{Machine, Record, SCHEMA, State};
+
+/// A combination, and its kernel where it breaks no rule.
+#[derive(Debug)]
+pub struct Task {
+    /// What names it in records.
+    pub id: String,
+    /// The combination.
+    pub combination: Combination,
+    /// A readable name.
+    pub name: String,
+    /// What can be built of it.
+    pub planned: Planned,
+}
+
+/// What can be built of a combination.
+#[derive(Debug)]
+pub enum Planned {
+    /// Nothing: the rules that it breaks.
+    Invalid(Vec<Broken>),
+    /// A kernel.
+    Kernel {
+        /// The kernel.
+        configured: Box<dyn Configured>,
+        /// Its source.
+        source: KernelSource,
+        /// What the service is asked for.
+        request: Request,
+    },
+}
+
+/// Configures every combination of a shard. Combinations that are the same kernel stay apart: their parameters differ.
+pub fn plan(combinations: &[Combination], shard: Shard, tools: &Tools<'_>) -> Vec<Task> {
+    let own = combinations.iter().enumerate().filter(|(position, _)| shard.has(*position));
+    own.map(|(_, combination)| task(combination, tools)).collect()
+}
+
+fn task(combination: &Combination, tools: &Tools<'_>) -> Task {
+    let Combination { generator, target, parameters } = combination;
+    let (planned, name, key) = match generator.configure(parameters, target, tools.cutlass) {
+        Ok(configured) => {
+            let source = configured.source();
+            let request = (tools.request)(&source);
+            let (name, key) = (configured.name(), request.key().to_string());
+            (Planned::Kernel { configured, source, request }, name, key)
+        }
+        Err(broken) => {
+            let name = format!("{} {parameters}", generator.name());
+            (Planned::Invalid(broken), name, format!("CUTLASS {}", tools.cutlass))
+        }
+    };
+    let id = id(generator.name(), target.name, parameters, &key);
+    Task { id, combination: combination.clone(), name, planned }
+}
+
+/// What names a kernel: its parameters, and what it is compiled from and by.
+fn id(generator: &str, target: &str, parameters: &Parameters, key: &str) -> String {
+    const DIGITS: usize = 20;
+    let text = format!("{generator}\n{target}\n{parameters}\n{key}");
+    let mut id = blake3::hash(text.as_bytes()).to_hex().to_string();
+    id.truncate(DIGITS);
+    id
+}
+
+impl Task {
+    /// A record of the kernel, or of the kernel on a problem.
+    pub(super) fn record(&self, state: State, problem: Option<Problem>, at: u64) -> Record {
+        Record {
+            schema: SCHEMA,
+            kernel: self.id.clone(),
+            generator: self.combination.generator.name().to_owned(),
+            target: self.combination.target.name.to_owned(),
+            name: self.name.clone(),
+            parameters: self.combination.parameters.clone(),
+            problem,
+            state,
+            message: None,
+            broken: Vec::new(),
+            build: None,
+            timing: None,
+            check: None,
+            machine: None,
+            at,
+        }
+    }
+}
+
+/// What earlier runs recorded.
+#[derive(Clone, Debug, Default)]
+pub struct Done {
+    kernels: BTreeMap<String, State>,
+    runs: BTreeSet<(String, Problem, Option<Machine>)>,
+}
+
+impl Done {
+    /// What these records say.
+    pub fn of(records: &[Record]) -> Done {
+        let mut done = Done::default();
+        for record in records {
+            match record.problem {
+                None => {
+                    done.kernels.insert(record.kernel.clone(), record.state);
+                }
+                Some(problem) => {
+                    done.runs.insert((record.kernel.clone(), problem, record.machine.clone()));
+                }
+            }
+        }
+        done
+    }
+
+    /// What became of building a kernel, if that is known.
+    pub fn kernel(&self, id: &str) -> Option<State> {
+        self.kernels.get(id).copied()
+    }
+
+    /// Whether a kernel was run on a problem on such a machine.
+    pub fn has_run(&self, id: &str, problem: &Problem, machine: Option<&Machine>) -> bool {
+        self.runs.contains(&(id.to_owned(), *problem, machine.cloned()))
+    }
+}
