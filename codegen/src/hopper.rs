@@ -3,6 +3,7 @@
 //! A tile is some rows of A by some rows of B. One library holds several tiles and takes one for each call, from the
 //! extents: [`CHOICES`] is written into the source as it stands here, and read there.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use fourfold_ir::BlockFormat;
@@ -70,8 +71,13 @@ impl Tile {
     }
 
     /// The tile of as many rows of A whose threads get wide rows.
-    const fn wide(self) -> Tile {
+    pub const fn wide(self) -> Tile {
         if self.has_wide_rows() { self } else { Tile::new(self.tokens, 256) }
+    }
+
+    /// Blocks at most that share a tile, each with a part of K.
+    pub const fn most_cluster(self) -> u32 {
+        if self.is_few() { 8 } else { 4 }
     }
 }
 
@@ -85,7 +91,7 @@ impl fmt::Display for Tile {
 pub const ANY: u32 = i32::MAX as u32;
 
 /// Which tile a problem gets that exceeds none of these extents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Choice {
     /// Rows of A at most.
     pub max_m: u32,
@@ -95,8 +101,9 @@ pub struct Choice {
     pub max_k: u32,
     /// Which tile; where a thread must have wide rows, the wide one of as many rows of A.
     pub tile: Tile,
-    /// Blocks that share a tile, each with a part of K: 1, 2, 4 or 8, of which a call gets no more than its tile has use
-    /// for. With 0 as many as the device has room for, and as leave each two steps along K.
+    /// Blocks that share a tile, each with a part of K: 1, 2, 4 or 8, of which a call gets no more than there are steps along
+    /// K, and with few rows of A no fewer than these need room. With 0 as many as the device has room for, and as leave each
+    /// two steps along K.
     pub cluster: u32,
 }
 
@@ -130,13 +137,79 @@ pub struct Configuration {
     pub format: BlockFormat,
     /// The tiles that the source holds: some of [`TILES`], the smallest first.
     pub variants: Vec<Tile>,
+    /// The table of which the source gets the lines that its tiles are for: [`CHOICES`], unless another is wanted.
+    pub table: Cow<'static, [Choice]>,
+}
+
+/// Why no kernel of sm_90a can be forced to a tile and a number of blocks that share it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ForcedError {
+    /// The kernel does not decode the format, or has no such tile of it.
+    #[error(
+        "there is no tile of {tokens} rows of A by {rows} of B for {format}; those that there are: {known}"
+    )]
+    NoTile {
+        /// The format.
+        format: BlockFormat,
+        /// Rows of A.
+        tokens: u32,
+        /// Rows of B.
+        rows: u32,
+        /// All tiles of the format, as rows of A by rows of B.
+        known: String,
+    },
+    /// So many blocks cannot share the tile.
+    #[error("{cluster} blocks cannot share a tile {tile}: 1, 2, 4{} can, and 0 leaves it to each call", eight(*tile))]
+    Cluster {
+        /// The tile.
+        tile: Tile,
+        /// The blocks.
+        cluster: u32,
+    },
+}
+
+fn eight(tile: Tile) -> &'static str {
+    if tile.most_cluster() >= 8 { " or 8" } else { "" }
+}
+
+/// Whether there is a kernel of this tile, shared by so many blocks or, with 0, as many as a call finds best.
+///
+/// # Errors
+/// When there is none.
+pub fn check(format: BlockFormat, tile: Tile, cluster: u32) -> Result<(), ForcedError> {
+    let known = TILES.iter().filter(|known| known.takes(format));
+    if !known.clone().any(|known| *known == tile) {
+        let Tile { tokens, rows } = tile;
+        let known: Vec<String> = known.map(|tile| format!("{}x{}", tile.tokens, tile.rows)).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        return Err(ForcedError::NoTile { format, tokens, rows, known });
+    }
+    let can = cluster == 0 || (cluster.is_power_of_two() && cluster <= tile.most_cluster());
+    if can { Ok(()) } else { Err(ForcedError::Cluster { tile, cluster }) }
 }
 
 impl Configuration {
-    /// A readable name: `sm90_x8_16_64x128_128x256`.
+    /// The kernel of one tile for all calls that it takes: of a tile for few rows of A those with no more of them.
+    /// `cluster` blocks share a tile wherever K is long enough, as [`Choice::cluster`] says; with 0 each call decides.
+    /// Where something other than values is written, the tile must be a [`wide`](Tile::wide) one.
+    ///
+    /// # Errors
+    /// When there is no such kernel.
+    pub fn forced(format: BlockFormat, tile: Tile, cluster: u32) -> Result<Configuration, ForcedError> {
+        check(format, tile, cluster)?;
+        let max_m = if tile.is_few() { tile.tokens } else { ANY };
+        let line = Choice { cluster, ..up_to(max_m, ANY, tile) };
+        Ok(Configuration { format, variants: vec![tile], table: Cow::Owned(vec![line]) })
+    }
+
+    /// A readable name: `sm90_x8_16_64x128_128x256`, and with `_c2` where two blocks share each tile.
     pub fn name(&self) -> String {
         let variants: Vec<String> = self.variants.iter().map(Tile::to_string).collect();
-        format!("sm90_x{}", variants.join("_"))
+        let cluster = match self.table[..] {
+            [Choice { cluster, .. }] if cluster > 0 => format!("_c{cluster}"),
+            _ => String::new(),
+        };
+        format!("sm90_x{}{cluster}", variants.join("_"))
     }
 
     /// The largest tile: M, N and K.
@@ -156,9 +229,9 @@ impl Configuration {
 
     /// The lines of the table whose tiles the source holds, with the position of the tile: of one that it holds only as
     /// the wide one of as many rows of A, that one's.
-    pub fn choices(&self) -> impl Iterator<Item = (&'static Choice, usize)> + '_ {
+    pub fn choices(&self) -> impl Iterator<Item = (&Choice, usize)> {
         let position = |tile: Tile| self.variants.iter().position(|variant| *variant == tile);
-        CHOICES.iter().filter_map(move |choice| {
+        self.table.iter().filter_map(move |choice| {
             Some((choice, position(choice.tile).or_else(|| position(choice.tile.wide()))?))
         })
     }
@@ -202,7 +275,7 @@ pub fn choose(format: BlockFormat, problem: Extents, only_values: bool) -> Optio
         (Some(m), _) => format!("M = {m}, and which tile it gets is known with N and K"),
         (None, _) => "M is unknown, so each call gets one of several tiles".to_owned(),
     };
-    Some((Configuration { format, variants }, why))
+    Some((Configuration { format, variants, table: Cow::Borrowed(CHOICES) }, why))
 }
 
 #[cfg(test)]
@@ -253,5 +326,36 @@ mod tests {
         }
         let mxfp8 = BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
         assert_eq!(choose(mxfp8, UNKNOWN, true), None);
+    }
+
+    #[test]
+    fn a_kernel_is_forced_to_a_tile_and_to_how_many_blocks_share_it() {
+        for format in [BlockFormat::NVFP4, BlockFormat::MXFP4] {
+            for (tile, cluster) in
+                TILES.into_iter().flat_map(|tile| (0..=9).map(move |cluster| (tile, cluster)))
+            {
+                let forced = Configuration::forced(format, tile, cluster);
+                let can_share = [0, 1, 2, 4].contains(&cluster) || (cluster == 8 && tile.is_few());
+                match forced {
+                    Err(ForcedError::NoTile { .. }) => assert!(!tile.takes(format), "{tile}"),
+                    Err(ForcedError::Cluster { .. }) => assert!(!can_share, "{tile} {cluster}"),
+                    Ok(forced) => {
+                        assert!(tile.takes(format) && can_share, "{tile} {cluster}");
+                        let lines: Vec<_> = forced.choices().collect();
+                        let max_m = if tile.is_few() { tile.tokens } else { ANY };
+                        assert_eq!(lines, [(&Choice { cluster, ..up_to(max_m, ANY, tile) }, 0)]);
+                        assert_eq!(forced.most_rows(), tile.is_few().then_some(tile.tokens));
+                        assert_eq!(forced.name().contains("_c"), cluster > 0, "{forced}");
+                    }
+                }
+            }
+        }
+        let other = Configuration::forced(BlockFormat::MXFP4, Tile::new(32, 128), 1).expect_err("no tile");
+        let text = "there is no tile of 32 rows of A by 128 of B for mxfp4; those that there are: 8x128, 16x128, \
+                    64x128, 64x256, 128x128, 128x256";
+        assert_eq!(other.to_string(), text);
+        let eight = Configuration::forced(BlockFormat::NVFP4, Tile::new(64, 128), 8).expect_err("too many");
+        let text = "8 blocks cannot share a tile 64x128: 1, 2, 4 can, and 0 leaves it to each call";
+        assert_eq!(eight.to_string(), text);
     }
 }

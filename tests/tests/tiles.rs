@@ -205,3 +205,44 @@ fn a_source_without_the_best_tile_takes_one_that_it_has() {
         }
     }
 }
+
+/// A kernel that is forced to one tile takes what the tile takes, and so many blocks share it wherever each has a part of K.
+#[test]
+fn a_forced_source_has_one_tile_and_as_many_blocks_share_it_as_it_is_told() {
+    let forced = |spec: &KernelSpec, tile: Tile, cluster: u32| {
+        let format = spec.configuration.block_format().expect("a format");
+        let configuration = Configuration::forced(format, tile, cluster).expect("a tile");
+        KernelSpec { configuration: configuration.into(), ..spec.clone() }
+    };
+    for (format, spec) in [BlockFormat::NVFP4, BlockFormat::MXFP4].into_iter().zip(specs(None)) {
+        for tile in TILES.into_iter().filter(|tile| tile.takes(format)) {
+            let mut cases = cases();
+            cases.retain(|[_, m, ..]| !tile.is_few() || *m <= u64::from(tile.tokens));
+            for cluster in [1, 2, 4, 8].into_iter().filter(|cluster| *cluster <= tile.most_cluster()) {
+                let name = format!("forced_{}_{tile}_{cluster}", format.block);
+                let mut shared = 0;
+                for (case, plan) in cases.iter().zip(plans(&name, &forced(&spec, tile, cluster), &cases)) {
+                    assert_eq!([plan.tokens, plan.rows], [tile.tokens, tile.rows].map(u64::from), "{case:?}");
+                    assert_eq!(plan.most_cluster, u64::from(tile.most_cluster()), "{case:?}");
+                    check_plan(case, &plan);
+                    let [_, m, _, k, _] = *case;
+                    let steps = k.div_ceil(u64::from(tile.step()));
+                    let wanted = (0..=cluster.ilog2()).rev().map(|bits| 1 << bits);
+                    let parts = wanted.into_iter().find(|parts| *parts <= steps).expect("one has all of K");
+                    // Few rows of A may need the room of more blocks.
+                    let needs = |parts: u64| {
+                        m * steps.div_ceil(parts) * u64::from(tile.step()) > plan.most_elements
+                            && 2 * parts <= steps
+                    };
+                    let mut most = parts;
+                    while tile.is_few() && most < plan.most_cluster && needs(most) {
+                        most *= 2;
+                    }
+                    assert_eq!(plan.cluster, most, "{case:?}: {plan:?}");
+                    shared += usize::from(plan.cluster == u64::from(cluster));
+                }
+                assert!(shared > 20, "{name}: {shared}");
+            }
+        }
+    }
+}

@@ -58,6 +58,8 @@ pub(super) struct Context {
     most_rows: Option<u32>,
     variants: Vec<Tile>,
     choices: Vec<Line>,
+    /// Whether a line says how many blocks share a tile for few rows of A.
+    has_shared_few: bool,
     load_parameter: &'static str,
     load_argument: &'static str,
     shared_bytes: &'static str,
@@ -121,6 +123,7 @@ pub(super) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         most_rows: configuration.most_rows(),
         variants: configuration.variants.clone(),
         choices: configuration.choices().map(line).collect(),
+        has_shared_few: configuration.choices().any(|(it, _)| it.tile.is_few() && it.cluster > 0),
         load_parameter: ", int variant",
         load_argument: ", variant",
         shared_bytes: "kBuilt[variant].shared",

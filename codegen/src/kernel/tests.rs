@@ -410,6 +410,32 @@ fn the_table_and_the_kernels_agree_about_tiles() {
     ] {
         assert_eq!(HOPPER_KERNEL.matches(&constant).count(), 1, "{constant}");
     }
+    for tile in tiles::TILES {
+        let text = if tile.is_few() { "struct Few {" } else { "struct Tile {" };
+        let of_the_kind = HOPPER_KERNEL.split_once(text).expect("it is in the kernel").1;
+        let most = of_the_kind.split_once("kMostCluster = ").expect("it has a bound").1;
+        assert!(most.starts_with(&format!("{};", tile.most_cluster())), "{tile}");
+    }
+}
+
+#[test]
+fn only_a_source_that_shares_few_rows_as_it_is_told_has_the_word_for_it() {
+    let all = on_hopper(spec("sm_100a", Vec::new(), None));
+    let source = |tile, cluster| {
+        let configuration = tiles::Configuration::forced(BlockFormat::NVFP4, tile, cluster).expect("a tile");
+        emit(&KernelSpec { configuration: configuration.into(), ..all.clone() })
+    };
+    let told = "while (least == 0 && ";
+    for tile in tiles::TILES {
+        let (free, two) = (source(tile, 0), source(tile, 2));
+        assert_ne!(free.hash, two.hash);
+        assert!(!free.text.contains(told) && !emit(&all).text.contains(told));
+        assert_eq!(two.text.matches(told).count(), usize::from(tile.is_few()), "{tile}");
+        let max_m = if tile.is_few() { tile.tokens } else { tiles::ANY };
+        let line = format!("    {{ {max_m}, {any}, {any}, 0, 2 }},\n", any = tiles::ANY);
+        assert_eq!(two.text.matches(&line).count(), 1, "{tile}");
+        assert!(two.kernel.contains("_c2_"), "{}", two.kernel);
+    }
 }
 
 #[test]
