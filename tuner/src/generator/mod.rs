@@ -85,6 +85,8 @@ pub struct Broken {
     pub found: String,
     /// What the compiler says, or what goes wrong, without it.
     pub prevents: String,
+    /// Whether the compiler refuses what breaks it; else it says nothing, or is not asked.
+    pub refused: bool,
 }
 
 impl fmt::Display for Broken {

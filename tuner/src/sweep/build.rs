@@ -98,12 +98,12 @@ pub fn build(
     Ok(counts)
 }
 
-/// Of the invalid, so many, taking turns through the first rules that they break.
+/// Of the invalid that the compiler should refuse, so many, taking turns through the rules that say so.
 fn confirmed<'a>(tasks: &[&'a Task], most: usize) -> Vec<&'a str> {
     let mut by_rule = std::collections::BTreeMap::<&str, Vec<&'a str>>::new();
     for task in tasks {
         if let Planned::Invalid(broken) = &task.planned
-            && let Some(first) = broken.first()
+            && let Some(first) = broken.iter().find(|broken| broken.refused)
         {
             by_rule.entry(&first.rule).or_default().push(&task.id);
         }

@@ -6,6 +6,7 @@
 
 mod build;
 mod plan;
+//mod run;
 
 use std::error::Error;
 use std::fmt;
@@ -15,12 +16,15 @@ use std::sync::Arc;
 use fourfold_codegen::KernelSource;
 use fourfold_codegen::configuration::CutlassVersion;
 use fourfold_executor::Cancel;
+use fourfold_executor::device::DeviceError;
 use fourfold_executor::service::{CompileService, Event, Failure, Request};
 
+use crate::problem::Problem;
 use crate::record::{Record, State};
 
 pub use build::{BuildOptions, build};
 pub use plan::{Done, Planned, Task, plan};
+//pub use run::{RunOptions, machine, run};
 
 /// What builds kernels.
 #[derive(Clone, Copy)]
@@ -118,6 +122,16 @@ pub enum SweepError {
     Sink {
         /// Why.
         source: Box<dyn Error + Send + Sync>,
+    },
+    /// The device can do nothing any more.
+    #[error("{kernel} on {problem} made the device fail, which is recorded: run it again to go on behind it")]
+    Device {
+        /// The kernel.
+        kernel: String,
+        /// The problem.
+        problem: Problem,
+        /// What the driver says.
+        source: DeviceError,
     },
     /// It was to end.
     #[error("interrupted: run it again to go on")]

@@ -68,3 +68,8 @@ impl Log {
         self.file.sync_data().with_context(|| format!("cannot append to {}", path.display()))
     }
 }
+
+/// Writes a whole file.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+}

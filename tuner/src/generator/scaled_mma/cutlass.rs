@@ -129,6 +129,7 @@ fn broken(violations: &[rules::Violation]) -> Vec<Broken> {
         demands: violation.rule.text.to_owned(),
         found: violation.found.clone(),
         prevents: violation.rule.prevents.to_owned(),
+        refused: violation.rule.kind == rules::RuleKind::Compiler,
     };
     violations.iter().map(broken).collect()
 }

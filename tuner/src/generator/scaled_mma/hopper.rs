@@ -84,6 +84,7 @@ fn broken(error: &ForcedError) -> Broken {
         demands: "the kernel's text has the tile, and as many blocks can share it".to_owned(),
         found: error.to_string(),
         prevents: "no such template, or a plan that no call can be launched by".to_owned(),
+        refused: false,
     }
 }
 

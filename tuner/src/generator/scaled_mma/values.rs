@@ -23,6 +23,7 @@ impl<'a> Values<'a> {
                     demands: format!("parameters are {}", names.join(", ")),
                     found: format!("{name}={value}"),
                     prevents: "a value that changes nothing".to_owned(),
+                    refused: false,
                 });
             }
         }
@@ -46,6 +47,7 @@ impl<'a> Values<'a> {
                 demands: format!("{name} is {values}"),
                 found: format!("{name}={text}"),
                 prevents: "a kernel that nobody asked for".to_owned(),
+                refused: false,
             });
         }
         value

@@ -1,0 +1,117 @@
+//! What is chosen of records, for the commands that choose.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use fourfold_tuner::manifest::read_problems;
+use fourfold_tuner::matrix::Matrix;
+use fourfold_tuner::record::Record;
+use fourfold_tuner::records;
+use fourfold_tuner::select::{Margin, Selection, best_of, minimum_set};
+
+/// Which records, and what of them.
+#[derive(Args)]
+pub struct Choose {
+    /// Files of records, as `fourfold sweep` writes them
+    #[arg(required = true, value_name = "RECORDS")]
+    records: Vec<PathBuf>,
+    /// Choose as few kernels as possible, such that each problem has one of this share of the best one's speed
+    #[arg(long, value_name = "SHARE", default_value_t = 0.97)]
+    min_efficiency: f64,
+    /// Choose at most so many kernels instead, with the largest mean efficiency
+    #[arg(long, value_name = "N", conflicts_with = "min_efficiency")]
+    at_most: Option<usize>,
+    /// What may be missing from the share: `noise`, as far as the measurements differ, or a number
+    #[arg(long, value_name = "noise|X", default_value = "noise", value_parser = margin)]
+    margin: Margin,
+    /// A file with the problems that count, one a line, each with its weight [default: all, alike]
+    #[arg(long, value_name = "FILE")]
+    weights: Option<PathBuf>,
+    /// Keep the records of this GPU, by its name
+    #[arg(long, value_name = "NAME")]
+    gpu: Option<String>,
+    /// Keep the records of this target
+    #[arg(long, value_name = "TARGET")]
+    target: Option<String>,
+    /// How long the proof that there is no better choice may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    time_limit: u64,
+}
+
+fn margin(text: &str) -> Result<Margin, String> {
+    match (text, text.parse()) {
+        ("noise", _) => Ok(Margin::Noise),
+        (_, Ok(margin)) => Ok(Margin::Given(margin)),
+        _ => Err(format!("expected `noise` or a number, found `{text}`")),
+    }
+}
+
+/// Records, what they say, and what was chosen of it.
+pub struct Chosen {
+    pub matrix: Matrix,
+    pub selection: Selection,
+}
+
+impl Choose {
+    /// Reads and chooses.
+    pub fn choose(&self) -> Result<Chosen> {
+        let weights = match &self.weights {
+            None => Vec::new(),
+            Some(path) => {
+                let text =
+                    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+                read_problems(&text).with_context(|| path.display().to_string())?
+            }
+        };
+        let matrix = Matrix::from_records(&self.kept(read_all(&self.records)?), &weights)?;
+        ensure!(
+            !matrix.kernels.is_empty(),
+            "no record is of a kernel on a problem: sweep without --compile-only where there is a GPU"
+        );
+        let limit = Duration::from_secs(self.time_limit);
+        let selection = match self.at_most {
+            Some(kernels) => best_of(&matrix, kernels, limit)?,
+            None => minimum_set(&matrix, self.min_efficiency, self.margin, limit)?,
+        };
+        Ok(Chosen { matrix, selection })
+    }
+
+    /// The matrix of other records of the same kind.
+    pub fn other(&self, paths: &[PathBuf]) -> Result<Matrix> {
+        Ok(Matrix::from_records(&self.kept(read_all(paths)?), &[])?)
+    }
+
+    fn kept(&self, mut records: Vec<Record>) -> Vec<Record> {
+        records.retain(|record| {
+            let of_target = self.target.as_ref().is_none_or(|target| *target == record.target);
+            let of_gpu = |gpu: &String| record.machine.as_ref().is_none_or(|machine| machine.gpu == *gpu);
+            of_target && self.gpu.as_ref().is_none_or(of_gpu)
+        });
+        records
+    }
+
+    /// What was asked for, in words.
+    pub fn goal(&self) -> String {
+        match self.at_most {
+            Some(kernels) => format!("at most {kernels} kernels, the largest mean efficiency"),
+            None => format!("the fewest kernels for {} of the best on each problem", self.min_efficiency),
+        }
+    }
+}
+
+/// The records of all files, each once.
+pub fn read_all(paths: &[PathBuf]) -> Result<Vec<Record>> {
+    let mut files = Vec::new();
+    for path in paths {
+        let lines = super::files::read(path)?;
+        if let Some(torn) = &lines.torn {
+            eprintln!("{}: {torn}", path.display());
+        }
+        files.push((path.display().to_string(), lines.records));
+    }
+    let named: Vec<(&str, Vec<Record>)> =
+        files.iter().map(|(name, records)| (name.as_str(), records.clone())).collect();
+    Ok(records::merge(&named)?)
+}

@@ -1,0 +1,83 @@
+//! `fourfold heatmap`: problems by kernels, as a picture.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use fourfold_tuner::heatmap::Heatmap;
+use serde_json::json;
+
+use super::Finished;
+use super::choose::{Choose, Chosen};
+
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  fourfold heatmap hopper.jsonl --html hopper.html --png hopper.png\n\n\
+    Rows are problems, columns are kernels, and a cell says how near the best of its row a kernel is. Chosen kernels \
+    are marked as `fourfold select` chooses them. Exit codes: 0 ok, 2 bad input, 3 a picture cannot be written."
+)]
+pub struct Arguments {
+    #[command(flatten)]
+    choose: Choose,
+    /// A page for a browser that shows what is under the pointer
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// An image
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// The same, as PNG
+    #[arg(long, value_name = "FILE")]
+    png: Option<PathBuf>,
+    /// What it is called
+    #[arg(long, default_value = "Share of the best kernel's speed")]
+    title: String,
+    /// Columns of the terminal [default: COLUMNS, else 120]
+    #[arg(long, value_name = "N")]
+    width: Option<usize>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments) -> ExitCode {
+    super::finish(draw(arguments), arguments.json)
+}
+
+fn draw(arguments: &Arguments) -> Result<Finished> {
+    const USUAL_WIDTH: usize = 120;
+    let Chosen { matrix, selection } = arguments.choose.choose()?;
+    let machine = matrix.machine.as_ref().map_or("no machine".to_owned(), |machine| {
+        format!("{}, {} SMs, driver {}", machine.gpu, machine.sms, machine.driver)
+    });
+    let caption = format!("{machine}\nchosen: {} ({})", arguments.choose.goal(), selection.proof);
+    let map = Heatmap::new(&matrix, &selection.kernels, &selection.assignment, &arguments.title, &caption)?;
+    let mut files = Vec::new();
+    if let Some(path) = &arguments.html {
+        super::files::write(path, map.html()?.as_bytes())?;
+        files.push(path);
+    }
+    if let Some(path) = &arguments.svg {
+        super::files::write(path, map.svg().context("the image")?.as_bytes())?;
+        files.push(path);
+    }
+    if let Some(path) = &arguments.png {
+        super::files::write(path, &map.png().context("the image")?)?;
+        files.push(path);
+    }
+    let columns = || std::env::var("COLUMNS").ok()?.parse().ok();
+    let width = arguments.width.or_else(columns).unwrap_or(USUAL_WIDTH);
+    let mut text = map.terminal(width, std::io::stdout().is_terminal());
+    for file in &files {
+        text += &format!("{}\n", file.display());
+    }
+    let object = json!({
+        "ok": true,
+        "problems": matrix.problems.len(),
+        "kernels": matrix.kernels.len(),
+        "chosen": selection.kernels.iter().map(|kernel| &matrix.kernels[*kernel].id).collect::<Vec<_>>(),
+        "files": files,
+    });
+    Ok(Finished { text, object, code: 0 })
+}

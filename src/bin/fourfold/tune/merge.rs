@@ -1,0 +1,49 @@
+//! `fourfold merge`: the records of several machines in one file.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use serde_json::json;
+
+use super::Finished;
+use super::choose::read_all;
+
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  fourfold merge shard-1.jsonl shard-2.jsonl --out all.jsonl\n\n\
+    A line that is in several files is kept once. Exit codes: 0 ok, 2 a file that is no list of records or \
+    contradicts another, 3 the result cannot be written."
+)]
+pub struct Arguments {
+    /// Files of records
+    #[arg(required = true, value_name = "RECORDS")]
+    records: Vec<PathBuf>,
+    /// Where all of them go; a file that is there is replaced
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments) -> ExitCode {
+    super::finish(merge(arguments), arguments.json)
+}
+
+fn merge(arguments: &Arguments) -> Result<Finished> {
+    let records = read_all(&arguments.records)?;
+    let mut text = String::new();
+    for record in &records {
+        text += &serde_json::to_string(record).context("a record")?;
+        text.push('\n');
+    }
+    super::files::write(&arguments.out, text.as_bytes())?;
+    let (count, files, out) = (records.len(), arguments.records.len(), &arguments.out);
+    Ok(Finished {
+        text: format!("{count} records of {files} files are in {}\n", out.display()),
+        object: json!({ "ok": true, "records": count, "files": arguments.records, "out": out }),
+        code: 0,
+    })
+}

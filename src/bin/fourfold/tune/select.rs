@@ -1,0 +1,139 @@
+//! `fourfold select`: the fewest kernels that serve all problems, or the best of so many.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use fourfold_tuner::matrix::Matrix;
+use fourfold_tuner::select::Proof;
+use serde_json::{Value, json};
+
+use super::Finished;
+use super::choose::{Choose, Chosen};
+
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  fourfold select hopper.jsonl --min-efficiency 0.97 --table hopper.table.toml\n  \
+    fourfold select hopper.jsonl --at-most 3 --unseen unseen.jsonl\n\n\
+    The table is for --dispatch of `fourfold compile`, `replay` and `verify`. Exit codes: 0 ok, 1 a problem is served by no \
+    kernel, 2 bad input, 3 the table cannot be written."
+)]
+pub struct Arguments {
+    #[command(flatten)]
+    choose: Choose,
+    /// Write which kernel a problem gets, those that nobody measured included, to this file
+    #[arg(long, value_name = "FILE")]
+    table: Option<PathBuf>,
+    /// Records of the same kernels on other problems: how well does what is chosen serve them?
+    #[arg(long, value_name = "RECORDS")]
+    unseen: Vec<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments) -> ExitCode {
+    super::finish(select(arguments), arguments.json)
+}
+
+fn select(arguments: &Arguments) -> Result<Finished> {
+    let chosen = arguments.choose.choose()?;
+    let Chosen { matrix, selection } = &chosen;
+    let names: Vec<&str> = selection.kernels.iter().map(|kernel| matrix.kernels[*kernel].name.as_str()).collect();
+    let mut text = format!("{}: {} of {}, {}", arguments.choose.goal(), names.len(), matrix.kernels.len(), selection.proof);
+    if let Some(ties) = &selection.ties {
+        text += &format!("; of as many none has a larger mean: {ties}");
+    }
+    let percent = |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share));
+    text += &format!("\nmean {}, worst {}\n", percent(selection.mean), percent(selection.worst));
+    for (position, name) in names.iter().enumerate() {
+        let parameters = &matrix.kernels[selection.kernels[position]].parameters;
+        text += &format!("  {}: {name}\n     {parameters}\n", letter(position));
+    }
+    let mut rows = Vec::new();
+    text += &format!("\n{:<24} {:>10} {:>10}  kernel\n", "problem", "us", "of best");
+    for (problem, kernel) in selection.assignment.iter().enumerate() {
+        let row = row(matrix, problem, *kernel);
+        let which = kernel.and_then(|kernel| selection.kernels.iter().position(|known| *known == kernel));
+        text += &line(&row, &which.map_or("none that is right".to_owned(), letter));
+        rows.push(row);
+    }
+    let table = super::table::learn(&chosen)?;
+    text += &format!("\nthe table: {}\n", table.summary);
+    if let Some(path) = &arguments.table {
+        super::files::write(path, table.text.as_bytes())?;
+        text += &format!("it is in {}: give it to --dispatch\n", path.display());
+    }
+    let mut unseen = Vec::new();
+    if !arguments.unseen.is_empty() {
+        let other = arguments.choose.other(&arguments.unseen)?;
+        text += "\non problems that were not chosen for, by the table:\n";
+        for problem in 0..other.problems.len() {
+            let picked = table.pick(&other.problems[problem].problem);
+            let id = picked.map(|kernel| &matrix.kernels[kernel].id);
+            let kernel = id.and_then(|id| other.kernels.iter().position(|known| known.id == *id));
+            let row = row(&other, problem, kernel);
+            let which = picked.and_then(|kernel| selection.kernels.iter().position(|known| *known == kernel));
+            text += &line(&row, &which.map_or("none".to_owned(), letter));
+            unseen.push(row);
+        }
+        let worst = unseen.iter().map(|row| row.efficiency.unwrap_or(0.0)).fold(1.0, f64::min);
+        text += &format!("worst {:.1} %\n", 100.0 * worst);
+    }
+    let (is_optimal, bound) = match selection.proof {
+        Proof::Optimal => (true, None),
+        Proof::Incumbent { bound, .. } => (false, Some(bound)),
+    };
+    let object = json!({
+        "ok": selection.uncovered.is_empty(),
+        "goal": arguments.choose.goal(),
+        "optimal": is_optimal,
+        "bound": bound,
+        "mean": selection.mean,
+        "worst": selection.worst,
+        "kernels": selection.kernels.iter().map(|kernel| &matrix.kernels[*kernel]).collect::<Vec<_>>(),
+        "problems": rows.iter().map(Row::object).collect::<Vec<_>>(),
+        "unseen": unseen.iter().map(Row::object).collect::<Vec<_>>(),
+        "table": arguments.table,
+    });
+    Ok(Finished { text, object, code: if selection.uncovered.is_empty() { 0 } else { crate::EXIT_MISMATCH } })
+}
+
+/// A problem and the kernel that it gets.
+struct Row {
+    problem: String,
+    kernel: Option<String>,
+    us: Option<f64>,
+    efficiency: Option<f64>,
+}
+
+impl Row {
+    fn object(&self) -> Value {
+        let Row { problem, kernel, us, efficiency } = self;
+        json!({ "problem": problem, "kernel": kernel, "us": us, "efficiency": efficiency })
+    }
+}
+
+fn row(matrix: &Matrix, problem: usize, kernel: Option<usize>) -> Row {
+    Row {
+        problem: matrix.problems[problem].problem.to_string(),
+        kernel: kernel.map(|kernel| matrix.kernels[kernel].id.clone()),
+        us: kernel.and_then(|kernel| matrix.time_us(problem, kernel)),
+        efficiency: kernel.and_then(|kernel| matrix.efficiency(problem, kernel)),
+    }
+}
+
+fn line(row: &Row, which: &str) -> String {
+    let us = row.us.map_or("-".to_owned(), |us| format!("{us:.1}"));
+    let share = row.efficiency.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share));
+    format!("{:<24} {us:>10} {share:>10}  {which}\n", row.problem)
+}
+
+/// A, B, ... Z, K26, K27, ...
+fn letter(position: usize) -> String {
+    match u8::try_from(position) {
+        Ok(small @ 0..26) => char::from(b'A' + small).to_string(),
+        _ => format!("K{position}"),
+    }
+}

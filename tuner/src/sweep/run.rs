@@ -1,0 +1,189 @@
+//! The device: are results right, and how long do they take.
+
+use std::collections::BTreeMap;
+
+use fourfold_executor::device::{Device, DeviceError};
+use fourfold_executor::measure::{self, CallData, MeasureOptions, Outcome};
+
+use super::plan::{Done, Planned, Task};
+use super::{Counts, Shard, Sink, SweepError, Told, Tools};
+use crate::generator::{Configured, Workload};
+use crate::problem::{Problem, Weighted};
+use crate::record::{Check, Machine, Record, State, Timing};
+
+/// How kernels are run.
+#[derive(Clone, Copy, Debug)]
+pub struct RunOptions {
+    /// How each is measured.
+    pub measure: MeasureOptions,
+    /// What takes so many times as long as the best before it is [`State::Slow`], and not measured further.
+    pub slow: f64,
+    /// The part of the problems that is done here.
+    pub shard: Shard,
+    /// What data begins with.
+    pub seed: u64,
+}
+
+impl Default for RunOptions {
+    fn default() -> RunOptions {
+        RunOptions { measure: MeasureOptions::default(), slow: 4.0, shard: Shard::ALL, seed: 1 }
+    }
+}
+
+/// What a device is in records.
+pub fn machine(device: &Device) -> Machine {
+    let gpu = device.gpu();
+    let (major, minor) = gpu.driver_version;
+    Machine {
+        gpu: gpu.name.clone(),
+        sms: gpu.sm_count,
+        driver: format!("CUDA {major}.{minor}"),
+        l2_bytes: gpu.l2_bytes,
+    }
+}
+
+/// Runs every kernel for the device's target that was built on every problem of the shard. `clock` gives seconds since
+/// 1970.
+///
+/// # Errors
+/// When the device fails so that nothing else can run on it, kernels cannot be had, records cannot be kept, or it is to
+/// end. The kernel that made the device fail is recorded, so that the next run goes on behind it.
+#[allow(clippy::too_many_arguments, reason = "what is run, what is known, on what, and who is told")]
+pub fn run(
+    tasks: &[Task],
+    problems: &[Weighted],
+    done: &Done,
+    options: &RunOptions,
+    tools: &Tools<'_>,
+    device: &Device,
+    clock: &dyn Fn() -> u64,
+    sink: &mut Sink<'_>,
+    progress: &(dyn Fn(&Told<'_>) + Sync),
+) -> Result<Counts, SweepError> {
+    let machine = machine(device);
+    let of_target = |task: &&Task| Some(task.combination.target.name) == device.gpu().target();
+    let own: Vec<&Task> = tasks.iter().filter(of_target).collect();
+    let problems: Vec<Problem> = problems
+        .iter()
+        .enumerate()
+        .filter(|(position, _)| options.shard.has(*position))
+        .map(|(_, weighted)| weighted.problem)
+        .collect();
+    let is_open = |task: &Task, problem: &Problem| {
+        matches!(task.planned, Planned::Kernel { .. }) && !done.has_run(&task.id, problem, Some(&machine))
+    };
+    let open = problems.iter().map(|it| own.iter().filter(|task| is_open(task, it)).count()).sum();
+    progress(&Told::Needed { kernels: open, done: own.len() * problems.len() - open });
+    let mut counts = Counts::default();
+    for problem in &problems {
+        let mut workloads = BTreeMap::new();
+        let mut best: Option<f64> = None;
+        for task in own.iter().filter(|task| is_open(task, problem)) {
+            let Planned::Kernel { configured, request, .. } = &task.planned else { continue };
+            // Those that could not be built are recorded as such.
+            let Ok(built) = tools.service.get(request, tools.cancel, &|event| progress(&Told::Build(event))) else {
+                if tools.cancel.is_cancelled() {
+                    return Err(SweepError::Cancelled);
+                }
+                continue;
+            };
+            let base = task.record(State::Refused, Some(*problem), clock());
+            let base = Record { machine: Some(machine.clone()), ..base };
+            let mut failed = None;
+            let record = match workload(configured.as_ref(), problem, options.seed, &mut workloads) {
+                Err(reason) => Record { message: Some(reason), ..base },
+                Ok(workload) => match built.kernel() {
+                    Err(failure) => {
+                        let message = Some(failure.message.clone());
+                        Record { state: State::LaunchError, message, ..base }
+                    }
+                    Ok(kernel) => {
+                        let call = CallData {
+                            problem: workload.problem,
+                            inputs: &workload.inputs,
+                            expected: &workload.expected,
+                        };
+                        let quick_us = best.map(|best| best * options.slow);
+                        let measure = MeasureOptions { quick_us, ..options.measure };
+                        match measure::measure(kernel, device, call, &measure) {
+                            Ok(outcome) => recorded(base, outcome, workload.rule),
+                            Err(error) => {
+                                let message = Some(format!("{error}; {}", error.remedy()));
+                                failed = Some(error);
+                                Record { state: State::LaunchError, message, ..base }
+                            }
+                        }
+                    }
+                },
+            };
+            if let (State::Good, Some(timing)) = (record.state, &record.timing) {
+                best = Some(best.map_or(timing.median_us, |best| best.min(timing.median_us)));
+            }
+            counts.add(record.state);
+            sink(&record).map_err(|source| SweepError::Sink { source })?;
+            progress(&Told::Recorded(&record));
+            if let Some(source) = failed.filter(DeviceError::is_sticky) {
+                return Err(SweepError::Device { kernel: task.name.clone(), problem: *problem, source });
+            }
+        }
+    }
+    Ok(counts)
+}
+
+/// What a kernel is given, made once for all that are given the same.
+fn workload<'a>(
+    configured: &dyn Configured,
+    problem: &Problem,
+    seed: u64,
+    known: &'a mut BTreeMap<String, Result<Workload, String>>,
+) -> Result<&'a Workload, String> {
+    configured.takes(problem)?;
+    let make = || configured.workload(problem, seed);
+    known.entry(configured.workload_key()).or_insert_with(make).as_ref().map_err(Clone::clone)
+}
+
+fn recorded(base: Record, outcome: Outcome, rule: &str) -> Record {
+    let check = |bytes, wrong, first| Some(Check { rule: rule.to_owned(), bytes, wrong, first });
+    match outcome {
+        Outcome::Good { timing, compared } => {
+            let l2 = if timing.is_rotating() { "rotating" } else { "warm" };
+            let timing = Timing {
+                median_us: timing.median_us,
+                min_us: timing.min_us,
+                p90_us: timing.p90_us,
+                dispersion: timing.dispersion,
+                calls: u32::try_from(timing.calls).unwrap_or(u32::MAX),
+                copies: u32::try_from(timing.copies).unwrap_or(u32::MAX),
+                l2: l2.to_owned(),
+                clocks_mhz: None,
+                samples_us: timing.samples_us,
+            };
+            Record { state: State::Good, timing: Some(timing), check: check(compared, 0, None), ..base }
+        }
+        Outcome::Slow { estimate_us, compared } => {
+            let message = Some(format!("about {estimate_us:.1} us"));
+            let timing = Timing {
+                samples_us: vec![estimate_us],
+                median_us: estimate_us,
+                min_us: estimate_us,
+                p90_us: estimate_us,
+                dispersion: 0.0,
+                calls: 1,
+                copies: 1,
+                l2: "estimate".to_owned(),
+                clocks_mhz: None,
+            };
+            Record { state: State::Slow, message, timing: Some(timing), check: check(compared, 0, None), ..base }
+        }
+        Outcome::Refused(refusal) => Record { message: Some(refusal.to_string()), ..base },
+        Outcome::LaunchFailed(error) => {
+            Record { state: State::LaunchError, message: Some(error.to_string()), ..base }
+        }
+        Outcome::Wrong(wrong) => Record {
+            state: State::Wrong,
+            message: Some(wrong.to_string()),
+            check: check(wrong.compared, wrong.wrong, Some(wrong.to_string())),
+            ..base
+        },
+    }
+}
