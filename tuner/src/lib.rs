@@ -14,3 +14,5 @@ pub mod matrix;
 pub mod parameters;
 pub mod problem;
 pub mod record;
+pub mod records;
+pub mod select;
