@@ -16,5 +16,6 @@ pub mod parameters;
 pub mod problem;
 pub mod record;
 pub mod records;
+pub mod select;
 pub mod suites;
 pub mod sweep;

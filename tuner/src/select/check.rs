@@ -1,0 +1,126 @@
+//! Whether a selection is what it says it is, from the matrix alone.
+
+use super::{Goal, Margin, Proof, Selection};
+use crate::matrix::Matrix;
+
+/// How far figures may differ that are the same but for the order of sums.
+const ROUNDING: f64 = 1e-9;
+
+/// That a selection reaches its goal, and that all that it says is so, but for its proof: of that only what cannot be is
+/// seen. Shares no code with what selects.
+///
+/// # Errors
+/// The first thing that is not so, as a sentence without its end.
+pub fn check(matrix: &Matrix, selection: &Selection, goal: Goal) -> Result<(), String> {
+    let Selection { kernels, assignment, uncovered, .. } = selection;
+    if let Some(pair) = kernels.windows(2).find(|pair| pair[0] >= pair[1]) {
+        return Err(format!("kernels {} and {} are not in order", pair[0], pair[1]));
+    }
+    if let Some(kernel) = kernels.iter().find(|kernel| **kernel >= matrix.kernels.len()) {
+        return Err(format!("there is no kernel {kernel}"));
+    }
+    if assignment.len() != matrix.problems.len() {
+        return Err(format!("{} problems are assigned, of {}", assignment.len(), matrix.problems.len()));
+    }
+    if let Goal::Best { kernels: most } = goal
+        && kernels.len() > most
+    {
+        return Err(format!("{} kernels are chosen, of at most {most}", kernels.len()));
+    }
+
+    let (mut worst, mut sum, mut weights) = (None::<f64>, 0.0, 0.0);
+    let mut unserved = Vec::new();
+    for (problem, weighted) in matrix.problems.iter().enumerate() {
+        let row = &matrix.cells[problem * matrix.kernels.len()..][..matrix.kernels.len()];
+        let time = |kernel: usize| row[kernel].and_then(|cell| cell.median_us);
+        let named = || format!("problem {problem}, {}", weighted.problem);
+
+        let mut fastest = None;
+        for &kernel in kernels {
+            if let Some(time) = time(kernel)
+                && fastest.is_none_or(|fastest| time < fastest)
+            {
+                fastest = Some(time);
+            }
+        }
+        let of_assigned = match assignment[problem] {
+            None => None,
+            Some(kernel) if !kernels.contains(&kernel) => {
+                return Err(format!("{} is assigned kernel {kernel}, which is not chosen", named()));
+            }
+            Some(kernel) => {
+                Some(time(kernel).ok_or_else(|| format!("{} is assigned a kernel without a time", named()))?)
+            }
+        };
+        if of_assigned != fastest {
+            return Err(format!("{} takes {of_assigned:?} us, and {fastest:?} with another", named()));
+        }
+        if fastest.is_none() {
+            unserved.push(problem);
+        }
+
+        let mut best: Option<(f64, f64)> = None;
+        for cell in row.iter().flatten() {
+            if let Some(time) = cell.median_us
+                && best.is_none_or(|best| (time, cell.noise) < best)
+            {
+                best = Some((time, cell.noise));
+            }
+        }
+        let Some((least, least_noise)) = best else { continue };
+        let efficiency = fastest.map_or(0.0, |fastest| least / fastest);
+        worst = Some(worst.map_or(efficiency, |worst| worst.min(efficiency)));
+        sum += weighted.weight * efficiency;
+        weights += weighted.weight;
+
+        let Goal::Fewest { min_efficiency, margin } = goal else { continue };
+        let suffices = |kernel: &usize| {
+            row[*kernel].is_some_and(|cell| {
+                let margin = match margin {
+                    Margin::Given(margin) => margin,
+                    Margin::Noise => least_noise + cell.noise,
+                };
+                cell.median_us.is_some_and(|time| least / time >= min_efficiency - margin)
+            })
+        };
+        if !kernels.iter().any(suffices) {
+            return Err(format!("{} has no kernel of {min_efficiency}", named()));
+        }
+    }
+
+    if *uncovered != unserved {
+        return Err(format!("{uncovered:?} are said to be uncovered, and {unserved:?} are"));
+    }
+    let mean = worst.map(|_| sum / weights);
+    for (what, said, is) in [("worst", selection.worst, worst), ("mean", selection.mean, mean)] {
+        let equal = match (said, is) {
+            (Some(said), Some(is)) => (said - is).abs() <= ROUNDING,
+            (said, is) => said == is,
+        };
+        if !equal {
+            return Err(format!("the {what} efficiency is said to be {said:?}, and is {is:?}"));
+        }
+    }
+    let mean_found = mean.unwrap_or(0.0);
+    match goal {
+        Goal::Fewest { .. } => {
+            possible(selection.proof, kernels.len() as f64, |bound| bound <= kernels.len() as f64)?;
+            if let Some(ties) = selection.ties {
+                possible(ties, mean_found, |bound| bound >= mean_found - ROUNDING)?;
+            }
+            Ok(())
+        }
+        Goal::Best { .. } => possible(selection.proof, mean_found, |bound| bound >= mean_found - ROUNDING),
+    }
+}
+
+fn possible(proof: Proof, is: f64, holds: impl Fn(f64) -> bool) -> Result<(), String> {
+    let Proof::Incumbent { found, bound } = proof else { return Ok(()) };
+    if (found - is).abs() > ROUNDING {
+        return Err(format!("{found} is said to have been found, and {is} was"));
+    }
+    if !holds(bound) {
+        return Err(format!("{is} was found, beyond the bound of {bound}"));
+    }
+    Ok(())
+}
