@@ -1,11 +1,14 @@
 //! The command line on a machine with a GPU, where driver, compiler and kernels are stand-ins that really compute: debug
 //! mode, the doctor's self-test, and bundles of runs that fail on the device.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+#[path = "machine/mod.rs"]
+mod machine;
 
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use machine::Machine;
 use serde_json::Value;
 
 /// Two kernels with an op between them that is none.
@@ -25,77 +28,6 @@ func @two(
 }
 ";
 
-/// A machine: device 0 is a Blackwell, device 1 a Hopper.
-struct Machine {
-    folder: tempfile::TempDir,
-}
-
-impl Machine {
-    /// One whose compiler makes kernels with these definitions.
-    fn new(defines: &str) -> Machine {
-        let machine = Machine { folder: tempfile::tempdir().expect("a folder") };
-        let stand_ins = Path::new(env!("CARGO_MANIFEST_DIR")).join("executor/tests/stand_ins");
-        for name in
-            ["cutlass/include/cutlass", "cutlass/include/cute", "cutlass/tools/util/include/cutlass/util"]
-        {
-            fs::create_dir_all(machine.path(name)).expect("a folder");
-        }
-        let version = "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 0\n";
-        machine.write("cutlass/include/cutlass/version.h", version);
-        machine.write("cutlass/include/cutlass/cutlass.h", "");
-        machine.write("cutlass/include/cute/tensor.hpp", "");
-        machine.write("cutlass/tools/util/include/cutlass/util/packed_stride.hpp", "");
-        let driver = Command::new("cc")
-            .args(["-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so", "-o"])
-            .arg(machine.path("libcuda.so"))
-            .arg(stand_ins.join("libcuda.c"))
-            .arg("-lm")
-            .status();
-        assert!(driver.expect("there is a C compiler").success());
-        machine.write("program.fir", PROGRAM);
-        // What the source says of itself is what the kernel says.
-        let body = format!(
-            r#"case "$1" in --version) echo 'Cuda compilation tools, release 13.0, V13.0.88'; exit 0;; esac
-says() {{ sed -n 's/.*\\"'"$1"'\\":\\"\([^\\]*\)\\".*/\1/p' kernel.cu | head -n 1; }}
-test -e prelude.cuh && emulated=-DEMULATED
-exec cc -O1 -shared -fPIC {defines} $emulated "-DKERNEL=\"$(says kernel)\"" "-DTARGET=\"$(says target)\"" \
-  "-DSIGNATURE=\"$(says signature)\"" -o kernel.so '{}' -lm"#,
-            stand_ins.join("gemm.c").display()
-        );
-        machine.script("nvcc", &body);
-        let line = |opcode: &str| format!("echo '        /*0010*/  {opcode} R1, R2, R3 ;'");
-        machine.script(
-            "cuobjdump",
-            &[line("UTCOMMA.4X"), line("IDP.4A.S8.S8"), line("HGMMA.64x64x16.F32")].join("\n"),
-        );
-        machine
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn name(&self, name: &str) -> String {
-        self.path(name).display().to_string()
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        fs::write(self.path(name), text).expect("it can be written");
-    }
-
-    fn script(&self, name: &str, body: &str) {
-        self.write(name, &format!("#!/bin/sh\n{body}\n"));
-        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).expect("a script");
-    }
-
-    fn run(&self, device: &str, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fourfold"));
-        command.args(arguments).args(["--nvcc", &self.name("nvcc"), "--cutlass", &self.name("cutlass")]);
-        command.env("FOURFOLD_DEVICE", device).env("FOURFOLD_CACHE_DIR", self.path("cache"));
-        command.env("LD_LIBRARY_PATH", self.folder.path()).output().expect("the program starts")
-    }
-}
-
 fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", said(output)))
 }
@@ -110,7 +42,7 @@ fn read(path: &Path) -> Value {
 
 #[test]
 fn the_self_test_builds_a_kernel_and_runs_it() {
-    let machine = Machine::new("");
+    let machine = Machine::with_program(PROGRAM, "");
     for (device, target) in [("0", "sm_100a"), ("1", "sm_90a")] {
         let output = machine.run(device, &["doctor", "--self-test", "--json"]);
         let report = json(&output);
@@ -130,7 +62,7 @@ fn the_self_test_builds_a_kernel_and_runs_it() {
     }
     // A kernel that writes nothing leaves NaN, and one that the device refuses says so.
     for (define, words) in [("-DWRITES_NOTHING", "elements are wrong"), ("-DRUN_STATUS=719", "719")] {
-        let output = Machine::new(define).run("0", &["doctor", "--self-test", "--json"]);
+        let output = Machine::with_program(PROGRAM, define).run("0", &["doctor", "--self-test", "--json"]);
         let report = json(&output);
         let test = &report["self_test"];
         assert_eq!((output.status.code(), &test["state"]), (Some(3), &"failed".into()), "{test}");
@@ -143,7 +75,7 @@ fn the_self_test_builds_a_kernel_and_runs_it() {
 
 #[test]
 fn a_hopper_runs_its_own_kernels_and_others_emulated_where_it_is_asked_to() {
-    let machine = Machine::new("");
+    let machine = Machine::with_program(PROGRAM, "");
     // Padding below the last row only, which these kernels do not read.
     machine.write("program.fir", &PROGRAM.replace(", 96]", ", 128]").replace(", 6]", ", 8]"));
     let file = machine.name("program.fir");
@@ -175,7 +107,7 @@ fn a_hopper_runs_its_own_kernels_and_others_emulated_where_it_is_asked_to() {
 
 #[test]
 fn a_kernel_that_was_built_and_cannot_be_dumped_is_no_failure_of_the_kernel() {
-    let machine = Machine::new("");
+    let machine = Machine::with_program(PROGRAM, "");
     let file = machine.name("program.fir");
     let output = machine.run("0", &["compile", &file, "--dump", "/proc/none", "--json"]);
     let report = json(&output);
@@ -189,7 +121,7 @@ fn a_kernel_that_was_built_and_cannot_be_dumped_is_no_failure_of_the_kernel() {
 
 #[test]
 fn debug_mode_shows_what_each_launch_was_given() {
-    let machine = Machine::new("");
+    let machine = Machine::with_program(PROGRAM, "");
     let (file, bundle) = (machine.name("program.fir"), machine.name("bundle"));
     let usual = machine.run("0", &["replay", &file, "--json"]);
     assert_eq!(usual.status.code(), Some(0), "{}", said(&usual));
@@ -223,7 +155,7 @@ fn debug_mode_shows_what_each_launch_was_given() {
 
 #[test]
 fn a_run_that_fails_on_the_device_is_kept_and_replayed_elsewhere() {
-    let machine = Machine::new("-DRUN_STATUS=719");
+    let machine = Machine::with_program(PROGRAM, "-DRUN_STATUS=719");
     let (file, bundle) = (machine.name("program.fir"), machine.name("bundle"));
     let output = machine.run("0", &["replay", &file, "--debug", "--json", "--bundle", &bundle]);
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));

@@ -161,19 +161,8 @@ fn recorded(base: Record, outcome: Outcome, rule: &str) -> Record {
             Record { state: State::Good, timing: Some(timing), check: check(compared, 0, None), ..base }
         }
         Outcome::Slow { estimate_us, compared } => {
-            let message = Some(format!("about {estimate_us:.1} us"));
-            let timing = Timing {
-                samples_us: vec![estimate_us],
-                median_us: estimate_us,
-                min_us: estimate_us,
-                p90_us: estimate_us,
-                dispersion: 0.0,
-                calls: 1,
-                copies: 1,
-                l2: "estimate".to_owned(),
-                clocks_mhz: None,
-            };
-            Record { state: State::Slow, message, timing: Some(timing), check: check(compared, 0, None), ..base }
+            let message = Some(format!("about {estimate_us:.1} us by a first estimate"));
+            Record { state: State::Slow, message, check: check(compared, 0, None), ..base }
         }
         Outcome::Refused(refusal) => Record { message: Some(refusal.to_string()), ..base },
         Outcome::LaunchFailed(error) => {

@@ -60,8 +60,8 @@ impl Choose {
         let weights = match &self.weights {
             None => Vec::new(),
             Some(path) => {
-                let text =
-                    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+                let text = std::fs::read_to_string(path)
+                    .with_context(|| format!("cannot read {}", path.display()))?;
                 read_problems(&text).with_context(|| path.display().to_string())?
             }
         };

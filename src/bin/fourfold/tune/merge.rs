@@ -11,11 +11,9 @@ use super::Finished;
 use super::choose::read_all;
 
 #[derive(Args)]
-#[command(
-    after_help = "Example:\n  fourfold merge shard-1.jsonl shard-2.jsonl --out all.jsonl\n\n\
+#[command(after_help = "Example:\n  fourfold merge shard-1.jsonl shard-2.jsonl --out all.jsonl\n\n\
     A line that is in several files is kept once. Exit codes: 0 ok, 2 a file that is no list of records or \
-    contradicts another, 3 the result cannot be written."
-)]
+    contradicts another, 3 the result cannot be written.")]
 pub struct Arguments {
     /// Files of records
     #[arg(required = true, value_name = "RECORDS")]

@@ -1,6 +1,8 @@
 //! The commands that tune: which kernels there are, what became of them, and which are best.
 
+mod choose;
 mod files;
+mod merge;
 mod problems;
 mod progress;
 mod sweep;
@@ -15,11 +17,14 @@ use serde_json::{Value, json};
 pub enum Command {
     /// Take the kernels of a manifest through validity, the compiler and the GPU, and record what became of each
     Sweep(sweep::Arguments),
+    /// Join the records of several machines
+    Merge(merge::Arguments),
 }
 
 pub fn run(command: &Command) -> ExitCode {
     match command {
         Command::Sweep(arguments) => sweep::run(arguments),
+        Command::Merge(arguments) => merge::run(arguments),
     }
 }
 

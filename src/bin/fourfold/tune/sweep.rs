@@ -57,7 +57,8 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let manifest = Manifest::parse(&text).with_context(|| path.display().to_string())?;
     let combinations = manifest.combinations().with_context(|| path.display().to_string())?;
-    let problems = super::problems::all(&manifest.problems, path.parent().unwrap_or(Path::new(".")))?;
+    let problems = super::problems::all(&manifest.problems, path.parent().unwrap_or(Path::new(".")))
+        .with_context(|| path.display().to_string())?;
     let out = arguments
         .out
         .clone()

@@ -134,9 +134,12 @@ impl Configured for Kernel {
             return Err(format!("M = {} is more than the {tokens} rows of A that it computes", problem.m));
         }
         // All of A must fit into the shared memory of the blocks that share K.
-        let longest = CHOICES.iter().find(|choice| choice.tile == self.tile).map(|choice| u64::from(choice.max_k));
+        let longest =
+            CHOICES.iter().find(|choice| choice.tile == self.tile).map(|choice| u64::from(choice.max_k));
         match longest.filter(|longest| problem.k > *longest) {
-            Some(longest) => Err(format!("K = {} is more than {longest}, which shared memory has room for", problem.k)),
+            Some(longest) => {
+                Err(format!("K = {} is more than {longest}, which shared memory has room for", problem.k))
+            }
             None => Ok(()),
         }
     }

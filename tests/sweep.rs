@@ -1,0 +1,292 @@
+//! Sweeps from the command line, on a machine whose compiler, driver and kernels are stand-ins that really compute: killed,
+//! resumed, shared out, merged, measured, selected and drawn.
+#![cfg(feature = "tune")]
+
+#[path = "machine/mod.rs"]
+mod machine;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
+
+use machine::Machine;
+use serde_json::Value;
+
+/// Eleven kernels of a Blackwell, of which two break a rule.
+const MANIFEST: &str = r#"
+schema = 1
+[[sweep]]
+name = "some"
+generator = "scaled_mma.sm100"
+targets = ["sm_100a"]
+base = { d = "f32" }
+product = { tile = ["128x64x256", "128x128x256", "128x96x256"], cluster = ["1x1", "1x2", "2x1"] }
+list = [{ tile = "128x64x128" }, { tile = "128x192x128" }, { tile = "128x192x256" }]
+exclude = [{ tile = "128x96x256", cluster = "1x2" }]
+[problems]
+list = [{ problem = "37x72x96" }, { problem = "1x64x128", weight = 3 }, { problem = "2x5x16x64" }]
+"#;
+
+fn machine(defines: &str) -> Machine {
+    let machine = Machine::new(defines);
+    machine.write("some.toml", MANIFEST);
+    machine
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", said(output)))
+}
+
+fn records(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole.lines().map(|line| serde_json::from_str(line).expect("a record")).collect()
+}
+
+fn text<'a>(record: &'a Value, key: &str) -> &'a str {
+    record[key].as_str().unwrap_or_else(|| panic!("no {key}: {record}"))
+}
+
+fn count(records: &[Value], state: &str) -> usize {
+    records.iter().filter(|record| record["state"] == state).count()
+}
+
+fn sweep(machine: &Machine, out: &str, more: &[&str]) -> Output {
+    let (manifest, out) = (machine.name("some.toml"), machine.name(out));
+    machine.run("0", &[&["sweep", "--manifest", &manifest, "--out", &out], more].concat())
+}
+
+#[test]
+fn every_combination_is_recorded_once_and_what_is_invalid_says_which_rule_it_breaks() {
+    let machine = machine("");
+    let output = sweep(&machine, "r.jsonl", &["--compile-only", "--json"]);
+    let report = json(&output);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(report["kernels"], serde_json::json!({ "invalid": 2, "built": 9 }), "{report}");
+    let lines = records(&machine.path("r.jsonl"));
+    assert_eq!((lines.len(), count(&lines, "invalid"), count(&lines, "built")), (11, 2, 9));
+    let distinct: BTreeSet<&str> = lines.iter().map(|record| text(record, "kernel")).collect();
+    assert_eq!(distinct.len(), 11);
+    for record in &lines {
+        assert_eq!((&record["schema"], &record["target"]), (&1.into(), &"sm_100a".into()));
+        assert_eq!(
+            record["parameters"].as_object().map(|all| all.len()),
+            Some(13),
+            "with defaults: {record}"
+        );
+        let is_invalid = record["parameters"]["tile"] == "128x96x256";
+        assert_eq!(record["state"] == "invalid", is_invalid, "{record}");
+        if is_invalid {
+            assert_eq!(
+                (&record["broken"][0]["rule"], &record["build"]),
+                (&"9".into(), &Value::Null),
+                "{record}"
+            );
+            assert!(text(&record["broken"][0], "prevents").contains("TileShape_N"), "{record}");
+        } else {
+            assert_eq!(
+                (&record["build"]["nvcc"], &record["build"]["compiled"]),
+                (&"13.0.88".into(), &true.into())
+            );
+        }
+    }
+    // Nothing is left to do, and nothing is added.
+    let again = json(&sweep(&machine, "r.jsonl", &["--compile-only", "--json"]));
+    assert_eq!(again["kernels"], report["kernels"]);
+    assert_eq!(records(&machine.path("r.jsonl")).len(), 11);
+    // Those that the compiler should refuse are given to it where that is wished; this one refuses nothing.
+    let output = sweep(&machine, "c.jsonl", &["--compile-only", "--confirm", "1", "--json"]);
+    assert_eq!(json(&output)["kernels"], report["kernels"], "{}", said(&output));
+    let asked = |record: &Value| {
+        record["state"] == "invalid" && record["build"]["failure"].is_null() && !record["build"].is_null()
+    };
+    assert_eq!(records(&machine.path("c.jsonl")).iter().filter(|record| asked(record)).count(), 1);
+}
+
+/// The compiler of a machine, made slower and counted: a line for each start, with the kernel's name.
+fn slow_and_counted(machine: &Machine) {
+    fs::rename(machine.path("nvcc"), machine.path("nvcc.real")).expect("it is there");
+    let (count, real) = (machine.name("count"), machine.name("nvcc.real"));
+    // It is started three times for a kernel, and once of these for the device.
+    let body = format!(
+        "case \"$1\" in --version) exec '{real}' \"$@\";; esac\n\
+         case \" $* \" in *' -fatbin '*)\n\
+         sed -n 's/.*\\\\\"hash\\\\\":\\\\\"\\([0-9a-f]*\\).*/\\1/p' kernel.cu | head -n 1 >> '{count}';;\nesac\n\
+         sleep 0.1\nexec '{real}' \"$@\""
+    );
+    machine.script("nvcc", &body);
+}
+
+#[test]
+fn what_was_recorded_before_a_kill_is_not_done_again() {
+    let machine = machine("");
+    slow_and_counted(&machine);
+    let out = machine.path("r.jsonl");
+    let mut kills = 0;
+    let begun = Instant::now();
+    loop {
+        let before = records(&out).len();
+        let mut command = machine.command("0");
+        command.args(["sweep", "--manifest", &machine.name("some.toml"), "--out", &machine.name("r.jsonl")]);
+        command.args(["--compile-only", "--jobs", "2", "--nvcc", &machine.name("nvcc")]);
+        command.args(["--cutlass", &machine.name("cutlass")]).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("it starts");
+        // Killed as soon as it has added three lines, wherever it is then.
+        let ended = loop {
+            if let Some(status) = child.try_wait().expect("it can be waited for") {
+                break Some(status);
+            }
+            if records(&out).len() >= before + 3 {
+                child.kill().expect("it can be killed");
+                child.wait().expect("it ends");
+                break None;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(120), "it does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        match ended {
+            Some(status) => {
+                assert_eq!(status.code(), Some(0));
+                break;
+            }
+            None => kills += 1,
+        }
+    }
+    assert!(kills >= 2, "{kills}");
+    let lines = records(&out);
+    let distinct: BTreeSet<&str> = lines.iter().map(|record| text(record, "kernel")).collect();
+    assert_eq!((lines.len(), distinct.len()), (11, 11), "each once");
+    // A compiler was started twice only for what was being compiled, and not recorded, when a kill came: two at most.
+    let starts = fs::read_to_string(machine.path("count")).expect("it was counted");
+    let mut by_kernel = BTreeMap::<&str, usize>::new();
+    starts.lines().for_each(|kernel| *by_kernel.entry(kernel).or_default() += 1);
+    assert_eq!(by_kernel.len(), 9, "{by_kernel:?}");
+    let repeated: usize = by_kernel.values().map(|starts| starts - 1).sum();
+    assert!(repeated <= 2 * kills, "{by_kernel:?} after {kills} kills");
+}
+
+#[test]
+fn a_torn_line_is_cut_off_and_two_sweeps_do_not_share_a_file() {
+    let machine = machine("");
+    let out = machine.path("r.jsonl");
+    assert_eq!(sweep(&machine, "r.jsonl", &["--compile-only"]).status.code(), Some(0));
+    let whole = fs::read_to_string(&out).expect("it is there");
+    let last = whole.trim_end().rfind('\n').expect("lines") + 1;
+    fs::write(&out, &whole[..last + 40]).expect("it can be written");
+    let output = sweep(&machine, "r.jsonl", &["--compile-only", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(said(&output).contains("has no end"), "{}", said(&output));
+    let lines = records(&out);
+    let distinct: BTreeSet<&str> = lines.iter().map(|record| text(record, "kernel")).collect();
+    assert_eq!((lines.len(), distinct.len()), (11, 11));
+    let held = fs::File::open(&out).expect("it is there");
+    held.lock().expect("nobody has it");
+    let output = sweep(&machine, "r.jsonl", &["--compile-only"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("another sweep"), "{}", said(&output));
+}
+
+#[test]
+fn shards_are_disjoint_and_merged_they_are_all() {
+    let machine = machine("");
+    let mut all = BTreeSet::new();
+    let names: Vec<String> = (1..=3).map(|shard| machine.name(&format!("{shard}.jsonl"))).collect();
+    for (shard, name) in names.iter().enumerate() {
+        let shard = format!("{}/3", shard + 1);
+        let output = sweep(&machine, &name[name.len() - 7..], &["--compile-only", "--shard", &shard]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        for record in records(Path::new(name)) {
+            assert!(all.insert(text(&record, "kernel").to_owned()), "{record} is in two shards");
+        }
+    }
+    assert_eq!(all.len(), 11);
+    let merge = |files: &[&str]| {
+        let out = machine.name("all.jsonl");
+        machine.command("0").arg("merge").args(files).args(["--out", &out]).output().expect("it starts")
+    };
+    let files: Vec<&str> = names.iter().chain([&names[0]]).map(String::as_str).collect();
+    let output = merge(&files);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(records(&machine.path("all.jsonl")).len(), 11, "what is twice is kept once");
+    // One id for two kernels is a conflict, and nothing is written.
+    let text = fs::read_to_string(&names[0]).expect("it is there");
+    machine.write("changed.jsonl", &text.replacen("\"d\":\"f32\"", "\"d\":\"f16\"", 1));
+    let output = merge(&[&names[0], &machine.name("changed.jsonl")]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("parameters"), "{}", said(&output));
+    for (shard, words) in [("0/3", "1/4"), ("4/3", "1/4"), ("x", "1/4")] {
+        let output = sweep(&machine, "x.jsonl", &["--shard", shard]);
+        assert!(output.status.code() == Some(2) && said(&output).contains(words), "{}", said(&output));
+    }
+}
+
+#[test]
+fn bad_manifests_and_missing_compilers_say_what_to_do_and_record_nothing() {
+    let machine = machine("");
+    for (manifest, words) in [
+        ("schema = 2", "schema 2"),
+        ("schema = ", "line 1"),
+        ("schema = 1\n[[sweep]]\ngenerator = \"x\"\ntargets = []", "scaled_mma.sm100"),
+        ("schema = 1\n[[sweep]]\ngenerator = \"scaled_mma.sm100\"\ntargets = [\"sm_90a\"]", "sm_103a"),
+        (
+            "schema = 1\n[[sweep]]\ngenerator = \"scaled_mma.sm100\"\ntargets = [\"sm_100a\"]\nbase = { tyle = 1 }",
+            "epilogue_tile",
+        ),
+        ("schema = 1\n[problems]\nsuites = [\"contest\", \"sport\"]", "decode:llama-3.1-8b"),
+        ("schema = 1\n[problems]\nlist = [{ problem = \"1x2\" }]", "MxNxK"),
+        ("schema = 1\n[problems]\nfiles = [\"none.txt\"]", "none.txt"),
+    ] {
+        machine.write("some.toml", manifest);
+        let output = sweep(&machine, "r.jsonl", &["--compile-only"]);
+        assert_eq!(output.status.code(), Some(2), "{manifest}: {}", said(&output));
+        assert!(
+            said(&output).contains(words) && said(&output).contains("some.toml") || words == "none.txt",
+            "{}",
+            said(&output)
+        );
+    }
+    machine.write("some.toml", MANIFEST);
+    fs::remove_file(machine.path("nvcc")).expect("it is there");
+    let output = sweep(&machine, "r.jsonl", &["--compile-only", "--json"]);
+    assert_eq!((output.status.code(), &json(&output)["ok"]), (Some(3), &false.into()), "{}", said(&output));
+    assert_eq!(count(&records(&machine.path("r.jsonl")), "compile_error"), 0);
+}
+
+#[test]
+fn a_compiler_that_refuses_is_recorded_with_its_words_and_not_asked_again() {
+    let machine = machine("");
+    let real = fs::read_to_string(machine.path("nvcc")).expect("it is there");
+    let refuses =
+        "grep -q 'Int<192>' kernel.cu && { echo 'kernel.cu(7): error: no such tile'; exit 2; }\nexec cc";
+    fs::write(machine.path("nvcc"), real.replacen("exec cc", refuses, 1)).expect("it can be written");
+    let output = sweep(&machine, "r.jsonl", &["--compile-only", "--json"]);
+    assert_eq!(json(&output)["kernels"]["compile_error"], 2, "{}", said(&output));
+    let lines = records(&machine.path("r.jsonl"));
+    let failed: Vec<&Value> = lines.iter().filter(|record| record["state"] == "compile_error").collect();
+    assert_eq!(failed.len(), 2);
+    for record in failed {
+        assert_eq!(record["build"]["failure"], "compile_error", "{record}");
+        assert!(
+            text(&record["build"], "log").contains("no such tile")
+                && text(record, "message").contains("no such tile")
+        );
+    }
+    sweep(&machine, "r.jsonl", &["--compile-only"]);
+    assert_eq!(records(&machine.path("r.jsonl")).len(), 11);
+    // Mended, and asked for again, both are built; what was recorded stays.
+    machine.script("nvcc", real.trim_start_matches("#!/bin/sh\n"));
+    let output = sweep(&machine, "r.jsonl", &["--compile-only", "--retry", "--json"]);
+    assert_eq!(
+        json(&output)["kernels"],
+        serde_json::json!({ "invalid": 2, "built": 9 }),
+        "{}",
+        said(&output)
+    );
+    assert_eq!(records(&machine.path("r.jsonl")).len(), 13);
+}
