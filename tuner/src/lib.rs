@@ -13,4 +13,5 @@ pub mod generator;
 pub mod matrix;
 pub mod parameters;
 pub mod problem;
+pub mod profile;
 pub mod record;
