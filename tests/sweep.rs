@@ -1,6 +1,5 @@
 //! Sweeps from the command line, on a machine whose compiler, driver and kernels are stand-ins that really compute: killed,
 //! resumed, shared out, merged, measured, selected and drawn.
-#![cfg(feature = "tune")]
 
 #[path = "machine/mod.rs"]
 mod machine;

@@ -27,6 +27,7 @@ pub mod fallback;
 mod files;
 pub mod kernel;
 mod process;
+mod profiler;
 mod run;
 mod sealed;
 pub mod service;
@@ -47,6 +48,7 @@ pub use device::{Device, DeviceError, Gpu, discover};
 pub use files::{FileError, files_below, read_text};
 pub use kernel::{Kernel, LoadError};
 pub use process::{Cancel, ToolRun, run_tool, run_tool_watched};
+pub use profiler::{ProfileFolder, Profiler, ProfilerError, ProfilerTool, find_profiler, this_program};
 pub use run::{
     ALIAS, BUILDING, DEVICE_ERROR, DEVICE_MEMORY, FALLBACK_SEGMENT, FaultPlace, KERNEL_REFUSED,
     LaunchArgument, LaunchRecord, LaunchWorkspace, MISSING_ADDRESS, Machine, Moved, NO_DEVICE,

@@ -14,6 +14,7 @@ pub mod manifest;
 pub mod matrix;
 pub mod parameters;
 pub mod problem;
+pub mod profile;
 pub mod record;
 pub mod records;
 pub mod select;

@@ -174,7 +174,7 @@ pub(super) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
 }
 
 fn scheduler_arguments(configuration: &Configuration) -> Vec<String> {
-    const SCHEDULER: &str = "typename GemmKernel::TileScheduler";
+    const SCHEDULER: &str = "GemmKernel::TileScheduler";
     let mut lines = Vec::new();
     if let Some(raster) = configuration.raster_tag() {
         lines.push(format!("raster_order = {SCHEDULER}::RasterOrderOptions::{raster}"));
@@ -184,7 +184,7 @@ fn scheduler_arguments(configuration: &Configuration) -> Vec<String> {
     }
     if let TileScheduler::SplitK(splits) = configuration.scheduler {
         lines.push(format!("splits = {splits}"));
-        lines.push(format!("decomposition_mode = {SCHEDULER}::Params::DecompositionMode::SplitK"));
+        lines.push("decomposition_mode = decltype(result.scheduler.decomposition_mode)::SplitK".to_owned());
     }
     lines
 }

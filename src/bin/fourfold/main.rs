@@ -1,10 +1,12 @@
-//! The command line: `fourfold replay`, `explain`, `compile`, `verify`, `toolchain`, `cache` and `doctor`.
+//! The command line: `fourfold replay`, `explain`, `compile`, `verify`, `profile`, `toolchain`, `cache` and `doctor`.
 
 mod cache;
 mod compile;
 mod doctor;
 mod interrupt;
 mod place;
+#[cfg(feature = "tune")]
+mod profile;
 mod progress;
 mod replay;
 mod toolchain;
@@ -57,6 +59,9 @@ enum Command {
     Verify(verify::Arguments),
     /// Emit and build the kernels of a program, and print what they cost
     Compile(compile::Arguments),
+    /// Have the vendor's profiler and sanitizer look at the kernel of one segment
+    #[cfg(feature = "tune")]
+    Profile(profile::Arguments),
     /// Find or install the CUDA compiler and CUTLASS
     Toolchain(toolchain::Arguments),
     /// Look at, verify, shrink or share the kernels that were built
@@ -87,6 +92,8 @@ fn main() -> ExitCode {
         },
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Compile(arguments) => compile::run(&arguments),
+        #[cfg(feature = "tune")]
+        Command::Profile(arguments) => profile::run(&arguments),
         Command::Toolchain(arguments) => toolchain::run(arguments),
         Command::Cache(arguments) => cache::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

@@ -1,0 +1,295 @@
+//! Runs the vendor's profiling tools, which run a program of ours, within bounds, and keeps what they leave.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::environment::{Environment, is_program};
+use crate::process::{ToolRun, run_tool};
+
+/// One of the vendor's tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProfilerTool {
+    /// ncu, of Nsight Compute: the counters of a kernel.
+    Ncu,
+    /// compute-sanitizer: faults of a kernel.
+    ComputeSanitizer,
+}
+
+impl ProfilerTool {
+    /// The program's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            ProfilerTool::Ncu => "ncu",
+            ProfilerTool::ComputeSanitizer => "compute-sanitizer",
+        }
+    }
+
+    /// The option of the command line that names the program.
+    fn option(self) -> &'static str {
+        match self {
+            ProfilerTool::Ncu => "--ncu",
+            ProfilerTool::ComputeSanitizer => "--sanitizer",
+        }
+    }
+}
+
+/// A tool that is here and says its version.
+#[derive(Clone, Debug)]
+pub struct Profiler {
+    /// Its program.
+    pub path: PathBuf,
+    /// What `--version` printed.
+    pub version: String,
+    /// What `--help` printed.
+    help: String,
+}
+
+/// Why a tool cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfilerError {
+    /// The program that was named is none.
+    #[error("`{}` is no program", path.display())]
+    NoProgram {
+        /// What was named.
+        path: PathBuf,
+    },
+    /// None was named, and none is where such programs are.
+    #[error("there is no {} in the bin folder of CUDA_HOME or on PATH", tool.name())]
+    NotFound {
+        /// The tool.
+        tool: ProfilerTool,
+    },
+    /// It cannot be run.
+    #[error("`{}` cannot be run", path.display())]
+    CannotRun {
+        /// The program.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It does not say its version.
+    #[error("`{} --version` ended with {ending} and printed {said}", path.display())]
+    NoVersion {
+        /// The program.
+        path: PathBuf,
+        /// How it ended.
+        ending: String,
+        /// The first line that it printed.
+        said: String,
+    },
+}
+
+impl ProfilerError {
+    /// What to do about it.
+    pub fn remedy(&self, tool: ProfilerTool) -> String {
+        let (name, option) = (tool.name(), tool.option());
+        match self {
+            ProfilerError::NoProgram { .. } => {
+                format!("name the program itself, a file that may be executed, with {option}")
+            }
+            ProfilerError::NotFound { .. } => format!(
+                "install {name}, which comes with the CUDA toolkit and is not part of what `fourfold toolchain install` \
+                 fetches, and put it on PATH or name it with {option}"
+            ),
+            ProfilerError::CannotRun { .. } | ProfilerError::NoVersion { .. } => {
+                format!("see that `{name} --version` works, or name another with {option}")
+            }
+        }
+    }
+}
+
+/// How long a tool may take to say what it is.
+const VERSION_LIMIT: Duration = Duration::from_secs(60);
+
+/// Finds a tool: the program that is given, else that of `CUDA_HOME`, else that on `PATH`; and asks for its version.
+///
+/// # Errors
+/// When there is none, or it does not say its version.
+pub fn find_profiler(
+    tool: ProfilerTool,
+    given: Option<&Path>,
+    environment: &Environment,
+) -> Result<Profiler, ProfilerError> {
+    let path = match given {
+        Some(path) if is_program(path) => std::path::absolute(path)
+            .map_err(|source| ProfilerError::CannotRun { path: path.to_owned(), source })?,
+        Some(path) => return Err(ProfilerError::NoProgram { path: path.to_owned() }),
+        None => {
+            let of_home =
+                environment.cuda_home.as_ref().map(|home| Path::new(home).join("bin").join(tool.name()));
+            of_home
+                .filter(|path| path.is_absolute() && is_program(path))
+                .or_else(|| environment.find_program(tool.name()))
+                .ok_or(ProfilerError::NotFound { tool })?
+        }
+    };
+    let ask = |question: &str| {
+        run_tool(&mut command(&path, [OsStr::new(question)]), VERSION_LIMIT)
+            .map_err(|source| ProfilerError::CannotRun { path: path.clone(), source })
+    };
+    let run = ask("--version")?;
+    if !run.succeeded() || !run.log.contains("Version ") {
+        let said = run.log.lines().find(|line| !line.trim().is_empty()).unwrap_or("nothing").trim();
+        let said = said.chars().take(200).collect();
+        return Err(ProfilerError::NoVersion { path, ending: run.ending(), said });
+    }
+    let help = ask("--help")?.log;
+    Ok(Profiler { path, version: run.log, help })
+}
+
+impl Profiler {
+    /// Whether its help names this option. Releases differ.
+    pub fn knows(&self, option: &str) -> bool {
+        self.help
+            .split(|letter: char| letter.is_whitespace() || "[]=,".contains(letter))
+            .any(|word| word == option)
+    }
+
+    /// Runs it to its end or to its time limit. It starts the program that its arguments end with, in the same group.
+    ///
+    /// # Errors
+    /// When it cannot be started or watched.
+    pub fn run(&self, arguments: &[OsString], limit: Duration) -> io::Result<ToolRun> {
+        run_tool(&mut command(&self.path, arguments), limit)
+    }
+}
+
+/// A command whose numbers are printed with the commas and points that parsers know.
+fn command(path: &Path, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+    let mut command = Command::new(path);
+    command.args(arguments).env("LC_ALL", "C");
+    command
+}
+
+/// This very program, to be run again by a tool.
+///
+/// # Errors
+/// When the system does not say where it lies.
+pub fn this_program() -> io::Result<PathBuf> {
+    std::env::current_exe()
+}
+
+/// The folder that tools write to: one that stays, or one that goes with this value.
+#[derive(Debug)]
+pub struct ProfileFolder {
+    path: PathBuf,
+    temporary: Option<tempfile::TempDir>,
+}
+
+impl ProfileFolder {
+    /// The folder that is to stay, which is created; or a temporary one.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new(kept: Option<&Path>) -> io::Result<ProfileFolder> {
+        match kept {
+            Some(path) => {
+                fs::create_dir_all(path)?;
+                Ok(ProfileFolder { path: std::path::absolute(path)?, temporary: None })
+            }
+            None => {
+                let temporary = tempfile::Builder::new().prefix("fourfold-profile-").tempdir()?;
+                Ok(ProfileFolder { path: temporary.path().to_owned(), temporary: Some(temporary) })
+            }
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it stays.
+    pub fn stays(&self) -> bool {
+        self.temporary.is_none()
+    }
+
+    /// Writes a file in it, if it stays; nobody would read it otherwise.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn keep(&self, name: &str, text: &str) -> io::Result<()> {
+        if self.stays() { fs::write(self.path.join(name), text) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn script(folder: &Path, name: &str, body: &str) -> PathBuf {
+        let path = folder.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_tool_is_the_one_that_is_given_then_of_cuda_home_then_on_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let version = |number: u32| format!("echo 'Version {number}.1.0'");
+        let given = script(folder.path(), "mine", &version(1));
+        for (number, place) in [(2, "home/bin"), (3, "path")] {
+            fs::create_dir_all(folder.path().join(place)).unwrap();
+            script(&folder.path().join(place), "ncu", &version(number));
+        }
+        let path = Some(folder.path().join("path").into_os_string());
+        let both = Environment {
+            cuda_home: Some(folder.path().join("home").into()),
+            path: path.clone(),
+            ..Environment::default()
+        };
+        let only_path = Environment { path, ..Environment::default() };
+        let release = |given: Option<&Path>, environment: &Environment| {
+            find_profiler(ProfilerTool::Ncu, given, environment).unwrap().version
+        };
+        assert_eq!(release(Some(&given), &both), "Version 1.1.0\n");
+        assert_eq!(release(None, &both), "Version 2.1.0\n");
+        assert_eq!(release(None, &only_path), "Version 3.1.0\n");
+        let none = find_profiler(ProfilerTool::ComputeSanitizer, None, &both).unwrap_err();
+        assert!(matches!(none, ProfilerError::NotFound { .. }), "{none}");
+        assert!(none.remedy(ProfilerTool::ComputeSanitizer).contains("--sanitizer"));
+    }
+
+    #[test]
+    fn what_is_no_such_tool_is_refused_in_its_own_words() {
+        let folder = tempfile::tempdir().unwrap();
+        let environment = Environment::default();
+        let find = |path: &Path| find_profiler(ProfilerTool::Ncu, Some(path), &environment).unwrap_err();
+        assert!(matches!(find(folder.path()), ProfilerError::NoProgram { .. }));
+        let text = find(&script(folder.path(), "broken", "echo no such library >&2; exit 127")).to_string();
+        assert!(text.contains("exit code 127 and printed no such library"), "{text}");
+        let text = find(&script(folder.path(), "other", "echo something else")).to_string();
+        assert!(text.contains("printed something else"), "{text}");
+    }
+
+    #[test]
+    fn an_option_is_known_if_the_help_names_it_as_a_word() {
+        let folder = tempfile::tempdir().unwrap();
+        let body =
+            "case $1 in --version) echo Version 1.0;; *) echo '  -c [ --launch-count ] arg (=1)';; esac";
+        let tool = script(folder.path(), "ncu", body);
+        let tool = find_profiler(ProfilerTool::Ncu, Some(&tool), &Environment::default()).unwrap();
+        assert!(tool.knows("--launch-count") && !tool.knows("--launch") && !tool.knows("--clock-control"));
+    }
+
+    #[test]
+    fn a_temporary_folder_goes_and_keeps_nothing() {
+        let folder = ProfileFolder::new(None).unwrap();
+        let path = folder.path().to_owned();
+        folder.keep("log", "text").unwrap();
+        assert!(path.is_dir() && !path.join("log").exists());
+        drop(folder);
+        assert!(!path.exists());
+        let outer = tempfile::tempdir().unwrap();
+        let kept = ProfileFolder::new(Some(&outer.path().join("a/b"))).unwrap();
+        kept.keep("log", "text").unwrap();
+        assert_eq!(fs::read_to_string(outer.path().join("a/b/log")).unwrap(), "text");
+    }
+}
