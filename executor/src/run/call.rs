@@ -143,21 +143,25 @@ fn check_identity(
     metadata: &Metadata,
     gpu: &Gpu,
 ) -> Result<(), RunReason> {
-    let needed = if metadata.emulated { EMULATOR } else { metadata.target.as_str() };
-    if gpu.target() != Some(needed) {
-        let how = if metadata.emulated { ", emulated," } else { "" };
-        let message = format!(
-            "a kernel for {}{how} needs a GPU of target {needed}, and this is {gpu}",
-            metadata.target
-        );
-        return Err(RunReason { code: NO_DEVICE, message });
-    }
+    check_target(metadata, gpu)?;
     let signature = signature_of(program, plan);
     if metadata.signature == signature {
         return Ok(());
     }
     let found = if metadata.signature.is_empty() { "nothing" } else { &metadata.signature };
     Err(refused(&format!("the kernel says that it computes `{found}`, and the plan is `{signature}`")))
+}
+
+/// Whether the kernel is one for the device.
+pub(crate) fn check_target(metadata: &Metadata, gpu: &Gpu) -> Result<(), RunReason> {
+    let needed = if metadata.emulated { EMULATOR } else { metadata.target.as_str() };
+    if gpu.target() == Some(needed) {
+        return Ok(());
+    }
+    let how = if metadata.emulated { ", emulated," } else { "" };
+    let message =
+        format!("a kernel for {}{how} needs a GPU of target {needed}, and this is {gpu}", metadata.target);
+    Err(RunReason { code: NO_DEVICE, message })
 }
 
 /// The target of the GPUs that emulate.

@@ -27,6 +27,7 @@ use fourfold_scheduler::Partition;
 
 use crate::service::Wait;
 
+pub(crate) use call::check_target;
 pub use codes::{
     ALIAS, BUILDING, DEVICE_ERROR, DEVICE_MEMORY, FALLBACK_SEGMENT, KERNEL_REFUSED, MISSING_ADDRESS,
     NO_DEVICE, NO_SUCH_SEGMENT, NOT_BUILT, POINTER_ALIGNMENT, WORKSPACE_SIZE,
@@ -38,6 +39,7 @@ pub use prepared::{
     PreparedProgram, Refused, prepare, prepare_segment, workspace_size, workspace_size_of_segment,
 };
 pub use record::{LaunchArgument, LaunchRecord, LaunchWorkspace};
+pub(crate) use roles::pointer;
 use runner::Runner;
 pub use signature::signature_of;
 use values::Values;

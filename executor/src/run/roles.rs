@@ -102,6 +102,6 @@ impl Roles {
 }
 
 /// A device address as the kernels' interface has it. The host never follows it.
-pub(super) fn pointer(address: u64) -> *mut c_void {
+pub(crate) fn pointer(address: u64) -> *mut c_void {
     ptr::without_provenance_mut(address as usize)
 }

@@ -6,6 +6,7 @@ mod allocations;
 mod debug;
 mod fixture;
 mod kernels;
+mod measured;
 mod memory;
 mod outputs;
 mod pending;

@@ -92,6 +92,12 @@ impl StandIn {
         unsafe { (DRIVER.set)(1, code) }
     }
 
+    /// Bytes of L2 of the devices that are opened from now on.
+    pub fn l2(&self, bytes: u64) {
+        // SAFETY: it stores a number.
+        unsafe { (DRIVER.set)(4, bytes) }
+    }
+
     /// Makes a device's context current on this thread, as a host may have done.
     pub fn make_current(&self, ordinal: u64) {
         // SAFETY: there is such a device.
@@ -104,6 +110,7 @@ impl StandIn {
         unsafe { (DRIVER.set)(2, 0) }
         self.limit(u64::MAX);
         self.fault(0);
+        self.l2(1 << 20);
     }
 
     pub fn count(&self, counter: Counter) -> u64 {

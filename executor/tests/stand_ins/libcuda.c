@@ -26,8 +26,8 @@ struct stream { void (*enqueue)(struct stream *, work, const void *, size_t); in
 struct event { double time; };
 struct memory { uint64_t address; size_t size; };
 
-enum { LIMIT, FAULT, RESET, CURRENT, SETTINGS };
-static uint64_t settings[SETTINGS] = {UINT64_MAX};
+enum { LIMIT, FAULT, RESET, CURRENT, L2, SETTINGS };
+static uint64_t settings[SETTINGS] = {[LIMIT] = UINT64_MAX, [L2] = 1 << 20};
 enum { MEMORIES, BYTES, STREAMS, EVENTS, CONTEXTS, WAITS, UP, DOWN, GRAPHS, ALLOCATIONS, LAUNCHES, DEPTH, STRAYS, COUNTERS };
 static uint64_t counters[COUNTERS];
 
@@ -114,7 +114,7 @@ EXPORT int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ord
 EXPORT int cuDeviceGetName(char *name, int size, int device) { snprintf(name, size, "Stand-in %d", device); return 0; }
 EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device) { (void)device; *bytes = (size_t)1 << 30; return 0; }
 EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device) {
-    *value = attribute == 75 ? (device ? 9 : 10) : attribute == 76 ? 0 : attribute == 16 ? 148 : attribute == 38 ? 1 << 20 : 232448;
+    *value = attribute == 75 ? (device ? 9 : 10) : attribute == 76 ? 0 : attribute == 16 ? 148 : attribute == 38 ? (int)settings[L2] : 232448;
     return 0;
 }
 EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) { *context = &contexts[device]; counters[CONTEXTS]++; return 0; }

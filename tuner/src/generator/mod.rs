@@ -11,6 +11,7 @@ use std::fmt;
 use fourfold_codegen::configuration::{CutlassVersion, Family};
 use fourfold_codegen::{KernelSource, Target};
 use fourfold_executor::kernel;
+pub use fourfold_executor::measure::Slot;
 use serde::{Deserialize, Serialize};
 
 use self::scaled_mma::{Cutlass, Hopper};
@@ -135,23 +136,6 @@ pub struct Work {
     pub bytes: u64,
     /// Operations: a multiplication and an addition count two.
     pub flops: u64,
-}
-
-/// A place in the interface of kernels for what they read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Slot {
-    /// A, packed.
-    A,
-    /// The blocked scales of A.
-    Sfa,
-    /// B, packed.
-    B,
-    /// The blocked scales of B.
-    Sfb,
-    /// alpha, one f32.
-    Alpha,
-    /// What the epilogue reads, by position.
-    Operand(usize),
 }
 
 /// One call: its extents, what it reads, and what it must write.

@@ -1,0 +1,260 @@
+//! The memory of a measurement: copies of everything that calls read and write.
+
+use std::ffi::c_void;
+use std::{iter, ptr};
+
+use super::{CallData, LEAST_COPIES, Slot, Wrong, copies_beyond_l2};
+use crate::device::{Buffer, Device, DeviceError, Stream};
+use crate::kernel::{MAX_OPERANDS, MAX_OUTPUTS, Pointers, Requirements};
+use crate::run::pointer;
+
+/// What the driver gives memory by, so that each part is as well aligned as memory of its own.
+const ALIGNMENT: usize = 256;
+
+/// Bytes behind each output that must stay as they are.
+const GUARD: u64 = 256;
+
+/// What lies between operands and in workspaces: as numbers these are NaN, of all formats that have one.
+const FILLER: u8 = 0xFF;
+
+/// Calls before the time is taken, and calls whose time is taken. They read the same and write each their own, so that
+/// the one can run between poisoning the outputs of the other and its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Half {
+    Lead,
+    Timed,
+}
+
+/// Parts of memory that lie one behind another, as often as there are copies.
+#[derive(Debug)]
+struct Places {
+    offsets: Vec<usize>,
+    /// Bytes of all parts: where the next copy begins.
+    stride: usize,
+}
+
+impl Places {
+    fn of(lengths: impl IntoIterator<Item = u64>) -> Places {
+        let mut stride = 0usize;
+        let mut place = |bytes: u64| {
+            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            let offset = stride;
+            stride = stride.saturating_add(bytes.checked_next_multiple_of(ALIGNMENT).unwrap_or(usize::MAX));
+            offset
+        };
+        let offsets = lengths.into_iter().map(&mut place).collect();
+        Places { offsets, stride }
+    }
+
+    /// The bytes of so many copies. What no memory has room for is refused by the driver.
+    fn times(&self, count: usize) -> usize {
+        self.stride.saturating_mul(count)
+    }
+}
+
+/// Copies of all operands, twice as many of the outputs, and a workspace for each call of both halves.
+#[derive(Debug)]
+pub(super) struct Sets<'a> {
+    pub(super) device: &'a Device,
+    pub(super) stream: &'a Stream,
+    pub(super) call: CallData<'a>,
+    pub(super) copies: usize,
+    /// Calls of a half: a multiple of the copies.
+    pub(super) calls: usize,
+    workspace: u64,
+    places: [Places; 3],
+    inputs: Buffer,
+    outputs: Buffer,
+    workspaces: Buffer,
+}
+
+impl<'a> Sets<'a> {
+    /// Takes memory for as many copies as exceed three times L2, or where there is no room for half as many, and so on;
+    /// and puts the operands there. The sizes must be those that the kernel asks for.
+    pub(super) fn place(
+        device: &'a Device,
+        stream: &'a Stream,
+        call: CallData<'a>,
+        requirements: &Requirements,
+        least_calls: usize,
+    ) -> Result<Sets<'a>, DeviceError> {
+        let inputs = Places::of(call.inputs.iter().map(|(_, bytes)| bytes.len() as u64));
+        let outputs =
+            Places::of(call.expected.iter().map(|bytes| (bytes.len() as u64).saturating_add(GUARD)));
+        let workspace = Places::of([requirements.workspace]);
+        let set = [&inputs, &outputs, &workspace]
+            .iter()
+            .fold(0u64, |sum, places| sum.saturating_add(places.stride as u64));
+        let mut copies = copies_beyond_l2(set, device.gpu().l2_bytes);
+        loop {
+            let calls = least_calls.next_multiple_of(copies);
+            let alloc = || {
+                let inputs = device.alloc(inputs.times(copies))?;
+                let outputs = device.alloc(outputs.times(2 * copies))?;
+                Ok((inputs, outputs, device.alloc(workspace.times(2 * calls))?))
+            };
+            match alloc() {
+                Err(DeviceError::OutOfMemory { .. }) if copies > LEAST_COPIES => {
+                    copies = (copies / 2).max(LEAST_COPIES);
+                }
+                Err(error) => return Err(error),
+                Ok(buffers) => {
+                    let places = [inputs, outputs, workspace];
+                    let (inputs, outputs, workspaces) = buffers;
+                    let workspace = requirements.workspace;
+                    let sets = Sets {
+                        device,
+                        stream,
+                        call,
+                        copies,
+                        calls,
+                        workspace,
+                        places,
+                        inputs,
+                        outputs,
+                        workspaces,
+                    };
+                    sets.upload()?;
+                    return Ok(sets);
+                }
+            }
+        }
+    }
+
+    fn upload(&self) -> Result<(), DeviceError> {
+        let [places, ..] = &self.places;
+        for buffer in [&self.inputs, &self.workspaces] {
+            self.stream.fill(buffer, 0, buffer.len(), FILLER)?;
+        }
+        let first = self.call.inputs.iter().zip(&places.offsets);
+        let first: Vec<_> = first.map(|((_, bytes), offset)| (&self.inputs, *offset, &bytes[..])).collect();
+        self.stream.upload_all(&first)?;
+        for copy in 1..self.copies {
+            self.stream.copy(&self.inputs, 0, &self.inputs, copy * places.stride, places.stride)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of all copies that are read or written between two calls of one of them.
+    pub(super) fn rotation_bytes(&self) -> u64 {
+        self.places.iter().map(|places| places.times(self.copies) as u64).sum()
+    }
+
+    /// The addresses for a call of a copy.
+    pub(super) fn pointers(&self, half: Half, copy: usize) -> Pointers {
+        let [inputs, outputs, _] = &self.places;
+        let input = |slot: Slot| match self.call.inputs.iter().position(|(of, _)| *of == slot) {
+            Some(place) => address(&self.inputs, copy * inputs.stride + inputs.offsets[place]).cast_const(),
+            None => ptr::null(),
+        };
+        let mut pointers = Pointers {
+            a: input(Slot::A),
+            sfa: input(Slot::Sfa),
+            b: input(Slot::B),
+            sfb: input(Slot::Sfb),
+            c: input(Slot::C),
+            alpha: input(Slot::Alpha).cast(),
+            beta: input(Slot::Beta).cast(),
+            operands: [ptr::null(); MAX_OPERANDS],
+            operand_count: 0,
+            outputs: [ptr::null_mut(); MAX_OUTPUTS],
+            output_count: outputs.offsets.len() as u32,
+        };
+        for (position, place) in pointers.operands.iter_mut().enumerate() {
+            *place = input(Slot::Operand(position));
+            pointers.operand_count += u32::from(!place.is_null());
+        }
+        for (place, offset) in pointers.outputs.iter_mut().zip(&outputs.offsets) {
+            *place = address(&self.outputs, self.begin(half, copy) + offset);
+        }
+        pointers
+    }
+
+    /// The workspace of a call, which no other call has: its address, null if it is empty, and its bytes.
+    pub(super) fn workspace(&self, half: Half, call: usize) -> (*mut c_void, usize) {
+        let [_, _, places] = &self.places;
+        let number = if half == Half::Lead { call } else { self.calls + call };
+        match usize::try_from(self.workspace) {
+            Ok(0) | Err(_) => (ptr::null_mut(), 0),
+            Ok(bytes) => (address(&self.workspaces, number * places.stride), bytes),
+        }
+    }
+
+    /// Where the outputs of a copy begin.
+    fn begin(&self, half: Half, copy: usize) -> usize {
+        let number = if half == Half::Lead { copy } else { self.copies + copy };
+        number * self.places[1].stride
+    }
+
+    /// Sets every byte of all outputs of a half, and behind them.
+    pub(super) fn poison(&self, half: Half, byte: u8) -> Result<(), DeviceError> {
+        let len = self.places[1].times(self.copies);
+        self.stream.fill(&self.outputs, self.begin(half, 0), len, byte)
+    }
+
+    /// Compares every byte that the first copies of a half have written with what it must be, and the bytes behind with
+    /// the poison.
+    pub(super) fn compare(
+        &self,
+        half: Half,
+        copies: usize,
+        poison: u8,
+        comparison: &mut Comparison,
+    ) -> Result<(), DeviceError> {
+        let [_, places, _] = &self.places;
+        let mut found = vec![0; places.stride];
+        for copy in 0..copies {
+            self.stream.download(&self.outputs, self.begin(half, copy), &mut found)?;
+            for (output, expected) in self.call.expected.iter().enumerate() {
+                let end = places.offsets.get(output + 1).copied().unwrap_or(places.stride);
+                let found = &found[places.offsets[output]..end];
+                comparison.add(output, copy, found, expected, poison);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn address(buffer: &Buffer, offset: usize) -> *mut c_void {
+    pointer(buffer.address() + offset as u64)
+}
+
+/// What was compared so far.
+#[derive(Debug, Default)]
+pub(super) struct Comparison {
+    /// Bytes of outputs.
+    pub(super) compared: u64,
+    /// Bytes that differ.
+    wrong: u64,
+    first: Option<Wrong>,
+}
+
+impl Comparison {
+    /// What is behind the expected bytes must be poison.
+    fn add(&mut self, output: usize, copy: usize, found: &[u8], expected: &[u8], poison: u8) {
+        self.compared += expected.len() as u64;
+        let (written, behind) = found.split_at(expected.len());
+        if written == expected && behind.iter().all(|byte| *byte == poison) {
+            return;
+        }
+        let bytes = expected.len() as u64;
+        let all = expected.iter().copied().chain(iter::repeat(poison));
+        for (byte, (found, expected)) in found.iter().copied().zip(all).enumerate() {
+            if found == expected {
+                continue;
+            }
+            let byte = byte as u64;
+            let unwritten = found == poison;
+            let first =
+                Wrong { output, copy, byte, bytes, found, expected, unwritten, wrong: 0, compared: 0 };
+            self.first.get_or_insert(first);
+            self.wrong += 1;
+        }
+    }
+
+    /// The first byte that differs, if one does, with all that is known of the others.
+    pub(super) fn wrong(&self) -> Option<Wrong> {
+        let first = self.first.clone()?;
+        Some(Wrong { wrong: self.wrong, compared: self.compared, ..first })
+    }
+}

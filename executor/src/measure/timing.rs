@@ -1,0 +1,78 @@
+//! What a number of samples says.
+
+/// What was measured, in microseconds a call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timing {
+    /// Each replay of the recorded calls, divided by how many there are.
+    pub samples_us: Vec<f64>,
+    /// The median of the samples.
+    pub median_us: f64,
+    /// The least.
+    pub min_us: f64,
+    /// Nine in ten take no longer.
+    pub p90_us: f64,
+    /// Half of the distance between the first and the third quartile, over the median.
+    pub dispersion: f64,
+    /// Calls of a replay.
+    pub calls: usize,
+    /// Copies of all operands and outputs that the calls take turns with.
+    pub copies: usize,
+    /// Bytes that all copies have, their workspaces included: what is read or written between two calls of one copy.
+    pub rotation_bytes: u64,
+    /// Bytes of the device's L2 cache.
+    pub l2_bytes: u64,
+}
+
+impl Timing {
+    /// Whether what a call reads is no longer in the cache when the call begins: the copies exceed three times L2. It is
+    /// not so where the device has no room for them, or the problem is so small that they would be too many.
+    pub fn is_rotating(&self) -> bool {
+        super::exceeds_l2(self.rotation_bytes, self.l2_bytes)
+    }
+}
+
+/// What the samples themselves say.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Summary {
+    pub(super) median: f64,
+    pub(super) min: f64,
+    pub(super) p90: f64,
+    pub(super) dispersion: f64,
+}
+
+/// There must be samples, and no NaN among them.
+pub(super) fn summary(samples: &[f64]) -> Summary {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let last = sorted.len() - 1;
+    // Between two samples a quantile lies on the line that joins them.
+    let quantile = |part: f64| {
+        let place = part * last as f64;
+        let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+        below + (above - below) * place.fract()
+    };
+    let median = quantile(0.5);
+    let half = (quantile(0.75) - quantile(0.25)) / 2.0;
+    let dispersion = if median > 0.0 { half / median } else { 0.0 };
+    // Of ten samples the ninth: it was measured, and lies on no line.
+    let p90 = sorted[(sorted.len() * 9).div_ceil(10) - 1];
+    Summary { median, min: sorted[0], p90, dispersion }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_has_the_order_statistics() {
+        let expected = |median, min, p90, dispersion| Summary { median, min, p90, dispersion };
+        assert_eq!(summary(&[7.0]), expected(7.0, 7.0, 7.0, 0.0));
+        assert_eq!(summary(&[4.0, 2.0]), expected(3.0, 2.0, 4.0, 0.5 / 3.0));
+        assert_eq!(summary(&[5.0, 1.0, 3.0, 2.0, 4.0]), expected(3.0, 1.0, 5.0, 1.0 / 3.0));
+        let ten: Vec<f64> = (1..=10).rev().map(f64::from).collect();
+        assert_eq!(summary(&ten), expected(5.5, 1.0, 9.0, 2.25 / 5.5));
+        // An outlier does not move the middle.
+        assert_eq!(summary(&[2.0, 2.0, 2.0, 2.0, 90.0]), expected(2.0, 2.0, 90.0, 0.0));
+        assert_eq!(summary(&[0.0, 0.0]), expected(0.0, 0.0, 0.0, 0.0));
+    }
+}
