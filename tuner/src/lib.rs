@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod generator;
+pub mod heatmap;
 pub mod manifest;
 pub mod matrix;
 pub mod parameters;
