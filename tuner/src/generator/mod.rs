@@ -4,6 +4,8 @@
 //! runs which combinations are valid, its source (from `codegen`'s templates or its own), and the binding of a problem to
 //! the C interface that all kernels have, with the reference that its results are held against.
 
+pub mod block_quantize;
+
 use std::fmt;
 
 use fourfold_codegen::configuration::CutlassVersion;
@@ -15,7 +17,7 @@ use crate::parameters::Parameters;
 use crate::problem::Problem;
 
 /// Every type of kernel, by name.
-pub static GENERATORS: &[&dyn Generator] = &[];
+pub static GENERATORS: &[&dyn Generator] = &[&block_quantize::BlockQuantize];
 
 /// The type of this name.
 pub fn generator(name: &str) -> Option<&'static dyn Generator> {
