@@ -13,7 +13,8 @@ mod targets;
 pub use design::Design;
 pub use kernel::{
     ABI_VERSION, EMULATED_TARGETS, EMULATOR, Epilogue, HEAD, HOPPER_KERNEL, KernelSource, KernelSpec,
-    MAX_OPERANDS, MAX_OUTPUTS, Operand, Output, OutputKind, Step, StepKind, device_functions, emit, emulate,
-    output_functions, quantization_functions, row_output_functions, specify,
+    MAX_OPERANDS, MAX_OUTPUTS, Operand, Output, OutputKind, Step, StepKind, Templated, device_functions,
+    emit, emit_template, emulate, output_functions, quantization_functions, row_output_functions,
+    scale_functions, specify,
 };
 pub use targets::{TARGETS, Target, capabilities, target};

@@ -139,7 +139,7 @@ pub(super) fn template_variables(design: &Design) -> std::collections::BTreeSet<
     [SOURCE, ABI, own].into_iter().flat_map(of).collect()
 }
 
-fn environment() -> Environment<'static> {
+pub(super) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
@@ -237,7 +237,7 @@ fn pointer_alignment(operand: super::Operand) -> u32 {
 }
 
 /// FNV-1a, 64 bits: an identity for people and for comparing a library with its source, not a defence.
-fn fnv1a(bytes: &[u8]) -> String {
+pub(super) fn fnv1a(bytes: &[u8]) -> String {
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     });

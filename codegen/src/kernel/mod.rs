@@ -10,6 +10,7 @@ mod emulation;
 mod functions;
 mod hopper;
 mod outputs;
+mod template;
 #[cfg(test)]
 mod tests;
 
@@ -24,7 +25,8 @@ pub use self::emit::{ABI_VERSION, HEAD, KernelSource, MAX_OPERANDS, MAX_OUTPUTS,
 pub use self::emulation::{EMULATED_TARGETS, EMULATOR, emulate};
 pub use self::functions::device_functions;
 pub use self::hopper::{KERNEL as HOPPER_KERNEL, row_output_functions};
-pub use self::outputs::{output_functions, quantization_functions};
+pub use self::outputs::{output_functions, quantization_functions, scale_functions};
+pub use self::template::{Templated, emit_template};
 use crate::configuration::CutlassVersion;
 use crate::defaults::{self, Extents};
 use crate::design::Design;

@@ -21,6 +21,11 @@ pub fn quantization_functions() -> &'static str {
     FORMATS
 }
 
+/// The functions that say where blocked scales lie. They follow [`quantization_functions`].
+pub fn scale_functions() -> &'static str {
+    SCALES
+}
+
 /// The device code of all kinds of outputs, to be compiled by itself.
 pub fn output_functions() -> String {
     [SUBTILE, PLACE, NODE, VALUE, REDUCED, FORMATS, SCALES, QUANTIZED].join("\n")

@@ -55,7 +55,7 @@ pub struct Resources {
     pub threads: u32,
     /// Stages of the main loop, where the kernel has one.
     pub stages: Option<u32>,
-    /// Its matrix instructions and scale copies, by full opcode.
+    /// Its matrix instructions and scale copies, and the instruction that it must contain, by full opcode.
     pub opcodes: BTreeMap<String, usize>,
     /// All its instructions.
     pub instructions: usize,

@@ -18,8 +18,10 @@ const LONGEST_NAME: usize = 256;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Census {
     /// By full opcode, every matrix instruction (`UTCOMMA.2CTA.4X`, `OMMA.SF...`, `HGMMA...`), integer dot product (`IDP.4A...`,
-    /// which stands for one in an emulated kernel) and scale copy (`UTCCP...`).
+    /// which stands for one in an emulated kernel) and scale copy (`UTCCP...`), and what the kernel must hold, whatever it is.
     pub opcodes: BTreeMap<String, usize>,
+    /// The opcode that the kernel must hold, or a variant of it.
+    required: String,
     /// All instructions.
     pub instructions: usize,
     /// The beginnings of the names of its functions.
@@ -28,16 +30,18 @@ pub(super) struct Census {
     pub traps: usize,
 }
 
-/// Disassembles the library in `folder` and counts its instructions. The seconds that took come with it.
+/// Disassembles the library in `folder` and counts its instructions, `required` among them. The seconds that took come
+/// with it.
 pub(super) fn inspect(
     cuobjdump: &Path,
     folder: &Path,
+    required: &str,
     options: &BuildOptions,
 ) -> Result<(Census, f64), BuildError> {
     let mut command = Command::new(cuobjdump);
     command.args(["-sass", LIBRARY]).current_dir(folder);
     command.env("TMPDIR", folder.join(TEMPORARY)).env("LC_ALL", "C");
-    let mut census = Census::default();
+    let mut census = Census { required: required.to_owned(), ..Census::default() };
     let mut reader = LogReader::default();
     let run = run_tool_watched(&mut command, options.time_limit, options.cancel.as_ref(), &mut |line| {
         census.line(line);
@@ -85,19 +89,23 @@ impl Census {
         self.instructions += 1;
         // `HFMA2.MMA` is a multiplication of two halves by two, in spite of its name.
         let is_matrix = opcode.contains("MMA") && !opcode.starts_with("HFMA2");
-        if is_matrix || opcode.starts_with("IDP") || opcode.starts_with("UTCCP") {
+        let is_required = is_variant(opcode, &self.required);
+        if is_required || is_matrix || opcode.starts_with("IDP") || opcode.starts_with("UTCCP") {
             *self.opcodes.entry(opcode.to_owned()).or_default() += 1;
         } else if opcode == "BPT.TRAP" {
             self.traps += 1;
         }
     }
 
-    /// Whether some opcode is `required` or a variant of it: `UTCOMMA` is met by `UTCOMMA.4X`, not by `UTCOMMAX`.
-    pub(super) fn holds(&self, required: &str) -> bool {
-        self.opcodes.keys().any(|opcode| {
-            opcode.strip_prefix(required).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        })
+    /// Whether there is what was required.
+    pub(super) fn holds_required(&self) -> bool {
+        self.opcodes.keys().any(|opcode| is_variant(opcode, &self.required))
     }
+}
+
+/// Whether an opcode is `required` or a variant of it: `UTCOMMA` is met by `UTCOMMA.4X`, not by `UTCOMMAX`.
+fn is_variant(opcode: &str, required: &str) -> bool {
+    opcode.strip_prefix(required).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// The opcode in `/*3060*/  @!P0 OMMA.SF.16864 R4, ... ;  /* 0x70... */`, and `None` for any other line: names of
@@ -137,7 +145,11 @@ mod tests {
 ";
 
     fn count(sass: &str) -> Census {
-        let mut census = Census::default();
+        count_with(sass, "UTCOMMA")
+    }
+
+    fn count_with(sass: &str, required: &str) -> Census {
+        let mut census = Census { required: required.to_owned(), ..Census::default() };
         sass.lines().for_each(|line| census.line(line));
         census
     }
@@ -153,16 +165,24 @@ mod tests {
 
     #[test]
     fn a_required_opcode_is_met_by_its_variants_only() {
-        let census = count(SASS);
-        assert!(census.holds("UTCOMMA") && census.holds("UTCOMMA.4X"));
-        assert!(!census.holds("OMMA.SF") && !census.holds("UTCOM") && !census.holds("UTCOMMA.2CTA"));
+        let holds = |required| count_with(SASS, required).holds_required();
+        assert!(holds("UTCOMMA") && holds("UTCOMMA.4X"));
+        assert!(!holds("OMMA.SF") && !holds("UTCOM") && !holds("UTCOMMA.2CTA"));
+    }
+
+    #[test]
+    fn what_is_required_is_counted_whatever_it_is() {
+        let census = count_with(SASS, "UTCBAR");
+        assert!(census.holds_required());
+        let expected = [("UTCBAR", 1), ("UTCCP.T.S.4x32dp128bit", 1), ("UTCOMMA.4X", 2)];
+        assert_eq!(census.opcodes, expected.map(|(name, count)| (name.to_owned(), count)).into());
     }
 
     #[test]
     fn text_that_is_no_disassembly_counts_nothing() {
         assert_eq!(
             count("MMA\n/* OMMA.SF */ OMMA.SF\n/*zz*/ OMMA\n/*0*/\ncuobjdump info: no code\n"),
-            Census::default()
+            count("")
         );
     }
 }

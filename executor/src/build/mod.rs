@@ -136,8 +136,8 @@ pub fn build(
 
     let Compiled { run, reader, phases } = compile(&nvcc, input, tools, options, folder.path())?;
     let library_bytes = check_library(&library, &run, &reader)?;
-    let (census, census_seconds) = census::inspect(&cuobjdump, folder.path(), options)?;
-    if !census.holds(input.opcode) {
+    let (census, census_seconds) = census::inspect(&cuobjdump, folder.path(), input.opcode, options)?;
+    if !census.holds_required() {
         return Err(BuildError::Census {
             expected: input.opcode.to_owned(),
             found: census.opcodes.into_keys().collect(),

@@ -4,6 +4,7 @@
 //! runs which combinations are valid, its source (from `codegen`'s templates or its own), and the binding of a problem to
 //! the C interface that all kernels have, with the reference that its results are held against.
 
+pub mod block_quantize;
 mod scaled_mma;
 
 use std::fmt;
@@ -23,6 +24,7 @@ pub static GENERATORS: &[&dyn Generator] = &[
     &Cutlass { name: "scaled_mma.sm100", family: Family::Sm100, targets: &["sm_100a", "sm_103a"] },
     &Cutlass { name: "scaled_mma.sm120", family: Family::Sm120, targets: &["sm_120a", "sm_121a"] },
     &Hopper,
+    &block_quantize::BlockQuantize,
 ];
 
 /// The type of this name.

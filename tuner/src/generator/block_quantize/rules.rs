@@ -1,0 +1,95 @@
+//! Which combinations are valid, as data: what each rule demands, and what goes wrong without it. The texts are those of
+//! nvcc 13.0.88.
+
+use fourfold_codegen::Target;
+use fourfold_ir::ScaleLayout;
+
+use super::TARGETS;
+use super::settings::{Padding, Settings};
+use crate::generator::Broken;
+
+struct Rule {
+    name: &'static str,
+    demands: &'static str,
+    prevents: &'static str,
+    /// What is wrong, if anything.
+    check: fn(&Settings, &Target) -> Option<String>,
+}
+
+static RULES: [Rule; 5] = [
+    Rule {
+        name: "target",
+        demands: "the target is a GPU that the generator names",
+        prevents: "nvcc fatal   : Unsupported gpu architecture",
+        check: |_, target| {
+            let is_known = TARGETS.iter().any(|(name, _)| *name == target.name);
+            (!is_known).then(|| target.name.to_owned())
+        },
+    },
+    Rule {
+        name: "block",
+        demands: "a thread has values of one block: at most 16 for NVFP4, 32 for MX",
+        prevents: "error: division by zero: no thread has a block's scale",
+        check: |settings, _| {
+            let block = settings.format.block();
+            (u64::from(settings.values) > block).then(|| format!("{} of {block}", settings.values))
+        },
+    },
+    Rule {
+        name: "row",
+        demands: "the threads of a row have a whole block at least: threads / rows >= block / values",
+        prevents: "error: static assertion failed: threads of two rows would share a block of values, and its scale",
+        check: |settings, _| {
+            let (threads, lanes) = (settings.threads / settings.rows, lanes(settings));
+            (u64::from(threads) < lanes)
+                .then(|| format!("{threads} threads of a row for a block that {lanes} share"))
+        },
+    },
+    Rule {
+        name: "registers",
+        demands: "a thread has at most 64 words of values; one of 1024 threads at most 16, in at most 4 turns",
+        prevents: "16 to 448 bytes of spill stores: values stay in registers until they are written",
+        check: |settings, _| {
+            let words = words(settings);
+            let is_largest = settings.threads > 512;
+            let most = if is_largest { 16 } else { 64 };
+            (words > most || (is_largest && settings.turns > 4))
+                .then(|| format!("{words} words in {} turns of {} threads", settings.turns, settings.threads))
+        },
+    },
+    Rule {
+        name: "padding",
+        demands: "only blocked scales are cleared by a memset",
+        prevents: "a memset of linear scales, which have no padding, before a launch",
+        check: |settings, _| {
+            let is_linear = settings.layout == ScaleLayout::Linear;
+            (is_linear && settings.padding == Padding::Memset)
+                .then(|| "padding=memset layout=linear".to_owned())
+        },
+    },
+];
+
+/// Threads that share a block of values.
+fn lanes(settings: &Settings) -> u64 {
+    settings.format.block() / u64::from(settings.values)
+}
+
+/// Registers of a thread that its values take.
+fn words(settings: &Settings) -> u32 {
+    settings.values * settings.turns * settings.input.storage_bits() as u32 / 32
+}
+
+/// Holds settings against every rule.
+pub(super) fn check(settings: &Settings, target: &Target) -> Result<(), Vec<Broken>> {
+    let broken = |rule: &Rule| {
+        (rule.check)(settings, target).map(|found| Broken {
+            rule: rule.name.to_owned(),
+            demands: rule.demands.to_owned(),
+            found,
+            prevents: rule.prevents.to_owned(),
+            refused: false,
+        })
+    };
+    let broken: Vec<Broken> = RULES.iter().filter_map(broken).collect();
+    if broken.is_empty() { Ok(()) } else { Err(broken) }
+}

@@ -1,0 +1,417 @@
+//! Kernels that quantize: which there are, that they compute what the interpreter does (on the host, through their own C
+//! interface), and that one of them is built and answers without a GPU.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use fourfold_codegen::configuration::CutlassVersion;
+use fourfold_codegen::{KernelSource, target};
+use fourfold_executor::environment::Environment;
+use fourfold_executor::kernel::{self, Device, Kernel};
+use fourfold_executor::toolchain::{Toolchain, ToolchainOptions, locate};
+use fourfold_executor::{Artifact, BuildInput, BuildOptions, BuildTools, build};
+use fourfold_ir::bind::bind;
+use fourfold_ir::{ElementType, Entity, Tensor, interpret, numeric, text};
+use fourfold_tuner::generator::{Broken, Configured, Slot, Workload, generator};
+use fourfold_tuner::parameters::{Parameters, Value};
+use fourfold_tuner::problem::Problem;
+
+const SIMULATION: &str = include_str!("block_quantize/simulate.cc");
+const DEVICE: Device = Device { sm_count: 148, max_active_clusters: 0 };
+
+/// `threads=256 rows=4`, say.
+fn parameters(text: &str) -> Parameters {
+    let pair = |pair: &str| {
+        let (name, value) = pair.split_once('=').expect("a name and a value");
+        let value = value.parse().map_or_else(|_| Value::Text(value.to_owned()), Value::Number);
+        (name.to_owned(), value)
+    };
+    Parameters(text.split_whitespace().map(pair).collect())
+}
+
+fn try_configure(text: &str, on: &str) -> Result<Box<dyn Configured>, Vec<Broken>> {
+    let generator = generator("block_quantize").expect("it is in the list");
+    generator.configure(&parameters(text), target(on).expect("a target"), CutlassVersion::PINNED)
+}
+
+#[track_caller]
+fn configure(text: &str) -> Box<dyn Configured> {
+    try_configure(text, "sm_100a").unwrap_or_else(|broken| panic!("{text}: {broken:?}"))
+}
+
+/// Every combination of the values that the parameters have.
+fn combinations() -> Vec<Parameters> {
+    let generator = generator("block_quantize").expect("it is in the list");
+    generator.parameters().iter().fold(vec![Parameters::default()], |combinations, parameter| {
+        let with = |combination: &Parameters, value: &str| {
+            let mut combination = combination.clone();
+            combination.0.insert(parameter.name.to_owned(), Value::Text(value.to_owned()));
+            combination
+        };
+        let values: Vec<&str> = parameter.values.split(", ").collect();
+        assert!(values.contains(&parameter.default), "{}", parameter.name);
+        combinations.iter().flat_map(|it| values.iter().map(|value| with(it, value))).collect()
+    })
+}
+
+#[test]
+fn valid_combinations_have_names_and_sources_of_their_own() {
+    let generator = generator("block_quantize").expect("it is in the list");
+    let mut names = BTreeSet::new();
+    let all = combinations();
+    for combination in &all {
+        let target = target("sm_100a").expect("a target");
+        let Ok(configured) = generator.configure(combination, target, CutlassVersion::PINNED) else {
+            continue;
+        };
+        assert!(names.insert(configured.name()), "{} twice", configured.name());
+    }
+    assert_eq!((all.len(), names.len()), (17_280, 9_648));
+}
+
+#[test]
+fn a_source_says_what_it_is_and_names_no_cutlass() {
+    let source = configure("").source();
+    assert_eq!(source.kernel, "quantize_bf16_nvfp4_blocked_t256v8x2r4");
+    assert_eq!(
+        (source.target, source.architecture, source.opcode),
+        ("sm_100a", "100a", "F2FP.SATFINITE.E2M1")
+    );
+    assert!(!source.text.to_lowercase().contains("cutlass"), "nothing of it is needed");
+    assert_eq!(configure("").source(), source);
+    for text in
+        ["format=mxfp4_floor", "format=mxfp4_ceil", "layout=linear", "input=f32", "turns=1", "padding=memset"]
+    {
+        assert_ne!(configure(text).source().hash, source.hash, "{text}");
+    }
+    let hopper = try_configure("", "sm_90a").expect("it breaks no rule").source();
+    assert_eq!((hopper.architecture, hopper.opcode), ("90a", "STG"));
+}
+
+#[test]
+fn each_rule_rejects_what_it_is_for_and_says_why() {
+    for (text, on, rule) in [
+        ("", "cpu", "target"),
+        ("values=32", "sm_100a", "block"),
+        ("threads=64 rows=32 values=4", "sm_100a", "row"),
+        ("input=f32 values=16 turns=8", "sm_100a", "registers"),
+        ("threads=1024 values=16 turns=4", "sm_100a", "registers"),
+        ("threads=1024 values=4 turns=8", "sm_100a", "registers"),
+        ("layout=linear padding=memset", "sm_100a", "padding"),
+        ("threads=96", "sm_100a", "values"),
+        ("input=f64", "sm_100a", "values"),
+        ("stages=3", "sm_100a", "parameters"),
+    ] {
+        let broken = try_configure(text, on).expect_err(text);
+        assert_eq!(broken.iter().map(|it| it.rule.as_str()).collect::<Vec<_>>(), [rule], "{text}");
+        for Broken { demands, found, prevents, .. } in broken {
+            assert!(!demands.is_empty() && !found.is_empty() && !prevents.is_empty(), "{text}");
+        }
+    }
+    // Whoever breaks several is told of all.
+    let broken =
+        try_configure("values=32 input=f32 turns=8 threads=64 rows=32", "cpu").expect_err("nothing is right");
+    assert_eq!(broken.len(), 3, "{broken:?}");
+    assert!(try_configure("format=mxfp4_floor values=32", "sm_100a").is_ok());
+}
+
+#[test]
+fn problems_that_are_none_are_refused_with_their_reason() {
+    let nvfp4 = configure("");
+    let refused =
+        |problem: &str| nvfp4.takes(&problem.parse::<Problem>().expect("a problem")).expect_err(problem);
+    assert!(refused("128x2x64").contains("N is 2"));
+    assert!(refused("128x1x72").contains("no multiple of 16"));
+    assert!(refused("2147483647x1x2147483632").contains("2^31 bytes"));
+    assert!(refused("2147483647x2147483647x1x2147483632").contains("2^31 bytes"));
+    assert!(nvfp4.workload(&Problem::new(128, 2, 64), 1).is_err());
+    assert!(nvfp4.takes(&Problem::new(1, 1, 16)).is_ok());
+    assert!(configure("format=mxfp4_ceil").takes(&Problem::new(1, 1, 16)).is_err());
+    // It is taken, but whoever asks for a reference of 16 GB gets none.
+    let large = Problem::new(1 << 20, 1, 1 << 13);
+    assert!(nvfp4.takes(&large).is_ok() && nvfp4.workload(&large, 1).is_err());
+    // 128 rows of 2 KiB of values, 512 bytes of codes, and 64 scales; and the tensor's own.
+    assert_eq!(nvfp4.work(&Problem::new(128, 1, 1024)).bytes, 128 * (2048 + 512 + 64) + 4);
+}
+
+fn input(workload: &Workload, slot: Slot) -> &[u8] {
+    let found = workload.inputs.iter().find(|(other, _)| *other == slot);
+    &found.expect("it is given").1
+}
+
+#[test]
+fn the_reference_is_what_the_interpreter_makes_of_a_program() {
+    for (given, result, attributes) in [
+        ("input=bf16", "f8E4M3FN, blocked", "{block = 16}"),
+        ("input=f32 layout=linear", "f8E4M3FN, linear", "{block = 16}"),
+        ("input=f16 format=mxfp4_floor", "f8E8M0FNU, blocked", "{block = 32, scale_rounding = floor}"),
+        (
+            "input=f32 format=mxfp4_ceil layout=linear",
+            "f8E8M0FNU, linear",
+            "{block = 32, scale_rounding = ceil}",
+        ),
+    ] {
+        let workload =
+            configure(given).workload(&"3x37x1x224".parse().expect("a problem"), 7).expect("it is taken");
+        let element = match given.split_whitespace().next() {
+            Some("input=bf16") => ElementType::BF16,
+            Some("input=f16") => ElementType::F16,
+            _ => ElementType::F32,
+        };
+        let is_nvfp4 = !attributes.contains("rounding");
+        let (argument, operands) = if is_nvfp4 { (", %g: tensor<[], f32>", "%v, %g") } else { ("", "%v") };
+        let columns = if is_nvfp4 { 14 } else { 7 };
+        let program = format!(
+            "fir 1\nfunc @main(%v: tensor<[3, 37, 224], {element}>{argument}) {{\n  %q, %s = block_quantize {operands} \
+             {attributes} : tensor<[3, 37, 224], f4E2M1FN>, tensor<[3, 37, {columns}], {result}>\n  return %q, %s\n}}\n"
+        );
+        let (program, _) = text::load(&program).expect("it is valid");
+        let tensor = |element, dims, slot| {
+            Tensor::new(element, dims, None, input(&workload, slot).to_vec()).expect("its bytes")
+        };
+        let mut tensors = HashMap::from([("v".to_owned(), tensor(element, vec![3, 37, 224], Slot::A))]);
+        if is_nvfp4 {
+            tensors.insert("g".to_owned(), tensor(ElementType::F32, vec![], Slot::Operand(0)));
+        }
+        let values =
+            interpret(&program, &bind(&program, &tensors).expect("they fit")).expect("it is interpreted");
+        let outputs = program.module().outputs.iter().map(|output| values[output.index()].bytes().to_vec());
+        assert_eq!(workload.expected, outputs.collect::<Vec<_>>(), "{given}");
+    }
+}
+
+#[test]
+fn the_data_has_what_can_go_wrong_and_is_the_same_for_the_same_seed() {
+    for input_type in ["bf16", "f16", "f32"] {
+        let configured = configure(&format!("input={input_type}"));
+        let problem = Problem::new(130, 1, 2048);
+        let workload = configured.workload(&problem, 3).expect("it is taken");
+        let values: Vec<f32> = match input_type {
+            "f32" => {
+                input(&workload, Slot::A).as_chunks().0.iter().map(|it| f32::from_le_bytes(*it)).collect()
+            }
+            _ => {
+                let narrow =
+                    if input_type == "f16" { numeric::f16_bits_to_f32 } else { numeric::bf16_bits_to_f32 };
+                input(&workload, Slot::A)
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|it| narrow(u16::from_le_bytes(*it)))
+                    .collect()
+            }
+        };
+        let count = |is: &dyn Fn(f32) -> bool| values.iter().filter(|value| is(**value)).count();
+        let smallest = if input_type == "f16" { 2f32.powi(-14) } else { f32::MIN_POSITIVE };
+        assert!(count(&|x| x != 0.0 && x.abs() < smallest) > 1000, "subnormals");
+        assert!(count(&|x| x.is_infinite()) > 10 && count(&|x| x.is_nan()) > 10);
+        assert!(
+            count(&|x| x == 0.0 && x.is_sign_negative()) > 1000 && count(&|x| x < 0.0) > values.len() / 4
+        );
+        let zeros = values.chunks(16).filter(|block| block.iter().all(|x| *x == 0.0)).count();
+        assert!(zeros > 100 && zeros < values.len() / 16 / 4);
+        let magnitudes: BTreeSet<u32> = values.iter().map(|x| x.abs().to_bits()).collect();
+        assert!(magnitudes.len() > 1000, "{input_type}: {}", magnitudes.len());
+        let scales: BTreeSet<u8> = workload.expected[1].iter().copied().collect();
+        assert!(scales.len() > 100, "{input_type}: {} of 128 scales", scales.len());
+
+        let again = configured.workload(&problem, 3).expect("it is taken");
+        assert!(again.inputs == workload.inputs && again.expected == workload.expected);
+        let other = configured.workload(&problem, 4).expect("it is taken");
+        assert!(other.inputs != workload.inputs);
+    }
+}
+
+/// The program that runs a kernel on the host.
+fn simulation(configured: &dyn Configured) -> PathBuf {
+    let name = configured.name();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("block_quantize").join(&name);
+    std::fs::create_dir_all(&folder).expect("the folder can be made");
+    let write = |file: &str, text: &str| {
+        let path = folder.join(file);
+        std::fs::write(&path, text).expect("it is written");
+        path
+    };
+    for header in ["cuda.h", "cuda_runtime.h", "cuda_fp16.h"] {
+        write(header, "");
+    }
+    write("kernel.cu", &configured.source().text);
+    let (source, program) = (write("simulate.cc", SIMULATION), folder.join("simulate"));
+    let compiled = Command::new("g++")
+        .args(["-std=c++17", "-O1", "-ffp-contract=off", "-Wall", "-Werror", "-Wno-unknown-pragmas"])
+        .arg("-I")
+        .arg(&folder)
+        .arg("-o")
+        .args([&program, &source])
+        .output()
+        .expect("g++, which nvcc needs too, starts");
+    assert!(compiled.status.success(), "{name}: {}", String::from_utf8_lossy(&compiled.stderr));
+    program
+}
+
+/// Holds what a kernel writes on the host against the reference.
+fn check(text: &str, problems: &[Problem]) {
+    let configured = configure(text);
+    let program = simulation(&*configured);
+    let workload = |problem: &Problem| configured.workload(problem, 0x5EED ^ problem.m).expect("it is taken");
+    let workloads: Vec<Workload> = problems.iter().map(workload).collect();
+    let (mut given, mut has_global) = (Vec::new(), false);
+    for Workload { problem, inputs, .. } in &workloads {
+        let kernel::Problem { l, m, k, .. } = *problem;
+        for extent in [l, m, k, inputs[0].1.len() as i64] {
+            given.extend(extent.to_ne_bytes());
+        }
+        given.extend(inputs.iter().flat_map(|(_, bytes)| bytes));
+        has_global = inputs.len() == 2;
+    }
+    let mut child = Command::new(program)
+        .args(has_global.then_some("global"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut stdin = child.stdin.take().expect("it is a pipe");
+    // It writes before it has read all.
+    let writer = std::thread::spawn(move || stdin.write_all(&given));
+    let output = child.wait_with_output().expect("the program ends");
+    writer.join().expect("no panic").expect("the program reads");
+    assert!(output.status.success(), "{text}: {:?}", output.status);
+    let mut written = output.stdout.as_slice();
+    for (problem, workload) in problems.iter().zip(&workloads) {
+        for (expected, what) in workload.expected.iter().zip(["codes", "scales"]) {
+            let (size, rest) = written.split_first_chunk().expect("a size");
+            assert_eq!(u64::from_ne_bytes(*size), expected.len() as u64, "{what}, {text}, {problem}");
+            let (bytes, rest) = rest.split_at(expected.len());
+            let first = bytes.iter().zip(expected).position(|(found, expected)| found != expected);
+            assert_eq!(first, None, "{what}, {text}, {problem}");
+            written = rest;
+        }
+    }
+    assert!(written.is_empty());
+}
+
+/// Every type, format and layout, and every value of the other parameters.
+const SIMULATED: [&str; 18] = [
+    "input=bf16",
+    "input=bf16 layout=linear threads=64 values=4 turns=1 rows=1",
+    "input=bf16 padding=memset threads=128 values=16 turns=4 rows=8",
+    "input=f16 threads=512 values=8 turns=8 rows=32",
+    "input=f16 layout=linear threads=1024 values=4 turns=4 rows=2",
+    "input=f16 padding=memset threads=64 values=16 turns=1 rows=16",
+    "input=f32 threads=128 values=16 turns=2 rows=2",
+    "input=f32 layout=linear threads=256 values=8 turns=1 rows=8",
+    "input=f32 padding=memset threads=1024 values=4 turns=2 rows=32",
+    "input=bf16 format=mxfp4_floor threads=64 values=32 turns=1 rows=16",
+    "input=bf16 format=mxfp4_ceil layout=linear threads=512 values=4 turns=2 rows=1",
+    "input=bf16 format=mxfp4_ceil padding=memset threads=128 values=16 turns=8 rows=4",
+    "input=f16 format=mxfp4_ceil threads=256 values=32 turns=2 rows=32",
+    "input=f16 format=mxfp4_floor layout=linear threads=128 values=8 turns=4 rows=2",
+    "input=f16 format=mxfp4_floor padding=memset threads=64 values=4 turns=8 rows=8",
+    "input=f32 format=mxfp4_floor threads=256 values=8 turns=2 rows=4",
+    "input=f32 format=mxfp4_ceil layout=linear threads=128 values=32 turns=1 rows=1",
+    "input=f32 format=mxfp4_floor padding=memset threads=512 values=16 turns=1 rows=16",
+];
+
+#[test]
+fn kernels_write_what_the_interpreter_does_bit_for_bit() {
+    for text in SIMULATED {
+        // Blocks of a row: 1, 6, 7 and so many that a row is several tiles.
+        let columns: [u64; 4] =
+            if text.contains("mxfp4") { [32, 96, 224, 2048] } else { [16, 96, 112, 2048] };
+        let shapes = [1, 37, 130, 257].into_iter().flat_map(|m| columns.map(|k| Problem::new(m, 1, k)));
+        let batches =
+            [Problem { l: 3, ..Problem::new(37, 1, 96) }, Problem { l: 2, ..Problem::new(128, 1, 128) }];
+        check(text, &shapes.chain(batches).collect::<Vec<_>>());
+    }
+}
+
+/// Builds a kernel and demands that it has what its source is for, and spills nothing.
+fn built(toolchain: &Toolchain, source: &KernelSource) -> Artifact {
+    let input = BuildInput {
+        text: &source.text,
+        kernel: &source.kernel,
+        prelude: source.prelude,
+        target: source.target,
+        architecture: source.architecture,
+        opcode: source.opcode,
+        stages: None,
+    };
+    let tools = BuildTools {
+        nvcc: &toolchain.nvcc,
+        include: toolchain.include.clone(),
+        libraries: toolchain.libraries.clone(),
+        cuobjdump: toolchain.cuobjdump.as_deref(),
+    };
+    let artifact = build(&input, &tools, &BuildOptions::default())
+        .unwrap_or_else(|error| panic!("{}: {error}", source.kernel));
+    let resources = artifact.resources();
+    println!(
+        "{} {}: {:?} registers, {:?} and {:?} B spilled, {:?}, {} instructions, {:.0} s",
+        source.target,
+        source.kernel,
+        resources.registers,
+        resources.spill_stores,
+        resources.spill_loads,
+        resources.opcodes,
+        resources.instructions,
+        resources.compile_time.as_secs_f64()
+    );
+    assert!(resources.registers.is_some_and(|registers| registers > 16), "{resources:?}");
+    assert!(resources.opcodes.keys().any(|opcode| opcode.starts_with(source.opcode)), "{resources:?}");
+    artifact
+}
+
+fn toolchain() -> Toolchain {
+    let options = ToolchainOptions { provision: true, ..ToolchainOptions::default() };
+    locate(&options, &Environment::from_process())
+        .unwrap_or_else(|error| panic!("{error}\n{}", error.remedy()))
+}
+
+#[test]
+fn a_kernel_is_built_and_answers_without_a_gpu() {
+    let source = configure("").source();
+    let artifact = built(&toolchain(), &source);
+    let resources = artifact.resources();
+    assert_eq!((resources.spill_stores, resources.spill_loads), (Some(0), Some(0)));
+    let kernel = Kernel::load(&artifact).expect("it loads without a GPU");
+    assert_eq!(kernel.metadata().kernel, source.kernel);
+    assert_eq!((kernel.metadata().threads, kernel.metadata().stages), (256, None));
+    let problem = kernel::Problem { l: 3, m: 130, n: 1, k: 112 };
+    let requirements = kernel.query(&DEVICE, &problem).expect("it is taken");
+    assert_eq!((requirements.workspace, requirements.sfa, requirements.sfb), (0, 0, 0));
+    assert_eq!(requirements.outputs[..3], [3 * 130 * 56, 3 * 256 * 8, 0]);
+    for row in [0, 1, 31, 32, 127, 128, 129] {
+        for block in 0..7 {
+            let ours = 2 * numeric::blocked_len(130, 7) + numeric::blocked_offset(row, block, 7);
+            let theirs =
+                kernel.scale_offset(kernel::Operand::Output(1), &problem, row as i64, block as i64, 2);
+            assert_eq!(theirs, ours as i64);
+        }
+    }
+    assert_eq!(kernel.scale_offset(kernel::Operand::A, &problem, 0, 0, 0), -1);
+    let refused = |n, k| {
+        kernel.query(&DEVICE, &kernel::Problem { n, k, ..problem }).expect_err("it is no problem").message
+    };
+    assert!(refused(2, 112).contains("N is not 1"));
+    assert!(refused(1, 120).contains("no multiple of 16"));
+    let empty = kernel.query(&DEVICE, &kernel::Problem { m: 0, ..problem }).expect("nothing is taken");
+    assert_eq!(empty.outputs[..2], [0, 0]);
+}
+
+/// Takes minutes: whoever changes the template or a rule runs it, and reads what it prints.
+#[test]
+#[ignore = "builds 90 kernels"]
+fn every_target_builds_what_is_simulated_and_nothing_spills() {
+    let toolchain = toolchain();
+    for on in ["sm_100a", "sm_103a", "sm_120a", "sm_121a", "sm_90a"] {
+        for text in SIMULATED {
+            let source = try_configure(text, on).expect("it breaks no rule").source();
+            let artifact = built(&toolchain, &source);
+            let resources = artifact.resources();
+            assert_eq!((resources.spill_stores, resources.spill_loads), (Some(0), Some(0)), "{text} {on}");
+            Kernel::load(&artifact).expect("it loads without a GPU");
+        }
+    }
+}
