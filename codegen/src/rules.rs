@@ -74,6 +74,12 @@ pub fn check(
     if violations.is_empty() { Ok(()) } else { Err(violations) }
 }
 
+/// Broken rules in a line.
+pub(crate) fn texts(violations: &[Violation]) -> String {
+    let texts: Vec<String> = violations.iter().map(ToString::to_string).collect();
+    texts.join("; ")
+}
+
 /// Every rule, in order of number.
 pub static RULES: [Rule; 27] = [
     Rule {
