@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::str::FromStr;
+use std::sync::Arc;
 
+use fourfold_codegen::dispatch::Tables;
 use fourfold_codegen::{EMULATED_TARGETS, EMULATOR};
 use fourfold_executor::device::{Gpu, discover};
 use fourfold_executor::{NO_DEVICE, Run, RunOptions, RunReason};
@@ -32,6 +34,9 @@ pub struct Options {
     pub claim: Claim,
     /// Whether normalization may drop roundings that a program states, such as that of each dequantized element.
     pub contract: bool,
+    /// Which kernel a problem gets, for the targets and formats that these tables are for. For others, and where a kernel
+    /// of these cannot be it, the default tables count ([`fourfold_codegen::dispatch`]).
+    pub dispatch: Option<Arc<Tables>>,
 }
 
 /// Which GPU kernels run on.
@@ -99,6 +104,7 @@ pub struct Backend {
     claim: Claim,
     contract: bool,
     emulate: bool,
+    dispatch: Option<Arc<Tables>>,
     gpu: Result<Gpu, String>,
 }
 
@@ -109,6 +115,7 @@ pub struct Planned {
     normalized: Normalized,
     partition: Partition,
     claim: Claim,
+    dispatch: Option<Arc<Tables>>,
 }
 
 impl Backend {
@@ -133,7 +140,8 @@ impl Backend {
             return Err(Error::NotEmulated { name: name.to_owned(), known: EMULATED_TARGETS.join(", ") });
         }
         let Options { claim, contract, emulate, .. } = *options;
-        Ok(Backend { capabilities, claim, contract, emulate, gpu })
+        let dispatch = options.dispatch.clone();
+        Ok(Backend { capabilities, claim, contract, emulate, dispatch, gpu })
     }
 
     /// What the target's kernels take.
@@ -181,6 +189,11 @@ impl Backend {
         self.contract
     }
 
+    /// Which kernel a problem gets, where that is not as by default.
+    pub fn dispatch(&self) -> Option<&Arc<Tables>> {
+        self.dispatch.as_ref()
+    }
+
     /// Verifies a module, normalizes it and partitions what it becomes: every op is in a segment, and every op outside a kernel has a reason.
     ///
     /// # Errors
@@ -209,7 +222,8 @@ impl Backend {
             Claim::KernelsOnly => Normalized::unchanged(program.clone()),
         };
         let partition = partition(normalized.program(), &self.capabilities);
-        Planned { original: program, normalized, partition, claim: self.claim }
+        let (claim, dispatch) = (self.claim, self.dispatch.clone());
+        Planned { original: program, normalized, partition, claim, dispatch }
     }
 
     /// Proves a plan again, with a checker that shares no code with what made it.
@@ -267,6 +281,11 @@ impl Planned {
     /// The segments and decisions of [`Planned::program`].
     pub fn partition(&self) -> &Partition {
         &self.partition
+    }
+
+    /// Which kernel a problem gets, where that is not as by default.
+    pub(crate) fn dispatch(&self) -> Option<&Tables> {
+        self.dispatch.as_deref()
     }
 
     /// What the host gives away: the kernel segments, in the order in which they can run.

@@ -76,7 +76,7 @@ pub fn planned_kernels(planned: &Planned, cutlass: CutlassVersion, emulated: boo
     partition
         .kernels()
         .filter_map(|(segment, plan)| {
-            let (spec, why) = specify(planned.program(), plan, target, cutlass)?;
+            let (spec, why) = specify(planned.program(), plan, target, cutlass, planned.dispatch())?;
             let source = emit(&spec);
             let source = if emulated { emulate(&source)? } else { source };
             Some(PlannedKernel { segment, spec, why, source })

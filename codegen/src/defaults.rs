@@ -1,7 +1,6 @@
 //! Which configurations a kernel is built with when nothing was tuned, and which of them a problem gets.
 //!
-//! None of the thresholds was measured on a Blackwell GPU: they follow from how many output tiles there are for how
-//! many SMs, and from how often the main loop runs.
+//! The rule is data: [`crate::dispatch`] has it, and how another takes its place.
 
 use fourfold_ir::{BlockFormat, ElementType};
 
@@ -9,6 +8,7 @@ use crate::configuration::{
     Cluster, Configuration, CutlassVersion, Epilogue, EpilogueSchedule, Family, Format, Kind, Mainloop,
     Operand, OperatorClass, Sms, Stages, TileOrder, TileScheduler,
 };
+use crate::dispatch::{Table, default_tables};
 use crate::stages;
 
 /// Extents of a problem as far as they are known when its kernel is chosen.
@@ -34,23 +34,17 @@ pub fn family(target: &str) -> Option<Family> {
 /// The default configurations for a format under this CUTLASS, the usual one first, with D in bf16 and without C;
 /// none for a format other than NVFP4 and MXFP4. Sm103 has none of its own: its GPU runs those of Sm100.
 ///
-/// None spills a register in a plain linear combination; Sm120 128x64x128 is absent because it does, and 128x128x64
-/// because its results are wrong (rule 29).
+/// None spills a register in a plain linear combination.
 pub fn defaults(family: Family, format: BlockFormat, cutlass: CutlassVersion) -> Vec<Configuration> {
-    let Some(fp4) = Fp4::of(format) else { return Vec::new() };
-    match family {
-        Family::Sm100 | Family::Sm103 => {
-            vec![
-                sm100(fp4, [128, 128, 256], Sms::One),
-                sm100(fp4, [128, 64, 256], Sms::One),
-                sm100(fp4, [256, 256, 256], Sms::Two),
-            ]
-        }
-        Family::Sm120 => {
-            let usual = [[128, 128, 128], [128, 128, 256]].into_iter();
-            usual.chain(fp4.narrow_tiles(cutlass)).map(|tile| sm120(fp4, tile)).collect()
+    let Some(table) = table(family, format) else { return Vec::new() };
+    let reached = table.rules.iter().filter(|rule| rule.when.cutlass.is_none_or(|least| least <= cutlass));
+    let mut kernels = vec![&table.default.kernel];
+    for kernel in reached.map(|rule| &rule.kernel) {
+        if !kernels.contains(&kernel) {
+            kernels.push(kernel);
         }
     }
+    kernels.into_iter().filter_map(|kernel| kernel.configuration(family, format)).collect()
 }
 
 /// The default for a problem, and in one sentence why. An unknown extent counts as large, but never as large enough
@@ -61,11 +55,17 @@ pub fn choose(
     cutlass: CutlassVersion,
     problem: Extents,
 ) -> Option<(Configuration, String)> {
-    let fp4 = Fp4::of(format)?;
-    Some(match family {
-        Family::Sm100 | Family::Sm103 => choose_sm100(fp4, problem),
-        Family::Sm120 => choose_sm120(fp4, cutlass, problem),
-    })
+    let pick = table(family, format)?.pick(problem, cutlass);
+    Some((pick.kernel.configuration(family, format)?, pick.why))
+}
+
+/// The default table of a family.
+fn table(family: Family, format: BlockFormat) -> Option<&'static Table> {
+    let target = match family {
+        Family::Sm100 | Family::Sm103 => "sm_100a",
+        Family::Sm120 => "sm_120a",
+    };
+    default_tables().find(target, format)
 }
 
 /// The formats that have defaults: FP4 on both sides.
@@ -97,65 +97,30 @@ impl Fp4 {
             Fp4::Mx => Kind::Mxf4,
         }
     }
-
-    /// Narrow tiles of Sm120 in this CUTLASS, widest first: of MXFP4 the one that was built.
-    fn narrow_tiles(self, cutlass: CutlassVersion) -> impl DoubleEndedIterator<Item = [u32; 3]> + Clone {
-        const V4_5: CutlassVersion = CutlassVersion::new(4, 5, 0);
-        const V4_6: CutlassVersion = CutlassVersion::new(4, 6, 0);
-        let tiles: &[([u32; 3], CutlassVersion)] = match self {
-            Fp4::Nv => &[([128, 32, 128], V4_5), ([128, 16, 128], V4_6), ([128, 8, 128], V4_6)],
-            Fp4::Mx => &[([128, 32, 256], V4_5)],
-        };
-        tiles.iter().filter(move |(_, since)| cutlass >= *since).map(|(tile, _)| *tile)
-    }
 }
 
-/// SMs of a B200; other GPUs of either family have about as many (84 to 188).
-const TYPICAL_SMS: u64 = 148;
-/// Rows from which a tile of 256 wastes little.
-const MANY_ROWS: u64 = 512;
-/// K from which fewer, longer steps are worth their two stages.
-const LONG_K: u64 = 2048;
-
-fn choose_sm100(fp4: Fp4, problem: Extents) -> (Configuration, String) {
-    if let Some(tiles) = few_tiles(problem) {
-        let why = format!("{tiles} tiles of 128x128 leave some of {TYPICAL_SMS} SMs idle, so tile N is 64");
-        return (sm100(fp4, [128, 64, 256], Sms::One), why);
-    }
-    match (problem.m, problem.n) {
-        (Some(m), Some(n)) if m >= MANY_ROWS && n.is_multiple_of(256) => {
-            let why = format!("M = {m} is large and N = {n} fills tiles of 256, so two SMs share a tile");
-            (sm100(fp4, [256, 256, 256], Sms::Two), why)
-        }
-        (None, _) => (sm100(fp4, [128, 128, 256], Sms::One), "M is unknown, so the usual tile".to_owned()),
-        _ => {
-            let why = format!("M is below {MANY_ROWS} or N no known multiple of 256, so the usual tile");
-            (sm100(fp4, [128, 128, 256], Sms::One), why)
-        }
-    }
+/// The usual kernel of a family for a tile, with D in bf16 and without C; `None` for a format that has no defaults.
+pub(crate) fn usual(family: Family, format: BlockFormat, tile: [u32; 3]) -> Option<Configuration> {
+    let fp4 = Fp4::of(format)?;
+    Some(match family {
+        Family::Sm100 | Family::Sm103 => sm100(fp4, tile),
+        Family::Sm120 => sm120(fp4, tile),
+    })
 }
 
-fn choose_sm120(fp4: Fp4, cutlass: CutlassVersion, problem: Extents) -> (Configuration, String) {
-    let mut narrow = fp4.narrow_tiles(cutlass);
-    if let Some(n) = problem.n
-        && let Some(tile) = narrow.clone().rfind(|tile| n <= u64::from(tile[1]))
-    {
-        return (sm120(fp4, tile), format!("N = {n} fits into one tile of {} columns", tile[1]));
-    }
-    if let Some(tiles) = few_tiles(problem)
-        && let Some(tile) = narrow.next()
-    {
-        let width = tile[1];
-        let why =
-            format!("{tiles} tiles of 128x128 leave some of {TYPICAL_SMS} SMs idle, so tile N is {width}");
-        return (sm120(fp4, tile), why);
-    }
-    let usual = sm120(fp4, [128, 128, 128]);
-    match problem.k {
-        Some(k) if k >= LONG_K => (sm120(fp4, [128, 128, 256]), format!("K = {k} is long, so tile K is 256")),
-        Some(k) => (usual, format!("K = {k} is not long, so the usual tile")),
-        None => (usual, "K is unknown, so the usual tile".to_owned()),
-    }
+/// Whether an epilogue's vectors, so many bytes, leave a configuration the stages that it needs, or was told to have.
+pub(crate) fn has_room(configuration: &Configuration, vector_bytes: u64, cutlass: CutlassVersion) -> bool {
+    /// What the storage of an epilogue is rounded up to.
+    const ROUNDING: u64 = 1024;
+    let fewest = match (configuration.stages, configuration.family) {
+        (Stages::Fixed(stages), _) => stages,
+        (Stages::Auto, Family::Sm120) => 2,
+        (Stages::Auto, Family::Sm100 | Family::Sm103) => 1,
+    };
+    stages::budget(configuration, cutlass).is_none_or(|budget| {
+        let reserved = budget.reserved + vector_bytes.next_multiple_of(ROUNDING);
+        stages::Budget { reserved, ..budget }.stages() >= fewest
+    })
 }
 
 /// The default that was chosen, or one with a shorter tile along K where so many bytes of an epilogue's vectors leave it
@@ -165,15 +130,9 @@ pub(crate) fn with_room(
     vector_bytes: u64,
     cutlass: CutlassVersion,
 ) -> (Configuration, Option<String>) {
-    /// What the storage of an epilogue is rounded up to.
-    const ROUNDING: u64 = 1024;
     const SHORT: u32 = 128;
-    let fits = stages::budget(&chosen, cutlass).is_none_or(|budget| {
-        let reserved = budget.reserved + vector_bytes.next_multiple_of(ROUNDING);
-        stages::Budget { reserved, ..budget }.stages() >= 2
-    });
     let [m, n, k] = chosen.tile;
-    if fits || chosen.family != Family::Sm120 || k <= SHORT {
+    if has_room(&chosen, vector_bytes, cutlass) || chosen.family != Family::Sm120 || k <= SHORT {
         return (chosen, None);
     }
     let why =
@@ -181,13 +140,9 @@ pub(crate) fn with_room(
     (Configuration { tile: [m, n, SHORT], ..chosen }, Some(why))
 }
 
-/// The number of 128x128 output tiles where it is known and too small to occupy the SMs.
-fn few_tiles(problem: Extents) -> Option<u64> {
-    let tiles = problem.m?.div_ceil(128).saturating_mul(problem.n?.div_ceil(128));
-    (tiles < TYPICAL_SMS).then_some(tiles)
-}
-
-fn sm100(fp4: Fp4, tile: [u32; 3], sms: Sms) -> Configuration {
+fn sm100(fp4: Fp4, tile: [u32; 3]) -> Configuration {
+    // No other number of SMs is valid (rule 7).
+    let sms = if tile[0] == 256 { Sms::Two } else { Sms::One };
     Configuration {
         family: Family::Sm100,
         cluster: Cluster::Static([sms.count(), 1]),

@@ -1,15 +1,18 @@
 //! The kernels of sm_90a: which tiles a source holds, and which of them a call gets.
 //!
 //! A tile is some rows of A by some rows of B. One library holds several tiles and takes one for each call, from the
-//! extents: [`CHOICES`] is written into the source as it stands here, and read there.
+//! extents: [`CHOICES`], or the lines of another table, are written into the source, and read there.
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::LazyLock;
 
 use fourfold_ir::BlockFormat;
 use serde::Serialize;
 
+use crate::configuration::CutlassVersion;
 use crate::defaults::Extents;
+use crate::dispatch::{Condition, Kernel, Table, default_tables};
 
 /// The target that these kernels are of.
 pub const TARGET: &str = "sm_90a";
@@ -75,6 +78,11 @@ impl Tile {
         if self.has_wide_rows() { self } else { Tile::new(self.tokens, 256) }
     }
 
+    /// K at most of a tile for few rows of A, which has these in shared memory, for all of K in eight blocks.
+    const fn most_k(self) -> u32 {
+        if self.tokens == 1 { 8 * 16384 } else { 8 * 4096 }
+    }
+
     /// Blocks at most that share a tile, each with a part of K.
     pub const fn most_cluster(self) -> u32 {
         if self.is_few() { 8 } else { 4 }
@@ -107,28 +115,57 @@ pub struct Choice {
     pub cluster: u32,
 }
 
-const fn up_to(max_m: u32, max_n: u32, tile: Tile) -> Choice {
-    Choice { max_m, max_n, max_k: ANY, tile, cluster: 0 }
+/// The lines of the default table (`dispatch/sm90.toml`). The first that a problem meets is its choice; the last is met by
+/// all.
+pub static CHOICES: LazyLock<Vec<Choice>> = LazyLock::new(|| {
+    let table = default_tables().find(TARGET, BlockFormat::NVFP4).expect("the target has a default table");
+    lines(table, BlockFormat::NVFP4, Extents { m: None, n: None, k: None }, CutlassVersion::PINNED).0
+});
+
+/// The lines of a table that calls of a problem can meet, and why a kernel of it is passed over, where one is. A condition on
+/// an extent that is not known is asked at each call where it is an upper bound, and else does not hold.
+fn lines(
+    table: &Table,
+    format: BlockFormat,
+    problem: Extents,
+    cutlass: CutlassVersion,
+) -> (Vec<Choice>, Option<String>) {
+    let (mut lines, mut passed_over) = (Vec::new(), None);
+    let always = Condition::default();
+    let rules = table.rules.iter().map(|rule| (&rule.when, rule.kernel));
+    for (when, kernel) in rules.chain([(&always, table.default.kernel)]) {
+        let Some([max_m, max_n, max_k]) = upper_bounds(when, problem, cutlass) else { continue };
+        match kernel.valid(TARGET, format, cutlass) {
+            Ok(()) => {}
+            Err(why) => {
+                passed_over.get_or_insert_with(|| format!("the table's {kernel} is passed over: {why}"));
+                continue;
+            }
+        }
+        let Kernel::Hopper(shared) = kernel else { continue };
+        let tile = shared.tile();
+        let [most_m, most_k] = if tile.is_few() { [tile.tokens, tile.most_k()] } else { [ANY; 2] };
+        let (max_m, max_k) = (max_m.min(most_m), max_k.min(most_k));
+        lines.push(Choice { max_m, max_n, max_k, tile, cluster: shared.cluster });
+    }
+    (lines, passed_over)
 }
 
-/// A kernel for few rows of A has these in shared memory, for all of K in eight blocks.
-const fn few_up_to(max_m: u32, max_k: u32) -> Choice {
-    Choice { max_m, max_n: ANY, max_k, tile: few(max_m), cluster: 0 }
+/// What calls of a problem must not exceed to meet a condition; `None` where none meets it, or none can be told to.
+fn upper_bounds(when: &Condition, problem: Extents, cutlass: CutlassVersion) -> Option<[u32; 3]> {
+    let Condition { tiles, cutlass: least, .. } = *when;
+    let only = Condition { tiles, cutlass: least, ..Condition::default() };
+    let is_met = only.holds(problem, cutlass)
+        && when.extents(problem).into_iter().all(|(bounds, extent)| match (bounds, extent) {
+            (Some(bounds), Some(extent)) => bounds.hold(extent),
+            (Some(it), None) => it.min.unwrap_or(0) <= 1 && it.multiple_of.unwrap_or(1) == 1,
+            (None, _) => true,
+        });
+    let most = |(bounds, _): (Option<crate::dispatch::Bounds>, _)| {
+        bounds.and_then(|it| it.max).and_then(|max| u32::try_from(max).ok()).map_or(ANY, |max| max.min(ANY))
+    };
+    is_met.then(|| when.extents(problem).map(most))
 }
-
-/// The first line that a problem meets is its choice; the last is met by all.
-///
-/// Measured on an H200, over operands larger than its caches (`bench/gemm/NOTES.md`): 128 rows of A have tiles of 128 rows of
-/// B up to the K where the better use of shared memory by 256 outweighs that more blocks share a tile.
-pub const CHOICES: &[Choice] = &[
-    few_up_to(1, 8 * 16384),
-    few_up_to(8, 8 * 4096),
-    few_up_to(16, 8 * 4096),
-    up_to(64, ANY, Tile::new(64, 128)),
-    up_to(128, 4096, Tile::new(64, 128)),
-    Choice { max_k: 6144, ..up_to(128, ANY, Tile::new(128, 128)) },
-    up_to(ANY, ANY, Tile::new(128, 256)),
-];
 
 /// What a kernel of sm_90a is built from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -198,7 +235,7 @@ impl Configuration {
     pub fn forced(format: BlockFormat, tile: Tile, cluster: u32) -> Result<Configuration, ForcedError> {
         check(format, tile, cluster)?;
         let max_m = if tile.is_few() { tile.tokens } else { ANY };
-        let line = Choice { cluster, ..up_to(max_m, ANY, tile) };
+        let line = Choice { max_m, max_n: ANY, max_k: ANY, tile, cluster };
         Ok(Configuration { format, variants: vec![tile], table: Cow::Owned(vec![line]) })
     }
 
@@ -251,6 +288,38 @@ pub fn takes(format: BlockFormat) -> bool {
 /// What a kernel for a problem is built from, and in one sentence why: with every tile that a call can get, of which
 /// the extents are known that are fixed, and whether all that is written is values. `None` for a format that has no kernels.
 pub fn choose(format: BlockFormat, problem: Extents, only_values: bool) -> Option<(Configuration, String)> {
+    choose_of(Cow::Borrowed(&CHOICES), format, problem, only_values)
+}
+
+/// [`choose`] by the lines of a table. What it says of kernels that do not exist, or do not take what a rule gives them, is
+/// passed over.
+pub(crate) fn choose_by(
+    table: &Table,
+    format: BlockFormat,
+    problem: Extents,
+    only_values: bool,
+    cutlass: CutlassVersion,
+) -> Option<(Configuration, String)> {
+    let (mut lines, passed_over) = lines(table, format, problem, cutlass);
+    if !lines.last().is_some_and(|line| [line.max_m, line.max_n, line.max_k] == [ANY; 3]) {
+        lines.extend_from_slice(&CHOICES);
+    }
+    let (configuration, why) = choose_of(Cow::Owned(lines), format, problem, only_values)?;
+    let pick = table.pick(problem, cutlass);
+    let said = match (problem.m, passed_over) {
+        (_, Some(passed_over)) => passed_over,
+        (Some(_), None) => pick.why,
+        (None, None) => "by the lines of the table".to_owned(),
+    };
+    Some((configuration, format!("{why}; {said}")))
+}
+
+fn choose_of(
+    lines: Cow<'static, [Choice]>,
+    format: BlockFormat,
+    problem: Extents,
+    only_values: bool,
+) -> Option<(Configuration, String)> {
     if !takes(format) {
         return None;
     }
@@ -258,7 +327,7 @@ pub fn choose(format: BlockFormat, problem: Extents, only_values: bool) -> Optio
         |choice: &Choice| [(problem.m, choice.max_m), (problem.n, choice.max_n), (problem.k, choice.max_k)];
     let within = |extent: u64, most: u32| extent <= u64::from(most) || most == ANY;
     let mut variants = Vec::new();
-    for choice in CHOICES.iter().filter(|choice| choice.tile.takes(format)) {
+    for choice in lines.iter().filter(|choice| choice.tile.takes(format)) {
         let mut extents = extents(choice).into_iter();
         if extents.clone().any(|(extent, most)| extent.is_some_and(|extent| !within(extent, most))) {
             continue;
@@ -275,7 +344,7 @@ pub fn choose(format: BlockFormat, problem: Extents, only_values: bool) -> Optio
         (Some(m), _) => format!("M = {m}, and which tile it gets is known with N and K"),
         (None, _) => "M is unknown, so each call gets one of several tiles".to_owned(),
     };
-    Some((Configuration { format, variants, table: Cow::Borrowed(CHOICES) }, why))
+    Some((Configuration { format, variants, table: lines }, why))
 }
 
 #[cfg(test)]
@@ -290,7 +359,7 @@ mod tests {
     fn the_table_is_met_by_every_problem_and_names_tiles_and_clusters_that_exist() {
         let last = CHOICES.last().expect("a line");
         assert_eq!((last.max_m, last.max_n, last.max_k), (ANY, ANY, ANY));
-        for choice in CHOICES {
+        for choice in CHOICES.iter() {
             assert!(TILES.contains(&choice.tile) && TILES.contains(&choice.tile.wide()), "{choice:?}");
             assert!([0, 1, 2, 4, 8].contains(&choice.cluster), "{choice:?}");
             assert!(choice.max_m <= ANY && choice.max_n <= ANY && choice.max_k <= ANY, "{choice:?}");
@@ -343,7 +412,7 @@ mod tests {
                         assert!(tile.takes(format) && can_share, "{tile} {cluster}");
                         let lines: Vec<_> = forced.choices().collect();
                         let max_m = if tile.is_few() { tile.tokens } else { ANY };
-                        assert_eq!(lines, [(&Choice { cluster, ..up_to(max_m, ANY, tile) }, 0)]);
+                        assert_eq!(lines, [(&Choice { max_m, max_n: ANY, max_k: ANY, tile, cluster }, 0)]);
                         assert_eq!(forced.most_rows(), tile.is_few().then_some(tile.tokens));
                         assert_eq!(forced.name().contains("_c"), cluster > 0, "{forced}");
                     }

@@ -4,6 +4,7 @@
 pub mod configuration;
 pub mod defaults;
 mod design;
+pub mod dispatch;
 pub mod hopper;
 mod kernel;
 pub mod rules;

@@ -95,6 +95,12 @@ pub fn invalid(configuration: &Configuration, cutlass: CutlassVersion, target: &
     violations
 }
 
+/// Broken rules in a line.
+pub(crate) fn texts(violations: &[Violation]) -> String {
+    let texts: Vec<String> = violations.iter().map(ToString::to_string).collect();
+    texts.join("; ")
+}
+
 /// Every rule, in order of number.
 pub static RULES: [Rule; 30] = [
     Rule {

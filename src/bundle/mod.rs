@@ -20,7 +20,9 @@ mod write;
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
+use fourfold_codegen::dispatch::Tables;
 use fourfold_executor::service::Event;
 use fourfold_executor::{
     Ran, RawTensor, Sealed, SealedError, SealedFormat, SealedWriter, read_tensors, read_tensors_given,
@@ -153,6 +155,9 @@ struct RunAs {
     kernels_only: bool,
     build_anyway: bool,
     debug: bool,
+    /// The text of the tables that say which kernel a problem gets, where these are not the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    dispatch: Option<String>,
 }
 
 /// What the inputs were.
@@ -287,7 +292,7 @@ pub(crate) fn replay_opened(
     let recorded = opened.recorded()?;
     stages.loaded = Some(loaded);
     stages.data = Some(options.data.clone().map_or_else(|| opened.path(DATA), Ok)?);
-    let (backend, compile) = opened.options(options);
+    let (backend, compile) = opened.options(options)?;
     let read = |loaded: &Loaded| opened.inputs(options, &loaded.program);
     let mut report = run_stages(&backend, &compile, recorded.as_ref(), progress, stages, &read)?;
     if let Some(error) = &opened.about.error {
@@ -303,14 +308,25 @@ impl Opened {
     }
 
     /// What is said now, over what the bundle says. A target that is named also replaces whether it is emulated.
-    fn options(&self, given: &ReplayOptions) -> (Options, CompileOptions) {
+    fn options(&self, given: &ReplayOptions) -> Result<(Options, CompileOptions), BundleError> {
         let (said, backend) = (&self.about.options, &given.backend);
         let claim = if said.kernels_only { Claim::KernelsOnly } else { backend.claim };
+        let dispatch = match (&backend.dispatch, &said.dispatch) {
+            (None, Some(text)) => {
+                let tables = Tables::parse(text).map_err(|error| BundleError::About {
+                    folder: self.folder.clone(),
+                    reason: error.to_string(),
+                })?;
+                Some(Arc::new(tables))
+            }
+            (given, _) => given.clone(),
+        };
         let backend = Options {
             emulate: backend.emulate || (backend.target.is_none() && said.emulate),
             target: backend.target.clone().or_else(|| said.target.clone()),
             contract: backend.contract || said.contract,
             claim,
+            dispatch,
             ..backend.clone()
         };
         let compile = CompileOptions {
@@ -318,7 +334,7 @@ impl Opened {
             debug: given.compile.debug || said.debug,
             ..given.compile.clone()
         };
-        (backend, compile)
+        Ok((backend, compile))
     }
 
     fn inputs(&self, options: &ReplayOptions, program: &Program) -> Result<Inputs, Error> {

@@ -165,6 +165,10 @@ fn write_run(
             kernels_only: planned_for.map_or(backend.claim, |backend| backend.claim()) == Claim::KernelsOnly,
             build_anyway: compile.build_anyway,
             debug,
+            // What TOML cannot say was not read from it.
+            dispatch: planned_for
+                .map_or(backend.dispatch.as_ref(), |backend| backend.dispatch())
+                .and_then(|tables| tables.to_text().ok()),
         },
         inputs,
         recorded,

@@ -27,10 +27,12 @@ pub use self::functions::device_functions;
 pub use self::hopper::{KERNEL as HOPPER_KERNEL, row_output_functions};
 pub use self::outputs::{output_functions, quantization_functions, scale_functions};
 pub use self::template::{Templated, emit_template};
-use crate::configuration::CutlassVersion;
+use crate::configuration::{Configuration, CutlassVersion};
 use crate::defaults::{self, Extents};
 use crate::design::Design;
+use crate::dispatch::Tables;
 use crate::hopper as tiles;
+use crate::rules;
 use crate::targets::Target;
 
 /// Everything that a kernel depends on.
@@ -268,32 +270,67 @@ impl KernelSpec {
     }
 }
 
-/// The specification of a plan's kernel with the configuration that the default rule chooses for its extents, and
-/// why it was chosen. `None` for a target or a format without kernels, which no plan is made for.
+/// The specification of a plan's kernel with the configuration that a table has for its extents, and why it was chosen.
+/// Of `tables` the one for the target and the format counts; without one, and for what its kernel cannot do, the default.
+/// `None` for a target or a format without kernels, which no plan is made for.
 pub fn specify(
     program: &Program,
     plan: &KernelPlan,
     target: &'static Target,
     cutlass: CutlassVersion,
+    tables: Option<&Tables>,
 ) -> Option<(KernelSpec, String)> {
     // One B for every matrix of A flattens the batch into M.
     let rows = if plan.b_batched { plan.m.as_fixed() } else { plan.m.times(&plan.batch)?.as_fixed() };
     let extents = Extents { m: rows, n: plan.n.as_fixed(), k: plan.k.as_fixed() };
     let epilogue = epilogue(program, plan);
+    let table = tables.and_then(|tables| tables.find(target.name, plan.format));
     if target.name == tiles::TARGET {
-        let (configuration, why) = tiles::choose(plan.format, extents, hopper::only_values(&epilogue))?;
+        let only_values = hopper::only_values(&epilogue);
+        let (configuration, why) = match table {
+            Some(table) => tiles::choose_by(table, plan.format, extents, only_values, cutlass)?,
+            None => tiles::choose(plan.format, extents, only_values)?,
+        };
         return Some((KernelSpec { target, configuration: configuration.into(), epilogue }, why));
     }
     let family = defaults::family(target.name)?;
+    let vectors = |tile: [u32; 3]| epilogue.row_bits() / 8 * u64::from(tile[1]);
+    let mut refused = None;
+    if let Some(table) = table {
+        let pick = table.pick(extents, cutlass);
+        let named = pick.kernel.configuration(family, plan.format).ok_or("it is of another kind".to_owned());
+        let held = named.map(|it| fit(it, &epilogue)).and_then(|configuration| {
+            rules::check(&configuration, cutlass, target.name).map_err(|broken| rules::texts(&broken))?;
+            match defaults::has_room(&configuration, vectors(configuration.tile), cutlass) {
+                true => Ok(configuration),
+                false => Err("the epilogue's vectors leave no room for its stages".to_owned()),
+            }
+        });
+        match held {
+            Ok(configuration) => {
+                return Some((
+                    KernelSpec { target, configuration: configuration.into(), epilogue },
+                    pick.why,
+                ));
+            }
+            Err(why) => refused = Some(format!("the table's {} cannot be it: {why}", pick.kernel)),
+        }
+    }
     let (configuration, why) = defaults::choose(family, plan.format, cutlass, extents)?;
-    let configuration = configuration
+    let configuration = fit(configuration, &epilogue);
+    let room = vectors(configuration.tile);
+    let (configuration, shorter) = defaults::with_room(configuration, room, cutlass);
+    let why = shorter.unwrap_or(why);
+    let why = refused.map_or(why.clone(), |refused| format!("{why}; {refused}"));
+    Some((KernelSpec { target, configuration: configuration.into(), epilogue }, why))
+}
+
+/// A configuration with what an epilogue asks of it.
+fn fit(configuration: Configuration, epilogue: &Epilogue) -> Configuration {
+    configuration
         .with_elements(epilogue.source(), epilogue.destination())
         .for_operands(epilogue.fragments())
-        .for_blocks(epilogue.longest_block());
-    let vectors = epilogue.row_bits() / 8 * u64::from(configuration.tile[1]);
-    let (configuration, shorter) = defaults::with_room(configuration, vectors, cutlass);
-    let why = shorter.unwrap_or(why);
-    Some((KernelSpec { target, configuration: configuration.into(), epilogue }, why))
+        .for_blocks(epilogue.longest_block())
 }
 
 fn epilogue(program: &Program, plan: &KernelPlan) -> Epilogue {

@@ -372,7 +372,7 @@ fn a_source_has_the_lines_of_the_table_that_its_tiles_are_for() {
         let source = emit(&KernelSpec { configuration: configuration.clone().into(), ..all.clone() });
         let text = &source.text;
         let held: Vec<_> = configuration.choices().collect();
-        for choice in tiles::CHOICES {
+        for choice in tiles::CHOICES.iter() {
             let at = held.iter().find(|(of, _)| *of == choice).map(|(_, at)| *at);
             // What a source does not hold has the wide tile of as many rows of A in its place, if that is there.
             let like_it = |tile: &tiles::Tile| {
@@ -537,7 +537,8 @@ func @secret.function(
         let partition = fourfold_scheduler::partition(&program, &capabilities);
         let (_, plan) = partition.kernels().next().expect("one kernel");
         let target = crate::target(name).expect("a known target");
-        let (spec, _) = specify(&program, plan, target, CutlassVersion::PINNED).expect("it has kernels");
+        let (spec, _) =
+            specify(&program, plan, target, CutlassVersion::PINNED, None).expect("it has kernels");
         let source = emit(&spec);
         assert!(!source.text.contains("secret") && !source.kernel.contains("secret"));
         let row = Operand { shape: OperandShape::Row, element: ElementType::F16 };

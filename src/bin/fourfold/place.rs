@@ -1,8 +1,13 @@
 //! What to plan for and where to run it, for every command that plans.
 
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
 use clap::Args;
-use fourfold::{DeviceChoice, Options};
+use fourfold::codegen::dispatch::Tables;
+use fourfold::{DeviceChoice, Options, chain};
 use fourfold_executor::environment::Environment;
+use fourfold_executor::read_text;
 
 /// The options that say so.
 #[derive(Args, Clone, Debug)]
@@ -19,6 +24,9 @@ pub struct Place {
     /// Let normalization drop roundings that the program states, as its line `; allow: contract` does
     #[arg(long)]
     contract: bool,
+    /// Which kernel a problem gets, a .toml file, instead of the default for the targets and formats that it names
+    #[arg(long, value_name = "FILE")]
+    dispatch: Option<PathBuf>,
 }
 
 impl Place {
@@ -32,6 +40,13 @@ impl Place {
             (None, None) => DeviceChoice::First,
         };
         let Place { emulate, contract, .. } = *self;
-        Ok(Options { target: self.target.clone(), device, emulate, contract, ..Options::default() })
+        let dispatch = self.dispatch.as_deref().map(read_tables).transpose()?;
+        Ok(Options { target: self.target.clone(), device, emulate, contract, dispatch, ..Options::default() })
     }
+}
+
+fn read_tables(file: &Path) -> Result<Arc<Tables>, String> {
+    let text = read_text(file).map_err(|error| chain(&error))?;
+    let tables = Tables::parse(&text).map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(Arc::new(tables))
 }

@@ -6,7 +6,7 @@
 
 mod build;
 mod plan;
-//mod run;
+mod run;
 
 use std::error::Error;
 use std::fmt;
@@ -24,7 +24,7 @@ use crate::record::{Record, State};
 
 pub use build::{BuildOptions, build};
 pub use plan::{Done, Planned, Task, plan};
-//pub use run::{RunOptions, machine, run};
+pub use run::{RunOptions, machine, run};
 
 /// What builds kernels.
 #[derive(Clone, Copy)]

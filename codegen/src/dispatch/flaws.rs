@@ -1,0 +1,128 @@
+//! What can be wrong with a table that is well-formed.
+
+use std::fmt;
+
+use fourfold_ir::BlockFormat;
+
+use super::{Condition, Kernel, Kind, Table};
+use crate::configuration::CutlassVersion;
+use crate::{hopper, rules};
+
+/// A place in a table. Displayed: `rule 3`, counted from 1, or `the default`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The rule at this position.
+    Rule(usize),
+    /// What takes what no rule takes.
+    Default,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Rule(position) => write!(f, "rule {}", position + 1),
+            Place::Default => f.write_str("the default"),
+        }
+    }
+}
+
+/// Something that is wrong with a table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Flaw {
+    /// A rule that no problem can meet.
+    #[error("{0} holds for no problem: mend its bounds, or remove it")]
+    Never(Place),
+    /// What no problem gets as far as.
+    #[error("{place} is never reached, as {by} takes all that it takes: put it first, or remove it")]
+    Shadowed {
+        /// What is not reached.
+        place: Place,
+        /// What takes all of it.
+        by: Place,
+    },
+    /// A kernel that is valid for none of the table's targets and formats.
+    #[error("the kernel {kernel} of {place} is valid nowhere: {why}")]
+    Kernel {
+        /// Where it is named.
+        place: Place,
+        /// The kernel.
+        kernel: Kernel,
+        /// Why it is not valid for the first target and format.
+        why: String,
+    },
+    /// A default that does not take every problem.
+    #[error("the default {0} takes no more than {tokens} rows of A: name a tile of at least 64", tokens = .0.tile[0])]
+    Partial(super::Shared),
+}
+
+impl Table {
+    /// Whether each rule is reached by some problem and each kernel is valid under this CUTLASS, or under the one that its
+    /// rule demands; that the default takes all problems.
+    ///
+    /// # Errors
+    /// All that is wrong.
+    pub fn check(&self, cutlass: CutlassVersion) -> Result<(), Vec<Flaw>> {
+        let mut flaws = self.rule_flaws();
+        let rules = self.rules.iter().enumerate();
+        let named = rules.map(|(at, rule)| (Place::Rule(at), rule.kernel, rule.when.cutlass));
+        for (place, kernel, least) in named.chain([(Place::Default, self.default.kernel, None)]) {
+            let cutlass = least.unwrap_or(cutlass).max(cutlass);
+            let pairs =
+                self.targets.iter().flat_map(|target| self.formats.iter().map(move |it| (target, *it)));
+            let mut refusals = pairs.map(|(target, format)| kernel.valid(target, format, cutlass).err());
+            if let Some(Some(why)) = refusals.next()
+                && refusals.all(|refusal| refusal.is_some())
+            {
+                flaws.push(Flaw::Kernel { place, kernel, why });
+            }
+        }
+        if flaws.is_empty() { Ok(()) } else { Err(flaws) }
+    }
+
+    /// What is wrong whatever the version of CUTLASS: rules that are never reached, and a default that does not take all.
+    pub fn rule_flaws(&self) -> Vec<Flaw> {
+        let mut flaws = Vec::new();
+        let always = Condition::default();
+        let rules = self.rules.iter().enumerate().map(|(at, rule)| (Place::Rule(at), &rule.when));
+        for (position, (place, when)) in rules.chain([(Place::Default, &always)]).enumerate() {
+            let mut earlier = self.rules[..position.min(self.rules.len())].iter();
+            if when.is_empty() {
+                flaws.push(Flaw::Never(place));
+            } else if let Some(by) = earlier.position(|rule| rule.when.contains(when)) {
+                flaws.push(Flaw::Shadowed { place, by: Place::Rule(by) });
+            }
+        }
+        match self.default.kernel {
+            Kernel::Hopper(shared) if shared.tile().is_few() => flaws.push(Flaw::Partial(shared)),
+            _ => {}
+        }
+        flaws
+    }
+}
+
+impl Kernel {
+    /// Whether it is valid for a target and a format, with D in bf16 and without C.
+    ///
+    /// # Errors
+    /// Why not, as a sentence without its end.
+    pub fn valid(&self, target: &str, format: BlockFormat, cutlass: CutlassVersion) -> Result<(), String> {
+        match (self, Kind::of(target)) {
+            (Kernel::Hopper(shared), Some(Kind::Hopper)) => {
+                hopper::check(format, shared.tile(), shared.cluster).map_err(|error| error.to_string())
+            }
+            (Kernel::Cutlass(collectives), Some(Kind::Cutlass(family))) => {
+                let configuration = collectives
+                    .configuration(family, format)
+                    .ok_or_else(|| format!("there are no kernels for {format}"))?;
+                rules::check(&configuration, cutlass, target).map_err(|broken| rules::texts(&broken))
+            }
+            _ => Err(format!("it is of another kind than the kernels of {target}")),
+        }
+    }
+}
+
+impl fmt::Display for super::Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Kernel::Hopper(*self).fmt(f)
+    }
+}

@@ -1,0 +1,258 @@
+//! The text of tables, in TOML.
+
+use std::fmt::{self, Write as _};
+
+use fourfold_ir::BlockFormat;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use toml::{Table as Object, Value};
+
+use super::{
+    Collectives, Condition, Flaw, Kernel, Kind, Otherwise, Rule, SCHEMA, Shared, Table, Tables, Tiles,
+};
+use crate::defaults::Extents;
+use crate::targets;
+
+/// A text that is no set of tables.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// It is not TOML.
+    #[error("the table is not TOML: {0}")]
+    Syntax(String),
+    /// It is of a version that this program does not know.
+    #[error(
+        "the table is of schema {found}, and schema {SCHEMA} is what is read: write `schema = {SCHEMA}` at its top, or have it \
+             made again by this version"
+    )]
+    Schema {
+        /// What it says, or that it says nothing.
+        found: String,
+    },
+    /// Something in it is not as it must be.
+    #[error("{path}: {message}")]
+    Invalid {
+        /// Where: `table 1, rule 3`.
+        path: String,
+        /// What is wrong, and what to write instead.
+        message: String,
+    },
+    /// Something in it cannot be meant.
+    #[error("table {table}: {flaw}")]
+    Flawed {
+        /// Which table, counted from 1.
+        table: usize,
+        /// What.
+        flaw: Flaw,
+    },
+}
+
+/// What a text can ask of a problem in its reasons.
+const PLACEHOLDERS: [&str; 4] = ["m", "n", "k", "tiles"];
+
+impl Tables {
+    /// Reads tables. Each is held to what can be said of it without a version of CUTLASS; see [`Table::check`] for the rest.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, and where.
+    pub fn parse(text: &str) -> Result<Tables, TableError> {
+        let mut file: Object =
+            text.parse().map_err(|error: toml::de::Error| TableError::Syntax(error.to_string()))?;
+        match file.remove("schema") {
+            Some(Value::Integer(schema)) if schema == i64::from(SCHEMA) => {}
+            Some(found) => return Err(TableError::Schema { found: found.to_string() }),
+            None => return Err(TableError::Schema { found: "none".to_owned() }),
+        }
+        let top = At("the file".to_owned());
+        let list: Vec<Object> = top.take(&mut file, "table")?;
+        top.nothing_else(&file, "`schema` and `table`")?;
+        let mut tables: Vec<Table> = Vec::new();
+        for (position, object) in list.into_iter().enumerate() {
+            let at = At(format!("table {}", position + 1));
+            let table = read_table(object, &at)?;
+            if let Some(flaw) = table.rule_flaws().into_iter().next() {
+                return Err(TableError::Flawed { table: position + 1, flaw });
+            }
+            let pairs =
+                table.targets.iter().flat_map(|target| table.formats.iter().map(move |it| (target, *it)));
+            for (target, format) in pairs {
+                let earlier = Tables { tables: tables.clone() };
+                if earlier.find(target, format).is_some() {
+                    return Err(at.wrong(format!(
+                        "an earlier table is for {target} and {format} too: keep one of them"
+                    )));
+                }
+            }
+            tables.push(table);
+        }
+        Ok(Tables { tables })
+    }
+
+    /// The text that [`Tables::parse`] reads.
+    ///
+    /// # Errors
+    /// When a bound exceeds what TOML's numbers hold, `i64::MAX`.
+    pub fn to_text(&self) -> Result<String, TableError> {
+        let mut text = format!("schema = {SCHEMA}\n");
+        for (position, table) in self.tables.iter().enumerate() {
+            let at = At(format!("table {}", position + 1));
+            let formats: Vec<String> = table.formats.iter().map(ToString::to_string).collect();
+            let mut line = |name: &str, value: String| _ = writeln!(text, "{name} = {value}");
+            line("\n[[table]]\ntargets", at.value(&table.targets)?);
+            line("formats", at.value(&formats)?);
+            if !table.note.is_empty() {
+                line("note", at.value(&table.note)?);
+            }
+            for (position, Rule { when, kernel, why }) in table.rules.iter().enumerate() {
+                let at = at.then(format!("rule {}", position + 1));
+                line("\n[[table.rule]]\nwhen", at.value(when)?);
+                line("kernel", at.value(kernel)?);
+                line("why", at.value(why)?);
+            }
+            line("\n[table.default]\nkernel", at.value(&table.default.kernel)?);
+            line("why", at.value(&table.default.why)?);
+        }
+        Ok(text)
+    }
+}
+
+/// A place in the text.
+struct At(String);
+
+impl At {
+    fn then(&self, what: String) -> At {
+        At(format!("{}, {what}", self.0))
+    }
+
+    fn wrong(&self, message: impl fmt::Display) -> TableError {
+        TableError::Invalid { path: self.0.clone(), message: message.to_string() }
+    }
+
+    fn read<T: DeserializeOwned>(&self, name: &str, value: Value) -> Result<T, TableError> {
+        // The library's words end with a line about a place that is none.
+        value
+            .try_into()
+            .map_err(|error: toml::de::Error| self.wrong(format_args!("`{name}`: {}", error.message())))
+    }
+
+    fn take<T: DeserializeOwned>(&self, object: &mut Object, name: &str) -> Result<T, TableError> {
+        let value = object.remove(name).ok_or_else(|| self.wrong(format_args!("`{name}` is missing")))?;
+        self.read(name, value)
+    }
+
+    fn nothing_else(&self, object: &Object, known: &str) -> Result<(), TableError> {
+        match object.keys().next() {
+            Some(name) => Err(self.wrong(format_args!("`{name}` is unknown: here are {known}"))),
+            None => Ok(()),
+        }
+    }
+
+    fn value(&self, value: impl Serialize) -> Result<String, TableError> {
+        Value::try_from(value).map(|value| value.to_string()).map_err(|error| self.wrong(error))
+    }
+}
+
+fn read_table(mut object: Object, at: &At) -> Result<Table, TableError> {
+    let targets: Vec<String> = at.take(&mut object, "targets")?;
+    let kind = kind(&targets, at)?;
+    let formats: Vec<String> = at.take(&mut object, "formats")?;
+    let formats = formats.iter().map(|name| format(name, at)).collect::<Result<Vec<_>, _>>()?;
+    if formats.is_empty() {
+        return Err(at.wrong("`formats` is empty: name nvfp4, mxfp4 or both"));
+    }
+    let note = match object.remove("note") {
+        Some(note) => at.read("note", note)?,
+        None => String::new(),
+    };
+    let mut rules = Vec::new();
+    if object.contains_key("rule") {
+        let list: Vec<Object> = at.take(&mut object, "rule")?;
+        for (position, mut object) in list.into_iter().enumerate() {
+            let at = at.then(format!("rule {}", position + 1));
+            let when: Condition = at.take(&mut object, "when")?;
+            check_numbers(&when, &at)?;
+            let kernel = read_kernel(&mut object, kind, &at)?;
+            let why: String = at.take(&mut object, "why")?;
+            check_why(&why, when.tiles.is_some(), &at)?;
+            at.nothing_else(&object, "`when`, `kernel` and `why`")?;
+            rules.push(Rule { when, kernel, why });
+        }
+    }
+    let mut otherwise: Object = at.take(&mut object, "default")?;
+    at.nothing_else(&object, "`targets`, `formats`, `note`, `rule` and `default`")?;
+    let at = at.then("the default".to_owned());
+    let default =
+        Otherwise { kernel: read_kernel(&mut otherwise, kind, &at)?, why: at.take(&mut otherwise, "why")? };
+    check_why(&default.why, false, &at)?;
+    at.nothing_else(&otherwise, "`kernel` and `why`")?;
+    Ok(Table { targets, formats, note, rules, default })
+}
+
+/// The one kind of kernels that all targets have.
+fn kind(targets: &[String], at: &At) -> Result<Kind, TableError> {
+    let mut kinds = Vec::new();
+    for name in targets {
+        let kind = Kind::of(name).ok_or_else(|| {
+            let known =
+                targets::TARGETS.iter().map(|target| target.name).filter(|name| Kind::of(name).is_some());
+            let known: Vec<&str> = known.collect();
+            at.wrong(format_args!("`{name}` is no target with kernels; those are {}", known.join(", ")))
+        })?;
+        kinds.push(kind);
+    }
+    match kinds.first() {
+        Some(first) if kinds.iter().all(|kind| kind == first) => Ok(*first),
+        Some(_) => Err(at.wrong("`targets` are of different families: write a table for each family")),
+        None => Err(at.wrong("`targets` is empty: name what the table is for, such as sm_100a")),
+    }
+}
+
+fn format(name: &str, at: &At) -> Result<BlockFormat, TableError> {
+    let known = [BlockFormat::NVFP4, BlockFormat::MXFP4];
+    known.into_iter().find(|format| format.to_string() == name).ok_or_else(|| {
+        at.wrong(format_args!("`{name}` is no format that has kernels; those are nvfp4 and mxfp4"))
+    })
+}
+
+fn read_kernel(object: &mut Object, kind: Kind, at: &At) -> Result<Kernel, TableError> {
+    Ok(match kind {
+        Kind::Cutlass(_) => Kernel::Cutlass(at.take::<Collectives>(object, "kernel")?),
+        Kind::Hopper => Kernel::Hopper(at.take::<Shared>(object, "kernel")?),
+    })
+}
+
+fn check_numbers(when: &Condition, at: &At) -> Result<(), TableError> {
+    let bounds = [("m", when.m), ("n", when.n), ("k", when.k)];
+    if let Some((name, _)) = bounds.iter().find(|(_, it)| it.is_some_and(|it| it.multiple_of == Some(0))) {
+        return Err(
+            at.wrong(format_args!("`when.{name}.multiple_of` is 0: a multiple of what must be above"))
+        );
+    }
+    if when.tiles.is_some_and(|tiles| tiles.of.contains(&0)) {
+        return Err(at.wrong("`when.tiles.of` has an extent of 0: write rows and columns of a tile"));
+    }
+    Ok(())
+}
+
+fn check_why(why: &str, counts_tiles: bool, at: &At) -> Result<(), TableError> {
+    for part in why.split('{').skip(1) {
+        let name = part.split_once('}').map(|(name, _)| name);
+        if !name.is_some_and(|name| PLACEHOLDERS.contains(&name) && (name != "tiles" || counts_tiles)) {
+            let tiles = if counts_tiles { " and {tiles}" } else { "" };
+            return Err(at.wrong(format_args!(
+                "`why` asks for `{{{part}`: it can ask for {{m}}, {{n}}, {{k}}{tiles}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A reason with a problem's own numbers.
+pub(super) fn fill(why: &str, problem: Extents, tiles: Option<Tiles>) -> String {
+    let number = |number: Option<u64>| number.map_or("unknown".to_owned(), |number| number.to_string());
+    let tiles = tiles.and_then(|tiles| tiles.count(problem));
+    let values = [problem.m, problem.n, problem.k, tiles];
+    PLACEHOLDERS
+        .iter()
+        .zip(values)
+        .fold(why.to_owned(), |text, (name, value)| text.replace(&format!("{{{name}}}"), &number(value)))
+}
