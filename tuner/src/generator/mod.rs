@@ -10,7 +10,7 @@ mod scaled_mma;
 use std::fmt;
 
 use fourfold_codegen::configuration::{CutlassVersion, Family};
-use fourfold_codegen::{KernelSource, Target};
+use fourfold_codegen::{KernelSource, Target, dispatch};
 use fourfold_executor::kernel;
 pub use fourfold_executor::measure::Slot;
 use serde::{Deserialize, Serialize};
@@ -124,6 +124,11 @@ pub trait Configured: fmt::Debug + Send + Sync {
 
     /// Bytes that must move and operations that must be done, whatever the kernel.
     fn work(&self, problem: &Problem) -> Work;
+
+    /// What a dispatch table calls it; `None` where tables have no word for it.
+    fn entry(&self) -> Option<dispatch::Kernel> {
+        None
+    }
 
     /// What is not as it is best done: it works all the same.
     fn advice(&self, _: CutlassVersion) -> Vec<Broken> {

@@ -4,7 +4,7 @@ use fourfold_codegen::configuration::{
     Cluster, Configuration, CutlassVersion, Epilogue, EpilogueSchedule, Family, Format, Kind, Mainloop,
     Operand, OperatorClass, Raster, Sms, Stages, TileOrder, TileScheduler,
 };
-use fourfold_codegen::{Design, KernelSource, KernelSpec, Target, emit, rules};
+use fourfold_codegen::{Design, KernelSource, KernelSpec, Target, dispatch, emit, rules};
 use fourfold_ir::BlockFormat;
 
 use super::Computed;
@@ -269,6 +269,43 @@ impl Configured for Kernel {
 
     fn work(&self, problem: &Problem) -> Work {
         self.computed.work(problem)
+    }
+
+    fn entry(&self) -> Option<dispatch::Kernel> {
+        let Configuration { family, tile, cluster, sms, epilogue, stages, order, swapped, .. } = self.configuration;
+        let usual = dispatch::Collectives::of_tile(tile).configuration(family, self.computed.format)?;
+        let Cluster::Static(cluster) = cluster else { return None };
+        // What no table has a word for is as it is in the usual kernel of the tile.
+        if swapped || order != TileOrder::default() || sms != usual.sms {
+            return None;
+        }
+        let schedule = match self.configuration.mainloop {
+            mainloop if mainloop == usual.mainloop => None,
+            Mainloop::Sm100MixedTmaCpAsync => Some(dispatch::ScheduleName::CpAsync),
+            Mainloop::Cooperative => Some(dispatch::ScheduleName::Cooperative),
+            Mainloop::Pingpong => Some(dispatch::ScheduleName::Pingpong),
+            // On one SM the builder picks what the tag of the format names.
+            Mainloop::Auto if sms == Sms::One => None,
+            _ => return None,
+        };
+        let scheduler = match self.configuration.scheduler {
+            TileScheduler::Default => dispatch::SchedulerName::Own,
+            TileScheduler::StaticPersistent => dispatch::SchedulerName::Static,
+            TileScheduler::StreamK => dispatch::SchedulerName::StreamK,
+            TileScheduler::SplitK(_) => return None,
+        };
+        Some(dispatch::Kernel::Cutlass(dispatch::Collectives {
+            tile,
+            cluster: Some(cluster),
+            schedule,
+            epilogue: (epilogue.schedule == EpilogueSchedule::NoSmem).then_some(dispatch::EpilogueName::NoSmem),
+            epilogue_tile: epilogue.tile,
+            stages: match stages {
+                Stages::Fixed(stages) => Some(stages),
+                Stages::Auto => None,
+            },
+            scheduler: Some(scheduler),
+        }))
     }
 
     fn advice(&self, cutlass: CutlassVersion) -> Vec<Broken> {

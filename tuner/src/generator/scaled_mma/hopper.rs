@@ -2,7 +2,7 @@
 
 use fourfold_codegen::configuration::CutlassVersion;
 use fourfold_codegen::hopper::{CHOICES, Configuration, ForcedError, TARGET, Tile};
-use fourfold_codegen::{Design, KernelSource, KernelSpec, Target, emit};
+use fourfold_codegen::{Design, KernelSource, KernelSpec, Target, dispatch, emit};
 
 use super::Computed;
 use super::values::{D, FORMAT, Values, extents, format, output};
@@ -67,7 +67,7 @@ impl Generator for Hopper {
         };
         match Configuration::forced(format, tile, cluster) {
             Ok(configuration) => {
-                Ok(Box::new(Kernel { configuration, tile, computed: Computed { format, d }, target }))
+                Ok(Box::new(Kernel { configuration, tile, cluster, computed: Computed { format, d }, target }))
             }
             Err(error) => Err(vec![broken(&error)]),
         }
@@ -101,6 +101,7 @@ fn tile(text: &str) -> Option<Tile> {
 struct Kernel {
     configuration: Configuration,
     tile: Tile,
+    cluster: u32,
     computed: Computed,
     target: &'static Target,
 }
@@ -154,5 +155,10 @@ impl Configured for Kernel {
 
     fn work(&self, problem: &Problem) -> Work {
         self.computed.work(problem)
+    }
+
+    fn entry(&self) -> Option<dispatch::Kernel> {
+        let Tile { tokens, rows } = self.tile;
+        Some(dispatch::Kernel::Hopper(dispatch::Shared { tile: [tokens, rows], cluster: self.cluster }))
     }
 }
