@@ -154,7 +154,7 @@ impl Matrix {
     /// # Errors
     /// When the records are not comparable, or contradict each other or themselves.
     pub fn from_records(records: &[Record], weights: &[Weighted]) -> Result<Matrix, MatrixError> {
-        identities(records.iter().map(|record| ("one record", record)))?;
+        identities(records.iter().map(|record| ("the records", record)))?;
         let tried: Vec<(Problem, &Record)> =
             records.iter().filter_map(|record| Some((record.problem?, record))).collect();
         let machine = one_place(&tried)?;

@@ -107,8 +107,8 @@ fn not_a_record(line: usize, error: &serde_json::Error) -> ReadError {
 /// Two records that give one id to different kernels.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "kernel {kernel} has {what} `{one}` in {one_in} and `{other}` in {other_in}: an id names one kernel, so one of \
-     both was changed by hand or written by a faulty version; leave it out, or sweep it again"
+    "kernel {kernel} has {what} {one} and {other}: an id names one kernel, so one of both was changed by hand or \
+     written by a faulty version; leave it out, or sweep it again"
 )]
 pub struct Conflict {
     /// The id.
@@ -116,13 +116,24 @@ pub struct Conflict {
     /// What differs: `generator`, `target` or `parameters`.
     pub what: &'static str,
     /// What it is in one of them.
-    pub one: String,
-    /// Where that stands.
-    pub one_in: String,
+    pub one: Box<Claim>,
     /// What it is in the other.
-    pub other: String,
-    /// Where that stands.
-    pub other_in: String,
+    pub other: Box<Claim>,
+}
+
+/// What a record says, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// What it says.
+    pub value: String,
+    /// The name of the file.
+    pub file: String,
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` in {}", self.value, self.file)
+    }
 }
 
 /// The records of several files, each with its name, in the order given. Those that are equal in everything are one, as
@@ -161,8 +172,9 @@ pub(crate) fn identities<'a>(
         } else {
             continue;
         };
-        let (kernel, one_in, other_in) = (record.kernel.clone(), first_name.to_owned(), name.to_owned());
-        return Err(Conflict { kernel, what, one, one_in, other, other_in });
+        let claim = |value: String, file: &str| Box::new(Claim { value, file: file.to_owned() });
+        let (one, other) = (claim(one, first_name), claim(other, name));
+        return Err(Conflict { kernel: record.kernel.clone(), what, one, other });
     }
     Ok(first.into_iter().map(|(id, (_, record))| (id, record)).collect())
 }

@@ -434,3 +434,44 @@ fn large_instances_end_in_time() {
         }
     }
 }
+
+/// Times of tiles that run in waves, with noise: many kernels are alike, as they are where something was measured.
+fn waves(problems: usize, kernels: usize) -> Matrix {
+    let mut random = Random::new(7);
+    let edges = [64.0, 128.0, 256.0];
+    let tiles: Vec<[f64; 4]> = (0..kernels)
+        .map(|_| {
+            let splits = [1.0, 2.0, 4.0, 8.0][random.below(4)];
+            [edges[random.below(3)], edges[random.below(3)], splits, 0.9 + 0.2 * random.unit()]
+        })
+        .collect();
+    let extents: Vec<[f64; 3]> = (0..problems)
+        .map(|_| {
+            let m = [16.0, 64.0, 128.0, 256.0, 512.0, 2048.0][random.below(6)];
+            [m, 1024.0 * (1 + random.below(16)) as f64, 1024.0 * (1 + random.below(16)) as f64]
+        })
+        .collect();
+    matrix(problems, kernels, |problem, kernel| {
+        let ([m, n, k], [rows, columns, splits, quality]) = (extents[problem], tiles[kernel]);
+        let waves = ((m / rows).ceil() * (n / columns).ceil() * splits / 148.0).ceil();
+        let time = 2.0 + waves * (rows * columns / 16384.0).powf(0.85) * k / splits * 1e-3 + 0.3 * splits;
+        good(quality * time * (1.0 + 0.02 * random.unit()))
+    })
+}
+
+#[test]
+fn what_measurements_are_like_is_proven() {
+    let matrix = waves(100, 400);
+    for min_efficiency in [0.9, 0.95, 0.98] {
+        let begun = Begun::now();
+        let selection = minimum_set(&matrix, min_efficiency, Margin::Given(0.0), LIMIT).expect("a selection");
+        honest(&format!("100 x 400, at least {min_efficiency}"), &begun, &selection);
+        assert_eq!((selection.proof, selection.ties), (Proof::Optimal, Some(Proof::Optimal)));
+    }
+    for most in [2, 4, 8] {
+        let begun = Begun::now();
+        let selection = best_of(&matrix, most, LIMIT).expect("a selection");
+        honest(&format!("100 x 400, best of {most}"), &begun, &selection);
+        assert_eq!(selection.proof, Proof::Optimal);
+    }
+}

@@ -8,6 +8,7 @@ use microlp::{ComparisonOp, OptimizationDirection, Problem, SolveOptions, SolveO
 use super::Effort;
 use super::bits::Bits;
 use super::cover::Cover;
+use super::relax::Relaxed;
 
 /// The solver is not asked about more variables: it would hardly solve their relaxation in the time that people wait.
 const MOST_VARIABLES: usize = 40_000;
@@ -72,18 +73,21 @@ impl Location {
     fn best_of_undominated(&self, start: Vec<usize>, effort: Effort) -> Located {
         let mut columns = self.swapped(self.filled(start));
         let mut worth = self.worth_of(&columns);
+        let relaxed = Relaxed::of(self, worth, effort.steps);
+        let every: Vec<usize> =
+            relaxed.order().into_iter().filter(|column| relaxed.may_gain[*column]).collect();
+        let mut bound = self.by_counting().min(relaxed.bound);
         let mut search = Search {
             location: self,
+            relaxed,
             margin: 1e-12 * self.rows as f64,
             best: (columns.clone(), worth),
             path: Vec::new(),
             steps: effort.steps,
         };
-        let every: Vec<usize> = (0..self.worth.len()).collect();
         let open = Bits::of(self.required, 0..self.required);
-        let ended = search.go(&vec![0.0; self.rows], 0.0, &open, self.most, &every);
+        let mut proven = search.go(&vec![0.0; self.rows], 0.0, &open, self.most, &every);
         (columns, worth) = search.best;
-        let (mut bound, mut proven) = (self.by_counting(), ended);
         if !proven {
             let solved = self.solve(&columns, effort.time);
             bound = bound.min(solved.bound);
@@ -279,7 +283,7 @@ fn better(best: &[f64], column: &[f64]) -> Vec<f64> {
 }
 
 /// By how much rows have more with a column besides; in four sums, as the compiler may not reorder one.
-fn gain(best: &[f64], column: &[f64]) -> f64 {
+pub(super) fn gain(best: &[f64], column: &[f64]) -> f64 {
     let mut sums = [0.0; 4];
     let (best, column) = (best.chunks(4), column.chunks(4));
     for (best, column) in best.zip(column) {
@@ -295,13 +299,15 @@ struct Search<'a> {
     location: &'a Location,
     /// What is not more by this is equal.
     margin: f64,
+    relaxed: Relaxed,
     best: (Vec<usize>, f64),
     path: Vec<usize>,
     steps: u64,
 }
 
 impl Search<'_> {
-    /// Goes through the choices that go on from `path` with at most `left` of `allowed`. False where the steps end before.
+    /// Goes through the choices that go on from `path` with at most `left` of `allowed`, which are in the order of their
+    /// scores. False where the steps end before.
     fn go(&mut self, best: &[f64], worth: f64, open: &Bits, left: usize, allowed: &[usize]) -> bool {
         if open.is_empty() && worth > self.best.1 + self.margin {
             self.best = (self.path.clone(), worth);
@@ -309,7 +315,12 @@ impl Search<'_> {
         if left == 0 || allowed.is_empty() {
             return true;
         }
-        if !self.spend(allowed.len() * self.location.required) {
+        let scores =
+            self.path.iter().chain(allowed.iter().take(left)).map(|column| self.relaxed.scores[*column]);
+        if self.relaxed.base + scores.sum::<f64>() <= self.best.1 + self.margin {
+            return true;
+        }
+        if !self.spend(allowed.len() * (1 + self.location.required)) {
             return false;
         }
         if !self.can_close(open, left, allowed) {
@@ -328,7 +339,6 @@ impl Search<'_> {
         if no_more(&gains, self.best.1) {
             return true;
         }
-        let sorted: Vec<usize> = gains.iter().map(|(_, column)| *column).collect();
         let row = self.least_choice(open, allowed);
         let mut tried: Vec<usize> = Vec::new();
         for (position, &(gain, column)) in gains.iter().enumerate() {
@@ -339,10 +349,7 @@ impl Search<'_> {
                 _ => {}
             }
             tried.push(column);
-            let rest: Vec<usize> = match row {
-                None => sorted[position + 1..].to_vec(),
-                Some(_) => sorted.iter().copied().filter(|column| !tried.contains(column)).collect(),
-            };
+            let rest: Vec<usize> = allowed.iter().copied().filter(|column| !tried.contains(column)).collect();
             self.path.push(column);
             let open = open.without(&self.location.has[column]);
             let ended =

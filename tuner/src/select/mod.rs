@@ -15,6 +15,7 @@ mod bits;
 mod check;
 mod cover;
 mod location;
+mod relax;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -38,7 +38,8 @@ impl Table<'_> {
         for (position, cell) in matrix.cells.iter().enumerate() {
             let Some(cell) = cell else { continue };
             let is_time = cell.median_us.is_none_or(|time| time.is_finite() && time > 0.0);
-            if !is_time || !(cell.noise >= 0.0 && cell.noise.is_finite()) {
+            let is_noise = cell.noise.is_finite() && cell.noise >= 0.0;
+            if !(is_time && is_noise) {
                 let problem = matrix.problems[position / kernels].problem;
                 return Err(format!(
                     "kernel {} on {problem} is {cell:?}",
