@@ -7,8 +7,8 @@
 //! kernel and proves what came out, [`service`] sees to it that each is built once, whatever goes wrong, and [`kernel`]
 //! loads and questions it. [`device`] finds the GPUs to run it on;
 //! [`prepare`] builds the launches of a program of kernels only, and [`prepare_segment`] that of one kernel, for hosts
-//! that have the tensors there already. [`measure`] times one kernel on one problem and checks what it writes. [`cache`] keeps
-//! built kernels on disk.
+//! that have the tensors there already. [`measure`] times one kernel on one problem and checks what it writes.
+//! [`cache`] keeps built kernels on disk.
 //!
 //! What safe functions here rely on, beyond their types: a [`Kernel`] is what [`build()`] made of a generated source, or
 //! what the caller of the unsafe [`Kernel::open`] vouches for. Whatever segment it is put at, it is launched only if it

@@ -10,11 +10,12 @@
 //! many other calls run, with outputs of their own, so that the caches are as they are amid such calls and the device is
 //! busy while the host launches. After the last replay all of its outputs are compared again.
 //!
-//! A prepared call may have one launch in flight ([`Prepared`](crate::kernel::Prepared)), so each call of a graph is one of
-//! its own with a workspace of its own, and a graph is launched again only when it was waited for.
+//! A prepared call may have one launch in flight ([`Prepared`](crate::kernel::Prepared)), so each call of a graph is one
+//! of its own with a workspace of its own, and a graph is launched again only when it was waited for.
 //!
 //! What this leaves to its caller:
-//! - A kernel that does not end is waited for for ever: whoever runs unknown kernels does it in a process that can be killed.
+//! - A kernel that does not end is waited for for ever: whoever runs unknown kernels does it in a process that can be
+//!   killed.
 //! - A kernel that makes the device fail takes its context along ([`DeviceError::is_sticky`]): the process must be started
 //!   anew.
 //! - The driver does not say how fast the clocks run. They are warmed up and nothing is known beyond that: to compare two
@@ -40,6 +41,9 @@ use sets::{Comparison, Half, Sets};
 
 /// The least calls that are recorded as one graph.
 pub const LEAST_CALLS: usize = 20;
+
+/// The most calls that may be asked for.
+pub const MOST_CALLS: usize = 4096;
 
 /// The least replays.
 pub const LEAST_REPLAYS: usize = 5;
@@ -67,10 +71,19 @@ pub struct CallData<'a> {
     pub expected: &'a [Vec<u8>],
 }
 
+impl CallData<'_> {
+    /// Bytes that it reads and writes.
+    fn bytes(&self) -> u64 {
+        let read = self.inputs.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
+        read + self.expected.iter().map(|bytes| bytes.len() as u64).sum::<u64>()
+    }
+}
+
 /// How to measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasureOptions {
-    /// Calls of a replay; at least [`LEAST_CALLS`], and then as many more as give each copy the same number of turns.
+    /// Calls of a replay; at least [`LEAST_CALLS`] and at most [`MOST_CALLS`], and then as many more as give each copy the
+    /// same number of turns.
     pub calls: usize,
     /// Replays, if the time limit leaves room for them; at least [`LEAST_REPLAYS`].
     pub replays: usize,
@@ -205,7 +218,8 @@ fn try_measure(
     let described = kernel::Device { sm_count, max_active_clusters: 0 };
     let requirements = admit(kernel, &described, device.gpu(), &call)?;
     let stream = device.new_stream()?;
-    let sets = Sets::place(device, &stream, call, &requirements, options.calls.max(LEAST_CALLS))?;
+    let least_calls = options.calls.clamp(LEAST_CALLS, MOST_CALLS);
+    let sets = Sets::place(device, &stream, call, &requirements, least_calls)?;
     let mut calls = Calls::prepare(kernel, &described, &sets)?;
     let mut comparison = Comparison::default();
     let slow = |estimate_us, comparison: &Comparison| {

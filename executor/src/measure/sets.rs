@@ -82,10 +82,7 @@ impl<'a> Sets<'a> {
         let outputs =
             Places::of(call.expected.iter().map(|bytes| (bytes.len() as u64).saturating_add(GUARD)));
         let workspace = Places::of([requirements.workspace]);
-        let set = [&inputs, &outputs, &workspace]
-            .iter()
-            .fold(0u64, |sum, places| sum.saturating_add(places.stride as u64));
-        let mut copies = copies_beyond_l2(set, device.gpu().l2_bytes);
+        let mut copies = copies_beyond_l2(call.bytes(), device.gpu().l2_bytes);
         loop {
             let calls = least_calls.next_multiple_of(copies);
             let alloc = || {
@@ -135,9 +132,9 @@ impl<'a> Sets<'a> {
         Ok(())
     }
 
-    /// Bytes of all copies that are read or written between two calls of one of them.
+    /// Bytes of operands and outputs of all copies.
     pub(super) fn rotation_bytes(&self) -> u64 {
-        self.places.iter().map(|places| places.times(self.copies) as u64).sum()
+        self.call.bytes() * self.copies as u64
     }
 
     /// The addresses for a call of a copy.

@@ -17,7 +17,7 @@ pub struct Timing {
     pub calls: usize,
     /// Copies of all operands and outputs that the calls take turns with.
     pub copies: usize,
-    /// Bytes that all copies have, their workspaces included: what is read or written between two calls of one copy.
+    /// Bytes of operands and outputs of all copies, which are read and written between two calls of one of them.
     pub rotation_bytes: u64,
     /// Bytes of the device's L2 cache.
     pub l2_bytes: u64,
