@@ -105,6 +105,17 @@ pub enum MatrixError {
         /// Another one.
         other: String,
     },
+    /// Kernels that compute different things cannot stand in for each other.
+    #[error(
+        "records of two kinds of work, `{one}` and `{other}`: none can stand in for the other; keep the records of one \
+         `workload`"
+    )]
+    Work {
+        /// What some compute.
+        one: String,
+        /// What others do.
+        other: String,
+    },
     /// One id is given to different kernels.
     #[error(transparent)]
     Conflict(#[from] Conflict),
@@ -184,10 +195,15 @@ impl Matrix {
 
 /// The one machine of records; that they have one target and one policy, and times where they must.
 fn one_place(tried: &[(Problem, &Record)]) -> Result<Option<Machine>, MatrixError> {
-    let (mut machine, mut l2, mut target) = (None, None, None);
+    let (mut machine, mut l2, mut target, mut work) = (None, None, None, None);
     for &(problem, record) in tried {
         if let Some((one, other)) = differs(&mut target, &record.target) {
             return Err(MatrixError::Targets { one: one.clone(), other: other.clone() });
+        }
+        if let Some(found) = &record.workload
+            && let Some((one, other)) = differs(&mut work, found)
+        {
+            return Err(MatrixError::Work { one: one.clone(), other: other.clone() });
         }
         if let Some(found) = &record.machine
             && let Some((one, other)) = differs(&mut machine, found)

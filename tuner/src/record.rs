@@ -53,6 +53,9 @@ pub struct Record {
     /// What it was run on; absent where the line is about the kernel itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<Problem>,
+    /// What it computes and on which kind of data, where it was run: kernels of different work are not comparable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
     /// What became of it.
     pub state: State,
     /// Why, for people; absent where all is well.

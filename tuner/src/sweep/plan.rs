@@ -85,6 +85,10 @@ impl Task {
             name: self.name.clone(),
             parameters: self.combination.parameters.clone(),
             problem,
+            workload: match (&self.planned, problem) {
+                (Planned::Kernel { configured, .. }, Some(_)) => Some(configured.workload_key()),
+                _ => None,
+            },
             state,
             message: None,
             broken: Vec::new(),

@@ -81,7 +81,8 @@ pub fn run(
         for task in own.iter().filter(|task| is_open(task, problem)) {
             let Planned::Kernel { configured, request, .. } = &task.planned else { continue };
             // Those that could not be built are recorded as such.
-            let Ok(built) = tools.service.get(request, tools.cancel, &|event| progress(&Told::Build(event))) else {
+            let Ok(built) = tools.service.get(request, tools.cancel, &|event| progress(&Told::Build(event)))
+            else {
                 if tools.cancel.is_cancelled() {
                     return Err(SweepError::Cancelled);
                 }

@@ -13,11 +13,9 @@ use super::Finished;
 use super::choose::{Choose, Chosen};
 
 #[derive(Args)]
-#[command(
-    after_help = "Example:\n  fourfold heatmap hopper.jsonl --html hopper.html --png hopper.png\n\n\
+#[command(after_help = "Example:\n  fourfold heatmap hopper.jsonl --html hopper.html --png hopper.png\n\n\
     Rows are problems, columns are kernels, and a cell says how near the best of its row a kernel is. Chosen kernels \
-    are marked as `fourfold select` chooses them. Exit codes: 0 ok, 2 bad input, 3 a picture cannot be written."
-)]
+    are marked as `fourfold select` chooses them. Exit codes: 0 ok, 2 bad input, 3 a picture cannot be written.")]
 pub struct Arguments {
     #[command(flatten)]
     choose: Choose,

@@ -2,10 +2,13 @@
 
 mod choose;
 mod files;
+mod heatmap;
 mod merge;
 mod problems;
 mod progress;
+mod select;
 mod sweep;
+mod table;
 
 use std::process::ExitCode;
 
@@ -19,12 +22,18 @@ pub enum Command {
     Sweep(sweep::Arguments),
     /// Join the records of several machines
     Merge(merge::Arguments),
+    /// Choose the fewest kernels that serve all problems, or the best of so many, and write a dispatch table
+    Select(select::Arguments),
+    /// Draw problems by kernels
+    Heatmap(heatmap::Arguments),
 }
 
 pub fn run(command: &Command) -> ExitCode {
     match command {
         Command::Sweep(arguments) => sweep::run(arguments),
         Command::Merge(arguments) => merge::run(arguments),
+        Command::Select(arguments) => select::run(arguments),
+        Command::Heatmap(arguments) => heatmap::run(arguments),
     }
 }
 
@@ -45,8 +54,9 @@ fn finish(finished: anyhow::Result<Finished>, json: bool) -> ExitCode {
             crate::leave(finished.code, crate::print(&text))
         }
         Err(error) => {
-            let is_environment = error.downcast_ref::<SweepError>().is_some_and(sweep::is_environment)
-                || error.downcast_ref::<std::io::Error>().is_some();
+            let is_environment = error.is::<SweepError>()
+                || error.is::<sweep::NoDevice>()
+                || error.downcast_ref::<std::io::Error>().is_some_and(|error| !is_given(error));
             let fault = if is_environment { "environment" } else { fourfold::Fault::InvalidInput.name() };
             let code = if is_environment {
                 crate::EXIT_ENVIRONMENT
@@ -60,4 +70,12 @@ fn finish(finished: anyhow::Result<Finished>, json: bool) -> ExitCode {
             crate::leave(code, printed)
         }
     }
+}
+
+/// Whether a file that was named is to blame, and not this machine.
+fn is_given(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::InvalidData | std::io::ErrorKind::IsADirectory
+    )
 }

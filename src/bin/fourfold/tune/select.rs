@@ -40,12 +40,20 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 fn select(arguments: &Arguments) -> Result<Finished> {
     let chosen = arguments.choose.choose()?;
     let Chosen { matrix, selection } = &chosen;
-    let names: Vec<&str> = selection.kernels.iter().map(|kernel| matrix.kernels[*kernel].name.as_str()).collect();
-    let mut text = format!("{}: {} of {}, {}", arguments.choose.goal(), names.len(), matrix.kernels.len(), selection.proof);
+    let names: Vec<&str> =
+        selection.kernels.iter().map(|kernel| matrix.kernels[*kernel].name.as_str()).collect();
+    let mut text = format!(
+        "{}: {} of {}, {}",
+        arguments.choose.goal(),
+        names.len(),
+        matrix.kernels.len(),
+        selection.proof
+    );
     if let Some(ties) = &selection.ties {
         text += &format!("; of as many none has a larger mean: {ties}");
     }
-    let percent = |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share));
+    let percent =
+        |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share));
     text += &format!("\nmean {}, worst {}\n", percent(selection.mean), percent(selection.worst));
     for (position, name) in names.iter().enumerate() {
         let parameters = &matrix.kernels[selection.kernels[position]].parameters;

@@ -4,13 +4,19 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
+use fourfold::DeviceChoice;
 use fourfold::kernels::{compile_service, request};
 use fourfold_executor::Cancel;
-use fourfold_tuner::manifest::Manifest;
+use fourfold_executor::device::{Device, DeviceError};
+use fourfold_executor::environment::Environment;
+use fourfold_executor::measure::MeasureOptions;
+use fourfold_tuner::manifest::{Manifest, merged, read_problems};
 use fourfold_tuner::record::State;
-use fourfold_tuner::sweep::{BuildOptions, Counts, Done, Shard, SweepError, Told, Tools, build, plan};
+use fourfold_tuner::sweep::{
+    BuildOptions, Counts, Done, RunOptions, Shard, Told, Tools, build, plan, run as run_on,
+};
 use serde_json::json;
 
 use super::files::Log;
@@ -35,6 +41,18 @@ pub struct Arguments {
     /// Say only whether each kernel is valid and builds: no GPU is needed
     #[arg(long)]
     compile_only: bool,
+    /// Problems instead of the manifest's, one a line, such as 128x7168x2048
+    #[arg(long, value_name = "FILE")]
+    problems: Option<PathBuf>,
+    /// The GPU to use, by its number [default: FOURFOLD_DEVICE, else the first]
+    #[arg(long, value_name = "N")]
+    device: Option<usize>,
+    /// Replays of each measurement: their median counts
+    #[arg(long, value_name = "N", default_value_t = 15)]
+    replays: usize,
+    /// What takes so many times as long as the best kernel of a problem is called slow, and not measured further
+    #[arg(long, value_name = "FACTOR", default_value_t = 4.0)]
+    slow: f64,
     /// The part of the sweep that is done here, as i/n
     #[arg(long, value_name = "I/N", default_value_t = Shard::ALL)]
     shard: Shard,
@@ -57,8 +75,16 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let manifest = Manifest::parse(&text).with_context(|| path.display().to_string())?;
     let combinations = manifest.combinations().with_context(|| path.display().to_string())?;
-    let problems = super::problems::all(&manifest.problems, path.parent().unwrap_or(Path::new(".")))
-        .with_context(|| path.display().to_string())?;
+    let problems = match &arguments.problems {
+        Some(file) => {
+            let text =
+                std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+            merged(read_problems(&text).with_context(|| file.display().to_string())?)
+        }
+        None => super::problems::all(&manifest.problems, path.parent().unwrap_or(Path::new(".")))
+            .with_context(|| path.display().to_string())?,
+    };
+    let device = if arguments.compile_only { None } else { Some(open(arguments)?) };
     let out = arguments
         .out
         .clone()
@@ -79,6 +105,19 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
     let building = BuildOptions { jobs: options.jobs, confirm: arguments.confirm, retry: options.retry };
     let mut sink = |record: &_| log.append(record).map_err(Into::into);
     let counts = build(&tasks, &done, &building, &tools, &clock, &mut sink, &|told| progress.tell(told))?;
+    let runs = match &device {
+        None => Counts::default(),
+        Some(device) => {
+            let options = RunOptions {
+                measure: MeasureOptions { replays: arguments.replays, ..MeasureOptions::default() },
+                slow: arguments.slow,
+                shard: arguments.shard,
+                ..RunOptions::default()
+            };
+            let tell = |told: &Told<'_>| progress.tell(told);
+            run_on(&tasks, &problems, &done, &options, &tools, device, &clock, &mut sink, &tell)?
+        }
+    };
     drop(progress);
     let object = json!({
         "ok": true,
@@ -88,6 +127,8 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
         "combinations": combinations.len(),
         "problems": problems.len(),
         "kernels": counts_object(&counts),
+        "runs": counts_object(&runs),
+        "device": device.as_ref().map(|device| device.gpu().name.clone()),
     });
     let given = [State::Built, State::CompileError, State::NoMma].map(|state| counts.of(state));
     let asked: usize = given.iter().sum();
@@ -104,8 +145,38 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
     }
     text +=
         &format!("{} of {asked} kernels that the compiler was given were built ({share:.1} %)\n", given[0]);
+    if let Some(device) = &device {
+        text += &format!("on {} problems on {}:\n", problems.len(), device.gpu());
+        for (state, count) in &runs.0 {
+            text += &format!("  {:<14} {count}\n", word(*state));
+        }
+    }
     text += &format!("records are in {}\n", out.display());
     Ok(super::Finished { text, object, code: 0 })
+}
+
+/// The GPU that is asked for.
+fn open(arguments: &Arguments) -> Result<Device> {
+    let ordinal = match (arguments.device, Environment::from_process().fourfold_device) {
+        (Some(ordinal), _) => ordinal,
+        (None, None) => 0,
+        (None, Some(text)) => match text.to_string_lossy().parse() {
+            Ok(DeviceChoice::Ordinal(ordinal)) => ordinal,
+            Ok(DeviceChoice::First) => 0,
+            Ok(DeviceChoice::None) => {
+                bail!("FOURFOLD_DEVICE is `none`: add --compile-only, or name a GPU with --device")
+            }
+            Err(error) => bail!("FOURFOLD_DEVICE: {error}"),
+        },
+    };
+    Device::open(ordinal).map_err(|source| NoDevice { source }.into())
+}
+
+/// There is no GPU to measure on.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing can be measured here; add --compile-only to see what builds")]
+pub struct NoDevice {
+    source: DeviceError,
 }
 
 fn counts_object(counts: &Counts) -> serde_json::Value {
@@ -119,9 +190,4 @@ fn counts_object(counts: &Counts) -> serde_json::Value {
 
 fn clock() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
-/// Whether an error is of this machine, and not of what was given.
-pub fn is_environment(error: &SweepError) -> bool {
-    matches!(error, SweepError::Toolchain { .. } | SweepError::Sink { .. } | SweepError::Cancelled)
 }

@@ -57,7 +57,8 @@ pub fn learn(chosen: &Chosen) -> Result<Learnt> {
         .collect();
     let names: Vec<dispatch::Kernel> = kernels.iter().map(|(entry, _)| *entry).collect();
     let takes = |entry: &dispatch::Kernel, problem: &Problem| {
-        let (_, position) = kernels.iter().find(|(known, _)| known == entry).ok_or("it is not among the chosen")?;
+        let (_, position) =
+            kernels.iter().find(|(known, _)| known == entry).ok_or("it is not among the chosen")?;
         configured[position].takes(problem)
     };
     let first = &matrix.kernels[selection.kernels[0]];
@@ -70,8 +71,9 @@ pub fn learn(chosen: &Chosen) -> Result<Learnt> {
     // The kernels of sm_90a choose at each call, and know extents only.
     let counts_tiles = !names.iter().any(|name| matches!(name, dispatch::Kernel::Hopper(_)));
     let measured = Measured { problems: &problems, kernels: &names, times: &times };
-    let learnt = learn_table(subject, measured, &takes, LearnOptions { counts_tiles, ..LearnOptions::default() })?;
-    let totals = check_total(&learnt.table, &takes, random_problems())?;
+    let learnt =
+        learn_table(subject, measured, &takes, LearnOptions { counts_tiles, ..LearnOptions::default() })?;
+    let totals = check_total(&learnt.table, CutlassVersion::PINNED, &takes, random_problems())?;
     let worst = learnt
         .worst
         .map_or(String::new(), |(problem, loss)| format!(", {:.1} % at worst ({problem})", 100.0 * loss));

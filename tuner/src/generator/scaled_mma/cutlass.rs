@@ -272,7 +272,8 @@ impl Configured for Kernel {
     }
 
     fn entry(&self) -> Option<dispatch::Kernel> {
-        let Configuration { family, tile, cluster, sms, epilogue, stages, order, swapped, .. } = self.configuration;
+        let Configuration { family, tile, cluster, sms, epilogue, stages, order, swapped, .. } =
+            self.configuration;
         let usual = dispatch::Collectives::of_tile(tile).configuration(family, self.computed.format)?;
         let Cluster::Static(cluster) = cluster else { return None };
         // What no table has a word for is as it is in the usual kernel of the tile.
@@ -298,7 +299,8 @@ impl Configured for Kernel {
             tile,
             cluster: Some(cluster),
             schedule,
-            epilogue: (epilogue.schedule == EpilogueSchedule::NoSmem).then_some(dispatch::EpilogueName::NoSmem),
+            epilogue: (epilogue.schedule == EpilogueSchedule::NoSmem)
+                .then_some(dispatch::EpilogueName::NoSmem),
             epilogue_tile: epilogue.tile,
             stages: match stages {
                 Stages::Fixed(stages) => Some(stages),

@@ -66,9 +66,13 @@ impl Generator for Hopper {
             _ => return Err(values.broken),
         };
         match Configuration::forced(format, tile, cluster) {
-            Ok(configuration) => {
-                Ok(Box::new(Kernel { configuration, tile, cluster, computed: Computed { format, d }, target }))
-            }
+            Ok(configuration) => Ok(Box::new(Kernel {
+                configuration,
+                tile,
+                cluster,
+                computed: Computed { format, d },
+                target,
+            })),
             Err(error) => Err(vec![broken(&error)]),
         }
     }
