@@ -59,7 +59,8 @@ impl Tile {
         if !self.is_few() && self.rows == 256 { TILE_K } else { 2 * TILE_K }
     }
 
-    /// Whether there is a kernel of this tile for a format: that for one row of A wants scales that fp32 multiplies exactly.
+    /// Whether there is a kernel of this tile for a format: that for one row of A wants scales that fp32 multiplies
+    /// exactly.
     pub fn takes(self, format: BlockFormat) -> bool {
         takes(format) && (self.tokens > 1 || format == BlockFormat::NVFP4)
     }
@@ -111,8 +112,8 @@ const fn few_up_to(max_m: u32, max_k: u32) -> Choice {
 
 /// The first line that a problem meets is its choice; the last is met by all.
 ///
-/// Measured on an H200, over operands larger than its caches (`bench/gemm/NOTES.md`): 128 rows of A have tiles of 128 rows of
-/// B up to the K where the better use of shared memory by 256 outweighs that more blocks share a tile.
+/// Measured on an H200, over operands larger than its caches (`bench/gemm/NOTES.md`): 128 rows of A have tiles of 128 rows
+/// of B up to the K where the better use of shared memory by 256 outweighs that more blocks share a tile.
 pub const CHOICES: &[Choice] = &[
     few_up_to(1, 8 * 16384),
     few_up_to(8, 8 * 4096),
@@ -176,7 +177,8 @@ pub fn takes(format: BlockFormat) -> bool {
 }
 
 /// What a kernel for a problem is built from, and in one sentence why: with every tile that a call can get, of which
-/// the extents are known that are fixed, and whether all that is written is values. `None` for a format that has no kernels.
+/// the extents are known that are fixed, and whether all that is written is values. `None` for a format that has no
+/// kernels.
 pub fn choose(format: BlockFormat, problem: Extents, only_values: bool) -> Option<(Configuration, String)> {
     if !takes(format) {
         return None;
