@@ -63,7 +63,8 @@ impl Tile {
         if !self.is_few() && self.rows == 256 { TILE_K } else { 2 * TILE_K }
     }
 
-    /// Whether there is a kernel of this tile for a format: that for one row of A wants scales that fp32 multiplies exactly.
+    /// Whether there is a kernel of this tile for a format: that for one row of A wants scales that fp32 multiplies
+    /// exactly.
     pub fn takes(self, format: BlockFormat) -> bool {
         takes(format) && (self.tokens > 1 || format == BlockFormat::NVFP4)
     }
@@ -286,7 +287,8 @@ pub fn takes(format: BlockFormat) -> bool {
 }
 
 /// What a kernel for a problem is built from, and in one sentence why: with every tile that a call can get, of which
-/// the extents are known that are fixed, and whether all that is written is values. `None` for a format that has no kernels.
+/// the extents are known that are fixed, and whether all that is written is values. `None` for a format that has no
+/// kernels.
 pub fn choose(format: BlockFormat, problem: Extents, only_values: bool) -> Option<(Configuration, String)> {
     choose_of(Cow::Borrowed(&CHOICES), format, problem, only_values)
 }

@@ -473,7 +473,8 @@ fn what_is_wrong_is_found() {
     }
 }
 
-/// What a code and a scale become is their product but for a power of two, exactly; and of eight codes each has a place of its own.
+/// What a code and a scale become is their product but for a power of two, exactly; and of eight codes each has a place of
+/// its own.
 #[test]
 fn every_code_is_decoded_exactly_with_every_scale() {
     for (program, format) in [(&PROGRAMS[0], ElementType::F8E4M3FN), (&PROGRAMS[1], ElementType::F8E8M0FNU)] {

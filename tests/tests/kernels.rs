@@ -77,7 +77,7 @@ fn epilogue(index: usize) -> Epilogue {
     }
 }
 
-/// The epilogue that most layers have, with which no default may spill more than addresses.
+/// The epilogue that most layers have, with which no default may spill.
 fn usual_epilogue() -> Epilogue {
     let mut chain = Chain::default();
     chain.then(StepKind::Binary(BinaryKind::Add), Some(ElementType::BF16), ElementType::F32);
@@ -200,15 +200,21 @@ fn every_target_builds_with_its_mma_and_without_spills() {
         if built.planned.spec.epilogue == usual_epilogue() {
             let resources = artifact(built).resources();
             let kernel = &built.planned.source.kernel;
-            // In its largest tile Hopper's kernel keeps a few addresses in memory: without that `ptxas` would have one
-            // multiplication wait for the other, or compute in every thread what is the same for all; both are slower.
-            let is_hopper = matches!(built.planned.spec.configuration, Design::Hopper(_));
-            let most = Some(if is_hopper { 64 } else { 0 });
-            assert!(
-                resources.spill_stores <= most && resources.spill_loads <= most,
-                "{kernel}: {resources:?}"
-            );
+            assert_eq!((resources.spill_stores, resources.spill_loads), (Some(0), Some(0)), "{kernel}");
         }
+    }
+}
+
+/// `ptxas` lets each `wgmma` wait for the one before where it cannot prove that registers are not touched in between, or
+/// runs out of them: the kernel is right then, and a fifth slower. All it does about it is to say so.
+#[test]
+fn no_multiplication_of_warpgroups_waits_for_another() {
+    for built in &builds().good {
+        let log = artifact(built).log();
+        assert!(log.contains("ptxas info"), "{}: {log}", built.planned.source.kernel);
+        let serialized: Vec<&str> =
+            log.lines().filter(|line| line.contains("wgmma.mma_async instructions are serialized")).collect();
+        assert!(serialized.is_empty(), "{}: {serialized:#?}", built.planned.source.kernel);
     }
 }
 

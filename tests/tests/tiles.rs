@@ -87,6 +87,8 @@ fn cases() -> Vec<Case> {
     extents.extend(extents.clone().iter().map(|bound| bound + 1));
     extents.extend([1, 7, 16, 100, 128, 129, 256, 257, 2048, 4096, 8192, 28672]);
     let mut cases = vec![[1, 1, 8192, 8192, 132], [1, 128, 7168, 16384, 132], [1, 8192, 8192, 8192, 132]];
+    // Above 4096 rows of B there are so many tiles of 128 that four blocks share one on large devices only.
+    cases.push([1, 128, 7168, 2048, 264]);
     cases.extend((0..2000).map(|_| {
         let k = 32 * random.pick(&[1, 3, 4, 5, 7, 8, 9, 16, 31, 32, 64, 224, 512]);
         let sms = random.pick(&[1, 7, 78, 114, 132, 264]);
@@ -108,8 +110,8 @@ fn specs(variants: Option<&[Tile]>) -> [KernelSpec; 2] {
     })
 }
 
-/// A plan that a kernel can be launched by, whatever the extents: every tile is somebody's, every CTA of a cluster has a part of K, and all
-/// that must run at a time has room.
+/// A plan that a kernel can be launched by, whatever the extents: every tile is somebody's, every CTA of a cluster has a part
+/// of K, and all that must run at a time has room.
 fn check_plan(case: &Case, plan: &Plan) {
     let name = format!("{case:?}: {plan:?}");
     let [l, m, n, k, sms] = *case;

@@ -1,6 +1,6 @@
-// What FP4 operands become. Decoded, a value is v · s · 2^-14 in fp16, exactly: two significant bits of a code times four of a
-// scale, and no product is smaller than 2^-24, the smallest fp16 there is. MX has scales that fp16 has not: v · s · 2^-3
-// in bf16, exactly too, of which the smallest is a subnormal. What both operands lack is given back to the sum.
+// What FP4 operands become. Decoded, a value is v · s · 2^-14 in fp16, exactly: two significant bits of a code times four
+// of a scale, and no product is smaller than 2^-24, the smallest fp16 there is. MX has scales that fp16 has not: v · s ·
+// 2^-3 in bf16, exactly too, of which the smallest is a subnormal. What both operands lack is given back to the sum.
 
 constexpr float kFactor = kMx ? 64.0f : 268435456.0f;
 constexpr int kScaleVector = kMx ? 32 : 16;

@@ -1,17 +1,18 @@
-// Few rows of A ("tokens"): what counts is that the weights are read once, as fast as memory gives them. A CTA has some rows
-// of B, and its warps share their bytes evenly, each a run of rows' pieces one after the other. A warp brings its pieces
-// into its own shared memory, some ahead, decodes them in registers and multiplies them by all tokens with mma.sync; the
-// tokens were decoded into shared memory before. Where those of all of K have no room there, a cluster shares K.
+// Few rows of A ("tokens"): what counts is that the weights are read once, as fast as memory gives them. A CTA has some
+// rows of B, and its warps share their bytes evenly, each a run of rows' pieces one after the other. A warp brings its
+// pieces into its own shared memory, some ahead, decodes them in registers and multiplies them by all tokens with
+// mma.sync; the tokens were decoded into shared memory before. Where those of all of K have no room there, a cluster
+// shares K.
 //
-// One token has a kernel of its own: it needs one column of eight, so each column gets the sums of another group of 16 along
-// K, and the scales are multiplied with those, not with every weight.
+// One token has a kernel of its own: it needs one column of eight, so each column gets the sums of another group of 16
+// along K, and the scales are multiplied with those, not with every weight.
 
 template <int kTokens>
 struct Few {
   static constexpr bool kOne = kTokens == 1;
   static constexpr int kWarps = 16, kThreads = kWarps * 32, kMinBlocks = 1, kMostCluster = 8;
-  // A unit is the rows that are shared out to CTAs together: D is written 8 columns of a row at a time, or 32 with blocks. Of
-  // eight rows and those that lie 32, 64 and 96 further on the scales lie side by side.
+  // A unit is the rows that are shared out to CTAs together: D is written 8 columns of a row at a time, or 32 with
+  // blocks. Of eight rows and those that lie 32, 64 and 96 further on the scales lie side by side.
   static constexpr int kUnitRows = kSimple ? 32 : 128, kWidth = kUnitRows / 4;
   // A group is the rows that a warp multiplies at a time, and a chunk is what it loads of them at a time.
   static constexpr int kGroupRows = 16, kGroups = kUnitRows / kGroupRows, kChunkK = 256, kBlocks = kChunkK / kBlockK;
@@ -20,8 +21,8 @@ struct Few {
   // Sums of a group, and for how many of them there is room beside those of warps' last groups.
   static constexpr int kSumPitch = kGroupRows, kSumBytes = kTokens * kSumPitch * 4;
   static constexpr int kMostGroups = kTokens == 16 ? 8 : 32, kMostUnits = kMostGroups / kGroups;
-  // How many elements of tokens there is room for: fp16 or bf16, and of one alone also its scales. Those of two tokens lie in
-  // different banks.
+  // How many elements of tokens there is room for: fp16 or bf16, and of one alone also its scales. Those of two tokens
+  // lie in different banks.
   static constexpr int kMostElements = kOne ? 16384 : kTokens == 8 ? 32768 : 65536;
   static constexpr int kTokenBytes = kMostElements * 2 + (kOne ? kMostElements / 4 : kTokens * 64);
   // Pieces of 32 codes that a thread decodes.
@@ -29,7 +30,8 @@ struct Few {
   // What all warps' sums add up to: of all rows, or of one vector of each CTA of a cluster; and a place that is zero.
   static constexpr int kMostRows = kMostGroups * kGroupRows, kVectors = kMostCluster * kWidth;
   static constexpr int kTotalBytes = (kMostRows > kVectors ? kMostRows : kVectors) * kTokens * 4, kZeroBytes = 128;
-  static constexpr int kAlignment = 128, kFixed = kTokenBytes + kMostGroups * kSumBytes + kTotalBytes + kZeroBytes + kAlignment;
+  static constexpr int kAlignment = 128;
+  static constexpr int kFixed = kTokenBytes + kMostGroups * kSumBytes + kTotalBytes + kZeroBytes + kAlignment;
   static constexpr int kStages = (227 * 1024 - kFixed) / (kWarps * kChunkBytes), kRingBytes = kStages * kChunkBytes;
   static constexpr int kShared = kFixed + kWarps * kRingBytes;
   static constexpr int kChunks = kOne ? 1 : kTokens / 8;  // of eight tokens
@@ -38,7 +40,8 @@ struct Few {
 
 #ifndef FOURFOLD_HOST
 
-// a / b, rounded down, of numbers below 2^20: a division of integers takes some hundred cycles.
+// a / b, rounded down, of numbers below 2^20: a division of integers takes some hundred cycles. b is not 0: extents of zero
+// are refused before a launch, and of those that are not each CTA has a part.
 CUTLASS_DEVICE int divide(int a, int b) {
   return static_cast<int>(__fdividef(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
 }
@@ -82,14 +85,15 @@ struct FewSource {
     int const all = work.first_unit * V::kGroups + group, block = all / kOfBlock, r = all % kOfBlock * 4;
     int const first_row = block * 128 + r + few_row(first);
     int64_t const pitch = p.k / 2;
-    uint8_t const *const matrix = p.weights + static_cast<int64_t>(work.batch) * p.n * pitch + (work.first_chunk + chunk) * V::kRowBytes + piece * 16;
+    uint8_t const *const matrix = p.weights + static_cast<int64_t>(work.batch) * p.n * pitch +
+                                  (work.first_chunk + chunk) * V::kRowBytes + piece * 16;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kCopies; ++i) {
       // Of rows that there are not, the last will do: nobody writes what comes of them.
       rows[i] = matrix + min(first_row + few_row(i * kAtOnce), p.n - 1) * pitch;
     }
-    scales = p.weight_scales + (static_cast<int64_t>(work.batch) * p.weight_blocks + block) * p.atoms * kAtomBytes + r * 16 +
-             lane() % kPart * 16;
+    scales = p.weight_scales + (static_cast<int64_t>(work.batch) * p.weight_blocks + block) * p.atoms * kAtomBytes +
+             r * 16 + lane() % kPart * 16;
   }
 
   // Asks for a chunk, if there is another.
@@ -129,16 +133,19 @@ struct FewPieces {
   CUTLASS_DEVICE FewPieces(Parameters const &p, FewWork const &work)
       : first_block(work.first_chunk * V::kBlocks), blocks(work.chunks * V::kBlocks), count(p.m * blocks * 4) {
     uint8_t const *const matrix = p.tokens + static_cast<int64_t>(work.batch) * p.m * (p.k / 2);
-    uint8_t const *const of_scales = p.token_scales + static_cast<int64_t>(work.batch) * p.token_blocks * p.atoms * kAtomBytes;
+    uint8_t const *const of_scales =
+        p.token_scales + static_cast<int64_t>(work.batch) * p.token_blocks * p.atoms * kAtomBytes;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kPieces; ++i) {
-      int const item = i * V::kThreads + static_cast<int>(threadIdx.x), t = item % 4, token = kTokens == 1 ? 0 : divide(item / 4, blocks);
+      int const item = i * V::kThreads + static_cast<int>(threadIdx.x), t = item % 4;
+      int const token = kTokens == 1 ? 0 : divide(item / 4, blocks);
       int const block = first_block + item / 4 - token * blocks;
       codes[i] = uint4{0, 0, 0, 0};
       scales[i] = 0;
       if (item < count) {
         if (block * kBlockK + t * 32 < p.k) {
-          codes[i] = __ldg(reinterpret_cast<uint4 const *>(matrix + static_cast<int64_t>(token) * (p.k / 2) + block * kBlockBytes + t * 16));
+          uint8_t const *const row = matrix + static_cast<int64_t>(token) * (p.k / 2);
+          codes[i] = __ldg(reinterpret_cast<uint4 const *>(row + block * kBlockBytes + t * 16));
         }
         int const atom = min(block * kAtomsPerBlock + (kMx ? 0 : t / 2), p.atoms - 1);
         uint8_t const *const at = of_scales + atom * kAtomBytes + token * 16 + (kMx ? t : t % 2 * 2);
@@ -151,7 +158,8 @@ struct FewPieces {
   CUTLASS_DEVICE void decode_to(uint32_t tokens, int pitch) const {
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kPieces; ++i) {
-      int const item = i * V::kThreads + static_cast<int>(threadIdx.x), t = item % 4, token = kTokens == 1 ? 0 : divide(item / 4, blocks);
+      int const item = i * V::kThreads + static_cast<int>(threadIdx.x), t = item % 4;
+      int const token = kTokens == 1 ? 0 : divide(item / 4, blocks);
       int const block = item / 4 - token * blocks;
       if (item >= count) {
         continue;
@@ -275,7 +283,8 @@ struct FewSums {
       for (int chunk = 0; chunk < V::kChunks; ++chunk) {
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < 4; ++i) {
-          store_word(to + ((chunk * 8 + 2 * t + i % 2) * V::kSumPitch + quad + i / 2 * 8) * 4, __float_as_uint(acc[chunk][i]));
+          store_word(to + ((chunk * 8 + 2 * t + i % 2) * V::kSumPitch + quad + i / 2 * 8) * 4,
+                     __float_as_uint(acc[chunk][i]));
           acc[chunk][i] = 0.0f;
         }
       }
@@ -314,11 +323,13 @@ CUTLASS_DEVICE void compute_few(Parameters const &p, void *shared) {
   using V = Few<kTokens>;
   constexpr int N = V::kWidth;
   int const warp = static_cast<int>(threadIdx.x) / 32, quad = lane() / 4, t = lane() % 4;
-  uint32_t const rings = (shared_address(shared) + V::kAlignment - 1) & ~(V::kAlignment - 1u), ring = rings + warp * V::kRingBytes;
+  uint32_t const rings = (shared_address(shared) + V::kAlignment - 1) & ~(V::kAlignment - 1u);
+  uint32_t const ring = rings + warp * V::kRingBytes;
   uint32_t const tokens = rings + V::kWarps * V::kRingBytes, sums = tokens + V::kTokenBytes;
   uint32_t const totals = sums + V::kMostGroups * V::kSumBytes, zeros = totals + V::kTotalBytes;
   int const shift = p.cluster == 8 ? 3 : p.cluster / 2, mask = p.cluster - 1, rank = p.cluster == 1 ? 0 : cluster_rank();
-  int const all = static_cast<int>(blockIdx.x) >> shift, batch = p.tiles == p.ctas ? 0 : all / p.ctas, cta = all - batch * p.ctas;
+  int const all = static_cast<int>(blockIdx.x) >> shift;
+  int const batch = p.tiles == p.ctas ? 0 : all / p.ctas, cta = all - batch * p.ctas;
   int const units = p.share + (cta < p.share_rest);
   FewWork const work{batch, cta * p.share + min(cta, p.share_rest), units * V::kGroups,
                      rank * p.k_share + min(rank, p.k_share_rest), p.k_share + (rank < p.k_share_rest)};

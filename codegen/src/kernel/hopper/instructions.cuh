@@ -78,8 +78,8 @@ struct Ring {
 
 CUTLASS_DEVICE void load_tile(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int matrix) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
-      "l"(&map), "r"(barrier), "r"(byte), "r"(row), "r"(matrix)
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
+          "r"(to), "l"(&map), "r"(barrier), "r"(byte), "r"(row), "r"(matrix)
       : "memory");
 }
 // What describes a tensor is read before the first of its tiles is asked for.
@@ -87,8 +87,8 @@ CUTLASS_DEVICE void prefetch_map(CUtensorMap const &map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 CUTLASS_DEVICE void load_bytes(uint32_t to, void const *from, int bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
-               "r"(bytes), "r"(barrier)
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier)
                : "memory");
 }
 
@@ -155,8 +155,8 @@ CUTLASS_DEVICE uint64_t evict_first() {
   return policy;
 }
 CUTLASS_DEVICE void copy_async(uint32_t to, void const *from, uint32_t inside, uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(inside),
-               "l"(policy)
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
+               "r"(inside), "l"(policy)
                : "memory");
 }
 CUTLASS_DEVICE void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -174,7 +174,8 @@ CUTLASS_DEVICE void wgmma_wait() {
 
 // A matrix in shared memory, K-major in rows of 128 bytes, swizzled.
 CUTLASS_DEVICE uint64_t descriptor(uint32_t address) {
-  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
+         uint64_t{1} << 62;
 }
 
 // d += a · b, 64 by N by 16, a from registers.

@@ -6,8 +6,8 @@ inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *codes, 
   cuuint64_t const strides[] = {row, row * rows};
   cuuint32_t const box[] = {static_cast<cuuint32_t>(row_bytes), static_cast<cuuint32_t>(of_tile), 1}, steps[] = {1, 1, 1};
   // The driver's errors have the numbers of the runtime's.
-  return static_cast<cudaError_t>(encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<void *>(codes), extents, strides,
-                                         box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+  return static_cast<cudaError_t>(encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<void *>(codes), extents,
+                                         strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 }
 
@@ -46,12 +46,15 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
     parameters.k_share_rest = chunks % plan.cluster;
     return cudaSuccess;
   }
-  // Rows of 64 bytes: a warp reads its weights without conflicts as they are, and tokens when they are swizzled.
+  // A warp reads weights in rows of 64 bytes without conflicts as they are; tokens in such rows, and all rows of 128 bytes,
+  // when they are swizzled.
   int const row_bytes = built.stage_blocks * kBlockBytes;
   bool const is_wide = built.stage_blocks > 1;
   cudaError_t const error = describe(parameters.weight_map, encode, pointers.b, problem, problem.n, built.rows, row_bytes,
                                      is_wide ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE);
-  return error != cudaSuccess ? error
-                              : describe(parameters.token_map, encode, pointers.a, problem, problem.m, built.tokens, row_bytes,
-                                         is_wide ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
+  if (error != cudaSuccess) {
+    return error;
+  }
+  return describe(parameters.token_map, encode, pointers.a, problem, problem.m, built.tokens, row_bytes,
+                  is_wide ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
 }

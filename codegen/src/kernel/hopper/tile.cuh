@@ -1,6 +1,6 @@
-// Many rows of A ("tokens"): tiles of kRows rows of B ("weights") by kTokens of A, for wgmma, which is given the weights from
-// registers and the tokens from shared memory. The weights of a tile are decoded where they are used, once; the tokens are
-// decoded into shared memory, once for all weights.
+// Many rows of A ("tokens"): tiles of kRows rows of B ("weights") by kTokens of A, for wgmma, which is given the weights
+// from registers and the tokens from shared memory. The weights of a tile are decoded where they are used, once; the
+// tokens are decoded into shared memory, once for all weights.
 //
 // Four warpgroups: two that multiply, with half of the weights each, one that decodes tokens, and one of which a thread
 // loads. Where there are fewer tiles than SMs, a cluster shares a tile: each CTA takes a part of K, and of the sums each
@@ -52,7 +52,8 @@ struct Tile {
 template <class V>
 struct TileMemory {
   uint32_t base;
-  CUTLASS_DEVICE explicit TileMemory(void *memory) : base((shared_address(memory) + 1023) & ~1023u) {}
+  CUTLASS_DEVICE explicit TileMemory(uint32_t base) : base(base) {}
+  CUTLASS_DEVICE explicit TileMemory(void *memory) : TileMemory((shared_address(memory) + 1023) & ~1023u) {}
   CUTLASS_DEVICE uint32_t decoded(int stage) const { return base + stage * V::kDecodedBytes; }
   CUTLASS_DEVICE uint32_t weights(int stage) const {
     return base + V::kDecodedStages * V::kDecodedBytes + stage * V::kStageBytes;
@@ -96,7 +97,8 @@ CUTLASS_DEVICE Work work(Parameters const &p, int tile, int rank) {
     result.tile_n = tile - result.batch * of_matrix;
   }
   if (p.tiles_m > 1) {
-    unsigned const of_group = kWidth * p.tiles_m, group = result.tile_n / of_group, inside = result.tile_n - group * of_group;
+    unsigned const of_group = kWidth * p.tiles_m, group = result.tile_n / of_group;
+    unsigned const inside = result.tile_n - group * of_group;
     unsigned const width = min(kWidth, p.tiles_n - static_cast<int>(group) * kWidth);
     result.tile_m = width == kWidth ? inside / kWidth : inside / width;
     result.tile_n = group * kWidth + inside - result.tile_m * width;
@@ -141,7 +143,8 @@ CUTLASS_DEVICE void load(Parameters const &p, TileMemory<V> const &memory, int r
       int const rows = here.batch * p.weight_blocks + min(here.tile_n * V::kHalves + half, p.weight_blocks - 1);
       of_weights[half] = p.weight_scales + rows * pitch;
     }
-    uint8_t const *const of_tokens = p.token_scales + (here.batch * p.token_blocks + here.tile_m * V::kTokens / 128) * pitch;
+    uint8_t const *const of_tokens =
+        p.token_scales + (here.batch * p.token_blocks + here.tile_m * V::kTokens / 128) * pitch;
     CUTLASS_PRAGMA_NO_UNROLL  // its thread has few registers
     for (int block = here.begin; block < here.end; block += V::kStageBlocks, ring.next()) {
       barrier_wait(memory.consumed(ring.stage), ring.phase ^ 1);
@@ -214,7 +217,8 @@ CUTLASS_DEVICE void decode_tokens(Parameters const &p, TileMemory<V> const &memo
         Decoded parts[4];
         CUTLASS_PRAGMA_UNROLL
         for (int t = 0; t < 4; ++t) {
-          uint32_t const of_thread = kMx ? mx_scale(scales[0] >> 8 * t & 0xFF) : two_scales(scales[t / 2 % kAtomsPerBlock] >> t % 2 * 16);
+          uint32_t const of_thread = kMx ? mx_scale(scales[0] >> 8 * t & 0xFF)
+                                         : two_scales(scales[t / 2 % kAtomsPerBlock] >> t % 2 * 16);
           parts[t] = decode(codes[t][i], scale_of_word(of_thread, word));
         }
         CUTLASS_PRAGMA_UNROLL
@@ -252,7 +256,8 @@ CUTLASS_DEVICE int first_weight(int quad) {
                          : quad / 4 * 8 + quad % 2 * 4 + quad / 2 % 2 * 2 + (quad ^ quad / 4) % 2;
 }
 
-// What a thread has of 8 rows of D, as four columns side by side: of two rows, or of one where two lanes have these columns.
+// What a thread has of 8 rows of D, as four columns side by side: of two rows, or of one where two lanes have these
+// columns.
 template <int kHalves>
 CUTLASS_DEVICE void arrange(int quad, float const *sums, float (&rows)[kHalves][4]) {
   if constexpr (kHalves == 2) {
@@ -409,18 +414,23 @@ CUTLASS_DEVICE void write_tile(Parameters const &p, TileMemory<V> const &memory,
 
 // A warpgroup that multiplies.
 template <class V>
-CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
+CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &of_all) {
   constexpr int kWeights = 2 * V::kHalves;  // of a thread
-  int const t = lane() % 4, row = threadIdx.x / 32 * V::kWarpRows + first_weight<V>(lane() / 4);
-  // Of the thread's first weight; its others' places differ in the bits of a row's number.
   constexpr uint32_t kNextCodes = V::kStageBlocks == 1 ? V::kRowBytes : V::kRowBytes + 16, kNextScales = 16;
-  uint32_t const codes_at = memory.weights(0) + (V::kStageBlocks == 1 ? row * V::kRowBytes + t * 16 : swizzled<V>(row, t));
-  uint32_t const scales_at = memory.weight_scales(0) + row / 128 * V::kScaleBytes + row % 32 * 16 + row / 32 % 4 * 4 +
-                             (kMx ? t : t / 2 * kAtomBytes + t % 2 * 2);
+  // Two halves leave few registers: addresses are found for each tile, and have none while it is written.
+  auto const again = [](int x) { return V::kHalves == 1 || !kSimple ? x : computed_again(x); };
   Ring<V::kStages> ring;
   Ring<V::kDecodedStages> from;
   FOURFOLD_FOR_EACH_TILE(tile) {
     Work const here = work<V>(p, tile, own_rank(p));
+    TileMemory<V> const memory(static_cast<uint32_t>(again(of_all.base)));
+    int const thread = again(threadIdx.x), t = thread % 4;
+    int const row = thread / 32 * V::kWarpRows + first_weight<V>(thread % 32 / 4);
+    // Of the thread's first weight; its others' places differ in the bits of a row's number.
+    uint32_t const codes_at =
+        memory.weights(0) + (V::kStageBlocks == 1 ? row * V::kRowBytes + t * 16 : swizzled<V>(row, t));
+    uint32_t const scales_at = memory.weight_scales(0) + row / 128 * V::kScaleBytes + row % 32 * 16 + row / 32 % 4 * 4 +
+                               (kMx ? t : t / 2 * kAtomBytes + t % 2 * 2);
     float sums[V::kHalves][V::kTokens / 2];
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kHalves * V::kTokens / 2; ++i) {
@@ -543,8 +553,9 @@ CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
   if (p.cluster > 1) {
     cluster_start();
   }
-  // Registers go to those who multiply; an epilogue of many values must not take those of operands in flight.
-  constexpr int kMultiply = V::kHalves == 1 ? 184 : kSimple ? 208 : 216, kLoad = V::kHalves == 1 ? 40 : kSimple ? 24 : 32;
+  // Registers go to those who multiply; an epilogue of many values must not take those of operands in flight. With more
+  // than 200 for 256 rows and values alone `ptxas` spills addresses, or lets each wgmma wait for the one before.
+  constexpr int kMultiply = V::kHalves == 1 ? 184 : kSimple ? 200 : 216, kLoad = V::kHalves == 1 ? 40 : 32;
   constexpr int kDecode = 512 - 2 * kMultiply - kLoad;
   if (group == 3) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kLoad));
