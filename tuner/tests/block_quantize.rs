@@ -251,14 +251,11 @@ fn simulation(configured: &dyn Configured) -> PathBuf {
     program
 }
 
-/// Holds what a kernel writes on the host against the reference.
-fn check(text: &str, problems: &[Problem]) {
-    let configured = configure(text);
-    let program = simulation(&*configured);
-    let workload = |problem: &Problem| configured.workload(problem, 0x5EED ^ problem.m).expect("it is taken");
-    let workloads: Vec<Workload> = problems.iter().map(workload).collect();
+/// Holds what a kernel writes on the host against what it must.
+fn check(text: &str, workloads: &[Workload]) {
+    let program = simulation(&*configure(text));
     let (mut given, mut has_global) = (Vec::new(), false);
-    for Workload { problem, inputs, .. } in &workloads {
+    for Workload { problem, inputs, .. } in workloads {
         let kernel::Problem { l, m, k, .. } = *problem;
         for extent in [l, m, k, inputs[0].1.len() as i64] {
             given.extend(extent.to_ne_bytes());
@@ -279,13 +276,14 @@ fn check(text: &str, problems: &[Problem]) {
     writer.join().expect("no panic").expect("the program reads");
     assert!(output.status.success(), "{text}: {:?}", output.status);
     let mut written = output.stdout.as_slice();
-    for (problem, workload) in problems.iter().zip(&workloads) {
+    for workload in workloads {
+        let problem = workload.problem;
         for (expected, what) in workload.expected.iter().zip(["codes", "scales"]) {
             let (size, rest) = written.split_first_chunk().expect("a size");
-            assert_eq!(u64::from_ne_bytes(*size), expected.len() as u64, "{what}, {text}, {problem}");
+            assert_eq!(u64::from_ne_bytes(*size), expected.len() as u64, "{what}, {text}, {problem:?}");
             let (bytes, rest) = rest.split_at(expected.len());
             let first = bytes.iter().zip(expected).position(|(found, expected)| found != expected);
-            assert_eq!(first, None, "{what}, {text}, {problem}");
+            assert_eq!(first, None, "{what}, {text}, {problem:?}");
             written = rest;
         }
     }
@@ -323,8 +321,32 @@ fn kernels_write_what_the_interpreter_does_bit_for_bit() {
         let shapes = [1, 37, 130, 257].into_iter().flat_map(|m| columns.map(|k| Problem::new(m, 1, k)));
         let batches =
             [Problem { l: 3, ..Problem::new(37, 1, 96) }, Problem { l: 2, ..Problem::new(128, 1, 128) }];
-        check(text, &shapes.chain(batches).collect::<Vec<_>>());
+        let configured = configure(text);
+        let workload =
+            |problem: Problem| configured.workload(&problem, 0x5EED ^ problem.m).expect("it is taken");
+        check(text, &shapes.chain(batches).map(workload).collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn whatever_the_scale_of_the_tensor_is_the_padding_is_zero() {
+    let text = "input=bf16 threads=64 values=4 turns=1 rows=8";
+    let (m, k, columns) = (37, 96, 6);
+    let mut workloads = Vec::new();
+    for global in [0.0, -0.0, -1.0, 1e-45, f32::MAX, f32::INFINITY, f32::NAN] {
+        let mut workload = configure(text).workload(&Problem::new(m, 1, k), 11).expect("it is taken");
+        let values = Tensor::new(ElementType::BF16, vec![37, 96], None, input(&workload, Slot::A).to_vec());
+        let (mut codes, mut scales) = (vec![0; 37 * 96], vec![0; numeric::blocked_len(37, columns)]);
+        let values = values.expect("its bytes").to_f32();
+        for (block, (values, codes)) in values.chunks(16).zip(codes.chunks_mut(16)).enumerate() {
+            let at = numeric::blocked_offset(block / columns, block % columns, columns);
+            scales[at] = numeric::quantize_nvfp4_block(values, global, codes);
+        }
+        workload.expected = vec![numeric::pack_e2m1(&codes), scales];
+        workload.inputs[1] = (Slot::Operand(0), global.to_le_bytes().to_vec());
+        workloads.push(workload);
+    }
+    check(text, &workloads);
 }
 
 /// Builds a kernel and demands that it has what its source is for, and spills nothing.
