@@ -427,8 +427,8 @@ fn a_kernel_is_built_and_answers_without_a_gpu() {
 #[ignore = "builds 90 kernels"]
 fn every_target_builds_what_is_simulated_and_nothing_spills() {
     let toolchain = toolchain();
-    for on in ["sm_100a", "sm_103a", "sm_120a", "sm_121a", "sm_90a"] {
-        for text in SIMULATED {
+    for text in SIMULATED {
+        for on in ["sm_100a", "sm_103a", "sm_120a", "sm_121a", "sm_90a"] {
             let source = try_configure(text, on).expect("it breaks no rule").source();
             let artifact = built(&toolchain, &source);
             let resources = artifact.resources();
