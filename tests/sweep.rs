@@ -289,3 +289,121 @@ fn a_compiler_that_refuses_is_recorded_with_its_words_and_not_asked_again() {
     );
     assert_eq!(records(&machine.path("r.jsonl")).len(), 13);
 }
+
+/// Two kernels on three problems, one of which none of them takes, as their K is no multiple of 32.
+const MEASURED: &str = r#"
+schema = 1
+[[sweep]]
+generator = "scaled_mma.sm100"
+targets = ["sm_100a"]
+base = { d = "f32" }
+product = { tile = ["128x64x256", "128x128x256"] }
+[problems]
+list = [{ problem = "65x508x32" }, { problem = "1x64x80" }, { problem = "2x33x256x32", weight = 2 }]
+"#;
+
+#[test]
+fn kernels_are_measured_selected_and_drawn() {
+    let machine = Machine::new("");
+    machine.write("some.toml", MEASURED);
+    let output = sweep(&machine, "r.jsonl", &["--replays", "5", "--json"]);
+    let report = json(&output);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(report["runs"], serde_json::json!({ "good": 4, "refused": 2 }), "{}", said(&output));
+    let lines = records(&machine.path("r.jsonl"));
+    let runs: Vec<&Value> = lines.iter().filter(|record| record["problem"].is_string()).collect();
+    assert_eq!((lines.len(), runs.len()), (8, 6));
+    for record in &runs {
+        let is_refused = record["problem"] == "1x64x80";
+        assert_eq!(record["state"], if is_refused { "refused" } else { "good" }, "{record}");
+        if is_refused {
+            assert!(text(record, "message").contains("K = 80 is no multiple of 32"), "{record}");
+            continue;
+        }
+        let timing = &record["timing"];
+        assert!(timing["samples_us"].as_array().is_some_and(|samples| samples.len() >= 5), "{record}");
+        assert!(timing["median_us"].as_f64().is_some_and(|median| median > 0.0), "{record}");
+        assert!(record["check"]["bytes"].as_u64() > Some(0) && record["check"]["wrong"] == 0, "{record}");
+        assert!(record["machine"]["gpu"].is_string() && record["workload"].is_string(), "{record}");
+    }
+    // What was measured is not measured again; another list of problems is.
+    let again = json(&sweep(&machine, "r.jsonl", &["--replays", "5", "--json"]));
+    assert_eq!(again["runs"], serde_json::json!({}), "{again}");
+    assert_eq!(records(&machine.path("r.jsonl")).len(), 8);
+    machine.write("unseen.txt", "# nobody saw it\n67x512x32\n");
+    let unseen = machine.name("unseen.txt");
+    let output = sweep(&machine, "unseen.jsonl", &["--replays", "5", "--problems", &unseen, "--json"]);
+    assert_eq!(json(&output)["runs"]["good"], 2, "{}", said(&output));
+
+    let (all, table) = (machine.name("r.jsonl"), machine.name("table.toml"));
+    let command = |arguments: &[&str]| machine.command("0").args(arguments).output().expect("it starts");
+    let other = machine.name("unseen.jsonl");
+    machine.write("weights.txt", "65x508x32\n2x33x256x32 2\n");
+    let weights = machine.name("weights.txt");
+    let chosen = ["select", &all, "--weights", &weights, "--min-efficiency", "0.5"];
+    let output = command(&[&chosen[..], &["--table", &table, "--unseen", &other, "--json"]].concat());
+    let selection = json(&output);
+    assert_eq!((output.status.code(), &selection["optimal"]), (Some(0), &true.into()), "{}", said(&output));
+    // The stand-in is as fast with each.
+    assert_eq!(selection["kernels"].as_array().map(Vec::len), Some(1), "{selection}");
+    assert_eq!(selection["problems"].as_array().map(Vec::len), Some(2), "{selection}");
+    assert!(selection["unseen"][0]["efficiency"].as_f64() > Some(0.5), "{selection}");
+    // The table is one that kernels can be had by.
+    machine.write("program.fir", PROGRAM);
+    let program = machine.name("program.fir");
+    let output = machine.run("0", &["compile", &program, "--dispatch", &table, "--json"]);
+    let tile = selection["kernels"][0]["parameters"]["tile"].as_str().expect("a tile").to_owned();
+    let compiled = json(&output);
+    assert!(text(&compiled["kernels"][0], "configuration").contains(&tile), "{tile}: {}", said(&output));
+    // A problem that no kernel serves is said to be one.
+    let output = command(&["select", &all, "--min-efficiency", "0.5", "--json"]);
+    assert_eq!((output.status.code(), &json(&output)["ok"]), (Some(1), &false.into()), "{}", said(&output));
+
+    let [html, svg, png] = ["map.html", "map.svg", "map.png"].map(|name| machine.name(name));
+    let output = command(&["heatmap", &all, "--html", &html, "--svg", &svg, "--png", &png, "--width", "100"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(said(&output).contains("65x508x32"), "{}", said(&output));
+    assert!(fs::read_to_string(html).is_ok_and(|page| page.contains("65x508x32")));
+    assert!(fs::read_to_string(svg).is_ok_and(|image| image.starts_with("<svg")));
+    assert!(fs::read(png).is_ok_and(|image| image.starts_with(b"\x89PNG")));
+}
+
+const PROGRAM: &str = "fir 1
+func @one(
+    %a: tensor<[37, 96], f4E2M1FN>, %sfa: tensor<[37, 6], f8E4M3FN, blocked>,
+    param %b: tensor<[72, 96], f4E2M1FN>, param %sfb: tensor<[72, 6], f8E4M3FN, blocked>
+) {
+  %d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[37, 72], f32>
+  return %d
+}
+";
+
+#[test]
+fn a_wrong_kernel_is_never_fast_and_a_device_that_fails_is_recorded_and_passed_by() {
+    let machine = Machine::new("-DWRITES_NOTHING");
+    machine.write("some.toml", MEASURED);
+    let output = sweep(&machine, "r.jsonl", &["--replays", "5", "--json"]);
+    assert_eq!(json(&output)["runs"], serde_json::json!({ "wrong": 4, "refused": 2 }), "{}", said(&output));
+    for record in records(&machine.path("r.jsonl")).iter().filter(|record| record["state"] == "wrong") {
+        assert!(record["timing"].is_null() && record["check"]["wrong"].as_u64() > Some(0), "{record}");
+    }
+    let output = machine.command("0").args(["select", &machine.name("r.jsonl"), "--json"]).output();
+    assert_ne!(output.expect("it starts").status.code(), Some(0));
+
+    let machine = Machine::new("-DRUN_STATUS=719");
+    machine.write("some.toml", MEASURED);
+    let mut errors = 0;
+    // Each run ends with the kernel that made the device fail; the next goes on behind it.
+    for _ in 0..4 {
+        let output = sweep(&machine, "r.jsonl", &["--replays", "5", "--json"]);
+        assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+        let lines = records(&machine.path("r.jsonl"));
+        assert_eq!(count(&lines, "launch_error"), errors + 1, "{}", said(&output));
+        errors += 1;
+    }
+    let output = sweep(&machine, "r.jsonl", &["--replays", "5", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let without_gpu =
+        machine.command("none").args(["sweep", "--manifest", &machine.name("some.toml")]).output();
+    assert_eq!(without_gpu.expect("it starts").status.code(), Some(2));
+}
