@@ -51,6 +51,11 @@ fn rules() -> Vec<Rule> {
             may_use: &["fourfold-ir", "fourfold-scheduler", "fourfold-codegen"],
             absent: &[],
         },
+        Rule {
+            folder: "tuner",
+            may_use: &["fourfold-ir", "fourfold-scheduler", "fourfold-codegen", "fourfold-executor"],
+            absent: &[],
+        },
     ]
 }
 
@@ -73,7 +78,7 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn all_rust_files() -> Vec<PathBuf> {
-    ["src", "ir", "scheduler", "codegen", "executor", "tests", "bench"]
+    ["src", "ir", "scheduler", "codegen", "executor", "tuner", "tests", "bench"]
         .iter()
         .flat_map(|folder| rust_files(&repository().join(folder)))
         .collect()
@@ -231,7 +236,7 @@ fn crates_use_only_the_crates_below_them() {
 
 #[test]
 fn only_the_executor_has_unsafe_code() {
-    for folder in ["src", "ir/src", "scheduler/src", "codegen/src", "tests/src", "bench/src"] {
+    for folder in ["src", "ir/src", "scheduler/src", "codegen/src", "tuner/src", "tests/src", "bench/src"] {
         let lib = repository().join(folder).join("lib.rs");
         assert!(read(&lib).contains("#![forbid(unsafe_code)]"), "{} forbids unsafe code", lib.display());
     }
@@ -271,9 +276,23 @@ fn only_the_executor_has_unsafe_code() {
 }
 
 #[test]
+fn hosts_that_embed_the_library_get_neither_solver_nor_plotting() {
+    for file in rust_files(&repository().join("src")) {
+        let is_of_the_library = !file.starts_with(repository().join("src/bin"));
+        assert!(!(is_of_the_library && read(&file).contains("fourfold_tuner")), "{}", file.display());
+    }
+    let root = manifest(".");
+    let tuner = &root["dependencies"]["fourfold-tuner"];
+    assert_eq!(tuner["optional"].as_bool(), Some(true));
+    // What the members of this workspace depend on is what a host is told to depend on.
+    let library = &root["workspace"]["dependencies"]["fourfold"];
+    assert_eq!(library["default-features"].as_bool(), Some(false));
+}
+
+#[test]
 fn no_crate_knows_an_embedding_host() {
     let hosts = ["tract", "burn", "candle", "luminal", "onnxruntime"];
-    for folder in ["src", "ir", "scheduler", "codegen", "executor"] {
+    for folder in ["src", "ir", "scheduler", "codegen", "executor", "tuner"] {
         for dependency in manifest(if folder == "src" { "." } else { folder })["dependencies"]
             .as_table()
             .expect("a table")

@@ -423,8 +423,8 @@ fn a_kernel_is_built_and_answers_without_a_gpu() {
 }
 
 /// Takes minutes: whoever changes the template or a rule runs it, and reads what it prints.
+#[cfg(feature = "full")]
 #[test]
-#[ignore = "builds 90 kernels"]
 fn every_target_builds_what_is_simulated_and_nothing_spills() {
     let toolchain = toolchain();
     for text in SIMULATED {
