@@ -152,7 +152,8 @@ fn every_kind_of_output_has_a_word_in_which_both_agree() -> Result<()> {
             let plan = plan(&program, *steps, outputs.clone());
             let signature = signature_of(&program, &plan);
             ensure!(signature == format!("nvfp4 row=f32 scalar=f32 {words}"), "{signature}");
-            let (spec, _) = specify(&program, &plan, target, CutlassVersion::PINNED, None).context("a kernel")?;
+            let (spec, _) =
+                specify(&program, &plan, target, CutlassVersion::PINNED, None).context("a kernel")?;
             ensure!(spec.signature() == signature, "{}, not {signature}", spec.signature());
             let stated = format!("\\\"signature\\\":\\\"{signature}\\\",");
             ensure!(emit(&spec).text.contains(&stated), "{signature}");

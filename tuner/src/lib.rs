@@ -9,6 +9,7 @@
 //! vendor's profiler about one kernel.
 #![forbid(unsafe_code)]
 
+pub mod dispatch;
 pub mod generator;
 pub mod matrix;
 pub mod parameters;

@@ -1,0 +1,366 @@
+//! The tree of splits, and the rules that it becomes.
+
+use std::collections::BTreeSet;
+
+use fourfold_codegen::dispatch::{Bounds, Condition, Kernel, Tiles};
+
+use super::{LearnOptions, Measured, Takes, extents, meets};
+use crate::problem::Problem;
+
+/// A rule: upper bounds, and the position of a kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Bounded {
+    pub bounds: Condition,
+    pub kernel: usize,
+}
+
+/// What rules give a measured problem.
+pub(super) struct Given {
+    /// The position of the rule; `None` for the default.
+    pub rule: Option<usize>,
+    /// The share of time lost.
+    pub loss: f64,
+}
+
+/// What is asked at a split, with an upper bound.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Feature {
+    M,
+    N,
+    K,
+    /// How many tiles of so many rows and columns.
+    Tiles([u64; 2]),
+}
+
+/// A split of problems by an upper bound.
+struct Split {
+    /// The weighted loss of both sides, of those that have a kernel.
+    cost: f64,
+    /// Sides without a kernel, which must be split further.
+    unserved: usize,
+    /// The bounds of one side; the other has those of both.
+    inside: Condition,
+    yes: Vec<usize>,
+    no: Vec<usize>,
+}
+
+pub(super) struct Tree<'a> {
+    measured: Measured<'a>,
+    takes: &'a Takes<'a>,
+    options: LearnOptions,
+    /// Whether a kernel is in no rule.
+    banned: &'a [bool],
+    /// Of each kernel the largest M, N and K that it takes; `None` where there is no such bound.
+    limits: Vec<[Option<u64>; 3]>,
+    /// Problem by problem the share of time that each kernel loses.
+    losses: Vec<Vec<Option<f64>>>,
+    total_weight: f64,
+}
+
+/// Extents that kernels are asked about, apart from bounds: small and large ones, and such as are no multiple of a tile.
+const PROBES: [&[u64]; 3] = [
+    &[1, 7, 16, 128, 129, 4096, 65_536, 1 << 20],
+    &[8, 32, 264, 4096, 65_536, 1 << 20],
+    &[32, 96, 256, 4096, 65_536, 1 << 20],
+];
+/// An extent is a 32-bit signed integer in kernels.
+const MOST: u64 = i32::MAX as u64;
+/// What limits are looked for in multiples of, so that no alignment is in the way.
+const STEPS: [u64; 3] = [1, 256, 256];
+
+impl<'a> Tree<'a> {
+    pub fn new(
+        measured: Measured<'a>,
+        takes: &'a Takes<'a>,
+        options: LearnOptions,
+        banned: &'a [bool],
+    ) -> Tree<'a> {
+        let losses = measured.times.iter().map(|times| {
+            let best = times.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+            times.iter().map(|time| time.map(|time| time / best - 1.0)).collect()
+        });
+        let mut tree = Tree {
+            measured,
+            takes,
+            options,
+            banned,
+            limits: Vec::new(),
+            losses: losses.collect(),
+            total_weight: measured.problems.iter().map(|it| it.weight).sum(),
+        };
+        tree.limits = (0..measured.kernels.len())
+            .map(|kernel| [0, 1, 2].map(|axis| tree.limit(kernel, axis)))
+            .collect();
+        tree
+    }
+
+    pub fn measured(&self) -> Measured<'a> {
+        self.measured
+    }
+
+    fn kernel(&self, kernel: usize) -> &'a Kernel {
+        &self.measured.kernels[kernel]
+    }
+
+    /// Whether a kernel takes a problem, or none does.
+    fn takes_or_none_does(&self, kernel: usize, problem: &Problem) -> bool {
+        (self.takes)(self.kernel(kernel), problem).is_ok()
+            || self.measured.kernels.iter().all(|kernel| (self.takes)(kernel, problem).is_err())
+    }
+
+    /// The largest extent along an axis that a kernel takes, where it is not all that any kernel takes.
+    fn limit(&self, kernel: usize, axis: usize) -> Option<u64> {
+        let at = |steps: u64| {
+            let mut extents = STEPS;
+            extents[axis] = steps * STEPS[axis];
+            self.takes_or_none_does(kernel, &Problem::new(extents[0], extents[1], extents[2]))
+        };
+        let most = MOST / STEPS[axis];
+        // The first power of two that is refused bounds the search.
+        let mut above = 1;
+        while above <= most && at(above) {
+            above *= 2;
+        }
+        if above > most {
+            return None;
+        }
+        let mut below = above / 2;
+        while above - below > 1 {
+            let middle = below + (above - below) / 2;
+            if at(middle) { below = middle } else { above = middle }
+        }
+        Some(below * STEPS[axis])
+    }
+
+    /// Whether a kernel is within its limits wherever bounds hold.
+    fn is_within(&self, kernel: usize, bounds: &Condition) -> bool {
+        let most = [bounds.m, bounds.n, bounds.k].map(|it| it.and_then(|it| it.max));
+        !self.banned[kernel]
+            && self.limits[kernel]
+                .iter()
+                .zip(most)
+                .all(|(limit, most)| limit.is_none_or(|limit| most.is_some_and(|most| most <= limit)))
+    }
+
+    /// Whether a kernel takes what meets bounds, asked at their corners and between them.
+    pub fn is_taken(&self, kernel: usize, bounds: &Condition) -> bool {
+        let along = |axis: usize, bounds: Option<Bounds>| {
+            let most = bounds.and_then(|it| it.max).unwrap_or(MOST);
+            let corner = if most < STEPS[axis] { most } else { most / STEPS[axis] * STEPS[axis] };
+            let probes = PROBES[axis].iter().copied().filter(move |probe| *probe <= most);
+            probes.chain([most, corner]).filter(|extent| *extent > 0).collect::<BTreeSet<u64>>()
+        };
+        let [ms, ns, ks] = [along(0, bounds.m), along(1, bounds.n), along(2, bounds.k)];
+        let problems = ms.iter().flat_map(|m| ns.iter().map(move |n| (*m, *n)));
+        let mut problems = problems.flat_map(|(m, n)| ks.iter().map(move |k| Problem::new(m, n, *k)));
+        problems.all(|problem| !meets(bounds, &problem) || self.takes_or_none_does(kernel, &problem))
+    }
+
+    /// The kernel that takes every problem and loses least where it loses most, and then on the whole.
+    pub fn default(&self) -> Option<usize> {
+        let always = Condition::default();
+        let cost = |kernel: usize| {
+            // A problem without a time counts as one that is lost.
+            let losses = self.losses.iter().map(|losses| losses[kernel].unwrap_or(f64::INFINITY));
+            (losses.clone().fold(0.0, f64::max), losses.filter(|loss| loss.is_finite()).sum::<f64>())
+        };
+        let all = 0..self.measured.kernels.len();
+        let takes_all = |kernel: &usize| {
+            let is_for_few = self.kernel(*kernel).is_for_few();
+            !is_for_few && self.limits[*kernel] == [None; 3] && self.is_taken(*kernel, &always)
+        };
+        let by_cost = |one: &usize, other: &usize| {
+            let (one, other) = (cost(*one), cost(*other));
+            one.0.total_cmp(&other.0).then(one.1.total_cmp(&other.1))
+        };
+        all.filter(takes_all).min_by(by_cost)
+    }
+
+    /// The kernel that loses least on some problems, of those that take all that meets the bounds; and the weighted loss,
+    /// infinite where there is none.
+    fn best(&self, problems: &[usize], bounds: &Condition) -> (f64, Option<usize>) {
+        let cost = |kernel: usize| {
+            let weighted = problems.iter().map(|&problem| {
+                let loss = self.losses[problem][kernel].unwrap_or(f64::INFINITY);
+                loss * self.measured.problems[problem].weight
+            });
+            weighted.sum::<f64>()
+        };
+        let kernels = (0..self.measured.kernels.len()).filter(|kernel| self.is_within(*kernel, bounds));
+        let best =
+            kernels.map(|kernel| (cost(kernel), kernel)).min_by(|one, other| one.0.total_cmp(&other.0));
+        match best {
+            Some((cost, kernel)) if cost.is_finite() => (cost, Some(kernel)),
+            _ => (f64::INFINITY, None),
+        }
+    }
+
+    fn value(&self, feature: Feature, problem: usize) -> u64 {
+        let problem = &self.measured.problems[problem].problem;
+        match feature {
+            Feature::M => problem.m,
+            Feature::N => problem.n,
+            Feature::K => problem.k,
+            Feature::Tiles(of) => {
+                let tiles = Tiles { of, at_least: None, at_most: None };
+                tiles.count(extents(problem)).unwrap_or(u64::MAX)
+            }
+        }
+    }
+
+    /// What can be asked: where tiles are counted, those of the kernels.
+    fn features(&self) -> Vec<Feature> {
+        let mut features = vec![Feature::M, Feature::N, Feature::K];
+        if self.options.counts_tiles {
+            let sizes: BTreeSet<[u64; 2]> = self
+                .measured
+                .kernels
+                .iter()
+                .map(|kernel| match kernel {
+                    Kernel::Cutlass(it) => [u64::from(it.tile[0]), u64::from(it.tile[1])],
+                    Kernel::Hopper(it) => it.tile.map(u64::from),
+                })
+                .collect();
+            features.extend(sizes.into_iter().map(Feature::Tiles));
+        }
+        features
+    }
+
+    /// Bounds between the values that some problems have: geometric means, and limits of kernels.
+    fn thresholds(&self, feature: Feature, problems: &[usize]) -> BTreeSet<u64> {
+        let values: BTreeSet<u64> = problems.iter().map(|problem| self.value(feature, *problem)).collect();
+        let values: Vec<u64> = values.into_iter().collect();
+        let mean = |pair: &[u64]| (pair[0] as f64 * pair[1] as f64).sqrt() as u64;
+        let mut thresholds: BTreeSet<u64> =
+            values.windows(2).map(|pair| mean(pair).clamp(pair[0], pair[1] - 1)).collect();
+        let axis = match feature {
+            Feature::M => 0,
+            Feature::N => 1,
+            Feature::K => 2,
+            Feature::Tiles(_) => return thresholds,
+        };
+        let Some(first) = values.first() else { return thresholds };
+        let limits = self.limits.iter().filter_map(|limits| limits[axis]);
+        // A limit at or above all values leaves nothing on its other side, and is what a kernel may need.
+        thresholds.extend(limits.filter(|limit| first <= limit && *limit < MOST));
+        thresholds
+    }
+
+    /// The rules: the tree's leaves in order, then what a problem gets whose extents are known; without those that are not
+    /// worth it. Each holds only where none before does, so that upper bounds are enough.
+    pub fn rules(&self, default: usize) -> Vec<Bounded> {
+        let all: Vec<usize> = (0..self.measured.problems.len()).collect();
+        let mut rules = Vec::new();
+        self.grow(&all, Condition::default(), self.measured.problems.len() * 2 + 8, &mut rules);
+        // What is known of no extent gets the default; what is last has no bounds.
+        for rule in &mut rules {
+            if rule.bounds == Condition::default() {
+                let known = Some(Bounds::default());
+                rule.bounds = Condition { m: known, n: known, k: known, ..Condition::default() };
+            }
+        }
+        self.prune(&mut rules, default);
+        rules
+    }
+
+    fn grow(&self, problems: &[usize], bounds: Condition, depth: usize, rules: &mut Vec<Bounded>) {
+        if problems.is_empty() {
+            return;
+        }
+        let (cost, kernel) = self.best(problems, &bounds);
+        let loses =
+            |kernel: usize, it: usize| self.losses[it][kernel].is_none_or(|loss| loss > self.options.margin);
+        let is_good = kernel.is_some_and(|kernel| !problems.iter().any(|&it| loses(kernel, it)));
+        let is_done = depth == 0 || (is_good && cost <= self.gain());
+        let split = if is_done { None } else { self.split(problems, &bounds) };
+        if let Some(split) = split
+            && (!is_good || (split.unserved == 0 && cost - split.cost > self.gain()))
+        {
+            self.grow(&split.yes, split.inside, depth - 1, rules);
+            self.grow(&split.no, bounds, depth - 1, rules);
+        } else if let Some(kernel) = kernel {
+            rules.push(Bounded { bounds, kernel });
+        }
+    }
+
+    /// The weighted loss that a rule must save.
+    fn gain(&self) -> f64 {
+        self.options.gain * self.total_weight
+    }
+
+    /// The split that loses least.
+    fn split(&self, problems: &[usize], bounds: &Condition) -> Option<Split> {
+        let mut best: Option<Split> = None;
+        for feature in self.features() {
+            for threshold in self.thresholds(feature, problems) {
+                let Some(inside) = narrowed(bounds, feature, threshold) else { continue };
+                let (yes, no): (Vec<usize>, Vec<usize>) =
+                    problems.iter().partition(|problem| self.value(feature, **problem) <= threshold);
+                let sides = [(&yes, &inside), (&no, bounds)].map(|(side, bounds)| self.best(side, bounds));
+                let [one, other] = sides.map(|(_, kernel)| kernel.is_none());
+                if yes.is_empty() || (no.is_empty() && one) {
+                    continue;
+                }
+                let unserved = usize::from(one) + usize::from(other && !no.is_empty());
+                let cost =
+                    sides.into_iter().filter(|(_, kernel)| kernel.is_some()).map(|(cost, _)| cost).sum();
+                if best.as_ref().is_none_or(|it| (unserved, cost) < (it.unserved, it.cost)) {
+                    best = Some(Split { cost, unserved, inside, yes, no });
+                }
+            }
+        }
+        best
+    }
+
+    /// What rules give each measured problem.
+    pub fn given(&self, rules: &[Bounded], default: usize) -> Vec<Given> {
+        let of = |(position, losses): (usize, &Vec<Option<f64>>)| {
+            let problem = &self.measured.problems[position].problem;
+            let rule = rules.iter().position(|rule| meets(&rule.bounds, problem));
+            let kernel = rule.map_or(default, |rule| rules[rule].kernel);
+            Given { rule, loss: losses[kernel].unwrap_or(f64::INFINITY) }
+        };
+        self.losses.iter().enumerate().map(of).collect()
+    }
+
+    /// Takes out rules without which no problem loses more than the margin or what it lost before, and all together lose
+    /// little more.
+    fn prune(&self, rules: &mut Vec<Bounded>, default: usize) {
+        let weighted = |given: &[Given]| -> f64 {
+            given.iter().zip(self.measured.problems).map(|(it, problem)| it.loss * problem.weight).sum()
+        };
+        for position in (0..rules.len()).rev() {
+            let mut without = rules.clone();
+            without.remove(position);
+            let (before, after) = (self.given(rules, default), self.given(&without, default));
+            let none_loses =
+                before.iter().zip(&after).all(|(one, other)| other.loss <= one.loss.max(self.options.margin));
+            if none_loses && weighted(&after) - weighted(&before) <= self.gain() {
+                *rules = without;
+            }
+        }
+    }
+}
+
+/// Bounds with one more; `None` where a condition cannot say it.
+fn narrowed(bounds: &Condition, feature: Feature, most: u64) -> Option<Condition> {
+    let mut narrowed = *bounds;
+    let lower = |bounds: Option<Bounds>| {
+        let most = bounds.and_then(|it| it.max).map_or(most, |max| max.min(most));
+        Some(Bounds::up_to(most))
+    };
+    match feature {
+        Feature::M => narrowed.m = lower(bounds.m),
+        Feature::N => narrowed.n = lower(bounds.n),
+        Feature::K => narrowed.k = lower(bounds.k),
+        Feature::Tiles(of) => {
+            let most = match bounds.tiles {
+                Some(tiles) if tiles.of != of => return None,
+                Some(tiles) => tiles.at_most.map_or(most, |it| it.min(most)),
+                None => most,
+            };
+            narrowed.tiles = Some(Tiles { of, at_least: None, at_most: Some(most) });
+        }
+    }
+    (narrowed != *bounds).then_some(narrowed)
+}
