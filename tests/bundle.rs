@@ -500,3 +500,19 @@ fn another_target_replaces_that_of_the_bundle() {
     assert_eq!((code, &report["target"], &report["kernels"]), (0, &"cpu".into(), &0.into()));
     assert!(recorded(&report).iter().all(|output| output["ok"] == true));
 }
+
+#[test]
+fn a_bundle_has_the_dispatch_table_of_its_run() {
+    let place = Place::new();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("table.toml");
+    let table = "schema = 1\n\n[[table]]\ntargets = [\"sm_100a\"]\nformats = [\"nvfp4\"]\n\n[table.default]\n\
+                 kernel = { tile = [128, 192, 256] }\nwhy = \"measured\"\n";
+    std::fs::write(&file, table).expect("it can be written");
+    let given = ["--target", "sm_100a", "--dispatch", file.to_str().expect("a name")];
+    place.bundle(&fixture("gemm/exact_m91.fir"), "bundle", &given);
+    std::fs::remove_file(&file).expect("it is there");
+    let (code, report) = place.replay("bundle", &[]);
+    assert_eq!(code, 0);
+    assert!(report.to_string().contains("sm100_128x192x256_1sm_c1x1"), "{report}");
+}

@@ -396,6 +396,43 @@ fn a_gpu_that_is_not_there_and_a_target_that_cannot_be_emulated_are_refused() {
 }
 
 #[test]
+fn a_dispatch_table_replaces_the_default_and_one_that_is_none_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).expect("it can be written");
+        file.display().to_string()
+    };
+    let table = "schema = 1\n[[table]]\ntargets = [\"sm_100a\"]\nformats = [\"nvfp4\"]\n[table.default]\n\
+                 kernel = { tile = [128, 192, 256] }\nwhy = \"measured with M = {m}\"\n";
+    let (good, bad) = (write("good.toml", table), write("bad.toml", &table.replace("tile", "tiles")));
+    let file = path("gemm/exact_m91.fir");
+    let kernel = |arguments: &[&str]| {
+        let report = json(&fourfold(&[&["explain", &file, "--json"], arguments].concat()));
+        let kernels = report["segments"].as_array().expect("segments").iter();
+        let found = kernels.filter(|segment| !segment["configuration"].is_null());
+        let found: Vec<_> = found.map(|it| (it["configuration"].clone(), it["why"].clone())).collect();
+        found.into_iter().next().expect("a kernel")
+    };
+    let (configuration, why) = kernel(&["--target", "sm_100a", "--dispatch", &good]);
+    assert_eq!(configuration, "sm100_128x192x256_1sm_c1x1");
+    assert_eq!(why, "measured with M = 91");
+    for target in ["sm_120a", "sm_90a"] {
+        let (own, usual) = (["--target", target, "--dispatch", &good], ["--target", target]);
+        assert_eq!(kernel(&own), kernel(&usual), "it is for another target");
+    }
+    for command in ["explain", "replay", "verify", "compile"] {
+        let output = fourfold(&[command, &file, "--target", "sm_100a", "--dispatch", &bad]);
+        assert_eq!(exit_code(&output), 2, "{command}");
+        let said = text(&output.stderr);
+        assert!(said.contains("bad.toml: table 1, the default: `kernel`: unknown field `tiles`"), "{said}");
+    }
+    let missing = fourfold(&["explain", &file, "--dispatch", "/nowhere/table.toml"]);
+    assert_eq!(exit_code(&missing), 2);
+    assert!(text(&missing.stderr).contains("/nowhere/table.toml"), "{}", text(&missing.stderr));
+}
+
+#[test]
 fn sm_90a_plans_kernels_of_its_own() {
     let file = path("gemm/exact_m1.fir");
     for command in ["explain", "replay", "verify"] {

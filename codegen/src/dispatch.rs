@@ -69,8 +69,8 @@ pub struct Rule {
     pub when: Condition,
     /// What it gets.
     pub kernel: Kernel,
-    /// Why, as a sentence without its end. `{m}`, `{n}` and `{k}` stand for extents, `{tiles}` for how many tiles the condition
-    /// counts.
+    /// Why, as a sentence without its end. `{m}`, `{n}` and `{k}` stand for extents, `{tiles}` for how many tiles the
+    /// condition counts.
     pub why: String,
 }
 

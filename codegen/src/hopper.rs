@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::configuration::CutlassVersion;
 use crate::defaults::Extents;
-use crate::dispatch::{Condition, Kernel, Table, default_tables};
+use crate::dispatch::{Bounds, Condition, Kernel, Table, default_tables};
 
 /// The target that these kernels are of.
 pub const TARGET: &str = "sm_90a";
@@ -110,9 +110,9 @@ pub struct Choice {
     pub max_k: u32,
     /// Which tile; where a thread must have wide rows, the wide one of as many rows of A.
     pub tile: Tile,
-    /// Blocks that share a tile, each with a part of K: 1, 2, 4 or 8, of which a call gets no more than there are steps along
-    /// K, and with few rows of A no fewer than these need room. With 0 as many as the device has room for, and as leave each
-    /// two steps along K.
+    /// Blocks that share a tile, each with a part of K: 1, 2, 4 or 8, of which a call gets no more than there are steps
+    /// along K, and with few rows of A no fewer than these need room. With 0 as many as the device has room for, and as
+    /// leave each two steps along K.
     pub cluster: u32,
 }
 
@@ -123,8 +123,8 @@ pub static CHOICES: LazyLock<Vec<Choice>> = LazyLock::new(|| {
     lines(table, BlockFormat::NVFP4, Extents { m: None, n: None, k: None }, CutlassVersion::PINNED).0
 });
 
-/// The lines of a table that calls of a problem can meet, and why a kernel of it is passed over, where one is. A condition on
-/// an extent that is not known is asked at each call where it is an upper bound, and else does not hold.
+/// The lines of a table that calls of a problem can meet, and why a kernel of it is passed over, where one is. A condition
+/// on an extent that is not known is asked at each call where it is an upper bound, and else does not hold.
 fn lines(
     table: &Table,
     format: BlockFormat,
@@ -162,7 +162,7 @@ fn upper_bounds(when: &Condition, problem: Extents, cutlass: CutlassVersion) -> 
             (Some(it), None) => it.min.unwrap_or(0) <= 1 && it.multiple_of.unwrap_or(1) == 1,
             (None, _) => true,
         });
-    let most = |(bounds, _): (Option<crate::dispatch::Bounds>, _)| {
+    let most = |(bounds, _): (Option<Bounds>, _)| {
         bounds.and_then(|it| it.max).and_then(|max| u32::try_from(max).ok()).map_or(ANY, |max| max.min(ANY))
     };
     is_met.then(|| when.extents(problem).map(most))
@@ -303,7 +303,7 @@ pub(crate) fn choose_by(
     cutlass: CutlassVersion,
 ) -> Option<(Configuration, String)> {
     let (mut lines, passed_over) = lines(table, format, problem, cutlass);
-    if !lines.last().is_some_and(|line| [line.max_m, line.max_n, line.max_k] == [ANY; 3]) {
+    if lines.last().is_none_or(|line| [line.max_m, line.max_n, line.max_k] != [ANY; 3]) {
         lines.extend_from_slice(&CHOICES);
     }
     let (configuration, why) = choose_of(Cow::Owned(lines), format, problem, only_values)?;
@@ -354,6 +354,11 @@ mod tests {
     use fourfold_ir::ElementType;
 
     use super::*;
+    use crate::dispatch::Tables;
+
+    const fn few(tokens: u32) -> Tile {
+        Tile::new(tokens, 128)
+    }
 
     const UNKNOWN: Extents = Extents { m: None, n: None, k: None };
 
@@ -428,5 +433,114 @@ mod tests {
         let eight = Configuration::forced(BlockFormat::NVFP4, Tile::new(64, 128), 8).expect_err("too many");
         let text = "8 blocks cannot share a tile 64x128: 1, 2, 4 can, and 0 leaves it to each call";
         assert_eq!(eight.to_string(), text);
+    }
+
+    /// Of rules as what they demand and the kernel.
+    fn table(rules: &[(&str, &str)], default: &str) -> Table {
+        let head = "schema = 1\n[[table]]\ntargets = [\"sm_90a\"]\nformats = [\"nvfp4\", \"mxfp4\"]\n";
+        let rule = |(when, kernel): &(&str, &str)| {
+            format!("[[table.rule]]\nwhen = {when}\nkernel = {kernel}\nwhy = \"so\"\n")
+        };
+        let rules: String = rules.iter().map(rule).collect();
+        let text = format!("{head}{rules}[table.default]\nkernel = {default}\nwhy = \"the rest\"\n");
+        Tables::parse(&text).unwrap_or_else(|error| panic!("{error}: {text}")).tables.remove(0)
+    }
+
+    /// Lines as M, N and K at most, rows of A and B, and blocks; of no bound 0.
+    fn lines_of(configuration: &Configuration) -> Vec<[u32; 6]> {
+        let most = |bound| if bound == ANY { 0 } else { bound };
+        let line = |it: &Choice| {
+            [most(it.max_m), most(it.max_n), most(it.max_k), it.tile.tokens, it.tile.rows, it.cluster]
+        };
+        configuration.choices().map(|(choice, _)| line(choice)).collect()
+    }
+
+    #[test]
+    fn a_table_of_ones_own_is_what_the_source_has() {
+        let rules = [
+            ("{ m = { max = 8 } }", "{ tile = [8, 128], cluster = 4 }"),
+            ("{ m = { max = 100 }, n = { max = 512 } }", "{ tile = [64, 256], cluster = 2 }"),
+            ("{ m = { min = 2000 } }", "{ tile = [128, 128] }"),
+            ("{ m = {}, n = {}, k = {} }", "{ tile = [64, 128], cluster = 1 }"),
+        ];
+        let table = table(&rules, "{ tile = [128, 256] }");
+        let choose = |problem, only_values| {
+            choose_by(&table, BlockFormat::NVFP4, problem, only_values, CutlassVersion::PINNED)
+                .expect("a format")
+        };
+        let (all, why) = choose(UNKNOWN, true);
+        // K of few rows is what these take. What is asked of the least M cannot be asked at a call, and what follows no
+        // bound is not reached.
+        let [few, middle, rest] =
+            [[8, 0, 32768, 8, 128, 4], [100, 512, 0, 64, 256, 2], [0, 0, 0, 64, 128, 1]];
+        assert_eq!(lines_of(&all), [few, middle, rest]);
+        assert_eq!(why, "M is unknown, so each call gets one of several tiles; by the lines of the table");
+        let (large, why) = choose(Extents { m: Some(4096), ..UNKNOWN }, true);
+        assert_eq!(large.variants, [Tile::new(128, 128)]);
+        assert_eq!(why, "M = 4096 gets tiles of 128 rows of A by 128 of B; so");
+        let (wide, _) = choose(Extents { m: Some(4096), ..UNKNOWN }, false);
+        assert_eq!(wide.variants, [Tile::new(128, 256)], "what is not a value is written by wide rows");
+        let known = Extents { m: Some(50), n: Some(512), k: Some(4096) };
+        let (one, _) = choose(known, true);
+        assert_eq!(one.variants, [Tile::new(64, 256)]);
+        assert_eq!(lines_of(&one)[0], middle);
+        let too_many = Extents { m: Some(4), n: Some(8192), k: Some(65536) };
+        assert_eq!(lines_of(&choose(too_many, true).0), [rest], "its K is beyond eight blocks");
+    }
+
+    #[test]
+    fn what_a_table_says_of_kernels_that_there_are_not_is_passed_over() {
+        let table = table(&[("{ m = { max = 1 } }", "{ tile = [1, 128] }")], "{ tile = [96, 128] }");
+        let problem = Extents { m: Some(1), n: Some(4096), k: Some(4096) };
+        let of = |format, problem| {
+            choose_by(&table, format, problem, true, CutlassVersion::PINNED).expect("a format of the target")
+        };
+        assert_eq!(of(BlockFormat::NVFP4, problem).0.variants, [few(1)]);
+        let (configuration, why) = of(BlockFormat::MXFP4, problem);
+        assert_eq!(configuration.variants, [few(8)], "by the default's lines");
+        let start =
+            "M = 1 gets tiles of 8 rows of A by 128 of B; the table's { tile = [1, 128] } is passed over: ";
+        assert!(why.starts_with(start), "{why}");
+        let (all, _) = of(BlockFormat::NVFP4, UNKNOWN);
+        let last = all.choices().last().expect("a line").0;
+        assert_eq!((last.max_m, last.max_n, last.max_k), (ANY, ANY, ANY));
+    }
+
+    #[test]
+    fn the_default_table_as_ones_own_gives_the_same_tiles_and_lines() {
+        let table = default_tables().find(TARGET, BlockFormat::NVFP4).expect("a table");
+        let extents = [
+            None,
+            Some(1),
+            Some(8),
+            Some(16),
+            Some(17),
+            Some(64),
+            Some(65),
+            Some(128),
+            Some(4097),
+            Some(40_000),
+        ];
+        for (m, n, k) in extents
+            .into_iter()
+            .flat_map(|m| extents.into_iter().flat_map(move |n| extents.into_iter().map(move |k| (m, n, k))))
+        {
+            for (format, only_values) in [(BlockFormat::NVFP4, true), (BlockFormat::MXFP4, false)] {
+                let problem = Extents { m, n, k };
+                let (own, _) =
+                    choose_by(table, format, problem, only_values, CutlassVersion::PINNED).expect("one");
+                let (usual, _) = choose(format, problem, only_values).expect("one");
+                assert_eq!(own.variants, usual.variants, "{problem:?}");
+                let met = |configuration: &Configuration| -> Vec<Choice> {
+                    let meets =
+                        |extent: Option<u64>, most: u32| extent.is_none_or(|it| it <= u64::from(most));
+                    let lines = configuration.choices().map(|(choice, _)| *choice);
+                    lines
+                        .filter(|it| meets(m, it.max_m) && meets(n, it.max_n) && meets(k, it.max_k))
+                        .collect()
+                };
+                assert_eq!(met(&own), met(&usual), "{problem:?}");
+            }
+        }
     }
 }

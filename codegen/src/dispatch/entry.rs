@@ -168,6 +168,11 @@ impl Collectives {
 }
 
 impl Kernel {
+    /// Whether it takes few rows of A only, so that it cannot be a default.
+    pub fn is_for_few(&self) -> bool {
+        matches!(self, Kernel::Hopper(shared) if shared.tile().is_few())
+    }
+
     /// What a kernel of CUTLASS's collectives is built from, with D in bf16 and without C. `None` for a format that has no
     /// kernels of the family, and for a kernel of another kind.
     pub fn configuration(&self, family: Family, format: BlockFormat) -> Option<Configuration> {

@@ -51,8 +51,8 @@ pub enum Flaw {
         why: String,
     },
     /// A default that does not take every problem.
-    #[error("the default {0} takes no more than {tokens} rows of A: name a tile of at least 64", tokens = .0.tile[0])]
-    Partial(super::Shared),
+    #[error("the default {0} takes few rows of A only: name a tile of 64 rows of A or more")]
+    Partial(Kernel),
 }
 
 impl Table {
@@ -92,9 +92,8 @@ impl Table {
                 flaws.push(Flaw::Shadowed { place, by: Place::Rule(by) });
             }
         }
-        match self.default.kernel {
-            Kernel::Hopper(shared) if shared.tile().is_few() => flaws.push(Flaw::Partial(shared)),
-            _ => {}
+        if self.default.kernel.is_for_few() {
+            flaws.push(Flaw::Partial(self.default.kernel));
         }
         flaws
     }
@@ -118,11 +117,5 @@ impl Kernel {
             }
             _ => Err(format!("it is of another kind than the kernels of {target}")),
         }
-    }
-}
-
-impl fmt::Display for super::Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Kernel::Hopper(*self).fmt(f)
     }
 }

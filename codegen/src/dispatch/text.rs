@@ -21,7 +21,8 @@ pub enum TableError {
     Syntax(String),
     /// It is of a version that this program does not know.
     #[error(
-        "the table is of schema {found}, and schema {SCHEMA} is what is read: write `schema = {SCHEMA}` at its top, or have it \
+        "the table is of schema {found}, and schema {SCHEMA} is what is read: write `schema = {SCHEMA}` at its top, or \
+         have it \
              made again by this version"
     )]
     Schema {
@@ -50,7 +51,7 @@ pub enum TableError {
 const PLACEHOLDERS: [&str; 4] = ["m", "n", "k", "tiles"];
 
 impl Tables {
-    /// Reads tables. Each is held to what can be said of it without a version of CUTLASS; see [`Table::check`] for the rest.
+    /// Reads tables. Each is held to what can be said of it without a version of CUTLASS; [`Table::check`] has the rest.
     ///
     /// # Errors
     /// The first thing that is wrong, and where.
@@ -108,7 +109,7 @@ impl Tables {
                 line("kernel", at.value(kernel)?);
                 line("why", at.value(why)?);
             }
-            line("\n[table.default]\nkernel", at.value(&table.default.kernel)?);
+            line("\n[table.default]\nkernel", at.value(table.default.kernel)?);
             line("why", at.value(&table.default.why)?);
         }
         Ok(text)

@@ -46,7 +46,10 @@ fn takes(kernel: &Kernel, problem: &Problem) -> Result<(), String> {
         Kernel::Hopper(it) if it.tile().is_few() && m > u64::from(it.tile[0]) => {
             Err(format!("M = {m} is more"))
         }
-        Kernel::Hopper(it) if it.tile().is_few() && k > 8 * 4096 => Err(format!("K = {k} is more")),
+        Kernel::Hopper(it) if it.tile[0] == 1 && k > 8 * 16384 => Err(format!("K = {k} is more")),
+        Kernel::Hopper(it) if [8, 16].contains(&it.tile[0]) && k > 8 * 4096 => {
+            Err(format!("K = {k} is more"))
+        }
         _ => Ok(()),
     }
 }
@@ -119,12 +122,6 @@ fn a_learnt_table_gives_what_was_measured_a_kernel_within_the_margin() {
         let measured = Measured { problems: &problems, kernels: &kernels, times: &times };
         let learnt = learn(subject(target), measured, &takes, options).expect("it can be learnt");
         let table = &learnt.table;
-        println!(
-            "{target}: {} rules for {} problems, mean {:.4}",
-            table.rules.len(),
-            problems.len(),
-            learnt.mean_loss
-        );
         assert!(table.rules.len() < problems.len() / 2, "{} rules", table.rules.len());
         assert!(learnt.mean_loss <= options.margin && learnt.worst.expect("a problem").1 <= options.margin);
         for (problem, times) in problems.iter().map(|it| &it.problem).zip(&times) {
@@ -140,7 +137,8 @@ fn a_learnt_table_gives_what_was_measured_a_kernel_within_the_margin() {
     }
 }
 
-/// The loss on shapes that were not measured, within those that were: the figures are those of the made-up cost.
+/// The loss on shapes that were not measured, from smaller ones than were to the largest: the figures are those of the
+/// made-up cost, 0.8 % and 1.4 % on average for the two families. Single shapes lose up to 60 % and 79 %.
 #[test]
 fn what_was_not_measured_loses_little_where_cost_is_made_up() {
     for (target, kernels, problems, options) in cases() {
@@ -161,9 +159,8 @@ fn what_was_not_measured_loses_little_where_cost_is_made_up() {
             .collect();
         losses.sort_by(f64::total_cmp);
         let mean = losses.iter().sum::<f64>() / losses.len() as f64;
-        let (ninth, worst) = (losses[losses.len() * 9 / 10], losses[losses.len() - 1]);
-        println!("{target}: mean {mean:.4}, nine in ten {ninth:.4}, worst {worst:.4}");
-        assert!(mean < 0.05, "{target}: {mean}");
+        let ninth = losses[losses.len() * 9 / 10];
+        assert!(mean < 0.02 && ninth < 0.02, "{target}: {mean} {ninth}");
     }
 }
 

@@ -165,12 +165,15 @@ impl<'a> Tree<'a> {
             (losses.clone().fold(0.0, f64::max), losses.filter(|loss| loss.is_finite()).sum::<f64>())
         };
         let all = 0..self.measured.kernels.len();
-        let taking =
-            all.filter(|kernel| self.limits[*kernel] == [None; 3] && self.is_taken(*kernel, &always));
-        taking
-            .map(|kernel| (cost(kernel), kernel))
-            .min_by(|(one, _), (other, _)| one.0.total_cmp(&other.0).then(one.1.total_cmp(&other.1)))
-            .map(|(_, kernel)| kernel)
+        let takes_all = |kernel: &usize| {
+            let is_for_few = self.kernel(*kernel).is_for_few();
+            !is_for_few && self.limits[*kernel] == [None; 3] && self.is_taken(*kernel, &always)
+        };
+        let by_cost = |one: &usize, other: &usize| {
+            let (one, other) = (cost(*one), cost(*other));
+            one.0.total_cmp(&other.0).then(one.1.total_cmp(&other.1))
+        };
+        all.filter(takes_all).min_by(by_cost)
     }
 
     /// The kernel that loses least on some problems, of those that take all that meets the bounds; and the weighted loss,
