@@ -131,7 +131,7 @@ pub enum SweepError {
         /// The problem.
         problem: Problem,
         /// What the driver says.
-        source: DeviceError,
+        source: Box<DeviceError>,
     },
     /// It was to end.
     #[error("interrupted: run it again to go on")]

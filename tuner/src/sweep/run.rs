@@ -124,7 +124,8 @@ pub fn run(
             sink(&record).map_err(|source| SweepError::Sink { source })?;
             progress(&Told::Recorded(&record));
             if let Some(source) = failed.filter(DeviceError::is_sticky) {
-                return Err(SweepError::Device { kernel: task.name.clone(), problem: *problem, source });
+                let (kernel, problem) = (task.name.clone(), *problem);
+                return Err(SweepError::Device { kernel, problem, source: Box::new(source) });
             }
         }
     }

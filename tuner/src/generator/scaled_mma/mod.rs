@@ -90,7 +90,7 @@ impl Computed {
             format.a, format.b
         );
         let (program, _) = text::load(&source).map_err(|errors| {
-            errors.first().map_or_else(|| "no program".to_owned(), |error| format!("{}", error.message))
+            errors.first().map_or_else(|| "no program".to_owned(), |error| error.message.clone())
         })?;
         let recipe = sample::Recipe { rule: sample::Rule::Contest, seed, symbols: Vec::new() };
         let mut tensors: HashMap<String, Tensor> =
