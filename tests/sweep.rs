@@ -392,14 +392,12 @@ fn a_wrong_kernel_is_never_fast_and_a_device_that_fails_is_recorded_and_passed_b
 
     let machine = Machine::new("-DRUN_STATUS=719");
     machine.write("some.toml", MEASURED);
-    let mut errors = 0;
     // Each run ends with the kernel that made the device fail; the next goes on behind it.
-    for _ in 0..4 {
+    for errors in 1..=4 {
         let output = sweep(&machine, "r.jsonl", &["--replays", "5", "--json"]);
         assert_eq!(output.status.code(), Some(3), "{}", said(&output));
         let lines = records(&machine.path("r.jsonl"));
-        assert_eq!(count(&lines, "launch_error"), errors + 1, "{}", said(&output));
-        errors += 1;
+        assert_eq!(count(&lines, "launch_error"), errors, "{}", said(&output));
     }
     let output = sweep(&machine, "r.jsonl", &["--replays", "5", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));

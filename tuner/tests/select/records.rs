@@ -40,6 +40,7 @@ fn record(kernel: &str, problem: Problem, state: State, median_us: Option<f64>) 
         name: format!("tile {kernel}"),
         parameters: Parameters(BTreeMap::from([("tile".to_owned(), tile)])),
         problem: Some(problem),
+        workload: Some("scaled_mma nvfp4 bf16".to_owned()),
         state,
         message: None,
         broken: Vec::new(),
@@ -150,6 +151,8 @@ fn what_is_not_comparable_is_refused() {
     let caches = error(|record| record.timing.as_mut().expect("a time").l2 = "warm".to_owned());
     assert!(caches.contains("`rotating` and `warm`") && caches.contains("one `timing.l2`"), "{caches}");
     let targets = error(|record| record.target = "sm_120a".to_owned());
+    let work = error(|record| record.workload = Some("scaled_mma nvfp4 f32".to_owned()));
+    assert!(work.contains("nvfp4 bf16` and `scaled_mma nvfp4 f32`") && work.contains("`workload`"), "{work}");
     assert!(targets.contains("`sm_100a` and `sm_120a`") && targets.contains("one `target`"), "{targets}");
     let nowhere = error(|record| record.machine = None);
     assert!(nowhere.contains("kernel b on 128x256x512 has a time and no `machine`"), "{nowhere}");
