@@ -21,9 +21,8 @@ pub enum TableError {
     Syntax(String),
     /// It is of a version that this program does not know.
     #[error(
-        "the table is of schema {found}, and schema {SCHEMA} is what is read: write `schema = {SCHEMA}` at its top, or \
-         have it \
-             made again by this version"
+        "the table is of schema {found}, and schema {SCHEMA} is what is read: write `schema = {SCHEMA}` at \
+         its top, or have it made again by this version"
     )]
     Schema {
         /// What it says, or that it says nothing.

@@ -22,7 +22,7 @@ use crate::toolchain::Choice;
     --bundle writes a folder with all that it takes to replay this run elsewhere, also when the run fails: the program, \
     its inputs and outputs, the source and command line of each kernel, the report, and what `doctor` says. A bundle \
     is replayed for the target and with the options of its run; its outputs are compared with what they were. Of its \
-    options --target replaces the target and whether it is emulated; --contract, \
+    options --target replaces the target and whether it is emulated, and --dispatch the table; --contract, \
     --debug and --build cannot be taken back. --bundle is refused before anything is run where it would replace what is no bundle.\n\n\
     Exit codes: 0 ok, 1 a value is not what was expected, 2 bad input, 3 the device failed, a required kernel did not \
     run as one, or the bundle could not be written, 70 a bug of ours, 130 interrupted."
