@@ -299,7 +299,7 @@ targets = ["sm_100a"]
 base = { d = "f32" }
 product = { tile = ["128x64x256", "128x128x256"] }
 [problems]
-list = [{ problem = "65x508x32" }, { problem = "1x64x80" }, { problem = "2x33x256x32", weight = 2 }]
+list = [{ problem = "1x4092x32" }, { problem = "1x64x80" }, { problem = "2x3x1024x32", weight = 2 }]
 "#;
 
 #[test]
@@ -330,7 +330,7 @@ fn kernels_are_measured_selected_and_drawn() {
     let again = json(&sweep(&machine, "r.jsonl", &["--replays", "5", "--json"]));
     assert_eq!(again["runs"], serde_json::json!({}), "{again}");
     assert_eq!(records(&machine.path("r.jsonl")).len(), 8);
-    machine.write("unseen.txt", "# nobody saw it\n67x512x32\n");
+    machine.write("unseen.txt", "# nobody saw it\n2x4096x32\n");
     let unseen = machine.name("unseen.txt");
     let output = sweep(&machine, "unseen.jsonl", &["--replays", "5", "--problems", &unseen, "--json"]);
     assert_eq!(json(&output)["runs"]["good"], 2, "{}", said(&output));
@@ -338,7 +338,7 @@ fn kernels_are_measured_selected_and_drawn() {
     let (all, table) = (machine.name("r.jsonl"), machine.name("table.toml"));
     let command = |arguments: &[&str]| machine.command("0").args(arguments).output().expect("it starts");
     let other = machine.name("unseen.jsonl");
-    machine.write("weights.txt", "65x508x32\n2x33x256x32 2\n");
+    machine.write("weights.txt", "1x4092x32\n2x3x1024x32 2\n");
     let weights = machine.name("weights.txt");
     let chosen = ["select", &all, "--weights", &weights, "--min-efficiency", "0.5"];
     let output = command(&[&chosen[..], &["--table", &table, "--unseen", &other, "--json"]].concat());
@@ -362,8 +362,8 @@ fn kernels_are_measured_selected_and_drawn() {
     let [html, svg, png] = ["map.html", "map.svg", "map.png"].map(|name| machine.name(name));
     let output = command(&["heatmap", &all, "--html", &html, "--svg", &svg, "--png", &png, "--width", "100"]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    assert!(said(&output).contains("65x508x32"), "{}", said(&output));
-    assert!(fs::read_to_string(html).is_ok_and(|page| page.contains("65x508x32")));
+    assert!(said(&output).contains("1x4092x32"), "{}", said(&output));
+    assert!(fs::read_to_string(html).is_ok_and(|page| page.contains("1x4092x32")));
     assert!(fs::read_to_string(svg).is_ok_and(|image| image.starts_with("<svg")));
     assert!(fs::read(png).is_ok_and(|image| image.starts_with(b"\x89PNG")));
 }
