@@ -1,10 +1,13 @@
 //! `fourfold profile` where the GPU's driver, the compiler, the kernels, ncu and compute-sanitizer are stand-ins: the tools
 //! are scripts that run what they are given, as the tools do, and print what the tools print.
 
+#[path = "machine/mod.rs"]
+mod machine;
+
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::ops::Deref;
+use std::path::Path;
+use std::process::Output;
 
 use serde_json::{Value, json};
 
@@ -76,74 +79,30 @@ esac
 exit $code
 "#;
 
-/// A machine with two GPUs, of which the tests take the Hopper.
-struct Machine {
-    folder: tempfile::TempDir,
+/// A machine with profilers, and two GPUs, of which the tests take the Hopper.
+struct Machine(machine::Machine);
+
+impl Deref for Machine {
+    type Target = machine::Machine;
+
+    fn deref(&self) -> &machine::Machine {
+        &self.0
+    }
 }
 
 impl Machine {
     /// One whose compiler makes kernels with these definitions, and whose tools work and find nothing.
     fn new(defines: &str) -> Machine {
-        let machine = Machine { folder: tempfile::tempdir().expect("a folder") };
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let stand_ins = root.join("executor/tests/stand_ins");
-        for (file, text) in [
-            (
-                "cutlass/include/cutlass/version.h",
-                "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 0\n",
-            ),
-            ("cutlass/include/cutlass/cutlass.h", ""),
-            ("cutlass/include/cute/tensor.hpp", ""),
-            ("cutlass/tools/util/include/cutlass/util/packed_stride.hpp", ""),
-        ] {
-            fs::create_dir_all(machine.path(file).parent().expect("it is in one")).expect("a folder");
-            machine.write(file, text);
-        }
-        let driver = Command::new("cc")
-            .args(["-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so", "-o"])
-            .arg(machine.path("libcuda.so"))
-            .arg(stand_ins.join("libcuda.c"))
-            .arg("-lm")
-            .status();
-        assert!(driver.expect("there is a C compiler").success());
-        machine.write("program.fir", PROGRAM);
-        // What the source says of itself is what the kernel says.
-        let body = format!(
-            r#"case "$1" in --version) echo 'Cuda compilation tools, release 13.0, V13.0.88'; exit 0;; esac
-echo "$*" >> "$(dirname "$0")/nvcc.calls"
-says() {{ sed -n 's/.*\\"'"$1"'\\":\\"\([^\\]*\)\\".*/\1/p' kernel.cu | head -n 1; }}
-exec cc -O1 -shared -fPIC {defines} "-DKERNEL=\"$(says kernel)\"" "-DTARGET=\"$(says target)\"" \
-  "-DSIGNATURE=\"$(says signature)\"" -o kernel.so '{}' -lm"#,
-            stand_ins.join("gemm.c").display()
-        );
-        machine.script("nvcc", &body);
-        machine.script("cuobjdump", "echo '        /*0010*/  HGMMA.64x64x16.F32 R1, R2, R3 ;'");
+        let machine = Machine(machine::Machine::with_program(PROGRAM, defines));
         machine.ncu(MEASURE);
         machine.sanitizer(CLEAN);
-        let page = root.join("tuner/tests/data/raw_gh100_base.csv");
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("tuner/tests/data/raw_gh100_base.csv");
         fs::copy(page, machine.path("page.csv")).expect("the page is there");
         machine
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn name(&self, name: &str) -> String {
-        self.path(name).display().to_string()
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        fs::write(self.path(name), text).expect("it can be written");
-    }
-
     fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()
-    }
-
-    fn script(&self, name: &str, body: &str) {
-        self.write(name, &format!("#!/bin/sh\n{body}\n"));
-        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).expect("a script");
     }
 
     fn ncu(&self, body: &str) {
@@ -155,13 +114,12 @@ exec cc -O1 -shared -fPIC {defines} "-DKERNEL=\"$(says kernel)\"" "-DTARGET=\"$(
     }
 
     fn profile(&self, device: &str, more: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fourfold"));
+        let mut command = self.command(device);
         command.args(["profile", &self.name("program.fir"), "--ncu", &self.name("ncu")]);
         command.args(["--sanitizer", &self.name("compute-sanitizer")]).args(more);
         command.args(["--nvcc", &self.name("nvcc"), "--cutlass", &self.name("cutlass")]);
-        command.env("FOURFOLD_DEVICE", device).env("FOURFOLD_CACHE_DIR", self.path("cache"));
         command.env_remove("FOURFOLD_CACHE_TIERS").env_remove("FOURFOLD_CACHE_SIZE");
-        command.env("LD_LIBRARY_PATH", self.folder.path()).output().expect("the program starts")
+        command.output().expect("the program starts")
     }
 
     /// The exit code and the object of a profile on the Hopper.

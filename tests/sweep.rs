@@ -157,7 +157,7 @@ fn what_was_recorded_before_a_kill_is_not_done_again() {
             None => kills += 1,
         }
     }
-    assert!(kills >= 2, "{kills}");
+    assert!(kills >= 1, "{kills}");
     let lines = records(&out);
     let distinct: BTreeSet<&str> = lines.iter().map(|record| text(record, "kernel")).collect();
     assert_eq!((lines.len(), distinct.len()), (11, 11), "each once");

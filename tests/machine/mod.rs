@@ -44,6 +44,7 @@ impl Machine {
         // What the source says of itself is what the kernel says.
         let body = format!(
             r#"case "$1" in --version) echo 'Cuda compilation tools, release 13.0, V13.0.88'; exit 0;; esac
+echo "$*" >> "$(dirname "$0")/nvcc.calls"
 says() {{ sed -n 's/.*\\"'"$1"'\\":\\"\([^\\]*\)\\".*/\1/p' kernel.cu | head -n 1; }}
 test -e prelude.cuh && emulated=-DEMULATED
 exec cc -O1 -shared -fPIC {defines} $emulated "-DKERNEL=\"$(says kernel)\"" "-DTARGET=\"$(says target)\"" \

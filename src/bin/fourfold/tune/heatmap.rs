@@ -31,9 +31,9 @@ pub struct Arguments {
     /// What it is called
     #[arg(long, default_value = "Share of the best kernel's speed")]
     title: String,
-    /// Columns of the terminal [default: COLUMNS, else 120]
-    #[arg(long, value_name = "N")]
-    width: Option<usize>,
+    /// Columns of the terminal
+    #[arg(long, value_name = "N", default_value_t = 120)]
+    width: usize,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -44,7 +44,6 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 }
 
 fn draw(arguments: &Arguments) -> Result<Finished> {
-    const USUAL_WIDTH: usize = 120;
     let Chosen { matrix, selection } = arguments.choose.choose()?;
     let machine = matrix.machine.as_ref().map_or("no machine".to_owned(), |machine| {
         format!("{}, {} SMs, driver {}", machine.gpu, machine.sms, machine.driver)
@@ -64,9 +63,7 @@ fn draw(arguments: &Arguments) -> Result<Finished> {
         super::files::write(path, &map.png().context("the image")?)?;
         files.push(path);
     }
-    let columns = || std::env::var("COLUMNS").ok()?.parse().ok();
-    let width = arguments.width.or_else(columns).unwrap_or(USUAL_WIDTH);
-    let mut text = map.terminal(width, std::io::stdout().is_terminal());
+    let mut text = map.terminal(arguments.width, std::io::stdout().is_terminal());
     for file in &files {
         text += &format!("{}\n", file.display());
     }
