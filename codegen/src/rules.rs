@@ -102,7 +102,7 @@ pub(crate) fn texts(violations: &[Violation]) -> String {
 }
 
 /// Every rule, in order of number.
-pub static RULES: [Rule; 30] = [
+pub static RULES: [Rule; 31] = [
     Rule {
         number: 1,
         kind: RuleKind::Compiler,
@@ -347,7 +347,23 @@ pub static RULES: [Rule; 30] = [
         prevents: "Could not select a tile scheduler for given parameters.",
         check: grouped_splits,
     },
+    Rule {
+        number: 33,
+        kind: RuleKind::Compiler,
+        scope: "Sm100, Sm103",
+        text: "an explicit epilogue tile goes with an explicit schedule of the epilogue",
+        prevents: "Don't specify epilogue tile with auto schedule",
+        check: epilogue_tile_of_a_schedule,
+    },
 ];
+
+fn epilogue_tile_of_a_schedule(subject: &Subject) -> Option<String> {
+    let Configuration { family, epilogue, .. } = subject.configuration;
+    let is_free = *family == Family::Sm120 || epilogue.tile.is_none();
+    demand(is_free || epilogue.schedule != EpilogueSchedule::Auto, || {
+        format!("epilogue tile {:?} under the automatic schedule", epilogue.tile)
+    })
+}
 
 fn pingpong_splits(subject: &Subject) -> Option<String> {
     let Configuration { mainloop, scheduler, .. } = subject.configuration;
