@@ -80,7 +80,7 @@ impl Tile {
     }
 
     /// K at most of a tile for few rows of A, which has these in shared memory, for all of K in eight blocks.
-    const fn most_k(self) -> u32 {
+    pub const fn most_k(self) -> u32 {
         if self.tokens == 1 { 8 * 16384 } else { 8 * 4096 }
     }
 

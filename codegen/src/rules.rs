@@ -2,8 +2,8 @@
 //!
 //! Rules 1 to 17 were compared with every configuration of `fixtures/combos.jsonl` (`tests/combos.rs`): they reject
 //! what nvcc rejects and accept what it builds, but for builds that stop at types and would fail in the body.
-//! Rules 18 to 24 reject what compiles and is wrong; 27 to 29 are of that sort too, and a kernel that breaks 29 was seen
-//! to compute wrong results when it ran emulated. Rules 25 and 26 judge a call, not a configuration, and live where
+//! Of the others 22, 27, 30, 32 and 33 are refused by the compiler too; the rest compile and are wrong or not at their best
+//! ([`RuleKind`]), and a kernel that breaks 29 was seen to compute wrong results when it ran emulated. Rules 25 and 26 judge a call, not a configuration, and live where
 //! calls are prepared. What is demanded of any version but 4.2.0 and 4.7.0 was
 //! read in the sources between them: there, compile every tile in use once.
 

@@ -265,8 +265,8 @@ fn built_records_that_later_rules_reject_are_wrong_targets_misfits_spills_and_wr
 
 /// Built rows that the rules reject, on the pinned version, and why they are right to: five configurations.
 const EXCEPTIONS: [(&[usize], u32, &str); 5] = [
-    (&[64], 20, "built, and `initialize` fails: two stages of 256x128x128 are more than shared memory has"),
-    (&[347], 20, "built, and `initialize` fails: two stages of 128x256x128 are more than shared memory has"),
+    (&[64], 20, "built, and `initialize` fails: two stages of 128x256x128 are more than shared memory has"),
+    (&[347], 20, "built, and `initialize` fails: two stages of 256x128x128 are more than shared memory has"),
     (&[79], 11, "MX with 64 of K: types only, no row has its body, and the body does not build"),
     (&[281], 11, "MX with 64 of K: types only, no row has its body, and the body does not build"),
     (&[299, 312], 29, "one configuration at both depths: it builds, and computes wrong results"),

@@ -1,4 +1,5 @@
-//! The command line: `fourfold replay`, `explain`, `compile`, `verify`, `profile`, `toolchain`, `cache` and `doctor`.
+//! The command line: `fourfold replay`, `explain`, `compile`, `verify`, `profile`, `toolchain`, `cache`, `doctor`, and
+//! those that tune: `sweep`, `merge`, `select` and `heatmap`.
 
 mod cache;
 mod compile;

@@ -59,9 +59,7 @@ pub fn build(
         Ok(())
     };
     for task in now {
-        if let Planned::Invalid(broken) = &task.planned {
-            keep(Record { broken: broken.clone(), ..task.record(State::Invalid, None, clock()) })?;
-        }
+        keep(unasked(task, clock()))?;
     }
     let next = AtomicUsize::new(0);
     let workers = options.jobs.unwrap_or_else(build_slots).max(1).min(later.len());
@@ -85,7 +83,7 @@ pub fn build(
             result = match outcome {
                 Some(outcome) => record(task, &outcome, tools, clock()).and_then(&mut keep),
                 // It cannot be written down as a source, so there is nothing to confirm.
-                None => keep(task.record(State::Invalid, None, clock())),
+                None => keep(unasked(task, clock())),
             };
             if result.is_err() {
                 break;
@@ -96,6 +94,15 @@ pub fn build(
         result
     })?;
     Ok(counts)
+}
+
+/// What is invalid, and no compiler was asked about.
+fn unasked(task: &Task, at: u64) -> Record {
+    let broken = match &task.planned {
+        Planned::Invalid(broken) => broken.clone(),
+        Planned::Kernel { .. } => Vec::new(),
+    };
+    Record { broken, ..task.record(State::Invalid, None, at) }
 }
 
 /// Of the invalid that the compiler should refuse, so many, taking turns through the rules that say so.

@@ -99,6 +99,13 @@ pub enum Told<'a> {
         /// Recorded.
         done: usize,
     },
+    /// So many kernels are to be run on a problem each, and so many were before.
+    Runs {
+        /// To be run.
+        runs: usize,
+        /// Recorded.
+        done: usize,
+    },
     /// What the compile service says.
     Build(&'a Event),
     /// Something was recorded.

@@ -73,7 +73,7 @@ pub fn run(
         matches!(task.planned, Planned::Kernel { .. }) && !done.has_run(&task.id, problem, Some(&machine))
     };
     let open = problems.iter().map(|it| own.iter().filter(|task| is_open(task, it)).count()).sum();
-    progress(&Told::Needed { kernels: open, done: own.len() * problems.len() - open });
+    progress(&Told::Runs { runs: open, done: own.len() * problems.len() - open });
     let mut counts = Counts::default();
     for problem in &problems {
         let mut workloads = BTreeMap::new();

@@ -39,6 +39,10 @@ impl Progress {
                 self.begin(*kernels);
                 self.say(&format!("{kernels} kernels to build, {done} recorded before"));
             }
+            Told::Runs { runs, done } => {
+                self.begin(*runs);
+                self.say(&format!("{runs} runs of a kernel on a problem, {done} recorded before"));
+            }
             Told::Build(Event::Note(text)) => self.say(text),
             Told::Build(event @ Event::Refused { .. }) => self.say(&event.to_string()),
             Told::Recorded(record) => self.recorded(record),

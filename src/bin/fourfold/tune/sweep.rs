@@ -15,7 +15,7 @@ use fourfold_executor::measure::MeasureOptions;
 use fourfold_tuner::manifest::{Manifest, merged, read_problems};
 use fourfold_tuner::record::State;
 use fourfold_tuner::sweep::{
-    BuildOptions, Counts, Done, RunOptions, Shard, Told, Tools, build, plan, run as run_on,
+    BuildOptions, Counts, Done, RunOptions, Shard, Task, Told, Tools, build, plan, run as run_on,
 };
 use serde_json::json;
 
@@ -147,6 +147,11 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
         &format!("{} of {asked} kernels that the compiler was given were built ({share:.1} %)\n", given[0]);
     if let Some(device) = &device {
         text += &format!("on {} problems on {}:\n", problems.len(), device.gpu());
+        let is_other = |task: &&Task| Some(task.combination.target.name) != device.gpu().target();
+        match tasks.iter().filter(is_other).count() {
+            0 => {}
+            others => text += &format!("  {others} kernels are for another target and were not run\n"),
+        }
         for (state, count) in &runs.0 {
             text += &format!("  {:<14} {count}\n", word(*state));
         }

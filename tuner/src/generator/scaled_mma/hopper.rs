@@ -1,7 +1,7 @@
 //! Kernels of sm_90a, which are our own: one tile for all calls.
 
 use fourfold_codegen::configuration::CutlassVersion;
-use fourfold_codegen::hopper::{CHOICES, Configuration, ForcedError, TARGET, Tile};
+use fourfold_codegen::hopper::{Configuration, ForcedError, TARGET, Tile};
 use fourfold_codegen::{Design, KernelSource, KernelSpec, Target, dispatch, emit};
 
 use super::Computed;
@@ -139,13 +139,12 @@ impl Configured for Kernel {
             return Err(format!("M = {} is more than the {tokens} rows of A that it computes", problem.m));
         }
         // All of A must fit into the shared memory of the blocks that share K.
-        let longest =
-            CHOICES.iter().find(|choice| choice.tile == self.tile).map(|choice| u64::from(choice.max_k));
-        match longest.filter(|longest| problem.k > *longest) {
-            Some(longest) => {
+        let longest = u64::from(self.tile.most_k());
+        match problem.k > longest {
+            true => {
                 Err(format!("K = {} is more than {longest}, which shared memory has room for", problem.k))
             }
-            None => Ok(()),
+            false => Ok(()),
         }
     }
 
