@@ -60,7 +60,7 @@ impl Tile {
 
     /// What is loaded of K at a time: no block that shares a tile has less.
     pub const fn step(self) -> u32 {
-        if !self.is_few() && self.rows == 256 { TILE_K } else { 2 * TILE_K }
+        if self.is_few() { 2 * TILE_K } else { TILE_K }
     }
 
     /// Whether there is a kernel of this tile for a format: that for one row of A wants scales that fp32 multiplies

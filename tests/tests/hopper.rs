@@ -27,9 +27,8 @@ const CONVERT: &str =
     r#"asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(static_cast<uint16_t>(bytes & 0x7F7Fu)));"#;
 const CONVERTED: &str = "result = simulation::e4m3x2_to_halves(static_cast<uint16_t>(bytes & 0x7F7Fu));";
 /// They change nothing that is simulated: who has how many registers.
-const WITHOUT_EFFECT: [&str; 3] = [
+const WITHOUT_EFFECT: [&str; 2] = [
     r#"asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kLoad));"#,
-    r#"asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kDecode));"#,
     r#"asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMultiply));"#,
 ];
 
@@ -408,11 +407,20 @@ fn what_is_wrong_is_found() {
     let one = [1, 1, 288, 4096, 1];
     let both = [Tile::new(64, 128), Tile::new(128, 256)];
     for (index, (what, by, case)) in [
-        // Read before it was loaded, and before it was decoded.
+        // Read before it was loaded, and multiplied before that.
         ("barrier_wait(memory.loaded(ring.stage), ring.phase);", "", many),
-        ("barrier_wait(memory.filled(from.stage), from.phase);", "", many),
+        (
+            "    barrier_wait(of.memory.filled(of.from.stage), of.from.phase);\n    uint64_t",
+            "    uint64_t",
+            many,
+        ),
+        ("        barrier_wait(of.memory.filled(of.from.stage), of.from.phase);\n", "", many),
         // Overwritten while it is multiplied, or before it was read.
-        ("barrier_wait(memory.emptied(to.stage), to.phase ^ 1);", "", many),
+        (
+            "barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);\n      uint32_t",
+            "\n      uint32_t",
+            many,
+        ),
         (
             "barrier_wait(memory.consumed(ring.stage), ring.phase ^ 1);\n      uint32_t",
             "\n      uint32_t",
@@ -421,26 +429,22 @@ fn what_is_wrong_is_found() {
         // One arrival too few, and bytes that never come.
         ("barrier_init(memory.emptied(i), 8);", "barrier_init(memory.emptied(i), 9);", many),
         ("barrier_expect(barrier, V::kStageBytes);", "barrier_expect(barrier, V::kStageBytes + 16);", many),
-        // Another order of the rows' 16 bytes.
-        ("sixteen ^ row / 2 % 4", "sixteen ^ row % 4", many),
-        ("sixteen ^ row % 8", "sixteen ^ row % 4", many),
-        // The second block of a stage.
+        ("barrier_expect(barrier, V::kDecodedBytes);", "barrier_expect(barrier, V::kDecodedBytes - 16);", many),
+        // Tokens of another word, and scales of another token.
+        ("block * kBlockBytes + word * 4;", "block * kBlockBytes + (word ^ 1) * 4;", many),
+        ("token % 128 / 32 * 4;", "token % 128 / 64 * 4;", many),
+        // Another panel, and another order of a thread's weights, and of its columns of D.
+        ("step / 4 * V::kPanelBytes + step % 4 * 32", "step % 2 * V::kPanelBytes + step / 2 * 32", many),
         (
-            "codes_at + ring.stage * V::kStageBytes ^ part * kBlockBytes",
+            "codes_at + ring.stage * V::kStageBytes ^ i * kBlockBytes",
             "codes_at + ring.stage * V::kStageBytes",
-            many,
-        ),
-        // Another order of a thread's weights, and of its columns of D.
-        (
-            "uint32_t kNextCodes = V::kStageBlocks == 1 ? V::kRowBytes :",
-            "uint32_t kNextCodes = V::kStageBlocks == 1 ? 0 :",
             many,
         ),
         ("sums[3 - 2 * i]", "sums[2 * i + 1]", many),
         ("upper == (i < 2)", "upper != (i < 2)", many),
         // Sums of a cluster where operands still are, and added up before they are there.
         ("barrier_wait(memory.exchangeable(), 0);", "", shared),
-        ("barrier_wait(memory.consumed(ring.stage), ring.phase ^ 1);\n    }", "}", shared),
+        ("barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);\n    }", "}", shared),
         ("barrier_wait(memory.exchanged(warp), 0);", "", shared),
         // Another thread's part of K, and its scales.
         (

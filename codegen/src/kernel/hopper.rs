@@ -15,6 +15,8 @@ pub const KERNEL: &str = concat!(
     "\n",
     include_str!("hopper/parameters.cuh"),
     "\n",
+    include_str!("hopper/tokens.cuh"),
+    "\n",
     include_str!("hopper/tile.cuh"),
     "\n",
     include_str!("hopper/few.cuh"),
@@ -60,6 +62,8 @@ pub(super) struct Context {
     choices: Vec<Line>,
     /// Whether a line says how many blocks share a tile for few rows of A.
     has_shared_few: bool,
+    /// Whether there are tiles for more than few rows of A, which a kernel of its own decodes before.
+    has_tiles: bool,
     load_parameter: &'static str,
     load_argument: &'static str,
     shared_bytes: &'static str,
@@ -123,10 +127,11 @@ pub(super) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         most_rows: configuration.most_rows(),
         variants: configuration.variants.clone(),
         choices: configuration.choices().map(line).collect(),
+        has_tiles: configuration.most_rows().is_none(),
         has_shared_few: configuration.choices().any(|(it, _)| it.tile.is_few() && it.cluster > 0),
         load_parameter: ", int variant",
         load_argument: ", variant",
-        shared_bytes: "kBuilt[variant].shared",
+        shared_bytes: "shared_bytes(variant)",
     }
 }
 

@@ -535,6 +535,9 @@ inline void cluster_store(uint32_t address, float const *values, uint32_t barrie
   });
 }
 inline void fence_barriers() {}
+// One kernel after the other.
+inline void start_dependents() {}
+inline void wait_for_kernel_before() {}
 inline void cluster_start() { ++simulation::current->cluster_arrivals; }
 inline void cluster_wait_for_start() {
   unsigned const mine = simulation::current->cluster_arrivals;
@@ -796,8 +799,19 @@ int main(int count, char **) {
     std::memset(pointers.outputs[i], static_cast<int>(number()), (sizes.back() + 15) / 16 * 16);
   }
   Plan const plan = variant < 0 ? plan_launch(problem, device) : plan_variant(problem, device, static_cast<int>(variant), 0);
+  void *workspace = nullptr;
+  if (decodes_before(kBuilt[plan.variant])) {
+    int64_t const bytes = decoded_row_bytes(problem) * problem.l * problem.m;
+    workspace = guarded(bytes);
+    // NaN in either format.
+    std::memset(workspace, 0xFF, bytes);
+    TokenParameters const tokens = token_parameters(problem, pointers, workspace);
+    int64_t const items = bytes / kDecodedBlockBytes * 4;
+    simulation::run(static_cast<int>((items + Tokens::kThreads - 1) / Tokens::kThreads), 1, Tokens::kThreads, 0,
+                    [&](void *) { decode_tokens(tokens); });
+  }
   Parameters parameters;
-  if (make_parameters(problem, pointers, plan, simulation::encode, epilogue_arguments(pointers), parameters) != cudaSuccess) {
+  if (make_parameters(problem, pointers, workspace, plan, simulation::encode, epilogue_arguments(pointers), parameters) != cudaSuccess) {
     simulation::fail("no parameters");
   }
   Built const &built = kBuilt[plan.variant];

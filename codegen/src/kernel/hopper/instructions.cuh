@@ -63,6 +63,10 @@ CUTLASS_DEVICE int cluster_rank() {
   return rank;
 }
 
+// The kernel after this one may begin, if it was launched so; and what the one before wrote is there.
+CUTLASS_DEVICE void start_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+CUTLASS_DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 // A ring of stages: which is next, and how often it came around.
 template <int kStages>
 struct Ring {

@@ -1,18 +1,18 @@
-// A matrix of codes for each of a batch, and the part of it that is loaded at a time.
-inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *codes, Problem const &problem, int64_t rows,
-                            int of_tile, int row_bytes, CUtensorMapSwizzle swizzle) {
-  cuuint64_t const row = problem.k / 2;
-  cuuint64_t const extents[] = {row, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(problem.l)};
+// A matrix of bytes for each of a batch, and the part of it that is loaded at a time.
+inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *matrices, int64_t row_bytes, int64_t rows,
+                            int64_t batches, int of_row, int of_tile, CUtensorMapSwizzle swizzle) {
+  cuuint64_t const row = row_bytes;
+  cuuint64_t const extents[] = {row, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(batches)};
   cuuint64_t const strides[] = {row, row * rows};
-  cuuint32_t const box[] = {static_cast<cuuint32_t>(row_bytes), static_cast<cuuint32_t>(of_tile), 1}, steps[] = {1, 1, 1};
+  cuuint32_t const box[] = {static_cast<cuuint32_t>(of_row), static_cast<cuuint32_t>(of_tile), 1}, steps[] = {1, 1, 1};
   // The driver's errors have the numbers of the runtime's.
-  return static_cast<cudaError_t>(encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<void *>(codes), extents,
+  return static_cast<cudaError_t>(encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<void *>(matrices), extents,
                                          strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 }
 
-inline cudaError_t make_parameters(Problem const &problem, Pointers const &pointers, Plan const &plan, Encode encode,
-                                   EpilogueArguments const &epilogue, Parameters &parameters) {
+inline cudaError_t make_parameters(Problem const &problem, Pointers const &pointers, void *workspace, Plan const &plan,
+                                   Encode encode, EpilogueArguments const &epilogue, Parameters &parameters) {
   Built const &built = kBuilt[plan.variant];
   auto const bytes = [](void const *pointer) { return static_cast<uint8_t const *>(pointer); };
   auto const pieces = [](int64_t extent, int64_t of) { return static_cast<int>((extent + of - 1) / of); };
@@ -37,7 +37,7 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   parameters.epilogue = epilogue;
   if (built.tokens <= kFewTokens) {
     int const clusters = static_cast<int>(plan.grid.x) / plan.cluster, units = static_cast<int>(unit_count(problem, built));
-    int const chunks = pieces(problem.k, built.stage_blocks * kBlockK);
+    int const chunks = pieces(problem.k, built.blocks * kBlockK);
     parameters.tiles = clusters;
     parameters.ctas = clusters / static_cast<int>(problem.l);
     parameters.share = units / parameters.ctas;
@@ -46,15 +46,27 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
     parameters.k_share_rest = chunks % plan.cluster;
     return cudaSuccess;
   }
-  // A warp reads weights in rows of 64 bytes without conflicts as they are; tokens in such rows, and all rows of 128 bytes,
-  // when they are swizzled.
-  int const row_bytes = built.stage_blocks * kBlockBytes;
-  bool const is_wide = built.stage_blocks > 1;
-  cudaError_t const error = describe(parameters.weight_map, encode, pointers.b, problem, problem.n, built.rows, row_bytes,
-                                     is_wide ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE);
+  // A warp reads weights in rows of 64 bytes without conflicts as they are.
+  cudaError_t const error = describe(parameters.weight_map, encode, pointers.b, problem.k / 2, problem.n, problem.l,
+                                     kBlockBytes, built.rows, CU_TENSOR_MAP_SWIZZLE_NONE);
   if (error != cudaSuccess) {
     return error;
   }
-  return describe(parameters.token_map, encode, pointers.a, problem, problem.m, built.tokens, row_bytes,
-                  is_wide ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
+  return describe(parameters.token_map, encode, workspace, decoded_row_bytes(problem), problem.m, problem.l, 128, built.tokens,
+                  CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+inline TokenParameters token_parameters(Problem const &problem, Pointers const &pointers, void *workspace) {
+  auto const pieces = [](int64_t extent, int64_t of) { return static_cast<int>((extent + of - 1) / of); };
+  TokenParameters result;
+  result.codes = static_cast<uint8_t const *>(pointers.a);
+  result.scales = static_cast<uint8_t const *>(pointers.sfa);
+  result.decoded = static_cast<uint8_t *>(workspace);
+  result.m = static_cast<int>(problem.m);
+  result.rows = static_cast<int>(problem.l * problem.m);
+  result.row_bytes = static_cast<int>(problem.k / 2);
+  result.blocks = pieces(problem.k, kBlockK);
+  result.token_blocks = pieces(problem.m, 128);
+  result.atoms = pieces(problem.k, kAtomK);
+  return result;
 }

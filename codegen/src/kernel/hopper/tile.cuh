@@ -1,28 +1,26 @@
 // Many rows of A ("tokens"): tiles of kRows rows of B ("weights") by kTokens of A, for wgmma, which is given the weights
 // from registers and the tokens from shared memory. The weights of a tile are decoded where they are used, once; the
-// tokens are decoded into shared memory, once for all weights.
+// tokens were decoded before, by another kernel (decode_tokens), and are loaded as they are multiplied.
 //
-// Four warpgroups: two that multiply, with half of the weights each, one that decodes tokens, and one of which a thread
-// loads. Where there are fewer tiles than SMs, a cluster shares a tile: each CTA takes a part of K, and of the sums each
+// Three warpgroups: two that multiply, with half of the weights each, and one of which a thread loads weights, and another
+// tokens. Where there are fewer tiles than SMs, a cluster shares a tile: each CTA takes a part of K, and of the sums each
 // keeps some rows of D and gets what the others have of these, which it adds up always in the same order.
 
 template <int kTokensOfTile, int kRowsOfTile>
 struct Tile {
   static constexpr int kTokens = kTokensOfTile, kRows = kRowsOfTile;
-  static constexpr int kThreads = 512, kMinBlocks = 1, kMostCluster = 4;
+  static constexpr int kThreads = 384, kMinBlocks = 1, kMostCluster = 4;
   // Multiplications of 64 weights that a warpgroup has at each step.
   static constexpr int kHalves = kRows / 128;
+  // With one of them registers are left over. They are left to the kernel that decodes tokens, which so can run on the
+  // same SM while this one begins.
+  static constexpr int kRegistersFor = kHalves == 1 ? 512 : kThreads;
   static constexpr int kWarpRows = 16 * kHalves;
-  // Blocks of K that are loaded at a time: rows of 128 bytes are half as many requests, where there is room for them.
-  static constexpr int kStageBlocks = kRows == 128 ? 2 : 1;
-  static constexpr int kRowBytes = kStageBlocks * kBlockBytes, kStageAtoms = kStageBlocks * kAtomsPerBlock;
-  static constexpr int kWeightBytes = kRows * kRowBytes, kTokenBytes = kTokens * kRowBytes;
-  static constexpr int kScaleBytes = kStageAtoms * kAtomBytes;  // of 128 rows
-  static constexpr int kStageBytes = kWeightBytes + kTokenBytes + (kHalves + 1) * kScaleBytes;
+  static constexpr int kWeightBytes = kRows * kBlockBytes, kScaleBytes = kAtomsPerBlock * kAtomBytes;  // of 128 rows
+  static constexpr int kStageBytes = kWeightBytes + kHalves * kScaleBytes;
   // Decoded tokens of a block of K, in two panels of 64.
   static constexpr int kPanelBytes = kTokens * 128, kDecodedBytes = 2 * kPanelBytes;
-  static constexpr int kDecodedStages = kTokens == 128 ? 3 : 4;
-  static constexpr int kDecodeThreads = 128 / kTokens;  // that share a row of a block
+  static constexpr int kDecodedStages = kTokens == 128 ? (kHalves == 1 ? 5 : 4) : (kHalves == 1 ? 8 : 6);
 
   // The rows of D are written in slices, and where a cluster shares a tile, each CTA has some. A slice
   // takes no more than 16 registers.
@@ -36,13 +34,12 @@ struct Tile {
   static constexpr int kPitch = 36, kStagingBytes = kSimple ? 0 : 8 * kSliceTokens * kPitch * 4;
 
   static constexpr int kBarrierBytes = 512;
-  // The panels lie at multiples of 1024 bytes, and the stages at multiples of what their rows are swizzled over.
+  // The panels lie at multiples of 1024 bytes.
   static constexpr int kFixed = 1024 + kDecodedStages * kDecodedBytes + kStagingBytes + kBarrierBytes;
   static constexpr int kMostStages = (227 * 1024 - kFixed) / kStageBytes;
   static constexpr int kStages = kMostStages < 8 ? kMostStages : 8;
   static constexpr int kShared = kFixed + kStages * kStageBytes;
-  static_assert(kStages >= 3 && kSlices % kMostCluster == 0 && kExchangeBytes <= kStages * kStageBytes);
-  static_assert(kStageBytes % (kStageBlocks == 1 ? 512 : 1024) == 0);
+  static_assert(kStages >= 3 && kSlices % kMostCluster == 0 && kExchangeBytes <= kDecodedStages * kDecodedBytes);
   static_assert(kSimple || kRows == 256, "a warp has as many columns as there are in a row's block");
 };
 
@@ -58,13 +55,11 @@ struct TileMemory {
   CUTLASS_DEVICE uint32_t weights(int stage) const {
     return base + V::kDecodedStages * V::kDecodedBytes + stage * V::kStageBytes;
   }
-  CUTLASS_DEVICE uint32_t tokens(int stage) const { return weights(stage) + V::kWeightBytes; }
-  CUTLASS_DEVICE uint32_t weight_scales(int stage) const { return tokens(stage) + V::kTokenBytes; }
-  CUTLASS_DEVICE uint32_t token_scales(int stage) const { return weight_scales(stage) + V::kHalves * V::kScaleBytes; }
+  CUTLASS_DEVICE uint32_t scales(int stage) const { return weights(stage) + V::kWeightBytes; }
   CUTLASS_DEVICE uint32_t staging(int warp) const { return weights(V::kStages) + warp * (V::kStagingBytes / 8); }
-  // The sums of a cluster take the place of what was loaded.
-  CUTLASS_DEVICE uint32_t exchange() const { return weights(0); }
-  // Barriers: a stage was loaded, is no longer needed; tokens were decoded, are no longer needed; the others' memory may be
+  // The sums of a cluster take the place of tokens.
+  CUTLASS_DEVICE uint32_t exchange() const { return decoded(0); }
+  // Barriers: weights were loaded, are no longer needed; tokens were loaded, are no longer needed; the others' memory may be
   // written to, and this CTA's was, for a warp.
   CUTLASS_DEVICE uint32_t barrier(int index) const { return weights(V::kStages) + V::kStagingBytes + 8 * index; }
   // What was read for its own sake.
@@ -103,10 +98,9 @@ CUTLASS_DEVICE Work work(Parameters const &p, int tile, int rank) {
     result.tile_m = width == kWidth ? inside / kWidth : inside / width;
     result.tile_n = group * kWidth + inside - result.tile_m * width;
   }
-  // A CTA begins with a block that a stage begins with.
-  int const blocks = (p.k + kBlockK - 1) / kBlockK, stages = (blocks + V::kStageBlocks - 1) / V::kStageBlocks;
-  result.begin = (stages * rank >> p.cluster_bits) * V::kStageBlocks;
-  result.end = min((stages * (rank + 1) >> p.cluster_bits) * V::kStageBlocks, blocks);
+  int const blocks = (p.k + kBlockK - 1) / kBlockK;
+  result.begin = blocks * rank >> p.cluster_bits;
+  result.end = blocks * (rank + 1) >> p.cluster_bits;
   return result;
 }
 
@@ -118,20 +112,20 @@ CUTLASS_DEVICE Work work(Parameters const &p, int tile, int rank) {
 template <class V>
 CUTLASS_DEVICE void load_scales(uint32_t to, uint8_t const *of_rows, int block, int atoms, uint32_t barrier) {
   int const first = block * kAtomsPerBlock;
-  if (first + V::kStageAtoms <= atoms) {
+  if (first + kAtomsPerBlock <= atoms) {
     load_bytes(to, of_rows + static_cast<int64_t>(first) * kAtomBytes, V::kScaleBytes, barrier);
   } else {
     CUTLASS_PRAGMA_NO_UNROLL
-    for (int i = 0; i < V::kStageAtoms; ++i) {
+    for (int i = 0; i < kAtomsPerBlock; ++i) {
       load_bytes(to + i * kAtomBytes, of_rows + static_cast<int64_t>(min(first + i, atoms - 1)) * kAtomBytes, kAtomBytes,
                  barrier);
     }
   }
 }
 
-// The thread that loads.
+// The thread that loads weights, and their scales.
 template <class V>
-CUTLASS_DEVICE void load(Parameters const &p, TileMemory<V> const &memory, int rank) {
+CUTLASS_DEVICE void load_weights(Parameters const &p, TileMemory<V> const &memory, int rank) {
   Ring<V::kStages> ring;
   FOURFOLD_FOR_EACH_TILE(tile) {
     Work const here = work<V>(p, tile, rank);
@@ -143,106 +137,44 @@ CUTLASS_DEVICE void load(Parameters const &p, TileMemory<V> const &memory, int r
       int const rows = here.batch * p.weight_blocks + min(here.tile_n * V::kHalves + half, p.weight_blocks - 1);
       of_weights[half] = p.weight_scales + rows * pitch;
     }
-    uint8_t const *const of_tokens =
-        p.token_scales + (here.batch * p.token_blocks + here.tile_m * V::kTokens / 128) * pitch;
     CUTLASS_PRAGMA_NO_UNROLL  // its thread has few registers
-    for (int block = here.begin; block < here.end; block += V::kStageBlocks, ring.next()) {
+    for (int block = here.begin; block < here.end; ++block, ring.next()) {
       barrier_wait(memory.consumed(ring.stage), ring.phase ^ 1);
       uint32_t const barrier = memory.loaded(ring.stage);
       barrier_expect(barrier, V::kStageBytes);
       load_tile(p.weight_map, memory.weights(ring.stage), barrier, block * kBlockBytes, here.tile_n * V::kRows, here.batch);
       CUTLASS_PRAGMA_UNROLL
       for (int half = 0; half < V::kHalves; ++half) {
-        load_scales<V>(memory.weight_scales(ring.stage) + half * V::kScaleBytes, of_weights[half], block, p.atoms, barrier);
+        load_scales<V>(memory.scales(ring.stage) + half * V::kScaleBytes, of_weights[half], block, p.atoms, barrier);
       }
-      load_tile(p.token_map, memory.tokens(ring.stage), barrier, block * kBlockBytes, here.tile_m * V::kTokens, here.batch);
-      load_scales<V>(memory.token_scales(ring.stage), of_tokens, block, p.atoms, barrier);
+    }
+  }
+}
+
+// The thread that loads tokens, once they were decoded.
+template <class V>
+CUTLASS_DEVICE void load_tokens(Parameters const &p, TileMemory<V> const &memory, int rank) {
+  wait_for_kernel_before();
+  Ring<V::kDecodedStages> ring;
+  FOURFOLD_FOR_EACH_TILE(tile) {
+    Work const here = work<V>(p, tile, rank);
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (int block = here.begin; block < here.end; ++block, ring.next()) {
+      barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);
+      uint32_t const barrier = memory.filled(ring.stage);
+      barrier_expect(barrier, V::kDecodedBytes);
+      CUTLASS_PRAGMA_UNROLL
+      for (int panel = 0; panel < 2; ++panel) {
+        load_tile(p.token_map, memory.decoded(ring.stage) + panel * V::kPanelBytes, barrier,
+                  block * kDecodedBlockBytes + panel * 128, here.tile_m * V::kTokens, here.batch);
+      }
     }
   }
   if (p.cluster > 1) {
     // Others may write where it was loaded to, once nothing of it is needed.
     CUTLASS_PRAGMA_NO_UNROLL
-    for (int i = 0; i < V::kStages; ++i, ring.next()) {
-      barrier_wait(memory.consumed(ring.stage), ring.phase ^ 1);
-    }
-  }
-}
-
-// The place of 16 bytes of a stage's row, swizzled as they were loaded: rows of 64 bytes over 512, of 128 over 1024.
-template <class V>
-CUTLASS_DEVICE uint32_t swizzled(int row, int sixteen) {
-  return row * V::kRowBytes + (V::kStageBlocks == 1 ? sixteen ^ row / 2 % 4 : sixteen ^ row % 8) * 16;
-}
-
-// The warpgroup that decodes tokens. A thread has a row of a block, or with fewer rows some of the words of each 16 bytes.
-template <class V>
-CUTLASS_DEVICE void decode_tokens(Parameters const &p, TileMemory<V> const &memory, int rank, int thread) {
-  constexpr int kWords = 4 / V::kDecodeThreads;
-  int const row = thread / V::kDecodeThreads, first = thread % V::kDecodeThreads * kWords;
-  Ring<V::kStages> from;
-  Ring<V::kDecodedStages> to;
-  FOURFOLD_FOR_EACH_TILE(tile) {
-    Work const here = work<V>(p, tile, rank);
-    int const in_atom = here.tile_m * V::kTokens % 128 + row;
-    int const scale_at = in_atom % 32 * 16 + in_atom / 32 * 4;
-    for (int block = here.begin; block < here.end; ++block, to.next()) {
-      int const part = block % V::kStageBlocks;
-      bool const is_last = part == V::kStageBlocks - 1 || block + 1 == here.end;
-      if (part == 0) {
-        barrier_wait(memory.loaded(from.stage), from.phase);
-      }
-      uint32_t codes[4][kWords];
-      CUTLASS_PRAGMA_UNROLL
-      for (int t = 0; t < 4; ++t) {
-        uint32_t const at = memory.tokens(from.stage) + (swizzled<V>(row, t) ^ part * kBlockBytes);
-        if constexpr (kWords == 4) {
-          uint4 const words = load_words(at);
-          codes[t][0] = words.x, codes[t][1] = words.y, codes[t][2] = words.z, codes[t][3] = words.w;
-        } else {
-          static_assert(kWords == 2);
-          uint2 const words = load_two_words(at + first * 4);
-          codes[t][0] = words.x, codes[t][1] = words.y;
-        }
-      }
-      uint32_t scales[kAtomsPerBlock];
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kAtomsPerBlock; ++i) {
-        scales[i] = load_word(memory.token_scales(from.stage) + (part * kAtomsPerBlock + i) * kAtomBytes + scale_at);
-      }
-      barrier_wait(memory.emptied(to.stage), to.phase ^ 1);
-      uint32_t const panels = memory.decoded(to.stage) + row * 128;
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kWords; ++i) {
-        int const word = first + i;
-        Decoded parts[4];
-        CUTLASS_PRAGMA_UNROLL
-        for (int t = 0; t < 4; ++t) {
-          uint32_t const of_thread = kMx ? mx_scale(scales[0] >> 8 * t & 0xFF)
-                                         : two_scales(scales[t / 2 % kAtomsPerBlock] >> t % 2 * 16);
-          parts[t] = decode(codes[t][i], scale_of_word(of_thread, word));
-        }
-        CUTLASS_PRAGMA_UNROLL
-        for (int step = 0; step < 2; ++step) {
-          int const chunk = (2 * word + step) * 2;
-          uint32_t const panel = panels + chunk / 8 * V::kPanelBytes;
-          store_words(panel + ((chunk % 8) ^ (row % 8)) * 16, parts[0].low[step], parts[1].low[step], parts[2].low[step],
-                      parts[3].low[step]);
-          store_words(panel + ((chunk % 8 + 1) ^ (row % 8)) * 16, parts[0].high[step], parts[1].high[step],
-                      parts[2].high[step], parts[3].high[step]);
-        }
-      }
-      // wgmma reads by another way than this was written.
-      fence_async();
-      __syncwarp();
-      if (thread % 32 == 0) {
-        barrier_arrive(memory.filled(to.stage));
-        if (is_last) {
-          barrier_arrive(memory.consumed(from.stage));
-        }
-      }
-      if (is_last) {
-        from.next();
-      }
+    for (int i = 0; i < V::kDecodedStages; ++i, ring.next()) {
+      barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);
     }
   }
 }
@@ -412,102 +344,176 @@ CUTLASS_DEVICE void write_tile(Parameters const &p, TileMemory<V> const &memory,
   }
 }
 
-// A warpgroup that multiplies.
+// A warpgroup's way through the stages of a tile: what a thread reads of each, and gives to wgmma.
 template <class V>
-CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &of_all) {
-  constexpr int kWeights = 2 * V::kHalves;  // of a thread
-  constexpr uint32_t kNextCodes = V::kStageBlocks == 1 ? V::kRowBytes : V::kRowBytes + 16, kNextScales = 16;
-  // Two halves leave few registers: addresses are found for each tile, and have none while it is written.
-  auto const again = [](int x) { return V::kHalves == 1 || !kSimple ? x : computed_again(x); };
+struct Multiplier {
+  static constexpr int kWeights = 2 * V::kHalves;  // of a thread
+  TileMemory<V> const &memory;
   Ring<V::kStages> ring;
   Ring<V::kDecodedStages> from;
+  // Of the thread's first weight; its others' places differ in the bits of a row's number.
+  uint32_t codes_at, scales_at;
+
+  CUTLASS_DEVICE explicit Multiplier(TileMemory<V> const &memory) : memory(memory) {}
+
+  CUTLASS_DEVICE void begin_tile(TileMemory<V> const &here, int thread) {
+    int const t = thread % 4, row = thread / 32 * V::kWarpRows + first_weight<V>(thread % 32 / 4);
+    codes_at = here.weights(0) + row * kBlockBytes + t * 16;
+    scales_at = here.scales(0) + row / 128 * V::kScaleBytes + row % 32 * 16 + row / 32 % 4 * 4 +
+                (kMx ? t : t / 2 * kAtomBytes + t % 2 * 2);
+  }
+
+  // Codes and scales of the next stage, once it was loaded.
+  CUTLASS_DEVICE void read(uint4 (&codes)[kWeights], uint32_t (&scales)[kWeights]) const {
+    barrier_wait(memory.loaded(ring.stage), ring.phase);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kWeights; ++i) {
+      codes[i] = load_words(codes_at + ring.stage * V::kStageBytes ^ i * kBlockBytes);
+      uint32_t const at = scales_at + ring.stage * V::kStageBytes ^ i * 16;
+      scales[i] = kMx ? mx_scale(load_byte(at)) : two_scales(load_half(at));
+    }
+  }
+
+  // What was read of the stage has come, as a part of each read was used: what is loaded next cannot change it.
+  CUTLASS_DEVICE void give_stage_back() {
+    __syncwarp();
+    if (lane() == 0) {
+      barrier_arrive(memory.consumed(ring.stage));
+    }
+    ring.next();
+  }
+
+  CUTLASS_DEVICE void give_tokens_back(int stage) const {
+    if (lane() == 0) {
+      barrier_arrive(memory.emptied(stage));
+    }
+  }
+};
+
+// A word of each weight as operands of two steps, by half of the rows.
+template <int kHalves>
+CUTLASS_DEVICE void decode_word(uint4 const (&codes)[2 * kHalves], uint32_t const (&scales)[2 * kHalves], int word,
+                                uint32_t (&first)[kHalves][4], uint32_t (&second)[kHalves][4]) {
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < 2 * kHalves; ++i) {
+    Decoded const parts = decode(word_of(codes[i], word), scale_of_word(scales[i], word));
+    first[i / 2][i % 2] = parts.low[0];
+    first[i / 2][2 + i % 2] = parts.high[0];
+    second[i / 2][i % 2] = parts.low[1];
+    second[i / 2][2 + i % 2] = parts.high[1];
+  }
+}
+
+// Where the tokens of a step along K begin in those of a block, as descriptors count.
+template <class V>
+CUTLASS_DEVICE constexpr int step_at(int step) {
+  return (step / 4 * V::kPanelBytes + step % 4 * 32) >> 4;
+}
+
+// Multiplies a tile's blocks by 64 weights: while a block is multiplied, the next is decoded.
+template <class V>
+CUTLASS_DEVICE void multiply_blocks(Multiplier<V> &of, int blocks, float (&sums)[1][V::kTokens / 2]) {
+  uint32_t operands[2][8][1][4];
+  int held = -1;
+  auto const add = [&](uint32_t (&now)[8][1][4]) {
+    {
+      uint4 codes[2];
+      uint32_t scales[2];
+      of.read(codes, scales);
+      CUTLASS_PRAGMA_UNROLL
+      for (int word = 0; word < 4; ++word) {
+        decode_word<1>(codes, scales, word, now[2 * word], now[2 * word + 1]);
+      }
+      of.give_stage_back();
+    }
+    barrier_wait(of.memory.filled(of.from.stage), of.from.phase);
+    uint64_t const tokens = descriptor(of.memory.decoded(of.from.stage));
+    wgmma_fence();
+    CUTLASS_PRAGMA_UNROLL
+    for (int step = 0; step < 8; ++step) {
+      Wgmma<V::kTokens>::run(sums[0], now[step][0], tokens + step_at<V>(step));
+    }
+    wgmma_commit();
+    // All but this block is done, and its operands can be overwritten.
+    wgmma_wait<1>();
+    if (held >= 0) {
+      of.give_tokens_back(held);
+    }
+    held = of.from.stage;
+    of.from.next();
+  };
+  for (int left = blocks; left > 0; left -= 2) {
+    add(operands[0]);
+    if (left == 1) {
+      break;
+    }
+    add(operands[1]);
+  }
+  wgmma_wait<0>();
+  if (held >= 0) {
+    of.give_tokens_back(held);
+  }
+}
+
+// The same by 128 weights, whose sums leave room for the operands of two words: while one is multiplied, the other is made.
+template <class V>
+CUTLASS_DEVICE void multiply_blocks(Multiplier<V> &of, int blocks, float (&sums)[2][V::kTokens / 2]) {
+  int held = -1;
+  for (int left = blocks; left > 0; --left) {
+    uint4 codes[4];
+    uint32_t scales[4];
+    of.read(codes, scales);
+    uint64_t const tokens = descriptor(of.memory.decoded(of.from.stage));
+    uint32_t operands[2][2][2][4];
+    CUTLASS_PRAGMA_UNROLL
+    for (int word = 0; word < 4; ++word) {
+      auto &now = operands[word % 2];
+      // All but the word before is done.
+      wgmma_wait<1>();
+      if (word == 1 && held >= 0) {
+        of.give_tokens_back(held);
+      }
+      decode_word<2>(codes, scales, word, now[0], now[1]);
+      if (word == 0) {
+        barrier_wait(of.memory.filled(of.from.stage), of.from.phase);
+      }
+      wgmma_fence();
+      CUTLASS_PRAGMA_UNROLL
+      for (int step = 0; step < 2; ++step) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          Wgmma<V::kTokens>::run(sums[half], now[step][half], tokens + step_at<V>(2 * word + step));
+        }
+      }
+      wgmma_commit();
+      if (word == 0) {
+        of.give_stage_back();
+      }
+    }
+    held = of.from.stage;
+    of.from.next();
+  }
+  wgmma_wait<0>();
+  if (held >= 0) {
+    of.give_tokens_back(held);
+  }
+}
+
+// A warpgroup that multiplies.
+template <class V>
+CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
+  // Two halves leave few registers: addresses are found for each tile, and have none while it is written.
+  auto const again = [](int x) { return V::kHalves == 1 || !kSimple ? x : computed_again(x); };
+  Multiplier<V> of(memory);
   FOURFOLD_FOR_EACH_TILE(tile) {
     Work const here = work<V>(p, tile, own_rank(p));
-    TileMemory<V> const memory(static_cast<uint32_t>(again(of_all.base)));
-    int const thread = again(threadIdx.x), t = thread % 4;
-    int const row = thread / 32 * V::kWarpRows + first_weight<V>(thread % 32 / 4);
-    // Of the thread's first weight; its others' places differ in the bits of a row's number.
-    uint32_t const codes_at =
-        memory.weights(0) + (V::kStageBlocks == 1 ? row * V::kRowBytes + t * 16 : swizzled<V>(row, t));
-    uint32_t const scales_at = memory.weight_scales(0) + row / 128 * V::kScaleBytes + row % 32 * 16 + row / 32 % 4 * 4 +
-                               (kMx ? t : t / 2 * kAtomBytes + t % 2 * 2);
+    of.begin_tile(TileMemory<V>(static_cast<uint32_t>(again(memory.base))), again(threadIdx.x));
     float sums[V::kHalves][V::kTokens / 2];
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kHalves * V::kTokens / 2; ++i) {
       sums[i % V::kHalves][i / V::kHalves] = 0.0f;
     }
-    int previous = -1;
-    for (int block = here.begin; block < here.end; ++block) {
-      int const part = block % V::kStageBlocks;
-      bool const is_last = part == V::kStageBlocks - 1 || block + 1 == here.end;
-      if (part == 0) {
-        barrier_wait(memory.loaded(ring.stage), ring.phase);
-      }
-      uint32_t const codes_here = codes_at + ring.stage * V::kStageBytes ^ part * kBlockBytes;
-      uint32_t const scales_here = scales_at + ring.stage * V::kStageBytes + part * kAtomsPerBlock * kAtomBytes;
-      uint4 codes[kWeights];
-      uint32_t scales[kWeights];
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kWeights; ++i) {
-        codes[i] = load_words(codes_here ^ i * kNextCodes);
-        uint32_t const at = scales_here ^ i * kNextScales;
-        scales[i] = kMx ? mx_scale(load_byte(at)) : two_scales(load_half(at));
-      }
-      barrier_wait(memory.filled(from.stage), from.phase);
-      uint64_t const tokens = descriptor(memory.decoded(from.stage));
-      // What two words are decoded to, by step, half of the rows, and register: while one is multiplied, the other is made.
-      uint32_t operands[2][2][V::kHalves][4];
-      CUTLASS_PRAGMA_UNROLL
-      for (int word = 0; word < 4; ++word) {
-        auto &now = operands[word % 2];
-        // All but the word before is done.
-        wgmma_wait<1>();
-        if (word == 1 && previous >= 0 && lane() == 0) {
-          barrier_arrive(memory.emptied(previous));
-        }
-        CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < kWeights; ++i) {
-          uint32_t const eight = word == 0 ? codes[i].x : word == 1 ? codes[i].y : word == 2 ? codes[i].z : codes[i].w;
-          Decoded const parts = decode(eight, scale_of_word(scales[i], word));
-          CUTLASS_PRAGMA_UNROLL
-          for (int step = 0; step < 2; ++step) {
-            now[step][i / 2][i % 2] = parts.low[step];
-            now[step][i / 2][2 + i % 2] = parts.high[step];
-          }
-        }
-        wgmma_fence();
-        CUTLASS_PRAGMA_UNROLL
-        for (int step = 0; step < 2; ++step) {
-          int const s = 2 * word + step;
-          uint64_t const b = tokens + ((s / 4 * V::kPanelBytes + s % 4 * 32) >> 4);
-          CUTLASS_PRAGMA_UNROLL
-          for (int half = 0; half < V::kHalves; ++half) {
-            Wgmma<V::kTokens>::run(sums[half], now[step][half], b);
-          }
-        }
-        wgmma_commit();
-        if (word == 0) {
-          // What was read of the stage has come, as a part of each read was used: what is loaded next cannot change it.
-          if constexpr (V::kHalves == 1) {
-            // What needs no order here keeps two warpgroups apart: 5 % faster on an H200, and with 256 weights 2 % slower.
-            fence_async();
-          }
-          __syncwarp();
-          if (lane() == 0 && is_last) {
-            barrier_arrive(memory.consumed(ring.stage));
-          }
-        }
-      }
-      previous = from.stage;
-      from.next();
-      if (is_last) {
-        ring.next();
-      }
-    }
-    wgmma_wait<0>();
-    if (previous >= 0 && lane() == 0) {
-      barrier_arrive(memory.emptied(previous));
-    }
+    multiply_blocks<V>(of, here.end - here.begin, sums);
     if (p.cluster > 1) {
       int const rank = own_rank(p);
       exchange<V>(p, memory, rank, sums);
@@ -523,10 +529,10 @@ template <class V>
 CUTLASS_DEVICE void make_barriers(Parameters const &p, TileMemory<V> const &memory) {
   for (int i = 0; i < V::kStages; ++i) {
     barrier_init(memory.loaded(i), 1);
-    barrier_init(memory.consumed(i), 12);  // the warps of three warpgroups
+    barrier_init(memory.consumed(i), 8);  // the warps of two warpgroups
   }
   for (int i = 0; i < V::kDecodedStages; ++i) {
-    barrier_init(memory.filled(i), 4);
+    barrier_init(memory.filled(i), 1);
     barrier_init(memory.emptied(i), 8);
   }
   if (p.cluster > 1) {
@@ -542,9 +548,9 @@ CUTLASS_DEVICE void make_barriers(Parameters const &p, TileMemory<V> const &memo
 template <class V>
 CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
   TileMemory<V> const memory(shared);
-  int const group = threadIdx.x / 128;
-  bool const loads = threadIdx.x / 32 == 12;
-  if (loads && lane() == 0) {
+  constexpr int kWeightWarp = 8, kTokenWarp = 9, kScalarWarp = 10;
+  int const group = threadIdx.x / 128, warp = threadIdx.x / 32;
+  if (warp == kWeightWarp && lane() == 0) {
     prefetch_map(p.weight_map);
     prefetch_map(p.token_map);
     make_barriers<V>(p, memory);
@@ -553,16 +559,19 @@ CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
   if (p.cluster > 1) {
     cluster_start();
   }
-  // Registers go to those who multiply; an epilogue of many values must not take those of operands in flight. With more
-  // than 200 for 256 rows and values alone `ptxas` spills addresses, or lets each wgmma wait for the one before.
-  constexpr int kMultiply = V::kHalves == 1 ? 184 : kSimple ? 200 : 216, kLoad = V::kHalves == 1 ? 40 : 32;
-  constexpr int kDecode = 512 - 2 * kMultiply - kLoad;
-  if (group == 3) {
+  // Registers go to those who multiply.
+  constexpr int kMultiply = V::kHalves == 1 ? 168 : 232, kLoad = 40;
+  static_assert((2 * kMultiply + kLoad) * 128 <= (65536 / V::kRegistersFor & ~7) * V::kThreads);
+  if (group == 2) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kLoad));
-    if (loads) {
+    if (warp == kWeightWarp) {
+      if (lane() == 0) {
+        load_weights<V>(p, memory, own_rank(p));
+      }
+    } else if (warp == kTokenWarp) {
       int const rank = own_rank(p);
       if (lane() == 0) {
-        load<V>(p, memory, rank);
+        load_tokens<V>(p, memory, rank);
       }
       __syncwarp();
       if (p.cluster > 1) {
@@ -571,13 +580,10 @@ CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
           cluster_arrive(cluster_address(memory.exchangeable(), lane()));
         }
       }
-    } else if (threadIdx.x / 32 == 13) {
+    } else if (warp == kScalarWarp) {
       // Each slice would wait for memory otherwise.
       for_each_scalar(p.epilogue, [&](auto const *number) { touch(number, memory.unused()); });
     }
-  } else if (group == 2) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kDecode));
-    decode_tokens<V>(p, memory, own_rank(p), threadIdx.x % 128);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMultiply));
     multiply<V>(p, memory);
