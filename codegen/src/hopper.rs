@@ -33,12 +33,13 @@ pub struct Tile {
 }
 
 /// What a tile may be, all that the kernel's text has, the smallest first.
-pub const TILES: [Tile; 7] = [
+pub const TILES: [Tile; 8] = [
     few(1),
     few(8),
     few(16),
     Tile::new(64, 128),
     Tile::new(64, 256),
+    Tile::new(128, 64),
     Tile::new(128, 128),
     Tile::new(128, 256),
 ];
@@ -60,7 +61,7 @@ impl Tile {
 
     /// What is loaded of K at a time: no block that shares a tile has less.
     pub const fn step(self) -> u32 {
-        if self.is_few() { 2 * TILE_K } else { TILE_K }
+        if self.is_few() || self.rows == 64 { 2 * TILE_K } else { TILE_K }
     }
 
     /// Whether there is a kernel of this tile for a format: that for one row of A wants scales that fp32 multiplies
@@ -428,7 +429,7 @@ mod tests {
         }
         let other = Configuration::forced(BlockFormat::MXFP4, Tile::new(32, 128), 1).expect_err("no tile");
         let text = "there is no tile of 32 rows of A by 128 of B for mxfp4; those that there are: 8x128, 16x128, \
-                    64x128, 64x256, 128x128, 128x256";
+                    64x128, 64x256, 128x64, 128x128, 128x256";
         assert_eq!(other.to_string(), text);
         let eight = Configuration::forced(BlockFormat::NVFP4, Tile::new(64, 128), 8).expect_err("too many");
         let text = "8 blocks cannot share a tile 64x128: 1, 2, 4 can, and 0 leaves it to each call";

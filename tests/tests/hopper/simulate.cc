@@ -149,6 +149,7 @@ struct Cta {
   std::vector<std::map<size_t, Small>> small;
   std::vector<uint32_t> slots;
   Group block;
+  std::map<int, Group> named;
   int left = 0;
 };
 
@@ -356,7 +357,7 @@ void run(int blocks, int cluster, int threads, int bytes, std::function<void(voi
       // NaN in either format.
       cta.memory.assign(end_byte, 0xFF);
       cta.warps.assign(threads / 32, Group{32});
-      cta.warpgroups.resize(threads / 128);
+      cta.warpgroups.resize((threads + 127) / 128);
       cta.small.resize(threads / 32);
       cta.slots.resize(threads);
       cta.block = {threads};
@@ -381,7 +382,8 @@ void run(int blocks, int cluster, int threads, int bytes, std::function<void(voi
       order.push_back(&fiber);
     }
     // Warpgroups that make no progress for some rounds: none is always the fastest.
-    std::vector<int> stalled(cluster * (threads / 128));
+    int const groups = (threads + 127) / 128;
+    std::vector<int> stalled(cluster * groups);
     while (!order.empty()) {
       bool any = false;
       if (chance() % 8 == 0) {
@@ -394,7 +396,7 @@ void run(int blocks, int cluster, int threads, int bytes, std::function<void(voi
       size_t const start = chance() % order.size();
       for (size_t i = 0; i < order.size(); ++i) {
         Fiber &fiber = *order[(start + i) % order.size()];
-        if (stalled[fiber.cta * (threads / 128) + fiber.index / 128] > 0 || (fiber.ready && !fiber.ready())) {
+        if (stalled[fiber.cta * groups + fiber.index / 128] > 0 || (fiber.ready && !fiber.ready())) {
           continue;
         }
         any = true;
@@ -495,6 +497,7 @@ using simulation::own;
 
 inline uint32_t shared_address(void const *pointer) { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pointer)); }
 inline int computed_again(int x) { return x; }
+inline int same_for_warp(int x) { return x; }
 inline void keep_branch() {}
 // Memory has one order here.
 inline void fence_async() {}
@@ -517,6 +520,12 @@ inline void barrier_arrive(uint32_t barrier) {
 inline void barrier_wait(uint32_t barrier, uint32_t parity) {
   auto &of = simulation::barrier(barrier);
   simulation::wait("a barrier", [&of, parity] { return of.phase != parity; });
+}
+template <int kBarrier, int kThreads>
+void synchronize() {
+  auto &group = own().named[kBarrier];
+  group.size = kThreads;
+  simulation::meet("threads", group);
 }
 inline uint32_t cluster_address(uint32_t address, int rank) { return (address & 0xFFFFFF) | (rank + 1) << 24; }
 inline void cluster_arrive(uint32_t barrier) {
@@ -643,6 +652,8 @@ void copies_wait() {
 
 inline simulation::Warpgroup &warpgroup() { return own().warpgroups[threadIdx.x / 128]; }
 inline void wgmma_fence() {}
+template <int N>
+void read_from_here(float (&)[N]) {}
 inline void wgmma_commit() { simulation::current->groups.push_back(simulation::current->multiplications); }
 
 PIECES

@@ -10,6 +10,8 @@ CUTLASS_DEVICE int computed_again(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
+// What all lanes of a warp have alike, as the compiler then knows.
+CUTLASS_DEVICE int same_for_warp(int x) { return __shfl_sync(0xFFFFFFFFu, x, 0); }
 // Keeps a branch around what would otherwise be done always, and chosen from.
 CUTLASS_DEVICE void keep_branch() { asm volatile("" ::: "memory"); }
 
@@ -32,6 +34,11 @@ CUTLASS_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
 }
 // What this thread read and wrote of shared memory comes before what wgmma and bulk copies do with it.
 CUTLASS_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// So many threads wait for each other, at one of a block's barriers.
+template <int kBarrier, int kThreads>
+CUTLASS_DEVICE void synchronize() {
+  asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
+}
 // Of another CTA of the cluster: an address there, and arriving at its barrier.
 CUTLASS_DEVICE uint32_t cluster_address(uint32_t address, int rank) {
   uint32_t result;
@@ -75,6 +82,17 @@ struct Ring {
   CUTLASS_DEVICE void next() {
     if (++stage == kStages) {
       stage = 0;
+      phase ^= 1;
+    }
+  }
+  // So many further on, or back; less than once around.
+  CUTLASS_DEVICE void skip(int stages) {
+    stage += stages;
+    if (stage >= kStages) {
+      stage -= kStages;
+      phase ^= 1;
+    } else if (stage < 0) {
+      stage += kStages;
       phase ^= 1;
     }
   }
@@ -223,6 +241,15 @@ struct Wgmma<128> {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
   }
 };
+
+// Nothing reads sums before this that stands behind it: wgmma was waited for in between.
+template <int N>
+CUTLASS_DEVICE void read_from_here(float (&sums)[N]) {
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < N; ++i) {
+    asm volatile("" : "+f"(sums[i])::"memory");
+  }
+}
 
 // d += a · b, 16 by 8 by 16, of one warp.
 CUTLASS_DEVICE void mma(float (&d)[4], uint32_t const (&a)[4], uint32_t low, uint32_t high) {

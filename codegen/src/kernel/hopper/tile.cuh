@@ -2,44 +2,57 @@
 // from registers and the tokens from shared memory. The weights of a tile are decoded where they are used, once; the
 // tokens were decoded before, by another kernel (decode_tokens), and are loaded as they are multiplied.
 //
-// Three warpgroups: two that multiply, with half of the weights each, and one of which a thread loads weights, and another
-// tokens. Where there are fewer tiles than SMs, a cluster shares a tile: each CTA takes a part of K, and of the sums each
-// keeps some rows of D and gets what the others have of these, which it adds up always in the same order.
+// Warpgroups multiply 64 weights each, or twice as many where a warp needs whole blocks of a row of D; of one more a thread
+// loads weights, and another tokens. While a warp has wgmma take operands from its registers it does nothing else, so that
+// others must decode meanwhile: there are four that multiply, or two that have room for the operands of two blocks. Of 64
+// weights two have every other block of K. Where there are fewer tiles than SMs, a cluster shares a tile: each CTA takes a
+// part of K, and of the sums each keeps some rows of D and gets what the others have of these, which it adds up always in
+// the same order.
 
 template <int kTokensOfTile, int kRowsOfTile>
 struct Tile {
   static constexpr int kTokens = kTokensOfTile, kRows = kRowsOfTile;
-  static constexpr int kThreads = 384, kMinBlocks = 1, kMostCluster = 4;
   // Multiplications of 64 weights that a warpgroup has at each step.
-  static constexpr int kHalves = kRows / 128;
-  // With one of them registers are left over. They are left to the kernel that decodes tokens, which so can run on the
-  // same SM while this one begins.
-  static constexpr int kRegistersFor = kHalves == 1 ? 512 : kThreads;
+  static constexpr int kHalves = kRows == 256 && !(kSimple && kTokens == 128) ? 2 : 1;
   static constexpr int kWarpRows = 16 * kHalves;
+  // Warpgroups that have all weights together, and how many times there are as many, which take turns with the blocks of K.
+  static constexpr int kRowGroups = kRows / (64 * kHalves), kPhases = kRows == 64 ? 2 : 1;
+  static constexpr int kGroups = kRowGroups * kPhases;
+  // Blocks that there are operands of at a time, or in how many parts one has them.
+  static constexpr int kBuffers = kGroups == 4 ? 1 : 2, kParts = kGroups == 4 ? 4 : 1;
+  // Registers of who multiplies and of who loads.
+  static constexpr int kMultiplyRegisters = kGroups == 4 ? 112 : 232, kLoadRegisters = kGroups == 4 ? 32 : 40;
+  static constexpr int kMultiplying = kGroups * 128, kWarps = kMultiplying / 32;
+  // Of these as many as have all weights.
+  static constexpr int kAbreast = kRowGroups * 128, kWarpsAbreast = kAbreast / 32;
+  static constexpr int kThreads = kMultiplying + 128, kMinBlocks = 1, kMostCluster = 4;
   static constexpr int kWeightBytes = kRows * kBlockBytes, kScaleBytes = kAtomsPerBlock * kAtomBytes;  // of 128 rows
-  static constexpr int kStageBytes = kWeightBytes + kHalves * kScaleBytes;
+  static constexpr int kScaleRows = (kRows + 127) / 128, kStageBytes = kWeightBytes + kScaleRows * kScaleBytes;
   // Decoded tokens of a block of K, in two panels of 64.
   static constexpr int kPanelBytes = kTokens * 128, kDecodedBytes = 2 * kPanelBytes;
-  static constexpr int kDecodedStages = kTokens == 128 ? (kHalves == 1 ? 5 : 4) : (kHalves == 1 ? 8 : 6);
+  static constexpr int kDecodedStages = kTokens == 128 ? (kRows <= 128 ? 5 : 4) : 6;
 
   // The rows of D are written in slices, and where a cluster shares a tile, each CTA has some. A slice
   // takes no more than 16 registers.
-  static constexpr int kSlices = kTokens * kRows > 128 * 128 ? kTokens * kRows / 4096 : 4;
+  static constexpr int kSlices = kHalves == 2 && kTokens == 128 ? 8 : 4;
   static constexpr int kSliceTokens = kTokens / kSlices, kChunks = kSliceTokens / 8;
   // Vectors of 4 sums that a thread has of a slice, and bytes of one of all threads.
-  static constexpr int kVectors = kHalves * kChunks, kVectorBytes = 256 * 16;
+  static constexpr int kVectors = kHalves * kChunks, kVectorBytes = kAbreast * 16;
   // What the others of a cluster have of a CTA's slices.
   static constexpr int kExchangeBytes = kSlices / kMostCluster * (kMostCluster - 1) * kVectors * kVectorBytes;
   // Where a thread writes a row of D, a warp's part of a slice, as rows; the pitch keeps the banks apart.
-  static constexpr int kPitch = 36, kStagingBytes = kSimple ? 0 : 8 * kSliceTokens * kPitch * 4;
+  static constexpr int kPitch = 36, kStagingBytes = kSimple ? 0 : kWarps * kSliceTokens * kPitch * 4;
+  // What each phase has of the slices that are the other's.
+  static constexpr int kPartialBytes = (kPhases - 1) * kSlices * kVectors * kVectorBytes;
 
   static constexpr int kBarrierBytes = 512;
   // The panels lie at multiples of 1024 bytes.
-  static constexpr int kFixed = 1024 + kDecodedStages * kDecodedBytes + kStagingBytes + kBarrierBytes;
+  static constexpr int kFixed = 1024 + kDecodedStages * kDecodedBytes + kStagingBytes + kPartialBytes + kBarrierBytes;
   static constexpr int kMostStages = (227 * 1024 - kFixed) / kStageBytes;
   static constexpr int kStages = kMostStages < 8 ? kMostStages : 8;
   static constexpr int kShared = kFixed + kStages * kStageBytes;
   static_assert(kStages >= 3 && kSlices % kMostCluster == 0 && kExchangeBytes <= kDecodedStages * kDecodedBytes);
+  static_assert(2 * (kStages + kDecodedStages) + 1 + kWarps < kBarrierBytes / 8);
   static_assert(kSimple || kRows == 256, "a warp has as many columns as there are in a row's block");
 };
 
@@ -56,12 +69,13 @@ struct TileMemory {
     return base + V::kDecodedStages * V::kDecodedBytes + stage * V::kStageBytes;
   }
   CUTLASS_DEVICE uint32_t scales(int stage) const { return weights(stage) + V::kWeightBytes; }
-  CUTLASS_DEVICE uint32_t staging(int warp) const { return weights(V::kStages) + warp * (V::kStagingBytes / 8); }
+  CUTLASS_DEVICE uint32_t staging(int warp) const { return weights(V::kStages) + warp * (V::kStagingBytes / V::kWarps); }
+  CUTLASS_DEVICE uint32_t partial() const { return weights(V::kStages) + V::kStagingBytes; }
   // The sums of a cluster take the place of tokens.
   CUTLASS_DEVICE uint32_t exchange() const { return decoded(0); }
   // Barriers: weights were loaded, are no longer needed; tokens were loaded, are no longer needed; the others' memory may be
   // written to, and this CTA's was, for a warp.
-  CUTLASS_DEVICE uint32_t barrier(int index) const { return weights(V::kStages) + V::kStagingBytes + 8 * index; }
+  CUTLASS_DEVICE uint32_t barrier(int index) const { return partial() + V::kPartialBytes + 8 * index; }
   // What was read for its own sake.
   CUTLASS_DEVICE uint32_t unused() const { return barrier(V::kBarrierBytes / 8 - 1); }
   CUTLASS_DEVICE uint32_t loaded(int stage) const { return barrier(stage); }
@@ -98,9 +112,10 @@ CUTLASS_DEVICE Work work(Parameters const &p, int tile, int rank) {
     result.tile_m = width == kWidth ? inside / kWidth : inside / width;
     result.tile_n = group * kWidth + inside - result.tile_m * width;
   }
-  int const blocks = (p.k + kBlockK - 1) / kBlockK;
-  result.begin = blocks * rank >> p.cluster_bits;
-  result.end = blocks * (rank + 1) >> p.cluster_bits;
+  // Each phase has as many blocks: beyond K there may be one more, of zeros.
+  int const turns = (p.k + V::kPhases * kBlockK - 1) / (V::kPhases * kBlockK);
+  result.begin = (turns * rank >> p.cluster_bits) * V::kPhases;
+  result.end = (turns * (rank + 1) >> p.cluster_bits) * V::kPhases;
   return result;
 }
 
@@ -131,11 +146,11 @@ CUTLASS_DEVICE void load_weights(Parameters const &p, TileMemory<V> const &memor
     Work const here = work<V>(p, tile, rank);
     int64_t const pitch = static_cast<int64_t>(p.atoms) * kAtomBytes;
     // Scales of 128 rows. A tile that ends within its first 128 reads the scales of those again.
-    uint8_t const *of_weights[V::kHalves];
+    uint8_t const *of_weights[V::kScaleRows];
     CUTLASS_PRAGMA_UNROLL
-    for (int half = 0; half < V::kHalves; ++half) {
-      int const rows = here.batch * p.weight_blocks + min(here.tile_n * V::kHalves + half, p.weight_blocks - 1);
-      of_weights[half] = p.weight_scales + rows * pitch;
+    for (int i = 0; i < V::kScaleRows; ++i) {
+      int const rows = here.batch * p.weight_blocks + min(here.tile_n * V::kRows / 128 + i, p.weight_blocks - 1);
+      of_weights[i] = p.weight_scales + rows * pitch;
     }
     CUTLASS_PRAGMA_NO_UNROLL  // its thread has few registers
     for (int block = here.begin; block < here.end; ++block, ring.next()) {
@@ -144,8 +159,8 @@ CUTLASS_DEVICE void load_weights(Parameters const &p, TileMemory<V> const &memor
       barrier_expect(barrier, V::kStageBytes);
       load_tile(p.weight_map, memory.weights(ring.stage), barrier, block * kBlockBytes, here.tile_n * V::kRows, here.batch);
       CUTLASS_PRAGMA_UNROLL
-      for (int half = 0; half < V::kHalves; ++half) {
-        load_scales<V>(memory.scales(ring.stage) + half * V::kScaleBytes, of_weights[half], block, p.atoms, barrier);
+      for (int i = 0; i < V::kScaleRows; ++i) {
+        load_scales<V>(memory.scales(ring.stage) + i * V::kScaleBytes, of_weights[i], block, p.atoms, barrier);
       }
     }
   }
@@ -217,12 +232,18 @@ CUTLASS_DEVICE void arrange(int quad, float const *sums, float (&rows)[kHalves][
   }
 }
 
+// Whether a slice is one of those that a thread adds up and writes: phases share them.
+template <class V>
+CUTLASS_DEVICE bool is_own_slice(int slice) {
+  return V::kPhases == 1 || slice % V::kPhases == same_for_warp(threadIdx.x / V::kAbreast);
+}
+
 // Writes a warp's part of a slice of D: of each chunk of 8 rows, what wgmma left in a thread.
 template <class V>
 CUTLASS_DEVICE void write_slice(Parameters const &p, TileMemory<V> const &memory, Work const &tile, int slice,
                                 float const (&sums)[V::kVectors * 4]) {
   int const thread = computed_again(threadIdx.x), warp = thread / 32, quad = thread % 32 / 4, t = thread % 4;
-  Place here{tile.batch, tile.tile_m * V::kTokens + slice * V::kSliceTokens, tile.tile_n * V::kRows + warp * V::kWarpRows,
+  Place here{tile.batch, tile.tile_m * V::kTokens + slice * V::kSliceTokens, tile.tile_n * V::kRows + warp % V::kWarpsAbreast * V::kWarpRows,
              p.m, p.n, 0};
   if constexpr (kSimple) {
     here.m += V::kHalves == 2 ? 2 * t : 2 * t + quad / 2 % 2;
@@ -278,11 +299,11 @@ CUTLASS_DEVICE void exchange(Parameters const &p, TileMemory<V> const &memory, i
   CUTLASS_PRAGMA_UNROLL
   for (int slice = 0; slice < V::kSlices; ++slice) {
     int const receiver = slice * p.cluster / V::kSlices, local = slice & (each - 1);
-    if (receiver == rank) {
+    if (receiver == rank || !is_own_slice<V>(slice)) {
       continue;
     }
     int const source = local * (p.cluster - 1) + (rank < receiver ? rank : rank - 1);
-    uint32_t const at = memory.exchange() + source * V::kVectors * V::kVectorBytes + thread * 16;
+    uint32_t const at = memory.exchange() + source * V::kVectors * V::kVectorBytes + thread % V::kAbreast * 16;
     uint32_t const to = cluster_address(at, receiver), barrier = cluster_address(memory.exchanged(warp), receiver);
     CUTLASS_PRAGMA_UNROLL
     for (int v = 0; v < V::kVectors; ++v) {
@@ -303,6 +324,9 @@ CUTLASS_DEVICE void write_tile(Parameters const &p, TileMemory<V> const &memory,
   CUTLASS_PRAGMA_NO_UNROLL
   for (int local = 0; local < each; ++local) {
     int const slice = kShared ? rank * each + local : local;
+    if (!is_own_slice<V>(slice)) {
+      continue;
+    }
     float part[V::kVectors * 4] = {};
     cute::for_each(cute::make_seq<V::kSlices>{}, [&](auto one) {
       if (one == slice) {
@@ -316,7 +340,8 @@ CUTLASS_DEVICE void write_tile(Parameters const &p, TileMemory<V> const &memory,
     if constexpr (kShared) {
       // In the order of ranks, whoever adds.
       float all[V::kVectors * 4] = {};
-      uint32_t at = memory.exchange() + local * (p.cluster - 1) * V::kVectors * V::kVectorBytes + threadIdx.x * 16;
+      uint32_t at = memory.exchange() + local * (p.cluster - 1) * V::kVectors * V::kVectorBytes +
+                    threadIdx.x % V::kAbreast * 16;
       CUTLASS_PRAGMA_NO_UNROLL
       for (int source = 0; source < p.cluster; ++source) {
         if (source == rank) {
@@ -356,10 +381,12 @@ struct Multiplier {
 
   CUTLASS_DEVICE explicit Multiplier(TileMemory<V> const &memory) : memory(memory) {}
 
-  CUTLASS_DEVICE void begin_tile(TileMemory<V> const &here, int thread) {
-    int const t = thread % 4, row = thread / 32 * V::kWarpRows + first_weight<V>(thread % 32 / 4);
-    codes_at = here.weights(0) + row * kBlockBytes + t * 16;
-    scales_at = here.scales(0) + row / 128 * V::kScaleBytes + row % 32 * 16 + row / 32 % 4 * 4 +
+  // `first` is where the tile begins in 128 rows of scales.
+  CUTLASS_DEVICE void begin(int thread, int first) {
+    int const t = thread % 4, row = thread % V::kAbreast / 32 * V::kWarpRows + first_weight<V>(thread % 32 / 4);
+    int const of_scales = first + row;
+    codes_at = memory.weights(0) + row * kBlockBytes + t * 16;
+    scales_at = memory.scales(0) + of_scales / 128 * V::kScaleBytes + of_scales % 32 * 16 + of_scales / 32 % 4 * 4 +
                 (kMx ? t : t / 2 * kAtomBytes + t % 2 * 2);
   }
 
@@ -380,13 +407,17 @@ struct Multiplier {
     if (lane() == 0) {
       barrier_arrive(memory.consumed(ring.stage));
     }
-    ring.next();
   }
 
   CUTLASS_DEVICE void give_tokens_back(int stage) const {
     if (lane() == 0) {
       barrier_arrive(memory.emptied(stage));
     }
+  }
+
+  CUTLASS_DEVICE void skip(int blocks) {
+    ring.skip(blocks);
+    from.skip(blocks);
   }
 };
 
@@ -410,11 +441,45 @@ CUTLASS_DEVICE constexpr int step_at(int step) {
   return (step / 4 * V::kPanelBytes + step % 4 * 32) >> 4;
 }
 
-// Multiplies a tile's blocks by 64 weights: while a block is multiplied, the next is decoded.
+// Multiplies a tile's blocks by 64 weights, each after its operands were decoded.
 template <class V>
-CUTLASS_DEVICE void multiply_blocks(Multiplier<V> &of, int blocks, float (&sums)[1][V::kTokens / 2]) {
+CUTLASS_DEVICE void multiply_one_by_one(Multiplier<V> &of, int blocks, float (&sums)[1][V::kTokens / 2]) {
+  constexpr int kWords = 4 / V::kParts;
+  for (int left = blocks; left > 0; --left, of.skip(1)) {
+    uint4 codes[2];
+    uint32_t scales[2], operands[2 * kWords][1][4];
+    of.read(codes, scales);
+    CUTLASS_PRAGMA_UNROLL
+    for (int part = 0; part < V::kParts; ++part) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int word = 0; word < kWords; ++word) {
+        decode_word<1>(codes, scales, part * kWords + word, operands[2 * word], operands[2 * word + 1]);
+      }
+      if (part == V::kParts - 1) {
+        of.give_stage_back();
+      }
+      if (part == 0) {
+        barrier_wait(of.memory.filled(of.from.stage), of.from.phase);
+      }
+      uint64_t const tokens = descriptor(of.memory.decoded(of.from.stage));
+      wgmma_fence();
+      CUTLASS_PRAGMA_UNROLL
+      for (int step = 0; step < 2 * kWords; ++step) {
+        Wgmma<V::kTokens>::run(sums[0], operands[step][0], tokens + step_at<V>(part * 2 * kWords + step));
+      }
+      wgmma_commit();
+      wgmma_wait<0>();
+    }
+    of.give_tokens_back(of.from.stage);
+  }
+}
+
+// The same with operands of two blocks: while one is multiplied, the next is decoded.
+template <class V>
+CUTLASS_DEVICE void multiply_two(Multiplier<V> &of, int blocks, int phase, float (&sums)[1][V::kTokens / 2]) {
   uint32_t operands[2][8][1][4];
   int held = -1;
+  of.skip(phase);
   auto const add = [&](uint32_t (&now)[8][1][4]) {
     {
       uint4 codes[2];
@@ -440,15 +505,16 @@ CUTLASS_DEVICE void multiply_blocks(Multiplier<V> &of, int blocks, float (&sums)
       of.give_tokens_back(held);
     }
     held = of.from.stage;
-    of.from.next();
+    of.skip(V::kPhases);
   };
-  for (int left = blocks; left > 0; left -= 2) {
+  for (int left = blocks / V::kPhases; left > 0; left -= 2) {
     add(operands[0]);
     if (left == 1) {
       break;
     }
     add(operands[1]);
   }
+  of.skip(-phase);
   wgmma_wait<0>();
   if (held >= 0) {
     of.give_tokens_back(held);
@@ -457,7 +523,7 @@ CUTLASS_DEVICE void multiply_blocks(Multiplier<V> &of, int blocks, float (&sums)
 
 // The same by 128 weights, whose sums leave room for the operands of two words: while one is multiplied, the other is made.
 template <class V>
-CUTLASS_DEVICE void multiply_blocks(Multiplier<V> &of, int blocks, float (&sums)[2][V::kTokens / 2]) {
+CUTLASS_DEVICE void multiply_words(Multiplier<V> &of, int blocks, float (&sums)[2][V::kTokens / 2]) {
   int held = -1;
   for (int left = blocks; left > 0; --left) {
     uint4 codes[4];
@@ -491,7 +557,7 @@ CUTLASS_DEVICE void multiply_blocks(Multiplier<V> &of, int blocks, float (&sums)
       }
     }
     held = of.from.stage;
-    of.from.next();
+    of.skip(1);
   }
   wgmma_wait<0>();
   if (held >= 0) {
@@ -499,21 +565,67 @@ CUTLASS_DEVICE void multiply_blocks(Multiplier<V> &of, int blocks, float (&sums)
   }
 }
 
+// Gives each phase the sums of both for its slices: of two side by side it has one, and what it finds stands for both, as
+// a choice between registers is no branch.
+template <class V>
+CUTLASS_DEVICE void add_phases(TileMemory<V> const &memory, int phase, float (&sums)[1][V::kTokens / 2]) {
+  static_assert(V::kPhases == 2);
+  constexpr int kOfSlice = V::kVectors * 4, kAll = V::kSlices / 2 * V::kVectors * V::kVectorBytes;
+  uint32_t const at = memory.partial() + computed_again(threadIdx.x) % V::kAbreast * 16;
+  // What the other had for the last tile was read.
+  synchronize<1, V::kMultiplying>();
+  CUTLASS_PRAGMA_UNROLL
+  for (int v = 0; v < V::kSlices / 2 * V::kVectors; ++v) {
+    float const *const low = sums[0] + v / V::kVectors * 2 * kOfSlice + v % V::kVectors * 4, *const high = low + kOfSlice;
+    uint32_t given[4];
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      given[i] = __float_as_uint(phase == 0 ? high[i] : low[i]);
+    }
+    store_words(at + (1 - phase) * kAll + v * V::kVectorBytes, given[0], given[1], given[2], given[3]);
+  }
+  synchronize<2, V::kMultiplying>();
+  CUTLASS_PRAGMA_UNROLL
+  for (int v = 0; v < V::kSlices / 2 * V::kVectors; ++v) {
+    float *const low = sums[0] + v / V::kVectors * 2 * kOfSlice + v % V::kVectors * 4, *const high = low + kOfSlice;
+    auto const four = load_floats<4>(at + phase * kAll + v * V::kVectorBytes);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      low[i] = high[i] = (phase == 0 ? low[i] : high[i]) + four[i];
+    }
+  }
+}
+
 // A warpgroup that multiplies.
 template <class V>
 CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
-  // Two halves leave few registers: addresses are found for each tile, and have none while it is written.
-  auto const again = [](int x) { return V::kHalves == 1 || !kSimple ? x : computed_again(x); };
+  int const phase = V::kPhases == 1 ? 0 : same_for_warp(threadIdx.x / V::kAbreast);
   Multiplier<V> of(memory);
+  of.begin(threadIdx.x, 0);
   FOURFOLD_FOR_EACH_TILE(tile) {
     Work const here = work<V>(p, tile, own_rank(p));
-    of.begin_tile(TileMemory<V>(static_cast<uint32_t>(again(memory.base))), again(threadIdx.x));
+    if constexpr (V::kRows < 128) {
+      of.begin(threadIdx.x, here.tile_n * V::kRows % 128);
+    }
     float sums[V::kHalves][V::kTokens / 2];
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kHalves * V::kTokens / 2; ++i) {
       sums[i % V::kHalves][i / V::kHalves] = 0.0f;
     }
-    multiply_blocks<V>(of, here.end - here.begin, sums);
+    if constexpr (V::kHalves == 2) {
+      multiply_words<V>(of, here.end - here.begin, sums);
+    } else if constexpr (V::kBuffers == 2) {
+      multiply_two<V>(of, here.end - here.begin, phase, sums);
+    } else {
+      multiply_one_by_one<V>(of, here.end - here.begin, sums);
+    }
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < V::kHalves; ++i) {
+      read_from_here(sums[i]);
+    }
+    if constexpr (V::kPhases > 1) {
+      add_phases<V>(memory, phase, sums);
+    }
     if (p.cluster > 1) {
       int const rank = own_rank(p);
       exchange<V>(p, memory, rank, sums);
@@ -529,17 +641,22 @@ template <class V>
 CUTLASS_DEVICE void make_barriers(Parameters const &p, TileMemory<V> const &memory) {
   for (int i = 0; i < V::kStages; ++i) {
     barrier_init(memory.loaded(i), 1);
-    barrier_init(memory.consumed(i), 8);  // the warps of two warpgroups
+    barrier_init(memory.consumed(i), V::kWarpsAbreast);
   }
   for (int i = 0; i < V::kDecodedStages; ++i) {
     barrier_init(memory.filled(i), 1);
-    barrier_init(memory.emptied(i), 8);
+    barrier_init(memory.emptied(i), V::kWarpsAbreast);
   }
   if (p.cluster > 1) {
     barrier_init(memory.exchangeable(), p.cluster - 1);
-    for (int warp = 0; warp < 8; ++warp) {
+    int const each = V::kSlices >> p.cluster_bits, first = own_rank(p) * each;
+    for (int warp = 0; warp < V::kWarps; ++warp) {
+      int own = 0;
+      for (int slice = first; slice < first + each; ++slice) {
+        own += slice % V::kPhases == warp / V::kWarpsAbreast;
+      }
       barrier_init(memory.exchanged(warp), 1);
-      barrier_expect(memory.exchanged(warp), (V::kSlices >> p.cluster_bits) * (p.cluster - 1) * V::kVectors * 32 * 16);
+      barrier_expect(memory.exchanged(warp), own * (p.cluster - 1) * V::kVectors * 32 * 16);
     }
   }
   fence_barriers();
@@ -548,8 +665,8 @@ CUTLASS_DEVICE void make_barriers(Parameters const &p, TileMemory<V> const &memo
 template <class V>
 CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
   TileMemory<V> const memory(shared);
-  constexpr int kWeightWarp = 8, kTokenWarp = 9, kScalarWarp = 10;
-  int const group = threadIdx.x / 128, warp = threadIdx.x / 32;
+  constexpr int kWeightWarp = V::kMultiplying / 32, kTokenWarp = kWeightWarp + 1, kScalarWarp = kWeightWarp + 2;
+  int const warp = threadIdx.x / 32;
   if (warp == kWeightWarp && lane() == 0) {
     prefetch_map(p.weight_map);
     prefetch_map(p.token_map);
@@ -559,34 +676,31 @@ CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
   if (p.cluster > 1) {
     cluster_start();
   }
-  // Registers go to those who multiply.
-  constexpr int kMultiply = V::kHalves == 1 ? 168 : 232, kLoad = 40;
-  static_assert((2 * kMultiply + kLoad) * 128 <= (65536 / V::kRegistersFor & ~7) * V::kThreads);
-  if (group == 2) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kLoad));
-    if (warp == kWeightWarp) {
-      if (lane() == 0) {
-        load_weights<V>(p, memory, own_rank(p));
-      }
-    } else if (warp == kTokenWarp) {
-      int const rank = own_rank(p);
-      if (lane() == 0) {
-        load_tokens<V>(p, memory, rank);
-      }
-      __syncwarp();
-      if (p.cluster > 1) {
-        cluster_wait_for_start();
-        if (lane() < p.cluster && lane() != rank) {
-          cluster_arrive(cluster_address(memory.exchangeable(), lane()));
-        }
-      }
-    } else if (warp == kScalarWarp) {
-      // Each slice would wait for memory otherwise.
-      for_each_scalar(p.epilogue, [&](auto const *number) { touch(number, memory.unused()); });
-    }
-  } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMultiply));
+  if (warp < kWeightWarp) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(V::kMultiplyRegisters));
     multiply<V>(p, memory);
+    return;
+  }
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(V::kLoadRegisters));
+  if (warp == kWeightWarp) {
+    if (lane() == 0) {
+      load_weights<V>(p, memory, own_rank(p));
+    }
+  } else if (warp == kTokenWarp) {
+    int const rank = own_rank(p);
+    if (lane() == 0) {
+      load_tokens<V>(p, memory, rank);
+    }
+    __syncwarp();
+    if (p.cluster > 1) {
+      cluster_wait_for_start();
+      if (lane() < p.cluster && lane() != rank) {
+        cluster_arrive(cluster_address(memory.exchangeable(), lane()));
+      }
+    }
+  } else if (warp == kScalarWarp) {
+    // Each slice would wait for memory otherwise.
+    for_each_scalar(p.epilogue, [&](auto const *number) { touch(number, memory.unused()); });
   }
 }
 #endif

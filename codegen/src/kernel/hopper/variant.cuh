@@ -2,16 +2,14 @@
 constexpr int kFewTokens = 16;
 template <int kTokens, int kRows, bool = kTokens <= kFewTokens>
 struct Variant : Tile<kTokens, kRows> {
-  static constexpr int kUnitRows = 0, kMostUnits = 0, kMostElements = 0, kBlocks = 1;
+  static constexpr int kUnitRows = 0, kMostUnits = 0, kMostElements = 0, kBlocks = Tile<kTokens, kRows>::kPhases;
 };
 template <int kTokens, int kRows>
-struct Variant<kTokens, kRows, true> : Few<kTokens> {
-  static constexpr int kRegistersFor = Few<kTokens>::kThreads;
-};
+struct Variant<kTokens, kRows, true> : Few<kTokens> {};
 
 #ifndef FOURFOLD_HOST
 template <int kTokens, int kRows, size_t kParametersSize, size_t kSharedSize>
-__global__ void __launch_bounds__(Variant<kTokens, kRows>::kRegistersFor, Variant<kTokens, kRows>::kMinBlocks)
+__global__ void __launch_bounds__(Variant<kTokens, kRows>::kThreads, Variant<kTokens, kRows>::kMinBlocks)
     kernel(__grid_constant__ Parameters const parameters) {
 #ifdef __CUDA_ARCH__
   extern __shared__ char shared[];
