@@ -405,13 +405,13 @@ fn blocks_and_reductions_are_the_interpreter_s() {
 fn what_is_wrong_is_found() {
     let (many, few, shared) = ([1, 64, 544, 1056, 1], [1, 8, 288, 8192, 1], [1, 64, 256, 2112, 132]);
     let one = [1, 1, 288, 4096, 1];
-    let both = [Tile::new(64, 128), Tile::new(128, 256)];
+    let both = [Tile::new(128, 64), Tile::new(128, 256)];
     for (index, (what, by, case)) in [
         // Read before it was loaded, and multiplied before that.
         ("barrier_wait(memory.loaded(ring.stage), ring.phase);", "", many),
         (
-            "        barrier_wait(of.memory.filled(of.from.stage), of.from.phase);\n",
-            "",
+            "    barrier_wait(of.memory.filled(of.from.stage), of.from.phase);\n    uint64_t",
+            "    uint64_t",
             many,
         ),
         // Overwritten while it is multiplied, or before it was read.
@@ -426,9 +426,13 @@ fn what_is_wrong_is_found() {
             many,
         ),
         // One arrival too few, and bytes that never come.
-        ("barrier_init(memory.emptied(i), V::kWriters);", "barrier_init(memory.emptied(i), 9);", many),
+        ("barrier_init(memory.emptied(i), V::kWarpsAbreast);", "barrier_init(memory.emptied(i), 9);", many),
         ("barrier_expect(barrier, V::kStageBytes);", "barrier_expect(barrier, V::kStageBytes + 16);", many),
-        ("barrier_expect(barrier, V::kDecodedBytes);", "barrier_expect(barrier, V::kDecodedBytes - 16);", many),
+        (
+            "barrier_expect(barrier, V::kDecodedBytes);",
+            "barrier_expect(barrier, V::kDecodedBytes - 16);",
+            many,
+        ),
         // Tokens of another word, and scales of another token.
         ("block * kBlockBytes + word * 4;", "block * kBlockBytes + (word ^ 1) * 4;", many),
         ("token % 128 / 32 * 4;", "token % 128 / 64 * 4;", many),
@@ -442,6 +446,7 @@ fn what_is_wrong_is_found() {
         ("sums[3 - 2 * i]", "sums[2 * i + 1]", many),
         // The sums of a phase before they are there.
         ("synchronize<2, V::kMultiplying>();", "", many),
+        ("store_words(at + (1 - phase) * kAll", "store_words(at + phase * kAll", many),
         // Sums of a cluster where operands still are, and added up before they are there.
         ("barrier_wait(memory.exchangeable(), 0);", "", shared),
         ("barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);\n    }", "}", shared),

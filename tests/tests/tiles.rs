@@ -49,7 +49,7 @@ fn plans(name: &str, spec: &KernelSpec, cases: &[Case]) -> Vec<Plan> {
     let source = emit(spec).text;
     let begin = "constexpr int kVariantCount = ";
     let plan = source.split_once(begin).expect("the source has tiles").1;
-    let plan = plan.split_once("// A matrix of codes for each of a batch").expect("the plan ends").0;
+    let plan = plan.split_once("// A matrix of bytes for each of a batch").expect("the plan ends").0;
     let is_mx = spec.configuration.block_format() == Some(BlockFormat::MXFP4);
     let text = HARNESS.replace("IS_MX", &is_mx.to_string()).replace("PLAN", &format!("{begin}{plan}"));
     let (file, program) = (folder.join(format!("{name}.cc")), folder.join(name));
