@@ -1,10 +1,14 @@
 //! A dispatch table from what was measured, which also says what a problem gets that nobody measured.
 //!
 //! [`learn`] grows a decision tree over M, N, K and numbers of tiles, by the time that is lost to the fastest kernel, and
-//! writes it down as ordered rules of upper bounds. Between two measured extents a bound lies at their geometric mean, or
-//! where a kernel's own limit is. [`check_total`] asks a table about any problems.
+//! writes it down as ordered rules of upper bounds. A few measured problems are told apart by many bounds, of which most are
+//! wrong for others. So the tree is grown by guessed problems as well, on and between the measured extents, with the times
+//! that `guess.rs` makes of the measured ones; what was measured decides which kernels a rule may name for it. A bound lies at
+//! the geometric mean of two extents, or where a kernel's own limit is. [`check_total`] asks a table about any problems.
 
+mod guess;
 mod tree;
+mod work;
 
 use fourfold_codegen::configuration::CutlassVersion;
 use fourfold_codegen::defaults::Extents;
@@ -48,11 +52,15 @@ pub struct LearnOptions {
     pub gain: f64,
     /// Whether rules count tiles. Kernels that choose at each call, those of sm_90a, know extents only.
     pub counts_tiles: bool,
+    /// How many SMs the device has on which was measured. Without, nothing is guessed.
+    pub processors: Option<u32>,
+    /// How much all guessed problems count, over all measured ones.
+    pub guessed_weight: f64,
 }
 
 impl Default for LearnOptions {
     fn default() -> LearnOptions {
-        LearnOptions { margin: 0.02, gain: 0.002, counts_tiles: true }
+        LearnOptions { margin: 0.02, gain: 0.002, counts_tiles: true, processors: None, guessed_weight: 4.0 }
     }
 }
 
@@ -169,7 +177,10 @@ fn describe(
         let losses = given.iter().filter(|it| it.rule == Some(position)).map(|it| it.loss);
         let (count, worst) = losses.fold((0, 0.0), |(count, worst), loss| (count + 1, f64::max(worst, loss)));
         let problems = if count == 1 { "problem" } else { "problems" };
-        let why = format!("measured: of {count} {problems} none loses more than {:.1} %", worst * 100.0);
+        let why = match count {
+            0 => "guessed of problems that nobody measured, from what others took".to_owned(),
+            _ => format!("measured: of {count} {problems} none loses more than {:.1} %", worst * 100.0),
+        };
         Rule { when: rule.bounds, kernel: measured.kernels[rule.kernel], why }
     };
     let weight: f64 = measured.problems.iter().map(|it| it.weight).sum();

@@ -1,5 +1,6 @@
-//! Pages of ncu and logs of the tools, in their formats, and what is made of them. The pages are made by hand: those in
-//! `data/raw_gh100_*.csv` are one report with the units that ncu chooses and with base units.
+//! Pages of ncu and logs of the tools, in their formats, and what is made of them. `data/raw_gh100_h200.csv` is what ncu
+//! printed on an H200, with the columns that are read and some that are not; the other pages are made by hand:
+//! `raw_gh100_default.csv` and `raw_gh100_base.csv` are one report with the units that ncu chooses and with base units.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -58,6 +59,74 @@ fn a_page_is_read_by_its_columns_its_units_and_without_its_commas() {
     }
     let top: Vec<&str> = counters.stalls.iter().take(3).map(|stall| stall.reason).collect();
     assert_eq!(top, ["gmma", "long_scoreboard", "wait"], "`selected` is no stall, though the page has it");
+}
+
+/// The kernel of segment 2 of `fixtures/minilm_ffn.fir`: M = 91, N = 384, K = 1536 in tiles of 64 rows of A by 128 of B.
+#[test]
+fn a_page_of_an_h200_is_read_and_agrees_with_the_launch() {
+    let name = "_ZN8fourfold6kernelILi64ELi128ELm384ELm210432EEEvNS_10ParametersE";
+    let page = data("raw_gh100_h200.csv");
+    let counters = ncu::read(&page, Chip::Gh100, &Selection::new(name, [], 1)).expect("it can be read");
+    assert_eq!((counters.kernel.as_str(), counters.missing().collect::<Vec<_>>()), (name, vec![]));
+    // Two tiles along M, three along N, each shared by two blocks, which halve K.
+    let tiles = 2 * 3;
+    // The codes of a tile's rows, and scales in whole blocks of 128 rows, which A has as well.
+    let loaded = tiles * ((64 + 128) * 1536 / 2 + (128 + 128) * 1536 / 16);
+    // An instruction has K = 16 and 64 rows of B, of which a tile has two, and counts for each of four warps.
+    let instructions = tiles * 1536 / 16 * 2 * 4;
+    for (key, expected) in [
+        ("grid", f64::from(tiles * 2)),
+        ("cluster", 2.0),
+        ("waves", 0.09),
+        ("registers", 128.0),
+        ("shared_memory", 210_432.0),
+        ("tma_bytes_loaded", f64::from(loaded)),
+        ("matrix_instructions", f64::from(instructions)),
+        ("dram_bytes_read", 521_472.0),
+        // What it writes stays in L2: `byte` and not `Kbyte`, as ncu scales each column by itself.
+        ("dram_bytes_written", 0.0),
+        ("limit_registers", 65_536.0 / (128.0 * 512.0)),
+        ("limit_warps", 64.0 / 16.0),
+    ] {
+        let value = counters.value(key).unwrap_or_else(|| panic!("{key} is there"));
+        assert!((value - expected).abs() <= expected * 1e-12, "{key}: {value}, not {expected}");
+    }
+    let kernel = "nvfp4_scaled_mm+alpha+add+add>f32".to_owned();
+    let report = Report { kernel, counters: Some(counters), traffic: Traffic::default(), ..report() };
+    let text = report.to_string();
+    let (_, text) = text.split_once("as expected\n\n").expect("counters are shown");
+    let expected = expect![[r#"
+        ncu, counters of gh100: caches are cold and clocks are free, so that a duration is for
+        comparison with others of ncu only
+          duration                       11.36 µs
+          SM throughput                    2.45 %
+          DRAM throughput                  0.96 %
+          L2 throughput                    2.22 %
+          L2 hit rate                     56.58 %
+          DRAM read                      521472 B
+          DRAM written                        0 B
+          tensor pipe, whole              17.74 %
+          tensor pipe, FP                 17.74 %
+          matrix instructions                4608
+          TMA instructions                    168
+          TMA loaded                    1032192 B
+          shared conflicts                  11865
+          local loads                           0
+          local stores                          0
+          warps active                    17.70 %
+          registers a thread                  128
+          shared memory a block          210432 B
+          blocks of the grid                   12
+          blocks of a cluster                   2
+          waves                             0.090
+          limit by registers                    1
+          limit by shared mem.                  1
+          limit by warps                        4
+          limit by blocks                      32
+          limit by barriers                    32
+          warps that wait for    long_scoreboard 2.431, wait 1.252, short_scoreboard 0.574
+    "#]];
+    expected.assert_eq(text);
 }
 
 #[test]
@@ -314,6 +383,29 @@ fn releases_are_read_and_held_against_the_card() {
         let trouble = check_release("ncu", version, capability).unwrap_err();
         assert_eq!(trouble.code, "tool_too_old", "{trouble}");
     }
+}
+
+/// What memcheck printed on an H200, with less of the run's own.
+const MEMCHECKED: &str = "\
+========= COMPUTE-SANITIZER
+nvfp4_scaled_mm_sm90_x1_8_16_64x128_128x128_128x256_alpha_add_add_f32 from the cache
+fixtures/minilm_ffn.fir for sm_90a, on NVIDIA H200 (sm_90, 132 SMs, 139.8 GiB)
+
+decisions:
+  %fc2.sfa = swizzle_scales  segment  0  no_scaled_mma_producer: no operand comes from a kernel
+
+outputs:
+  %out        against expected.out        from run          error 5.86e-8 of 1e-5  ok
+
+ok: 5 of 5 expectations met
+========= ERROR SUMMARY: 0 errors
+";
+
+#[test]
+fn what_memcheck_printed_of_a_run_without_faults_is_passed() {
+    let (finding, trouble) = check(Check::Memcheck, MEMCHECKED, Some(0));
+    assert_eq!((finding.ok(), finding.errors, finding.warnings, trouble), (true, Some(0), None, None));
+    assert_eq!((finding.summary.as_deref(), &finding.first[..]), (Some("ERROR SUMMARY: 0 errors"), &[][..]));
 }
 
 fn check(tool: Check, log: &str, exit: Option<i32>) -> (Finding, Option<Trouble>) {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use fourfold_codegen::dispatch::{Bounds, Condition, Kernel, Tiles};
 
+use super::guess::{Guess, guesses};
 use super::{LearnOptions, Measured, Takes, extents, meets};
 use crate::problem::Problem;
 
@@ -44,6 +45,23 @@ struct Split {
     no: Vec<usize>,
 }
 
+/// A problem that the tree is grown by.
+struct Point {
+    problem: Problem,
+    weight: f64,
+    /// The share of time that each kernel loses.
+    losses: Vec<Option<f64>>,
+}
+
+/// What a kernel costs on some problems.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    /// Problems of which it has no time.
+    lost: usize,
+    /// The weighted loss on the others.
+    sum: f64,
+}
+
 pub(super) struct Tree<'a> {
     measured: Measured<'a>,
     takes: &'a Takes<'a>,
@@ -52,8 +70,8 @@ pub(super) struct Tree<'a> {
     banned: &'a [bool],
     /// Of each kernel the largest M, N and K that it takes; `None` where there is no such bound.
     limits: Vec<[Option<u64>; 3]>,
-    /// Problem by problem the share of time that each kernel loses.
-    losses: Vec<Vec<Option<f64>>>,
+    /// The measured problems in their order, then those that are guessed.
+    points: Vec<Point>,
     total_weight: f64,
 }
 
@@ -67,6 +85,10 @@ const PROBES: [&[u64]; 3] = [
 const MOST: u64 = i32::MAX as u64;
 /// What limits are looked for in multiples of, so that no alignment is in the way.
 const STEPS: [u64; 3] = [1, 256, 256];
+/// What a guessed problem loses by a kernel of which nothing is known there.
+const UNKNOWN: f64 = 3.0;
+/// Costs that differ by less are the same: the sums are not exact.
+const SAME: f64 = 1e-9;
 
 impl<'a> Tree<'a> {
     pub fn new(
@@ -75,19 +97,21 @@ impl<'a> Tree<'a> {
         options: LearnOptions,
         banned: &'a [bool],
     ) -> Tree<'a> {
-        let losses = measured.times.iter().map(|times| {
+        let known = measured.problems.iter().zip(measured.times).map(|(weighted, times)| {
             let best = times.iter().flatten().copied().fold(f64::INFINITY, f64::min);
-            times.iter().map(|time| time.map(|time| time / best - 1.0)).collect()
+            let losses = times.iter().map(|time| time.map(|time| time / best - 1.0)).collect();
+            Point { problem: weighted.problem, weight: weighted.weight, losses }
         });
-        let mut tree = Tree {
-            measured,
-            takes,
-            options,
-            banned,
-            limits: Vec::new(),
-            losses: losses.collect(),
-            total_weight: measured.problems.iter().map(|it| it.weight).sum(),
-        };
+        let mut points: Vec<Point> = known.collect();
+        let weight: f64 = measured.problems.iter().map(|it| it.weight).sum();
+        let guessed = options.processors.map_or(Vec::new(), |count| guesses(measured, takes, count));
+        let each = options.guessed_weight * weight / guessed.len().max(1) as f64;
+        points.extend(guessed.into_iter().map(|Guess { problem, losses }| {
+            let losses = losses.into_iter().map(|loss| Some(loss.unwrap_or(UNKNOWN))).collect();
+            Point { problem, weight: each, losses }
+        }));
+        let total_weight = points.iter().map(|it| it.weight).sum();
+        let mut tree = Tree { measured, takes, options, banned, limits: Vec::new(), points, total_weight };
         tree.limits = (0..measured.kernels.len())
             .map(|kernel| [0, 1, 2].map(|axis| tree.limit(kernel, axis)))
             .collect();
@@ -132,14 +156,13 @@ impl<'a> Tree<'a> {
         Some(below * STEPS[axis])
     }
 
-    /// Whether a kernel is within its limits wherever bounds hold.
-    fn is_within(&self, kernel: usize, bounds: &Condition) -> bool {
-        let most = [bounds.m, bounds.n, bounds.k].map(|it| it.and_then(|it| it.max));
-        !self.banned[kernel]
-            && self.limits[kernel]
-                .iter()
-                .zip(most)
-                .all(|(limit, most)| limit.is_none_or(|limit| most.is_some_and(|most| most <= limit)))
+    /// Bounds within which a kernel is within its limits.
+    fn within_limits(&self, kernel: usize, bounds: &Condition) -> Condition {
+        let [m, n, k] = self.limits[kernel];
+        let features = [(Feature::M, m), (Feature::N, n), (Feature::K, k)];
+        features.into_iter().fold(*bounds, |bounds, (feature, limit)| {
+            limit.and_then(|limit| narrowed(&bounds, feature, limit)).unwrap_or(bounds)
+        })
     }
 
     /// Whether a kernel takes what meets bounds, asked at their corners and between them.
@@ -161,7 +184,7 @@ impl<'a> Tree<'a> {
         let always = Condition::default();
         let cost = |kernel: usize| {
             // A problem without a time counts as one that is lost.
-            let losses = self.losses.iter().map(|losses| losses[kernel].unwrap_or(f64::INFINITY));
+            let losses = self.known().iter().map(|it| it.losses[kernel].unwrap_or(f64::INFINITY));
             (losses.clone().fold(0.0, f64::max), losses.filter(|loss| loss.is_finite()).sum::<f64>())
         };
         let all = 0..self.measured.kernels.len();
@@ -176,27 +199,41 @@ impl<'a> Tree<'a> {
         all.filter(takes_all).min_by(by_cost)
     }
 
-    /// The kernel that loses least on some problems, of those that take all that meets the bounds; and the weighted loss,
-    /// infinite where there is none.
-    fn best(&self, problems: &[usize], bounds: &Condition) -> (f64, Option<usize>) {
-        let cost = |kernel: usize| {
-            let weighted = problems.iter().map(|&problem| {
-                let loss = self.losses[problem][kernel].unwrap_or(f64::INFINITY);
-                loss * self.measured.problems[problem].weight
-            });
-            weighted.sum::<f64>()
-        };
-        let kernels = (0..self.measured.kernels.len()).filter(|kernel| self.is_within(*kernel, bounds));
-        let best =
-            kernels.map(|kernel| (cost(kernel), kernel)).min_by(|one, other| one.0.total_cmp(&other.0));
-        match best {
-            Some((cost, kernel)) if cost.is_finite() => (cost, Some(kernel)),
-            _ => (f64::INFINITY, None),
+    /// The measured problems.
+    fn known(&self) -> &[Point] {
+        &self.points[..self.measured.problems.len()]
+    }
+
+    /// What each kernel costs on some problems.
+    fn costs(&self, points: &[usize]) -> Vec<Cost> {
+        let mut costs = vec![Cost::default(); self.measured.kernels.len()];
+        for point in points {
+            self.add(&mut costs, *point);
+        }
+        costs
+    }
+
+    fn add(&self, costs: &mut [Cost], point: usize) {
+        let Point { weight, losses, .. } = &self.points[point];
+        for (cost, loss) in costs.iter_mut().zip(losses) {
+            match loss {
+                Some(loss) => cost.sum += loss * weight,
+                None => cost.lost += 1,
+            }
         }
     }
 
-    fn value(&self, feature: Feature, problem: usize) -> u64 {
-        let problem = &self.measured.problems[problem].problem;
+    /// The kernel that costs least, of those that have all measured problems; and the cost, infinite where there is none.
+    /// Its limits are no bounds yet: what is beyond them counts in the cost, and a rule will have them. Else no single split
+    /// would be worth anything where a kernel is bounded along two extents.
+    fn best(&self, costs: &[Cost]) -> (f64, Option<usize>) {
+        let able = (0..costs.len()).filter(|kernel| costs[*kernel].lost == 0 && !self.banned[*kernel]);
+        let best = able.min_by(|one, other| costs[*one].sum.total_cmp(&costs[*other].sum));
+        best.map_or((f64::INFINITY, None), |kernel| (costs[kernel].sum.max(0.0), Some(kernel)))
+    }
+
+    fn value(&self, feature: Feature, point: usize) -> u64 {
+        let problem = &self.points[point].problem;
         match feature {
             Feature::M => problem.m,
             Feature::N => problem.n,
@@ -226,20 +263,23 @@ impl<'a> Tree<'a> {
         features
     }
 
-    /// Bounds between the values that some problems have: geometric means, and limits of kernels.
-    fn thresholds(&self, feature: Feature, problems: &[usize]) -> BTreeSet<u64> {
-        let values: BTreeSet<u64> = problems.iter().map(|problem| self.value(feature, *problem)).collect();
+    /// Bounds between the values that some problems have: geometric means, and limits of kernels. Numbers of tiles are those
+    /// of measured problems, as those of all others are too many.
+    fn thresholds(&self, feature: Feature, points: &[usize]) -> BTreeSet<u64> {
+        let axis = match feature {
+            Feature::M => Some(0),
+            Feature::N => Some(1),
+            Feature::K => Some(2),
+            Feature::Tiles(_) => None,
+        };
+        let counts = |point: &&usize| axis.is_some() || **point < self.known().len();
+        let values: BTreeSet<u64> =
+            points.iter().filter(counts).map(|point| self.value(feature, *point)).collect();
         let values: Vec<u64> = values.into_iter().collect();
         let mean = |pair: &[u64]| (pair[0] as f64 * pair[1] as f64).sqrt() as u64;
         let mut thresholds: BTreeSet<u64> =
             values.windows(2).map(|pair| mean(pair).clamp(pair[0], pair[1] - 1)).collect();
-        let axis = match feature {
-            Feature::M => 0,
-            Feature::N => 1,
-            Feature::K => 2,
-            Feature::Tiles(_) => return thresholds,
-        };
-        let Some(first) = values.first() else { return thresholds };
+        let (Some(axis), Some(first)) = (axis, values.first()) else { return thresholds };
         let limits = self.limits.iter().filter_map(|limits| limits[axis]);
         // A limit at or above all values leaves nothing on its other side, and is what a kernel may need.
         thresholds.extend(limits.filter(|limit| first <= limit && *limit < MOST));
@@ -249,7 +289,7 @@ impl<'a> Tree<'a> {
     /// The rules: the tree's leaves in order, then what a problem gets whose extents are known; without those that are not
     /// worth it. Each holds only where none before does, so that upper bounds are enough.
     pub fn rules(&self, default: usize) -> Vec<Bounded> {
-        let all: Vec<usize> = (0..self.measured.problems.len()).collect();
+        let all: Vec<usize> = (0..self.points.len()).collect();
         let mut rules = Vec::new();
         self.grow(&all, Condition::default(), self.measured.problems.len() * 2 + 8, &mut rules);
         // What is known of no extent gets the default; what is last has no bounds.
@@ -263,23 +303,31 @@ impl<'a> Tree<'a> {
         rules
     }
 
-    fn grow(&self, problems: &[usize], bounds: Condition, depth: usize, rules: &mut Vec<Bounded>) {
-        if problems.is_empty() {
+    fn grow(&self, points: &[usize], bounds: Condition, depth: usize, rules: &mut Vec<Bounded>) {
+        if points.is_empty() {
             return;
         }
-        let (cost, kernel) = self.best(problems, &bounds);
-        let loses =
-            |kernel: usize, it: usize| self.losses[it][kernel].is_none_or(|loss| loss > self.options.margin);
-        let is_good = kernel.is_some_and(|kernel| !problems.iter().any(|&it| loses(kernel, it)));
+        let (cost, kernel) = self.best(&self.costs(points));
+        let loses = |kernel: usize, it: usize| {
+            self.points[it].losses[kernel].is_none_or(|loss| loss > self.options.margin)
+        };
+        let known = || points.iter().copied().filter(|it| *it < self.known().len());
+        let is_good = kernel.is_some_and(|kernel| !known().any(|it| loses(kernel, it)));
         let is_done = depth == 0 || (is_good && cost <= self.gain());
-        let split = if is_done { None } else { self.split(problems, &bounds) };
+        let split = if is_done { None } else { self.split(points, &bounds) };
         if let Some(split) = split
             && (!is_good || (split.unserved == 0 && cost - split.cost > self.gain()))
         {
             self.grow(&split.yes, split.inside, depth - 1, rules);
             self.grow(&split.no, bounds, depth - 1, rules);
         } else if let Some(kernel) = kernel {
-            rules.push(Bounded { bounds, kernel });
+            let able = self.within_limits(kernel, &bounds);
+            let beyond: Vec<usize> =
+                points.iter().copied().filter(|point| !meets(&able, &self.points[*point].problem)).collect();
+            if beyond.len() < points.len() {
+                rules.push(Bounded { bounds: able, kernel });
+                self.grow(&beyond, bounds, depth.saturating_sub(1), rules);
+            }
         }
     }
 
@@ -288,53 +336,82 @@ impl<'a> Tree<'a> {
         self.options.gain * self.total_weight
     }
 
-    /// The split that loses least.
-    fn split(&self, problems: &[usize], bounds: &Condition) -> Option<Split> {
-        let mut best: Option<Split> = None;
+    /// The split that loses least; of equal ones the first: by M, then N, K, and numbers of tiles.
+    fn split(&self, points: &[usize], bounds: &Condition) -> Option<Split> {
+        let all = self.costs(points);
+        // Sides without a kernel, the cost, what is asked, the bounds, and how many are inside.
+        let mut best: Option<(usize, f64, Feature, Condition, usize)> = None;
+        let mut ordered: Vec<(u64, usize)> = Vec::new();
         for feature in self.features() {
-            for threshold in self.thresholds(feature, problems) {
+            ordered.clear();
+            ordered.extend(points.iter().map(|point| (self.value(feature, *point), *point)));
+            ordered.sort_unstable();
+            let (mut inside_costs, mut count) = (self.costs(&[]), 0);
+            for threshold in self.thresholds(feature, points) {
+                while let Some((_, point)) = ordered.get(count).filter(|(value, _)| *value <= threshold) {
+                    self.add(&mut inside_costs, *point);
+                    count += 1;
+                }
                 let Some(inside) = narrowed(bounds, feature, threshold) else { continue };
-                let (yes, no): (Vec<usize>, Vec<usize>) =
-                    problems.iter().partition(|problem| self.value(feature, **problem) <= threshold);
-                let sides = [(&yes, &inside), (&no, bounds)].map(|(side, bounds)| self.best(side, bounds));
+                let outside_costs: Vec<Cost> = all
+                    .iter()
+                    .zip(&inside_costs)
+                    .map(|(all, inside)| Cost { lost: all.lost - inside.lost, sum: all.sum - inside.sum })
+                    .collect();
+                let sides = [&inside_costs, &outside_costs].map(|costs| self.best(costs));
                 let [one, other] = sides.map(|(_, kernel)| kernel.is_none());
-                if yes.is_empty() || (no.is_empty() && one) {
+                let is_all = count == points.len();
+                if count == 0 || (is_all && one) {
                     continue;
                 }
-                let unserved = usize::from(one) + usize::from(other && !no.is_empty());
-                let cost =
+                let unserved = usize::from(one) + usize::from(other && !is_all);
+                let cost: f64 =
                     sides.into_iter().filter(|(_, kernel)| kernel.is_some()).map(|(cost, _)| cost).sum();
-                if best.as_ref().is_none_or(|it| (unserved, cost) < (it.unserved, it.cost)) {
-                    best = Some(Split { cost, unserved, inside, yes, no });
+                let is_better = best.as_ref().is_none_or(|(least_unserved, least, ..)| {
+                    unserved < *least_unserved || (unserved == *least_unserved && cost < least - SAME)
+                });
+                if is_better {
+                    best = Some((unserved, cost, feature, inside, count));
                 }
             }
         }
-        best
+        let (unserved, cost, feature, inside, count) = best?;
+        ordered.clear();
+        ordered.extend(points.iter().map(|point| (self.value(feature, *point), *point)));
+        ordered.sort_unstable();
+        let mut yes: Vec<usize> = ordered.iter().map(|(_, point)| *point).collect();
+        let no = yes.split_off(count);
+        Some(Split { cost, unserved, inside, yes, no })
     }
 
     /// What rules give each measured problem.
     pub fn given(&self, rules: &[Bounded], default: usize) -> Vec<Given> {
-        let of = |(position, losses): (usize, &Vec<Option<f64>>)| {
-            let problem = &self.measured.problems[position].problem;
-            let rule = rules.iter().position(|rule| meets(&rule.bounds, problem));
-            let kernel = rule.map_or(default, |rule| rules[rule].kernel);
-            Given { rule, loss: losses[kernel].unwrap_or(f64::INFINITY) }
-        };
-        self.losses.iter().enumerate().map(of).collect()
+        self.given_of(self.known(), rules, default)
     }
 
-    /// Takes out rules without which no problem loses more than the margin or what it lost before, and all together lose
-    /// little more.
+    fn given_of(&self, points: &[Point], rules: &[Bounded], default: usize) -> Vec<Given> {
+        let of = |point: &Point| {
+            let rule = rules.iter().position(|rule| meets(&rule.bounds, &point.problem));
+            let kernel = rule.map_or(default, |rule| rules[rule].kernel);
+            Given { rule, loss: point.losses[kernel].unwrap_or(f64::INFINITY) }
+        };
+        points.iter().map(of).collect()
+    }
+
+    /// Takes out rules without which no measured problem loses more than the margin or what it lost before, and all
+    /// together lose little more.
     fn prune(&self, rules: &mut Vec<Bounded>, default: usize) {
         let weighted = |given: &[Given]| -> f64 {
-            given.iter().zip(self.measured.problems).map(|(it, problem)| it.loss * problem.weight).sum()
+            given.iter().zip(&self.points).map(|(it, point)| it.loss * point.weight).sum()
         };
+        let known = self.known().len();
         for position in (0..rules.len()).rev() {
             let mut without = rules.clone();
             without.remove(position);
-            let (before, after) = (self.given(rules, default), self.given(&without, default));
-            let none_loses =
-                before.iter().zip(&after).all(|(one, other)| other.loss <= one.loss.max(self.options.margin));
+            let [before, after] =
+                [&*rules, &without].map(|rules| self.given_of(&self.points, rules, default));
+            let mut pairs = before.iter().zip(&after).take(known);
+            let none_loses = pairs.all(|(one, other)| other.loss <= one.loss.max(self.options.margin));
             if none_loses && weighted(&after) - weighted(&before) <= self.gain() {
                 *rules = without;
             }

@@ -71,8 +71,9 @@ pub fn learn(chosen: &Chosen) -> Result<Learnt> {
     // The kernels of sm_90a choose at each call, and know extents only.
     let counts_tiles = !names.iter().any(|name| matches!(name, dispatch::Kernel::Hopper(_)));
     let measured = Measured { problems: &problems, kernels: &names, times: &times };
-    let learnt =
-        learn_table(subject, measured, &takes, LearnOptions { counts_tiles, ..LearnOptions::default() })?;
+    let processors = matrix.machine.as_ref().map(|machine| machine.sms);
+    let options = LearnOptions { counts_tiles, processors, ..LearnOptions::default() };
+    let learnt = learn_table(subject, measured, &takes, options)?;
     let totals = check_total(&learnt.table, CutlassVersion::PINNED, &takes, random_problems())?;
     let worst = learnt
         .worst

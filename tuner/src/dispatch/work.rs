@@ -1,0 +1,93 @@
+//! How much of its tile each block computes, how often, and how many blocks share K.
+//!
+//! This follows how kernels of sm_90a plan a launch (`plan_few` and `plan_variant` of `codegen/src/kernel/hopper/kernel.cu.j2`),
+//! for guesses only: what is not as it is there makes a guess worse, and nothing wrong.
+
+use fourfold_codegen::dispatch::{Kernel, SchedulerName, Shared};
+
+use crate::problem::Problem;
+
+/// What a kernel's blocks have to do.
+pub(super) struct Work {
+    /// How often all blocks that there is room for compute a tile.
+    pub waves: f64,
+    /// How many blocks share the K of a tile.
+    pub shares_of_k: u32,
+    /// The share of a tile's rows of A that there are, where others cost nothing.
+    pub rows: f64,
+}
+
+/// The most blocks that share a tile of many rows of A, and of few.
+const MOST_SHARE: u64 = 4;
+const MOST_SHARE_FEW: u64 = 8;
+/// What is loaded of K at a time.
+const CHUNK: u64 = 256;
+/// What rows of B are shared out by in kernels for few rows of A.
+const UNIT: u64 = 32;
+
+impl Work {
+    pub fn of(kernel: &Kernel, problem: &Problem, processors: u32) -> Work {
+        let processors = u64::from(processors.max(1));
+        match kernel {
+            Kernel::Cutlass(it) => {
+                let waves = tiles([it.tile[0], it.tile[1]], problem) as f64 / processors as f64;
+                // What shares K among blocks leaves no wave half empty.
+                let is_shared = it.scheduler == Some(SchedulerName::StreamK);
+                Work { waves: if is_shared { waves } else { waves.ceil() }, shares_of_k: 1, rows: 0.0 }
+            }
+            Kernel::Hopper(it) if it.tile().is_few() => few(*it, problem, processors),
+            Kernel::Hopper(it) => many(*it, problem, processors),
+        }
+    }
+}
+
+fn tiles(tile: [u32; 2], problem: &Problem) -> u64 {
+    let [rows, columns] = tile.map(|extent| u64::from(extent.max(1)));
+    problem.m.div_ceil(rows).saturating_mul(problem.n.div_ceil(columns))
+}
+
+/// How many clusters run at a time: an eighth of the SMs is left where they are of more than two blocks.
+fn room(processors: u64, blocks: u64) -> u64 {
+    let processors = if blocks > 2 { processors * 7 / 8 } else { processors };
+    (processors / blocks).max(1)
+}
+
+/// Many rows of A: as many blocks share a tile as there is room for, if the table does not say how many.
+fn many(shared: Shared, problem: &Problem, processors: u64) -> Work {
+    let tiles = tiles(shared.tile, problem);
+    let mut blocks = match u64::from(shared.cluster) {
+        0 => MOST_SHARE,
+        blocks => blocks,
+    };
+    while shared.cluster == 0 && blocks > 1 && tiles > room(processors, blocks) {
+        blocks /= 2;
+    }
+    Work { waves: tiles.div_ceil(room(processors, blocks)) as f64, shares_of_k: blocks as u32, rows: 0.0 }
+}
+
+/// Few rows of A: blocks share out the rows of B, of which one has room for some, and so many share K as the elements of A need
+/// room.
+fn few(shared: Shared, problem: &Problem, processors: u64) -> Work {
+    let (elements, most_units) = match shared.tile[0] {
+        1 => (16_384, 16),
+        8 => (32_768, 16),
+        _ => (65_536, 4),
+    };
+    let units = problem.n.div_ceil(UNIT).max(1);
+    let fits = |blocks: u64| problem.m * problem.k.div_ceil(CHUNK * blocks) * CHUNK <= elements;
+    let mut blocks = 1;
+    while blocks < MOST_SHARE_FEW && (blocks < u64::from(shared.cluster) || !fits(blocks)) {
+        blocks *= 2;
+    }
+    while shared.cluster == 0 && blocks < MOST_SHARE_FEW && units <= room(processors, blocks * 2) {
+        blocks *= 2;
+    }
+    let room = room(processors, blocks);
+    let shares = room.min(units).max(units.div_ceil(most_units));
+    let units_of_each = shares.div_ceil(room) * units.div_ceil(shares);
+    Work {
+        waves: (units_of_each * UNIT) as f64 / f64::from(shared.tile[1].max(1)),
+        shares_of_k: blocks as u32,
+        rows: problem.m as f64 / f64::from(shared.tile[0].max(1)),
+    }
+}
