@@ -87,7 +87,13 @@ impl Tile {
 
     /// Blocks at most that share a tile, each with a part of K.
     pub const fn most_cluster(self) -> u32 {
-        if self.is_few() { 8 } else { 4 }
+        if self.is_few() {
+            8
+        } else if self.rows == 64 {
+            2
+        } else {
+            4
+        }
     }
 }
 
@@ -198,7 +204,7 @@ pub enum ForcedError {
         known: String,
     },
     /// So many blocks cannot share the tile.
-    #[error("{cluster} blocks cannot share a tile {tile}: 1, 2, 4{} can, and 0 leaves it to each call", eight(*tile))]
+    #[error("{cluster} blocks cannot share a tile {tile}: {} can, and 0 leaves it to each call", clusters(*tile))]
     Cluster {
         /// The tile.
         tile: Tile,
@@ -207,8 +213,12 @@ pub enum ForcedError {
     },
 }
 
-fn eight(tile: Tile) -> &'static str {
-    if tile.most_cluster() >= 8 { " or 8" } else { "" }
+fn clusters(tile: Tile) -> &'static str {
+    match tile.most_cluster() {
+        2 => "1 or 2",
+        4 => "1, 2 or 4",
+        _ => "1, 2, 4 or 8",
+    }
 }
 
 /// Whether there is a kernel of this tile, shared by so many blocks or, with 0, as many as a call finds best.
@@ -412,7 +422,7 @@ mod tests {
                 TILES.into_iter().flat_map(|tile| (0..=9).map(move |cluster| (tile, cluster)))
             {
                 let forced = Configuration::forced(format, tile, cluster);
-                let can_share = [0, 1, 2, 4].contains(&cluster) || (cluster == 8 && tile.is_few());
+                let can_share = [0, 1, 2, 4, 8].contains(&cluster) && cluster <= tile.most_cluster();
                 match forced {
                     Err(ForcedError::NoTile { .. }) => assert!(!tile.takes(format), "{tile}"),
                     Err(ForcedError::Cluster { .. }) => assert!(!can_share, "{tile} {cluster}"),
@@ -432,7 +442,7 @@ mod tests {
                     64x128, 64x256, 128x64, 128x128, 128x256";
         assert_eq!(other.to_string(), text);
         let eight = Configuration::forced(BlockFormat::NVFP4, Tile::new(64, 128), 8).expect_err("too many");
-        let text = "8 blocks cannot share a tile 64x128: 1, 2, 4 can, and 0 leaves it to each call";
+        let text = "8 blocks cannot share a tile 64x128: 1, 2 or 4 can, and 0 leaves it to each call";
         assert_eq!(eight.to_string(), text);
     }
 

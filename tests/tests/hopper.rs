@@ -378,7 +378,7 @@ fn check_all(program: &Program) {
         }
     }
     for tile in program.tiles() {
-        let most = if tile.is_few() { 8 } else { 4 };
+        let most = tile.most_cluster();
         for cluster in [1, 2, 4, 8].into_iter().filter(|cluster| *cluster <= most) {
             assert!(met.contains(&(tile, cluster)), "{tile} shared by {cluster}: {met:?}");
         }

@@ -17,9 +17,6 @@ pub(super) struct Work {
     pub rows: f64,
 }
 
-/// The most blocks that share a tile of many rows of A, and of few.
-const MOST_SHARE: u64 = 4;
-const MOST_SHARE_FEW: u64 = 8;
 /// What is loaded of K at a time.
 const CHUNK: u64 = 256;
 /// What rows of B are shared out by in kernels for few rows of A.
@@ -56,7 +53,7 @@ fn room(processors: u64, blocks: u64) -> u64 {
 fn many(shared: Shared, problem: &Problem, processors: u64) -> Work {
     let tiles = tiles(shared.tile, problem);
     let mut blocks = match u64::from(shared.cluster) {
-        0 => MOST_SHARE,
+        0 => u64::from(shared.tile().most_cluster()),
         blocks => blocks,
     };
     while shared.cluster == 0 && blocks > 1 && tiles > room(processors, blocks) {
@@ -73,13 +70,14 @@ fn few(shared: Shared, problem: &Problem, processors: u64) -> Work {
         8 => (32_768, 16),
         _ => (65_536, 4),
     };
+    let most = u64::from(shared.tile().most_cluster());
     let units = problem.n.div_ceil(UNIT).max(1);
     let fits = |blocks: u64| problem.m * problem.k.div_ceil(CHUNK * blocks) * CHUNK <= elements;
     let mut blocks = 1;
-    while blocks < MOST_SHARE_FEW && (blocks < u64::from(shared.cluster) || !fits(blocks)) {
+    while blocks < most && (blocks < u64::from(shared.cluster) || !fits(blocks)) {
         blocks *= 2;
     }
-    while shared.cluster == 0 && blocks < MOST_SHARE_FEW && units <= room(processors, blocks * 2) {
+    while shared.cluster == 0 && blocks < most && units <= room(processors, blocks * 2) {
         blocks *= 2;
     }
     let room = room(processors, blocks);

@@ -25,7 +25,9 @@ struct Tile {
   static constexpr int kMultiplying = kGroups * 128, kWarps = kMultiplying / 32;
   // Of these as many as have all weights.
   static constexpr int kAbreast = kRowGroups * 128, kWarpsAbreast = kAbreast / 32;
-  static constexpr int kThreads = kMultiplying + 128, kMinBlocks = 1, kMostCluster = 4;
+  static constexpr int kThreads = kMultiplying + 128, kMinBlocks = 1;
+  // Of a cluster each phase of each CTA has a slice of its own.
+  static constexpr int kMostCluster = 4 / kPhases;
   static constexpr int kWeightBytes = kRows * kBlockBytes, kScaleBytes = kAtomsPerBlock * kAtomBytes;  // of 128 rows
   static constexpr int kScaleRows = (kRows + 127) / 128, kStageBytes = kWeightBytes + kScaleRows * kScaleBytes;
   // Decoded tokens of a block of K, in two panels of 64.
@@ -401,7 +403,8 @@ struct Multiplier {
     }
   }
 
-  // What was read of the stage has come, as a part of each read was used: what is loaded next cannot change it.
+  // To be called when wgmma was given a part of each read: then all of it has come, and what is loaded next cannot change it.
+  // That it was asked for before is not enough.
   CUTLASS_DEVICE void give_stage_back() {
     __syncwarp();
     if (lane() == 0) {
@@ -455,9 +458,6 @@ CUTLASS_DEVICE void multiply_one_by_one(Multiplier<V> &of, int blocks, float (&s
       for (int word = 0; word < kWords; ++word) {
         decode_word<1>(codes, scales, part * kWords + word, operands[2 * word], operands[2 * word + 1]);
       }
-      if (part == V::kParts - 1) {
-        of.give_stage_back();
-      }
       if (part == 0) {
         barrier_wait(of.memory.filled(of.from.stage), of.from.phase);
       }
@@ -468,6 +468,9 @@ CUTLASS_DEVICE void multiply_one_by_one(Multiplier<V> &of, int blocks, float (&s
         Wgmma<V::kTokens>::run(sums[0], operands[step][0], tokens + step_at<V>(part * 2 * kWords + step));
       }
       wgmma_commit();
+      if (part == 0) {
+        of.give_stage_back();
+      }
       wgmma_wait<0>();
     }
     of.give_tokens_back(of.from.stage);
@@ -489,7 +492,6 @@ CUTLASS_DEVICE void multiply_two(Multiplier<V> &of, int blocks, int phase, float
       for (int word = 0; word < 4; ++word) {
         decode_word<1>(codes, scales, word, now[2 * word], now[2 * word + 1]);
       }
-      of.give_stage_back();
     }
     barrier_wait(of.memory.filled(of.from.stage), of.from.phase);
     uint64_t const tokens = descriptor(of.memory.decoded(of.from.stage));
@@ -499,6 +501,7 @@ CUTLASS_DEVICE void multiply_two(Multiplier<V> &of, int blocks, int phase, float
       Wgmma<V::kTokens>::run(sums[0], now[step][0], tokens + step_at<V>(step));
     }
     wgmma_commit();
+    of.give_stage_back();
     // All but this block is done, and its operands can be overwritten.
     wgmma_wait<1>();
     if (held >= 0) {
@@ -631,7 +634,7 @@ CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
       exchange<V>(p, memory, rank, sums);
       write_tile<V, true>(p, memory, here, rank, sums);
       // A cluster has one tile. That the loop ends here tells the compiler that what it counts is the same for all threads.
-      return;
+      break;
     }
     write_tile<V, false>(p, memory, here, 0, sums);
   }
@@ -649,14 +652,12 @@ CUTLASS_DEVICE void make_barriers(Parameters const &p, TileMemory<V> const &memo
   }
   if (p.cluster > 1) {
     barrier_init(memory.exchangeable(), p.cluster - 1);
-    int const each = V::kSlices >> p.cluster_bits, first = own_rank(p) * each;
+    // Of each of its slices a warp gets what the others have.
+    int const own = (V::kSlices >> p.cluster_bits) / V::kPhases, bytes = own * (p.cluster - 1) * V::kVectors * 32 * 16;
+    CUTLASS_PRAGMA_NO_UNROLL
     for (int warp = 0; warp < V::kWarps; ++warp) {
-      int own = 0;
-      for (int slice = first; slice < first + each; ++slice) {
-        own += slice % V::kPhases == warp / V::kWarpsAbreast;
-      }
       barrier_init(memory.exchanged(warp), 1);
-      barrier_expect(memory.exchanged(warp), own * (p.cluster - 1) * V::kVectors * 32 * 16);
+      barrier_expect(memory.exchanged(warp), bytes);
     }
   }
   fence_barriers();
@@ -679,28 +680,32 @@ CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
   if (warp < kWeightWarp) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(V::kMultiplyRegisters));
     multiply<V>(p, memory);
-    return;
-  }
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(V::kLoadRegisters));
-  if (warp == kWeightWarp) {
-    if (lane() == 0) {
-      load_weights<V>(p, memory, own_rank(p));
+    if (p.cluster > 1) {
+      cluster_wait_for_start();
     }
-  } else if (warp == kTokenWarp) {
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(V::kLoadRegisters));
     int const rank = own_rank(p);
-    if (lane() == 0) {
+    if (warp == kWeightWarp && lane() == 0) {
+      load_weights<V>(p, memory, rank);
+    } else if (warp == kTokenWarp && lane() == 0) {
       load_tokens<V>(p, memory, rank);
+    } else if (warp == kScalarWarp) {
+      // Each slice would wait for memory otherwise.
+      for_each_scalar(p.epilogue, [&](auto const *number) { touch(number, memory.unused()); });
     }
     __syncwarp();
     if (p.cluster > 1) {
       cluster_wait_for_start();
-      if (lane() < p.cluster && lane() != rank) {
+      if (warp == kTokenWarp && lane() < p.cluster && lane() != rank) {
         cluster_arrive(cluster_address(memory.exchangeable(), lane()));
       }
+      __syncwarp();
     }
-  } else if (warp == kScalarWarp) {
-    // Each slice would wait for memory otherwise.
-    for_each_scalar(p.epilogue, [&](auto const *number) { touch(number, memory.unused()); });
+  }
+  if (p.cluster > 1) {
+    // Nobody leaves while others still send to it, or while what it sent is on its way.
+    cluster_synchronize();
   }
 }
 #endif
