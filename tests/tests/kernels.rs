@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ use fourfold::scheduler::EpilogueRef;
 use fourfold_executor::kernel::Kernel;
 use fourfold_tests::built::{
     artifact, build, check_acceptance, check_resources, check_scale_places, cutlass, describe, format,
-    planned, turn,
+    planned, toolchain, turn,
 };
 
 /// Those of a family side by side.
@@ -216,6 +217,40 @@ fn no_multiplication_of_warpgroups_waits_for_another() {
             log.lines().filter(|line| line.contains("wgmma.mma_async instructions are serialized")).collect();
         assert!(serialized.is_empty(), "{}: {serialized:#?}", built.planned.source.kernel);
     }
+}
+
+/// What `wgmma` is made of is read from shared memory, and where it was read from is given back to be loaded anew. Between
+/// the two there must be what waits for what was read: a multiplication that was given it. The compiler keeps only the order
+/// in which reads were asked for.
+#[test]
+fn where_weights_were_read_from_is_given_back_when_wgmma_has_them() {
+    let cuobjdump = toolchain().cuobjdump.as_ref().expect("the toolchain has a disassembler");
+    let mut seen = 0;
+    for built in builds().good.iter().filter(|built| built.planned.spec.target.name == hopper::TARGET) {
+        let output =
+            Command::new(cuobjdump).arg("-sass").arg(artifact(built).library()).output().expect("it starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).expect("text");
+        for function in text.split("Function :").filter(|function| function.contains("HGMMA")) {
+            let name = function.lines().next().unwrap_or_default();
+            let mut read: Option<&str> = None;
+            for line in function.lines() {
+                if line.contains("LDS.128") {
+                    read = read.or(Some(line));
+                } else if line.contains("HGMMA") {
+                    seen += usize::from(read.take().is_some());
+                } else if line.contains("SYNCS.ARRIVE") && function_goes_on(function, line) {
+                    assert_eq!(read, None, "{name}: {line}");
+                }
+            }
+        }
+    }
+    assert!(seen > 0, "no kernel was looked at");
+}
+
+/// Whether there is a multiplication behind a line: what is read behind the last is read to be written to D.
+fn function_goes_on(function: &str, line: &str) -> bool {
+    function.split_once(line).is_some_and(|(_, rest)| rest.contains("HGMMA"))
 }
 
 /// One for each tile that a source of sm_90a holds, but the same for all of few rows: fp16 is not in its name, bf16 is.
