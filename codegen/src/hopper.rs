@@ -33,7 +33,7 @@ pub struct Tile {
 }
 
 /// What a tile may be, all that the kernel's text has, the smallest first.
-pub const TILES: [Tile; 8] = [
+pub const TILES: [Tile; 9] = [
     few(1),
     few(8),
     few(16),
@@ -42,6 +42,7 @@ pub const TILES: [Tile; 8] = [
     Tile::new(128, 64),
     Tile::new(128, 128),
     Tile::new(128, 256),
+    Tile::new(256, 128),
 ];
 
 const fn few(tokens: u32) -> Tile {
@@ -75,9 +76,10 @@ impl Tile {
         self.is_few() || self.rows == 256
     }
 
-    /// The tile of as many rows of A whose threads get wide rows.
+    /// The tile whose threads get wide rows, of as many rows of A, or of as many as there are.
     pub const fn wide(self) -> Tile {
-        if self.has_wide_rows() { self } else { Tile::new(self.tokens, 256) }
+        let tokens = if self.tokens > 128 { 128 } else { self.tokens };
+        if self.has_wide_rows() { self } else { Tile::new(tokens, 256) }
     }
 
     /// K at most of a tile for few rows of A, which has these in shared memory, for all of K in eight blocks.
@@ -439,7 +441,7 @@ mod tests {
         }
         let other = Configuration::forced(BlockFormat::MXFP4, Tile::new(32, 128), 1).expect_err("no tile");
         let text = "there is no tile of 32 rows of A by 128 of B for mxfp4; those that there are: 8x128, 16x128, \
-                    64x128, 64x256, 128x64, 128x128, 128x256";
+                    64x128, 64x256, 128x64, 128x128, 128x256, 256x128";
         assert_eq!(other.to_string(), text);
         let eight = Configuration::forced(BlockFormat::NVFP4, Tile::new(64, 128), 8).expect_err("too many");
         let text = "8 blocks cannot share a tile 64x128: 1, 2 or 4 can, and 0 leaves it to each call";

@@ -371,8 +371,9 @@ fn check_all(program: &Program) {
     for (seed, case) in cases(program).into_iter().enumerate() {
         let mut check = |tile| met.insert(program.check(&simulation, case, tile, seed as u64));
         check(None);
-        if case[1] > u64::from(FEW_TOKENS) {
-            for tile in program.tiles().into_iter().filter(|tile| !tile.is_few()) {
+        let is_few = case[1] <= u64::from(FEW_TOKENS);
+        for tile in program.tiles().into_iter().filter(|tile| tile.is_few() == is_few) {
+            if !is_few || case[1] <= u64::from(tile.tokens) {
                 check(Some(tile));
             }
         }
@@ -404,7 +405,7 @@ fn blocks_and_reductions_are_the_interpreter_s() {
 #[test]
 fn what_is_wrong_is_found() {
     let (many, few, shared) = ([1, 64, 544, 1056, 1], [1, 8, 288, 8192, 1], [1, 64, 256, 2112, 132]);
-    let one = [1, 1, 288, 4096, 1];
+    let (one, alone) = ([1, 1, 288, 4096, 1], [1, 8, 160, 1024, 1]);
     let both = [Tile::new(128, 64), Tile::new(128, 256)];
     for (index, (what, by, case)) in [
         // Read before it was loaded, and multiplied before that.
@@ -462,22 +463,29 @@ fn what_is_wrong_is_found() {
         (
             "    source.fetch(ring + i * V::kChunkBytes);\n  }\n  __syncthreads();\n",
             "    source.fetch(ring + i * V::kChunkBytes);\n  }\n",
-            few,
+            alone,
         ),
         ("copies_wait<V::kStages - 1>();", "copies_wait<V::kStages>();", one),
         // Other rows, and sums of another group.
-        ("{ return index % 4 + index / 4 * 32; }", "{ return index % 4 * 32 + index / 4; }", one),
+        ("min(first_row + i * 32, p.n - 1u)", "min(first_row + i * 4, p.n - 1u)", one),
+        ("vector / 4 * V::kGroups + part, token", "vector / 4 * V::kGroups + 1 - part, token", one),
         ("end <= last ? rings + warp", "end < last ? rings + warp", few),
+        // Sums of a cluster before they are there, and bytes that never come.
+        ("barrier_wait(exchanged, 0);", "", few),
+        ("units * 4 + mask - rank", "units * 4 + mask + 1", few),
     ]
     .into_iter()
     .enumerate()
     {
         let program = &PROGRAMS[0];
         let simulation = program.build(&format!("wrong_{index}"), Some((what, by)));
-        let tiles = if case[1] > u64::from(FEW_TOKENS) { both.map(Some).to_vec() } else { vec![None] };
+        let tiles = match case[1] {
+            0..=8 => vec![Tile::new(case[1] as u32, 128)],
+            _ => both.to_vec(),
+        };
         let fails =
             |tile, seed| std::panic::catch_unwind(|| program.check(&simulation, case, tile, seed)).is_err();
-        let found = tiles.into_iter().any(|tile| (0..4).any(|seed| fails(tile, seed)));
+        let found = tiles.into_iter().any(|tile| (0..64).any(|seed| fails(Some(tile), seed)));
         assert!(found, "{what} -> {by}");
     }
 }

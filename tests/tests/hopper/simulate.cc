@@ -384,9 +384,10 @@ void run(int blocks, int cluster, int threads, int bytes, std::function<void(voi
     // Warpgroups that make no progress for some rounds: none is always the fastest.
     int const groups = (threads + 127) / 128;
     std::vector<int> stalled(cluster * groups);
+    uint64_t rounds_done = 0;
     while (!order.empty()) {
       bool any = false;
-      if (chance() % 8 == 0) {
+      if (chance() % (rounds_done++ == 0 ? 2 : 8) == 0) {
         stalled[chance() % stalled.size()] = chance() % 64;
       }
       for (int &rounds : stalled) {
@@ -532,7 +533,6 @@ inline void cluster_arrive(uint32_t barrier) {
   simulation::at(barrier, 8, 8);
   barrier_arrive(barrier);
 }
-inline void cluster_store(uint32_t address, float value) { simulation::store(address, value); }
 inline void cluster_store(uint32_t address, float const *values, uint32_t barrier) {
   std::vector<float> const copy(values, values + 4);
   if (address >> 24 == 0 || address >> 24 != barrier >> 24) {
@@ -556,7 +556,7 @@ inline void cluster_wait_for_start() {
                        [mine](auto const &fiber) { return fiber->done || fiber->cluster_arrivals >= mine; });
   });
 }
-inline void cluster_synchronize() {
+inline void cluster_end() {
   cluster_start();
   cluster_wait_for_start();
 }

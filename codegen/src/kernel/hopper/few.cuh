@@ -30,8 +30,10 @@ struct Few {
   // What all warps' sums add up to: of all rows, or of one vector of each CTA of a cluster; and a place that is zero.
   static constexpr int kMostRows = kMostGroups * kGroupRows, kVectors = kMostCluster * kWidth;
   static constexpr int kTotalBytes = (kMostRows > kVectors ? kMostRows : kVectors) * kTokens * 4, kZeroBytes = 128;
-  static constexpr int kAlignment = 128;
-  static constexpr int kFixed = kTokenBytes + kMostGroups * kSumBytes + kTotalBytes + kZeroBytes + kAlignment;
+  // A barrier for what the others of a cluster send, and a byte that nobody reads.
+  static constexpr int kBarrierBytes = 16, kAlignment = 128;
+  static constexpr int kFixed =
+      kTokenBytes + kMostGroups * kSumBytes + kTotalBytes + kZeroBytes + kBarrierBytes + kAlignment;
   static constexpr int kStages = (227 * 1024 - kFixed) / (kWarps * kChunkBytes), kRingBytes = kStages * kChunkBytes;
   static constexpr int kShared = kFixed + kWarps * kRingBytes;
   static constexpr int kChunks = kOne ? 1 : kTokens / 8;  // of eight tokens
@@ -42,74 +44,76 @@ struct Few {
 
 // a / b, rounded down, of numbers below 2^20: a division of integers takes some hundred cycles. b is not 0: extents of zero
 // are refused before a launch, and of those that are not each CTA has a part.
-CUTLASS_DEVICE int divide(int a, int b) {
-  return static_cast<int>(__fdividef(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
+CUTLASS_DEVICE unsigned divide(unsigned a, unsigned b) {
+  return static_cast<unsigned>(__fdividef(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
 }
 
 // What the CTAs of a cluster do: each has some chunks along K of the same rows. Its warps share the chunks of all groups.
 struct FewWork {
-  int batch, first_unit, groups, first_chunk, chunks;
+  unsigned batch, first_unit, groups, first_chunk, chunks;
+  // 2^31 / chunks, rounded up.
+  unsigned inverse;
   template <int kWarps>
-  CUTLASS_DEVICE int begin(int warp) const {
+  CUTLASS_DEVICE unsigned begin(unsigned warp) const {
     return groups * chunks * warp / kWarps;
   }
+  // x / chunks, of what is less than 2^31 / chunks.
+  CUTLASS_DEVICE unsigned group_of(unsigned x) const { return static_cast<uint64_t>(2 * x) * inverse >> 32; }
 };
 
-// A row of a group lies so much further on than its first: they are four times four, 32 apart.
-CUTLASS_DEVICE int few_row(int index) { return index % 4 + index / 4 * 32; }
-
-// Where a warp's next chunk comes from, and what it asks for.
+// Where a warp's next chunk comes from, and what it asks for. Of a group's rows four are side by side, and four times
+// there are as many, 32 further on: a lane has one row of each four. Until the first chunk is asked for memory does nothing,
+// so there are few instructions before: nothing is divided, and what all have alike the host has computed.
 template <int kTokens>
 struct FewSource {
   using V = Few<kTokens>;
-  static constexpr int kPieces = V::kRowBytes / 16, kAtOnce = 32 / kPieces, kCopies = V::kGroupRows / kAtOnce;
-  static constexpr int kPart = V::kAtomPart / 16;
+  static constexpr int kPieces = V::kRowBytes / 16, kCopies = V::kGroupRows / 4, kPart = V::kAtomPart / 16;
+  static_assert(32 / kPieces == 4, "a warp asks for four rows at once");
   Parameters const &p;
   FewWork const &work;
   uint64_t policy = evict_first();
-  int group, chunk, left;
+  unsigned group, chunk;
+  int left;
   uint8_t const *rows[kCopies], *scales;
   uint32_t at, scale_at;
 
-  CUTLASS_DEVICE FewSource(Parameters const &p, FewWork const &work, int begin, int count)
-      : p(p), work(work), group(divide(begin, work.chunks)), chunk(begin - group * work.chunks), left(count) {
-    int const piece = lane() % kPieces, first = lane() / kPieces;
+  CUTLASS_DEVICE FewSource(Parameters const &p, FewWork const &work, unsigned begin, int count)
+      : p(p), work(work), group(work.group_of(begin)), chunk(begin - group * work.chunks), left(count) {
+    unsigned const piece = lane() % kPieces, first = lane() / kPieces;
     at = first * V::kRowBytes + (piece ^ first % 2 * 4) * 16;
     scale_at = V::kGroupRows * V::kRowBytes + lane() * 16;
     begin_group();
   }
 
   CUTLASS_DEVICE void begin_group() {
-    constexpr int kOfBlock = 128 / V::kGroupRows;
-    int const piece = lane() % kPieces, first = lane() / kPieces;
-    int const all = work.first_unit * V::kGroups + group, block = all / kOfBlock, r = all % kOfBlock * 4;
-    int const first_row = block * 128 + r + few_row(first);
-    int64_t const pitch = p.k / 2;
-    uint8_t const *const matrix = p.weights + static_cast<int64_t>(work.batch) * p.n * pitch +
-                                  (work.first_chunk + chunk) * V::kRowBytes + piece * 16;
+    constexpr unsigned kOfBlock = 128 / V::kGroupRows;
+    unsigned const all = work.first_unit * V::kGroups + group, block = all / kOfBlock, r = all % kOfBlock * 4;
+    unsigned const first_row = block * 128 + r + lane() / kPieces;
+    uint8_t const *const matrix = p.weights + work.batch * p.weight_stride + (work.first_chunk + chunk) * V::kRowBytes +
+                                  lane() % kPieces * 16;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kCopies; ++i) {
       // Of rows that there are not, the last will do: nobody writes what comes of them.
-      rows[i] = matrix + min(first_row + few_row(i * kAtOnce), p.n - 1) * pitch;
+      rows[i] = matrix + static_cast<uint64_t>(min(first_row + i * 32, p.n - 1u)) * p.row_bytes;
     }
-    scales = p.weight_scales + (static_cast<int64_t>(work.batch) * p.weight_blocks + block) * p.atoms * kAtomBytes +
-             r * 16 + lane() % kPart * 16;
+    scales = p.weight_scales + work.batch * p.weight_scale_stride + static_cast<uint64_t>(block) * p.scale_bytes + r * 16 +
+             lane() % kPart * 16;
   }
 
   // Asks for a chunk, if there is another.
   CUTLASS_DEVICE void fetch(uint32_t stage) {
     if (left > 0) {
-      int const absolute = work.first_chunk + chunk;
+      unsigned const absolute = work.first_chunk + chunk;
       // Beyond K there are zeros.
-      uint32_t const inside = absolute * V::kRowBytes + lane() % kPieces * 16 < p.k / 2 ? 16 : 0;
+      uint32_t const inside = absolute * V::kRowBytes + lane() % kPieces * 16 < p.row_bytes ? 16 : 0;
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kCopies; ++i) {
-        copy_async(stage + at + i * kAtOnce * V::kRowBytes, rows[i], inside, policy);
+        copy_async(stage + at + i * 4 * V::kRowBytes, rows[i], inside, policy);
         rows[i] += V::kRowBytes;
       }
       if (lane() < V::kChunkAtoms * kPart) {
-        int64_t const atom = min(absolute * V::kChunkAtoms + lane() / kPart, p.atoms - 1);
-        copy_async(stage + scale_at, scales + atom * kAtomBytes, 16, policy);
+        unsigned const atom = min(absolute * V::kChunkAtoms + lane() / kPart, p.atoms - 1u);
+        copy_async(stage + scale_at, scales + static_cast<uint64_t>(atom) * kAtomBytes, 16, policy);
       }
       --left;
       if (++chunk == work.chunks) {
@@ -128,43 +132,47 @@ struct FewPieces {
   using V = Few<kTokens>;
   uint4 codes[V::kPieces];
   uint32_t scales[V::kPieces];
-  int first_block, blocks, count;
+  // Blocks of K that this CTA has of each token, and pieces of all.
+  unsigned blocks, count;
 
-  CUTLASS_DEVICE FewPieces(Parameters const &p, FewWork const &work)
-      : first_block(work.first_chunk * V::kBlocks), blocks(work.chunks * V::kBlocks), count(p.m * blocks * 4) {
-    uint8_t const *const matrix = p.tokens + static_cast<int64_t>(work.batch) * p.m * (p.k / 2);
-    uint8_t const *const of_scales =
-        p.token_scales + static_cast<int64_t>(work.batch) * p.token_blocks * p.atoms * kAtomBytes;
+  CUTLASS_DEVICE FewPieces(Parameters const &p, FewWork const &work) : blocks(work.chunks * V::kBlocks), count(p.m * blocks * 4) {
+    uint8_t const *const matrix = p.tokens + work.batch * p.token_stride + work.first_chunk * V::kRowBytes;
+    uint8_t const *const of_scales = p.token_scales + work.batch * p.token_scale_stride;
+    unsigned const rest = p.row_bytes - work.first_chunk * V::kRowBytes;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kPieces; ++i) {
-      int const item = i * V::kThreads + static_cast<int>(threadIdx.x), t = item % 4;
-      int const token = kTokens == 1 ? 0 : divide(item / 4, blocks);
-      int const block = first_block + item / 4 - token * blocks;
+      unsigned const item = i * V::kThreads + threadIdx.x, t = item % 4, token = token_of(work, item);
+      // 16 bytes, beyond the first of the token's that this CTA has.
+      unsigned const piece = item - token * blocks * 4;
       codes[i] = uint4{0, 0, 0, 0};
       scales[i] = 0;
       if (item < count) {
-        if (block * kBlockK + t * 32 < p.k) {
-          uint8_t const *const row = matrix + static_cast<int64_t>(token) * (p.k / 2);
-          codes[i] = __ldg(reinterpret_cast<uint4 const *>(row + block * kBlockBytes + t * 16));
+        if (piece * 16 < rest) {
+          codes[i] = __ldg(reinterpret_cast<uint4 const *>(matrix + token * p.row_bytes + piece * 16));
         }
-        int const atom = min(block * kAtomsPerBlock + (kMx ? 0 : t / 2), p.atoms - 1);
+        unsigned const atom = min(work.first_chunk * V::kChunkAtoms + (kMx ? piece / 4 : piece / 2), p.atoms - 1u);
         uint8_t const *const at = of_scales + atom * kAtomBytes + token * 16 + (kMx ? t : t % 2 * 2);
         scales[i] = kMx ? __ldg(at) : __ldg(reinterpret_cast<uint16_t const *>(at));
       }
     }
   }
 
+  CUTLASS_DEVICE static unsigned token_of(FewWork const &work, unsigned item) {
+    return kTokens == 1 ? 0 : work.group_of(item / (4 * V::kBlocks));
+  }
+
   // Of each word, for the thread of a quad what it gives to two steps.
-  CUTLASS_DEVICE void decode_to(uint32_t tokens, int pitch) const {
+  CUTLASS_DEVICE void decode_to(FewWork const &work, uint32_t tokens, unsigned pitch) const {
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kPieces; ++i) {
-      int const item = i * V::kThreads + static_cast<int>(threadIdx.x), t = item % 4;
-      int const token = kTokens == 1 ? 0 : divide(item / 4, blocks);
-      int const block = item / 4 - token * blocks;
+      unsigned const item = i * V::kThreads + threadIdx.x, t = item % 4, token = token_of(work, item);
+      unsigned const block = item / 4 - token * blocks;
       if (item >= count) {
         continue;
       }
-      uint32_t const of_thread = V::kOne ? 0x3C003C00u : kMx ? mx_scale(scales[i]) : two_scales(scales[i]);
+      // Nothing is done with a scale where it is asked for, or all that follows there would wait for it.
+      uint32_t const own = static_cast<uint32_t>(computed_again(static_cast<int>(scales[i])));
+      uint32_t const of_thread = V::kOne ? 0x3C003C00u : kMx ? mx_scale(own) : two_scales(own);
       CUTLASS_PRAGMA_UNROLL
       for (int word = 0; word < 4; ++word) {
         uint32_t const eight = word == 0 ? codes[i].x : word == 1 ? codes[i].y : word == 2 ? codes[i].z : codes[i].w;
@@ -173,7 +181,7 @@ struct FewPieces {
                     parts.low[1], parts.high[1]);
       }
       if constexpr (V::kOne) {
-        float2 const both = wide(two_scales(scales[i]));
+        float2 const both = wide(two_scales(own));
         uint32_t const at = tokens + blocks * 2 * kBlockK + item * 8;
         store_word(at, __float_as_uint(both.x));
         store_word(at + 4, __float_as_uint(both.y));
@@ -294,16 +302,16 @@ struct FewSums {
 
 // Adds up what the warps have of four rows of a group, side by side.
 template <int kTokens>
-CUTLASS_DEVICE cutlass::Array<float, 4> add_few(FewWork const &work, uint32_t rings, uint32_t sums, int group, int token,
-                                                int quarter) {
+CUTLASS_DEVICE cutlass::Array<float, 4> add_few(FewWork const &work, uint32_t rings, uint32_t sums, unsigned group,
+                                                unsigned token, unsigned quarter) {
   using V = Few<kTokens>;
-  int const first = group * work.chunks, last = first + work.chunks, at = (token * V::kSumPitch + quarter * 4) * 4;
+  unsigned const first = group * work.chunks, last = first + work.chunks, at = (token * V::kSumPitch + quarter * 4) * 4;
   cutlass::Array<float, 4> sum;
   sum.clear();
   // Which warps have chunks of the group; one that goes on to another group put its sums aside.
   CUTLASS_PRAGMA_NO_UNROLL
-  for (int warp = divide(group * V::kWarps, work.groups); warp < V::kWarps; ++warp) {
-    int const begin = work.begin<V::kWarps>(warp), end = work.begin<V::kWarps>(warp + 1);
+  for (unsigned warp = divide(group * V::kWarps, work.groups); warp < V::kWarps; ++warp) {
+    unsigned const begin = work.begin<V::kWarps>(warp), end = work.begin<V::kWarps>(warp + 1);
     if (begin >= last) {
       break;
     }
@@ -322,22 +330,28 @@ template <int kTokens>
 CUTLASS_DEVICE void compute_few(Parameters const &p, void *shared) {
   using V = Few<kTokens>;
   constexpr int N = V::kWidth;
-  int const warp = static_cast<int>(threadIdx.x) / 32, quad = lane() / 4, t = lane() % 4;
+  int const warp = static_cast<int>(threadIdx.x / 32), quad = lane() / 4, t = lane() % 4;
   uint32_t const rings = (shared_address(shared) + V::kAlignment - 1) & ~(V::kAlignment - 1u);
   uint32_t const ring = rings + warp * V::kRingBytes;
   uint32_t const tokens = rings + V::kWarps * V::kRingBytes, sums = tokens + V::kTokenBytes;
   uint32_t const totals = sums + V::kMostGroups * V::kSumBytes, zeros = totals + V::kTotalBytes;
-  int const shift = p.cluster == 8 ? 3 : p.cluster / 2, mask = p.cluster - 1, rank = p.cluster == 1 ? 0 : cluster_rank();
-  int const all = static_cast<int>(blockIdx.x) >> shift;
-  int const batch = p.tiles == p.ctas ? 0 : all / p.ctas, cta = all - batch * p.ctas;
-  int const units = p.share + (cta < p.share_rest);
-  FewWork const work{batch, cta * p.share + min(cta, p.share_rest), units * V::kGroups,
-                     rank * p.k_share + min(rank, p.k_share_rest), p.k_share + (rank < p.k_share_rest)};
+  uint32_t const exchanged = zeros + V::kZeroBytes, unused = exchanged + 8;
+  unsigned const shift = p.cluster_bits, mask = p.cluster - 1, rank = p.cluster == 1 ? 0 : cluster_rank();
+  unsigned const all = blockIdx.x >> shift;
+  unsigned const batch = p.tiles == p.ctas ? 0 : all / p.ctas, cta = all - batch * p.ctas;
+  unsigned const units = p.share + (cta < p.share_rest);
+  FewWork const work{batch,
+                     cta * p.share + min(cta, p.share_rest),
+                     units * V::kGroups,
+                     rank * p.k_share + min(rank, p.k_share_rest),
+                     p.k_share + (rank < p.k_share_rest),
+                     rank < p.k_share_rest ? p.k_inverse_more : p.k_inverse};
   // The tokens first, as nothing can be multiplied without them.
   FewPieces<kTokens> const pieces(p, work);
-  int const begin = work.begin<V::kWarps>(warp), count = work.begin<V::kWarps>(warp + 1) - begin;
+  unsigned const begin = work.begin<V::kWarps>(warp);
+  int const count = static_cast<int>(work.begin<V::kWarps>(warp + 1) - begin);
   FewSource<kTokens> source(p, work, begin, count);
-  int group = source.group, chunk = source.chunk;
+  unsigned group = source.group, chunk = source.chunk;
   // Not all stages are asked for at once: the first of all warps come first.
   constexpr int kAtFirst = 2;
   CUTLASS_PRAGMA_NO_UNROLL
@@ -345,10 +359,17 @@ CUTLASS_DEVICE void compute_few(Parameters const &p, void *shared) {
     source.fetch(ring + i * V::kChunkBytes);
   }
   if (p.cluster > 1) {
+    if (threadIdx.x == 0) {
+      // Of each vector that this CTA has, each of the others sends what it has.
+      unsigned const vectors = (units * 4 + mask - rank) >> shift;
+      barrier_init(exchanged, 1);
+      barrier_expect(exchanged, static_cast<int>(vectors * p.m * mask * N * 4));
+      fence_barriers();
+    }
     cluster_start();
   }
-  int const k = work.chunks * V::kChunkK, pitch = k * 2 + 64;
-  pieces.decode_to(tokens, pitch);
+  int const k = static_cast<int>(work.chunks * V::kChunkK), pitch = k * 2 + 64;
+  pieces.decode_to(work, tokens, pitch);
   if (V::kOne && threadIdx.x < V::kZeroBytes / 4) {
     store_word(zeros + threadIdx.x * 4, 0);
   }
@@ -357,6 +378,13 @@ CUTLASS_DEVICE void compute_few(Parameters const &p, void *shared) {
     source.fetch(ring + i * V::kChunkBytes);
   }
   __syncthreads();
+  if (p.cluster > 1) {
+    cluster_wait_for_start();
+  }
+  if (warp == 0) {
+    // The end would wait for memory otherwise; now its warp waits for weights anyway.
+    for_each_scalar(p.epilogue, [&](auto const *number) { touch(number, unused); });
+  }
 
   FewSums<kTokens> mine(p, tokens, pitch, zeros, k);
   uint32_t const codes_at = ring + quad * V::kRowBytes + (t ^ quad % 2 * 4) * 16;
@@ -379,7 +407,7 @@ CUTLASS_DEVICE void compute_few(Parameters const &p, void *shared) {
     }
     CUTLASS_PRAGMA_UNROLL
     for (int block = 0; block < V::kBlocks; ++block) {
-      mine.add(chunk * V::kBlocks + block, codes[block], scales[block]);
+      mine.add(static_cast<int>(chunk * V::kBlocks + block), codes[block], scales[block]);
     }
     // All that was read of the stage has come, as it was used.
     __syncwarp();
@@ -396,48 +424,57 @@ CUTLASS_DEVICE void compute_few(Parameters const &p, void *shared) {
   }
   __syncthreads();
 
-  // A vector is N columns of a token, and a CTA of a cluster has every so many of them.
-  auto const total = [&](int vector, int token, int source) {
+  // A vector is N columns of a token, and a CTA of a cluster has every so many of them. Where a CTA has all of K and a vector
+  // is of few groups, who writes it adds up what warps have; else that is put together before.
+  bool const at_once = kSimple && p.cluster == 1;
+  auto const total = [&](unsigned vector, unsigned token, unsigned source) {
     return totals + (((((vector >> shift) * p.m + token) << shift) + source) * N) * 4;
   };
-  if (p.cluster > 1) {
-    cluster_wait_for_start();
-  }
-  CUTLASS_PRAGMA_NO_UNROLL
-  for (int i = threadIdx.x; i < work.groups * 4 * kTokens; i += V::kThreads) {
-    int const quarter = i % 4, token = i / 4 % kTokens, of = i / 4 / kTokens;
-    if (token >= p.m) {
-      continue;
-    }
-    auto const sum = add_few<kTokens>(work, rings, sums, of, token, quarter);
-    int const vector = of / V::kGroups * 4 + quarter;
-    uint32_t const at = total(vector, token, rank) + of % V::kGroups * 16;
-    if (p.cluster > 1) {
-      uint32_t const there = cluster_address(at, vector & mask);
-      CUTLASS_PRAGMA_UNROLL
-      for (int c = 0; c < 4; ++c) {
-        cluster_store(there + c * 4, sum[c]);
+  if (!at_once) {
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (unsigned i = threadIdx.x; i < work.groups * 4 * kTokens; i += V::kThreads) {
+      unsigned const quarter = i % 4, token = i / 4 % kTokens, of = i / 4 / kTokens;
+      if (static_cast<int>(token) >= p.m) {
+        continue;
       }
-    } else {
-      store_words(at, __float_as_uint(sum[0]), __float_as_uint(sum[1]), __float_as_uint(sum[2]), __float_as_uint(sum[3]));
+      auto const sum = add_few<kTokens>(work, rings, sums, of, token, quarter);
+      unsigned const vector = of / V::kGroups * 4 + quarter;
+      uint32_t const at = total(vector, token, rank) + of % V::kGroups * 16;
+      unsigned const owner = vector & mask;
+      if (owner == rank) {
+        store_words(at, __float_as_uint(sum[0]), __float_as_uint(sum[1]), __float_as_uint(sum[2]), __float_as_uint(sum[3]));
+      } else {
+        cluster_store(cluster_address(at, owner), &sum[0], cluster_address(exchanged, owner));
+      }
     }
-  }
-  if (p.cluster > 1) {
-    cluster_synchronize();
-  } else {
     __syncthreads();
+    if (p.cluster > 1) {
+      barrier_wait(exchanged, 0);
+    }
   }
   // Of blocks, a warp has those of all tokens together.
-  constexpr int kLanes = kSimple ? kTokens : 32;
-  int const items = units * 4 * kLanes;
+  constexpr unsigned kLanes = kSimple ? kTokens : 32;
+  unsigned const items = units * 4 * kLanes;
   auto states = begin_outputs<N>(p.epilogue);
   CUTLASS_PRAGMA_NO_UNROLL
-  for (int first = 0; first < items; first += V::kThreads) {
-    int const item = first + static_cast<int>(threadIdx.x), vector = item / kLanes, token = item % kLanes;
+  for (unsigned first = 0; first < items; first += V::kThreads) {
+    unsigned const item = first + threadIdx.x, vector = item / kLanes;
+    int const token = static_cast<int>(item % kLanes);
     bool const is_mine = item < items && (vector & mask) == rank, is_there = is_mine && token < p.m;
     cutlass::Array<float, N> sum;
     sum.clear();
-    if (is_there) {
+    if (is_there && at_once) {
+      if constexpr (kSimple) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int part = 0; part < V::kGroups; ++part) {
+          auto const four = add_few<kTokens>(work, rings, sums, vector / 4 * V::kGroups + part, token, vector % 4);
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < 4; ++i) {
+            sum[part * 4 + i] = four[i] * kFactor;
+          }
+        }
+      }
+    } else if (is_there) {
       CUTLASS_PRAGMA_NO_UNROLL
       for (int source = 0; source < p.cluster; ++source) {
         auto const one = load_floats<N>(total(vector, token, source));
@@ -447,9 +484,9 @@ CUTLASS_DEVICE void compute_few(Parameters const &p, void *shared) {
         }
       }
     }
-    int const unit = work.first_unit + vector / 4, quarter = vector % 4 * 32;
-    int const column = kSimple ? unit / 4 * 128 + quarter + unit % 4 * 8 : unit * 128 + quarter;
-    Place const here{work.batch, is_there ? token : p.m, column, p.m, p.n, 0};
+    unsigned const unit = work.first_unit + vector / 4, quarter = vector % 4 * 32;
+    unsigned const column = kSimple ? unit / 4 * 128 + quarter + unit % 4 * 8 : unit * 128 + quarter;
+    Place const here{static_cast<int>(batch), is_there ? token : p.m, static_cast<int>(column), p.m, p.n, 0};
     if constexpr (kSimple) {
       if (is_there && here.contains(0, 0)) {
         write_outputs<N>(p.epilogue, states, here, sum);
@@ -459,6 +496,9 @@ CUTLASS_DEVICE void compute_few(Parameters const &p, void *shared) {
       write_outputs<N>(p.epilogue, states, here, sum);
       end_outputs<N>(p.epilogue, states, here);
     }
+  }
+  if (p.cluster > 1) {
+    cluster_end();
   }
 }
 #endif

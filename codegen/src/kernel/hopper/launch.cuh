@@ -44,6 +44,15 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
     parameters.share_rest = units % parameters.ctas;
     parameters.k_share = chunks / plan.cluster;
     parameters.k_share_rest = chunks % plan.cluster;
+    auto const inverse = [](unsigned divisor) { return divisor == 0 ? 0 : ((1u << 31) + divisor - 1) / divisor; };
+    parameters.k_inverse = inverse(parameters.k_share);
+    parameters.k_inverse_more = inverse(parameters.k_share + 1);
+    parameters.row_bytes = static_cast<unsigned>(problem.k / 2);
+    parameters.scale_bytes = static_cast<unsigned>(parameters.atoms) * kAtomBytes;
+    parameters.weight_stride = static_cast<uint64_t>(problem.n) * parameters.row_bytes;
+    parameters.token_stride = static_cast<uint64_t>(problem.m) * parameters.row_bytes;
+    parameters.weight_scale_stride = static_cast<uint64_t>(parameters.weight_blocks) * parameters.scale_bytes;
+    parameters.token_scale_stride = static_cast<uint64_t>(parameters.token_blocks) * parameters.scale_bytes;
     return cudaSuccess;
   }
   // A warp reads weights in rows of 64 bytes without conflicts as they are.

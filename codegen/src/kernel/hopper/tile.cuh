@@ -18,6 +18,8 @@ struct Tile {
   // Warpgroups that have all weights together, and how many times there are as many, which take turns with the blocks of K.
   static constexpr int kRowGroups = kRows / (64 * kHalves), kPhases = kRows == 64 ? 2 : 1;
   static constexpr int kGroups = kRowGroups * kPhases;
+  // Whether a thread has so many sums, or weights, that there is room for the operands of two words only, not of two blocks.
+  static constexpr bool kByWords = kHalves == 2 || kTokens == 256;
   // Blocks that there are operands of at a time, or in how many parts one has them.
   static constexpr int kBuffers = kGroups == 4 ? 1 : 2, kParts = kGroups == 4 ? 4 : 1;
   // Registers of who multiplies and of who loads.
@@ -33,11 +35,11 @@ struct Tile {
   static constexpr int kScaleRows = (kRows + 127) / 128, kStageBytes = kWeightBytes + kScaleRows * kScaleBytes;
   // Decoded tokens of a block of K, in two panels of 64.
   static constexpr int kPanelBytes = kTokens * 128, kDecodedBytes = 2 * kPanelBytes;
-  static constexpr int kDecodedStages = kTokens == 128 ? (kRows <= 128 ? 5 : 4) : 6;
+  static constexpr int kDecodedStages = kTokens == 256 ? 3 : kTokens == 64 ? 6 : kRows <= 128 ? 5 : 4;
 
   // The rows of D are written in slices, and where a cluster shares a tile, each CTA has some. A slice
   // takes no more than 16 registers.
-  static constexpr int kSlices = kHalves == 2 && kTokens == 128 ? 8 : 4;
+  static constexpr int kSlices = kHalves * kTokens == 256 ? 8 : 4;
   static constexpr int kSliceTokens = kTokens / kSlices, kChunks = kSliceTokens / 8;
   // Vectors of 4 sums that a thread has of a slice, and bytes of one of all threads.
   static constexpr int kVectors = kHalves * kChunks, kVectorBytes = kAbreast * 16;
@@ -529,16 +531,16 @@ CUTLASS_DEVICE void multiply_two(Multiplier<V> &of, int blocks, int phase, float
   }
 }
 
-// The same by 128 weights, whose sums leave room for the operands of two words: while one is multiplied, the other is made.
+// The same where sums leave room for the operands of two words: while one is multiplied, the other is made.
 template <class V>
-CUTLASS_DEVICE void multiply_words(Multiplier<V> &of, int blocks, float (&sums)[2][V::kTokens / 2]) {
+CUTLASS_DEVICE void multiply_words(Multiplier<V> &of, int blocks, float (&sums)[V::kHalves][V::kTokens / 2]) {
   int held = -1;
   for (int left = blocks; left > 0; --left) {
-    uint4 codes[4];
-    uint32_t scales[4];
+    uint4 codes[2 * V::kHalves];
+    uint32_t scales[2 * V::kHalves];
     of.read(codes, scales);
     uint64_t const tokens = descriptor(of.memory.decoded(of.from.stage));
-    uint32_t operands[2][2][2][4];
+    uint32_t operands[2][2][V::kHalves][4];
     CUTLASS_PRAGMA_UNROLL
     for (int word = 0; word < 4; ++word) {
       auto &now = operands[word % 2];
@@ -547,7 +549,7 @@ CUTLASS_DEVICE void multiply_words(Multiplier<V> &of, int blocks, float (&sums)[
       if (word == 1 && held >= 0) {
         of.give_tokens_back(held);
       }
-      decode_word<2>(codes, scales, word, now[0], now[1]);
+      decode_word<V::kHalves>(codes, scales, word, now[0], now[1]);
       if (word == 0) {
         barrier_wait(of.memory.filled(of.from.stage), of.from.phase);
       }
@@ -555,7 +557,7 @@ CUTLASS_DEVICE void multiply_words(Multiplier<V> &of, int blocks, float (&sums)[
       CUTLASS_PRAGMA_UNROLL
       for (int step = 0; step < 2; ++step) {
         CUTLASS_PRAGMA_UNROLL
-        for (int half = 0; half < 2; ++half) {
+        for (int half = 0; half < V::kHalves; ++half) {
           Wgmma<V::kTokens>::run(sums[half], now[step][half], tokens + step_at<V>(2 * word + step));
         }
       }
@@ -620,7 +622,7 @@ CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
     for (int i = 0; i < V::kHalves * V::kTokens / 2; ++i) {
       sums[i % V::kHalves][i / V::kHalves] = 0.0f;
     }
-    if constexpr (V::kHalves == 2) {
+    if constexpr (V::kByWords) {
       multiply_words<V>(of, here.end - here.begin, sums);
     } else if constexpr (V::kBuffers == 2) {
       multiply_two<V>(of, here.end - here.begin, phase, sums);
@@ -711,8 +713,7 @@ CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
     }
   }
   if (p.cluster > 1) {
-    // Nobody leaves while others still send to it, or while what it sent is on its way.
-    cluster_synchronize();
+    cluster_end();
   }
 }
 #endif

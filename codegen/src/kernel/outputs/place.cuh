@@ -13,7 +13,7 @@ struct Place {
   }
 };
 
-CUTLASS_DEVICE int lane() { return static_cast<int>(threadIdx.x) % 32; }
+CUTLASS_DEVICE int lane() { return static_cast<int>(threadIdx.x % 32); }
 
 // The largest among the lanes that differ in these bits.
 template <int FirstBit, int EndBit>

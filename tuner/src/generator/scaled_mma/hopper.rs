@@ -20,7 +20,7 @@ const PARAMETERS: &[Parameter] = &[
     Parameter {
         name: "tile",
         about: "rows of A by rows of B that a block computes; of at most 16 rows of A, all rows of B are shared out",
-        values: "1, 8, 16, 64x128, 64x256, 128x64, 128x128 or 128x256",
+        values: "1, 8, 16, 64x128, 64x256, 128x64, 128x128, 128x256 or 256x128",
         default: "128x256",
     },
     Parameter {
