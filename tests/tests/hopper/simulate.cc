@@ -497,7 +497,8 @@ namespace instructions {
 using simulation::own;
 
 inline uint32_t shared_address(void const *pointer) { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pointer)); }
-inline int computed_again(int x) { return x; }
+inline unsigned computed_again(unsigned x) { return x; }
+inline uint8_t const *computed_once(uint8_t const *pointer) { return pointer; }
 inline int same_for_warp(int x) { return x; }
 inline void keep_branch() {}
 // Memory has one order here.

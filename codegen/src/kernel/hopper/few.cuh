@@ -48,17 +48,32 @@ CUTLASS_DEVICE unsigned divide(unsigned a, unsigned b) {
   return static_cast<unsigned>(__fdividef(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
 }
 
+// The operands of a matrix.
+struct FewMatrix {
+  uint8_t const *weights, *tokens, *weight_scales, *token_scales;
+  CUTLASS_DEVICE FewMatrix(Parameters const &p, unsigned batch)
+      : weights(p.weights), tokens(p.tokens), weight_scales(p.weight_scales), token_scales(p.token_scales) {
+    if (batch > 0) {
+      weights += batch * p.weight_stride;
+      tokens += batch * p.token_stride;
+      weight_scales += batch * p.weight_scale_stride;
+      token_scales += batch * p.token_scale_stride;
+    }
+    weights = computed_once(weights);
+    tokens = computed_once(tokens);
+    weight_scales = computed_once(weight_scales);
+    token_scales = computed_once(token_scales);
+  }
+};
+
 // What the CTAs of a cluster do: each has some chunks along K of the same rows. Its warps share the chunks of all groups.
 struct FewWork {
-  unsigned batch, first_unit, groups, first_chunk, chunks;
-  // 2^31 / chunks, rounded up.
-  unsigned inverse;
+  unsigned first_unit, groups, first_chunk;
+  Divisor chunks;
   template <int kWarps>
   CUTLASS_DEVICE unsigned begin(unsigned warp) const {
-    return groups * chunks * warp / kWarps;
+    return groups * chunks.number * warp / kWarps;
   }
-  // x / chunks, of what is less than 2^31 / chunks.
-  CUTLASS_DEVICE unsigned group_of(unsigned x) const { return static_cast<uint64_t>(2 * x) * inverse >> 32; }
 };
 
 // Where a warp's next chunk comes from, and what it asks for. Of a group's rows four are side by side, and four times
@@ -70,6 +85,7 @@ struct FewSource {
   static constexpr int kPieces = V::kRowBytes / 16, kCopies = V::kGroupRows / 4, kPart = V::kAtomPart / 16;
   static_assert(32 / kPieces == 4, "a warp asks for four rows at once");
   Parameters const &p;
+  FewMatrix const &of;
   FewWork const &work;
   uint64_t policy = evict_first();
   unsigned group, chunk;
@@ -77,8 +93,8 @@ struct FewSource {
   uint8_t const *rows[kCopies], *scales;
   uint32_t at, scale_at;
 
-  CUTLASS_DEVICE FewSource(Parameters const &p, FewWork const &work, unsigned begin, int count)
-      : p(p), work(work), group(work.group_of(begin)), chunk(begin - group * work.chunks), left(count) {
+  CUTLASS_DEVICE FewSource(Parameters const &p, FewMatrix const &of, FewWork const &work, unsigned begin, int count)
+      : p(p), of(of), work(work), group(work.chunks.divide(begin)), chunk(begin - group * work.chunks.number), left(count) {
     unsigned const piece = lane() % kPieces, first = lane() / kPieces;
     at = first * V::kRowBytes + (piece ^ first % 2 * 4) * 16;
     scale_at = V::kGroupRows * V::kRowBytes + lane() * 16;
@@ -89,15 +105,13 @@ struct FewSource {
     constexpr unsigned kOfBlock = 128 / V::kGroupRows;
     unsigned const all = work.first_unit * V::kGroups + group, block = all / kOfBlock, r = all % kOfBlock * 4;
     unsigned const first_row = block * 128 + r + lane() / kPieces;
-    uint8_t const *const matrix = p.weights + work.batch * p.weight_stride + (work.first_chunk + chunk) * V::kRowBytes +
-                                  lane() % kPieces * 16;
+    uint8_t const *const matrix = of.weights + ((work.first_chunk + chunk) * V::kRowBytes + lane() % kPieces * 16);
+    scales = of.weight_scales + static_cast<uint64_t>(block) * p.scale_bytes + (r * 16 + lane() % kPart * 16);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kCopies; ++i) {
       // Of rows that there are not, the last will do: nobody writes what comes of them.
       rows[i] = matrix + static_cast<uint64_t>(min(first_row + i * 32, p.n - 1u)) * p.row_bytes;
     }
-    scales = p.weight_scales + work.batch * p.weight_scale_stride + static_cast<uint64_t>(block) * p.scale_bytes + r * 16 +
-             lane() % kPart * 16;
   }
 
   // Asks for a chunk, if there is another.
@@ -116,7 +130,7 @@ struct FewSource {
         copy_async(stage + scale_at, scales + static_cast<uint64_t>(atom) * kAtomBytes, 16, policy);
       }
       --left;
-      if (++chunk == work.chunks) {
+      if (++chunk == work.chunks.number) {
         chunk = 0;
         ++group;
         begin_group();
@@ -132,33 +146,26 @@ struct FewPieces {
   using V = Few<kTokens>;
   uint4 codes[V::kPieces];
   uint32_t scales[V::kPieces];
-  // Blocks of K that this CTA has of each token, and pieces of all.
-  unsigned blocks, count;
+  // Blocks of K that this CTA has of each token, and pieces of all; and bytes that a token has from its first on.
+  unsigned blocks, count, rest;
 
-  CUTLASS_DEVICE FewPieces(Parameters const &p, FewWork const &work) : blocks(work.chunks * V::kBlocks), count(p.m * blocks * 4) {
-    uint8_t const *const matrix = p.tokens + work.batch * p.token_stride + work.first_chunk * V::kRowBytes;
-    uint8_t const *const of_scales = p.token_scales + work.batch * p.token_scale_stride;
-    unsigned const rest = p.row_bytes - work.first_chunk * V::kRowBytes;
+  CUTLASS_DEVICE FewPieces(Parameters const &p, FewMatrix const &of, FewWork const &work)
+      : blocks(work.chunks.number * V::kBlocks), count(p.m * blocks * 4), rest(p.row_bytes - work.first_chunk * V::kRowBytes) {
+    uint8_t const *const first = of.tokens + work.first_chunk * V::kRowBytes;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kPieces; ++i) {
-      unsigned const item = i * V::kThreads + threadIdx.x, t = item % 4, token = token_of(work, item);
-      // 16 bytes, beyond the first of the token's that this CTA has.
+      // Who has none, or one beyond K, asks for the last: that needs no branch.
+      unsigned const item = min(i * V::kThreads + threadIdx.x, count - 1), t = item % 4, token = token_of(work, item);
       unsigned const piece = item - token * blocks * 4;
-      codes[i] = uint4{0, 0, 0, 0};
-      scales[i] = 0;
-      if (item < count) {
-        if (piece * 16 < rest) {
-          codes[i] = __ldg(reinterpret_cast<uint4 const *>(matrix + token * p.row_bytes + piece * 16));
-        }
-        unsigned const atom = min(work.first_chunk * V::kChunkAtoms + (kMx ? piece / 4 : piece / 2), p.atoms - 1u);
-        uint8_t const *const at = of_scales + atom * kAtomBytes + token * 16 + (kMx ? t : t % 2 * 2);
-        scales[i] = kMx ? __ldg(at) : __ldg(reinterpret_cast<uint16_t const *>(at));
-      }
+      codes[i] = __ldg(reinterpret_cast<uint4 const *>(first + (token * p.row_bytes + min(piece * 16, rest - 16))));
+      unsigned const atom = min(work.first_chunk * V::kChunkAtoms + (kMx ? piece / 4 : piece / 2), p.atoms - 1u);
+      uint8_t const *const at = of.token_scales + (atom * kAtomBytes + token * 16 + (kMx ? t : t % 2 * 2));
+      scales[i] = kMx ? __ldg(at) : __ldg(reinterpret_cast<uint16_t const *>(at));
     }
   }
 
   CUTLASS_DEVICE static unsigned token_of(FewWork const &work, unsigned item) {
-    return kTokens == 1 ? 0 : work.group_of(item / (4 * V::kBlocks));
+    return kTokens == 1 ? 0 : work.chunks.divide(item / (4 * V::kBlocks));
   }
 
   // Of each word, for the thread of a quad what it gives to two steps.
@@ -171,11 +178,12 @@ struct FewPieces {
         continue;
       }
       // Nothing is done with a scale where it is asked for, or all that follows there would wait for it.
-      uint32_t const own = static_cast<uint32_t>(computed_again(static_cast<int>(scales[i])));
+      uint32_t const own = computed_again(scales[i]);
       uint32_t const of_thread = V::kOne ? 0x3C003C00u : kMx ? mx_scale(own) : two_scales(own);
       CUTLASS_PRAGMA_UNROLL
       for (int word = 0; word < 4; ++word) {
-        uint32_t const eight = word == 0 ? codes[i].x : word == 1 ? codes[i].y : word == 2 ? codes[i].z : codes[i].w;
+        // Beyond K there are zeros.
+        uint32_t const eight = (block * 4 + t) * 16 < rest ? word_of(codes[i], word) : 0;
         Decoded const parts = decode(eight, V::kOne ? of_thread : scale_of_word(of_thread, word));
         store_words(tokens + token * pitch + block * 2 * kBlockK + word * 64 + t * 16, parts.low[0], parts.high[0],
                     parts.low[1], parts.high[1]);
@@ -305,7 +313,8 @@ template <int kTokens>
 CUTLASS_DEVICE cutlass::Array<float, 4> add_few(FewWork const &work, uint32_t rings, uint32_t sums, unsigned group,
                                                 unsigned token, unsigned quarter) {
   using V = Few<kTokens>;
-  unsigned const first = group * work.chunks, last = first + work.chunks, at = (token * V::kSumPitch + quarter * 4) * 4;
+  unsigned const first = group * work.chunks.number, last = first + work.chunks.number;
+  unsigned const at = (token * V::kSumPitch + quarter * 4) * 4;
   cutlass::Array<float, 4> sum;
   sum.clear();
   // Which warps have chunks of the group; one that goes on to another group put its sums aside.
@@ -331,26 +340,24 @@ CUTLASS_DEVICE void compute_few(Parameters const &p, void *shared) {
   using V = Few<kTokens>;
   constexpr int N = V::kWidth;
   int const warp = static_cast<int>(threadIdx.x / 32), quad = lane() / 4, t = lane() % 4;
-  uint32_t const rings = (shared_address(shared) + V::kAlignment - 1) & ~(V::kAlignment - 1u);
+  uint32_t const rings = computed_again((shared_address(shared) + V::kAlignment - 1) & ~(V::kAlignment - 1u));
   uint32_t const ring = rings + warp * V::kRingBytes;
   uint32_t const tokens = rings + V::kWarps * V::kRingBytes, sums = tokens + V::kTokenBytes;
   uint32_t const totals = sums + V::kMostGroups * V::kSumBytes, zeros = totals + V::kTotalBytes;
   uint32_t const exchanged = zeros + V::kZeroBytes, unused = exchanged + 8;
   unsigned const shift = p.cluster_bits, mask = p.cluster - 1, rank = p.cluster == 1 ? 0 : cluster_rank();
-  unsigned const all = blockIdx.x >> shift;
-  unsigned const batch = p.tiles == p.ctas ? 0 : all / p.ctas, cta = all - batch * p.ctas;
+  unsigned const all = blockIdx.x >> shift, batch = p.ctas.divide(all), cta = all - batch * p.ctas.number;
   unsigned const units = p.share + (cta < p.share_rest);
-  FewWork const work{batch,
-                     cta * p.share + min(cta, p.share_rest),
+  FewMatrix const matrix(p, batch);
+  FewWork const work{cta * p.share + min(cta, p.share_rest),
                      units * V::kGroups,
-                     rank * p.k_share + min(rank, p.k_share_rest),
-                     p.k_share + (rank < p.k_share_rest),
-                     rank < p.k_share_rest ? p.k_inverse_more : p.k_inverse};
+                     rank * p.k_share.number + min(rank, p.k_share_rest),
+                     rank < p.k_share_rest ? p.k_share_more : p.k_share};
   // The tokens first, as nothing can be multiplied without them.
-  FewPieces<kTokens> const pieces(p, work);
+  FewPieces<kTokens> const pieces(p, matrix, work);
   unsigned const begin = work.begin<V::kWarps>(warp);
   int const count = static_cast<int>(work.begin<V::kWarps>(warp + 1) - begin);
-  FewSource<kTokens> source(p, work, begin, count);
+  FewSource<kTokens> source(p, matrix, work, begin, count);
   unsigned group = source.group, chunk = source.chunk;
   // Not all stages are asked for at once: the first of all warps come first.
   constexpr int kAtFirst = 2;
@@ -368,7 +375,7 @@ CUTLASS_DEVICE void compute_few(Parameters const &p, void *shared) {
     }
     cluster_start();
   }
-  int const k = static_cast<int>(work.chunks * V::kChunkK), pitch = k * 2 + 64;
+  int const k = static_cast<int>(work.chunks.number * V::kChunkK), pitch = k * 2 + 64;
   pieces.decode_to(work, tokens, pitch);
   if (V::kOne && threadIdx.x < V::kZeroBytes / 4) {
     store_word(zeros + threadIdx.x * 4, 0);
@@ -413,7 +420,7 @@ CUTLASS_DEVICE void compute_few(Parameters const &p, void *shared) {
     __syncwarp();
     source.fetch(ring + stage * V::kChunkBytes);
     stage = stage + 1 == V::kStages ? 0 : stage + 1;
-    if (++chunk == work.chunks && i + 1 < count) {
+    if (++chunk == work.chunks.number && i + 1 < count) {
       mine.keep(sums + group * V::kSumBytes);
       ++group;
       chunk = 0;

@@ -6,9 +6,14 @@ CUTLASS_DEVICE uint32_t shared_address(void const *pointer) {
 }
 
 // The same number, which what is computed of it before does not stay in registers for.
-CUTLASS_DEVICE int computed_again(int x) {
+CUTLASS_DEVICE unsigned computed_again(unsigned x) {
   asm volatile("" : "+r"(x));
   return x;
+}
+// An address that stays in registers, and is not computed again for each use.
+CUTLASS_DEVICE uint8_t const *computed_once(uint8_t const *pointer) {
+  asm volatile("" : "+l"(pointer));
+  return pointer;
 }
 // What all lanes of a warp have alike, as the compiler then knows.
 CUTLASS_DEVICE int same_for_warp(int x) { return __shfl_sync(0xFFFFFFFFu, x, 0); }

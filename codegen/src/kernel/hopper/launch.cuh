@@ -31,6 +31,8 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   parameters.tiles_m = pieces(problem.m, built.tokens);
   parameters.tiles_n = pieces(problem.n, built.rows);
   parameters.tiles = static_cast<int>(tile_count(problem, built));
+  parameters.of_matrix = divisor(parameters.tiles_m * parameters.tiles_n);
+  parameters.of_group = divisor(parameters.tiles_m * kGroupWidth);
   parameters.token_blocks = pieces(problem.m, 128);
   parameters.weight_blocks = pieces(problem.n, 128);
   parameters.atoms = pieces(problem.k, kAtomK);
@@ -38,15 +40,13 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   if (built.tokens <= kFewTokens) {
     int const clusters = static_cast<int>(plan.grid.x) / plan.cluster, units = static_cast<int>(unit_count(problem, built));
     int const chunks = pieces(problem.k, built.blocks * kBlockK);
-    parameters.tiles = clusters;
-    parameters.ctas = clusters / static_cast<int>(problem.l);
-    parameters.share = units / parameters.ctas;
-    parameters.share_rest = units % parameters.ctas;
-    parameters.k_share = chunks / plan.cluster;
+    int const ctas = clusters / static_cast<int>(problem.l);
+    parameters.ctas = divisor(ctas);
+    parameters.share = units / ctas;
+    parameters.share_rest = units % ctas;
+    parameters.k_share = divisor(chunks / plan.cluster);
+    parameters.k_share_more = divisor(chunks / plan.cluster + 1);
     parameters.k_share_rest = chunks % plan.cluster;
-    auto const inverse = [](unsigned divisor) { return divisor == 0 ? 0 : ((1u << 31) + divisor - 1) / divisor; };
-    parameters.k_inverse = inverse(parameters.k_share);
-    parameters.k_inverse_more = inverse(parameters.k_share + 1);
     parameters.row_bytes = static_cast<unsigned>(problem.k / 2);
     parameters.scale_bytes = static_cast<unsigned>(parameters.atoms) * kAtomBytes;
     parameters.weight_stride = static_cast<uint64_t>(problem.n) * parameters.row_bytes;
@@ -71,10 +71,10 @@ inline TokenParameters token_parameters(Problem const &problem, Pointers const &
   result.codes = static_cast<uint8_t const *>(pointers.a);
   result.scales = static_cast<uint8_t const *>(pointers.sfa);
   result.decoded = static_cast<uint8_t *>(workspace);
-  result.m = static_cast<int>(problem.m);
+  result.m = divisor(static_cast<uint32_t>(problem.m));
   result.rows = static_cast<int>(problem.l * problem.m);
   result.row_bytes = static_cast<int>(problem.k / 2);
-  result.blocks = pieces(problem.k, kBlockK);
+  result.blocks = divisor(static_cast<uint32_t>(pieces(problem.k, kBlockK)));
   result.token_blocks = pieces(problem.m, 128);
   result.atoms = pieces(problem.k, kAtomK);
   return result;

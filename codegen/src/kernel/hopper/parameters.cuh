@@ -1,3 +1,17 @@
+// Division of numbers below 2^31 by one that the host knows, exactly: by a multiplication (Granlund and Montgomery, 1994).
+struct Divisor {
+  uint32_t number, multiplier, shift;
+  CUTLASS_HOST_DEVICE uint32_t divide(uint32_t x) const { return static_cast<uint64_t>(x) * multiplier >> shift; }
+};
+inline Divisor divisor(uint32_t number) {
+  uint32_t bits = 0;
+  while (uint64_t{1} << bits < number) {
+    ++bits;
+  }
+  uint64_t const power = uint64_t{1} << (31 + bits);
+  return {number, static_cast<uint32_t>((power + number - 1) / number), 31 + bits};
+}
+
 // D[m, n] = sum over k of (A · SFA)[m, k] · (B · SFB)[n, k], for a GPU without FP4 tensor cores.
 struct Parameters {
   // A and B as tiles of them are loaded, and as they lie in memory.
@@ -7,13 +21,14 @@ struct Parameters {
   // CTAs that share a tile, 1 << cluster_bits.
   int cluster, cluster_bits;
   // For few rows of A: how many rows of B and how much of K every CTA has, how many have one more, and how many CTAs, or
-  // clusters, a matrix has; what division by how much of K multiplies with; bytes of a row's codes, of the scales of 128 rows,
-  // and of each operand of a matrix.
-  unsigned share, share_rest, k_share, k_share_rest, ctas;
-  unsigned k_inverse, k_inverse_more, row_bytes, scale_bytes;
+  // clusters, a matrix has; bytes of a row's codes, of the scales of 128 rows, and of each operand of a matrix.
+  unsigned share, share_rest, k_share_rest;
+  Divisor ctas, k_share, k_share_more;
+  unsigned row_bytes, scale_bytes;
   uint64_t weight_stride, token_stride, weight_scale_stride, token_scale_stride;
-  // Tiles along M and N, and of all matrices.
+  // Tiles along M and N, and of all matrices; those of one, and of a group of these that is computed together.
   int tiles_m, tiles_n, tiles;
+  Divisor of_matrix, of_group;
   // Blocks of 128 rows that the scales have, and 512 bytes of each along K.
   int token_blocks, weight_blocks, atoms;
   EpilogueArguments epilogue;

@@ -9,6 +9,9 @@
 // part of K, and of the sums each keeps some rows of D and gets what the others have of these, which it adds up always in
 // the same order.
 
+// Tiles along N that are computed together, for all of M.
+constexpr int kGroupWidth = 8;
+
 template <int kTokensOfTile, int kRowsOfTile>
 struct Tile {
   static constexpr int kTokens = kTokensOfTile, kRows = kRowsOfTile;
@@ -103,20 +106,14 @@ struct Work {
 // The tiles in an order in which those of a moment are of few rows of either operand.
 template <class V>
 CUTLASS_DEVICE Work work(Parameters const &p, int tile, int rank) {
-  constexpr int kWidth = 8;
-  Work result = {0, 0, tile};
-  int const of_matrix = p.tiles_m * p.tiles_n;
-  // What is usual needs no division, each of which the first load would wait for.
-  if (tile >= of_matrix) {
-    result.batch = static_cast<unsigned>(tile) / of_matrix;
-    result.tile_n = tile - result.batch * of_matrix;
-  }
+  int const batch = p.of_matrix.divide(tile);
+  Work result = {batch, 0, tile - batch * static_cast<int>(p.of_matrix.number)};
   if (p.tiles_m > 1) {
-    unsigned const of_group = kWidth * p.tiles_m, group = result.tile_n / of_group;
-    unsigned const inside = result.tile_n - group * of_group;
-    unsigned const width = min(kWidth, p.tiles_n - static_cast<int>(group) * kWidth);
-    result.tile_m = width == kWidth ? inside / kWidth : inside / width;
-    result.tile_n = group * kWidth + inside - result.tile_m * width;
+    unsigned const group = p.of_group.divide(result.tile_n), inside = result.tile_n - group * p.of_group.number;
+    unsigned const width = min(kGroupWidth, p.tiles_n - static_cast<int>(group) * kGroupWidth);
+    // Only the last group is narrower: the first load of others waits for no division.
+    result.tile_m = width == kGroupWidth ? inside / kGroupWidth : inside / width;
+    result.tile_n = group * kGroupWidth + inside - result.tile_m * width;
   }
   // Each phase has as many blocks: beyond K there may be one more, of zeros.
   int const turns = (p.k + V::kPhases * kBlockK - 1) / (V::kPhases * kBlockK);
@@ -248,7 +245,8 @@ CUTLASS_DEVICE bool is_own_slice(int slice) {
 template <class V>
 CUTLASS_DEVICE void write_slice(Parameters const &p, TileMemory<V> const &memory, Work const &tile, int slice,
                                 float const (&sums)[V::kVectors * 4]) {
-  int const thread = computed_again(threadIdx.x), warp = thread / 32, quad = thread % 32 / 4, t = thread % 4;
+  unsigned const thread = computed_again(threadIdx.x);
+  int const warp = thread / 32, quad = thread % 32 / 4, t = thread % 4;
   Place here{tile.batch,
              tile.tile_m * V::kTokens + slice * V::kSliceTokens,
              tile.tile_n * V::kRows + warp % V::kWarpsAbreast * V::kWarpRows,
@@ -303,7 +301,8 @@ CUTLASS_DEVICE void write_slice(Parameters const &p, TileMemory<V> const &memory
 template <class V>
 CUTLASS_DEVICE void exchange(Parameters const &p, TileMemory<V> const &memory, int rank,
                              float const (&sums)[V::kHalves][V::kTokens / 2]) {
-  int const thread = computed_again(threadIdx.x), warp = thread / 32, each = V::kSlices >> p.cluster_bits;
+  unsigned const thread = computed_again(threadIdx.x), warp = thread / 32;
+  int const each = V::kSlices >> p.cluster_bits;
   barrier_wait(memory.exchangeable(), 0);
   // Of each of its slices a CTA has the vectors of one other CTA after the other, each of all threads.
   CUTLASS_PRAGMA_UNROLL
@@ -391,7 +390,7 @@ struct Multiplier {
   CUTLASS_DEVICE explicit Multiplier(TileMemory<V> const &memory) : memory(memory) {}
 
   // `first` is where the tile begins in 128 rows of scales.
-  CUTLASS_DEVICE void begin(int thread, int first) {
+  CUTLASS_DEVICE void begin(unsigned thread, int first) {
     int const t = thread % 4, row = thread % V::kAbreast / 32 * V::kWarpRows + first_weight<V>(thread % 32 / 4);
     int const of_scales = first + row;
     codes_at = memory.weights(0) + row * kBlockBytes + t * 16;

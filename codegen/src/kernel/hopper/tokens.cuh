@@ -7,8 +7,10 @@ constexpr int kDecodedBlockBytes = kBlockK * 2;
 struct TokenParameters {
   uint8_t const *codes, *scales;
   uint8_t *decoded;
-  // Tokens of a matrix and of all, bytes of a token's codes, and blocks of K.
-  int m, rows, row_bytes, blocks;
+  // Tokens of a matrix, and blocks of K.
+  Divisor m, blocks;
+  // Tokens of all matrices, and bytes of a token's codes.
+  int rows, row_bytes;
   // Blocks of 128 tokens that the scales of a matrix have, and 512 bytes of each along K.
   int token_blocks, atoms;
 };
@@ -22,11 +24,11 @@ struct Tokens {
 CUTLASS_DEVICE void decode_tokens(TokenParameters const &p) {
   start_dependents();
   unsigned const item = blockIdx.x * Tokens::kThreads + threadIdx.x, word = item % 4, of_all = item / 4;
-  unsigned const row = of_all / p.blocks, block = of_all - row * p.blocks;
+  unsigned const row = p.blocks.divide(of_all), block = of_all - row * p.blocks.number;
   if (row >= static_cast<unsigned>(p.rows)) {
     return;
   }
-  unsigned const batch = row / p.m, token = row - batch * p.m;
+  unsigned const batch = p.m.divide(row), token = row - batch * p.m.number;
   uint8_t const *const codes_at = p.codes + static_cast<int64_t>(row) * p.row_bytes + block * kBlockBytes + word * 4;
   uint32_t codes[4];
   CUTLASS_PRAGMA_UNROLL
@@ -52,7 +54,7 @@ CUTLASS_DEVICE void decode_tokens(TokenParameters const &p) {
         kMx ? mx_scale(scales[0] >> 8 * t & 0xFF) : two_scales(scales[t / 2 % kAtomsPerBlock] >> t % 2 * 16);
     parts[t] = decode(codes[t], scale_of_word(of_run, word));
   }
-  auto *const to = reinterpret_cast<uint4 *>(p.decoded + (static_cast<int64_t>(row) * p.blocks + block) * kDecodedBlockBytes +
+  auto *const to = reinterpret_cast<uint4 *>(p.decoded + (static_cast<int64_t>(row) * p.blocks.number + block) * kDecodedBlockBytes +
                                              word * 64);
   CUTLASS_PRAGMA_UNROLL
   for (int step = 0; step < 2; ++step) {
