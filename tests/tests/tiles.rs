@@ -61,12 +61,14 @@ fn plans(name: &str, spec: &KernelSpec, cases: &[Case]) -> Vec<Plan> {
     let mut child = Command::new(&program)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .expect("the program starts");
     let line = |case: &Case| case.map(|extent| extent.to_string()).join(" ");
     let input: Vec<String> = cases.iter().map(line).collect();
     child.stdin.take().expect("it is a pipe").write_all(input.join("\n").as_bytes()).expect("it reads");
     let output = child.wait_with_output().expect("the program ends");
+    assert!(output.status.success(), "its division: {}", String::from_utf8_lossy(&output.stderr));
     let lines = String::from_utf8(output.stdout).expect("numbers");
     let plan = |line: &str| {
         let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().expect("a number")).collect();

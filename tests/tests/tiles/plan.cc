@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <initializer_list>
 #include <type_traits>
 
 struct dim3 {
@@ -19,6 +20,7 @@ struct Problem {
 
 // What else the text names.
 #define FOURFOLD_HOST
+#define CUTLASS_HOST_DEVICE inline
 struct CUtensorMap {};
 struct EpilogueArguments {};
 int cuTensorMapEncodeTiled();
@@ -31,7 +33,32 @@ constexpr bool kMx = IS_MX, kSimple = true;
 PLAN
 #endif
 
+// Whether what stands for division is division, at the edges of quotients.
+bool divides() {
+  for (uint64_t base = 1; base <= uint64_t{1} << 31; base = base * 3 / 2 + 1) {
+    for (uint64_t wide : {base - 1, base, base + 1}) {
+      uint32_t const number = static_cast<uint32_t>(wide);
+      if (wide == 0 || wide > uint64_t{1} << 31) {
+        continue;
+      }
+      Divisor const by = divisor(number);
+      for (uint64_t quotient = 0; quotient * number < uint64_t{1} << 31; quotient = quotient * 5 / 4 + 1) {
+        for (uint64_t x : {quotient * number, quotient * number + number / 2, quotient * number + number - 1}) {
+          if (x < uint64_t{1} << 31 && by.divide(x) != x / number) {
+            std::fprintf(stderr, "%lu / %u is not %u\n", static_cast<unsigned long>(x), number, by.divide(x));
+            return false;
+          }
+        }
+      }
+    }
+  }
+  return true;
+}
+
 int main() {
+  if (!divides()) {
+    return 1;
+  }
   long long l, m, n, k;
   int sm_count;
   while (std::scanf("%lld %lld %lld %lld %d", &l, &m, &n, &k, &sm_count) == 5) {
