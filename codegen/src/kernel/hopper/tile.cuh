@@ -38,7 +38,7 @@ struct Tile {
   static constexpr int kScaleRows = (kRows + 127) / 128, kStageBytes = kWeightBytes + kScaleRows * kScaleBytes;
   // Decoded tokens of a block of K, in two panels of 64.
   static constexpr int kPanelBytes = kTokens * 128, kDecodedBytes = 2 * kPanelBytes;
-  static constexpr int kDecodedStages = kTokens == 256 ? 3 : kTokens == 64 ? 6 : kRows <= 128 ? 5 : 4;
+  static constexpr int kDecodedStages = kTokens == 256 ? 3 : kTokens == 64 ? 6 : kRows == 128 ? 5 : 4;
 
   // The rows of D are written in slices, and where a cluster shares a tile, each CTA has some. A slice
   // takes no more than 16 registers.
@@ -60,6 +60,8 @@ struct Tile {
   static constexpr int kStages = kMostStages < 8 ? kMostStages : 8;
   static constexpr int kShared = kFixed + kStages * kStageBytes;
   static_assert(kStages >= 3 && kSlices % kMostCluster == 0 && kSlices % kPhases == 0);
+  // Each stage is of one phase: a barrier tells a turn from the next only, and who waits has seen the one before.
+  static_assert(kStages % kPhases == 0 && kDecodedStages % kPhases == 0);
   static_assert(kExchangeBytes <= kDecodedStages * kDecodedBytes);
   static_assert(2 * (kStages + kDecodedStages) + 1 + kWarps < kBarrierBytes / 8);
   static_assert(kSimple || kRows == 256, "a warp has as many columns as there are in a row's block");
