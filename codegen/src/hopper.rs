@@ -76,7 +76,7 @@ impl Tile {
         self.is_few() || self.rows == 256
     }
 
-    /// The tile whose threads get wide rows, of as many rows of A, or of as many as there are.
+    /// The tile whose threads get wide rows, of as many rows of A, or of 128, the most of such a tile.
     pub const fn wide(self) -> Tile {
         let tokens = if self.tokens > 128 { 128 } else { self.tokens };
         if self.has_wide_rows() { self } else { Tile::new(tokens, 256) }
@@ -117,7 +117,7 @@ pub struct Choice {
     pub max_n: u32,
     /// K at most.
     pub max_k: u32,
-    /// Which tile; where a thread must have wide rows, the wide one of as many rows of A.
+    /// Which tile; where a thread must have wide rows, the [`wide`](Tile::wide) one in its place.
     pub tile: Tile,
     /// Blocks that share a tile, each with a part of K: 1, 2, 4 or 8, of which a call gets no more than there are steps
     /// along K, and with few rows of A no fewer than these need room. With 0 as many as the device has room for, and as
@@ -279,7 +279,7 @@ impl Configuration {
     }
 
     /// The lines of the table whose tiles the source holds, with the position of the tile: of one that it holds only as
-    /// the wide one of as many rows of A, that one's.
+    /// its [`wide`](Tile::wide) one, that one's.
     pub fn choices(&self) -> impl Iterator<Item = (&Choice, usize)> {
         let position = |tile: Tile| self.variants.iter().position(|variant| *variant == tile);
         self.table.iter().filter_map(move |choice| {
@@ -377,6 +377,7 @@ mod tests {
 
     #[test]
     fn the_table_is_met_by_every_problem_and_names_tiles_and_clusters_that_exist() {
+        assert!(TILES.iter().all(|tile| TILES.contains(&tile.wide()) && tile.wide().has_wide_rows()));
         let last = CHOICES.last().expect("a line");
         assert_eq!((last.max_m, last.max_n, last.max_k), (ANY, ANY, ANY));
         for choice in CHOICES.iter() {

@@ -501,8 +501,6 @@ inline unsigned computed_again(unsigned x) { return x; }
 inline uint8_t const *computed_once(uint8_t const *pointer) { return pointer; }
 inline int same_for_warp(int x) { return x; }
 inline void keep_branch() {}
-// Memory has one order here.
-inline void fence_async() {}
 
 inline void barrier_init(uint32_t barrier, int count) {
   simulation::at(barrier, 8, 8);
@@ -601,12 +599,6 @@ inline uint4 load_words(uint32_t address) {
   std::memcpy(&result, simulation::at(address, 16, 16), 16);
   return result;
 }
-inline uint2 load_two_words(uint32_t address) {
-  uint2 result;
-  std::memcpy(&result, simulation::at(address, 8, 8), 8);
-  return result;
-}
-inline uint32_t load_word(uint32_t address) { return simulation::load<uint32_t>(address); }
 inline uint32_t load_half(uint32_t address) { return simulation::load<uint16_t>(address); }
 inline uint32_t load_byte(uint32_t address) { return simulation::load<uint8_t>(address); }
 inline void store_word(uint32_t address, uint32_t word) { simulation::store(address, word); }

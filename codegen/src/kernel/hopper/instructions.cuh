@@ -37,8 +37,6 @@ CUTLASS_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
-// What this thread read and wrote of shared memory comes before what wgmma and bulk copies do with it.
-CUTLASS_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // So many threads wait for each other, at one of a block's barriers.
 template <int kBarrier, int kThreads>
 CUTLASS_DEVICE void synchronize() {
@@ -123,16 +121,6 @@ CUTLASS_DEVICE uint4 load_words(uint32_t address) {
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(result.x), "=r"(result.y), "=r"(result.z), "=r"(result.w)
                : "r"(address));
-  return result;
-}
-CUTLASS_DEVICE uint2 load_two_words(uint32_t address) {
-  uint2 result;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(result.x), "=r"(result.y) : "r"(address));
-  return result;
-}
-CUTLASS_DEVICE uint32_t load_word(uint32_t address) {
-  uint32_t result;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(result) : "r"(address));
   return result;
 }
 CUTLASS_DEVICE uint32_t load_half(uint32_t address) {
