@@ -92,7 +92,7 @@ impl Tile {
         if self.is_few() {
             8
         } else if self.rows == 64 {
-            1
+            2
         } else {
             4
         }
@@ -217,7 +217,7 @@ pub enum ForcedError {
 
 fn clusters(tile: Tile) -> &'static str {
     match tile.most_cluster() {
-        1 => "1",
+        2 => "1 or 2",
         4 => "1, 2 or 4",
         _ => "1, 2, 4 or 8",
     }

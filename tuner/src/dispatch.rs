@@ -60,7 +60,7 @@ pub struct LearnOptions {
 
 impl Default for LearnOptions {
     fn default() -> LearnOptions {
-        LearnOptions { margin: 0.02, gain: 0.002, counts_tiles: true, processors: None, guessed_weight: 4.0 }
+        LearnOptions { margin: 0.02, gain: 0.0005, counts_tiles: true, processors: None, guessed_weight: 4.0 }
     }
 }
 

@@ -606,7 +606,14 @@ inline void store_words(uint32_t address, uint32_t x, uint32_t y, uint32_t z, ui
   uint4 const words{x, y, z, w};
   std::memcpy(simulation::at(address, 16, 16), &words, 16);
 }
-inline void touch(void const *number, uint32_t unused) { simulation::store(unused, *static_cast<uint8_t const *>(number)); }
+template <class T>
+inline void bring_near(T const *number, uint32_t unused) {
+  if constexpr (sizeof(T) == 4) {
+    uint32_t word;
+    std::memcpy(&word, number, 4);
+    simulation::store(unused, word);
+  }
+}
 inline float2 load_pair(uint32_t address) {
   float2 result;
   std::memcpy(&result, simulation::at(address, 8, 8), 8);

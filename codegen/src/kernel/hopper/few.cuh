@@ -310,28 +310,32 @@ struct FewSums {
 
 // Adds up what the warps have of four rows of a group, side by side.
 template <int kTokens>
-CUTLASS_DEVICE cutlass::Array<float, 4> add_few(FewWork const &work, uint32_t rings, uint32_t sums, unsigned group,
-                                                unsigned token, unsigned quarter) {
+CUTLASS_DEVICE cutlass::Array<float, 4> add_few(FewWork const &work, uint32_t rings, uint32_t sums, uint32_t zeros,
+                                                unsigned group, unsigned token, unsigned quarter) {
   using V = Few<kTokens>;
   unsigned const first = group * work.chunks.number, last = first + work.chunks.number;
   unsigned const at = (token * V::kSumPitch + quarter * 4) * 4;
   cutlass::Array<float, 4> sum;
   sum.clear();
-  // Which warps have chunks of the group; one that goes on to another group put its sums aside.
+  // Which warps have chunks of the group; one that goes on to another group put its sums aside. Where one has none there are
+  // zeros: so what four have is asked for at a time, as a load takes longer than all that is done with it.
+  constexpr unsigned kAtOnce = 4;
+  unsigned warp = divide(group * V::kWarps, work.groups), begin = work.begin<V::kWarps>(warp);
   CUTLASS_PRAGMA_NO_UNROLL
-  for (unsigned warp = divide(group * V::kWarps, work.groups); warp < V::kWarps; ++warp) {
-    unsigned const begin = work.begin<V::kWarps>(warp), end = work.begin<V::kWarps>(warp + 1);
-    if (begin >= last) {
-      break;
-    }
-    if (begin < end && end > first) {
-      auto const one = load_floats<4>((end <= last ? rings + warp * V::kRingBytes : sums + group * V::kSumBytes) + at);
+  do {
+    CUTLASS_PRAGMA_UNROLL
+    for (unsigned i = 0; i < kAtOnce; ++i, ++warp) {
+      unsigned const end = work.begin<V::kWarps>(warp + 1);
+      uint32_t const from = (end <= last ? rings + warp * V::kRingBytes : sums + group * V::kSumBytes) + at;
+      bool const has = begin < min(end, last) && end > first && warp < V::kWarps;
+      auto const one = load_floats<4>(has ? from : zeros);
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        sum[i] += one[i];
+      for (int j = 0; j < 4; ++j) {
+        sum[j] += one[j];
       }
+      begin = end;
     }
-  }
+  } while (begin < last);
   return sum;
 }
 
@@ -365,6 +369,10 @@ CUTLASS_DEVICE void compute_few(Parameters const &p, void *shared) {
   for (int i = 0; i < kAtFirst; ++i) {
     source.fetch(ring + i * V::kChunkBytes);
   }
+  if (threadIdx.x == 0) {
+    // The end would wait for memory otherwise.
+    for_each_scalar(p.epilogue, [&](auto const *number) { bring_near(number, unused); });
+  }
   if (p.cluster > 1) {
     if (threadIdx.x == 0) {
       // Of each vector that this CTA has, each of the others sends what it has.
@@ -377,7 +385,7 @@ CUTLASS_DEVICE void compute_few(Parameters const &p, void *shared) {
   }
   int const k = static_cast<int>(work.chunks.number * V::kChunkK), pitch = k * 2 + 64;
   pieces.decode_to(work, tokens, pitch);
-  if (V::kOne && threadIdx.x < V::kZeroBytes / 4) {
+  if (threadIdx.x < V::kZeroBytes / 4) {
     store_word(zeros + threadIdx.x * 4, 0);
   }
   CUTLASS_PRAGMA_NO_UNROLL
@@ -387,10 +395,6 @@ CUTLASS_DEVICE void compute_few(Parameters const &p, void *shared) {
   __syncthreads();
   if (p.cluster > 1) {
     cluster_wait_for_start();
-  }
-  if (warp == 0) {
-    // The end would wait for memory otherwise; now its warp waits for weights anyway.
-    for_each_scalar(p.epilogue, [&](auto const *number) { touch(number, unused); });
   }
 
   FewSums<kTokens> mine(p, tokens, pitch, zeros, k);
@@ -444,7 +448,7 @@ CUTLASS_DEVICE void compute_few(Parameters const &p, void *shared) {
       if (static_cast<int>(token) >= p.m) {
         continue;
       }
-      auto const sum = add_few<kTokens>(work, rings, sums, of, token, quarter);
+      auto const sum = add_few<kTokens>(work, rings, sums, zeros, of, token, quarter);
       unsigned const vector = of / V::kGroups * 4 + quarter;
       uint32_t const at = total(vector, token, rank) + of % V::kGroups * 16;
       unsigned const owner = vector & mask;
@@ -474,7 +478,7 @@ CUTLASS_DEVICE void compute_few(Parameters const &p, void *shared) {
       if constexpr (kSimple) {
         CUTLASS_PRAGMA_UNROLL
         for (int part = 0; part < V::kGroups; ++part) {
-          auto const four = add_few<kTokens>(work, rings, sums, vector / 4 * V::kGroups + part, token, vector % 4);
+          auto const four = add_few<kTokens>(work, rings, sums, zeros, vector / 4 * V::kGroups + part, token, vector % 4);
           CUTLASS_PRAGMA_UNROLL
           for (int i = 0; i < 4; ++i) {
             sum[part * 4 + i] = four[i] * kFactor;

@@ -76,27 +76,16 @@ CUTLASS_DEVICE int cluster_rank() {
 CUTLASS_DEVICE void start_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 CUTLASS_DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// A ring of stages: which is next, and how often it came around.
+// A ring of stages: which is next, and how often it came around. Without branches: who multiplies does nothing else meanwhile.
 template <int kStages>
 struct Ring {
   int stage = 0;
   uint32_t phase = 0;
+  template <int kBy = 1>
   CUTLASS_DEVICE void next() {
-    if (++stage == kStages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
-  // So many further on, or back; less than once around.
-  CUTLASS_DEVICE void skip(int stages) {
-    stage += stages;
-    if (stage >= kStages) {
-      stage -= kStages;
-      phase ^= 1;
-    } else if (stage < 0) {
-      stage += kStages;
-      phase ^= 1;
-    }
+    int const beyond = stage + kBy - kStages, inside = beyond >> 31;  // all ones, or none
+    stage = beyond - inside * kStages;
+    phase ^= ~inside & 1;
   }
 };
 
@@ -150,10 +139,15 @@ CUTLASS_DEVICE cutlass::Array<float, N> load_floats(uint32_t address) {
   }
   return result;
 }
-// Brings a number near, for whoever reads it later. That it is stored keeps the compiler from leaving out the load.
-CUTLASS_DEVICE void touch(void const *number, uint32_t unused) {
-  uint16_t byte;
-  asm volatile("ld.global.nc.u8 %0, [%1];\nst.shared.u8 [%2], %0;" : "=&h"(byte) : "l"(number), "r"(unused) : "memory");
+// Brings a number near, for whoever reads it later: into the L1 cache, or into the L2 cache if it is of fewer bytes than a
+// copy has. Nobody waits for it, and what is copied nobody reads.
+template <class T>
+CUTLASS_DEVICE void bring_near(T const *number, uint32_t unused) {
+  if constexpr (sizeof(T) == 4) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(unused), "l"(number) : "memory");
+  } else {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(number) : "memory");
+  }
 }
 CUTLASS_DEVICE float2 load_pair(uint32_t address) {
   float2 result;

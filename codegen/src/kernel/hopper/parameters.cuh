@@ -12,24 +12,27 @@ inline Divisor divisor(uint32_t number) {
   return {number, static_cast<uint32_t>((power + number - 1) / number), 31 + bits};
 }
 
-// D[m, n] = sum over k of (A · SFA)[m, k] · (B · SFB)[n, k], for a GPU without FP4 tensor cores.
+// D[m, n] = sum over k of (A · SFA)[m, k] · (B · SFB)[n, k], for a GPU without FP4 tensor cores. What is needed first comes first:
+// for each 64 bytes that a block reads anew it waits some hundred cycles.
 struct Parameters {
   // A and B as tiles of them are loaded, and as they lie in memory.
   CUtensorMap weight_map, token_map;
   uint8_t const *weights, *tokens, *weight_scales, *token_scales;
-  int m, n, k;
   // CTAs that share a tile, 1 << cluster_bits.
   int cluster, cluster_bits;
+  int m, n, k;
+  // 512 bytes that the scales of 128 rows have along K.
+  int atoms;
   // For few rows of A: how many rows of B and how much of K every CTA has, how many have one more, and how many CTAs, or
   // clusters, a matrix has; bytes of a row's codes, of the scales of 128 rows, and of each operand of a matrix.
+  unsigned row_bytes, scale_bytes;
   unsigned share, share_rest, k_share_rest;
   Divisor ctas, k_share, k_share_more;
-  unsigned row_bytes, scale_bytes;
   uint64_t weight_stride, token_stride, weight_scale_stride, token_scale_stride;
   // Tiles along M and N, and of all matrices; those of one, and of a group of these that is computed together.
   int tiles_m, tiles_n, tiles;
   Divisor of_matrix, of_group;
-  // Blocks of 128 rows that the scales have, and 512 bytes of each along K.
-  int token_blocks, weight_blocks, atoms;
+  // Blocks of 128 rows that the scales have.
+  int token_blocks, weight_blocks;
   EpilogueArguments epilogue;
 };

@@ -26,14 +26,17 @@ struct Tile {
   // Blocks that there are operands of at a time, or in how many parts one has them.
   static constexpr int kBuffers = kGroups == 4 ? 1 : 2, kParts = kGroups == 4 ? 4 : 1;
   // Registers of who multiplies and of who loads.
-  static constexpr int kMultiplyRegisters = kGroups == 4 ? 112 : 232, kLoadRegisters = kGroups == 4 ? 32 : 40;
+  static constexpr int kMultiplyRegisters = kGroups == 4 ? 112 : kPhases == 2 ? 168 : 232;
+  static constexpr int kLoadRegisters = kGroups == 4 ? 32 : 40;
   static constexpr int kMultiplying = kGroups * 128, kWarps = kMultiplying / 32;
   // Of these as many as have all weights.
   static constexpr int kAbreast = kRowGroups * 128, kWarpsAbreast = kAbreast / 32;
   static constexpr int kThreads = kMultiplying + 128, kMinBlocks = 1;
-  // Of two phases nothing is shared by CTAs: on an H200 that was wrong once in a hundred thousand launches or so, when there
-  // were more CTAs than fit at a time, and nobody found out why (`bench/gemm/NOTES.md`).
-  static constexpr int kMostCluster = kPhases == 1 ? 4 : 1;
+  // Threads that there are registers for beside its own: where a tile takes no longer than to begin, it begins while the kernel
+  // before still has SMs.
+  static constexpr int kRoomThreads = kPhases == 2 ? 128 : 0;
+  // Of a cluster each phase of each CTA has a slice of its own.
+  static constexpr int kMostCluster = 4 / kPhases;
   static constexpr int kWeightBytes = kRows * kBlockBytes, kScaleBytes = kAtomsPerBlock * kAtomBytes;  // of 128 rows
   static constexpr int kScaleRows = (kRows + 127) / 128, kStageBytes = kWeightBytes + kScaleRows * kScaleBytes;
   // Decoded tokens of a block of K, in two panels of 64.
@@ -63,6 +66,8 @@ struct Tile {
   // Each stage is of one phase: a barrier tells a turn from the next only, and who waits has seen the one before.
   static_assert(kStages % kPhases == 0 && kDecodedStages % kPhases == 0);
   static_assert(kExchangeBytes <= kDecodedStages * kDecodedBytes);
+  // What those who multiply get is what the others give.
+  static_assert(kMultiplyRegisters * kGroups + kLoadRegisters <= 65536 / (kThreads + kRoomThreads) / 8 * 8 * (kGroups + 1));
   static_assert(2 * (kStages + kDecodedStages) + 1 + kWarps < kBarrierBytes / 8);
   static_assert(kSimple || kRows == 256, "a warp has as many columns as there are in a row's block");
 };
@@ -310,11 +315,11 @@ CUTLASS_DEVICE void exchange(Parameters const &p, TileMemory<V> const &memory, i
   CUTLASS_PRAGMA_UNROLL
   for (int slice = 0; slice < V::kSlices; ++slice) {
     int const receiver = slice * p.cluster / V::kSlices, local = slice & (each - 1);
-    if (receiver == rank) {
+    if (receiver == rank || !is_own_slice<V>(slice)) {
       continue;
     }
     int const source = local * (p.cluster - 1) + (rank < receiver ? rank : rank - 1);
-    uint32_t const at = memory.exchange() + source * V::kVectors * V::kVectorBytes + thread * 16;
+    uint32_t const at = memory.exchange() + source * V::kVectors * V::kVectorBytes + thread % V::kAbreast * 16;
     uint32_t const to = cluster_address(at, receiver), barrier = cluster_address(memory.exchanged(warp), receiver);
     CUTLASS_PRAGMA_UNROLL
     for (int v = 0; v < V::kVectors; ++v) {
@@ -326,12 +331,30 @@ CUTLASS_DEVICE void exchange(Parameters const &p, TileMemory<V> const &memory, i
   barrier_wait(memory.exchanged(warp), 0);
 }
 
+// A thread's sums of a slice, whose number the compiler knows: registers have no index.
+template <class V, class Slice>
+CUTLASS_DEVICE void take_slice(float (&part)[V::kVectors * 4], Slice slice, float const (&sums)[V::kHalves][V::kTokens / 2]) {
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < V::kVectors * 4; ++i) {
+    part[i] = sums[i / 4 % V::kHalves][(slice * V::kChunks + i / 4 / V::kHalves) * 4 + i % 4];
+  }
+}
+
 // Writes the slices that this CTA has of a tile.
 template <class V, bool kShared>
 CUTLASS_DEVICE void write_tile(Parameters const &p, TileMemory<V> const &memory, Work const &tile, int rank,
                                float const (&sums)[V::kHalves][V::kTokens / 2]) {
+  if constexpr (!kShared && V::kTokens == 256) {
+    // A tile of many rows is one of many: the tensor cores wait until it is written, but only the first waits for instructions.
+    cute::for_each(cute::make_seq<V::kSlices>{}, [&](auto slice) {
+      float part[V::kVectors * 4];
+      take_slice<V>(part, slice, sums);
+      write_slice<V>(p, memory, tile, slice, part);
+    });
+    return;
+  }
   int const each = kShared ? V::kSlices >> p.cluster_bits : V::kSlices;
-  // Registers have no index: which slice it is, is told by branches, and the epilogue stands here once.
+  // Which slice it is, is told by branches, and the epilogue stands here once.
   CUTLASS_PRAGMA_NO_UNROLL
   for (int local = 0; local < each; ++local) {
     int const slice = kShared ? rank * each + local : local;
@@ -342,16 +365,14 @@ CUTLASS_DEVICE void write_tile(Parameters const &p, TileMemory<V> const &memory,
     cute::for_each(cute::make_seq<V::kSlices>{}, [&](auto one) {
       if (one == slice) {
         keep_branch();
-        CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < V::kVectors * 4; ++i) {
-          part[i] = sums[i / 4 % V::kHalves][(one * V::kChunks + i / 4 / V::kHalves) * 4 + i % 4];
-        }
+        take_slice<V>(part, one, sums);
       }
     });
     if constexpr (kShared) {
       // In the order of ranks, whoever adds.
       float all[V::kVectors * 4] = {};
-      uint32_t at = memory.exchange() + local * (p.cluster - 1) * V::kVectors * V::kVectorBytes + threadIdx.x * 16;
+      uint32_t at = memory.exchange() + local * (p.cluster - 1) * V::kVectors * V::kVectorBytes +
+                    threadIdx.x % V::kAbreast * 16;
       CUTLASS_PRAGMA_NO_UNROLL
       for (int source = 0; source < p.cluster; ++source) {
         if (source == rank) {
@@ -389,7 +410,7 @@ struct Multiplier {
   // Of the thread's first weight; its others' places differ in the bits of a row's number.
   uint32_t codes_at, scales_at;
 
-  CUTLASS_DEVICE explicit Multiplier(TileMemory<V> const &memory) : memory(memory) {}
+  CUTLASS_DEVICE Multiplier(TileMemory<V> const &memory, int phase) : memory(memory) { ring.stage = from.stage = phase; }
 
   // `first` is where the tile begins in 128 rows of scales.
   CUTLASS_DEVICE void begin(unsigned thread, int first) {
@@ -426,9 +447,10 @@ struct Multiplier {
     }
   }
 
-  CUTLASS_DEVICE void skip(int blocks) {
-    ring.skip(blocks);
-    from.skip(blocks);
+  // The warpgroup's next block.
+  CUTLASS_DEVICE void next() {
+    ring.template next<V::kPhases>();
+    from.template next<V::kPhases>();
   }
 };
 
@@ -456,7 +478,7 @@ CUTLASS_DEVICE constexpr int step_at(int step) {
 template <class V>
 CUTLASS_DEVICE void multiply_one_by_one(Multiplier<V> &of, int blocks, float (&sums)[1][V::kTokens / 2]) {
   constexpr int kWords = 4 / V::kParts;
-  for (int left = blocks; left > 0; --left, of.skip(1)) {
+  for (int left = blocks; left > 0; --left, of.next()) {
     uint4 codes[2];
     uint32_t scales[2], operands[2 * kWords][1][4];
     of.read(codes, scales);
@@ -487,10 +509,9 @@ CUTLASS_DEVICE void multiply_one_by_one(Multiplier<V> &of, int blocks, float (&s
 
 // The same with operands of two blocks: while one is multiplied, the next is decoded.
 template <class V>
-CUTLASS_DEVICE void multiply_two(Multiplier<V> &of, int blocks, int phase, float (&sums)[1][V::kTokens / 2]) {
+CUTLASS_DEVICE void multiply_two(Multiplier<V> &of, int blocks, float (&sums)[1][V::kTokens / 2]) {
   uint32_t operands[2][8][1][4];
   int held = -1;
-  of.skip(phase);
   auto const add = [&](uint32_t (&now)[8][1][4]) {
     {
       uint4 codes[2];
@@ -516,7 +537,7 @@ CUTLASS_DEVICE void multiply_two(Multiplier<V> &of, int blocks, int phase, float
       of.give_tokens_back(held);
     }
     held = of.from.stage;
-    of.skip(V::kPhases);
+    of.next();
   };
   for (int left = blocks / V::kPhases; left > 0; left -= 2) {
     add(operands[0]);
@@ -525,7 +546,6 @@ CUTLASS_DEVICE void multiply_two(Multiplier<V> &of, int blocks, int phase, float
     }
     add(operands[1]);
   }
-  of.skip(-phase);
   wgmma_wait<0>();
   if (held >= 0) {
     of.give_tokens_back(held);
@@ -568,7 +588,7 @@ CUTLASS_DEVICE void multiply_words(Multiplier<V> &of, int blocks, float (&sums)[
       }
     }
     held = of.from.stage;
-    of.skip(1);
+    of.next();
   }
   wgmma_wait<0>();
   if (held >= 0) {
@@ -611,7 +631,7 @@ CUTLASS_DEVICE void add_phases(TileMemory<V> const &memory, int phase, float (&s
 template <class V>
 CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
   int const phase = V::kPhases == 1 ? 0 : same_for_warp(threadIdx.x / V::kAbreast);
-  Multiplier<V> of(memory);
+  Multiplier<V> of(memory, phase);
   of.begin(threadIdx.x, 0);
   FOURFOLD_FOR_EACH_TILE(tile) {
     Work const here = work<V>(p, tile, own_rank(p));
@@ -626,7 +646,7 @@ CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
     if constexpr (V::kByWords) {
       multiply_words<V>(of, here.end - here.begin, sums);
     } else if constexpr (V::kBuffers == 2) {
-      multiply_two<V>(of, here.end - here.begin, phase, sums);
+      multiply_two<V>(of, here.end - here.begin, sums);
     } else {
       multiply_one_by_one<V>(of, here.end - here.begin, sums);
     }
@@ -663,7 +683,7 @@ CUTLASS_DEVICE void make_barriers(Parameters const &p, TileMemory<V> const &memo
   if (p.cluster > 1) {
     barrier_init(memory.exchangeable(), p.cluster - 1);
     // Of each of its slices a warp gets what the others have.
-    int const bytes = (V::kSlices >> p.cluster_bits) * (p.cluster - 1) * V::kVectors * 32 * 16;
+    int const own = (V::kSlices >> p.cluster_bits) / V::kPhases, bytes = own * (p.cluster - 1) * V::kVectors * 32 * 16;
     CUTLASS_PRAGMA_NO_UNROLL
     for (int warp = 0; warp < V::kWarps; ++warp) {
       barrier_init(memory.exchanged(warp), 1);
@@ -700,9 +720,9 @@ CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
       load_weights<V>(p, memory, rank);
     } else if (warp == kTokenWarp && lane() == 0) {
       load_tokens<V>(p, memory, rank);
-    } else if (warp == kScalarWarp) {
+    } else if (warp == kScalarWarp && lane() == 0) {
       // Each slice would wait for memory otherwise.
-      for_each_scalar(p.epilogue, [&](auto const *number) { touch(number, memory.unused()); });
+      for_each_scalar(p.epilogue, [&](auto const *number) { bring_near(number, memory.unused()); });
     }
     __syncwarp();
     if (p.cluster > 1) {

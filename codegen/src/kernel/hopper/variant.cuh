@@ -5,11 +5,14 @@ struct Variant : Tile<kTokens, kRows> {
   static constexpr int kUnitRows = 0, kMostUnits = 0, kMostElements = 0, kBlocks = Tile<kTokens, kRows>::kPhases;
 };
 template <int kTokens, int kRows>
-struct Variant<kTokens, kRows, true> : Few<kTokens> {};
+struct Variant<kTokens, kRows, true> : Few<kTokens> {
+  static constexpr int kRoomThreads = 0;
+};
 
 #ifndef FOURFOLD_HOST
 template <int kTokens, int kRows, size_t kParametersSize, size_t kSharedSize>
-__global__ void __launch_bounds__(Variant<kTokens, kRows>::kThreads, Variant<kTokens, kRows>::kMinBlocks)
+__global__ void __launch_bounds__(Variant<kTokens, kRows>::kThreads + Variant<kTokens, kRows>::kRoomThreads,
+                                  Variant<kTokens, kRows>::kMinBlocks)
     kernel(__grid_constant__ Parameters const parameters) {
 #ifdef __CUDA_ARCH__
   extern __shared__ char shared[];

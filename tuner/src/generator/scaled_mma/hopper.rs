@@ -26,7 +26,7 @@ const PARAMETERS: &[Parameter] = &[
     Parameter {
         name: "cluster",
         about: "blocks that share a tile, each with a part of K",
-        values: "auto (as each call has room for), 1, 2 or 4 (of 128x64 only 1) or, for at most 16 rows of A, 8",
+        values: "auto (as each call has room for), 1, 2, 4 (not of 128x64) or, for at most 16 rows of A, 8",
         default: "auto",
     },
 ];
