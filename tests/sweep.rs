@@ -348,6 +348,8 @@ fn kernels_are_measured_selected_and_drawn() {
     assert_eq!(selection["kernels"].as_array().map(Vec::len), Some(1), "{selection}");
     assert_eq!(selection["problems"].as_array().map(Vec::len), Some(2), "{selection}");
     assert!(selection["unseen"][0]["efficiency"].as_f64() > Some(0.5), "{selection}");
+    let best = selection["unseen_best_of_chosen"][0].as_f64();
+    assert!(best >= selection["unseen"][0]["efficiency"].as_f64() && best <= Some(1.0), "{selection}");
     // The table is one that kernels can be had by.
     machine.write("program.fir", PROGRAM);
     let program = machine.name("program.fir");

@@ -73,21 +73,29 @@ fn select(arguments: &Arguments) -> Result<Finished> {
         super::files::write(path, table.text.as_bytes())?;
         text += &format!("it is in {}: give it to --dispatch\n", path.display());
     }
-    let mut unseen = Vec::new();
+    let (mut unseen, mut best_of_chosen) = (Vec::new(), Vec::new());
     if !arguments.unseen.is_empty() {
         let other = arguments.choose.other(&arguments.unseen)?;
         text += "\non problems that were not chosen for, by the table:\n";
+        let of_other =
+            |kernel: usize| other.kernels.iter().position(|known| known.id == matrix.kernels[kernel].id);
+        let all: Vec<usize> = selection.kernels.iter().copied().filter_map(of_other).collect();
         for problem in 0..other.problems.len() {
             let picked = table.pick(&other.problems[problem].problem);
-            let id = picked.map(|kernel| &matrix.kernels[kernel].id);
-            let kernel = id.and_then(|id| other.kernels.iter().position(|known| known.id == *id));
-            let row = row(&other, problem, kernel);
+            let row = row(&other, problem, picked.and_then(of_other));
+            let efficiencies = all.iter().filter_map(|kernel| other.efficiency(problem, *kernel));
+            best_of_chosen.push(efficiencies.fold(0.0, f64::max));
             let which = picked.and_then(|kernel| selection.kernels.iter().position(|known| *known == kernel));
             text += &line(&row, &which.map_or("none".to_owned(), letter));
             unseen.push(row);
         }
         let worst = unseen.iter().map(|row| row.efficiency.unwrap_or(0.0)).fold(1.0, f64::min);
-        text += &format!("worst {:.1} %\n", 100.0 * worst);
+        let least = best_of_chosen.iter().copied().fold(1.0, f64::min);
+        text += &format!("worst {:.1} %", 100.0 * worst);
+        text += &format!(
+            "; of the chosen kernels the best comes within {:.1} % on each\n",
+            100.0 * (1.0 - least)
+        );
     }
     let (is_optimal, bound) = match selection.proof {
         Proof::Optimal => (true, None),
@@ -103,6 +111,7 @@ fn select(arguments: &Arguments) -> Result<Finished> {
         "kernels": selection.kernels.iter().map(|kernel| &matrix.kernels[*kernel]).collect::<Vec<_>>(),
         "problems": rows.iter().map(Row::object).collect::<Vec<_>>(),
         "unseen": unseen.iter().map(Row::object).collect::<Vec<_>>(),
+        "unseen_best_of_chosen": best_of_chosen,
         "table": arguments.table,
     });
     Ok(Finished { text, object, code: if selection.uncovered.is_empty() { 0 } else { crate::EXIT_MISMATCH } })
