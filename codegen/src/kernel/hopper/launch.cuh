@@ -1,9 +1,9 @@
-// A matrix of bytes for each of a batch, and the part of it that is loaded at a time.
+// A matrix of bytes for each of a batch, so many rows after the one before, and the part of it that is loaded at a time.
 inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *matrices, int64_t row_bytes, int64_t rows,
-                            int64_t batches, int of_row, int of_tile, CUtensorMapSwizzle swizzle) {
+                            int64_t pitch, int64_t batches, int of_row, int of_tile, CUtensorMapSwizzle swizzle) {
   cuuint64_t const row = row_bytes;
   cuuint64_t const extents[] = {row, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(batches)};
-  cuuint64_t const strides[] = {row, row * rows};
+  cuuint64_t const strides[] = {row, row * pitch};
   cuuint32_t const box[] = {static_cast<cuuint32_t>(of_row), static_cast<cuuint32_t>(of_tile), 1}, steps[] = {1, 1, 1};
   // The driver's errors have the numbers of the runtime's.
   return static_cast<cudaError_t>(encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<void *>(matrices), extents,
@@ -56,13 +56,13 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
     return cudaSuccess;
   }
   // A warp reads weights in rows of 64 bytes without conflicts as they are.
-  cudaError_t const error = describe(parameters.weight_map, encode, pointers.b, problem.k / 2, problem.n, problem.l,
-                                     kBlockBytes, built.rows, CU_TENSOR_MAP_SWIZZLE_NONE);
+  cudaError_t const error = describe(parameters.weight_map, encode, pointers.b, problem.k / 2, problem.n, problem.n,
+                                     problem.l, kBlockBytes, built.rows, CU_TENSOR_MAP_SWIZZLE_NONE);
   if (error != cudaSuccess) {
     return error;
   }
-  return describe(parameters.token_map, encode, workspace, decoded_row_bytes(problem), problem.m, problem.l, 128, built.tokens,
-                  CU_TENSOR_MAP_SWIZZLE_128B);
+  return describe(parameters.token_map, encode, workspace, decoded_row_bytes(problem), rows_of_tiles(problem, built), problem.m,
+                  problem.l, 128, built.tokens, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 inline TokenParameters token_parameters(Problem const &problem, Pointers const &pointers, void *workspace) {
