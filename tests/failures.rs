@@ -420,7 +420,10 @@ fn an_interrupt_kills_the_compiler_removes_what_it_wrote_and_says_so() {
         let bundle = setting.path("kept/bundle").display().to_string();
         let more = if more == ["--bundle"] { vec!["--bundle", &bundle] } else { more.to_vec() };
         let compiler = setting.compiler(": > kernel.o; sleep 4243 & sleep 4243");
-        let child = setting.command(&compiler, &setting.path("cutlass"), &more).spawn().expect("it starts");
+        let command = setting.command(&compiler, &setting.path("cutlass"), &more);
+        // These tests may themselves have been started to ignore an interrupt, as whatever a script leaves behind.
+        let listening = ["env", "--default-signal=INT,TERM"];
+        let child = started_by(&listening, &command).spawn().expect("it starts");
         setting.wait_for_builds(1);
         let status = interrupt(child, signal);
         assert_eq!(status, Some(130));
@@ -438,10 +441,8 @@ fn a_signal_that_it_was_started_to_ignore_does_not_end_it() {
         setting.compiler(&format!("while ! test -e '{}'; do sleep 0.01; done", setting.path("go").display()));
     let command = setting.command(&compiler, &setting.path("cutlass"), &[]);
     // As `nohup` does.
-    let mut nohup = Command::new("sh");
-    nohup.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(command.get_program()).args(command.get_args());
-    nohup.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let child = nohup.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let nohup = ["sh", "-c", "trap '' HUP; exec \"$0\" \"$@\""];
+    let child = started_by(&nohup, &command).spawn().expect("it starts");
     setting.wait_for_builds(1);
     let signal = Command::new("kill").args(["-HUP", &child.id().to_string()]).status();
     assert!(signal.is_ok_and(|status| status.success()));
@@ -474,6 +475,15 @@ fn a_compiler_does_not_outlive_a_program_that_is_killed_and_the_next_one_is_not_
     setting.assert_no_processes();
     let compiler = setting.compiler("exit 0");
     setting.check(&setting.build_with(&compiler, &[]), "no_output", &[]);
+}
+
+/// The command, as this one starts it, which becomes it.
+fn started_by(starter: &[&str], command: &Command) -> Command {
+    let mut result = Command::new(starter[0]);
+    result.args(&starter[1..]).arg(command.get_program()).args(command.get_args());
+    result.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    result.stdout(Stdio::piped()).stderr(Stdio::piped());
+    result
 }
 
 fn interrupt(mut child: Child, signal: &str) -> Option<i32> {
