@@ -101,11 +101,32 @@ fn every_combination_is_recorded_once_and_what_is_invalid_says_which_rule_it_bre
     assert_eq!(records(&machine.path("r.jsonl")).len(), 11);
     // Those that the compiler should refuse are given to it where that is wished; this one refuses nothing.
     let output = sweep(&machine, "c.jsonl", &["--compile-only", "--confirm", "1", "--json"]);
-    assert_eq!(json(&output)["kernels"], report["kernels"], "{}", said(&output));
+    let confirmed = |asked, refused| serde_json::json!({ "asked": asked, "refused": refused });
+    let contradicted = json(&output);
+    assert_eq!(contradicted["kernels"], report["kernels"], "{}", said(&output));
+    assert_eq!((&contradicted["ok"], &contradicted["confirmed"]), (&false.into(), &confirmed(1, 0)));
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     let asked = |record: &Value| {
         record["state"] == "invalid" && record["build"]["failure"].is_null() && !record["build"].is_null()
     };
     assert_eq!(records(&machine.path("c.jsonl")).iter().filter(|record| asked(record)).count(), 1);
+    // That is said again where nothing is left to do.
+    let again = said(&sweep(&machine, "c.jsonl", &["--compile-only"]));
+    assert!(again.contains("0 of 1 that the rules reject were refused by the compiler, too"), "{again}");
+    assert!(
+        again.contains("it builds what the rules say it refuses: ") && again.contains("128x96x256"),
+        "{again}"
+    );
+    // One that refuses all confirms what it is asked about.
+    machine.script("nvcc.real", &fs::read_to_string(machine.path("nvcc")).expect("it is there"));
+    let body = format!(
+        "case \"$1\" in --version) exec '{}' \"$@\";; esac\necho 'kernel.cu(5): error: Invalid TileShape_N.'; exit 2",
+        machine.name("nvcc.real")
+    );
+    machine.script("nvcc", &body);
+    let output = sweep(&machine, "d.jsonl", &["--compile-only", "--confirm", "2", "--json", "--no-cache"]);
+    let report = json(&output);
+    assert_eq!((&report["ok"], &report["confirmed"]), (&true.into(), &confirmed(2, 2)), "{}", said(&output));
 }
 
 /// The compiler of a machine, made slower and counted: a line for each start, with the kernel's name.

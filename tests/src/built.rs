@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use fourfold::codegen::configuration::CutlassVersion;
+use fourfold::codegen::hopper::Tile;
 use fourfold::codegen::{Design, KernelSpec, Output, OutputKind, capabilities, emit, hopper, stages};
 use fourfold::executor::kernel::{Device, Kernel, Operand, Problem};
 use fourfold::executor::toolchain::{Toolchain, ToolchainOptions};
@@ -160,9 +161,7 @@ pub fn check_acceptance(built: &BuiltKernel) {
         assert_eq!(requirements.sfa as usize, bytes(problem.m), "{problem:?}");
         assert_eq!(requirements.sfb as usize, bytes(problem.n), "{problem:?}");
         let is_right = match built.planned.spec.target.name {
-            hopper::TARGET => {
-                requirements.workspace == 0 || decoded_rows(&problem).contains(&requirements.workspace)
-            }
+            hopper::TARGET => decoded_bytes(&built.planned.spec, &problem).contains(&requirements.workspace),
             _ => requirements.workspace < 1 << 24,
         };
         assert!(is_right, "a persistent kernel needs little, or A decoded: {requirements:?} of {name}");
@@ -170,11 +169,18 @@ pub fn check_acceptance(built: &BuiltKernel) {
     assert!(good >= SHAPES / 20 && bad >= SHAPES / 10, "{good} good and {bad} bad shapes");
 }
 
-/// The bytes that tiles of `sm_90a` have for A decoded before they begin, by the rows that a tile may have: two for an
-/// element, K in steps of 128, and of the last matrix the rows of whole tiles.
-fn decoded_rows(problem: &Problem) -> [u64; 3] {
+/// The bytes that a kernel of `sm_90a` may have for A decoded before it begins, by its tiles that take the problem: two for
+/// an element, K in steps of 128, and of the last matrix the rows of whole tiles. Tiles for few rows of A want none.
+fn decoded_bytes(spec: &KernelSpec, problem: &Problem) -> Vec<u64> {
+    let Design::Hopper(configuration) = &spec.configuration else { panic!("{:?}", spec.configuration) };
     let [l, m, k] = [problem.l, problem.m, problem.k].map(|extent| extent as u64);
-    [64, 128, 256].map(|rows| ((l - 1) * m + m.next_multiple_of(rows)) * k.next_multiple_of(128) * 2)
+    let of_tile = |tile: &Tile| match u64::from(tile.tokens) {
+        rows if !tile.is_few() => {
+            Some(((l - 1) * m + m.next_multiple_of(rows)) * k.next_multiple_of(128) * 2)
+        }
+        rows => (m <= rows).then_some(0),
+    };
+    configuration.variants.iter().filter_map(of_tile).collect()
 }
 
 /// The bytes of what it writes, in order.

@@ -14,7 +14,7 @@ pub const SCHEMA: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// A rule says that it cannot be right: no compiler was asked.
+    /// A rule says that it cannot be right: no compiler was asked, unless to confirm that.
     Invalid,
     /// The compiler refused it, crashed, or took too long.
     CompileError,

@@ -84,13 +84,13 @@ fn select(arguments: &Arguments) -> Result<Finished> {
             let picked = table.pick(&other.problems[problem].problem);
             let row = row(&other, problem, picked.and_then(of_other));
             let efficiencies = all.iter().filter_map(|kernel| other.efficiency(problem, *kernel));
-            best_of_chosen.push(efficiencies.fold(0.0, f64::max));
+            best_of_chosen.push(efficiencies.reduce(f64::max));
             let which = picked.and_then(|kernel| selection.kernels.iter().position(|known| *known == kernel));
             text += &line(&row, &which.map_or("none".to_owned(), letter));
             unseen.push(row);
         }
         let worst = unseen.iter().map(|row| row.efficiency.unwrap_or(0.0)).fold(1.0, f64::min);
-        let least = best_of_chosen.iter().copied().fold(1.0, f64::min);
+        let least = best_of_chosen.iter().map(|best| best.unwrap_or(0.0)).fold(1.0, f64::min);
         text += &format!("worst {:.1} %", 100.0 * worst);
         text += &format!(
             "; of the chosen kernels the best comes within {:.1} % on each\n",

@@ -13,7 +13,7 @@ use fourfold_executor::device::{Device, DeviceError};
 use fourfold_executor::environment::Environment;
 use fourfold_executor::measure::MeasureOptions;
 use fourfold_tuner::manifest::{Manifest, merged, read_problems};
-use fourfold_tuner::record::State;
+use fourfold_tuner::record::{Record, State};
 use fourfold_tuner::sweep::{
     BuildOptions, Counts, Done, RunOptions, Shard, Task, Told, Tools, build, plan, run as run_on,
 };
@@ -25,7 +25,7 @@ use crate::toolchain::Choice;
 
 #[derive(Args)]
 #[command(
-    after_help = "Example:\n  fourfold sweep --manifest tuning/compile.toml --compile-only --out records.jsonl\n\n\
+    after_help = "Example:\n  fourfold sweep --manifest tuning/quantize.toml --compile-only --out records.jsonl\n\n\
     Run again, it goes on where it ended; records are only added. With --shard 1/4 to 4/4 four machines share it, each \
     with a file of its own that `fourfold merge` joins.\n\
     Exit codes: 0 the sweep is complete, whatever became of its kernels; 2 bad input; 3 kernels cannot be built here, \
@@ -103,7 +103,11 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
         plan(&combinations, if arguments.compile_only { arguments.shard } else { Shard::ALL }, &tools);
     let done = Done::of(&before.records);
     let building = BuildOptions { jobs: options.jobs, confirm: arguments.confirm, retry: options.retry };
-    let mut sink = |record: &_| log.append(record).map_err(Into::into);
+    let mut confirmed: Vec<(String, bool)> = before.records.iter().filter_map(confirmation).collect();
+    let mut sink = |record: &_| {
+        confirmed.extend(confirmation(record));
+        log.append(record).map_err(Into::into)
+    };
     let counts = build(&tasks, &done, &building, &tools, &clock, &mut sink, &|told| progress.tell(told))?;
     let runs = match &device {
         None => Counts::default(),
@@ -119,8 +123,10 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
         }
     };
     drop(progress);
+    let contradicted: Vec<&str> =
+        confirmed.iter().filter(|(_, refused)| !refused).map(|(name, _)| name.as_str()).collect();
     let object = json!({
-        "ok": true,
+        "ok": contradicted.is_empty(),
         "manifest": path,
         "records": out,
         "shard": arguments.shard.to_string(),
@@ -128,6 +134,7 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
         "problems": problems.len(),
         "kernels": counts_object(&counts),
         "runs": counts_object(&runs),
+        "confirmed": { "asked": confirmed.len(), "refused": confirmed.len() - contradicted.len() },
         "device": device.as_ref().map(|device| device.gpu().name.clone()),
     });
     let given = [State::Built, State::CompileError, State::NoMma].map(|state| counts.of(state));
@@ -145,6 +152,16 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
     }
     text +=
         &format!("{} of {asked} kernels that the compiler was given were built ({share:.1} %)\n", given[0]);
+    if !confirmed.is_empty() {
+        text += &format!(
+            "{} of {} that the rules reject were refused by the compiler, too\n",
+            confirmed.len() - contradicted.len(),
+            confirmed.len()
+        );
+        for name in &contradicted {
+            text += &format!("  it builds what the rules say it refuses: {name}\n");
+        }
+    }
     if let Some(device) = &device {
         text += &format!("on {} problems on {}:\n", problems.len(), device.gpu());
         let is_other = |task: &&Task| Some(task.combination.target.name) != device.gpu().target();
@@ -157,7 +174,14 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
         }
     }
     text += &format!("records are in {}\n", out.display());
-    Ok(super::Finished { text, object, code: 0 })
+    let code = if contradicted.is_empty() { 0 } else { crate::EXIT_MISMATCH };
+    Ok(super::Finished { text, object, code })
+}
+
+/// Of an invalid kernel that the compiler was given all the same: its name, and whether it was refused.
+fn confirmation(record: &Record) -> Option<(String, bool)> {
+    let build = record.build.as_ref().filter(|_| record.state == State::Invalid)?;
+    Some((record.name.clone(), build.failure.is_some()))
 }
 
 /// The GPU that is asked for.
