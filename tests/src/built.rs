@@ -161,7 +161,10 @@ pub fn check_acceptance(built: &BuiltKernel) {
         assert_eq!(requirements.sfa as usize, bytes(problem.m), "{problem:?}");
         assert_eq!(requirements.sfb as usize, bytes(problem.n), "{problem:?}");
         let is_right = match built.planned.spec.target.name {
-            hopper::TARGET => decoded_bytes(&built.planned.spec, &problem).contains(&requirements.workspace),
+            hopper::TARGET => workspaces(&built.planned.spec, &problem).any(|(decoded, piece)| {
+                let rest = requirements.workspace.checked_sub(decoded);
+                rest.is_some_and(|rest| rest % piece == 0 && rest / piece < DEVICE.sm_count as u64)
+            }),
             _ => requirements.workspace < 1 << 24,
         };
         assert!(is_right, "a persistent kernel needs little, or A decoded: {requirements:?} of {name}");
@@ -170,17 +173,19 @@ pub fn check_acceptance(built: &BuiltKernel) {
 }
 
 /// The bytes that a kernel of `sm_90a` may have for A decoded before it begins, by its tiles that take the problem: two for
-/// an element, K in steps of 128, and of the last matrix the rows of whole tiles. Tiles for few rows of A want none.
-fn decoded_bytes(spec: &KernelSpec, problem: &Problem) -> Vec<u64> {
+/// an element, K in steps of 128, and of the last matrix the rows of whole tiles. Tiles for few rows of A want none. And
+/// those of each piece of a tile that others compute: its sums, and sixteen flags.
+fn workspaces(spec: &KernelSpec, problem: &Problem) -> impl Iterator<Item = (u64, u64)> {
     let Design::Hopper(configuration) = &spec.configuration else { panic!("{:?}", spec.configuration) };
     let [l, m, k] = [problem.l, problem.m, problem.k].map(|extent| extent as u64);
-    let of_tile = |tile: &Tile| match u64::from(tile.tokens) {
+    let of_tile = move |tile: &Tile| match u64::from(tile.tokens) {
         rows if !tile.is_few() => {
-            Some(((l - 1) * m + m.next_multiple_of(rows)) * k.next_multiple_of(128) * 2)
+            let decoded = ((l - 1) * m + m.next_multiple_of(rows)) * k.next_multiple_of(128) * 2;
+            Some((decoded, u64::from(tile.tokens * tile.rows * 4 + 64)))
         }
-        rows => (m <= rows).then_some(0),
+        rows => (m <= rows).then_some((0, u64::MAX)),
     };
-    configuration.variants.iter().filter_map(of_tile).collect()
+    configuration.variants.iter().filter_map(of_tile)
 }
 
 /// The bytes of what it writes, in order.

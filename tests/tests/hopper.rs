@@ -46,6 +46,9 @@ struct Program {
     fills: &'static [u8],
 }
 
+/// Bytes that a simulation says of the launch before the outputs.
+const SAID: usize = 8 * 4;
+
 /// What remains as it was is seen.
 const UNWRITTEN: u8 = 0xEE;
 
@@ -115,6 +118,18 @@ const RANDOM: usize = 12;
 
 /// L, M, N, K and the SMs of a device.
 type Case = [u64; 5];
+
+/// How a case was launched: the tile and how many CTAs share one; of how many tiles others compute pieces, how many of each,
+/// and how many clusters they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Launch {
+    tile: Tile,
+    cluster: u32,
+    helpers: u32,
+    helped: u32,
+    of_tile: u32,
+    tiles: u32,
+}
 
 impl Program {
     fn with(&self, [l, m, n, k]: [u64; 4]) -> String {
@@ -206,9 +221,9 @@ impl Program {
         program
     }
 
-    /// Runs a case, and compares every output with the interpreter's. Which tile and how large a cluster it had comes back:
-    /// that of the table, or this one.
-    fn check(&self, simulation: &Path, case: Case, tile: Option<Tile>, seed: u64) -> (Tile, u32) {
+    /// Runs a case, and compares every output with the interpreter's. How it was launched comes back: with the tile of the
+    /// table, or this one.
+    fn check(&self, simulation: &Path, case: Case, tile: Option<Tile>, seed: u64) -> Launch {
         let [l, m, n, k, sms] = case;
         let name = format!("{} {case:?} {tile:?} seed={seed}", self.name);
         let position = |tile| self.tiles().iter().position(|held| *held == tile).expect("it is held");
@@ -231,7 +246,7 @@ impl Program {
         let outputs: Vec<&Tensor> =
             program.module().outputs.iter().map(|output| &values[output.index()]).collect();
         let given = self.run(simulation, &name, numbers, &tensors, &outputs);
-        let (said, mut rest) = given.split_at(16);
+        let (said, mut rest) = given.split_at(SAID);
         let words: Vec<u32> = said.as_chunks().0.iter().map(|word| u32::from_ne_bytes(*word)).collect();
         for (index, output) in outputs.iter().enumerate() {
             let (got, after) = rest.split_at(output.bytes().len());
@@ -244,13 +259,15 @@ impl Program {
             let mut tensors = tensors.clone();
             sample::fill_padding_with_nan(tensors.get_mut("sfb").expect("an input"));
             let given = self.run(simulation, &name, numbers, &tensors, &outputs);
-            let (of_f32, of_bf16) = given[16..].split_at(outputs[0].bytes().len());
+            let (of_f32, of_bf16) = given[SAID..].split_at(outputs[0].bytes().len());
             let wide = of_f32.as_chunks().0.iter().map(|word| f32::from_ne_bytes(*word));
             let narrow =
                 of_bf16.as_chunks().0.iter().map(|half| numeric::bf16_bits_to_f32(u16::from_ne_bytes(*half)));
             assert!(wide.chain(narrow).all(f32::is_nan), "{name}: NaN beside a row's scales");
         }
-        (Tile::new(words[0], words[1]), words[2])
+        let [tokens, rows, cluster, _grid, helpers, helped, of_tile, tiles] =
+            words.try_into().expect("as many words as it says");
+        Launch { tile: Tile::new(tokens, rows), cluster, helpers, helped, of_tile, tiles }
     }
 
     fn run(
@@ -345,6 +362,13 @@ fn cases(program: &Program) -> Vec<Case> {
         [1, 128, 288, 512, 132],
         [1, 65, 256, 1056, 5],
         [2, 130, 64, 2080, 132],
+        // Tiles that others help with.
+        [1, 40, 288, 1056, 2],
+        [1, 40, 544, 1056, 2],
+        [1, 40, 96, 4128, 4],
+        [1, 40, 288, 2080, 3],
+        [1, 130, 96, 2080, 3],
+        [1, 300, 96, 2080, 3],
     ];
     if program.text == VALUES {
         // Blocks of N ask for more.
@@ -381,8 +405,21 @@ fn check_all(program: &Program) {
     for tile in program.tiles() {
         let most = tile.most_cluster();
         for cluster in [1, 2, 4, 8].into_iter().filter(|cluster| *cluster <= most) {
-            assert!(met.contains(&(tile, cluster)), "{tile} shared by {cluster}: {met:?}");
+            let is_met = met.iter().any(|it| (it.tile, it.cluster) == (tile, cluster));
+            assert!(is_met, "{tile} shared by {cluster}: {met:?}");
         }
+    }
+    // Of each tile that may be helped with: alone and shared; several pieces of one, and for one; behind whole tiles.
+    for tile in program.tiles().into_iter().filter(|tile| !tile.is_few() && tile.rows > 64) {
+        let helped: Vec<&Launch> = met.iter().filter(|it| it.tile == tile && it.helpers > 0).collect();
+        let has = |what: &str, is_so: &dyn Fn(&Launch) -> bool| {
+            assert!(helped.iter().any(|it| is_so(it)), "{tile}: {what}: {helped:?}");
+        };
+        has("alone", &|it| it.cluster == 1);
+        has("shared", &|it| it.cluster > 1);
+        has("several pieces of a tile", &|it| it.of_tile > 1);
+        has("several pieces for a CTA", &|it| it.helped > it.helpers * it.cluster);
+        has("behind whole tiles", &|it| it.tiles > it.helped);
     }
 }
 
@@ -405,6 +442,7 @@ fn blocks_and_reductions_are_the_interpreter_s() {
 #[test]
 fn what_is_wrong_is_found() {
     let (many, few, shared) = ([1, 64, 544, 1056, 1], [1, 8, 288, 8192, 1], [1, 64, 256, 2112, 132]);
+    let helped = [1, 40, 96, 4128, 4];
     let (one, alone) = ([1, 1, 288, 4096, 1], [1, 8, 160, 1024, 1]);
     let both = [Tile::new(128, 64), Tile::new(128, 256)];
     for (index, (what, by, case)) in [
@@ -444,7 +482,7 @@ fn what_is_wrong_is_found() {
             "codes_at + ring.stage * V::kStageBytes",
             many,
         ),
-        ("sums[3 - 2 * i]", "sums[2 * i + 1]", many),
+        ("far = (1 - i % 2) * 2 + row", "far = i % 2 * 2 + row", many),
         // The sums of a phase before they are there.
         ("synchronize<2, V::kMultiplying>();", "", many),
         ("store_words(at + (1 - phase) * kAll", "store_words(at + phase * kAll", many),
@@ -452,6 +490,10 @@ fn what_is_wrong_is_found() {
         ("barrier_wait(memory.exchangeable(), 0);", "", shared),
         ("barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);\n    }", "}", shared),
         ("barrier_wait(memory.exchanged(warp), 0);", "", shared),
+        // Another piece, one that others have too, and flags that say that it is there from the beginning.
+        ("steps_before += p.piece_steps;", "", helped),
+        ("~((beyond << p.cluster_bits) + rank)", "~(beyond << p.cluster_bits)", helped),
+        ("p.flags[item] = 0;", "", helped),
         // Another thread's part of K, and its scales.
         (
             "store_words(tokens + token * pitch + block * 2 * kBlockK + word * 64 + t * 16,",

@@ -41,6 +41,11 @@ struct Plan {
     unit_rows: u64,
     most_units: u64,
     most_elements: u64,
+    /// Clusters that help with tiles of the last round: with how many, and of each how many pieces of how many steps along K.
+    helpers: u64,
+    helped: u64,
+    of_tile: u64,
+    piece: u64,
 }
 
 fn plans(name: &str, spec: &KernelSpec, cases: &[Case]) -> Vec<Plan> {
@@ -72,10 +77,41 @@ fn plans(name: &str, spec: &KernelSpec, cases: &[Case]) -> Vec<Plan> {
     let lines = String::from_utf8(output.stdout).expect("numbers");
     let plan = |line: &str| {
         let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().expect("a number")).collect();
-        let [tokens, cluster, x, y, z, rows, per_sm, most_cluster, unit_rows, most_units, most_elements] =
-            numbers.try_into().expect("eleven numbers");
+        let [
+            tokens,
+            cluster,
+            x,
+            y,
+            z,
+            rows,
+            per_sm,
+            most_cluster,
+            ref of_few @ ..,
+            helpers,
+            helped,
+            of_tile,
+            piece,
+        ] = numbers[..]
+        else {
+            panic!("{line}")
+        };
+        let [unit_rows, most_units, most_elements] = of_few.try_into().expect("fifteen numbers");
         let grid = [x, y, z];
-        Plan { tokens, cluster, grid, rows, per_sm, most_cluster, unit_rows, most_units, most_elements }
+        Plan {
+            tokens,
+            cluster,
+            grid,
+            rows,
+            per_sm,
+            most_cluster,
+            unit_rows,
+            most_units,
+            most_elements,
+            helpers,
+            helped,
+            of_tile,
+            piece,
+        }
     };
     let plans: Vec<_> = lines.lines().map(plan).collect();
     assert_eq!(plans.len(), cases.len());
@@ -129,6 +165,7 @@ fn check_plan(case: &Case, plan: &Plan) {
     assert_eq!([y, z], [1, 1], "{name}");
     assert!(x > 0 && x < 1 << 31 && x % cluster == 0, "{name}");
     if tile.is_few() {
+        assert_eq!(plan.helpers, 0, "{name}");
         // It has no loop over rows of A, and those of B are shared out among the CTAs of each matrix.
         assert!(m <= tokens && x % (l * cluster) == 0, "{name}");
         let of_block = 128 / plan.unit_rows;
@@ -143,7 +180,48 @@ fn check_plan(case: &Case, plan: &Plan) {
     let tiles = l * m.div_ceil(tokens) * n.div_ceil(rows);
     // A CTA takes one tile after the other where it has an SM for itself; all others have one.
     let takes_turns = per_sm == 1 && cluster == 1;
-    assert_eq!(x, if takes_turns { tiles.min(sms) } else { tiles * cluster }, "{name}");
+    let Plan { helpers, helped, of_tile, piece, .. } = *plan;
+    if helpers == 0 {
+        assert_eq!(x, if takes_turns { tiles.min(sms) } else { tiles * cluster }, "{name}");
+        assert_eq!([helped, of_tile, piece], [0; 3], "{name}");
+        return;
+    }
+    // Those who help have no tile in the last round, and all of it runs at a time.
+    let room = if cluster > 2 { sms * 7 / 8 } else { sms } / cluster;
+    assert!(per_sm == 1 && tile.rows > 64, "{name}");
+    assert!(takes_turns || tiles <= room, "{name}");
+    assert_eq!([x, helpers + helped, helped], [room * cluster, room, tiles % room], "{name}");
+    // Every CTA of a cluster keeps some of K, and both who helps and who is helped has less than without.
+    let own = blocks.checked_sub(of_tile * piece).expect("it has no more to give");
+    let each = (helped * of_tile).div_ceil(helpers * cluster);
+    assert!(own >= cluster && piece > 0 && of_tile > 0, "{name}");
+    assert!(own.div_ceil(cluster) < blocks.div_ceil(cluster) && each * piece * cluster < blocks, "{name}");
+}
+
+/// Help is for those who have much to do: there are cases of each kind.
+#[test]
+fn clusters_without_a_tile_help_those_with_one() {
+    let [spec, _] = specs(None);
+    // The first contest shape; fewer tiles than SMs for each; more tiles than SMs; too little to do; no SM left.
+    let cases: [Case; 5] = [
+        [1, 128, 7168, 16384, 132],
+        [1, 40, 4096, 14336, 132],
+        [1, 2560, 5120, 4096, 132],
+        [1, 128, 6144, 256, 132],
+        [1, 8448, 16384, 4096, 132],
+    ];
+    let seen: Vec<_> = plans("helped", &spec, &cases)
+        .iter()
+        .zip(&cases)
+        .map(|(plan, case)| {
+            check_plan(case, plan);
+            [plan.cluster, plan.helpers, plan.helped, plan.of_tile, plan.piece]
+        })
+        .collect();
+    assert_eq!(
+        seen,
+        [[2, 10, 56, 1, 16], [2, 34, 32, 2, 28], [1, 128, 4, 4, 7], [1, 0, 0, 0, 0], [1, 0, 0, 0, 0]]
+    );
 }
 
 #[test]

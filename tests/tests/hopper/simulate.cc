@@ -548,6 +548,24 @@ inline void fence_barriers() {}
 // One kernel after the other.
 inline void start_dependents() {}
 inline void wait_for_kernel_before() {}
+// One cluster after the other: what is waited for is there, or never.
+inline void give_flag(uint32_t *flag) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) {
+    if (*flag != 0) {
+      simulation::fail("a flag was not cleared", *flag);
+    }
+    *flag = 1;
+  }
+}
+inline void wait_for_flag(uint32_t const *flag) {
+  simulation::wait("a flag", [flag] { return *flag == 1; });
+}
+inline float4 load_far(float const *from) {
+  float4 result;
+  std::memcpy(&result, from, sizeof(result));
+  return result;
+}
 inline void cluster_start() { ++simulation::current->cluster_arrivals; }
 inline void cluster_wait_for_start() {
   unsigned const mine = simulation::current->cluster_arrivals;
@@ -814,14 +832,12 @@ int main(int count, char **) {
   Plan const plan = variant < 0 ? plan_launch(problem, device) : plan_variant(problem, device, static_cast<int>(variant), 0);
   void *workspace = nullptr;
   if (decodes_before(kBuilt[plan.variant])) {
-    int64_t const row = decoded_row_bytes(problem), bytes = row * decoded_rows(problem, kBuilt[plan.variant]);
+    int64_t const bytes = workspace_bytes(problem, plan);
     workspace = guarded(bytes);
     // NaN in either format, which those rows remain that only tiles have.
     std::memset(workspace, 0xFF, bytes);
-    TokenParameters const tokens = token_parameters(problem, pointers, workspace);
-    int64_t const items = row * problem.l * problem.m / kDecodedBlockBytes * 4;
-    simulation::run(static_cast<int>((items + Tokens::kThreads - 1) / Tokens::kThreads), 1, Tokens::kThreads, 0,
-                    [&](void *) { decode_tokens(tokens); });
+    TokenParameters const tokens = token_parameters(problem, pointers, workspace, plan);
+    simulation::run(static_cast<int>(token_grid(problem, tokens)), 1, Tokens::kThreads, 0, [&](void *) { decode_tokens(tokens); });
   }
   Parameters parameters;
   if (make_parameters(problem, pointers, workspace, plan, simulation::encode, epilogue_arguments(pointers), parameters) != cudaSuccess) {
@@ -832,7 +848,9 @@ int main(int count, char **) {
 VARIANTS
   }
   uint32_t const said[] = {static_cast<uint32_t>(built.tokens), static_cast<uint32_t>(built.rows),
-                           static_cast<uint32_t>(plan.cluster), plan.grid.x};
+                           static_cast<uint32_t>(plan.cluster), plan.grid.x,
+                           static_cast<uint32_t>(plan.pieces.helpers), static_cast<uint32_t>(plan.pieces.tiles),
+                           static_cast<uint32_t>(plan.pieces.of_tile), static_cast<uint32_t>(tile_count(problem, built))};
   std::fwrite(said, sizeof(said), 1, stdout);
   for (uint32_t i = 0; i < pointers.output_count; ++i) {
     std::fwrite(pointers.outputs[i], 1, sizes[i], stdout);

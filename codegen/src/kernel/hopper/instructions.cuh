@@ -76,6 +76,29 @@ CUTLASS_DEVICE int cluster_rank() {
 CUTLASS_DEVICE void start_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 CUTLASS_DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
+// What all lanes of a warp have written is there for whoever in another CTA has seen the flag.
+CUTLASS_DEVICE void give_flag(uint32_t *flag) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) {
+    asm volatile("fence.acq_rel.gpu;\nst.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory");
+  }
+}
+CUTLASS_DEVICE void wait_for_flag(uint32_t const *flag) {
+  uint32_t is_there;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(is_there) : "l"(flag) : "memory");
+    // A vote tells the compiler that no lane goes on alone.
+  } while (!__all_sync(0xFFFFFFFFu, is_there != 0));
+}
+// Numbers that another CTA wrote.
+CUTLASS_DEVICE float4 load_far(float const *from) {
+  float4 result;
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(result.x), "=f"(result.y), "=f"(result.z), "=f"(result.w)
+               : "l"(from));
+  return result;
+}
+
 // A ring of stages: which is next, and how often it came around. Without branches: who multiplies does nothing else meanwhile.
 template <int kStages>
 struct Ring {

@@ -55,6 +55,15 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
     parameters.token_scale_stride = static_cast<uint64_t>(parameters.token_blocks) * parameters.scale_bytes;
     return cudaSuccess;
   }
+  Pieces const &given = plan.pieces;
+  parameters.steps = static_cast<int>(step_count(problem, built));
+  parameters.whole = parameters.tiles - given.tiles;
+  parameters.helpers = given.helpers;
+  parameters.all_pieces = given.tiles * given.of_tile;
+  parameters.piece_steps = given.steps;
+  parameters.own_steps = parameters.steps - given.of_tile * given.steps;
+  parameters.piece_flags = flags(problem, built, workspace);
+  parameters.piece_sums = reinterpret_cast<float *>(parameters.piece_flags + parameters.all_pieces * kPieceFlags);
   // A warp reads weights in rows of 64 bytes without conflicts as they are.
   cudaError_t const error = describe(parameters.weight_map, encode, pointers.b, problem.k / 2, problem.n, problem.n,
                                      problem.l, kBlockBytes, built.rows, CU_TENSOR_MAP_SWIZZLE_NONE);
@@ -65,7 +74,7 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
                   problem.l, 128, built.tokens, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
-inline TokenParameters token_parameters(Problem const &problem, Pointers const &pointers, void *workspace) {
+inline TokenParameters token_parameters(Problem const &problem, Pointers const &pointers, void *workspace, Plan const &plan) {
   auto const pieces = [](int64_t extent, int64_t of) { return static_cast<int>((extent + of - 1) / of); };
   TokenParameters result;
   result.codes = static_cast<uint8_t const *>(pointers.a);
@@ -77,5 +86,15 @@ inline TokenParameters token_parameters(Problem const &problem, Pointers const &
   result.blocks = divisor(static_cast<uint32_t>(pieces(problem.k, kBlockK)));
   result.token_blocks = pieces(problem.m, 128);
   result.atoms = pieces(problem.k, kAtomK);
+  result.flags = flags(problem, kBuilt[plan.variant], workspace);
+  result.flag_count = plan.pieces.tiles * plan.pieces.of_tile * kPieceFlags;
   return result;
+}
+
+// Blocks of the kernel that decodes tokens: a thread for each item of these, and for each flag.
+inline unsigned token_grid(Problem const &problem, TokenParameters const &parameters) {
+  // No more than the bytes of A's scales, which are fewer than 2^31.
+  int64_t const items = decoded_row_bytes(problem) / kDecodedBlockBytes * 4 * problem.l * problem.m;
+  int64_t const threads = items > parameters.flag_count ? items : parameters.flag_count;
+  return static_cast<unsigned>((threads + Tokens::kThreads - 1) / Tokens::kThreads);
 }

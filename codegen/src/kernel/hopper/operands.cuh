@@ -53,7 +53,7 @@ CUTLASS_DEVICE cutlass::Array<float, N> read_column(T const *column, Place const
 template <int N, class T>
 CUTLASS_DEVICE cutlass::Array<float, N> read_matrix(T const *matrix, Place const &here) {
   if (here.m < here.rows) {
-    return read_columns<N>(matrix + here.row(0) * here.columns, here);
+    return read_columns<N>(matrix + (here.element - here.n), here);
   }
   cutlass::Array<float, N> result;
   result.clear();

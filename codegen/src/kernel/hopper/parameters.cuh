@@ -12,6 +12,9 @@ inline Divisor divisor(uint32_t number) {
   return {number, static_cast<uint32_t>((power + number - 1) / number), 31 + bits};
 }
 
+// Flags of a piece, one for each warp that multiplies.
+constexpr int kPieceFlags = 16;
+
 // D[m, n] = sum over k of (A · SFA)[m, k] · (B · SFB)[n, k], for a GPU without FP4 tensor cores. What is needed first comes first:
 // for each 64 bytes that a block reads anew it waits some hundred cycles.
 struct Parameters {
@@ -34,5 +37,10 @@ struct Parameters {
   Divisor of_matrix, of_group;
   // Blocks of 128 rows that the scales have.
   int token_blocks, weight_blocks;
+  // Steps of a tile along K. Of the tiles from `whole` on, which are the last round, their CTAs have `own_steps`, and so many
+  // clusters of helpers the others, in pieces of `piece_steps`, whose sums are left with a flag for each warp.
+  int steps, whole, helpers, all_pieces, own_steps, piece_steps;
+  float *piece_sums;
+  uint32_t *piece_flags;
   EpilogueArguments epilogue;
 };

@@ -35,6 +35,8 @@ struct Tile {
   // Threads that there are registers for beside its own: where a tile takes no longer than to begin, it begins while the kernel
   // before still has SMs.
   static constexpr int kRoomThreads = kPhases == 2 ? 128 : 0;
+  // Whether others may have a part of a tile: of one that takes no longer than to begin nobody has.
+  static constexpr bool kHasPieces = kPhases == 1;
   // Of a cluster each phase of each CTA has a slice of its own.
   static constexpr int kMostCluster = 4 / kPhases;
   static constexpr int kWeightBytes = kRows * kBlockBytes, kScaleBytes = kAtomsPerBlock * kAtomBytes;  // of 128 rows
@@ -104,15 +106,53 @@ struct TileMemory {
 
 CUTLASS_DEVICE int own_rank(Parameters const &p) { return p.cluster == 1 ? 0 : cluster_rank(); }
 
+// What a CTA has one after the other: tiles, or pieces of tiles that others have. The tiles of the last round are fewer than
+// the clusters that there is room for: the first of the others help, each CTA by itself, with the last steps along K.
+template <class V>
+struct Turn {
+  // A tile; or of a piece, which is counted by itself, the complement.
+  int what;
+  CUTLASS_DEVICE explicit Turn(int what) : what(what) {}
+  CUTLASS_DEVICE Turn(Parameters const &p, int rank) { begin(p, rank, blockIdx.x >> p.cluster_bits); }
+  CUTLASS_DEVICE void begin(Parameters const &p, int rank, int at) {
+    what = at;
+    if constexpr (V::kHasPieces) {
+      int const beyond = at - p.whole;
+      if (beyond >= 0) {
+        what = beyond < p.helpers ? ~((beyond << p.cluster_bits) + rank) : at - p.helpers;
+      }
+    }
+  }
+  CUTLASS_DEVICE bool helps() const { return V::kHasPieces && what < 0; }
+  CUTLASS_DEVICE bool is_left(Parameters const &p) const { return helps() ? ~what < p.all_pieces : what < p.tiles; }
+  CUTLASS_DEVICE void next(Parameters const &p, int rank) {
+    if (helps()) {
+      what -= p.helpers << p.cluster_bits;
+    } else {
+      begin(p, rank, what + (gridDim.x >> p.cluster_bits));
+    }
+  }
+};
+
 // A tile, and the blocks of K that this CTA has of it.
 struct Work {
   int batch, tile_m, tile_n;
   int begin, end;
+  // The piece that it is; or the first of those that others have of the tile, or less than 0.
+  int piece;
 };
 
 // The tiles in an order in which those of a moment are of few rows of either operand.
 template <class V>
-CUTLASS_DEVICE Work work(Parameters const &p, int tile, int rank) {
+CUTLASS_DEVICE Work work(Parameters const &p, Turn<V> const &turn, int rank) {
+  int tile = turn.what, steps_before = 0;
+  if (turn.helps()) {
+    // The first pieces of all tiles are before the second ones.
+    steps_before = p.own_steps;
+    for (tile = p.whole + ~turn.what; tile >= p.tiles; tile -= p.tiles - p.whole) {
+      steps_before += p.piece_steps;
+    }
+  }
   int const batch = p.of_matrix.divide(tile);
   Work result = {batch, 0, tile - batch * static_cast<int>(p.of_matrix.number)};
   if (p.tiles_m > 1) {
@@ -122,16 +162,22 @@ CUTLASS_DEVICE Work work(Parameters const &p, int tile, int rank) {
     result.tile_m = width == kGroupWidth ? inside / kGroupWidth : inside / width;
     result.tile_n = group * kGroupWidth + inside - result.tile_m * width;
   }
-  // Each phase has as many blocks: beyond K there may be one more, of zeros.
-  int const turns = (p.k + V::kPhases * kBlockK - 1) / (V::kPhases * kBlockK);
-  result.begin = (turns * rank >> p.cluster_bits) * V::kPhases;
-  result.end = (turns * (rank + 1) >> p.cluster_bits) * V::kPhases;
+  // A step is a block of each phase: beyond K there may be one more, of zeros.
+  if (turn.helps()) {
+    result.piece = ~turn.what;
+    result.begin = steps_before * V::kPhases;
+    result.end = result.begin + p.piece_steps * V::kPhases;
+  } else {
+    result.piece = V::kHasPieces ? tile - p.whole : -1;
+    int const steps = result.piece < 0 ? p.steps : p.own_steps;
+    result.begin = (steps * rank >> p.cluster_bits) * V::kPhases;
+    result.end = (steps * (rank + 1) >> p.cluster_bits) * V::kPhases;
+  }
   return result;
 }
 
 // Every CTA of a cluster, or every CTA, begins with a tile of its own and goes on with the next that nobody has.
-#define FOURFOLD_FOR_EACH_TILE(tile) \
-  for (int tile = blockIdx.x >> p.cluster_bits; tile < p.tiles; tile += gridDim.x >> p.cluster_bits)
+#define FOURFOLD_FOR_EACH_TURN(turn, rank) for (Turn<V> turn(p, rank); turn.is_left(p); turn.next(p, rank))
 
 // The scales of rows for a stage. Beyond the last along K there are none: codes are zero there, and the last will do.
 template <class V>
@@ -152,8 +198,8 @@ CUTLASS_DEVICE void load_scales(uint32_t to, uint8_t const *of_rows, int block, 
 template <class V>
 CUTLASS_DEVICE void load_weights(Parameters const &p, TileMemory<V> const &memory, int rank) {
   Ring<V::kStages> ring;
-  FOURFOLD_FOR_EACH_TILE(tile) {
-    Work const here = work<V>(p, tile, rank);
+  FOURFOLD_FOR_EACH_TURN(turn, rank) {
+    Work const here = work<V>(p, turn, rank);
     int64_t const pitch = static_cast<int64_t>(p.atoms) * kAtomBytes;
     // Scales of 128 rows. A tile that ends within its first 128 reads the scales of those again.
     uint8_t const *of_weights[V::kScaleRows];
@@ -181,8 +227,8 @@ template <class V>
 CUTLASS_DEVICE void load_tokens(Parameters const &p, TileMemory<V> const &memory, int rank) {
   wait_for_kernel_before();
   Ring<V::kDecodedStages> ring;
-  FOURFOLD_FOR_EACH_TILE(tile) {
-    Work const here = work<V>(p, tile, rank);
+  FOURFOLD_FOR_EACH_TURN(turn, rank) {
+    Work const here = work<V>(p, turn, rank);
     CUTLASS_PRAGMA_NO_UNROLL
     for (int block = here.begin; block < here.end; ++block, ring.next()) {
       barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);
@@ -204,40 +250,31 @@ CUTLASS_DEVICE void load_tokens(Parameters const &p, TileMemory<V> const &memory
   }
 }
 
-// Which of a warp's weights a thread has first; its others are this one xor 1, 2 and 3. They are side by side, so that a
-// thread has whole pieces of D. In which order it has them differs between quads: so the codes that eight lanes read lie in
-// different banks, and so do the scales that eight quads read.
+// Which of a warp's weights a thread has first; its others are this one xor 1, or xor 1, 2 and 3. They are side by side, so
+// that a thread has whole runs of a row of D. In which order it has them differs between quads: so the codes that eight lanes
+// read lie in different banks, and so do the scales that eight quads read.
 template <class V>
 CUTLASS_DEVICE int first_weight(int quad) {
   return V::kHalves == 2 ? quad * 4 + ((quad ^ quad / 2) % 2 + quad / 4 * 2)
                          : quad / 4 * 8 + quad % 2 * 4 + quad / 2 % 2 * 2 + (quad ^ quad / 4) % 2;
 }
 
-// What a thread has of 8 rows of D, as four columns side by side: of two rows, or of one where two lanes have these
-// columns.
+// What a thread has of 8 rows of D: of two rows as many columns side by side as it has weights.
 template <int kHalves>
-CUTLASS_DEVICE void arrange(int quad, float const *sums, float (&rows)[kHalves][4]) {
-  if constexpr (kHalves == 2) {
-    bool const odd = (quad ^ quad / 2) % 2 != 0, upper = quad / 4 != 0;
+CUTLASS_DEVICE void arrange(int quad, float const *sums, float (&rows)[2][2 * kHalves]) {
+  bool const odd = (quad ^ quad / (kHalves == 2 ? 2 : 4)) % 2 != 0, upper = quad / 4 != 0;
+  CUTLASS_PRAGMA_UNROLL
+  for (int row = 0; row < 2; ++row) {
     CUTLASS_PRAGMA_UNROLL
-    for (int row = 0; row < 2; ++row) {
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        int const near = i % 2 * 2 + row, far = (1 - i % 2) * 2 + row;
-        float const low = odd ? sums[far] : sums[near], high = odd ? sums[4 + far] : sums[4 + near];
+    for (int i = 0; i < 2 * kHalves; ++i) {
+      int const near = i % 2 * 2 + row, far = (1 - i % 2) * 2 + row;
+      float const low = odd ? sums[far] : sums[near];
+      if constexpr (kHalves == 2) {
+        float const high = odd ? sums[4 + far] : sums[4 + near];
         rows[row][i] = (upper == (i < 2) ? high : low) * kFactor;
+      } else {
+        rows[row][i] = low * kFactor;
       }
-    }
-  } else {
-    bool const odd = (quad ^ quad / 4) % 2 != 0, second = quad / 2 % 2 != 0;
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      float const of_first = odd ? sums[2 - 2 * i] : sums[2 * i], of_second = odd ? sums[3 - 2 * i] : sums[2 * i + 1];
-      // The other lane is 2 quads away: each gets what both have of its row.
-      float const own = second ? of_second : of_first, given = second ? of_first : of_second;
-      float const got = __uint_as_float(__shfl_xor_sync(0xFFFFFFFFu, __float_as_uint(given), 8));
-      rows[0][i] = (second ? got : own) * kFactor;
-      rows[0][2 + i] = (second ? own : got) * kFactor;
     }
   }
 }
@@ -254,31 +291,25 @@ CUTLASS_DEVICE void write_slice(Parameters const &p, TileMemory<V> const &memory
                                 float const (&sums)[V::kVectors * 4]) {
   unsigned const thread = computed_again(threadIdx.x);
   int const warp = thread / 32, quad = thread % 32 / 4, t = thread % 4;
-  Place here{tile.batch,
-             tile.tile_m * V::kTokens + slice * V::kSliceTokens,
-             tile.tile_n * V::kRows + warp % V::kWarpsAbreast * V::kWarpRows,
-             p.m,
-             p.n,
-             0};
+  int const m = tile.tile_m * V::kTokens + slice * V::kSliceTokens;
+  int const n = tile.tile_n * V::kRows + warp % V::kWarpsAbreast * V::kWarpRows;
   if constexpr (kSimple) {
-    here.m += V::kHalves == 2 ? 2 * t : 2 * t + quad / 2 % 2;
-    here.n += first_weight<V>(quad) / 4 * 4;
-    auto states = begin_outputs<4>(p.epilogue);
+    constexpr int kColumns = 2 * V::kHalves;
+    Place const here(tile.batch, m + 2 * t, n + first_weight<V>(quad) / kColumns * kColumns, p.m, p.n, 0);
+    auto states = begin_outputs<kColumns>(p.epilogue);
     CUTLASS_PRAGMA_UNROLL
     for (int chunk = 0; chunk < V::kChunks; ++chunk) {
-      float rows[V::kHalves][4];
+      float rows[2][kColumns];
       arrange<V::kHalves>(quad, sums + chunk * V::kHalves * 4, rows);
       CUTLASS_PRAGMA_UNROLL
-      for (int row = 0; row < V::kHalves; ++row) {
-        Place at = here;
-        at.m += chunk * 8 + row;
-        cutlass::Array<float, 4> sum;
+      for (int row = 0; row < 2; ++row) {
+        cutlass::Array<float, kColumns> sum;
         CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < kColumns; ++i) {
           sum[i] = rows[row][i];
         }
         // What lies outside is computed too: what is read for all of D then stands before the loops.
-        write_outputs<4>(p.epilogue, states, at, sum);
+        write_outputs<kColumns>(p.epilogue, states, here.moved(chunk * 8 + row, 0), sum);
       }
     }
   } else {
@@ -286,8 +317,8 @@ CUTLASS_DEVICE void write_slice(Parameters const &p, TileMemory<V> const &memory
     __syncwarp();
     CUTLASS_PRAGMA_UNROLL
     for (int chunk = 0; chunk < V::kChunks; ++chunk) {
-      float rows[V::kHalves][4];
-      arrange<V::kHalves>(quad, sums + chunk * V::kHalves * 4, rows);
+      float rows[2][4];
+      arrange<2>(quad, sums + chunk * 8, rows);
       CUTLASS_PRAGMA_UNROLL
       for (int row = 0; row < 2; ++row) {
         store_words(staging + ((chunk * 8 + 2 * t + row) * V::kPitch + quad * 4) * 4, __float_as_uint(rows[row][0]),
@@ -297,7 +328,7 @@ CUTLASS_DEVICE void write_slice(Parameters const &p, TileMemory<V> const &memory
     __syncwarp();
     // All lanes of a warp work together; those without a row have one that is outside.
     bool const has_row = lane() < V::kSliceTokens;
-    here.m = has_row ? here.m + lane() : p.m;
+    Place const here(tile.batch, has_row ? m + lane() : p.m, n, p.m, p.n, 0);
     auto states = begin_outputs<32>(p.epilogue);
     write_outputs<32>(p.epilogue, states, here, load_floats<32>(staging + (has_row ? lane() : 0) * V::kPitch * 4));
     end_outputs<32>(p.epilogue, states, here);
@@ -337,6 +368,56 @@ CUTLASS_DEVICE void take_slice(float (&part)[V::kVectors * 4], Slice slice, floa
   CUTLASS_PRAGMA_UNROLL
   for (int i = 0; i < V::kVectors * 4; ++i) {
     part[i] = sums[i / 4 % V::kHalves][(slice * V::kChunks + i / 4 / V::kHalves) * 4 + i % 4];
+  }
+}
+
+// Where a thread's sums of a slice of a piece are: vectors of all threads.
+template <class V>
+CUTLASS_DEVICE float *sums_of_piece(Parameters const &p, int piece, int slice) {
+  constexpr int kOfSlice = V::kVectors * V::kVectorBytes / 4;
+  return p.piece_sums + (static_cast<int64_t>(piece) * V::kSlices + slice) * kOfSlice +
+         computed_again(threadIdx.x) % V::kAbreast * 4;
+}
+
+CUTLASS_DEVICE uint32_t *flag_of_piece(Parameters const &p, int piece) {
+  return p.piece_flags + piece * kPieceFlags + threadIdx.x / 32;
+}
+
+// Leaves what a thread has of a piece for the one that has as much of the tile.
+template <class V>
+CUTLASS_DEVICE void give_piece(Parameters const &p, int piece, float const (&sums)[V::kHalves][V::kTokens / 2]) {
+  cute::for_each(cute::make_seq<V::kSlices>{}, [&](auto slice) {
+    if (is_own_slice<V>(slice)) {
+      float part[V::kVectors * 4];
+      take_slice<V>(part, slice, sums);
+      float *const to = sums_of_piece<V>(p, piece, slice);
+      CUTLASS_PRAGMA_UNROLL
+      for (int v = 0; v < V::kVectors; ++v) {
+        *reinterpret_cast<float4 *>(to + v * V::kVectorBytes / 4) =
+            float4{part[v * 4], part[v * 4 + 1], part[v * 4 + 2], part[v * 4 + 3]};
+      }
+    }
+  });
+  give_flag(flag_of_piece(p, piece));
+}
+
+// Adds what others have of the slices of a CTA, always in the same order. They have begun before: their blocks are the first.
+template <class V>
+CUTLASS_DEVICE void add_pieces(Parameters const &p, int piece, int rank, float (&sums)[V::kHalves][V::kTokens / 2]) {
+  CUTLASS_PRAGMA_NO_UNROLL
+  for (; piece < p.all_pieces; piece += p.tiles - p.whole) {
+    wait_for_flag(flag_of_piece(p, piece));
+    cute::for_each(cute::make_seq<V::kSlices>{}, [&](auto slice) {
+      if (slice * p.cluster / V::kSlices == rank && is_own_slice<V>(slice)) {
+        float const *const from = sums_of_piece<V>(p, piece, slice);
+        CUTLASS_PRAGMA_UNROLL
+        for (int v = 0; v < V::kVectors; ++v) {
+          float4 const four = load_far(from + v * V::kVectorBytes / 4);
+          float *const to = &sums[v % V::kHalves][(slice * V::kChunks + v / V::kHalves) * 4];
+          to[0] += four.x, to[1] += four.y, to[2] += four.z, to[3] += four.w;
+        }
+      }
+    });
   }
 }
 
@@ -633,8 +714,8 @@ CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
   int const phase = V::kPhases == 1 ? 0 : same_for_warp(threadIdx.x / V::kAbreast);
   Multiplier<V> of(memory, phase);
   of.begin(threadIdx.x, 0);
-  FOURFOLD_FOR_EACH_TILE(tile) {
-    Work const here = work<V>(p, tile, own_rank(p));
+  FOURFOLD_FOR_EACH_TURN(turn, own_rank(p)) {
+    Work here = work<V>(p, turn, own_rank(p));
     if constexpr (V::kRows < 128) {
       of.begin(threadIdx.x, here.tile_n * V::kRows % 128);
     }
@@ -657,14 +738,28 @@ CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
     if constexpr (V::kPhases > 1) {
       add_phases<V>(memory, phase, sums);
     }
+    if constexpr (V::kGroups == 4) {
+      // Registers are few: found anew, not kept.
+      here = work<V>(p, Turn<V>(computed_again(turn.what)), own_rank(p));
+    }
+    if (turn.helps()) {
+      give_piece<V>(p, here.piece, sums);
+      continue;
+    }
     if constexpr (V::kMostCluster > 1) {
       if (p.cluster > 1) {
         int const rank = own_rank(p);
         exchange<V>(p, memory, rank, sums);
+        if (V::kHasPieces && here.piece >= 0) {
+          add_pieces<V>(p, here.piece, rank, sums);
+        }
         write_tile<V, true>(p, memory, here, rank, sums);
         // A cluster has one tile. That the loop ends here tells the compiler that what it counts is the same for all threads.
         break;
       }
+    }
+    if (V::kHasPieces && here.piece >= 0) {
+      add_pieces<V>(p, here.piece, 0, sums);
     }
     write_tile<V, false>(p, memory, here, 0, sums);
   }

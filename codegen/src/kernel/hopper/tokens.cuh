@@ -13,6 +13,9 @@ struct TokenParameters {
   int rows, row_bytes;
   // Blocks of 128 tokens that the scales of a matrix have, and 512 bytes of each along K.
   int token_blocks, atoms;
+  // What the next kernel wants to find as zero.
+  uint32_t *flags;
+  unsigned flag_count;
 };
 
 struct Tokens {
@@ -24,6 +27,9 @@ struct Tokens {
 CUTLASS_DEVICE void decode_tokens(TokenParameters const &p) {
   start_dependents();
   unsigned const item = blockIdx.x * Tokens::kThreads + threadIdx.x, word = item % 4, of_all = item / 4;
+  if (item < p.flag_count) {
+    p.flags[item] = 0;
+  }
   unsigned const row = p.blocks.divide(of_all), block = of_all - row * p.blocks.number;
   if (row >= static_cast<unsigned>(p.rows)) {
     return;

@@ -57,9 +57,7 @@ struct Writer {
 
     CUTLASS_DEVICE Place place(int epi_m, int epi_n) const {
       auto const at = coordinates(Coordinates{}(cute::_0{}, cute::_0{}, cute::_0{}, epi_m, epi_n));
-      Place result = tile;
-      result.m += cute::get<0>(at);
-      result.n += cute::get<1>(at);
+      Place result = tile.moved(cute::get<0>(at), cute::get<1>(at));
       result.row_tile = epi_m;
       return result;
     }

@@ -5,13 +5,41 @@ struct Place {
   int rows, columns;
   // Which of the subtiles above each other it is.
   int row_tile;
+  // Elements of all matrices before it: places of one thread differ from the first by little.
+  int64_t element;
+
+  CUTLASS_DEVICE Place(int batch, int m, int n, int rows, int columns, int row_tile)
+      : batch(batch), m(m), n(n), rows(rows), columns(columns), row_tile(row_tile), element(row(0) * columns + n) {}
+
+  CUTLASS_DEVICE Place moved(int down, int right) const {
+    Place result = *this;
+    result.m += down;
+    result.n += right;
+    result.element += static_cast<int64_t>(columns) * down + right;
+    return result;
+  }
 
   CUTLASS_DEVICE bool contains(int row, int column) const { return m + row < rows && n + column < columns; }
   // Rows of all matrices before it.
   CUTLASS_DEVICE int64_t row(int slot_row) const {
     return static_cast<int64_t>(batch) * rows + m + slot_row;
   }
+  // Elements of all matrices before one of it.
+  CUTLASS_DEVICE int64_t at(int slot_row, int column) const {
+    return element + static_cast<int64_t>(columns) * slot_row + column;
+  }
 };
+
+// Keeps in front of a branch what was computed there: what remains behind it is one store, which is left out without a jump.
+template <class Words>
+CUTLASS_DEVICE void computed_before(Words &words) {
+  if constexpr (sizeof(words) % 4 == 0) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < static_cast<int>(sizeof(words)) / 4; ++i) {
+      asm volatile("" : "+r"(reinterpret_cast<uint32_t *>(&words)[i]));
+    }
+  }
+}
 
 CUTLASS_DEVICE int lane() { return static_cast<int>(threadIdx.x % 32); }
 

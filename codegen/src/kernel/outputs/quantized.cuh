@@ -91,7 +91,7 @@ struct QuantizedOutput {
     }
     uint32_t const scale = Blocks::scale(amax, state.global);
     typename Blocks::Step const step = Blocks::step(scale, state.global);
-    int64_t const at = here.row(Part::row(slot)) * here.columns + here.n + Part::column(c);
+    int64_t const at = here.at(Part::row(slot), Part::column(c));
     constexpr int kRun = cute::min(Part::kRun, columns_of_thread<Part>());
     CUTLASS_PRAGMA_UNROLL
     for (int run = 0; run < columns_of_thread<Part>(); run += kRun) {

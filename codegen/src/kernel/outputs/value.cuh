@@ -21,9 +21,6 @@ struct ValueOutput {
     for (int slot = 0; slot < Part::kRows; ++slot) {
       CUTLASS_PRAGMA_UNROLL
       for (int c = 0; c < Part::kColumns; c += kAtOnce) {
-        if (!here.contains(Part::row(slot), Part::column(c))) {
-          continue;
-        }
         cutlass::Array<float, kAtOnce> wide;
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < kAtOnce; ++i) {
@@ -32,8 +29,10 @@ struct ValueOutput {
         cutlass::AlignedArray<Element, kAtOnce> narrow;
         static_cast<cutlass::Array<Element, kAtOnce> &>(narrow) =
             cutlass::NumericArrayConverter<Element, float, kAtOnce>{}(wide);
-        int64_t const at = here.row(Part::row(slot)) * here.columns + here.n + Part::column(c);
-        *reinterpret_cast<decltype(narrow) *>(to + at) = narrow;
+        computed_before(narrow);
+        if (here.contains(Part::row(slot), Part::column(c))) {
+          *reinterpret_cast<decltype(narrow) *>(to + here.at(Part::row(slot), Part::column(c))) = narrow;
+        }
       }
     }
   }
