@@ -473,7 +473,7 @@ fn what_is_wrong_is_found() {
             many,
         ),
         // Tokens of another word, and scales of another token.
-        ("block * kBlockBytes + word * 4;", "block * kBlockBytes + (word ^ 1) * 4;", many),
+        ("block * kBlockBytes + word * 16;", "block * kBlockBytes + (word ^ 1) * 16;", many),
         ("token % 128 / 32 * 4;", "token % 128 / 64 * 4;", many),
         // Another panel, and another order of a thread's weights, and of its columns of D.
         ("step / 4 * V::kPanelBytes + step % 4 * 32", "step % 2 * V::kPanelBytes + step / 2 * 32", many),
