@@ -514,13 +514,9 @@ struct Multiplier {
   }
 
   // To be called when wgmma was given a part of each read: then all of it has come, and what is loaded next cannot change it.
-  // That it was asked for before is not enough.
-  CUTLASS_DEVICE void give_stage_back() {
-    __syncwarp();
-    if (lane() == 0) {
-      barrier_arrive(memory.consumed(ring.stage));
-    }
-  }
+  // That it was asked for before is not enough. Every lane says so: one for all would have to wait for them, which the compiler
+  // leaves out where lanes never part, and racecheck then sees no order.
+  CUTLASS_DEVICE void give_stage_back() { barrier_arrive(memory.consumed(ring.stage)); }
 
   CUTLASS_DEVICE void give_tokens_back(int stage) const {
     if (lane() == 0) {
@@ -769,7 +765,7 @@ template <class V>
 CUTLASS_DEVICE void make_barriers(Parameters const &p, TileMemory<V> const &memory) {
   for (int i = 0; i < V::kStages; ++i) {
     barrier_init(memory.loaded(i), 1);
-    barrier_init(memory.consumed(i), V::kWarpsAbreast);
+    barrier_init(memory.consumed(i), V::kWarpsAbreast * 32);
   }
   for (int i = 0; i < V::kDecodedStages; ++i) {
     barrier_init(memory.filled(i), 1);
