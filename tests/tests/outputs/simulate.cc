@@ -201,9 +201,10 @@ void run_rows(Problem const &problem, std::vector<float> const &values, Outputs 
     for (int m = 0; m < problem.m; m += kRows) {
       for (int n = 0; n < problem.n; n += kColumns) {
         simulation::run(kRows, [&] {
-          Place here{l, m + simulation::thread.x, n, problem.m, problem.n, 0};
+          Place const first{l, m + simulation::thread.x, n, problem.m, problem.n, 0};
           auto states = begin_outputs<N>(arguments);
-          for (; here.n < n + kColumns; here.n += N) {
+          for (int right = 0; right < kColumns; right += N) {
+            Place const here = first.moved(0, right);
             cutlass::Array<float, N> acc;
             for (int i = 0; i < N; ++i) {
               // Outside of the matrix is what must not matter.
@@ -211,7 +212,7 @@ void run_rows(Problem const &problem, std::vector<float> const &values, Outputs 
             }
             write_outputs<N>(arguments, states, here, acc);
           }
-          end_outputs<N>(arguments, states, here);
+          end_outputs<N>(arguments, states, first);
         });
       }
     }

@@ -1,22 +1,18 @@
 // Where a thread's part of a subtile is: its first element, in the matrix that it is of.
 struct Place {
-  int batch, m, n;
+  int const batch, m, n;
   // Of a matrix.
-  int rows, columns;
+  int const rows, columns;
   // Which of the subtiles above each other it is.
   int row_tile;
   // Elements of all matrices before it: places of one thread differ from the first by little.
-  int64_t element;
+  int64_t const element;
 
   CUTLASS_DEVICE Place(int batch, int m, int n, int rows, int columns, int row_tile)
       : batch(batch), m(m), n(n), rows(rows), columns(columns), row_tile(row_tile), element(row(0) * columns + n) {}
 
   CUTLASS_DEVICE Place moved(int down, int right) const {
-    Place result = *this;
-    result.m += down;
-    result.n += right;
-    result.element += static_cast<int64_t>(columns) * down + right;
-    return result;
+    return {*this, down, right};
   }
 
   CUTLASS_DEVICE bool contains(int row, int column) const { return m + row < rows && n + column < columns; }
@@ -28,6 +24,16 @@ struct Place {
   CUTLASS_DEVICE int64_t at(int slot_row, int column) const {
     return element + static_cast<int64_t>(columns) * slot_row + column;
   }
+
+ private:
+  CUTLASS_DEVICE Place(Place const &from, int down, int right)
+      : batch(from.batch),
+        m(from.m + down),
+        n(from.n + right),
+        rows(from.rows),
+        columns(from.columns),
+        row_tile(from.row_tile),
+        element(from.at(down, right)) {}
 };
 
 // Keeps in front of a branch what was computed there: what remains behind it is one store, which is left out without a jump.
