@@ -210,6 +210,14 @@ fn a_torn_line_is_cut_off_and_two_sweeps_do_not_share_a_file() {
     let output = sweep(&machine, "r.jsonl", &["--compile-only"]);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("another sweep"), "{}", said(&output));
+    // What a killed one was about to start has it for a moment.
+    let moment = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(held);
+    });
+    let output = sweep(&machine, "r.jsonl", &["--compile-only"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    moment.join().expect("it ends");
 }
 
 #[test]

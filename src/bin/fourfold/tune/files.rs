@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use fourfold_tuner::record::Record;
@@ -30,7 +31,7 @@ impl Log {
             .create(true)
             .open(path)
             .with_context(|| format!("cannot write to {}", name()))?;
-        match file.try_lock() {
+        match lock(&file) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 bail!(
@@ -66,6 +67,21 @@ impl Log {
         let path = &self.path;
         self.file.write_all(&line).with_context(|| format!("cannot append to {}", path.display()))?;
         self.file.sync_data().with_context(|| format!("cannot append to {}", path.display()))
+    }
+}
+
+/// Locks a file, if nobody else has it for long: what a killed sweep was just about to start, a compiler say, has the file
+/// until it runs.
+fn lock(file: &File) -> Result<(), TryLockError> {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let begun = Instant::now();
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if begun.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            done => return done,
+        }
     }
 }
 
