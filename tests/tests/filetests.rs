@@ -195,7 +195,7 @@ fn normalized(loaded: &Loaded) -> String {
 /// Stand in golden sources for what all have word for word, or all of sm_90a.
 const HEAD_STANDS_HERE: &str = "// (codegen/src/kernel/head.cuh)\n";
 const KERNEL_STANDS_HERE: &str =
-    "// (codegen/src/kernel/hopper/{decode,instructions,parameters,tile,few,variant}.cuh)\n";
+    "// (codegen/src/kernel/hopper/{decode,instructions,parameters,tokens,tile/*,few,variant}.cuh)\n";
 
 /// The source of each kernel is `fixtures/golden/PROGRAM_TARGET_SEGMENT.cu`.
 fn emit(file: &Path, target: &str) -> Result<String> {

@@ -17,13 +17,24 @@ pub const KERNEL: &str = concat!(
     "\n",
     include_str!("hopper/tokens.cuh"),
     "\n",
-    include_str!("hopper/tile.cuh"),
+    include_str!("hopper/tile/shape.cuh"),
+    "\n",
+    include_str!("hopper/tile/turns.cuh"),
+    "\n",
+    include_str!("hopper/tile/load.cuh"),
+    "\n",
+    include_str!("hopper/tile/slices.cuh"),
+    "\n",
+    include_str!("hopper/tile/multiply.cuh"),
+    "\n",
+    include_str!("hopper/tile/compute.cuh"),
     "\n",
     include_str!("hopper/few.cuh"),
     "\n",
     include_str!("hopper/variant.cuh"),
 );
 
+const PLAN: &str = include_str!("hopper/plan.cuh");
 const LAUNCH: &str = include_str!("hopper/launch.cuh");
 
 const OPERANDS: &str = include_str!("hopper/operands.cuh");
@@ -46,6 +57,7 @@ pub(super) struct Context {
     operands_text: &'static str,
     epilogue_text: &'static str,
     kernel_text: &'static str,
+    plan_text: &'static str,
     launch_text: &'static str,
     /// Everything that is written.
     written: Vec<outputs::Written>,
@@ -60,8 +72,6 @@ pub(super) struct Context {
     most_rows: Option<u32>,
     variants: Vec<Tile>,
     choices: Vec<Line>,
-    /// Whether a line says how many blocks share a tile for few rows of A.
-    has_shared_few: bool,
     /// Whether there are tiles for more than few rows of A, which a kernel of its own decodes before.
     has_tiles: bool,
     load_parameter: &'static str,
@@ -116,6 +126,7 @@ pub(super) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         operands_text: OPERANDS,
         epilogue_text: EPILOGUE,
         kernel_text: KERNEL,
+        plan_text: PLAN,
         launch_text: LAUNCH,
         outputs_arguments: outputs::arguments(&written),
         written,
@@ -128,7 +139,6 @@ pub(super) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         variants: configuration.variants.clone(),
         choices: configuration.choices().map(line).collect(),
         has_tiles: configuration.most_rows().is_none(),
-        has_shared_few: configuration.choices().any(|(it, _)| it.tile.is_few() && it.cluster > 0),
         load_parameter: ", int variant",
         load_argument: ", variant",
         shared_bytes: "shared_bytes(variant)",

@@ -423,19 +423,15 @@ fn the_table_and_the_kernels_agree_about_tiles() {
 }
 
 #[test]
-fn only_a_source_that_shares_few_rows_as_it_is_told_has_the_word_for_it() {
+fn a_source_of_one_tile_says_how_many_blocks_share_it() {
     let all = on_hopper(spec("sm_100a", Vec::new(), None));
     let source = |tile, cluster| {
         let configuration = tiles::Configuration::forced(BlockFormat::NVFP4, tile, cluster).expect("a tile");
         emit(&KernelSpec { configuration: configuration.into(), ..all.clone() })
     };
-    let told = "while (least == 0 && ";
-    assert!(emit(&all).text.contains(told), "the default table has such lines");
     for tile in tiles::TILES.into_iter().filter(|tile| tile.most_cluster() > 1) {
         let (free, two) = (source(tile, 0), source(tile, 2));
         assert_ne!(free.hash, two.hash);
-        assert!(!free.text.contains(told));
-        assert_eq!(two.text.matches(told).count(), usize::from(tile.is_few()), "{tile}");
         let max_m = if tile.is_few() { tile.tokens } else { tiles::ANY };
         let line = format!("    {{ {max_m}, {any}, {any}, 0, 2 }},\n", any = tiles::ANY);
         assert_eq!(two.text.matches(&line).count(), 1, "{tile}");

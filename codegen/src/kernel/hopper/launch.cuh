@@ -1,3 +1,8 @@
+// How a problem and its plan become parameters, on the host.
+
+// What makes the descriptors of tensors: a function of the driver.
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
 // A matrix of bytes for each of a batch, so many rows after the one before, and the part of it that is loaded at a time.
 inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *matrices, int64_t row_bytes, int64_t rows,
                             int64_t pitch, int64_t batches, int of_row, int of_tile, CUtensorMapSwizzle swizzle) {

@@ -1,0 +1,156 @@
+// The plan of a launch, on the host: which tile a problem gets, how many blocks share it, and what others have of it.
+
+// What others have of the last tiles: so many clusters of them, of so many tiles as many pieces of so many steps along K.
+struct Pieces {
+  int helpers, tiles, of_tile, steps;
+};
+
+// How a problem is launched: blocks that share a tile lie side by side.
+struct Plan {
+  int variant, cluster;
+  dim3 grid;
+  Pieces pieces;
+};
+
+inline int64_t tile_count(Problem const &problem, Built const &built) {
+  return (problem.m + built.tokens - 1) / built.tokens * ((problem.n + built.rows - 1) / built.rows) * problem.l;
+}
+
+// How many clusters the device has room for at once. Those of more than two blocks are kept within groups of SMs, whose
+// number of SMs is not always a multiple of theirs: an eighth is left for that where a block has an SM for itself.
+inline int64_t clusters_at_once(Device const &device, Built const &built, int cluster) {
+  int64_t const room = static_cast<int64_t>(device.sm_count) * built.per_sm;
+  return (cluster > 2 && built.per_sm == 1 ? room * 7 / 8 : room) / cluster;
+}
+
+// Steps along K.
+inline int64_t step_count(Problem const &problem, Built const &built) {
+  int64_t const step = built.blocks * kBlockK;
+  return (problem.k + step - 1) / step;
+}
+
+// What is given of the tiles of a round to clusters that have none, each of whose blocks has pieces of its own: as takes the
+// least time, if that is a sixteenth less. Leaving a piece, and adding one, take as long as some steps.
+inline Pieces give_pieces(int64_t steps, int64_t tiles, int64_t room, int cluster) {
+  constexpr int64_t kGiving = 3, kAdding = 2, kMostOfTile = 16;
+  int64_t const helpers = (room - tiles) * cluster;
+  Pieces best = {};
+  // Times are counted for all blocks of a cluster.
+  int64_t least = steps - steps / 16;
+  int64_t const most_of_tile = tiles == 0 || helpers <= 0 ? 0 : helpers <= tiles ? 1 : helpers / tiles;
+  for (int64_t of_tile = 1; of_tile <= most_of_tile && of_tile <= kMostOfTile; ++of_tile) {
+    int64_t const each = (tiles * of_tile + helpers - 1) / helpers;
+    // So that those who have tiles, (steps - of_tile * piece) / cluster + kAdding * of_tile, take as long as those who help,
+    // each * (piece + kGiving).
+    int64_t piece = (steps + (kAdding * of_tile - each * kGiving) * cluster) / (of_tile + each * cluster);
+    int64_t const most = (steps - cluster) / of_tile;
+    piece = piece < most ? piece : most;
+    int64_t const own = steps - of_tile * piece + kAdding * of_tile * cluster, other = each * (piece + kGiving) * cluster;
+    int64_t const time = own > other ? own : other;
+    if (piece > 0 && time < least) {
+      least = time;
+      best = {static_cast<int>(room - tiles), static_cast<int>(tiles), static_cast<int>(of_tile), static_cast<int>(piece)};
+    }
+  }
+  return best;
+}
+
+// Whether a kernel of its own decodes the rows of A before, into a workspace, what a row has there, and how many rows the
+// workspace has: of the last matrix as many as its tiles. The others' tiles end in the next matrix. A tile is loaded much
+// faster where all of its rows are there, whatever they are.
+inline bool decodes_before(Built const &built) { return built.tokens > kFewTokens; }
+inline int64_t decoded_row_bytes(Problem const &problem) { return (problem.k + kBlockK - 1) / kBlockK * kDecodedBlockBytes; }
+inline int64_t rows_of_tiles(Problem const &problem, Built const &built) {
+  return (problem.m + built.tokens - 1) / built.tokens * built.tokens;
+}
+inline int64_t decoded_rows(Problem const &problem, Built const &built) {
+  return (problem.l - 1) * problem.m + rows_of_tiles(problem, built);
+}
+
+// Behind the rows of A the workspace has the flags of pieces, and then their sums.
+inline uint32_t *flags(Problem const &problem, Built const &built, void *workspace) {
+  return reinterpret_cast<uint32_t *>(static_cast<uint8_t *>(workspace) +
+                                      decoded_row_bytes(problem) * decoded_rows(problem, built));
+}
+inline int64_t workspace_bytes(Problem const &problem, Plan const &plan) {
+  Built const &built = kBuilt[plan.variant];
+  int64_t const piece = kPieceFlags * 4 + static_cast<int64_t>(built.tokens) * built.rows * 4;
+  return decoded_row_bytes(problem) * decoded_rows(problem, built) + piece * plan.pieces.tiles * plan.pieces.of_tile;
+}
+
+// Units of rows of B that blocks for few rows of A share out: four runs of rows each, 32 apart.
+inline int64_t unit_count(Problem const &problem, Built const &built) {
+  int64_t const of_block = 128 / built.unit_rows, run = built.unit_rows / 4, rest = (problem.n % 128 + run - 1) / run;
+  return problem.n / 128 * of_block + (rest < of_block ? rest : of_block);
+}
+
+// Whether a block for few rows of A has room for them, where so many share K.
+inline bool fits_few(Problem const &problem, Built const &built, int cluster) {
+  int64_t const chunk = built.blocks * kBlockK, chunks = (problem.k + chunk - 1) / chunk;
+  return problem.m * ((chunks + cluster - 1) / cluster * chunk) <= built.most_elements;
+}
+
+// Whether a variant takes a problem.
+inline bool takes(Problem const &problem, Built const &built) {
+  return built.tokens > kFewTokens || (problem.m <= built.tokens && fits_few(problem, built, built.most_cluster));
+}
+
+// For few rows of A every SM has a block, with its share of the rows of B. So many share K as their elements of A need
+// room, and more where there are too few rows of B for all.
+inline Plan plan_few(Problem const &problem, Device const &device, int variant, int least) {
+  Built const &built = kBuilt[variant];
+  int64_t const units = unit_count(problem, built), chunk = built.blocks * kBlockK;
+  int64_t const chunks = (problem.k + chunk - 1) / chunk;
+  auto const room = [&](int cluster) { return clusters_at_once(device, built, cluster); };
+  int cluster = 1;
+  while (cluster < built.most_cluster && (cluster < least || !fits_few(problem, built, cluster)) && cluster * 2 <= chunks) {
+    cluster *= 2;
+  }
+  // As many as the table says, where it does.
+  while (least == 0 && cluster < built.most_cluster && units * problem.l <= room(cluster * 2) && chunks >= 4 * cluster) {
+    cluster *= 2;
+  }
+  int64_t ctas = room(cluster) / problem.l;
+  ctas = ctas < units ? ctas : units;
+  // What a block has of sums must have room, too.
+  int64_t const fewest = (units + built.most_units - 1) / built.most_units;
+  ctas = ctas > fewest ? ctas : fewest;
+  return {variant, cluster, dim3(static_cast<unsigned>(ctas * problem.l * cluster))};
+}
+
+// Of a variant; with no blocks that share a tile, as many as there is room for.
+inline Plan plan_variant(Problem const &problem, Device const &device, int variant, int cluster) {
+  constexpr int kFewestSteps = 2;
+  Built const &built = kBuilt[variant];
+  if (built.tokens <= kFewTokens) {
+    return plan_few(problem, device, variant, cluster);
+  }
+  int64_t const steps = step_count(problem, built), tiles = tile_count(problem, built);
+  if (cluster == 0) {
+    cluster = built.most_cluster;
+    while (cluster > 1 && (tiles > clusters_at_once(device, built, cluster) || steps < kFewestSteps * cluster)) {
+      cluster /= 2;
+    }
+  }
+  // Each has a part of K, whatever the table says.
+  while (cluster > 1 && (steps < cluster || built.most_cluster < cluster)) {
+    cluster /= 2;
+  }
+  // A block that has an SM for itself takes one tile after the other.
+  bool const takes_turns = cluster == 1 && built.per_sm == 1 && tiles > device.sm_count;
+  int64_t const room = clusters_at_once(device, built, cluster);
+  bool const fits = built.has_pieces && (takes_turns || tiles <= room);
+  Pieces const pieces = fits && room > 0 ? give_pieces(steps, tiles % room, room, cluster) : Pieces{};
+  int64_t const clusters = takes_turns ? room : tiles + pieces.helpers;
+  return {variant, cluster, dim3(static_cast<unsigned>(clusters * cluster)), pieces};
+}
+
+inline Plan plan_launch(Problem const &problem, Device const &device) {
+  for (Choice const &choice : kChoices) {
+    if (problem.m <= choice.max_m && problem.n <= choice.max_n && problem.k <= choice.max_k &&
+        takes(problem, kBuilt[choice.variant])) {
+      return plan_variant(problem, device, choice.variant, choice.cluster);
+    }
+  }
+  return plan_variant(problem, device, kVariantCount - 1, 0);
+}

@@ -1,0 +1,128 @@
+// Who does what in a CTA.
+
+#ifndef FOURFOLD_HOST
+// A warpgroup that multiplies.
+template <class V>
+CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
+  int const phase = V::kPhases == 1 ? 0 : same_for_warp(threadIdx.x / V::kAbreast);
+  Multiplier<V> of(memory, phase);
+  of.begin(threadIdx.x, 0);
+  FOURFOLD_FOR_EACH_TURN(turn, own_rank(p)) {
+    Work here = work<V>(p, turn, own_rank(p));
+    if constexpr (V::kRows < 128) {
+      of.begin(threadIdx.x, here.tile_n * V::kRows % 128);
+    }
+    float sums[V::kHalves][V::kTokens / 2];
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < V::kHalves * V::kTokens / 2; ++i) {
+      sums[i % V::kHalves][i / V::kHalves] = 0.0f;
+    }
+    if constexpr (V::kByWords) {
+      multiply_words<V>(of, here.end - here.begin, sums);
+    } else if constexpr (V::kBuffers == 2) {
+      multiply_two<V>(of, here.end - here.begin, sums);
+    } else {
+      multiply_one_by_one<V>(of, here.end - here.begin, sums);
+    }
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < V::kHalves; ++i) {
+      read_from_here(sums[i]);
+    }
+    if constexpr (V::kPhases > 1) {
+      add_phases<V>(memory, phase, sums);
+    }
+    if constexpr (V::kGroups == 4) {
+      // Registers are few: found anew, not kept.
+      here = work<V>(p, Turn<V>(computed_again(turn.what)), own_rank(p));
+    }
+    if (turn.helps()) {
+      give_piece<V>(p, here.piece, sums);
+      continue;
+    }
+    if constexpr (V::kMostCluster > 1) {
+      if (p.cluster > 1) {
+        int const rank = own_rank(p);
+        exchange<V>(p, memory, rank, sums);
+        if (V::kHasPieces && here.piece >= 0) {
+          add_pieces<V>(p, here.piece, rank, sums);
+        }
+        write_tile<V, true>(p, memory, here, rank, sums);
+        // A cluster has one tile. That the loop ends here tells the compiler that what it counts is the same for all threads.
+        break;
+      }
+    }
+    if (V::kHasPieces && here.piece >= 0) {
+      add_pieces<V>(p, here.piece, 0, sums);
+    }
+    write_tile<V, false>(p, memory, here, 0, sums);
+  }
+}
+
+template <class V>
+CUTLASS_DEVICE void make_barriers(Parameters const &p, TileMemory<V> const &memory) {
+  for (int i = 0; i < V::kStages; ++i) {
+    barrier_init(memory.loaded(i), 1);
+    barrier_init(memory.consumed(i), V::kWarpsAbreast * 32);
+  }
+  for (int i = 0; i < V::kDecodedStages; ++i) {
+    barrier_init(memory.filled(i), 1);
+    barrier_init(memory.emptied(i), V::kWarpsAbreast);
+  }
+  if (p.cluster > 1) {
+    barrier_init(memory.exchangeable(), p.cluster - 1);
+    // Of each of its slices a warp gets what the others have.
+    int const own = (V::kSlices >> p.cluster_bits) / V::kPhases, bytes = own * (p.cluster - 1) * V::kVectors * 32 * 16;
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (int warp = 0; warp < V::kWarps; ++warp) {
+      barrier_init(memory.exchanged(warp), 1);
+      barrier_expect(memory.exchanged(warp), bytes);
+    }
+  }
+  fence_barriers();
+}
+
+template <class V>
+CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
+  TileMemory<V> const memory(shared);
+  constexpr int kWeightWarp = V::kMultiplying / 32, kTokenWarp = kWeightWarp + 1, kScalarWarp = kWeightWarp + 2;
+  int const warp = threadIdx.x / 32;
+  if (warp == kWeightWarp && lane() == 0) {
+    prefetch_map(p.weight_map);
+    prefetch_map(p.token_map);
+    make_barriers<V>(p, memory);
+  }
+  __syncthreads();
+  if (p.cluster > 1) {
+    cluster_start();
+  }
+  if (warp < kWeightWarp) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(V::kMultiplyRegisters));
+    multiply<V>(p, memory);
+    if (p.cluster > 1) {
+      cluster_wait_for_start();
+    }
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(V::kLoadRegisters));
+    int const rank = own_rank(p);
+    if (warp == kWeightWarp && lane() == 0) {
+      load_weights<V>(p, memory, rank);
+    } else if (warp == kTokenWarp && lane() == 0) {
+      load_tokens<V>(p, memory, rank);
+    } else if (warp == kScalarWarp && lane() == 0) {
+      // Each slice would wait for memory otherwise.
+      for_each_scalar(p.epilogue, [&](auto const *number) { bring_near(number, memory.unused()); });
+    }
+    __syncwarp();
+    if (p.cluster > 1) {
+      cluster_wait_for_start();
+      if (warp == kTokenWarp && lane() < p.cluster && lane() != rank) {
+        cluster_arrive(cluster_address(memory.exchangeable(), lane()));
+      }
+      __syncwarp();
+    }
+  }
+  if (p.cluster > 1) {
+    cluster_end();
+  }
+}
+#endif

@@ -1,0 +1,74 @@
+// The threads that load the operands of tiles into the stages of shared memory.
+
+#ifndef FOURFOLD_HOST
+// The scales of rows for a stage. Beyond the last along K there are none: codes are zero there, and the last will do.
+template <class V>
+CUTLASS_DEVICE void load_scales(uint32_t to, uint8_t const *of_rows, int block, int atoms, uint32_t barrier) {
+  int const first = block * kAtomsPerBlock;
+  if (first + kAtomsPerBlock <= atoms) {
+    load_bytes(to, of_rows + static_cast<int64_t>(first) * kAtomBytes, V::kScaleBytes, barrier);
+  } else {
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (int i = 0; i < kAtomsPerBlock; ++i) {
+      load_bytes(to + i * kAtomBytes, of_rows + static_cast<int64_t>(min(first + i, atoms - 1)) * kAtomBytes, kAtomBytes,
+                 barrier);
+    }
+  }
+}
+
+// The thread that loads weights, and their scales.
+template <class V>
+CUTLASS_DEVICE void load_weights(Parameters const &p, TileMemory<V> const &memory, int rank) {
+  Ring<V::kStages> ring;
+  FOURFOLD_FOR_EACH_TURN(turn, rank) {
+    Work const here = work<V>(p, turn, rank);
+    int64_t const pitch = static_cast<int64_t>(p.atoms) * kAtomBytes;
+    // Scales of 128 rows. A tile that ends within its first 128 reads the scales of those again.
+    uint8_t const *of_weights[V::kScaleRows];
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < V::kScaleRows; ++i) {
+      int const rows = here.batch * p.weight_blocks + min(here.tile_n * V::kRows / 128 + i, p.weight_blocks - 1);
+      of_weights[i] = p.weight_scales + rows * pitch;
+    }
+    CUTLASS_PRAGMA_NO_UNROLL  // its thread has few registers
+    for (int block = here.begin; block < here.end; ++block, ring.next()) {
+      barrier_wait(memory.consumed(ring.stage), ring.phase ^ 1);
+      uint32_t const barrier = memory.loaded(ring.stage);
+      barrier_expect(barrier, V::kStageBytes);
+      load_tile(p.weight_map, memory.weights(ring.stage), barrier, block * kBlockBytes, here.tile_n * V::kRows, here.batch);
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < V::kScaleRows; ++i) {
+        load_scales<V>(memory.scales(ring.stage) + i * V::kScaleBytes, of_weights[i], block, p.atoms, barrier);
+      }
+    }
+  }
+}
+
+// The thread that loads tokens, once they were decoded.
+template <class V>
+CUTLASS_DEVICE void load_tokens(Parameters const &p, TileMemory<V> const &memory, int rank) {
+  wait_for_kernel_before();
+  Ring<V::kDecodedStages> ring;
+  FOURFOLD_FOR_EACH_TURN(turn, rank) {
+    Work const here = work<V>(p, turn, rank);
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (int block = here.begin; block < here.end; ++block, ring.next()) {
+      barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);
+      uint32_t const barrier = memory.filled(ring.stage);
+      barrier_expect(barrier, V::kDecodedBytes);
+      CUTLASS_PRAGMA_UNROLL
+      for (int panel = 0; panel < 2; ++panel) {
+        load_tile(p.token_map, memory.decoded(ring.stage) + panel * V::kPanelBytes, barrier,
+                  block * kDecodedBlockBytes + panel * 128, here.tile_m * V::kTokens, here.batch);
+      }
+    }
+  }
+  if (p.cluster > 1) {
+    // Others may write where it was loaded to, once nothing of it is needed.
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (int i = 0; i < V::kDecodedStages; ++i, ring.next()) {
+      barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);
+    }
+  }
+}
+#endif

@@ -1,0 +1,226 @@
+// The loop along K of those who multiply: weights are decoded, and wgmma is given them.
+
+#ifndef FOURFOLD_HOST
+// A warpgroup's way through the stages of a tile: what a thread reads of each, and gives to wgmma.
+template <class V>
+struct Multiplier {
+  static constexpr int kWeights = 2 * V::kHalves;  // of a thread
+  TileMemory<V> const &memory;
+  Ring<V::kStages> ring;
+  Ring<V::kDecodedStages> from;
+  // Of the thread's first weight; its others' places differ in the bits of a row's number.
+  uint32_t codes_at, scales_at;
+
+  CUTLASS_DEVICE Multiplier(TileMemory<V> const &memory, int phase) : memory(memory) { ring.stage = from.stage = phase; }
+
+  // `first` is where the tile begins in 128 rows of scales.
+  CUTLASS_DEVICE void begin(unsigned thread, int first) {
+    int const t = thread % 4, row = thread % V::kAbreast / 32 * V::kWarpRows + first_weight<V>(thread % 32 / 4);
+    int const of_scales = first + row;
+    codes_at = memory.weights(0) + row * kBlockBytes + t * 16;
+    scales_at = memory.scales(0) + of_scales / 128 * V::kScaleBytes + of_scales % 32 * 16 + of_scales / 32 % 4 * 4 +
+                (kMx ? t : t / 2 * kAtomBytes + t % 2 * 2);
+  }
+
+  // Codes and scales of the next stage, once it was loaded.
+  CUTLASS_DEVICE void read(uint4 (&codes)[kWeights], uint32_t (&scales)[kWeights]) const {
+    barrier_wait(memory.loaded(ring.stage), ring.phase);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kWeights; ++i) {
+      codes[i] = load_words(codes_at + ring.stage * V::kStageBytes ^ i * kBlockBytes);
+      uint32_t const at = scales_at + ring.stage * V::kStageBytes ^ i * 16;
+      scales[i] = kMx ? mx_scale(load_byte(at)) : two_scales(load_half(at));
+    }
+  }
+
+  // To be called when wgmma was given a part of each read: then all of it has come, and what is loaded next cannot change it.
+  // That it was asked for before is not enough. Every lane says so: one for all would have to wait for them, which the compiler
+  // leaves out where lanes never part, and racecheck then sees no order.
+  CUTLASS_DEVICE void give_stage_back() { barrier_arrive(memory.consumed(ring.stage)); }
+
+  CUTLASS_DEVICE void give_tokens_back(int stage) const {
+    if (lane() == 0) {
+      barrier_arrive(memory.emptied(stage));
+    }
+  }
+
+  // The warpgroup's next block.
+  CUTLASS_DEVICE void next() {
+    ring.template next<V::kPhases>();
+    from.template next<V::kPhases>();
+  }
+};
+
+// A word of each weight as operands of two steps, by half of the rows.
+template <int kHalves>
+CUTLASS_DEVICE void decode_word(uint4 const (&codes)[2 * kHalves], uint32_t const (&scales)[2 * kHalves], int word,
+                                uint32_t (&first)[kHalves][4], uint32_t (&second)[kHalves][4]) {
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < 2 * kHalves; ++i) {
+    Decoded const parts = decode(word_of(codes[i], word), scale_of_word(scales[i], word));
+    first[i / 2][i % 2] = parts.low[0];
+    first[i / 2][2 + i % 2] = parts.high[0];
+    second[i / 2][i % 2] = parts.low[1];
+    second[i / 2][2 + i % 2] = parts.high[1];
+  }
+}
+
+// Where the tokens of a step along K begin in those of a block, as descriptors count.
+template <class V>
+CUTLASS_DEVICE constexpr int step_at(int step) {
+  return (step / 4 * V::kPanelBytes + step % 4 * 32) >> 4;
+}
+
+// Multiplies a tile's blocks by 64 weights, each after its operands were decoded.
+template <class V>
+CUTLASS_DEVICE void multiply_one_by_one(Multiplier<V> &of, int blocks, float (&sums)[1][V::kTokens / 2]) {
+  constexpr int kWords = 4 / V::kParts;
+  for (int left = blocks; left > 0; --left, of.next()) {
+    uint4 codes[2];
+    uint32_t scales[2], operands[2 * kWords][1][4];
+    of.read(codes, scales);
+    CUTLASS_PRAGMA_UNROLL
+    for (int part = 0; part < V::kParts; ++part) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int word = 0; word < kWords; ++word) {
+        decode_word<1>(codes, scales, part * kWords + word, operands[2 * word], operands[2 * word + 1]);
+      }
+      if (part == 0) {
+        barrier_wait(of.memory.filled(of.from.stage), of.from.phase);
+      }
+      uint64_t const tokens = descriptor(of.memory.decoded(of.from.stage));
+      wgmma_fence();
+      CUTLASS_PRAGMA_UNROLL
+      for (int step = 0; step < 2 * kWords; ++step) {
+        Wgmma<V::kTokens>::run(sums[0], operands[step][0], tokens + step_at<V>(part * 2 * kWords + step));
+      }
+      wgmma_commit();
+      if (part == 0) {
+        of.give_stage_back();
+      }
+      wgmma_wait<0>();
+    }
+    of.give_tokens_back(of.from.stage);
+  }
+}
+
+// The same with operands of two blocks: while one is multiplied, the next is decoded.
+template <class V>
+CUTLASS_DEVICE void multiply_two(Multiplier<V> &of, int blocks, float (&sums)[1][V::kTokens / 2]) {
+  uint32_t operands[2][8][1][4];
+  int held = -1;
+  auto const add = [&](uint32_t (&now)[8][1][4]) {
+    {
+      uint4 codes[2];
+      uint32_t scales[2];
+      of.read(codes, scales);
+      CUTLASS_PRAGMA_UNROLL
+      for (int word = 0; word < 4; ++word) {
+        decode_word<1>(codes, scales, word, now[2 * word], now[2 * word + 1]);
+      }
+    }
+    barrier_wait(of.memory.filled(of.from.stage), of.from.phase);
+    uint64_t const tokens = descriptor(of.memory.decoded(of.from.stage));
+    wgmma_fence();
+    CUTLASS_PRAGMA_UNROLL
+    for (int step = 0; step < 8; ++step) {
+      Wgmma<V::kTokens>::run(sums[0], now[step][0], tokens + step_at<V>(step));
+    }
+    wgmma_commit();
+    of.give_stage_back();
+    // All but this block is done, and its operands can be overwritten.
+    wgmma_wait<1>();
+    if (held >= 0) {
+      of.give_tokens_back(held);
+    }
+    held = of.from.stage;
+    of.next();
+  };
+  for (int left = blocks / V::kPhases; left > 0; left -= 2) {
+    add(operands[0]);
+    if (left == 1) {
+      break;
+    }
+    add(operands[1]);
+  }
+  wgmma_wait<0>();
+  if (held >= 0) {
+    of.give_tokens_back(held);
+  }
+}
+
+// The same where sums leave room for the operands of two words: while one is multiplied, the other is made.
+template <class V>
+CUTLASS_DEVICE void multiply_words(Multiplier<V> &of, int blocks, float (&sums)[V::kHalves][V::kTokens / 2]) {
+  int held = -1;
+  for (int left = blocks; left > 0; --left) {
+    uint4 codes[2 * V::kHalves];
+    uint32_t scales[2 * V::kHalves];
+    of.read(codes, scales);
+    uint64_t const tokens = descriptor(of.memory.decoded(of.from.stage));
+    uint32_t operands[2][2][V::kHalves][4];
+    CUTLASS_PRAGMA_UNROLL
+    for (int word = 0; word < 4; ++word) {
+      auto &now = operands[word % 2];
+      // All but the word before is done.
+      wgmma_wait<1>();
+      if (word == 1 && held >= 0) {
+        of.give_tokens_back(held);
+      }
+      decode_word<V::kHalves>(codes, scales, word, now[0], now[1]);
+      if (word == 0) {
+        barrier_wait(of.memory.filled(of.from.stage), of.from.phase);
+      }
+      wgmma_fence();
+      CUTLASS_PRAGMA_UNROLL
+      for (int step = 0; step < 2; ++step) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int half = 0; half < V::kHalves; ++half) {
+          Wgmma<V::kTokens>::run(sums[half], now[step][half], tokens + step_at<V>(2 * word + step));
+        }
+      }
+      wgmma_commit();
+      if (word == 0) {
+        of.give_stage_back();
+      }
+    }
+    held = of.from.stage;
+    of.next();
+  }
+  wgmma_wait<0>();
+  if (held >= 0) {
+    of.give_tokens_back(held);
+  }
+}
+
+// Gives each phase the sums of both for its slices: of two side by side it has one, and what it finds stands for both, as
+// a choice between registers is no branch.
+template <class V>
+CUTLASS_DEVICE void add_phases(TileMemory<V> const &memory, int phase, float (&sums)[1][V::kTokens / 2]) {
+  static_assert(V::kPhases == 2);
+  constexpr int kOfSlice = V::kVectors * 4, kAll = V::kSlices / 2 * V::kVectors * V::kVectorBytes;
+  uint32_t const at = memory.partial() + computed_again(threadIdx.x) % V::kAbreast * 16;
+  // What the other had for the last tile was read.
+  synchronize<1, V::kMultiplying>();
+  CUTLASS_PRAGMA_UNROLL
+  for (int v = 0; v < V::kSlices / 2 * V::kVectors; ++v) {
+    float const *const low = sums[0] + v / V::kVectors * 2 * kOfSlice + v % V::kVectors * 4, *const high = low + kOfSlice;
+    uint32_t given[4];
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      given[i] = __float_as_uint(phase == 0 ? high[i] : low[i]);
+    }
+    store_words(at + (1 - phase) * kAll + v * V::kVectorBytes, given[0], given[1], given[2], given[3]);
+  }
+  synchronize<2, V::kMultiplying>();
+  CUTLASS_PRAGMA_UNROLL
+  for (int v = 0; v < V::kSlices / 2 * V::kVectors; ++v) {
+    float *const low = sums[0] + v / V::kVectors * 2 * kOfSlice + v % V::kVectors * 4, *const high = low + kOfSlice;
+    auto const four = load_floats<4>(at + phase * kAll + v * V::kVectorBytes);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      low[i] = high[i] = (phase == 0 ? low[i] : high[i]) + four[i];
+    }
+  }
+}
+#endif

@@ -1,0 +1,106 @@
+// Many rows of A ("tokens"): tiles of kRows rows of B ("weights") by kTokens of A, for wgmma, which is given the weights
+// from registers and the tokens from shared memory. The weights of a tile are decoded where they are used, once; the
+// tokens were decoded before, by another kernel (decode_tokens), and are loaded as they are multiplied.
+//
+// Warpgroups multiply 64 weights each, or twice as many where a warp needs whole blocks of a row of D; of one more a thread
+// loads weights, and another tokens. While a warp has wgmma take operands from its registers it does nothing else, so that
+// others must decode meanwhile: there are four that multiply, or two that have room for the operands of two blocks. Of 64
+// weights two have every other block of K. Where there are fewer tiles than SMs, a cluster shares a tile: each CTA takes a
+// part of K, and of the sums each keeps some rows of D and gets what the others have of these, which it adds up always in
+// the same order.
+
+// Tiles along N that are computed together, for all of M.
+constexpr int kGroupWidth = 8;
+
+template <int kTokensOfTile, int kRowsOfTile>
+struct Tile {
+  static constexpr int kTokens = kTokensOfTile, kRows = kRowsOfTile;
+  // Multiplications of 64 weights that a warpgroup has at each step.
+  static constexpr int kHalves = kRows == 256 && !(kSimple && kTokens == 128) ? 2 : 1;
+  static constexpr int kWarpRows = 16 * kHalves;
+  // Warpgroups that have all weights together, and how many times there are as many, which take turns with the blocks of K.
+  static constexpr int kRowGroups = kRows / (64 * kHalves), kPhases = kRows == 64 ? 2 : 1;
+  static constexpr int kGroups = kRowGroups * kPhases;
+  // Whether a thread has so many sums, or weights, that there is room for the operands of two words only, not of two blocks.
+  static constexpr bool kByWords = kHalves == 2 || kTokens == 256;
+  // Blocks that there are operands of at a time, or in how many parts one has them.
+  static constexpr int kBuffers = kGroups == 4 ? 1 : 2, kParts = kGroups == 4 ? 4 : 1;
+  // Registers of who multiplies and of who loads.
+  static constexpr int kMultiplyRegisters = kGroups == 4 ? 112 : kPhases == 2 ? 168 : 232;
+  static constexpr int kLoadRegisters = kGroups == 4 ? 32 : 40;
+  static constexpr int kMultiplying = kGroups * 128, kWarps = kMultiplying / 32;
+  // Of these as many as have all weights.
+  static constexpr int kAbreast = kRowGroups * 128, kWarpsAbreast = kAbreast / 32;
+  static constexpr int kThreads = kMultiplying + 128, kMinBlocks = 1;
+  // Threads that there are registers for beside its own: where a tile takes no longer than to begin, it begins while the kernel
+  // before still has SMs.
+  static constexpr int kRoomThreads = kPhases == 2 ? 128 : 0;
+  // Whether others may have a part of a tile: of one that takes no longer than to begin nobody has.
+  static constexpr bool kHasPieces = kPhases == 1;
+  // Of a cluster each phase of each CTA has a slice of its own.
+  static constexpr int kMostCluster = 4 / kPhases;
+  static constexpr int kWeightBytes = kRows * kBlockBytes, kScaleBytes = kAtomsPerBlock * kAtomBytes;  // of 128 rows
+  static constexpr int kScaleRows = (kRows + 127) / 128, kStageBytes = kWeightBytes + kScaleRows * kScaleBytes;
+  // Decoded tokens of a block of K, in two panels of 64.
+  static constexpr int kPanelBytes = kTokens * 128, kDecodedBytes = 2 * kPanelBytes;
+  static constexpr int kDecodedStages = kTokens == 256 ? 3 : kTokens == 64 ? 6 : kRows == 128 ? 5 : 4;
+
+  // The rows of D are written in slices, and where a cluster shares a tile, each CTA has some. A slice
+  // takes no more than 16 registers.
+  static constexpr int kSlices = kHalves * kTokens == 256 ? 8 : 4;
+  static constexpr int kSliceTokens = kTokens / kSlices, kChunks = kSliceTokens / 8;
+  // Vectors of 4 sums that a thread has of a slice, and bytes of one of all threads.
+  static constexpr int kVectors = kHalves * kChunks, kVectorBytes = kAbreast * 16;
+  // What the others of a cluster have of a CTA's slices.
+  static constexpr int kExchangeBytes = kSlices / kMostCluster * (kMostCluster - 1) * kVectors * kVectorBytes;
+  // Where a thread writes a row of D, a warp's part of a slice, as rows; the pitch keeps the banks apart.
+  static constexpr int kPitch = 36, kStagingBytes = kSimple ? 0 : kWarps * kSliceTokens * kPitch * 4;
+  // What each phase has of the slices that are the other's.
+  static constexpr int kPartialBytes = (kPhases - 1) * kSlices * kVectors * kVectorBytes;
+
+  static constexpr int kBarrierBytes = 512;
+  // The panels lie at multiples of 1024 bytes.
+  static constexpr int kFixed = 1024 + kDecodedStages * kDecodedBytes + kStagingBytes + kPartialBytes + kBarrierBytes;
+  static constexpr int kMostStages = (227 * 1024 - kFixed) / kStageBytes;
+  static constexpr int kStages = kMostStages < 8 ? kMostStages : 8;
+  static constexpr int kShared = kFixed + kStages * kStageBytes;
+  static_assert(kStages >= 3 && kSlices % kMostCluster == 0 && kSlices % kPhases == 0);
+  // Each stage is of one phase: a barrier tells a turn from the next only, and who waits has seen the one before.
+  static_assert(kStages % kPhases == 0 && kDecodedStages % kPhases == 0);
+  static_assert(kExchangeBytes <= kDecodedStages * kDecodedBytes);
+  // What those who multiply get is what the others give.
+  static_assert(kMultiplyRegisters * kGroups + kLoadRegisters <= 65536 / (kThreads + kRoomThreads) / 8 * 8 * (kGroups + 1));
+  static_assert(2 * (kStages + kDecodedStages) + 1 + kWarps < kBarrierBytes / 8);
+  static_assert(kSimple || kRows == 256, "a warp has as many columns as there are in a row's block");
+};
+
+#ifndef FOURFOLD_HOST
+
+// Where everything is in shared memory.
+template <class V>
+struct TileMemory {
+  uint32_t base;
+  CUTLASS_DEVICE explicit TileMemory(uint32_t base) : base(base) {}
+  CUTLASS_DEVICE explicit TileMemory(void *memory) : TileMemory((shared_address(memory) + 1023) & ~1023u) {}
+  CUTLASS_DEVICE uint32_t decoded(int stage) const { return base + stage * V::kDecodedBytes; }
+  CUTLASS_DEVICE uint32_t weights(int stage) const {
+    return base + V::kDecodedStages * V::kDecodedBytes + stage * V::kStageBytes;
+  }
+  CUTLASS_DEVICE uint32_t scales(int stage) const { return weights(stage) + V::kWeightBytes; }
+  CUTLASS_DEVICE uint32_t staging(int warp) const { return weights(V::kStages) + warp * (V::kStagingBytes / V::kWarps); }
+  CUTLASS_DEVICE uint32_t partial() const { return weights(V::kStages) + V::kStagingBytes; }
+  // The sums of a cluster take the place of tokens.
+  CUTLASS_DEVICE uint32_t exchange() const { return decoded(0); }
+  // Barriers: weights were loaded, are no longer needed; tokens were loaded, are no longer needed; the others' memory may be
+  // written to, and this CTA's was, for a warp.
+  CUTLASS_DEVICE uint32_t barrier(int index) const { return partial() + V::kPartialBytes + 8 * index; }
+  // What was read for its own sake.
+  CUTLASS_DEVICE uint32_t unused() const { return barrier(V::kBarrierBytes / 8 - 1); }
+  CUTLASS_DEVICE uint32_t loaded(int stage) const { return barrier(stage); }
+  CUTLASS_DEVICE uint32_t consumed(int stage) const { return barrier(V::kStages + stage); }
+  CUTLASS_DEVICE uint32_t filled(int stage) const { return barrier(2 * V::kStages + stage); }
+  CUTLASS_DEVICE uint32_t emptied(int stage) const { return barrier(2 * V::kStages + V::kDecodedStages + stage); }
+  CUTLASS_DEVICE uint32_t exchangeable() const { return barrier(2 * (V::kStages + V::kDecodedStages)); }
+  CUTLASS_DEVICE uint32_t exchanged(int warp) const { return barrier(2 * (V::kStages + V::kDecodedStages) + 1 + warp); }
+};
+#endif

@@ -1,0 +1,234 @@
+// What becomes of sums: those of a cluster and of pieces are added up, and the rows of D are written, slice by slice.
+
+#ifndef FOURFOLD_HOST
+// Which of a warp's weights a thread has first; its others are this one xor 1, or xor 1, 2 and 3. They are side by side, so
+// that a thread has whole runs of a row of D. In which order it has them differs between quads: so the codes that eight lanes
+// read lie in different banks, and so do the scales that eight quads read.
+template <class V>
+CUTLASS_DEVICE int first_weight(int quad) {
+  return V::kHalves == 2 ? quad * 4 + ((quad ^ quad / 2) % 2 + quad / 4 * 2)
+                         : quad / 4 * 8 + quad % 2 * 4 + quad / 2 % 2 * 2 + (quad ^ quad / 4) % 2;
+}
+
+// What a thread has of 8 rows of D: of two rows as many columns side by side as it has weights.
+template <int kHalves>
+CUTLASS_DEVICE void arrange(int quad, float const *sums, float (&rows)[2][2 * kHalves]) {
+  bool const odd = (quad ^ quad / (kHalves == 2 ? 2 : 4)) % 2 != 0, upper = quad / 4 != 0;
+  CUTLASS_PRAGMA_UNROLL
+  for (int row = 0; row < 2; ++row) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < 2 * kHalves; ++i) {
+      int const near = i % 2 * 2 + row, far = (1 - i % 2) * 2 + row;
+      float const low = odd ? sums[far] : sums[near];
+      if constexpr (kHalves == 2) {
+        float const high = odd ? sums[4 + far] : sums[4 + near];
+        rows[row][i] = (upper == (i < 2) ? high : low) * kFactor;
+      } else {
+        rows[row][i] = low * kFactor;
+      }
+    }
+  }
+}
+
+// Whether a slice is one of those that a thread adds up and writes: phases share them.
+template <class V>
+CUTLASS_DEVICE bool is_own_slice(int slice) {
+  return V::kPhases == 1 || slice % V::kPhases == same_for_warp(threadIdx.x / V::kAbreast);
+}
+
+// Writes a warp's part of a slice of D: of each chunk of 8 rows, what wgmma left in a thread.
+template <class V>
+CUTLASS_DEVICE void write_slice(Parameters const &p, TileMemory<V> const &memory, Work const &tile, int slice,
+                                float const (&sums)[V::kVectors * 4]) {
+  unsigned const thread = computed_again(threadIdx.x);
+  int const warp = thread / 32, quad = thread % 32 / 4, t = thread % 4;
+  int const m = tile.tile_m * V::kTokens + slice * V::kSliceTokens;
+  int const n = tile.tile_n * V::kRows + warp % V::kWarpsAbreast * V::kWarpRows;
+  if constexpr (kSimple) {
+    constexpr int kColumns = 2 * V::kHalves;
+    Place const here(tile.batch, m + 2 * t, n + first_weight<V>(quad) / kColumns * kColumns, p.m, p.n, 0);
+    auto states = begin_outputs<kColumns>(p.epilogue);
+    CUTLASS_PRAGMA_UNROLL
+    for (int chunk = 0; chunk < V::kChunks; ++chunk) {
+      float rows[2][kColumns];
+      arrange<V::kHalves>(quad, sums + chunk * V::kHalves * 4, rows);
+      CUTLASS_PRAGMA_UNROLL
+      for (int row = 0; row < 2; ++row) {
+        cutlass::Array<float, kColumns> sum;
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < kColumns; ++i) {
+          sum[i] = rows[row][i];
+        }
+        // What lies outside is computed too: what is read for all of D then stands before the loops.
+        write_outputs<kColumns>(p.epilogue, states, here.moved(chunk * 8 + row, 0), sum);
+      }
+    }
+  } else {
+    uint32_t const staging = memory.staging(warp);
+    __syncwarp();
+    CUTLASS_PRAGMA_UNROLL
+    for (int chunk = 0; chunk < V::kChunks; ++chunk) {
+      float rows[2][4];
+      arrange<2>(quad, sums + chunk * 8, rows);
+      CUTLASS_PRAGMA_UNROLL
+      for (int row = 0; row < 2; ++row) {
+        store_words(staging + ((chunk * 8 + 2 * t + row) * V::kPitch + quad * 4) * 4, __float_as_uint(rows[row][0]),
+                    __float_as_uint(rows[row][1]), __float_as_uint(rows[row][2]), __float_as_uint(rows[row][3]));
+      }
+    }
+    __syncwarp();
+    // All lanes of a warp work together; those without a row have one that is outside.
+    bool const has_row = lane() < V::kSliceTokens;
+    Place const here(tile.batch, has_row ? m + lane() : p.m, n, p.m, p.n, 0);
+    auto states = begin_outputs<32>(p.epilogue);
+    write_outputs<32>(p.epilogue, states, here, load_floats<32>(staging + (has_row ? lane() : 0) * V::kPitch * 4));
+    end_outputs<32>(p.epilogue, states, here);
+  }
+}
+
+// Sends each of the other CTAs of a cluster what this one has of its slices, and waits for what they send.
+template <class V>
+CUTLASS_DEVICE void exchange(Parameters const &p, TileMemory<V> const &memory, int rank,
+                             float const (&sums)[V::kHalves][V::kTokens / 2]) {
+  unsigned const thread = computed_again(threadIdx.x), warp = thread / 32;
+  int const each = V::kSlices >> p.cluster_bits;
+  barrier_wait(memory.exchangeable(), 0);
+  // Of each of its slices a CTA has the vectors of one other CTA after the other, each of all threads.
+  CUTLASS_PRAGMA_UNROLL
+  for (int slice = 0; slice < V::kSlices; ++slice) {
+    int const receiver = slice * p.cluster / V::kSlices, local = slice & (each - 1);
+    if (receiver == rank || !is_own_slice<V>(slice)) {
+      continue;
+    }
+    int const source = local * (p.cluster - 1) + (rank < receiver ? rank : rank - 1);
+    uint32_t const at = memory.exchange() + source * V::kVectors * V::kVectorBytes + thread % V::kAbreast * 16;
+    uint32_t const to = cluster_address(at, receiver), barrier = cluster_address(memory.exchanged(warp), receiver);
+    CUTLASS_PRAGMA_UNROLL
+    for (int v = 0; v < V::kVectors; ++v) {
+      int const first = (slice * V::kChunks + v / V::kHalves) * 4;
+      cluster_store(to + v * V::kVectorBytes, &sums[v % V::kHalves][first], barrier);
+    }
+  }
+  // Only shared memory was written: a wait that acquires more would empty the L1 cache.
+  barrier_wait(memory.exchanged(warp), 0);
+}
+
+// A thread's sums of a slice, whose number the compiler knows: registers have no index.
+template <class V, class Slice>
+CUTLASS_DEVICE void take_slice(float (&part)[V::kVectors * 4], Slice slice, float const (&sums)[V::kHalves][V::kTokens / 2]) {
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < V::kVectors * 4; ++i) {
+    part[i] = sums[i / 4 % V::kHalves][(slice * V::kChunks + i / 4 / V::kHalves) * 4 + i % 4];
+  }
+}
+
+// Where a thread's sums of a slice of a piece are: vectors of all threads.
+template <class V>
+CUTLASS_DEVICE float *sums_of_piece(Parameters const &p, int piece, int slice) {
+  constexpr int kOfSlice = V::kVectors * V::kVectorBytes / 4;
+  return p.piece_sums + (static_cast<int64_t>(piece) * V::kSlices + slice) * kOfSlice +
+         computed_again(threadIdx.x) % V::kAbreast * 4;
+}
+
+CUTLASS_DEVICE uint32_t *flag_of_piece(Parameters const &p, int piece) {
+  return p.piece_flags + piece * kPieceFlags + threadIdx.x / 32;
+}
+
+// Leaves what a thread has of a piece for the one that has as much of the tile.
+template <class V>
+CUTLASS_DEVICE void give_piece(Parameters const &p, int piece, float const (&sums)[V::kHalves][V::kTokens / 2]) {
+  cute::for_each(cute::make_seq<V::kSlices>{}, [&](auto slice) {
+    if (is_own_slice<V>(slice)) {
+      float part[V::kVectors * 4];
+      take_slice<V>(part, slice, sums);
+      float *const to = sums_of_piece<V>(p, piece, slice);
+      CUTLASS_PRAGMA_UNROLL
+      for (int v = 0; v < V::kVectors; ++v) {
+        *reinterpret_cast<float4 *>(to + v * V::kVectorBytes / 4) =
+            float4{part[v * 4], part[v * 4 + 1], part[v * 4 + 2], part[v * 4 + 3]};
+      }
+    }
+  });
+  give_flag(flag_of_piece(p, piece));
+}
+
+// Adds what others have of the slices of a CTA, always in the same order. They have begun before: their blocks are the first.
+template <class V>
+CUTLASS_DEVICE void add_pieces(Parameters const &p, int piece, int rank, float (&sums)[V::kHalves][V::kTokens / 2]) {
+  CUTLASS_PRAGMA_NO_UNROLL
+  for (; piece < p.all_pieces; piece += p.tiles - p.whole) {
+    wait_for_flag(flag_of_piece(p, piece));
+    cute::for_each(cute::make_seq<V::kSlices>{}, [&](auto slice) {
+      if (slice * p.cluster / V::kSlices == rank && is_own_slice<V>(slice)) {
+        float const *const from = sums_of_piece<V>(p, piece, slice);
+        CUTLASS_PRAGMA_UNROLL
+        for (int v = 0; v < V::kVectors; ++v) {
+          float4 const four = load_far(from + v * V::kVectorBytes / 4);
+          float *const to = &sums[v % V::kHalves][(slice * V::kChunks + v / V::kHalves) * 4];
+          to[0] += four.x, to[1] += four.y, to[2] += four.z, to[3] += four.w;
+        }
+      }
+    });
+  }
+}
+
+// Writes the slices that this CTA has of a tile.
+template <class V, bool kShared>
+CUTLASS_DEVICE void write_tile(Parameters const &p, TileMemory<V> const &memory, Work const &tile, int rank,
+                               float const (&sums)[V::kHalves][V::kTokens / 2]) {
+  if constexpr (!kShared && V::kTokens == 256) {
+    // A tile of many rows is one of many: the tensor cores wait until it is written, but only the first waits for instructions.
+    cute::for_each(cute::make_seq<V::kSlices>{}, [&](auto slice) {
+      float part[V::kVectors * 4];
+      take_slice<V>(part, slice, sums);
+      write_slice<V>(p, memory, tile, slice, part);
+    });
+    return;
+  }
+  int const each = kShared ? V::kSlices >> p.cluster_bits : V::kSlices;
+  // Which slice it is, is told by branches, and the epilogue stands here once.
+  CUTLASS_PRAGMA_NO_UNROLL
+  for (int local = 0; local < each; ++local) {
+    int const slice = kShared ? rank * each + local : local;
+    if (!is_own_slice<V>(slice)) {
+      continue;
+    }
+    float part[V::kVectors * 4] = {};
+    cute::for_each(cute::make_seq<V::kSlices>{}, [&](auto one) {
+      if (one == slice) {
+        keep_branch();
+        take_slice<V>(part, one, sums);
+      }
+    });
+    if constexpr (kShared) {
+      // In the order of ranks, whoever adds.
+      float all[V::kVectors * 4] = {};
+      uint32_t at = memory.exchange() + local * (p.cluster - 1) * V::kVectors * V::kVectorBytes +
+                    threadIdx.x % V::kAbreast * 16;
+      CUTLASS_PRAGMA_NO_UNROLL
+      for (int source = 0; source < p.cluster; ++source) {
+        if (source == rank) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < V::kVectors * 4; ++i) {
+            all[i] += part[i];
+          }
+        } else {
+          CUTLASS_PRAGMA_UNROLL
+          for (int v = 0; v < V::kVectors; ++v, at += V::kVectorBytes) {
+            auto const four = load_floats<4>(at);
+            CUTLASS_PRAGMA_UNROLL
+            for (int i = 0; i < 4; ++i) {
+              all[v * 4 + i] += four[i];
+            }
+          }
+        }
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < V::kVectors * 4; ++i) {
+        part[i] = all[i];
+      }
+    }
+    write_slice<V>(p, memory, tile, slice, part);
+  }
+}
+#endif
