@@ -1,4 +1,5 @@
-// The plan of a launch, on the host: which tile a problem gets, how many blocks share it, and what others have of it.
+// The plan of a launch, on the host: which tile a problem gets, how many blocks share it, what others have of it, and how
+// large a workspace it needs.
 
 // What others have of the last tiles: so many clusters of them, of so many tiles as many pieces of so many steps along K.
 struct Pieces {

@@ -103,4 +103,13 @@ struct TileMemory {
   CUTLASS_DEVICE uint32_t exchangeable() const { return barrier(2 * (V::kStages + V::kDecodedStages)); }
   CUTLASS_DEVICE uint32_t exchanged(int warp) const { return barrier(2 * (V::kStages + V::kDecodedStages) + 1 + warp); }
 };
+
+// Which of a warp's weights a thread has first; its others are this one xor 1, or xor 1, 2 and 3. They are side by side, so
+// that a thread has whole runs of a row of D. In which order it has them differs between quads: so the codes that eight lanes
+// read lie in different banks, and so do the scales that eight quads read.
+template <class V>
+CUTLASS_DEVICE int first_weight(int quad) {
+  return V::kHalves == 2 ? quad * 4 + ((quad ^ quad / 2) % 2 + quad / 4 * 2)
+                         : quad / 4 * 8 + quad % 2 * 4 + quad / 2 % 2 * 2 + (quad ^ quad / 4) % 2;
+}
 #endif

@@ -1,15 +1,6 @@
 // What becomes of sums: those of a cluster and of pieces are added up, and the rows of D are written, slice by slice.
 
 #ifndef FOURFOLD_HOST
-// Which of a warp's weights a thread has first; its others are this one xor 1, or xor 1, 2 and 3. They are side by side, so
-// that a thread has whole runs of a row of D. In which order it has them differs between quads: so the codes that eight lanes
-// read lie in different banks, and so do the scales that eight quads read.
-template <class V>
-CUTLASS_DEVICE int first_weight(int quad) {
-  return V::kHalves == 2 ? quad * 4 + ((quad ^ quad / 2) % 2 + quad / 4 * 2)
-                         : quad / 4 * 8 + quad % 2 * 4 + quad / 2 % 2 * 2 + (quad ^ quad / 4) % 2;
-}
-
 // What a thread has of 8 rows of D: of two rows as many columns side by side as it has weights.
 template <int kHalves>
 CUTLASS_DEVICE void arrange(int quad, float const *sums, float (&rows)[2][2 * kHalves]) {
