@@ -47,7 +47,7 @@ struct Program {
 }
 
 /// Bytes that a simulation says of the launch before the outputs.
-const SAID: usize = 8 * 4;
+const SAID: usize = 10 * 4;
 
 /// What remains as it was is seen.
 const UNWRITTEN: u8 = 0xEE;
@@ -120,7 +120,8 @@ const RANDOM: usize = 12;
 type Case = [u64; 5];
 
 /// How a case was launched: the tile and how many CTAs share one; of how many tiles others compute pieces, how many of each,
-/// and how many clusters they are.
+/// and how many clusters they are; and what was left of the tokens to be decoded meanwhile: of how many tiles along M all, and of
+/// the others how many slabs along K.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Launch {
     tile: Tile,
@@ -129,6 +130,8 @@ struct Launch {
     helped: u32,
     of_tile: u32,
     tiles: u32,
+    left_tiles: u32,
+    left_slabs: u32,
 }
 
 impl Program {
@@ -265,9 +268,10 @@ impl Program {
                 of_bf16.as_chunks().0.iter().map(|half| numeric::bf16_bits_to_f32(u16::from_ne_bytes(*half)));
             assert!(wide.chain(narrow).all(f32::is_nan), "{name}: NaN beside a row's scales");
         }
-        let [tokens, rows, cluster, _grid, helpers, helped, of_tile, tiles] =
+        let [tokens, rows, cluster, _grid, helpers, helped, of_tile, tiles, left_tiles, left_slabs] =
             words.try_into().expect("as many words as it says");
-        Launch { tile: Tile::new(tokens, rows), cluster, helpers, helped, of_tile, tiles }
+        let tile = Tile::new(tokens, rows);
+        Launch { tile, cluster, helpers, helped, of_tile, tiles, left_tiles, left_slabs }
     }
 
     fn run(
@@ -369,6 +373,9 @@ fn cases(program: &Program) -> Vec<Case> {
         [1, 40, 288, 2080, 3],
         [1, 130, 96, 2080, 3],
         [1, 300, 96, 2080, 3],
+        // Tokens that are decoded while tiles are computed.
+        [2, 300, 288, 2080, 1],
+        [3, 20, 160, 3104, 2],
     ];
     if program.text == VALUES {
         // Blocks of N ask for more.
@@ -421,6 +428,13 @@ fn check_all(program: &Program) {
         has("several pieces for a CTA", &|it| it.helped > it.helpers * it.cluster);
         has("behind whole tiles", &|it| it.tiles > it.helped);
     }
+    // Of tokens, where there may be many: none, some slabs, and all of a tile.
+    for tile in program.tiles().into_iter().filter(|tile| tile.tokens == 256) {
+        let left: BTreeSet<_> =
+            met.iter().filter(|it| it.tile == tile).map(|it| [it.left_tiles, it.left_slabs]).collect();
+        let has = |what: [bool; 2]| left.iter().any(|it| it.map(|left| left > 0) == what);
+        assert!([[false, false], [false, true], [true, true]].into_iter().all(has), "{tile}: {left:?}");
+    }
 }
 
 #[test]
@@ -443,6 +457,7 @@ fn blocks_and_reductions_are_the_interpreter_s() {
 fn what_is_wrong_is_found() {
     let (many, few, shared) = ([1, 64, 544, 1056, 1], [1, 8, 288, 8192, 1], [1, 64, 256, 2112, 132]);
     let helped = [1, 40, 96, 4128, 4];
+    let left = [2, 300, 96, 2080, 1];
     let (one, alone) = ([1, 1, 288, 4096, 1], [1, 8, 160, 1024, 1]);
     let both = [Tile::new(128, 64), Tile::new(128, 256)];
     for (index, (what, by, case)) in [
@@ -494,6 +509,10 @@ fn what_is_wrong_is_found() {
         ("steps_before += p.piece_steps;", "", helped),
         ("~((beyond << p.cluster_bits) + rank)", "~(beyond << p.cluster_bits)", helped),
         ("p.flags[item] = 0;", "", helped),
+        // Tokens that were left, before they are decoded; others; and none.
+        ("wait_for_slab<V>(p, here, block / kSlabBlocks);", "", left),
+        ("--left, run.next(matrix)", "--left", left),
+        ("tile = behind + rest.first_tiles.number;", "tile = behind;", left),
         // Another thread's part of K, and its scales.
         (
             "store_words(tokens + token * pitch + block * 2 * kBlockK + word * 64 + t * 16,",
@@ -523,6 +542,7 @@ fn what_is_wrong_is_found() {
         let simulation = program.build(&format!("wrong_{index}"), Some((what, by)));
         let tiles = match case[1] {
             0..=8 => vec![Tile::new(case[1] as u32, 128)],
+            257.. => vec![Tile::new(256, 128)],
             _ => both.to_vec(),
         };
         let fails =

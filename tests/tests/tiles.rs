@@ -46,6 +46,8 @@ struct Plan {
     helped: u64,
     of_tile: u64,
     piece: u64,
+    /// What is decoded of A before: tiles along M of all matrices and the first of these, slabs along K and the first of these.
+    slabs: [u64; 4],
 }
 
 fn plans(name: &str, spec: &KernelSpec, cases: &[Case]) -> Vec<Plan> {
@@ -91,11 +93,15 @@ fn plans(name: &str, spec: &KernelSpec, cases: &[Case]) -> Vec<Plan> {
             helped,
             of_tile,
             piece,
+            all_tiles,
+            first_tiles,
+            along_k,
+            first_along_k,
         ] = numbers[..]
         else {
             panic!("{line}")
         };
-        let [unit_rows, most_units, most_elements] = of_few.try_into().expect("fifteen numbers");
+        let [unit_rows, most_units, most_elements] = of_few.try_into().expect("nineteen numbers");
         let grid = [x, y, z];
         Plan {
             tokens,
@@ -111,6 +117,7 @@ fn plans(name: &str, spec: &KernelSpec, cases: &[Case]) -> Vec<Plan> {
             helped,
             of_tile,
             piece,
+            slabs: [all_tiles, first_tiles, along_k, first_along_k],
         }
     };
     let plans: Vec<_> = lines.lines().map(plan).collect();
@@ -129,7 +136,7 @@ fn cases() -> Vec<Case> {
     cases.extend([[1, 96, 7168, 2048, 264], [1, 144, 8192, 8192, 528]]);
     // What only the tile for one row of A has room for.
     cases.extend([1, 7, 132].map(|sms| [1, 1, 16384, 53248, sms]));
-    cases.extend((0..3000).map(|_| {
+    cases.extend((0..4000).map(|_| {
         let k = 32 * random.pick(&[1, 3, 4, 5, 7, 8, 9, 16, 31, 32, 64, 224, 512]);
         let sms = random.pick(&[1, 7, 78, 114, 132, 264]);
         [random.pick(&[1, 1, 1, 2, 5]), random.pick(&extents), random.pick(&extents), k, sms]
@@ -178,6 +185,7 @@ fn check_plan(case: &Case, plan: &Plan) {
         return;
     }
     let tiles = l * m.div_ceil(tokens) * n.div_ceil(rows);
+    check_slabs(case, plan);
     // A CTA takes one tile after the other where it has an SM for itself; all others have one.
     let takes_turns = per_sm == 1 && cluster == 1;
     let Plan { helpers, helped, of_tile, piece, .. } = *plan;
@@ -196,6 +204,33 @@ fn check_plan(case: &Case, plan: &Plan) {
     let each = (helped * of_tile).div_ceil(helpers * cluster);
     assert!(own >= cluster && piece > 0 && of_tile > 0, "{name}");
     assert!(own.div_ceil(cluster) < blocks.div_ceil(cluster) && each * piece * cluster < blocks, "{name}");
+}
+
+/// What is decoded of A before is all that the first tiles need at first; and all where nobody else would decode it.
+fn check_slabs(case: &Case, plan: &Plan) {
+    const GROUP: u64 = 32;
+    let name = format!("{case:?}: {plan:?}");
+    let [l, m, n, k, _] = *case;
+    let [all_tiles, first_tiles, along_k, first_along_k] = plan.slabs;
+    let (tiles_m, tiles_n) = (m.div_ceil(plan.tokens), n.div_ceil(plan.rows));
+    assert_eq!([all_tiles, along_k], [l * tiles_m, k.div_ceil(1024)], "{name}");
+    if plan.tokens < 256 || plan.cluster > 1 {
+        assert_eq!([first_tiles, first_along_k], [all_tiles, along_k], "{name}");
+        return;
+    }
+    assert_eq!(first_along_k, along_k.min(2), "{name}");
+    // Where a tile is along M, in the order in which CTAs take them.
+    let along_m = |tile: u64| {
+        let (batch, inside) = (tile / (tiles_m * tiles_n), tile % (tiles_m * tiles_n));
+        let group = inside / (tiles_m * GROUP);
+        let width = GROUP.min(tiles_n - group * GROUP);
+        batch * tiles_m + (inside - group * tiles_m * GROUP) / width
+    };
+    let at_once = plan.grid[0].min(l * tiles_m * tiles_n);
+    let needed = (0..at_once).map(along_m).max().expect("there are tiles") + 1;
+    // Of several matrices the last of the first may be there as a whole.
+    let most = if at_once > tiles_m * tiles_n { needed.next_multiple_of(tiles_m) } else { needed };
+    assert!((needed..=most).contains(&first_tiles), "{name}: {needed}");
 }
 
 /// Help is for those who have much to do: there are cases of each kind.

@@ -21,6 +21,8 @@ pub const KERNEL: &str = concat!(
     "\n",
     include_str!("hopper/tile/turns.cuh"),
     "\n",
+    include_str!("hopper/tile/rest.cuh"),
+    "\n",
     include_str!("hopper/tile/load.cuh"),
     "\n",
     include_str!("hopper/tile/slices.cuh"),

@@ -561,6 +561,17 @@ inline void give_flag(uint32_t *flag) {
 inline void wait_for_flag(uint32_t const *flag) {
   simulation::wait("a flag", [flag] { return *flag == 1; });
 }
+inline int take_next(uint32_t *counter) {
+  uint32_t const next = threadIdx.x % 32 == 0 ? (*counter)++ : 0;
+  return simulation::exchange(next, [](uint32_t const *warp) { return warp[0]; });
+}
+inline void count_up(uint32_t *counter) {
+  __syncwarp();
+  *counter += threadIdx.x % 32 == 0;
+}
+inline void wait_for_count(uint32_t const *counter, uint32_t count) {
+  simulation::wait("a count", [=] { return *counter == count; });
+}
 inline float4 load_far(float const *from) {
   float4 result;
   std::memcpy(&result, from, sizeof(result));
@@ -837,7 +848,7 @@ int main(int count, char **) {
     // NaN in either format, which those rows remain that only tiles have.
     std::memset(workspace, 0xFF, bytes);
     TokenParameters const tokens = token_parameters(problem, pointers, workspace, plan);
-    simulation::run(static_cast<int>(token_grid(problem, tokens)), 1, Tokens::kThreads, 0, [&](void *) { decode_tokens(tokens); });
+    simulation::run(static_cast<int>(token_grid(tokens)), 1, Tokens::kThreads, 0, [&](void *) { decode_tokens(tokens); });
   }
   Parameters parameters;
   if (make_parameters(problem, pointers, workspace, plan, simulation::encode, epilogue_arguments(pointers), parameters) != cudaSuccess) {
@@ -850,7 +861,9 @@ VARIANTS
   uint32_t const said[] = {static_cast<uint32_t>(built.tokens), static_cast<uint32_t>(built.rows),
                            static_cast<uint32_t>(plan.cluster), plan.grid.x,
                            static_cast<uint32_t>(plan.pieces.helpers), static_cast<uint32_t>(plan.pieces.tiles),
-                           static_cast<uint32_t>(plan.pieces.of_tile), static_cast<uint32_t>(tile_count(problem, built))};
+                           static_cast<uint32_t>(plan.pieces.of_tile), static_cast<uint32_t>(tile_count(problem, built)),
+                           static_cast<uint32_t>(plan.slabs.tiles - plan.slabs.first_tiles),
+                           static_cast<uint32_t>(plan.slabs.along_k - plan.slabs.first_along_k)};
   std::fwrite(said, sizeof(said), 1, stdout);
   for (uint32_t i = 0; i < pointers.output_count; ++i) {
     std::fwrite(pointers.outputs[i], 1, sizes[i], stdout);

@@ -1,6 +1,7 @@
 // How a source for sm_90a plans a launch, run on the host: a problem and a number of SMs a line, and a plan a line, with
 // what the kernel that it is for says of itself.
 
+#include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -66,6 +67,7 @@ int main() {
     Built const &built = kBuilt[plan.variant];
     std::printf("%d %d %u %u %u %d %d %d %d %d %d ", built.tokens, plan.cluster, plan.grid.x, plan.grid.y, plan.grid.z, built.rows,
                 built.per_sm, built.most_cluster, built.unit_rows, built.most_units, built.most_elements);
-    std::printf("%d %d %d %d\n", plan.pieces.helpers, plan.pieces.tiles, plan.pieces.of_tile, plan.pieces.steps);
+    std::printf("%d %d %d %d ", plan.pieces.helpers, plan.pieces.tiles, plan.pieces.of_tile, plan.pieces.steps);
+    std::printf("%d %d %d %d\n", plan.slabs.tiles, plan.slabs.first_tiles, plan.slabs.along_k, plan.slabs.first_along_k);
   }
 }

@@ -236,26 +236,26 @@ fn what_cannot_be_learnt_is_refused_with_what_to_do() {
 /// refuses.
 type Timed = ([u64; 3], [f64; 5]);
 const H200: [Timed; 12] = [
-    ([1, 8192, 8192], [13.7, 15.4, 27.8, 39.7, 53.3]),
-    ([1, 28672, 4096], [20.8, 34.9, 60.2, 39.3, 53.1]),
-    ([8, 4096, 14336], [15.8, 14.9, 43.3, 35.6, 48.6]),
-    ([16, 8192, 8192], [0.0, 17.6, 27.9, 39.6, 53.0]),
-    ([32, 6144, 4096], [0.0, 0.0, 16.7, 15.9, 21.8]),
-    ([64, 8192, 8192], [0.0, 0.0, 28.0, 39.8, 53.3]),
-    ([128, 4096, 7168], [0.0, 0.0, 24.9, 35.1, 29.2]),
-    ([128, 7168, 2048], [0.0, 0.0, 20.6, 14.7, 17.1]),
-    ([128, 7168, 16384], [0.0, 0.0, 95.1, 73.4, 56.3]),
-    ([256, 4096, 4096], [0.0, 0.0, 31.0, 22.6, 30.9]),
-    ([512, 8192, 8192], [0.0, 0.0, 201.2, 140.2, 103.6]),
-    ([4096, 4096, 4096], [0.0, 0.0, 445.6, 285.0, 212.1]),
+    ([1, 8192, 8192], [13.4, 14.9, 22.5, 26.4, 33.3]),
+    ([1, 28672, 4096], [20.7, 33.7, 49.1, 36.0, 47.2]),
+    ([8, 4096, 14336], [14.6, 14.5, 22.3, 26.4, 33.5]),
+    ([16, 8192, 8192], [0.0, 16.3, 22.6, 26.3, 33.5]),
+    ([32, 6144, 4096], [0.0, 0.0, 14.9, 16.9, 22.9]),
+    ([64, 8192, 8192], [0.0, 0.0, 22.9, 26.3, 33.6]),
+    ([128, 4096, 7168], [0.0, 0.0, 20.4, 23.5, 24.7]),
+    ([128, 7168, 2048], [0.0, 0.0, 18.6, 15.4, 18.7]),
+    ([128, 7168, 16384], [0.0, 0.0, 70.7, 62.1, 53.0]),
+    ([256, 4096, 4096], [0.0, 0.0, 25.9, 22.5, 23.8]),
+    ([512, 8192, 8192], [0.0, 0.0, 154.4, 129.9, 97.1]),
+    ([4096, 4096, 4096], [0.0, 0.0, 356.7, 261.0, 199.2]),
 ];
 const UNSEEN: [Timed; 6] = [
-    ([1, 4096, 4096], [7.1, 7.6, 16.2, 14.7, 20.2]),
-    ([4, 10240, 8192], [19.1, 28.8, 51.9, 39.7, 53.2]),
-    ([48, 28672, 4096], [0.0, 0.0, 60.7, 39.4, 53.2]),
-    ([100, 5120, 25600], [0.0, 0.0, 142.8, 110.2, 79.6]),
-    ([384, 7168, 2304], [0.0, 0.0, 60.8, 44.5, 33.0]),
-    ([2048, 6144, 4096], [0.0, 0.0, 337.6, 214.4, 158.9]),
+    ([1, 7168, 8192], [13.1, 14.7, 22.2, 24.5, 33.0]),
+    ([6, 8192, 3072], [7.7, 8.4, 13.1, 16.6, 20.9]),
+    ([40, 6144, 8192], [0.0, 0.0, 20.9, 24.3, 32.7]),
+    ([112, 5120, 12288], [0.0, 0.0, 55.4, 38.9, 37.9]),
+    ([384, 8192, 5120], [0.0, 0.0, 82.1, 65.9, 50.6]),
+    ([2560, 5120, 4096], [0.0, 0.0, 279.8, 208.6, 162.7]),
 ];
 const TIMED: [([u32; 2], u32); 5] =
     [([8, 128], 1), ([16, 128], 2), ([64, 128], 2), ([64, 256], 0), ([128, 256], 0)];
@@ -302,14 +302,14 @@ fn guesses_from_twelve_problems_of_an_h200_are_near_what_six_others_take() {
         }
     }
     off.sort_by(f64::total_cmp);
-    // What is most off is 7 us, by a kernel with three measurements of 14 to 21 us.
+    // What is most off is 8.4 us, by a kernel with three measurements of 14.5 to 33.7 us.
     let [.., third, _, most] = off[..] else { panic!("there are many") };
     let mean = off.iter().sum::<f64>() / off.len() as f64;
-    assert!(mean < 0.05 && third < 0.1 && most < 0.21, "{off:?}");
+    assert!(mean < 0.04 && third < 0.05 && most < 0.22, "{off:?}");
 }
 
-/// With guesses the six that nobody measured lose nothing, and without 23 % on average. Of the twelve, each asked of the table
-/// that is learnt from the eleven others, the mean is 92 % with guesses and 81 % without.
+/// With guesses the six that nobody measured lose nothing, and without 7 % on average. Of the twelve, each asked of the table
+/// that is learnt from the eleven others, the mean is 96 % with guesses and 87 % without.
 #[test]
 fn a_table_of_twelve_problems_of_an_h200_serves_those_that_it_was_not_learnt_from() {
     let mean = |shares: &[f64]| shares.iter().sum::<f64>() / shares.len() as f64;
@@ -322,7 +322,7 @@ fn a_table_of_twelve_problems_of_an_h200_serves_those_that_it_was_not_learnt_fro
     assert!(least(&shares(&H200, &H200, Some(132))) > 0.98);
     let unseen = shares(&H200, &UNSEEN, Some(132));
     assert!(least(&unseen) > 0.9 && mean(&unseen) > 0.98, "{unseen:?}");
-    assert!(mean(&shares(&H200, &UNSEEN, None)) < 0.8);
+    assert!(mean(&shares(&H200, &UNSEEN, None)) < 0.95);
     let (with, without) = (left_out(Some(132)), left_out(None));
-    assert!(with > 0.91 && without < 0.82, "{with} {without}");
+    assert!(with > 0.95 && without < 0.88, "{with} {without}");
 }

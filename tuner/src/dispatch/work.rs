@@ -19,6 +19,8 @@ pub(super) struct Work {
 
 /// What is loaded of K at a time.
 const CHUNK: u64 = 256;
+/// A step along K of many rows of A.
+const STEP: u64 = 128;
 /// What rows of B are shared out by in kernels for few rows of A.
 const UNIT: u64 = 32;
 
@@ -49,7 +51,8 @@ fn room(processors: u64, blocks: u64) -> u64 {
     (processors / blocks).max(1)
 }
 
-/// Many rows of A: as many blocks share a tile as there is room for, if the table does not say how many.
+/// Many rows of A: as many blocks share a tile as there is room for, if the table does not say how many. Of the tiles of the last
+/// wave, blocks that have none compute the ends along K.
 fn many(shared: Shared, problem: &Problem, processors: u64) -> Work {
     let tiles = tiles(shared.tile, problem);
     let mut blocks = match u64::from(shared.cluster) {
@@ -59,7 +62,35 @@ fn many(shared: Shared, problem: &Problem, processors: u64) -> Work {
     while shared.cluster == 0 && blocks > 1 && tiles > room(processors, blocks) {
         blocks /= 2;
     }
-    Work { waves: tiles.div_ceil(room(processors, blocks)) as f64, shares_of_k: blocks as u32, rows: 0.0 }
+    let (room, steps) = (room(processors, blocks), problem.k.div_ceil(STEP));
+    let (whole, rest) = (tiles / room, tiles % room);
+    let is_helped = shared.tile[1] > 64 && (blocks == 1 || whole == 0);
+    let last = if is_helped { helped(steps, rest, room, blocks) } else { rest.min(1) as f64 };
+    Work { waves: whole as f64 + last, shares_of_k: blocks as u32, rows: 0.0 }
+}
+
+/// What of its time a wave takes that has so many tiles, each of so many steps along K (`give_pieces`).
+fn helped(steps: u64, tiles: u64, room: u64, blocks: u64) -> f64 {
+    /// Leaving a piece, and adding one, take as long as some steps.
+    const GIVING: i64 = 3;
+    const ADDING: i64 = 2;
+    const MOST_OF_TILE: i64 = 16;
+    if tiles == 0 {
+        return 0.0;
+    }
+    let [steps, tiles, room, blocks] =
+        [steps, tiles, room, blocks].map(|it| it.try_into().unwrap_or(i64::MAX >> 24));
+    let helpers = (room - tiles) * blocks;
+    let most_of_tile = if helpers == 0 { 0 } else { (helpers / tiles).clamp(1, MOST_OF_TILE) };
+    let times = (1..=most_of_tile).filter_map(|of_tile| {
+        let each = (tiles * of_tile + helpers - 1) / helpers;
+        let piece = (steps + (ADDING * of_tile - each * GIVING) * blocks) / (of_tile + each * blocks);
+        let piece = piece.min((steps - blocks) / of_tile);
+        let own = steps - of_tile * piece + ADDING * of_tile * blocks;
+        (piece > 0).then(|| own.max(each * (piece + GIVING) * blocks))
+    });
+    let least = times.min().filter(|least| *least < steps - steps / 16).unwrap_or(steps);
+    least as f64 / steps as f64
 }
 
 /// Few rows of A: blocks share out the rows of B, of which one has room for some, and so many share K as the elements of A need

@@ -90,6 +90,30 @@ CUTLASS_DEVICE void wait_for_flag(uint32_t const *flag) {
     // A vote tells the compiler that no lane goes on alone.
   } while (!__all_sync(0xFFFFFFFFu, is_there != 0));
 }
+// A warp takes the next number of a counter, which no other gets.
+CUTLASS_DEVICE int take_next(uint32_t *counter) {
+  int next = 0;
+  if (threadIdx.x % 32 == 0) {
+    next = static_cast<int>(atomicAdd(counter, 1u));
+  }
+  return same_for_warp(next);
+}
+// What all lanes of a warp have written can be loaded as a part of a tensor by whoever has seen the count.
+CUTLASS_DEVICE void count_up(uint32_t *counter) {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) {
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+  }
+}
+// By a thread alone.
+CUTLASS_DEVICE void wait_for_count(uint32_t const *counter, uint32_t count) {
+  uint32_t counted;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(counted) : "l"(counter) : "memory");
+  } while (counted != count);
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
 // Numbers that another CTA wrote.
 CUTLASS_DEVICE float4 load_far(float const *from) {
   float4 result;

@@ -41,6 +41,7 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   parameters.token_blocks = pieces(problem.m, 128);
   parameters.weight_blocks = pieces(problem.n, 128);
   parameters.atoms = pieces(problem.k, kAtomK);
+  parameters.row_bytes = static_cast<unsigned>(problem.k / 2);
   parameters.epilogue = epilogue;
   if (built.tokens <= kFewTokens) {
     int const clusters = static_cast<int>(plan.grid.x) / plan.cluster, units = static_cast<int>(unit_count(problem, built));
@@ -52,7 +53,6 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
     parameters.k_share = divisor(chunks / plan.cluster);
     parameters.k_share_more = divisor(chunks / plan.cluster + 1);
     parameters.k_share_rest = chunks % plan.cluster;
-    parameters.row_bytes = static_cast<unsigned>(problem.k / 2);
     parameters.scale_bytes = static_cast<unsigned>(parameters.atoms) * kAtomBytes;
     parameters.weight_stride = static_cast<uint64_t>(problem.n) * parameters.row_bytes;
     parameters.token_stride = static_cast<uint64_t>(problem.m) * parameters.row_bytes;
@@ -68,7 +68,20 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   parameters.piece_steps = given.steps;
   parameters.own_steps = parameters.steps - given.of_tile * given.steps;
   parameters.piece_flags = flags(problem, built, workspace);
-  parameters.piece_sums = reinterpret_cast<float *>(parameters.piece_flags + parameters.all_pieces * kPieceFlags);
+  Slabs const &slabs = plan.slabs;
+  Rest &rest = parameters.rest;
+  rest.tiles_m = divisor(parameters.tiles_m);
+  rest.first_tiles = divisor(slabs.first_tiles);
+  rest.slabs = divisor(slabs.along_k);
+  rest.first_slabs = slabs.first_along_k;
+  auto const slab_count = [](int tiles, int along_k) { return static_cast<int64_t>(tiles) * along_k; };
+  int64_t const left = slab_count(slabs.tiles, slabs.along_k) - slab_count(slabs.first_tiles, slabs.first_along_k);
+  rest.units = static_cast<int>(left * (built.tokens / kUnitTokens));
+  rest.taken = parameters.piece_flags + parameters.all_pieces * kPieceFlags;
+  rest.decoded = rest.taken + 1;
+  rest.tokens = static_cast<uint8_t *>(workspace);
+  rest.blocks = pieces(problem.k, kBlockK);
+  parameters.piece_sums = reinterpret_cast<float *>(rest.taken + counter_count(slabs));
   // A warp reads weights in rows of 64 bytes without conflicts as they are.
   cudaError_t const error = describe(parameters.weight_map, encode, pointers.b, problem.k / 2, problem.n, problem.n,
                                      problem.l, kBlockBytes, built.rows, CU_TENSOR_MAP_SWIZZLE_NONE);
@@ -81,25 +94,32 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
 
 inline TokenParameters token_parameters(Problem const &problem, Pointers const &pointers, void *workspace, Plan const &plan) {
   auto const pieces = [](int64_t extent, int64_t of) { return static_cast<int>((extent + of - 1) / of); };
+  Built const &built = kBuilt[plan.variant];
+  Slabs const &slabs = plan.slabs;
+  int const tiles_m = pieces(problem.m, built.tokens), blocks = pieces(problem.k, kBlockK);
+  int64_t const of_last = static_cast<int64_t>(slabs.first_tiles % tiles_m) * built.tokens;
   TokenParameters result;
-  result.codes = static_cast<uint8_t const *>(pointers.a);
-  result.scales = static_cast<uint8_t const *>(pointers.sfa);
-  result.decoded = static_cast<uint8_t *>(workspace);
+  result.matrix = {static_cast<uint8_t const *>(pointers.a),
+                   static_cast<uint8_t const *>(pointers.sfa),
+                   static_cast<uint8_t *>(workspace),
+                   static_cast<int>(problem.k / 2),
+                   blocks,
+                   pieces(problem.m, 128),
+                   pieces(problem.k, kAtomK)};
   result.m = divisor(static_cast<uint32_t>(problem.m));
-  result.rows = static_cast<int>(problem.l * problem.m);
-  result.row_bytes = static_cast<int>(problem.k / 2);
-  result.blocks = divisor(static_cast<uint32_t>(pieces(problem.k, kBlockK)));
-  result.token_blocks = pieces(problem.m, 128);
-  result.atoms = pieces(problem.k, kAtomK);
-  result.flags = flags(problem, kBuilt[plan.variant], workspace);
-  result.flag_count = plan.pieces.tiles * plan.pieces.of_tile * kPieceFlags;
+  result.rows = static_cast<int>(slabs.first_tiles / tiles_m * problem.m + (of_last < problem.m ? of_last : problem.m));
+  int64_t const first_blocks = static_cast<int64_t>(slabs.first_along_k) * kSlabBlocks;
+  result.blocks = divisor(static_cast<uint32_t>(first_blocks < blocks ? first_blocks : blocks));
+  result.flags = flags(problem, built, workspace);
+  result.flag_count =
+      static_cast<unsigned>(plan.pieces.tiles * plan.pieces.of_tile * kPieceFlags + counter_count(slabs));
   return result;
 }
 
 // Blocks of the kernel that decodes tokens: a thread for each item of these, and for each flag.
-inline unsigned token_grid(Problem const &problem, TokenParameters const &parameters) {
+inline unsigned token_grid(TokenParameters const &parameters) {
   // No more than the bytes of A's scales, which are fewer than 2^31.
-  int64_t const items = decoded_row_bytes(problem) / kDecodedBlockBytes * 4 * problem.l * problem.m;
+  int64_t const items = static_cast<int64_t>(parameters.rows) * parameters.blocks.number * 4;
   int64_t const threads = items > parameters.flag_count ? items : parameters.flag_count;
   return static_cast<unsigned>((threads + Tokens::kThreads - 1) / Tokens::kThreads);
 }

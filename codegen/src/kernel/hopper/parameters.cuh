@@ -15,6 +15,18 @@ inline Divisor divisor(uint32_t number) {
 // Flags of a piece, one for each warp that multiplies.
 constexpr int kPieceFlags = 16;
 
+// What is left of the tokens, for warps of tiles that have nothing else to do. It is counted in slabs: of the tokens of a tile
+// some blocks along K. The first tiles that are computed are of so many along M, of all matrices, and of the tokens of these
+// the first slabs were decoded before. Others are taken in units.
+struct Rest {
+  Divisor tiles_m, first_tiles, slabs;
+  int first_slabs, units;
+  // How many units were taken, and how many of each slab were decoded.
+  uint32_t *taken, *decoded;
+  uint8_t *tokens;
+  int blocks;
+};
+
 // D[m, n] = sum over k of (A · SFA)[m, k] · (B · SFB)[n, k], for a GPU without FP4 tensor cores. What is needed first comes first:
 // for each 64 bytes that a block reads anew it waits some hundred cycles.
 struct Parameters {
@@ -26,8 +38,8 @@ struct Parameters {
   int m, n, k;
   // 512 bytes that the scales of 128 rows have along K.
   int atoms;
-  // For few rows of A: how many rows of B and how much of K every CTA has, how many have one more, and how many CTAs, or
-  // clusters, a matrix has; bytes of a row's codes, of the scales of 128 rows, and of each operand of a matrix.
+  // Bytes of a row's codes. For few rows of A: bytes of the scales of 128 rows; how many rows of B and how much of K every CTA
+  // has, how many have one more, and how many CTAs, or clusters, a matrix has; and bytes of each operand of a matrix.
   unsigned row_bytes, scale_bytes;
   unsigned share, share_rest, k_share_rest;
   Divisor ctas, k_share, k_share_more;
@@ -42,5 +54,6 @@ struct Parameters {
   int steps, whole, helpers, all_pieces, own_steps, piece_steps;
   float *piece_sums;
   uint32_t *piece_flags;
+  Rest rest;
   EpilogueArguments epilogue;
 };

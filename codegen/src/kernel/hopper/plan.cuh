@@ -6,11 +6,19 @@ struct Pieces {
   int helpers, tiles, of_tile, steps;
 };
 
+// Which tokens a kernel of its own decodes before, in slabs: of those of the first tiles along M, of so many of all matrices, the
+// first along K.
+struct Slabs {
+  int tiles, first_tiles, along_k, first_along_k;
+  bool are_all_first() const { return first_tiles == tiles && first_along_k == along_k; }
+};
+
 // How a problem is launched: blocks that share a tile lie side by side.
 struct Plan {
   int variant, cluster;
   dim3 grid;
   Pieces pieces;
+  Slabs slabs;
 };
 
 inline int64_t tile_count(Problem const &problem, Built const &built) {
@@ -68,15 +76,38 @@ inline int64_t decoded_rows(Problem const &problem, Built const &built) {
   return (problem.l - 1) * problem.m + rows_of_tiles(problem, built);
 }
 
-// Behind the rows of A the workspace has the flags of pieces, and then their sums.
+// Behind the rows of A the workspace has the flags of pieces, counters of what is left of the tokens, and the sums of pieces.
 inline uint32_t *flags(Problem const &problem, Built const &built, void *workspace) {
   return reinterpret_cast<uint32_t *>(static_cast<uint8_t *>(workspace) +
                                       decoded_row_bytes(problem) * decoded_rows(problem, built));
 }
+inline int64_t counter_count(Slabs const &slabs) {
+  // One for each slab, and one for all; what is behind them is read 16 bytes at a time.
+  return slabs.are_all_first() ? 0 : (static_cast<int64_t>(slabs.tiles) * slabs.along_k + 4) / 4 * 4;
+}
 inline int64_t workspace_bytes(Problem const &problem, Plan const &plan) {
   Built const &built = kBuilt[plan.variant];
   int64_t const piece = kPieceFlags * 4 + static_cast<int64_t>(built.tokens) * built.rows * 4;
-  return decoded_row_bytes(problem) * decoded_rows(problem, built) + piece * plan.pieces.tiles * plan.pieces.of_tile;
+  return decoded_row_bytes(problem) * decoded_rows(problem, built) + counter_count(plan.slabs) * 4 +
+         piece * plan.pieces.tiles * plan.pieces.of_tile;
+}
+
+// What is left to the warps of tiles: all that those which are computed first, so many at once, do not need at first. Where CTAs
+// share K each needs another part of it, and where there are too many units to be counted, nothing is left.
+inline Slabs share_tokens(Problem const &problem, Built const &built, int cluster, int64_t at_once) {
+  constexpr int64_t kFirstSlabs = 2;
+  int64_t const tiles_m = (problem.m + built.tokens - 1) / built.tokens, tiles_n = (problem.n + built.rows - 1) / built.rows;
+  int64_t const tiles = tiles_m * problem.l, of_matrix = tiles_m * tiles_n;
+  int64_t const along_k = (problem.k + kSlabBlocks * kBlockK - 1) / (kSlabBlocks * kBlockK);
+  int64_t first_tiles = tiles, first_along_k = along_k;
+  if (built.decodes_rest && cluster == 1 && tiles * along_k < INT_MAX / built.tokens) {
+    int64_t const width = tiles_n < kGroupWidth ? tiles_n : kGroupWidth, rows_of_tiles = (at_once + width - 1) / width;
+    first_tiles = at_once > of_matrix ? (at_once + of_matrix - 1) / of_matrix * tiles_m
+                  : rows_of_tiles < tiles_m ? rows_of_tiles : tiles_m;
+    first_tiles = first_tiles < tiles ? first_tiles : tiles;
+    first_along_k = along_k < kFirstSlabs ? along_k : kFirstSlabs;
+  }
+  return {static_cast<int>(tiles), static_cast<int>(first_tiles), static_cast<int>(along_k), static_cast<int>(first_along_k)};
 }
 
 // Units of rows of B that blocks for few rows of A share out: four runs of rows each, 32 apart.
@@ -143,7 +174,8 @@ inline Plan plan_variant(Problem const &problem, Device const &device, int varia
   bool const fits = built.has_pieces && (takes_turns || tiles <= room);
   Pieces const pieces = fits && room > 0 ? give_pieces(steps, tiles % room, room, cluster) : Pieces{};
   int64_t const clusters = takes_turns ? room : tiles + pieces.helpers;
-  return {variant, cluster, dim3(static_cast<unsigned>(clusters * cluster)), pieces};
+  return {variant, cluster, dim3(static_cast<unsigned>(clusters * cluster)), pieces,
+          share_tokens(problem, built, cluster, clusters)};
 }
 
 inline Plan plan_launch(Problem const &problem, Device const &device) {

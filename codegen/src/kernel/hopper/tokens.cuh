@@ -4,15 +4,23 @@
 
 constexpr int kDecodedBlockBytes = kBlockK * 2;
 
-struct TokenParameters {
+// Tokens of all matrices, and where they are decoded to.
+struct TokenMatrix {
   uint8_t const *codes, *scales;
   uint8_t *decoded;
-  // Tokens of a matrix, and blocks of K.
-  Divisor m, blocks;
-  // Tokens of all matrices, and bytes of a token's codes.
-  int rows, row_bytes;
+  // Bytes of a token's codes, and blocks of K that it has.
+  int row_bytes, blocks;
   // Blocks of 128 tokens that the scales of a matrix have, and 512 bytes of each along K.
   int token_blocks, atoms;
+};
+
+// What is decoded before: so many tokens of all matrices, of each so many blocks of K.
+struct TokenParameters {
+  TokenMatrix matrix;
+  // Tokens of a matrix.
+  Divisor m;
+  int rows;
+  Divisor blocks;
   // What the next kernel wants to find as zero.
   uint32_t *flags;
   unsigned flag_count;
@@ -43,7 +51,71 @@ CUTLASS_DEVICE void transpose(uint32_t (&items)[4][kWords]) {
   }
 }
 
-// Four threads have a token's block: each reads one of its four runs of 32 codes, and decodes a word of each.
+// A thread's part of a token's block, which four threads have together: of one of its four runs of 32 codes it reads all, and
+// of each it decodes a word.
+struct TokenRun {
+  uint8_t const *codes, *scales;
+  uint8_t *decoded;
+  // Bytes to the scales of the second half of the block.
+  int second;
+  bool has_codes;
+
+  // `row` counts the tokens of all matrices, in `batch` it is `token`.
+  CUTLASS_DEVICE TokenRun(TokenMatrix const &p, unsigned row, unsigned batch, unsigned token, unsigned block, unsigned word) {
+    unsigned const run_at = block * kBlockBytes + word * 16;
+    codes = p.codes + static_cast<int64_t>(row) * p.row_bytes + run_at;
+    has_codes = run_at < static_cast<unsigned>(p.row_bytes);
+    // Beyond the last along K there are none, and the last will do.
+    int const first = min(static_cast<int>(block) * kAtomsPerBlock, p.atoms - 1);
+    second = first + kAtomsPerBlock <= p.atoms ? (kAtomsPerBlock - 1) * kAtomBytes : 0;
+    scales = p.scales + ((static_cast<int64_t>(batch) * p.token_blocks + token / 128) * p.atoms + first) * kAtomBytes +
+             token % 32 * 16 + token % 128 / 32 * 4;
+    decoded = p.decoded + (static_cast<int64_t>(row) * p.blocks + block) * kDecodedBlockBytes + word * 16;
+  }
+
+  // Goes on to the next token, of the same 32.
+  CUTLASS_DEVICE void next(TokenMatrix const &p) {
+    codes += p.row_bytes;
+    scales += 16;
+    decoded += static_cast<int64_t>(p.blocks) * kDecodedBlockBytes;
+  }
+
+  // All lanes of a warp decode together. Who has none, or what is beyond K, writes nothing.
+  CUTLASS_DEVICE void decode_all(unsigned word, bool is_there) const {
+    // Beyond K there are zeros.
+    uint32_t words[4][1] = {}, of_block[kAtomsPerBlock];
+    if (has_codes) {
+      uint4 const run = __ldg(reinterpret_cast<uint4 const *>(codes));
+      words[0][0] = run.x, words[1][0] = run.y, words[2][0] = run.z, words[3][0] = run.w;
+    }
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kAtomsPerBlock; ++i) {
+      of_block[i] = __ldg(reinterpret_cast<uint32_t const *>(scales + i * second));
+    }
+    transpose(words);
+    // What a word becomes are four pieces of 16 bytes: of two steps along K two, with a part of each run.
+    uint32_t pieces[4][4];
+    CUTLASS_PRAGMA_UNROLL
+    for (int t = 0; t < 4; ++t) {
+      uint32_t const of_run =
+          kMx ? mx_scale(of_block[0] >> 8 * t & 0xFF) : two_scales(of_block[t / 2 % kAtomsPerBlock] >> t % 2 * 16);
+      Decoded const parts = decode(words[t][0], scale_of_word(of_run, word));
+      CUTLASS_PRAGMA_UNROLL
+      for (int step = 0; step < 2; ++step) {
+        pieces[2 * step][t] = parts.low[step];
+        pieces[2 * step + 1][t] = parts.high[step];
+      }
+    }
+    transpose(pieces);
+    if (is_there) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        *reinterpret_cast<uint4 *>(decoded + i * 64) = uint4{pieces[i][0], pieces[i][1], pieces[i][2], pieces[i][3]};
+      }
+    }
+  }
+};
+
 CUTLASS_DEVICE void decode_tokens(TokenParameters const &p) {
   start_dependents();
   unsigned const item = blockIdx.x * Tokens::kThreads + threadIdx.x, word = item % 4;
@@ -55,44 +127,6 @@ CUTLASS_DEVICE void decode_tokens(TokenParameters const &p) {
   unsigned const of_all = is_there ? item / 4 : 0;
   unsigned const row = p.blocks.divide(of_all), block = of_all - row * p.blocks.number;
   unsigned const batch = p.m.divide(row), token = row - batch * p.m.number;
-  // Beyond K there are zeros.
-  uint32_t codes[4][1] = {};
-  unsigned const run_at = block * kBlockBytes + word * 16;
-  if (run_at < static_cast<unsigned>(p.row_bytes)) {
-    uint4 const run = __ldg(reinterpret_cast<uint4 const *>(p.codes + static_cast<int64_t>(row) * p.row_bytes + run_at));
-    codes[0][0] = run.x, codes[1][0] = run.y, codes[2][0] = run.z, codes[3][0] = run.w;
-  }
-  transpose(codes);
-  uint8_t const *const scales_at =
-      p.scales + (static_cast<int64_t>(batch) * p.token_blocks + token / 128) * p.atoms * kAtomBytes + token % 32 * 16 +
-      token % 128 / 32 * 4;
-  uint32_t scales[kAtomsPerBlock];
-  CUTLASS_PRAGMA_UNROLL
-  for (int i = 0; i < kAtomsPerBlock; ++i) {
-    // Beyond the last along K there are none, and the last will do.
-    int const atom = min(static_cast<int>(block) * kAtomsPerBlock + i, p.atoms - 1);
-    scales[i] = __ldg(reinterpret_cast<uint32_t const *>(scales_at + static_cast<int64_t>(atom) * kAtomBytes));
-  }
-  // What a word becomes are four pieces of 16 bytes: of two steps along K two, with a part of each run.
-  uint32_t pieces[4][4];
-  CUTLASS_PRAGMA_UNROLL
-  for (int t = 0; t < 4; ++t) {
-    uint32_t const of_run =
-        kMx ? mx_scale(scales[0] >> 8 * t & 0xFF) : two_scales(scales[t / 2 % kAtomsPerBlock] >> t % 2 * 16);
-    Decoded const parts = decode(codes[t][0], scale_of_word(of_run, word));
-    CUTLASS_PRAGMA_UNROLL
-    for (int step = 0; step < 2; ++step) {
-      pieces[2 * step][t] = parts.low[step];
-      pieces[2 * step + 1][t] = parts.high[step];
-    }
-  }
-  transpose(pieces);
-  if (is_there) {
-    auto *const to = reinterpret_cast<uint4 *>(p.decoded + static_cast<int64_t>(of_all) * kDecodedBlockBytes) + word;
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      to[i * 4] = uint4{pieces[i][0], pieces[i][1], pieces[i][2], pieces[i][3]};
-    }
-  }
+  TokenRun(p.matrix, row, batch, token, block, word).decode_all(word, is_there);
 }
 #endif

@@ -7,7 +7,7 @@ struct Variant : Tile<kTokens, kRows> {
 template <int kTokens, int kRows>
 struct Variant<kTokens, kRows, true> : Few<kTokens> {
   static constexpr int kRoomThreads = 0;
-  static constexpr bool kHasPieces = false;
+  static constexpr bool kHasPieces = false, kDecodesRest = false;
 };
 
 #ifndef FOURFOLD_HOST

@@ -108,9 +108,14 @@ CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
       load_weights<V>(p, memory, rank);
     } else if (warp == kTokenWarp && lane() == 0) {
       load_tokens<V>(p, memory, rank);
-    } else if (warp == kScalarWarp && lane() == 0) {
-      // Each slice would wait for memory otherwise.
-      for_each_scalar(p.epilogue, [&](auto const *number) { bring_near(number, memory.unused()); });
+    } else if (warp >= kScalarWarp) {
+      if (warp == kScalarWarp && lane() == 0) {
+        // Each slice would wait for memory otherwise.
+        for_each_scalar(p.epilogue, [&](auto const *number) { bring_near(number, memory.unused()); });
+      }
+      if constexpr (V::kDecodesRest) {
+        decode_rest<V>(p);
+      }
     }
     __syncwarp();
     if (p.cluster > 1) {

@@ -53,6 +53,9 @@ CUTLASS_DEVICE void load_tokens(Parameters const &p, TileMemory<V> const &memory
     Work const here = work<V>(p, turn, rank);
     CUTLASS_PRAGMA_NO_UNROLL
     for (int block = here.begin; block < here.end; ++block, ring.next()) {
+      if (V::kDecodesRest && (block == here.begin || block % kSlabBlocks == 0)) {
+        wait_for_slab<V>(p, here, block / kSlabBlocks);
+      }
       barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);
       uint32_t const barrier = memory.filled(ring.stage);
       barrier_expect(barrier, V::kDecodedBytes);

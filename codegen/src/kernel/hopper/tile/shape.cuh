@@ -10,7 +10,10 @@
 // the same order.
 
 // Tiles along N that are computed together, for all of M.
-constexpr int kGroupWidth = 8;
+constexpr int kGroupWidth = 32;
+
+// Of a slab of tokens, blocks along K, which a warp decodes at once, and tokens that it decodes one after the other.
+constexpr int kSlabBlocks = 8, kUnitTokens = 8;
 
 template <int kTokensOfTile, int kRowsOfTile>
 struct Tile {
@@ -37,6 +40,8 @@ struct Tile {
   static constexpr int kRoomThreads = kPhases == 2 ? 128 : 0;
   // Whether others may have a part of a tile: of one that takes no longer than to begin nobody has.
   static constexpr bool kHasPieces = kPhases == 1;
+  // Whether warps that have nothing else to do decode what is left of the tokens: where there are many.
+  static constexpr bool kDecodesRest = kTokens == 256;
   // Of a cluster each phase of each CTA has a slice of its own.
   static constexpr int kMostCluster = 4 / kPhases;
   static constexpr int kWeightBytes = kRows * kBlockBytes, kScaleBytes = kAtomsPerBlock * kAtomBytes;  // of 128 rows
