@@ -1,4 +1,5 @@
-// The tokens as the tiles of warpgroups want them: decoded, each in 16 bits, in a workspace, by a kernel that runs before.
+// The tokens as the tiles of warpgroups want them: decoded, each in 16 bits, in a workspace, by a kernel that runs before, or,
+// where there are many, most of them by warps of tiles (decode_rest).
 // There a token has the blocks of K that it has, whole ones, each in the order in which wgmma is given them. Every tile reads
 // them as they are, where it would have to decode them again for each 128 or 256 weights; and they remain in the L2 cache.
 
@@ -80,7 +81,7 @@ struct TokenRun {
     decoded += static_cast<int64_t>(p.blocks) * kDecodedBlockBytes;
   }
 
-  // All lanes of a warp decode together. Who has none, or what is beyond K, writes nothing.
+  // All lanes of a warp decode together; one that has no block writes nothing.
   CUTLASS_DEVICE void decode_all(unsigned word, bool is_there) const {
     // Beyond K there are zeros.
     uint32_t words[4][1] = {}, of_block[kAtomsPerBlock];

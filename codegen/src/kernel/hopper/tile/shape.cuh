@@ -1,13 +1,14 @@
 // Many rows of A ("tokens"): tiles of kRows rows of B ("weights") by kTokens of A, for wgmma, which is given the weights
 // from registers and the tokens from shared memory. The weights of a tile are decoded where they are used, once; the
-// tokens were decoded before, by another kernel (decode_tokens), and are loaded as they are multiplied.
+// tokens were decoded before, by another kernel (decode_tokens), or while other tiles were computed (decode_rest), and are
+// loaded as they are multiplied.
 //
 // Warpgroups multiply 64 weights each, or twice as many where a warp needs whole blocks of a row of D; of one more a thread
-// loads weights, and another tokens. While a warp has wgmma take operands from its registers it does nothing else, so that
-// others must decode meanwhile: there are four that multiply, or two that have room for the operands of two blocks. Of 64
-// weights two have every other block of K. Where there are fewer tiles than SMs, a cluster shares a tile: each CTA takes a
-// part of K, and of the sums each keeps some rows of D and gets what the others have of these, which it adds up always in
-// the same order.
+// loads weights, another tokens, and two warps may decode tokens of later tiles. While a warp has wgmma take operands from its
+// registers it does nothing else, so that others must decode meanwhile: there are four that multiply, or two that have room for
+// the operands of two blocks. Of 64 weights two have every other block of K. Where there are fewer tiles than SMs, a cluster
+// shares a tile: each CTA takes a part of K, and of the sums each keeps some rows of D and gets what the others have of these,
+// which it adds up always in the same order.
 
 // Tiles along N that are computed together, for all of M.
 constexpr int kGroupWidth = 32;
