@@ -3,6 +3,7 @@
 use fourfold_codegen::dispatch::{Collectives, Shared, Tables, default_tables};
 use fourfold_codegen::hopper::Tile;
 
+use super::work::Work;
 use super::*;
 
 /// A sequence that is the same everywhere.
@@ -236,26 +237,50 @@ fn what_cannot_be_learnt_is_refused_with_what_to_do() {
 /// refuses.
 type Timed = ([u64; 3], [f64; 5]);
 const H200: [Timed; 12] = [
-    ([1, 8192, 8192], [13.4, 14.9, 22.5, 26.4, 33.3]),
-    ([1, 28672, 4096], [20.7, 33.7, 49.1, 36.0, 47.2]),
-    ([8, 4096, 14336], [14.6, 14.5, 22.3, 26.4, 33.5]),
-    ([16, 8192, 8192], [0.0, 16.3, 22.6, 26.3, 33.5]),
-    ([32, 6144, 4096], [0.0, 0.0, 14.9, 16.9, 22.9]),
-    ([64, 8192, 8192], [0.0, 0.0, 22.9, 26.3, 33.6]),
-    ([128, 4096, 7168], [0.0, 0.0, 20.4, 23.5, 24.7]),
-    ([128, 7168, 2048], [0.0, 0.0, 18.6, 15.4, 18.7]),
-    ([128, 7168, 16384], [0.0, 0.0, 70.7, 62.1, 53.0]),
-    ([256, 4096, 4096], [0.0, 0.0, 25.9, 22.5, 23.8]),
-    ([512, 8192, 8192], [0.0, 0.0, 154.4, 129.9, 97.1]),
-    ([4096, 4096, 4096], [0.0, 0.0, 356.7, 261.0, 199.2]),
+    ([1, 8192, 8192], [13.37, 14.94, 22.51, 26.36, 33.33]),
+    ([1, 28672, 4096], [20.67, 33.72, 49.12, 36.00, 47.22]),
+    ([8, 4096, 14336], [14.59, 14.49, 22.26, 26.39, 33.48]),
+    ([16, 8192, 8192], [0.0, 16.32, 22.61, 26.34, 33.54]),
+    ([32, 6144, 4096], [0.0, 0.0, 14.86, 16.91, 22.88]),
+    ([64, 8192, 8192], [0.0, 0.0, 22.87, 26.33, 33.60]),
+    ([128, 4096, 7168], [0.0, 0.0, 20.36, 23.53, 24.68]),
+    ([128, 7168, 2048], [0.0, 0.0, 18.62, 15.39, 18.68]),
+    ([128, 7168, 16384], [0.0, 0.0, 70.66, 62.12, 52.95]),
+    ([256, 4096, 4096], [0.0, 0.0, 25.91, 22.51, 23.82]),
+    ([512, 8192, 8192], [0.0, 0.0, 154.38, 129.86, 97.15]),
+    ([4096, 4096, 4096], [0.0, 0.0, 356.72, 261.01, 199.24]),
 ];
+/// The six of `tuning/unseen.txt`.
 const UNSEEN: [Timed; 6] = [
-    ([1, 7168, 8192], [13.1, 14.7, 22.2, 24.5, 33.0]),
-    ([6, 8192, 3072], [7.7, 8.4, 13.1, 16.6, 20.9]),
-    ([40, 6144, 8192], [0.0, 0.0, 20.9, 24.3, 32.7]),
-    ([112, 5120, 12288], [0.0, 0.0, 55.4, 38.9, 37.9]),
-    ([384, 8192, 5120], [0.0, 0.0, 82.1, 65.9, 50.6]),
-    ([2560, 5120, 4096], [0.0, 0.0, 279.8, 208.6, 162.7]),
+    ([1, 7168, 8192], [13.15, 14.67, 22.17, 24.47, 32.98]),
+    ([6, 8192, 3072], [7.69, 8.45, 13.08, 16.64, 20.95]),
+    ([40, 6144, 8192], [0.0, 0.0, 20.86, 24.34, 32.68]),
+    ([112, 5120, 12288], [0.0, 0.0, 55.37, 38.93, 37.88]),
+    ([384, 8192, 5120], [0.0, 0.0, 82.08, 65.91, 50.65]),
+    ([2560, 5120, 4096], [0.0, 0.0, 279.83, 208.61, 162.68]),
+];
+/// What else was measured.
+const OTHERS: [Timed; 20] = [
+    ([1, 4096, 4096], [6.33, 6.99, 12.66, 15.57, 21.00]),
+    ([1, 4096, 14336], [12.24, 13.55, 22.17, 26.34, 33.32]),
+    ([1, 5120, 5120], [9.53, 9.46, 14.58, 17.61, 23.73]),
+    ([1, 6144, 16384], [22.32, 20.16, 32.82, 38.50, 51.97]),
+    ([1, 14336, 4096], [13.09, 17.96, 26.49, 23.02, 30.01]),
+    ([2, 6144, 4096], [8.40, 8.35, 14.52, 16.79, 22.64]),
+    ([3, 8192, 8192], [14.05, 14.95, 22.40, 26.21, 33.22]),
+    ([4, 28672, 4096], [20.85, 34.38, 49.34, 36.18, 47.40]),
+    ([6, 5120, 5120], [9.76, 9.48, 14.56, 17.66, 23.85]),
+    ([12, 5120, 8192], [0.0, 12.93, 18.28, 23.39, 31.38]),
+    ([24, 4096, 14336], [0.0, 0.0, 22.31, 26.55, 33.64]),
+    ([48, 10240, 5120], [0.0, 0.0, 29.81, 22.86, 29.47]),
+    ([96, 7168, 2048], [0.0, 0.0, 18.58, 15.41, 18.61]),
+    ([128, 28672, 4096], [0.0, 0.0, 83.03, 63.55, 48.39]),
+    ([144, 8192, 4096], [0.0, 0.0, 37.22, 32.22, 29.91]),
+    ([192, 7168, 16384], [0.0, 0.0, 106.74, 91.68, 87.69]),
+    ([256, 7168, 2048], [0.0, 0.0, 32.87, 20.81, 20.17]),
+    ([448, 5120, 8192], [0.0, 0.0, 95.98, 86.92, 67.24]),
+    ([512, 1536, 7168], [0.0, 0.0, 37.63, 31.92, 30.59]),
+    ([1024, 6144, 4096], [0.0, 0.0, 137.68, 98.66, 77.64]),
 ];
 const TIMED: [([u32; 2], u32); 5] =
     [([8, 128], 1), ([16, 128], 2), ([64, 128], 2), ([64, 256], 0), ([128, 256], 0)];
@@ -286,6 +311,25 @@ fn shares(measured: &[Timed], asked: &[Timed], processors: Option<u32>) -> Vec<f
     asked.iter().map(share).collect()
 }
 
+/// Waves of tiles are those of the plans of `clusters_without_a_tile_help_those_with_one` (`tests/tests/tiles.rs`): of each what
+/// its longest block has, in steps, where leaving a piece counts as three and adding one as two.
+#[test]
+fn a_last_wave_that_others_help_with_is_a_part_of_one() {
+    let waves = |tile, cluster, [m, n, k]: [u64; 3]| {
+        Work::of(&hopper(tile, cluster), &Problem::new(m, n, k), 132).waves
+    };
+    // Two CTAs share 128 steps, and have 128 - 16 + 2 * 2; others have three pieces of 16.
+    assert_eq!(waves([128, 128], 0, [128, 7168, 16384]), 116.0 / 128.0);
+    // Two pieces of 28 of each tile of 112 steps.
+    assert_eq!(waves([64, 128], 0, [40, 4096, 14336]), 64.0 / 112.0);
+    // Three whole waves, and four pieces of 7 of each of the last four tiles.
+    assert_eq!(waves([256, 128], 0, [2560, 5120, 4096]), 3.0 + 12.0 / 32.0);
+    // Too little to do, no pieces of such tiles, and no SM left.
+    assert_eq!(waves([128, 128], 1, [128, 6144, 256]), 1.0);
+    assert_eq!(waves([128, 64], 1, [128, 4096, 7168]), 1.0);
+    assert_eq!(waves([256, 128], 0, [8448, 16384, 4096]), 32.0);
+}
+
 #[test]
 fn guesses_from_twelve_problems_of_an_h200_are_near_what_six_others_take() {
     let kernels = TIMED.map(|(tile, cluster)| hopper(tile, cluster));
@@ -302,14 +346,15 @@ fn guesses_from_twelve_problems_of_an_h200_are_near_what_six_others_take() {
         }
     }
     off.sort_by(f64::total_cmp);
-    // What is most off is 8.4 us, by a kernel with three measurements of 14.5 to 33.7 us.
+    // What is most off is 8.5 us, by a kernel with four measurements of 14.5 to 33.7 us.
     let [.., third, _, most] = off[..] else { panic!("there are many") };
     let mean = off.iter().sum::<f64>() / off.len() as f64;
-    assert!(mean < 0.04 && third < 0.05 && most < 0.22, "{off:?}");
+    assert!(mean < 0.04 && third < 0.05 && most < 0.21, "{off:?}");
 }
 
-/// With guesses the six that nobody measured lose nothing, and without 7 % on average. Of the twelve, each asked of the table
-/// that is learnt from the eleven others, the mean is 96 % with guesses and 87 % without.
+/// With guesses the six that nobody measured lose nothing, and without 7 % on average. The twenty others lose 2 and 4 %; of these
+/// (48, 10240, 5120) loses 23 %, as between 8192 and 28672 of N nothing was measured, and a rule ends halfway. Of the twelve, each
+/// asked of the table that is learnt from the eleven others, the mean is 96 % with guesses and 87 % without.
 #[test]
 fn a_table_of_twelve_problems_of_an_h200_serves_those_that_it_was_not_learnt_from() {
     let mean = |shares: &[f64]| shares.iter().sum::<f64>() / shares.len() as f64;
@@ -323,6 +368,9 @@ fn a_table_of_twelve_problems_of_an_h200_serves_those_that_it_was_not_learnt_fro
     let unseen = shares(&H200, &UNSEEN, Some(132));
     assert!(least(&unseen) > 0.9 && mean(&unseen) > 0.98, "{unseen:?}");
     assert!(mean(&shares(&H200, &UNSEEN, None)) < 0.95);
+    let others = shares(&H200, &OTHERS, Some(132));
+    assert!(least(&others) > 0.76 && mean(&others) > 0.97, "{others:?}");
+    assert!(mean(&others) > mean(&shares(&H200, &OTHERS, None)) + 0.02);
     let (with, without) = (left_out(Some(132)), left_out(None));
     assert!(with > 0.95 && without < 0.88, "{with} {without}");
 }

@@ -62,7 +62,7 @@ fn many(shared: Shared, problem: &Problem, processors: u64) -> Work {
     while shared.cluster == 0 && blocks > 1 && tiles > room(processors, blocks) {
         blocks /= 2;
     }
-    let (room, steps) = (room(processors, blocks), problem.k.div_ceil(STEP));
+    let (room, steps) = (room(processors, blocks), problem.k.div_ceil(STEP).max(1));
     let (whole, rest) = (tiles / room, tiles % room);
     let is_helped = shared.tile[1] > 64 && (blocks == 1 || whole == 0);
     let last = if is_helped { helped(steps, rest, room, blocks) } else { rest.min(1) as f64 };

@@ -101,9 +101,10 @@ inline Slabs share_tokens(Problem const &problem, Built const &built, int cluste
   int64_t const along_k = (problem.k + kSlabBlocks * kBlockK - 1) / (kSlabBlocks * kBlockK);
   int64_t first_tiles = tiles, first_along_k = along_k;
   if (built.decodes_rest && cluster == 1 && tiles * along_k < INT_MAX / built.tokens) {
-    int64_t const width = tiles_n < kGroupWidth ? tiles_n : kGroupWidth, rows_of_tiles = (at_once + width - 1) / width;
+    int64_t const width = tiles_n < kGroupWidth ? tiles_n : kGroupWidth, along_m = (at_once + width - 1) / width;
     first_tiles = at_once > of_matrix ? (at_once + of_matrix - 1) / of_matrix * tiles_m
-                  : rows_of_tiles < tiles_m ? rows_of_tiles : tiles_m;
+                  : along_m < tiles_m ? along_m
+                                      : tiles_m;
     first_tiles = first_tiles < tiles ? first_tiles : tiles;
     first_along_k = along_k < kFirstSlabs ? along_k : kFirstSlabs;
   }
