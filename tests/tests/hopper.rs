@@ -459,13 +459,18 @@ fn what_is_wrong_is_found() {
     let helped = [1, 40, 96, 4128, 4];
     let left = [2, 300, 96, 2080, 1];
     let (one, alone) = ([1, 1, 288, 4096, 1], [1, 8, 160, 1024, 1]);
-    let both = [Tile::new(128, 64), Tile::new(128, 256)];
+    let several = [Tile::new(128, 64), Tile::new(128, 256), Tile::new(64, 128)];
     for (index, (what, by, case)) in [
         // Read before it was loaded, and multiplied before that.
         ("barrier_wait(memory.loaded(ring.stage), ring.phase);", "", many),
         (
-            "    barrier_wait(of.memory.filled(of.from.stage), of.from.phase);\n    uint64_t",
-            "    uint64_t",
+            "      }\n    }\n    barrier_wait(of.memory.filled(of.from.stage), of.from.phase);\n    uint64_t",
+            "      }\n    }\n    uint64_t",
+            many,
+        ),
+        (
+            "word + 1]);\n    }\n    barrier_wait(of.memory.filled(of.from.stage), of.from.phase);\n",
+            "word + 1]);\n    }\n",
             many,
         ),
         // Overwritten while it is multiplied, or before it was read.
@@ -474,11 +479,8 @@ fn what_is_wrong_is_found() {
             "\n      uint32_t",
             many,
         ),
-        (
-            "barrier_wait(memory.consumed(ring.stage), ring.phase ^ 1);\n      uint32_t",
-            "\n      uint32_t",
-            many,
-        ),
+        ("barrier_wait(memory.consumed(ring.stage), ring.phase ^ 1);", "", many),
+        ("barrier_wait(memory.written(), turns & 1);", "", many),
         // One arrival too few, and bytes that never come.
         ("barrier_init(memory.emptied(i), V::kWarpsAbreast);", "barrier_init(memory.emptied(i), 9);", many),
         ("barrier_expect(barrier, V::kStageBytes);", "barrier_expect(barrier, V::kStageBytes + 16);", many),
@@ -500,7 +502,8 @@ fn what_is_wrong_is_found() {
         ("far = (1 - i % 2) * 2 + row", "far = i % 2 * 2 + row", many),
         // The sums of a phase before they are there.
         ("synchronize<2, V::kMultiplying>();", "", many),
-        ("store_words(at + (1 - phase) * kAll", "store_words(at + phase * kAll", many),
+        ("synchronize<1, V::kMultiplying>();", "", many),
+        ("store_words(at + (1 - own) * kAll", "store_words(at + own * kAll", many),
         // Sums of a cluster where operands still are, and added up before they are there.
         ("barrier_wait(memory.exchangeable(), 0);", "", shared),
         ("barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);\n    }", "}", shared),
@@ -543,7 +546,7 @@ fn what_is_wrong_is_found() {
         let tiles = match case[1] {
             0..=8 => vec![Tile::new(case[1] as u32, 128)],
             257.. => vec![Tile::new(256, 128)],
-            _ => both.to_vec(),
+            _ => several.to_vec(),
         };
         let fails =
             |tile, seed| std::panic::catch_unwind(|| program.check(&simulation, case, tile, seed)).is_err();

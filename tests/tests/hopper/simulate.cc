@@ -545,6 +545,7 @@ inline void cluster_store(uint32_t address, float const *values, uint32_t barrie
   });
 }
 inline void fence_barriers() {}
+inline void fence_copies() {}
 // One kernel after the other.
 inline void start_dependents() {}
 inline void wait_for_kernel_before() {}

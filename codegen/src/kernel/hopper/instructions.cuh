@@ -37,6 +37,8 @@ CUTLASS_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
+// Copies that are asked for behind this come after what was read and written before.
+CUTLASS_DEVICE void fence_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // So many threads wait for each other, at one of a block's barriers.
 template <int kBarrier, int kThreads>
 CUTLASS_DEVICE void synchronize() {
@@ -80,7 +82,7 @@ CUTLASS_DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.wait
 CUTLASS_DEVICE void give_flag(uint32_t *flag) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) {
-    asm volatile("fence.acq_rel.gpu;\nst.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory");
+    asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory");
   }
 }
 CUTLASS_DEVICE void wait_for_flag(uint32_t const *flag) {

@@ -4,7 +4,7 @@
 // A warpgroup that multiplies.
 template <class V>
 CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
-  int const phase = V::kPhases == 1 ? 0 : same_for_warp(threadIdx.x / V::kAbreast);
+  int const phase = own_phase<V>();
   Multiplier<V> of(memory, phase);
   of.begin(threadIdx.x, 0);
   FOURFOLD_FOR_EACH_TURN(turn, own_rank(p)) {
@@ -19,6 +19,8 @@ CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
     }
     if constexpr (V::kByWords) {
       multiply_words<V>(of, here.end - here.begin, sums);
+    } else if constexpr (V::kBuffers == 2 && V::kTokens == 64) {
+      multiply_ahead<V>(of, here.end - here.begin, sums);
     } else if constexpr (V::kBuffers == 2) {
       multiply_two<V>(of, here.end - here.begin, sums);
     } else {
@@ -55,11 +57,14 @@ CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
       add_pieces<V>(p, here.piece, 0, sums);
     }
     write_tile<V, false>(p, memory, here, 0, sums);
+    if (V::kPhases > 1 && p.tiles > static_cast<int>(gridDim.x)) {
+      barrier_arrive(memory.written());
+    }
   }
 }
 
 template <class V>
-CUTLASS_DEVICE void make_barriers(Parameters const &p, TileMemory<V> const &memory) {
+CUTLASS_DEVICE void make_barriers(TileMemory<V> const &memory) {
   for (int i = 0; i < V::kStages; ++i) {
     barrier_init(memory.loaded(i), 1);
     barrier_init(memory.consumed(i), V::kWarpsAbreast * 32);
@@ -68,15 +73,23 @@ CUTLASS_DEVICE void make_barriers(Parameters const &p, TileMemory<V> const &memo
     barrier_init(memory.filled(i), 1);
     barrier_init(memory.emptied(i), V::kWarpsAbreast);
   }
-  if (p.cluster > 1) {
-    barrier_init(memory.exchangeable(), p.cluster - 1);
-    // Of each of its slices a warp gets what the others have.
-    int const own = (V::kSlices >> p.cluster_bits) / V::kPhases, bytes = own * (p.cluster - 1) * V::kVectors * 32 * 16;
-    CUTLASS_PRAGMA_NO_UNROLL
-    for (int warp = 0; warp < V::kWarps; ++warp) {
-      barrier_init(memory.exchanged(warp), 1);
-      barrier_expect(memory.exchanged(warp), bytes);
-    }
+  barrier_init(memory.written(), V::kMultiplying);
+  fence_barriers();
+}
+
+// Those of a cluster.
+template <class V>
+CUTLASS_DEVICE void make_exchange_barriers(Parameters const &p, TileMemory<V> const &memory) {
+  barrier_init(memory.exchangeable(), p.cluster - 1);
+  // Of each of its slices a warp gets what the others have.
+  int const own = (V::kSlices >> p.cluster_bits) / V::kPhases, bytes = own * (p.cluster - 1) * V::kVectors * 32 * 16;
+  CUTLASS_PRAGMA_UNROLL
+  for (int warp = 0; warp < V::kWarps; ++warp) {
+    barrier_init(memory.exchanged(warp), 1);
+  }
+  CUTLASS_PRAGMA_UNROLL
+  for (int warp = 0; warp < V::kWarps; ++warp) {
+    barrier_expect(memory.exchanged(warp), bytes);
   }
   fence_barriers();
 }
@@ -86,13 +99,23 @@ CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
   TileMemory<V> const memory(shared);
   constexpr int kWeightWarp = V::kMultiplying / 32, kTokenWarp = kWeightWarp + 1, kScalarWarp = kWeightWarp + 2;
   int const warp = threadIdx.x / 32;
-  if (warp == kWeightWarp && lane() == 0) {
+  // What must be done before the first weights are asked for takes some hundred cycles each: so three warps share it.
+  WeightLoader<V> loader;
+  if (warp == kWeightWarp) {
+    loader.begin(p, own_rank(p));
+  } else if (warp == kTokenWarp && lane() == 0) {
     prefetch_map(p.weight_map);
+    make_barriers<V>(memory);
     prefetch_map(p.token_map);
-    make_barriers<V>(p, memory);
+  } else if (warp == kScalarWarp && lane() == 0 && p.cluster > 1) {
+    make_exchange_barriers<V>(p, memory);
   }
   __syncthreads();
+  if (warp == kWeightWarp && lane() == 0) {
+    loader.load_first(p, memory);
+  }
   if (p.cluster > 1) {
+    __syncwarp();
     cluster_start();
   }
   if (warp < kWeightWarp) {
@@ -105,7 +128,7 @@ CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(V::kLoadRegisters));
     int const rank = own_rank(p);
     if (warp == kWeightWarp && lane() == 0) {
-      load_weights<V>(p, memory, rank);
+      loader.load_rest(p, memory, rank);
     } else if (warp == kTokenWarp && lane() == 0) {
       load_tokens<V>(p, memory, rank);
     } else if (warp >= kScalarWarp) {

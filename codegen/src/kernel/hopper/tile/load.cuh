@@ -16,41 +16,82 @@ CUTLASS_DEVICE void load_scales(uint32_t to, uint8_t const *of_rows, int block, 
   }
 }
 
-// The thread that loads weights, and their scales.
+// What a turn loads of the weights, and of their scales, by a thread.
 template <class V>
-CUTLASS_DEVICE void load_weights(Parameters const &p, TileMemory<V> const &memory, int rank) {
-  Ring<V::kStages> ring;
-  FOURFOLD_FOR_EACH_TURN(turn, rank) {
-    Work const here = work<V>(p, turn, rank);
+struct WeightLoader {
+  Turn<V> turn{0};
+  Work here;
+  uint8_t const *scales[V::kScaleRows];
+  // Stages that were loaded before anybody had waited for one.
+  int first = 0;
+
+  CUTLASS_DEVICE void begin(Parameters const &p, int rank) {
+    turn = Turn<V>(p, rank);
+    find(p, rank);
+  }
+
+  CUTLASS_DEVICE void find(Parameters const &p, int rank) {
+    here = work<V>(p, turn, rank);
     int64_t const pitch = static_cast<int64_t>(p.atoms) * kAtomBytes;
     // Scales of 128 rows. A tile that ends within its first 128 reads the scales of those again.
-    uint8_t const *of_weights[V::kScaleRows];
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kScaleRows; ++i) {
       int const rows = here.batch * p.weight_blocks + min(here.tile_n * V::kRows / 128 + i, p.weight_blocks - 1);
-      of_weights[i] = p.weight_scales + rows * pitch;
+      scales[i] = p.weight_scales + rows * pitch;
     }
-    CUTLASS_PRAGMA_NO_UNROLL  // its thread has few registers
-    for (int block = here.begin; block < here.end; ++block, ring.next()) {
-      barrier_wait(memory.consumed(ring.stage), ring.phase ^ 1);
-      uint32_t const barrier = memory.loaded(ring.stage);
-      barrier_expect(barrier, V::kStageBytes);
-      load_tile(p.weight_map, memory.weights(ring.stage), barrier, block * kBlockBytes, here.tile_n * V::kRows, here.batch);
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < V::kScaleRows; ++i) {
-        load_scales<V>(memory.scales(ring.stage) + i * V::kScaleBytes, of_weights[i], block, p.atoms, barrier);
+  }
+
+  CUTLASS_DEVICE void load(Parameters const &p, TileMemory<V> const &memory, int stage, int block) const {
+    uint32_t const barrier = memory.loaded(stage);
+    barrier_expect(barrier, V::kStageBytes);
+    load_tile(p.weight_map, memory.weights(stage), barrier, block * kBlockBytes, here.tile_n * V::kRows, here.batch);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < V::kScaleRows; ++i) {
+      load_scales<V>(memory.scales(stage) + i * V::kScaleBytes, scales[i], block, p.atoms, barrier);
+    }
+  }
+
+  // Of the first turn, into stages that nobody has used.
+  CUTLASS_DEVICE void load_first(Parameters const &p, TileMemory<V> const &memory) {
+    if (turn.is_left(p)) {
+      CUTLASS_PRAGMA_NO_UNROLL
+      for (; first < V::kStages && here.begin < here.end; ++first, ++here.begin) {
+        load(p, memory, first, here.begin);
       }
     }
   }
-}
+
+  CUTLASS_DEVICE void load_rest(Parameters const &p, TileMemory<V> const &memory, int rank) {
+    Ring<V::kStages> ring;
+    ring.stage = first % V::kStages;
+    ring.phase = first / V::kStages;
+    while (turn.is_left(p)) {
+      CUTLASS_PRAGMA_NO_UNROLL  // its thread has few registers
+      for (int block = here.begin; block < here.end; ++block, ring.next()) {
+        barrier_wait(memory.consumed(ring.stage), ring.phase ^ 1);
+        load(p, memory, ring.stage, block);
+      }
+      turn.next(p, rank);
+      if (turn.is_left(p)) {
+        find(p, rank);
+      }
+    }
+  }
+};
 
 // The thread that loads tokens, once they were decoded.
 template <class V>
 CUTLASS_DEVICE void load_tokens(Parameters const &p, TileMemory<V> const &memory, int rank) {
   wait_for_kernel_before();
   Ring<V::kDecodedStages> ring;
+  uint32_t turns = 0;
   FOURFOLD_FOR_EACH_TURN(turn, rank) {
     Work const here = work<V>(p, turn, rank);
+    if (V::kPhases > 1 && turns++ > 0) {
+      // Sums of the tile before were where tokens will be.
+      barrier_wait(memory.written(), turns & 1);
+      fence_copies();
+    }
     CUTLASS_PRAGMA_NO_UNROLL
     for (int block = here.begin; block < here.end; ++block, ring.next()) {
       if (V::kDecodesRest && (block == here.begin || block % kSlabBlocks == 0)) {

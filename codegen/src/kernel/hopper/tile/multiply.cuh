@@ -149,6 +149,54 @@ CUTLASS_DEVICE void multiply_two(Multiplier<V> &of, int blocks, float (&sums)[1]
   }
 }
 
+// The same for tiles whose multiplications take less than what is done before them: codes are asked for before the block before
+// theirs is waited for.
+template <class V>
+CUTLASS_DEVICE void multiply_ahead(Multiplier<V> &of, int blocks, float (&sums)[1][V::kTokens / 2]) {
+  static_assert(V::kPhases == 1);
+  uint32_t operands[2][8][1][4], scales[2];
+  uint4 codes[2];
+  int held = -1, left = blocks;
+  of.read(codes, scales);
+  auto const add = [&](uint32_t (&now)[8][1][4]) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int word = 0; word < 4; ++word) {
+      decode_word<1>(codes, scales, word, now[2 * word], now[2 * word + 1]);
+    }
+    barrier_wait(of.memory.filled(of.from.stage), of.from.phase);
+    uint64_t const tokens = descriptor(of.memory.decoded(of.from.stage));
+    wgmma_fence();
+    CUTLASS_PRAGMA_UNROLL
+    for (int step = 0; step < 8; ++step) {
+      Wgmma<V::kTokens>::run(sums[0], now[step][0], tokens + step_at<V>(step));
+    }
+    wgmma_commit();
+    of.give_stage_back();
+    of.ring.next();
+    if (--left > 0) {
+      of.read(codes, scales);
+    }
+    wgmma_wait<1>();
+    if (held >= 0) {
+      of.give_tokens_back(held);
+    }
+    held = of.from.stage;
+    of.from.next();
+  };
+  while (true) {
+    add(operands[0]);
+    if (left == 0) {
+      break;
+    }
+    add(operands[1]);
+    if (left == 0) {
+      break;
+    }
+  }
+  wgmma_wait<0>();
+  of.give_tokens_back(held);
+}
+
 // The same where sums leave room for the operands of two words: while one is multiplied, the other is made.
 template <class V>
 CUTLASS_DEVICE void multiply_words(Multiplier<V> &of, int blocks, float (&sums)[V::kHalves][V::kTokens / 2]) {
@@ -193,34 +241,41 @@ CUTLASS_DEVICE void multiply_words(Multiplier<V> &of, int blocks, float (&sums)[
   }
 }
 
-// Gives each phase the sums of both for its slices: of two side by side it has one, and what it finds stands for both, as
-// a choice between registers is no branch.
+// Gives each phase the sums of both for its slices: of two side by side it has one, whose sums are then where those of the first
+// were. What is given and got is told by branches, which take less than a choice for each register.
 template <class V>
 CUTLASS_DEVICE void add_phases(TileMemory<V> const &memory, int phase, float (&sums)[1][V::kTokens / 2]) {
   static_assert(V::kPhases == 2);
-  constexpr int kOfSlice = V::kVectors * 4, kAll = V::kSlices / 2 * V::kVectors * V::kVectorBytes;
+  constexpr int kOfSlice = V::kVectors * 4, kCount = V::kSlices / 2 * V::kVectors, kAll = kCount * V::kVectorBytes;
   uint32_t const at = memory.partial() + computed_again(threadIdx.x) % V::kAbreast * 16;
-  // What the other had for the last tile was read.
+  auto const first_of = [](int v) { return v / V::kVectors * 2 * kOfSlice + v % V::kVectors * 4; };
+  // Nobody needs the tokens that were there.
   synchronize<1, V::kMultiplying>();
-  CUTLASS_PRAGMA_UNROLL
-  for (int v = 0; v < V::kSlices / 2 * V::kVectors; ++v) {
-    float const *const low = sums[0] + v / V::kVectors * 2 * kOfSlice + v % V::kVectors * 4, *const high = low + kOfSlice;
-    uint32_t given[4];
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      given[i] = __float_as_uint(phase == 0 ? high[i] : low[i]);
+  cute::for_each(cute::make_seq<2>{}, [&](auto own) {
+    if (phase == own) {
+      keep_branch();
+      CUTLASS_PRAGMA_UNROLL
+      for (int v = 0; v < kCount; ++v) {
+        float const *const given = sums[0] + first_of(v) + (1 - own) * kOfSlice;
+        store_words(at + (1 - own) * kAll + v * V::kVectorBytes, __float_as_uint(given[0]), __float_as_uint(given[1]),
+                    __float_as_uint(given[2]), __float_as_uint(given[3]));
+      }
     }
-    store_words(at + (1 - phase) * kAll + v * V::kVectorBytes, given[0], given[1], given[2], given[3]);
-  }
+  });
   synchronize<2, V::kMultiplying>();
-  CUTLASS_PRAGMA_UNROLL
-  for (int v = 0; v < V::kSlices / 2 * V::kVectors; ++v) {
-    float *const low = sums[0] + v / V::kVectors * 2 * kOfSlice + v % V::kVectors * 4, *const high = low + kOfSlice;
-    auto const four = load_floats<4>(at + phase * kAll + v * V::kVectorBytes);
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      low[i] = high[i] = (phase == 0 ? low[i] : high[i]) + four[i];
+  cute::for_each(cute::make_seq<2>{}, [&](auto own) {
+    if (phase == own) {
+      keep_branch();
+      CUTLASS_PRAGMA_UNROLL
+      for (int v = 0; v < kCount; ++v) {
+        auto const four = load_floats<4>(at + own * kAll + v * V::kVectorBytes);
+        float *const kept = sums[0] + first_of(v);
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          kept[i] = kept[own * kOfSlice + i] + four[i];
+        }
+      }
     }
-  }
+  });
 }
 #endif

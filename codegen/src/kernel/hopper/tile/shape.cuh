@@ -49,7 +49,7 @@ struct Tile {
   static constexpr int kScaleRows = (kRows + 127) / 128, kStageBytes = kWeightBytes + kScaleRows * kScaleBytes;
   // Decoded tokens of a block of K, in two panels of 64.
   static constexpr int kPanelBytes = kTokens * 128, kDecodedBytes = 2 * kPanelBytes;
-  static constexpr int kDecodedStages = kTokens == 256 ? 3 : kTokens == 64 ? 6 : kRows == 128 ? 5 : 4;
+  static constexpr int kDecodedStages = kTokens == 256 ? 3 : kTokens == 64 || kPhases == 2 ? 6 : kRows == 128 ? 5 : 4;
 
   // The rows of D are written in slices, and where a cluster shares a tile, each CTA has some. A slice
   // takes no more than 16 registers.
@@ -61,22 +61,22 @@ struct Tile {
   static constexpr int kExchangeBytes = kSlices / kMostCluster * (kMostCluster - 1) * kVectors * kVectorBytes;
   // Where a thread writes a row of D, a warp's part of a slice, as rows; the pitch keeps the banks apart.
   static constexpr int kPitch = 36, kStagingBytes = kSimple ? 0 : kWarps * kSliceTokens * kPitch * 4;
-  // What each phase has of the slices that are the other's.
+  // What each phase has of the slices that are the other's: it takes the place of a stage of tokens.
   static constexpr int kPartialBytes = (kPhases - 1) * kSlices * kVectors * kVectorBytes;
 
   static constexpr int kBarrierBytes = 512;
   // The panels lie at multiples of 1024 bytes.
-  static constexpr int kFixed = 1024 + kDecodedStages * kDecodedBytes + kStagingBytes + kPartialBytes + kBarrierBytes;
+  static constexpr int kFixed = 1024 + kDecodedStages * kDecodedBytes + kStagingBytes + kBarrierBytes;
   static constexpr int kMostStages = (227 * 1024 - kFixed) / kStageBytes;
-  static constexpr int kStages = kMostStages < 8 ? kMostStages : 8;
+  static constexpr int kStages = (kMostStages < 8 ? kMostStages : 8) / kPhases * kPhases;
   static constexpr int kShared = kFixed + kStages * kStageBytes;
   static_assert(kStages >= 3 && kSlices % kMostCluster == 0 && kSlices % kPhases == 0);
   // Each stage is of one phase: a barrier tells a turn from the next only, and who waits has seen the one before.
   static_assert(kStages % kPhases == 0 && kDecodedStages % kPhases == 0);
-  static_assert(kExchangeBytes <= kDecodedStages * kDecodedBytes);
+  static_assert(kExchangeBytes <= (kPhases == 1 ? kDecodedStages : 1) * kDecodedBytes && kPartialBytes <= kDecodedBytes);
   // What those who multiply get is what the others give.
   static_assert(kMultiplyRegisters * kGroups + kLoadRegisters <= 65536 / (kThreads + kRoomThreads) / 8 * 8 * (kGroups + 1));
-  static_assert(2 * (kStages + kDecodedStages) + 1 + kWarps < kBarrierBytes / 8);
+  static_assert(2 * (kStages + kDecodedStages) + 2 + kWarps < kBarrierBytes / 8);
   static_assert(kSimple || kRows == 256, "a warp has as many columns as there are in a row's block");
 };
 
@@ -94,12 +94,12 @@ struct TileMemory {
   }
   CUTLASS_DEVICE uint32_t scales(int stage) const { return weights(stage) + V::kWeightBytes; }
   CUTLASS_DEVICE uint32_t staging(int warp) const { return weights(V::kStages) + warp * (V::kStagingBytes / V::kWarps); }
-  CUTLASS_DEVICE uint32_t partial() const { return weights(V::kStages) + V::kStagingBytes; }
-  // The sums of a cluster take the place of tokens.
+  // The sums of a cluster take the place of tokens, and those of phases that of others.
   CUTLASS_DEVICE uint32_t exchange() const { return decoded(0); }
+  CUTLASS_DEVICE uint32_t partial() const { return decoded(1); }
   // Barriers: weights were loaded, are no longer needed; tokens were loaded, are no longer needed; the others' memory may be
-  // written to, and this CTA's was, for a warp.
-  CUTLASS_DEVICE uint32_t barrier(int index) const { return partial() + V::kPartialBytes + 8 * index; }
+  // written to, and this CTA's was, for a warp; and a tile was written, so that nothing of its sums is needed.
+  CUTLASS_DEVICE uint32_t barrier(int index) const { return weights(V::kStages) + V::kStagingBytes + 8 * index; }
   // What was read for its own sake.
   CUTLASS_DEVICE uint32_t unused() const { return barrier(V::kBarrierBytes / 8 - 1); }
   CUTLASS_DEVICE uint32_t loaded(int stage) const { return barrier(stage); }
@@ -107,7 +107,8 @@ struct TileMemory {
   CUTLASS_DEVICE uint32_t filled(int stage) const { return barrier(2 * V::kStages + stage); }
   CUTLASS_DEVICE uint32_t emptied(int stage) const { return barrier(2 * V::kStages + V::kDecodedStages + stage); }
   CUTLASS_DEVICE uint32_t exchangeable() const { return barrier(2 * (V::kStages + V::kDecodedStages)); }
-  CUTLASS_DEVICE uint32_t exchanged(int warp) const { return barrier(2 * (V::kStages + V::kDecodedStages) + 1 + warp); }
+  CUTLASS_DEVICE uint32_t written() const { return barrier(2 * (V::kStages + V::kDecodedStages) + 1); }
+  CUTLASS_DEVICE uint32_t exchanged(int warp) const { return barrier(2 * (V::kStages + V::kDecodedStages) + 2 + warp); }
 };
 
 // Which of a warp's weights a thread has first; its others are this one xor 1, or xor 1, 2 and 3. They are side by side, so

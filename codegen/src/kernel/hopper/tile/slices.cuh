@@ -21,10 +21,19 @@ CUTLASS_DEVICE void arrange(int quad, float const *sums, float (&rows)[2][2 * kH
   }
 }
 
-// Whether a slice is one of those that a thread adds up and writes: phases share them.
+// Phases share slices: of so many side by side a thread adds up and writes this one, whose sums it has where those of the first
+// were.
+template <class V>
+CUTLASS_DEVICE int own_phase() {
+  return V::kPhases == 1 ? 0 : same_for_warp(threadIdx.x / V::kAbreast);
+}
 template <class V>
 CUTLASS_DEVICE bool is_own_slice(int slice) {
-  return V::kPhases == 1 || slice % V::kPhases == same_for_warp(threadIdx.x / V::kAbreast);
+  return slice % V::kPhases == own_phase<V>();
+}
+template <class V>
+CUTLASS_DEVICE constexpr int kept_as(int slice) {
+  return slice / V::kPhases * V::kPhases;
 }
 
 // Writes a warp's part of a slice of D: of each chunk of 8 rows, what wgmma left in a thread.
@@ -96,7 +105,7 @@ CUTLASS_DEVICE void exchange(Parameters const &p, TileMemory<V> const &memory, i
     uint32_t const to = cluster_address(at, receiver), barrier = cluster_address(memory.exchanged(warp), receiver);
     CUTLASS_PRAGMA_UNROLL
     for (int v = 0; v < V::kVectors; ++v) {
-      int const first = (slice * V::kChunks + v / V::kHalves) * 4;
+      int const first = (kept_as<V>(slice) * V::kChunks + v / V::kHalves) * 4;
       cluster_store(to + v * V::kVectorBytes, &sums[v % V::kHalves][first], barrier);
     }
   }
@@ -176,25 +185,23 @@ CUTLASS_DEVICE void write_tile(Parameters const &p, TileMemory<V> const &memory,
     });
     return;
   }
-  int const each = kShared ? V::kSlices >> p.cluster_bits : V::kSlices;
+  constexpr int kOwn = V::kSlices / V::kPhases;
+  int const each = kShared ? kOwn >> p.cluster_bits : kOwn, phase = own_phase<V>();
   // Which slice it is, is told by branches, and the epilogue stands here once.
   CUTLASS_PRAGMA_NO_UNROLL
   for (int local = 0; local < each; ++local) {
-    int const slice = kShared ? rank * each + local : local;
-    if (!is_own_slice<V>(slice)) {
-      continue;
-    }
+    int const own = kShared ? rank * each + local : local, slice = own * V::kPhases + phase;
     float part[V::kVectors * 4] = {};
-    cute::for_each(cute::make_seq<V::kSlices>{}, [&](auto one) {
-      if (one == slice) {
+    cute::for_each(cute::make_seq<kOwn>{}, [&](auto one) {
+      if (one == own) {
         keep_branch();
-        take_slice<V>(part, one, sums);
+        take_slice<V>(part, one * cute::Int<V::kPhases>{}, sums);
       }
     });
     if constexpr (kShared) {
       // In the order of ranks, whoever adds.
       float all[V::kVectors * 4] = {};
-      uint32_t at = memory.exchange() + local * (p.cluster - 1) * V::kVectors * V::kVectorBytes +
+      uint32_t at = memory.exchange() + (local * V::kPhases + phase) * (p.cluster - 1) * V::kVectors * V::kVectorBytes +
                     threadIdx.x % V::kAbreast * 16;
       CUTLASS_PRAGMA_NO_UNROLL
       for (int source = 0; source < p.cluster; ++source) {
