@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fourfold::codegen::configuration::CutlassVersion;
 use fourfold::codegen::hopper::{Configuration, FEW_TOKENS, TARGET, TILES, Tile};
@@ -460,7 +461,7 @@ fn what_is_wrong_is_found() {
     let left = [2, 300, 96, 2080, 1];
     let (one, alone) = ([1, 1, 288, 4096, 1], [1, 8, 160, 1024, 1]);
     let several = [Tile::new(128, 64), Tile::new(128, 256), Tile::new(64, 128)];
-    for (index, (what, by, case)) in [
+    let faults = [
         // Read before it was loaded, and multiplied before that.
         ("barrier_wait(memory.loaded(ring.stage), ring.phase);", "", many),
         (
@@ -537,10 +538,8 @@ fn what_is_wrong_is_found() {
         // Sums of a cluster before they are there, and bytes that never come.
         ("barrier_wait(exchanged, 0);", "", few),
         ("units * 4 + mask - rank", "units * 4 + mask + 1", few),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    ];
+    let find = |index: usize, (what, by, case): (&str, &str, Case)| {
         let program = &PROGRAMS[0];
         let simulation = program.build(&format!("wrong_{index}"), Some((what, by)));
         let tiles = match case[1] {
@@ -552,7 +551,20 @@ fn what_is_wrong_is_found() {
             |tile, seed| std::panic::catch_unwind(|| program.check(&simulation, case, tile, seed)).is_err();
         let found = tiles.into_iter().any(|tile| (0..64).any(|seed| fails(Some(tile), seed)));
         assert!(found, "{what} -> {by}");
-    }
+    };
+    // Each takes some seconds, most of them the compiler's.
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(fault) = faults.get(index) else { break };
+                    find(index, *fault);
+                }
+            });
+        }
+    });
 }
 
 /// What a code and a scale become is their product but for a power of two, exactly; and of eight codes each has a place of

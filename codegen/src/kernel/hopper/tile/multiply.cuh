@@ -150,7 +150,7 @@ CUTLASS_DEVICE void multiply_two(Multiplier<V> &of, int blocks, float (&sums)[1]
 }
 
 // The same for tiles whose multiplications take less than what is done before them: codes are asked for before the block before
-// theirs is waited for.
+// theirs is waited for. There is at least one.
 template <class V>
 CUTLASS_DEVICE void multiply_ahead(Multiplier<V> &of, int blocks, float (&sums)[1][V::kTokens / 2]) {
   static_assert(V::kPhases == 1);
