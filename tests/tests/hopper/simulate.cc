@@ -587,10 +587,6 @@ inline void cluster_wait_for_start() {
                        [mine](auto const &fiber) { return fiber->done || fiber->cluster_arrivals >= mine; });
   });
 }
-inline void cluster_end() {
-  cluster_start();
-  cluster_wait_for_start();
-}
 inline int cluster_rank() { return simulation::current->cta; }
 
 inline void load_tile(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int matrix) {

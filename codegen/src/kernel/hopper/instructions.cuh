@@ -63,11 +63,6 @@ CUTLASS_DEVICE void cluster_store(uint32_t address, float const *values, uint32_
 CUTLASS_DEVICE void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 CUTLASS_DEVICE void cluster_start() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 CUTLASS_DEVICE void cluster_wait_for_start() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// Nobody leaves while others still send to it, or while what it sent is on its way. Nobody reads anything behind this, so
-// that it waits for no memory.
-CUTLASS_DEVICE void cluster_end() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
 CUTLASS_DEVICE int cluster_rank() {
   int rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

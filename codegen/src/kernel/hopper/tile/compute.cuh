@@ -19,7 +19,7 @@ CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
     }
     if constexpr (V::kByWords) {
       multiply_words<V>(of, here.end - here.begin, sums);
-    } else if constexpr (V::kBuffers == 2 && V::kTokens == 64) {
+    } else if constexpr (V::kReadsAhead) {
       multiply_ahead<V>(of, here.end - here.begin, sums);
     } else if constexpr (V::kBuffers == 2) {
       multiply_two<V>(of, here.end - here.begin, sums);
@@ -31,7 +31,8 @@ CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
       read_from_here(sums[i]);
     }
     if constexpr (V::kPhases > 1) {
-      add_phases<V>(memory, phase, sums);
+      // The next of its own stages is the first one, or the one behind.
+      add_phases<V>(memory, of.from.stage - phase, phase, sums);
     }
     if constexpr (V::kGroups == 4) {
       // Registers are few: found anew, not kept.
@@ -44,7 +45,7 @@ CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
     if constexpr (V::kMostCluster > 1) {
       if (p.cluster > 1) {
         int const rank = own_rank(p);
-        exchange<V>(p, memory, rank, sums);
+        exchange<V>(p, memory, here, rank, sums);
         if (V::kHasPieces && here.piece >= 0) {
           add_pieces<V>(p, here.piece, rank, sums);
         }
@@ -143,14 +144,13 @@ CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
     __syncwarp();
     if (p.cluster > 1) {
       cluster_wait_for_start();
-      if (warp == kTokenWarp && lane() < p.cluster && lane() != rank) {
+      // Who helps waits for nobody, and may have ended.
+      if (warp == kTokenWarp && lane() < p.cluster && lane() != rank && !Turn<V>(p, rank).helps()) {
         cluster_arrive(cluster_address(memory.exchangeable(), lane()));
       }
       __syncwarp();
     }
   }
-  if (p.cluster > 1) {
-    cluster_end();
-  }
+  // Nobody leaves while others still send to it: each waits for all that they send before it writes.
 }
 #endif

@@ -108,9 +108,9 @@ CUTLASS_DEVICE void load_tokens(Parameters const &p, TileMemory<V> const &memory
     }
   }
   if (p.cluster > 1) {
-    // Others may write where it was loaded to, once nothing of it is needed.
+    // Others may write where it was loaded to, once nothing of it is needed: first where the first of the last blocks are.
     CUTLASS_PRAGMA_NO_UNROLL
-    for (int i = 0; i < V::kDecodedStages; ++i, ring.next()) {
+    for (int left = (V::kSlices >> p.cluster_bits) * (p.cluster - 1); left > 0; left -= V::kSlicesOfStage, ring.next()) {
       barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);
     }
   }

@@ -104,6 +104,20 @@ CUTLASS_DEVICE void multiply_one_by_one(Multiplier<V> &of, int blocks, float (&s
   }
 }
 
+// Has wgmma take the operands of a block, and multiply them by its tokens, when these are there.
+template <class V>
+CUTLASS_DEVICE void multiply_block(Multiplier<V> &of, uint32_t const (&operands)[8][1][4], float (&sums)[1][V::kTokens / 2]) {
+  barrier_wait(of.memory.filled(of.from.stage), of.from.phase);
+  uint64_t const tokens = descriptor(of.memory.decoded(of.from.stage));
+  wgmma_fence();
+  CUTLASS_PRAGMA_UNROLL
+  for (int step = 0; step < 8; ++step) {
+    Wgmma<V::kTokens>::run(sums[0], operands[step][0], tokens + step_at<V>(step));
+  }
+  wgmma_commit();
+  of.give_stage_back();
+}
+
 // The same with operands of two blocks: while one is multiplied, the next is decoded.
 template <class V>
 CUTLASS_DEVICE void multiply_two(Multiplier<V> &of, int blocks, float (&sums)[1][V::kTokens / 2]) {
@@ -119,15 +133,7 @@ CUTLASS_DEVICE void multiply_two(Multiplier<V> &of, int blocks, float (&sums)[1]
         decode_word<1>(codes, scales, word, now[2 * word], now[2 * word + 1]);
       }
     }
-    barrier_wait(of.memory.filled(of.from.stage), of.from.phase);
-    uint64_t const tokens = descriptor(of.memory.decoded(of.from.stage));
-    wgmma_fence();
-    CUTLASS_PRAGMA_UNROLL
-    for (int step = 0; step < 8; ++step) {
-      Wgmma<V::kTokens>::run(sums[0], now[step][0], tokens + step_at<V>(step));
-    }
-    wgmma_commit();
-    of.give_stage_back();
+    multiply_block<V>(of, now, sums);
     // All but this block is done, and its operands can be overwritten.
     wgmma_wait<1>();
     if (held >= 0) {
@@ -163,15 +169,7 @@ CUTLASS_DEVICE void multiply_ahead(Multiplier<V> &of, int blocks, float (&sums)[
     for (int word = 0; word < 4; ++word) {
       decode_word<1>(codes, scales, word, now[2 * word], now[2 * word + 1]);
     }
-    barrier_wait(of.memory.filled(of.from.stage), of.from.phase);
-    uint64_t const tokens = descriptor(of.memory.decoded(of.from.stage));
-    wgmma_fence();
-    CUTLASS_PRAGMA_UNROLL
-    for (int step = 0; step < 8; ++step) {
-      Wgmma<V::kTokens>::run(sums[0], now[step][0], tokens + step_at<V>(step));
-    }
-    wgmma_commit();
-    of.give_stage_back();
+    multiply_block<V>(of, now, sums);
     of.ring.next();
     if (--left > 0) {
       of.read(codes, scales);
@@ -244,31 +242,31 @@ CUTLASS_DEVICE void multiply_words(Multiplier<V> &of, int blocks, float (&sums)[
 // Gives each phase the sums of both for its slices: of two side by side it has one, whose sums are then where those of the first
 // were. What is given and got is told by branches, which take less than a choice for each register.
 template <class V>
-CUTLASS_DEVICE void add_phases(TileMemory<V> const &memory, int phase, float (&sums)[1][V::kTokens / 2]) {
+CUTLASS_DEVICE void add_phases(TileMemory<V> const &memory, int first_stage, int phase, float (&sums)[1][V::kTokens / 2]) {
   static_assert(V::kPhases == 2);
-  constexpr int kOfSlice = V::kVectors * 4, kCount = V::kSlices / 2 * V::kVectors, kAll = kCount * V::kVectorBytes;
-  uint32_t const at = memory.partial() + computed_again(threadIdx.x) % V::kAbreast * 16;
+  constexpr int kOfSlice = V::kVectors * 4, kCount = V::kSlices / 2 * V::kVectors;
+  unsigned const at = computed_again(threadIdx.x) % V::kAbreast * 16;
   auto const first_of = [](int v) { return v / V::kVectors * 2 * kOfSlice + v % V::kVectors * 4; };
-  // Nobody needs the tokens that were there.
-  synchronize<1, V::kMultiplying>();
   cute::for_each(cute::make_seq<2>{}, [&](auto own) {
     if (phase == own) {
       keep_branch();
+      // Nobody of the phase needs the tokens that were there, while the other may still multiply.
+      synchronize<1 + own, V::kAbreast>();
       CUTLASS_PRAGMA_UNROLL
       for (int v = 0; v < kCount; ++v) {
         float const *const given = sums[0] + first_of(v) + (1 - own) * kOfSlice;
-        store_words(at + (1 - own) * kAll + v * V::kVectorBytes, __float_as_uint(given[0]), __float_as_uint(given[1]),
-                    __float_as_uint(given[2]), __float_as_uint(given[3]));
+        store_words(memory.partial(first_stage, own) + at + v * V::kVectorBytes, __float_as_uint(given[0]),
+                    __float_as_uint(given[1]), __float_as_uint(given[2]), __float_as_uint(given[3]));
       }
     }
   });
-  synchronize<2, V::kMultiplying>();
+  synchronize<3, V::kMultiplying>();
   cute::for_each(cute::make_seq<2>{}, [&](auto own) {
     if (phase == own) {
       keep_branch();
       CUTLASS_PRAGMA_UNROLL
       for (int v = 0; v < kCount; ++v) {
-        auto const four = load_floats<4>(at + own * kAll + v * V::kVectorBytes);
+        auto const four = load_floats<4>(memory.partial(first_stage, 1 - own) + at + v * V::kVectorBytes);
         float *const kept = sums[0] + first_of(v);
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < 4; ++i) {

@@ -29,6 +29,8 @@ struct Tile {
   static constexpr bool kByWords = kHalves == 2 || kTokens == 256;
   // Blocks that there are operands of at a time, or in how many parts one has them.
   static constexpr int kBuffers = kGroups == 4 ? 1 : 2, kParts = kGroups == 4 ? 4 : 1;
+  // Whether codes are read before the block before theirs is multiplied: where that takes less than what is done before it.
+  static constexpr bool kReadsAhead = kBuffers == 2 && kTokens == 64;
   // Registers of who multiplies and of who loads.
   static constexpr int kMultiplyRegisters = kGroups == 4 ? 112 : kPhases == 2 ? 168 : 232;
   static constexpr int kLoadRegisters = kGroups == 4 ? 32 : 40;
@@ -57,12 +59,15 @@ struct Tile {
   static constexpr int kSliceTokens = kTokens / kSlices, kChunks = kSliceTokens / 8;
   // Vectors of 4 sums that a thread has of a slice, and bytes of one of all threads.
   static constexpr int kVectors = kHalves * kChunks, kVectorBytes = kAbreast * 16;
+  // A slice of all threads, and of how many a stage of tokens has room.
+  static constexpr int kSliceBytes = kVectors * kVectorBytes, kSlicesOfStage = kDecodedBytes / kSliceBytes;
+  static_assert(kSlicesOfStage > 0 && kDecodedBytes % kSliceBytes == 0);
   // What the others of a cluster have of a CTA's slices.
-  static constexpr int kExchangeBytes = kSlices / kMostCluster * (kMostCluster - 1) * kVectors * kVectorBytes;
+  static constexpr int kExchangeBytes = kSlices / kMostCluster * (kMostCluster - 1) * kSliceBytes;
   // Where a thread writes a row of D, a warp's part of a slice, as rows; the pitch keeps the banks apart.
   static constexpr int kPitch = 36, kStagingBytes = kSimple ? 0 : kWarps * kSliceTokens * kPitch * 4;
-  // What each phase has of the slices that are the other's: it takes the place of a stage of tokens.
-  static constexpr int kPartialBytes = (kPhases - 1) * kSlices * kVectors * kVectorBytes;
+  // What a phase has of the slices that are the other's: it takes the place of a stage of tokens.
+  static constexpr int kPartialBytes = (kPhases - 1) * kSlices / 2 * kSliceBytes;
 
   static constexpr int kBarrierBytes = 512;
   // The panels lie at multiples of 1024 bytes.
@@ -94,9 +99,12 @@ struct TileMemory {
   }
   CUTLASS_DEVICE uint32_t scales(int stage) const { return weights(stage) + V::kWeightBytes; }
   CUTLASS_DEVICE uint32_t staging(int warp) const { return weights(V::kStages) + warp * (V::kStagingBytes / V::kWarps); }
-  // The sums of a cluster take the place of tokens, and those of phases that of others.
-  CUTLASS_DEVICE uint32_t exchange() const { return decoded(0); }
-  CUTLASS_DEVICE uint32_t partial() const { return decoded(1); }
+  // Sums take the place of tokens. The first stages that are no longer needed, `first` and the next, get those of the others
+  // of a cluster, slice by slice; and where there are phases, each leaves what the other adds up in the next that is its own.
+  CUTLASS_DEVICE uint32_t exchange(int first, int slice) const {
+    return decoded((first + slice / V::kSlicesOfStage) % V::kDecodedStages) + slice % V::kSlicesOfStage * V::kSliceBytes;
+  }
+  CUTLASS_DEVICE uint32_t partial(int first, int phase) const { return decoded((first + 2 - phase) % V::kDecodedStages); }
   // Barriers: weights were loaded, are no longer needed; tokens were loaded, are no longer needed; the others' memory may be
   // written to, and this CTA's was, for a warp; and a tile was written, so that nothing of its sums is needed.
   CUTLASS_DEVICE uint32_t barrier(int index) const { return weights(V::kStages) + V::kStagingBytes + 8 * index; }

@@ -88,7 +88,7 @@ CUTLASS_DEVICE void write_slice(Parameters const &p, TileMemory<V> const &memory
 
 // Sends each of the other CTAs of a cluster what this one has of its slices, and waits for what they send.
 template <class V>
-CUTLASS_DEVICE void exchange(Parameters const &p, TileMemory<V> const &memory, int rank,
+CUTLASS_DEVICE void exchange(Parameters const &p, TileMemory<V> const &memory, Work const &tile, int rank,
                              float const (&sums)[V::kHalves][V::kTokens / 2]) {
   unsigned const thread = computed_again(threadIdx.x), warp = thread / 32;
   int const each = V::kSlices >> p.cluster_bits;
@@ -101,7 +101,9 @@ CUTLASS_DEVICE void exchange(Parameters const &p, TileMemory<V> const &memory, i
       continue;
     }
     int const source = local * (p.cluster - 1) + (rank < receiver ? rank : rank - 1);
-    uint32_t const at = memory.exchange() + source * V::kVectors * V::kVectorBytes + thread % V::kAbreast * 16;
+    bool const is_helped = tile.piece >= 0;
+    int const blocks = first_block<V>(p, is_helped, receiver + 1) - first_block<V>(p, is_helped, receiver);
+    uint32_t const at = memory.exchange(blocks % V::kDecodedStages, source) + thread % V::kAbreast * 16;
     uint32_t const to = cluster_address(at, receiver), barrier = cluster_address(memory.exchanged(warp), receiver);
     CUTLASS_PRAGMA_UNROLL
     for (int v = 0; v < V::kVectors; ++v) {
@@ -125,8 +127,7 @@ CUTLASS_DEVICE void take_slice(float (&part)[V::kVectors * 4], Slice slice, floa
 // Where a thread's sums of a slice of a piece are: vectors of all threads.
 template <class V>
 CUTLASS_DEVICE float *sums_of_piece(Parameters const &p, int piece, int slice) {
-  constexpr int kOfSlice = V::kVectors * V::kVectorBytes / 4;
-  return p.piece_sums + (static_cast<int64_t>(piece) * V::kSlices + slice) * kOfSlice +
+  return p.piece_sums + (static_cast<int64_t>(piece) * V::kSlices + slice) * (V::kSliceBytes / 4) +
          computed_again(threadIdx.x) % V::kAbreast * 4;
 }
 
@@ -187,6 +188,15 @@ CUTLASS_DEVICE void write_tile(Parameters const &p, TileMemory<V> const &memory,
   }
   constexpr int kOwn = V::kSlices / V::kPhases;
   int const each = kShared ? kOwn >> p.cluster_bits : kOwn, phase = own_phase<V>();
+  if constexpr (!kShared && V::kPhases == 2) {
+    // Two slices are less to do one behind the other than to tell apart.
+    cute::for_each(cute::make_seq<kOwn>{}, [&](auto local) {
+      float part[V::kVectors * 4];
+      take_slice<V>(part, local * cute::Int<V::kPhases>{}, sums);
+      write_slice<V>(p, memory, tile, local * V::kPhases + phase, part);
+    });
+    return;
+  }
   // Which slice it is, is told by branches, and the epilogue stands here once.
   CUTLASS_PRAGMA_NO_UNROLL
   for (int local = 0; local < each; ++local) {
@@ -201,8 +211,8 @@ CUTLASS_DEVICE void write_tile(Parameters const &p, TileMemory<V> const &memory,
     if constexpr (kShared) {
       // In the order of ranks, whoever adds.
       float all[V::kVectors * 4] = {};
-      uint32_t at = memory.exchange() + (local * V::kPhases + phase) * (p.cluster - 1) * V::kVectors * V::kVectorBytes +
-                    threadIdx.x % V::kAbreast * 16;
+      int const first = (tile.end - tile.begin) % V::kDecodedStages;
+      int other = (local * V::kPhases + phase) * (p.cluster - 1);
       CUTLASS_PRAGMA_NO_UNROLL
       for (int source = 0; source < p.cluster; ++source) {
         if (source == rank) {
@@ -211,9 +221,10 @@ CUTLASS_DEVICE void write_tile(Parameters const &p, TileMemory<V> const &memory,
             all[i] += part[i];
           }
         } else {
+          uint32_t const at = memory.exchange(first, other++) + threadIdx.x % V::kAbreast * 16;
           CUTLASS_PRAGMA_UNROLL
-          for (int v = 0; v < V::kVectors; ++v, at += V::kVectorBytes) {
-            auto const four = load_floats<4>(at);
+          for (int v = 0; v < V::kVectors; ++v) {
+            auto const four = load_floats<4>(at + v * V::kVectorBytes);
             CUTLASS_PRAGMA_UNROLL
             for (int i = 0; i < 4; ++i) {
               all[v * 4 + i] += four[i];

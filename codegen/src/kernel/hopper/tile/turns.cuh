@@ -39,6 +39,12 @@ struct Work {
   int piece;
 };
 
+// The first block of a CTA of a cluster, of as many steps as all have: of a tile whose last steps others have, or of a whole one.
+template <class V>
+CUTLASS_DEVICE int first_block(Parameters const &p, bool is_helped, int rank) {
+  return ((is_helped ? p.own_steps : p.steps) * rank >> p.cluster_bits) * V::kPhases;
+}
+
 // The tiles in an order in which those of a moment are of few rows of either operand.
 template <class V>
 CUTLASS_DEVICE Work work(Parameters const &p, Turn<V> const &turn, int rank) {
@@ -66,9 +72,8 @@ CUTLASS_DEVICE Work work(Parameters const &p, Turn<V> const &turn, int rank) {
     result.end = result.begin + p.piece_steps * V::kPhases;
   } else {
     result.piece = V::kHasPieces ? tile - p.whole : -1;
-    int const steps = result.piece < 0 ? p.steps : p.own_steps;
-    result.begin = (steps * rank >> p.cluster_bits) * V::kPhases;
-    result.end = (steps * (rank + 1) >> p.cluster_bits) * V::kPhases;
+    result.begin = first_block<V>(p, result.piece >= 0, rank);
+    result.end = first_block<V>(p, result.piece >= 0, rank + 1);
   }
   return result;
 }
