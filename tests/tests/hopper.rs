@@ -464,11 +464,7 @@ fn what_is_wrong_is_found() {
     let faults = [
         // Read before it was loaded, and multiplied before that.
         ("barrier_wait(memory.loaded(ring.stage), ring.phase);", "", many),
-        (
-            "  barrier_wait(of.memory.filled(of.from.stage), of.from.phase);\n  uint64_t",
-            "  uint64_t",
-            many,
-        ),
+        ("  barrier_wait(of.memory.filled(of.from.stage), of.from.phase);\n  uint64_t", "  uint64_t", many),
         // Overwritten while it is multiplied, or before it was read.
         (
             "barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);\n      uint32_t",
@@ -498,14 +494,22 @@ fn what_is_wrong_is_found() {
         ("far = (1 - i % 2) * 2 + row", "far = i % 2 * 2 + row", many),
         // The sums of a phase before they are there, where the other's operands are, and where it does not look for them.
         ("synchronize<3, V::kMultiplying>();", "", many),
-        ("decoded((first + 2 - phase) % V::kDecodedStages)", "decoded((first + 3 + phase) % V::kDecodedStages)", many),
+        (
+            "decoded((first + 2 - phase) % V::kDecodedStages)",
+            "decoded((first + 3 + phase) % V::kDecodedStages)",
+            many,
+        ),
         ("of.from.stage - phase, phase, sums", "of.from.stage, phase, sums", many),
         // Sums of a cluster where operands still are, and added up before they are there.
         ("barrier_wait(memory.exchangeable(), 0);", "", shared),
         ("barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);\n    }", "}", shared),
         ("barrier_wait(memory.exchanged(warp), 0);", "", shared),
         ("memory.exchange(blocks % V::kDecodedStages, source)", "memory.exchange(0, source)", shared),
-        ("(first + slice / V::kSlicesOfStage) % V::kDecodedStages", "(first + 1) % V::kDecodedStages", shared),
+        (
+            "(first + slice / V::kSlicesOfStage) % V::kDecodedStages",
+            "(first + 1) % V::kDecodedStages",
+            shared,
+        ),
         // Another piece, one that others have too, and flags that say that it is there from the beginning.
         ("steps_before += p.piece_steps;", "", helped),
         ("~((beyond << p.cluster_bits) + rank)", "~(beyond << p.cluster_bits)", helped),

@@ -10,7 +10,8 @@
 template <int kTokens>
 struct Few {
   static constexpr bool kOne = kTokens == 1;
-  static constexpr int kWarps = 16, kThreads = kWarps * 32, kMinBlocks = 1, kMostCluster = 8;
+  // For one token, whose kernel is for small matrices, half as many: there is less to do before weights are asked for.
+  static constexpr int kWarps = kOne ? 8 : 16, kThreads = kWarps * 32, kMinBlocks = 1, kMostCluster = 8;
   // A unit is the rows that are shared out to CTAs together: D is written 8 columns of a row at a time, or 32 with
   // blocks. Of eight rows and those that lie 32, 64 and 96 further on the scales lie side by side.
   static constexpr int kUnitRows = kSimple ? 32 : 128, kWidth = kUnitRows / 4;

@@ -177,19 +177,10 @@ CUTLASS_DEVICE void add_pieces(Parameters const &p, int piece, int rank, float (
 template <class V, bool kShared>
 CUTLASS_DEVICE void write_tile(Parameters const &p, TileMemory<V> const &memory, Work const &tile, int rank,
                                float const (&sums)[V::kHalves][V::kTokens / 2]) {
-  if constexpr (!kShared && V::kTokens == 256) {
-    // A tile of many rows is one of many: the tensor cores wait until it is written, but only the first waits for instructions.
-    cute::for_each(cute::make_seq<V::kSlices>{}, [&](auto slice) {
-      float part[V::kVectors * 4];
-      take_slice<V>(part, slice, sums);
-      write_slice<V>(p, memory, tile, slice, part);
-    });
-    return;
-  }
   constexpr int kOwn = V::kSlices / V::kPhases;
   int const each = kShared ? kOwn >> p.cluster_bits : kOwn, phase = own_phase<V>();
-  if constexpr (!kShared && V::kPhases == 2) {
-    // Two slices are less to do one behind the other than to tell apart.
+  if constexpr (!kShared && (kSimple || V::kTokens == 256)) {
+    // All of them are less to do one behind the other than to tell apart, though there are more instructions to wait for.
     cute::for_each(cute::make_seq<kOwn>{}, [&](auto local) {
       float part[V::kVectors * 4];
       take_slice<V>(part, local * cute::Int<V::kPhases>{}, sums);
