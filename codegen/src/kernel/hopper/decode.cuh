@@ -6,6 +6,8 @@ constexpr float kFactor = kMx ? 64.0f : 268435456.0f;
 constexpr int kScaleVector = kMx ? 32 : 16;
 // Scales of 128 rows: 4 of each along K are 512 bytes.
 constexpr int kAtomBytes = 512, kAtomK = 4 * kScaleVector;
+// Tensor copies take scales in rows of 128 bytes, and bring them sooner than copies of bytes that follow one another.
+constexpr int kScaleRowBytes = 128, kRowsOfAtom = kAtomBytes / kScaleRowBytes;
 // K is taken in blocks. Any order of K is right if both operands have it: of a block, thread t of a quad has the 32 codes
 // from 32 t on, 16 bytes of a row; word w of these is what it gives to the steps 2 w and 2 w + 1 of 16 along K.
 constexpr int kBlockK = 128, kBlockBytes = kBlockK / 2, kAtomsPerBlock = kBlockK / kAtomK;

@@ -83,8 +83,14 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   rest.blocks = pieces(problem.k, kBlockK);
   parameters.piece_sums = reinterpret_cast<float *>(rest.taken + counter_count(slabs));
   // A warp reads weights in rows of 64 bytes without conflicts as they are.
-  cudaError_t const error = describe(parameters.weight_map, encode, pointers.b, problem.k / 2, problem.n, problem.n,
-                                     problem.l, kBlockBytes, built.rows, CU_TENSOR_MAP_SWIZZLE_NONE);
+  cudaError_t error = describe(parameters.weight_map, encode, pointers.b, problem.k / 2, problem.n, problem.n, problem.l,
+                               kBlockBytes, built.rows, CU_TENSOR_MAP_SWIZZLE_NONE);
+  if (error == cudaSuccess) {
+    // Those of all matrices, one row after the other.
+    int64_t const rows = problem.l * parameters.weight_blocks * parameters.atoms * kRowsOfAtom;
+    error = describe(parameters.scale_map, encode, pointers.sfb, kScaleRowBytes, rows, rows, 1, kScaleRowBytes,
+                     kAtomsPerBlock * kRowsOfAtom, CU_TENSOR_MAP_SWIZZLE_NONE);
+  }
   if (error != cudaSuccess) {
     return error;
   }

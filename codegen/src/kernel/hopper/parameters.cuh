@@ -30,8 +30,8 @@ struct Rest {
 // D[m, n] = sum over k of (A · SFA)[m, k] · (B · SFB)[n, k], for a GPU without FP4 tensor cores. What is needed first comes first:
 // for each 64 bytes that a block reads anew it waits some hundred cycles.
 struct Parameters {
-  // A and B as tiles of them are loaded, and as they lie in memory.
-  CUtensorMap weight_map, token_map;
+  // A and B as tiles of them are loaded, and scales of B; and as they lie in memory.
+  CUtensorMap weight_map, token_map, scale_map;
   uint8_t const *weights, *tokens, *weight_scales, *token_scales;
   // CTAs that share a tile, 1 << cluster_bits.
   int cluster, cluster_bits;

@@ -107,6 +107,7 @@ CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
   } else if (warp == kTokenWarp && lane() == 0) {
     prefetch_map(p.weight_map);
     make_barriers<V>(memory);
+    prefetch_map(p.scale_map);
     prefetch_map(p.token_map);
   } else if (warp == kScalarWarp && lane() == 0 && p.cluster > 1) {
     make_exchange_barriers<V>(p, memory);

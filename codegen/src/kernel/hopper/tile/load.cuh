@@ -1,17 +1,17 @@
 // The threads that load the operands of tiles into the stages of shared memory.
 
 #ifndef FOURFOLD_HOST
-// The scales of rows for a stage. Beyond the last along K there are none: codes are zero there, and the last will do.
-template <class V>
-CUTLASS_DEVICE void load_scales(uint32_t to, uint8_t const *of_rows, int block, int atoms, uint32_t barrier) {
-  int const first = block * kAtomsPerBlock;
-  if (first + kAtomsPerBlock <= atoms) {
-    load_bytes(to, of_rows + static_cast<int64_t>(first) * kAtomBytes, V::kScaleBytes, barrier);
+// The scales of 128 rows for a stage, of which `first` is the first atom. Beyond the last along K there are none: codes are zero
+// there, and the last will do.
+CUTLASS_DEVICE void load_scales(Parameters const &p, uint32_t to, int first, int block, uint32_t barrier) {
+  int const begin = block * kAtomsPerBlock;
+  if (begin + kAtomsPerBlock <= p.atoms) {
+    load_tile(p.scale_map, to, barrier, 0, (first + begin) * kRowsOfAtom, 0);
   } else {
     CUTLASS_PRAGMA_NO_UNROLL
     for (int i = 0; i < kAtomsPerBlock; ++i) {
-      load_bytes(to + i * kAtomBytes, of_rows + static_cast<int64_t>(min(first + i, atoms - 1)) * kAtomBytes, kAtomBytes,
-                 barrier);
+      load_bytes(to + i * kAtomBytes, p.weight_scales + static_cast<int64_t>(first + min(begin + i, p.atoms - 1)) * kAtomBytes,
+                 kAtomBytes, barrier);
     }
   }
 }
@@ -21,7 +21,8 @@ template <class V>
 struct WeightLoader {
   Turn<V> turn{0};
   Work here;
-  uint8_t const *scales[V::kScaleRows];
+  // Of each 128 rows the first atom of scales: all of them are fewer than 2^31 bytes.
+  int scales[V::kScaleRows];
   // Stages that were loaded before anybody had waited for one.
   int first = 0;
 
@@ -32,12 +33,11 @@ struct WeightLoader {
 
   CUTLASS_DEVICE void find(Parameters const &p, int rank) {
     here = work<V>(p, turn, rank);
-    int64_t const pitch = static_cast<int64_t>(p.atoms) * kAtomBytes;
     // Scales of 128 rows. A tile that ends within its first 128 reads the scales of those again.
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kScaleRows; ++i) {
       int const rows = here.batch * p.weight_blocks + min(here.tile_n * V::kRows / 128 + i, p.weight_blocks - 1);
-      scales[i] = p.weight_scales + rows * pitch;
+      scales[i] = rows * p.atoms;
     }
   }
 
@@ -47,7 +47,7 @@ struct WeightLoader {
     load_tile(p.weight_map, memory.weights(stage), barrier, block * kBlockBytes, here.tile_n * V::kRows, here.batch);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kScaleRows; ++i) {
-      load_scales<V>(memory.scales(stage) + i * V::kScaleBytes, scales[i], block, p.atoms, barrier);
+      load_scales(p, memory.scales(stage) + i * V::kScaleBytes, scales[i], block, barrier);
     }
   }
 
