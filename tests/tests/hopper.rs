@@ -484,6 +484,8 @@ fn what_is_wrong_is_found() {
         // Tokens of another word, and scales of another token.
         ("block * kBlockBytes + word * 16;", "block * kBlockBytes + (word ^ 1) * 16;", many),
         ("token % 128 / 32 * 4;", "token % 128 / 64 * 4;", many),
+        // Scales of other rows.
+        ("(first + begin) * kRowsOfAtom", "first + begin", many),
         // Another panel, and another order of a thread's weights, and of its columns of D.
         ("step / 4 * V::kPanelBytes + step % 4 * 32", "step % 2 * V::kPanelBytes + step / 2 * 32", many),
         (
@@ -514,6 +516,8 @@ fn what_is_wrong_is_found() {
         ("steps_before += p.piece_steps;", "", helped),
         ("~((beyond << p.cluster_bits) + rank)", "~(beyond << p.cluster_bits)", helped),
         ("p.flags[item] = 0;", "", helped),
+        // What is said to one that may have ended.
+        (" && !Turn<V>(p, rank).helps()", "", helped),
         // Tokens that were left, before they are decoded; others; and none.
         ("wait_for_slab<V>(p, here, block / kSlabBlocks);", "", left),
         ("--left, run.next(matrix)", "--left", left),

@@ -10,7 +10,8 @@ inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *matrice
   cuuint64_t const extents[] = {row, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(batches)};
   cuuint64_t const strides[] = {row, row * pitch};
   cuuint32_t const box[] = {static_cast<cuuint32_t>(of_row), static_cast<cuuint32_t>(of_tile), 1}, steps[] = {1, 1, 1};
-  // The driver's errors have the numbers of the runtime's.
+  // The L2 cache brings 128 bytes of a row: where it brings more, all blocks wait for memory at the same time. The driver's
+  // errors have the numbers of the runtime's.
   return static_cast<cudaError_t>(encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<void *>(matrices), extents,
                                          strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                                          CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
