@@ -485,7 +485,8 @@ fn what_is_wrong_is_found() {
         ("block * kBlockBytes + word * 16;", "block * kBlockBytes + (word ^ 1) * 16;", many),
         ("token % 128 / 32 * 4;", "token % 128 / 64 * 4;", many),
         // Scales of other rows.
-        ("(first + begin) * kRowsOfAtom", "first + begin", many),
+        ("block * (kAtomsPerBlock * kRowsOfAtom)", "block * kAtomsPerBlock", many),
+        ("min(here.tile_n * V::kRows / 128 + i, p.weight_blocks - 1)", "here.tile_n / 2", many),
         // Another panel, and another order of a thread's weights, and of its columns of D.
         ("step / 4 * V::kPanelBytes + step % 4 * 32", "step % 2 * V::kPanelBytes + step / 2 * 32", many),
         (

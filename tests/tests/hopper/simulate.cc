@@ -502,6 +502,7 @@ inline uint32_t shared_address(void const *pointer) { return static_cast<uint32_
 inline unsigned computed_again(unsigned x) { return x; }
 inline uint8_t const *computed_once(uint8_t const *pointer) { return pointer; }
 inline int same_for_warp(int x) { return x; }
+inline bool is_elected() { return threadIdx.x % 32 == 0; }
 inline void keep_branch() {}
 
 inline void barrier_init(uint32_t barrier, int count) {
@@ -610,18 +611,6 @@ inline void load_tile(CUtensorMap const &map, uint32_t to, uint32_t barrier, int
   });
 }
 inline void prefetch_map(CUtensorMap const &) {}
-inline void load_bytes(uint32_t to, void const *from, int bytes, uint32_t barrier) {
-  uint32_t const address = simulation::of_cluster(to), counts = simulation::of_cluster(barrier);
-  if (bytes % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) {
-    simulation::fail("a copy of bytes is not aligned", bytes);
-  }
-  simulation::at(to, bytes, 16);
-  simulation::later.push_back([=] {
-    std::memcpy(simulation::at(address, bytes, 16), from, bytes);
-    simulation::transferred(simulation::barrier(counts), bytes);
-  });
-}
-
 inline uint4 load_words(uint32_t address) {
   uint4 result;
   std::memcpy(&result, simulation::at(address, 16, 16), 16);

@@ -15,6 +15,13 @@ CUTLASS_DEVICE uint8_t const *computed_once(uint8_t const *pointer) {
   asm volatile("" : "+l"(pointer));
   return pointer;
 }
+// One lane of a warp, always the same, as the compiler then knows: where a thread was only told by its number, each copy that it
+// asks for stands in a loop over lanes.
+CUTLASS_DEVICE bool is_elected() {
+  uint32_t elected;
+  asm volatile("{\n.reg .pred is;\nelect.sync _|is, 0xFFFFFFFF;\nselp.u32 %0, 1, 0, is;\n}\n" : "=r"(elected));
+  return elected != 0;
+}
 // What all lanes of a warp have alike, as the compiler then knows.
 CUTLASS_DEVICE int same_for_warp(int x) { return __shfl_sync(0xFFFFFFFFu, x, 0); }
 // Keeps a branch around what would otherwise be done always, and chosen from.
@@ -142,11 +149,6 @@ CUTLASS_DEVICE void load_tile(CUtensorMap const &map, uint32_t to, uint32_t barr
 // What describes a tensor is read before the first of its tiles is asked for.
 CUTLASS_DEVICE void prefetch_map(CUtensorMap const &map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
-CUTLASS_DEVICE void load_bytes(uint32_t to, void const *from, int bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(barrier)
-               : "memory");
 }
 
 CUTLASS_DEVICE uint4 load_words(uint32_t address) {

@@ -87,10 +87,11 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   cudaError_t error = describe(parameters.weight_map, encode, pointers.b, problem.k / 2, problem.n, problem.n, problem.l,
                                kBlockBytes, built.rows, CU_TENSOR_MAP_SWIZZLE_NONE);
   if (error == cudaSuccess) {
-    // Those of all matrices, one row after the other.
-    int64_t const rows = problem.l * parameters.weight_blocks * parameters.atoms * kRowsOfAtom;
-    error = describe(parameters.scale_map, encode, pointers.sfb, kScaleRowBytes, rows, rows, 1, kScaleRowBytes,
-                     kAtomsPerBlock * kRowsOfAtom, CU_TENSOR_MAP_SWIZZLE_NONE);
+    // Those of 128 rows of B, of all matrices.
+    int64_t const rows = static_cast<int64_t>(parameters.atoms) * kRowsOfAtom;
+    error = describe(parameters.scale_map, encode, pointers.sfb, kScaleRowBytes, rows, rows,
+                     problem.l * parameters.weight_blocks, kScaleRowBytes, kAtomsPerBlock * kRowsOfAtom,
+                     CU_TENSOR_MAP_SWIZZLE_NONE);
   }
   if (error != cudaSuccess) {
     return error;

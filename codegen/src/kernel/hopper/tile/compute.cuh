@@ -104,7 +104,7 @@ CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
   WeightLoader<V> loader;
   if (warp == kWeightWarp) {
     loader.begin(p, own_rank(p));
-  } else if (warp == kTokenWarp && lane() == 0) {
+  } else if (warp == kTokenWarp && is_elected()) {
     prefetch_map(p.weight_map);
     make_barriers<V>(memory);
     prefetch_map(p.scale_map);
@@ -113,7 +113,7 @@ CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
     make_exchange_barriers<V>(p, memory);
   }
   __syncthreads();
-  if (warp == kWeightWarp && lane() == 0) {
+  if (warp == kWeightWarp && is_elected()) {
     loader.load_first(p, memory);
   }
   if (p.cluster > 1) {
@@ -129,7 +129,7 @@ CUTLASS_DEVICE void compute_tiles(Parameters const &p, void *shared) {
   } else {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(V::kLoadRegisters));
     int const rank = own_rank(p);
-    if (warp == kWeightWarp && lane() == 0) {
+    if (warp == kWeightWarp && is_elected()) {
       loader.load_rest(p, memory, rank);
     } else if (warp == kTokenWarp && lane() == 0) {
       load_tokens<V>(p, memory, rank);

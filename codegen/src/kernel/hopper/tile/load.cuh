@@ -1,29 +1,15 @@
-// The threads that load the operands of tiles into the stages of shared memory.
+// The threads that load the operands of tiles into the stages of shared memory. A tile of 64 rows of B has 600 cycles for a
+// block, and what its thread does for one takes as long as its instructions take to come: there are few.
 
 #ifndef FOURFOLD_HOST
-// The scales of 128 rows for a stage, of which `first` is the first atom. Beyond the last along K there are none: codes are zero
-// there, and the last will do.
-CUTLASS_DEVICE void load_scales(Parameters const &p, uint32_t to, int first, int block, uint32_t barrier) {
-  int const begin = block * kAtomsPerBlock;
-  if (begin + kAtomsPerBlock <= p.atoms) {
-    load_tile(p.scale_map, to, barrier, 0, (first + begin) * kRowsOfAtom, 0);
-  } else {
-    CUTLASS_PRAGMA_NO_UNROLL
-    for (int i = 0; i < kAtomsPerBlock; ++i) {
-      load_bytes(to + i * kAtomBytes, p.weight_scales + static_cast<int64_t>(first + min(begin + i, p.atoms - 1)) * kAtomBytes,
-                 kAtomBytes, barrier);
-    }
-  }
-}
-
 // What a turn loads of the weights, and of their scales, by a thread.
 template <class V>
 struct WeightLoader {
   Turn<V> turn{0};
   Work here;
-  // Of each 128 rows the first atom of scales: all of them are fewer than 2^31 bytes.
+  // Which 128 rows of scales, of those of all matrices.
   int scales[V::kScaleRows];
-  // Stages that were loaded before anybody had waited for one.
+  // Stages that nobody had used.
   int first = 0;
 
   CUTLASS_DEVICE void begin(Parameters const &p, int rank) {
@@ -36,8 +22,7 @@ struct WeightLoader {
     // Scales of 128 rows. A tile that ends within its first 128 reads the scales of those again.
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kScaleRows; ++i) {
-      int const rows = here.batch * p.weight_blocks + min(here.tile_n * V::kRows / 128 + i, p.weight_blocks - 1);
-      scales[i] = rows * p.atoms;
+      scales[i] = here.batch * p.weight_blocks + min(here.tile_n * V::kRows / 128 + i, p.weight_blocks - 1);
     }
   }
 
@@ -47,15 +32,17 @@ struct WeightLoader {
     load_tile(p.weight_map, memory.weights(stage), barrier, block * kBlockBytes, here.tile_n * V::kRows, here.batch);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kScaleRows; ++i) {
-      load_scales(p, memory.scales(stage) + i * V::kScaleBytes, scales[i], block, barrier);
+      // Beyond K they are zeros, as codes are.
+      load_tile(p.scale_map, memory.scales(stage) + i * V::kScaleBytes, barrier, 0, block * (kAtomsPerBlock * kRowsOfAtom),
+                scales[i]);
     }
   }
 
-  // Of the first turn, into stages that nobody has used.
+  // Of the first turn what is asked for at first.
   CUTLASS_DEVICE void load_first(Parameters const &p, TileMemory<V> const &memory) {
     if (turn.is_left(p)) {
       CUTLASS_PRAGMA_NO_UNROLL
-      for (; first < V::kStages && here.begin < here.end; ++first, ++here.begin) {
+      for (; first < V::kFirstStages && here.begin < here.end; ++first, ++here.begin) {
         load(p, memory, first, here.begin);
       }
     }
@@ -69,6 +56,12 @@ struct WeightLoader {
       CUTLASS_PRAGMA_NO_UNROLL  // its thread has few registers
       for (int block = here.begin; block < here.end; ++block, ring.next()) {
         barrier_wait(memory.consumed(ring.stage), ring.phase ^ 1);
+        if (first < V::kStages) {
+          if (first >= V::kFirstStages) {
+            barrier_wait(memory.loaded(first - V::kFirstStages), 0);
+          }
+          ++first;
+        }
         load(p, memory, ring.stage, block);
       }
       turn.next(p, rank);

@@ -75,7 +75,10 @@ struct Tile {
   static constexpr int kMostStages = (227 * 1024 - kFixed) / kStageBytes;
   static constexpr int kStages = (kMostStages < 8 ? kMostStages : 8) / kPhases * kPhases;
   static constexpr int kShared = kFixed + kStages * kStageBytes;
-  static_assert(kStages >= 3 && kSlices % kMostCluster == 0 && kSlices % kPhases == 0);
+  // Of these so many are asked for at first, and each of the others when the first of as many has come: behind all of them
+  // tokens would come late, which wait for the same memory.
+  static constexpr int kFirstStages = kPhases == 2 ? 4 : kTokens == 64 ? 3 : 2;
+  static_assert(kStages >= 3 && kStages >= kFirstStages && kSlices % kMostCluster == 0 && kSlices % kPhases == 0);
   // Each stage is of one phase: a barrier tells a turn from the next only, and who waits has seen the one before.
   static_assert(kStages % kPhases == 0 && kDecodedStages % kPhases == 0);
   static_assert(kExchangeBytes <= (kPhases == 1 ? kDecodedStages : 1) * kDecodedBytes && kPartialBytes <= kDecodedBytes);
@@ -92,7 +95,7 @@ template <class V>
 struct TileMemory {
   uint32_t base;
   CUTLASS_DEVICE explicit TileMemory(uint32_t base) : base(base) {}
-  CUTLASS_DEVICE explicit TileMemory(void *memory) : TileMemory((shared_address(memory) + 1023) & ~1023u) {}
+  CUTLASS_DEVICE explicit TileMemory(void *memory) : TileMemory(computed_again((shared_address(memory) + 1023) & ~1023u)) {}
   CUTLASS_DEVICE uint32_t decoded(int stage) const { return base + stage * V::kDecodedBytes; }
   CUTLASS_DEVICE uint32_t weights(int stage) const {
     return base + V::kDecodedStages * V::kDecodedBytes + stage * V::kStageBytes;
