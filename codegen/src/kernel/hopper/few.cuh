@@ -203,7 +203,8 @@ struct FewPieces {
 template <int kTokens>
 struct FewSums {
   using V = Few<kTokens>;
-  float acc[V::kChunks][4] = {};
+  // Of two steps along K each has its own: a multiplication waits for the one before that adds to the same.
+  float acc[V::kChunks][2][4] = {};
   uint32_t tokens_at[V::kOne ? 2 : V::kChunks], step[2], scales_at;
 
   CUTLASS_DEVICE FewSums(Parameters const &p, uint32_t tokens, int pitch, uint32_t zeros, int k) {
@@ -250,8 +251,8 @@ struct FewSums {
       CUTLASS_PRAGMA_UNROLL
       for (int row = 0; row < 2; ++row) {
         float2 const of_row = wide(two_scales(scales[row]));
-        acc[0][row] += sums[0][2 * row] * (of_row.x * of_token.x);
-        acc[0][row] += sums[1][2 * row + 1] * (of_row.y * of_token.y);
+        acc[0][0][row] += sums[0][2 * row] * (of_row.x * of_token.x);
+        acc[0][0][row] += sums[1][2 * row + 1] * (of_row.y * of_token.y);
       }
     } else {
       uint32_t of_thread[2];
@@ -274,8 +275,8 @@ struct FewSums {
         CUTLASS_PRAGMA_UNROLL
         for (int chunk = 0; chunk < V::kChunks; ++chunk) {
           uint4 const second = load_words(tokens_at[chunk] + block * 2 * kBlockK + word * 64);
-          mma(acc[chunk], operands[0], second.x, second.y);
-          mma(acc[chunk], operands[1], second.z, second.w);
+          mma(acc[chunk][0], operands[0], second.x, second.y);
+          mma(acc[chunk][1], operands[1], second.z, second.w);
         }
       }
     }
@@ -287,13 +288,13 @@ struct FewSums {
     if constexpr (V::kOne) {
       CUTLASS_PRAGMA_UNROLL
       for (int row = 0; row < 2; ++row) {
-        float sum = acc[0][row];
+        float sum = acc[0][0][row];
         sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
         sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
         if (t == 0) {
           store_word(to + (quad + row * 8) * 4, __float_as_uint(sum));
         }
-        acc[0][row] = 0.0f;
+        acc[0][0][row] = 0.0f;
       }
     } else {
       CUTLASS_PRAGMA_UNROLL
@@ -301,8 +302,8 @@ struct FewSums {
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < 4; ++i) {
           store_word(to + ((chunk * 8 + 2 * t + i % 2) * V::kSumPitch + quad + i / 2 * 8) * 4,
-                     __float_as_uint(acc[chunk][i]));
-          acc[chunk][i] = 0.0f;
+                     __float_as_uint(acc[chunk][0][i] + acc[chunk][1][i]));
+          acc[chunk][0][i] = acc[chunk][1][i] = 0.0f;
         }
       }
     }
