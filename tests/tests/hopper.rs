@@ -540,9 +540,9 @@ fn what_is_wrong_is_found() {
         // Other rows, and sums of another group.
         ("min(first_row + i * 32, p.n - 1u)", "min(first_row + i * 4, p.n - 1u)", one),
         ("vector / 4 * V::kGroups + part, token", "vector / 4 * V::kGroups + 1 - part, token", one),
+        ("end <= last ? rings + warp", "end < last ? rings + warp", few),
         // One of two sums.
         ("acc[chunk][0][i] + acc[chunk][1][i]", "acc[chunk][0][i]", few),
-        ("end <= last ? rings + warp", "end < last ? rings + warp", few),
         // Sums of a cluster before they are there, and bytes that never come.
         ("barrier_wait(exchanged, 0);", "", few),
         ("units * 4 + mask - rank", "units * 4 + mask + 1", few),
