@@ -307,6 +307,32 @@ fn a_call_gets_the_first_line_that_it_meets_and_as_many_blocks_as_there_is_room_
     }
 }
 
+/// Of few rows of A blocks share K as the table says; but not where some of them would have to wait for others' end, as there are
+/// several matrices or fewer SMs than where the table was measured, and would not if they did not share it.
+#[test]
+fn blocks_share_k_where_all_run_at_once() {
+    let expected = [
+        ([1, 16, 8192, 4096, 132], 2),
+        ([2, 16, 8192, 4096, 132], 1),
+        ([1, 16, 8192, 4096, 114], 1),
+        ([2, 9, 4096, 4096, 132], 2),
+        ([4, 9, 4096, 4096, 132], 1),
+        // Either way several rounds.
+        ([8, 16, 8192, 4096, 132], 2),
+        // Tokens want the room of two.
+        ([2, 16, 8192, 8192, 132], 2),
+        ([1, 2, 8192, 8192, 132], 1),
+        ([1, 2, 6144, 8192, 132], 2),
+        ([1, 8, 8192, 8192, 132], 2),
+    ];
+    let cases: Vec<Case> = expected.iter().map(|(case, _)| *case).collect();
+    let [spec, _] = specs(None);
+    for ((case, cluster), plan) in expected.iter().zip(plans("at_once", &spec, &cases)) {
+        check_plan(case, &plan);
+        assert_eq!(plan.cluster, *cluster, "{case:?}: {plan:?}");
+    }
+}
+
 /// A kernel was made for some extents, and its interface takes all; but one for few rows takes no more.
 #[test]
 fn a_source_without_the_best_tile_takes_one_that_it_has() {

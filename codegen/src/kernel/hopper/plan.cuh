@@ -128,6 +128,9 @@ inline bool takes(Problem const &problem, Built const &built) {
   return built.tokens > kFewTokens || (problem.m <= built.tokens && fits_few(problem, built, built.most_cluster));
 }
 
+// A kernel that has one line is forced to what that says.
+constexpr bool kIsForced = sizeof(kChoices) == sizeof(Choice);
+
 // For few rows of A every SM has a block, with its share of the rows of B. So many share K as their elements of A need
 // room, and more where there are too few rows of B for all.
 inline Plan plan_few(Problem const &problem, Device const &device, int variant, int least) {
@@ -135,8 +138,17 @@ inline Plan plan_few(Problem const &problem, Device const &device, int variant, 
   int64_t const units = unit_count(problem, built), chunk = built.blocks * kBlockK;
   int64_t const chunks = (problem.k + chunk - 1) / chunk;
   auto const room = [&](int cluster) { return clusters_at_once(device, built, cluster); };
+  // What a block has of sums must have room, too.
+  int64_t const fewest = (units + built.most_units - 1) / built.most_units;
+  // What the table says is for one matrix and many SMs: where blocks would wait for others' end, and do not if fewer share K,
+  // fewer do.
+  auto const is_wanted = [&](int cluster) {
+    int64_t const clusters = fewest * problem.l;
+    return cluster <= least && (kIsForced || clusters <= room(cluster) || clusters > room(cluster / 2));
+  };
   int cluster = 1;
-  while (cluster < built.most_cluster && (cluster < least || !fits_few(problem, built, cluster)) && cluster * 2 <= chunks) {
+  while (cluster < built.most_cluster && (is_wanted(cluster * 2) || !fits_few(problem, built, cluster)) &&
+         cluster * 2 <= chunks) {
     cluster *= 2;
   }
   // As many as the table says, where it does.
@@ -145,8 +157,6 @@ inline Plan plan_few(Problem const &problem, Device const &device, int variant, 
   }
   int64_t ctas = room(cluster) / problem.l;
   ctas = ctas < units ? ctas : units;
-  // What a block has of sums must have room, too.
-  int64_t const fewest = (units + built.most_units - 1) / built.most_units;
   ctas = ctas > fewest ? ctas : fewest;
   return {variant, cluster, dim3(static_cast<unsigned>(ctas * problem.l * cluster))};
 }
