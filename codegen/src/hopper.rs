@@ -33,8 +33,9 @@ pub struct Tile {
 }
 
 /// What a tile may be, all that the kernel's text has, the smallest first.
-pub const TILES: [Tile; 9] = [
+pub const TILES: [Tile; 10] = [
     few(1),
+    few(2),
     few(8),
     few(16),
     Tile::new(64, 128),
@@ -65,10 +66,14 @@ impl Tile {
         if self.is_few() || self.rows == 64 { 2 * TILE_K } else { TILE_K }
     }
 
-    /// Whether there is a kernel of this tile for a format: that for one row of A wants scales that fp32 multiplies
-    /// exactly.
+    /// Whether its operands are multiplied as bytes, without their scales, by warpgroups; else as fp16 or bf16.
+    pub const fn is_of_bytes(self) -> bool {
+        self.tokens < 8
+    }
+
+    /// Whether there is a kernel of this tile for a format: one of bytes wants scales that fp32 multiplies exactly.
     pub fn takes(self, format: BlockFormat) -> bool {
-        takes(format) && (self.tokens > 1 || format == BlockFormat::NVFP4)
+        takes(format) && (!self.is_of_bytes() || format == BlockFormat::NVFP4)
     }
 
     /// Whether a thread gets 32 columns of a row, as it must where something other than values is written.
@@ -84,7 +89,7 @@ impl Tile {
 
     /// K at most of a tile for few rows of A, which has these in shared memory, for all of K in eight blocks.
     pub const fn most_k(self) -> u32 {
-        if self.tokens == 1 { 8 * 16384 } else { 8 * 4096 }
+        if self.is_of_bytes() { 8 * 16384 } else { 8 * 4096 }
     }
 
     /// Blocks at most that share a tile, each with a part of K.
@@ -273,9 +278,14 @@ impl Configuration {
         self.variants.last().filter(|tile| tile.is_few()).map(|tile| tile.tokens)
     }
 
-    /// The matrix instruction of the largest tile: that of warpgroups, or of warps where all tiles are for few rows.
+    /// The matrix instruction of the largest tile: that of warpgroups, or of warps where all tiles are for few rows, or that of
+    /// bytes.
     pub fn opcode(&self) -> &'static str {
-        if self.most_rows().is_some() { "HMMA.16816" } else { "HGMMA" }
+        match self.variants.last() {
+            Some(tile) if tile.is_of_bytes() => "QGMMA",
+            Some(tile) if tile.is_few() => "HMMA.16816",
+            _ => "HGMMA",
+        }
     }
 
     /// The lines of the table whose tiles the source holds, with the position of the tile: of one that it holds only as

@@ -190,6 +190,7 @@ impl Program {
             ("template <int kStages>\nstruct Ring {", "\n};\n"),
             ("template <int N>\nCUTLASS_DEVICE cutlass::Array<float, N> load_floats(", "\n}\n"),
             ("CUTLASS_DEVICE uint64_t descriptor(", "\n}\n"),
+            ("CUTLASS_DEVICE uint32_t plain_descriptor(", "\n"),
         ]
         .map(|(begin, end)| format!("{begin}{}{end}", between(INSTRUCTIONS, begin, end)));
         let begin = "inline EpilogueArguments epilogue_arguments(Pointers const &p) {\n";
@@ -459,7 +460,7 @@ fn what_is_wrong_is_found() {
     let (many, few, shared) = ([1, 64, 544, 1056, 1], [1, 8, 288, 8192, 1], [1, 64, 256, 2112, 132]);
     let helped = [1, 40, 96, 4128, 4];
     let left = [2, 300, 96, 2080, 1];
-    let (one, alone) = ([1, 1, 288, 4096, 1], [1, 8, 160, 1024, 1]);
+    let (one, two, alone) = ([1, 1, 288, 4096, 1], [1, 2, 288, 4096, 1], [1, 8, 160, 1024, 1]);
     let several = [Tile::new(128, 64), Tile::new(128, 256), Tile::new(64, 128)];
     let faults = [
         // Read before it was loaded, and multiplied before that.
@@ -529,16 +530,19 @@ fn what_is_wrong_is_found() {
             "store_words(tokens + token * pitch + block * 2 * kBlockK + word * 64 + (t ^ 1) * 16,",
             few,
         ),
-        ("scales_at = tokens + k * 2 + t * 8;", "scales_at = tokens + k * 2 + (t ^ 1) * 8;", one),
+        ("block * V::kBlockScales + lane() % 4 * 8", "block * V::kBlockScales + (lane() % 4 ^ 1) * 8", one),
+        // Of bytes: words of another group, and one that is forgotten; what another token has; sums before they are there, and those of
+        // another warpgroup.
+        ("(2 * t + word / 2) * 16", "(2 * t + 1 - word / 2) * 16", one),
+        ("ByteWgmma<8 * kTokens>::add(", "ByteWgmma<8 * kTokens>::begin(", one),
+        ("word % 2) * kTokens + token) * V::kMatrixBytes", "word % 2) * kTokens + kTokens - 1 - token) * V::kMatrixBytes", two),
+        ("wgmma_wait<V::kBlocks - 1 - block>();\n          mine", "mine", one),
+        ("warp / V::kTogether * V::kMostGroups + run.group", "run.group", one),
         // Tokens that are not there yet, and weights; and the next over those that are still read.
-        (
-            "    source.fetch(ring + i * V::kChunkBytes);\n  }\n  __syncthreads();\n",
-            "    source.fetch(ring + i * V::kChunkBytes);\n  }\n",
-            alone,
-        ),
+        ("    fence_copies();\n  }\n  __syncthreads();\n", "  }\n", alone),
         ("copies_wait<V::kStages - 1>();", "copies_wait<V::kStages>();", one),
         // Other rows, and sums of another group.
-        ("min(first_row + i * 32, p.n - 1u)", "min(first_row + i * 4, p.n - 1u)", one),
+        ("min(at_row + i * (kAtOnce / 4 * 32), last)", "min(at_row + i * 4, last)", one),
         ("vector / 4 * V::kGroups + part, token", "vector / 4 * V::kGroups + 1 - part, token", one),
         ("end <= last ? rings + warp", "end < last ? rings + warp", few),
         // One of two sums.

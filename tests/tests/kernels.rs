@@ -262,13 +262,18 @@ fn function_goes_on(function: &str, line: &str) -> bool {
     function.split_once(line).is_some_and(|(_, rest)| rest.contains("HGMMA"))
 }
 
-/// One for each tile that a source of sm_90a holds, but the same for all of few rows: fp16 is not in its name, bf16 is.
+/// One for each tile that a source of sm_90a holds, but the same for all of few rows that are not of bytes: fp16 is not in its
+/// name, bf16 is.
 fn mmas_of_tiles(configuration: &hopper::Configuration) -> BTreeSet<String> {
     let operands = if configuration.format == BlockFormat::NVFP4 { "" } else { ".BF16" };
-    let shape = |tile: &hopper::Tile| {
-        if tile.is_few() { "HMMA.16816".to_owned() } else { format!("HGMMA.64x{}x16", tile.tokens) }
+    let of_tile = |tile: &hopper::Tile| {
+        if tile.is_of_bytes() {
+            return format!("QGMMA.64x{}x32.F32.E4M3.E4M3", 8 * tile.tokens);
+        }
+        let shape = if tile.is_few() { "HMMA.16816".to_owned() } else { format!("HGMMA.64x{}x16", tile.tokens) };
+        format!("{shape}.F32{operands}")
     };
-    configuration.variants.iter().map(|tile| format!("{}.F32{operands}", shape(tile))).collect()
+    configuration.variants.iter().map(of_tile).collect()
 }
 
 #[test]

@@ -309,7 +309,7 @@ fn on_hopper_every_output_is_written_by_us_and_every_operand_read() {
     use OperandShape::{Column, Matrix, Row, Scalar};
     let spec = on_hopper(many());
     assert_eq!(spec.signature(), many().signature());
-    assert!(spec.name().starts_with("nvfp4_scaled_mm_sm90_x1_8_16_64x256_128x256_"), "{}", spec.name());
+    assert!(spec.name().starts_with("nvfp4_scaled_mm_sm90_x1_2_8_16_64x256_128x256_"), "{}", spec.name());
     let source = emit(&spec);
     assert_eq!((source.opcode, source.architecture, source.prelude), ("HGMMA", "90a", None));
     assert_eq!(emulate(&source), None);
@@ -393,6 +393,7 @@ fn a_source_has_the_lines_of_the_table_that_its_tiles_are_for() {
         assert_eq!(text.matches("template __global__ void kernel<").count(), variants.len());
         let largest = variants.last().expect("a tile");
         assert_eq!(source.opcode == "HGMMA", !largest.is_few(), "{variants:?}");
+        assert_eq!(source.opcode == "QGMMA", largest.is_of_bytes(), "{variants:?}");
         let tile = [largest.tokens, largest.rows, tiles::TILE_K].map(|extent| extent.to_string());
         assert!(text.contains(&format!("\\\"tile\\\":[{}]", tile.join(","))), "{variants:?}");
         assert!(text.contains("constexpr bool kMx = true;") && text.contains("problem->k / 32, batch"));

@@ -89,16 +89,17 @@ uint32_t multiply_pairs(uint32_t x, uint32_t y, Format const &format) {
   return low | static_cast<uint32_t>(narrow(static_cast<double>(values[x >> 16]) * values[y >> 16], format)) << 16;
 }
 
+double of_e4m3(uint8_t byte) {
+  int const exponent = byte >> 3 & 15, fraction = byte & 7;
+  double const value = (byte & 0x7F) == 0x7F ? NAN
+                       : exponent == 0       ? std::ldexp(fraction, -9)
+                                             : std::ldexp(8 + fraction, exponent - 10);
+  return (byte & 0x80) != 0 ? -value : value;
+}
+
 // cvt.rn.f16x2.e4m3x2
 uint32_t e4m3x2_to_halves(uint16_t bytes) {
-  auto const one = [](int byte) {
-    int const exponent = byte >> 3 & 15, fraction = byte & 7;
-    double const value = (byte & 0x7F) == 0x7F ? NAN
-                         : exponent == 0       ? std::ldexp(fraction, -9)
-                                               : std::ldexp(8 + fraction, exponent - 10);
-    return narrow((byte & 0x80) != 0 ? -value : value, kHalf);
-  };
-  return one(bytes & 0xFF) | static_cast<uint32_t>(one(bytes >> 8)) << 16;
+  return narrow(of_e4m3(bytes & 0xFF), kHalf) | static_cast<uint32_t>(narrow(of_e4m3(bytes >> 8), kHalf)) << 16;
 }
 
 // Threads that wait for each other.
@@ -123,9 +124,11 @@ struct Barrier {
   }
 };
 
-// A multiplication of a warpgroup, to which its threads come one after the other.
+// A multiplication of a warpgroup, to which its threads come one after the other: of 16 bits along K, or of bytes; what was
+// summed before is forgotten, or not.
 struct Multiplication {
   int arrived = 0, n = 0;
+  bool is_of_bytes = false, is_first = false;
   uint64_t descriptor = 0;
   uint32_t a[128][4];
   float *sums[128];
@@ -285,7 +288,41 @@ uint16_t of_descriptor(uint64_t descriptor, int row, int byte) {
   return load<uint16_t>(address ^ (address >> 7 & 7) << 4);
 }
 
+// The same of bytes: matrices of 8 rows by 32, one after the other, of which each has first 16 bytes of all rows.
+void execute_bytes(Multiplication const &of) {
+  static std::vector<double> values;
+  for (int byte = static_cast<int>(values.size()); byte < 256; ++byte) {
+    values.push_back(of_e4m3(static_cast<uint8_t>(byte)));
+  }
+  uint32_t const begin = (of.descriptor & 0x3FFF) << 4, along_k = (of.descriptor >> 16 & 0x3FFF) << 4;
+  std::vector<double> a(64 * 32), b(of.n * 32);
+  for (int thread = 0; thread < 128; ++thread) {
+    for (int i = 0; i < 16; ++i) {
+      int const row = thread / 32 * 16 + thread % 32 / 4 + 8 * (i / 4 % 2), k = thread % 4 * 4 + 16 * (i / 8) + i % 4;
+      a[row * 32 + k] = values[of.a[thread][i / 4] >> 8 * (i % 4) & 0xFF];
+    }
+  }
+  for (int row = 0; row < of.n; ++row) {
+    for (int k = 0; k < 32; ++k) {
+      b[row * 32 + k] = values[load<uint8_t>(begin + row / 8 * 256 + k / 16 * along_k + row % 8 * 16 + k % 16)];
+    }
+  }
+  for (int thread = 0; thread < 128; ++thread) {
+    for (int i = 0; i < of.n / 2; ++i) {
+      int const row = thread / 32 * 16 + thread % 32 / 4 + 8 * (i / 2 % 2), column = i / 4 * 8 + thread % 4 * 2 + i % 2;
+      double sum = of.is_first ? 0 : of.sums[thread][i];
+      for (int k = 0; k < 32; ++k) {
+        sum += a[row * 32 + k] * b[column * 32 + k];
+      }
+      of.sums[thread][i] = static_cast<float>(sum);
+    }
+  }
+}
+
 void execute(Multiplication const &of, Format const &format) {
+  if (of.is_of_bytes) {
+    return execute_bytes(of);
+  }
   auto const &values = widened(format);
   std::vector<float> a(64 * 16), b(of.n * 16);
   for (int thread = 0; thread < 128; ++thread) {
@@ -684,28 +721,34 @@ inline int min(int x, int y) { return x < y ? x : y; }
 template <int kPending>
 void wgmma_wait();
 void execute(simulation::Warpgroup &of);
+inline void multiply(int n, float *sums, uint32_t const (&a)[4], uint64_t b, bool is_of_bytes, bool is_first) {
+  auto &all = warpgroup().all;
+  size_t const index = simulation::current->multiplications++;
+  if (index == all.size()) {
+    all.push_back(std::make_unique<simulation::Multiplication>());
+    auto &added = *all.back();
+    added.descriptor = b, added.n = n, added.is_of_bytes = is_of_bytes, added.is_first = is_first;
+  }
+  auto &to = *all[index];
+  if (to.descriptor != b || to.is_first != is_first) {
+    simulation::fail("threads of a warpgroup disagree");
+  }
+  int const at = threadIdx.x % 128;
+  std::memcpy(to.a[at], a, sizeof(a));
+  to.sums[at] = sums;
+  // At once, or as late as may be: so that whoever gives too late or takes away too early is found.
+  if (++to.arrived == 128 && warpgroup().done == index && simulation::chance() % 2 == 0) {
+    execute(warpgroup());
+  }
+}
 template <int N>
 struct Wgmma {
-  static void run(float (&sums)[N / 2], uint32_t const (&a)[4], uint64_t b) {
-    auto &all = warpgroup().all;
-    size_t const index = simulation::current->multiplications++;
-    if (index == all.size()) {
-      all.push_back(std::make_unique<simulation::Multiplication>());
-      all.back()->descriptor = b;
-      all.back()->n = N;
-    }
-    auto &to = *all[index];
-    if (to.descriptor != b) {
-      simulation::fail("threads of a warpgroup disagree");
-    }
-    int const at = threadIdx.x % 128;
-    std::memcpy(to.a[at], a, sizeof(a));
-    to.sums[at] = sums;
-    // At once, or as late as may be: so that whoever gives too late or takes away too early is found.
-    if (++to.arrived == 128 && warpgroup().done == index && simulation::chance() % 2 == 0) {
-      execute(warpgroup());
-    }
-  }
+  static void run(float (&sums)[N / 2], uint32_t const (&a)[4], uint64_t b) { multiply(N, sums, a, b, false, false); }
+};
+template <int N>
+struct ByteWgmma {
+  static void begin(float (&sums)[N / 2], uint32_t const (&a)[4], uint32_t b) { multiply(N, sums, a, b, true, true); }
+  static void add(float (&sums)[N / 2], uint32_t const (&a)[4], uint32_t b) { multiply(N, sums, a, b, true, false); }
 };
 void mma(float (&sums)[4], uint32_t const (&a)[4], uint32_t low, uint32_t high);
 

@@ -3,6 +3,8 @@
 // 2^-3 in bf16, exactly too, of which the smallest is a subnormal. What both operands lack is given back to the sum.
 
 constexpr float kFactor = kMx ? 64.0f : 268435456.0f;
+// As e4m3, without scales, it is v · 2^-6: products of these are so many times larger.
+constexpr float kBytesFactor = 1.0f / 65536.0f;
 constexpr int kScaleVector = kMx ? 32 : 16;
 // Scales of 128 rows: 4 of each along K are 512 bytes.
 constexpr int kAtomBytes = 512, kAtomK = 4 * kScaleVector;
@@ -55,6 +57,14 @@ CUTLASS_DEVICE Decoded decode(uint32_t codes) {
   uint32_t const odd = (codes >> 3 & 0x0E0E0E0Eu) | (codes & 0x80808080u);
   return {{__byte_perm(even, 0, 0x1404), __byte_perm(even, 0, 0x3424)},
           {__byte_perm(odd, 0, 0x1404), __byte_perm(odd, 0, 0x3424)}};
+}
+
+// Eight codes as e4m3, v · 2^-6: sign and magnitude at bits 7 and 4 to 2.
+struct Bytes {
+  uint32_t even, odd;
+};
+CUTLASS_DEVICE Bytes decode_to_bytes(uint32_t codes) {
+  return {(codes << 2 & 0x1C1C1C1Cu) | (codes << 4 & 0x80808080u), (codes >> 2 & 0x1C1C1C1Cu) | (codes & 0x80808080u)};
 }
 
 // Eight codes times a scale, which is in both halves of `scale`.

@@ -308,6 +308,50 @@ struct Wgmma<256> {
   }
 };
 
+// Matrices of e4m3 in shared memory, each 8 columns by 32 codes, 256 bytes after the one before: of each column first 16 codes, and
+// those of all columns side by side. The lower half of what describes them.
+CUTLASS_DEVICE uint32_t plain_descriptor(uint32_t address) { return (address & 0x3FFFF) >> 4 | 128 >> 4 << 16; }
+
+// d = a · b and d += a · b, 64 by N by 32, of e4m3, a from registers.
+template <int N>
+struct ByteWgmma;
+
+template <>
+struct ByteWgmma<8> {
+  CUTLASS_DEVICE static void begin(float (&d)[4], uint32_t const (&a)[4], uint32_t b) {
+    asm volatile(
+        "{\n.reg .b64 b;\nmov.b64 b, {%8, 16};\n"
+        "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3},\n{%4, %5, %6, %7}, b, 0, 1, 1;\n}\n"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
+  }
+  CUTLASS_DEVICE static void add(float (&d)[4], uint32_t const (&a)[4], uint32_t b) {
+    asm volatile(
+        "{\n.reg .b64 b;\nmov.b64 b, {%8, 16};\n"
+        "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3},\n{%4, %5, %6, %7}, b, 1, 1, 1;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
+  }
+};
+
+template <>
+struct ByteWgmma<16> {
+  CUTLASS_DEVICE static void begin(float (&d)[8], uint32_t const (&a)[4], uint32_t b) {
+    asm volatile(
+        "{\n.reg .b64 b;\nmov.b64 b, {%12, 16};\n"
+        "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {%0, %1, %2, %3, %4, %5, %6, %7},\n{%8, %9, %10, %11}, b, 0, 1, 1;\n}\n"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]), "=f"(d[7])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
+  }
+  CUTLASS_DEVICE static void add(float (&d)[8], uint32_t const (&a)[4], uint32_t b) {
+    asm volatile(
+        "{\n.reg .b64 b;\nmov.b64 b, {%12, 16};\n"
+        "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {%0, %1, %2, %3, %4, %5, %6, %7},\n{%8, %9, %10, %11}, b, 1, 1, 1;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
+  }
+};
+
 // Nothing reads sums before this that stands behind it: wgmma was waited for in between.
 template <int N>
 CUTLASS_DEVICE void read_from_here(float (&sums)[N]) {

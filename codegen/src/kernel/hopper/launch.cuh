@@ -46,19 +46,32 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   parameters.epilogue = epilogue;
   if (built.tokens <= kFewTokens) {
     int const clusters = static_cast<int>(plan.grid.x) / plan.cluster, units = static_cast<int>(unit_count(problem, built));
-    int const chunks = pieces(problem.k, built.blocks * kBlockK);
+    int const chunks = pieces(problem.k, built.blocks * kBlockK), of_cta = chunks / plan.cluster;
     int const ctas = clusters / static_cast<int>(problem.l);
-    parameters.ctas = divisor(ctas);
-    parameters.share = units / ctas;
-    parameters.share_rest = units % ctas;
-    parameters.k_share = divisor(chunks / plan.cluster);
-    parameters.k_share_more = divisor(chunks / plan.cluster + 1);
-    parameters.k_share_rest = chunks % plan.cluster;
-    parameters.scale_bytes = static_cast<unsigned>(parameters.atoms) * kAtomBytes;
-    parameters.weight_stride = static_cast<uint64_t>(problem.n) * parameters.row_bytes;
-    parameters.token_stride = static_cast<uint64_t>(problem.m) * parameters.row_bytes;
-    parameters.weight_scale_stride = static_cast<uint64_t>(parameters.weight_blocks) * parameters.scale_bytes;
-    parameters.token_scale_stride = static_cast<uint64_t>(parameters.token_blocks) * parameters.scale_bytes;
+    FewParameters &few = parameters.few;
+    few.weights = parameters.weights;
+    few.tokens = parameters.tokens;
+    few.weight_scales = parameters.weight_scales;
+    few.token_scales = parameters.token_scales;
+    few.m = parameters.m;
+    few.n = static_cast<unsigned>(parameters.n);
+    few.row_bytes = parameters.row_bytes;
+    few.atoms = static_cast<unsigned>(parameters.atoms);
+    few.scale_bytes = few.atoms * kAtomBytes;
+    few.cluster_bits = static_cast<uint8_t>(parameters.cluster_bits);
+    few.is_batch = problem.l > 1;
+    // No more than a CTA has room for.
+    few.share = static_cast<uint8_t>(units / ctas);
+    few.share_rest = units % ctas;
+    few.k_share = of_cta;
+    few.k_share_rest = static_cast<uint8_t>(chunks % plan.cluster);
+    few.ctas = divisor(ctas);
+    few.chunks = divisor(of_cta);
+    few.chunks_more = divisor(of_cta + 1);
+    few.weight_stride = static_cast<uint64_t>(problem.n) * few.row_bytes;
+    few.token_stride = static_cast<uint64_t>(problem.m) * few.row_bytes;
+    few.weight_scale_stride = static_cast<uint64_t>(parameters.weight_blocks) * few.scale_bytes;
+    few.token_scale_stride = static_cast<uint64_t>(parameters.token_blocks) * few.scale_bytes;
     return cudaSuccess;
   }
   Pieces const &given = plan.pieces;

@@ -27,6 +27,21 @@ struct Rest {
   int blocks;
 };
 
+// What a kernel for few rows of A is given. Until it has asked for weights memory does nothing, and a CTA waits some hundred cycles
+// for each 64 bytes of parameters: the first 64 have all that it needs for that.
+struct alignas(64) FewParameters {
+  uint8_t const *weights, *tokens, *weight_scales, *token_scales;
+  // Bytes of a row's codes, and of the scales of 128 rows, which have so many times 512 bytes along K.
+  unsigned n, row_bytes, scale_bytes, atoms;
+  // A cluster has 1 << cluster_bits CTAs. Each has so many units of rows of B and chunks along K; the first ones have one more.
+  uint8_t cluster_bits, share, k_share_rest, is_batch;
+  unsigned share_rest, k_share;
+  int m;
+  // CTAs, or clusters, of a matrix, and its operands' bytes.
+  Divisor ctas, chunks, chunks_more;
+  uint64_t weight_stride, token_stride, weight_scale_stride, token_scale_stride;
+};
+
 // D[m, n] = sum over k of (A · SFA)[m, k] · (B · SFB)[n, k], for a GPU without FP4 tensor cores. What is needed first comes first:
 // for each 64 bytes that a block reads anew it waits some hundred cycles.
 struct Parameters {
@@ -38,12 +53,7 @@ struct Parameters {
   int m, n, k;
   // 512 bytes that the scales of 128 rows have along K.
   int atoms;
-  // Bytes of a row's codes. For few rows of A: bytes of the scales of 128 rows; how many rows of B and how much of K every CTA
-  // has, how many have one more, and how many CTAs, or clusters, a matrix has; and bytes of each operand of a matrix.
-  unsigned row_bytes, scale_bytes;
-  unsigned share, share_rest, k_share_rest;
-  Divisor ctas, k_share, k_share_more;
-  uint64_t weight_stride, token_stride, weight_scale_stride, token_scale_stride;
+  unsigned row_bytes;  // of codes
   // Tiles along M and N, and of all matrices; those of one, and of a group of these that is computed together.
   int tiles_m, tiles_n, tiles;
   Divisor of_matrix, of_group;
@@ -55,5 +65,6 @@ struct Parameters {
   float *piece_sums;
   uint32_t *piece_flags;
   Rest rest;
+  FewParameters few;
   EpilogueArguments epilogue;
 };

@@ -151,14 +151,30 @@ inline Plan plan_few(Problem const &problem, Device const &device, int variant, 
          cluster * 2 <= chunks) {
     cluster *= 2;
   }
+  // Clusters of a matrix.
+  auto const count = [&](int cluster) {
+    int64_t const at_once = room(cluster) / problem.l, most = at_once < units ? at_once : units;
+    return most > fewest ? most : fewest;
+  };
+  // Where a block has so many rows of B at a time, what each has to do: chunks of these; and sharing K takes as long as some more.
+  auto const work = [&](int cluster) {
+    int64_t const sharing = cluster == 1 ? 0 : cluster == 2 ? 4 : cluster == 4 ? 6 : 8;
+    int64_t const share = (units + count(cluster) - 1) / count(cluster) * built.unit_rows;
+    int64_t const at_once = room(cluster) > 0 ? room(cluster) : 1;
+    int64_t const rounds = (count(cluster) * problem.l + at_once - 1) / at_once;
+    int64_t const times = (share + built.rows_at_once - 1) / built.rows_at_once;
+    return rounds * times * ((chunks + cluster - 1) / cluster) + sharing;
+  };
   // As many as the table says, where it does.
-  while (least == 0 && cluster < built.most_cluster && units * problem.l <= room(cluster * 2) && chunks >= 4 * cluster) {
+  if (least == 0 && built.rows_at_once > 0) {
+    for (int more = cluster * 2; more <= built.most_cluster && more <= chunks; more *= 2) {
+      cluster = work(more) < work(cluster) ? more : cluster;
+    }
+  }
+  while (least == 0 && built.rows_at_once == 0 && cluster < built.most_cluster && units * problem.l <= room(cluster * 2) && chunks >= 4 * cluster) {
     cluster *= 2;
   }
-  int64_t ctas = room(cluster) / problem.l;
-  ctas = ctas < units ? ctas : units;
-  ctas = ctas > fewest ? ctas : fewest;
-  return {variant, cluster, dim3(static_cast<unsigned>(ctas * problem.l * cluster))};
+  return {variant, cluster, dim3(static_cast<unsigned>(count(cluster) * problem.l * cluster))};
 }
 
 // Of a variant; with no blocks that share a tile, as many as there is room for.

@@ -2,7 +2,7 @@
 constexpr int kFewTokens = 16;
 template <int kTokens, int kRows, bool = kTokens <= kFewTokens>
 struct Variant : Tile<kTokens, kRows> {
-  static constexpr int kUnitRows = 0, kMostUnits = 0, kMostElements = 0, kBlocks = Tile<kTokens, kRows>::kPhases;
+  static constexpr int kUnitRows = 0, kMostUnits = 0, kMostElements = 0, kRowsAtOnce = 0, kBlocks = Tile<kTokens, kRows>::kPhases;
 };
 template <int kTokens, int kRows>
 struct Variant<kTokens, kRows, true> : Few<kTokens> {

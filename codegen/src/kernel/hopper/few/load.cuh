@@ -1,0 +1,130 @@
+// What a warp loads of the weights.
+
+#ifndef FOURFOLD_HOST
+// The operands of a matrix.
+struct FewMatrix {
+  uint8_t const *weights, *tokens, *weight_scales, *token_scales;
+  CUTLASS_DEVICE FewMatrix(FewParameters const &p, unsigned batch)
+      : weights(p.weights), tokens(p.tokens), weight_scales(p.weight_scales), token_scales(p.token_scales) {
+    if (batch > 0) {
+      weights += batch * p.weight_stride;
+      tokens += batch * p.token_stride;
+      weight_scales += batch * p.weight_scale_stride;
+      token_scales += batch * p.token_scale_stride;
+    }
+    weights = computed_once(weights);
+    tokens = computed_once(tokens);
+    weight_scales = computed_once(weight_scales);
+    token_scales = computed_once(token_scales);
+  }
+};
+
+// What the CTAs of a cluster do: each has some chunks along K of the same rows. Its warps share the chunks of all groups.
+struct FewWork {
+  unsigned first_unit, groups, first_chunk;
+  Divisor chunks;
+  template <int kWarps>
+  CUTLASS_DEVICE unsigned begin(unsigned warp) const {
+    return groups * chunks.number * warp / kWarps;
+  }
+};
+
+// A warp's way: from a chunk of a group on, so many; behind the last chunk of a group it goes on with the first of another, some
+// groups further.
+struct FewRun {
+  unsigned group, chunk, first, last, by;
+  int count;
+  // Whether that ends a group.
+  CUTLASS_DEVICE bool next() {
+    if (++chunk != last) {
+      return false;
+    }
+    chunk = first;
+    group += by;
+    return true;
+  }
+};
+
+template <int kTokens>
+CUTLASS_DEVICE FewRun run_of(FewWork const &work, unsigned warp) {
+  using V = Few<kTokens>;
+  if constexpr (V::kAsBytes) {
+    // All four of a warpgroup multiply by the same part of K, each another group: another one in each warpgroup, so that an SM's
+    // four parts have as much to do where there are not four.
+    constexpr unsigned kBy = V::kTogether;
+    unsigned const runner = warp / kBy, group = (warp + runner) % kBy;
+    unsigned const first = work.chunks.number * runner / V::kRunners, last = work.chunks.number * (runner + 1) / V::kRunners;
+    unsigned const groups = group < work.groups ? (work.groups - group + kBy - 1) / kBy : 0;
+    return {group, first, first, last, kBy, static_cast<int>(groups * (last - first))};
+  } else {
+    unsigned const begin = work.begin<V::kWarps>(warp), group = work.chunks.divide(begin);
+    return {group, begin - group * work.chunks.number, 0, work.chunks.number, 1,
+            static_cast<int>(work.begin<V::kWarps>(warp + 1) - begin)};
+  }
+}
+
+// Where a warp's next chunk comes from, and what it asks for. Of a group's rows four are side by side, and four times
+// there are as many, 32 further on: a lane has one row of each four. Until the first chunk is asked for memory does nothing,
+// so there are few instructions before: nothing is divided, and what all have alike the host has computed.
+template <int kTokens>
+struct FewSource {
+  using V = Few<kTokens>;
+  static constexpr int kPieces = V::kRowBytes / 16, kAtOnce = 32 / kPieces, kCopies = V::kGroupRows / kAtOnce;
+  static constexpr int kPart = V::kAtomPart / 16;
+  FewParameters const &p;
+  FewMatrix const &of;
+  FewWork const &work;
+  uint64_t policy = evict_first();
+  FewRun run;
+  uint8_t const *first_row, *scales;
+  // Of the four rows, from the first of these on.
+  uint32_t rows[kCopies];
+  uint32_t at, scale_at;
+
+  CUTLASS_DEVICE FewSource(FewParameters const &p, FewMatrix const &of, FewWork const &work, FewRun const &run)
+      : p(p), of(of), work(work), run(run) {
+    unsigned const piece = lane() % kPieces, first = lane() / kPieces;
+    at = computed_again(first * V::kRowBytes + (piece ^ first % 2 * 4) * 16);
+    scale_at = computed_again(V::kGroupRows * V::kRowBytes + lane() * 16);
+    begin_group();
+  }
+
+  CUTLASS_DEVICE void begin_group() {
+    constexpr unsigned kOfBlock = 128 / V::kGroupRows;
+    unsigned const all = work.first_unit * V::kGroups + run.group, block = all / kOfBlock, r = all % kOfBlock * 4;
+    unsigned const at_row = block * 128 + r + lane() / kPieces % 4 + lane() / kPieces / 4 * 32;
+    unsigned const last = p.n - 1, begin = min(at_row, last);
+    first_row = of.weights + static_cast<uint64_t>(begin) * p.row_bytes +
+                ((work.first_chunk + run.chunk) * V::kRowBytes + lane() % kPieces * 16);
+    scales = of.weight_scales + static_cast<uint64_t>(block) * p.scale_bytes + (r * 16 + lane() % kPart * 16);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kCopies; ++i) {
+      // Of rows that there are not, the last will do: nobody writes what comes of them.
+      rows[i] = (min(at_row + i * (kAtOnce / 4 * 32), last) - begin) * p.row_bytes;
+    }
+  }
+
+  // Asks for a chunk, if there is another.
+  CUTLASS_DEVICE void fetch(uint32_t stage) {
+    if (run.count > 0) {
+      unsigned const absolute = work.first_chunk + run.chunk;
+      // Beyond K there are zeros.
+      uint32_t const inside = absolute * V::kRowBytes + lane() % kPieces * 16 < p.row_bytes ? 16 : 0;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kCopies; ++i) {
+        copy_async(stage + at + i * kAtOnce * V::kRowBytes, first_row + rows[i], inside, policy);
+      }
+      first_row += V::kRowBytes;
+      if (lane() < V::kChunkAtoms * kPart) {
+        unsigned const atom = min(absolute * V::kChunkAtoms + lane() / kPart, p.atoms - 1u);
+        copy_async(stage + scale_at, scales + static_cast<uint64_t>(atom) * kAtomBytes, 16, policy);
+      }
+      --run.count;
+      if (run.next()) {
+        begin_group();
+      }
+    }
+    copies_commit();
+  }
+};
+#endif
