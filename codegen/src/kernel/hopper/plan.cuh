@@ -167,7 +167,7 @@ inline Plan plan_few(Problem const &problem, Device const &device, int variant, 
   };
   // As many as the table says, where it does.
   if (least == 0 && built.rows_at_once > 0) {
-    for (int more = cluster * 2; more <= built.most_cluster && more <= chunks; more *= 2) {
+    for (int more = cluster * 2; more <= built.most_cluster && more <= chunks && room(more) > 0; more *= 2) {
       cluster = work(more) < work(cluster) ? more : cluster;
     }
   }
