@@ -539,7 +539,11 @@ fn what_is_wrong_is_found() {
         // another warpgroup.
         ("(2 * t + word / 2) * 16", "(2 * t + 1 - word / 2) * 16", one),
         ("ByteWgmma<8 * kTokens>::add(", "ByteWgmma<8 * kTokens>::begin(", one),
-        ("word % 2) * kTokens + token) * V::kMatrixBytes", "word % 2) * kTokens + kTokens - 1 - token) * V::kMatrixBytes", two),
+        (
+            "word % 2) * kTokens + token) * V::kMatrixBytes",
+            "word % 2) * kTokens + kTokens - 1 - token) * V::kMatrixBytes",
+            two,
+        ),
         ("wgmma_wait<V::kBlocks - 1 - block>();\n          mine", "mine", one),
         ("warp / V::kTogether * V::kMostGroups + run.group", "run.group", one),
         // Tokens that are not there yet, and weights; and the next over those that are still read.

@@ -270,7 +270,8 @@ fn mmas_of_tiles(configuration: &hopper::Configuration) -> BTreeSet<String> {
         if tile.is_of_bytes() {
             return format!("QGMMA.64x{}x32.F32.E4M3.E4M3", 8 * tile.tokens);
         }
-        let shape = if tile.is_few() { "HMMA.16816".to_owned() } else { format!("HGMMA.64x{}x16", tile.tokens) };
+        let shape =
+            if tile.is_few() { "HMMA.16816".to_owned() } else { format!("HGMMA.64x{}x16", tile.tokens) };
         format!("{shape}.F32{operands}")
     };
     configuration.variants.iter().map(of_tile).collect()

@@ -134,7 +134,9 @@ fn cases() -> Vec<Case> {
     let mut cases = vec![[1, 1, 8192, 8192, 132], [1, 128, 7168, 16384, 132], [1, 8192, 8192, 8192, 132]];
     // Above 4096 rows of B there are so many tiles that four blocks share one on large devices only.
     cases.extend([[1, 96, 7168, 2048, 264], [1, 144, 8192, 8192, 528]]);
-    // What only the tile for one row of A has room for.
+    // Two rows of A that four blocks share.
+    cases.push([1, 2, 1024, 8192, 132]);
+    // What only the tiles for one and two rows of A have room for.
     cases.extend([1, 7, 132].map(|sms| [1, 1, 16384, 53248, sms]));
     cases.extend((0..4000).map(|_| {
         let k = 32 * random.pick(&[1, 3, 4, 5, 7, 8, 9, 16, 31, 32, 64, 224, 512]);
