@@ -17,7 +17,7 @@ use crate::dispatch::{Bounds, Condition, Kernel, Table, default_tables};
 /// The target that these kernels are of.
 pub const TARGET: &str = "sm_90a";
 
-/// Rows of A at most of a tile that a kernel for few of them computes, warp by warp. Larger tiles are of warpgroups.
+/// Rows of A at most of a tile that a kernel for few of them computes, which has no loop over them.
 pub const FEW_TOKENS: u32 = 16;
 
 /// What is decoded of K at a time.
@@ -126,7 +126,7 @@ pub struct Choice {
     pub tile: Tile,
     /// Blocks that share a tile, each with a part of K: 1, 2, 4 or 8, of which a call gets no more than there are steps
     /// along K, and with few rows of A no fewer than these need room. With 0 as many as the device has room for, and as
-    /// leave each two steps along K.
+    /// leave each two steps along K; of a tile of bytes as many as leave each the least to do.
     pub cluster: u32,
 }
 

@@ -334,6 +334,7 @@ fn blocks_share_k_where_all_run_at_once() {
         ([1, 1, 28672, 4096, 132], 2),
         ([1, 1, 5120, 8192, 132], 4),
         ([1, 1, 1024, 14336, 132], 4),
+        ([1, 1, 2048, 14336, 132], 2),
         // Several matrices want the blocks themselves, and long K more room.
         ([4, 1, 4096, 14336, 132], 1),
         ([1, 2, 8192, 28672, 132], 2),

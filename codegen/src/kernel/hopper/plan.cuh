@@ -158,7 +158,7 @@ inline Plan plan_few(Problem const &problem, Device const &device, int variant, 
   };
   // Where a block has so many rows of B at a time, what each has to do: chunks of these; and sharing K takes as long as some more.
   auto const work = [&](int cluster) {
-    int64_t const sharing = cluster == 1 ? 0 : cluster == 2 ? 4 : cluster == 4 ? 6 : 8;
+    int64_t const sharing = cluster == 1 ? 0 : cluster == 2 ? 4 : cluster == 4 ? 6 : 12;
     int64_t const share = (units + count(cluster) - 1) / count(cluster) * built.unit_rows;
     int64_t const at_once = room(cluster) > 0 ? room(cluster) : 1;
     int64_t const rounds = (count(cluster) * problem.l + at_once - 1) / at_once;

@@ -3,11 +3,11 @@
 // pieces into its own shared memory, some ahead, decodes them in registers and multiplies them by all tokens, which were
 // decoded into shared memory before. Where those of all of K have no room there, a cluster shares K.
 //
-// What limits that is the pipe of the instructions that decode. So where tokens are fewest neither operand is multiplied with its
-// scales: their codes are e4m3, which takes half as many instructions as fp16, and a multiplication of warpgroups, of which each
-// column has the sums of another group of 16 along K. Sums of e4m3 are exact, as those of a group have 12 bits: multiples of 1/4
-// up to 576. The scales are multiplied with these, not with every weight. A column for each group is too many for more tokens;
-// those are multiplied as fp16 or bf16, with their scales, by mma.sync.
+// What limits that is how many instructions decode. So where tokens are fewest neither operand is multiplied with its scales: their
+// codes become e4m3, by half as many instructions as fp16 with scales, for a multiplication of warpgroups, each of whose columns has
+// the sums of another group of 16 along K. These are exact: multiples of 1/4 up to 576, 12 bits, where tensor cores keep 13 and more
+// of e4m3. The scales are multiplied with them, not with every weight. For more tokens a column for each group is too many; those
+// are multiplied as fp16 or bf16, with their scales, by mma.sync.
 template <int kTokens>
 struct Few {
   static constexpr bool kAsBytes = kTokens < 8;
