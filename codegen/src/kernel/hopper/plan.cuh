@@ -171,7 +171,8 @@ inline Plan plan_few(Problem const &problem, Device const &device, int variant, 
       cluster = work(more) < work(cluster) ? more : cluster;
     }
   }
-  while (least == 0 && built.rows_at_once == 0 && cluster < built.most_cluster && units * problem.l <= room(cluster * 2) && chunks >= 4 * cluster) {
+  while (least == 0 && built.rows_at_once == 0 && cluster < built.most_cluster &&
+         units * problem.l <= room(cluster * 2) && chunks >= 4 * cluster) {
     cluster *= 2;
   }
   return {variant, cluster, dim3(static_cast<unsigned>(count(cluster) * problem.l * cluster))};

@@ -124,7 +124,7 @@ CUTLASS_DEVICE void compute_few(Parameters const &parameters, void *shared) {
       }
     }
   };
-  // When all that was read of the stage has come, as it was used.
+  // Codes that were read of the stage were used, and scales were asked for before, by the same warp: it waits for all its lanes.
   auto const give_back = [&] {
     __syncwarp();
     source.fetch(ring + stage * V::kChunkBytes);

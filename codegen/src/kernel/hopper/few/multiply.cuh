@@ -85,7 +85,8 @@ struct ByteSums {
   }
 
   // Has the warpgroup multiply a block of K. A warp without rows of its own gives whatever it has.
-  CUTLASS_DEVICE void multiply(int block, bool has_rows, uint4 const (&codes)[2], uint32_t (&operands)[4][4], Products &products) const {
+  CUTLASS_DEVICE void multiply(int block, bool has_rows, uint4 const (&codes)[2], uint32_t (&operands)[4][4],
+                               Products &products) const {
     if (has_rows) {
       CUTLASS_PRAGMA_UNROLL
       for (int word = 0; word < 4; ++word) {

@@ -3,11 +3,11 @@
 // pieces into its own shared memory, some ahead, decodes them in registers and multiplies them by all tokens, which were
 // decoded into shared memory before. Where those of all of K have no room there, a cluster shares K.
 //
-// What limits that is how many instructions decode. So where tokens are fewest neither operand is multiplied with its scales: their
-// codes become e4m3, by half as many instructions as fp16 with scales, for a multiplication of warpgroups, each of whose columns has
-// the sums of another group of 16 along K. These are exact: multiples of 1/4 up to 576, 12 bits, where tensor cores keep 13 and more
-// of e4m3. The scales are multiplied with them, not with every weight. For more tokens a column for each group is too many; those
-// are multiplied as fp16 or bf16, with their scales, by mma.sync.
+// What limits that is how many instructions decode. So where tokens are fewest neither operand is multiplied with its scales:
+// their codes become e4m3, by half as many instructions as fp16 with scales, for a multiplication of warpgroups, each of whose
+// columns has the sums of another group of 16 along K. These are exact: multiples of 1/4 up to 576, 12 bits, where tensor cores
+// keep 13 and more of e4m3. The scales are multiplied with them, not with every weight. For more tokens a column for each group is
+// too many; those are multiplied as fp16 or bf16, with their scales, by mma.sync.
 template <int kTokens>
 struct Few {
   static constexpr bool kAsBytes = kTokens < 8;
