@@ -15,6 +15,9 @@ TIMED_SCALES = list(range(0x28, 0x48))
 # 0.5, 1, 1.5 and 2: with these every product is a multiple of 1/16, so that f32 sums can be exact in any order.
 EXACT_SCALES = [0x30, 0x38, 0x3C, 0x40]
 EXACT_UNIT = 1 / 16
+# What products are multiples of without scales, and what a scale of 1 is.
+CODE_UNIT = 1 / 4
+ONE = 0x38
 
 
 def ceil_div(a, b):
@@ -116,6 +119,35 @@ class Rotation:
     def exact(self):
         """A set on which f32 sums are exact in any order, as long as `check.exact_sums` says so."""
         return Set.random(self.shape, EXACT_SCALES, self.seed - 1, self.device)
+
+    def largest(self):
+        """A set whose sums of a group are as large as they can be, and which leaves little of them.
+
+        Nearly all codes are 6. Every other group has the weights of the one before with the other sign, but for one
+        place, of small codes: what is left are their products, and what is lost of 540 is seen, be it 1/4.
+        """
+        generator = torch.Generator(device=self.device)
+        generator.manual_seed(self.seed - 2)
+        pairs = self.shape.k // (2 * GROUP)
+
+        def pick(codes, *extents):
+            choice = torch.tensor(codes, dtype=torch.uint8, device=self.device)
+            return choice[torch.randint(0, len(codes), extents, generator=generator, device=self.device)]
+
+        def quantized(*groups):
+            codes = torch.stack(groups, 2).view(groups[0].shape[0], -1)
+            scales = torch.full((codes.shape[0], codes.shape[1] // GROUP), ONE, dtype=torch.uint8, device=self.device)
+            return Quantized((codes[:, ::2] | codes[:, 1::2] << 4).contiguous(), scales)
+
+        place = torch.randint(0, GROUP, (pairs, 1), generator=generator, device=self.device)
+        is_small = place == torch.arange(GROUP, device=self.device)
+        # 0.5 and 1.5, and the same below zero; 6, and now and then 4.
+        small, large = [0x1, 0x3, 0x9, 0xB], [0x7] * 7 + [0x6]
+        tokens, weights = (
+            torch.where(is_small, pick(small, rows, pairs, GROUP), pick(large, rows, pairs, GROUP))
+            for rows in (self.shape.m, self.shape.n)
+        )
+        return Set(quantized(tokens, tokens), quantized(weights, torch.where(is_small, 0, weights | 8)))
 
 
 def rotation_count(bytes_per_set, cache_bytes, calls):

@@ -228,11 +228,13 @@ class Session:
         check.judge(rotation, {peer.name: peer.outputs for peer in timed}, judgements)
         own = [peer for peer in timed if isinstance(peer, peers.Ours)]
         if own:
-            exact = rotation.exact()
-            if check.exact_sums(exact, operands.EXACT_UNIT):
-                for peer in own:
-                    output = peer.once(rotation.shape, exact, EXACT_ALPHA)
-                    judgements[peer.name].bit_equal = check.bit_equal(exact, output, EXACT_ALPHA)
+            for make, unit in ((rotation.exact, operands.EXACT_UNIT), (rotation.largest, operands.CODE_UNIT)):
+                exact = make()
+                if check.exact_sums(exact, unit):
+                    for peer in own:
+                        judgement, output = judgements[peer.name], peer.once(rotation.shape, exact, EXACT_ALPHA)
+                        equal = check.bit_equal(exact, output, EXACT_ALPHA)
+                        judgement.bit_equal = equal and judgement.bit_equal is not False
         for peer, graph in timed.items():
             judged = judgements[peer.name].record()
             row["peers"][peer.name] = {**graph.record(), "sets": peer.sets, "check": judged, **kind(peer)}

@@ -203,6 +203,27 @@ class Check(unittest.TestCase):
         timed = operands.Rotation(shapes.Shape(8, 8, 4096), CPU)[0]
         self.assertFalse(check.exact_sums(timed, 2.0**-12))
 
+    def test_what_is_lost_of_large_sums_is_seen(self):
+        for shape in [shapes.Shape(1, 96, 4096), shapes.Shape(3, 40, 14336), shapes.Shape(5, 24, 96)]:
+            largest = operands.Rotation(shape, CPU).largest()
+            self.assertTrue(check.exact_sums(largest, operands.CODE_UNIT))
+            for matrix, rows in [(largest.a, shape.m), (largest.b, shape.n)]:
+                self.assertEqual((matrix.codes.dtype, matrix.scales.dtype), (torch.uint8, torch.uint8))
+                self.assertEqual(matrix.codes.shape, (rows, shape.k // 2))
+                self.assertEqual(matrix.scales.shape, (rows, shape.k // 16))
+            a, b = largest.a.f16.double(), largest.b.f16.double()
+            groups = torch.einsum("mgi,ngi->mng", a.view(shape.m, -1, 16), b.view(shape.n, -1, 16))
+            self.assertGreater(float(groups.max()), 500)
+            self.assertLess(float(groups.min()), -500)
+            sums = a @ b.t()
+            self.assertLess(float(sums.abs().max()), 512)
+            self.assertGreater(int((sums != 0).sum()), shape.m)
+            output = sums.to(torch.float16)
+            self.assertTrue(check.bit_equal(largest, output, 1.0))
+            # As if every sum of a group were rounded to 11 bits.
+            rounded = groups.half().double().sum(2).half()
+            self.assertFalse(check.bit_equal(largest, rounded, 1.0))
+
 
 class Ours(unittest.TestCase):
     def test_structures_have_the_layout_of_the_interface(self):
