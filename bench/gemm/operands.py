@@ -15,9 +15,9 @@ TIMED_SCALES = list(range(0x28, 0x48))
 # 0.5, 1, 1.5 and 2: with these every product is a multiple of 1/16, so that f32 sums can be exact in any order.
 EXACT_SCALES = [0x30, 0x38, 0x3C, 0x40]
 EXACT_UNIT = 1 / 16
-# What products are multiples of without scales, and what a scale of 1 is.
+# Where all scales are 1, every product is a multiple of 1/4.
+SCALE_OF_ONE = 0x38
 CODE_UNIT = 1 / 4
-ONE = 0x38
 
 
 def ceil_div(a, b):
@@ -121,7 +121,7 @@ class Rotation:
         return Set.random(self.shape, EXACT_SCALES, self.seed - 1, self.device)
 
     def largest(self):
-        """A set whose sums of a group are as large as they can be, and which leaves little of them.
+        """A set whose sums of a group are nearly as large as they can be, and which leaves little of them.
 
         Nearly all codes are 6. Every other group has the weights of the one before with the other sign, but for one
         place, of small codes: what is left are their products, and what is lost of 540 is seen, be it 1/4.
@@ -136,7 +136,7 @@ class Rotation:
 
         def quantized(*groups):
             codes = torch.stack(groups, 2).view(groups[0].shape[0], -1)
-            scales = torch.full((codes.shape[0], codes.shape[1] // GROUP), ONE, dtype=torch.uint8, device=self.device)
+            scales = torch.full((codes.shape[0], codes.shape[1] // GROUP), SCALE_OF_ONE, dtype=torch.uint8, device=self.device)
             return Quantized((codes[:, ::2] | codes[:, 1::2] << 4).contiguous(), scales)
 
         place = torch.randint(0, GROUP, (pairs, 1), generator=generator, device=self.device)

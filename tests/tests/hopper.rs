@@ -534,7 +534,11 @@ fn what_is_wrong_is_found() {
             "store_words(tokens + token * pitch + block * 2 * kBlockK + word * 64 + (t ^ 1) * 16,",
             few,
         ),
-        ("block * V::kBlockScales + lane() % 4 * 8", "block * V::kBlockScales + (lane() % 4 ^ 1) * 8", one),
+        (
+            "block * V::kTokenBlockScales + lane() % 4 * 8",
+            "block * V::kTokenBlockScales + (lane() % 4 ^ 1) * 8",
+            one,
+        ),
         // Of bytes: words of another group, and one that is forgotten; what another token has; sums before they are there, and those of
         // another warpgroup.
         ("(2 * t + word / 2) * 16", "(2 * t + 1 - word / 2) * 16", one),
@@ -550,7 +554,7 @@ fn what_is_wrong_is_found() {
         ("    fence_copies();\n  }\n  __syncthreads();\n", "  }\n", alone),
         ("copies_wait<V::kStages - 1>();", "copies_wait<V::kStages>();", one),
         // Other rows, and sums of another group.
-        ("min(at_row + i * (kAtOnce / 4 * 32), last)", "min(at_row + i * 4, last)", one),
+        ("min(at_row + i * 32, last)", "min(at_row + i * 4, last)", one),
         ("vector / 4 * V::kGroups + part, token", "vector / 4 * V::kGroups + 1 - part, token", one),
         ("end <= last ? rings + warp", "end < last ? rings + warp", few),
         // One of two sums.

@@ -388,7 +388,7 @@ fn releases_are_read_and_held_against_the_card() {
 /// What memcheck printed on an H200, with less of the run's own.
 const MEMCHECKED: &str = "\
 ========= COMPUTE-SANITIZER
-nvfp4_scaled_mm_sm90_x1_2_8_16_64x128_128x128_128x256_alpha_add_add_f32 from the cache
+nvfp4_scaled_mm_sm90_x1_8_16_64x128_128x128_128x256_alpha_add_add_f32 from the cache
 fixtures/minilm_ffn.fir for sm_90a, on NVIDIA H200 (sm_90, 132 SMs, 139.8 GiB)
 
 decisions:

@@ -47,8 +47,7 @@ fn takes(kernel: &Kernel, problem: &Problem) -> Result<(), String> {
         Kernel::Hopper(it) if it.tile().is_few() && m > u64::from(it.tile[0]) => {
             Err(format!("M = {m} is more"))
         }
-        Kernel::Hopper(it) if it.tile[0] == 1 && k > 8 * 16384 => Err(format!("K = {k} is more")),
-        Kernel::Hopper(it) if [8, 16].contains(&it.tile[0]) && k > 8 * 4096 => {
+        Kernel::Hopper(it) if it.tile().is_few() && k > u64::from(it.tile().most_k()) => {
             Err(format!("K = {k} is more"))
         }
         _ => Ok(()),
@@ -328,6 +327,26 @@ fn a_last_wave_that_others_help_with_is_a_part_of_one() {
     assert_eq!(waves([128, 128], 1, [128, 6144, 256]), 1.0);
     assert_eq!(waves([128, 64], 1, [128, 4096, 7168]), 1.0);
     assert_eq!(waves([256, 128], 0, [8448, 16384, 4096]), 32.0);
+}
+
+/// What blocks of one and two rows of A have, and how many share K, as in `blocks_share_k_where_all_run_at_once`
+/// (`tests/tests/tiles.rs`).
+#[test]
+fn blocks_of_bytes_have_64_rows_of_b_at_a_time() {
+    let work = |tile, [m, n, k]: [u64; 3]| {
+        let work = Work::of(&hopper([tile, 128], 0), &Problem::new(m, n, k), 132);
+        (work.waves * 2.0, work.shares_of_k)
+    };
+    assert_eq!(work(1, [1, 8192, 8192]), (1.0, 1));
+    assert_eq!(work(1, [1, 14336, 4096]), (2.0, 1));
+    assert_eq!(work(1, [1, 28672, 4096]), (7.0, 2));
+    assert_eq!(work(1, [1, 2048, 14336]), (1.0, 2));
+    assert_eq!(work(1, [1, 5120, 8192]), (3.0, 4));
+    assert_eq!(work(2, [2, 8192, 8192]), (1.0, 1));
+    assert_eq!(work(2, [2, 10240, 8192]), (3.0, 2));
+    assert_eq!(work(2, [2, 8192, 28672]), (2.0, 2));
+    // A block has no room for the sums of more rows of B, so there are two rounds of blocks.
+    assert_eq!(work(2, [2, 57344, 8192]), (8.0, 1));
 }
 
 #[test]

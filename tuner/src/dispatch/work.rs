@@ -23,6 +23,8 @@ const CHUNK: u64 = 256;
 const STEP: u64 = 128;
 /// What rows of B are shared out by in kernels for few rows of A.
 const UNIT: u64 = 32;
+/// What of B a block of such a kernel has at a time whose operands are bytes.
+const AT_ONCE: u64 = 64;
 
 impl Work {
     pub fn of(kernel: &Kernel, problem: &Problem, processors: u32) -> Work {
@@ -94,28 +96,49 @@ fn helped(steps: u64, tiles: u64, room: u64, blocks: u64) -> f64 {
 }
 
 /// Few rows of A: blocks share out the rows of B, of which one has room for some, and so many share K as the elements of A need
-/// room.
+/// room. Where operands are bytes a block has 64 rows of B at a time, and as many share K as leave each the least to do.
 fn few(shared: Shared, problem: &Problem, processors: u64) -> Work {
     let (elements, most_units) = match shared.tile[0] {
         1 => (16_384, 16),
+        2 => (32_768, 8),
         8 => (32_768, 16),
         _ => (65_536, 4),
     };
+    let is_of_bytes = shared.tile().is_of_bytes();
+    let at_once = if is_of_bytes { AT_ONCE } else { UNIT };
     let most = u64::from(shared.tile().most_cluster());
     let units = problem.n.div_ceil(UNIT).max(1);
-    let fits = |blocks: u64| problem.m * problem.k.div_ceil(CHUNK * blocks) * CHUNK <= elements;
+    let chunks_of = |blocks: u64| problem.k.div_ceil(CHUNK * blocks);
+    let fits = |blocks: u64| problem.m * chunks_of(blocks) * CHUNK <= elements;
+    let rows_of_each = |blocks: u64| {
+        let room = room(processors, blocks);
+        let shares = room.min(units).max(units.div_ceil(most_units));
+        shares.div_ceil(room) * (units.div_ceil(shares) * UNIT).next_multiple_of(at_once)
+    };
+    // Sharing K takes as long as some chunks of these rows.
+    let chunks = |blocks: u64| {
+        let sharing = match blocks {
+            1 => 0,
+            2 => 4,
+            4 => 6,
+            _ => 12,
+        };
+        rows_of_each(blocks) / at_once * chunks_of(blocks) + sharing
+    };
     let mut blocks = 1;
     while blocks < most && (blocks < u64::from(shared.cluster) || !fits(blocks)) {
         blocks *= 2;
     }
-    while shared.cluster == 0 && blocks < most && units <= room(processors, blocks * 2) {
+    if shared.cluster == 0 && is_of_bytes {
+        let more = std::iter::successors(Some(blocks), |blocks| Some(blocks * 2));
+        let each_has_some = |blocks: &u64| *blocks <= most && *blocks <= chunks_of(1).max(1);
+        blocks = more.take_while(each_has_some).min_by_key(|blocks| chunks(*blocks)).unwrap_or(blocks);
+    }
+    while shared.cluster == 0 && !is_of_bytes && blocks < most && units <= room(processors, blocks * 2) {
         blocks *= 2;
     }
-    let room = room(processors, blocks);
-    let shares = room.min(units).max(units.div_ceil(most_units));
-    let units_of_each = shares.div_ceil(room) * units.div_ceil(shares);
     Work {
-        waves: (units_of_each * UNIT) as f64 / f64::from(shared.tile[1].max(1)),
+        waves: rows_of_each(blocks) as f64 / f64::from(shared.tile[1].max(1)),
         shares_of_k: blocks as u32,
         rows: problem.m as f64 / f64::from(shared.tile[0].max(1)),
     }

@@ -3,7 +3,7 @@
 // 2^-3 in bf16, exactly too, of which the smallest is a subnormal. What both operands lack is given back to the sum.
 
 constexpr float kFactor = kMx ? 64.0f : 268435456.0f;
-// As e4m3, without scales, it is v · 2^-6: products of these are so many times larger.
+// As e4m3, without scales, it is v · 2^-6: what products of these are to be multiplied with to be as large as those of fp16.
 constexpr float kBytesFactor = 1.0f / 65536.0f;
 constexpr int kScaleVector = kMx ? 32 : 16;
 // Scales of 128 rows: 4 of each along K are 512 bytes.

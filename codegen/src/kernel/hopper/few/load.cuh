@@ -69,8 +69,8 @@ CUTLASS_DEVICE FewRun run_of(FewWork const &work, unsigned warp) {
 template <int kTokens>
 struct FewSource {
   using V = Few<kTokens>;
-  static constexpr int kPieces = V::kRowBytes / 16, kAtOnce = 32 / kPieces, kCopies = V::kGroupRows / kAtOnce;
-  static constexpr int kPart = V::kAtomPart / 16;
+  static constexpr int kPieces = V::kRowBytes / 16, kCopies = V::kGroupRows / 4, kPart = V::kAtomPart / 16;
+  static_assert(32 / kPieces == 4, "a warp asks for four rows at once");
   FewParameters const &p;
   FewMatrix const &of;
   FewWork const &work;
@@ -92,15 +92,14 @@ struct FewSource {
   CUTLASS_DEVICE void begin_group() {
     constexpr unsigned kOfBlock = 128 / V::kGroupRows;
     unsigned const all = work.first_unit * V::kGroups + run.group, block = all / kOfBlock, r = all % kOfBlock * 4;
-    unsigned const at_row = block * 128 + r + lane() / kPieces % 4 + lane() / kPieces / 4 * 32;
-    unsigned const last = p.n - 1, begin = min(at_row, last);
+    unsigned const at_row = block * 128 + r + lane() / kPieces, last = p.n - 1, begin = min(at_row, last);
     first_row = of.weights + static_cast<uint64_t>(begin) * p.row_bytes +
                 ((work.first_chunk + run.chunk) * V::kRowBytes + lane() % kPieces * 16);
     scales = of.weight_scales + static_cast<uint64_t>(block) * p.scale_bytes + (r * 16 + lane() % kPart * 16);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kCopies; ++i) {
       // Of rows that there are not, the last will do: nobody writes what comes of them.
-      rows[i] = (min(at_row + i * (kAtOnce / 4 * 32), last) - begin) * p.row_bytes;
+      rows[i] = (min(at_row + i * 32, last) - begin) * p.row_bytes;
     }
   }
 
@@ -112,7 +111,7 @@ struct FewSource {
       uint32_t const inside = absolute * V::kRowBytes + lane() % kPieces * 16 < p.row_bytes ? 16 : 0;
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kCopies; ++i) {
-        copy_async(stage + at + i * kAtOnce * V::kRowBytes, first_row + rows[i], inside, policy);
+        copy_async(stage + at + i * 4 * V::kRowBytes, first_row + rows[i], inside, policy);
       }
       first_row += V::kRowBytes;
       if (lane() < V::kChunkAtoms * kPart) {

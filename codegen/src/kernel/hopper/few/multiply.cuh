@@ -75,13 +75,13 @@ struct ByteSums {
   uint32_t tokens, scales_at, pitch;
 
   CUTLASS_DEVICE void begin(uint32_t all, unsigned blocks, unsigned block) {
-    tokens = computed_again(plain_descriptor(all + block * kTokens * V::kBlockBytes));
-    scales_at = computed_again(all + blocks * kTokens * V::kBlockBytes + block * V::kBlockScales + lane() % 4 * 8);
-    pitch = blocks * V::kBlockScales;
+    tokens = computed_again(plain_descriptor(all + block * kTokens * V::kTokenBlockBytes));
+    scales_at = computed_again(all + blocks * kTokens * V::kTokenBlockBytes + block * V::kTokenBlockScales + lane() % 4 * 8);
+    pitch = blocks * V::kTokenBlockScales;
   }
   CUTLASS_DEVICE void next() {
-    tokens += V::kBlocks * kTokens * V::kBlockBytes >> 4;
-    scales_at += V::kBlocks * V::kBlockScales;
+    tokens += V::kBlocks * kTokens * V::kTokenBlockBytes >> 4;
+    scales_at += V::kBlocks * V::kTokenBlockScales;
   }
 
   // Has the warpgroup multiply a block of K. A warp without rows of its own gives whatever it has.
@@ -117,7 +117,7 @@ struct ByteSums {
     read_from_here(products.of[1]);
     CUTLASS_PRAGMA_UNROLL
     for (int token = 0; token < kTokens; ++token) {
-      float2 const of_token = load_pair(scales_at + token * pitch + block * V::kBlockScales);
+      float2 const of_token = load_pair(scales_at + token * pitch + block * V::kTokenBlockScales);
       CUTLASS_PRAGMA_UNROLL
       for (int row = 0; row < 2; ++row) {
         float2 const of_row = wide(two_scales(scales[row]));

@@ -29,11 +29,12 @@ struct Few {
   static constexpr int kMostGroups = kTokens == 16 ? 8 : kTokens == 2 ? 16 : 32;
   static constexpr int kMostUnits = kMostGroups / kGroups, kAllSums = (kAsBytes ? kRunners : 1) * kMostGroups * kSumBytes;
   // As bytes, what a block of K of a token takes: two matrices of 8 columns by 32 codes. Its scales lie behind those of all blocks.
-  static constexpr int kMatrixBytes = 256, kBlockBytes = 2 * kMatrixBytes, kBlockScales = kBlockK / kScaleVector * 4;
+  static constexpr int kMatrixBytes = 256, kTokenBlockBytes = 2 * kMatrixBytes;
+  static constexpr int kTokenBlockScales = kBlockK / kScaleVector * 4;
   // How many elements of tokens there is room for. Those of two tokens of fp16 or bf16 lie in different banks.
   static constexpr int kMostElements = kTokens == 1 ? 16384 : kTokens == 16 ? 65536 : 32768;
   static constexpr int kTokenBytes =
-      kAsBytes ? kMostElements / kBlockK * (kBlockBytes + kBlockScales) : kMostElements * 2 + kTokens * 64;
+      kAsBytes ? kMostElements / kBlockK * (kTokenBlockBytes + kTokenBlockScales) : kMostElements * 2 + kTokens * 64;
   // Pieces of 32 codes that a thread decodes.
   static constexpr int kPieces = kMostElements / 32 / kThreads;
   // What all warps' sums add up to: of all rows, or of one vector of each CTA of a cluster; and a place that is zero.

@@ -62,7 +62,7 @@ struct FewPieces {
       }
       if constexpr (V::kAsBytes) {
         float2 const both = wide(of_thread);
-        uint32_t const at = tokens + blocks * kTokens * V::kBlockBytes + item * 8;
+        uint32_t const at = tokens + blocks * kTokens * V::kTokenBlockBytes + item * 8;
         store_word(at, __float_as_uint(both.x * kBytesFactor));
         store_word(at + 4, __float_as_uint(both.y * kBytesFactor));
       }
