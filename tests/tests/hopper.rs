@@ -25,8 +25,8 @@ const INSTRUCTIONS: &str = include_str!("../../codegen/src/kernel/hopper/instruc
 
 /// What stands for instructions in other files, and what stands for it here.
 const CONVERT: &str =
-    r#"asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(static_cast<uint16_t>(bytes & 0x7F7Fu)));"#;
-const CONVERTED: &str = "result = simulation::e4m3x2_to_halves(static_cast<uint16_t>(bytes & 0x7F7Fu));";
+    r#"asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(static_cast<uint16_t>(bytes)));"#;
+const CONVERTED: &str = "result = simulation::e4m3x2_to_halves(static_cast<uint16_t>(bytes));";
 /// They change nothing that is simulated: who has how many registers.
 const WITHOUT_EFFECT: [&str; 2] = [
     r#"asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(V::kLoadRegisters));"#,
@@ -468,8 +468,8 @@ fn what_is_wrong_is_found() {
     let several = [Tile::new(128, 64), Tile::new(128, 256), Tile::new(64, 128)];
     let faults = [
         // Read before it was loaded, and multiplied before that.
-        ("barrier_wait(memory.loaded(ring.stage), ring.phase);", "", many),
-        ("  barrier_wait(of.memory.filled(of.from.stage), of.from.phase);\n  uint64_t", "  uint64_t", many),
+        ("barrier_wait(memory.loaded(from.stage), from.phase);", "", many),
+        ("  barrier_wait(of.memory.filled(of.ring.stage), of.ring.phase);\n  uint64_t", "  uint64_t", many),
         // Overwritten while it is multiplied, or before it was read.
         (
             "barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);\n      uint32_t",
@@ -494,30 +494,19 @@ fn what_is_wrong_is_found() {
         ("min(here.tile_n * V::kRows / 128 + i, p.weight_blocks - 1)", "here.tile_n / 2", many),
         // Another panel, and another order of a thread's weights, and of its columns of D.
         ("step / 4 * V::kPanelBytes + step % 4 * 32", "step % 2 * V::kPanelBytes + step / 2 * 32", many),
-        (
-            "codes_at + ring.stage * V::kStageBytes ^ i * kBlockBytes",
-            "codes_at + ring.stage * V::kStageBytes",
-            many,
-        ),
+        ("codes_at[i] = codes ^ i * kBlockBytes;", "codes_at[i] = codes;", many),
+        ("scales_at[i] = scales ^ i * 16;", "scales_at[i] = scales;", many),
         ("far = (1 - i % 2) * 2 + row", "far = i % 2 * 2 + row", many),
         // The sums of a phase before they are there, where the other's operands are, and where it does not look for them.
         ("synchronize<3, V::kMultiplying>();", "", many),
-        (
-            "decoded((first + 2 - phase) % V::kDecodedStages)",
-            "decoded((first + 3 + phase) % V::kDecodedStages)",
-            many,
-        ),
-        ("of.from.stage - phase, phase, sums", "of.from.stage, phase, sums", many),
+        ("decoded((first + 2 - phase) % V::kStages)", "decoded((first + 3 + phase) % V::kStages)", many),
+        ("of.ring.stage - phase, phase, sums", "of.ring.stage, phase, sums", many),
         // Sums of a cluster where operands still are, and added up before they are there.
         ("barrier_wait(memory.exchangeable(), 0);", "", shared),
         ("barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);\n    }", "}", shared),
         ("barrier_wait(memory.exchanged(warp), 0);", "", shared),
-        ("memory.exchange(blocks % V::kDecodedStages, source)", "memory.exchange(0, source)", shared),
-        (
-            "(first + slice / V::kSlicesOfStage) % V::kDecodedStages",
-            "(first + 1) % V::kDecodedStages",
-            shared,
-        ),
+        ("memory.exchange(blocks % V::kStages, source)", "memory.exchange(0, source)", shared),
+        ("(first + slice / V::kSlicesOfStage) % V::kStages", "(first + 1) % V::kStages", shared),
         // Another piece, one that others have too, and flags that say that it is there from the beginning.
         ("steps_before += p.piece_steps;", "", helped),
         ("~((beyond << p.cluster_bits) + rank)", "~(beyond << p.cluster_bits)", helped),

@@ -25,11 +25,13 @@ struct Decoded {
   uint32_t low[2], high[2];
 };
 
-// Two ue4m3 scales as fp16, exactly; bit 7 of a scale says nothing, 0x7F is NaN.
+// Two ue4m3 scales as fp16, exactly; bit 7 of a scale says nothing, 0x7F is NaN. Who multiplies with their magnitudes needs no
+// instruction for these.
 CUTLASS_DEVICE uint32_t two_scales(uint32_t bytes) {
   uint32_t result;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(static_cast<uint16_t>(bytes & 0x7F7Fu)));
-  return result;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(static_cast<uint16_t>(bytes)));
+  __half2 const magnitudes = __habs2(reinterpret_cast<__half2 const &>(result));
+  return reinterpret_cast<uint32_t const &>(magnitudes);
 }
 
 CUTLASS_DEVICE float2 wide(uint32_t halves) { return __half22float2(reinterpret_cast<__half2 const &>(halves)); }
@@ -42,7 +44,12 @@ CUTLASS_DEVICE uint32_t mx_scale(uint32_t byte) {
 
 // What a thread has of the scales of a row's block: those of its two groups, as fp16, or twice that of its one, as bf16.
 CUTLASS_DEVICE uint32_t scale_of_word(uint32_t scales, int word) {
-  return kMx ? scales : __byte_perm(scales, 0, word < 2 ? 0x1010 : 0x3232);
+  if constexpr (kMx) {
+    return scales;
+  }
+  // A multiplication takes either half twice as it is.
+  __half2 const both = reinterpret_cast<__half2 const &>(scales), one = word < 2 ? __low2half2(both) : __high2half2(both);
+  return reinterpret_cast<uint32_t const &>(one);
 }
 
 template <class Pair>

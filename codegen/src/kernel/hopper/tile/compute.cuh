@@ -32,7 +32,7 @@ CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
     }
     if constexpr (V::kPhases > 1) {
       // The next of its own stages is the first one, or the one behind.
-      add_phases<V>(memory, of.from.stage - phase, phase, sums);
+      add_phases<V>(memory, of.ring.stage - phase, phase, sums);
     }
     if constexpr (V::kGroups == 4) {
       // Registers are few: found anew, not kept.
@@ -69,8 +69,6 @@ CUTLASS_DEVICE void make_barriers(TileMemory<V> const &memory) {
   for (int i = 0; i < V::kStages; ++i) {
     barrier_init(memory.loaded(i), 1);
     barrier_init(memory.consumed(i), V::kWarpsAbreast * 32);
-  }
-  for (int i = 0; i < V::kDecodedStages; ++i) {
     barrier_init(memory.filled(i), 1);
     barrier_init(memory.emptied(i), V::kWarpsAbreast);
   }

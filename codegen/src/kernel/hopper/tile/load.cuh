@@ -76,7 +76,7 @@ struct WeightLoader {
 template <class V>
 CUTLASS_DEVICE void load_tokens(Parameters const &p, TileMemory<V> const &memory, int rank) {
   wait_for_kernel_before();
-  Ring<V::kDecodedStages> ring;
+  Ring<V::kStages> ring;
   uint32_t turns = 0;
   FOURFOLD_FOR_EACH_TURN(turn, rank) {
     Work const here = work<V>(p, turn, rank);

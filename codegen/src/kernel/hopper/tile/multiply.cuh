@@ -7,31 +7,49 @@ struct Multiplier {
   static constexpr int kWeights = 2 * V::kHalves;  // of a thread
   TileMemory<V> const &memory;
   Ring<V::kStages> ring;
-  Ring<V::kDecodedStages> from;
-  // Of the thread's first weight; its others' places differ in the bits of a row's number.
-  uint32_t codes_at, scales_at;
+  // Of the thread's weights, in the first stage.
+  uint32_t codes_at[kWeights], scales_at[kWeights];
 
-  CUTLASS_DEVICE Multiplier(TileMemory<V> const &memory, int phase) : memory(memory) { ring.stage = from.stage = phase; }
+  CUTLASS_DEVICE Multiplier(TileMemory<V> const &memory, int phase) : memory(memory) { ring.stage = phase; }
 
   // `first` is where the tile begins in 128 rows of scales.
   CUTLASS_DEVICE void begin(unsigned thread, int first) {
     int const t = thread % 4, row = thread % V::kAbreast / 32 * V::kWarpRows + first_weight<V>(thread % 32 / 4);
     int const of_scales = first + row;
-    codes_at = memory.weights(0) + row * kBlockBytes + t * 16;
-    scales_at = memory.scales(0) + of_scales / 128 * V::kScaleBytes + of_scales % 32 * 16 + of_scales / 32 % 4 * 4 +
-                (kMx ? t : t / 2 * kAtomBytes + t % 2 * 2);
-  }
-
-  // Codes and scales of the next stage, once it was loaded.
-  CUTLASS_DEVICE void read(uint4 (&codes)[kWeights], uint32_t (&scales)[kWeights]) const {
-    barrier_wait(memory.loaded(ring.stage), ring.phase);
+    uint32_t const codes = memory.weights(0) + row * kBlockBytes + t * 16;
+    uint32_t const scales = memory.scales(0) + of_scales / 128 * V::kScaleBytes + of_scales % 32 * 16 +
+                            of_scales / 32 % 4 * 4 + (kMx ? t : t / 2 * kAtomBytes + t % 2 * 2);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kWeights; ++i) {
-      codes[i] = load_words(codes_at + ring.stage * V::kStageBytes ^ i * kBlockBytes);
-      uint32_t const at = scales_at + ring.stage * V::kStageBytes ^ i * 16;
-      scales[i] = kMx ? mx_scale(load_byte(at)) : two_scales(load_half(at));
+      // Their places differ in the bits of a row's number. Where registers are few they are found anew.
+      codes_at[i] = codes ^ i * kBlockBytes;
+      scales_at[i] = scales ^ i * 16;
+      if constexpr (V::kGroups < 4) {
+        codes_at[i] = computed_again(codes_at[i]);
+        scales_at[i] = computed_again(scales_at[i]);
+      }
     }
   }
+
+  // Codes and scales of a stage, once it was loaded. Scales come first: products with them then stand between what else is
+  // done, which takes half as long so.
+  CUTLASS_DEVICE void read(Ring<V::kStages> const &from, uint4 (&codes)[kWeights], uint32_t (&scales)[kWeights]) const {
+    barrier_wait(memory.loaded(from.stage), from.phase);
+    uint32_t const stage = from.stage * V::kStageBytes;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kWeights; ++i) {
+      scales[i] = kMx ? load_byte(scales_at[i] + stage) : load_half(scales_at[i] + stage);
+    }
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kWeights; ++i) {
+      codes[i] = load_words(codes_at[i] + stage);
+    }
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kWeights; ++i) {
+      scales[i] = kMx ? mx_scale(scales[i]) : two_scales(scales[i]);
+    }
+  }
+  CUTLASS_DEVICE void read(uint4 (&codes)[kWeights], uint32_t (&scales)[kWeights]) const { read(ring, codes, scales); }
 
   // To be called when wgmma was given a part of each read: then all of it has come, and what is loaded next cannot change it.
   // That it was asked for before is not enough. Every lane says so: one for all would have to wait for them, which the compiler
@@ -45,10 +63,7 @@ struct Multiplier {
   }
 
   // The warpgroup's next block.
-  CUTLASS_DEVICE void next() {
-    ring.template next<V::kPhases>();
-    from.template next<V::kPhases>();
-  }
+  CUTLASS_DEVICE void next() { ring.template next<V::kPhases>(); }
 };
 
 // A word of each weight as operands of two steps, by half of the rows.
@@ -86,9 +101,9 @@ CUTLASS_DEVICE void multiply_one_by_one(Multiplier<V> &of, int blocks, float (&s
         decode_word<1>(codes, scales, part * kWords + word, operands[2 * word], operands[2 * word + 1]);
       }
       if (part == 0) {
-        barrier_wait(of.memory.filled(of.from.stage), of.from.phase);
+        barrier_wait(of.memory.filled(of.ring.stage), of.ring.phase);
       }
-      uint64_t const tokens = descriptor(of.memory.decoded(of.from.stage));
+      uint64_t const tokens = descriptor(of.memory.decoded(of.ring.stage));
       wgmma_fence();
       CUTLASS_PRAGMA_UNROLL
       for (int step = 0; step < 2 * kWords; ++step) {
@@ -100,15 +115,15 @@ CUTLASS_DEVICE void multiply_one_by_one(Multiplier<V> &of, int blocks, float (&s
       }
       wgmma_wait<0>();
     }
-    of.give_tokens_back(of.from.stage);
+    of.give_tokens_back(of.ring.stage);
   }
 }
 
 // Has wgmma take the operands of a block, and multiply them by its tokens, when these are there.
 template <class V>
 CUTLASS_DEVICE void multiply_block(Multiplier<V> &of, uint32_t const (&operands)[8][1][4], float (&sums)[1][V::kTokens / 2]) {
-  barrier_wait(of.memory.filled(of.from.stage), of.from.phase);
-  uint64_t const tokens = descriptor(of.memory.decoded(of.from.stage));
+  barrier_wait(of.memory.filled(of.ring.stage), of.ring.phase);
+  uint64_t const tokens = descriptor(of.memory.decoded(of.ring.stage));
   wgmma_fence();
   CUTLASS_PRAGMA_UNROLL
   for (int step = 0; step < 8; ++step) {
@@ -139,7 +154,7 @@ CUTLASS_DEVICE void multiply_two(Multiplier<V> &of, int blocks, float (&sums)[1]
     if (held >= 0) {
       of.give_tokens_back(held);
     }
-    held = of.from.stage;
+    held = of.ring.stage;
     of.next();
   };
   for (int left = blocks / V::kPhases; left > 0; left -= 2) {
@@ -163,6 +178,7 @@ CUTLASS_DEVICE void multiply_ahead(Multiplier<V> &of, int blocks, float (&sums)[
   uint32_t operands[2][8][1][4], scales[2];
   uint4 codes[2];
   int held = -1, left = blocks;
+  Ring<V::kStages> ahead = of.ring;
   of.read(codes, scales);
   auto const add = [&](uint32_t (&now)[8][1][4]) {
     CUTLASS_PRAGMA_UNROLL
@@ -170,16 +186,16 @@ CUTLASS_DEVICE void multiply_ahead(Multiplier<V> &of, int blocks, float (&sums)[
       decode_word<1>(codes, scales, word, now[2 * word], now[2 * word + 1]);
     }
     multiply_block<V>(of, now, sums);
-    of.ring.next();
+    ahead.next();
     if (--left > 0) {
-      of.read(codes, scales);
+      of.read(ahead, codes, scales);
     }
     wgmma_wait<1>();
     if (held >= 0) {
       of.give_tokens_back(held);
     }
-    held = of.from.stage;
-    of.from.next();
+    held = of.ring.stage;
+    of.next();
   };
   while (true) {
     add(operands[0]);
@@ -203,7 +219,7 @@ CUTLASS_DEVICE void multiply_words(Multiplier<V> &of, int blocks, float (&sums)[
     uint4 codes[2 * V::kHalves];
     uint32_t scales[2 * V::kHalves];
     of.read(codes, scales);
-    uint64_t const tokens = descriptor(of.memory.decoded(of.from.stage));
+    uint64_t const tokens = descriptor(of.memory.decoded(of.ring.stage));
     uint32_t operands[2][2][V::kHalves][4];
     CUTLASS_PRAGMA_UNROLL
     for (int word = 0; word < 4; ++word) {
@@ -215,7 +231,7 @@ CUTLASS_DEVICE void multiply_words(Multiplier<V> &of, int blocks, float (&sums)[
       }
       decode_word<V::kHalves>(codes, scales, word, now[0], now[1]);
       if (word == 0) {
-        barrier_wait(of.memory.filled(of.from.stage), of.from.phase);
+        barrier_wait(of.memory.filled(of.ring.stage), of.ring.phase);
       }
       wgmma_fence();
       CUTLASS_PRAGMA_UNROLL
@@ -230,7 +246,7 @@ CUTLASS_DEVICE void multiply_words(Multiplier<V> &of, int blocks, float (&sums)[
         of.give_stage_back();
       }
     }
-    held = of.from.stage;
+    held = of.ring.stage;
     of.next();
   }
   wgmma_wait<0>();

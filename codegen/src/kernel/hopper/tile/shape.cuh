@@ -51,7 +51,8 @@ struct Tile {
   static constexpr int kScaleRows = (kRows + 127) / 128, kStageBytes = kWeightBytes + kScaleRows * kScaleBytes;
   // Decoded tokens of a block of K, in two panels of 64.
   static constexpr int kPanelBytes = kTokens * 128, kDecodedBytes = 2 * kPanelBytes;
-  static constexpr int kDecodedStages = kTokens == 256 ? 3 : kTokens == 64 || kPhases == 2 ? 6 : kRows == 128 ? 5 : 4;
+  // Blocks of K that are there, or asked for, of weights as of tokens: who multiplies counts one ring, not two.
+  static constexpr int kStages = kTokens == 256 ? 3 : kTokens == 64 || kPhases == 2 ? 6 : kRows == 128 ? 5 : 4;
 
   // The rows of D are written in slices, and where a cluster shares a tile, each CTA has some. A slice
   // takes no more than 16 registers.
@@ -71,20 +72,17 @@ struct Tile {
 
   static constexpr int kBarrierBytes = 512;
   // The panels lie at multiples of 1024 bytes.
-  static constexpr int kFixed = 1024 + kDecodedStages * kDecodedBytes + kStagingBytes + kBarrierBytes;
-  static constexpr int kMostStages = (227 * 1024 - kFixed) / kStageBytes;
-  static constexpr int kStages = (kMostStages < 8 ? kMostStages : 8) / kPhases * kPhases;
-  static constexpr int kShared = kFixed + kStages * kStageBytes;
+  static constexpr int kShared = 1024 + kStages * (kDecodedBytes + kStageBytes) + kStagingBytes + kBarrierBytes;
   // Of these so many are asked for at first, and each of the others when the first of as many has come: behind all of them
   // tokens would come late, which wait for the same memory.
   static constexpr int kFirstStages = kPhases == 2 ? 4 : kTokens == 64 ? 3 : 2;
-  static_assert(kStages >= 3 && kStages >= kFirstStages && kSlices % kMostCluster == 0 && kSlices % kPhases == 0);
+  static_assert(kShared <= 227 * 1024 && kStages >= kFirstStages && kSlices % kMostCluster == 0 && kSlices % kPhases == 0);
   // Each stage is of one phase: a barrier tells a turn from the next only, and who waits has seen the one before.
-  static_assert(kStages % kPhases == 0 && kDecodedStages % kPhases == 0);
-  static_assert(kExchangeBytes <= (kPhases == 1 ? kDecodedStages : 1) * kDecodedBytes && kPartialBytes <= kDecodedBytes);
+  static_assert(kStages % kPhases == 0);
+  static_assert(kExchangeBytes <= (kPhases == 1 ? kStages : 1) * kDecodedBytes && kPartialBytes <= kDecodedBytes);
   // What those who multiply get is what the others give.
   static_assert(kMultiplyRegisters * kGroups + kLoadRegisters <= 65536 / (kThreads + kRoomThreads) / 8 * 8 * (kGroups + 1));
-  static_assert(2 * (kStages + kDecodedStages) + 2 + kWarps < kBarrierBytes / 8);
+  static_assert(4 * kStages + 2 + kWarps < kBarrierBytes / 8);
   static_assert(kSimple || kRows == 256, "a warp has as many columns as there are in a row's block");
 };
 
@@ -98,16 +96,16 @@ struct TileMemory {
   CUTLASS_DEVICE explicit TileMemory(void *memory) : TileMemory(computed_again((shared_address(memory) + 1023) & ~1023u)) {}
   CUTLASS_DEVICE uint32_t decoded(int stage) const { return base + stage * V::kDecodedBytes; }
   CUTLASS_DEVICE uint32_t weights(int stage) const {
-    return base + V::kDecodedStages * V::kDecodedBytes + stage * V::kStageBytes;
+    return base + V::kStages * V::kDecodedBytes + stage * V::kStageBytes;
   }
   CUTLASS_DEVICE uint32_t scales(int stage) const { return weights(stage) + V::kWeightBytes; }
   CUTLASS_DEVICE uint32_t staging(int warp) const { return weights(V::kStages) + warp * (V::kStagingBytes / V::kWarps); }
   // Sums take the place of tokens. The first stages that are no longer needed, `first` and the next, get those of the others
   // of a cluster, slice by slice; and where there are phases, each leaves what the other adds up in the next that is its own.
   CUTLASS_DEVICE uint32_t exchange(int first, int slice) const {
-    return decoded((first + slice / V::kSlicesOfStage) % V::kDecodedStages) + slice % V::kSlicesOfStage * V::kSliceBytes;
+    return decoded((first + slice / V::kSlicesOfStage) % V::kStages) + slice % V::kSlicesOfStage * V::kSliceBytes;
   }
-  CUTLASS_DEVICE uint32_t partial(int first, int phase) const { return decoded((first + 2 - phase) % V::kDecodedStages); }
+  CUTLASS_DEVICE uint32_t partial(int first, int phase) const { return decoded((first + 2 - phase) % V::kStages); }
   // Barriers: weights were loaded, are no longer needed; tokens were loaded, are no longer needed; the others' memory may be
   // written to, and this CTA's was, for a warp; and a tile was written, so that nothing of its sums is needed.
   CUTLASS_DEVICE uint32_t barrier(int index) const { return weights(V::kStages) + V::kStagingBytes + 8 * index; }
@@ -116,10 +114,10 @@ struct TileMemory {
   CUTLASS_DEVICE uint32_t loaded(int stage) const { return barrier(stage); }
   CUTLASS_DEVICE uint32_t consumed(int stage) const { return barrier(V::kStages + stage); }
   CUTLASS_DEVICE uint32_t filled(int stage) const { return barrier(2 * V::kStages + stage); }
-  CUTLASS_DEVICE uint32_t emptied(int stage) const { return barrier(2 * V::kStages + V::kDecodedStages + stage); }
-  CUTLASS_DEVICE uint32_t exchangeable() const { return barrier(2 * (V::kStages + V::kDecodedStages)); }
-  CUTLASS_DEVICE uint32_t written() const { return barrier(2 * (V::kStages + V::kDecodedStages) + 1); }
-  CUTLASS_DEVICE uint32_t exchanged(int warp) const { return barrier(2 * (V::kStages + V::kDecodedStages) + 2 + warp); }
+  CUTLASS_DEVICE uint32_t emptied(int stage) const { return barrier(3 * V::kStages + stage); }
+  CUTLASS_DEVICE uint32_t exchangeable() const { return barrier(4 * V::kStages); }
+  CUTLASS_DEVICE uint32_t written() const { return barrier(4 * V::kStages + 1); }
+  CUTLASS_DEVICE uint32_t exchanged(int warp) const { return barrier(4 * V::kStages + 2 + warp); }
 };
 
 // Which of a warp's weights a thread has first; its others are this one xor 1, or xor 1, 2 and 3. They are side by side, so

@@ -103,7 +103,7 @@ CUTLASS_DEVICE void exchange(Parameters const &p, TileMemory<V> const &memory, W
     int const source = local * (p.cluster - 1) + (rank < receiver ? rank : rank - 1);
     bool const is_helped = tile.piece >= 0;
     int const blocks = first_block<V>(p, is_helped, receiver + 1) - first_block<V>(p, is_helped, receiver);
-    uint32_t const at = memory.exchange(blocks % V::kDecodedStages, source) + thread % V::kAbreast * 16;
+    uint32_t const at = memory.exchange(blocks % V::kStages, source) + thread % V::kAbreast * 16;
     uint32_t const to = cluster_address(at, receiver), barrier = cluster_address(memory.exchanged(warp), receiver);
     CUTLASS_PRAGMA_UNROLL
     for (int v = 0; v < V::kVectors; ++v) {
@@ -202,7 +202,7 @@ CUTLASS_DEVICE void write_tile(Parameters const &p, TileMemory<V> const &memory,
     if constexpr (kShared) {
       // In the order of ranks, whoever adds.
       float all[V::kVectors * 4] = {};
-      int const first = (tile.end - tile.begin) % V::kDecodedStages;
+      int const first = (tile.end - tile.begin) % V::kStages;
       int other = (local * V::kPhases + phase) * (p.cluster - 1);
       CUTLASS_PRAGMA_NO_UNROLL
       for (int source = 0; source < p.cluster; ++source) {
