@@ -118,6 +118,9 @@ struct TokenRun {
 };
 
 CUTLASS_DEVICE void decode_tokens(TokenParameters const &p) {
+  // Nothing that memory has is read before whatever ran before has ended, by this kernel or by the next, which begins when all
+  // blocks of this one have said so.
+  wait_for_kernel_before();
   start_dependents();
   unsigned const item = blockIdx.x * Tokens::kThreads + threadIdx.x, word = item % 4;
   if (item < p.flag_count) {
