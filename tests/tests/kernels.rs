@@ -257,6 +257,33 @@ fn where_weights_were_read_from_is_given_back_when_wgmma_has_them() {
     assert!(seen > 0, "no kernel was looked at");
 }
 
+/// A kernel that waits for the one before has begun before memory had what it reads. It asks for nothing sooner, nor does it let
+/// the next begin, which does not wait for that. A kernel of tiles is such a next one, and waits for tokens only.
+#[test]
+fn who_begins_early_waits_before_memory_is_read() {
+    const GLOBAL: [&str; 8] = ["LDG.", "LDGSTS.", "STG.", "UTMALDG.", "UBLKCP", "ATOMG.", "RED.", "PREEXIT"];
+    let cuobjdump = toolchain().cuobjdump.as_ref().expect("the toolchain has a disassembler");
+    let mut seen = 0;
+    for built in builds().good.iter().filter(|built| built.planned.spec.target.name == hopper::TARGET) {
+        let output =
+            Command::new(cuobjdump).arg("-sass").arg(artifact(built).library()).output().expect("it starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).expect("text");
+        let begins_early = |function: &&str| {
+            function.contains("PREEXIT") || function.contains("ACQBULK") && !function.contains("UTMALDG.")
+        };
+        for function in text.split("Function :").filter(begins_early) {
+            let name = function.lines().next().unwrap_or_default();
+            let (before, _) =
+                function.split_once("ACQBULK").unwrap_or_else(|| panic!("{name} waits for nobody"));
+            let early = before.lines().find(|line| GLOBAL.iter().any(|global| line.contains(global)));
+            assert_eq!(early, None, "{name}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 0, "no kernel was looked at");
+}
+
 /// Whether there is a multiplication behind a line: what is read behind the last is read to be written to D.
 fn function_goes_on(function: &str, line: &str) -> bool {
     function.split_once(line).is_some_and(|(_, rest)| rest.contains("HGMMA"))

@@ -611,6 +611,10 @@ inline void count_up(uint32_t *counter) {
 inline void wait_for_count(uint32_t const *counter, uint32_t count) {
   simulation::wait("a count", [=] { return *counter == count; });
 }
+template <class T>
+T load_ordered(T const *from) {
+  return __ldg(from);
+}
 inline float4 load_far(float const *from) {
   float4 result;
   std::memcpy(&result, from, sizeof(result));

@@ -118,6 +118,19 @@ CUTLASS_DEVICE void wait_for_count(uint32_t const *counter, uint32_t count) {
   } while (counted != count);
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
+// What a kernel before may have written: what is loaded as read only may be asked for before it was waited for.
+CUTLASS_DEVICE uint4 load_ordered(uint4 const *from) {
+  uint4 result;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(result.x), "=r"(result.y), "=r"(result.z), "=r"(result.w)
+               : "l"(from));
+  return result;
+}
+CUTLASS_DEVICE uint32_t load_ordered(uint32_t const *from) {
+  uint32_t result;
+  asm volatile("ld.global.u32 %0, [%1];" : "=r"(result) : "l"(from));
+  return result;
+}
 // Numbers that another CTA wrote.
 CUTLASS_DEVICE float4 load_far(float const *from) {
   float4 result;

@@ -81,17 +81,26 @@ struct TokenRun {
     decoded += static_cast<int64_t>(p.blocks) * kDecodedBlockBytes;
   }
 
-  // All lanes of a warp decode together; one that has no block writes nothing.
+  // All lanes of a warp decode together; one that has no block writes nothing. A kernel that has waited for what is read, and not
+  // only begun behind it, has its loads in order.
+  template <bool kInOrder>
   CUTLASS_DEVICE void decode_all(unsigned word, bool is_there) const {
+    auto const load = [](auto const *from) {
+      if constexpr (kInOrder) {
+        return load_ordered(from);
+      } else {
+        return __ldg(from);
+      }
+    };
     // Beyond K there are zeros.
     uint32_t words[4][1] = {}, of_block[kAtomsPerBlock];
     if (has_codes) {
-      uint4 const run = __ldg(reinterpret_cast<uint4 const *>(codes));
+      uint4 const run = load(reinterpret_cast<uint4 const *>(codes));
       words[0][0] = run.x, words[1][0] = run.y, words[2][0] = run.z, words[3][0] = run.w;
     }
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kAtomsPerBlock; ++i) {
-      of_block[i] = __ldg(reinterpret_cast<uint32_t const *>(scales + i * second));
+      of_block[i] = load(reinterpret_cast<uint32_t const *>(scales + i * second));
     }
     transpose(words);
     // What a word becomes are four pieces of 16 bytes: of two steps along K two, with a part of each run.
@@ -118,8 +127,7 @@ struct TokenRun {
 };
 
 CUTLASS_DEVICE void decode_tokens(TokenParameters const &p) {
-  // Nothing that memory has is read before whatever ran before has ended, by this kernel or by the next, which begins when all
-  // blocks of this one have said so.
+  // Until whatever ran before has ended nothing of memory is read, nor by the next kernel, which begins behind this.
   wait_for_kernel_before();
   start_dependents();
   unsigned const item = blockIdx.x * Tokens::kThreads + threadIdx.x, word = item % 4;
@@ -131,6 +139,6 @@ CUTLASS_DEVICE void decode_tokens(TokenParameters const &p) {
   unsigned const of_all = is_there ? item / 4 : 0;
   unsigned const row = p.blocks.divide(of_all), block = of_all - row * p.blocks.number;
   unsigned const batch = p.m.divide(row), token = row - batch * p.m.number;
-  TokenRun(p.matrix, row, batch, token, block, word).decode_all(word, is_there);
+  TokenRun(p.matrix, row, batch, token, block, word).decode_all<true>(word, is_there);
 }
 #endif

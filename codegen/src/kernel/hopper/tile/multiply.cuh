@@ -31,8 +31,8 @@ struct Multiplier {
     }
   }
 
-  // Codes and scales of a stage, once it was loaded. Scales come first: products with them then stand between what else is
-  // done, which takes half as long so.
+  // Codes and scales of a stage, once it was loaded. Scales come first, so that products with them can stand between what
+  // another pipe does: beside wgmma two instructions of one pipe take twice as long.
   CUTLASS_DEVICE void read(Ring<V::kStages> const &from, uint4 (&codes)[kWeights], uint32_t (&scales)[kWeights]) const {
     barrier_wait(memory.loaded(from.stage), from.phase);
     uint32_t const stage = from.stage * V::kStageBytes;

@@ -33,7 +33,7 @@ CUTLASS_DEVICE void decode_rest(Parameters const &p) {
     TokenRun run(matrix, batch * p.m + token, batch, token, block, word);
     CUTLASS_PRAGMA_NO_UNROLL
     for (int left = min(kUnitTokens, p.m - static_cast<int>(token)); left > 0; --left, run.next(matrix)) {
-      run.decode_all(word, block < static_cast<unsigned>(rest.blocks));
+      run.decode_all<false>(word, block < static_cast<unsigned>(rest.blocks));
     }
     count_up(rest.decoded + tile * rest.slabs.number + slab);
   }
