@@ -219,18 +219,23 @@ fn no_multiplication_of_warpgroups_waits_for_another() {
     }
 }
 
+/// The instructions of a kernel's library, by function.
+fn disassembled(built: &BuiltKernel) -> String {
+    let cuobjdump = toolchain().cuobjdump.as_ref().expect("the toolchain has a disassembler");
+    let output =
+        Command::new(cuobjdump).arg("-sass").arg(artifact(built).library()).output().expect("it starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
 /// What `wgmma` is made of is read from shared memory, and where it was read from is given back to be loaded anew. Between
 /// the two there must be what waits for what was read: a multiplication that was given it. The compiler keeps only the order
 /// in which reads were asked for. Every lane gives weights back; where one does for all it is tokens, which only `wgmma` reads.
 #[test]
 fn where_weights_were_read_from_is_given_back_when_wgmma_has_them() {
-    let cuobjdump = toolchain().cuobjdump.as_ref().expect("the toolchain has a disassembler");
     let mut seen = 0;
     for built in builds().good.iter().filter(|built| built.planned.spec.target.name == hopper::TARGET) {
-        let output =
-            Command::new(cuobjdump).arg("-sass").arg(artifact(built).library()).output().expect("it starts");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout).expect("text");
+        let text = disassembled(built);
         for function in text.split("Function :").filter(|function| function.contains("HGMMA")) {
             let name = function.lines().next().unwrap_or_default();
             // What was read, and whether what a multiplication has taken was not given back yet.
@@ -262,13 +267,9 @@ fn where_weights_were_read_from_is_given_back_when_wgmma_has_them() {
 #[test]
 fn who_begins_early_waits_before_memory_is_read() {
     const GLOBAL: [&str; 8] = ["LDG.", "LDGSTS.", "STG.", "UTMALDG.", "UBLKCP", "ATOMG.", "RED.", "PREEXIT"];
-    let cuobjdump = toolchain().cuobjdump.as_ref().expect("the toolchain has a disassembler");
     let mut seen = 0;
     for built in builds().good.iter().filter(|built| built.planned.spec.target.name == hopper::TARGET) {
-        let output =
-            Command::new(cuobjdump).arg("-sass").arg(artifact(built).library()).output().expect("it starts");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout).expect("text");
+        let text = disassembled(built);
         let begins_early = |function: &&str| {
             function.contains("PREEXIT") || function.contains("ACQBULK") && !function.contains("UTMALDG.")
         };
