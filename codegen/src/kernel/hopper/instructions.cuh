@@ -131,6 +131,16 @@ CUTLASS_DEVICE uint32_t load_ordered(uint32_t const *from) {
   asm volatile("ld.global.u32 %0, [%1];" : "=r"(result) : "l"(from));
   return result;
 }
+CUTLASS_DEVICE uint32_t load_ordered(uint16_t const *from) {
+  uint32_t result;
+  asm volatile("ld.global.u16 %0, [%1];" : "=r"(result) : "l"(from));
+  return result;
+}
+CUTLASS_DEVICE uint32_t load_ordered(uint8_t const *from) {
+  uint32_t result;
+  asm volatile("ld.global.u8 %0, [%1];" : "=r"(result) : "l"(from));
+  return result;
+}
 // Numbers that another CTA wrote.
 CUTLASS_DEVICE float4 load_far(float const *from) {
   float4 result;

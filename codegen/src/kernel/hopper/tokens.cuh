@@ -81,8 +81,8 @@ struct TokenRun {
     decoded += static_cast<int64_t>(p.blocks) * kDecodedBlockBytes;
   }
 
-  // All lanes of a warp decode together; one that has no block writes nothing. A kernel that has waited for what is read, and not
-  // only begun behind it, has its loads in order.
+  // All lanes of a warp decode together; one that has no block writes nothing. In order, for a kernel that began before what it reads
+  // was there and has waited for it; one that begins behind that needs none.
   template <bool kInOrder>
   CUTLASS_DEVICE void decode_all(unsigned word, bool is_there) const {
     auto const load = [](auto const *from) {

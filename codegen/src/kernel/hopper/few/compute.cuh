@@ -70,6 +70,8 @@ CUTLASS_DEVICE void compute_few(Parameters const &parameters, void *shared) {
   FewWork const work{cta * p.share + min(cta, p.share_rest), units * V::kGroups,
                      rank * p.k_share + min(rank, static_cast<unsigned>(p.k_share_rest)),
                      {p.k_share + has_more, chunks.multiplier, chunks.shift}};
+  // It may have begun before what other kernels wrote is there.
+  wait_for_kernel_before();
   // The tokens first, as nothing can be multiplied without them.
   FewPieces<kTokens> const pieces(p, matrix, work);
   FewRun run = run_of<kTokens>(work, warp);
@@ -209,10 +211,15 @@ CUTLASS_DEVICE void compute_few(Parameters const &parameters, void *shared) {
       barrier_wait(exchanged, 0);
     }
   }
+  // Single numbers are read as what nobody writes, so perhaps before it was waited for: not where their addresses depend on what
+  // comes later.
+  EpilogueArguments epilogue = parameters.epilogue;
+  unsigned const zero = load_words(zeros).x;
+  for_each_scalar(epilogue, [&](auto const *&number) { number += zero; });
   // Of blocks, a warp has those of all tokens together.
   constexpr unsigned kLanes = kSimple ? kTokens : 32;
   unsigned const items = units * 4 * kLanes;
-  auto states = begin_outputs<N>(parameters.epilogue);
+  auto states = begin_outputs<N>(epilogue);
   CUTLASS_PRAGMA_NO_UNROLL
   for (unsigned first = 0; first < items; first += V::kThreads) {
     unsigned const item = first + threadIdx.x, vector = item / kLanes;
@@ -246,12 +253,12 @@ CUTLASS_DEVICE void compute_few(Parameters const &parameters, void *shared) {
     Place const here{static_cast<int>(batch), is_there ? token : p.m, static_cast<int>(column), p.m, static_cast<int>(p.n), 0};
     if constexpr (kSimple) {
       if (is_there && here.contains(0, 0)) {
-        write_outputs<N>(parameters.epilogue, states, here, sum);
+        write_outputs<N>(epilogue, states, here, sum);
       }
     } else if (is_mine) {
       // All lanes of a warp work together; those without a token have one that is outside.
-      write_outputs<N>(parameters.epilogue, states, here, sum);
-      end_outputs<N>(parameters.epilogue, states, here);
+      write_outputs<N>(epilogue, states, here, sum);
+      end_outputs<N>(epilogue, states, here);
     }
   }
   // Nobody leaves while others still send to it: all have waited for what they send.

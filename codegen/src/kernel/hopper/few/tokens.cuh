@@ -20,10 +20,10 @@ struct FewPieces {
       // Who has none, or one beyond K, asks for the last: that needs no branch.
       unsigned const item = min(i * V::kThreads + threadIdx.x, count - 1), t = item % 4, token = token_of(work, item);
       unsigned const piece = item - token * blocks * 4;
-      codes[i] = __ldg(reinterpret_cast<uint4 const *>(first + (token * p.row_bytes + min(piece * 16, rest - 16))));
+      codes[i] = load_ordered(reinterpret_cast<uint4 const *>(first + (token * p.row_bytes + min(piece * 16, rest - 16))));
       unsigned const atom = min(work.first_chunk * V::kChunkAtoms + (kMx ? piece / 4 : piece / 2), p.atoms - 1u);
       uint8_t const *const at = of.token_scales + (atom * kAtomBytes + token * 16 + (kMx ? t : t % 2 * 2));
-      scales[i] = kMx ? __ldg(at) : __ldg(reinterpret_cast<uint16_t const *>(at));
+      scales[i] = kMx ? load_ordered(at) : load_ordered(reinterpret_cast<uint16_t const *>(at));
     }
   }
 
