@@ -462,6 +462,7 @@ fn blocks_and_reductions_are_the_interpreter_s() {
 #[test]
 fn what_is_wrong_is_found() {
     let (many, few, shared) = ([1, 64, 544, 1056, 1], [1, 8, 288, 8192, 1], [1, 64, 256, 2112, 132]);
+    let kept = [1, 64, 96, 2112, 2];
     let helped = [1, 40, 96, 4128, 4];
     let left = [2, 300, 96, 2080, 1];
     let (one, two, alone) = ([1, 1, 288, 4096, 1], [1, 2, 288, 4096, 1], [1, 8, 160, 1024, 1]);
@@ -502,11 +503,17 @@ fn what_is_wrong_is_found() {
         ("decoded((first + 2 - phase) % V::kStages)", "decoded((first + 3 + phase) % V::kStages)", many),
         ("of.ring.stage - phase, phase, sums", "of.ring.stage, phase, sums", many),
         // Sums of a cluster where operands still are, and added up before they are there.
-        ("barrier_wait(memory.exchangeable(), 0);", "", shared),
+        (">> p.cluster_bits;\n  barrier_wait(memory.exchangeable(), 0);", ">> p.cluster_bits;", shared),
         ("barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);\n    }", "}", shared),
         ("barrier_wait(memory.exchanged(warp), 0);", "", shared),
         ("memory.exchange(blocks % V::kStages, source)", "memory.exchange(0, source)", shared),
         ("(first + slice / V::kSlicesOfStage) % V::kStages", "(first + 1) % V::kStages", shared),
+        // Of two CTAs: the same, blocks that both have, and sums of the wrong warpgroup.
+        ("other);\n  barrier_wait(memory.exchangeable(), 0);", "other);", kept),
+        ("barrier_wait(memory.exchanged(thread / 32), 0);", "", kept),
+        ("result.begin = rank * result.count;", "result.begin = rank * result.common;", kept),
+        ("i < common ? begin + i : i", "begin + i", kept),
+        ("is_kept = own_group<V>() ==", "is_kept = own_group<V>() !=", kept),
         // Another piece, one that others have too, and flags that say that it is there from the beginning.
         ("steps_before += p.piece_steps;", "", helped),
         ("~((beyond << p.cluster_bits) + rank)", "~(beyond << p.cluster_bits)", helped),

@@ -17,14 +17,16 @@ CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
     for (int i = 0; i < V::kHalves * V::kTokens / 2; ++i) {
       sums[i % V::kHalves][i / V::kHalves] = 0.0f;
     }
+    bool const is_kept = own_group<V>() == own_rank(p);
+    int const blocks = V::kKeepsGroup && !is_kept ? here.common : here.count;
     if constexpr (V::kByWords) {
-      multiply_words<V>(of, here.end - here.begin, sums);
+      multiply_words<V>(of, blocks, sums);
     } else if constexpr (V::kReadsAhead) {
-      multiply_ahead<V>(of, here.end - here.begin, sums);
+      multiply_ahead<V>(of, blocks, sums);
     } else if constexpr (V::kBuffers == 2) {
-      multiply_two<V>(of, here.end - here.begin, sums);
+      multiply_two<V>(of, blocks, sums);
     } else {
-      multiply_one_by_one<V>(of, here.end - here.begin, sums);
+      multiply_one_by_one<V>(of, blocks, sums);
     }
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kHalves; ++i) {
@@ -42,12 +44,26 @@ CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
       give_piece<V>(p, here.piece, sums);
       continue;
     }
+    if constexpr (V::kKeepsGroup) {
+      if (keeps_group<V>(p)) {
+        if (is_kept) {
+          add_other<V>(memory, here, sums);
+          if (here.piece >= 0) {
+            add_pieces<V>(p, here.piece, sums);
+          }
+          write_tile<V, false>(p, memory, here, 0, sums);
+        } else {
+          send_to_other<V>(memory, here, 1 - own_rank(p), sums);
+        }
+        break;
+      }
+    }
     if constexpr (V::kMostCluster > 1) {
       if (p.cluster > 1) {
         int const rank = own_rank(p);
         exchange<V>(p, memory, here, rank, sums);
         if (V::kHasPieces && here.piece >= 0) {
-          add_pieces<V>(p, here.piece, rank, sums);
+          add_pieces<V>(p, here.piece, sums, rank);
         }
         write_tile<V, true>(p, memory, here, rank, sums);
         // A cluster has one tile. That the loop ends here tells the compiler that what it counts is the same for all threads.
@@ -55,7 +71,7 @@ CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
       }
     }
     if (V::kHasPieces && here.piece >= 0) {
-      add_pieces<V>(p, here.piece, 0, sums);
+      add_pieces<V>(p, here.piece, sums);
     }
     write_tile<V, false>(p, memory, here, 0, sums);
     if (V::kPhases > 1 && p.tiles > static_cast<int>(gridDim.x)) {
@@ -81,7 +97,8 @@ template <class V>
 CUTLASS_DEVICE void make_exchange_barriers(Parameters const &p, TileMemory<V> const &memory) {
   barrier_init(memory.exchangeable(), p.cluster - 1);
   // Of each of its slices a warp gets what the others have.
-  int const own = (V::kSlices >> p.cluster_bits) / V::kPhases, bytes = own * (p.cluster - 1) * V::kVectors * 32 * 16;
+  int const own = keeps_group<V>(p) ? V::kSlices : (V::kSlices >> p.cluster_bits) / V::kPhases;
+  int const bytes = own * (p.cluster - 1) * V::kVectors * 32 * 16;
   CUTLASS_PRAGMA_UNROLL
   for (int warp = 0; warp < V::kWarps; ++warp) {
     barrier_init(memory.exchanged(warp), 1);

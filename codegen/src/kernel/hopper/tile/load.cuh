@@ -42,8 +42,8 @@ struct WeightLoader {
   CUTLASS_DEVICE void load_first(Parameters const &p, TileMemory<V> const &memory) {
     if (turn.is_left(p)) {
       CUTLASS_PRAGMA_NO_UNROLL
-      for (; first < V::kFirstStages && here.begin < here.end; ++first, ++here.begin) {
-        load(p, memory, first, here.begin);
+      for (; first < V::kFirstStages && first < here.count; ++first) {
+        load(p, memory, first, here.block(first));
       }
     }
   }
@@ -52,9 +52,10 @@ struct WeightLoader {
     Ring<V::kStages> ring;
     ring.stage = first % V::kStages;
     ring.phase = first / V::kStages;
+    int next = first;
     while (turn.is_left(p)) {
       CUTLASS_PRAGMA_NO_UNROLL  // its thread has few registers
-      for (int block = here.begin; block < here.end; ++block, ring.next()) {
+      for (; next < here.count; ++next, ring.next()) {
         barrier_wait(memory.consumed(ring.stage), ring.phase ^ 1);
         if (first < V::kStages) {
           if (first >= V::kFirstStages) {
@@ -62,8 +63,9 @@ struct WeightLoader {
           }
           ++first;
         }
-        load(p, memory, ring.stage, block);
+        load(p, memory, ring.stage, here.block(next));
       }
+      next = 0;
       turn.next(p, rank);
       if (turn.is_left(p)) {
         find(p, rank);
@@ -86,7 +88,8 @@ CUTLASS_DEVICE void load_tokens(Parameters const &p, TileMemory<V> const &memory
       fence_copies();
     }
     CUTLASS_PRAGMA_NO_UNROLL
-    for (int block = here.begin; block < here.end; ++block, ring.next()) {
+    for (int i = 0; i < here.count; ++i, ring.next()) {
+      int const block = here.block(i);
       if (V::kDecodesRest && (block == here.begin || block % kSlabBlocks == 0)) {
         wait_for_slab<V>(p, here, block / kSlabBlocks);
       }

@@ -8,7 +8,8 @@
 // registers it does nothing else, so that others must decode meanwhile: there are four that multiply, or two that have room for
 // the operands of two blocks. Of 64 weights two have every other block of K. Where there are fewer tiles than SMs, a cluster
 // shares a tile: each CTA takes a part of K, and of the sums each keeps some rows of D and gets what the others have of these,
-// which it adds up always in the same order.
+// which it adds up always in the same order. Of two CTAs whose warpgroups have weights of their own each keeps those of one: the
+// other ends some blocks sooner, and sends what it has while the one that is kept has the last blocks for itself.
 
 // Tiles along N that are computed together, for all of M.
 constexpr int kGroupWidth = 32;
@@ -45,6 +46,10 @@ struct Tile {
   static constexpr bool kHasPieces = kPhases == 1;
   // Whether warps that have nothing else to do decode what is left of the tokens: where there are many.
   static constexpr bool kDecodesRest = kTokens == 256;
+  // Whether each of two CTAs that share a tile keeps the sums of a warpgroup, and blocks of K that this one has for itself at most:
+  // alone it takes twice as long for one.
+  static constexpr bool kKeepsGroup = kRowGroups == 2 && !kByWords;
+  static constexpr int kMostAlone = 3;
   // Of a cluster each phase of each CTA has a slice of its own.
   static constexpr int kMostCluster = 4 / kPhases;
   static constexpr int kWeightBytes = kRows * kBlockBytes, kScaleBytes = kAtomsPerBlock * kAtomBytes;  // of 128 rows
@@ -67,6 +72,10 @@ struct Tile {
   static constexpr int kExchangeBytes = kSlices / kMostCluster * (kMostCluster - 1) * kSliceBytes;
   // Where a thread writes a row of D, a warp's part of a slice, as rows; the pitch keeps the banks apart.
   static constexpr int kPitch = 36, kStagingBytes = kSimple ? 0 : kWarps * kSliceTokens * kPitch * 4;
+  // Vectors of 4 sums that a thread of a warpgroup has of a tile: those of all are a stage of tokens, and that of the block behind the
+  // last, where they are sent to, had none of those that the other warpgroup has for itself.
+  static constexpr int kGroupVectors = kTokens / 8;
+  static_assert(!kKeepsGroup || (kGroupVectors * 128 * 16 == kDecodedBytes && kMostAlone < kStages));
   // What a phase has of the slices that are the other's: it takes the place of a stage of tokens.
   static constexpr int kPartialBytes = (kPhases - 1) * kSlices / 2 * kSliceBytes;
 

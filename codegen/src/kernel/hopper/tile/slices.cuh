@@ -27,6 +27,11 @@ template <class V>
 CUTLASS_DEVICE int own_phase() {
   return V::kPhases == 1 ? 0 : same_for_warp(threadIdx.x / V::kAbreast);
 }
+// Which of the warpgroups with weights of their own.
+template <class V>
+CUTLASS_DEVICE int own_group() {
+  return V::kRowGroups == 1 ? 0 : same_for_warp(threadIdx.x / 128);
+}
 template <class V>
 CUTLASS_DEVICE bool is_own_slice(int slice) {
   return slice % V::kPhases == own_phase<V>();
@@ -115,6 +120,37 @@ CUTLASS_DEVICE void exchange(Parameters const &p, TileMemory<V> const &memory, W
   barrier_wait(memory.exchanged(warp), 0);
 }
 
+// Of two CTAs each keeps the sums of a warpgroup: of this one it has what the other CTA has. Where that comes to is what the tokens
+// behind the last block would be loaded to.
+template <class V>
+CUTLASS_DEVICE void send_to_other(TileMemory<V> const &memory, Work const &tile, int other,
+                                  float const (&sums)[V::kHalves][V::kTokens / 2]) {
+  unsigned const thread = computed_again(threadIdx.x);
+  uint32_t const barrier = cluster_address(memory.exchanged(thread / 32), other);
+  barrier_wait(memory.exchangeable(), 0);
+  uint32_t const to = cluster_address(memory.decoded(tile.count % V::kStages) + thread % 128 * 16, other);
+  CUTLASS_PRAGMA_UNROLL
+  for (int v = 0; v < V::kGroupVectors; ++v) {
+    cluster_store(to + v * 128 * 16, &sums[0][v * 4], barrier);
+  }
+}
+
+// Adds what the other CTA has sent. Of two numbers it does not matter which is the first.
+template <class V>
+CUTLASS_DEVICE void add_other(TileMemory<V> const &memory, Work const &tile, float (&sums)[V::kHalves][V::kTokens / 2]) {
+  unsigned const thread = computed_again(threadIdx.x);
+  barrier_wait(memory.exchanged(thread / 32), 0);
+  uint32_t const from = memory.decoded(tile.count % V::kStages) + thread % 128 * 16;
+  CUTLASS_PRAGMA_UNROLL
+  for (int v = 0; v < V::kGroupVectors; ++v) {
+    auto const four = load_floats<4>(from + v * 128 * 16);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      sums[0][v * 4 + i] += four[i];
+    }
+  }
+}
+
 // A thread's sums of a slice, whose number the compiler knows: registers have no index.
 template <class V, class Slice>
 CUTLASS_DEVICE void take_slice(float (&part)[V::kVectors * 4], Slice slice, float const (&sums)[V::kHalves][V::kTokens / 2]) {
@@ -153,14 +189,15 @@ CUTLASS_DEVICE void give_piece(Parameters const &p, int piece, float const (&sum
   give_flag(flag_of_piece(p, piece));
 }
 
-// Adds what others have of the slices of a CTA, always in the same order. They have begun before: their blocks are the first.
+// Adds what others have of the slices of a CTA, which are all if it has no rank, always in the same order. They have begun before:
+// their blocks are the first.
 template <class V>
-CUTLASS_DEVICE void add_pieces(Parameters const &p, int piece, int rank, float (&sums)[V::kHalves][V::kTokens / 2]) {
+CUTLASS_DEVICE void add_pieces(Parameters const &p, int piece, float (&sums)[V::kHalves][V::kTokens / 2], int rank = -1) {
   CUTLASS_PRAGMA_NO_UNROLL
   for (; piece < p.all_pieces; piece += p.tiles - p.whole) {
     wait_for_flag(flag_of_piece(p, piece));
     cute::for_each(cute::make_seq<V::kSlices>{}, [&](auto slice) {
-      if (slice * p.cluster / V::kSlices == rank && is_own_slice<V>(slice)) {
+      if ((rank < 0 || slice * p.cluster / V::kSlices == rank) && is_own_slice<V>(slice)) {
         float const *const from = sums_of_piece<V>(p, piece, slice);
         CUTLASS_PRAGMA_UNROLL
         for (int v = 0; v < V::kVectors; ++v) {
@@ -202,7 +239,7 @@ CUTLASS_DEVICE void write_tile(Parameters const &p, TileMemory<V> const &memory,
     if constexpr (kShared) {
       // In the order of ranks, whoever adds.
       float all[V::kVectors * 4] = {};
-      int const first = (tile.end - tile.begin) % V::kStages;
+      int const first = tile.count % V::kStages;
       int other = (local * V::kPhases + phase) * (p.cluster - 1);
       CUTLASS_PRAGMA_NO_UNROLL
       for (int source = 0; source < p.cluster; ++source) {
