@@ -508,12 +508,12 @@ fn what_is_wrong_is_found() {
         ("barrier_wait(memory.exchanged(warp), 0);", "", shared),
         ("memory.exchange(blocks % V::kStages, source)", "memory.exchange(0, source)", shared),
         ("(first + slice / V::kSlicesOfStage) % V::kStages", "(first + 1) % V::kStages", shared),
-        // Of two CTAs: the same, blocks that both have, and sums of the wrong warpgroup.
+        // Of two CTAs: the same, blocks that both have, or others, and sums that are sent to nobody else.
         ("other);\n  barrier_wait(memory.exchangeable(), 0);", "other);", kept),
         ("barrier_wait(memory.exchanged(thread / 32), 0);", "", kept),
         ("result.begin = rank * result.count;", "result.begin = rank * result.common;", kept),
         ("i < common ? begin + i : i", "begin + i", kept),
-        ("is_kept = own_group<V>() ==", "is_kept = own_group<V>() !=", kept),
+        ("here, 1 - own_rank(p), sums", "here, own_rank(p), sums", kept),
         // Another piece, one that others have too, and flags that say that it is there from the beginning.
         ("steps_before += p.piece_steps;", "", helped),
         ("~((beyond << p.cluster_bits) + rank)", "~(beyond << p.cluster_bits)", helped),
