@@ -511,8 +511,8 @@ fn what_is_wrong_is_found() {
         // Of two CTAs: the same, blocks that both have, or others, and sums that are sent to nobody else.
         ("other);\n  barrier_wait(memory.exchangeable(), 0);", "other);", kept),
         ("barrier_wait(memory.exchanged(thread / 32), 0);", "", kept),
-        ("result.begin = rank * result.count;", "result.begin = rank * result.common;", kept),
-        ("i < common ? begin + i : i", "begin + i", kept),
+        ("rank * (common + result.alone)", "rank * common", kept),
+        ("i < end - begin ? begin + i : i", "begin + i", kept),
         ("here, 1 - own_rank(p), sums", "here, own_rank(p), sums", kept),
         // Another piece, one that others have too, and flags that say that it is there from the beginning.
         ("steps_before += p.piece_steps;", "", helped),

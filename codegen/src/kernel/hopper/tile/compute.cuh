@@ -18,7 +18,7 @@ CUTLASS_DEVICE void multiply(Parameters const &p, TileMemory<V> const &memory) {
       sums[i % V::kHalves][i / V::kHalves] = 0.0f;
     }
     bool const is_kept = own_group<V>() == own_rank(p);
-    int const blocks = V::kKeepsGroup && !is_kept ? here.common : here.count;
+    int const blocks = here.end - here.begin + (V::kKeepsGroup && is_kept ? here.alone : 0);
     if constexpr (V::kByWords) {
       multiply_words<V>(of, blocks, sums);
     } else if constexpr (V::kReadsAhead) {

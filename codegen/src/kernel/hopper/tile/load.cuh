@@ -42,7 +42,7 @@ struct WeightLoader {
   CUTLASS_DEVICE void load_first(Parameters const &p, TileMemory<V> const &memory) {
     if (turn.is_left(p)) {
       CUTLASS_PRAGMA_NO_UNROLL
-      for (; first < V::kFirstStages && first < here.count; ++first) {
+      for (; first < V::kFirstStages && first < here.count(); ++first) {
         load(p, memory, first, here.block(first));
       }
     }
@@ -55,7 +55,7 @@ struct WeightLoader {
     int next = first;
     while (turn.is_left(p)) {
       CUTLASS_PRAGMA_NO_UNROLL  // its thread has few registers
-      for (; next < here.count; ++next, ring.next()) {
+      for (; next < here.count(); ++next, ring.next()) {
         barrier_wait(memory.consumed(ring.stage), ring.phase ^ 1);
         if (first < V::kStages) {
           if (first >= V::kFirstStages) {
@@ -88,7 +88,7 @@ CUTLASS_DEVICE void load_tokens(Parameters const &p, TileMemory<V> const &memory
       fence_copies();
     }
     CUTLASS_PRAGMA_NO_UNROLL
-    for (int i = 0; i < here.count; ++i, ring.next()) {
+    for (int i = 0; i < here.count(); ++i, ring.next()) {
       int const block = here.block(i);
       if (V::kDecodesRest && (block == here.begin || block % kSlabBlocks == 0)) {
         wait_for_slab<V>(p, here, block / kSlabBlocks);

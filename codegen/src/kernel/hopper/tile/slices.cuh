@@ -128,7 +128,7 @@ CUTLASS_DEVICE void send_to_other(TileMemory<V> const &memory, Work const &tile,
   unsigned const thread = computed_again(threadIdx.x);
   uint32_t const barrier = cluster_address(memory.exchanged(thread / 32), other);
   barrier_wait(memory.exchangeable(), 0);
-  uint32_t const to = cluster_address(memory.decoded(tile.count % V::kStages) + thread % 128 * 16, other);
+  uint32_t const to = cluster_address(memory.decoded(tile.count() % V::kStages) + thread % 128 * 16, other);
   CUTLASS_PRAGMA_UNROLL
   for (int v = 0; v < V::kGroupVectors; ++v) {
     cluster_store(to + v * 128 * 16, &sums[0][v * 4], barrier);
@@ -140,7 +140,7 @@ template <class V>
 CUTLASS_DEVICE void add_other(TileMemory<V> const &memory, Work const &tile, float (&sums)[V::kHalves][V::kTokens / 2]) {
   unsigned const thread = computed_again(threadIdx.x);
   barrier_wait(memory.exchanged(thread / 32), 0);
-  uint32_t const from = memory.decoded(tile.count % V::kStages) + thread % 128 * 16;
+  uint32_t const from = memory.decoded(tile.count() % V::kStages) + thread % 128 * 16;
   CUTLASS_PRAGMA_UNROLL
   for (int v = 0; v < V::kGroupVectors; ++v) {
     auto const four = load_floats<4>(from + v * 128 * 16);
@@ -239,7 +239,7 @@ CUTLASS_DEVICE void write_tile(Parameters const &p, TileMemory<V> const &memory,
     if constexpr (kShared) {
       // In the order of ranks, whoever adds.
       float all[V::kVectors * 4] = {};
-      int const first = tile.count % V::kStages;
+      int const first = tile.count() % V::kStages;
       int other = (local * V::kPhases + phase) * (p.cluster - 1);
       CUTLASS_PRAGMA_NO_UNROLL
       for (int source = 0; source < p.cluster; ++source) {

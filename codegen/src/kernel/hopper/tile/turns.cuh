@@ -31,15 +31,16 @@ struct Turn {
   }
 };
 
-// A tile, and the blocks of K that this CTA has of it, so many: for all its rows of B the first, which lie behind one another, and
-// for those alone that it keeps the others, which lie in the middle of K.
+// A tile, and the blocks of K that this CTA has of it: for all its rows of B those from `begin` to `end`, and then, for those rows alone
+// that it keeps, so many in the middle of K.
 struct Work {
   int batch, tile_m, tile_n;
-  int begin, common, count;
+  int begin, end, alone;
   // The piece that it is; or the first of those that others have of the tile, or less than 0.
   int piece;
-  // Its i-th block of K. Those in the middle begin with as many as the first of two CTAs has before them, for both.
-  CUTLASS_DEVICE int block(int i) const { return i < common ? begin + i : i; }
+  // Its i-th block of K, and how many. Those in the middle begin with as many as the first of two CTAs has before them, for both.
+  CUTLASS_DEVICE int block(int i) const { return i < end - begin ? begin + i : i; }
+  CUTLASS_DEVICE int count() const { return end - begin + alone; }
 };
 
 template <class V>
@@ -77,20 +78,20 @@ CUTLASS_DEVICE Work work(Parameters const &p, Turn<V> const &turn, int rank) {
   if (turn.helps()) {
     result.piece = ~turn.what;
     result.begin = steps_before * V::kPhases;
-    result.count = result.common = p.piece_steps * V::kPhases;
+    result.end = result.begin + p.piece_steps * V::kPhases;
   } else {
     result.piece = V::kHasPieces ? tile - p.whole : -1;
     bool const is_helped = result.piece >= 0;
     if (keeps_group<V>(p)) {
       // Both have as many for all rows, before and behind those in the middle.
       int const blocks = is_helped ? p.own_steps : p.steps;
-      int const alone = blocks < 2 * V::kMostAlone ? blocks % 2 : V::kMostAlone - (blocks + V::kMostAlone) % 2;
-      result.common = (blocks - alone) / 2;
-      result.count = result.common + alone;
-      result.begin = rank * result.count;
+      result.alone = blocks < 2 * V::kMostAlone ? blocks % 2 : V::kMostAlone - (blocks + V::kMostAlone) % 2;
+      int const common = (blocks - result.alone) / 2;
+      result.begin = rank * (common + result.alone);
+      result.end = result.begin + common;
     } else {
       result.begin = first_block<V>(p, is_helped, rank);
-      result.count = result.common = first_block<V>(p, is_helped, rank + 1) - result.begin;
+      result.end = first_block<V>(p, is_helped, rank + 1);
     }
   }
   return result;
