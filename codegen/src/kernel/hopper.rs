@@ -9,9 +9,9 @@ use crate::hopper::{Choice, Configuration, Tile};
 
 /// The kernel, word for word as it stands in every source for sm_90a.
 pub const KERNEL: &str = concat!(
-    include_str!("hopper/decode.cuh"),
-    "\n",
     include_str!("hopper/instructions.cuh"),
+    "\n",
+    include_str!("hopper/decode.cuh"),
     "\n",
     include_str!("hopper/parameters.cuh"),
     "\n",

@@ -541,6 +541,11 @@ inline uint8_t const *computed_once(uint8_t const *pointer) { return pointer; }
 inline int same_for_warp(int x) { return x; }
 inline bool is_elected() { return threadIdx.x % 32 == 0; }
 inline void keep_branch() {}
+template <uint32_t kMask>
+uint32_t choose(uint32_t x, uint32_t y) {
+  return (x & kMask) | (y & ~kMask);
+}
+inline uint32_t signs_of(uint32_t codes) { return codes & 0x88888888; }
 
 inline void barrier_init(uint32_t barrier, int count) {
   simulation::at(barrier, 8, 8);

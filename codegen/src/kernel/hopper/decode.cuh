@@ -58,10 +58,11 @@ CUTLASS_DEVICE uint32_t multiply_pairs(uint32_t x, uint32_t y) {
   return reinterpret_cast<uint32_t const &>(result);
 }
 
-// Eight codes, v · 2^-14 in fp16: sign and magnitude at bits 15 and 11 to 9, all of it in the upper byte.
+// Eight codes, v · 2^-14 in fp16: sign and magnitude at bits 15 and 11 to 9, all of it in the upper byte. Of the signs alone, shifted
+// for every second code, those of the others stand where magnitudes are taken: so nothing is masked twice.
 CUTLASS_DEVICE Decoded decode(uint32_t codes) {
-  uint32_t const even = (codes << 1 & 0x0E0E0E0Eu) | (codes << 4 & 0x80808080u);
-  uint32_t const odd = (codes >> 3 & 0x0E0E0E0Eu) | (codes & 0x80808080u);
+  uint32_t const signs = signs_of(codes);
+  uint32_t const even = choose<0x0E0E0E0E>(codes << 1, signs << 4), odd = choose<0x0E0E0E0E>(codes >> 3, signs);
   return {{__byte_perm(even, 0, 0x1404), __byte_perm(even, 0, 0x3424)},
           {__byte_perm(odd, 0, 0x1404), __byte_perm(odd, 0, 0x3424)}};
 }
@@ -71,7 +72,8 @@ struct Bytes {
   uint32_t even, odd;
 };
 CUTLASS_DEVICE Bytes decode_to_bytes(uint32_t codes) {
-  return {(codes << 2 & 0x1C1C1C1Cu) | (codes << 4 & 0x80808080u), (codes >> 2 & 0x1C1C1C1Cu) | (codes & 0x80808080u)};
+  uint32_t const signs = signs_of(codes);
+  return {choose<0x1C1C1C1C>(codes << 2, signs << 4), choose<0x1C1C1C1C>(codes >> 2, signs)};
 }
 
 // Eight codes times a scale, which is in both halves of `scale`.

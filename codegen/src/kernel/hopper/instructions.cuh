@@ -24,6 +24,20 @@ CUTLASS_DEVICE bool is_elected() {
 }
 // What all lanes of a warp have alike, as the compiler then knows.
 CUTLASS_DEVICE int same_for_warp(int x) { return __shfl_sync(0xFFFFFFFFu, x, 0); }
+// The bits of x where the mask has ones, those of y elsewhere.
+template <uint32_t kMask>
+CUTLASS_DEVICE uint32_t choose(uint32_t x, uint32_t y) {
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xE4;" : "=r"(result) : "r"(x), "r"(y), "n"(kMask));
+  return result;
+}
+// The signs of eight codes. The compiler would mask again what is shifted.
+CUTLASS_DEVICE uint32_t signs_of(uint32_t codes) {
+  uint32_t result;
+  asm("and.b32 %0, %1, 0x88888888;" : "=r"(result) : "r"(codes));
+  return result;
+}
+
 // Keeps a branch around what would otherwise be done always, and chosen from.
 CUTLASS_DEVICE void keep_branch() { asm volatile("" ::: "memory"); }
 
