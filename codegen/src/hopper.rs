@@ -71,6 +71,11 @@ impl Tile {
         self.tokens < 8
     }
 
+    /// Whether warps hold its rows of A in registers where each has a chunk of K, by a kernel of its own.
+    pub const fn is_held(self) -> bool {
+        self.tokens == FEW_TOKENS
+    }
+
     /// Whether there is a kernel of this tile for a format: one of bytes wants scales that fp32 multiplies exactly.
     pub fn takes(self, format: BlockFormat) -> bool {
         takes(format) && (!self.is_of_bytes() || format == BlockFormat::NVFP4)

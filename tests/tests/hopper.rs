@@ -358,6 +358,11 @@ fn cases(program: &Program) -> Vec<Case> {
         [1, 11, 32, 96, 132],
         [1, 16, 288, 2208, 1],
         [1, 10, 64, 4256, 1],
+        // Tokens that warps hold: of one CTA, and of two that share K; with warps that have none of it.
+        [1, 7, 160, 4096, 2],
+        [3, 16, 96, 3488, 1],
+        [1, 16, 256, 8160, 2],
+        [2, 13, 96, 6784, 2],
         // Tiles: one after the other, and several CTAs that share one.
         [1, 17, 32, 32, 132],
         [2, 64, 288, 96, 132],
@@ -464,6 +469,8 @@ fn what_is_wrong_is_found() {
     let (many, few, shared) = ([1, 64, 544, 1056, 1], [1, 8, 288, 8192, 1], [1, 64, 256, 2112, 132]);
     let kept = [1, 64, 96, 2112, 2];
     let helped = [1, 40, 96, 4128, 4];
+    // Of two CTAs one has 14 chunks of K, the other 13.
+    let held = [1, 16, 96, 6784, 2];
     let left = [2, 300, 96, 2080, 1];
     let (one, two, alone) = ([1, 1, 288, 4096, 1], [1, 2, 288, 4096, 1], [1, 8, 160, 1024, 1]);
     let several = [Tile::new(128, 64), Tile::new(128, 256), Tile::new(64, 128)];
@@ -556,14 +563,36 @@ fn what_is_wrong_is_found() {
         // One of two sums.
         ("acc[chunk][0][i] + acc[chunk][1][i]", "acc[chunk][0][i]", few),
         // Sums of a cluster before they are there, and bytes that never come.
-        ("barrier_wait(exchanged, 0);", "", few),
+        ("    if (mask > 0) {\n      barrier_wait(exchanged, 0);\n    }", "", few),
         ("units * 4 + mask - rank", "units * 4 + mask + 1", few),
+        // Of tokens that warps hold: weights of a stage that still has these, scales that are not there, and weights over tokens that are
+        // still read.
+        (
+            "barrier_wait(barriers + stage * 8, phase ^ stage);",
+            "barrier_wait(barriers + stage * 8, phase);",
+            held,
+        ),
+        ("barrier_wait(barriers + V::kStages * 8, 0);", "", held),
+        ("tokens.decode_from(part, 1);\n    __syncwarp();", "tokens.decode_from(part, 1);", held),
+        // Other groups, other rows, and scales of these.
+        ("group = --left == 0 ? order.own : group + order.by;", "group += order.by;", held),
+        ("barrier, byte, row + 32, batch, policy", "barrier, byte, row + 64, batch, policy", held),
+        ("here.group / 2 * V::kScaleRoom + here.group % 2 * 8", "here.group / 2 * V::kScaleRoom", held),
+        // Sums in the place of another warp's, of warps that have none, and those of others before they are there.
+        ("is_last ? own_ring + stage * V::kCodeBytes : own_sums", "own_sums", held),
+        (
+            "for (unsigned place = 0; place < groups; ++place)",
+            "for (unsigned place = 1; place < groups; ++place)",
+            held,
+        ),
+        ("barrier_wait(summed, 0);", "", held),
+        ("  if (is_of_pair) {\n    barrier_wait(exchanged, 0);\n  }", "", held),
     ];
     let find = |index: usize, (what, by, case): (&str, &str, Case)| {
         let program = &PROGRAMS[0];
         let simulation = program.build(&format!("wrong_{index}"), Some((what, by)));
         let tiles = match case[1] {
-            0..=8 => vec![Tile::new(case[1] as u32, 128)],
+            0..=8 | 16 => vec![Tile::new(case[1] as u32, 128)],
             257.. => vec![Tile::new(256, 128)],
             _ => several.to_vec(),
         };

@@ -656,6 +656,9 @@ inline void load_tile(CUtensorMap const &map, uint32_t to, uint32_t barrier, int
     simulation::transferred(simulation::barrier(counts), of.box[0] * of.box[1]);
   });
 }
+inline void load_tile_once(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int matrix, uint64_t) {
+  load_tile(map, to, barrier, byte, row, matrix);
+}
 inline void prefetch_map(CUtensorMap const &) {}
 inline uint4 load_words(uint32_t address) {
   uint4 result;
@@ -798,6 +801,11 @@ void mma(float (&sums)[4], uint32_t const (&a)[4], uint32_t low, uint32_t high) 
 template <int kTokens, int kRows>
 void run_variant(Parameters const &parameters, Plan const &plan) {
   using V = Variant<kTokens, kRows>;
+  if (plan.is_held) {
+    simulation::run(static_cast<int>(plan.grid.x), plan.cluster, Held::kThreads, Held::kShared,
+                    [&](void *shared) { compute_held(parameters, shared); });
+    return;
+  }
   simulation::run(static_cast<int>(plan.grid.x), plan.cluster, V::kThreads, V::kShared, [&](void *shared) {
     if constexpr (kTokens <= kFewTokens) {
       compute_few<kTokens>(parameters, shared);

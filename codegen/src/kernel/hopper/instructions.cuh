@@ -183,6 +183,15 @@ CUTLASS_DEVICE void load_tile(CUtensorMap const &map, uint32_t to, uint32_t barr
           "r"(to), "l"(&map), "r"(barrier), "r"(byte), "r"(row), "r"(matrix)
       : "memory");
 }
+// What nobody reads again leaves the L2 first.
+CUTLASS_DEVICE void load_tile_once(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int matrix,
+                                   uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(byte), "r"(row), "r"(matrix), "l"(policy)
+      : "memory");
+}
 // What describes a tensor is read before the first of its tiles is asked for.
 CUTLASS_DEVICE void prefetch_map(CUtensorMap const &map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");

@@ -17,6 +17,24 @@ inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *matrice
                                          CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 }
 
+// What warps that hold tokens load: of chunks of K, runs of rows that lie side by side, their scales, and all tokens.
+inline cudaError_t describe_held(Problem const &problem, Pointers const &pointers, Built const &built, Encode encode,
+                                 Parameters &parameters) {
+  int const row_bytes = built.blocks * kBlockBytes;
+  cudaError_t error = describe(parameters.weight_map, encode, pointers.b, problem.k / 2, problem.n, problem.n, problem.l,
+                               row_bytes, kRowsOfRun, CU_TENSOR_MAP_SWIZZLE_128B);
+  if (error == cudaSuccess) {
+    error = describe(parameters.scale_map, encode, pointers.sfb, kAtomBytes, parameters.atoms, parameters.atoms,
+                     problem.l * parameters.weight_blocks, kRowsOfRun * 16, built.blocks * kAtomsPerBlock,
+                     CU_TENSOR_MAP_SWIZZLE_NONE);
+  }
+  if (error != cudaSuccess) {
+    return error;
+  }
+  return describe(parameters.token_map, encode, pointers.a, problem.k / 2, problem.m, problem.m, problem.l, row_bytes, built.tokens,
+                  CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
 inline cudaError_t make_parameters(Problem const &problem, Pointers const &pointers, void *workspace, Plan const &plan,
                                    Encode encode, EpilogueArguments const &epilogue, Parameters &parameters) {
   Built const &built = kBuilt[plan.variant];
@@ -72,7 +90,7 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
     few.token_stride = static_cast<uint64_t>(problem.m) * few.row_bytes;
     few.weight_scale_stride = static_cast<uint64_t>(parameters.weight_blocks) * few.scale_bytes;
     few.token_scale_stride = static_cast<uint64_t>(parameters.token_blocks) * few.scale_bytes;
-    return cudaSuccess;
+    return plan.is_held ? describe_held(problem, pointers, built, encode, parameters) : cudaSuccess;
   }
   Pieces const &given = plan.pieces;
   parameters.steps = static_cast<int>(step_count(problem, built));

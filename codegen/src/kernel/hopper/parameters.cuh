@@ -12,6 +12,14 @@ inline Divisor divisor(uint32_t number) {
   return {number, static_cast<uint32_t>((power + number - 1) / number), 31 + bits};
 }
 
+#ifndef FOURFOLD_HOST
+// a / b, rounded down, of numbers below 2^20: a division of integers takes some hundred cycles. b is not 0: extents of zero
+// are refused before a launch, and of those that are not each CTA has a part.
+CUTLASS_DEVICE unsigned divide(unsigned a, unsigned b) {
+  return static_cast<unsigned>(__fdividef(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
+}
+#endif
+
 // Flags of a piece, one for each warp that multiplies.
 constexpr int kPieceFlags = 16;
 

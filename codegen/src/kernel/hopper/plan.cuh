@@ -19,6 +19,8 @@ struct Plan {
   dim3 grid;
   Pieces pieces;
   Slabs slabs;
+  // With few rows of A, whether warps hold these.
+  bool is_held;
 };
 
 inline int64_t tile_count(Problem const &problem, Built const &built) {
@@ -175,7 +177,11 @@ inline Plan plan_few(Problem const &problem, Device const &device, int variant, 
          units * problem.l <= room(cluster * 2) && chunks >= 4 * cluster) {
     cluster *= 2;
   }
-  return {variant, cluster, dim3(static_cast<unsigned>(count(cluster) * problem.l * cluster))};
+  // Each warp has a chunk of K then; where many have none, chunks are better shared out.
+  constexpr int64_t kFewestHeld = 13, kMostHeld = 16;
+  int64_t const of_cta = (chunks + cluster - 1) / cluster, of_units = (units + count(cluster) - 1) / count(cluster);
+  bool const is_held = cluster <= 2 && of_cta >= kFewestHeld && of_cta <= kMostHeld && of_units <= built.most_held;
+  return {variant, cluster, dim3(static_cast<unsigned>(count(cluster) * problem.l * cluster)), {}, {}, is_held};
 }
 
 // Of a variant; with no blocks that share a tile, as many as there is room for.

@@ -2,11 +2,14 @@
 constexpr int kFewTokens = 16;
 template <int kTokens, int kRows, bool = kTokens <= kFewTokens>
 struct Variant : Tile<kTokens, kRows> {
-  static constexpr int kUnitRows = 0, kMostUnits = 0, kMostElements = 0, kRowsAtOnce = 0, kBlocks = Tile<kTokens, kRows>::kPhases;
+  static constexpr int kUnitRows = 0, kMostUnits = 0, kMostElements = 0, kRowsAtOnce = 0, kMostHeld = 0;
+  static constexpr int kBlocks = Tile<kTokens, kRows>::kPhases;
 };
 template <int kTokens, int kRows>
 struct Variant<kTokens, kRows, true> : Few<kTokens> {
   static constexpr int kRoomThreads = 0;
+  // Units of rows of B at most of which warps that hold tokens have room for the sums.
+  static constexpr int kMostHeld = kTokens == kHeldTokens ? Held::kMostGroups / Few<kTokens>::kGroups : 0;
   static constexpr bool kHasPieces = false, kDecodesRest = false;
 };
 
@@ -22,6 +25,14 @@ __global__ void __launch_bounds__(Variant<kTokens, kRows>::kThreads + Variant<kT
   } else {
     compute_tiles<Tile<kTokens, kRows>>(parameters, shared);
   }
+#endif
+}
+
+template <size_t kParametersSize, size_t kSharedSize>
+__global__ void __launch_bounds__(Held::kThreads, 1) held_kernel(__grid_constant__ Parameters const parameters) {
+#ifdef __CUDA_ARCH__
+  extern __shared__ char shared[];
+  compute_held(parameters, shared);
 #endif
 }
 

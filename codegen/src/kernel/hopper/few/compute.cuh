@@ -1,12 +1,6 @@
 // What a kernel for few rows of A does.
 
 #ifndef FOURFOLD_HOST
-// a / b, rounded down, of numbers below 2^20: a division of integers takes some hundred cycles. b is not 0: extents of zero
-// are refused before a launch, and of those that are not each CTA has a part.
-CUTLASS_DEVICE unsigned divide(unsigned a, unsigned b) {
-  return static_cast<unsigned>(__fdividef(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
-}
-
 // Adds up what the warps have of four rows of a group, side by side.
 template <int kTokens>
 CUTLASS_DEVICE cutlass::Array<float, 4> add_few(FewWork const &work, uint32_t rings, uint32_t sums, uint32_t zeros,
@@ -211,56 +205,33 @@ CUTLASS_DEVICE void compute_few(Parameters const &parameters, void *shared) {
       barrier_wait(exchanged, 0);
     }
   }
-  // Single numbers are read as what nobody writes, so perhaps before it was waited for: not where their addresses depend on what
-  // comes later.
-  EpilogueArguments epilogue = parameters.epilogue;
-  unsigned const zero = load_words(zeros).x;
-  for_each_scalar(epilogue, [&](auto const *&number) { number += zero; });
-  // Of blocks, a warp has those of all tokens together.
-  constexpr unsigned kLanes = kSimple ? kTokens : 32;
-  unsigned const items = units * 4 * kLanes;
-  auto states = begin_outputs<N>(epilogue);
-  CUTLASS_PRAGMA_NO_UNROLL
-  for (unsigned first = 0; first < items; first += V::kThreads) {
-    unsigned const item = first + threadIdx.x, vector = item / kLanes;
-    int const token = static_cast<int>(item % kLanes);
-    bool const is_mine = item < items && (vector & mask) == rank, is_there = is_mine && token < p.m;
+  write_few<kTokens, V>(parameters, work.first_unit, units, batch, zeros, [&](unsigned vector) { return (vector & mask) == rank; },
+                        [&](unsigned vector, unsigned token) {
     cutlass::Array<float, N> sum;
     sum.clear();
-    if (is_there && at_once) {
+    if (at_once) {
       if constexpr (kSimple) {
         CUTLASS_PRAGMA_UNROLL
         for (int part = 0; part < V::kGroups; ++part) {
           auto const four = add_few<kTokens>(work, rings, sums, zeros, vector / 4 * V::kGroups + part, token, vector % 4);
           CUTLASS_PRAGMA_UNROLL
           for (int i = 0; i < 4; ++i) {
-            sum[part * 4 + i] = four[i] * kFactor;
+            sum[part * 4 + i] = four[i];
           }
         }
       }
-    } else if (is_there) {
-      CUTLASS_PRAGMA_NO_UNROLL
-      for (unsigned source = 0; source <= mask; ++source) {
-        auto const one = load_floats<N>(total(vector, token, source));
-        CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < N; ++i) {
-          sum[i] += one[i] * kFactor;
-        }
+      return sum;
+    }
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (unsigned source = 0; source <= mask; ++source) {
+      auto const one = load_floats<N>(total(vector, token, source));
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < N; ++i) {
+        sum[i] += one[i];
       }
     }
-    unsigned const unit = work.first_unit + vector / 4, quarter = vector % 4 * 32;
-    unsigned const column = kSimple ? unit / 4 * 128 + quarter + unit % 4 * 8 : unit * 128 + quarter;
-    Place const here{static_cast<int>(batch), is_there ? token : p.m, static_cast<int>(column), p.m, static_cast<int>(p.n), 0};
-    if constexpr (kSimple) {
-      if (is_there && here.contains(0, 0)) {
-        write_outputs<N>(epilogue, states, here, sum);
-      }
-    } else if (is_mine) {
-      // All lanes of a warp work together; those without a token have one that is outside.
-      write_outputs<N>(epilogue, states, here, sum);
-      end_outputs<N>(epilogue, states, here);
-    }
-  }
+    return sum;
+  });
   // Nobody leaves while others still send to it: all have waited for what they send.
 }
 #endif

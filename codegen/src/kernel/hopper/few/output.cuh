@@ -1,0 +1,47 @@
+// What becomes of the sums of few rows of A.
+
+#ifndef FOURFOLD_HOST
+// Writes the vectors that are this CTA's, of N columns of a token each, four of each unit: `sum_of` one of a token that there is.
+template <int kTokens, class V, class IsMine, class SumOf>
+CUTLASS_DEVICE void write_few(Parameters const &parameters, unsigned first_unit, unsigned units, unsigned batch, uint32_t zeros,
+                              IsMine const &is_own, SumOf const &sum_of) {
+  constexpr int N = V::kWidth;
+  FewParameters const &p = parameters.few;
+  // Single numbers are read as what nobody writes, so perhaps before it was waited for: not where their addresses depend on what
+  // comes later.
+  EpilogueArguments epilogue = parameters.epilogue;
+  unsigned const zero = load_words(zeros).x;
+  for_each_scalar(epilogue, [&](auto const *&number) { number += zero; });
+  // Of blocks, a warp has those of all tokens together.
+  constexpr unsigned kLanes = kSimple ? kTokens : 32;
+  unsigned const items = units * 4 * kLanes;
+  auto states = begin_outputs<N>(epilogue);
+  CUTLASS_PRAGMA_NO_UNROLL
+  for (unsigned first = 0; first < items; first += V::kThreads) {
+    unsigned const item = first + threadIdx.x, vector = item / kLanes;
+    int const token = static_cast<int>(item % kLanes);
+    bool const is_mine = item < items && is_own(vector), is_there = is_mine && token < p.m;
+    cutlass::Array<float, N> sum;
+    sum.clear();
+    if (is_there) {
+      sum = sum_of(vector, static_cast<unsigned>(token));
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < N; ++i) {
+        sum[i] *= kFactor;
+      }
+    }
+    unsigned const unit = first_unit + vector / 4, quarter = vector % 4 * 32;
+    unsigned const column = kSimple ? unit / 4 * 128 + quarter + unit % 4 * 8 : unit * 128 + quarter;
+    Place const here{static_cast<int>(batch), is_there ? token : p.m, static_cast<int>(column), p.m, static_cast<int>(p.n), 0};
+    if constexpr (kSimple) {
+      if (is_there && here.contains(0, 0)) {
+        write_outputs<N>(epilogue, states, here, sum);
+      }
+    } else if (is_mine) {
+      // All lanes of a warp work together; those without a token have one that is outside.
+      write_outputs<N>(epilogue, states, here, sum);
+      end_outputs<N>(epilogue, states, here);
+    }
+  }
+}
+#endif

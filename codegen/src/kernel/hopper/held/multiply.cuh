@@ -1,0 +1,131 @@
+// What a warp keeps of the tokens, and what it multiplies by them.
+
+#ifndef FOURFOLD_HOST
+// Thread t of a quad has the 64 codes from 64 t on of a chunk's row: a block of 32 of each half, which is a part of another block of K
+// for both operands. So the scales of both halves lie side by side.
+CUTLASS_DEVICE uint32_t held_scale(uint32_t of_row, int block) {
+  return kMx ? mx_scale(of_row >> 8 * block & 0xFF) : two_scales(of_row >> 16 * block);
+}
+// Where a thread's codes of a row of a chunk are, from where the first row is on, as tensor copies swizzle rows of 128 bytes: those of the
+// second block are in the other half of 32 bytes. And its scales of two rows.
+struct HeldPart {
+  uint32_t codes, scales;
+  CUTLASS_DEVICE HeldPart(uint32_t ring, uint32_t all_scales, int scale_row) {
+    int const quad = lane() / 4, t = lane() % 4;
+    codes = computed_again(ring + quad * 128 + ((2 * t) ^ quad) * 16);
+    scales = computed_again(all_scales + (kMx ? t / 2 * scale_row + t % 2 * 2 : t * scale_row) + quad * 16);
+  }
+  CUTLASS_DEVICE uint4 load(int block, int offset) const { return load_words((codes ^ block * 16) + offset); }
+};
+
+// Tokens of a chunk, as the multiplication takes them.
+struct HeldTokens {
+  using V = Held;
+  uint32_t of[V::kColumns][V::kBlocks][4][2][2];
+  // Of each eight tokens a thread's scales.
+  uint32_t scales[V::kColumns];
+
+  // They come while codes do.
+  CUTLASS_DEVICE void load_scales(FewParameters const &p, unsigned batch, unsigned chunk) {
+    int const quad = lane() / 4, t = lane() % 4;
+    // Beyond K codes are zeros, and the last will do.
+    unsigned const atom = min(chunk * V::kChunkAtoms + (kMx ? t / 2 : t), p.atoms - 1u);
+    uint8_t const *from = p.token_scales + static_cast<uint64_t>(atom) * kAtomBytes + (quad * 16 + (kMx ? t % 2 * 2 : 0));
+    // What all matrices have alike is read from other 64 bytes of parameters.
+    if (batch > 0) {
+      from += batch * p.token_scale_stride;
+    }
+    CUTLASS_PRAGMA_UNROLL
+    for (int column = 0; column < V::kColumns; ++column) {
+      uint8_t const *const at = from + column * 8 * 16;
+      scales[column] = kMx ? load_ordered(reinterpret_cast<uint16_t const *>(at)) : load_ordered(reinterpret_cast<uint32_t const *>(at));
+    }
+  }
+
+  CUTLASS_DEVICE void decode_from(HeldPart const &part, int stage) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int column = 0; column < V::kColumns; ++column) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int block = 0; block < V::kBlocks; ++block) {
+        uint4 const words = part.load(block, stage * V::kCodeBytes + column * V::kRunBytes);
+        uint32_t const scale = held_scale(scales[column], block);
+        CUTLASS_PRAGMA_UNROLL
+        for (int word = 0; word < 4; ++word) {
+          Decoded const parts = decode(word_of(words, word), scale_of_word(scale, word));
+          CUTLASS_PRAGMA_UNROLL
+          for (int s = 0; s < 2; ++s) {
+            of[column][block][word][s][0] = parts.low[s];
+            of[column][block][word][s][1] = parts.high[s];
+          }
+        }
+      }
+    }
+  }
+};
+
+// Sums of a group. Of two steps along K each has its own: a multiplication waits for the one before that adds to the same.
+struct HeldSums {
+  using V = Held;
+  float acc[V::kColumns][2][4] = {};
+
+  // Adds what a stage has of a group, by the tokens of the same chunk.
+  CUTLASS_DEVICE void add(HeldTokens const &tokens, HeldPart const &part, int stage, uint32_t scales) {
+    // Those of rows `quad` and `quad + 8` lie side by side.
+    uint32_t of_rows[2];
+    if constexpr (kMx) {
+      of_rows[0] = load_half(part.scales + scales);
+      of_rows[1] = load_half(part.scales + scales + 4);
+    } else {
+      float2 const both = load_pair(part.scales + scales);
+      of_rows[0] = __float_as_uint(both.x);
+      of_rows[1] = __float_as_uint(both.y);
+    }
+    uint4 words[V::kBlocks][2];
+    CUTLASS_PRAGMA_UNROLL
+    for (int block = 0; block < V::kBlocks; ++block) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int row = 0; row < 2; ++row) {
+        words[block][row] = part.load(block, stage * V::kCodeBytes + row * V::kRunBytes);
+      }
+    }
+    CUTLASS_PRAGMA_UNROLL
+    for (int block = 0; block < V::kBlocks; ++block) {
+      uint32_t const of_block[2] = {held_scale(of_rows[0], block), held_scale(of_rows[1], block)};
+      CUTLASS_PRAGMA_UNROLL
+      for (int word = 0; word < 4; ++word) {
+        uint32_t operands[2][4];
+        CUTLASS_PRAGMA_UNROLL
+        for (int row = 0; row < 2; ++row) {
+          Decoded const parts = decode(word_of(words[block][row], word), scale_of_word(of_block[row], word));
+          CUTLASS_PRAGMA_UNROLL
+          for (int s = 0; s < 2; ++s) {
+            operands[s][row] = parts.low[s];
+            operands[s][2 + row] = parts.high[s];
+          }
+        }
+        CUTLASS_PRAGMA_UNROLL
+        for (int column = 0; column < V::kColumns; ++column) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int s = 0; s < 2; ++s) {
+            uint32_t const(&token)[2] = tokens.of[column][block][word][s];
+            mma(acc[column][s], operands[s], token[0], token[1]);
+          }
+        }
+      }
+    }
+  }
+
+  // Puts them into shared memory.
+  CUTLASS_DEVICE void keep(uint32_t to) const {
+    CUTLASS_PRAGMA_UNROLL
+    for (int column = 0; column < V::kColumns; ++column) {
+      uint32_t sum[4];
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        sum[i] = __float_as_uint(acc[column][0][i] + acc[column][1][i]);
+      }
+      store_words(to + column * V::kPieceBytes, sum[0], sum[1], sum[2], sum[3]);
+    }
+  }
+};
+#endif
