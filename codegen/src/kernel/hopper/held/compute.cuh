@@ -29,7 +29,7 @@ CUTLASS_DEVICE void compute_held(Parameters const &parameters, void *shared) {
       barrier_init(barriers + i * 8, 1);
     }
     if (warp == 0) {
-      barrier_init(summed, V::kWarps);
+      barrier_init(summed, V::kThreads);
       barrier_init(exchanged, 1);
       if (is_of_pair) {
         barrier_expect(exchanged, static_cast<int>(order.others * V::kSumBytes));
@@ -98,12 +98,6 @@ CUTLASS_DEVICE void compute_held(Parameters const &parameters, void *shared) {
   };
   // After which two groups a warp has all that the other CTA will write.
   unsigned const last_of_others = (order.others + 1) / 2 - 1;
-  auto const have_others = [&] {
-    __syncwarp();
-    if (is_one) {
-      barrier_arrive(summed);
-    }
-  };
   if (has_chunk) {
     HeldPart const part(ring, scales, V::kScaleRow);
     barrier_wait(barriers + 8, 0);
@@ -144,7 +138,7 @@ CUTLASS_DEVICE void compute_held(Parameters const &parameters, void *shared) {
       phase ^= 1;
       if (is_of_pair && --until_had < 0) {
         if (until_had == -1) {
-          have_others();
+          barrier_arrive(summed);
         } else if (until_had == -2) {
           send();
         }
@@ -160,7 +154,7 @@ CUTLASS_DEVICE void compute_held(Parameters const &parameters, void *shared) {
       }
     }
     if (is_of_pair) {
-      have_others();
+      barrier_arrive(summed);
     }
   }
   if (is_of_pair && (!has_chunk || (last_of_others + 1) * V::kStages >= order.groups)) {
