@@ -362,6 +362,7 @@ fn cases(program: &Program) -> Vec<Case> {
         [1, 7, 160, 4096, 2],
         [3, 16, 96, 3488, 1],
         [1, 16, 256, 8160, 2],
+        [1, 9, 32, 6784, 2],
         [2, 13, 96, 6784, 2],
         // Tiles: one after the other, and several CTAs that share one.
         [1, 17, 32, 32, 132],
@@ -565,28 +566,29 @@ fn what_is_wrong_is_found() {
         // Sums of a cluster before they are there, and bytes that never come.
         ("    if (mask > 0) {\n      barrier_wait(exchanged, 0);\n    }", "", few),
         ("units * 4 + mask - rank", "units * 4 + mask + 1", few),
-        // Of tokens that warps hold: weights of a stage that still has these, scales that are not there, and weights over tokens that are
+        // Of tokens that warps hold: weights of a stage that still has these, scales of another part, and weights over tokens that are
         // still read.
         (
             "barrier_wait(barriers + stage * 8, phase ^ stage);",
             "barrier_wait(barriers + stage * 8, phase);",
             held,
         ),
-        ("barrier_wait(barriers + V::kStages * 8, 0);", "", held),
-        ("tokens.decode_from(part, 1);\n    __syncwarp();", "tokens.decode_from(part, 1);", held),
-        // Other groups, other rows, and scales of these.
-        ("group = --left == 0 ? order.own : group + order.by;", "group += order.by;", held),
-        ("barrier, byte, row + 32, batch, policy", "barrier, byte, row + 64, batch, policy", held),
-        ("here.group / 2 * V::kScaleRoom + here.group % 2 * 8", "here.group / 2 * V::kScaleRoom", held),
-        // Sums in the place of another warp's, of warps that have none, and those of others before they are there.
-        ("is_last ? own_ring + stage * V::kCodeBytes : own_sums", "own_sums", held),
+        ("scales + place * V::kScaleRoom", "scales", held),
         (
-            "for (unsigned place = 0; place < groups; ++place)",
-            "for (unsigned place = 1; place < groups; ++place)",
+            "tokens.decode_from(part, 1, own_sums);\n    __syncwarp();",
+            "tokens.decode_from(part, 1, own_sums);",
             held,
         ),
+        // Other parts, other rows, and scales of these, and of other tokens.
+        ("part + 1 == parts ? 0 : part + 1", "part + 1", held),
+        ("block * 4 + stage * 2, batch", "block * 4 + stage, batch", held),
+        ("phase * V::kScaleRoom + stage * 8", "phase * V::kScaleRoom", held),
+        ("barriers + 8, 0, chunk * V::kChunkAtoms", "barriers + 8, 0, 0", held),
+        // Units that both write, sums of warps that have none, and those of others before they are there.
+        (">= first + others;", ">= first;", held),
+        ("piece = lane(); piece < groups * (kPieces / 2);", "piece = lane(); piece < kPieces / 2;", held),
         ("barrier_wait(summed, 0);", "", held),
-        ("  if (is_of_pair) {\n    barrier_wait(exchanged, 0);\n  }", "", held),
+        ("barrier_wait(exchanged, 0);\n      add_pair", "add_pair", held),
     ];
     let find = |index: usize, (what, by, case): (&str, &str, Case)| {
         let program = &PROGRAMS[0];

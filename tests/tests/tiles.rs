@@ -41,6 +41,9 @@ struct Plan {
     unit_rows: u64,
     most_units: u64,
     most_elements: u64,
+    /// Units that a block has at most where its warps hold rows of A, and whether they do.
+    most_held: u64,
+    is_held: bool,
     /// Clusters that help with tiles of the last round: with how many, and of each how many pieces of how many steps along K.
     helpers: u64,
     helped: u64,
@@ -56,7 +59,7 @@ fn plans(name: &str, spec: &KernelSpec, cases: &[Case]) -> Vec<Plan> {
     let source = emit(spec).text;
     let begin = "constexpr int kVariantCount = ";
     let plan = source.split_once(begin).expect("the source has tiles").1;
-    let plan = plan.split_once("// A matrix of bytes for each of a batch").expect("the plan ends").0;
+    let plan = plan.split_once("// How a problem and its plan become parameters").expect("the plan ends").0;
     let is_mx = spec.configuration.block_format() == Some(BlockFormat::MXFP4);
     let text = HARNESS.replace("IS_MX", &is_mx.to_string()).replace("PLAN", &format!("{begin}{plan}"));
     let (file, program) = (folder.join(format!("{name}.cc")), folder.join(name));
@@ -101,7 +104,8 @@ fn plans(name: &str, spec: &KernelSpec, cases: &[Case]) -> Vec<Plan> {
         else {
             panic!("{line}")
         };
-        let [unit_rows, most_units, most_elements] = of_few.try_into().expect("nineteen numbers");
+        let [unit_rows, most_units, most_elements, most_held, is_held] =
+            of_few.try_into().expect("twenty-one numbers");
         let grid = [x, y, z];
         Plan {
             tokens,
@@ -113,6 +117,8 @@ fn plans(name: &str, spec: &KernelSpec, cases: &[Case]) -> Vec<Plan> {
             unit_rows,
             most_units,
             most_elements,
+            most_held,
+            is_held: is_held == 1,
             helpers,
             helped,
             of_tile,
@@ -139,7 +145,7 @@ fn cases() -> Vec<Case> {
     // What only the tiles for one and two rows of A have room for.
     cases.extend([1, 7, 132].map(|sms| [1, 1, 16384, 53248, sms]));
     cases.extend((0..4000).map(|_| {
-        let k = 32 * random.pick(&[1, 3, 4, 5, 7, 8, 9, 16, 31, 32, 64, 224, 512]);
+        let k = 32 * random.pick(&[1, 3, 4, 5, 7, 8, 9, 16, 31, 32, 64, 128, 224, 512]);
         let sms = random.pick(&[1, 7, 78, 114, 132, 264]);
         [random.pick(&[1, 1, 1, 2, 5]), random.pick(&extents), random.pick(&extents), k, sms]
     }));
@@ -184,6 +190,12 @@ fn check_plan(case: &Case, plan: &Plan) {
         assert!(ctas <= units && units.div_ceil(ctas) <= plan.most_units, "{name}");
         assert!(ctas <= fewest.max(1).max(sms / cluster / l), "{name}");
         assert!(m * blocks.div_ceil(cluster) * u64::from(tile.step()) <= plan.most_elements, "{name}");
+        if plan.is_held {
+            // Each warp of a block has a chunk of K at most, and the block room for the sums; no block has less than it could.
+            let (warps, most) = (16, units.div_ceil(ctas));
+            assert!(cluster <= 2 && blocks.div_ceil(cluster) <= warps && most <= plan.most_held, "{name}");
+            assert!(tokens == 16 && n % 32 == 0 && units.div_ceil(most) == ctas, "{name}");
+        }
         return;
     }
     let tiles = l * m.div_ceil(tokens) * n.div_ceil(rows);
@@ -267,7 +279,7 @@ fn a_call_gets_the_first_line_that_it_meets_and_as_many_blocks_as_there_is_room_
     for (format, spec) in [BlockFormat::NVFP4, BlockFormat::MXFP4].into_iter().zip(specs(None)) {
         let name = if format == BlockFormat::NVFP4 { "nvfp4" } else { "mxfp4" };
         let lines: Vec<_> = CHOICES.iter().filter(|choice| choice.tile.takes(format)).collect();
-        let mut met = BTreeSet::new();
+        let (mut met, mut held) = (BTreeSet::new(), BTreeSet::new());
         for (case, plan) in cases.iter().zip(plans(name, &spec, &cases)) {
             let [l, m, n, k, sms] = *case;
             check_plan(case, &plan);
@@ -282,6 +294,7 @@ fn a_call_gets_the_first_line_that_it_meets_and_as_many_blocks_as_there_is_room_
                 "{case:?}"
             );
             met.insert((choice.tile, plan.cluster));
+            held.insert((plan.is_held, plan.cluster));
             if choice.tile.is_few() {
                 continue;
             }
@@ -299,6 +312,7 @@ fn a_call_gets_the_first_line_that_it_meets_and_as_many_blocks_as_there_is_room_
             let most = [8, 4, 2].into_iter().find(|cluster| fits(*cluster)).unwrap_or(1);
             assert_eq!(plan.cluster, most, "{case:?}: {plan:?}");
         }
+        assert!([(true, 1), (true, 2)].iter().all(|it| held.contains(it)), "{held:?}");
         for tile in lines.iter().map(|choice| choice.tile) {
             let most = u64::from(tile.most_cluster().min(4));
             let mut clusters = [1, 2, 4].into_iter().filter(|cluster| *cluster <= most);
@@ -312,13 +326,16 @@ fn a_call_gets_the_first_line_that_it_meets_and_as_many_blocks_as_there_is_room_
 #[test]
 fn blocks_share_k_where_all_run_at_once() {
     let expected = [
-        ([1, 16, 8192, 4096, 132], 2),
-        ([2, 16, 8192, 4096, 132], 1),
-        ([1, 16, 8192, 4096, 114], 1),
-        ([2, 9, 4096, 4096, 132], 2),
-        ([4, 9, 4096, 4096, 132], 1),
+        ([1, 16, 8192, 2048, 132], 2),
+        ([2, 16, 8192, 2048, 132], 1),
+        ([1, 16, 8192, 2048, 114], 1),
+        ([2, 9, 4096, 2048, 132], 2),
+        ([4, 9, 4096, 2048, 132], 1),
         // Either way several rounds.
-        ([8, 16, 8192, 4096, 132], 2),
+        ([8, 16, 8192, 2048, 132], 2),
+        // One block holds the tokens of all of K, or the blocks would be too few for that.
+        ([1, 16, 8192, 4096, 132], 1),
+        ([1, 16, 2048, 4096, 132], 2),
         // Tokens want the room of two.
         ([2, 16, 8192, 8192, 132], 2),
         ([1, 8, 8192, 8192, 132], 2),

@@ -5,6 +5,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -247,8 +248,8 @@ void transferred(Barrier &to, int bytes) {
 
 struct Map {
   uint8_t const *base;
-  uint64_t extents[3], strides[2];
-  uint32_t box[3];
+  uint64_t extents[4], strides[3];
+  uint32_t box[4];
   CUtensorMapSwizzle swizzle;
 };
 
@@ -256,18 +257,21 @@ CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, voi
                 cuuint64_t const *strides, cuuint32_t const *box, cuuint32_t const *steps, CUtensorMapInterleave,
                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
   Map result{static_cast<uint8_t const *>(base), {}, {}, {}, swizzle};
-  bool good = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 && rank == 3 && reinterpret_cast<uintptr_t>(base) % 16 == 0;
-  for (int i = 0; i < 3; ++i) {
-    result.extents[i] = extents[i];
-    result.box[i] = box[i];
-    good = good && extents[i] > 0 && extents[i] <= 1ull << 32 && box[i] > 0 && box[i] <= 256 && steps[i] == 1;
+  bool good = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 && (rank == 3 || rank == 4) && reinterpret_cast<uintptr_t>(base) % 16 == 0;
+  // A tensor of three extents has one matrix of one group.
+  for (uint32_t i = 0; i < 4; ++i) {
+    bool const is_there = i < rank;
+    result.extents[i] = is_there ? extents[i] : 1;
+    result.box[i] = is_there ? box[i] : 1;
+    good = good && result.extents[i] > 0 && result.extents[i] <= 1ull << 32 && result.box[i] > 0 && result.box[i] <= 256;
+    good = good && (!is_there || steps[i] == 1);
   }
-  for (int i = 0; i < 2; ++i) {
+  for (uint32_t i = 0; i + 1 < rank; ++i) {
     result.strides[i] = strides[i];
     good = good && strides[i] % 16 == 0 && strides[i] < 1ull << 40;
+    // Matrices may overlap.
+    good = good && (i == 0 ? strides[i] >= extents[i] : strides[i] % strides[0] == 0);
   }
-  // Matrices may overlap.
-  good = good && strides[0] >= extents[0] && strides[1] % strides[0] == 0;
   good = good && box[0] % 16 == 0 && (swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || (swizzle == CU_TENSOR_MAP_SWIZZLE_64B && box[0] <= 64) ||
                   (swizzle == CU_TENSOR_MAP_SWIZZLE_128B && box[0] <= 128));
   static_assert(sizeof(Map) <= sizeof(CUtensorMap) && alignof(CUtensorMap) >= 64);
@@ -587,6 +591,15 @@ inline void cluster_store(uint32_t address, float const *values, uint32_t barrie
     simulation::transferred(simulation::barrier(barrier), 16);
   });
 }
+inline void cluster_store_pair(uint32_t address, float2 values, uint32_t barrier) {
+  if (address >> 24 == 0 || address >> 24 != barrier >> 24) {
+    simulation::fail("a store and its barrier are of different CTAs", address, barrier);
+  }
+  simulation::later.push_back([=] {
+    std::memcpy(simulation::at(address, 8, 8), &values, 8);
+    simulation::transferred(simulation::barrier(barrier), 8);
+  });
+}
 inline void fence_barriers() {}
 inline void fence_copies() {}
 // One kernel after the other.
@@ -636,28 +649,42 @@ inline void cluster_wait_for_start() {
 }
 inline int cluster_rank() { return simulation::current->cta; }
 
-inline void load_tile(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int matrix) {
+inline void load_part(CUtensorMap const &map, uint32_t to, uint32_t barrier, std::array<int, 4> first) {
   simulation::Map of;
   std::memcpy(&of, &map, sizeof(of));
   uint32_t const address = simulation::of_cluster(to), counts = simulation::of_cluster(barrier);
-  simulation::at(to, of.box[0] * of.box[1], 128);
+  uint32_t const rows = of.box[1] * of.box[2] * of.box[3], bytes = of.box[0] * rows;
+  simulation::at(to, bytes, 128);
   simulation::later.push_back([=] {
-    for (uint32_t r = 0; r < of.box[1]; ++r) {
+    for (uint32_t row = 0; row < rows; ++row) {
+      uint64_t const at[] = {first[1] + uint64_t{row % of.box[1]}, first[2] + uint64_t{row / of.box[1] % of.box[2]},
+                             first[3] + uint64_t{row / of.box[1] / of.box[2]}};
       for (uint32_t b = 0; b < of.box[0]; ++b) {
-        uint64_t const from_byte = byte + b, from_row = row + r;
-        bool const inside = from_byte < of.extents[0] && from_row < of.extents[1] && static_cast<uint64_t>(matrix) < of.extents[2];
-        uint32_t place = address + r * of.box[0] + b;
+        uint64_t const byte = first[0] + uint64_t{b};
+        bool inside = byte < of.extents[0];
+        uint64_t from = byte;
+        for (int i = 0; i < 3; ++i) {
+          inside = inside && at[i] < of.extents[i + 1];
+          from += at[i] * of.strides[i];
+        }
+        uint32_t place = address + row * of.box[0] + b;
         if (of.swizzle != CU_TENSOR_MAP_SWIZZLE_NONE) {
           place ^= (place >> 7 & (of.swizzle == CU_TENSOR_MAP_SWIZZLE_64B ? 3 : 7)) << 4;
         }
-        *simulation::at(place, 1, 1) = inside ? of.base[from_byte + from_row * of.strides[0] + matrix * of.strides[1]] : 0;
+        *simulation::at(place, 1, 1) = inside ? of.base[from] : 0;
       }
     }
-    simulation::transferred(simulation::barrier(counts), of.box[0] * of.box[1]);
+    simulation::transferred(simulation::barrier(counts), bytes);
   });
 }
+inline void load_tile(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int matrix) {
+  load_part(map, to, barrier, {byte, row, matrix, 0});
+}
 inline void load_tile_once(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int matrix, uint64_t) {
-  load_tile(map, to, barrier, byte, row, matrix);
+  load_part(map, to, barrier, {byte, row, matrix, 0});
+}
+inline void load_runs_once(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int group, int matrix, uint64_t) {
+  load_part(map, to, barrier, {byte, row, group, matrix});
 }
 inline void prefetch_map(CUtensorMap const &) {}
 inline uint4 load_words(uint32_t address) {
@@ -665,6 +692,7 @@ inline uint4 load_words(uint32_t address) {
   std::memcpy(&result, simulation::at(address, 16, 16), 16);
   return result;
 }
+inline uint32_t load_word(uint32_t address) { return simulation::load<uint32_t>(address); }
 inline uint32_t load_half(uint32_t address) { return simulation::load<uint16_t>(address); }
 inline uint32_t load_byte(uint32_t address) { return simulation::load<uint8_t>(address); }
 inline void store_word(uint32_t address, uint32_t word) { simulation::store(address, word); }

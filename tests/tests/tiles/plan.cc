@@ -65,8 +65,9 @@ int main() {
   while (std::scanf("%lld %lld %lld %lld %d", &l, &m, &n, &k, &sm_count) == 5) {
     Plan const plan = plan_launch({l, m, n, k}, {sm_count, 0});
     Built const &built = kBuilt[plan.variant];
-    std::printf("%d %d %u %u %u %d %d %d %d %d %d ", built.tokens, plan.cluster, plan.grid.x, plan.grid.y, plan.grid.z, built.rows,
-                built.per_sm, built.most_cluster, built.unit_rows, built.most_units, built.most_elements);
+    std::printf("%d %d %u %u %u %d %d %d %d %d %d %d %d ", built.tokens, plan.cluster, plan.grid.x, plan.grid.y, plan.grid.z, built.rows,
+                built.per_sm, built.most_cluster, built.unit_rows, built.most_units, built.most_elements,
+                built.most_held, plan.is_held);
     std::printf("%d %d %d %d ", plan.pieces.helpers, plan.pieces.tiles, plan.pieces.of_tile, plan.pieces.steps);
     std::printf("%d %d %d %d\n", plan.slabs.tiles, plan.slabs.first_tiles, plan.slabs.along_k, plan.slabs.first_along_k);
   }

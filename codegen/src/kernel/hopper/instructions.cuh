@@ -80,6 +80,11 @@ CUTLASS_DEVICE void cluster_store(uint32_t address, float const *values, uint32_
                "f"(values[0]), "f"(values[1]), "f"(values[2]), "f"(values[3]), "r"(barrier)
                : "memory");
 }
+CUTLASS_DEVICE void cluster_store_pair(uint32_t address, float2 values, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address), "f"(values.x),
+               "f"(values.y), "r"(barrier)
+               : "memory");
+}
 // That all CTAs of a cluster have begun, and have made their barriers: said early and waited for late.
 CUTLASS_DEVICE void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 CUTLASS_DEVICE void cluster_start() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
@@ -192,6 +197,15 @@ CUTLASS_DEVICE void load_tile_once(CUtensorMap const &map, uint32_t to, uint32_t
       "l"(&map), "r"(barrier), "r"(byte), "r"(row), "r"(matrix), "l"(policy)
       : "memory");
 }
+// Of rows in groups, so many of each of several groups.
+CUTLASS_DEVICE void load_runs_once(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int group, int matrix,
+                                   uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(byte), "r"(row), "r"(group), "r"(matrix), "l"(policy)
+      : "memory");
+}
 // What describes a tensor is read before the first of its tiles is asked for.
 CUTLASS_DEVICE void prefetch_map(CUtensorMap const &map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
@@ -202,6 +216,11 @@ CUTLASS_DEVICE uint4 load_words(uint32_t address) {
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(result.x), "=r"(result.y), "=r"(result.z), "=r"(result.w)
                : "r"(address));
+  return result;
+}
+CUTLASS_DEVICE uint32_t load_word(uint32_t address) {
+  uint32_t result;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(result) : "r"(address));
   return result;
 }
 CUTLASS_DEVICE uint32_t load_half(uint32_t address) {

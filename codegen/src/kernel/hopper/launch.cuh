@@ -3,29 +3,43 @@
 // What makes the descriptors of tensors: a function of the driver.
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-// A matrix of bytes for each of a batch, so many rows after the one before, and the part of it that is loaded at a time.
+// A tensor of bytes, and the part of it that is loaded at a time.
+inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *tensor, int rank, cuuint64_t const *extents,
+                            cuuint64_t const *strides, cuuint32_t const *box, CUtensorMapSwizzle swizzle) {
+  cuuint32_t const steps[] = {1, 1, 1, 1};
+  // The L2 cache brings 128 bytes of a row: where it brings more, all blocks wait for memory at the same time. The driver's
+  // errors have the numbers of the runtime's.
+  return static_cast<cudaError_t>(encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, static_cast<cuuint32_t>(rank), const_cast<void *>(tensor),
+                                         extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                                         CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+}
+
+// A matrix of bytes for each of a batch, so many rows after the one before.
 inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *matrices, int64_t row_bytes, int64_t rows,
                             int64_t pitch, int64_t batches, int of_row, int of_tile, CUtensorMapSwizzle swizzle) {
   cuuint64_t const row = row_bytes;
   cuuint64_t const extents[] = {row, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(batches)};
   cuuint64_t const strides[] = {row, row * pitch};
-  cuuint32_t const box[] = {static_cast<cuuint32_t>(of_row), static_cast<cuuint32_t>(of_tile), 1}, steps[] = {1, 1, 1};
-  // The L2 cache brings 128 bytes of a row: where it brings more, all blocks wait for memory at the same time. The driver's
-  // errors have the numbers of the runtime's.
-  return static_cast<cudaError_t>(encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<void *>(matrices), extents,
-                                         strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                                         CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+  cuuint32_t const box[] = {static_cast<cuuint32_t>(of_row), static_cast<cuuint32_t>(of_tile), 1};
+  return describe(map, encode, matrices, 3, extents, strides, box, swizzle);
 }
 
-// What warps that hold tokens load: of chunks of K, runs of rows that lie side by side, their scales, and all tokens.
+// What warps that hold tokens load: of chunks of K, runs of rows that lie side by side, all tokens, and scales of either.
 inline cudaError_t describe_held(Problem const &problem, Pointers const &pointers, Built const &built, Encode encode,
                                  Parameters &parameters) {
   int const row_bytes = built.blocks * kBlockBytes;
-  cudaError_t error = describe(parameters.weight_map, encode, pointers.b, problem.k / 2, problem.n, problem.n, problem.l,
-                               row_bytes, kRowsOfRun, CU_TENSOR_MAP_SWIZZLE_128B);
+  cuuint64_t const row = problem.k / 2, n = problem.n, l = problem.l;
+  cuuint64_t const extents[] = {row, 32, n / 32, l}, strides[] = {row, row * 32, row * n};
+  cuuint32_t const box[] = {static_cast<cuuint32_t>(row_bytes), kRowsOfRun, 2, 1};
+  cudaError_t error = describe(parameters.weight_map, encode, pointers.b, 4, extents, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
   if (error == cudaSuccess) {
     error = describe(parameters.scale_map, encode, pointers.sfb, kAtomBytes, parameters.atoms, parameters.atoms,
                      problem.l * parameters.weight_blocks, kRowsOfRun * 16, built.blocks * kAtomsPerBlock,
+                     CU_TENSOR_MAP_SWIZZLE_NONE);
+  }
+  if (error == cudaSuccess) {
+    error = describe(parameters.token_scale_map, encode, pointers.sfa, kAtomBytes, parameters.atoms, parameters.atoms,
+                     problem.l * parameters.token_blocks, built.tokens * 16, built.blocks * kAtomsPerBlock,
                      CU_TENSOR_MAP_SWIZZLE_NONE);
   }
   if (error != cudaSuccess) {

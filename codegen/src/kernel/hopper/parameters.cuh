@@ -12,14 +12,6 @@ inline Divisor divisor(uint32_t number) {
   return {number, static_cast<uint32_t>((power + number - 1) / number), 31 + bits};
 }
 
-#ifndef FOURFOLD_HOST
-// a / b, rounded down, of numbers below 2^20: a division of integers takes some hundred cycles. b is not 0: extents of zero
-// are refused before a launch, and of those that are not each CTA has a part.
-CUTLASS_DEVICE unsigned divide(unsigned a, unsigned b) {
-  return static_cast<unsigned>(__fdividef(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
-}
-#endif
-
 // Flags of a piece, one for each warp that multiplies.
 constexpr int kPieceFlags = 16;
 
@@ -53,8 +45,8 @@ struct alignas(64) FewParameters {
 // D[m, n] = sum over k of (A · SFA)[m, k] · (B · SFB)[n, k], for a GPU without FP4 tensor cores. What is needed first comes first:
 // for each 64 bytes that a block reads anew it waits some hundred cycles.
 struct Parameters {
-  // A and B as tiles of them are loaded, and scales of B; and as they lie in memory.
-  CUtensorMap weight_map, token_map, scale_map;
+  // A and B as tiles of them are loaded, and scales of B and of A; and as they lie in memory.
+  CUtensorMap weight_map, token_map, scale_map, token_scale_map;
   uint8_t const *weights, *tokens, *weight_scales, *token_scales;
   // CTAs that share a tile, 1 << cluster_bits.
   int cluster, cluster_bits;

@@ -177,11 +177,14 @@ inline Plan plan_few(Problem const &problem, Device const &device, int variant, 
          units * problem.l <= room(cluster * 2) && chunks >= 4 * cluster) {
     cluster *= 2;
   }
-  // Each warp has a chunk of K then; where many have none, chunks are better shared out.
-  constexpr int64_t kFewestHeld = 13, kMostHeld = 16;
   int64_t const of_cta = (chunks + cluster - 1) / cluster, of_units = (units + count(cluster) - 1) / count(cluster);
-  bool const is_held = cluster <= 2 && of_cta >= kFewestHeld && of_cta <= kMostHeld && of_units <= built.most_held;
-  return {variant, cluster, dim3(static_cast<unsigned>(count(cluster) * problem.l * cluster)), {}, {}, is_held};
+  // Each warp has a chunk of K then; where many have none, chunks are better shared out. Rows of B are loaded as parts of 32.
+  constexpr int64_t kFewestHeld = 13;
+  bool const is_held = problem.n % 32 == 0 && cluster <= 2 && of_cta >= kFewestHeld && of_cta <= Held::kWarps &&
+                       of_units <= built.most_held;
+  // No more then than have as many units as any.
+  int64_t const clusters = is_held ? (units + of_units - 1) / of_units : count(cluster);
+  return {variant, cluster, dim3(static_cast<unsigned>(clusters * problem.l * cluster)), {}, {}, is_held};
 }
 
 // Of a variant; with no blocks that share a tile, as many as there is room for.

@@ -9,7 +9,7 @@ template <int kTokens, int kRows>
 struct Variant<kTokens, kRows, true> : Few<kTokens> {
   static constexpr int kRoomThreads = 0;
   // Units of rows of B at most of which warps that hold tokens have room for the sums.
-  static constexpr int kMostHeld = kTokens == kHeldTokens ? Held::kMostGroups / Few<kTokens>::kGroups : 0;
+  static constexpr int kMostHeld = kTokens == kHeldTokens ? Held::kMostUnits : 0;
   static constexpr bool kHasPieces = false, kDecodesRest = false;
 };
 

@@ -1,6 +1,12 @@
 // What a kernel for few rows of A does.
 
 #ifndef FOURFOLD_HOST
+// a / b, rounded down, of numbers below 2^20: a division of integers takes some hundred cycles. b is not 0: extents of zero
+// are refused before a launch, and of those that are not each CTA has a part.
+CUTLASS_DEVICE unsigned divide(unsigned a, unsigned b) {
+  return static_cast<unsigned>(__fdividef(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
+}
+
 // Adds up what the warps have of four rows of a group, side by side.
 template <int kTokens>
 CUTLASS_DEVICE cutlass::Array<float, 4> add_few(FewWork const &work, uint32_t rings, uint32_t sums, uint32_t zeros,

@@ -20,8 +20,10 @@ CUTLASS_DEVICE void compute_held(Parameters const &parameters, void *shared) {
   unsigned const units = p.share + (cta < p.share_rest), first_unit = cta * p.share + min(cta, p.share_rest);
   unsigned const chunks = p.k_share + (rank < p.k_share_rest);
   unsigned const chunk = rank * p.k_share + min(rank, static_cast<unsigned>(p.k_share_rest)) + warp;
-  HeldOrder const order(units * V::kGroups, rank, is_of_pair);
-  unsigned const groups = order.groups;
+  HeldOrder const order(units, rank, is_of_pair);
+  // Groups, and those of them that the other writes.
+  unsigned const groups = order.parts * V::kStages, others = order.others * V::kStages;
+  bool const sends = order.others > 0;
   bool const has_chunk = warp < chunks, is_one = is_elected();
   if (is_one) {
     CUTLASS_PRAGMA_UNROLL
@@ -32,7 +34,7 @@ CUTLASS_DEVICE void compute_held(Parameters const &parameters, void *shared) {
       barrier_init(summed, V::kThreads);
       barrier_init(exchanged, 1);
       if (is_of_pair) {
-        barrier_expect(exchanged, static_cast<int>(order.others * V::kSumBytes));
+        barrier_expect(exchanged, static_cast<int>((groups - others) * V::kSumBytes));
       }
     }
     fence_barriers();
@@ -41,15 +43,11 @@ CUTLASS_DEVICE void compute_held(Parameters const &parameters, void *shared) {
   // It may have begun before what other kernels wrote is there.
   wait_for_kernel_before();
   // The tokens first, as nothing can be multiplied without them.
-  HeldSource source(parameters, order, first_unit * V::kGroups, batch, chunk, ring, barriers);
-  HeldTokens tokens;
-  if (has_chunk) {
-    if (is_one) {
-      source.fetch_tokens();
-      source.fetch_scales(groups, scales);
-      source.fetch(0);
-    }
-    tokens.load_scales(p, batch, chunk);
+  HeldSource source(parameters, order, first_unit * V::kParts, batch, chunk, ring, scales, barriers);
+  uint32_t own_sums = all_sums + warp * V::kOwnSums;
+  if (has_chunk && is_one) {
+    source.fetch_tokens(own_sums);
+    source.fetch(0, 0);
   }
   if (threadIdx.x == 0) {
     // The end would wait for memory otherwise.
@@ -64,79 +62,63 @@ CUTLASS_DEVICE void compute_held(Parameters const &parameters, void *shared) {
     cluster_start();
   }
 
-  // Where the sums are of the group that comes at some place, from those of the first warp on, and how far it is to the next one's.
-  auto const sums_at = [&](unsigned place) {
-    unsigned const last = groups - V::kStages;
-    return place < last ? all_sums + place * V::kSumBytes : rings + (place - last) * V::kCodeBytes;
+  // Pieces of 8 bytes that a group's sums have, and what all warps' sums of one are.
+  constexpr unsigned kPieces = V::kSumBytes / 8;
+  auto const add_pair = [](float2 &sum, uint32_t at) {
+    float2 const one = load_pair(at);
+    sum.x += one.x;
+    sum.y += one.y;
   };
-  auto const pitch = [&](unsigned place) { return place < groups - V::kStages ? V::kOwnSums : V::kRingBytes; };
-  // What all warps have of a piece of these.
-  auto const add_up = [&](unsigned place, unsigned at) {
-    uint32_t const from = sums_at(place) + at, by = pitch(place);
-    cutlass::Array<float, 4> sum;
-    sum.clear();
+  auto const add_up = [&](unsigned piece) {
+    uint32_t const from = all_sums + piece * 8;
+    float2 sum{};
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kWarps; ++i) {
-      auto const one = load_floats<4>(from + i * by);
-      CUTLASS_PRAGMA_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        sum[j] += one[j];
-      }
+      add_pair(sum, from + i * V::kOwnSums);
     }
     return sum;
   };
-  constexpr unsigned kPieces = V::kColumns * 32;  // of a group
   auto const send = [&] {
     barrier_wait(summed, 0);
     cluster_wait_for_start();
     // By the warps that end first.
     CUTLASS_PRAGMA_NO_UNROLL
-    for (unsigned i = (V::kWarps - 1 - warp) * 32 + lane(); i < order.others * kPieces; i += V::kThreads) {
-      auto const sum = add_up(i / kPieces, i % kPieces * 16);
-      cluster_store(cluster_address(exchange + i * 16, other), &sum[0], cluster_address(exchanged, other));
+    for (unsigned i = (V::kWarps - 1 - warp) * 32 + lane(); i < others * kPieces; i += V::kThreads) {
+      cluster_store_pair(cluster_address(exchange + i * 8, other), add_up(i), cluster_address(exchanged, other));
     }
   };
-  // After which two groups a warp has all that the other CTA will write.
-  unsigned const last_of_others = (order.others + 1) / 2 - 1;
   if (has_chunk) {
-    HeldPart const part(ring, scales, V::kScaleRow);
+    HeldPart const part(ring, scales);
+    HeldTokens tokens;
     barrier_wait(barriers + 8, 0);
-    tokens.decode_from(part, 1);
+    tokens.decode_from(part, 1, own_sums);
     __syncwarp();
     if (is_one) {
-      source.fetch(1);
+      source.fetch(1, 0);
     }
-    uint32_t own_sums = all_sums + warp * V::kOwnSums + lane() * 16;
-    uint32_t const own_ring = computed_again(ring + lane() * 16);
-    barrier_wait(barriers + V::kStages * 8, 0);
-    HeldPlace here(order);
+    own_sums += lane() * 16;
     uint32_t phase = 0;
-    // Twos of groups that are left, and until others' sums are there, and sent.
-    int left = static_cast<int>(groups) / V::kStages, until_had = static_cast<int>(last_of_others);
+    // Parts that are left, and until others' sums are there, and sent.
+    int left = static_cast<int>(order.parts), until_had = static_cast<int>(order.others) - 1;
     CUTLASS_PRAGMA_NO_UNROLL
     do {
-      bool const is_last = --left == 0;
+      bool const has_more = --left > 0;
       CUTLASS_PRAGMA_UNROLL
       for (int stage = 0; stage < V::kStages; ++stage) {
         HeldSums mine;
         // The second stage had the tokens before.
         barrier_wait(barriers + stage * 8, phase ^ stage);
-        mine.add(tokens, part, stage, here.group / 2 * V::kScaleRoom + here.group % 2 * 8);
-        here.next(order);
-        if (is_last) {
-          // Sums of any lane lie where others had codes.
-          __syncwarp();
-        }
-        mine.keep(is_last ? own_ring + stage * V::kCodeBytes : own_sums);
+        mine.add(tokens, part, stage, phase * V::kScaleRoom + stage * 8);
+        mine.keep(own_sums);
         own_sums += V::kSumBytes;
         __syncwarp();
-        if (is_one && !is_last) {
-          source.fetch(stage);
+        if (is_one && has_more) {
+          source.fetch(stage, phase ^ 1);
         }
         __syncwarp();
       }
       phase ^= 1;
-      if (is_of_pair && --until_had < 0) {
+      if (sends && --until_had < 0) {
         if (until_had == -1) {
           barrier_arrive(summed);
         } else if (until_had == -2) {
@@ -147,46 +129,39 @@ CUTLASS_DEVICE void compute_held(Parameters const &parameters, void *shared) {
   } else {
     // Who has nothing of K has zeros.
     CUTLASS_PRAGMA_NO_UNROLL
-    for (unsigned place = 0; place < groups; ++place) {
-      CUTLASS_PRAGMA_UNROLL
-      for (int column = 0; column < V::kColumns; ++column) {
-        store_words(sums_at(place) + warp * pitch(place) + column * V::kPieceBytes + lane() * 16, 0, 0, 0, 0);
-      }
+    for (unsigned piece = lane(); piece < groups * (kPieces / 2); piece += 32) {
+      store_words(own_sums + piece * 16, 0, 0, 0, 0);
     }
-    if (is_of_pair) {
+    if (sends) {
       barrier_arrive(summed);
     }
   }
-  if (is_of_pair && (!has_chunk || (last_of_others + 1) * V::kStages >= order.groups)) {
+  if (sends && (!has_chunk || others == groups)) {
     send();
   }
-  __syncthreads();
-  if (is_of_pair) {
-    barrier_wait(exchanged, 0);
+  if (is_of_pair && !sends) {
+    cluster_wait_for_start();
   }
+  __syncthreads();
   CUTLASS_PRAGMA_NO_UNROLL
-  for (unsigned item = order.others * kPieces + threadIdx.x; item < groups * kPieces; item += V::kThreads) {
-    unsigned const place = item / kPieces, at = item % kPieces * 16, group = order.group(place);
-    auto sum = add_up(place, at);
+  for (unsigned piece = others * kPieces + threadIdx.x; piece < groups * kPieces; piece += V::kThreads) {
+    float2 sum = add_up(piece);
     if (is_of_pair) {
-      auto const one = load_floats<4>(exchange + (place - order.others) * V::kSumBytes + at);
-      CUTLASS_PRAGMA_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        sum[j] += one[j];
-      }
+      // The other's come late.
+      barrier_wait(exchanged, 0);
+      add_pair(sum, exchange + (piece - others * kPieces) * 8);
     }
-    // A vector is N columns of a token: of a group's rows eight are of one, and eight of the next.
-    unsigned const token = item / 32 % V::kColumns * 8 + item % 4 * 2, vector = group / V::kGroups * 4 + group % 2 * 2;
-    unsigned const inside = group % V::kGroups / 2 * 8 + item % 32 / 4;
-    CUTLASS_PRAGMA_UNROLL
-    for (unsigned j = 0; j < 4; ++j) {
-      store_word(totals + (((vector + j / 2) * kHeldTokens + token + j % 2) * N + inside) * 4, __float_as_uint(sum[j]));
-    }
+    // A vector is N columns of a token: of a group's rows eight are of one, and eight of the next. A piece is two tokens of a row.
+    unsigned const place = piece / kPieces, part = order.part(place / V::kStages), thread = piece / 2 % 32;
+    unsigned const token = piece / 64 % V::kColumns * 8 + thread % 4 * 2, inside = part % V::kParts * kRowsOfRun + thread / 4;
+    unsigned const vector = part / V::kParts * 4 + place % V::kStages * 2 + piece % 2;
+    uint32_t const to = totals + ((vector * kHeldTokens + token) * N + inside) * 4;
+    store_word(to, __float_as_uint(sum.x));
+    store_word(to + N * 4, __float_as_uint(sum.y));
   }
   __syncthreads();
-  // Of two CTAs each writes every second group of rows.
   write_few<kHeldTokens, V>(parameters, first_unit, units, batch, zeros,
-                        [&](unsigned vector) { return !is_of_pair || vector / 2 % 2 == rank; },
+                        [&](unsigned vector) { return order.is_own(vector / 4); },
                         [&](unsigned vector, unsigned token) { return load_floats<N>(totals + (vector * kHeldTokens + token) * N * 4); });
 }
 #endif

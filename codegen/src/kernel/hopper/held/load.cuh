@@ -1,70 +1,61 @@
-// What a warp loads of the weights.
+// What a warp loads.
 
 #ifndef FOURFOLD_HOST
-// The groups of a CTA in the order in which its warps have them: of two CTAs that share K those come first which the other will write.
-// The compiler would find these numbers anew for each group.
+// The parts of a CTA, of 32 rows, in the order in which its warps have them. Of two CTAs that share K the first writes the first half
+// of the units; those come first that the other writes. The compiler would find these numbers anew for each part.
 struct HeldOrder {
-  unsigned groups, others, own, by;
-  CUTLASS_DEVICE HeldOrder(unsigned groups, unsigned rank, bool is_of_pair)
-      : groups(computed_again(groups)), others(computed_again(is_of_pair ? groups / 2 : 0)), own(computed_again(rank)),
-        by(computed_again(is_of_pair ? 2 : 1)) {}
-  CUTLASS_DEVICE unsigned group(unsigned place) const {
-    return place < others ? 1 - own + place * by : own + (place - others) * by;
-  }
-};
-// A way through them.
-struct HeldPlace {
-  unsigned group, left;
-  CUTLASS_DEVICE explicit HeldPlace(HeldOrder const &order) : group(order.group(0)), left(order.others) {}
-  CUTLASS_DEVICE void next(HeldOrder const &order) {
-    group = --left == 0 ? order.own : group + order.by;
+  unsigned parts, others, first;
+  CUTLASS_DEVICE HeldOrder(unsigned units, unsigned rank, bool is_of_pair)
+      : parts(computed_again(units * Held::kParts)),
+        others(computed_again(!is_of_pair ? 0 : (rank == 0 ? units - units / 2 : units / 2) * Held::kParts)),
+        first(computed_again(is_of_pair && rank == 0 ? units / 2 * Held::kParts : 0)) {}
+  CUTLASS_DEVICE unsigned part(unsigned place) const { return first + place < parts ? first + place : first + place - parts; }
+  CUTLASS_DEVICE unsigned after(unsigned part) const { return part + 1 == parts ? 0 : part + 1; }
+  // Whether this CTA writes a unit.
+  CUTLASS_DEVICE bool is_own(unsigned unit) const {
+    unsigned const part = unit * Held::kParts;
+    return (part < first ? part + parts : part) >= first + others;
   }
 };
 
-// One lane asks for chunks of a warp's groups.
+// One lane asks for chunks of a warp's groups. The first ones of all warps come as fast as memory gives them, and nothing can be
+// multiplied before: no more is asked for at first than that.
 struct HeldSource {
   using V = Held;
   Parameters const &p;
   HeldOrder const &order;
-  HeldPlace here;
-  unsigned first_group;
+  // A part of the CTA, the first one among all, and where its rows are: those of a block of 128, and the first of each 32.
+  unsigned part, first_part;
+  int block, row;
   int batch, chunk, byte;
-  uint32_t ring, barriers;
+  uint32_t ring, scales, barriers;
   uint64_t policy = evict_first();
 
-  CUTLASS_DEVICE HeldSource(Parameters const &p, HeldOrder const &order, unsigned first_group, unsigned batch, unsigned chunk,
-                            uint32_t ring, uint32_t barriers)
-      : p(p), order(order), here(order), first_group(first_group), batch(static_cast<int>(batch)), chunk(static_cast<int>(chunk)),
-        byte(static_cast<int>(chunk) * V::kRowBytes), ring(ring), barriers(barriers) {}
+  CUTLASS_DEVICE HeldSource(Parameters const &p, HeldOrder const &order, unsigned first_part, unsigned batch, unsigned chunk,
+                            uint32_t ring, uint32_t scales, uint32_t barriers)
+      : p(p), order(order), part(order.first), first_part(first_part), batch(static_cast<int>(batch)), chunk(static_cast<int>(chunk)),
+        byte(static_cast<int>(chunk) * V::kRowBytes), ring(ring), scales(scales), barriers(barriers) {}
 
-  // The tokens, where the second group's weights will be.
-  CUTLASS_DEVICE void fetch_tokens() const {
-    barrier_expect(barriers + 8, kHeldTokens * V::kRowBytes);
+  // The tokens, where the second group's weights will be, and their scales.
+  CUTLASS_DEVICE void fetch_tokens(uint32_t token_scales) const {
+    barrier_expect(barriers + 8, kHeldTokens * V::kRowBytes + V::kTokenScaleBytes);
     load_tile(p.token_map, ring + V::kCodeBytes, barriers + 8, byte, 0, batch);
+    load_tile(p.token_scale_map, token_scales, barriers + 8, 0, chunk * V::kChunkAtoms, batch == 0 ? 0 : batch * p.token_blocks);
   }
 
-  // The scales of all groups: those of two lie side by side.
-  CUTLASS_DEVICE void fetch_scales(unsigned groups, uint32_t scales) const {
-    uint32_t const barrier = barriers + V::kStages * 8;
-    barrier_expect(barrier, static_cast<int>(groups / 2 * V::kScaleBytes));
-    int const matrix = batch == 0 ? 0 : batch * p.weight_blocks;
-    CUTLASS_PRAGMA_NO_UNROLL
-    for (unsigned group = 0; group < groups; group += 2) {
-      unsigned const all = first_group + group;
-      load_tile_once(p.scale_map, scales + group / 2 * V::kScaleRoom, barrier, static_cast<int>(all % 8 / 2) * V::kScaleRow,
-                     chunk * V::kChunkAtoms, matrix + static_cast<int>(all / 8), policy);
+  // The next group's rows: each stage has one of a part. The part's scales, at one of two places, come with the first.
+  CUTLASS_DEVICE void fetch(int stage, uint32_t place) {
+    uint32_t const barrier = barriers + stage * 8;
+    barrier_expect(barrier, V::kCodeBytes + (stage == 0 ? V::kScaleBytes : 0));
+    if (stage == 0) {
+      unsigned const all = first_part + part;
+      part = order.after(part);
+      block = static_cast<int>(all / 4);
+      row = static_cast<int>(all % 4 * kRowsOfRun);
+      load_tile_once(p.scale_map, scales + place * V::kScaleRoom, barrier, row * 16, chunk * V::kChunkAtoms,
+                     (batch == 0 ? 0 : batch * p.weight_blocks) + block, policy);
     }
-  }
-
-  // The next group's rows.
-  CUTLASS_DEVICE void fetch(int stage) {
-    unsigned const all = first_group + here.group;
-    here.next(order);
-    int const row = static_cast<int>((all / 8 * 128) + (all % 2 * 64) + all % 8 / 2 * kRowsOfRun);
-    uint32_t const barrier = barriers + stage * 8, codes = ring + stage * V::kCodeBytes;
-    barrier_expect(barrier, V::kCodeBytes);
-    load_tile_once(p.weight_map, codes, barrier, byte, row, batch, policy);
-    load_tile_once(p.weight_map, codes + V::kRunBytes, barrier, byte, row + 32, batch, policy);
+    load_runs_once(p.weight_map, ring + stage * V::kCodeBytes, barrier, byte, row, block * 4 + stage * 2, batch, policy);
   }
 };
 #endif

@@ -6,14 +6,19 @@
 CUTLASS_DEVICE uint32_t held_scale(uint32_t of_row, int block) {
   return kMx ? mx_scale(of_row >> 8 * block & 0xFF) : two_scales(of_row >> 16 * block);
 }
+// Where a thread's scales of a row are, of one of eight rows.
+CUTLASS_DEVICE uint32_t held_scale_place(int scale_row) {
+  int const quad = lane() / 4, t = lane() % 4;
+  return (kMx ? t / 2 * scale_row + t % 2 * 2 : t * scale_row) + quad * 16;
+}
 // Where a thread's codes of a row of a chunk are, from where the first row is on, as tensor copies swizzle rows of 128 bytes: those of the
 // second block are in the other half of 32 bytes. And its scales of two rows.
 struct HeldPart {
   uint32_t codes, scales;
-  CUTLASS_DEVICE HeldPart(uint32_t ring, uint32_t all_scales, int scale_row) {
+  CUTLASS_DEVICE HeldPart(uint32_t ring, uint32_t all_scales) {
     int const quad = lane() / 4, t = lane() % 4;
     codes = computed_again(ring + quad * 128 + ((2 * t) ^ quad) * 16);
-    scales = computed_again(all_scales + (kMx ? t / 2 * scale_row + t % 2 * 2 : t * scale_row) + quad * 16);
+    scales = computed_again(all_scales + held_scale_place(Held::kScaleRow));
   }
   CUTLASS_DEVICE uint4 load(int block, int offset) const { return load_words((codes ^ block * 16) + offset); }
 };
@@ -22,33 +27,17 @@ struct HeldPart {
 struct HeldTokens {
   using V = Held;
   uint32_t of[V::kColumns][V::kBlocks][4][2][2];
-  // Of each eight tokens a thread's scales.
-  uint32_t scales[V::kColumns];
 
-  // They come while codes do.
-  CUTLASS_DEVICE void load_scales(FewParameters const &p, unsigned batch, unsigned chunk) {
-    int const quad = lane() / 4, t = lane() % 4;
-    // Beyond K codes are zeros, and the last will do.
-    unsigned const atom = min(chunk * V::kChunkAtoms + (kMx ? t / 2 : t), p.atoms - 1u);
-    uint8_t const *from = p.token_scales + static_cast<uint64_t>(atom) * kAtomBytes + (quad * 16 + (kMx ? t % 2 * 2 : 0));
-    // What all matrices have alike is read from other 64 bytes of parameters.
-    if (batch > 0) {
-      from += batch * p.token_scale_stride;
-    }
+  // What a stage has of them. A row's scales are as many bytes from the next one's as weights' are, but rows are twice as many.
+  CUTLASS_DEVICE void decode_from(HeldPart const &part, int stage, uint32_t token_scales) {
+    uint32_t const scales_at = token_scales + held_scale_place(V::kTokenScaleRow);
     CUTLASS_PRAGMA_UNROLL
     for (int column = 0; column < V::kColumns; ++column) {
-      uint8_t const *const at = from + column * 8 * 16;
-      scales[column] = kMx ? load_ordered(reinterpret_cast<uint16_t const *>(at)) : load_ordered(reinterpret_cast<uint32_t const *>(at));
-    }
-  }
-
-  CUTLASS_DEVICE void decode_from(HeldPart const &part, int stage) {
-    CUTLASS_PRAGMA_UNROLL
-    for (int column = 0; column < V::kColumns; ++column) {
+      uint32_t const at = scales_at + column * V::kScaleRow, scales = kMx ? load_half(at) : load_word(at);
       CUTLASS_PRAGMA_UNROLL
       for (int block = 0; block < V::kBlocks; ++block) {
         uint4 const words = part.load(block, stage * V::kCodeBytes + column * V::kRunBytes);
-        uint32_t const scale = held_scale(scales[column], block);
+        uint32_t const scale = held_scale(scales, block);
         CUTLASS_PRAGMA_UNROLL
         for (int word = 0; word < 4; ++word) {
           Decoded const parts = decode(word_of(words, word), scale_of_word(scale, word));
