@@ -361,7 +361,7 @@ fn cases(program: &Program) -> Vec<Case> {
         // Tokens that warps hold: of one CTA, and of two that share K; with warps that have none of it.
         [1, 7, 160, 4096, 2],
         [3, 16, 96, 3488, 1],
-        [1, 16, 128, 8160, 2],
+        [1, 16, 256, 8160, 2],
         [1, 9, 32, 6784, 2],
         [2, 13, 96, 6784, 2],
         // Tiles: one after the other, and several CTAs that share one.

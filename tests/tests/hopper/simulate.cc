@@ -581,24 +581,21 @@ inline void cluster_arrive(uint32_t barrier) {
   simulation::at(barrier, 8, 8);
   barrier_arrive(barrier);
 }
-inline void cluster_store(uint32_t address, float const *values, uint32_t barrier) {
-  std::vector<float> const copy(values, values + 4);
+inline void store_in_cluster(uint32_t address, std::vector<float> const &values, uint32_t barrier) {
   if (address >> 24 == 0 || address >> 24 != barrier >> 24) {
     simulation::fail("a store and its barrier are of different CTAs", address, barrier);
   }
   simulation::later.push_back([=] {
-    std::memcpy(simulation::at(address, 16, 16), copy.data(), 16);
-    simulation::transferred(simulation::barrier(barrier), 16);
+    int const bytes = static_cast<int>(values.size() * sizeof(float));
+    std::memcpy(simulation::at(address, bytes, bytes), values.data(), bytes);
+    simulation::transferred(simulation::barrier(barrier), bytes);
   });
 }
+inline void cluster_store(uint32_t address, float const *values, uint32_t barrier) {
+  store_in_cluster(address, {values, values + 4}, barrier);
+}
 inline void cluster_store_pair(uint32_t address, float2 values, uint32_t barrier) {
-  if (address >> 24 == 0 || address >> 24 != barrier >> 24) {
-    simulation::fail("a store and its barrier are of different CTAs", address, barrier);
-  }
-  simulation::later.push_back([=] {
-    std::memcpy(simulation::at(address, 8, 8), &values, 8);
-    simulation::transferred(simulation::barrier(barrier), 8);
-  });
+  store_in_cluster(address, {values.x, values.y}, barrier);
 }
 inline void fence_barriers() {}
 inline void fence_copies() {}

@@ -142,10 +142,28 @@ inline Plan plan_few(Problem const &problem, Device const &device, int variant, 
   auto const room = [&](int cluster) { return clusters_at_once(device, built, cluster); };
   // What a block has of sums must have room, too.
   int64_t const fewest = (units + built.most_units - 1) / built.most_units;
+  // Clusters of a matrix.
+  auto const count = [&](int cluster) {
+    int64_t const at_once = room(cluster) / problem.l, most = at_once < units ? at_once : units;
+    return most > fewest ? most : fewest;
+  };
+  // What one has at most.
+  auto const share = [&](int cluster) { return (units + count(cluster) - 1) / count(cluster); };
+  // Whether warps hold rows of A: each has a chunk of K then; where many have none, chunks are better shared out. Rows of B are
+  // loaded as parts of 32.
+  auto const holds = [&](int cluster) {
+    constexpr int64_t kFewestHeld = 13;
+    int64_t const of_block = (chunks + cluster - 1) / cluster;
+    return problem.n % 32 == 0 && cluster <= 2 && of_block >= kFewestHeld && of_block <= Held::kWarps &&
+           share(cluster) <= built.most_held;
+  };
   // What the table says is for one matrix and many SMs: where blocks would wait for others' end, and do not if fewer share K,
-  // fewer do.
+  // fewer do. Nor do more where fewer hold rows of A, and half of the SMs or more have one of these.
   auto const is_wanted = [&](int cluster) {
     int64_t const clusters = fewest * problem.l;
+    if (!kIsForced && holds(cluster / 2) && 2 * units * problem.l >= room(cluster / 2)) {
+      return false;
+    }
     return cluster <= least && (kIsForced || clusters <= room(cluster) || clusters > room(cluster / 2));
   };
   int cluster = 1;
@@ -153,18 +171,13 @@ inline Plan plan_few(Problem const &problem, Device const &device, int variant, 
          cluster * 2 <= chunks) {
     cluster *= 2;
   }
-  // Clusters of a matrix.
-  auto const count = [&](int cluster) {
-    int64_t const at_once = room(cluster) / problem.l, most = at_once < units ? at_once : units;
-    return most > fewest ? most : fewest;
-  };
   // Where a block has so many rows of B at a time, what each has to do: chunks of these; and sharing K takes as long as some more.
   auto const work = [&](int cluster) {
     int64_t const sharing = cluster == 1 ? 0 : cluster == 2 ? 4 : cluster == 4 ? 6 : 12;
-    int64_t const share = (units + count(cluster) - 1) / count(cluster) * built.unit_rows;
+    int64_t const rows = share(cluster) * built.unit_rows;
     int64_t const at_once = room(cluster) > 0 ? room(cluster) : 1;
     int64_t const rounds = (count(cluster) * problem.l + at_once - 1) / at_once;
-    int64_t const times = (share + built.rows_at_once - 1) / built.rows_at_once;
+    int64_t const times = (rows + built.rows_at_once - 1) / built.rows_at_once;
     return rounds * times * ((chunks + cluster - 1) / cluster) + sharing;
   };
   // As many as the table says, where it does.
@@ -177,13 +190,9 @@ inline Plan plan_few(Problem const &problem, Device const &device, int variant, 
          units * problem.l <= room(cluster * 2) && chunks >= 4 * cluster) {
     cluster *= 2;
   }
-  int64_t const of_cta = (chunks + cluster - 1) / cluster, of_units = (units + count(cluster) - 1) / count(cluster);
-  // Each warp has a chunk of K then; where many have none, chunks are better shared out. Rows of B are loaded as parts of 32.
-  constexpr int64_t kFewestHeld = 13;
-  bool const is_held = problem.n % 32 == 0 && cluster <= 2 && of_cta >= kFewestHeld && of_cta <= Held::kWarps &&
-                       of_units <= built.most_held;
+  bool const is_held = holds(cluster);
   // No more then than have as many units as any.
-  int64_t const clusters = is_held ? (units + of_units - 1) / of_units : count(cluster);
+  int64_t const clusters = is_held ? (units + share(cluster) - 1) / share(cluster) : count(cluster);
   return {variant, cluster, dim3(static_cast<unsigned>(clusters * problem.l * cluster)), {}, {}, is_held};
 }
 
