@@ -1,17 +1,28 @@
 // What becomes of the sums of few rows of A.
 
 #ifndef FOURFOLD_HOST
+// Operands of the epilogue behind the wait for the kernel before. Single numbers are read as what nobody writes, so perhaps before it was
+// waited for: not where their addresses depend on what comes later, a place of shared memory that is zero.
+CUTLASS_DEVICE EpilogueArguments epilogue_of_few(Parameters const &parameters, uint32_t zeros) {
+  EpilogueArguments epilogue = parameters.epilogue;
+  unsigned const zero = load_words(zeros).x;
+  for_each_scalar(epilogue, [&](auto const *&number) { number += zero; });
+  return epilogue;
+}
+
+// The first column of D that a vector of a unit has.
+CUTLASS_DEVICE int column_of_few(unsigned first_unit, unsigned vector) {
+  unsigned const unit = first_unit + vector / 4, quarter = vector % 4 * 32;
+  return static_cast<int>(kSimple ? unit / 4 * 128 + quarter + unit % 4 * 8 : unit * 128 + quarter);
+}
+
 // Writes the vectors that are this CTA's, of N columns of a token each, four of each unit: `sum_of` one of a token that there is.
 template <int kTokens, class V, class IsMine, class SumOf>
 CUTLASS_DEVICE void write_few(Parameters const &parameters, unsigned first_unit, unsigned units, unsigned batch, uint32_t zeros,
                               IsMine const &is_own, SumOf const &sum_of) {
   constexpr int N = V::kWidth;
   FewParameters const &p = parameters.few;
-  // Single numbers are read as what nobody writes, so perhaps before it was waited for: not where their addresses depend on what
-  // comes later.
-  EpilogueArguments epilogue = parameters.epilogue;
-  unsigned const zero = load_words(zeros).x;
-  for_each_scalar(epilogue, [&](auto const *&number) { number += zero; });
+  EpilogueArguments const epilogue = epilogue_of_few(parameters, zeros);
   // Of blocks, a warp has those of all tokens together.
   constexpr unsigned kLanes = kSimple ? kTokens : 32;
   unsigned const items = units * 4 * kLanes;
@@ -30,9 +41,7 @@ CUTLASS_DEVICE void write_few(Parameters const &parameters, unsigned first_unit,
         sum[i] *= kFactor;
       }
     }
-    unsigned const unit = first_unit + vector / 4, quarter = vector % 4 * 32;
-    unsigned const column = kSimple ? unit / 4 * 128 + quarter + unit % 4 * 8 : unit * 128 + quarter;
-    Place const here{static_cast<int>(batch), is_there ? token : p.m, static_cast<int>(column), p.m, static_cast<int>(p.n), 0};
+    Place const here{static_cast<int>(batch), is_there ? token : p.m, column_of_few(first_unit, vector), p.m, static_cast<int>(p.n), 0};
     if constexpr (kSimple) {
       if (is_there && here.contains(0, 0)) {
         write_outputs<N>(epilogue, states, here, sum);
