@@ -584,11 +584,11 @@ fn what_is_wrong_is_found() {
         ("block * 4 + stage * 2, batch", "block * 4 + stage, batch", held),
         ("phase * V::kScaleRoom + stage * 8", "phase * V::kScaleRoom", held),
         ("barriers + 8, 0, chunk * V::kChunkAtoms", "barriers + 8, 0, 0", held),
-        // Units that both write, sums of warps that have none, and those of others before they are there.
-        (">= first + others;", ">= first;", held),
+        // Rows at the other's place, sums of warps that have none, and those of others before they are there.
+        ("part = order.part(place / V::kStages)", "part = place / V::kStages", held),
         ("piece = lane(); piece < groups * (kPieces / 2);", "piece = lane(); piece < kPieces / 2;", held),
         ("barrier_wait(summed, 0);", "", held),
-        ("barrier_wait(exchanged, 0);\n      add_pair", "add_pair", held),
+        ("barrier_wait(exchanged, 0);\n        add_pair", "add_pair", held),
     ];
     let find = |index: usize, (what, by, case): (&str, &str, Case)| {
         let program = &PROGRAMS[0];
