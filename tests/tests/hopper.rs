@@ -590,8 +590,14 @@ fn what_is_wrong_is_found() {
         ("barrier_wait(summed, 0);", "", held),
         ("barrier_wait(exchanged, 0);\n        add_pair", "add_pair", held),
     ];
-    let find = |index: usize, (what, by, case): (&str, &str, Case)| {
-        let program = &PROGRAMS[0];
+    // Where outputs are in blocks: units that both of two CTAs write.
+    let of_blocks = [(">= first + others;", ">= first;", held)];
+    let all: Vec<_> = faults
+        .map(|fault| (&PROGRAMS[0], fault))
+        .into_iter()
+        .chain(of_blocks.map(|fault| (&PROGRAMS[2], fault)))
+        .collect();
+    let find = |index: usize, program: &Program, (what, by, case): (&str, &str, Case)| {
         let simulation = program.build(&format!("wrong_{index}"), Some((what, by)));
         let tiles = match case[1] {
             0..=8 | 16 => vec![Tile::new(case[1] as u32, 128)],
@@ -610,8 +616,8 @@ fn what_is_wrong_is_found() {
             scope.spawn(|| {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(fault) = faults.get(index) else { break };
-                    find(index, *fault);
+                    let Some((program, fault)) = all.get(index) else { break };
+                    find(index, program, *fault);
                 }
             });
         }

@@ -550,6 +550,7 @@ uint32_t choose(uint32_t x, uint32_t y) {
   return (x & kMask) | (y & ~kMask);
 }
 inline uint32_t signs_of(uint32_t codes) { return codes & 0x88888888; }
+inline uint32_t upper_half(uint32_t x) { return x >> 16; }
 
 inline void barrier_init(uint32_t barrier, int count) {
   simulation::at(barrier, 8, 8);

@@ -31,6 +31,12 @@ CUTLASS_DEVICE uint32_t choose(uint32_t x, uint32_t y) {
   asm("lop3.b32 %0, %1, %2, %3, 0xE4;" : "=r"(result) : "r"(x), "r"(y), "n"(kMask));
   return result;
 }
+// Bits 31 to 16. Who converts them takes them from where they are, which a shift would not be.
+CUTLASS_DEVICE uint32_t upper_half(uint32_t x) {
+  uint16_t result;
+  asm("{\n.reg .b16 low;\nmov.b32 {low, %0}, %1;\n}\n" : "=h"(result) : "r"(x));
+  return result;
+}
 // The signs of eight codes. The compiler would mask again what is shifted.
 CUTLASS_DEVICE uint32_t signs_of(uint32_t codes) {
   uint32_t result;

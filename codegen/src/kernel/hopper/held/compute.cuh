@@ -40,11 +40,14 @@ CUTLASS_DEVICE void compute_held(Parameters const &parameters, void *shared) {
     fence_barriers();
   }
   __syncwarp();
-  // It may have begun before what other kernels wrote is there.
+  // It may have begun before what other kernels wrote is there, and so may the next one now. What can be done behind the requests is:
+  // where a CTA begins last, all that stands before them is waited for.
   wait_for_kernel_before();
+  start_dependents();
   // The tokens first, as nothing can be multiplied without them.
   HeldSource source(parameters, order, first_unit * V::kParts, batch, chunk, ring, scales, barriers);
   uint32_t own_sums = all_sums + warp * V::kOwnSums;
+  source.next();
   if (has_chunk && is_one) {
     source.fetch_tokens(own_sums);
     source.fetch(0, 0);
@@ -112,6 +115,9 @@ CUTLASS_DEVICE void compute_held(Parameters const &parameters, void *shared) {
         mine.keep(own_sums);
         own_sums += V::kSumBytes;
         __syncwarp();
+        if (stage == 0) {
+          source.next();
+        }
         if (is_one && has_more) {
           source.fetch(stage, phase ^ 1);
         }
@@ -160,7 +166,8 @@ CUTLASS_DEVICE void compute_held(Parameters const &parameters, void *shared) {
       use(vector, inside, token, sum);
     }
   };
-  // Sums are written as they are, if outputs are simple: to make vectors of them first takes 0.3 us more.
+  // Sums are written as they are, if outputs are simple: to make vectors of them first takes 0.3 us more. This function is no
+  // template, so the branch that is not taken is compiled, too, and blocks of one element are not: hence N, not kSimple, is asked.
   constexpr int kAtOnce = kSimple ? 1 : N;
   if constexpr (kAtOnce == 1) {
     EpilogueArguments const epilogue = epilogue_of_few(parameters, zeros);

@@ -24,16 +24,20 @@ struct HeldSource {
   using V = Held;
   Parameters const &p;
   HeldOrder const &order;
-  // A part of the CTA, the first one among all, and where its rows are: those of a block of 128, and the first of each 32.
+  // The part behind, the CTA's first one among all, and where a part's rows are: those of a block of 128, and the first of each 32.
   unsigned part, first_part;
   int block, row;
+  // The first of the blocks whose scales are the matrix's.
+  int first_block;
   int batch, chunk, byte;
   uint32_t ring, scales, barriers;
   uint64_t policy = evict_first();
 
   CUTLASS_DEVICE HeldSource(Parameters const &p, HeldOrder const &order, unsigned first_part, unsigned batch, unsigned chunk,
                             uint32_t ring, uint32_t scales, uint32_t barriers)
-      : p(p), order(order), part(order.first), first_part(first_part), batch(static_cast<int>(batch)), chunk(static_cast<int>(chunk)),
+      : p(p), order(order), part(order.first), first_part(first_part),
+        first_block(same_for_warp(batch == 0 ? 0 : static_cast<int>(batch) * p.weight_blocks)), batch(static_cast<int>(batch)),
+        chunk(static_cast<int>(chunk)),
         byte(static_cast<int>(chunk) * V::kRowBytes), ring(ring), scales(scales), barriers(barriers) {}
 
   // The tokens, where the second group's weights will be, and their scales.
@@ -43,17 +47,21 @@ struct HeldSource {
     load_tile(p.token_scale_map, token_scales, barriers + 8, 0, chunk * V::kChunkAtoms, batch == 0 ? 0 : batch * p.token_blocks);
   }
 
-  // The next group's rows: each stage has one of a part. The part's scales, at one of two places, come with the first.
-  CUTLASS_DEVICE void fetch(int stage, uint32_t place) {
+  // Finds the next part. All lanes do, so that the compiler knows it to be the same for them.
+  CUTLASS_DEVICE void next() {
+    unsigned const all = first_part + part;
+    part = order.after(part);
+    block = static_cast<int>(all / 4);
+    row = static_cast<int>(all % 4 * kRowsOfRun);
+  }
+
+  // Of it the rows of a group: each stage has one. Its scales, at one of two places, come with the first.
+  CUTLASS_DEVICE void fetch(int stage, uint32_t place) const {
     uint32_t const barrier = barriers + stage * 8;
     barrier_expect(barrier, V::kCodeBytes + (stage == 0 ? V::kScaleBytes : 0));
     if (stage == 0) {
-      unsigned const all = first_part + part;
-      part = order.after(part);
-      block = static_cast<int>(all / 4);
-      row = static_cast<int>(all % 4 * kRowsOfRun);
-      load_tile_once(p.scale_map, scales + place * V::kScaleRoom, barrier, row * 16, chunk * V::kChunkAtoms,
-                     (batch == 0 ? 0 : batch * p.weight_blocks) + block, policy);
+      load_tile_once(p.scale_map, scales + place * V::kScaleRoom, barrier, row * 16, chunk * V::kChunkAtoms, first_block + block,
+                     policy);
     }
     load_runs_once(p.weight_map, ring + stage * V::kCodeBytes, barrier, byte, row, block * 4 + stage * 2, batch, policy);
   }

@@ -4,7 +4,7 @@
 // Thread t of a quad has the 64 codes from 64 t on of a chunk's row: a block of 32 of each half, which is a part of another block of K
 // for both operands. So the scales of both halves lie side by side.
 CUTLASS_DEVICE uint32_t held_scale(uint32_t of_row, int block) {
-  return kMx ? mx_scale(of_row >> 8 * block & 0xFF) : two_scales(of_row >> 16 * block);
+  return kMx ? mx_scale(of_row >> 8 * block & 0xFF) : two_scales(block == 0 ? of_row : upper_half(of_row));
 }
 // Where a thread's scales of a row are, of one of eight rows.
 CUTLASS_DEVICE uint32_t held_scale_place(int scale_row) {
@@ -52,10 +52,10 @@ struct HeldTokens {
   }
 };
 
-// Sums of a group. Of two steps along K each has its own: a multiplication waits for the one before that adds to the same.
+// Sums of a group. A multiplication waits for the one before that adds to the same, but three other warps have something to do then.
 struct HeldSums {
   using V = Held;
-  float acc[V::kColumns][2][4] = {};
+  float acc[V::kColumns][4] = {};
 
   // Adds what a stage has of a group, by the tokens of the same chunk.
   CUTLASS_DEVICE void add(HeldTokens const &tokens, HeldPart const &part, int stage, uint32_t scales) {
@@ -93,11 +93,11 @@ struct HeldSums {
           }
         }
         CUTLASS_PRAGMA_UNROLL
-        for (int column = 0; column < V::kColumns; ++column) {
+        for (int s = 0; s < 2; ++s) {
           CUTLASS_PRAGMA_UNROLL
-          for (int s = 0; s < 2; ++s) {
+          for (int column = 0; column < V::kColumns; ++column) {
             uint32_t const(&token)[2] = tokens.of[column][block][word][s];
-            mma(acc[column][s], operands[s], token[0], token[1]);
+            mma(acc[column], operands[s], token[0], token[1]);
           }
         }
       }
@@ -111,7 +111,7 @@ struct HeldSums {
       uint32_t sum[4];
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < 4; ++i) {
-        sum[i] = __float_as_uint(acc[column][0][i] + acc[column][1][i]);
+        sum[i] = __float_as_uint(acc[column][i]);
       }
       store_words(to + column * V::kPieceBytes, sum[0], sum[1], sum[2], sum[3]);
     }
