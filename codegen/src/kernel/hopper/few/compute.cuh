@@ -70,9 +70,9 @@ CUTLASS_DEVICE void compute_few(Parameters const &parameters, void *shared) {
   FewWork const work{cta * p.share + min(cta, p.share_rest), units * V::kGroups,
                      rank * p.k_share + min(rank, static_cast<unsigned>(p.k_share_rest)),
                      {p.k_share + has_more, chunks.multiplier, chunks.shift}};
-  // It may have begun before what other kernels wrote is there, and so may the next one now.
+  // It may have begun before what other kernels wrote is there. The next kernel is not told to begin: no block of a GEMM shall be
+  // there before the one before has ended, though that would be 0.3 us faster.
   wait_for_kernel_before();
-  start_dependents();
   // The tokens first, as nothing can be multiplied without them.
   FewPieces<kTokens> const pieces(p, matrix, work);
   FewRun run = run_of<kTokens>(work, warp);

@@ -40,10 +40,9 @@ CUTLASS_DEVICE void compute_held(Parameters const &parameters, void *shared) {
     fence_barriers();
   }
   __syncwarp();
-  // It may have begun before what other kernels wrote is there, and so may the next one now. What can be done behind the requests is:
-  // where a CTA begins last, all that stands before them is waited for.
+  // It may have begun before what other kernels wrote is there. What can be done behind the requests is: where a CTA begins last, all
+  // that stands before them is waited for.
   wait_for_kernel_before();
-  start_dependents();
   // The tokens first, as nothing can be multiplied without them.
   HeldSource source(parameters, order, first_unit * V::kParts, batch, chunk, ring, scales, barriers);
   uint32_t own_sums = all_sums + warp * V::kOwnSums;
