@@ -256,6 +256,8 @@ CUTLASS_DEVICE cutlass::Array<float, N> load_floats(uint32_t address) {
   }
   return result;
 }
+// Brings 32 bytes into the L2 cache. Nothing is read: what others write to them until they are is seen.
+CUTLASS_DEVICE void bring_to_l2(void const *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory"); }
 // Brings a number near, for whoever reads it later: into the L1 cache, or into the L2 cache if it is of fewer bytes than a
 // copy has. Nobody waits for it, and what is copied nobody reads.
 template <class T>
@@ -263,7 +265,7 @@ CUTLASS_DEVICE void bring_near(T const *number, uint32_t unused) {
   if constexpr (sizeof(T) == 4) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(unused), "l"(number) : "memory");
   } else {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(number) : "memory");
+    bring_to_l2(number);
   }
 }
 CUTLASS_DEVICE float2 load_pair(uint32_t address) {

@@ -72,11 +72,15 @@ CUTLASS_DEVICE void compute_few(Parameters const &parameters, void *shared) {
                      {p.k_share + has_more, chunks.multiplier, chunks.shift}};
   // It may have begun before what other kernels wrote is there. The next kernel is not told to begin: no block of a GEMM shall be
   // there before the one before has ended, though that would be 0.3 us faster.
+  FewRun run = run_of<kTokens>(work, warp);
+  FewSource<kTokens> source(p, matrix, work, run);
+  if (V::kAsBytes && run.count >= V::kManyChunks) {
+    source.bring_first_near();
+  }
+  // Nothing is read before.
   wait_for_kernel_before();
   // The tokens first, as nothing can be multiplied without them.
   FewPieces<kTokens> const pieces(p, matrix, work);
-  FewRun run = run_of<kTokens>(work, warp);
-  FewSource<kTokens> source(p, matrix, work, run);
   CUTLASS_PRAGMA_NO_UNROLL
   for (int i = 0; i < V::kStages; ++i) {
     source.fetch(ring + i * V::kChunkBytes);

@@ -103,6 +103,20 @@ struct FewSource {
     }
   }
 
+  // What is asked for first, if there is any, into the L2 cache: 32 bytes by every second lane.
+  CUTLASS_DEVICE void bring_first_near() const {
+    unsigned const absolute = work.first_chunk + run.chunk;
+    if (lane() % 2 == 0 && absolute * V::kRowBytes + lane() % kPieces * 16 < p.row_bytes) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kCopies; ++i) {
+        bring_to_l2(first_row + rows[i]);
+      }
+    }
+    if (lane() % 2 == 0 && lane() < V::kChunkAtoms * kPart) {
+      bring_to_l2(scales + static_cast<uint64_t>(min(absolute * V::kChunkAtoms + lane() / kPart, p.atoms - 1u)) * kAtomBytes);
+    }
+  }
+
   // Asks for a chunk, if there is another.
   CUTLASS_DEVICE void fetch(uint32_t stage) {
     if (run.count > 0) {

@@ -24,7 +24,7 @@ struct HeldSource {
   using V = Held;
   Parameters const &p;
   HeldOrder const &order;
-  // The part behind, the CTA's first one among all, and where a part's rows are: those of a block of 128, and the first of each 32.
+  // The next part, the CTA's first one among all, and where a part's rows are: those of a block of 128, and the first of each 32.
   unsigned part, first_part;
   int block, row;
   // The first of the blocks whose scales are the matrix's.
@@ -34,17 +34,16 @@ struct HeldSource {
   uint64_t policy = evict_first();
 
   CUTLASS_DEVICE HeldSource(Parameters const &p, HeldOrder const &order, unsigned first_part, unsigned batch, unsigned chunk,
-                            uint32_t ring, uint32_t scales, uint32_t barriers)
+                            int first_block, uint32_t ring, uint32_t scales, uint32_t barriers)
       : p(p), order(order), part(order.first), first_part(first_part),
-        first_block(same_for_warp(batch == 0 ? 0 : static_cast<int>(batch) * p.weight_blocks)), batch(static_cast<int>(batch)),
-        chunk(static_cast<int>(chunk)),
+        first_block(first_block), batch(static_cast<int>(batch)), chunk(static_cast<int>(chunk)),
         byte(static_cast<int>(chunk) * V::kRowBytes), ring(ring), scales(scales), barriers(barriers) {}
 
   // The tokens, where the second group's weights will be, and their scales.
-  CUTLASS_DEVICE void fetch_tokens(uint32_t token_scales) const {
+  CUTLASS_DEVICE void fetch_tokens(uint32_t token_scales, int first_token_block) const {
     barrier_expect(barriers + 8, kHeldTokens * V::kRowBytes + V::kTokenScaleBytes);
     load_tile(p.token_map, ring + V::kCodeBytes, barriers + 8, byte, 0, batch);
-    load_tile(p.token_scale_map, token_scales, barriers + 8, 0, chunk * V::kChunkAtoms, batch == 0 ? 0 : batch * p.token_blocks);
+    load_tile(p.token_scale_map, token_scales, barriers + 8, 0, chunk * V::kChunkAtoms, first_token_block);
   }
 
   // Finds the next part. All lanes do, so that the compiler knows it to be the same for them.
