@@ -472,6 +472,7 @@ fn what_is_wrong_is_found() {
     let helped = [1, 40, 96, 4128, 4];
     // Of two CTAs one has 14 chunks of K, the other 13.
     let held = [1, 16, 96, 6784, 2];
+    let held_batch = [2, 16, 96, 3488, 1];
     let left = [2, 300, 96, 2080, 1];
     let (one, two, alone) = ([1, 1, 288, 4096, 1], [1, 2, 288, 4096, 1], [1, 8, 160, 1024, 1]);
     let several = [Tile::new(128, 64), Tile::new(128, 256), Tile::new(64, 128)];
@@ -584,6 +585,9 @@ fn what_is_wrong_is_found() {
         ("block * 4 + stage * 2, batch", "block * 4 + stage, batch", held),
         ("phase * V::kScaleRoom + stage * 8", "phase * V::kScaleRoom", held),
         ("barriers + 8, 0, chunk * V::kChunkAtoms", "barriers + 8, 0, 0", held),
+        // Scales of another matrix.
+        ("first_block = static_cast<int>(batch) * parameters.weight_blocks;", "", held_batch),
+        ("first_token_block = static_cast<int>(batch) * parameters.token_blocks;", "", held_batch),
         // Rows at the other's place, sums of warps that have none, and those of others before they are there.
         ("part = order.part(place / V::kStages)", "part = place / V::kStages", held),
         ("piece = lane(); piece < groups * (kPieces / 2);", "piece = lane(); piece < kPieces / 2;", held),
