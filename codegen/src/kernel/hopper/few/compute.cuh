@@ -70,14 +70,13 @@ CUTLASS_DEVICE void compute_few(Parameters const &parameters, void *shared) {
   FewWork const work{cta * p.share + min(cta, p.share_rest), units * V::kGroups,
                      rank * p.k_share + min(rank, static_cast<unsigned>(p.k_share_rest)),
                      {p.k_share + has_more, chunks.multiplier, chunks.shift}};
-  // It may have begun before what other kernels wrote is there. The next kernel is not told to begin: no block of a GEMM shall be
-  // there before the one before has ended, though that would be 0.3 us faster.
   FewRun run = run_of<kTokens>(work, warp);
   FewSource<kTokens> source(p, matrix, work, run);
   if (V::kAsBytes && run.count >= V::kManyChunks) {
     source.bring_first_near();
   }
-  // Nothing is read before.
+  // It may have begun before what other kernels wrote is there: nothing is read before this. The next kernel is not told to begin: no
+  // block of a GEMM shall be there before the one before has ended, though that would be 0.3 us faster.
   wait_for_kernel_before();
   // The tokens first, as nothing can be multiplied without them.
   FewPieces<kTokens> const pieces(p, matrix, work);

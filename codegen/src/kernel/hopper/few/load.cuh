@@ -103,7 +103,7 @@ struct FewSource {
     }
   }
 
-  // What is asked for first, if there is any, into the L2 cache: 32 bytes by every second lane.
+  // Brings what is asked for first, of one chunk at least, into the L2 cache: every second lane 32 bytes.
   CUTLASS_DEVICE void bring_first_near() const {
     unsigned const absolute = work.first_chunk + run.chunk;
     if (lane() % 2 == 0 && absolute * V::kRowBytes + lane() % kPieces * 16 < p.row_bytes) {
