@@ -263,7 +263,8 @@ fn where_weights_were_read_from_is_given_back_when_wgmma_has_them() {
 }
 
 /// A kernel that does not begin behind another's wait begins before memory has what it reads: all but those of tiles, which wait for
-/// tokens only. It asks for nothing before it has waited, nor does it let the next begin, which does not wait for that.
+/// tokens only. It asks for nothing before it has waited, nor does it let the next begin, which does not wait for that. What it only
+/// brings into the L2 cache it does not read: others' writes go there, too.
 #[test]
 fn who_begins_early_waits_before_memory_is_read() {
     const GLOBAL: [&str; 8] = ["LDG.", "LDGSTS.", "STG.", "UTMALDG.", "UBLKCP", "ATOMG.", "RED.", "PREEXIT"];
