@@ -475,6 +475,7 @@ fn what_is_wrong_is_found() {
     let held_batch = [2, 16, 96, 3488, 1];
     let left = [2, 300, 96, 2080, 1];
     let (one, two, alone) = ([1, 1, 288, 4096, 1], [1, 2, 288, 4096, 1], [1, 8, 160, 1024, 1]);
+    let near = [1, 1, 416, 8352, 1];
     let several = [Tile::new(128, 64), Tile::new(128, 256), Tile::new(64, 128)];
     let faults = [
         // Read before it was loaded, and multiplied before that.
@@ -558,6 +559,8 @@ fn what_is_wrong_is_found() {
         // Tokens that are not there yet, and weights; and the next over those that are still read.
         ("    fence_copies();\n  }\n  __syncthreads();\n", "  }\n", alone),
         ("copies_wait<V::kStages - 1>();", "copies_wait<V::kStages>();", one),
+        // What is brought near from outside of memory.
+        ("bring_to_l2(first_row + rows[i]);", "bring_to_l2(first_row + p.n * p.row_bytes);", near),
         // Other rows, and sums of another group.
         ("min(at_row + i * 32, last)", "min(at_row + i * 4, last)", one),
         ("vector / 4 * V::kGroups + part, token", "vector / 4 * V::kGroups + 1 - part, token", one),
