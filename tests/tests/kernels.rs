@@ -262,6 +262,33 @@ fn where_weights_were_read_from_is_given_back_when_wgmma_has_them() {
     assert!(seen > 0, "no kernel was looked at");
 }
 
+/// Warps that hold tokens ask for weights where those were that they have multiplied: between reading these and asking for others they
+/// keep the sums, which cannot be known before all that was read has come.
+#[test]
+fn where_held_weights_were_others_are_asked_for_when_sums_are_kept() {
+    let mut seen = 0;
+    for built in builds().good.iter().filter(|built| built.planned.spec.target.name == hopper::TARGET) {
+        let text = disassembled(built);
+        for function in text.split("Function :").filter(|function| function.contains("held_kernel")) {
+            let name = function.lines().next().unwrap_or_default();
+            let (_, behind) =
+                function.split_once("HMMA.").unwrap_or_else(|| panic!("{name} multiplies nothing"));
+            let mut read = None;
+            for line in behind.lines() {
+                if line.contains("LDS.128") {
+                    read = Some(line);
+                } else if line.contains("STS.128") {
+                    read = None;
+                } else if line.contains("UTMALDG.") {
+                    assert_eq!(read, None, "{name}: {line}");
+                    seen += 1;
+                }
+            }
+        }
+    }
+    assert!(seen > 0, "no kernel was looked at");
+}
+
 /// A kernel that does not begin behind another's wait begins before memory has what it reads: all but those of tiles, which wait for
 /// tokens only. It asks for nothing before it has waited, nor does it let the next begin, which does not wait for that. What it only
 /// brings into the L2 cache it does not read: others' writes go there, too.
