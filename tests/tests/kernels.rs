@@ -228,16 +228,25 @@ fn disassembled(built: &BuiltKernel) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
+/// What the binaries of sm_90a do.
+fn hopper_texts() -> impl Iterator<Item = String> {
+    let is_hopper = |built: &&BuiltKernel| built.planned.spec.target.name == hopper::TARGET;
+    builds().good.iter().filter(is_hopper).map(disassembled)
+}
+
+/// The functions of a binary, by name. Before the first there is none.
+fn functions(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.split("Function :").skip(1).map(|function| (function.lines().next().unwrap_or_default(), function))
+}
+
 /// What `wgmma` is made of is read from shared memory, and where it was read from is given back to be loaded anew. Between
 /// the two there must be what waits for what was read: a multiplication that was given it. The compiler keeps only the order
 /// in which reads were asked for. Every lane gives weights back; where one does for all it is tokens, which only `wgmma` reads.
 #[test]
 fn where_weights_were_read_from_is_given_back_when_wgmma_has_them() {
     let mut seen = 0;
-    for built in builds().good.iter().filter(|built| built.planned.spec.target.name == hopper::TARGET) {
-        let text = disassembled(built);
-        for function in text.split("Function :").filter(|function| function.contains("HGMMA")) {
-            let name = function.lines().next().unwrap_or_default();
+    for text in hopper_texts() {
+        for (name, function) in functions(&text).filter(|(_, function)| function.contains("HGMMA")) {
             // What was read, and whether what a multiplication has taken was not given back yet.
             let (mut read, mut is_owed): (Option<&str>, bool) = (None, false);
             for line in function.lines() {
@@ -267,10 +276,8 @@ fn where_weights_were_read_from_is_given_back_when_wgmma_has_them() {
 #[test]
 fn where_held_weights_were_others_are_asked_for_when_sums_are_kept() {
     let mut seen = 0;
-    for built in builds().good.iter().filter(|built| built.planned.spec.target.name == hopper::TARGET) {
-        let text = disassembled(built);
-        for function in text.split("Function :").filter(|function| function.contains("held_kernel")) {
-            let name = function.lines().next().unwrap_or_default();
+    for text in hopper_texts() {
+        for (name, function) in functions(&text).filter(|(name, _)| name.contains("held_kernel")) {
             let (_, behind) =
                 function.split_once("HMMA.").unwrap_or_else(|| panic!("{name} multiplies nothing"));
             let mut read = None;
@@ -296,11 +303,8 @@ fn where_held_weights_were_others_are_asked_for_when_sums_are_kept() {
 fn who_begins_early_waits_before_memory_is_read() {
     const GLOBAL: [&str; 8] = ["LDG.", "LDGSTS.", "STG.", "UTMALDG.", "UBLKCP", "ATOMG.", "RED.", "PREEXIT"];
     let mut seen = 0;
-    for built in builds().good.iter().filter(|built| built.planned.spec.target.name == hopper::TARGET) {
-        let text = disassembled(built);
-        // Before the first there is no function.
-        for function in text.split("Function :").skip(1).filter(|function| !function.contains("HGMMA.")) {
-            let name = function.lines().next().unwrap_or_default();
+    for text in hopper_texts() {
+        for (name, function) in functions(&text).filter(|(_, function)| !function.contains("HGMMA.")) {
             let (before, _) =
                 function.split_once("ACQBULK").unwrap_or_else(|| panic!("{name} waits for nobody"));
             let early = before.lines().find(|line| GLOBAL.iter().any(|global| line.contains(global)));
