@@ -271,24 +271,28 @@ fn where_weights_were_read_from_is_given_back_when_wgmma_has_them() {
     assert!(seen > 0, "no kernel was looked at");
 }
 
-/// Warps that hold tokens ask for weights where those were that they have multiplied: between reading these and asking for others they
-/// keep the sums, which cannot be known before all that was read has come.
+/// Warps that hold tokens ask for weights where others, or tokens, were that they have read. What is asked for must not overtake what
+/// is still on its way to registers: so something before has waited for each of these reads, as it names a register that it writes.
 #[test]
-fn where_held_weights_were_others_are_asked_for_when_sums_are_kept() {
+fn where_held_operands_were_weights_are_asked_for_when_registers_have_them() {
+    const READ: &str = "LDS.128 R";
     let mut seen = 0;
     for text in hopper_texts() {
         for (name, function) in functions(&text).filter(|(name, _)| name.contains("held_kernel")) {
-            let (_, behind) =
-                function.split_once("HMMA.").unwrap_or_else(|| panic!("{name} multiplies nothing"));
-            let mut read = None;
-            for line in behind.lines() {
-                if line.contains("LDS.128") {
-                    read = Some(line);
-                } else if line.contains("STS.128") {
-                    read = None;
-                } else if line.contains("UTMALDG.") {
-                    assert_eq!(read, None, "{name}: {line}");
+            // The first of four registers, and the line.
+            let mut awaited: Vec<(u32, &str)> = Vec::new();
+            for line in function.lines().filter_map(|line| line.split(';').next()) {
+                let words = line.split(|c: char| !c.is_ascii_alphanumeric());
+                let named: Vec<u32> = words.filter_map(|word| word.strip_prefix('R')?.parse().ok()).collect();
+                awaited.retain(|(first, _)| {
+                    !named.iter().any(|register| (*first..first + 4).contains(register))
+                });
+                if let Some((_, behind)) = line.split_once(READ) {
+                    let first = behind.split(',').next().and_then(|first| first.parse().ok());
+                    awaited.push((first.unwrap_or_else(|| panic!("{name}: {line}")), line));
                     seen += 1;
+                } else if line.contains("UTMALDG.") {
+                    assert_eq!(awaited, [], "{name}: {line}");
                 }
             }
         }

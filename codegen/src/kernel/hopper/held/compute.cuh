@@ -104,10 +104,11 @@ CUTLASS_DEVICE void compute_held(Parameters const &parameters, void *shared) {
     HeldPart const part(ring, scales);
     HeldTokens tokens;
     barrier_wait(barriers + 8, 0);
-    tokens.decode_from(part, 1, own_sums);
+    // Weights come where tokens were. Zero, as no more than two CTAs share K; the compiler does not know.
+    uint32_t const was_read = tokens.decode_from(part, 1, own_sums, p.cluster_bits >> 4);
     __syncwarp();
     if (is_one) {
-      source.fetch(1, 0);
+      source.fetch(1, 0, was_read);
     }
     own_sums += lane() * 16;
     uint32_t phase = 0;

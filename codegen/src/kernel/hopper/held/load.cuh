@@ -54,10 +54,11 @@ struct HeldSource {
     row = static_cast<int>(all % 4 * kRowsOfRun);
   }
 
-  // Of it the rows of a group: each stage has one. Its scales, at one of two places, come with the first.
-  CUTLASS_DEVICE void fetch(int stage, uint32_t place) const {
+  // Of it the rows of a group: each stage has one. Its scales, at one of two places, come with the first. `was_read` is zero, and is
+  // known when registers have what the stage had, where nothing else says that they do.
+  CUTLASS_DEVICE void fetch(int stage, uint32_t place, uint32_t was_read = 0) const {
     uint32_t const barrier = barriers + stage * 8;
-    barrier_expect(barrier, V::kCodeBytes + (stage == 0 ? V::kScaleBytes : 0));
+    barrier_expect(barrier, V::kCodeBytes + (stage == 0 ? V::kScaleBytes : 0) + static_cast<int>(was_read));
     if (stage == 0) {
       load_tile_once(p.scale_map, scales + place * V::kScaleRoom, barrier, row * 16, chunk * V::kChunkAtoms, first_block + block,
                      policy);

@@ -28,8 +28,10 @@ struct HeldTokens {
   using V = Held;
   uint32_t of[V::kColumns][V::kBlocks][4][2][2];
 
-  // What a stage has of them. A row's scales are as many bytes from the next one's as weights' are, but rows are twice as many.
-  CUTLASS_DEVICE void decode_from(HeldPart const &part, int stage, uint32_t token_scales) {
+  // What a stage has of them. A row's scales are as many bytes from the next one's as weights' are, but rows are twice as many. Returns
+  // `zero`, which is that, when all codes have come.
+  CUTLASS_DEVICE uint32_t decode_from(HeldPart const &part, int stage, uint32_t token_scales, uint32_t zero) {
+    uint32_t all = 0;
     uint32_t const scales_at = token_scales + held_scale_place(V::kTokenScaleRow);
     CUTLASS_PRAGMA_UNROLL
     for (int column = 0; column < V::kColumns; ++column) {
@@ -37,6 +39,7 @@ struct HeldTokens {
       CUTLASS_PRAGMA_UNROLL
       for (int block = 0; block < V::kBlocks; ++block) {
         uint4 const words = part.load(block, stage * V::kCodeBytes + column * V::kRunBytes);
+        all |= words.x;
         uint32_t const scale = held_scale(scales, block);
         CUTLASS_PRAGMA_UNROLL
         for (int word = 0; word < 4; ++word) {
@@ -49,6 +52,7 @@ struct HeldTokens {
         }
       }
     }
+    return all & zero;
   }
 };
 
