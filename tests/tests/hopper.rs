@@ -578,7 +578,7 @@ fn what_is_wrong_is_found() {
             held,
         ),
         ("scales + place * V::kScaleRoom", "scales", held),
-        ("own_sums, p.cluster_bits >> 4);\n    __syncwarp();", "own_sums, p.cluster_bits >> 4);", held),
+        ("kept.\n        __syncwarp();", "kept.", held),
         // Other parts, other rows, and scales of these, and of other tokens.
         ("part + 1 == parts ? 0 : part + 1", "part + 1", held),
         ("block * 4 + stage * 2, batch", "block * 4 + stage, batch", held),

@@ -104,42 +104,40 @@ CUTLASS_DEVICE void compute_held(Parameters const &parameters, void *shared) {
     HeldPart const part(ring, scales);
     HeldTokens tokens;
     barrier_wait(barriers + 8, 0);
-    // Weights come where tokens were. Zero, as no more than two CTAs share K; the compiler does not know.
-    uint32_t const was_read = tokens.decode_from(part, 1, own_sums, p.cluster_bits >> 4);
-    __syncwarp();
-    if (is_one) {
-      source.fetch(1, 0, was_read);
-    }
+    // Weights come where tokens were, so what asks for them knows that these were read. Zero, as no more than two CTAs share K; the
+    // compiler does not know.
+    source.barriers += tokens.decode_from(part, 1, own_sums, p.cluster_bits >> 4);
     own_sums += lane() * 16;
     uint32_t phase = 0;
-    // Parts that are left, and until others' sums are there, and sent.
-    int left = static_cast<int>(order.parts), until_had = static_cast<int>(order.others) - 1;
+    // Parts that are left, and how many are when all are there that the other writes.
+    int left = static_cast<int>(order.parts);
+    int const left_sent = static_cast<int>(computed_again(sends ? order.parts - order.others - 1 : order.parts + 1));
     CUTLASS_PRAGMA_NO_UNROLL
     do {
-      bool const has_more = --left > 0;
+      --left;
       CUTLASS_PRAGMA_UNROLL
       for (int stage = 0; stage < V::kStages; ++stage) {
         HeldSums mine;
         // The second stage had the tokens before.
         barrier_wait(barriers + stage * 8, phase ^ stage);
+        // The next group goes where the one before was: the sums of that are kept.
+        __syncwarp();
+        if (stage == 1) {
+          source.next();
+        }
+        if (is_one && (stage == 0 || left > 0)) {
+          source.fetch(stage ^ 1, phase ^ stage);
+        }
         mine.add(tokens, part, stage, phase * V::kScaleRoom + stage * 8);
         mine.keep(own_sums);
         own_sums += V::kSumBytes;
-        __syncwarp();
-        if (stage == 0) {
-          source.next();
-        }
-        if (is_one && has_more) {
-          source.fetch(stage, phase ^ 1);
-        }
-        __syncwarp();
       }
       phase ^= 1;
-      if (sends && --until_had < 0) {
-        if (until_had == -1) {
-          barrier_arrive(summed);
-        } else if (until_had == -2) {
+      if (static_cast<unsigned>(left - left_sent) < 2) {
+        if (left == left_sent) {
           send();
+        } else {
+          barrier_arrive(summed);
         }
       }
     } while (left > 0);

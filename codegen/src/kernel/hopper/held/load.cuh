@@ -19,7 +19,7 @@ struct HeldOrder {
 };
 
 // One lane asks for chunks of a warp's groups. The first ones of all warps come as fast as memory gives them, and nothing can be
-// multiplied before: no more is asked for at first than that.
+// multiplied before: no more is asked for at first than that. Nor later: one group is on its way while one is multiplied.
 struct HeldSource {
   using V = Held;
   Parameters const &p;
@@ -54,11 +54,10 @@ struct HeldSource {
     row = static_cast<int>(all % 4 * kRowsOfRun);
   }
 
-  // Of it the rows of a group: each stage has one. Its scales, at one of two places, come with the first. `was_read` is zero, and is
-  // known when registers have what the stage had, where nothing else says that they do.
-  CUTLASS_DEVICE void fetch(int stage, uint32_t place, uint32_t was_read = 0) const {
+  // Of it the rows of a group: each stage has one. Its scales, at one of two places, come with the first.
+  CUTLASS_DEVICE void fetch(int stage, uint32_t place) const {
     uint32_t const barrier = barriers + stage * 8;
-    barrier_expect(barrier, V::kCodeBytes + (stage == 0 ? V::kScaleBytes : 0) + static_cast<int>(was_read));
+    barrier_expect(barrier, V::kCodeBytes + (stage == 0 ? V::kScaleBytes : 0));
     if (stage == 0) {
       load_tile_once(p.scale_map, scales + place * V::kScaleRoom, barrier, row * 16, chunk * V::kChunkAtoms, first_block + block,
                      policy);
