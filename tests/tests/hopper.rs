@@ -481,20 +481,17 @@ fn what_is_wrong_is_found() {
         // Read before it was loaded, and multiplied before that.
         ("barrier_wait(memory.loaded(from.stage), from.phase);", "", many),
         ("  barrier_wait(of.memory.filled(of.ring.stage), of.ring.phase);\n  uint64_t", "  uint64_t", many),
+        ("(step == 2 || step == 4)", "step == 2", many),
         // Overwritten while it is multiplied, or before it was read.
-        (
-            "barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);\n      uint32_t",
-            "\n      uint32_t",
-            many,
-        ),
+        ("barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);\n      CUTLASS", "\n      CUTLASS", many),
         ("barrier_wait(memory.consumed(ring.stage), ring.phase ^ 1);", "", many),
         ("barrier_wait(memory.written(), turns & 1);", "", many),
         // One arrival too few, and bytes that never come.
         ("barrier_init(memory.emptied(i), V::kWarpsAbreast);", "barrier_init(memory.emptied(i), 9);", many),
         ("barrier_expect(barrier, V::kStageBytes);", "barrier_expect(barrier, V::kStageBytes + 16);", many),
         (
-            "barrier_expect(barrier, V::kDecodedBytes);",
-            "barrier_expect(barrier, V::kDecodedBytes - 16);",
+            "barrier_expect(barrier, V::kDecodedBytes / V::kFills);",
+            "barrier_expect(barrier, V::kDecodedBytes / V::kFills - 16);",
             many,
         ),
         // Tokens of another word, and scales of another token.
@@ -503,6 +500,8 @@ fn what_is_wrong_is_found() {
         // Scales of other rows.
         ("block * (kAtomsPerBlock * kRowsOfAtom)", "block * kAtomsPerBlock", many),
         ("min(here.tile_n * V::kRows / 128 + i, p.weight_blocks - 1)", "here.tile_n / 2", many),
+        ("block * 2 + panel);", "block * 2 + 1 - panel);", many),
+        ("+ 2 * block * next_panel", "+ block * next_panel", many),
         // Another panel, and another order of a thread's weights, and of its columns of D.
         ("step / 4 * V::kPanelBytes + step % 4 * 32", "step % 2 * V::kPanelBytes + step / 2 * 32", many),
         ("codes_at[i] = codes ^ i * kBlockBytes;", "codes_at[i] = codes;", many),

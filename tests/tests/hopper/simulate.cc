@@ -681,6 +681,9 @@ inline void load_tile(CUtensorMap const &map, uint32_t to, uint32_t barrier, int
 inline void load_tile_once(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int matrix, uint64_t) {
   load_part(map, to, barrier, {byte, row, matrix, 0});
 }
+inline void load_panel(CUtensorMap const &map, uint32_t to, uint32_t barrier, int row, int matrix, int panel) {
+  load_part(map, to, barrier, {0, row, matrix, panel});
+}
 inline void load_runs_once(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int group, int matrix, uint64_t) {
   load_part(map, to, barrier, {byte, row, group, matrix});
 }

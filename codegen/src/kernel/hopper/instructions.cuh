@@ -203,6 +203,13 @@ CUTLASS_DEVICE void load_tile_once(CUtensorMap const &map, uint32_t to, uint32_t
       "l"(&map), "r"(barrier), "r"(byte), "r"(row), "r"(matrix), "l"(policy)
       : "memory");
 }
+// Of a panel of several, rows of 128 bytes.
+CUTLASS_DEVICE void load_panel(CUtensorMap const &map, uint32_t to, uint32_t barrier, int row, int matrix, int panel) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::
+          "r"(to), "l"(&map), "r"(barrier), "r"(0), "r"(row), "r"(matrix), "r"(panel)
+      : "memory");
+}
 // Of rows in groups, so many of each of several groups.
 CUTLASS_DEVICE void load_runs_once(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int group, int matrix,
                                    uint64_t policy) {

@@ -126,7 +126,7 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   rest.taken = parameters.piece_flags + parameters.all_pieces * kPieceFlags;
   rest.decoded = rest.taken + 1;
   rest.tokens = static_cast<uint8_t *>(workspace);
-  rest.blocks = pieces(problem.k, kBlockK);
+  rest.panel_rows = static_cast<int>(decoded_rows(problem, built));
   parameters.piece_sums = reinterpret_cast<float *>(rest.taken + counter_count(slabs));
   // A warp reads weights in rows of 64 bytes without conflicts as they are.
   cudaError_t error = describe(parameters.weight_map, encode, pointers.b, problem.k / 2, problem.n, problem.n, problem.l,
@@ -141,8 +141,12 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   if (error != cudaSuccess) {
     return error;
   }
-  return describe(parameters.token_map, encode, workspace, decoded_row_bytes(problem), rows_of_tiles(problem, built), problem.m,
-                  problem.l, 128, built.tokens, CU_TENSOR_MAP_SWIZZLE_128B);
+  cuuint64_t const row = kPanelRowBytes, rows = rows_of_tiles(problem, built), l = problem.l;
+  cuuint64_t const panels = decoded_row_bytes(problem) / kPanelRowBytes;
+  cuuint64_t const extents[] = {row, rows, l, panels};
+  cuuint64_t const strides[] = {row, row * problem.m, row * decoded_rows(problem, built)};
+  cuuint32_t const box[] = {kPanelRowBytes, static_cast<cuuint32_t>(built.tokens), 1, 1};
+  return describe(parameters.token_map, encode, workspace, 4, extents, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 inline TokenParameters token_parameters(Problem const &problem, Pointers const &pointers, void *workspace, Plan const &plan) {
@@ -156,7 +160,7 @@ inline TokenParameters token_parameters(Problem const &problem, Pointers const &
                    static_cast<uint8_t const *>(pointers.sfa),
                    static_cast<uint8_t *>(workspace),
                    static_cast<int>(problem.k / 2),
-                   blocks,
+                   static_cast<int>(decoded_rows(problem, built)),
                    pieces(problem.m, 128),
                    pieces(problem.k, kAtomK)};
   result.m = divisor(static_cast<uint32_t>(problem.m));

@@ -24,7 +24,7 @@ struct Rest {
   // How many units were taken, and how many of each slab were decoded.
   uint32_t *taken, *decoded;
   uint8_t *tokens;
-  int blocks;
+  int panel_rows;
 };
 
 // What a kernel for few rows of A is given. Until it has asked for weights memory does nothing, and a CTA waits some hundred cycles

@@ -1,16 +1,18 @@
 // The tokens as the tiles of warpgroups want them: decoded, each in 16 bits, in a workspace, by a kernel that runs before, or,
 // where there are many, most of them by warps of tiles (decode_rest).
-// There a token has the blocks of K that it has, whole ones, each in the order in which wgmma is given them. Every tile reads
-// them as they are, where it would have to decode them again for each 128 or 256 weights; and they remain in the L2 cache.
+// There whole blocks of K are, each in two panels that have 128 bytes of each token, in the order in which wgmma is given them: what
+// a tile loads at a time lies side by side. Every tile reads them as they are, where it would have to decode them again for each
+// 128 or 256 weights; and they remain in the L2 cache.
 
-constexpr int kDecodedBlockBytes = kBlockK * 2;
+constexpr int kPanelRowBytes = 128, kDecodedBlockBytes = kBlockK * 2;
+static_assert(kDecodedBlockBytes == 2 * kPanelRowBytes);
 
 // Tokens of all matrices, and where they are decoded to.
 struct TokenMatrix {
   uint8_t const *codes, *scales;
   uint8_t *decoded;
-  // Bytes of a token's codes, and blocks of K that it has.
-  int row_bytes, blocks;
+  // Bytes of a token's codes, and rows that a panel has.
+  int row_bytes, panel_rows;
   // Blocks of 128 tokens that the scales of a matrix have, and 512 bytes of each along K.
   int token_blocks, atoms;
 };
@@ -57,8 +59,9 @@ CUTLASS_DEVICE void transpose(uint32_t (&items)[4][kWords]) {
 struct TokenRun {
   uint8_t const *codes, *scales;
   uint8_t *decoded;
-  // Bytes to the scales of the second half of the block.
+  // Bytes to the scales of the second half of the block, and to the second panel.
   int second;
+  int64_t next_panel;
   bool has_codes;
 
   // `row` counts the tokens of all matrices, in `batch` it is `token`.
@@ -71,14 +74,15 @@ struct TokenRun {
     second = first + kAtomsPerBlock <= p.atoms ? (kAtomsPerBlock - 1) * kAtomBytes : 0;
     scales = p.scales + ((static_cast<int64_t>(batch) * p.token_blocks + token / 128) * p.atoms + first) * kAtomBytes +
              token % 32 * 16 + token % 128 / 32 * 4;
-    decoded = p.decoded + (static_cast<int64_t>(row) * p.blocks + block) * kDecodedBlockBytes + word * 16;
+    next_panel = static_cast<int64_t>(p.panel_rows) * kPanelRowBytes;
+    decoded = p.decoded + 2 * block * next_panel + static_cast<int64_t>(row) * kPanelRowBytes + word * 16;
   }
 
   // Goes on to the next token, of the same 32.
   CUTLASS_DEVICE void next(TokenMatrix const &p) {
     codes += p.row_bytes;
     scales += 16;
-    decoded += static_cast<int64_t>(p.blocks) * kDecodedBlockBytes;
+    decoded += kPanelRowBytes;
   }
 
   // All lanes of a warp decode together; one that has no block writes nothing. In order, for a kernel that began before what it reads
@@ -120,7 +124,7 @@ struct TokenRun {
     if (is_there) {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < 4; ++i) {
-        *reinterpret_cast<uint4 *>(decoded + i * 64) = uint4{pieces[i][0], pieces[i][1], pieces[i][2], pieces[i][3]};
+        *reinterpret_cast<uint4 *>(decoded + i / 2 * next_panel + i % 2 * 64) = uint4{pieces[i][0], pieces[i][1], pieces[i][2], pieces[i][3]};
       }
     }
   }

@@ -85,7 +85,9 @@ CUTLASS_DEVICE void make_barriers(TileMemory<V> const &memory) {
   for (int i = 0; i < V::kStages; ++i) {
     barrier_init(memory.loaded(i), 1);
     barrier_init(memory.consumed(i), V::kWarpsAbreast * 32);
-    barrier_init(memory.filled(i), 1);
+    for (int panel = 0; panel < V::kFills; ++panel) {
+      barrier_init(memory.filled(i, panel), 1);
+    }
     barrier_init(memory.emptied(i), V::kWarpsAbreast);
   }
   barrier_init(memory.written(), V::kMultiplying);

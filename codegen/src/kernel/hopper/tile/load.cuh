@@ -94,12 +94,14 @@ CUTLASS_DEVICE void load_tokens(Parameters const &p, TileMemory<V> const &memory
         wait_for_slab<V>(p, here, block / kSlabBlocks);
       }
       barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);
-      uint32_t const barrier = memory.filled(ring.stage);
-      barrier_expect(barrier, V::kDecodedBytes);
       CUTLASS_PRAGMA_UNROLL
       for (int panel = 0; panel < 2; ++panel) {
-        load_tile(p.token_map, memory.decoded(ring.stage) + panel * V::kPanelBytes, barrier,
-                  block * kDecodedBlockBytes + panel * 128, here.tile_m * V::kTokens, here.batch);
+        uint32_t const barrier = memory.filled(ring.stage, panel);
+        if (panel < V::kFills) {
+          barrier_expect(barrier, V::kDecodedBytes / V::kFills);
+        }
+        load_panel(p.token_map, memory.decoded(ring.stage) + panel * V::kPanelBytes, barrier, here.tile_m * V::kTokens, here.batch,
+                   block * 2 + panel);
       }
     }
   }

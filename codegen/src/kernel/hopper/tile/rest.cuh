@@ -11,7 +11,7 @@ CUTLASS_DEVICE void decode_rest(Parameters const &p) {
     return;
   }
   TokenMatrix const matrix{p.tokens,    p.token_scales, rest.tokens, static_cast<int>(p.row_bytes),
-                           rest.blocks, p.token_blocks, p.atoms};
+                           rest.panel_rows, p.token_blocks, p.atoms};
   unsigned const word = lane() % 4, of_first = rest.first_tiles.number * rest.slabs.number;
   // Behind that counters are zero.
   wait_for_kernel_before();
@@ -33,7 +33,7 @@ CUTLASS_DEVICE void decode_rest(Parameters const &p) {
     TokenRun run(matrix, batch * p.m + token, batch, token, block, word);
     CUTLASS_PRAGMA_NO_UNROLL
     for (int left = min(kUnitTokens, p.m - static_cast<int>(token)); left > 0; --left, run.next(matrix)) {
-      run.decode_all<false>(word, block < static_cast<unsigned>(rest.blocks));
+      run.decode_all<false>(word, block * kAtomsPerBlock < static_cast<unsigned>(p.atoms));
     }
     count_up(rest.decoded + tile * rest.slabs.number + slab);
   }

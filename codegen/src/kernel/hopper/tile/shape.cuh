@@ -42,6 +42,10 @@ struct Tile {
   // Threads that there are registers for beside its own: where a tile takes no longer than to begin, it begins while the kernel
   // before still has SMs.
   static constexpr int kRoomThreads = kPhases == 2 ? 128 : 0;
+  // Whether who multiplies waits for the two panels of a block's tokens one after the other, and decodes no more before than their
+  // first word: what is decoded first is multiplied while the rest is. Where a warpgroup has no other's block to wait for it only costs.
+  static constexpr bool kByPanels = kPhases == 2;
+  static constexpr int kFills = kByPanels ? 2 : 1;
   // Whether others may have a part of a tile: of one that takes no longer than to begin nobody has.
   static constexpr bool kHasPieces = kPhases == 1;
   // Whether warps that have nothing else to do decode what is left of the tokens: where there are many.
@@ -91,7 +95,7 @@ struct Tile {
   static_assert(kExchangeBytes <= (kPhases == 1 ? kStages : 1) * kDecodedBytes && kPartialBytes <= kDecodedBytes);
   // What those who multiply get is what the others give.
   static_assert(kMultiplyRegisters * kGroups + kLoadRegisters <= 65536 / (kThreads + kRoomThreads) / 8 * 8 * (kGroups + 1));
-  static_assert(4 * kStages + 2 + kWarps < kBarrierBytes / 8);
+  static_assert((3 + kFills) * kStages + 2 + kWarps < kBarrierBytes / 8);
   static_assert(kSimple || kRows == 256, "a warp has as many columns as there are in a row's block");
 };
 
@@ -122,11 +126,14 @@ struct TileMemory {
   CUTLASS_DEVICE uint32_t unused() const { return barrier(V::kBarrierBytes / 8 - 1); }
   CUTLASS_DEVICE uint32_t loaded(int stage) const { return barrier(stage); }
   CUTLASS_DEVICE uint32_t consumed(int stage) const { return barrier(V::kStages + stage); }
-  CUTLASS_DEVICE uint32_t filled(int stage) const { return barrier(2 * V::kStages + stage); }
-  CUTLASS_DEVICE uint32_t emptied(int stage) const { return barrier(3 * V::kStages + stage); }
-  CUTLASS_DEVICE uint32_t exchangeable() const { return barrier(4 * V::kStages); }
-  CUTLASS_DEVICE uint32_t written() const { return barrier(4 * V::kStages + 1); }
-  CUTLASS_DEVICE uint32_t exchanged(int warp) const { return barrier(4 * V::kStages + 2 + warp); }
+  CUTLASS_DEVICE uint32_t emptied(int stage) const { return barrier(2 * V::kStages + stage); }
+  // Of all panels, or of one.
+  CUTLASS_DEVICE uint32_t filled(int stage, int panel = 0) const {
+    return barrier((3 + panel * V::kFills / 2) * V::kStages + stage);
+  }
+  CUTLASS_DEVICE uint32_t exchangeable() const { return barrier((3 + V::kFills) * V::kStages); }
+  CUTLASS_DEVICE uint32_t written() const { return barrier((3 + V::kFills) * V::kStages + 1); }
+  CUTLASS_DEVICE uint32_t exchanged(int warp) const { return barrier((3 + V::kFills) * V::kStages + 2 + warp); }
 };
 
 // Which of a warp's weights a thread has first; its others are this one xor 1, or xor 1, 2 and 3. They are side by side, so
