@@ -128,8 +128,8 @@ CUTLASS_DEVICE void multiply_block(Multiplier<V> &of, uint32_t const (&operands)
   CUTLASS_PRAGMA_UNROLL
   for (int step = 0; step < 8; ++step) {
     if (V::kByPanels && (step == 2 || step == 4)) {
-      // The compiler decodes what is multiplied behind a loop, such as this is, behind what is multiplied before: hence the first
-      // panel is waited for again.
+      // This is a loop, and the compiler moves no decoding before one: what comes behind is decoded behind it. Hence the first panel is
+      // waited for again.
       barrier_wait(of.memory.filled(of.ring.stage, step / 4), of.ring.phase);
       wgmma_fence();
     }

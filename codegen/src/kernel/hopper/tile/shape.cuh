@@ -42,8 +42,8 @@ struct Tile {
   // Threads that there are registers for beside its own: where a tile takes no longer than to begin, it begins while the kernel
   // before still has SMs.
   static constexpr int kRoomThreads = kPhases == 2 ? 128 : 0;
-  // Whether who multiplies waits for the two panels of a block's tokens one after the other, and decodes no more before than their
-  // first word: what is decoded first is multiplied while the rest is. Where a warpgroup has no other's block to wait for it only costs.
+  // Whether who multiplies waits for the two panels of a block's tokens one after the other, and has no more decoded before than the
+  // first word: that is multiplied while the rest is decoded. Other tiles are slower so, or no faster.
   static constexpr bool kByPanels = kPhases == 2;
   static constexpr int kFills = kByPanels ? 2 : 1;
   // Whether others may have a part of a tile: of one that takes no longer than to begin nobody has.
