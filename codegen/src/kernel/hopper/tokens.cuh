@@ -124,7 +124,8 @@ struct TokenRun {
     if (is_there) {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < 4; ++i) {
-        *reinterpret_cast<uint4 *>(decoded + i / 2 * next_panel + i % 2 * 64) = uint4{pieces[i][0], pieces[i][1], pieces[i][2], pieces[i][3]};
+        *reinterpret_cast<uint4 *>(decoded + i / 2 * next_panel + i % 2 * 64) =
+            uint4{pieces[i][0], pieces[i][1], pieces[i][2], pieces[i][3]};
       }
     }
   }
