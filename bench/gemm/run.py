@@ -114,7 +114,7 @@ def main():
         result["error"] = str(error)
         say(result["error"])
     result["seconds"] = round(time.monotonic() - began, 1)
-    result["verdict"] = gate.judge(result["shapes"], result["environment"]["gpu"])
+    result["verdict"] = gate.judge(result["shapes"])
     if "ours" not in chosen.peers:
         result["verdict"] = {"gate": [], "stretch": []}
     save(chosen, result)

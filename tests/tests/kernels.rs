@@ -276,11 +276,12 @@ fn where_weights_were_read_from_is_given_back_when_wgmma_has_them() {
 #[test]
 fn where_held_operands_were_weights_are_asked_for_when_registers_have_them() {
     const READ: &str = "LDS.128 R";
-    let mut seen = 0;
+    let (mut seen, mut loops) = (0, 0);
     for text in hopper_texts() {
         for (name, function) in functions(&text).filter(|(name, _)| name.contains("held_kernel")) {
-            // The first of four registers, and the line.
-            let mut awaited: Vec<(u32, &str)> = Vec::new();
+            // The first of four registers, and the line; and where copies are asked for.
+            let (mut awaited, mut copies): (Vec<(u32, &str)>, Vec<u32>) = (Vec::new(), Vec::new());
+            let hexadecimal = |text: &str| u32::from_str_radix(text.trim(), 16).ok();
             for line in function.lines().filter_map(|line| line.split(';').next()) {
                 let words = line.split(|c: char| !c.is_ascii_alphanumeric());
                 let named: Vec<u32> = words.filter_map(|word| word.strip_prefix('R')?.parse().ok()).collect();
@@ -293,11 +294,20 @@ fn where_held_operands_were_weights_are_asked_for_when_registers_have_them() {
                     seen += 1;
                 } else if line.contains("UTMALDG.") {
                     assert_eq!(awaited, [], "{name}: {line}");
+                    let address = line.split("/*").nth(1).and_then(|rest| rest.split("*/").next());
+                    copies.push(address.and_then(hexadecimal).unwrap_or_else(|| panic!("{name}: {line}")));
+                } else if let Some((_, target)) = line.split_once("BRA 0x") {
+                    // A loop in which there are copies begins again.
+                    let target = hexadecimal(target).unwrap_or_else(|| panic!("{name}: {line}"));
+                    if copies.iter().any(|copy| *copy >= target) {
+                        loops += 1;
+                        assert_eq!(awaited, [], "{name}: {line}");
+                    }
                 }
             }
         }
     }
-    assert!(seen > 0, "no kernel was looked at");
+    assert!(seen > 0 && loops > 0, "no kernel was looked at");
 }
 
 /// A kernel that does not begin behind another's wait begins before memory has what it reads: all but those of tiles, which wait for
