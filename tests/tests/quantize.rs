@@ -33,7 +33,7 @@ void quantize(std::vector<float> const &in, std::vector<uint8_t> &out) {
       amax = magnitude > amax ? magnitude : amax;
     }
     uint32_t const scale = Blocks::scale(amax, global);
-    typename Blocks::Step const step = Blocks::step(scale, global);
+    typename Blocks::Step const step = Blocks::step(scale, amax, global);
     out.push_back(scale);
     for (int i = 0; i < Blocks::kBlock; i += 2) {
       uint32_t const pair = Blocks::codes(in[at + i], in[at + i + 1], step);
@@ -185,9 +185,13 @@ fn nvfp4_blocks_are_those_of_the_interpreter() {
     let expected =
         |values: &[f32], global: f32, codes: &mut [u8]| numeric::quantize_nvfp4_block(values, global, codes);
     check("n", 16, &blocks(100_000, 16, 0xF4), expected);
-    // Every scale, and the numbers around each tie of the codes.
+    // Every scale, and the numbers around each tie of the codes; zeros, and numbers next to zero.
     let mut records = Vec::new();
     for global in GLOBALS {
+        for least in 0..6 {
+            records.extend((0..16).map(|i| f32::from_bits(if i == 7 { least } else { i % 2 << 31 })));
+            records.push(global);
+        }
         for scale in 0..=0x7E {
             let step = numeric::ue4m3_to_f32(scale) * global;
             // A block whose scale saturates, with infinities or the largest numbers.

@@ -335,8 +335,12 @@ fn whatever_the_scale_of_the_tensor_is_the_padding_is_zero() {
     let mut workloads = Vec::new();
     for global in [0.0, -0.0, -1.0, 1e-45, f32::MAX, f32::INFINITY, f32::NAN] {
         let mut workload = configure(text).workload(&Problem::new(m, 1, k), 11).expect("it is taken");
-        let values = Tensor::new(ElementType::BF16, vec![37, 96], None, input(&workload, Slot::A).to_vec());
-        let (mut codes, mut scales) = (vec![0; 37 * 96], vec![0; numeric::blocked_len(37, columns)]);
+        // Some blocks are zeros: their scale and codes are, too.
+        let mut bytes = input(&workload, Slot::A).to_vec();
+        bytes.chunks_mut(2 * 16).step_by(5).for_each(|block| block.fill(0));
+        workload.inputs[0] = (Slot::A, bytes.clone());
+        let values = Tensor::new(ElementType::BF16, vec![37, 96], None, bytes);
+        let (mut codes, mut scales) = (vec![0xEE; 37 * 96], vec![0; numeric::blocked_len(37, columns)]);
         let values = values.expect("its bytes").to_f32();
         for (block, (values, codes)) in values.chunks(16).zip(codes.chunks_mut(16)).enumerate() {
             let at = numeric::blocked_offset(block / columns, block % columns, columns);

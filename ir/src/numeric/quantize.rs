@@ -70,28 +70,39 @@ impl MxElement {
 /// and returns the block's scale, an unsigned `f8E4M3FN` byte.
 ///
 /// ```text
-/// s = e4m3(rn(rn(amax / 6) / global))        amax = largest magnitude in the block, 0 if it is empty
+/// s = e4m3(rn(rn(amax / 6) / global))        amax = largest magnitude in the block, 0 if it is empty; s = 0 if amax = 0
 /// q = e2m1(rn(v / rn(s * global)))           v is restored as q * s * global
 /// ```
 ///
-/// Where `s * global` is zero, every code is `0x0`, whatever the sign of its value; elsewhere a negative
-/// value that rounds to zero gives `0x8`. What the formula gives outside its usual domain:
+/// Where `amax` is zero, the scale is `0x00` and every code is `0x0`, whatever `global` is: a tensor of zeros
+/// has the global scale 0, and the formula would give 0 / 0. Where `s * global` is zero, every code is `0x0`
+/// too, whatever the sign of its value; elsewhere a negative value that rounds to zero gives `0x8`. The formula
+/// outside its usual domain, the first line that applies:
 ///
 /// | input | scale | codes |
 /// |---|---|---|
-/// | a NaN in the block, or `global` is NaN | `0x7F` (NaN) | all `0x7` |
-/// | an infinity, no NaN, finite `global` > 0 | `0x7E` (448) | by the formula: infinities `0x7`, `0xF` |
+/// | a NaN in the block | `0x7F` (NaN) | all `0x7` |
+/// | `amax` = 0 | `0x00` | all `0x0` |
+/// | `global` is NaN | `0x7F` (NaN) | all `0x7` |
 /// | `global` = +0, `rn(amax / 6)` not zero | `0x7E` (448) | all `0x0` |
-/// | `global` = +0, `rn(amax / 6)` zero | `0x7F` (NaN) | all `0x7` |
-/// | `global` < 0 | `0x00` | all `0x0` |
+/// | `global` = ±0, `rn(amax / 6)` zero: `amax` <= 3 · 2^-149 | `0x7F` (NaN) | all `0x7` |
+/// | `global` = -0 | `0x00` | all `0x0` |
+/// | `global` infinite, an infinity in the block | `0x7F` (NaN) | all `0x7` |
 /// | `global` infinite, values finite | `0x00` | all `0x7` |
+/// | `global` < 0 | `0x00` | all `0x0` |
+/// | an infinity in the block | `0x7E` (448) | by the formula: infinities `0x7`, `0xF` |
 ///
 /// # Panics
 ///
 /// If `codes` is not as long as `values`.
 pub fn quantize_nvfp4_block(values: &[f32], global: f32, codes: &mut [u8]) -> u8 {
     assert_eq!(values.len(), codes.len(), "one code for each value");
-    let scale = ue4m3_from_f32(largest_magnitude(values) / E2M1_MAX / global);
+    let amax = largest_magnitude(values);
+    if amax == 0.0 {
+        codes.fill(0x0);
+        return 0x00;
+    }
+    let scale = ue4m3_from_f32(amax / E2M1_MAX / global);
     let step = ue4m3_to_f32(scale) * global;
     if step == 0.0 {
         codes.fill(0x0);
@@ -301,8 +312,40 @@ mod tests {
             }
         }
         assert_eq!(nvfp4(&[1.0, -2.0], f32::NAN), (0x7F, vec![0x7; 2]));
-        assert_eq!(nvfp4(&[0.0, -0.0], 0.0), (0x7F, vec![0x7; 2]));
         assert_eq!(nvfp4(&[1.0, -2.0], f32::INFINITY), (0x00, vec![0x7; 2]));
+    }
+
+    /// A tensor of zeros has the global scale 0, and what is made of it may be any number.
+    #[test]
+    fn an_nvfp4_block_of_zeros_has_scale_zero_and_codes_zero_whatever_the_global_scale() {
+        for global in [1.0, 0.0, -0.0, -1.0, 1e-45, f32::MAX, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+            assert_eq!(nvfp4(&[0.0, -0.0, 0.0], global), (0x00, vec![0x0; 3]), "{global}");
+            assert_eq!(nvfp4(&[], global), (0x00, vec![]), "{global}");
+        }
+    }
+
+    /// The table of [`quantize_nvfp4_block`], line by line.
+    #[test]
+    fn an_unusual_global_scale_gives_what_the_table_says() {
+        const INFINITY: f32 = f32::INFINITY;
+        let least = f32::from_bits(3);
+        assert_eq!((least / 6.0, f32::from_bits(4) / 6.0 > 0.0), (0.0, true));
+        for (values, global, scale, code) in [
+            ([0.0, f32::NAN], 0.0, 0x7F, 0x7),
+            ([1.0, 0.0], f32::NAN, 0x7F, 0x7),
+            ([1.0, INFINITY], 0.0, 0x7E, 0x0),
+            ([f32::from_bits(4), 0.0], 0.0, 0x7E, 0x0),
+            ([least, 0.0], 0.0, 0x7F, 0x7),
+            ([least, 0.0], -0.0, 0x7F, 0x7),
+            ([1.0, -INFINITY], -0.0, 0x00, 0x0),
+            ([1.0, INFINITY], INFINITY, 0x7F, 0x7),
+            ([1.0, INFINITY], -INFINITY, 0x7F, 0x7),
+            ([1.0, -f32::MAX], INFINITY, 0x00, 0x7),
+            ([1.0, -f32::MAX], -INFINITY, 0x00, 0x7),
+            ([1.0, -INFINITY], -1.0, 0x00, 0x0),
+        ] {
+            assert_eq!(nvfp4(&values, global), (scale, vec![code; 2]), "{values:?} {global}");
+        }
     }
 
     #[test]

@@ -91,7 +91,8 @@ FOURFOLD_HOST_DEVICE uint32_t encode_pair(float low, float high) {
   return encode<Format>(low) | encode<Format>(high) << Format::kBits;
 }
 
-// NVFP4: s = e4m3(amax / 6 / global), q = e2m1(v / (s · global)), and 0 where s · global is.
+// NVFP4: s = e4m3(amax / 6 / global), q = e2m1(v / (s · global)). Codes are 0 where s · global is 0, and s and codes are
+// 0 where amax is, whatever the global scale.
 struct Nvfp4 {
   using Element = E2m1;
   static constexpr int kBlock = 16;
@@ -99,7 +100,7 @@ struct Nvfp4 {
   FOURFOLD_HOST_DEVICE static uint32_t scale(uint32_t amax, float global) {
     float const s = float_of(amax) / 6.0f / global;
     // Unsigned: what is below zero is zero.
-    return s < 0.0f ? 0u : encode<E4m3>(s) & 0x7Fu;
+    return amax == 0u || s < 0.0f ? 0u : encode<E4m3>(s) & 0x7Fu;
   }
 
   // What values are divided by: they and the divisor are multiplied by the same power of two, so that the divisor is
@@ -109,14 +110,15 @@ struct Nvfp4 {
     bool is_zero;
   };
 
-  FOURFOLD_HOST_DEVICE static Step step(uint32_t scale, float global) {
+  FOURFOLD_HOST_DEVICE static Step step(uint32_t scale, uint32_t amax, float global) {
     uint32_t const exponent = scale >> 3, mantissa = scale & 7u;
     float s = exponent == 0u ? static_cast<float>(mantissa) * 0x1p-9f
                              : float_of((exponent + 120u) << 23 | mantissa << 20);
     s = scale == E4m3::kNan ? float_of(kMagnitudeBits) : s;
     float const step = s * global;
     if (bits_of(step) >= kInfinityBits) {
-      return {step == step ? 0.0f : step, 1.0f, 1.0f, step == 0.0f};
+      // A scale of 0 times a global one that is no number is NaN, and zeros have the code 0 all the same.
+      return {step == step ? 0.0f : step, 1.0f, 1.0f, step == 0.0f || amax == 0u};
     }
     uint32_t const power = bits_of(step) >> 23;
     float const up = float_of(power == 254u ? 0x00400000u : (254u - power) << 23);
@@ -158,7 +160,7 @@ struct Mx {
   // What values are multiplied by: the reciprocal of a power of two is exact, and so is what it makes of a quotient.
   using Step = float;
 
-  FOURFOLD_HOST_DEVICE static Step step(uint32_t scale, float) {
+  FOURFOLD_HOST_DEVICE static Step step(uint32_t scale, uint32_t, float) {
     return scale == 0xFFu ? float_of(kMagnitudeBits) : float_of(scale == 0xFEu ? 0x00400000u : (254u - scale) << 23);
   }
 

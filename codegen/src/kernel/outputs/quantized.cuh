@@ -90,7 +90,7 @@ struct QuantizedOutput {
       return;
     }
     uint32_t const scale = Blocks::scale(amax, state.global);
-    typename Blocks::Step const step = Blocks::step(scale, state.global);
+    typename Blocks::Step const step = Blocks::step(scale, amax, state.global);
     int64_t const at = here.at(Part::row(slot), Part::column(c));
     constexpr int kRun = cute::min(Part::kRun, columns_of_thread<Part>());
     CUTLASS_PRAGMA_UNROLL
