@@ -23,12 +23,12 @@ __device__ double ref_erf(double x) { return erf(x); }
 __device__ double ref_sigmoid(double x) { return logistic(x); }
 __device__ double ref_relu(double x) { return x <= 0 ? 0 : x; }
 __device__ double ref_gelu(double x) {
-  return x < -40 ? -0.0 : isinf(x) ? x : 0.5 * x * erfc(-x * 0.70710678118654752440);
+  return x < -40 ? x * 0.0 : isinf(x) ? x : 0.5 * x * erfc(-x * 0.70710678118654752440);
 }
 __device__ double ref_gelu_tanh(double x) {
-  return x < -40 ? -0.0 : x > 40 ? x : x * logistic(1.5957691216057308 * (x + 0.044715 * x * x * x));
+  return x < -40 ? x * 0.0 : x > 40 ? x : x * logistic(1.5957691216057308 * (x + 0.044715 * x * x * x));
 }
-__device__ double ref_silu(double x) { return x == -INFINITY ? -0.0 : x * logistic(x); }
+__device__ double ref_silu(double x) { return x * logistic(x); }
 
 struct Worst {
   unsigned long long error_and_input, nan;

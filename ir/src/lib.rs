@@ -38,7 +38,8 @@
 //! - the result is rounded to the result type. (Those are its definition's roundings; the last is the op's own.)
 //!
 //! `mma` and the sums inside `reduce`, `softmax` and `layer_norm` are f64 with ascending indices, rounded once at
-//! the end. Elementwise functions are computed in f64 and rounded once. max, min, relu and clamp propagate NaN.
+//! the end. Elementwise functions are computed in f64 and rounded once. max, min, relu and clamp propagate NaN. `silu`,
+//! `gelu` and `gelu_tanh` are NaN at -inf, as x · sigmoid(x) and the formulas of the others are.
 //!
 //! `convert` to `f16` and `bf16` overflows to infinity. `convert` to `f4E2M1FN`, `f8E4M3FN` and `f8E5M2` saturates
 //! (CUDA's satfinite: infinity becomes the largest finite value, NaN becomes +6 in FP4 and NaN in FP8). `convert`
@@ -46,7 +47,7 @@
 //!
 //! `block_quantize` of v with a per-tensor scale g (NVFP4): with amax the largest magnitude of a block,
 //! s = e4m3(rn(rn(amax/6)/g)) and code = e2m1(rn(v / rn(s·g))), every rn an IEEE f32 rounding; codes are 0 where
-//! s·g is 0. For MX, s is 2^(floor(log2 amax) - emax) (`scale_rounding = floor`) or the least power of two that
+//! s·g is 0. Where amax is 0, s and the codes are 0, whatever g is: 0 and NaN included. For MX, s is 2^(floor(log2 amax) - emax) (`scale_rounding = floor`) or the least power of two that
 //! brings amax within range (`ceil`), and code = rn(v / s). `block_dequantize` is rn(code · scale · g).
 //!
 //! # How an implementation is compared with this

@@ -85,7 +85,7 @@ fn body(kind: UnaryKind) -> &'static str {
             "\
   float const half = 0.5f * x;
   if (!(x < -0.5f)) return fmaf(half, erff(x * 0.707106781f), half);
-  if (x < -15.0f) return -0.0f;
+  if (x < -15.0f) return x * 0.0f;  // -0, and NaN of -inf
   // x/2 · erfcx(z) · exp(-z²) with z = -x/√2 in two floats.
   float const c = -0x1.6a09e6p-1f, c_low = -0x1.9fcef4p-27f;
   float const z = __fmul_rn(x, c);
@@ -102,7 +102,7 @@ fn body(kind: UnaryKind) -> &'static str {
         UnaryKind::GeluTanh => {
             "\
   if (x != x || x > 12.0f) return x;
-  if (x < -12.0f) return -0.0f;
+  if (x < -12.0f) return x * 0.0f;  // -0, and NaN of -inf
   float const a = fabsf(x);
   // x · sigmoid(v) with v = 2·√(2/π)·(a + 0.044715 a³) in two floats.
   float const s = __fmul_rn(a, a), s_low = fmaf(a, a, -s);
@@ -117,7 +117,8 @@ fn body(kind: UnaryKind) -> &'static str {
         UnaryKind::Silu => {
             "\
   if (x != x) return x;
-  return x < -120.0f ? -0.0f : logistic_product(x, fminf(fabsf(x), 200.0f), 0.0f);"
+  // -0, and NaN of -inf.
+  return x < -120.0f ? x * 0.0f : logistic_product(x, fminf(fabsf(x), 200.0f), 0.0f);"
         }
     }
 }

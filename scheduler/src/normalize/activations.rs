@@ -69,7 +69,7 @@ pub(crate) fn silu_of_quotient(site: &mut Site<'_>) -> Vec<Id> {
     }
 }
 
-/// `x/2 · (1 + erf(x/√2))`, the factors in any order.
+/// `x/2 · (1 + erf(x/√2))`, the factors in any order that overflows nowhere, or where `x · (1 + erf(x/√2))` does.
 pub(crate) fn gelu(site: &mut Site<'_>) -> Vec<Id> {
     written_gelu(site, UnaryKind::Erf, |site, argument, x| {
         let Some(product) = factors(site, argument, x, None) else { return false };
@@ -104,7 +104,8 @@ pub(crate) fn gelu_tanh(site: &mut Site<'_>) -> Vec<Id> {
     })
 }
 
-/// `x · 1/2 · (1 + inner(argument))` where the argument is right for x.
+/// `x · 1/2 · (1 + inner(argument))` where the argument is right for x: the function of x, or, where x is multiplied by
+/// the sum before it is halved, half of twice the function, which is infinite where that product is.
 fn written_gelu(
     site: &mut Site<'_>,
     inner: UnaryKind,
@@ -119,15 +120,27 @@ fn written_gelu(
         let mut product = Factors::default();
         let whole = collect(site, p, x, Some(sum), 0, &mut product)
             && collect(site, q, x, Some(sum), 0, &mut product);
+        let in_range = product.number <= 0.5 && product.most_of_x <= 1.0;
         if whole
             && product.powers == 1
             && product.sums == 1
             && product.others.is_empty()
+            && in_range
             && is_close(site, x, product.number, 0.5)
             && is_argument(site, argument, x)
         {
             let kind = if inner == UnaryKind::Erf { UnaryKind::Gelu } else { UnaryKind::GeluTanh };
-            return vec![unary(site, kind, x)];
+            if product.most_of_product <= 1.0 {
+                return vec![unary(site, kind, x)];
+            }
+            let Some(half) = [p, q].into_iter().find(|class| is_number(site, *class, 0.5)) else { continue };
+            if product.most_of_product == 2.0 {
+                let function = unary(site, kind, x);
+                let [add, mul] = [BinaryKind::Add, BinaryKind::Mul]
+                    .map(|kind| site.attribute_term(Attribute::Binary(kind)));
+                let twice = site.add(Term::Binary([add, function, function]));
+                return vec![site.add(Term::Binary([mul, twice, half]))];
+            }
         }
     }
     vec![]
@@ -180,16 +193,40 @@ fn candidates(site: &Site<'_>, argument: Id) -> Vec<Id> {
 const MOST_FACTORS: usize = 24;
 
 /// A product taken apart.
-#[derive(Default)]
 struct Factors {
     /// The numbers, multiplied.
     number: f64,
     /// How often x is a factor.
     powers: u32,
-    /// How often the known sum is.
+    /// How often the known sum, which is 2 at most, is.
     sums: u32,
     others: Vec<Id>,
-    begun: bool,
+    /// The most, in multiples of x, that a partial product with x and without the sum is.
+    most_of_x: f64,
+    /// The same of a partial product with both. At -inf the sum is 0.
+    most_of_product: f64,
+}
+
+impl Default for Factors {
+    fn default() -> Factors {
+        Factors { number: 1.0, powers: 0, sums: 0, others: Vec::new(), most_of_x: 1.0, most_of_product: 0.0 }
+    }
+}
+
+impl Factors {
+    /// Notes a partial product whose factors were collected since there were `before`.
+    fn note_partial(&mut self, [number, powers, sums]: [f64; 3]) {
+        let multiple = (self.number / number).abs();
+        if f64::from(self.powers) > powers && f64::from(self.sums) > sums {
+            self.most_of_product = self.most_of_product.max(2.0 * multiple);
+        } else if f64::from(self.powers) > powers {
+            self.most_of_x = self.most_of_x.max(multiple);
+        }
+    }
+
+    fn known(&self) -> [f64; 3] {
+        [self.number, f64::from(self.powers), f64::from(self.sums)]
+    }
 }
 
 fn factors(site: &mut Site<'_>, class: Id, x: Id, sum: Option<Id>) -> Option<Factors> {
@@ -200,10 +237,9 @@ fn factors(site: &mut Site<'_>, class: Id, x: Id, sum: Option<Id>) -> Option<Fac
 /// Adds the factors of a class; false when they go too deep.
 fn collect(site: &mut Site<'_>, class: Id, x: Id, sum: Option<Id>, depth: usize, into: &mut Factors) -> bool {
     const DEEPEST: usize = 6;
-    if !into.begun {
-        into.begun = true;
-        into.number = 1.0;
-    }
+    // Nothing that a number of this size multiplies vanishes or overflows of which the formula is usual.
+    let is_usual = |number: &f64| (2f64.powi(-10)..=2f64.powi(10)).contains(&number.abs());
+    let before = into.known();
     if site.same(class, x) {
         into.powers += 1;
         return true;
@@ -212,7 +248,7 @@ fn collect(site: &mut Site<'_>, class: Id, x: Id, sum: Option<Id>, depth: usize,
         into.sums += 1;
         return true;
     }
-    if let Some(number) = site.splat(class) {
+    if let Some(number) = site.splat(class).filter(is_usual) {
         into.number *= number;
         return true;
     }
@@ -222,14 +258,19 @@ fn collect(site: &mut Site<'_>, class: Id, x: Id, sum: Option<Id>, depth: usize,
     for term in site.terms(class) {
         if let Some([p, q]) = binary(site, &term, BinaryKind::Mul) {
             site.using(term);
-            return collect(site, p, x, sum, depth + 1, into) && collect(site, q, x, sum, depth + 1, into);
+            let known =
+                collect(site, p, x, sum, depth + 1, into) && collect(site, q, x, sum, depth + 1, into);
+            into.note_partial(before);
+            return known;
         }
         if let Some([p, q]) = binary(site, &term, BinaryKind::Div)
-            && let Some(number) = site.splat(q)
+            && let Some(number) = site.splat(q).filter(is_usual)
         {
             site.using(term);
+            let known = collect(site, p, x, sum, depth + 1, into);
             into.number /= number;
-            return collect(site, p, x, sum, depth + 1, into);
+            into.note_partial(before);
+            return known;
         }
     }
     into.others.push(class);

@@ -22,7 +22,7 @@ mod site;
 
 use std::collections::HashSet;
 
-use fourfold_ir::{Entity, Op, OpKind, Program, ScaledMma, Value, verify};
+use fourfold_ir::{BinaryKind, Entity, Op, OpKind, Program, ScaledMma, Value, verify};
 
 use self::draft::{Draft, Note};
 use self::language::{Attribute, Tables, Term};
@@ -63,7 +63,8 @@ pub struct Step {
 pub struct NormalizeRule {
     /// The name that proofs give it.
     pub name: &'static str,
-    /// Why it changes no bit; of a contract rule, what it drops.
+    /// Why it changes no bit; of a contract rule, which roundings it drops, and behind `Range:` what it takes to be in
+    /// range. One that takes nothing so keeps every NaN and infinity.
     pub why: &'static str,
     /// Whether it drops a rounding.
     pub contract: bool,
@@ -301,7 +302,9 @@ fn name_of_new(draft: &Draft, region: &Region, new: &Made, kind: &OpKind, operan
         }
         OpKind::Reshape => format!("{}.reshaped", operand.unwrap_or(near)),
         OpKind::Transpose { .. } => format!("{}.transposed", operand.unwrap_or(near)),
-        OpKind::Binary(_) if new.from.is_empty() => format!("{near}.alpha"),
+        OpKind::Binary(BinaryKind::Mul) if new.from.is_empty() => format!("{near}.alpha"),
+        OpKind::Binary(_) if new.from.is_empty() => format!("{near}.doubled"),
+        OpKind::Unary(kind) if new.from.is_empty() => format!("{near}.{kind}"),
         OpKind::BlockDequantize { .. } => format!("{near}.dequantized"),
         OpKind::ScaledMma(_) => format!("{near}.product"),
         _ => format!("{near}.moved"),

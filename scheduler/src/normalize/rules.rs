@@ -1,6 +1,9 @@
 //! The rules of normalization. Each gives the same bits as what it replaces, for every input, NaN and infinity
 //! included, but for those marked `contract`, which drop a rounding that the program states. The one exception is the sum
 //! of a product with K above 1188, whose rule says how close it stays.
+//!
+//! A contract rule that drops only roundings keeps every NaN and infinity: its result is one exactly where what it
+//! replaces is. Those that drop a range as well, which a factor or a scale can leave, say what must not overflow.
 
 use egg::Id;
 use fourfold_ir::{BinaryKind, BlockFormat, Dim, ElementType, ScaleLayout, TensorType, dim_product};
@@ -12,7 +15,7 @@ use super::site::Site;
 /// A named rule: where the left side matches and the conditions of `apply` hold, the results equal the whole.
 pub(crate) struct Rule {
     pub(crate) name: &'static str,
-    /// Why it gives the same bits; of a contract rule, which rounding it drops.
+    /// Why it gives the same bits; of a contract rule, which rounding it drops, and what it takes to be in range.
     pub(crate) why: &'static str,
     pub(crate) contract: bool,
     pub(crate) left: &'static str,
@@ -54,19 +57,23 @@ pub(crate) const RULES: &[Rule] = &[
         MMA_OF_DEQUANTIZED,
         |site| scaled_mma(site, |product| product.nvfp4 && product.factors),
         "drops the rounding of each dequantized element code · scale · g, rounds gA·gB and alpha·acc instead, and \
-         rounds the sum to f32 before it is rounded to a narrower result",
+         rounds the sum to f32 before it is rounded to a narrower result. Range: no code · scale · g overflows or is \
+         infinite, and gA·gB does not overflow or underflow",
     ),
     contract(
         "narrow-mma-is-scaled-mma",
         MMA_OF_DEQUANTIZED,
         |site| scaled_mma(site, |product| product.nvfp4 && !product.factors && !product.wide),
-        "the sum is rounded to f32 first and to the result type then, instead of once",
+        "the sum is rounded to f32 first and to the result type then, instead of once. Range: in f16, a sum that is \
+         less than 2^-8 from ±65520, where f16 overflows, may be rounded to either side",
     ),
     contract(
         "mma-of-mx-is-scaled-mma",
         MMA_OF_DEQUANTIZED,
         |site| scaled_mma(site, |product| !product.nvfp4),
-        "drops the overflow of code · 2^e beyond the dequantized type, and with factors their roundings",
+        "drops the range of code · 2^e, of which the dequantized type holds only a part, and with factors their \
+         roundings. Range: no code · 2^e · g overflows or is infinite, and with factors neither gA·gB nor the sum \
+         without them overflows or underflows",
     ),
     exact(
         "factor-is-alpha",
@@ -79,18 +86,6 @@ pub(crate) const RULES: &[Rule] = &[
         "(binary mul ?s (scaled_mma f32 ?v ?a ?sa ?b ?sb none none none))",
         |site| factor_is_alpha(site, "?s"),
         "as factor-is-alpha: a product does not depend on the order of its factors",
-    ),
-    contract(
-        "factor-joins-alpha",
-        "(binary mul (scaled_mma f32 ?v ?a ?sa ?b ?sb ?alpha none none) ?s)",
-        factor_joins_alpha,
-        "rounds alpha · s and the product with acc, instead of alpha · acc and the product with s",
-    ),
-    contract(
-        "factor-before-joins-alpha",
-        "(binary mul ?s (scaled_mma f32 ?v ?a ?sa ?b ?sb ?alpha none none))",
-        factor_joins_alpha,
-        "as factor-joins-alpha",
     ),
     exact(
         "factor-joins-dequantize",
@@ -254,13 +249,15 @@ pub(crate) const RULES: &[Rule] = &[
         "gelu-written-with-erf",
         "(binary mul ?x ?y)",
         activations::gelu,
-        "drops the roundings of x/√2, erf, the sum with 1 and the products but the last",
+        "drops the roundings of x/√2, erf, the sum with 1 and the products but the last; x·(1 + erf(x/√2)), which \
+         overflows where 2·x does, becomes gelu(x) + gelu(x)",
     ),
     contract(
         "gelu-written-with-tanh",
         "(binary mul ?x ?y)",
         activations::gelu_tanh,
-        "drops the roundings of the polynomial, tanh, the sum with 1 and the products but the last",
+        "drops the roundings of the polynomial, tanh, the sum with 1 and the products but the last; x·(1 + tanh(u)), \
+         which overflows where 2·x does, becomes gelu_tanh(x) + gelu_tanh(x)",
     ),
 ];
 
@@ -364,17 +361,6 @@ fn factor_is_alpha(site: &mut Site<'_>, factor: &str) -> Vec<Id> {
         Some(children) => vec![site.add(Term::ScaledMma(children))],
         None => vec![],
     }
-}
-
-fn factor_joins_alpha(site: &mut Site<'_>) -> Vec<Id> {
-    let (factor, alpha) = (site.get("?s"), site.get("?alpha"));
-    // Else the factor stays in the epilogue: multiplying an alpha that is given would take an op outside the kernel.
-    if !site.terms(alpha).iter().any(|term| matches!(term, Term::Binary(_))) {
-        return vec![];
-    }
-    let Some(mut children) = product_with_factor(site, factor) else { return vec![] };
-    children[6] = multiply(site, alpha, factor);
-    vec![site.add(Term::ScaledMma(children))]
 }
 
 fn factor_joins_dequantize(site: &mut Site<'_>) -> Vec<Id> {

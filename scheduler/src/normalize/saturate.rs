@@ -520,8 +520,13 @@ impl<'a> Proof<'a> {
         let applied = &choice.log[position];
         let is_result = choice.egraph.lookup(term.clone()) == Some(applied.result);
         let whole = applied.matched.first();
-        // A rule that makes a multiplication moves nothing.
-        let moves = !applied.created.iter().any(|term| matches!(term, Term::ScaledMma(_)));
+        // A rule that makes a multiplication moves nothing, nor does one whose result is of the kind of what it replaces.
+        let is_of_kind = |term: &Term| {
+            whole.is_some_and(|whole| term.matches(whole))
+                && choice.egraph.lookup(term.clone()) == Some(applied.result)
+        };
+        let moves =
+            !applied.created.iter().any(|term| matches!(term, Term::ScaledMma(_)) || is_of_kind(term));
         let moved =
             |term: &Term| moves && whole.is_some_and(|whole| term.is_elementwise() && term.matches(whole));
         if !is_result {

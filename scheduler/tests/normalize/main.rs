@@ -1,5 +1,6 @@
 //! Normalization: each rule on text, its near misses, and the interpreter's bits before and after.
 
+mod contract;
 mod random;
 mod rules;
 mod support;

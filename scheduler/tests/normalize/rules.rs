@@ -535,8 +535,8 @@ fn factors_of_dequantize_go_into_alpha_under_contract() {
             %sa.blocked = swizzle_scales %sa : tensor<[37, 4], f8E4M3FN, blocked>  ; inserted: factors-of-dequantized-are-alpha (contract)
             %sb.blocked = swizzle_scales %sb : tensor<[24, 4], f8E4M3FN, blocked>  ; inserted: factors-of-dequantized-are-alpha (contract)
             %d.alpha = mul %ga, %gb : tensor<[1], f32>  ; inserted: factors-of-dequantized-are-alpha (contract)
-            %z.alpha = mul %d.alpha, %s : tensor<[1], f32>  ; inserted: factors-of-dequantized-are-alpha (contract), factor-joins-alpha (contract)
-            %z = scaled_mma %a, %sa.blocked, %b, %sb.blocked, alpha = %z.alpha {block = 16} : tensor<[37, 24], f32>  ; from x y d z: factors-of-dequantized-are-alpha (contract), factor-joins-alpha (contract)
+            %d = scaled_mma %a, %sa.blocked, %b, %sb.blocked, alpha = %d.alpha {block = 16} : tensor<[37, 24], f32>  ; from x y d: factors-of-dequantized-are-alpha (contract)
+            %z = mul %d, %s : tensor<[37, 24], f32>
         "#]],
     );
     check_contract(
@@ -622,8 +622,8 @@ fn activations_written_out_are_recognized_under_contract() {
   %v = div %p, %root : tensor<[37, 24], f32>
   %f = erf %v : tensor<[37, 24], f32>
   %g = add %f, %one : tensor<[37, 24], f32>
-  %h = mul %p, %g : tensor<[37, 24], f32>
-  %y = mul %h, %half : tensor<[37, 24], f32>"
+  %h = mul %p, %half : tensor<[37, 24], f32>
+  %y = mul %h, %g : tensor<[37, 24], f32>"
             ),
             "gelu",
         ),
@@ -657,8 +657,8 @@ fn activations_written_out_are_recognized_under_contract() {
   %arg = mul %kx, %poly : tensor<[37, 24], f32>
   %t = tanh %arg : tensor<[37, 24], f32>
   %g = add %t, %one : tensor<[37, 24], f32>
-  %xg = mul %g, %p : tensor<[37, 24], f32>
-  %y = mul %xg, %half : tensor<[37, 24], f32>"
+  %hg = mul %g, %half : tensor<[37, 24], f32>
+  %y = mul %hg, %p : tensor<[37, 24], f32>"
             ),
             "gelu_tanh",
         ),
