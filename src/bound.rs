@@ -7,6 +7,7 @@
 //! ([`reduced`]), and into codes and scales ([`blocks`]), of which few may differ, each with a reason.
 
 mod blocks;
+mod contracted;
 mod interval;
 mod product;
 mod reduced;
@@ -25,6 +26,7 @@ use fourfold_scheduler::{
 };
 
 use self::blocks::{BlockRule, Blocks, compare_blocks};
+pub(crate) use self::contracted::{Moved, moved};
 use self::interval::{Intervals, UNKNOWN};
 use self::reduced::Reduced;
 use self::within::{Bounds, free_text};

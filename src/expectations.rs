@@ -1,6 +1,6 @@
 //! What a run is compared with: tensors of the data, and the interpreter.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -12,9 +12,9 @@ use fourfold_ir::{
 use fourfold_scheduler::{Fate, KernelPlan, Normalized, Partition};
 
 use crate::backend::Planned;
-use crate::bound::{BIT_EQUAL, Compared, KernelRun};
+use crate::bound::{BIT_EQUAL, Compared, KernelRun, Moved, moved};
 use crate::bundle::Recorded;
-use crate::compare::{Comparison, Rounding, Tolerance, compare, largest};
+use crate::compare::{Comparison, Rounding, Tolerance, compare, compare_or, largest};
 use crate::error::{Error, Fault};
 use crate::header::Header;
 use crate::precision::{Precision, precisions};
@@ -53,7 +53,11 @@ pub(crate) struct Comparer<'a> {
     bound: &'a Bound<'a>,
     rule: Option<Rule>,
     precisions: Vec<Precision>,
+    /// By op of the original, whether contraction touched it.
+    contracted: Vec<bool>,
     interpreted: OnceCell<Result<Vec<Tensor>, NotInterpreted>>,
+    /// How far contraction may move the values of the original.
+    moved: OnceCell<HashMap<Value, Moved>>,
 }
 
 /// What a value of the original is compared with.
@@ -105,7 +109,8 @@ impl<'a> Comparer<'a> {
             _ => false,
         };
         let precisions = precisions(original, rule, &on_device, &contracted);
-        let interpreted = OnceCell::new();
+        let contracted = original.module().ops.keys().map(contracted).collect();
+        let (interpreted, moved) = (OnceCell::new(), OnceCell::new());
         Comparer {
             original,
             normalized,
@@ -116,7 +121,9 @@ impl<'a> Comparer<'a> {
             bound,
             rule,
             precisions,
+            contracted,
             interpreted,
+            moved,
         }
     }
 
@@ -285,7 +292,7 @@ impl<'a> Comparer<'a> {
         let operand = self.converted_operand(value);
         let unrounded = || operand.map(|operand| interpreted[operand.index()].clone());
         let rounding = self.rounding(value, &tolerance, &unrounded);
-        let comparison = compare(got, want, &tolerance, rounding);
+        let (comparison, rule) = self.compare_moved(value, (got, want), (&tolerance, rule), rounding);
         let place = (self.original.module().name_of(value), self.segment_of_original(value));
         let rule = (tolerance, format!("{NORMALIZED}: {rule}"));
         self.report(place, "interpreter", want, &rule, "interpreter", comparison)
@@ -359,14 +366,55 @@ impl<'a> Comparer<'a> {
     }
 
     fn compare_one(&self, expectation: &Expectation<'_>) -> Result<OutputReport, Error> {
-        let Expectation { value, against, want, tolerance: (tolerance, _) } = expectation;
+        let Expectation { value, against, want, tolerance: (tolerance, rule) } = expectation;
         let (got, source) = self.computed(*value)?;
         let operand = self.converted_operand(*value);
         let unrounded = || self.computed(operand?).ok().map(|(tensor, _)| tensor.clone());
         let rounding = self.rounding(*value, tolerance, &unrounded);
-        let comparison = compare(got, want, tolerance, rounding);
+        let (comparison, rule) = self.compare_moved(*value, (got, want), (tolerance, rule.clone()), rounding);
         let place = (self.original.module().name_of(*value), self.segment_of_original(*value));
-        Ok(self.report(place, against, want, &expectation.tolerance, source, comparison))
+        Ok(self.report(place, against, want, &(tolerance.clone(), rule), source, comparison))
+    }
+
+    /// Compares two computations of a value, of which one may be contracted, and says by which rule. Elements that differ
+    /// by more than the tolerance may differ by what contraction moves, unless the program states the tolerance.
+    fn compare_moved(
+        &self,
+        value: Value,
+        (got, want): (&Tensor, &Tensor),
+        (tolerance, rule): (&Tolerance, String),
+        rounding: Rounding<'_>,
+    ) -> (Comparison, String) {
+        let comparison = compare(got, want, tolerance, rounding);
+        let states = self.header.tolerance_of(self.original.module().name_of(value)).is_some();
+        if comparison.ok || states || !matches!(tolerance, Tolerance::Relative(relative) if *relative > 0.0) {
+            return (comparison, rule);
+        }
+        let Some(moved) = self.moved().and_then(|moved| moved.get(&value)) else { return (comparison, rule) };
+        let beyond = Cell::new(0);
+        let allows = |index: usize, got: f64, want: f64| {
+            beyond.set(beyond.get() + usize::from(moved.is_beyond(index)));
+            moved.allows(index, got, want)
+        };
+        let with_moved = compare_or(got, want, tolerance, rounding, &allows);
+        let rule = match (beyond.get(), with_moved.mismatches < comparison.mismatches) {
+            (0, false) => return (comparison, rule),
+            (0, true) => format!("{rule}, or what contraction moves"),
+            (count, _) => {
+                format!("{rule}, or what contraction moves ({count} beyond the range that its rules take)")
+            }
+        };
+        (with_moved, rule)
+    }
+
+    /// How far contraction may move the values of the original; `None` where there is none, or nothing to start from.
+    fn moved(&self) -> Option<&HashMap<Value, Moved>> {
+        if !self.contracted.contains(&true) {
+            return None;
+        }
+        let values = self.interpreted().ok()?;
+        let is_contracted = |op: Op| self.contracted[op.index()];
+        Some(self.moved.get_or_init(|| moved(self.original, values, &is_contracted)))
     }
 
     /// How the rounding of a value may be moved, where `unrounded` is what it is converted from if it is.

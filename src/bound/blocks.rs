@@ -62,6 +62,8 @@ pub(super) fn compare_blocks(
         ends.clear();
         ends.extend(elements.clone().map(&mut interval));
         let known = Known::of(&ends);
+        // Zeros have the code 0 whatever the global scale is, which is no part of a step that is NaN.
+        let may_be_zeros = rule.rounding.is_none() && *got_scale == 0 && ends.iter().all(spans_zero);
         free_scales += usize::from(known == Known::Some && rule.least_scale(&ends) == 0);
         // An element that may be anything may be NaN, and so may then the scale.
         let is_nan = known == Known::Some && rule.is_nan(*got_scale);
@@ -73,7 +75,8 @@ pub(super) fn compare_blocks(
                 code_verdicts.push(if got == want { Verdict::Same } else { Verdict::Free });
                 continue;
             }
-            code_verdicts.push(match known.verdict(got == want, || rule.has_code(*ends, *got_scale, got)) {
+            let has_code = || may_be_zeros && got == 0 || rule.has_code(*ends, *got_scale, got);
+            code_verdicts.push(match known.verdict(got == want, has_code) {
                 // Another scale has other codes, and is counted itself.
                 Verdict::Moved if scale != Verdict::Same => Verdict::Free,
                 verdict => verdict,
@@ -130,28 +133,37 @@ fn is_bounded(ends: &Interval) -> bool {
     ends.iter().all(|end| end.is_finite())
 }
 
+fn spans_zero(ends: &Interval) -> bool {
+    ends[0] <= 0.0 && 0.0 <= ends[1]
+}
+
 impl BlockRule {
     /// Whether a block with elements in these intervals may have this scale.
     fn has_scale(&self, ends: &[Interval], scale: u8) -> bool {
-        let scales = self.extreme_scales(ends);
-        (scales[0].min(scales[1])..=scales[0].max(scales[1])).contains(&scale)
+        let [least, most] = self.extreme_magnitudes(ends);
+        if least == 0.0 && scale == 0 {
+            return true;
+        }
+        // The scale of zeros is 0, and that of anything else may be NaN at once.
+        let scales = [least.max(f32::from_bits(1)), most].map(|amax| self.scale(amax));
+        most > 0.0 && (scales[0].min(scales[1])..=scales[0].max(scales[1])).contains(&scale)
     }
 
     /// The least scale of such a block.
     fn least_scale(&self, ends: &[Interval]) -> u8 {
-        let [one, other] = self.extreme_scales(ends);
+        let [one, other] = self.extreme_magnitudes(ends).map(|amax| self.scale(amax));
         one.min(other)
     }
 
-    /// The scales of the least and the largest magnitude that a block can have.
-    fn extreme_scales(&self, ends: &[Interval]) -> [u8; 2] {
+    /// The least and the largest magnitude that a block can have.
+    fn extreme_magnitudes(&self, ends: &[Interval]) -> [f32; 2] {
         let (mut least, mut most) = (0f64, 0f64);
         for ends in ends {
             let [low, high] = magnitudes(*ends);
             (least, most) = (least.max(low), most.max(high));
         }
         // All are values of f32 or a narrower type; infinity has the scale of the largest, or NaN.
-        [least, most].map(|amax| self.scale((amax as f32).min(f32::MAX)))
+        [least, most].map(|amax| (amax as f32).min(f32::MAX))
     }
 
     /// Whether a scale is NaN.
@@ -291,6 +303,38 @@ mod tests {
                 if width == 0.0 {
                     assert_eq!((compared.codes.moved_roundings, compared.scales.moved_roundings), (0, 0));
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_that_may_be_zeros_have_the_scale_and_the_codes_of_zeros_or_of_what_they_may_be() {
+        for rule in rules() {
+            let small: Vec<f32> = numbers(9, 96 * 2).iter().map(|value| value * 1e-3).collect();
+            let zeros = vec![0.0; small.len()];
+            let ends: Vec<Interval> =
+                small.iter().map(|value| [f64::from(value.min(0.0)), f64::from(value.max(0.0))]).collect();
+            for (got, want) in [(&zeros, &zeros), (&zeros, &small), (&small, &zeros)] {
+                let compared = compared(rule, got, want, &ends);
+                let mismatches = (compared.codes.mismatches, compared.scales.mismatches);
+                assert_eq!(mismatches, (0, 0), "{rule:?}");
+            }
+            if rule.global.is_nan() {
+                let (want_codes, want_scales) = quantized(rule, &zeros);
+                let ones = Tensor::from_codes(
+                    want_scales.element(),
+                    vec![2, 6],
+                    want_scales.layout(),
+                    vec![0x38; 12],
+                );
+                let ones = ones.expect("the shape");
+                let got = Blocks { codes: &want_codes, scales: &ones };
+                let want = Blocks { codes: &want_codes, scales: &want_scales };
+                let compared = compare_blocks(rule, got, want, |index| ends[index]);
+                assert_eq!(
+                    compared.scales.mismatches, 12,
+                    "a scale is 0 or NaN under a global one that is NaN"
+                );
             }
         }
     }

@@ -89,11 +89,7 @@ impl Intervals<'_> {
             EpilogueKind::Binary(kind) => sound(binary(kind, operand(0), operand(1))),
             EpilogueKind::Clamp { min, max } => sound(operand(0).map(|x| scalar::clamp(x, min, max))),
             EpilogueKind::Compare(predicate) => compare(predicate, operand(0), operand(1)),
-            EpilogueKind::Select => match operand(0) {
-                [1.0, _] => operand(1),
-                [_, 0.0] => operand(2),
-                _ => hull([operand(1), operand(2)].concat()),
-            },
+            EpilogueKind::Select => select(operand(0), operand(1), operand(2)),
             EpilogueKind::Convert => operand(0),
         }
     }
@@ -119,12 +115,21 @@ pub(super) fn round(element: ElementType, interval: Interval) -> Interval {
     interval.map(|end| scalar::round_to(element, end))
 }
 
-fn widened([low, high]: Interval) -> Interval {
+/// One of two, or both where it is not known which.
+pub(super) fn select(condition: Interval, x: Interval, y: Interval) -> Interval {
+    match condition {
+        [1.0, _] => x,
+        [_, 0.0] => y,
+        _ => hull([x, y].concat()),
+    }
+}
+
+pub(super) fn widened([low, high]: Interval) -> Interval {
     [low - ULPS * ulp(low), high + ULPS * ulp(high)]
 }
 
 /// An end that is no number says nothing.
-fn sound([low, high]: Interval) -> Interval {
+pub(super) fn sound([low, high]: Interval) -> Interval {
     if low.is_nan() || high.is_nan() { UNKNOWN } else { [low, high] }
 }
 
@@ -137,7 +142,7 @@ fn hull(ends: impl AsRef<[f64]>) -> Interval {
     [low, ends.iter().copied().fold(f64::NEG_INFINITY, f64::max)]
 }
 
-fn unary(kind: UnaryKind, [low, high]: Interval) -> Interval {
+pub(super) fn unary(kind: UnaryKind, [low, high]: Interval) -> Interval {
     let f = |x| scalar::unary(kind, x);
     match kind {
         UnaryKind::Exp
@@ -166,7 +171,7 @@ fn unary(kind: UnaryKind, [low, high]: Interval) -> Interval {
     }
 }
 
-fn binary(kind: BinaryKind, a: Interval, b: Interval) -> Interval {
+pub(super) fn binary(kind: BinaryKind, a: Interval, b: Interval) -> Interval {
     let f = |x, y| scalar::binary(kind, x, y);
     match kind {
         BinaryKind::Add | BinaryKind::Max | BinaryKind::Min => [f(a[0], b[0]), f(a[1], b[1])],
@@ -179,7 +184,7 @@ fn binary(kind: BinaryKind, a: Interval, b: Interval) -> Interval {
 }
 
 /// Certainly true is `[1, 1]`, certainly false is `[0, 0]`.
-fn compare(predicate: Predicate, a: Interval, b: Interval) -> Interval {
+pub(super) fn compare(predicate: Predicate, a: Interval, b: Interval) -> Interval {
     let known = match predicate {
         Predicate::Lt => (a[1] < b[0], a[0] >= b[1]),
         Predicate::Le => (a[1] <= b[0], a[0] > b[1]),

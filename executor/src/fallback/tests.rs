@@ -296,12 +296,22 @@ fn softmax_and_layer_norm_equal_the_interpreter() {
 fn quantization_equals_the_interpreter_in_both_layouts() {
     for (dims, scale_dims) in [([37, 96], [37, 6]), ([130, 208], [130, 13])] {
         for element in FLOATS {
-            let v = sample(element, &dims, 5);
+            // The third of every five blocks is zeros.
+            let mut values = sample(element, &dims, 5).to_f64();
+            values.chunks_mut(16).skip(2).step_by(5).for_each(|block| block.fill(0.0));
+            let v = Tensor::from_f64(element, dims.to_vec(), None, &values).unwrap();
             for layout in [Linear, Blocked] {
                 let results: [(ElementType, &[usize], Layout); 2] =
                     [(F4, &dims, None), (E4M3, &scale_dims, Some(layout))];
                 let kind = OpKind::BlockQuantize { block: 16, scale_rounding: None };
-                check(&kind, &[&v, &f32s(&[], &[0.037])], &results);
+                for global in [0.037, 0.0, -1.0, f32::INFINITY, f32::NAN] {
+                    check(&kind, &[&v, &f32s(&[], &[global])], &results);
+                    let quantized = run(&kind, &[&v, &f32s(&[], &[global])], &results);
+                    let zeros = |codes: Vec<u8>, block: usize| {
+                        codes.chunks(block).skip(2).step_by(5).flatten().all(|code| *code == 0)
+                    };
+                    assert!(zeros(quantized[0].to_codes(), 16) && zeros(quantized[1].to_codes(), 1));
+                }
             }
         }
     }

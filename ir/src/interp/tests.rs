@@ -267,6 +267,32 @@ fn nvfp4_quantization_scales_each_block_by_its_largest_magnitude_over_six() {
     }
 }
 
+/// Dynamic quantization as frameworks write it: the global scale of zeros is 0.
+#[test]
+fn an_activation_of_zeros_has_the_product_zero() {
+    let source = "fir 1
+func @main(
+    %x: tensor<[2, 32], f32>, %w: tensor<[8, 32], f4E2M1FN>, %ws: tensor<[8, 2], f8E4M3FN, blocked>
+) {
+  %amax = reduce %x {axes = [0, 1], kind = amax} : tensor<[], f32>
+  %most = constant {value = 2688} : tensor<[], f32>
+  %g = div %amax, %most : tensor<[], f32>
+  %q, %s = block_quantize %x, %g {block = 16} : tensor<[2, 32], f4E2M1FN>, tensor<[2, 2], f8E4M3FN, blocked>
+  %y = scaled_mma %q, %s, %w, %ws, alpha = %g {block = 16} : tensor<[2, 8], f32>
+  return %y
+}
+";
+    let (program, _) = crate::text::load(source).unwrap();
+    let recipe = sample::Recipe { rule: sample::Rule::Normal, seed: 1, symbols: Vec::new() };
+    let mut tensors = sample::inputs(&program, &recipe).unwrap();
+    for (values, is_zero) in [([0.0; 64], true), ([-0.0; 64], true), ([0.37; 64], false)] {
+        tensors.insert("x".to_owned(), f32s(&[2, 32], &values));
+        let bound = crate::bind::bind(&program, &tensors).unwrap();
+        let y = super::interpret(&program, &bound).unwrap().pop().unwrap().to_f64();
+        assert!(y.iter().all(|y| if is_zero { *y == 0.0 } else { y.is_finite() }), "{y:?}");
+    }
+}
+
 #[test]
 fn mx_quantization_scales_by_a_power_of_two_below_or_above() {
     let mut values = vec![13.0, 1.0, -3.0, 5.0];
