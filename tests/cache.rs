@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use fourfold_executor::cache::{Cache, CacheKey, KeyParts};
 use fourfold_executor::kernel::ABI_VERSION;
-use fourfold_executor::{BuildInput, BuildOptions, BuildTools, CacheOptions, build};
+use fourfold_executor::{BuildInput, BuildOptions, BuildTools, CacheOptions, ToolEnvironment, build};
 use serde_json::Value;
 
 struct Bench {
@@ -60,6 +60,7 @@ fn key(number: u32) -> CacheKey {
         nvcc: "13.0.88",
         cutlass: "4.2.0",
         host: "x86_64-linux",
+        host_compiler: "",
         abi: number,
     })
 }
@@ -86,6 +87,7 @@ fn insert(cache: &Cache, number: u32) {
         include: vec![],
         libraries: vec![],
         cuobjdump: Some(&cuobjdump),
+        environment: ToolEnvironment::default(),
     };
     drop(cache.insert(&key(number), &build(&input, &tools, &BuildOptions::default()).unwrap()).unwrap());
 }

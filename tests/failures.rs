@@ -316,7 +316,8 @@ fn a_known_failure_is_not_tried_again_until_that_is_wished() {
 fn what_a_broken_host_compiler_did_does_not_outlast_it() {
     let setting = Setting::new();
     let compiler = setting.compiler(
-        "[ -z \"$NVCC_CCBIN\" ] || \"$NVCC_CCBIN\" || exit 1\necho 'kernel.cu(9): error: with the usual one'; exit 1",
+        "for word; do case \"$word\" in */badgxx) \"$word\" || exit 1;; esac; done\n\
+         echo 'kernel.cu(9): error: with the usual one'; exit 1",
     );
     setting.script("bin/badgxx", "echo 'badgxx(1): error: no words that anybody knows'; exit 1");
     let build = || {

@@ -16,7 +16,7 @@ use std::{env, fs};
 use fourfold::executor::cache::{Cache, CacheKey, CacheOptions, KeyParts, human_size};
 use fourfold::executor::environment::Environment;
 use fourfold::executor::kernel::ABI_VERSION;
-use fourfold::executor::{BuildInput, BuildOptions, BuildTools, Kernel, build};
+use fourfold::executor::{BuildInput, BuildOptions, BuildTools, Kernel, ToolEnvironment, build};
 use serde_json::json;
 
 const ROUNDS: usize = 101;
@@ -153,7 +153,13 @@ fn insert(cache: &Cache, size: usize) -> Result<CacheKey, Box<dyn std::error::Er
         stages: None,
     };
     let (nvcc, cuobjdump) = (stand_ins.join("nvcc.sh"), stand_ins.join("cuobjdump.sh"));
-    let tools = BuildTools { nvcc: &nvcc, include: vec![], libraries: vec![], cuobjdump: Some(&cuobjdump) };
+    let tools = BuildTools {
+        nvcc: &nvcc,
+        include: vec![],
+        libraries: vec![],
+        cuobjdump: Some(&cuobjdump),
+        environment: ToolEnvironment::default(),
+    };
     let artifact = build(&input, &tools, &BuildOptions::default())?;
     let key = CacheKey::new(&KeyParts {
         source: &text,
@@ -167,6 +173,7 @@ fn insert(cache: &Cache, size: usize) -> Result<CacheKey, Box<dyn std::error::Er
         nvcc: "stand-in",
         cutlass: "stand-in",
         host: env::consts::ARCH,
+        host_compiler: "",
         abi: ABI_VERSION,
     });
     cache.insert(&key, &artifact)?;

@@ -22,7 +22,7 @@ use std::{env, fs};
 
 use fourfold::codegen::KernelSource;
 use fourfold::executor::toolchain::{Toolchain, ToolchainOptions};
-use fourfold::executor::{BuildInput, BuildOptions, BuildTools, Phase, build, run_tool};
+use fourfold::executor::{BuildInput, BuildOptions, BuildTools, Phase, ToolEnvironment, build, run_tool};
 use fourfold::ir::text;
 use fourfold::kernels::{cutlass_version, planned_kernels};
 use fourfold::{Backend, DeviceChoice, Options};
@@ -123,6 +123,7 @@ fn ours(source: &KernelSource, toolchain: &Toolchain) -> Result<Sample, Box<dyn 
         include,
         libraries: toolchain.libraries.clone(),
         cuobjdump: toolchain.cuobjdump.as_deref(),
+        environment: ToolEnvironment::from_process(),
     };
     let input = BuildInput {
         text: &source.text,

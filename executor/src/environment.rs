@@ -3,6 +3,7 @@
 //! Code below the command line takes an [`Environment`] as a value, so that what it does depends on its arguments
 //! only and tests need not change the process.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -102,8 +103,15 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "NVCC_CCBIN",
         kind: "file",
-        default: "g++",
-        meaning: "The host compiler; nvcc reads this itself",
+        default: "g++ on PATH",
+        meaning: "The host compiler; one that is not the system's g++ is part of the keys of kernels",
+    },
+    Variable {
+        name: "LD_LIBRARY_PATH",
+        kind: "list of folders",
+        default: "none",
+        meaning: "Passed on, and part of the keys of kernels, where the host compiler is not the system's g++; else the \
+                  compiler does not see it",
     },
     Variable {
         name: "TMPDIR",
@@ -160,15 +168,51 @@ pub struct Environment {
     pub path: Option<OsString>,
     /// `NVCC_CCBIN`.
     pub nvcc_ccbin: Option<OsString>,
+    /// `LD_LIBRARY_PATH`.
+    pub ld_library_path: Option<OsString>,
+    /// What a program that starts the compiler gets, by name: see [`is_for_launchers`].
+    pub launcher: BTreeMap<String, OsString>,
+}
+
+/// Whether a program that starts the compiler (`--launcher`) gets this variable, as its settings: where its cache and
+/// its server are, and how it reaches them. It passes its environment on to the compiler, so nothing that a compiler
+/// reads is among them, and nothing that has it start another compiler.
+pub fn is_for_launchers(name: &str) -> bool {
+    const PREFIXES: [&str; 6] = ["SCCACHE_", "CCACHE_", "AWS_", "AZURE_", "GOOGLE_", "ACTIONS_"];
+    const NOT: [&str; 5] =
+        ["CCACHE_CC", "CCACHE_COMPILER", "CCACHE_PATH", "CCACHE_PREFIX", "CCACHE_PREFIX_CPP"];
+    const NAMES: [&str; 16] = [
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "TMPDIR",
+        "XDG_CACHE_HOME",
+        "XDG_CONFIG_HOME",
+        "XDG_RUNTIME_DIR",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "NO_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "no_proxy",
+        "SSL_CERT_DIR",
+        "SSL_CERT_FILE",
+        "TZ",
+    ];
+    NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && !NOT.contains(&name)
 }
 
 impl Environment {
     /// The environment of this process.
     pub fn from_process() -> Environment {
-        Environment::from_lookup(|name| std::env::var_os(name))
+        let launcher = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+            .filter(|(name, _)| is_for_launchers(name))
+            .collect();
+        Environment { launcher, ..Environment::from_lookup(|name| std::env::var_os(name)) }
     }
 
-    /// The environment in which `lookup` gives the value of a name.
+    /// The environment in which `lookup` gives the value of a name, without what is for launchers only.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Environment {
         let value = |name: &str| lookup(name).filter(|value| !value.is_empty());
         Environment {
@@ -185,6 +229,8 @@ impl Environment {
             home: value("HOME"),
             path: value("PATH"),
             nvcc_ccbin: value("NVCC_CCBIN"),
+            ld_library_path: value("LD_LIBRARY_PATH"),
+            launcher: BTreeMap::new(),
         }
     }
 
@@ -229,6 +275,18 @@ mod tests {
         );
         read.sort_unstable();
         assert_eq!(read, listed);
+    }
+
+    #[test]
+    fn launchers_get_their_settings_and_nothing_that_changes_what_is_compiled() {
+        for name in ["HOME", "SCCACHE_DIR", "CCACHE_DIR", "AWS_ACCESS_KEY_ID", "https_proxy"] {
+            assert!(is_for_launchers(name), "{name}");
+        }
+        let names = "PATH PTXAS_FLAGS CPATH INCLUDES LD_PRELOAD LD_LIBRARY_PATH NVCC_APPEND_FLAGS NVCC_CCBIN GCC_EXEC_PREFIX \
+                     COMPILER_PATH CCACHE_PREFIX CCACHE_COMPILER CCACHE_CC";
+        for name in names.split_whitespace() {
+            assert!(!is_for_launchers(name), "{name}");
+        }
     }
 
     #[test]

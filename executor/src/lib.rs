@@ -39,7 +39,7 @@ pub mod toolchain;
 
 pub use build::{
     Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, DumpedKernel, FLAGS, Phase,
-    Resources, build, semantic_flags,
+    Resources, ToolEnvironment, build, semantic_flags,
 };
 pub use cache::{Cache, CacheError, CacheKey, CacheOptions};
 pub use causes::chain;

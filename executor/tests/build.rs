@@ -10,7 +10,7 @@ use fourfold_executor::kernel::{
     Requirements, Status,
 };
 use fourfold_executor::{
-    Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, Cancel, build,
+    Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, Cancel, ToolEnvironment, build,
 };
 use tempfile::TempDir;
 
@@ -80,6 +80,7 @@ impl Bench {
             include: vec!["/opt/cuda/include".into(), "include with a space; $(touch x)".into()],
             libraries: vec!["/opt/cuda/lib".into()],
             cuobjdump,
+            environment: ToolEnvironment::from_process(),
         };
         build(
             &input,
@@ -204,12 +205,23 @@ fn the_compiler_gets_an_argument_vector_and_no_flags_from_outside() {
         assert!(arguments.contains(&flag), "{flag} is missing in {arguments:?}");
     }
     assert!(arguments.contains(&"-gencode=arch=compute_100a,code=sm_100a"));
-    let include =
-        arguments.iter().position(|argument| argument.ends_with("include with a space; $(touch x)")).unwrap();
-    assert_eq!(arguments[include - 1], "-I");
-    assert!(Path::new(arguments[include]).is_absolute());
-    assert!(arguments.ends_with(&["-L", "/opt/cuda/lib", "-o", "kernel.so", "kernel.cu"]));
-    assert!(error.log().unwrap().contains("NVCC_APPEND_FLAGS=unset"));
+    // By names that say nothing, in the order that was given.
+    let arguments = arguments.join(" ");
+    assert!(arguments.contains(" -I links/include0 -I links/include1 -L links/library0 "), "{arguments}");
+    assert!(arguments.ends_with(" -o kernel.so -include kernel.cu -x=cu /dev/null"), "{arguments}");
+    assert!(!error.log().unwrap().contains("with a space"), "{error:?}");
+    let variables: Vec<_> =
+        error.log().unwrap().lines().filter_map(|line| line.strip_prefix("variable: ")).collect();
+    // A shell adds the last ones.
+    let ours = ["LC_ALL=C", "TMPDIR=tmp", "PATH=/usr/local/bin:/usr/bin:/bin:"];
+    let expected = |variable: &&str| {
+        ours.iter().chain(&["PWD=", "OLDPWD=", "SHLVL=", "_="]).any(|name| variable.starts_with(name))
+    };
+    assert!(variables.iter().all(expected), "{variables:?}");
+    assert!(
+        ours.iter().all(|name| variables.iter().any(|variable| variable.starts_with(name))),
+        "{variables:?}"
+    );
 }
 
 #[test]
@@ -488,7 +500,13 @@ fn a_folder_that_cannot_be_used_is_the_machine_s_fault() {
         opcode: "UTCOMMA",
         stages: None,
     };
-    let tools = BuildTools { nvcc: &nvcc, include: vec![], libraries: vec![], cuobjdump: Some(&cuobjdump) };
+    let tools = BuildTools {
+        nvcc: &nvcc,
+        include: vec![],
+        libraries: vec![],
+        cuobjdump: Some(&cuobjdump),
+        environment: ToolEnvironment::default(),
+    };
     let error = build(&input, &tools, &options).unwrap_err();
     check(&error, "disk", BuildFault::Environment, "cannot make a temporary folder");
 }

@@ -21,6 +21,13 @@ fn the_documentation_lists_every_variable() {
             variable.name, variable.kind, variable.default, variable.meaning
         );
     }
+    text += "\n## What the compiler sees\n\n\
+             nvcc, its parts, the host compiler and the disassembler see none of the caller's variables. They get \
+             `LC_ALL=C`, a `TMPDIR` in the folder of the build, and a `PATH` of the system's folders. `LD_LIBRARY_PATH` is \
+             passed on as the table says. A program that starts the compiler (`--launcher`) also gets its own settings: \
+             `HOME`, `USER`, `LOGNAME`, `TMPDIR` where its value is a plain path, `XDG_...`, proxies, `SSL_CERT_...`, \
+             `SCCACHE_...`, `CCACHE_...` (without those that name a compiler), `AWS_...`, `AZURE_...`, `GOOGLE_...` and \
+             `ACTIONS_...`.\n";
     let file = repository().join("docs/environment.md");
     if std::env::var_os("FOURFOLD_BLESS").is_some() {
         std::fs::write(&file, &text).expect("docs/ can be written");

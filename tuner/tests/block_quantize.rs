@@ -11,7 +11,7 @@ use fourfold_codegen::{KernelSource, target};
 use fourfold_executor::environment::Environment;
 use fourfold_executor::kernel::{self, Device, Kernel};
 use fourfold_executor::toolchain::{Toolchain, ToolchainOptions, locate};
-use fourfold_executor::{Artifact, BuildInput, BuildOptions, BuildTools, build};
+use fourfold_executor::{Artifact, BuildInput, BuildOptions, BuildTools, ToolEnvironment, build};
 use fourfold_ir::bind::bind;
 use fourfold_ir::{ElementType, Entity, Tensor, interpret, numeric, text};
 use fourfold_tuner::generator::{Broken, Configured, Slot, Workload, generator};
@@ -369,6 +369,7 @@ fn built(toolchain: &Toolchain, source: &KernelSource) -> Artifact {
         include: toolchain.include.clone(),
         libraries: toolchain.libraries.clone(),
         cuobjdump: toolchain.cuobjdump.as_deref(),
+        environment: ToolEnvironment::from_process(),
     };
     let artifact = build(&input, &tools, &BuildOptions::default())
         .unwrap_or_else(|error| panic!("{}: {error}", source.kernel));

@@ -7,8 +7,10 @@ use std::path::Path;
 use std::process::Command;
 
 use super::compile::LOG_TAIL;
+use super::links::Links;
 use super::log::{self, LogReader};
-use super::{BuildError, BuildFault, BuildOptions, LIBRARY, TEMPORARY, not_run};
+use super::{BuildError, BuildFault, BuildOptions, LIBRARY, ToolEnvironment, not_run};
+use crate::environment::is_program;
 use crate::process::run_tool_watched;
 
 /// How much of a function's name is kept, in characters: those of templates have thousands.
@@ -30,17 +32,36 @@ pub(super) struct Census {
     pub traps: usize,
 }
 
-/// Disassembles the library in `folder` and counts its instructions, `required` among them. The seconds that took come
-/// with it.
-pub(super) fn inspect(
+/// The command that disassembles the library in `folder`. It starts nvdisasm, which lies beside it or on the caller's
+/// search path.
+pub(super) fn command(
     cuobjdump: &Path,
+    links: &Links<'_>,
     folder: &Path,
+    environment: &ToolEnvironment,
+) -> Result<Command, BuildError> {
+    const NVDISASM: &str = "nvdisasm";
+    let program = links.program("cuobjdump", cuobjdump)?;
+    let beside =
+        |path: &Path| path.parent().map(|folder| folder.join(NVDISASM)).filter(|file| is_program(file));
+    let nvdisasm = beside(cuobjdump)
+        .or_else(|| beside(&cuobjdump.canonicalize().ok()?))
+        .or_else(|| environment.find(NVDISASM.as_ref()));
+    let nvdisasm = nvdisasm.map(|path| links.program(NVDISASM, &path)).transpose()?;
+    let mut command = Command::new(program);
+    command.args(["-sass", LIBRARY]);
+    let first: Vec<&Path> = nvdisasm.as_deref().and_then(Path::parent).into_iter().collect();
+    environment.apply(&mut command, folder, &first);
+    Ok(command)
+}
+
+/// Disassembles a library and counts its instructions, `required` among them. The seconds that took come with it.
+pub(super) fn inspect(
+    mut command: Command,
+    cuobjdump: &Path,
     required: &str,
     options: &BuildOptions,
 ) -> Result<(Census, f64), BuildError> {
-    let mut command = Command::new(cuobjdump);
-    command.args(["-sass", LIBRARY]).current_dir(folder);
-    command.env("TMPDIR", folder.join(TEMPORARY)).env("LC_ALL", "C");
     let mut census = Census { required: required.to_owned(), ..Census::default() };
     let mut reader = LogReader::default();
     let run = run_tool_watched(&mut command, options.time_limit, options.cancel.as_ref(), &mut |line| {

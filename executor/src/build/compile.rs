@@ -11,15 +11,16 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use std::{fs, io, thread};
+use std::{fs, thread};
 
 use serde::{Deserialize, Serialize};
 
 use super::error::LAUNCHER;
+use super::links::{Links, is_plain};
 use super::log::{self, LogReader};
 use super::{
-    BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, LIBRARY, PRELUDE, SOURCE, TEMPORARY, disk,
-    not_run, present,
+    BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, LIBRARY, PRELUDE, SOURCE, ToolEnvironment,
+    disk, not_run, present,
 };
 use crate::process::{Cancel, ToolRun, run_tool_watched};
 
@@ -28,7 +29,10 @@ use crate::process::{Cancel, ToolRun, run_tool_watched};
 /// `-O1` is of the host's code; device code is always optimized. `-fno-gnu-unique`, because the dynamic linker never
 /// unloads a library with a unique symbol, and CCCL has some; nor one to whose symbols another is bound, as the C++
 /// runtime is to its templates wherever it finds them first: so only the interface is seen from outside.
-pub const FLAGS: [&str; 9] = [
+///
+/// The random seed and the symbols that are left out make builds the same: nvcc's temporary files are called by the
+/// number of its process, and their names are symbols.
+pub const FLAGS: [&str; 11] = [
     "-std=c++17",
     "-O1",
     "-DNDEBUG",
@@ -37,8 +41,13 @@ pub const FLAGS: [&str; 9] = [
     "-Xcompiler=-fno-gnu-unique",
     "-Xptxas=-v",
     "-Xlinker=--version-script=exports.map",
+    "-Xlinker=--strip-all",
+    SEED,
     "-shared",
 ];
+
+/// What names are made unique with. Each library has one source.
+const SEED: &str = "-frandom-seed=fourfold";
 
 /// What the linker makes visible of a library, and the file that says so.
 const EXPORTS: &str = "exports.map";
@@ -48,12 +57,19 @@ const EXPORTS_TEXT: &str = "{ global: fourfold_*; local: *; };\n";
 const PASSES: [&str; 2] = ["FOURFOLD_DEVICE", "FOURFOLD_HOST"];
 
 /// The flags of the pass that compiles the kernel.
-const DEVICE_FLAGS: [&str; 6] =
-    ["-fatbin", "-DFOURFOLD_DEVICE", "-std=c++17", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xptxas=-v"];
+const DEVICE_FLAGS: [&str; 7] = [
+    "-fatbin",
+    "-DFOURFOLD_DEVICE",
+    "-std=c++17",
+    "-DNDEBUG",
+    "--expt-relaxed-constexpr",
+    "-Xptxas=-v",
+    SEED,
+];
 
 /// The flags of the pass that compiles what calls it. CUTLASS's device code is read there too, and the host's compiler
 /// would rather not: it is made to, and nothing of it is used.
-const HOST_FLAGS: [&str; 9] = [
+const HOST_FLAGS: [&str; 10] = [
     "-x=c++",
     "-c",
     "-DFOURFOLD_HOST",
@@ -63,11 +79,21 @@ const HOST_FLAGS: [&str; 9] = [
     "-Xcompiler=-fPIC",
     "-Xcompiler=-fno-gnu-unique",
     "-Xcompiler=-fpermissive,-w",
+    SEED,
 ];
 
 /// The flags that link both.
-const LINK_FLAGS: [&str; 4] =
-    ["-shared", "-Xcompiler=-fPIC", "--no-device-link", "-Xlinker=--version-script=exports.map"];
+const LINK_FLAGS: [&str; 5] = [
+    "-shared",
+    "-Xcompiler=-fPIC",
+    "--no-device-link",
+    "-Xlinker=--version-script=exports.map",
+    "-Xlinker=--strip-all",
+];
+
+/// The source as nvcc is told of it: an empty file that includes it. nvcc pastes the real path of what it compiles into
+/// commands for a shell, and names what has internal linkage by it; this one is the same everywhere.
+const INCLUDED: [&str; 4] = ["-include", SOURCE, "-x=cu", "/dev/null"];
 
 /// The kernel's binary, as an object that has it where CUDA's tools look for one.
 const IMAGE_TEXT: &str = r#"__asm__(
@@ -96,7 +122,7 @@ const DEBUG_FLAGS: [&str; 2] = ["-lineinfo", "-DCUTLASS_DEBUG_TRACE_LEVEL=1"];
 pub(super) const LOG_TAIL: usize = 64 << 10;
 
 /// The file that nvcc writes the times of its phases to.
-const TIMES: &str = "times.csv";
+const TIMES: &str = "tmp/times.csv";
 
 /// What a part of a build took.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -127,13 +153,32 @@ pub fn semantic_flags(input: &BuildInput<'_>, options: &BuildOptions) -> Vec<Str
 /// Compiles the source that lies in `folder` to the library there.
 pub(super) fn compile(
     nvcc: &Path,
+    links: &Links<'_>,
     input: &BuildInput<'_>,
     tools: &BuildTools<'_>,
     options: &BuildOptions,
     folder: &Path,
 ) -> Result<Compiled, BuildError> {
     fs::write(folder.join(EXPORTS), EXPORTS_TEXT).map_err(disk("write what the library exports"))?;
-    let compiler = Compiler { nvcc, input, tools, options, folder, started: Instant::now() };
+    let places = |flag: &str, name: &str, folders: &[PathBuf]| {
+        let mut arguments: Vec<OsString> = Vec::new();
+        for (number, folder) in folders.iter().enumerate() {
+            arguments.extend([flag.into(), links.folder(&format!("{name}{number}"), folder)?.into()]);
+        }
+        Ok(arguments)
+    };
+    let compiler = Compiler {
+        nvcc,
+        program: links.program("nvcc", nvcc)?,
+        host: tools.environment.host_arguments(links)?,
+        include: places("-I", "include", &tools.include)?,
+        libraries: places("-L", "library", &tools.libraries)?,
+        input,
+        environment: &tools.environment,
+        options,
+        folder,
+        started: Instant::now(),
+    };
     // A launcher knows what a compiler is, and not what its parts are.
     if let Some(launcher) = &options.launcher {
         return compiler.launched(launcher);
@@ -170,8 +215,13 @@ type Outcome = Result<(ToolRun, LogReader), BuildError>;
 /// One source, and what compiles it.
 struct Compiler<'a> {
     nvcc: &'a Path,
+    /// The compiler as it is called, and arguments for it, all by relative names.
+    program: PathBuf,
+    host: Vec<OsString>,
+    include: Vec<OsString>,
+    libraries: Vec<OsString>,
     input: &'a BuildInput<'a>,
-    tools: &'a BuildTools<'a>,
+    environment: &'a ToolEnvironment,
     options: &'a BuildOptions,
     folder: &'a Path,
     started: Instant,
@@ -180,31 +230,29 @@ struct Compiler<'a> {
 impl Compiler<'_> {
     /// With one plain command.
     fn whole(&self) -> Result<Compiled, BuildError> {
-        let times = self.folder.join(TEMPORARY).join(TIMES);
-        let mut command = Command::new(self.nvcc);
-        command.args(semantic_flags(self.input, self.options)).arg("--time").arg(&times);
-        command.args(self.places("-I", &self.tools.include)?);
-        command.args(self.places("-L", &self.tools.libraries)?);
-        command.args(["-o", LIBRARY, SOURCE]);
+        let mut command = self.command();
+        command.args(semantic_flags(self.input, self.options)).args(["--time", TIMES]);
+        command.args(&self.include).args(&self.libraries);
+        command.args(["-o", LIBRARY]).args(INCLUDED);
         let (run, reader) = self.run(&mut command, self.options.cancel.as_ref())?;
-        Ok(Compiled { run, reader, phases: read_phases(&times) })
+        Ok(Compiled { run, reader, phases: self.read_phases() })
     }
 
     /// With a plain compilation by a launcher, which gets no flags but those that it needs, as it has not met all of
     /// them, and with a plain command that links.
     fn launched(&self, launcher: &Path) -> Result<Compiled, BuildError> {
-        let mut compilation = Command::new(present(LAUNCHER, Some(launcher))?);
-        compilation.arg(self.nvcc);
+        let mut compilation = Command::new(present(LAUNCHER, Some(launcher), self.environment)?);
+        // By one name in all folders, so that what the launcher knows of the compiler stays true.
+        compilation.arg(if is_plain(self.nvcc.as_os_str()) { self.nvcc } else { &self.program });
         let links = |flag: &String| flag == "-shared" || flag.starts_with("-Xlinker");
         compilation.args(semantic_flags(self.input, self.options).iter().filter(|flag| !links(flag)));
-        compilation.args(self.places("-I", &self.tools.include)?);
+        compilation.args(&self.host).args(&self.include);
         compilation.args(["-c", "-o", OBJECT, SOURCE]);
         let cancel = self.options.cancel.as_ref();
-        // What it starts to stay, such as a server, must not remember a folder that vanishes.
-        let (mut run, reader) = self.run_as(&mut compilation, cancel, (LAUNCHER, launcher), None)?;
-        let mut link = Command::new(self.nvcc);
-        link.args(LINK_FLAGS).args(self.places("-L", &self.tools.libraries)?);
-        link.args(["-o", LIBRARY, OBJECT]);
+        self.environment.apply_to_launcher(&mut compilation, self.folder);
+        let (mut run, reader) = self.run_as(&mut compilation, cancel, (LAUNCHER, launcher))?;
+        let mut link = self.command();
+        link.args(LINK_FLAGS).args(&self.libraries).args(["-o", LIBRARY, OBJECT]);
         let (linked, _) = self.run(&mut link, cancel)?;
         let phase = |name: &str, seconds| Phase { name: name.to_owned(), seconds };
         let phases = vec![phase(LAUNCHER, run.seconds), phase("link", linked.seconds)];
@@ -217,16 +265,14 @@ impl Compiler<'_> {
     /// The kernel and what calls it side by side, then both together.
     fn passes(&self) -> Result<Compiled, BuildError> {
         fs::write(self.folder.join(IMAGE), IMAGE_TEXT).map_err(disk("write the source"))?;
-        let times = self.folder.join(TEMPORARY).join(TIMES);
         let flags = pass_flags(self.input, self.options);
-        let include = self.places("-I", &self.tools.include)?;
-        let mut device = Command::new(self.nvcc);
-        device.args(DEVICE_FLAGS).arg(gencode(self.input)).args(&flags).arg("--time").arg(&times);
-        device.args(&include).args(["-o", BINARY, SOURCE]);
-        let mut host = Command::new(self.nvcc);
+        let mut device = self.command();
+        device.args(DEVICE_FLAGS).arg(gencode(self.input)).args(&flags).args(["--time", TIMES]);
+        device.args(&self.include).args(["-o", BINARY]).args(INCLUDED);
+        let mut host = self.command();
         // Line information is of device code only.
         host.args(HOST_FLAGS).args(flags.iter().filter(|flag| *flag != "-lineinfo"));
-        host.args(&include).args(["-o", HOST_OBJECT, SOURCE]);
+        host.args(&self.include).args(["-o", HOST_OBJECT, SOURCE]);
         let (device, host) = self.side_by_side(&mut device, &mut host);
         let ((device, host), (mut run, reader)) = match (device, host) {
             (Ok(device), Ok((host, _))) => ((device.0.seconds, host), device),
@@ -235,11 +281,10 @@ impl Compiler<'_> {
                 return Err(error);
             }
         };
-        let mut link = Command::new(self.nvcc);
-        link.args(LINK_FLAGS).args(self.places("-L", &self.tools.libraries)?);
-        link.args(["-o", LIBRARY, HOST_OBJECT, IMAGE]);
+        let mut link = self.command();
+        link.args(LINK_FLAGS).args(&self.libraries).args(["-o", LIBRARY, HOST_OBJECT, IMAGE]);
         let (linked, _) = self.run(&mut link, self.options.cancel.as_ref())?;
-        let mut phases = read_phases(&times);
+        let mut phases = self.read_phases();
         if phases.is_empty() {
             phases.push(Phase { name: "device".to_owned(), seconds: device });
         }
@@ -278,32 +323,30 @@ impl Compiler<'_> {
         })
     }
 
-    /// Folders, each after a flag. The compiler has another working directory than the caller.
-    fn places(&self, flag: &str, folders: &[PathBuf]) -> Result<Vec<OsString>, BuildError> {
-        let absolute = |folder: &PathBuf| Ok([flag.into(), std::path::absolute(folder)?.into()]);
-        let arguments: io::Result<Vec<[OsString; 2]>> = folders.iter().map(absolute).collect();
-        Ok(arguments.map_err(disk("find the working directory"))?.into_iter().flatten().collect())
+    /// The compiler, without what it is to do.
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        self.environment.apply(&mut command, self.folder, &[]);
+        command.args(&self.host);
+        command
+    }
+
+    fn read_phases(&self) -> Vec<Phase> {
+        fs::read_to_string(self.folder.join(TIMES)).map_or_else(|_| Vec::new(), |text| phases(&text))
     }
 
     /// Runs the compiler until it succeeds, or fails, or the time is over.
     fn run(&self, command: &mut Command, cancel: Option<&Cancel>) -> Outcome {
-        self.run_as(command, cancel, ("nvcc", self.nvcc), Some(&self.folder.join(TEMPORARY)))
+        self.run_as(command, cancel, ("nvcc", self.nvcc))
     }
 
-    /// Runs a program of this name and path, whose temporary files lie where it is told, or where it likes.
+    /// Runs a program of this name and path.
     fn run_as(
         &self,
         command: &mut Command,
         cancel: Option<&Cancel>,
         (name, path): (&'static str, &Path),
-        temporary: Option<&Path>,
     ) -> Outcome {
-        // Messages are read, so they must be in one language; flags come from us alone.
-        command.current_dir(self.folder).env("LC_ALL", "C");
-        if let Some(temporary) = temporary {
-            command.env("TMPDIR", temporary);
-        }
-        command.env_remove("NVCC_APPEND_FLAGS").env_remove("NVCC_PREPEND_FLAGS");
         let mut reader = LogReader::default();
         let limit = self.options.time_limit.saturating_sub(self.started.elapsed());
         let run = run_tool_watched(command, limit, cancel, &mut |line| reader.line(line))
@@ -338,10 +381,6 @@ impl Compiler<'_> {
         };
         Err(BuildError::Compile { first_error, fault, log: run.log })
     }
-}
-
-fn read_phases(times: &Path) -> Vec<Phase> {
-    fs::read_to_string(times).map_or_else(|_| Vec::new(), |text| phases(&text))
 }
 
 /// The phases in what `nvcc --time` writes: a line for each, of which the second column is the program and the last

@@ -59,6 +59,14 @@ pub enum BuildError {
         /// The oldest version that would do; `None` when no version that is known does.
         needed: Option<String>,
     },
+    /// A program, or a folder that a launcher must see, has a name that a shell would read something into.
+    #[error("the path of the {what} `{}` has characters that a shell would read", path.display())]
+    UnsafePath {
+        /// What it is.
+        what: &'static str,
+        /// Where it is.
+        path: PathBuf,
+    },
     /// A program could not be started or watched.
     #[error("cannot run `{tool}`: {source}")]
     Spawn {
@@ -186,6 +194,7 @@ impl BuildError {
             BuildError::ToolMissing { tool: LAUNCHER, .. } => "launcher_missing",
             BuildError::ToolMissing { .. } => "toolchain_missing",
             BuildError::Unsupported { .. } => "target_unsupported",
+            BuildError::UnsafePath { .. } => "unsafe_path",
             BuildError::Spawn { source, .. } if ran_out_of_memory(source) => "out_of_memory",
             BuildError::Spawn { .. } => "toolchain_unusable",
             BuildError::Compile { first_error, fault, .. } => {
@@ -235,7 +244,9 @@ impl BuildError {
             {
                 BuildFault::ResourceLimit
             }
-            BuildError::Spawn { .. } | BuildError::Disk { .. } => BuildFault::Environment,
+            BuildError::Spawn { .. } | BuildError::Disk { .. } | BuildError::UnsafePath { .. } => {
+                BuildFault::Environment
+            }
         }
     }
 

@@ -1,16 +1,19 @@
 //! Compiles a generated kernel with nvcc and proves from the binary that it is the kernel that was planned.
 //!
 //! A build happens in a temporary folder of its own, in which the compiler's own temporary files lie too, and which
-//! is removed on every way out. The compiler gets an argument vector (no shell), an environment without variables
-//! that would add flags, a process group, and a time limit. What comes out is accepted when the compiler succeeded,
+//! is removed on every way out. The compiler gets an argument vector, a constructed environment, relative plain names
+//! of everything (it starts shells itself), a process group, and a time limit. The same source, flags and tools give
+//! the same library in any folder. What comes out is accepted when the compiler succeeded,
 //! the library is there, its disassembly contains the matrix instruction (a wrong architecture compiles silently to
 //! a kernel without one), it can be loaded, and it says of itself what was planned.
 
 mod artifact;
 mod census;
 mod compile;
+mod environment;
 mod error;
 mod folder;
+mod links;
 mod log;
 
 use std::fs::{self, File};
@@ -22,6 +25,8 @@ use std::time::Duration;
 pub(crate) use artifact::Parts;
 pub use artifact::{Artifact, DumpedKernel, Resources};
 pub use compile::{FLAGS, Phase, semantic_flags};
+pub use environment::ToolEnvironment;
+pub(crate) use environment::isolate;
 pub use error::{BuildError, BuildFault};
 pub(crate) use folder::{
     Folder, OWNER, PREFIX, SWEEP_LOCK, begin_end, forget_temporary, is_ending, register_temporary,
@@ -31,6 +36,7 @@ pub(crate) use folder::{
 use crate::kernel::{Kernel, Metadata};
 use crate::process::{Cancel, ToolRun};
 use compile::{Compiled, compile};
+use links::{LINKS, Links};
 use log::LogReader;
 
 /// The source of a kernel, and what is known of it beforehand.
@@ -64,6 +70,8 @@ pub struct BuildTools<'a> {
     pub libraries: Vec<PathBuf>,
     /// The disassembler. Without it nothing is built, because nothing could be proved of it.
     pub cuobjdump: Option<&'a Path>,
+    /// The host compiler, and what else the tools see of the caller's environment.
+    pub environment: ToolEnvironment,
 }
 
 /// How to build.
@@ -74,11 +82,12 @@ pub struct BuildOptions {
     /// Where the temporary folder lies; the system's folder for temporary files if there is none.
     pub temp_dir: Option<PathBuf>,
     /// Line information, CUTLASS's host trace (on the standard output), and whatever else helps to find a fault; part
-    /// of the key.
+    /// of the key. The folder of the build must have a plain path then, and is in the line information.
     pub debug: bool,
     /// A program that starts the compiler, such as `sccache`; not part of the key. It gets one plain
     /// compilation (the compiler, its arguments with `-c`, and one source), and what it gives is linked without it. Its
-    /// temporary files lie where it likes.
+    /// temporary files lie where it likes. The folder of the build must have a plain path then, and is in the names of
+    /// what has internal linkage.
     pub launcher: Option<PathBuf>,
     /// Ends the build when it is wished: every process of it is killed.
     pub cancel: Option<Cancel>,
@@ -121,12 +130,15 @@ pub fn build(
     tools: &BuildTools<'_>,
     options: &BuildOptions,
 ) -> Result<Artifact, BuildError> {
-    let nvcc = present("nvcc", Some(tools.nvcc))?;
-    let cuobjdump = present("cuobjdump", tools.cuobjdump)?;
+    let nvcc = present("nvcc", Some(tools.nvcc), &tools.environment)?;
+    let cuobjdump = present("cuobjdump", tools.cuobjdump, &tools.environment)?;
     // Where a source lies is part of what a launcher knows it by.
     let name = options.launcher.as_ref().map(|_| blake3::hash(input.text.as_bytes()).to_hex());
     let mut folder = Folder::called(options.temp_dir.as_deref(), name.as_ref().map(|name| &name[..16]))
         .map_err(disk("make a temporary folder"))?;
+    if options.debug || options.launcher.is_some() {
+        check_place(folder.path())?;
+    }
     let library = folder.path().join(LIBRARY);
     fs::write(folder.path().join(SOURCE), input.text).map_err(disk("write the source"))?;
     if let Some(prelude) = input.prelude {
@@ -134,9 +146,11 @@ pub fn build(
     }
     fs::create_dir(folder.path().join(TEMPORARY)).map_err(disk("make a folder for the compiler"))?;
 
-    let Compiled { run, reader, phases } = compile(&nvcc, input, tools, options, folder.path())?;
+    let links = Links::new(folder.path())?;
+    let disassemble = census::command(&cuobjdump, &links, folder.path(), &tools.environment)?;
+    let Compiled { run, reader, phases } = compile(&nvcc, &links, input, tools, options, folder.path())?;
     let library_bytes = check_library(&library, &run, &reader)?;
-    let (census, census_seconds) = census::inspect(&cuobjdump, folder.path(), input.opcode, options)?;
+    let (census, census_seconds) = census::inspect(disassemble, &cuobjdump, input.opcode, options)?;
     if !census.holds_required() {
         return Err(BuildError::Census {
             expected: input.opcode.to_owned(),
@@ -149,8 +163,10 @@ pub fn build(
         return Err(BuildError::Traps { count: census.traps, log: run.log });
     }
     // Only the library is needed from here on; what the compiler left otherwise may be large.
-    fs::remove_dir_all(folder.path().join(TEMPORARY))
-        .map_err(disk("remove the compiler's temporary files"))?;
+    for left in [TEMPORARY, LINKS] {
+        fs::remove_dir_all(folder.path().join(left))
+            .map_err(disk("remove the compiler's temporary files"))?;
+    }
 
     // SAFETY: the compiler has just made it of the source that we were given, in a folder of our own.
     let kernel = match unsafe { Kernel::open(&library) } {
@@ -198,6 +214,16 @@ pub fn build(
     })
 }
 
+/// Refuses a folder that a tool would stumble over. A launcher has nvcc compile the source by its real path, which it
+/// pastes into commands for a shell; and line information is text with that path.
+fn check_place(folder: &Path) -> Result<(), BuildError> {
+    let path = folder.canonicalize().map_err(disk("find the folder of the build"))?;
+    if links::is_plain(path.as_os_str()) {
+        return Ok(());
+    }
+    Err(BuildError::UnsafePath { what: "folder of a build with a launcher or in debug mode", path })
+}
+
 /// The size of the library, if it is one.
 fn check_library(library: &Path, run: &ToolRun, reader: &LogReader) -> Result<u64, BuildError> {
     const ELF: [u8; 4] = *b"\x7FELF";
@@ -243,12 +269,16 @@ fn check_metadata(input: &BuildInput<'_>, metadata: &Metadata, log: &str) -> Res
     }
 }
 
-/// The absolute path of a program, if there is one. A bare name is left to the search path.
-fn present(tool: &'static str, path: Option<&Path>) -> Result<PathBuf, BuildError> {
+/// The absolute path of a program, if there is one. A bare name is looked for on the caller's search path.
+fn present(
+    tool: &'static str,
+    path: Option<&Path>,
+    environment: &ToolEnvironment,
+) -> Result<PathBuf, BuildError> {
     let missing = || BuildError::ToolMissing { tool, path: path.map(Path::to_owned) };
     let path = path.ok_or_else(missing)?;
     if path.parent().is_some_and(|parent| parent.as_os_str().is_empty()) {
-        return Ok(path.to_owned());
+        return environment.find(path.as_os_str()).ok_or_else(missing);
     }
     if path.exists() {
         std::path::absolute(path).map_err(disk("find the working directory"))

@@ -34,6 +34,9 @@ pub struct KeyParts<'a> {
     pub cutlass: &'a str,
     /// The machine that the library runs on, such as `x86_64-linux`.
     pub host: &'a str,
+    /// The host compiler, where it is not the system's own:
+    /// [`ToolEnvironment::identity`](crate::ToolEnvironment::identity).
+    pub host_compiler: &'a str,
     /// The version of the interface between kernels and their host.
     pub abi: u32,
 }
@@ -47,7 +50,7 @@ pub struct KeyError {
 }
 
 /// Separates these digests from all others, and from those of other versions.
-const CONTEXT: &str = "fourfold kernel cache v1";
+const CONTEXT: &str = "fourfold kernel cache v2";
 
 impl CacheKey {
     /// The key of a kernel.
@@ -66,6 +69,7 @@ impl CacheKey {
             nvcc,
             cutlass,
             host,
+            host_compiler,
             abi,
         } = *parts;
         digest.text(source);
@@ -80,7 +84,7 @@ impl CacheKey {
         for flag in flags {
             digest.text(flag);
         }
-        for text in [nvcc, cutlass, host] {
+        for text in [nvcc, cutlass, host, host_compiler] {
             digest.text(text);
         }
         digest.number(u64::from(abi));
@@ -171,6 +175,7 @@ mod tests {
             nvcc: "13.0.88",
             cutlass: "4.2.0",
             host: "x86_64-linux",
+            host_compiler: "",
             abi: 4,
         }
     }
@@ -199,6 +204,7 @@ mod tests {
             KeyParts { nvcc: "13.0.89", ..base },
             KeyParts { cutlass: "4.2.1", ..base },
             KeyParts { host: "aarch64-linux", ..base },
+            KeyParts { host_compiler: "clang", ..base },
             KeyParts { abi: 5, ..base },
         ];
         let keys: BTreeSet<CacheKey> = variants.iter().map(CacheKey::new).collect();

@@ -13,6 +13,10 @@ mod error;
 mod prepared;
 
 use std::ffi::{CStr, c_char, c_void};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -207,13 +211,16 @@ impl Kernel {
         if !path.exists() {
             return Err(LoadError::NotFound { path });
         }
+        let cannot_open = |reason: String| LoadError::Open { path: path.clone(), reason };
+        let (name, alias) = loadable_name(&path).map_err(|error| cannot_open(error.to_string()))?;
         // SAFETY: it is a file that this crate built, or the caller of `open` says so: the library's initializers are
         // those of nvcc and of the static CUDA runtime, which register its device code and touch no driver.
-        let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }
-            .map_err(|error| LoadError::Open { path: path.clone(), reason: chain(&error) })?;
+        let library = unsafe { Library::open(Some(&name), RTLD_NOW | RTLD_LOCAL) }
+            .map_err(|error| cannot_open(chain(&error)))?;
         let symbols = Symbols::resolve(&library, &path)?;
         let metadata = read_metadata(&symbols, &path)?;
-        Ok(Kernel { loaded: Arc::new(Loaded { symbols, metadata, path, _library: library, _files: files }) })
+        let loaded = Loaded { symbols, metadata, path, _library: library, _alias: alias, _files: files };
+        Ok(Kernel { loaded: Arc::new(loaded) })
     }
 
     fn symbols(&self) -> &Symbols {
@@ -229,7 +236,18 @@ struct Loaded {
     metadata: Metadata,
     path: PathBuf,
     _library: Library,
+    _alias: Option<File>,
     _files: Option<Arc<Folder>>,
+}
+
+/// The name by which the dynamic linker takes this file. It replaces `$LIB` and the like in a path; such a file is named
+/// by its descriptor, which must stay open while the library is loaded, so that no other gets the same name.
+fn loadable_name(path: &Path) -> io::Result<(PathBuf, Option<File>)> {
+    if !path.as_os_str().as_bytes().contains(&b'$') {
+        return Ok((path.to_owned(), None));
+    }
+    let file = File::open(path)?;
+    Ok((format!("/proc/self/fd/{}", file.as_raw_fd()).into(), Some(file)))
 }
 
 fn read_metadata(symbols: &Symbols, path: &Path) -> Result<Metadata, LoadError> {

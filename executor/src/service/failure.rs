@@ -84,6 +84,11 @@ pub const FAILURE_CODES: &[FailureCode] = &[
         "install it, or leave out --launcher",
     ),
     code(
+        "unsafe_path",
+        "The path of a tool has characters that a shell would read; with a launcher or in debug mode, that of the cache",
+        "rename it, name it through a link with a plain name, or set FOURFOLD_CACHE_DIR",
+    ),
+    code(
         "no_cache_folder",
         "No variable says where the toolchain could be installed",
         "set FOURFOLD_CACHE_DIR to a folder that can be written",

@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::Failure;
-use crate::build::BuildOptions;
+use crate::build::{BuildOptions, ToolEnvironment};
 use crate::cache::CacheKey;
 use crate::environment::Environment;
 use crate::toolchain::{Toolchain, host_programs};
@@ -158,8 +158,14 @@ pub(super) fn now() -> u64 {
 }
 
 /// What tells one installed compiler from another, or from itself once it was mended: where each program of it lies,
-/// the host's compiler and what starts the compiler included, and when that was changed.
-pub(super) fn stamp(toolchain: &Toolchain, launcher: Option<&Path>, environment: &Environment) -> String {
+/// the host's compiler and what starts the compiler included, and when that was changed; and what they see of the
+/// environment.
+pub(super) fn stamp(
+    toolchain: &Toolchain,
+    launcher: Option<&Path>,
+    environment: &Environment,
+    visible: &ToolEnvironment,
+) -> String {
     let one = |path: &Path| {
         let metadata = fs::metadata(path).ok();
         let changed = metadata.map_or((0, 0, 0), |it| (it.len(), it.mtime(), it.mtime_nsec()));
@@ -174,6 +180,7 @@ pub(super) fn stamp(toolchain: &Toolchain, launcher: Option<&Path>, environment:
         .flatten()
         .chain(found.iter().chain(&host).map(|path| &**path))
         .map(one)
+        .chain([visible.identity().to_owned()])
         .collect::<Vec<_>>()
         .join("; ")
 }
@@ -246,12 +253,16 @@ mod tests {
         }
         let path = Some(folder.path().into());
         let usual = Environment { path: path.clone(), ..Environment::default() };
-        let of = |environment: &Environment| stamp(&toolchain, None, environment);
+        let visible = |environment: &Environment| ToolEnvironment::new(environment);
+        let of = |environment: &Environment| stamp(&toolchain, None, environment, &visible(environment));
         let other = Environment { nvcc_ccbin: Some("other".into()), ..usual.clone() };
         let whole = Environment { nvcc_ccbin: path.clone(), ..usual.clone() };
         let before = [of(&usual), of(&other), of(&whole)];
         assert!(before[0] != before[1] && before[0] == before[2], "{before:?}");
-        assert_ne!(stamp(&toolchain, Some(&folder.path().join("other")), &usual), before[0]);
+        let launcher = folder.path().join("other");
+        assert_ne!(stamp(&toolchain, Some(&launcher), &usual, &visible(&usual)), before[0]);
+        let libraries = Environment { ld_library_path: Some("/lib".into()), ..usual.clone() };
+        assert_ne!(of(&libraries), before[0]);
         write("other", "it is mended");
         assert_ne!(of(&other), before[1]);
         assert_eq!(of(&usual), before[0]);

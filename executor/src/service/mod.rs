@@ -37,8 +37,8 @@ pub use slots::build_slots;
 use slots::{Permit, SLOT};
 
 use crate::build::{
-    Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, begin_end, build,
-    remove_temporary,
+    Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, ToolEnvironment, begin_end,
+    build, remove_temporary,
 };
 use crate::cache::{Cache, CacheKey, Origin, Refusal};
 use crate::environment::Environment;
@@ -75,6 +75,9 @@ pub struct CompileService {
 struct Inner {
     options: ServiceOptions,
     versions: Versions,
+    /// As it was when the keys were decided on.
+    environment: Environment,
+    tools: ToolEnvironment,
     places: Option<Places>,
     table: Table,
     has_told_of_sweep: AtomicBool,
@@ -129,8 +132,13 @@ impl std::fmt::Debug for CompileService {
 impl CompileService {
     /// A service. A cache whose folder cannot hold locks is used all the same, without them.
     pub fn new(options: ServiceOptions) -> CompileService {
+        let environment = Environment::from_process();
+        let tools = ToolEnvironment::new(&environment);
         let versions = match &options.toolchain {
-            Ok(toolchain) => Versions::of(toolchain),
+            Ok(toolchain) => {
+                Versions { host_compiler: tools.identity().to_owned(), ..Versions::of(toolchain) }
+            }
+            // Nothing is compiled here: the host compiler of this machine says nothing.
             Err(_) => Versions::pinned(),
         };
         if let Some(cache) = &options.cache {
@@ -149,6 +157,8 @@ impl CompileService {
             inner: Arc::new(Inner {
                 options,
                 versions,
+                environment,
+                tools,
                 places,
                 table,
                 has_told_of_sweep: AtomicBool::new(false),
@@ -283,9 +293,8 @@ impl Inner {
             return Ok(built);
         }
         let toolchain = self.options.toolchain.as_ref().map_err(|failure| Failure::clone(failure))?;
-        // The compiler gets the environment of this process.
         let launcher = self.options.build.launcher.as_deref();
-        let stamp = failures::stamp(toolchain, launcher, &Environment::from_process());
+        let stamp = failures::stamp(toolchain, launcher, &self.environment, &self.tools);
         let options = failures::options_of(&self.options.build);
         if let Some(failure) = self.known_bad(request, &stamp) {
             return Err(failure);
@@ -347,8 +356,9 @@ impl Inner {
         });
         let result = self.build(request, toolchain, flight, temporary);
         // Then its key does not say what it was compiled with.
+        let other_headers = cutlass.identity != self.versions.cutlass || toolchain.cutlass_state() != cutlass;
         let is_mislabelled =
-            cutlass.identity != self.versions.cutlass || toolchain.cutlass_state() != cutlass;
+            other_headers || ToolEnvironment::new(&self.environment).identity() != self.tools.identity();
         let artifact = match result {
             Ok(artifact) => artifact,
             Err(error) => {
@@ -365,7 +375,9 @@ impl Inner {
         drop((slot, permit));
         if is_mislabelled {
             let (kernel, place) = (request.kernel(), toolchain.cutlass.display());
-            let why = format!("the headers in `{place}` have changed since this process looked them over");
+            let what =
+                if other_headers { format!("headers in `{place}`") } else { "host compiler".to_owned() };
+            let why = format!("the {what} changed since this process looked it over");
             flight.tell(Event::Note(format!("{kernel} is not kept: {why}; start again to have it kept")));
             return Ok(Built::new(artifact, Source::Compiler));
         }
@@ -457,6 +469,7 @@ impl Inner {
             include,
             libraries: toolchain.libraries.clone(),
             cuobjdump: toolchain.cuobjdump.as_deref(),
+            environment: self.tools.clone(),
         };
         let mut options = BuildOptions { cancel: Some(flight.cancel.clone()), ..self.options.build.clone() };
         options.temp_dir = options.temp_dir.or(temporary);

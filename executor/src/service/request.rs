@@ -14,12 +14,19 @@ pub struct Versions {
     pub nvcc: String,
     /// What tells one CUTLASS from another.
     pub cutlass: String,
+    /// The host compiler, where it is not the system's own:
+    /// [`ToolEnvironment::identity`](crate::ToolEnvironment::identity).
+    pub host_compiler: String,
 }
 
 impl Versions {
-    /// Those of a toolchain.
+    /// Those of a toolchain, with the system's host compiler.
     pub fn of(toolchain: &Toolchain) -> Versions {
-        Versions { nvcc: toolchain.nvcc_version.clone(), cutlass: toolchain.cutlass_identity() }
+        Versions {
+            nvcc: toolchain.nvcc_version.clone(),
+            cutlass: toolchain.cutlass_identity(),
+            host_compiler: String::new(),
+        }
     }
 
     /// Those of the toolchain that is pinned, for machines without any: its kernels may lie in the cache.
@@ -30,7 +37,11 @@ impl Versions {
         };
         // A package's version has one number more than the headers in it say.
         let cutlass = Version::parse(&version("nvidia-cutlass")).map(|version| version.to_string());
-        Versions { nvcc: version("nvidia-cuda-nvcc"), cutlass: cutlass.unwrap_or_default() }
+        Versions {
+            nvcc: version("nvidia-cuda-nvcc"),
+            cutlass: cutlass.unwrap_or_default(),
+            host_compiler: String::new(),
+        }
     }
 }
 
@@ -69,6 +80,7 @@ impl Request {
             nvcc: &versions.nvcc,
             cutlass: &versions.cutlass,
             host: &host,
+            host_compiler: &versions.host_compiler,
             abi: ABI_VERSION,
         });
         let parts = Parts {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::{CompileService, Inner, ServiceOptions, failures};
-use crate::build::BuildOptions;
+use crate::build::{BuildOptions, ToolEnvironment};
 use crate::cache::Cache;
 use crate::environment::Environment;
 
@@ -31,8 +31,11 @@ fn identity(options: &ServiceOptions) -> String {
     let ServiceOptions { cache, toolchain, build, jobs, retry_known_bad } = options;
     let build = BuildOptions { cancel: None, ..build.clone() };
     let (launcher, environment) = (build.launcher.as_deref(), Environment::from_process());
+    let tools = ToolEnvironment::new(&environment);
     // What is shown of them is less than what tells them apart.
     let tiers = cache.as_ref().map(Cache::tier_places);
-    let stamp = toolchain.as_ref().map(|toolchain| failures::stamp(toolchain, launcher, &environment));
-    format!("{cache:?} {tiers:?} {toolchain:?} {stamp:?} {build:?} {jobs:?} {retry_known_bad}")
+    let stamp =
+        toolchain.as_ref().map(|toolchain| failures::stamp(toolchain, launcher, &environment, &tools));
+    let tools = (tools, environment.launcher);
+    format!("{cache:?} {tiers:?} {toolchain:?} {stamp:?} {tools:?} {build:?} {jobs:?} {retry_known_bad}")
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::build::isolate;
 use crate::process::run_tool;
 
 /// A version of three numbers; missing ones are 0.
@@ -48,7 +49,9 @@ const VERSION_LIMIT: Duration = Duration::from_secs(60);
 
 /// Asks nvcc; the error says what it said instead.
 pub(super) fn nvcc_version(nvcc: &Path) -> Result<Version, String> {
-    let run = run_tool(Command::new(nvcc).arg("--version"), VERSION_LIMIT)
+    let mut command = Command::new(nvcc);
+    isolate(&mut command);
+    let run = run_tool(command.arg("--version"), VERSION_LIMIT)
         .map_err(|error| format!("which cannot be run: {error}"))?;
     // "Cuda compilation tools, release 13.0, V13.0.88"
     let version = run.log.split_whitespace().rev().find_map(|word| Version::parse(word.strip_prefix('V')?));

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use fourfold_executor::cache::{Cache, CacheKey, CacheOptions, KeyParts};
 use fourfold_executor::kernel::ABI_VERSION;
-use fourfold_executor::{Artifact, BuildInput, BuildOptions, BuildTools, build};
+use fourfold_executor::{Artifact, BuildInput, BuildOptions, BuildTools, ToolEnvironment, build};
 use tempfile::TempDir;
 
 pub fn stand_in(name: &str) -> PathBuf {
@@ -37,7 +37,13 @@ pub fn built_in(kernel: &str, temp_dir: Option<PathBuf>) -> Artifact {
         stages: Some(5),
     };
     let (nvcc, cuobjdump) = (stand_in("nvcc.sh"), stand_in("cuobjdump.sh"));
-    let tools = BuildTools { nvcc: &nvcc, include: vec![], libraries: vec![], cuobjdump: Some(&cuobjdump) };
+    let tools = BuildTools {
+        nvcc: &nvcc,
+        include: vec![],
+        libraries: vec![],
+        cuobjdump: Some(&cuobjdump),
+        environment: ToolEnvironment::default(),
+    };
     build(&input, &tools, &BuildOptions { temp_dir, ..BuildOptions::default() }).unwrap()
 }
 
@@ -54,6 +60,7 @@ pub fn key(number: u32) -> CacheKey {
         nvcc: "13.0.88",
         cutlass: "4.2.0",
         host: "x86_64-linux",
+        host_compiler: "",
         abi: number,
     })
 }

@@ -6,5 +6,6 @@ mod fixture;
 mod flight;
 mod headers;
 mod killed;
+mod paths;
 mod processes;
 mod turns;

@@ -40,7 +40,7 @@ compile)
     exec cc -x c -shared -fPIC -o kernel.so kernel.cu ;;
 arguments)
     for argument; do echo "argument: $argument"; done
-    echo "NVCC_APPEND_FLAGS=${NVCC_APPEND_FLAGS-unset}"
+    env | sed 's/^/variable: /'
     exit 1 ;;
 missing_header)
     echo "kernel.cu:3:10: fatal error: cutlass/gemm/device/gemm.h: No such file or directory" >&2

@@ -1,0 +1,94 @@
+//! Plain, relative names for whatever a build uses: links in its folder.
+//!
+//! nvcc pastes its own folder, those of headers and libraries, and the names of temporary files into commands for a
+//! shell, and some tools split such names at commas or colons. So they never see where anything really lies. Because
+//! the names are the same in every build, they also leave no trace of a machine's folders in what is built.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use super::{BuildError, disk};
+
+/// The folder of the links, in the folder of a build.
+pub(super) const LINKS: &str = "links";
+
+/// The links of one build.
+#[derive(Debug)]
+pub(super) struct Links<'a> {
+    folder: &'a Path,
+}
+
+impl<'a> Links<'a> {
+    /// The links in the folder of a build, of which there are none yet.
+    pub(super) fn new(folder: &'a Path) -> Result<Links<'a>, BuildError> {
+        fs::create_dir(folder.join(LINKS)).map_err(disk("make a folder for links"))?;
+        Ok(Links { folder })
+    }
+
+    /// The name of a folder, seen from the folder of the build. The folder need not exist.
+    pub(super) fn folder(&self, name: &str, target: &Path) -> Result<PathBuf, BuildError> {
+        let target = std::path::absolute(target).map_err(disk("find the working directory"))?;
+        let link = Path::new(LINKS).join(name);
+        match symlink(&target, self.folder.join(&link)) {
+            Ok(()) => Ok(link),
+            // A file system without links is no obstacle where none is needed.
+            Err(error) if lacks_links(&error) && is_plain(target.as_os_str()) => Ok(target),
+            Err(error) if lacks_links(&error) => Err(BuildError::UnsafePath { what: "folder", path: target }),
+            Err(error) => Err(disk("link to a folder of the toolchain")(error)),
+        }
+    }
+
+    /// The name of a program, by a link to the folder that it lies in: programs look for others beside themselves.
+    pub(super) fn program(&self, name: &str, program: &Path) -> Result<PathBuf, BuildError> {
+        let unsafe_path = || BuildError::UnsafePath { what: "program", path: program.to_owned() };
+        let file = program.file_name().filter(|file| is_plain(file)).ok_or_else(unsafe_path)?;
+        let parent = program.parent().ok_or_else(unsafe_path)?;
+        Ok(self.folder(name, parent)?.join(file))
+    }
+}
+
+/// Whether no shell and no tool reads anything into a name but itself.
+pub(super) fn is_plain(name: &OsStr) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._+-/".contains(&byte);
+    !name.is_empty() && !name.as_bytes().starts_with(b"-") && name.as_bytes().iter().copied().all(plain)
+}
+
+fn lacks_links(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_names_mean_nothing_to_a_shell() {
+        for name in ["g++", "/usr/bin/x86_64-linux-gnu-g++-12", "nvcc", "a_b.c"] {
+            assert!(is_plain(name.as_ref()), "{name}");
+        }
+        for name in
+            ["", "-o", "a b", "a,b", "a:b", "$a", "`a`", "a\"b", "a'b", "a\\b", "a\nb", "a;b", "ä", "~a"]
+        {
+            assert!(!is_plain(name.as_ref()), "{name}");
+        }
+        assert!(!is_plain(OsStr::from_bytes(b"a\xFF")));
+    }
+
+    #[test]
+    fn whatever_a_folder_is_called_its_link_has_a_plain_name() {
+        let build = tempfile::tempdir().unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join(OsStr::from_bytes(b"$(touch x), \"y\":\n\xFF"));
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("tool"), "it").unwrap();
+        let links = Links::new(build.path()).unwrap();
+        let program = links.program("tools", &folder.join("tool")).unwrap();
+        assert_eq!(program, Path::new("links/tools/tool"));
+        assert_eq!(fs::read_to_string(build.path().join(program)).unwrap(), "it");
+        let error = links.program("more", &folder.join("to ol")).unwrap_err();
+        assert!(matches!(&error, BuildError::UnsafePath { .. }) && error.code() == "unsafe_path", "{error}");
+    }
+}
