@@ -5,6 +5,7 @@ pub mod configuration;
 pub mod defaults;
 mod design;
 pub mod dispatch;
+pub mod grid;
 pub mod hopper;
 mod kernel;
 pub mod rules;

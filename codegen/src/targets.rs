@@ -1,7 +1,7 @@
 //! The table of targets: data that the scheduler decides from and that the generator is held to.
 
 use fourfold_ir::{
-    BinaryKind, BlockFormat, Capabilities, ElementType, EpilogueCapability, FormatCapability,
+    BinaryKind, BlockFormat, Capabilities, ElementType, EpilogueCapability, FormatCapability, GridCapability,
     OperandCapability, OperandShape, OutputCapability, QuantizedCapability, ReduceKind, UnaryKind,
 };
 
@@ -14,30 +14,88 @@ pub struct Target {
     pub hardware: &'static str,
     /// The formats that it takes: there are kernels, and what a plan makes of them is promised to run right.
     formats: &'static [BlockFormat],
+    /// What a launch of its kernels takes.
+    grid: GridCapability,
 }
+
+/// The most blocks along y and z of a grid (CUDA Programming Guide, technical specifications). Along x there are 2^31-1.
+pub const MAX_GRID_YZ: u64 = 65_535;
+
+/// The most tiles of D that a kernel of CUTLASS's collectives has: some of its schedulers count them in an `int`.
+pub const MAX_TILES: u64 = i32::MAX as u64;
+
+/// CUTLASS's default scheduler on Sm100: the grid is (tiles of M, tiles of N, L), tiles of N in whole clusters of up to 4.
+/// A cluster of 4x4 makes 16 blocks of a single tile.
+const SM100_GRID: GridCapability = GridCapability {
+    max_matrices: MAX_GRID_YZ,
+    max_columns: MAX_GRID_YZ / 4 * 4 * 64,
+    tile: [128, 64],
+    max_tiles: MAX_TILES / 16,
+};
+
+/// CUTLASS's static persistent scheduler: the grid has a block for each SM, which counts all tiles in 32 bits.
+const SM120_GRID: GridCapability = GridCapability {
+    max_matrices: MAX_EXTENT,
+    max_columns: MAX_EXTENT,
+    tile: [128, 8],
+    max_tiles: MAX_TILES,
+};
+
+/// Our own kernels: a grid along x, with at most 8 blocks for each tile.
+const SM90_GRID: GridCapability = GridCapability {
+    max_matrices: MAX_EXTENT,
+    max_columns: MAX_EXTENT,
+    tile: [64, 64],
+    max_tiles: i32::MAX as u64 / 8,
+};
 
 /// What the generator has kernels for: FP4 by FP4. The formats with an FP8 operand have none yet.
 const FP4: &[BlockFormat] = &[BlockFormat::NVFP4, BlockFormat::MXFP4];
 
+impl Target {
+    /// The most matrices, rows and columns of D that a plan for it has.
+    pub(crate) fn most_extents(&self) -> [u64; 3] {
+        [self.grid.max_matrices, MAX_EXTENT, self.grid.max_columns]
+    }
+}
+
 /// Every target. A format is listed only when every plan within its rules generates, compiles and runs.
 pub const TARGETS: &[Target] = &[
-    Target { name: "sm_100a", hardware: "B200, GB200: block-scaled tensor cores (tcgen05)", formats: FP4 },
-    Target { name: "sm_103a", hardware: "B300, GB300: block-scaled tensor cores (tcgen05)", formats: FP4 },
+    Target {
+        name: "sm_100a",
+        hardware: "B200, GB200: block-scaled tensor cores (tcgen05)",
+        formats: FP4,
+        grid: SM100_GRID,
+    },
+    Target {
+        name: "sm_103a",
+        hardware: "B300, GB300: block-scaled tensor cores (tcgen05)",
+        formats: FP4,
+        grid: SM100_GRID,
+    },
     Target {
         name: "sm_120a",
         hardware: "RTX 50, RTX PRO Blackwell: block-scaled tensor cores (mma.sync)",
         formats: FP4,
+        grid: SM120_GRID,
     },
-    Target { name: "sm_121a", hardware: "DGX Spark: block-scaled tensor cores (mma.sync)", formats: FP4 },
+    Target {
+        name: "sm_121a",
+        hardware: "DGX Spark: block-scaled tensor cores (mma.sync)",
+        formats: FP4,
+        grid: SM120_GRID,
+    },
     Target {
         name: "sm_90a",
         hardware: "H100, H200: FP4 is decoded, exactly, to what 16-bit tensor cores take (wgmma)",
         formats: FP4,
+        grid: SM90_GRID,
     },
     Target {
         name: "cpu",
         hardware: "any processor: nothing is planned, every op runs on the fallback",
         formats: &[],
+        grid: SM120_GRID,
     },
 ];
 
@@ -51,7 +109,7 @@ pub fn capabilities(target: &str) -> Option<Capabilities> {
     let target = self::target(target)?;
     Some(Capabilities {
         target: target.name.to_owned(),
-        formats: target.formats.iter().map(|format| format_capability(*format)).collect(),
+        formats: target.formats.iter().map(|format| format_capability(*format, target.grid)).collect(),
     })
 }
 
@@ -62,7 +120,7 @@ const MAX_EXTENT: u64 = i32::MAX as u64;
 /// So is an offset into scales, whose layout is made of 32-bit extents; offsets into A, B, C and D have 64 bits.
 const MAX_SCALE_BYTES: u64 = i32::MAX as u64;
 
-fn format_capability(format: BlockFormat) -> FormatCapability {
+fn format_capability(format: BlockFormat, grid: GridCapability) -> FormatCapability {
     let bits = |element: ElementType| element.storage_bits() as u64;
     let elements_per_tma = |element| u64::from(TMA_BYTES) * 8 / bits(element);
     let with_rule = |element| OutputCapability { element, n_multiple: elements_per_tma(element) };
@@ -74,6 +132,7 @@ fn format_capability(format: BlockFormat) -> FormatCapability {
         format,
         k_multiple: elements_per_tma(format.a).max(elements_per_tma(format.b)),
         max_extent: MAX_EXTENT,
+        grid,
         max_scale_bytes: MAX_SCALE_BYTES,
         pointer_alignment: TMA_BYTES,
         batched: true,

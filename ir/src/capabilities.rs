@@ -29,6 +29,8 @@ pub struct FormatCapability {
     pub k_multiple: u64,
     /// No extent exceeds this.
     pub max_extent: u64,
+    /// What one launch takes.
+    pub grid: GridCapability,
     /// The blocked scales of an operand, padding and batch included, take no more bytes than this.
     pub max_scale_bytes: u64,
     /// Base pointers of A, B, C, D and the epilogue's vectors and matrices are multiples of this, in bytes.
@@ -52,6 +54,27 @@ impl FormatCapability {
     /// The rule for an element type of C.
     pub fn c(&self, element: ElementType) -> Option<OutputCapability> {
         self.c.iter().copied().find(|c| c.element == element)
+    }
+}
+
+/// What the grid of one launch takes, whichever of the target's kernels is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GridCapability {
+    /// The most matrices (L).
+    pub max_matrices: u64,
+    /// The largest N.
+    pub max_columns: u64,
+    /// Rows and columns of the smallest tile of D that a block computes.
+    pub tile: [u64; 2],
+    /// The most tiles of that size, in all matrices.
+    pub max_tiles: u64,
+}
+
+impl GridCapability {
+    /// The tiles of so many matrices of so many rows and columns; `None` beyond 64 bits.
+    pub fn tiles(&self, matrices: u64, rows: u64, columns: u64) -> Option<u64> {
+        let [tile_rows, tile_columns] = self.tile.map(|extent| extent.max(1));
+        matrices.checked_mul(rows.div_ceil(tile_rows))?.checked_mul(columns.div_ceil(tile_columns))
     }
 }
 

@@ -84,8 +84,8 @@ mod verify;
 pub use bind::{BindError, Bound};
 pub use builder::{Builder, ScaledMmaOptions};
 pub use capabilities::{
-    Capabilities, EpilogueCapability, FormatCapability, OperandCapability, OperandShape, OutputCapability,
-    QuantizedCapability,
+    Capabilities, EpilogueCapability, FormatCapability, GridCapability, OperandCapability, OperandShape,
+    OutputCapability, QuantizedCapability,
 };
 pub use diagnostics::{Diagnostic, Place, Span, Spans};
 pub use entities::{Arena, Entity, Op, Symbol, Value};

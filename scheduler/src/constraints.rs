@@ -1,6 +1,6 @@
 //! What a call must meet for a kernel to be launched.
 
-use fourfold_ir::{Dim, Matmul, Module, OperandShape, SymbolValues};
+use fourfold_ir::{Dim, FormatCapability, GridCapability, Matmul, Module, OperandShape, SymbolValues};
 
 use crate::partition::{Constraint, EpilogueOperand, KernelOutput, KernelPlan, OutputKind};
 use crate::reason::{ReasonCode, Rejection};
@@ -16,12 +16,20 @@ pub fn violated(plan: &KernelPlan, symbols: &SymbolValues) -> Option<Rejection> 
             let too_many = bytes.is_none_or(|bytes| *limit < bytes);
             return too_many.then(|| Rejection::new(ReasonCode::ExtentRange, scale_message(name, *limit)));
         }
+        if let Constraint::Tiles { matrices, rows, columns, tile, limit } = constraint {
+            let found = tile_count([matrices, rows, columns].map(|dim| dim.evaluate(symbols)), *tile);
+            let too_many = found.is_none_or(|found| *limit < found);
+            return too_many
+                .then(|| Rejection::new(ReasonCode::ExtentRange, tile_message(found, *tile, *limit)));
+        }
         let (name, dim, code) = match constraint {
             Constraint::Multiple { name, dim, code, .. } => (name, dim, *code),
             Constraint::AtMost { name, dim, .. } | Constraint::NotEmpty { name, dim } => {
                 (name, dim, ReasonCode::ExtentRange)
             }
-            Constraint::PointerAlignment { .. } | Constraint::ScaleBytes { .. } => return None,
+            Constraint::PointerAlignment { .. }
+            | Constraint::ScaleBytes { .. }
+            | Constraint::Tiles { .. } => return None,
         };
         let Some(extent) = dim.evaluate(symbols) else {
             let what = format!("{name} is not known or takes more than 64 bits; expected an extent");
@@ -74,17 +82,15 @@ pub(crate) fn constraints(
     .filter(|(_, dim, of, _)| Divides::of(dim, *of) != Divides::Always)
     .map(|(name, dim, of, code)| Constraint::Multiple { name, dim: dim.clone(), of, code });
 
-    let rows = if flattens(matmul) {
-        // Acceptance refused a product that does not fit.
-        batch.times(m).map(|rows| vec![("L*M", rows)]).unwrap_or_default()
-    } else {
-        vec![("L", batch.clone()), ("M", m.clone())]
-    };
-    let limits = rows
+    let limits = limited(matmul, capability)
         .into_iter()
-        .chain([("N", n.clone()), ("K", k.clone())])
-        .filter(|(_, dim)| dim.as_fixed().is_none())
-        .map(|(name, dim)| Constraint::AtMost { name, dim, limit: capability.max_extent });
+        .filter(|(_, dim, _)| dim.as_fixed().is_none())
+        .map(|(name, dim, limit)| Constraint::AtMost { name, dim, limit });
+    let GridCapability { tile, max_tiles: limit, .. } = capability.grid;
+    let tiles = computed(matmul)
+        .filter(|extents| extents.iter().any(|dim| dim.as_fixed().is_none()))
+        .filter(|_| most_tiles(matmul, capability).is_none_or(|most| limit < most))
+        .map(|[matrices, rows, columns]| Constraint::Tiles { matrices, rows, columns, tile, limit });
 
     let mut scaled: Vec<(&'static str, [Dim; 3], u32)> = scale_operands(matmul)
         .into_iter()
@@ -135,7 +141,66 @@ pub(crate) fn constraints(
     }
     let alignments = pointers.into_iter().map(|(value, bytes)| Constraint::PointerAlignment { value, bytes });
 
-    multiples.chain(limits).chain(scales).chain(not_empty).chain(alignments).collect()
+    multiples.chain(limits).chain(tiles).chain(scales).chain(not_empty).chain(alignments).collect()
+}
+
+/// The extents that a launch is given, with the most that each may be. Acceptance refused an L*M beyond 64 bits.
+pub(crate) fn limited(matmul: &Matmul, capability: &FormatCapability) -> Vec<(&'static str, Dim, u64)> {
+    let Matmul { batch, m, n, k, .. } = matmul;
+    let GridCapability { max_matrices, max_columns, .. } = capability.grid;
+    let most = capability.max_extent;
+    let mut limited = if flattens(matmul) {
+        batch.times(m).map(|rows| vec![("L*M", rows, most)]).unwrap_or_default()
+    } else {
+        vec![("L", batch.clone(), most.min(max_matrices)), ("M", m.clone(), most)]
+    };
+    limited.extend([("N", n.clone(), most.min(max_columns)), ("K", k.clone(), most)]);
+    limited
+}
+
+/// What a launch computes: matrices, rows of one, columns. `None` beyond 64 bits.
+pub(crate) fn computed(matmul: &Matmul) -> Option<[Dim; 3]> {
+    let Matmul { batch, m, n, .. } = matmul;
+    match flattens(matmul) {
+        true => Some([Dim::fixed(1), batch.times(m)?, n.clone()]),
+        false => Some([batch.clone(), m.clone(), n.clone()]),
+    }
+}
+
+/// No call has more tiles of D than this: extents that are not fixed are bounded by the limit on the scales. `None` beyond
+/// 64 bits.
+fn most_tiles(matmul: &Matmul, capability: &FormatCapability) -> Option<u64> {
+    let [matrices, rows, columns] = computed(matmul)?;
+    let [tile_rows, tile_columns] = capability.grid.tile.map(|extent| extent.max(1));
+    let k = matmul.k.as_fixed().unwrap_or(1).max(1);
+    let scale_tile = scale_bytes([Some(1), Some(SCALE_ROWS), Some(k)], matmul.format.block)?;
+    // Blocks of 128 rows that an operand can have, in all of its matrices.
+    let blocks = capability.max_scale_bytes / scale_tile;
+    let of_extent = |extent: Option<u64>, tile: u64| match extent {
+        Some(extent) => Some(extent.div_ceil(tile)),
+        None => blocks.checked_mul(SCALE_ROWS.div_ceil(tile)),
+    };
+    let all_rows = match matrices.as_fixed() {
+        Some(matrices) => matrices.checked_mul(of_extent(rows.as_fixed(), tile_rows)?)?,
+        None => of_extent(None, tile_rows)?,
+    };
+    all_rows.checked_mul(of_extent(columns.as_fixed(), tile_columns)?)
+}
+
+/// The tiles of so many matrices of so many rows and columns; `None` beyond 64 bits or for an unknown extent.
+pub(crate) fn tile_count([matrices, rows, columns]: [Option<u64>; 3], tile: [u64; 2]) -> Option<u64> {
+    let [tile_rows, tile_columns] = tile.map(|extent| extent.max(1));
+    let of_matrix = rows?.div_ceil(tile_rows).checked_mul(columns?.div_ceil(tile_columns))?;
+    of_matrix.checked_mul(matrices?)
+}
+
+pub(crate) fn tile_message(found: Option<u64>, [rows, columns]: [u64; 2], limit: u64) -> String {
+    match found {
+        Some(found) => format!("D has {found} tiles of {rows}x{columns}; expected at most {limit}"),
+        None => format!(
+            "how many tiles of {rows}x{columns} D has is not known or takes more than 64 bits; expected at most {limit}"
+        ),
+    }
 }
 
 /// The operands with blocked scales: how many matrices have scales of their own, the rows of one, and K.

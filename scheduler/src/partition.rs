@@ -279,6 +279,19 @@ pub enum Constraint {
         /// The most bytes, padding and batch included.
         limit: u64,
     },
+    /// D has at most so many tiles, in all matrices: what one launch takes.
+    Tiles {
+        /// How many matrices one launch computes: L, or 1 when the batch is flattened.
+        matrices: Dim,
+        /// Rows of one: M, or L*M.
+        rows: Dim,
+        /// Columns of one: N.
+        columns: Dim,
+        /// Rows and columns of a tile.
+        tile: [u64; 2],
+        /// The most tiles.
+        limit: u64,
+    },
     /// The extent is at least one.
     NotEmpty {
         /// What the extent is: `K` or `N`, and `M` or `L` where a reduction of nothing is not zero.

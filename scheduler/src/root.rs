@@ -5,7 +5,9 @@ use fourfold_ir::{
     Program, ScaleLayout, ScaledMmaOperands, Value,
 };
 
-use crate::constraints::{scale_bytes, scale_message, scale_operands};
+use crate::constraints::{
+    computed, limited, scale_bytes, scale_message, scale_operands, tile_count, tile_message,
+};
 use crate::reason::{ReasonCode, Rejection};
 
 /// A `scaled_mma` that the target has a kernel for.
@@ -116,15 +118,16 @@ pub(crate) fn flattens(matmul: &Matmul) -> bool {
 type Fault = Option<(ReasonCode, String)>;
 
 fn extents(module: &Module, root: &Root<'_>) -> Fault {
-    let Matmul { batch, m, n, k, .. } = root.matmul;
+    let Matmul { n, k, .. } = root.matmul;
     for (name, dim) in [("K", k), ("N", n)] {
         if dim.as_fixed() == Some(0) {
             return Some((ReasonCode::ExtentRange, format!("{name} is 0; expected at least 1")));
         }
     }
-    let limit = root.capability.max_extent;
-    for (name, dim) in [("L", batch), ("M", m), ("N", n), ("K", k)] {
-        if dim.as_fixed().is_some_and(|extent| limit < extent) {
+    // [`batch`] has the message for L*M.
+    for (name, dim, limit) in limited(root.matmul, root.capability).iter().filter(|(name, ..)| *name != "L*M")
+    {
+        if dim.as_fixed().is_some_and(|extent| *limit < extent) {
             let what = format!("{name} is {}; expected at most {limit}", module.display_dim(dim));
             return Some((ReasonCode::ExtentRange, what));
         }
@@ -137,6 +140,15 @@ fn extents(module: &Module, root: &Root<'_>) -> Fault {
         if known && bytes.is_none_or(|bytes| limit < bytes) {
             return Some((ReasonCode::ExtentRange, scale_message(name, limit)));
         }
+    }
+    let (tile, limit) = (root.capability.grid.tile, root.capability.grid.max_tiles);
+    if let Some(extents) = computed(root.matmul)
+        && let extents = extents.each_ref().map(Dim::as_fixed)
+        && extents.iter().all(Option::is_some)
+        && let found = tile_count(extents, tile)
+        && found.is_none_or(|found| limit < found)
+    {
+        return Some((ReasonCode::ExtentRange, tile_message(found, tile, limit)));
     }
     let multiple = root.capability.k_multiple;
     (Divides::of(k, multiple) == Divides::Never).then(|| {

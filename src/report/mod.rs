@@ -357,6 +357,9 @@ fn constraints(module: &Module, plan: &KernelPlan) -> Vec<String> {
             Constraint::ScaleBytes { name, limit, .. } => {
                 lines.push(format!("the scales of {name} take at most {limit} bytes"));
             }
+            Constraint::Tiles { tile: [rows, columns], limit, .. } => {
+                lines.push(format!("D has at most {limit} tiles of {rows}x{columns}"));
+            }
             Constraint::NotEmpty { name, dim } => lines.push(format!("{} is not zero", extent(name, dim))),
             Constraint::PointerAlignment { value, bytes } => {
                 pointers.entry(*bytes).or_default().push(format!("%{}", module.name_of(*value)));

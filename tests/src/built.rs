@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use fourfold::codegen::configuration::CutlassVersion;
+use fourfold::codegen::configuration::{Configuration, CutlassVersion};
+use fourfold::codegen::grid::{self, Grid};
 use fourfold::codegen::hopper::Tile;
 use fourfold::codegen::{Design, KernelSpec, Output, OutputKind, capabilities, emit, hopper, stages};
 use fourfold::executor::kernel::{Device, Kernel, Operand, Problem};
@@ -172,6 +173,89 @@ pub fn check_acceptance(built: &BuiltKernel) {
     assert!(good >= SHAPES / 20 && bad >= SHAPES / 10, "{good} good and {bad} bad shapes");
 }
 
+/// At the limits of L, M and N it takes a problem, with the grid that its own parameters give, and one beyond it refuses it.
+/// So whatever a plan admits can be launched.
+///
+/// # Panics
+/// When it does not.
+pub fn check_grid(built: &BuiltKernel) {
+    let kernel = Kernel::load(artifact(built)).expect("it loads without a GPU");
+    let name = &built.planned.source.kernel;
+    let (mut taken, mut refused) = (0, 0);
+    let problems = match &built.planned.spec.configuration {
+        Design::Cutlass(configuration) => cutlass_limits(configuration),
+        Design::Hopper(configuration) => hopper_limits(configuration),
+    };
+    for ([l, m, n], launches) in problems {
+        let extent = |extent: u64| i64::try_from(extent).expect("an extent");
+        let problem = Problem { l: extent(l), m: extent(m), n: extent(n), k: 64 };
+        let answer = kernel.grid(&DEVICE, &problem);
+        assert_eq!(answer.is_ok(), launches, "{problem:?}: {answer:?} of {name}");
+        assert_eq!(kernel.query(&DEVICE, &problem).is_ok(), launches, "{problem:?} of {name}");
+        refused += usize::from(!launches);
+        let Ok(found) = answer else { continue };
+        taken += 1;
+        let found = found.expect("a library of this version says it").map(u64::from);
+        let [x, y, z] = found;
+        assert!(0 < x && x <= i32::MAX as u64 && y <= grid::MAX_GRID_YZ && z <= grid::MAX_GRID_YZ);
+        let Design::Cutlass(configuration) = &built.planned.spec.configuration else {
+            assert_eq!([y, z], [1, 1], "{problem:?} of {name}");
+            continue;
+        };
+        match grid::grid(configuration, [l, m, n]) {
+            Grid { blocks: Some(blocks), .. } => assert_eq!(found, blocks, "{problem:?} of {name}"),
+            Grid { tiles, .. } => {
+                let blocks = tiles.map(|tiles| tiles.min(DEVICE.sm_count as u64));
+                assert_eq!(Some(x * y * z), blocks, "{problem:?} of {name}");
+            }
+        }
+    }
+    assert!(taken >= 4 && refused >= 1, "{name}: {taken} taken and {refused} refused");
+}
+
+/// Problems at the limits of L, M and N, and one beyond each, with whether they are launched.
+fn cutlass_limits(configuration: &Configuration) -> Vec<([u64; 3], bool)> {
+    let [tile_m, tile_n, _] = configuration.tile.map(u64::from);
+    let most = grid::MAX_GRID_YZ;
+    // Scales end at 2^22 blocks of 128 rows.
+    let (rows, blocks) = (1 << 29, 1 << 22);
+    let problems = [
+        [most, 1, 64],
+        [most + 1, 1, 64],
+        [1, 1, most * tile_n],
+        [1, 1, (most + 1) * tile_n],
+        [1, most * tile_m, 64],
+        [1, (most + 1) * tile_m, 64],
+        [blocks - 1, 1, 64],
+        [1, rows - 128, 64],
+        // 2^15 tiles along N, and 2^16 along M, which is as many as are no longer counted.
+        [1, (1 << 16) * tile_m, ((1 << 15) - 1) * tile_n],
+        [1, (1 << 16) * tile_m, (1 << 15) * tile_n],
+        [3, 257, 320],
+    ];
+    problems.map(|problem| (problem, grid::launches(configuration, problem).is_ok())).to_vec()
+}
+
+/// The same for `sm_90a`, whose grids lie along x. Of extents known to be few rows there is no limit to be reached.
+fn hopper_limits(configuration: &hopper::Configuration) -> Vec<([u64; 3], bool)> {
+    const MATRICES: u64 = (1 << 22) - 1;
+    let most_m = configuration.most_rows().map_or(u64::MAX, u64::from);
+    // Tiles of 256 by 128, with 2^28 of them one too many.
+    let (m, n) = (256 << 14, 128 << 14);
+    let problems = [
+        ([MATRICES, 1, 64], true),
+        ([MATRICES, 16, 64], true),
+        ([1, 1, MATRICES * 128], true),
+        ([1, 16, MATRICES * 128], true),
+        ([MATRICES + 1, 1, 64], false),
+        ([1, m, n - 128], true),
+        ([1, m, n], false),
+        ([1, MATRICES * 128, 64], true),
+    ];
+    let of_few = |([_, m, _], _): &([u64; 3], bool)| *m <= most_m;
+    problems.into_iter().filter(of_few).collect()
+}
+
 /// The bytes that a kernel of `sm_90a` may have for A decoded before it begins, by its tiles that take the problem: two for
 /// an element, K in steps of 128, and of the last matrix the rows of whole tiles. Tiles for few rows of A want none. And
 /// those of each piece of a tile that others compute: its sums, and sixteen flags.
@@ -216,6 +300,14 @@ fn meets_the_rules(spec: &KernelSpec, problem: &Problem) -> bool {
     }
     if problem.l == 0 || problem.m == 0 {
         return true; // nothing is launched
+    }
+    let [l, m, n] = [problem.l, problem.m, problem.n].map(|extent| extent as u64);
+    let tiles = format.grid.tiles(l, m, n);
+    if format.grid.max_matrices < l
+        || format.grid.max_columns < n
+        || tiles.is_none_or(|it| format.grid.max_tiles < it)
+    {
+        return false;
     }
     // A plan has a kernel for few rows only where M is known.
     if let Design::Hopper(configuration) = &spec.configuration

@@ -22,8 +22,8 @@ use fourfold::kernels::{BuiltKernel, PlannedKernel};
 use fourfold::scheduler::EpilogueRef;
 use fourfold_executor::kernel::Kernel;
 use fourfold_tests::built::{
-    artifact, build, check_acceptance, check_resources, check_scale_places, cutlass, describe, format,
-    planned, toolchain, turn,
+    artifact, build, check_acceptance, check_grid, check_resources, check_scale_places,
+    cutlass, describe, format, planned, toolchain, turn,
 };
 
 /// Those of a family side by side.
@@ -424,6 +424,11 @@ fn a_map_of_fragments_that_is_not_the_library_s_does_not_compile() {
 #[test]
 fn kernels_accept_exactly_what_the_plan_promises() {
     builds().good.iter().for_each(check_acceptance);
+}
+
+#[test]
+fn a_grid_that_no_launch_takes_is_refused_and_one_at_the_limit_is_not() {
+    builds().good.iter().for_each(check_grid);
 }
 
 #[test]

@@ -425,6 +425,26 @@ fn a_kernel_is_built_and_answers_without_a_gpu() {
     assert!(refused(1, 120).contains("no multiple of 16"));
     let empty = kernel.query(&DEVICE, &kernel::Problem { m: 0, ..problem }).expect("nothing is taken");
     assert_eq!(empty.outputs[..2], [0, 0]);
+    grids_are_within_what_a_launch_takes(&kernel);
+}
+
+/// All extents lie along x. What bounds them are the scales, 512 bytes for 128 rows: at the limit of each extent a launch is
+/// within what CUDA takes, and one beyond it is refused. A block of 256 threads has 4 rows of 2048 values.
+fn grids_are_within_what_a_launch_takes(kernel: &Kernel) {
+    const MOST: i64 = (1 << 22) - 1;
+    for (limit, beyond, blocks) in [
+        ([MOST, 1, 16], [MOST + 1, 1, 16], MOST * 32),
+        ([1, MOST * 128, 16], [1, MOST * 128 + 1, 16], MOST * 32),
+        ([1, 1, MOST * 64], [1, 1, MOST * 64 + 16], 32 * (MOST * 64).div_euclid(2048) + 32),
+    ] {
+        let problem = |[l, m, k]: [i64; 3]| kernel::Problem { l, m, n: 1, k };
+        let grid = kernel.grid(&DEVICE, &problem(limit)).expect("it is taken").expect("the library says it");
+        assert_eq!(grid.map(i64::from), [blocks, 1, 1], "{limit:?}");
+        let refused = kernel.query(&DEVICE, &problem(beyond)).expect_err("it is beyond the limit");
+        assert_eq!(refused.code, kernel::Status::EXTENT, "{refused}");
+    }
+    let nothing = kernel.grid(&DEVICE, &kernel::Problem { l: 0, m: 1, n: 1, k: 16 });
+    assert_eq!(nothing, Ok(Some([0, 0, 0])));
 }
 
 /// Takes minutes: whoever changes the template or a rule runs it, and reads what it prints.

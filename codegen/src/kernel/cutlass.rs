@@ -61,6 +61,10 @@ pub(super) struct Context {
     tile_type: String,
     cta_tile: [u32; 3],
     cluster: [u32; 2],
+    /// Tiles of a band of the tile order.
+    band: u32,
+    /// Whether an MMA tile may be of two CTAs, so that the scheduler is told.
+    has_atom: bool,
     cluster_type: String,
     arch_tag: &'static str,
     epilogue_class_tag: &'static str,
@@ -151,6 +155,8 @@ pub(super) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
             Cluster::Static(extents) => extents,
             Cluster::Dynamic => [0, 0],
         },
+        band: configuration.order.swizzle.max(1),
+        has_atom: configuration.family != Family::Sm120,
         cluster_type: configuration.cluster_type(),
         arch_tag: configuration.arch_tag(),
         epilogue_class_tag: configuration.epilogue_class_tag(),

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::{Epilogue, KernelSpec, body, cutlass, hopper, outputs};
 use crate::configuration::Family;
 use crate::design::Design;
+use crate::targets::MAX_GRID_YZ;
 
 /// The version of the C interface of generated kernels. Raised by every change to it.
 pub const ABI_VERSION: u32 = 4;
@@ -73,6 +74,8 @@ pub(super) struct Context {
     outputs: Vec<outputs::Tensor>,
     clears: Vec<outputs::Clear>,
     max_outputs: usize,
+    /// The most blocks along y and z of a grid.
+    max_grid_yz: u64,
     required_pointers: String,
     scalars: Vec<&'static str>,
     abi_version: u32,
@@ -198,6 +201,7 @@ pub(super) fn context(spec: &KernelSpec) -> Context {
         outputs: outputs::tensors(epilogue),
         clears: outputs::clears(epilogue),
         max_outputs: MAX_OUTPUTS,
+        max_grid_yz: MAX_GRID_YZ,
         required_pointers: required.join(", "),
         scalars: [(epilogue.alpha, "alpha"), (epilogue.beta, "beta")]
             .into_iter()

@@ -31,6 +31,7 @@ use crate::configuration::{Configuration, CutlassVersion};
 use crate::defaults::{self, Extents};
 use crate::design::Design;
 use crate::dispatch::Tables;
+use crate::grid;
 use crate::hopper as tiles;
 use crate::rules;
 use crate::targets::Target;
@@ -282,6 +283,7 @@ pub fn specify(
 ) -> Option<(KernelSpec, String)> {
     // One B for every matrix of A flattens the batch into M.
     let rows = if plan.b_batched { plan.m.as_fixed() } else { plan.m.times(&plan.batch)?.as_fixed() };
+    let matrices = if plan.b_batched { plan.batch.as_fixed() } else { Some(1) };
     let extents = Extents { m: rows, n: plan.n.as_fixed(), k: plan.k.as_fixed() };
     let epilogue = epilogue(program, plan);
     let table = tables.and_then(|tables| tables.find(target.name, plan.format));
@@ -301,6 +303,7 @@ pub fn specify(
         let named = pick.kernel.configuration(family, plan.format).ok_or("it is of another kind".to_owned());
         let held = named.map(|it| fit(it, &epilogue)).and_then(|configuration| {
             rules::check(&configuration, cutlass, target.name).map_err(|broken| rules::texts(&broken))?;
+            grid::launches_all(&configuration, [matrices, extents.m, extents.n], target.most_extents())?;
             match defaults::has_room(&configuration, vectors(configuration.tile), cutlass) {
                 true => Ok(configuration),
                 false => Err("the epilogue's vectors leave no room for its stages".to_owned()),

@@ -4,7 +4,7 @@ use minijinja::value::{Serde, Value};
 use serde::Serialize;
 
 use super::emit::{ABI_VERSION, KernelSource, MAX_OPERANDS, MAX_OUTPUTS, environment, fnv1a};
-use crate::targets::Target;
+use crate::targets::{MAX_GRID_YZ, Target};
 
 /// A kernel made from a template of its own, which extends `source.cu.j2`: its blocks are filled there, and the
 /// interface, the launch and what every library answers are those of all kernels.
@@ -30,6 +30,8 @@ struct Context<'a, C> {
     hash: &'a str,
     max_operands: usize,
     max_outputs: usize,
+    /// The most blocks along y and z of a grid.
+    max_grid_yz: u64,
     abi_version: u32,
     #[serde(flatten)]
     own: &'a C,
@@ -51,6 +53,7 @@ pub fn emit_template<C: Serialize>(kernel: Templated<'_, C>) -> KernelSource {
             hash,
             max_operands: MAX_OPERANDS,
             max_outputs: MAX_OUTPUTS,
+            max_grid_yz: MAX_GRID_YZ,
             abi_version: ABI_VERSION,
             own: &context,
         };

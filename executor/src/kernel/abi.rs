@@ -89,6 +89,7 @@ type AbiVersion = unsafe extern "C" fn() -> u32;
 type Metadata = unsafe extern "C" fn() -> *const c_char;
 type Query =
     unsafe extern "C" fn(*const Device, *const Problem, *mut Requirements, *mut c_char, usize) -> i32;
+type Grid = unsafe extern "C" fn(*const Device, *const Problem, *mut u32, *mut c_char, usize) -> i32;
 type Prepare = unsafe extern "C" fn(
     *const Device,
     *const Problem,
@@ -110,6 +111,8 @@ type ScaleOffset = unsafe extern "C" fn(i32, *const Problem, i64, i64, i64) -> i
 pub(super) struct Symbols {
     pub(super) metadata: Metadata,
     pub(super) query: Query,
+    /// For tests and tools: no launch needs it, so a library may lack it.
+    pub(super) grid: Option<Grid>,
     pub(super) prepare: Prepare,
     pub(super) update_pointers: UpdatePointers,
     pub(super) launch: Launch,
@@ -132,6 +135,7 @@ impl Symbols {
             Ok(Symbols {
                 metadata: symbol(library, path, "fourfold_metadata")?,
                 query: symbol(library, path, "fourfold_query")?,
+                grid: symbol(library, path, "fourfold_grid").ok(),
                 prepare: symbol(library, path, "fourfold_prepare")?,
                 update_pointers: symbol(library, path, "fourfold_update_pointers")?,
                 launch: symbol(library, path, "fourfold_launch")?,

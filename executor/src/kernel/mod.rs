@@ -145,6 +145,22 @@ impl Kernel {
         Ok(requirements)
     }
 
+    /// The grid with which the kernel is launched for a problem on such a device: blocks along x, y and z, all 0 where
+    /// nothing is launched. `None` for a library that does not say.
+    ///
+    /// # Errors
+    /// The kernel's own refusal, that of [`Kernel::query`].
+    pub fn grid(&self, device: &Device, problem: &Problem) -> Result<Option<[u32; 3]>, Status> {
+        let Some(grid) = self.symbols().grid else { return Ok(None) };
+        let mut blocks = [0; 3];
+        answer(|message, size| {
+            // SAFETY: every pointer is to a live object of the interface's type and is not kept, three numbers among them;
+            // the function reads no other memory, keeps no state and lets no exception out.
+            unsafe { grid(device, problem, blocks.as_mut_ptr(), message, size) }
+        })?;
+        Ok(Some(blocks))
+    }
+
     /// Where CUTLASS's own layout puts the scale of `row` and of the `block`-th group of elements (of K; of N for a
     /// result) of matrix `batch`, in bytes from the beginning of the scales. It is negative if the kernel does not know.
     pub fn scale_offset(&self, operand: Operand, problem: &Problem, row: i64, block: i64, batch: i64) -> i64 {

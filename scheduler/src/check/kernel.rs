@@ -145,10 +145,14 @@ impl<'a> Checker<'a> {
                 "M is not a multiple of the scales' 128 rows".to_owned()
             });
         }
-        for (_, dim) in self.sizes() {
-            let fits =
-                dim.as_ref().is_some_and(|dim| known(dim).is_none_or(|extent| extent <= rules.max_extent));
-            self.rule(fits, || format!("an extent exceeds {}", rules.max_extent));
+        for (name, dim, most) in self.sizes(rules) {
+            let fits = dim.as_ref().is_some_and(|dim| known(dim).is_none_or(|extent| extent <= most));
+            self.rule(fits, || format!("{name} exceeds {most}"));
+        }
+        if let Some(extents) = self.launched() {
+            let tiles = tiles(extents.each_ref().map(known), rules.grid.tile);
+            let fits = tiles.is_none_or(|tiles| tiles <= u128::from(rules.grid.max_tiles));
+            self.rule(fits, || "D has too many tiles for one launch".to_owned());
         }
         for (name, extents, block) in self.scaled() {
             let fits = padded_scales(&extents, block);
@@ -214,10 +218,17 @@ impl<'a> Checker<'a> {
                 needed.push(Constraint::Multiple { name, dim: dim.clone(), of, code });
             }
         }
-        for (name, dim) in self.sizes() {
+        for (name, dim, limit) in self.sizes(rules) {
             if let Some(dim) = dim.filter(symbolic) {
-                needed.push(Constraint::AtMost { name, dim, limit: rules.max_extent });
+                needed.push(Constraint::AtMost { name, dim, limit });
             }
+        }
+        if let Some([matrices, rows, columns]) = self.launched()
+            && [&matrices, &rows, &columns].into_iter().any(symbolic)
+            && self.may_have_too_many_tiles(rules)
+        {
+            let (tile, limit) = (rules.grid.tile, rules.grid.max_tiles);
+            needed.push(Constraint::Tiles { matrices, rows, columns, tile, limit });
         }
         for (name, extents, block) in self.scaled() {
             if extents.iter().any(symbolic) {
@@ -269,16 +280,61 @@ impl<'a> Checker<'a> {
     }
 
     /// The extents that the kernel indexes with; `None` for one beyond 64 bits.
-    fn sizes(&self) -> Vec<(&'static str, Option<Dim>)> {
+    fn sizes(&self, rules: &FormatCapability) -> Vec<(&'static str, Option<Dim>, u64)> {
         let plan = self.plan;
-        let mut sizes = vec![("N", Some(plan.n.clone())), ("K", Some(plan.k.clone()))];
-        if plan.b_batched || known(&plan.batch) == Some(1) {
-            sizes.extend([("L", Some(plan.batch.clone())), ("M", Some(plan.m.clone()))]);
+        let most = |of_grid: u64| of_grid.min(rules.max_extent);
+        let mut sizes = vec![
+            ("N", Some(plan.n.clone()), most(rules.grid.max_columns)),
+            ("K", Some(plan.k.clone()), rules.max_extent),
+        ];
+        if self.has_matrices() {
+            sizes.push(("L", Some(plan.batch.clone()), most(rules.grid.max_matrices)));
+            sizes.push(("M", Some(plan.m.clone()), rules.max_extent));
         } else {
-            sizes.push(("L*M", plan.batch.times(&plan.m)));
+            sizes.push(("L*M", plan.batch.times(&plan.m), rules.max_extent));
         }
         sizes
     }
+
+    /// Whether the matrices of a batch stay matrices, and are not rows of one.
+    fn has_matrices(&self) -> bool {
+        self.plan.b_batched || known(&self.plan.batch) == Some(1)
+    }
+
+    /// Matrices, rows and columns of what is launched.
+    fn launched(&self) -> Option<[Dim; 3]> {
+        let KernelPlan { batch, m, n, .. } = self.plan;
+        if self.has_matrices() {
+            return Some([batch.clone(), m.clone(), n.clone()]);
+        }
+        Some([Dim::fixed(1), batch.times(m)?, n.clone()])
+    }
+
+    /// Whether extents within the limit on scales can make more tiles than one launch takes: an operand has at most so
+    /// many blocks of 128 rows, whatever its matrices.
+    fn may_have_too_many_tiles(&self, rules: &FormatCapability) -> bool {
+        let Some([matrices, rows, columns]) = self.launched() else { return true };
+        let [tile_rows, tile_columns] = rules.grid.tile.map(|extent| u128::from(extent.max(1)));
+        let scale_columns = 4 * u128::from(self.plan.format.block);
+        let along_k = known(&self.plan.k).map_or(1, |k| u128::from(k).div_ceil(scale_columns).max(1));
+        let blocks = u128::from(rules.max_scale_bytes) / (512 * along_k);
+        let of = |dim: &Dim, tile: u128| match known(dim) {
+            Some(extent) => u128::from(extent).div_ceil(tile),
+            None => blocks * 128_u128.div_ceil(tile),
+        };
+        let all_rows = match known(&matrices) {
+            Some(matrices) => u128::from(matrices) * of(&rows, tile_rows),
+            None => blocks * 128_u128.div_ceil(tile_rows),
+        };
+        all_rows.saturating_mul(of(&columns, tile_columns)) > u128::from(rules.grid.max_tiles)
+    }
+}
+
+/// The tiles of matrices of so many rows and columns, where all extents are known.
+pub(super) fn tiles([matrices, rows, columns]: [Option<u64>; 3], tile: [u64; 2]) -> Option<u128> {
+    let along = |extent: u64, tile: u64| u128::from(extent.div_ceil(tile.max(1)));
+    let of_matrix = along(rows?, tile[0]) * along(columns?, tile[1]);
+    Some(of_matrix.saturating_mul(u128::from(matrices?)))
 }
 
 /// The least number that is a multiple of both.

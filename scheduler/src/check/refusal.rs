@@ -4,7 +4,7 @@ use fourfold_ir::{
     BlockFormat, Capabilities, Dim, Module, Op, OpKind, ScaleLayout, ScaledMmaOperands, dim_product,
 };
 
-use super::{known, may_divide};
+use super::{kernel, known, may_divide};
 use crate::reason::ReasonCode;
 
 /// The codes that hold of a `scaled_mma` on a target, its result in its own type; empty when nothing speaks against
@@ -42,11 +42,23 @@ pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> V
     holds(flattened && !m.constant().is_multiple_of(128), ReasonCode::OperandLayout);
 
     let rows = batch.as_ref().and_then(|batch| batch.times(m));
-    let beyond =
-        |dim: Option<&Dim>| dim.is_none_or(|dim| known(dim).is_some_and(|extent| extent > rules.max_extent));
+    let exceeds = |dim: Option<&Dim>, most: u64| {
+        let most = most.min(rules.max_extent);
+        dim.is_none_or(|dim| known(dim).is_some_and(|extent| extent > most))
+    };
+    let beyond = |dim: Option<&Dim>| exceeds(dim, rules.max_extent);
     holds([n, k].into_iter().any(|dim| known(dim) == Some(0)), ReasonCode::ExtentRange);
-    holds([batch.as_ref(), Some(m), Some(n), Some(k)].into_iter().any(beyond), ReasonCode::ExtentRange);
-    holds(flattened && beyond(rows.as_ref()), ReasonCode::ExtentRange);
+    holds(exceeds(Some(n), rules.grid.max_columns) || beyond(Some(k)), ReasonCode::ExtentRange);
+    let too_many_rows = if flattened {
+        beyond(rows.as_ref())
+    } else {
+        exceeds(batch.as_ref(), rules.grid.max_matrices) || beyond(Some(m))
+    };
+    holds(too_many_rows, ReasonCode::ExtentRange);
+    let of = |dim: Option<&Dim>| dim.and_then(known);
+    let launched = if flattened { [Some(1), of(rows.as_ref())] } else { [of(batch.as_ref()), known(m)] };
+    let tiles = kernel::tiles([launched[0], launched[1], known(n)], rules.grid.tile);
+    holds(tiles.is_some_and(|tiles| tiles > u128::from(rules.grid.max_tiles)), ReasonCode::ExtentRange);
 
     let scales_beyond = |rows: Option<&Dim>, matrices: Option<&Dim>| {
         let (Some(rows), Some(k), Some(matrices)) =

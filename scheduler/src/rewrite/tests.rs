@@ -1,8 +1,8 @@
 //! The rules on expressions written by hand.
 
 use fourfold_ir::{
-    BinaryKind, BlockFormat, EpilogueCapability, OperandCapability, OutputCapability, ScaleRounding,
-    Symbol as Extent, UnaryKind,
+    BinaryKind, BlockFormat, EpilogueCapability, GridCapability, OperandCapability, OutputCapability,
+    ScaleRounding, Symbol as Extent, UnaryKind,
 };
 
 use super::*;
@@ -32,6 +32,12 @@ fn capability() -> FormatCapability {
         format: BlockFormat::NVFP4,
         k_multiple: 32,
         max_extent: 1 << 20,
+        grid: GridCapability {
+            max_matrices: 1 << 20,
+            max_columns: 1 << 20,
+            tile: [128, 64],
+            max_tiles: 1 << 20,
+        },
         max_scale_bytes: 1 << 30,
         pointer_alignment: 16,
         batched: true,

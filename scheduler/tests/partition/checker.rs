@@ -459,7 +459,9 @@ fn every_constraint_is_needed() {
                 .constraints[index]
             {
                 Constraint::Multiple { of, .. } => *of /= 2,
-                Constraint::AtMost { limit, .. } | Constraint::ScaleBytes { limit, .. } => *limit += 1,
+                Constraint::AtMost { limit, .. }
+                | Constraint::ScaleBytes { limit, .. }
+                | Constraint::Tiles { limit, .. } => *limit += 1,
                 Constraint::NotEmpty { dim, .. } => *dim = Dim::fixed(1),
                 Constraint::PointerAlignment { bytes, .. } => *bytes /= 2,
             };
@@ -483,7 +485,9 @@ fn no_constraint_is_more_than_is_needed() {
                 let constraint = &mut plan_mut(partition, segment).constraints[index];
                 match constraint {
                     Constraint::Multiple { of, .. } => *of *= 2,
-                    Constraint::AtMost { limit, .. } | Constraint::ScaleBytes { limit, .. } => *limit = 0,
+                    Constraint::AtMost { limit, .. }
+                    | Constraint::ScaleBytes { limit, .. }
+                    | Constraint::Tiles { limit, .. } => *limit = 0,
                     Constraint::NotEmpty { dim, name } => {
                         *constraint = Constraint::AtMost { name, dim: dim.clone(), limit: 1 };
                     }
@@ -499,6 +503,7 @@ fn no_constraint_is_more_than_is_needed() {
                 | Constraint::ScaleBytes { name, .. }
                 | Constraint::NotEmpty { name, .. } => *name = "extent",
                 Constraint::PointerAlignment { bytes, .. } => *bytes = 1,
+                Constraint::Tiles { tile, .. } => *tile = [1, 1],
             };
             caught(renamed, extra);
         }
@@ -543,6 +548,14 @@ fn a_refusal_of_a_scaled_mma_that_does_not_hold() {
         (blackwell(), Gemm { n: Dim::fixed(0), ..good.clone() }, &[ExtentRange]),
         (blackwell(), Gemm { m: Dim::fixed(1 << 31), ..good.clone() }, &[ExtentRange]),
         (blackwell(), Gemm { batch: batch(1 << 30), m: Dim::fixed(128), ..good.clone() }, &[ExtentRange]),
+        // Beyond what the grid of one launch takes: matrices, tiles along N, tiles in all.
+        (
+            blackwell(),
+            Gemm { batch: batch(65_536), b_batch: batch(65_536), ..Gemm::of(F32, 1, 72, 96) },
+            &[ExtentRange],
+        ),
+        (blackwell(), Gemm::of(F32, 1, 4_194_052, 96), &[ExtentRange]),
+        (blackwell(), Gemm::of(F32, 1 << 21, 1 << 20, 96), &[ExtentRange]),
         (blackwell(), Gemm { batch: batch(3), ..good.clone() }, &[OperandLayout]),
         (
             narrow(),
@@ -590,9 +603,12 @@ fn a_refusal_of_a_scaled_mma_that_does_not_hold() {
 fn a_kernel_that_the_target_does_not_take() {
     let (program, partition) = base();
     type Change = fn(&mut FormatCapability);
-    let changes: [Change; 21] = [
+    let changes: [Change; 24] = [
         |rules| rules.k_multiple = 64,
         |rules| rules.max_extent = 2,
+        |rules| rules.grid.max_matrices = 1,
+        |rules| rules.grid.max_columns = 2,
+        |rules| rules.grid.max_tiles = 0,
         |rules| rules.max_scale_bytes = 100,
         |rules| rules.pointer_alignment = 32,
         |rules| rules.batched = false,

@@ -264,8 +264,9 @@ fn extents_that_cannot_be_proved_are_checked_for_each_call() {
         K = 16*S % 32 == 0 or k_alignment
         N = 2*J % 8 == 0 or n_alignment
         M = M <= 2147483647
-        N = 2*J <= 2147483647
+        N = 2*J <= 4194048
         K = 16*S <= 2147483647
+        1 x M x 2*J in 128x64 <= 134217727
         scales of A, 1 x M x 16*S/16 <= 2147483647
         scales of B, 1 x 2*J x 16*S/16 <= 2147483647
         N = 2*J > 0
@@ -298,6 +299,17 @@ fn extents_that_cannot_be_proved_are_checked_for_each_call() {
     assert_eq!(
         call([1 << 31, 28, 6]),
         refused(ReasonCode::ExtentRange, "M is 2147483648; expected at most 2147483647")
+    );
+    assert_eq!(call([37, 2_097_024, 6]), None);
+    assert_eq!(
+        call([37, 2_097_028, 6]),
+        refused(ReasonCode::ExtentRange, "N is 4194056; expected at most 4194048")
+    );
+    // 2^14 tiles along M, and along N one less than 2^13, or as many.
+    assert_eq!(call([1 << 21, ((1 << 13) - 1) * 32, 2]), None);
+    assert_eq!(
+        call([1 << 21, (1 << 13) * 32, 2]),
+        refused(ReasonCode::ExtentRange, "D has 134217728 tiles of 128x64; expected at most 134217727")
     );
     assert_eq!(violated(plan, &SymbolValues::default()).map(|r| r.code), Some(ReasonCode::ExtentRange));
     assert_eq!(call([37, 28, 1 << 62]).map(|(code, _)| code), Some(ReasonCode::ExtentRange));

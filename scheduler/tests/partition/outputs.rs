@@ -124,9 +124,10 @@ fn scales_that_are_written_have_a_largest_size_and_a_maximum_needs_rows() {
     let (program, partition) = planned(builder.finish(&[q, s, largest]), &blackwell());
     expect![[r#"
         N = 16*J % 32 == 0 or n_alignment
-        L = L <= 2147483647
+        L = L <= 65535
         M = M <= 2147483647
-        N = 16*J <= 2147483647
+        N = 16*J <= 4194048
+        L x M x 16*J in 128x64 <= 134217727
         scales of A, L x M x 64/16 <= 2147483647
         scales of B, L x 16*J x 64/16 <= 2147483647
         scales of D, L x M x 16*J/16 <= 2147483647
@@ -156,10 +157,12 @@ fn scales_that_are_written_have_a_largest_size_and_a_maximum_needs_rows() {
     assert_eq!(call([3, 37, 5]), refused(ReasonCode::NAlignment, "N is 80; expected a multiple of 32"));
     assert_eq!(call([3, 0, 6]), refused(ReasonCode::ExtentRange, "M is 0; expected at least 1"));
     assert_eq!(call([0, 37, 6]), refused(ReasonCode::ExtentRange, "L is 0; expected at least 1"));
+    assert_eq!(call([65_535, 1, 2]), None);
+    assert_eq!(call([65_536, 1, 2]), refused(ReasonCode::ExtentRange, "L is 65536; expected at most 65535"));
     // 2^17 tiles of 128 rows, each with 32 scales a row: 2^29 bytes, and twice as many for four more columns.
-    assert_eq!(call([1 << 17, 128, 32]), None);
+    assert_eq!(call([1 << 15, 512, 32]), None);
     assert_eq!(
-        call([1 << 17, 128, 128]),
+        call([1 << 15, 512, 128]),
         refused(
             ReasonCode::ExtentRange,
             "the scales of D take more than 2147483647 bytes; expected at most as many"

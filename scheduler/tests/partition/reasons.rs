@@ -381,6 +381,38 @@ fn extents_have_a_range() {
 }
 
 #[test]
+fn the_grid_of_a_launch_has_a_range() {
+    let batched = |l| {
+        let batch = vec![Dim::fixed(l)];
+        root(&Gemm { batch: batch.clone(), b_batch: batch, ..Gemm::of(F32, 1, 72, 96) })
+    };
+    near_miss(
+        &blackwell(),
+        Some(batched(65_535)),
+        batched(65_536),
+        ReasonCode::ExtentRange,
+        expect!["%y = scaled_mma: L is 65536; expected at most 65535"],
+    );
+    near_miss(
+        &blackwell(),
+        Some(root(&Gemm::of(F32, 1, 4_194_048, 96))),
+        root(&Gemm::of(F32, 1, 4_194_052, 96)),
+        ReasonCode::ExtentRange,
+        expect!["%y = scaled_mma: N is 4194052; expected at most 4194048"],
+    );
+    near_miss(
+        &narrow(),
+        Some(root(&Gemm::of(BF16, 4096, 64, 128))),
+        root(&Gemm::of(BF16, 4096, 80, 128)),
+        ReasonCode::ExtentRange,
+        expect!["%y = scaled_mma: D has 640 tiles of 32x16; expected at most 600"],
+    );
+    // Many matrices that share one B are rows of one matrix, whose tiles lie along x.
+    let flat = Gemm { batch: vec![Dim::fixed(65_536)], ..Gemm::of(F32, 128, 72, 96) };
+    assert_eq!(reason(root(&flat), &blackwell(), "y"), None);
+}
+
+#[test]
 fn the_target_must_have_the_format() {
     // FP8 activations with FP4 weights.
     let mx = Gemm { scale: F8E8M0FNU, block: 32, ..Gemm::of(F32, 45, 72, 96) };

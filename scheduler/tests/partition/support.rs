@@ -5,9 +5,9 @@ use std::fmt::Write;
 use expect_test::Expect;
 use fourfold_ir::{
     BinaryKind, BlockFormat, Builder, Capabilities, ConstantValue, Dim, ElementType, EpilogueCapability,
-    FormatCapability, Module, Op, OpKind, OperandCapability, OperandShape, OutputCapability, Predicate,
-    Program, QuantizedCapability, ReduceKind, ScaleLayout, ScaledMmaOptions, TensorType, UnaryKind, Value,
-    verify,
+    FormatCapability, GridCapability, Module, Op, OpKind, OperandCapability, OperandShape, OutputCapability,
+    Predicate, Program, QuantizedCapability, ReduceKind, ScaleLayout, ScaledMmaOptions, TensorType,
+    UnaryKind, Value, verify,
 };
 use fourfold_scheduler::{
     Constraint, EpilogueKind, EpilogueRef, KernelPlan, OutputKind, Partition, ReasonCode, Segment,
@@ -177,6 +177,7 @@ pub fn narrow() -> Capabilities {
             format: BlockFormat::NVFP4,
             k_multiple: 64,
             max_extent: 4096,
+            grid: GridCapability { max_matrices: 3, max_columns: 2048, tile: [32, 16], max_tiles: 600 },
             max_scale_bytes: 1 << 19,
             pointer_alignment: 64,
             batched: false,
@@ -329,6 +330,11 @@ pub fn constraints(program: &Program, partition: &Partition) -> String {
             Constraint::ScaleBytes { name, matrices, rows, k, block, limit } => {
                 let [matrices, rows, k] = [matrices, rows, k].map(|dim| module.display_dim(dim).to_string());
                 writeln!(text, "scales of {name}, {matrices} x {rows} x {k}/{block} <= {limit}")
+            }
+            Constraint::Tiles { matrices, rows, columns, tile: [tile_rows, tile_columns], limit } => {
+                let [matrices, rows, columns] =
+                    [matrices, rows, columns].map(|dim| module.display_dim(dim).to_string());
+                writeln!(text, "{matrices} x {rows} x {columns} in {tile_rows}x{tile_columns} <= {limit}")
             }
             Constraint::NotEmpty { name, dim } => writeln!(text, "{name} = {} > 0", module.display_dim(dim)),
             Constraint::PointerAlignment { value, bytes } => {

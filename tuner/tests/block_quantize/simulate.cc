@@ -125,6 +125,10 @@ using cudaKernel_t = void const *;
 using cudaStream_t = void *;
 enum cudaDriverEntryPointQueryResult { kFound };
 enum { cudaEnableDefault, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES };
+struct dim3 {
+  unsigned x, y, z;
+  dim3(unsigned x, unsigned y, unsigned z) : x(x), y(y), z(z) {}
+};
 struct CUlaunchConfig {
   unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
   cudaStream_t hStream;

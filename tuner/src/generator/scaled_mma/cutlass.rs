@@ -4,7 +4,7 @@ use fourfold_codegen::configuration::{
     Cluster, Configuration, CutlassVersion, Epilogue, EpilogueSchedule, Family, Format, Kind, Mainloop,
     Operand, OperatorClass, Raster, Sms, Stages, TileOrder, TileScheduler,
 };
-use fourfold_codegen::{Design, KernelSource, KernelSpec, Target, dispatch, emit, rules};
+use fourfold_codegen::{Design, KernelSource, KernelSpec, Target, dispatch, emit, grid, rules};
 use fourfold_ir::BlockFormat;
 
 use super::Computed;
@@ -256,7 +256,8 @@ impl Configured for Kernel {
     }
 
     fn takes(&self, problem: &Problem) -> Result<(), String> {
-        self.computed.takes(self.target, problem)
+        self.computed.takes(self.target, problem)?;
+        grid::launches(&self.configuration, [problem.l, problem.m, problem.n])
     }
 
     fn workload(&self, problem: &Problem, seed: u64) -> Result<Workload, String> {

@@ -58,9 +58,17 @@ impl Computed {
         }
         let Problem { l, m, n, k } = *problem;
         match [l, m, n, k].into_iter().find(|extent| *extent > capability.max_extent) {
-            Some(extent) => Err(format!("{extent} is more than {}", capability.max_extent)),
-            None => Ok(()),
+            Some(extent) => return Err(format!("{extent} is more than {}", capability.max_extent)),
+            None => {}
         }
+        let at_most = |name, extent: u64, most: u64| match extent <= most {
+            true => Ok(()),
+            false => Err(format!("{name} = {extent} is more than {most}, what a launch takes")),
+        };
+        let tiles = capability.grid.tiles(l, m, n).unwrap_or(u64::MAX);
+        at_most("L", l, capability.grid.max_matrices)?;
+        at_most("N", n, capability.grid.max_columns)?;
+        at_most("tiles of D", tiles, capability.grid.max_tiles)
     }
 
     fn key(self) -> String {
