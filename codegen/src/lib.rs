@@ -11,6 +11,7 @@ mod kernel;
 pub mod rules;
 pub mod stages;
 mod targets;
+pub mod tensor_memory;
 
 pub use design::Design;
 pub use kernel::{

@@ -14,6 +14,7 @@ use crate::configuration::{
     TileScheduler,
 };
 use crate::stages::{automatic_stages, stages};
+use crate::tensor_memory::{self, Columns};
 
 /// What becomes of a configuration that breaks a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -102,7 +103,7 @@ pub(crate) fn texts(violations: &[Violation]) -> String {
 }
 
 /// Every rule, in order of number.
-pub static RULES: [Rule; 31] = [
+pub static RULES: [Rule; 32] = [
     Rule {
         number: 1,
         kind: RuleKind::Compiler,
@@ -354,6 +355,15 @@ pub static RULES: [Rule; 31] = [
         text: "an explicit epilogue tile goes with an explicit schedule of the epilogue",
         prevents: "Don't specify epilogue tile with auto schedule",
         check: epilogue_tile_of_a_schedule,
+    },
+    Rule {
+        number: 34,
+        kind: RuleKind::Silent,
+        scope: "Sm100",
+        text: "accumulators and scales fit into the 512 columns of tensor memory: (tile N = 256 ? 512 - E : 2N) + K/V + \
+               ceil(N/128) K/V, with E columns of the epilogue tile and V elements per scale",
+        prevents: "nothing is said: scales lie outside of what was allocated, and results are undefined",
+        check: tensor_memory_columns,
     },
 ];
 
@@ -687,6 +697,14 @@ fn two_steps(subject: &Subject) -> Option<String> {
         && configuration.b.format.bits() == 4;
     let k = configuration.tile[2];
     demand(!concerned || k >= 128, || format!("tile K of {k}"))
+}
+
+fn tensor_memory_columns(subject: &Subject) -> Option<String> {
+    let columns = tensor_memory::columns(subject.configuration)?;
+    demand(columns.total() <= tensor_memory::CAPACITY, || {
+        let Columns { accumulators, scales_a, scales_b } = columns;
+        format!("{accumulators} + {scales_a} + {scales_b} = {} columns", columns.total())
+    })
 }
 
 fn epilogue_tile_divides(subject: &Subject) -> Option<String> {

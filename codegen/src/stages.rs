@@ -154,6 +154,11 @@ pub(crate) fn epilogue_columns(configuration: &Configuration) -> u64 {
     match (configuration.epilogue.tile, configuration.family) {
         (Some([_, columns]), _) => u64::from(columns),
         (None, Family::Sm120) => u64::from(configuration.tile[1]).min(32),
+        (None, Family::Sm100 | Family::Sm103)
+            if configuration.epilogue.schedule == EpilogueSchedule::NoSmem =>
+        {
+            u64::from(configuration.tile[1]).min(64)
+        }
         (None, Family::Sm100 | Family::Sm103) => sm100_automatic_columns(configuration),
     }
 }

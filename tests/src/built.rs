@@ -1,13 +1,16 @@
 //! Kernels really built, without a GPU, and what is demanded of each: the instructions that it must contain, what it may
 //! cost, and whether its own answers agree with what the plan promises.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use fourfold::codegen::configuration::{Configuration, CutlassVersion};
 use fourfold::codegen::grid::{self, Grid};
 use fourfold::codegen::hopper::Tile;
-use fourfold::codegen::{Design, KernelSpec, Output, OutputKind, capabilities, emit, hopper, stages};
+use fourfold::codegen::{
+    Design, KernelSpec, Output, OutputKind, capabilities, emit, hopper, stages, tensor_memory,
+};
 use fourfold::executor::kernel::{Device, Kernel, Operand, Problem};
 use fourfold::executor::toolchain::{Toolchain, ToolchainOptions};
 use fourfold::executor::{Artifact, BuildOptions};
@@ -270,6 +273,38 @@ fn workspaces(spec: &KernelSpec, problem: &Problem) -> impl Iterator<Item = (u64
         rows => (m <= rows).then_some((0, u64::MAX)),
     };
     configuration.variants.iter().filter_map(of_tile)
+}
+
+/// Its tensor memory is laid out as the rule of the generator says: read from the offsets at which scales are copied there.
+///
+/// # Panics
+/// When it is not, and when scales lie outside of what is allocated.
+pub fn check_tensor_memory(built: &BuiltKernel, sass: &str) {
+    /// Columns that one such copy writes.
+    const OF_COPY: u64 = 4;
+    let Some(configuration) = built.planned.spec.configuration.cutlass() else { return };
+    let Some(expected) = tensor_memory::columns(configuration) else { return };
+    let copies = scale_columns(sass);
+    let name = &built.planned.source.kernel;
+    let first = copies.first().copied().unwrap_or_else(|| panic!("{name} copies no scales"));
+    let end = copies.last().map_or(0, |last| last + OF_COPY);
+    assert!(end <= tensor_memory::CAPACITY, "{name}: scales end at column {end}");
+    assert_eq!((first, end), (expected.accumulators, expected.total()), "{name}: {copies:?}");
+    // What lies between is copied without gaps.
+    let all = (first..end).step_by(OF_COPY as usize);
+    assert!(all.eq(copies.iter().copied()), "{name}: {copies:?}");
+}
+
+/// The columns, relative to what is allocated, at which the copies of scales in a disassembly begin, in order:
+/// `UTCCP.T.S.4x32dp128bit tmem[UR27+0x1e0], gdesc[UR54]`.
+fn scale_columns(sass: &str) -> BTreeSet<u64> {
+    let copies =
+        sass.lines().filter_map(|line| line.split_once("UTCCP")?.1.split_once("tmem[")?.1.split_once(']'));
+    let column = |(place, _): (&str, &str)| match place.split_once("+0x") {
+        Some((_, offset)) => u64::from_str_radix(offset, 16).expect("an offset"),
+        None => 0,
+    };
+    copies.map(column).collect()
 }
 
 /// The bytes of what it writes, in order.

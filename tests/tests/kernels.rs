@@ -22,7 +22,7 @@ use fourfold::kernels::{BuiltKernel, PlannedKernel};
 use fourfold::scheduler::EpilogueRef;
 use fourfold_executor::kernel::Kernel;
 use fourfold_tests::built::{
-    artifact, build, check_acceptance, check_grid, check_resources, check_scale_places,
+    artifact, build, check_acceptance, check_grid, check_resources, check_scale_places, check_tensor_memory,
     cutlass, describe, format, planned, toolchain, turn,
 };
 
@@ -429,6 +429,17 @@ fn kernels_accept_exactly_what_the_plan_promises() {
 #[test]
 fn a_grid_that_no_launch_takes_is_refused_and_one_at_the_limit_is_not() {
     builds().good.iter().for_each(check_grid);
+}
+
+#[test]
+fn scales_lie_in_tensor_memory_where_the_rule_says() {
+    let of_tcgen05 = builds().good.iter().filter(|built| built.planned.source.opcode == "UTCOMMA");
+    let mut checked = 0;
+    for built in of_tcgen05 {
+        check_tensor_memory(built, &disassembled(built));
+        checked += 1;
+    }
+    assert!(checked >= 2, "{checked} kernels have tensor memory");
 }
 
 #[test]

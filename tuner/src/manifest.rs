@@ -9,7 +9,7 @@
 //! targets = ["sm_100a"]
 //! base = { d = "bf16" }                  # of every combination below
 //! product = { tile = ["128x64x256", "128x128x256"], cluster = ["1x1", "2x1"] }
-//! list = [{ tile = "256x256x256", sms = 2, cluster = "2x1", epilogue_tile = "128x32" }]
+//! list = [{ tile = "256x256x256", sms = 2, cluster = "2x1", epilogue_tile = "128x64" }]
 //! exclude = [{ tile = "128x64x256", cluster = "2x1" }]
 //!
 //! [problems]

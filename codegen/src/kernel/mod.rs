@@ -320,7 +320,18 @@ pub fn specify(
         }
     }
     let (configuration, why) = defaults::choose(family, plan.format, cutlass, extents)?;
-    let configuration = fit(configuration, &epilogue);
+    let (configuration, why) = match fit(configuration, &epilogue) {
+        fitted if rules::invalid(&fitted, cutlass, target.name).is_empty() => (fitted, why),
+        // The more operands an epilogue reads, the fewer columns it handles at a time, and the more tensor memory accumulators
+        // take that overlap in all but these.
+        fitted => {
+            let unknown = Extents { m: None, n: None, k: None };
+            let (usual, _) = defaults::choose(family, plan.format, cutlass, unknown)?;
+            let why =
+                format!("the epilogue leaves {} no room in tensor memory, so the usual tile", fitted.name());
+            (fit(usual, &epilogue), why)
+        }
+    };
     let room = vectors(configuration.tile);
     let (configuration, shorter) = defaults::with_room(configuration, room, cutlass);
     let why = shorter.unwrap_or(why);
