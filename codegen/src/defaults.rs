@@ -14,6 +14,8 @@ use crate::stages;
 /// Extents of a problem as far as they are known when its kernel is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extents {
+    /// Matrices that one launch computes; 1 where a batch is rows of one matrix.
+    pub l: Option<u64>,
     /// Rows of A and D.
     pub m: Option<u64>,
     /// Rows of B, columns of D.
@@ -272,7 +274,7 @@ mod tests {
                 }
             }
             let mxfp8 = BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
-            let any = Extents { m: None, n: None, k: None };
+            let any = Extents { l: None, m: None, n: None, k: None };
             assert_eq!(defaults(family, mxfp8, CutlassVersion::PINNED), []);
             assert_eq!(choose(family, mxfp8, CutlassVersion::PINNED, any), None);
         }
@@ -293,7 +295,8 @@ mod tests {
                 for &m in &extents {
                     for (&n, &k) in extents.iter().flat_map(|n| extents.iter().map(move |k| (n, k))) {
                         let (configuration, why) =
-                            choose(family, format, cutlass, Extents { m, n, k }).expect("it has defaults");
+                            choose(family, format, cutlass, Extents { l: Some(1), m, n, k })
+                                .expect("it has defaults");
                         assert!(listed.contains(&configuration), "{configuration} for {m:?} {n:?} {k:?}");
                         assert!(!why.is_empty() && !why.ends_with('.'), "{why}");
                         chosen.insert(configuration.name());
@@ -307,7 +310,10 @@ mod tests {
     #[test]
     fn the_choice_follows_rows_columns_and_depth() {
         let name = |family, format, cutlass, m, n, k| {
-            choose(family, format, cutlass, Extents { m, n, k }).expect("it has defaults").0.name()
+            choose(family, format, cutlass, Extents { l: Some(1), m, n, k })
+                .expect("it has defaults")
+                .0
+                .name()
         };
         let pinned = CutlassVersion::PINNED;
         for (format, (wide, _)) in FORMATS.into_iter().zip(WIDE) {

@@ -139,7 +139,7 @@ pub struct Choice {
 /// all.
 pub static CHOICES: LazyLock<Vec<Choice>> = LazyLock::new(|| {
     let table = default_tables().find(TARGET, BlockFormat::NVFP4).expect("the target has a default table");
-    lines(table, BlockFormat::NVFP4, Extents { m: None, n: None, k: None }, CutlassVersion::PINNED).0
+    lines(table, BlockFormat::NVFP4, Extents { l: None, m: None, n: None, k: None }, CutlassVersion::PINNED).0
 });
 
 /// The lines of a table that calls of a problem can meet, and why a kernel of it is passed over, where one is. A condition
@@ -388,7 +388,7 @@ mod tests {
         Tile::new(tokens, 128)
     }
 
-    const UNKNOWN: Extents = Extents { m: None, n: None, k: None };
+    const UNKNOWN: Extents = Extents { l: None, m: None, n: None, k: None };
 
     #[test]
     fn the_table_is_met_by_every_problem_and_names_tiles_and_clusters_that_exist() {
@@ -424,7 +424,7 @@ mod tests {
                 let (fixed, _) = choose(Extents { m: Some(m), ..UNKNOWN });
                 assert!(fixed.variants.contains(&of(met.expect("a line"))), "{m}: {fixed}");
                 assert!(fixed.variants.iter().all(|tile| all.variants.contains(tile)), "{m}: {fixed}");
-                let (known, why) = choose(Extents { m: Some(m), n: Some(4096), k: Some(4096) });
+                let (known, why) = choose(Extents { l: Some(1), m: Some(m), n: Some(4096), k: Some(4096) });
                 assert_eq!(known.variants.len(), 1, "{m}: {known}");
                 assert!(!why.is_empty() && !why.ends_with('.'), "{why}");
             }
@@ -509,18 +509,18 @@ mod tests {
         assert_eq!(why, "M = 4096 gets tiles of 128 rows of A by 128 of B; so");
         let (wide, _) = choose(Extents { m: Some(4096), ..UNKNOWN }, false);
         assert_eq!(wide.variants, [Tile::new(128, 256)], "what is not a value is written by wide rows");
-        let known = Extents { m: Some(50), n: Some(512), k: Some(4096) };
+        let known = Extents { l: Some(1), m: Some(50), n: Some(512), k: Some(4096) };
         let (one, _) = choose(known, true);
         assert_eq!(one.variants, [Tile::new(64, 256)]);
         assert_eq!(lines_of(&one)[0], middle);
-        let too_many = Extents { m: Some(4), n: Some(8192), k: Some(65536) };
+        let too_many = Extents { l: Some(1), m: Some(4), n: Some(8192), k: Some(65536) };
         assert_eq!(lines_of(&choose(too_many, true).0), [rest], "its K is beyond eight blocks");
     }
 
     #[test]
     fn what_a_table_says_of_kernels_that_there_are_not_is_passed_over() {
         let table = table(&[("{ m = { max = 1 } }", "{ tile = [1, 128] }")], "{ tile = [96, 128] }");
-        let problem = Extents { m: Some(1), n: Some(4096), k: Some(4096) };
+        let problem = Extents { l: Some(1), m: Some(1), n: Some(4096), k: Some(4096) };
         let of = |format, problem| {
             choose_by(&table, format, problem, true, CutlassVersion::PINNED).expect("a format of the target")
         };
@@ -555,7 +555,7 @@ mod tests {
             .flat_map(|m| extents.into_iter().flat_map(move |n| extents.into_iter().map(move |k| (m, n, k))))
         {
             for (format, only_values) in [(BlockFormat::NVFP4, true), (BlockFormat::MXFP4, false)] {
-                let problem = Extents { m, n, k };
+                let problem = Extents { l: Some(1), m, n, k };
                 let (own, _) =
                     choose_by(table, format, problem, only_values, CutlassVersion::PINNED).expect("one");
                 let (usual, _) = choose(format, problem, only_values).expect("one");

@@ -112,7 +112,7 @@ fn designs(name: &str, format: BlockFormat, cutlass: CutlassVersion) -> Vec<Desi
         // All tiles in one source, as an unknown M asks for; those of many rows only, and of few.
         None => [None, Some(4096), Some(16)]
             .into_iter()
-            .filter_map(|m| hopper::choose(format, Extents { m, n: None, k: None }, true))
+            .filter_map(|m| hopper::choose(format, Extents { l: Some(1), m, n: None, k: None }, true))
             .map(|(configuration, _)| configuration.into())
             .collect(),
     }

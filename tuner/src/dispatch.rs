@@ -264,7 +264,7 @@ pub fn check_total(
 
 /// The extents by which a table picks.
 pub fn extents(problem: &Problem) -> Extents {
-    Extents { m: Some(problem.m), n: Some(problem.n), k: Some(problem.k) }
+    Extents { l: Some(problem.l), m: Some(problem.m), n: Some(problem.n), k: Some(problem.k) }
 }
 
 /// Whether a problem meets bounds that ask nothing of CUTLASS.

@@ -18,7 +18,7 @@ pub struct Condition {
     /// Of what is summed over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub k: Option<Bounds>,
-    /// Of how many tiles of D there are.
+    /// Of how many tiles of D there are, in all matrices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiles: Option<Tiles>,
     /// Of CUTLASS: this version at least.
@@ -41,7 +41,7 @@ pub struct Bounds {
     pub multiple_of: Option<u64>,
 }
 
-/// Bounds on how many tiles of a size D has.
+/// Bounds on how many tiles of a size D has, in all matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tiles {
@@ -92,11 +92,13 @@ impl Bounds {
 }
 
 impl Tiles {
-    /// How many tiles a problem has, where that is known.
+    /// How many tiles all matrices of a problem have, where M and N are known. An L that is not known counts as 1, and so does
+    /// none at all.
     pub fn count(&self, problem: Extents) -> Option<u64> {
-        Some(self.of_extents(problem.m?, problem.n?))
+        Some(self.of_extents(problem.m?, problem.n?).saturating_mul(problem.l.unwrap_or(1).max(1)))
     }
 
+    /// The tiles of one matrix.
     fn of_extents(&self, m: u64, n: u64) -> u64 {
         let [rows, columns] = self.of.map(|extent| extent.max(1));
         m.div_ceil(rows).saturating_mul(n.div_ceil(columns))
@@ -136,9 +138,9 @@ impl Condition {
             let same = other.tiles.is_some_and(|it| it.of == mine.of && mine.bounds().contain(&it.bounds()));
             let (m, n) = (other.m.unwrap_or_default(), other.n.unwrap_or_default());
             let known = counts || (other.m.is_some() && other.n.is_some());
+            // Any number of matrices has as many tiles, or more.
             let least = mine.of_extents(m.min.unwrap_or(0), n.min.unwrap_or(0));
-            let most = m.max.zip(n.max).map(|(m, n)| mine.of_extents(m, n));
-            let derived = Bounds { min: Some(least), max: most, multiple_of: None };
+            let derived = Bounds { min: Some(least), max: None, multiple_of: None };
             same || (known && mine.bounds().contain(&derived))
         });
         extent(self.m, other.m, counts)
@@ -153,9 +155,8 @@ impl Condition {
         let (m, n) = (self.m.unwrap_or_default(), self.n.unwrap_or_default());
         let no_tiles = self.tiles.is_some_and(|it| {
             let least = it.of_extents(m.min.unwrap_or(0), n.min.unwrap_or(0));
-            let most = m.max.zip(n.max).map(|(m, n)| it.of_extents(m, n));
             let (at_least, at_most) = (it.at_least.unwrap_or(0), it.at_most.unwrap_or(u64::MAX));
-            at_most < at_least.max(least) || most.is_some_and(|most| most < at_least)
+            at_most < at_least.max(least)
         });
         no_tiles || [self.m, self.n, self.k].into_iter().flatten().any(|bounds| bounds.is_empty())
     }

@@ -31,7 +31,7 @@ why = "the rest, M = {m}"
 "#;
 
 fn extents(m: u64, n: u64, k: u64) -> Extents {
-    Extents { m: Some(m), n: Some(n), k: Some(k) }
+    Extents { l: Some(1), m: Some(m), n: Some(n), k: Some(k) }
 }
 
 fn table() -> Table {
@@ -65,7 +65,7 @@ fn the_first_rule_that_holds_gives_the_kernel_and_says_why_with_the_problems_num
     assert_eq!(pick(extents(128, 448, 32)).0, None, "N is too small");
     assert_eq!(pick(extents(128, 520, 32)).0, None, "N is no multiple");
     assert_eq!(pick(extents(4096, 4096, 64)), (Some(1), "256 tiles, K = 64".to_owned()));
-    let unknown = Extents { m: None, n: Some(512), k: Some(32) };
+    let unknown = Extents { l: Some(1), m: None, n: Some(512), k: Some(32) };
     assert_eq!(pick(unknown), (None, "the rest, M = unknown".to_owned()));
     assert_eq!(pick(Extents { k: None, ..extents(4096, 4096, 64) }).0, None, "K is to be known");
     assert_eq!(table.kernels().len(), 3);
@@ -162,7 +162,7 @@ fn a_rule_that_is_never_reached_is_found_where_bounds_say_so() {
         ("{ n = { multiple_of = 64 } }", "{ n = { min = 192, max = 192 } }"),
         ("{ m = {} }", "{ tiles = { of = [128, 128], at_most = 5 } }"),
         ("{ tiles = { of = [128, 128], at_most = 9 } }", "{ tiles = { of = [128, 128], at_most = 5 } }"),
-        ("{ tiles = { of = [128, 128], at_most = 4 } }", "{ m = { max = 256 }, n = { max = 256 } }"),
+        ("{ tiles = { of = [128, 128], at_least = 4 } }", "{ m = { min = 256 }, n = { min = 256 } }"),
         ("{ k = { max = 64 } }", "{ k = { max = 64 }, cutlass = \"4.5.0\" }"),
     ] {
         assert!(shadowed(first, second), "{first} {second}");
@@ -173,7 +173,9 @@ fn a_rule_that_is_never_reached_is_found_where_bounds_say_so() {
         ("{ m = { max = 128 }, n = {} }", "{ m = { max = 64 } }"),
         ("{ n = { multiple_of = 128 } }", "{ n = { multiple_of = 64 } }"),
         ("{ tiles = { of = [128, 128], at_most = 4 } }", "{ tiles = { of = [128, 64], at_most = 4 } }"),
-        ("{ tiles = { of = [128, 128], at_most = 4 } }", "{ m = { max = 256 }, n = { max = 257 } }"),
+        // Of one matrix it would be.
+        ("{ tiles = { of = [128, 128], at_most = 4 } }", "{ m = { max = 256 }, n = { max = 256 } }"),
+        ("{ tiles = { of = [128, 128], at_least = 4 } }", "{ m = { min = 256 }, n = { min = 128 } }"),
         ("{ k = { max = 64 }, cutlass = \"4.5.0\" }", "{ k = { max = 64 } }"),
     ] {
         assert!(!shadowed(first, second), "{first} {second}");
@@ -204,8 +206,11 @@ fn a_condition_that_contains_another_holds_wherever_that_does() {
     let small: Vec<Option<u64>> = (0..9).map(Some).chain([None]).collect();
     let mut contained = 0;
     for (one, other) in conditions.iter().flat_map(|one| conditions.iter().map(move |other| (one, other))) {
-        let problems =
-            small.iter().flat_map(|m| small.iter().map(move |n| Extents { m: *m, n: *n, k: None }));
+        let matrices = [None, Some(0), Some(1), Some(3)];
+        let problems = small
+            .iter()
+            .flat_map(|m| small.iter().map(move |n| (m, n)))
+            .flat_map(|(m, n)| matrices.map(|l| Extents { l, m: *m, n: *n, k: None }));
         let mut met = problems.filter(|problem| other.holds(*problem, NEWEST)).peekable();
         assert!(!other.is_empty() || met.peek().is_none(), "{other:?}");
         if one.contains(other) {
@@ -255,4 +260,27 @@ fn narrow_tiles_of_sm120_are_there_from_the_version_on_that_has_them() {
     assert_eq!(chosen(CutlassVersion::PINNED), BTreeSet::from([Some(4)]));
     assert_eq!(chosen(CutlassVersion::new(4, 5, 0)), BTreeSet::from([Some(2), Some(3)]));
     assert_eq!(chosen(NEWEST), BTreeSet::from([Some(0), Some(1), Some(2), Some(3)]));
+}
+
+/// Five hundred small matrices occupy as many SMs as one large one.
+#[test]
+fn tiles_of_all_matrices_are_counted() {
+    let small = |l| Extents { l, ..extents(128, 128, 4096) };
+    let cases: [(&str, BlockFormat, CutlassVersion); 4] = [
+        ("sm_100a", BlockFormat::NVFP4, CutlassVersion::PINNED),
+        ("sm_103a", BlockFormat::MXFP4, CutlassVersion::PINNED),
+        ("sm_120a", BlockFormat::NVFP4, NEWEST),
+        ("sm_121a", BlockFormat::MXFP4, NEWEST),
+    ];
+    for (target, format, cutlass) in cases {
+        let table = default_tables().find(target, format).expect("a table");
+        let why = |l| table.pick(small(l), cutlass).why;
+        for few in [None, Some(0), Some(1)] {
+            assert!(why(few).starts_with("1 tiles of 128x128 leave"), "{target}: {}", why(few));
+        }
+        assert!(why(Some(147)).starts_with("147 tiles of 128x128 leave"), "{target}: {}", why(Some(147)));
+        for many in [148, 512] {
+            assert!(!why(Some(many)).contains("tiles of 128x128 leave"), "{target}: {}", why(Some(many)));
+        }
+    }
 }

@@ -284,7 +284,7 @@ pub fn specify(
     // One B for every matrix of A flattens the batch into M.
     let rows = if plan.b_batched { plan.m.as_fixed() } else { plan.m.times(&plan.batch)?.as_fixed() };
     let matrices = if plan.b_batched { plan.batch.as_fixed() } else { Some(1) };
-    let extents = Extents { m: rows, n: plan.n.as_fixed(), k: plan.k.as_fixed() };
+    let extents = Extents { l: matrices, m: rows, n: plan.n.as_fixed(), k: plan.k.as_fixed() };
     let epilogue = epilogue(program, plan);
     let table = tables.and_then(|tables| tables.find(target.name, plan.format));
     if target.name == tiles::TARGET {
@@ -325,7 +325,7 @@ pub fn specify(
         // The more operands an epilogue reads, the fewer columns it handles at a time, and the more tensor memory accumulators
         // take that overlap in all but these.
         fitted => {
-            let unknown = Extents { m: None, n: None, k: None };
+            let unknown = Extents { l: None, m: None, n: None, k: None };
             let (usual, _) = defaults::choose(family, plan.format, cutlass, unknown)?;
             let why =
                 format!("the epilogue leaves {} no room in tensor memory, so the usual tile", fitted.name());

@@ -46,7 +46,7 @@ fn writing(mut spec: KernelSpec, outputs: &[(EpilogueRef, OutputKind)]) -> Kerne
 /// The same for sm_90a, for any M.
 fn on_hopper(spec: KernelSpec) -> KernelSpec {
     let format = spec.configuration.block_format().expect("a format");
-    let unknown = Extents { m: None, n: None, k: None };
+    let unknown = Extents { l: None, m: None, n: None, k: None };
     let (configuration, _) =
         tiles::choose(format, unknown, hopper::only_values(&spec.epilogue)).expect("a format of the target");
     let target = crate::target(tiles::TARGET).expect("a known target");
@@ -595,7 +595,7 @@ fn no_kernel_asks_how_many_clusters_fit_a_device() {
 #[test]
 fn vectors_that_leave_no_room_for_a_long_tile_get_a_short_one() {
     let family = defaults::family("sm_120a").expect("a Blackwell");
-    let extents = Extents { m: Some(4096), n: Some(1024), k: Some(2048) };
+    let extents = Extents { l: Some(1), m: Some(4096), n: Some(1024), k: Some(2048) };
     let long = |element, rows: u64| {
         let (configuration, _) =
             defaults::choose(family, BlockFormat::NVFP4, CutlassVersion::PINNED, extents).expect("a default");

@@ -44,7 +44,7 @@ impl Work {
 
 fn tiles(tile: [u32; 2], problem: &Problem) -> u64 {
     let [rows, columns] = tile.map(|extent| u64::from(extent.max(1)));
-    problem.m.div_ceil(rows).saturating_mul(problem.n.div_ceil(columns))
+    problem.m.div_ceil(rows).saturating_mul(problem.n.div_ceil(columns)).saturating_mul(problem.l)
 }
 
 /// How many clusters run at a time: an eighth of the SMs is left where they are of more than two blocks.
