@@ -1,14 +1,44 @@
-//! Reads files, and finds them.
+//! The one way in which commands read and write files: regular files only, and no more of them than a limit.
+//!
+//! A device may never end and a pipe may never begin, so neither is opened. Where a command takes text, `-` names the
+//! standard input, which is read to the same limit.
 
+mod append;
+mod write;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Why a text file could not be read.
+use rustix::fs::OFlags;
+
+pub use self::append::AppendFile;
+pub use self::write::write_file;
+
+/// The longest text that is read of a program, a manifest, a table or a list of problems, in bytes.
+pub const TEXT_LIMIT: u64 = 64 << 20;
+/// The longest file of records that is read, in bytes.
+pub const RECORDS_LIMIT: u64 = 1 << 30;
+/// The name that stands for the standard input or output.
+pub const STANDARD_STREAM: &str = "-";
+
+/// Why a file could not be read or written.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum FileError {
     /// The file cannot be opened or read.
-    #[error("cannot read `{}`", path.display())]
+    #[error("cannot read {}", named(path))]
     Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file cannot be written.
+    #[error("cannot write `{}`", path.display())]
+    Write {
         /// The file.
         path: PathBuf,
         /// Why.
@@ -20,28 +50,78 @@ pub enum FileError {
         /// The path.
         path: PathBuf,
     },
+    /// The file is longer than any of its kind.
+    #[error("{} has more than {limit} bytes, the most that is read", named(path))]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// The most bytes that are read.
+        limit: u64,
+    },
     /// The file is not text.
-    #[error("`{}` is not UTF-8 text: the byte at offset {offset} does not belong to a character", path.display())]
+    #[error("{} is not UTF-8 text: the byte at offset {offset} does not belong to a character", named(path))]
     NotText {
         /// The file.
         path: PathBuf,
         /// The first byte that is not part of a character.
         offset: usize,
     },
+    /// Another process adds to the file.
+    #[error("`{}` is being written by another process", path.display())]
+    Locked {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Two inputs are the standard input.
+    #[error("`-` is given twice, and the standard input can be read once")]
+    StandardInputTwice,
 }
 
-/// The text of a file.
+impl FileError {
+    /// What the system said, where it said something.
+    pub fn io(&self) -> Option<&io::Error> {
+        match self {
+            FileError::Read { source, .. } | FileError::Write { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+fn named(path: &Path) -> String {
+    match is_standard_stream(path) {
+        true => "the standard input".to_owned(),
+        false => format!("`{}`", path.display()),
+    }
+}
+
+/// Whether a path means the standard input or output: `-`. A file of this name is `./-`.
+pub fn is_standard_stream(path: &Path) -> bool {
+    path.as_os_str() == STANDARD_STREAM
+}
+
+/// The text of a file of at most [`TEXT_LIMIT`] bytes.
 ///
 /// # Errors
-/// When the file cannot be read, is not a regular file, or is not UTF-8.
+/// When the file cannot be read, is not a regular file, is longer, or is not UTF-8.
 pub fn read_text(path: &Path) -> Result<String, FileError> {
-    let bytes = read_regular(path)
-        .map_err(|source| FileError::Read { path: path.to_owned(), source })?
-        .ok_or_else(|| FileError::NotRegular { path: path.to_owned() })?;
-    String::from_utf8(bytes).map_err(|error| FileError::NotText {
-        path: path.to_owned(),
-        offset: error.utf8_error().valid_up_to(),
-    })
+    let (file, _) = open_regular(path)?;
+    text_of(file, path, TEXT_LIMIT)
+}
+
+/// The text of a file, or for `-` of the standard input, of at most `limit` bytes.
+///
+/// # Errors
+/// As [`read_text`], and when the standard input was read before.
+pub fn read_input(path: &Path, limit: u64) -> Result<String, FileError> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    if !is_standard_stream(path) {
+        let (file, _) = open_regular(path)?;
+        return text_of(file, path, limit);
+    }
+    if TAKEN.swap(true, Ordering::SeqCst) {
+        return Err(FileError::StandardInputTwice);
+    }
+    text_of(io::stdin().lock(), path, limit)
 }
 
 /// The files with this extension in a folder and all folders below it, in order of their paths. Links to folders are
@@ -68,69 +148,49 @@ pub fn files_below(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, FileE
     Ok(files)
 }
 
-/// The bytes of a file; `None` for what is not a regular file: a device may never end, and a pipe may never begin.
-pub(crate) fn read_regular(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    // Asked before it is opened, because opening a pipe waits for its other end.
-    if !fs::metadata(path)?.is_file() {
-        return Ok(None);
+/// Opens a regular file to read it, and says how long it is.
+pub(crate) fn open_regular(path: &Path) -> Result<(File, u64), FileError> {
+    let mut options = OpenOptions::new();
+    open_checked(path, options.read(true), |path, source| FileError::Read { path, source })
+}
+
+/// Opens a file if it is a regular one.
+fn open_checked(
+    path: &Path,
+    options: &mut OpenOptions,
+    failed: fn(PathBuf, io::Error) -> FileError,
+) -> Result<(File, u64), FileError> {
+    let failed = |source| failed(path.to_owned(), source);
+    // Looked at before it is opened, which may do something to a device; and after, as it may be another then.
+    match fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => return Err(FileError::NotRegular { path: path.to_owned() }),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
     }
-    fs::read(path).map(Some)
+    // Not even a pipe that was put there meanwhile is waited for.
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = options.custom_flags(flags.bits().cast_signed()).open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(FileError::NotRegular { path: path.to_owned() });
+    }
+    Ok((file, metadata.len()))
+}
+
+/// Text of at most `limit` bytes.
+fn text_of(source: impl Read, path: &Path, limit: u64) -> Result<String, FileError> {
+    let mut bytes = Vec::new();
+    // What is read to the end reports that there is no memory for it.
+    let read = source.take(limit.saturating_add(1)).read_to_end(&mut bytes);
+    read.map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+    if bytes.len() as u64 > limit {
+        return Err(FileError::TooLong { path: path.to_owned(), limit });
+    }
+    String::from_utf8(bytes).map_err(|error| FileError::NotText {
+        path: path.to_owned(),
+        offset: error.utf8_error().valid_up_to(),
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_is_read_as_it_is() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("program.fir");
-        fs::write(&path, "fir 1 ; größer\n").unwrap();
-        assert_eq!(read_text(&path).unwrap(), "fir 1 ; größer\n");
-    }
-
-    #[test]
-    fn a_missing_file_and_bytes_that_are_no_text_are_named() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("program.fir");
-        assert!(matches!(read_text(&path), Err(FileError::Read { path: found, .. }) if found == path));
-        fs::write(&path, b"fir 1\n\xFF").unwrap();
-        let error = read_text(&path).unwrap_err();
-        assert!(matches!(&error, FileError::NotText { offset: 6, .. }));
-        assert!(error.to_string().contains("program.fir"));
-    }
-
-    #[test]
-    fn files_below_a_folder_are_found_in_order() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir_all(folder.path().join("b/c")).unwrap();
-        for name in ["z.fir", "b/a.fir", "b/c/x.fir", "b/a.txt", "fir"] {
-            fs::write(folder.path().join(name), "").unwrap();
-        }
-        let found = files_below(folder.path(), "fir").unwrap();
-        let names: Vec<_> = found.iter().map(|path| path.strip_prefix(folder.path()).unwrap()).collect();
-        assert_eq!(names, ["b/a.fir", "b/c/x.fir", "z.fir"].map(Path::new));
-        let error = files_below(&folder.path().join("absent"), "fir").unwrap_err();
-        assert!(error.to_string().contains("absent"));
-    }
-
-    #[test]
-    fn what_is_not_a_regular_file_is_refused_at_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut paths = vec![folder.path().to_owned()];
-        if cfg!(unix) {
-            let pipe = folder.path().join("pipe");
-            assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-            // A link is what it leads to.
-            let link = folder.path().join("link");
-            #[cfg(unix)]
-            std::os::unix::fs::symlink(&pipe, &link).unwrap();
-            paths.extend([pipe, link, PathBuf::from("/dev/zero")]);
-        }
-        for path in paths {
-            let error = read_text(&path).unwrap_err();
-            assert!(matches!(&error, FileError::NotRegular { path: found } if *found == path));
-            assert_eq!(error.to_string(), format!("`{}` is not a regular file", path.display()));
-        }
-    }
-}
+mod tests;

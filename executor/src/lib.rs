@@ -47,7 +47,10 @@ pub use data::{
     DataError, DataFile, RawTensor, TensorDataError, read_tensors, read_tensors_given, write_tensors,
 };
 pub use device::{Device, DeviceError, Gpu, discover};
-pub use files::{FileError, files_below, read_text};
+pub use files::{
+    AppendFile, FileError, RECORDS_LIMIT, TEXT_LIMIT, files_below, is_standard_stream, read_input, read_text,
+    write_file,
+};
 pub use kernel::{Kernel, LoadError};
 pub use process::{Cancel, ToolRun, run_tool, run_tool_watched};
 pub use profiler::{ProfileFolder, Profiler, ProfilerError, ProfilerTool, find_profiler, this_program};
@@ -60,4 +63,4 @@ pub use run::{
 };
 pub use sealed::{Sealed, SealedError, SealedFormat, SealedWriter};
 pub use signals::keep_ignored;
-pub use stdio::{StdoutOnStderr, stdout_on_stderr};
+pub use stdio::{StdoutOnStderr, stdout_on_stderr, write_to_stdout};

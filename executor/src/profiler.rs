@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::environment::{Environment, is_program};
+use crate::files::{FileError, write_file};
 use crate::process::{ToolRun, run_tool};
 
 /// One of the vendor's tools.
@@ -211,9 +212,9 @@ impl ProfileFolder {
     /// Writes a file in it, if it stays; nobody would read it otherwise.
     ///
     /// # Errors
-    /// When it cannot be written.
-    pub fn keep(&self, name: &str, text: &str) -> io::Result<()> {
-        if self.stays() { fs::write(self.path.join(name), text) } else { Ok(()) }
+    /// When it cannot be written, or something is there that is no regular file.
+    pub fn keep(&self, name: &str, text: &str) -> Result<(), FileError> {
+        if self.stays() { write_file(&self.path.join(name), text.as_bytes()) } else { Ok(()) }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use fourfold_executor::stdout_on_stderr;
+use fourfold_executor::{stdout_on_stderr, write_to_stdout};
 use rustix::stdio::stdout;
 
 /// Writes as a C library does, past whatever Rust holds.
@@ -17,7 +17,12 @@ fn prints() {
     let kept = stdout_on_stderr().unwrap();
     print("meanwhile\n");
     println!("rust");
+    let inner = stdout_on_stderr().unwrap();
+    write_to_stdout(b"report\n").unwrap();
+    drop(inner);
+    print("still\n");
     drop(kept);
+    write_to_stdout(b"last\n").unwrap();
     print("afterwards\n");
 }
 
@@ -29,7 +34,8 @@ fn the_standard_output_is_kept_for_a_while() {
     let [out, err] =
         [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
     assert!(out.contains("before") && out.contains("afterwards"), "{out}");
-    assert!(err.contains("meanwhile") && err.contains("rust"), "{err}");
+    assert!(out.contains("report") && out.contains("last"), "{out}");
+    assert!(err.contains("meanwhile") && err.contains("rust") && err.contains("still"), "{err}");
     assert!(
         !out.contains("meanwhile") && !out.contains("rust\n") && !err.contains("afterwards"),
         "{out}{err}"

@@ -67,6 +67,11 @@ fn remove(folder: &Path) {
     const PAUSE: Duration = Duration::from_millis(20);
     for _ in 0..ATTEMPTS {
         match fs::remove_dir_all(folder) {
+            // A file that was being written to replace another.
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                let _ = fs::remove_file(folder);
+                break;
+            }
             Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(PAUSE),
             _ => break,
         }

@@ -7,6 +7,7 @@ use fourfold_ir::{BindError, ElementType, TensorError};
 
 /// Why a data file could not be read or written. Each names the file, and the tensor where there is one.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DataError {
     /// The file cannot be opened or read.
     #[error("cannot read `{}`", path.display())]
@@ -47,14 +48,70 @@ pub enum DataError {
         reason: String,
     },
     /// The file ends before, or goes on after, what its header describes.
-    #[error("`{}` is truncated or damaged: its header describes {expected} bytes, the file has {found}", path.display())]
+    #[error(
+        "`{}` is truncated or damaged: its header describes {expected} bytes{}, the file has {found}",
+        path.display(), last(tensor.as_deref())
+    )]
     Length {
         /// The file.
         path: PathBuf,
+        /// The tensor that ends last, if there is one.
+        tensor: Option<String>,
         /// Bytes that header and tensors take together.
         expected: u64,
         /// Bytes in the file.
         found: u64,
+    },
+    /// The header has two entries of one name.
+    #[error("`{}`: the header has two entries for the tensor `{tensor}`", path.display())]
+    RepeatedEntry {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+    },
+    /// Two tensors share bytes.
+    #[error(
+        "`{}`: the tensors `{first}` and `{second}` overlap: `{first}` ends at byte {end} of the data, `{second}` \
+         begins at byte {start}",
+        path.display()
+    )]
+    Overlap {
+        /// The file.
+        path: PathBuf,
+        /// The tensor that begins first.
+        first: String,
+        /// Where it ends.
+        end: u64,
+        /// The other tensor.
+        second: String,
+        /// Where it begins.
+        start: u64,
+    },
+    /// Bytes before a tensor belong to none.
+    #[error(
+        "`{}`: the bytes {start} to {end} of the data belong to no tensor; the next one, `{tensor}`, begins after them",
+        path.display()
+    )]
+    Hole {
+        /// The file.
+        path: PathBuf,
+        /// Where the bytes begin.
+        start: u64,
+        /// Where they end.
+        end: u64,
+        /// The tensor that begins there.
+        tensor: String,
+    },
+    /// There is no memory for a tensor.
+    #[error("`{}`: there is no memory for the {bytes} bytes of the tensor `{tensor}`", path.display())]
+    Memory {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its size.
+        bytes: u64,
     },
     /// The header's entry for a tensor is wrong in itself.
     #[error("`{}`: the header's entry for the tensor `{tensor}` is wrong: {reason}", path.display())]
@@ -96,6 +153,20 @@ pub enum DataError {
         /// Its type.
         ty: String,
     },
+}
+
+impl DataError {
+    /// What the system said, where it said something.
+    pub fn io(&self) -> Option<&io::Error> {
+        match self {
+            DataError::Read { source, .. } | DataError::Write { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+fn last(tensor: Option<&str>) -> String {
+    tensor.map_or_else(String::new, |tensor| format!(", of which the tensor `{tensor}` has the last"))
 }
 
 /// Why a stored tensor cannot be read as some type.

@@ -1,61 +1,144 @@
-//! Says what is wrong with a file that is not valid safetensors, naming the tensor where the header does.
+//! Reads the header of a safetensors file, and says what is wrong with one that is not valid, naming the tensor.
+//!
+//! The file begins with the length of the header, which is a JSON object with an entry for each tensor. The tensors
+//! follow in order without gaps. The `safetensors` crate accepts a name that is there twice and keeps the last; here it
+//! is an error, as is whatever that crate refuses.
 
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use safetensors::tensor::{SafeTensorError, TensorInfo};
-use serde_json::Value;
+use safetensors::Dtype;
+use safetensors::tensor::TensorInfo;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
+use serde_json::error::Category;
 
 use super::error::DataError;
 
 /// Bytes before the header: its length.
-const LENGTH_BYTES: usize = 8;
-
+const LENGTH_BYTES: u64 = 8;
+/// The longest header in bytes, as the `safetensors` crate has it.
+const LONGEST_HEADER: u64 = 100_000_000;
 /// The key of the header that is not a tensor.
 const METADATA_KEY: &str = "__metadata__";
 
-/// What makes the file invalid, given what the library found.
-pub(super) fn explain(path: &Path, bytes: &[u8], error: SafeTensorError) -> DataError {
-    let not_safetensors = |reason: String| DataError::NotSafetensors { path: path.to_owned(), reason };
-    let Some(length) = bytes.first_chunk::<LENGTH_BYTES>().map(|length| u64::from_le_bytes(*length)) else {
-        return not_safetensors(format!("it has {} bytes, fewer than the length of a header", bytes.len()));
-    };
-    let header = usize::try_from(length)
-        .ok()
-        .and_then(|length| bytes.get(LENGTH_BYTES..length.checked_add(LENGTH_BYTES)?));
-    let Some(header) = header else {
-        return not_safetensors(format!(
-            "its first 8 bytes announce a header of {length} bytes, more than the file has ({})",
-            bytes.len()
-        ));
-    };
-    let entries = match serde_json::from_slice(header) {
-        Ok(Value::Object(entries)) => entries,
-        Ok(_) => return not_safetensors("its header is not a JSON object".to_owned()),
-        Err(error) => return not_safetensors(format!("its header is not JSON: {error}")),
-    };
-    let mut end = 0;
-    for (tensor, entry) in entries.into_iter().filter(|(tensor, _)| tensor != METADATA_KEY) {
-        let wrong =
-            |reason: String| DataError::Entry { path: path.to_owned(), tensor: tensor.clone(), reason };
-        match serde_json::from_value::<TensorInfo>(entry) {
-            Err(error) => return wrong(error.to_string()),
-            Ok(info) => match check_entry(&info) {
-                Err(reason) => return wrong(reason),
-                Ok(tensor_end) => end = tensor_end.max(end),
-            },
-        }
-    }
-    let expected = (LENGTH_BYTES as u64).saturating_add(length).saturating_add(end as u64);
-    if expected != bytes.len() as u64 {
-        return DataError::Length { path: path.to_owned(), expected, found: bytes.len() as u64 };
-    }
-    not_safetensors(error.to_string())
+/// A tensor of the file.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) name: String,
+    pub(super) dtype: Dtype,
+    pub(super) shape: Vec<usize>,
+    /// Its first byte, from the beginning of the file.
+    pub(super) start: u64,
+    /// The byte after its last.
+    pub(super) end: u64,
 }
 
-/// Where a tensor's bytes end, when its entry agrees with itself.
-fn check_entry(info: &TensorInfo) -> Result<usize, String> {
-    let (start, end) = info.data_offsets;
-    let (dtype, shape) = (info.dtype, &info.shape);
+/// The tensors of a file of `length` bytes, in the order in which they lie.
+pub(super) fn read(path: &Path, file: &File, length: u64) -> Result<Vec<Entry>, DataError> {
+    let not_safetensors = |reason: String| DataError::NotSafetensors { path: path.to_owned(), reason };
+    let failed = |source: io::Error| DataError::Read { path: path.to_owned(), source };
+    if length < LENGTH_BYTES {
+        return Err(not_safetensors(format!("it has {length} bytes, fewer than the length of a header")));
+    }
+    let mut announced = [0; LENGTH_BYTES as usize];
+    file.read_exact_at(&mut announced, 0).map_err(failed)?;
+    let announced = u64::from_le_bytes(announced);
+    let said = format!("its first 8 bytes announce a header of {announced} bytes");
+    if announced > length - LENGTH_BYTES {
+        return Err(not_safetensors(format!("{said}, more than the file has ({length})")));
+    }
+    if announced > LONGEST_HEADER {
+        return Err(not_safetensors(format!("{said}, more than the {LONGEST_HEADER} that one may have")));
+    }
+    // It is bounded by LONGEST_HEADER.
+    let mut header = vec![0; announced as usize];
+    file.read_exact_at(&mut header, LENGTH_BYTES).map_err(failed)?;
+    let mut entries = parse(path, &header)?;
+    for entry in &entries {
+        check_entry(entry).map_err(|reason| wrong(path, &entry.name, reason))?;
+    }
+    entries.sort_by_key(|entry| (entry.start, entry.end));
+    check_places(path, &entries, LENGTH_BYTES + announced, length)?;
+    for entry in &mut entries {
+        entry.start += LENGTH_BYTES + announced;
+        entry.end += LENGTH_BYTES + announced;
+    }
+    Ok(entries)
+}
+
+fn wrong(path: &Path, tensor: &str, reason: String) -> DataError {
+    DataError::Entry { path: path.to_owned(), tensor: tensor.to_owned(), reason }
+}
+
+/// The entries of a header, with places in the data.
+fn parse(path: &Path, header: &[u8]) -> Result<Vec<Entry>, DataError> {
+    let not_safetensors = |reason: String| DataError::NotSafetensors { path: path.to_owned(), reason };
+    let mut reader = Reader::default();
+    let mut json = serde_json::Deserializer::from_slice(header);
+    let parsed = json.deserialize_any(&mut reader).and_then(|()| json.end());
+    let Reader { entries, key, repeated, .. } = reader;
+    match (parsed, repeated, key) {
+        (_, Some(tensor), _) => Err(DataError::RepeatedEntry { path: path.to_owned(), tensor }),
+        (Ok(()), ..) => Ok(entries),
+        (Err(error), _, key) => Err(match (error.classify(), key) {
+            (Category::Data, Some(tensor)) => wrong(path, &tensor, without_place(&error)),
+            (Category::Data, None) => not_safetensors("its header is not a JSON object".to_owned()),
+            _ => not_safetensors(format!("its header is not JSON: {error}")),
+        }),
+    }
+}
+
+/// What is wrong, without the line and column, which nobody can look up in a file that is not text.
+fn without_place(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    text.strip_suffix(&place).unwrap_or(&text).to_owned()
+}
+
+/// Collects the entries of a header and notices what a map of them would lose.
+#[derive(Default)]
+struct Reader {
+    entries: Vec<Entry>,
+    names: BTreeSet<String>,
+    /// The key whose entry is being read.
+    key: Option<String>,
+    /// A key that was there before.
+    repeated: Option<String>,
+}
+
+impl<'de> Visitor<'de> for &mut Reader {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with an entry for each tensor")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(name) = map.next_key::<String>()? {
+            if !self.names.insert(name.clone()) {
+                self.repeated = Some(name);
+                return Err(A::Error::custom("a name is repeated"));
+            }
+            self.key = Some(name.clone());
+            if name == METADATA_KEY {
+                map.next_value::<Option<HashMap<String, String>>>()?;
+            } else {
+                let TensorInfo { dtype, shape, data_offsets: (start, end) } = map.next_value()?;
+                self.entries.push(Entry { name, dtype, shape, start: start as u64, end: end as u64 });
+            }
+            self.key = None;
+        }
+        Ok(())
+    }
+}
+
+/// Makes sure that an entry agrees with itself.
+fn check_entry(entry: &Entry) -> Result<(), String> {
+    let Entry { dtype, shape, start, end, .. } = entry;
     let count = shape.iter().try_fold(1usize, |count, dim| count.checked_mul(*dim));
     let Some(bits) = count.and_then(|count| count.checked_mul(dtype.bitsize())) else {
         return Err(format!("a {dtype} tensor of shape {shape:?} is larger than memory can be"));
@@ -63,11 +146,44 @@ fn check_entry(info: &TensorInfo) -> Result<usize, String> {
     if !bits.is_multiple_of(8) {
         return Err(format!("a {dtype} tensor of shape {shape:?} does not fill whole bytes"));
     }
-    if end.checked_sub(start) != Some(bits / 8) {
-        let expected = bits / 8;
+    let expected = bits as u64 / 8;
+    if end.checked_sub(*start) != Some(expected) {
         return Err(format!(
             "a {dtype} tensor of shape {shape:?} takes {expected} bytes, not those from {start} to {end}"
         ));
     }
-    Ok(end)
+    Ok(())
+}
+
+/// Makes sure that tensors, in the order of their places, fill the rest of the file, each byte once.
+fn check_places(path: &Path, entries: &[Entry], data: u64, length: u64) -> Result<(), DataError> {
+    let wrong_length = |last: Option<&Entry>| DataError::Length {
+        path: path.to_owned(),
+        tensor: last.map(|entry| entry.name.clone()),
+        expected: data.saturating_add(last.map_or(0, |entry| entry.end)),
+        found: length,
+    };
+    let last = entries.iter().max_by_key(|entry| entry.end);
+    if last.is_some_and(|entry| entry.end > length - data) {
+        return Err(wrong_length(last));
+    }
+    let mut before: Option<&Entry> = None;
+    for entry in entries {
+        let end = before.map_or(0, |before| before.end);
+        if let Some(before) = before.filter(|before| entry.start < before.end) {
+            return Err(DataError::Overlap {
+                path: path.to_owned(),
+                first: before.name.clone(),
+                end: before.end,
+                second: entry.name.clone(),
+                start: entry.start,
+            });
+        }
+        if entry.start > end {
+            let (path, tensor) = (path.to_owned(), entry.name.clone());
+            return Err(DataError::Hole { path, start: end, end: entry.start, tensor });
+        }
+        before = Some(entry);
+    }
+    if last.map_or(0, |entry| entry.end) != length - data { Err(wrong_length(last)) } else { Ok(()) }
 }

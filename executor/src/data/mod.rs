@@ -10,14 +10,18 @@ mod tests;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use fourfold_ir::{Module, Tensor};
-use safetensors::{SafeTensors, View};
+use safetensors::View;
 
 pub use self::error::{DataError, TensorDataError};
+use self::header::Entry;
 pub use self::raw::RawTensor;
-use crate::files::read_regular;
+use crate::files::{FileError, open_regular, write_file};
 
 /// What a data file holds for a program.
 #[derive(Clone, Debug, Default)]
@@ -52,14 +56,12 @@ pub fn read_tensors_given(
     module: &Module,
     given: &[(String, u64)],
 ) -> Result<DataFile, DataError> {
-    let bytes = read_regular(path)
-        .map_err(|source| DataError::Read { path: path.to_owned(), source })?
-        .ok_or_else(|| DataError::NotRegular { path: path.to_owned() })?;
-    let file = SafeTensors::deserialize(&bytes).map_err(|error| header::explain(path, &bytes, error))?;
-    let mut stored: HashMap<String, RawTensor> =
-        file.iter().map(|(name, view)| (name.to_owned(), RawTensor::from_view(&view))).collect();
-    drop(file);
-    drop(bytes);
+    let (file, length) = open_regular(path).map_err(|error| of_file(path, error))?;
+    let mut stored = HashMap::new();
+    for entry in header::read(path, &file, length)? {
+        let tensor = read_tensor(path, &file, &entry)?;
+        stored.insert(entry.name, tensor);
+    }
     let inputs = bind::bind_inputs(path, module, given, &mut stored)?;
     let mut data = DataFile { inputs, ..DataFile::default() };
     for (name, tensor) in stored {
@@ -78,7 +80,7 @@ pub fn read_tensors_given(
 /// of their padding. The file appears whole or not at all.
 ///
 /// # Errors
-/// When the file cannot be written, or two tensors have the same name.
+/// When the file cannot be written, something is there that is no regular file, or two tensors have the same name.
 pub fn write_tensors(path: &Path, tensors: &[(&str, &Tensor)]) -> Result<(), DataError> {
     let mut names: Vec<&str> = tensors.iter().map(|(name, _)| *name).collect();
     names.sort_unstable();
@@ -87,19 +89,35 @@ pub fn write_tensors(path: &Path, tensors: &[(&str, &Tensor)]) -> Result<(), Dat
     }
     let stored: Vec<(&str, Stored)> =
         tensors.iter().map(|(name, tensor)| (*name, Stored::new(tensor))).collect();
-    let failed = |source: std::io::Error| DataError::Write { path: path.to_owned(), source };
-    let bytes = safetensors::serialize(stored, None).map_err(|error| failed(std::io::Error::other(error)))?;
-    // In the same folder, so that the last step is a rename.
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.map_or_else(|| PathBuf::from("."), Path::to_owned);
-    let mut builder = tempfile::Builder::new();
-    // A temporary file is private to its owner unless told otherwise; the umask still applies.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let mut file = builder.tempfile_in(folder).map_err(failed)?;
-    std::io::Write::write_all(&mut file, &bytes).map_err(failed)?;
-    file.persist(path).map_err(|error| failed(error.error))?;
-    Ok(())
+    let bytes = safetensors::serialize(stored, None)
+        .map_err(|error| DataError::Write { path: path.to_owned(), source: io::Error::other(error) })?;
+    write_file(path, &bytes).map_err(|error| of_file(path, error))
+}
+
+/// The bytes of a tensor, as the header says where they are.
+fn read_tensor(path: &Path, file: &File, entry: &Entry) -> Result<RawTensor, DataError> {
+    let memory = || DataError::Memory {
+        path: path.to_owned(),
+        tensor: entry.name.clone(),
+        bytes: entry.end - entry.start,
+    };
+    let count = usize::try_from(entry.end - entry.start).map_err(|_| memory())?;
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(count).map_err(|_| memory())?;
+    bytes.resize(count, 0);
+    file.read_exact_at(&mut bytes, entry.start)
+        .map_err(|source| DataError::Read { path: path.to_owned(), source })?;
+    Ok(RawTensor { dtype: entry.dtype.to_string(), dims: entry.shape.clone(), bytes })
+}
+
+fn of_file(path: &Path, error: FileError) -> DataError {
+    let path = path.to_owned();
+    match error {
+        FileError::Read { source, .. } => DataError::Read { path, source },
+        FileError::Write { source, .. } => DataError::Write { path, source },
+        FileError::NotRegular { .. } => DataError::NotRegular { path },
+        other => DataError::Read { path, source: io::Error::other(other) },
+    }
 }
 
 /// A tensor as a file stores it.

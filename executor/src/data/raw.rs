@@ -1,7 +1,6 @@
 //! A tensor as a data file stores it.
 
 use fourfold_ir::{ElementType, ScaleLayout, Tensor};
-use safetensors::tensor::TensorView;
 
 use super::dtype;
 use super::error::TensorDataError;
@@ -18,14 +17,6 @@ pub struct RawTensor {
 }
 
 impl RawTensor {
-    pub(super) fn from_view(view: &TensorView<'_>) -> RawTensor {
-        RawTensor {
-            dtype: view.dtype().to_string(),
-            dims: view.shape().to_vec(),
-            bytes: view.data().to_vec(),
-        }
-    }
-
     /// The tensor that these bytes are, read as this type. The stored shape must be `dims`, in which FP4 in bytes
     /// counts half of the last extent; blocked scales may have any shape of as many bytes.
     ///

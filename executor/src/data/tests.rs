@@ -239,6 +239,130 @@ fn hostile_headers_are_refused_without_memory_or_panic() {
     check_error(read_tensors(&path, &module()), &["`bias`", "takes 32 bytes"]);
 }
 
+/// Reads a file with this header and as many bytes of data.
+#[track_caller]
+fn read_header(header: &str, data: usize) -> Result<DataFile, DataError> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.safetensors");
+    write_raw(&path, header, data);
+    read_tensors(&path, &module())
+}
+
+/// The entry of a tensor of bytes.
+fn entry(name: &str, start: usize, end: usize) -> String {
+    format!(r#""{name}":{{"dtype":"U8","shape":[{}],"data_offsets":[{start},{end}]}}"#, end - start)
+}
+
+#[test]
+fn two_entries_of_one_name_are_refused() {
+    let header = format!("{{{},{}}}", entry("a", 0, 4), entry("a", 4, 8));
+    check_error(read_header(&header, 8), &["two entries for the tensor `a`"]);
+    // It is reported as that also where the second lies where the first does, or is wrong in itself.
+    for second in [entry("a", 0, 4), r#""a":{"dtype":"F7"}"#.to_owned(), r#""a":7"#.to_owned()] {
+        check_error(read_header(&format!("{{{},{second}}}", entry("a", 0, 4)), 4), &["two entries", "`a`"]);
+    }
+    let twice = r#"{"a":{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}}"#;
+    check_error(read_header(twice, 4), &["entry for the tensor `a`", "duplicate field `dtype`"]);
+}
+
+#[test]
+fn tensors_that_share_bytes_are_both_named() {
+    for (first, second) in [((0, 4), (2, 6)), ((0, 6), (2, 4)), ((0, 4), (0, 6))] {
+        let header = format!("{{{},{}}}", entry("b", second.0, second.1), entry("a", first.0, first.1));
+        check_error(read_header(&header, 6), &["`a` and `b` overlap", &format!("byte {}", second.0)]);
+    }
+}
+
+#[test]
+fn bytes_of_no_tensor_are_named_with_what_lies_beside_them() {
+    let header = format!("{{{},{}}}", entry("a", 0, 4), entry("b", 6, 8));
+    check_error(read_header(&header, 8), &["bytes 4 to 6", "no tensor", "`b`"]);
+    check_error(read_header(&format!("{{{}}}", entry("a", 2, 4)), 4), &["bytes 0 to 2", "`a`"]);
+    check_error(read_header(&format!("{{{}}}", entry("a", 0, 4)), 5), &["describes", "`a`", "the file has"]);
+    check_error(read_header("{}", 1), &["describes 10 bytes, the file has 11"]);
+}
+
+#[test]
+fn a_tensor_that_ends_beyond_the_file_is_named() {
+    let header = format!("{{{},{}}}", entry("a", 0, 4), entry("b", 4, 4000));
+    check_error(read_header(&header, 8), &["truncated or damaged", "the tensor `b` has the last"]);
+    // That is what is wrong, though there is a hole before it as well.
+    check_error(read_header(&format!("{{{}}}", entry("b", 4000, 4004)), 8), &["truncated", "`b`"]);
+}
+
+#[test]
+fn an_entry_that_is_none_names_its_tensor() {
+    check_error(read_header(r#"{"a":7}"#, 0), &["entry for the tensor `a`", "invalid type"]);
+    check_error(read_header(r#"{"a":{"dtype":"U8","shape":[1]}}"#, 1), &["`a`", "data_offsets"]);
+    check_error(read_header(r#"{"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}}"#, 1), &["`a`", "-1"]);
+    check_error(read_one("a", "F32", "[2]", 4), &["`a`", "[2] takes 8 bytes, not those from 0 to 4"]);
+    check_error(read_header(r#"{"__metadata__":{"a":1}}"#, 0), &["`__metadata__`", "invalid type"]);
+    check_error(read_header("{} x", 0), &["not JSON", "trailing characters"]);
+}
+
+#[test]
+fn a_header_of_a_length_that_none_has_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.safetensors");
+    // A sparse file, so that there are as many bytes as are announced.
+    let file = fs::File::create(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &(1u64 << 33).to_le_bytes(), 0).unwrap();
+    file.set_len(1 << 34).unwrap();
+    check_error(read_tensors(&path, &module()), &["a header of 8589934592 bytes", "may have"]);
+}
+
+#[test]
+fn a_tensor_that_memory_has_no_room_for_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.safetensors");
+    // More than a process can address, however much the system promises.
+    let bytes = 1u64 << 48;
+    let header = format!(r#"{{"a":{{"dtype":"U8","shape":[{bytes}],"data_offsets":[0,{bytes}]}}}}"#);
+    write_raw(&path, &header, 0);
+    // Not every file system has such files; where it has, they take no room.
+    if fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(8 + header.len() as u64 + bytes)
+        .is_ok()
+    {
+        check_error(read_tensors(&path, &module()), &["no memory", "`a`"]);
+    }
+}
+
+/// Whatever is accepted here the `safetensors` crate accepts, with the same tensors; it accepts repeated names besides.
+#[test]
+fn changed_headers_are_judged_as_the_library_judges_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.safetensors");
+    let header = format!("{{{},{},{}}}  ", entry("one", 0, 4), entry("two", 4, 10), entry("ten", 10, 10));
+    write_raw(&path, &header, 10);
+    let whole = fs::read(&path).unwrap();
+    let (mut accepted, mut refused) = (0, 0);
+    for at in 0..8 + header.len() {
+        for bit in 0..8 {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << bit;
+            fs::write(&path, &bytes).unwrap();
+            let (ours, library) =
+                (read_tensors(&path, &module()), safetensors::SafeTensors::deserialize(&bytes));
+            match (ours, library) {
+                (Ok(data), Ok(library)) => {
+                    accepted += 1;
+                    assert_eq!(data.other.len(), library.len(), "byte {at}, bit {bit}");
+                    for (name, view) in library.iter() {
+                        assert_eq!(data.other[name].bytes, view.data(), "byte {at}, bit {bit}");
+                    }
+                }
+                (Err(DataError::RepeatedEntry { .. }), _) | (Err(_), Err(_)) => refused += 1,
+                (ours, library) => panic!("byte {at}, bit {bit}: {ours:?}, {:?}", library.map(|_| ())),
+            }
+        }
+    }
+    assert!(accepted > 10 && refused > 500, "{accepted} accepted, {refused} refused");
+}
+
 #[test]
 fn two_tensors_of_one_name_are_not_written() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,0 +1,64 @@
+//! Writes whole files.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use super::{FileError, open_checked};
+use crate::build::{forget_temporary, register_temporary};
+
+/// Writes a file, or replaces a regular one: it is there whole, or as it was. A link keeps leading to it.
+///
+/// A file whose folder takes no new ones, or that is mounted by itself, is written in its place.
+///
+/// # Errors
+/// When it cannot be written, or there is something that is no regular file.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let failed = |source| FileError::Write { path: path.to_owned(), source };
+    let mut options = OpenOptions::new();
+    // Opened first, because a file that may not be written to must not be replaced either.
+    let there =
+        match open_checked(path, options.write(true), |path, source| FileError::Write { path, source }) {
+            Ok((file, _)) => Some(file),
+            Err(FileError::Write { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+    let Some(mut file) = there else { return replace(path, None, bytes).map_err(failed) };
+    let place = fs::canonicalize(path).map_err(failed)?;
+    match replace(&place, Some(&file), bytes) {
+        Err(error) if is_of_the_folder(&error) => {
+            let written = file.set_len(0).and_then(|()| file.write_all(bytes)).and_then(|()| file.sync_all());
+            written.map_err(failed)
+        }
+        done => done.map_err(failed),
+    }
+}
+
+/// Whether a new file could not be put in a folder, where the old one might be written all the same.
+fn is_of_the_folder(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ResourceBusy)
+}
+
+/// Puts a file in its place, with the permissions of the one that is there.
+fn replace(path: &Path, there: Option<&File>, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.map_or_else(|| PathBuf::from("."), Path::to_owned);
+    let mut builder = tempfile::Builder::new();
+    // A temporary file is private to its owner unless told otherwise; the umask still applies.
+    builder.prefix(".fourfold-").permissions(fs::Permissions::from_mode(0o666));
+    let mut file = builder.tempfile_in(folder)?;
+    let temporary = file.path().to_owned();
+    register_temporary(&temporary);
+    let written = (|| {
+        if let Some(there) = there {
+            file.as_file().set_permissions(there.metadata()?.permissions())?;
+        }
+        file.write_all(bytes)?;
+        // Some file systems say only now that there is no room.
+        file.as_file().sync_all()?;
+        file.persist(path).map(|_| ()).map_err(|error| error.error)
+    })();
+    forget_temporary(&temporary);
+    written
+}
