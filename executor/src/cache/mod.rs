@@ -40,7 +40,7 @@ pub use error::{Action, CacheError, Reason, Refusal};
 pub use health::CacheHealth;
 pub use keep::{EntryInfo, Prune, Pruned, Verified};
 pub use key::{CacheKey, KeyError, KeyParts};
-pub use share::PushResult;
+pub use share::{PushError, PushResult};
 pub use shown::{shown_place, without_credentials};
 pub use size::{human_size, parse_size};
 pub use temp::Swept;

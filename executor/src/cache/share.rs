@@ -17,7 +17,27 @@ pub struct PushResult {
     /// The entry.
     pub key: CacheKey,
     /// What was done, or why nothing was.
-    pub outcome: Result<Pushed, String>,
+    pub outcome: Result<Pushed, PushError>,
+}
+
+/// Why an entry was not pushed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PushError {
+    /// There is no such entry.
+    #[error("there is no such entry")]
+    Absent,
+    /// The entry does not verify.
+    #[error("the entry is refused: {reason}")]
+    Refused {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The place does not take it.
+    #[error("{reason}")]
+    Place {
+        /// What it said.
+        reason: String,
+    },
 }
 
 impl Cache {
@@ -36,9 +56,9 @@ impl Cache {
         let push = |key: &CacheKey| {
             let in_use = usage::hold(&self.use_file(key));
             let outcome = match Contents::read(&self.entry(key), key, Trust::Owner) {
-                Ok(contents) => tier.push(contents),
-                Err(Unusable::Absent) => Err("there is no such entry".to_owned()),
-                Err(Unusable::Refused(reason, _)) => Err(format!("the entry is refused: {reason}")),
+                Ok(contents) => tier.push(contents).map_err(|reason| PushError::Place { reason }),
+                Err(Unusable::Absent) => Err(PushError::Absent),
+                Err(Unusable::Refused(reason, _)) => Err(PushError::Refused { reason: reason.to_string() }),
             };
             drop(in_use);
             PushResult { key: *key, outcome }
