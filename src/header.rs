@@ -9,16 +9,23 @@
 //! - `; allow: contract` — normalization may drop roundings that the program states;
 //! - `; test: KIND ...` — what the file tests do with the program.
 //!
-//! Other comments are comments.
+//! Other comments are comments, unless they are nearly a directive: a key that is misspelt, has another case, or lacks
+//! its colon; or a directive below the function. These are errors, because whoever wrote one wants it to count.
+
+mod spelling;
 
 use std::collections::BTreeMap;
 
 use fourfold_ir::sample::{Recipe, Rule};
-use fourfold_ir::text::{self, Directive};
+use fourfold_ir::text::{self, Comment, Directive};
 use fourfold_ir::{Diagnostic, Program, ScaleLayout, Span};
 use fourfold_scheduler::NormalizeOptions;
 
+use self::spelling::nearest;
+
 const KEYS: [&str; 6] = ["data", "sample", "tolerance", "expected", "allow", "test"];
+/// What the file tests know.
+const TESTS: [&str; 5] = ["partition", "normalize", "emit", "run", "error"];
 
 /// The directives of a file.
 #[derive(Clone, Debug, Default)]
@@ -55,13 +62,17 @@ pub struct ExpectedCodes {
 /// Reads the directives of a program's text. Those that name values must name values of `program`.
 ///
 /// # Errors
-/// Every directive that is not of the form above, with its place.
+/// Every directive that is not of the form above, and every comment that is nearly one, with its place.
 pub fn read(source: &str, program: &Program) -> Result<Header, Vec<Diagnostic>> {
     let mut header = Header::default();
     let mut errors = Vec::new();
-    for directive in text::directives(source) {
-        if let Err(message) = header.add(&directive, program) {
-            errors.push(wrong(directive.span, message));
+    for comment in text::comments(source) {
+        let read = match comment.directive().filter(|_| comment.is_before) {
+            Some(directive) => header.add(&directive, program),
+            None => check_comment(&comment, program),
+        };
+        if let Err(message) = read {
+            errors.push(wrong(comment.span, message));
         }
     }
     if errors.is_empty() { Ok(header) } else { Err(errors) }
@@ -82,7 +93,7 @@ impl Header {
         match directive.key.as_str() {
             "data" if self.data.is_some() => return Err("there is a `data` line already".to_owned()),
             "data" => self.data = Some(value.to_owned()),
-            "sample" => self.samples.push(read_sample(value)?),
+            "sample" => self.samples.push(read_sample(value, program)?),
             "tolerance" => {
                 let replaced = match value.split_once(' ') {
                     Some((name, tolerance)) => {
@@ -103,9 +114,15 @@ impl Header {
             }
             "allow" if value == "contract" => self.allow.contract = true,
             "allow" => return Err(format!("expected `contract`, found `{value}`")),
-            "test" => self.tests.push(value.to_owned()),
+            "test" => {
+                let kind = value.split_whitespace().next().unwrap_or_default();
+                if let Some(meant) = nearest(kind, &TESTS).filter(|meant| *meant != kind) {
+                    return Err(format!("there is no test `{kind}`; is it meant to be `{meant}`?"));
+                }
+                self.tests.push(value.to_owned());
+            }
             key => {
-                if let Some(meant) = KEYS.iter().find(|known| is_misspelt(key, known)) {
+                if let Some(meant) = nearest(key, &KEYS) {
                     return Err(format!("there is no directive `{key}`; is it meant to be `{meant}`?"));
                 }
             }
@@ -114,13 +131,53 @@ impl Header {
     }
 }
 
-/// Whether a word is one letter away from another: one more, one less, or one changed.
-fn is_misspelt(word: &str, known: &str) -> bool {
-    let (word, known) = (word.as_bytes(), known.as_bytes());
-    let same_start = word.iter().zip(known).take_while(|(a, b)| a == b).count();
-    let same_end = word.iter().rev().zip(known.iter().rev()).take_while(|(a, b)| a == b).count();
-    let longer = word.len().max(known.len());
-    word.len().abs_diff(known.len()) <= 1 && same_start + same_end + 1 >= longer
+/// Makes sure that a comment which is no directive is not meant to be one.
+fn check_comment(comment: &Comment<'_>, program: &Program) -> Result<(), String> {
+    // Below the function, and after `;;`, `; ;` or `;#`.
+    let text = comment.text.trim_start_matches([';', '#', ' ', '\t']);
+    let end = text.find(|c: char| !c.is_ascii_alphabetic() && c != '_').unwrap_or(text.len());
+    let (word, rest) = text.split_at(end);
+    let rest = rest.trim_start();
+    let value = rest.strip_prefix([':', '=']).map(str::trim);
+    let lower = word.to_ascii_lowercase();
+    let Some(key) = nearest(&lower, &KEYS) else { return Ok(()) };
+    let is_key = lower == key;
+    let is_meant = match value {
+        // `; Tolerance: 1e-3` and `; tolerance : 1e-3`; below the function any text may follow.
+        Some(_) if is_key && comment.is_before && rest.starts_with(':') => true,
+        Some(value) => reads(key, value, program),
+        // `; tolerance 1e-3`, but not `; tolerance is not needed`.
+        None => is_key && reads(key, rest, program),
+    };
+    match (is_meant, comment.is_before) {
+        (false, _) => Ok(()),
+        (true, false) if is_key && word == key && comment.directive().is_some() => {
+            Err(format!("the directive `{key}` counts above the function only; write it there"))
+        }
+        (true, _) => {
+            let value = value.unwrap_or(rest);
+            Err(format!("this is no directive; is it meant to be `; {key}: {value}`?"))
+        }
+    }
+}
+
+/// Whether a directive with this value would be right.
+fn reads(key: &str, value: &str, program: &Program) -> bool {
+    let mut words = value.split_whitespace();
+    match key {
+        // Any text could be the name of a file, and that of a test.
+        "data" => words.next().is_some_and(|word| word.ends_with(".safetensors")) && words.next().is_none(),
+        "test" => words.next().is_some_and(|word| TESTS.contains(&word)) && words.count() < 2,
+        _ => {
+            let directive = Directive {
+                key: key.to_owned(),
+                value: value.to_owned(),
+                line: 0,
+                span: Span { start: 0, end: 0 },
+            };
+            Header::default().add(&directive, program).is_ok()
+        }
+    }
 }
 
 fn wrong(span: Span, message: String) -> Diagnostic {
@@ -135,7 +192,7 @@ fn read_tolerance(text: &str) -> Result<f64, String> {
     }
 }
 
-fn read_sample(text: &str) -> Result<Recipe, String> {
+fn read_sample(text: &str, program: &Program) -> Result<Recipe, String> {
     let mut words = text.split_whitespace();
     let rule = words
         .next()
@@ -149,10 +206,23 @@ fn read_sample(text: &str) -> Result<Recipe, String> {
             .ok_or_else(|| format!("expected `seed=N` or `SYMBOL=EXTENT`, found `{word}`"))?;
         match name {
             "seed" => recipe.seed = number,
-            _ => recipe.symbols.push((name.to_owned(), number)),
+            _ if program.module().symbols.iter().any(|(_, known)| known == name) => {
+                recipe.symbols.push((name.to_owned(), number));
+            }
+            _ => return Err(no_symbol(name, program)),
         }
     }
     Ok(recipe)
+}
+
+fn no_symbol(name: &str, program: &Program) -> String {
+    let symbols = program.module().symbols.iter().map(|(_, known)| known.as_str());
+    let known: Vec<&str> = symbols.chain(["seed"]).collect();
+    let listed: Vec<String> = known.iter().map(|known| format!("`{known}`")).collect();
+    match nearest(&name.to_ascii_lowercase(), &["seed"]) {
+        Some(meant) => format!("the program has no symbol `{name}`; is it meant to be `{meant}`?"),
+        None => format!("the program has no symbol `{name}`; a sample takes {}", listed.join(", ")),
+    }
 }
 
 fn read_expected(text: &str) -> Result<ExpectedCodes, String> {
@@ -180,7 +250,7 @@ mod tests {
 
     fn read_header(directives: &str) -> Result<Header, Vec<Diagnostic>> {
         let source = format!(
-            "fir 1\n{directives}func @f(%fc1: tensor<[4], f32>, %fc2: tensor<[4], f32>) {{\n  return %fc1, %fc2\n}}\n"
+            "fir 1\n{directives}func @f(%fc1: tensor<[M], f32>, %fc2: tensor<[B], f32>) {{\n  return %fc1, %fc2\n}}\n"
         );
         let (program, _) = text::load(&source).expect("the program is valid");
         read(&source, &program)
@@ -237,5 +307,75 @@ mod tests {
             assert_eq!(errors[0].line_and_column(&source).map(|place| place.0), Some(2), "{line}");
         }
         assert!(read_header("; tolerance: 1e-3\n; tolerance: 1e-4\n").is_err(), "two of one kind");
+    }
+
+    #[test]
+    fn a_comment_that_is_nearly_a_directive_names_the_right_one() {
+        for (line, meant) in [
+            ("smaple: exact seed=1", "`sample`"),
+            ("samples: exact seed=1", "`sample`"),
+            ("tolarence: 1e-3", "`tolerance`"),
+            ("expect: fc1 = b, 1 may differ", "`expected`"),
+            ("allowed: contract", "`allow`"),
+            ("tset: run", "`test`"),
+            ("test: eror", "`error`"),
+            ("test: partion sm_100a", "`partition`"),
+            ("Sample: exact seed=1", "`; sample: exact seed=1`"),
+            ("SAMPLE: exakt", "`; sample: exakt`"),
+            ("sample : exact seed=1", "`; sample: exact seed=1`"),
+            ("sample exact seed=1", "`; sample: exact seed=1`"),
+            ("sample = exact seed=1", "`; sample: exact seed=1`"),
+            ("; sample: exact seed=1", "`; sample: exact seed=1`"),
+            ("Smaple: exact seed=1", "`; sample: exact seed=1`"),
+            ("tolerance 1e-3", "`; tolerance: 1e-3`"),
+            ("allow contract", "`; allow: contract`"),
+            ("data a.safetensors", "`; data: a.safetensors`"),
+            ("test run", "`; test: run`"),
+            ("expected fc1 = b, 1 may differ", "`; expected: fc1 = b, 1 may differ`"),
+            ("sample: exact sed=1", "`seed`"),
+            ("sample: exact Q=1", "`M`, `B`, `seed`"),
+        ] {
+            let errors = read_header(&format!("; {line}\n")).expect_err(line);
+            assert!(errors.len() == 1 && errors[0].message.contains(meant), "{line}: {errors:?}");
+        }
+    }
+
+    #[test]
+    fn prose_is_no_directive() {
+        for line in [
+            "The data are those of a checkpoint.",
+            "data come from a checkpoint",
+            "sample data",
+            "test whether the bias is added",
+            "expected to be exact",
+            "tolerance is not needed",
+            "allow for rounding",
+            "example: none",
+            "note: nothing",
+            "state: of the art",
+            "Date: today",
+            "Text: none",
+            "same: as before",
+            "a.b: c",
+            "",
+        ] {
+            let read = read_header(&format!("; {line}\n"));
+            assert!(read.is_ok(), "{line}: {read:?}");
+        }
+    }
+
+    #[test]
+    fn a_directive_below_the_function_is_an_error_and_what_reads_otherwise_is_not() {
+        let source = "fir 1\nfunc @f(%x: tensor<[4], f32>) {\n  return %x\n}\n";
+        let read_below = |line: &str| {
+            let source = format!("{source}; {line}\n");
+            let (program, _) = text::load(&source).expect("the program is valid");
+            read(&source, &program)
+        };
+        let errors = read_below("tolerance: 1e-3").expect_err("it does not count");
+        assert!(errors[0].message.contains("above the function"), "{errors:?}");
+        for line in ["tolerance: see below", "data: 12 bytes", "test: of nothing", "gone: %x = constant"] {
+            assert!(read_below(line).is_ok(), "{line}");
+        }
     }
 }

@@ -65,7 +65,7 @@ mod parser;
 mod pieces;
 mod print;
 
-pub use directives::{Directive, directives};
+pub use directives::{Comment, Directive, comments, directives};
 pub use print::{print, print_op};
 
 use crate::diagnostics::{Diagnostic, Spans};
