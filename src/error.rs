@@ -1,5 +1,6 @@
 //! What can go wrong, and whose fault it was.
 
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 use fourfold_executor::device::DeviceError;
@@ -53,6 +54,47 @@ impl Fault {
     }
 }
 
+impl From<&FileError> for Fault {
+    fn from(error: &FileError) -> Fault {
+        match error {
+            FileError::Write { .. } => Fault::Environment,
+            FileError::TooLong { .. } => Fault::ResourceLimit,
+            other => other.io().map_or(Fault::InvalidInput, of_reading),
+        }
+    }
+}
+
+impl From<&DataError> for Fault {
+    fn from(error: &DataError) -> Fault {
+        match error {
+            DataError::Write { .. } => Fault::Environment,
+            DataError::Memory { .. } => Fault::ResourceLimit,
+            other => other.io().map_or(Fault::InvalidInput, of_reading),
+        }
+    }
+}
+
+/// Whose fault it is that a file which was named cannot be read: the caller's, where its name is wrong or it is not
+/// for this user.
+fn of_reading(error: &io::Error) -> Fault {
+    match error.kind() {
+        ErrorKind::NotFound
+        | ErrorKind::PermissionDenied
+        | ErrorKind::NotADirectory
+        | ErrorKind::IsADirectory
+        | ErrorKind::InvalidFilename
+        | ErrorKind::InvalidInput
+        | ErrorKind::UnexpectedEof => Fault::InvalidInput,
+        ErrorKind::OutOfMemory => Fault::ResourceLimit,
+        // A loop of links has no stable kind.
+        _ if error.raw_os_error() == Some(LINK_LOOP) => Fault::InvalidInput,
+        _ => Fault::Environment,
+    }
+}
+
+/// `ELOOP`.
+const LINK_LOOP: i32 = 40;
+
 /// Why a program was not partitioned, run or compared.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -82,11 +124,17 @@ pub enum Error {
     #[error(transparent)]
     Data(#[from] DataError),
     /// Tensors do not fit the program's inputs.
-    #[error(transparent)]
+    #[error("{0}{remedy}", remedy = remedy_of_bind(.0))]
     Bind(#[from] BindError),
     /// Seeded inputs could not be made.
-    #[error(transparent)]
+    #[error("{0}{remedy}", remedy = remedy_of_sample(.0))]
     Sample(#[from] SampleError),
+    /// A folder with programs has none.
+    #[error("there is no program in `{}`: no file in it or below it ends in .fir", folder.display())]
+    NoPrograms {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// There is no such target.
     #[error("there is no target `{name}`; the targets are {known}")]
     UnknownTarget {
@@ -157,6 +205,10 @@ impl Error {
             Error::UnknownTarget { .. } | Error::NotEmulated { .. } => Fault::Unsupported,
             Error::Device(_) | Error::Run(RunError::Device { .. }) => Fault::Device,
             Error::Bundle(BundleError::Folder(SealedError::Disk { .. })) => Fault::Environment,
+            Error::File(error) => Fault::from(error),
+            Error::Data(error) | Error::Bundle(BundleError::Folder(SealedError::Data(error))) => {
+                Fault::from(error)
+            }
             Error::Partition(_) | Error::NotKept(_) | Error::Run(RunError::Partition { .. }) => Fault::Bug,
             // The caller's tensors, symbols or segment.
             Error::Run(RunError::Inputs { .. } | RunError::Input { .. } | RunError::NoSuchSegment { .. }) => {
@@ -210,4 +262,55 @@ impl Error {
 
 fn first_message(diagnostics: &[Diagnostic]) -> &str {
     diagnostics.first().map_or("no reason given", |diagnostic| diagnostic.message.as_str())
+}
+
+/// How a symbol gets its extent where data do not say it.
+fn remedy_of_bind(error: &BindError) -> String {
+    match error {
+        BindError::Undetermined { name } => format!("; give its extent with `--symbol {name}=EXTENT`"),
+        _ => String::new(),
+    }
+}
+
+/// How a symbol gets its extent where inputs are seeded.
+fn remedy_of_sample(error: &SampleError) -> String {
+    match error {
+        SampleError::MissingSymbol { name } => format!(
+            "; give its extent with `--symbol {name}=EXTENT` of `fourfold replay`, or as `{name}=EXTENT` on the \
+             program's `; sample:` line"
+        ),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_written_is_the_machine_s_fault_and_a_wrong_name_the_caller_s() {
+        let path = || PathBuf::from("x");
+        let file = |kind: ErrorKind, write: bool| match write {
+            true => Fault::from(&FileError::Write { path: path(), source: kind.into() }),
+            false => Fault::from(&FileError::Read { path: path(), source: kind.into() }),
+        };
+        for kind in [ErrorKind::NotFound, ErrorKind::PermissionDenied, ErrorKind::StorageFull] {
+            assert_eq!(file(kind, true), Fault::Environment, "{kind}");
+            let written = DataError::Write { path: path(), source: kind.into() };
+            let sealed = SealedError::Data(written);
+            assert_eq!(Error::Bundle(BundleError::Folder(sealed)).fault(), Fault::Environment, "{kind}");
+        }
+        assert_eq!(file(ErrorKind::NotFound, false), Fault::InvalidInput);
+        assert_eq!(file(ErrorKind::OutOfMemory, false), Fault::ResourceLimit);
+        for number in [5, 24, 116] {
+            // EIO, EMFILE, ESTALE.
+            let source = io::Error::from_raw_os_error(number);
+            assert_eq!(
+                Fault::from(&FileError::Read { path: path(), source }),
+                Fault::Environment,
+                "{number}"
+            );
+        }
+        assert_eq!(Fault::from(&FileError::NotRegular { path: path() }), Fault::InvalidInput);
+    }
 }

@@ -143,7 +143,7 @@ impl<'a> Comparer<'a> {
                     continue;
                 };
                 let against = format!("expected.{name}");
-                let want = self.stored_as(value, stored, None, &against)?;
+                let Some(want) = self.fitting(value, stored, None, &against, &mut outputs)? else { continue };
                 covered.push(value);
                 let tolerance = self.tolerance(value);
                 outputs.push(self.compare_one(&Expectation { value, against, want: &want, tolerance })?);
@@ -157,7 +157,8 @@ impl<'a> Comparer<'a> {
                         expected.value
                     ))
                 })?;
-                let want = self.stored_as(value, stored, expected.layout, &expected.tensor)?;
+                let fitting = self.fitting(value, stored, expected.layout, &expected.tensor, &mut outputs)?;
+                let Some(want) = fitting else { continue };
                 covered.push(value);
                 let may_differ = expected.may_differ;
                 let tolerance = (Tolerance::Count(may_differ), format!("{may_differ} codes may differ"));
@@ -227,7 +228,7 @@ impl<'a> Comparer<'a> {
             if outputs.iter().any(|known| known.name == name) {
                 continue;
             }
-            let want = self.stored_as(value, stored, None, name)?;
+            let Some(want) = self.fitting(value, stored, None, name, &mut outputs)? else { continue };
             let tolerance = match same_way {
                 true => (Tolerance::Relative(0.0), BIT_EQUAL.to_owned()),
                 false => self.tolerance(value),
@@ -238,9 +239,12 @@ impl<'a> Comparer<'a> {
         if recorded.ok {
             return Ok(outputs);
         }
-        notes.extend(outputs.iter().map(|output| match output.ok {
-            true => format!("%{} is what the recorded run gave, which was not right", output.name),
-            false => format!(
+        notes.extend(outputs.iter().map(|output| match (output.ok, &output.error) {
+            (true, _) => format!("%{} is what the recorded run gave, which was not right", output.name),
+            (false, Some(error)) => {
+                format!("%{} is not compared with the recorded run: {error}", output.name)
+            }
+            (false, None) => format!(
                 "%{} differs in {} of {} elements from what the recorded run gave, which was not right",
                 output.name, output.mismatches, output.elements
             ),
@@ -470,6 +474,7 @@ impl<'a> Comparer<'a> {
                 got: worst.got.to_string(),
                 want: worst.want.to_string(),
             }),
+            error: None,
             ok: comparison.ok,
         }
     }
@@ -502,6 +507,26 @@ impl<'a> Comparer<'a> {
     fn interpreted(&self) -> Result<&[Tensor], NotInterpreted> {
         let evaluate = || interpreted(self.original, self.bound);
         self.interpreted.get_or_init(evaluate).as_deref().map_err(Clone::clone)
+    }
+
+    /// [`Comparer::stored_as`]; of a tensor that does not fit the value, `outputs` get a report that says so.
+    fn fitting(
+        &self,
+        value: Value,
+        stored: &RawTensor,
+        layout: Option<ScaleLayout>,
+        name: &str,
+        outputs: &mut Vec<OutputReport>,
+    ) -> Result<Option<Tensor>, Error> {
+        match self.stored_as(value, stored, layout, name) {
+            Ok(want) => Ok(Some(want)),
+            Err(error @ Error::Expected { .. }) => {
+                let value = self.original.module().name_of(value);
+                outputs.push(OutputReport::unfit(value, name, error.message()));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// A stored tensor in the type of a value. Values of arithmetic types may be stored in another one; scales have

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use fourfold_codegen::configuration::CutlassVersion;
 use fourfold_executor::fallback::processor;
 use fourfold_executor::service::Event;
-use fourfold_executor::{DataFile, Ran, Run, RunOptions, read_tensors_given, read_text};
+use fourfold_executor::{
+    DataFile, Ran, Run, RunOptions, TEXT_LIMIT, is_standard_stream, read_input, read_tensors_given,
+};
 use fourfold_ir::sample::{self, Recipe, Rule};
 use fourfold_ir::{Diagnostic, Program, Tensor, bind, text};
 
@@ -68,12 +70,12 @@ pub(crate) struct Stages {
     pub(crate) run: Option<Run>,
 }
 
-/// Reads and verifies a program.
+/// Reads and verifies a program; that of the standard input, where the file is `-`.
 ///
 /// # Errors
 /// When the file cannot be read, or with every error in its text.
 pub fn load(file: &Path) -> Result<Loaded, Error> {
-    load_text(file, read_text(file)?)
+    load_text(file, read_input(file, TEXT_LIMIT)?)
 }
 
 /// [`load`] for a text that was read already.
@@ -155,7 +157,7 @@ pub(crate) fn replay_stages(
     progress: &(dyn Fn(&Event) + Sync),
     stages: &mut Stages,
 ) -> Result<Report, Error> {
-    if file.is_dir() {
+    if file.is_dir() && !is_standard_stream(file) {
         let opened = bundle::open(file)?;
         return bundle::replay_opened(file, &opened, options, progress, stages);
     }
@@ -307,7 +309,11 @@ fn run_and_compare(
         report.notes.extend(same_way.err().flatten());
         report.outputs.extend(compared);
     }
-    report.ok = report.outputs.iter().all(|output| output.ok);
+    let original = planned.original().module();
+    report.conclude(original.outputs.iter().any(|output| {
+        let dims = bind::concrete_dims(original.ty(*output), &bound.symbols);
+        dims.is_none_or(|dims| !dims.contains(&0))
+    }));
     Ok(report)
 }
 

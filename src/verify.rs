@@ -47,7 +47,7 @@ struct Candidate {
 /// say of themselves that they are invalid (`; test: error`).
 ///
 /// # Errors
-/// When a path or its data cannot be read, a program that is named is invalid, or as [`Backend::new`]. What a kernel
+/// When a path or its data cannot be read, a folder has no program, one that is named is invalid, or as [`Backend::new`]. What a kernel
 /// does wrong, a device that fails, and an invalid program of a folder are in the report.
 pub fn verify(
     paths: &[PathBuf],
@@ -126,9 +126,13 @@ fn is_end_of_device(error: &Error) -> bool {
     matches!(error, Error::Run(RunError::Device { source, .. }) if source.is_sticky())
 }
 
-/// The programs at a path, in order of their names.
+/// The programs at a path, in order of their names; at least one.
 fn programs(path: &Path) -> Result<Vec<PathBuf>, Error> {
-    if path.is_dir() { Ok(fourfold_executor::files_below(path, "fir")?) } else { Ok(vec![path.to_owned()]) }
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let programs = fourfold_executor::files_below(path, "fir")?;
+    if programs.is_empty() { Err(Error::NoPrograms { folder: path.to_owned() }) } else { Ok(programs) }
 }
 
 /// The data, or every recipe.
@@ -154,6 +158,10 @@ fn verify_run(
         Some(VerifyLaunch { fixture: candidate.name.clone(), inputs: inputs.describe(), launch })
     }));
     for output in &run.outputs {
+        if let Some(error) = &output.error {
+            report.rows.push(VerifyRow::unfit(&candidate.name, &inputs.describe(), &output.name, error));
+            continue;
+        }
         // A value that was fused away was not computed by what ran. Where normalization went wrong is another matter.
         let is_wrongly_normalized = !output.ok && output.rule.starts_with(NORMALIZED);
         if output.source != "run" && !is_wrongly_normalized {

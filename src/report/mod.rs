@@ -13,14 +13,17 @@ use serde::Serialize;
 
 use crate::backend::Planned;
 use crate::bundle::Bundle;
+use crate::error::Fault;
 
 pub use verification::{LeftOut, LeftOutFile, VerifyLaunch, VerifyReport, VerifyRow};
 
 /// The report of one program. The keys are an interface: they are added to, not changed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Whether every expectation was met.
+    /// Whether every expectation was met, and a run with values that have elements compared at least one.
     pub ok: bool,
+    /// Why it is not ok, where that is no mismatch: an expectation does not fit its value, or nothing could be compared.
+    pub fault: Option<Fault>,
     /// The program's file.
     pub file: String,
     /// What was planned for.
@@ -39,6 +42,8 @@ pub struct Report {
     pub segments: Vec<SegmentReport>,
     /// One for each op of the program as it was given, in its order; then one for each op that normalization inserted.
     pub decisions: Vec<DecisionReport>,
+    /// How many comparisons had at least one element.
+    pub compared: usize,
     /// One for each comparison.
     pub outputs: Vec<OutputReport>,
     /// Ops of the normalized program that lost a rounding which the program states, each with the rules that drop it.
@@ -209,6 +214,8 @@ pub struct OutputReport {
     pub moved_max_abs_err: f64,
     /// The worst mismatch.
     pub worst: Option<WorstReport>,
+    /// Why nothing was compared: the expectation does not fit the value. Null otherwise.
+    pub error: Option<String>,
     /// Whether the expectation is met.
     pub ok: bool,
 }
@@ -225,6 +232,29 @@ pub struct WorstReport {
 }
 
 impl Report {
+    /// Says whether all is well with a run, of which at least one output has elements, or none.
+    pub(crate) fn conclude(&mut self, has_elements: bool) {
+        self.compared = self.outputs.iter().filter(|output| output.elements > 0).count();
+        let is_unfit = self.outputs.iter().any(|output| output.error.is_some());
+        let is_wrong = self.outputs.iter().any(|output| !output.ok && output.error.is_none());
+        self.fault = match (is_wrong, is_unfit) {
+            (true, _) => None,
+            (false, true) => Some(Fault::InvalidInput),
+            // The interpreter takes too long for each of them.
+            (false, false) if self.compared == 0 && has_elements => Some(Fault::ResourceLimit),
+            (false, false) => None,
+        };
+        self.ok = !is_wrong && self.fault.is_none();
+    }
+
+    /// The exit code of the command line: 1 for a mismatch, else that of what kept values from being compared.
+    pub fn exit_code(&self) -> u8 {
+        match self.fault {
+            Some(fault) => fault.exit_code(),
+            None => u8::from(!self.ok),
+        }
+    }
+
     /// A report of a plan that has not run.
     pub fn of_plan(file: &str, planned: &Planned) -> Report {
         let module = planned.program().module();
@@ -258,6 +288,7 @@ impl Report {
             .collect::<Vec<_>>();
         Report {
             ok: true,
+            fault: None,
             file: file.to_owned(),
             target: partition.target.clone(),
             device: None,
@@ -267,12 +298,37 @@ impl Report {
             ran_kernels: 0,
             segments,
             decisions: decisions::decisions(planned),
+            compared: 0,
             outputs: Vec::new(),
             contracted: decisions::contracted(planned),
             notes: Vec::new(),
             bundle: None,
             bundle_error: None,
             show_proof: false,
+        }
+    }
+}
+
+impl OutputReport {
+    /// An expectation that cannot be one of the value.
+    pub(crate) fn unfit(name: &str, expected: &str, why: String) -> OutputReport {
+        OutputReport {
+            name: name.to_owned(),
+            segment: None,
+            rule: String::new(),
+            expected: expected.to_owned(),
+            source: "run",
+            elements: 0,
+            max_abs_err: 0.0,
+            max_rel_err: 0.0,
+            tolerance: None,
+            may_differ: None,
+            mismatches: 0,
+            moved_roundings: 0,
+            moved_max_abs_err: 0.0,
+            worst: None,
+            error: Some(why),
+            ok: false,
         }
     }
 }
@@ -479,6 +535,10 @@ impl fmt::Display for Report {
                     count if output.may_differ.is_some() => format!(", {count} codes moved"),
                     count => format!(", {count} roundings moved"),
                 };
+                if let Some(error) = &output.error {
+                    writeln!(f, "  %{name:<width$}  against {against:<expected$}  NOT COMPARED: {error}")?;
+                    continue;
+                }
                 let verdict = if output.ok { "ok" } else { "MISMATCH" };
                 writeln!(
                     f,
@@ -501,8 +561,19 @@ impl fmt::Display for Report {
         let met = self.outputs.iter().filter(|output| output.ok).count();
         match (self.inputs.is_some(), self.ok) {
             (false, _) => Ok(()),
-            (true, _) if count == 0 => writeln!(f, "\nnothing was compared"),
+            (true, true) if self.compared == 0 => {
+                writeln!(f, "\nnothing was compared: no value has elements")
+            }
+            (true, false) if count == 0 => {
+                writeln!(
+                    f,
+                    "\nNOTHING WAS COMPARED: give the expected results in the data, as `expected.NAME`"
+                )
+            }
             (true, true) => writeln!(f, "\nok: {met} of {count} expectations met"),
+            (true, false) if self.fault.is_some() => {
+                writeln!(f, "\nNOT COMPARED: {met} of {count} expectations met")
+            }
             (true, false) => writeln!(f, "\nMISMATCH: {met} of {count} expectations met"),
         }
     }

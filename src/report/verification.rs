@@ -25,6 +25,8 @@ pub struct VerifyReport {
     pub kernels: usize,
     /// Those of them that really ran as a kernel.
     pub ran_kernels: usize,
+    /// Rows in which at least one element was compared.
+    pub compared: usize,
     /// In order of files and inputs.
     pub rows: Vec<VerifyRow>,
     /// Programs that were not run.
@@ -119,6 +121,7 @@ impl VerifyReport {
             reason: execution.err().map(|reason| reason.message),
             kernels: 0,
             ran_kernels: 0,
+            compared: 0,
             rows: Vec::new(),
             left_out: Vec::new(),
             launches: Vec::new(),
@@ -132,6 +135,7 @@ impl VerifyReport {
     /// Says whether all is well.
     pub(crate) fn finish(&mut self) {
         self.ok = self.rows.iter().all(|row| row.ok);
+        self.compared = self.rows.iter().filter(|row| row.elements > 0).count();
     }
 
     /// The exit code of the command line: 0 when every row is as demanded, 1 when a result is wrong, else that of the
@@ -154,6 +158,13 @@ impl VerifyRow {
         let launch = error.launch().map_or_else(String::new, |launch| format!("\n{launch}"));
         let message = format!("{}{launch}", error.message());
         VerifyRow { ok: false, fault, ..VerifyRow::empty(fixture, inputs, message) }
+    }
+
+    /// An expectation that does not fit its value.
+    pub(crate) fn unfit(fixture: &str, inputs: &str, value: &str, why: &str) -> VerifyRow {
+        let fault = Some(Fault::InvalidInput);
+        let row = VerifyRow::empty(fixture, inputs, why.to_owned());
+        VerifyRow { ok: false, fault, value: value.to_owned(), ..row }
     }
 
     /// Something that was not compared.
@@ -261,6 +272,9 @@ impl fmt::Display for VerifyReport {
             f,
             "\n{met} of {rows} rows as demanded; {ran} of {kernels} kernel segments ran as a kernel"
         )?;
+        if self.compared == 0 {
+            writeln!(f, "nothing was compared")?;
+        }
         let count = |why| self.left_out.iter().filter(|left| left.why == why).count();
         writeln!(
             f,
