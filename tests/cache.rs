@@ -150,6 +150,32 @@ fn kernels_are_pushed_to_a_folder_by_key_or_all() {
 }
 
 #[test]
+fn every_kernel_is_pushed_where_none_is_named() {
+    let bench = Bench::new();
+    let shared = tempfile::tempdir().unwrap();
+    let text = bench.text(&["push", "--to", shared.path().to_str().unwrap()], 0);
+    assert!(text.contains("3 of 3 written to"), "{text}");
+    assert_eq!(fs::read_dir(shared.path()).unwrap().count(), 3);
+}
+
+#[test]
+fn a_kernel_that_is_refused_is_exit_1_and_one_that_cannot_be_written_exit_3() {
+    let bench = Bench::new();
+    // No user can make a folder there.
+    let pushed = bench.json(&["push", "--to", "/proc"], 3);
+    assert_eq!(pushed["ok"], false);
+    let said = |entry: &Value| entry["error"].as_str().is_some_and(|error| !error.is_empty());
+    assert!(pushed["entries"].as_array().unwrap().iter().all(said), "{pushed}");
+    let library = bench.cache.folder().join("entries").join(key(2).to_string()).join("kernel.so");
+    fs::set_permissions(&library, fs::Permissions::from_mode(0o644)).unwrap();
+    fs::write(&library, "damaged").unwrap();
+    let shared = tempfile::tempdir().unwrap();
+    let digits = key(2).to_string();
+    let pushed = bench.json(&["push", "--to", shared.path().to_str().unwrap(), &digits], 1);
+    assert!(pushed["entries"][0]["error"].as_str().unwrap().contains("the entry is refused"), "{pushed}");
+}
+
+#[test]
 fn what_to_do_is_said_of_what_is_wrong() {
     let bench = Bench::new();
     assert_eq!(bench.json(&["prune", "--all"], 0)["ok"], true);
@@ -188,7 +214,7 @@ fn wrong_arguments_say_what_is_wrong_and_a_refused_folder_what_to_do() {
         (&["prune"][..], "--to"),
         (&["prune", "--to", "much"], "no size"),
         (&["prune", "--all", "--to", "1G"], "cannot be used with"),
-        (&["push", "--to", "/tmp"], "--all"),
+        (&["push", "--to", "/tmp", "--all", "0123"], "cannot be used with"),
         (&["push", "--to", "/tmp", "0123"], "begins with `0123`"),
     ] {
         let text = bench.text(arguments, 2);

@@ -195,6 +195,135 @@ fn damaged_data_give_exit_2_and_name_the_tensor() {
 }
 
 #[test]
+fn an_expectation_of_a_wrong_shape_names_both_shapes_and_the_other_values_are_compared() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = edited_data(folder.path(), "shape.safetensors", |name, shape, data| {
+        if name == "expected.out" {
+            shape[0] = 90;
+            data.truncate(90 * 384 * 4);
+        }
+    });
+    let file = path("minilm_ffn.fir");
+    let bundle = folder.path().join("bundle").display().to_string();
+    let output = fourfold(&["replay", &file, "--data", &data, "--bundle", &bundle, "--json"]);
+    assert_eq!(exit_code(&output), 2, "{}", text(&output.stderr));
+    let report = json(&output);
+    assert_eq!((&report["ok"], &report["fault"]), (&false.into(), &"invalid_input".into()));
+    let outputs = report["outputs"].as_array().expect("outputs");
+    let unfit: Vec<&Value> = outputs.iter().filter(|output| output["error"].is_string()).collect();
+    assert_eq!((unfit.len(), &unfit[0]["name"], &unfit[0]["ok"]), (1, &"out".into(), &false.into()));
+    let words = "`expected.out` is F32 of shape [90, 384], but %out is f32 of shape [91, 384]";
+    assert!(unfit[0]["error"].as_str().expect("words").contains(words), "{}", unfit[0]);
+    assert!(text(&output.stderr).contains(words), "{}", text(&output.stderr));
+    for name in ["fc1", "gelu", "fc2", "gelu_bf16"] {
+        assert!(
+            outputs.iter().any(|output| output["name"] == name && output["ok"] == true),
+            "{name}: {report}"
+        );
+    }
+    // It is held against the interpreter instead.
+    let with_interpreter = |output: &&Value| output["name"] == "out" && output["expected"] == "interpreter";
+    assert_eq!(outputs.iter().filter(with_interpreter).count(), 1, "{report}");
+    assert!(Path::new(&bundle).join("outputs.safetensors").is_file(), "what the run gave is kept");
+    let output = fourfold(&["verify", &file, "--data", &data, "--json"]);
+    assert_eq!(exit_code(&output), 2, "{}", text(&output.stderr));
+    let rows = json(&output)["rows"].as_array().cloned().expect("rows");
+    let is_unfit = |row: &&Value| row["fault"] == "invalid_input" && row["value"] == "out";
+    assert_eq!(rows.iter().filter(is_unfit).count(), 1, "{rows:?}");
+    assert!(rows.iter().any(|row| row["value"] == "gelu_bf16" && row["ok"] == true), "{rows:?}");
+}
+
+#[test]
+fn a_folder_without_programs_is_no_success() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join("below")).expect("a folder");
+    std::fs::write(folder.path().join("note.txt"), "").expect("a file");
+    let name = folder.path().display().to_string();
+    for arguments in
+        [&["verify", &name, "--json"][..], &["verify", &path("gemm/exact_m1.fir"), &name, "--json"]]
+    {
+        let output = fourfold(arguments);
+        assert_eq!(exit_code(&output), 2, "{}", text(&output.stderr));
+        let object = json(&output);
+        assert_eq!((&object["ok"], &object["fault"]), (&false.into(), &"invalid_input".into()), "{object}");
+        let error = object["error"].as_str().expect("words");
+        assert!(error.contains(&name) && error.contains(".fir"), "{error}");
+    }
+    // One with programs of which none becomes a kernel says that nothing was compared.
+    let output = fourfold(&["verify", &path("gemm/mxfp8_e5m2.fir")]);
+    assert_eq!(exit_code(&output), 0, "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("nothing was compared"), "{}", text(&output.stdout));
+    assert_eq!(json(&fourfold(&["verify", &path("gemm/mxfp8_e5m2.fir"), "--json"]))["compared"], 0);
+}
+
+#[test]
+fn a_replay_that_compares_nothing_says_so_and_is_only_right_where_there_is_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, source: &str| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, source).expect("it can be written");
+        file.display().to_string()
+    };
+    // More than the interpreter is asked for.
+    let large = write(
+        "large.fir",
+        "fir 1
+; sample: exact seed=1
+func @f(%a: tensor<[4096, 1300], f32>, %b: tensor<[4096, 1300], f32>) {
+  %d = mma %a, %b : tensor<[4096, 4096], f32>
+  return %d
+}
+",
+    );
+    let output = fourfold(&["replay", &large, "--json"]);
+    assert_eq!(exit_code(&output), 2, "{}", text(&output.stderr));
+    let report = json(&output);
+    assert_eq!((&report["ok"], &report["fault"]), (&false.into(), &"resource_limit".into()), "{report}");
+    assert_eq!((&report["compared"], report["notes"].as_array().map(Vec::len)), (&0.into(), Some(1)));
+    let said = text(&fourfold(&["replay", &large]).stdout);
+    assert!(said.contains("NOTHING WAS COMPARED") && said.contains("expected.NAME"), "{said}");
+    let rows = write(
+        "rows.fir",
+        "fir 1
+func @f(%x: tensor<[M], f32>) {
+  %y = neg %x : tensor<[M], f32>
+  return %y
+}
+",
+    );
+    let report = json(&fourfold(&["replay", &rows, "--symbol", "M=3", "--json"]));
+    assert_eq!((&report["ok"], &report["compared"]), (&true.into(), &1.into()), "the interpreter counts");
+    let output = fourfold(&["replay", &rows, "--symbol", "M=0", "--json"]);
+    assert_eq!(exit_code(&output), 0, "{}", text(&output.stderr));
+    assert_eq!((&json(&output)["ok"], &json(&output)["compared"]), (&true.into(), &0.into()));
+    let said = text(&fourfold(&["replay", &rows, "--symbol", "M=0"]).stdout);
+    assert!(said.contains("nothing was compared: no value has elements"), "{said}");
+    // A symbol without a value names the option that gives it one.
+    let output = fourfold(&["replay", &rows]);
+    assert_eq!(exit_code(&output), 2);
+    let said = text(&output.stderr);
+    assert!(said.contains("`M`") && said.contains("--symbol M=EXTENT"), "{said}");
+}
+
+#[test]
+fn a_directive_that_is_nearly_right_is_an_error_with_its_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("near.fir");
+    let source = "fir 1
+; smaple: exact seed=1 M=3
+func @f(%x: tensor<[M], f32>) {
+  return %x
+}
+";
+    std::fs::write(&file, source).expect("it can be written");
+    let output = fourfold(&["explain", &file.display().to_string(), "--json"]);
+    assert_eq!(exit_code(&output), 2, "{}", text(&output.stderr));
+    let diagnostic = &json(&output)["diagnostics"][0];
+    assert_eq!((&diagnostic["code"], &diagnostic["line"]), (&"bad_directive".into(), &2.into()));
+    assert!(diagnostic["message"].as_str().expect("words").contains("`sample`"), "{diagnostic}");
+}
+
+#[test]
 fn an_error_names_its_cause() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = edited_data(folder.path(), "short.safetensors", |name, shape, data| {

@@ -223,6 +223,27 @@ fn stated_absences_hold() {
     }
 }
 
+/// Files that are named by users may be devices, pipes or without an end; `executor::files` is what knows.
+#[test]
+fn the_facade_and_the_command_line_open_no_files() {
+    let files = rust_files(&repository().join("src"));
+    assert!(
+        files.iter().any(|file| file.ends_with("bin/fourfold/main.rs")),
+        "the command line is among them"
+    );
+    for file in files {
+        let source = read(&file);
+        let members = std_members(without_tests(&file, &source));
+        for member in ["std::fs", "std::net", "std as", "std::self", "std::*"] {
+            assert!(
+                !members.iter().any(|used| used == member),
+                "{} uses `{member}`: files are the executor's",
+                file.display()
+            );
+        }
+    }
+}
+
 #[test]
 fn crates_use_only_the_crates_below_them() {
     for rule in rules() {

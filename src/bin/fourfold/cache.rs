@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
 use fourfold_executor::cache::{
-    Cache, CacheError, CacheKey, CacheOptions, EntryInfo, Prune, Pruned, PushResult, Pushed, Verified,
-    human_size, parse_size, shown_place,
+    Cache, CacheError, CacheKey, CacheOptions, EntryInfo, Prune, Pruned, PushError, PushResult, Pushed,
+    Verified, human_size, parse_size, shown_place,
 };
 use fourfold_executor::environment::Environment;
 use serde_json::{Value, json};
@@ -52,18 +52,19 @@ enum Command {
         json: bool,
     },
     /// Copy kernels to where others find them: a folder, or an object store
-    #[command(after_help = "Examples:\n  fourfold cache push --to /shared/kernels --all\n  \
+    #[command(after_help = "Examples:\n  fourfold cache push --to /shared/kernels\n  \
         fourfold cache push --to s3://bucket/kernels 0f3a91c2\n\n\
         Others name the place in FOURFOLD_CACHE_TIERS. They run what lies there: let only those write to it whom they \
-        trust. Exit code 1 when a kernel could not be pushed, 2 when the place is not there.")]
+        trust. Exit codes: 0 ok, 1 a kernel is refused here, 2 bad input, or the place is not there, 3 a kernel could not \
+        be written there.")]
     Push {
         /// A folder, or a URL where this program was built with the feature object-store
         #[arg(long, value_name = "DIR|URL")]
         to: String,
-        /// Every kernel
-        #[arg(long, conflicts_with = "keys", required_unless_present = "keys")]
+        /// Push every kernel, as is done when no key is named
+        #[arg(long, conflicts_with = "keys")]
         all: bool,
-        /// The keys of the kernels, or as many of their digits as tell them apart
+        /// The keys of the kernels to push, or as many of their digits as tell them apart [default: every kernel]
         #[arg(value_name = "KEY")]
         keys: Vec<String>,
         /// Print one JSON object
@@ -98,9 +99,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         Command::List { json } => (open().and_then(|cache| list(&cache)), *json),
         Command::Verify { repair, json } => (open().and_then(|cache| verify(&cache, *repair)), *json),
         Command::Prune { which, json } => (open().and_then(|cache| prune(&cache, which)), *json),
-        Command::Push { to, all, keys, json } => {
-            (open().and_then(|cache| push(&cache, to, if *all { None } else { Some(keys) })), *json)
-        }
+        Command::Push { to, keys, json, .. } => (open().and_then(|cache| push(&cache, to, keys)), *json),
     };
     match outcome {
         Ok(outcome) => {
@@ -167,15 +166,14 @@ fn prune(cache: &Cache, which: &Which) -> Result<Outcome, CacheError> {
     Ok(Outcome { text, json, code: if ok { 0 } else { crate::EXIT_ENVIRONMENT } })
 }
 
-fn push(cache: &Cache, to: &str, keys: Option<&[String]>) -> Result<Outcome, CacheError> {
+fn push(cache: &Cache, to: &str, keys: &[String]) -> Result<Outcome, CacheError> {
     let keys: Vec<CacheKey> = match keys {
-        Some(keys) => keys.iter().map(|digits| cache.resolve(digits)).collect::<Result<_, _>>()?,
-        None => cache.list()?.into_iter().map(|entry| entry.key).collect(),
+        [] => cache.list()?.into_iter().map(|entry| entry.key).collect(),
+        keys => keys.iter().map(|digits| cache.resolve(digits)).collect::<Result<_, _>>()?,
     };
     let pushed = cache.push(to, &keys)?;
     let mut text = String::new();
     let mut results = Vec::new();
-    let mut ok = true;
     for PushResult { key, outcome } in &pushed {
         let words = match outcome {
             Ok(Pushed::Written) => "written".to_owned(),
@@ -184,23 +182,31 @@ fn push(cache: &Cache, to: &str, keys: Option<&[String]>) -> Result<Outcome, Cac
             Err(why) => format!("failed: {why}"),
         };
         let _ = writeln!(text, "{key} {words}");
-        ok &= outcome.is_ok();
-        results.push(json!({ "key": key, "done": outcome.as_ref().ok(), "error": outcome.as_ref().err() }));
+        let error = outcome.as_ref().err().map(ToString::to_string);
+        results.push(json!({ "key": key, "done": outcome.as_ref().ok(), "error": error }));
     }
     let written =
         pushed.iter().filter(|result| !matches!(result.outcome, Err(_) | Ok(Pushed::Present))).count();
     let to = shown_place(to);
     let _ = writeln!(text, "{written} of {} written to {to}", pushed.len());
+    let mut failures = pushed.iter().filter_map(|result| result.outcome.as_ref().err()).peekable();
+    let ok = failures.peek().is_none();
+    // What cannot be written counts, whatever else is wrong.
+    let code = match failures.any(|failure| matches!(failure, PushError::Place { .. })) {
+        true => crate::EXIT_ENVIRONMENT,
+        false if ok => 0,
+        false => crate::EXIT_MISMATCH,
+    };
     if !ok {
         const REMEDY: &str = "see who may write there, and repair what `fourfold cache verify` refuses";
         let _ = writeln!(text, "what to do: {REMEDY}");
     }
     let json = json!({ "ok": ok, "to": to, "entries": results });
-    Ok(Outcome { text, json, code: if ok { 0 } else { crate::EXIT_MISMATCH } })
+    Ok(Outcome { text, json, code })
 }
 
 fn fail(error: &CacheError, json: bool) -> ExitCode {
-    eprintln!("error: {error}\nwhat to do: {}", error.remedy());
+    tell!("error: {error}\nwhat to do: {}", error.remedy());
     let is_request = matches!(
         error,
         CacheError::Size { .. }

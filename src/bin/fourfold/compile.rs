@@ -23,7 +23,7 @@ use crate::toolchain::Choice;
     could not be written, 70 one was not and that is a bug of ours, 130 interrupted."
 )]
 pub struct Arguments {
-    /// The program, a .fir file
+    /// The program, a .fir file, or `-` for the standard input
     file: PathBuf,
     #[command(flatten)]
     place: Place,

@@ -1,5 +1,16 @@
 //! The command line: `fourfold replay`, `explain`, `compile`, `verify`, `profile`, `toolchain`, `cache`, `doctor`, and
 //! those that tune: `sweep`, `merge`, `select` and `heatmap`.
+//!
+//! Every exit with `--json` prints one object on the standard output: a report, or `ok`, `fault` and `error`, also when
+//! the arguments are wrong, the program is interrupted, or it panics.
+
+// They panic where nothing can be written: `tell!` and `print` do not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+/// Tells people something on stderr. Where that cannot be written, the report and the exit code say what there is to say.
+macro_rules! tell {
+    ($($words:tt)*) => { $crate::told(format_args!($($words)*)) };
+}
 
 mod cache;
 mod compile;
@@ -13,8 +24,12 @@ mod replay;
 mod toolchain;
 #[cfg(feature = "tune")]
 mod tune;
+mod usage;
 mod verify;
 
+use std::ffi::OsString;
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -22,7 +37,7 @@ use clap::{Parser, Subcommand};
 use fourfold::bundle::{Bundle, BundleError};
 use fourfold::replay::explain;
 use fourfold::{Error, Fault, Report};
-use fourfold_executor::stdout_on_stderr;
+use fourfold_executor::{stdout_on_stderr, write_to_stdout};
 use place::Place;
 
 #[derive(Parser)]
@@ -45,7 +60,7 @@ enum Command {
     #[command(after_help = "Examples:\n  fourfold explain fixtures/attention.fir --target sm_120a\n  \
         fourfold explain fixtures/minilm_ffn_qdq.fir --proof")]
     Explain {
-        /// The program, a .fir file
+        /// The program, a .fir file, or `-` for the standard input
         file: PathBuf,
         #[command(flatten)]
         place: Place,
@@ -80,8 +95,29 @@ const EXIT_ENVIRONMENT: u8 = 3;
 const EXIT_MISMATCH: u8 = 1;
 
 fn main() -> ExitCode {
-    let command = Cli::parse().command;
-    interrupt::handle();
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let json = usage::wants_json(&arguments);
+    interrupt::handle(json);
+    let command = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli.command,
+        Err(error) => return usage::answer(&error, json),
+    };
+    match caught(|| run(command)) {
+        Ok(code) => code,
+        Err(message) => fail_as(Fault::Bug, &format!("bug: {message}; please report it"), json),
+    }
+}
+
+/// What was run, or why it panicked. The place of the panic is on stderr by then.
+fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
+        let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+        text.unwrap_or_else(|| "it panicked without a message".to_owned())
+    })
+}
+
+fn run(command: Command) -> ExitCode {
     match command {
         Command::Replay(arguments) => replay::run(arguments),
         Command::Explain { file, place, proof, json } => match place.options() {
@@ -111,12 +147,17 @@ fn finish(
     bundle: Option<&Result<Bundle, BundleError>>,
 ) -> ExitCode {
     let code = match &result {
-        Ok(report) if !report.ok => EXIT_MISMATCH,
+        Ok(report) if report.exit_code() != 0 => report.exit_code(),
         Ok(_) if bundle.is_some_and(Result::is_err) => EXIT_ENVIRONMENT,
         Ok(report) if require_kernels && report.ran_kernels != report.kernels => EXIT_ENVIRONMENT,
         Ok(_) => 0,
         Err(error) => error.fault().exit_code(),
     };
+    for output in result.iter().flat_map(|report| &report.outputs) {
+        if let Some(error) = &output.error {
+            tell!("error: {error}");
+        }
+    }
     let printed = match (&result, json) {
         (Ok(report), true) => print(&to_json(report)),
         (Ok(report), false) => print(&report.to_string()),
@@ -134,12 +175,19 @@ fn with_stdout_kept<T>(run: impl FnOnce() -> T) -> T {
 
 /// Ends with bad input that is no program's.
 fn misused(message: &str, json: bool) -> ExitCode {
-    let fault = Fault::InvalidInput;
-    eprintln!("error: {message}");
-    let object =
-        serde_json::json!({ "ok": false, "fault": fault.name(), "error": message, "diagnostics": [] });
-    let printed = if json { print(&to_json(&object)) } else { Ok(()) };
+    fail_as(Fault::InvalidInput, message, json)
+}
+
+/// Ends with an error that is no more than its words.
+fn fail_as(fault: Fault, message: &str, json: bool) -> ExitCode {
+    tell!("error: {message}");
+    let printed = if json { print(&to_json(&failure(fault.name(), message))) } else { Ok(()) };
     leave(fault.exit_code(), printed)
+}
+
+/// What is printed instead of a report.
+fn failure(fault: &str, message: &str) -> serde_json::Value {
+    serde_json::json!({ "ok": false, "fault": fault, "error": message, "diagnostics": [] })
 }
 
 /// Ends with an error: for people on stderr, and as an object on stdout where that was asked for.
@@ -149,7 +197,7 @@ fn fail(error: &Error, json: bool) -> ExitCode {
 
 /// [`fail`] where the failure was to be kept in a bundle.
 fn fail_with(error: &Error, json: bool, bundle: Option<&Result<Bundle, BundleError>>) -> ExitCode {
-    eprint!("{}", error.render());
+    tell!("{}", error.render().trim_end_matches('\n'));
     let mut object = error_object(error);
     if let Some(bundle) = bundle {
         object["bundle"] = serde_json::json!(bundle.as_ref().ok());
@@ -161,24 +209,29 @@ fn fail_with(error: &Error, json: bool, bundle: Option<&Result<Bundle, BundleErr
 
 /// Ends with `code`, unless the report could not be printed.
 fn leave(code: u8, printed: std::io::Result<()>) -> ExitCode {
-    interrupt::settle();
+    interrupt::begin_report();
     // A closed pipe (`| head`) is the reader's choice, not an error.
     match printed {
         Ok(()) => ExitCode::from(code),
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::from(code),
         Err(error) => {
-            eprintln!("error: cannot write the report: {error}");
+            tell!("error: cannot write the report: {error}");
             ExitCode::from(EXIT_ENVIRONMENT)
         }
     }
 }
 
 fn print(text: &str) -> std::io::Result<()> {
-    use std::io::Write;
-    interrupt::settle();
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
+    print_bytes(text.as_bytes())
+}
+
+fn print_bytes(bytes: &[u8]) -> std::io::Result<()> {
+    interrupt::begin_report();
+    write_to_stdout(bytes)
+}
+
+fn told(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 fn to_json(value: &impl serde::Serialize) -> String {
@@ -213,4 +266,18 @@ fn error_object(error: &Error) -> serde_json::Value {
         "diagnostics": diagnostics,
         "launch": error.launch(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_panic_is_a_value_with_its_message() {
+        let quiet = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let number = 7;
+        let results = [super::caught(|| panic!("plain")), super::caught(|| panic!("number {number}"))];
+        std::panic::set_hook(quiet);
+        assert_eq!(results, [Err::<(), _>("plain".to_owned()), Err("number 7".to_owned())]);
+        assert_eq!(super::caught(|| number), Ok(7));
+    }
 }

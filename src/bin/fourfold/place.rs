@@ -7,7 +7,7 @@ use clap::Args;
 use fourfold::codegen::dispatch::Tables;
 use fourfold::{DeviceChoice, Options, chain};
 use fourfold_executor::environment::Environment;
-use fourfold_executor::read_text;
+use fourfold_executor::{TEXT_LIMIT, read_input};
 
 /// The options that say so.
 #[derive(Args, Clone, Debug)]
@@ -46,7 +46,7 @@ impl Place {
 }
 
 fn read_tables(file: &Path) -> Result<Arc<Tables>, String> {
-    let text = read_text(file).map_err(|error| chain(&error))?;
+    let text = read_input(file, TEXT_LIMIT).map_err(|error| chain(&error))?;
     let tables = Tables::parse(&text).map_err(|error| format!("{}: {error}", file.display()))?;
     Ok(Arc::new(tables))
 }

@@ -12,7 +12,9 @@ use fourfold::{Backend, CompileOptions, Error, Fault, Options, Planned, Report a
 use fourfold_executor::device::Gpu;
 use fourfold_executor::environment::Environment;
 use fourfold_executor::toolchain::ToolchainOptions;
-use fourfold_executor::{ProfileFolder, Profiler, ProfilerTool, ToolRun, chain, find_profiler, this_program};
+use fourfold_executor::{
+    ProfileFolder, Profiler, ProfilerTool, ToolRun, chain, find_profiler, is_standard_stream, this_program,
+};
 use fourfold_ir::{SymbolValues, Tensor, Value, bind};
 use fourfold_tuner::profile::metrics::Chip;
 use fourfold_tuner::profile::ncu::{self, BOOST_OPTION, Collect, Counters, Set};
@@ -121,6 +123,10 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         Ok(place) => place,
         Err(message) => return crate::misused(&message, arguments.json),
     };
+    if is_standard_stream(&arguments.file) {
+        let message = "the program is read again for each tool: name a file; `./-` is one of that name";
+        return crate::misused(message, arguments.json);
+    }
     let planned = load(&arguments.file).and_then(|loaded| Plan::new(loaded, &place, arguments.segment));
     let plan = match planned {
         Ok(Ok(plan)) => plan,
@@ -492,7 +498,7 @@ impl Session<'_> {
         release: Option<Release>,
         arguments: &[OsString],
     ) -> Option<ToolRun> {
-        eprintln!("{part}: {}", profiler.path.display());
+        tell!("{part}: {}", profiler.path.display());
         let run = profiler.run(arguments, Duration::from_secs(self.arguments.limit));
         let words =
             std::iter::once(profiler.path.as_os_str()).chain(arguments.iter().map(OsString::as_os_str));
@@ -511,7 +517,7 @@ impl Session<'_> {
         let kept =
             kept.and_then(|()| self.folder.keep(&format!("{name}.command"), &(command.join("\n") + "\n")));
         if let Err(error) = kept {
-            let message = format!("what it printed cannot be kept: {error}");
+            let message = format!("what it printed cannot be kept: {}", chain(&error));
             self.troubles.push(Trouble::new(
                 part,
                 "not_kept",

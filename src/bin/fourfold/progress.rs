@@ -34,13 +34,13 @@ impl Progress {
         // What is being done is on the bar; what is done, and what went wrong, stays above it.
         if !self.is_shown {
             if !matches!(event, Event::Needed { .. }) {
-                eprintln!("{event}");
+                tell!("{event}");
             }
         } else if matches!(
             event,
             Event::Finished { .. } | Event::Failed { .. } | Event::Refused { .. } | Event::Note(_)
         ) {
-            self.bar.suspend(|| eprintln!("{event}"));
+            self.bar.suspend(|| tell!("{event}"));
         }
     }
 

@@ -24,11 +24,11 @@ use crate::toolchain::Choice;
     is replayed for the target and with the options of its run; its outputs are compared with what they were. Of its \
     options --target replaces the target and whether it is emulated, and --dispatch the table; --contract, \
     --debug and --build cannot be taken back. --bundle is refused before anything is run where it would replace what is no bundle.\n\n\
-    Exit codes: 0 ok, 1 a value is not what was expected, 2 bad input, 3 the device failed, a required kernel did not \
+    Exit codes: 0 ok, 1 a value is not what was expected, 2 bad input, or no value could be compared, 3 the device failed, a required kernel did not \
     run as one, or the bundle could not be written, 70 a bug of ours, 130 interrupted."
 )]
 pub struct Arguments {
-    /// The program, a .fir file; or a bundle, a folder
+    /// The program, a .fir file, or `-` for the standard input; or a bundle, a folder
     file: PathBuf,
     /// The tensors, a .safetensors file
     #[arg(long, value_name = "FILE")]
@@ -91,12 +91,12 @@ pub fn run(arguments: Arguments) -> ExitCode {
     };
     match &bundle {
         Ok(bundle) => {
-            eprintln!("bundle: {}", bundle.folder.display());
+            tell!("bundle: {}", bundle.folder.display());
             for lack in &bundle.lacks {
-                eprintln!("the bundle lacks {}: {}", lack.what, lack.why);
+                tell!("the bundle lacks {}: {}", lack.what, lack.why);
             }
         }
-        Err(error) => eprintln!("error: no bundle was written: {}", fourfold::chain(error)),
+        Err(error) => tell!("error: no bundle was written: {}", fourfold::chain(error)),
     }
     crate::finish(outcome, json, require_kernels, Some(&bundle))
 }

@@ -137,7 +137,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
 
 fn install(from: Option<PathBuf>, environment: &Environment) -> Result<PathBuf, ToolchainError> {
     let cache = cache_folder(environment)?;
-    let mut progress = |line: &str| eprintln!("{line}");
+    let mut progress = |line: &str| tell!("{line}");
     match from {
         Some(folder) => provision_from(&folder, &cache, &mut progress),
         None => provision(&cache, environment, &mut progress),
@@ -145,7 +145,7 @@ fn install(from: Option<PathBuf>, environment: &Environment) -> Result<PathBuf, 
 }
 
 fn fail(error: &ToolchainError, json: bool) -> ExitCode {
-    eprintln!("error: {error}\nwhat to do: {}", error.remedy());
+    tell!("error: {error}\nwhat to do: {}", error.remedy());
     let code = match error.fault() {
         ToolchainFault::Request => 2,
         ToolchainFault::Machine | ToolchainFault::Network => crate::EXIT_ENVIRONMENT,

@@ -60,8 +60,7 @@ impl Choose {
         let weights = match &self.weights {
             None => Vec::new(),
             Some(path) => {
-                let text = std::fs::read_to_string(path)
-                    .with_context(|| format!("cannot read {}", path.display()))?;
+                let text = super::files::read_text(path)?;
                 read_problems(&text).with_context(|| path.display().to_string())?
             }
         };
@@ -107,7 +106,7 @@ pub fn read_all(paths: &[PathBuf]) -> Result<Vec<Record>> {
     for path in paths {
         let lines = super::files::read(path)?;
         if let Some(torn) = &lines.torn {
-            eprintln!("{}: {torn}", path.display());
+            tell!("{}: {torn}", path.display());
         }
         files.push((path.display().to_string(), lines.records));
     }

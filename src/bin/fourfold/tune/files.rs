@@ -1,91 +1,91 @@
-//! Files of records.
+//! Files of records, and whatever else these commands read and write.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use fourfold_executor::{
+    AppendFile, FileError, RECORDS_LIMIT, TEXT_LIMIT, is_standard_stream, read_input, write_file,
+};
 use fourfold_tuner::record::Record;
 use fourfold_tuner::records::{self, Lines};
 
-/// The records of a file.
+/// The text of a file, or of the standard input.
+pub fn read_text(path: &Path) -> Result<String> {
+    Ok(read_input(path, TEXT_LIMIT)?)
+}
+
+/// The records of a file, or of the standard input.
 pub fn read(path: &Path) -> Result<Lines> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = read_input(path, RECORDS_LIMIT)?;
     records::read(&text).with_context(|| path.display().to_string())
 }
 
 /// A file that records are added to, by this process alone.
 pub struct Log {
-    file: File,
-    path: PathBuf,
+    file: AppendFile,
 }
 
 impl Log {
     /// Opens a file, or makes one; what a killed writer left of a last line is cut off. Also gives what it holds.
     pub fn open(path: &Path) -> Result<(Log, Lines)> {
         let name = || path.display().to_string();
-        let mut file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .open(path)
-            .with_context(|| format!("cannot write to {}", name()))?;
-        match lock(&file) {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                bail!(
-                    "{} is being written by another sweep: give this one a file of its own with --out",
-                    name()
-                )
-            }
-            // Some file systems have no locks.
-            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
-            Err(TryLockError::Error(error)) => {
-                return Err(error).with_context(|| format!("cannot lock {}", name()));
-            }
+        if is_standard_stream(path) {
+            bail!(
+                "records are read before any are added, so --out must be a file; `./-` is one of that name"
+            );
         }
-        let mut text = String::new();
-        file.read_to_string(&mut text).with_context(|| format!("cannot read {}", name()))?;
+        let (mut file, text) = AppendFile::open(path, RECORDS_LIMIT).map_err(|error| {
+            let is_locked = matches!(error, FileError::Locked { .. });
+            let error = anyhow::Error::from(error);
+            if is_locked {
+                error.context("another sweep adds to the file: give this one a file of its own with --out")
+            } else {
+                error
+            }
+        })?;
         let lines = records::read(&text).with_context(name)?;
         let whole = match &lines.torn {
             Some(_) => text.rfind('\n').map_or(0, |end| end + 1),
             None => text.len(),
         };
-        file.set_len(whole as u64).with_context(|| format!("cannot shorten {}", name()))?;
-        file.seek(SeekFrom::End(0)).with_context(|| format!("cannot append to {}", name()))?;
+        file.cut(whole as u64)?;
         if whole > 0 && !text[..whole].ends_with('\n') {
-            file.write_all(b"\n").with_context(|| format!("cannot append to {}", name()))?;
+            file.append(b"\n")?;
         }
-        Ok((Log { file, path: path.to_owned() }, lines))
+        Ok((Log { file }, lines))
     }
 
     /// Adds a record, as one write, and waits until it is on the disk.
     pub fn append(&mut self, record: &Record) -> Result<()> {
         let mut line = serde_json::to_vec(record).context("a record")?;
         line.push(b'\n');
-        let path = &self.path;
-        self.file.write_all(&line).with_context(|| format!("cannot append to {}", path.display()))?;
-        self.file.sync_data().with_context(|| format!("cannot append to {}", path.display()))
+        Ok(self.file.append(&line)?)
     }
 }
 
-/// Locks a file, if nobody else has it for long: what a killed sweep was just about to start, a compiler say, has the file
-/// until it runs.
-fn lock(file: &File) -> Result<(), TryLockError> {
-    const PATIENCE: Duration = Duration::from_secs(2);
-    let begun = Instant::now();
-    loop {
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) if begun.elapsed() < PATIENCE => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            done => return done,
+/// The files that a command writes besides its report. One of them may be the standard output, `-`.
+pub struct Outputs {
+    /// Whether one is.
+    pub on_stdout: bool,
+}
+
+impl Outputs {
+    /// The files that were named; refused where the standard output would hold two things.
+    pub fn new<'a>(paths: impl IntoIterator<Item = &'a Path>, json: bool) -> Result<Outputs> {
+        let count = paths.into_iter().filter(|path| is_standard_stream(path)).count();
+        ensure!(count < 2, "`-` is given twice, and the standard output can be written once");
+        ensure!(
+            count == 0 || !json,
+            "--json prints its object on the standard output: write to a file, not to `-`"
+        );
+        Ok(Outputs { on_stdout: count == 1 })
+    }
+
+    /// Writes a whole file.
+    pub fn write(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        match is_standard_stream(path) {
+            true => crate::print_bytes(bytes).map_err(|error| super::Unprinted { error }.into()),
+            false => Ok(write_file(path, bytes)?),
         }
     }
-}
-
-/// Writes a whole file.
-pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }

@@ -11,11 +11,13 @@ use serde_json::json;
 
 use super::Finished;
 use super::choose::{Choose, Chosen};
+use super::files::Outputs;
 
 #[derive(Args)]
 #[command(after_help = "Example:\n  fourfold heatmap hopper.jsonl --html hopper.html --png hopper.png\n\n\
     Rows are problems, columns are kernels, and a cell says how near the best of its row a kernel is. Chosen kernels \
-    are marked as `fourfold select` chooses them. Exit codes: 0 ok, 2 bad input, 3 a picture cannot be written.")]
+    are marked as `fourfold select` chooses them. A file named `-` is the standard input or output. Exit codes: 0 ok, \
+    2 bad input, 3 a picture cannot be written.")]
 pub struct Arguments {
     #[command(flatten)]
     choose: Choose,
@@ -44,6 +46,8 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 }
 
 fn draw(arguments: &Arguments) -> Result<Finished> {
+    let named = [&arguments.html, &arguments.svg, &arguments.png].into_iter().flatten().map(PathBuf::as_path);
+    let outputs = Outputs::new(named, arguments.json)?;
     let Chosen { matrix, selection } = arguments.choose.choose()?;
     let machine = matrix.machine.as_ref().map_or("no machine".to_owned(), |machine| {
         format!("{}, {} SMs, driver {}", machine.gpu, machine.sms, machine.driver)
@@ -52,15 +56,15 @@ fn draw(arguments: &Arguments) -> Result<Finished> {
     let map = Heatmap::new(&matrix, &selection.kernels, &selection.assignment, &arguments.title, &caption)?;
     let mut files = Vec::new();
     if let Some(path) = &arguments.html {
-        super::files::write(path, map.html()?.as_bytes())?;
+        outputs.write(path, map.html()?.as_bytes())?;
         files.push(path);
     }
     if let Some(path) = &arguments.svg {
-        super::files::write(path, map.svg().context("the image")?.as_bytes())?;
+        outputs.write(path, map.svg().context("the image")?.as_bytes())?;
         files.push(path);
     }
     if let Some(path) = &arguments.png {
-        super::files::write(path, &map.png().context("the image")?)?;
+        outputs.write(path, &map.png().context("the image")?)?;
         files.push(path);
     }
     let mut text = map.terminal(arguments.width, std::io::stdout().is_terminal());
@@ -74,5 +78,5 @@ fn draw(arguments: &Arguments) -> Result<Finished> {
         "chosen": selection.kernels.iter().map(|kernel| &matrix.kernels[*kernel].id).collect::<Vec<_>>(),
         "files": files,
     });
-    Ok(Finished { text, object, code: 0 })
+    Ok(Finished { text, object, code: 0, on_stdout: outputs.on_stdout })
 }

@@ -9,11 +9,12 @@ use serde_json::json;
 
 use super::Finished;
 use super::choose::read_all;
+use super::files::Outputs;
 
 #[derive(Args)]
 #[command(after_help = "Example:\n  fourfold merge shard-1.jsonl shard-2.jsonl --out all.jsonl\n\n\
-    A line that is in several files is kept once. Exit codes: 0 ok, 2 a file that is no list of records or \
-    contradicts another, 3 the result cannot be written.")]
+    A line that is in several files is kept once. A file named `-` is the standard input or output. Exit codes: 0 ok, \
+    2 a file that is no list of records or contradicts another, 3 the result cannot be written.")]
 pub struct Arguments {
     /// Files of records
     #[arg(required = true, value_name = "RECORDS")]
@@ -31,17 +32,19 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 }
 
 fn merge(arguments: &Arguments) -> Result<Finished> {
+    let outputs = Outputs::new([arguments.out.as_path()], arguments.json)?;
     let records = read_all(&arguments.records)?;
     let mut text = String::new();
     for record in &records {
         text += &serde_json::to_string(record).context("a record")?;
         text.push('\n');
     }
-    super::files::write(&arguments.out, text.as_bytes())?;
+    outputs.write(&arguments.out, text.as_bytes())?;
     let (count, files, out) = (records.len(), arguments.records.len(), &arguments.out);
     Ok(Finished {
         text: format!("{count} records of {files} files are in {}\n", out.display()),
         object: json!({ "ok": true, "records": count, "files": arguments.records, "out": out }),
         code: 0,
+        on_stdout: outputs.on_stdout,
     })
 }

@@ -13,8 +13,10 @@ mod table;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use fourfold::Fault;
+use fourfold_executor::FileError;
 use fourfold_tuner::sweep::SweepError;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -44,38 +46,62 @@ struct Finished {
     /// For programs.
     object: Value,
     code: u8,
+    /// Whether the standard output holds a file that was asked for, so that the text goes elsewhere.
+    on_stdout: bool,
+}
+
+/// A file that should go to the standard output and did not.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write to the standard output: {error}")]
+struct Unprinted {
+    error: std::io::Error,
+}
+
+/// A program that cannot be used, with its diagnostics.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+struct Refused {
+    text: String,
+    fault: Fault,
+}
+
+impl From<fourfold::Error> for Refused {
+    fn from(error: fourfold::Error) -> Refused {
+        let text = error.render();
+        let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end().to_owned();
+        Refused { text, fault: error.fault() }
+    }
 }
 
 /// Ends with what was found out, or why nothing was.
 fn finish(finished: anyhow::Result<Finished>, json: bool) -> ExitCode {
-    match finished {
+    let error = match finished {
+        Ok(finished) if finished.on_stdout => {
+            tell!("{}", finished.text.trim_end());
+            return crate::leave(finished.code, Ok(()));
+        }
         Ok(finished) => {
             let text = if json { crate::to_json(&finished.object) } else { finished.text };
-            crate::leave(finished.code, crate::print(&text))
+            return crate::leave(finished.code, crate::print(&text));
         }
-        Err(error) => {
-            let is_environment = error.is::<SweepError>()
-                || error.is::<sweep::NoDevice>()
-                || error.downcast_ref::<std::io::Error>().is_some_and(|error| !is_given(error));
-            let fault = if is_environment { "environment" } else { fourfold::Fault::InvalidInput.name() };
-            let code = if is_environment {
-                crate::EXIT_ENVIRONMENT
-            } else {
-                fourfold::Fault::InvalidInput.exit_code()
-            };
-            eprintln!("error: {error:#}");
-            let object =
-                json!({ "ok": false, "fault": fault, "error": format!("{error:#}"), "diagnostics": [] });
-            let printed = if json { crate::print(&crate::to_json(&object)) } else { Ok(()) };
-            crate::leave(code, printed)
-        }
+        Err(error) => error,
+    };
+    // A closed pipe (`| head`) is the reader's choice, not an error.
+    if let Some(Unprinted { error }) = error.downcast_ref::<Unprinted>()
+        && error.kind() == std::io::ErrorKind::BrokenPipe
+    {
+        return crate::leave(0, Ok(()));
     }
+    crate::fail_as(fault_of(&error), &format!("{error:#}"), json)
 }
 
-/// Whether a file that was named is to blame, and not this machine.
-fn is_given(error: &std::io::Error) -> bool {
-    matches!(
-        error.kind(),
-        std::io::ErrorKind::NotFound | std::io::ErrorKind::InvalidData | std::io::ErrorKind::IsADirectory
-    )
+fn fault_of(error: &anyhow::Error) -> Fault {
+    let fault_of_cause = |cause: &(dyn std::error::Error + 'static)| {
+        let is_environment =
+            cause.is::<SweepError>() || cause.is::<sweep::NoDevice>() || cause.is::<Unprinted>();
+        let of_file = || cause.downcast_ref::<FileError>().map(Fault::from);
+        let of_program = || cause.downcast_ref::<Refused>().map(|refused| refused.fault);
+        if is_environment { Some(Fault::Environment) } else { of_file().or_else(of_program) }
+    };
+    error.chain().find_map(fault_of_cause).unwrap_or(Fault::InvalidInput)
 }

@@ -2,20 +2,21 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use fourfold::ir::SymbolValues;
 use fourfold::replay::{load, plan};
 use fourfold::{Backend, DeviceChoice, Options};
 use fourfold_tuner::manifest::{Graph, Problems, merged, read_problems};
 use fourfold_tuner::problem::{Problem, Weighted};
 
+use super::Refused;
+
 /// Every problem once, in the order in which they are named. Files lie beside the manifest.
 pub fn all(problems: &Problems, beside: &Path) -> Result<Vec<Weighted>> {
     let mut all = problems.named()?;
     for name in &problems.files {
         let path = beside.join(name);
-        let text =
-            std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = fourfold_executor::read_text(&path)?;
         all.extend(read_problems(&text).with_context(|| path.display().to_string())?);
     }
     for graph in &problems.graphs {
@@ -28,13 +29,14 @@ pub fn all(problems: &Problems, beside: &Path) -> Result<Vec<Weighted>> {
 fn of_graph(graph: &Graph, beside: &Path) -> Result<Vec<Weighted>> {
     let path = beside.join(&graph.file);
     let name = path.display();
-    let loaded = load(&path).map_err(|error| anyhow!("{}", error.render().trim_end()))?;
+    let loaded = load(&path).map_err(Refused::from)?;
     let options = Options {
         target: Some(fourfold::DEFAULT_TARGET.to_owned()),
         device: DeviceChoice::None,
         ..Options::default()
     };
-    let planned = plan(&Backend::new(&options)?, &loaded)?;
+    let backend = Backend::new(&options).map_err(Refused::from)?;
+    let planned = plan(&backend, &loaded).map_err(Refused::from)?;
     let (module, partition) = (planned.program().module(), planned.partition());
     let mut choices = vec![SymbolValues::default()];
     for (symbol, symbol_name) in module.symbols.iter() {

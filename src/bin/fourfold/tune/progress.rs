@@ -85,9 +85,9 @@ impl Progress {
 
     fn say(&self, line: &str) {
         if self.is_shown {
-            self.bar.suspend(|| eprintln!("{line}"));
+            self.bar.suspend(|| tell!("{line}"));
         } else {
-            eprintln!("{line}");
+            tell!("{line}");
         }
     }
 }

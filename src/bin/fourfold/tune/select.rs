@@ -11,13 +11,14 @@ use serde_json::{Value, json};
 
 use super::Finished;
 use super::choose::{Choose, Chosen};
+use super::files::Outputs;
 
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  fourfold select hopper.jsonl --min-efficiency 0.97 --table hopper.table.toml\n  \
     fourfold select hopper.jsonl --at-most 3 --unseen unseen.jsonl\n\n\
-    The table is for --dispatch of `fourfold compile`, `replay` and `verify`. Exit codes: 0 ok, 1 a problem is served by no \
-    kernel, 2 bad input, 3 the table cannot be written."
+    The table is for --dispatch of `fourfold compile`, `replay` and `verify`. A file named `-` is the standard input or \
+    output. Exit codes: 0 ok, 1 a problem is served by no kernel, 2 bad input, 3 the table cannot be written."
 )]
 pub struct Arguments {
     #[command(flatten)]
@@ -38,6 +39,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 }
 
 fn select(arguments: &Arguments) -> Result<Finished> {
+    let outputs = Outputs::new(arguments.table.as_deref(), arguments.json)?;
     let chosen = arguments.choose.choose()?;
     let Chosen { matrix, selection } = &chosen;
     let names: Vec<&str> =
@@ -70,7 +72,7 @@ fn select(arguments: &Arguments) -> Result<Finished> {
     let table = super::table::learn(&chosen)?;
     text += &format!("\nthe table: {}\n", table.summary);
     if let Some(path) = &arguments.table {
-        super::files::write(path, table.text.as_bytes())?;
+        outputs.write(path, table.text.as_bytes())?;
         text += &format!("it is in {}: give it to --dispatch\n", path.display());
     }
     let (mut unseen, mut best_of_chosen) = (Vec::new(), Vec::new());
@@ -114,7 +116,8 @@ fn select(arguments: &Arguments) -> Result<Finished> {
         "unseen_best_of_chosen": best_of_chosen,
         "table": arguments.table,
     });
-    Ok(Finished { text, object, code: if selection.uncovered.is_empty() { 0 } else { crate::EXIT_MISMATCH } })
+    let code = if selection.uncovered.is_empty() { 0 } else { crate::EXIT_MISMATCH };
+    Ok(Finished { text, object, code, on_stdout: outputs.on_stdout })
 }
 
 /// A problem and the kernel that it gets.

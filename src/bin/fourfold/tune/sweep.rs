@@ -8,10 +8,10 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use fourfold::DeviceChoice;
 use fourfold::kernels::{compile_service, request};
-use fourfold_executor::Cancel;
 use fourfold_executor::device::{Device, DeviceError};
 use fourfold_executor::environment::Environment;
 use fourfold_executor::measure::MeasureOptions;
+use fourfold_executor::{Cancel, is_standard_stream};
 use fourfold_tuner::manifest::{Manifest, merged, read_problems};
 use fourfold_tuner::record::{Record, State};
 use fourfold_tuner::sweep::{
@@ -19,7 +19,7 @@ use fourfold_tuner::sweep::{
 };
 use serde_json::json;
 
-use super::files::Log;
+use super::files::{Log, read_text};
 use super::progress::{Progress, word};
 use crate::toolchain::Choice;
 
@@ -72,27 +72,27 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 
 fn sweep(arguments: &Arguments) -> Result<super::Finished> {
     let path = &arguments.manifest;
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = read_text(path)?;
     let manifest = Manifest::parse(&text).with_context(|| path.display().to_string())?;
     let combinations = manifest.combinations().with_context(|| path.display().to_string())?;
     let problems = match &arguments.problems {
         Some(file) => {
-            let text =
-                std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+            let text = read_text(file)?;
             merged(read_problems(&text).with_context(|| file.display().to_string())?)
         }
         None => super::problems::all(&manifest.problems, path.parent().unwrap_or(Path::new(".")))
             .with_context(|| path.display().to_string())?,
     };
     let device = if arguments.compile_only { None } else { Some(open(arguments)?) };
-    let out = arguments
-        .out
-        .clone()
-        .unwrap_or_else(|| PathBuf::from(path.file_stem().unwrap_or_default()).with_extension("jsonl"));
+    let out = match &arguments.out {
+        Some(out) => out.clone(),
+        None if is_standard_stream(path) => bail!("name the file that records are added to with --out"),
+        None => PathBuf::from(path.file_stem().unwrap_or_default()).with_extension("jsonl"),
+    };
     let (mut log, before) = Log::open(&out)?;
     let progress = Progress::new(arguments.json);
     if let Some(torn) = &before.torn {
-        eprintln!("{}: {torn}", out.display());
+        tell!("{}: {torn}", out.display());
     }
     let options = arguments.choice.compile_options();
     let (service, cutlass) = compile_service(&options, &|event| progress.tell(&Told::Build(event)));
@@ -175,7 +175,7 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
     }
     text += &format!("records are in {}\n", out.display());
     let code = if contradicted.is_empty() { 0 } else { crate::EXIT_MISMATCH };
-    Ok(super::Finished { text, object, code })
+    Ok(super::Finished { text, object, code, on_stdout: false })
 }
 
 /// Of an invalid kernel that the compiler was given all the same: its name, and whether it was refused.
