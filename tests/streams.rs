@@ -4,9 +4,11 @@
 #[path = "machine/mod.rs"]
 mod machine;
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -353,6 +355,48 @@ fn devices_and_pipes_are_refused_at_once_by_every_command() {
             run(&machine, &["sweep", "--manifest", "named.toml", "--compile-only", "--out", "n.jsonl"]);
         assert_eq!(output.status.code(), Some(2), "{key}: {}", said(&output));
         assert!(said(&output).contains("fifo` is not a regular file"), "{key}: {}", said(&output));
+    }
+}
+
+#[test]
+fn names_that_are_no_text_work_and_are_shown() {
+    let machine = machine_with_records();
+    machine.write("one.fir", ONE_KERNEL);
+    let odd = OsStr::from_bytes(b"odd\xFFname");
+    let folder = machine.path(".").join(odd);
+    fs::create_dir(&folder).expect("a folder");
+    for name in ["program.fir", "one.fir", "r.jsonl", "some.toml"] {
+        fs::copy(machine.path(name), folder.join(name)).expect("it is there");
+    }
+    let compiling = ["sweep", "--compile-only", "--manifest", "ODD/some.toml", "--out", "ODD/s.jsonl"];
+    for arguments in [
+        &["explain", "ODD/program.fir"][..],
+        &["replay", "ODD/program.fir", "--bundle", "ODD/bundle"],
+        &["compile", "ODD/one.fir", "--dump", "ODD/dump"],
+        &["verify", "ODD"],
+        &["cache", "list"],
+        &["cache", "verify"],
+        &["cache", "prune", "--to", "1G"],
+        &["toolchain", "which"],
+        &["doctor"],
+        &compiling,
+        &["merge", "ODD/r.jsonl", "--out", "ODD/m.jsonl"],
+        &["select", "ODD/r.jsonl", "--table", "ODD/t.toml"],
+        &["heatmap", "ODD/r.jsonl", "--svg", "ODD/map.svg", "--html", "ODD/map.html"],
+    ] {
+        let mut command = bounded(&machine, &[]);
+        for argument in arguments {
+            let mut name = OsString::new();
+            match argument.strip_prefix("ODD") {
+                Some(rest) => [odd, OsStr::new(rest)].iter().for_each(|part| name.push(part)),
+                None => name.push(argument),
+            }
+            command.arg(name);
+        }
+        let output = command.arg("--json").env("FOURFOLD_CACHE_DIR", folder.join("cache")).output();
+        let output = output.expect("the program starts");
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", said(&output));
+        assert_eq!(object(&output)["ok"], true, "{arguments:?}");
     }
 }
 

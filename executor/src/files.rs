@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::OFlags;
+use serde::Serializer;
 
 pub use self::append::AppendFile;
 pub use self::write::write_file;
@@ -92,6 +93,14 @@ fn named(path: &Path) -> String {
         true => "the standard input".to_owned(),
         false => format!("`{}`", path.display()),
     }
+}
+
+/// Serializes a path as text, in which whatever is no UTF-8 is replaced: JSON can say nothing else.
+///
+/// # Errors
+/// When the serializer takes no text.
+pub fn serialize_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
 }
 
 /// Whether a path means the standard input or output: `-`. A file of this name is `./-`.

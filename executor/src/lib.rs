@@ -49,7 +49,7 @@ pub use data::{
 pub use device::{Device, DeviceError, Gpu, discover};
 pub use files::{
     AppendFile, FileError, RECORDS_LIMIT, TEXT_LIMIT, files_below, is_standard_stream, read_input, read_text,
-    write_file,
+    serialize_path, write_file,
 };
 pub use kernel::{Kernel, LoadError};
 pub use process::{Cancel, ToolRun, run_tool, run_tool_watched};

@@ -70,6 +70,7 @@ pub struct Bundled {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bundle {
     /// Its folder.
+    #[serde(serialize_with = "fourfold_executor::serialize_path")]
     pub folder: PathBuf,
     /// What it could not be given.
     pub lacks: Vec<Lack>,

@@ -15,6 +15,7 @@ use crate::service::count_lasting;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CacheHealth {
     /// The folder with everything about kernels.
+    #[serde(serialize_with = "crate::files::serialize_path")]
     pub folder: PathBuf,
     /// How many kernels it holds, refused ones included.
     pub entries: usize,

@@ -99,7 +99,9 @@ fn what_cannot_be_written_is_no_missing_file() {
     fs::write(folder.path().join("file"), "").unwrap();
     for path in ["absent/out", "file/out"] {
         let path = folder.path().join(path);
-        assert!(matches!(write_file(&path, b"x"), Err(FileError::Write { .. })), "{}", path.display());
+        let error = write_file(&path, b"x").unwrap_err();
+        assert!(matches!(error, FileError::Write { .. }), "{}", path.display());
+        assert!(error.io().is_some_and(|error| !error.to_string().contains(".fourfold-")), "{error:?}");
         let opened = AppendFile::open(&path, 10).map(|_| ());
         assert!(matches!(opened, Err(FileError::Write { .. })), "{}", path.display());
     }

@@ -47,7 +47,7 @@ fn replace(path: &Path, there: Option<&File>, bytes: &[u8]) -> io::Result<()> {
     let mut builder = tempfile::Builder::new();
     // A temporary file is private to its owner unless told otherwise; the umask still applies.
     builder.prefix(".fourfold-").permissions(fs::Permissions::from_mode(0o666));
-    let mut file = builder.tempfile_in(folder)?;
+    let mut file = builder.tempfile_in(folder).map_err(without_path)?;
     let temporary = file.path().to_owned();
     register_temporary(&temporary);
     let written = (|| {
@@ -61,4 +61,9 @@ fn replace(path: &Path, there: Option<&File>, bytes: &[u8]) -> io::Result<()> {
     })();
     forget_temporary(&temporary);
     written
+}
+
+/// What the system said, without the name of a temporary file that nobody knows.
+fn without_path(error: io::Error) -> io::Error {
+    if error.raw_os_error().is_some() { error } else { error.kind().into() }
 }

@@ -121,7 +121,8 @@ fn list(cache: &Cache) -> Result<Outcome, CacheError> {
     for entry in &entries {
         let _ = writeln!(text, "{}", line(entry));
     }
-    let json = json!({ "ok": true, "folder": cache.folder(), "bytes": bytes, "entries": entries });
+    let json =
+        json!({ "ok": true, "folder": crate::shown(cache.folder()), "bytes": bytes, "entries": entries });
     Ok(Outcome { text, json, code: 0 })
 }
 
@@ -141,7 +142,7 @@ fn verify(cache: &Cache, repair: bool) -> Result<Outcome, CacheError> {
         refused.iter().filter_map(|entry| Some(entry.refusal.as_ref()?.to_string())).collect();
     let ok = refused.is_empty();
     let json = json!({
-        "ok": ok, "folder": cache.folder(), "verified": good, "bytes": bytes, "refused": refused,
+        "ok": ok, "folder": crate::shown(cache.folder()), "verified": good, "bytes": bytes, "refused": refused,
         "messages": messages,
     });
     Ok(Outcome { text, json, code: if ok { 0 } else { crate::EXIT_MISMATCH } })
@@ -160,7 +161,7 @@ fn prune(cache: &Cache, which: &Which) -> Result<Outcome, CacheError> {
     }
     let ok = stuck.is_empty();
     let json = json!({
-        "ok": ok, "folder": cache.folder(), "removed": removed, "in_use": in_use, "stuck": stuck,
+        "ok": ok, "folder": crate::shown(cache.folder()), "removed": removed, "in_use": in_use, "stuck": stuck,
         "freed": freed, "bytes": bytes,
     });
     Ok(Outcome { text, json, code: if ok { 0 } else { crate::EXIT_ENVIRONMENT } })

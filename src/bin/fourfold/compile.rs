@@ -129,22 +129,22 @@ fn object(
                         "first_error": failure.first_error,
                         "log": failure.log,
                         "remembered": failure.remembered,
-                        "record": built.record,
+                        "record": built.record.as_ref().map(crate::shown),
                     })
                 }),
-                "files": files,
+                "files": files.iter().map(crate::shown).collect::<Vec<_>>(),
                 "dump_error": dump_error,
             })
         })
         .collect();
     json!({
         "ok": exit_code(compiled) == 0,
-        "file": arguments.file,
+        "file": crate::shown(&arguments.file),
         "target": target,
         "toolchain": toolchain.map(|toolchain| json!({
-            "nvcc": toolchain.nvcc,
+            "nvcc": crate::shown(&toolchain.nvcc),
             "nvcc_version": toolchain.nvcc_version,
-            "cutlass": toolchain.cutlass,
+            "cutlass": crate::shown(&toolchain.cutlass),
             "cutlass_version": toolchain.cutlass_version,
         })),
         "kernels": kernels,

@@ -234,6 +234,11 @@ fn told(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
+/// A path as JSON has it: what is no UTF-8 in it is replaced.
+fn shown(path: impl AsRef<std::path::Path>) -> String {
+    path.as_ref().to_string_lossy().into_owned()
+}
+
 fn to_json(value: &impl serde::Serialize) -> String {
     let mut text = serde_json::to_string_pretty(value).expect("reports hold only what JSON can say");
     text.push('\n');

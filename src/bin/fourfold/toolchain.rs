@@ -124,7 +124,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Install { from, json } => match install(from, &environment) {
             Ok(folder) => {
                 let text = if json {
-                    crate::to_json(&json!({"ok": true, "toolchain": folder}))
+                    crate::to_json(&json!({"ok": true, "toolchain": crate::shown(&folder)}))
                 } else {
                     format!("{}\n", folder.display())
                 };
@@ -168,18 +168,18 @@ fn description(toolchain: &Toolchain) -> Value {
     json!({
         "ok": true,
         "nvcc": {
-            "path": toolchain.nvcc,
+            "path": crate::shown(&toolchain.nvcc),
             "version": toolchain.nvcc_version,
             "origin": toolchain.nvcc_origin.to_string(),
         },
         "cutlass": {
-            "path": toolchain.cutlass,
+            "path": crate::shown(&toolchain.cutlass),
             "version": toolchain.cutlass_version,
             "origin": toolchain.cutlass_origin.to_string(),
         },
-        "cuobjdump": toolchain.cuobjdump,
-        "include": toolchain.include,
-        "libraries": toolchain.libraries,
+        "cuobjdump": toolchain.cuobjdump.as_ref().map(crate::shown),
+        "include": toolchain.include.iter().map(crate::shown).collect::<Vec<_>>(),
+        "libraries": toolchain.libraries.iter().map(crate::shown).collect::<Vec<_>>(),
         "passed_over": toolchain.passed_over,
     })
 }

@@ -76,7 +76,7 @@ fn draw(arguments: &Arguments) -> Result<Finished> {
         "problems": matrix.problems.len(),
         "kernels": matrix.kernels.len(),
         "chosen": selection.kernels.iter().map(|kernel| &matrix.kernels[*kernel].id).collect::<Vec<_>>(),
-        "files": files,
+        "files": files.iter().map(crate::shown).collect::<Vec<_>>(),
     });
     Ok(Finished { text, object, code: 0, on_stdout: outputs.on_stdout })
 }

@@ -43,7 +43,7 @@ fn merge(arguments: &Arguments) -> Result<Finished> {
     let (count, files, out) = (records.len(), arguments.records.len(), &arguments.out);
     Ok(Finished {
         text: format!("{count} records of {files} files are in {}\n", out.display()),
-        object: json!({ "ok": true, "records": count, "files": arguments.records, "out": out }),
+        object: json!({ "ok": true, "records": count, "files": arguments.records.iter().map(crate::shown).collect::<Vec<_>>(), "out": crate::shown(out) }),
         code: 0,
         on_stdout: outputs.on_stdout,
     })

@@ -114,7 +114,7 @@ fn select(arguments: &Arguments) -> Result<Finished> {
         "problems": rows.iter().map(Row::object).collect::<Vec<_>>(),
         "unseen": unseen.iter().map(Row::object).collect::<Vec<_>>(),
         "unseen_best_of_chosen": best_of_chosen,
-        "table": arguments.table,
+        "table": arguments.table.as_ref().map(crate::shown),
     });
     let code = if selection.uncovered.is_empty() { 0 } else { crate::EXIT_MISMATCH };
     Ok(Finished { text, object, code, on_stdout: outputs.on_stdout })

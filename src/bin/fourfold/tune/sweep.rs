@@ -127,8 +127,8 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
         confirmed.iter().filter(|(_, refused)| !refused).map(|(name, _)| name.as_str()).collect();
     let object = json!({
         "ok": contradicted.is_empty(),
-        "manifest": path,
-        "records": out,
+        "manifest": crate::shown(path),
+        "records": crate::shown(&out),
         "shard": arguments.shard.to_string(),
         "combinations": combinations.len(),
         "problems": problems.len(),
