@@ -373,7 +373,7 @@ fn names_that_are_no_text_work_and_are_shown() {
         &["explain", "ODD/program.fir"][..],
         &["replay", "ODD/program.fir", "--bundle", "ODD/bundle"],
         &["compile", "ODD/one.fir", "--dump", "ODD/dump"],
-        &["verify", "ODD"],
+        &["verify", "ODD/program.fir"],
         &["cache", "list"],
         &["cache", "verify"],
         &["cache", "prune", "--to", "1G"],

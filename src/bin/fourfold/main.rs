@@ -197,7 +197,8 @@ fn fail(error: &Error, json: bool) -> ExitCode {
 
 /// [`fail`] where the failure was to be kept in a bundle.
 fn fail_with(error: &Error, json: bool, bundle: Option<&Result<Bundle, BundleError>>) -> ExitCode {
-    tell!("{}", error.render().trim_end_matches('\n'));
+    let text = error.render();
+    tell!("{}", text.strip_suffix('\n').unwrap_or(&text));
     let mut object = error_object(error);
     if let Some(bundle) = bundle {
         object["bundle"] = serde_json::json!(bundle.as_ref().ok());
