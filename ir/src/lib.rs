@@ -69,6 +69,7 @@ mod capabilities;
 mod diagnostics;
 mod entities;
 mod interp;
+pub mod memory;
 mod module;
 pub mod numeric;
 mod ops;

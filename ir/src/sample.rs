@@ -20,6 +20,7 @@
 use std::collections::HashMap;
 
 use crate::bind::concrete_dims;
+use crate::memory::check_memory;
 use crate::numeric;
 use crate::program::Program;
 use crate::tensor::{Tensor, TensorError};
@@ -161,7 +162,7 @@ pub fn inputs(program: &Program, recipe: &Recipe) -> Result<HashMap<String, Tens
 /// A tensor drawn by a rule. The padding of blocked scales is finite garbage, never zero: consumers must tolerate it.
 ///
 /// # Errors
-/// As [`Tensor::byte_len`], and beyond 4 GiB.
+/// As [`Tensor::byte_len`], beyond 4 GiB, and when there is no memory.
 pub fn tensor(
     element: ElementType,
     dims: Vec<usize>,
@@ -170,10 +171,12 @@ pub fn tensor(
     seed: u64,
 ) -> Result<Tensor, TensorError> {
     const MAX_BYTES: usize = 1 << 32;
-    let too_large = |reason| TensorError::Shape { element, dims: dims.clone(), reason };
     if Tensor::byte_len(element, &dims, layout)? > MAX_BYTES {
-        return Err(too_large("sample data ends at 4 GiB"));
+        return Err(TensorError::TooLarge { element, dims, reason: "sample data ends at 4 GiB" });
     }
+    let count: usize = dims.iter().product();
+    check_memory(count.saturating_mul(element.storage_bits().div_ceil(8)))
+        .map_err(|error| TensorError::memory(element, &dims, error))?;
     let mut random = SplitMix64(seed);
     let is_scale = layout.is_some() || element == ElementType::F8E8M0FNU;
     let codes = if is_scale {

@@ -1,5 +1,6 @@
 //! Tensors in memory: bytes with an element type, run-time extents and, for scales, a layout.
 
+use crate::memory::{NoMemory, check_memory, copy_bytes};
 use crate::numeric;
 use crate::types::{ElementType, ScaleLayout};
 
@@ -38,6 +39,38 @@ pub enum TensorError {
         /// What is wrong with it.
         reason: &'static str,
     },
+    /// More elements or bytes than a tensor of this kind may have.
+    #[error("a {element} tensor cannot have the shape {dims:?}: {reason}")]
+    TooLarge {
+        /// The element type.
+        element: ElementType,
+        /// The shape.
+        dims: Vec<usize>,
+        /// The limit that it exceeds.
+        reason: &'static str,
+    },
+    /// There is not enough memory for the tensor, or for making it.
+    #[error("a {element} tensor of shape {dims:?} takes {bytes} bytes, more than there is memory")]
+    Memory {
+        /// The element type.
+        element: ElementType,
+        /// The shape.
+        dims: Vec<usize>,
+        /// Bytes that were needed.
+        bytes: usize,
+    },
+}
+
+impl TensorError {
+    /// There is no memory for a tensor of this shape.
+    pub(crate) fn memory(element: ElementType, dims: &[usize], NoMemory { bytes }: NoMemory) -> TensorError {
+        TensorError::Memory { element, dims: dims.to_vec(), bytes }
+    }
+
+    /// Whether a smaller tensor, or a larger memory, would have done.
+    pub fn is_resource_limit(&self) -> bool {
+        matches!(self, TensorError::TooLarge { .. } | TensorError::Memory { .. })
+    }
 }
 
 impl Tensor {
@@ -69,37 +102,43 @@ impl Tensor {
         layout: Option<ScaleLayout>,
     ) -> Result<usize, TensorError> {
         let wrong = |reason| TensorError::Shape { element, dims: dims.to_vec(), reason };
+        let too_large = || TensorError::TooLarge {
+            element,
+            dims: dims.to_vec(),
+            reason: "it is larger than memory can be",
+        };
         let product = |dims: &[usize]| {
             dims.iter().try_fold(1usize, |product, dim| product.checked_mul(*dim)).filter(|n| *n < 1 << 48)
         };
-        const TOO_LARGE: &str = "it is larger than memory can be";
         if layout == Some(ScaleLayout::Blocked) {
             let [batch @ .., rows, columns] = dims else {
                 return Err(wrong("blocked scales have rows and columns"));
             };
-            product(dims).ok_or_else(|| wrong(TOO_LARGE))?;
+            product(dims).ok_or_else(too_large)?;
             return product(batch)
                 .and_then(|batch| batch.checked_mul(numeric::checked_blocked_len(*rows, *columns)?))
                 .filter(|n| *n < 1 << 48)
-                .ok_or_else(|| wrong(TOO_LARGE));
+                .ok_or_else(too_large);
         }
-        let count = product(dims).ok_or_else(|| wrong(TOO_LARGE))?;
+        let count = product(dims).ok_or_else(too_large)?;
         if element == ElementType::F4E2M1FN && !dims.last().is_some_and(|last| last.is_multiple_of(2)) {
             return Err(wrong("FP4 is packed in pairs along the last axis, which must be even"));
         }
-        count.checked_mul(element.storage_bits()).map(|bits| bits / 8).ok_or_else(|| wrong(TOO_LARGE))
+        count.checked_mul(element.storage_bits()).map(|bits| bits / 8).ok_or_else(too_large)
     }
 
     /// A tensor of zero bytes (the value zero in every type but `f8E8M0FNU`, where it is 2^-127).
     ///
     /// # Errors
-    /// As [`Tensor::byte_len`].
+    /// As [`Tensor::byte_len`], and when there is no memory for it.
     pub fn zeros(
         element: ElementType,
         dims: Vec<usize>,
         layout: Option<ScaleLayout>,
     ) -> Result<Tensor, TensorError> {
-        let bytes = vec![0; Tensor::byte_len(element, &dims, layout)?];
+        let count = Tensor::byte_len(element, &dims, layout)?;
+        check_memory(count).map_err(|error| TensorError::memory(element, &dims, error))?;
+        let bytes = vec![0; count];
         Ok(Tensor { element, dims, layout, bytes })
     }
 
@@ -107,13 +146,15 @@ impl Tensor {
     /// order whatever the layout.
     ///
     /// # Errors
-    /// When the number of values does not fit the shape, and as [`Tensor::byte_len`].
+    /// When the number of values does not fit the shape, there is no memory, and as [`Tensor::byte_len`].
     pub fn from_f64(
         element: ElementType,
         dims: Vec<usize>,
         layout: Option<ScaleLayout>,
         values: &[f64],
     ) -> Result<Tensor, TensorError> {
+        check_memory(values.len().saturating_mul(element.storage_bits().div_ceil(8)))
+            .map_err(|error| TensorError::memory(element, &dims, error))?;
         let codes = match element {
             ElementType::F4E2M1FN => values.iter().map(|v| numeric::e2m1_from_f64(*v)).collect(),
             ElementType::F8E4M3FN => values.iter().map(|v| numeric::e4m3_from_f64(*v)).collect(),
@@ -136,7 +177,7 @@ impl Tensor {
     /// little-endian bytes for wider ones. Packs FP4 and lays scales out.
     ///
     /// # Errors
-    /// When the number of codes does not fit the shape, and as [`Tensor::byte_len`].
+    /// When the number of codes does not fit the shape, there is no memory, and as [`Tensor::byte_len`].
     pub fn from_codes(
         element: ElementType,
         dims: Vec<usize>,
@@ -148,6 +189,9 @@ impl Tensor {
         let code_bytes = count * element.storage_bits().div_ceil(8);
         if codes.len() != code_bytes {
             return Err(TensorError::Size { element, dims, expected: code_bytes, found: codes.len() });
+        }
+        if element == ElementType::F4E2M1FN || layout == Some(ScaleLayout::Blocked) {
+            check_memory(expected).map_err(|error| TensorError::memory(element, &dims, error))?;
         }
         let bytes = if element == ElementType::F4E2M1FN {
             numeric::pack_e2m1(&codes)
@@ -164,10 +208,24 @@ impl Tensor {
     /// An `f32` tensor.
     ///
     /// # Errors
-    /// When the number of values does not fit the shape.
+    /// When the number of values does not fit the shape, or there is no memory.
     pub fn from_f32(dims: Vec<usize>, values: &[f32]) -> Result<Tensor, TensorError> {
+        check_memory(size_of_val(values))
+            .map_err(|error| TensorError::memory(ElementType::F32, &dims, error))?;
         let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         Tensor::new(ElementType::F32, dims, None, bytes)
+    }
+
+    /// A copy, where [`Clone`] would end the process for want of memory.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn try_clone(&self) -> Result<Tensor, TensorError> {
+        let (element, layout, dims) = (self.element, self.layout, self.dims.clone());
+        match copy_bytes(&self.bytes) {
+            Ok(bytes) => Ok(Tensor { element, dims, layout, bytes }),
+            Err(error) => Err(TensorError::memory(element, &dims, error)),
+        }
     }
 
     /// The element type.

@@ -14,6 +14,7 @@ mod testing;
 
 use crate::bind::{Bound, concrete_dims};
 use crate::entities::{Entity, Op, Value};
+use crate::memory::{NoMemory, check_memory};
 use crate::module::Module;
 use crate::ops::OpKind;
 use crate::program::Program;
@@ -21,8 +22,7 @@ use crate::tensor::{Tensor, TensorError};
 use crate::types::{ElementType, ScaleLayout, SymbolValues, TensorType};
 
 /// The most elements that a tensor may have here. Each takes 8 bytes, as f64 or i64, and an op keeps a few such
-/// arrays beside its operands and its result: 2 GiB each is what an ordinary machine has room for, and a failed
-/// allocation would end the process.
+/// arrays beside its operands and its result: 2 GiB each is what an ordinary machine has room for.
 const MAX_ELEMENTS: usize = 1 << 28;
 /// The most bytes of a result, those of so many f32: a batch of small blocked scale matrices is mostly padding.
 const MAX_BYTES: usize = 1 << 30;
@@ -45,6 +45,14 @@ pub enum InterpretError {
         place: String,
         /// The extents.
         dims: Vec<usize>,
+    },
+    /// There is not enough memory for the arrays that an op works on.
+    #[error("`{place}` takes {bytes} bytes, more than there is memory")]
+    Memory {
+        /// The op or input.
+        place: String,
+        /// Bytes that were needed.
+        bytes: usize,
     },
     /// A result cannot exist with these extents, such as FP4 with an odd last extent.
     #[error("`{place}`: {source}")]
@@ -93,7 +101,8 @@ pub fn interpret(program: &Program, bound: &Bound<'_>) -> Result<Vec<Tensor>, In
     for (&input, tensor) in module.inputs.iter().zip(&bound.inputs) {
         let place = format!("%{}", module.name_of(input));
         check_tensor(module, &place, input, tensor, &bound.symbols)?;
-        tensors[input.index()] = Some((*tensor).clone());
+        let copy = tensor.try_clone().map_err(|source| InterpretError::of_tensor(&place, source))?;
+        tensors[input.index()] = Some(copy);
     }
     for (op, operation) in module.ops.iter() {
         let operands: Vec<&Tensor> = operation
@@ -137,9 +146,33 @@ pub fn interpret_op(
         .iter()
         .map(|value| ResultType::new(module, &place, module.ty(*value), symbols))
         .collect::<Result<_, _>>()?;
+    check_memory(most_bytes(operands, &results))
+        .map_err(|NoMemory { bytes }| InterpretError::Memory { place: place.clone(), bytes })?;
     let computed = evaluate(&operation.kind, operands, &results);
     let tensors = computed.into_iter().zip(results).map(|(computed, result)| computed.into_tensor(result));
-    tensors.collect::<Result<_, _>>().map_err(|source| InterpretError::Result { place, source })
+    tensors.collect::<Result<_, _>>().map_err(|source| InterpretError::of_tensor(&place, source))
+}
+
+/// An upper bound of what an op allocates: of each operand its codes and an i64 or f64 per element; of each result
+/// three arrays of indices, two of values and the tensor itself, one of them while it grows.
+fn most_bytes(operands: &[&Tensor], results: &[ResultType]) -> usize {
+    const EACH_OPERAND: usize = 16;
+    const EACH_RESULT: usize = 48;
+    let operands = operands.iter().map(|operand| operand.count().saturating_mul(EACH_OPERAND));
+    let results = results.iter().map(|result| {
+        let count = result.dims.iter().fold(1usize, |count, dim| count.saturating_mul(*dim));
+        count.saturating_mul(EACH_RESULT)
+    });
+    operands.chain(results).fold(0, usize::saturating_add)
+}
+
+impl InterpretError {
+    fn of_tensor(place: &str, source: TensorError) -> InterpretError {
+        match source {
+            TensorError::Memory { bytes, .. } => InterpretError::Memory { place: place.to_owned(), bytes },
+            source => InterpretError::Result { place: place.to_owned(), source },
+        }
+    }
 }
 
 /// The type of a result with its extents known.
@@ -159,7 +192,7 @@ impl ResultType {
         let dims = run_time_dims(module, place, ty, symbols)?;
         // Before anything of that size is computed.
         let bytes = Tensor::byte_len(ty.element, &dims, ty.layout)
-            .map_err(|source| InterpretError::Result { place: place.to_owned(), source })?;
+            .map_err(|source| InterpretError::of_tensor(place, source))?;
         if bytes > MAX_BYTES {
             return Err(InterpretError::TooLarge { place: place.to_owned(), dims });
         }
