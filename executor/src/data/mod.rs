@@ -15,6 +15,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use fourfold_ir::memory::{NoMemory, check_memory};
 use fourfold_ir::{Module, Tensor};
 use safetensors::View;
 
@@ -89,6 +90,9 @@ pub fn write_tensors(path: &Path, tensors: &[(&str, &Tensor)]) -> Result<(), Dat
     }
     let stored: Vec<(&str, Stored)> =
         tensors.iter().map(|(name, tensor)| (*name, Stored::new(tensor))).collect();
+    let total = tensors.iter().map(|(_, tensor)| tensor.bytes().len()).sum();
+    check_memory(total)
+        .map_err(|error| DataError::Write { path: path.to_owned(), source: out_of_memory(error) })?;
     let bytes = safetensors::serialize(stored, None)
         .map_err(|error| DataError::Write { path: path.to_owned(), source: io::Error::other(error) })?;
     write_file(path, &bytes).map_err(|error| of_file(path, error))
@@ -118,6 +122,10 @@ fn of_file(path: &Path, error: FileError) -> DataError {
         FileError::NotRegular { .. } => DataError::NotRegular { path },
         other => DataError::Read { path, source: io::Error::other(other) },
     }
+}
+
+fn out_of_memory(error: NoMemory) -> io::Error {
+    io::Error::new(io::ErrorKind::OutOfMemory, error)
 }
 
 /// A tensor as a file stores it.

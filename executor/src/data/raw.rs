@@ -1,6 +1,7 @@
 //! A tensor as a data file stores it.
 
-use fourfold_ir::{ElementType, ScaleLayout, Tensor};
+use fourfold_ir::memory::{NoMemory, copy_bytes};
+use fourfold_ir::{ElementType, ScaleLayout, Tensor, TensorError};
 
 use super::dtype;
 use super::error::TensorDataError;
@@ -21,14 +22,17 @@ impl RawTensor {
     /// counts half of the last extent; blocked scales may have any shape of as many bytes.
     ///
     /// # Errors
-    /// When the dtype cannot hold the element type, or the shape is another.
+    /// When the dtype cannot hold the element type, the shape is another, or there is no memory for a copy.
     pub fn as_type(
         &self,
         element: ElementType,
         dims: &[usize],
         layout: Option<ScaleLayout>,
     ) -> Result<Tensor, TensorDataError> {
-        self.clone().into_type(element, dims, layout)
+        let no_memory = |NoMemory { bytes }| TensorError::Memory { element, dims: dims.to_vec(), bytes };
+        let bytes = copy_bytes(&self.bytes).map_err(no_memory)?;
+        RawTensor { dtype: self.dtype.clone(), dims: self.dims.clone(), bytes }
+            .into_type(element, dims, layout)
     }
 
     /// The tensor in the dtype's own element type, without a layout; `None` for bytes and for dtypes that the IR

@@ -2,11 +2,11 @@
 
 use fourfold_ir::scalar;
 use fourfold_ir::{BinaryKind, ConstantValue, ElementType, Predicate, Tensor, UnaryKind};
-use rayon::prelude::*;
 
 use super::codec::{Codec, Number};
 use super::view::View;
 use super::{FallbackError, ResultType, movement};
+use crate::parallel::for_each_chunk;
 
 /// Elements that one step works on; even, so that FP4 falls on whole bytes.
 const CHUNK: usize = 1024;
@@ -165,15 +165,11 @@ impl ResultType {
     pub(super) fn fill(
         self,
         chunk: usize,
-        fill: impl Fn(usize, &mut [u8]) + Sync,
+        fill: impl Fn(usize, &mut [u8]) + Sync + Send,
     ) -> Result<Tensor, FallbackError> {
         let chunk_bytes = chunk * self.element.storage_bits() / 8;
         let mut tensor = self.zeros()?;
-        tensor
-            .bytes_mut()
-            .par_chunks_mut(chunk_bytes)
-            .enumerate()
-            .for_each(|(index, out)| fill(index * chunk, out));
+        for_each_chunk(tensor.bytes_mut(), chunk_bytes, |index, out| fill(index * chunk, out));
         Ok(tensor)
     }
 }

@@ -2,12 +2,7 @@
 
 use std::alloc::{Layout, alloc_zeroed};
 
-/// There is no memory for a buffer of so many bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NoMemory {
-    /// `usize::MAX` when it is more than there can be.
-    pub(crate) bytes: usize,
-}
+pub(crate) use fourfold_ir::memory::{NoMemory, check_memory};
 
 /// A type of which zero bytes are a value.
 ///

@@ -3,12 +3,14 @@
 use std::borrow::Cow;
 
 use fourfold_ir::{ElementType, Tensor};
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use gemm::Parallelism;
-use rayon::prelude::*;
 
 use super::codec::Codec;
-use super::memory::{NoMemory, zeroed};
+use super::memory::{NoMemory, check_memory, zeroed};
 use super::{FallbackError, ResultType, no_memory};
+use crate::parallel::{Threads, for_each_chunk};
 
 /// Elements that one step converts.
 const CHUNK: usize = 1 << 14;
@@ -32,19 +34,21 @@ pub(super) fn mma(a: &Tensor, b: &Tensor, result: ResultType) -> Result<Tensor, 
     }
     let no_memory_for = |dims: [usize; 2]| move |error| no_memory(ElementType::F32, &dims, error);
     let mut product = zeroed(m * n).map_err(no_memory_for([m, n]))?;
+    check_memory(most_packed([m, n, k])).map_err(no_memory_for([n, k]))?;
     for (index, out) in tensor.bytes_mut().chunks_mut(m * n * codec.element.storage_bits() / 8).enumerate() {
         let a = to_f32(a, index * m * k, m * k).map_err(no_memory_for([m, k]))?;
         let b = to_f32(b, index * n * k, n * k).map_err(no_memory_for([n, k]))?;
         gemm_f32([m, n, k], &a, &b, &mut product);
-        let all_finite = out
-            .par_chunks_mut(CHUNK * codec.element.storage_bits() / 8)
-            .zip(product.par_chunks(CHUNK))
-            .map(|(out, values)| {
-                codec.write(values, out);
-                values.iter().fold(true, |all, value| all & value.is_finite())
-            })
-            .reduce(|| true, |left, right| left && right);
-        if !all_finite {
+        let all_finite = AtomicBool::new(true);
+        for_each_chunk(out, CHUNK * codec.element.storage_bits() / 8, |index, out| {
+            let values = &product[index * CHUNK..];
+            let values = &values[..CHUNK.min(values.len())];
+            codec.write(values, out);
+            if !values.iter().fold(true, |all, value| all & value.is_finite()) {
+                all_finite.store(false, Ordering::Relaxed);
+            }
+        });
+        if !all_finite.into_inner() {
             write_overflowed([n, k], &a, &b, &product, codec, out);
         }
     }
@@ -55,17 +59,16 @@ pub(super) fn mma(a: &Tensor, b: &Tensor, result: ResultType) -> Result<Tensor, 
 /// needs nothing: infinity and NaN stay in a sum, so that no part of it was beyond the range.
 fn write_overflowed([n, k]: [usize; 2], a: &[f32], b: &[f32], product: &[f32], codec: Codec, out: &mut [u8]) {
     let bytes = codec.element.storage_bits() / 8;
-    out.par_chunks_mut(EXACT_CHUNK * bytes).zip(product.par_chunks(EXACT_CHUNK)).enumerate().for_each(
-        |(chunk, (out, product))| {
-            for (index, out) in
-                out.chunks_mut(bytes).enumerate().filter(|(index, _)| !product[*index].is_finite())
-            {
-                let element = chunk * EXACT_CHUNK + index;
-                let (row, column) = (element / n, element % n);
-                codec.write(&[dot(&a[row * k..][..k], &b[column * k..][..k])], out);
-            }
-        },
-    );
+    for_each_chunk(out, EXACT_CHUNK * bytes, |chunk, out| {
+        let product = &product[chunk * EXACT_CHUNK..];
+        for (index, out) in
+            out.chunks_mut(bytes).enumerate().filter(|(index, _)| !product[*index].is_finite())
+        {
+            let element = chunk * EXACT_CHUNK + index;
+            let (row, column) = (element / n, element % n);
+            codec.write(&[dot(&a[row * k..][..k], &b[column * k..][..k])], out);
+        }
+    });
 }
 
 /// Σ_k a·b in f64, k ascending.
@@ -81,14 +84,32 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
     sum
 }
 
-/// product = a · bᵀ for row-major a `[m, k]`, b `[n, k]` and product `[m, n]`, on all threads of the current pool.
+/// An upper bound of what `gemm` allocates to pack operands: panels of at most 512 of K for all of B and for twice its
+/// block of A's rows, which the L2 cache bounds.
+fn most_packed([m, n, k]: [usize; 3]) -> usize {
+    const MOST_DEPTH: usize = 512;
+    const MOST_ROWS: usize = 4096;
+    const MARGIN: usize = 64;
+    let rows = n.saturating_add(m.min(MOST_ROWS)).saturating_add(MARGIN);
+    k.min(MOST_DEPTH).saturating_mul(rows).saturating_mul(size_of::<f32>())
+}
+
+/// product = a · bᵀ for row-major a `[m, k]`, b `[n, k]` and product `[m, n]`: on the threads of the pool that the
+/// caller is in, else on this process's, and on the caller's own where no thread can be made.
 ///
 /// # Panics
 /// When a slice does not have the size of its shape.
-pub fn gemm_f32([m, n, k]: [usize; 3], a: &[f32], b: &[f32], product: &mut [f32]) {
+pub fn gemm_f32(shape @ [m, n, k]: [usize; 3], a: &[f32], b: &[f32], product: &mut [f32]) {
     assert!(a.len() == m * k && b.len() == n * k && product.len() == m * n);
+    match Threads::here() {
+        Some(threads) => threads.run(|| gemm_with(shape, a, b, product, Parallelism::Rayon(0))),
+        None => gemm_with(shape, a, b, product, Parallelism::None),
+    }
+}
+
+fn gemm_with([m, n, k]: [usize; 3], a: &[f32], b: &[f32], product: &mut [f32], parallelism: Parallelism) {
     // SAFETY: the strides are those of the row-major matrices [m, k], [n, k] (read transposed) and [m, n], whose
-    // sizes are asserted above; the destination is borrowed mutably.
+    // sizes the only caller asserts; the destination is borrowed mutably.
     unsafe {
         gemm::gemm(
             m,
@@ -109,7 +130,7 @@ pub fn gemm_f32([m, n, k]: [usize; 3], a: &[f32], b: &[f32], product: &mut [f32]
             false,
             false,
             false,
-            Parallelism::Rayon(0),
+            parallelism,
         );
     }
 }
@@ -125,9 +146,8 @@ fn to_f32(tensor: &Tensor, start: usize, count: usize) -> Result<Cow<'_, [f32]>,
     }
     let codec = Codec::of(tensor);
     let mut values = zeroed(count)?;
-    values
-        .par_chunks_mut(CHUNK)
-        .enumerate()
-        .for_each(|(index, out)| codec.read(tensor.bytes(), start + index * CHUNK, 1, out));
+    for_each_chunk(&mut values, CHUNK, |index, out| {
+        codec.read(tensor.bytes(), start + index * CHUNK, 1, out);
+    });
     Ok(Cow::Owned(values))
 }

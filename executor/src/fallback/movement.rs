@@ -14,7 +14,9 @@ const TILE: usize = 16;
 
 /// The same elements in row-major order under another shape.
 pub(super) fn reshape(x: &Tensor, result: ResultType) -> Result<Tensor, FallbackError> {
-    Ok(Tensor::new(result.element, result.dims, result.layout, x.bytes().to_vec())?)
+    let mut tensor = result.zeros()?;
+    tensor.bytes_mut().copy_from_slice(x.bytes());
+    Ok(tensor)
 }
 
 /// Result axis i is operand axis `permutation[i]`.

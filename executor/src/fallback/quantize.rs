@@ -4,13 +4,16 @@ use std::borrow::Cow;
 
 use fourfold_ir::numeric::{self, MxElement, ScaleRounding};
 use fourfold_ir::{ElementType, ScaleLayout, Tensor};
-use rayon::prelude::*;
 
 use super::codec::Codec;
 use super::{FallbackError, ResultType};
+use crate::parallel::{for_each_chunk, for_each_chunk_of_two};
 
 /// Elements that one step restores: a multiple of every block.
 const CHUNK: usize = 1024;
+
+/// Elements of the largest block.
+const MOST_BLOCK: usize = 32;
 
 /// Rows of a blocked layout whose scales lie together.
 const TILE_ROWS: usize = 128;
@@ -32,27 +35,22 @@ pub(super) fn block_quantize(
     let mut scales = scales_type.linear().zeros()?;
     if v.count() > 0 {
         let code_bits = element.storage_bits();
-        codes
-            .bytes_mut()
-            .par_chunks_mut(k * code_bits / 8)
-            .zip(scales.bytes_mut().par_chunks_mut(k / block))
-            .enumerate()
-            .for_each_init(
-                || (vec![0f32; block], vec![0u8; block]),
-                |(values, block_codes), (row, (codes, scales))| {
-                    let blocks = codes.chunks_mut(block * code_bits / 8).zip(scales).enumerate();
-                    for (index, (codes, scale)) in blocks {
-                        from.read(v.bytes(), row * k + index * block, 1, values);
-                        *scale = match scale_rounding {
-                            None => numeric::quantize_nvfp4_block(values, global, block_codes),
-                            Some(rounding) => {
-                                numeric::quantize_mx_block(values, mx_element(element), rounding, block_codes)
-                            }
-                        };
-                        store_codes(block_codes, codes);
+        let rows = (codes.bytes_mut(), k * code_bits / 8);
+        for_each_chunk_of_two(rows, (scales.bytes_mut(), k / block), |row, codes, scales| {
+            let (mut values, mut block_codes) = ([0f32; MOST_BLOCK], [0u8; MOST_BLOCK]);
+            let (values, block_codes) = (&mut values[..block], &mut block_codes[..block]);
+            let blocks = codes.chunks_mut(block * code_bits / 8).zip(scales).enumerate();
+            for (index, (codes, scale)) in blocks {
+                from.read(v.bytes(), row * k + index * block, 1, values);
+                *scale = match scale_rounding {
+                    None => numeric::quantize_nvfp4_block(values, global, block_codes),
+                    Some(rounding) => {
+                        numeric::quantize_mx_block(values, mx_element(element), rounding, block_codes)
                     }
-                },
-            );
+                };
+                store_codes(block_codes, codes);
+            }
+        });
     }
     if scales_type.layout == Some(ScaleLayout::Blocked) {
         scales = swizzle(&scales, scales_type)?;
@@ -109,7 +107,7 @@ pub(super) fn swizzle(scales: &Tensor, result: ResultType) -> Result<Tensor, Fal
     if layout == Some(ScaleLayout::Blocked) {
         // A row of tiles is contiguous.
         let tile_row = TILE_ROWS * columns.next_multiple_of(4);
-        tensor.bytes_mut().par_chunks_mut(tile_row).enumerate().for_each(|(index, out)| {
+        for_each_chunk(tensor.bytes_mut(), tile_row, |index, out| {
             let (matrix, first) =
                 (index * tile_row / matrix, index * tile_row % matrix / tile_row * TILE_ROWS);
             for row in 0..TILE_ROWS.min(rows - first) {
@@ -121,7 +119,7 @@ pub(super) fn swizzle(scales: &Tensor, result: ResultType) -> Result<Tensor, Fal
             }
         });
     } else {
-        tensor.bytes_mut().par_chunks_mut(columns).enumerate().for_each(|(row, out)| {
+        for_each_chunk(tensor.bytes_mut(), columns, |row, out| {
             let (index, row) = (row / rows, row % rows);
             for (four, out) in out.chunks_mut(4).enumerate() {
                 let at = index * matrix + numeric::blocked_offset(row, 4 * four, columns);

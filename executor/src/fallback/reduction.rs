@@ -2,12 +2,12 @@
 
 use fourfold_ir::scalar;
 use fourfold_ir::{BinaryKind, ReduceKind, Tensor, UnaryKind};
-use rayon::prelude::*;
 
 use super::codec::Codec;
 use super::memory::zeroed;
 use super::view::View;
 use super::{FallbackError, ResultType, movement, no_memory};
+use crate::parallel::try_for_each_chunk;
 
 /// Results that one step works on, even.
 const CHUNK: usize = 256;
@@ -130,7 +130,7 @@ pub(super) fn layer_norm(
     result: ResultType,
 ) -> Result<Tensor, FallbackError> {
     let extent = x.dims().last().copied().unwrap_or(1);
-    let (weights, biases) = (weight.to_f64(), bias.to_f64());
+    let (weights, biases) = (values_of(weight)?, values_of(bias)?);
     let from = Codec::of(x);
     by_rows(result, extent, |row, values| {
         from.read(x.bytes(), row * extent, 1, values);
@@ -156,19 +156,21 @@ fn by_rows(
         return Ok(tensor);
     }
     let row_bytes = extent * codec.element.storage_bits() / 8;
-    tensor
-        .bytes_mut()
-        .par_chunks_mut(row_bytes)
-        .enumerate()
-        .try_for_each_init(
-            || zeroed::<f64>(extent),
-            |values, (row, out)| {
-                let values = values.as_mut().map_err(|error| *error)?;
-                compute(row, values);
-                codec.write(values, out);
-                Ok(())
-            },
-        )
-        .map_err(|error| no_memory(codec.element, &[extent], error))?;
+    let scratch = || zeroed::<f64>(extent);
+    try_for_each_chunk(tensor.bytes_mut(), row_bytes, scratch, |values, row, out| {
+        let values = values.as_mut().map_err(|error| *error)?;
+        compute(row, values);
+        codec.write(values, out);
+        Ok(())
+    })
+    .map_err(|error| no_memory(codec.element, &[extent], error))?;
     Ok(tensor)
+}
+
+/// The values of a tensor without layout.
+fn values_of(tensor: &Tensor) -> Result<Vec<f64>, FallbackError> {
+    let mut values =
+        zeroed(tensor.count()).map_err(|error| no_memory(tensor.element(), tensor.dims(), error))?;
+    Codec::of(tensor).read(tensor.bytes(), 0, 1, &mut values);
+    Ok(values)
 }

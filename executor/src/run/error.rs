@@ -57,10 +57,10 @@ pub enum RunError {
         /// Why.
         source: FallbackError,
     },
-    /// The host has no memory for what a kernel computed.
+    /// The host has no memory for what a kernel computed, or for an input that the program returns.
     #[error("`%{value}` of segment {segment} takes {bytes} bytes, more than there is memory")]
     Memory {
-        /// The segment that made it.
+        /// The segment that made it; the number of segments for an input.
         segment: usize,
         /// The value.
         value: String,

@@ -97,7 +97,8 @@ impl<'a> Runner<'a> {
     /// Sees to it that a program output is on the host.
     pub(super) fn give_back(&mut self, output: Value) -> Result<(), RunError> {
         self.bring_back(output)?;
-        self.values.keep_output(output).ok_or_else(|| self.missing(self.partition.segments.len(), output))
+        let end = self.partition.segments.len();
+        if self.values.keep_output(end, output)? { Ok(()) } else { Err(self.missing(end, output)) }
     }
 
     /// Sees to it that a value is on the host if a kernel computed it.

@@ -212,13 +212,21 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Makes sure that a program output is there; an input that the program returns is copied.
-    pub(super) fn keep_output(&mut self, output: Value) -> Option<()> {
+    /// Makes sure that a program output is there; an input that the program returns is copied. `false` when it is
+    /// nowhere.
+    pub(super) fn keep_output(&mut self, segment: usize, output: Value) -> Result<bool, RunError> {
         let index = output.index();
-        if self.host[index].is_none() {
-            self.host[index] = Some(self.inputs[index]?.clone());
+        if self.host[index].is_some() {
+            return Ok(true);
         }
-        Some(())
+        let Some(input) = self.inputs[index] else { return Ok(false) };
+        let no_memory = |_| RunError::Memory {
+            segment,
+            value: self.program.module().name_of(output).to_owned(),
+            bytes: input.bytes().len() as u64,
+        };
+        self.host[index] = Some(input.try_clone().map_err(no_memory)?);
+        Ok(true)
     }
 
     /// What the host computed or was given back, by value index.

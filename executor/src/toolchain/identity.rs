@@ -6,10 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use rayon::prelude::*;
-
 use super::locate::Toolchain;
 use super::tree::{self, CUTLASS, Depth};
+use crate::parallel;
 
 /// Which CUTLASS it is, and how its headers lay there when that was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,10 +85,9 @@ fn digest(folders: &[PathBuf]) -> String {
         let mut files: Vec<PathBuf> = files.into_iter().map(|(file, _)| file).collect();
         files.sort();
         // What cannot be read is not compiled in either; that it could not be read is part of the identity.
-        let hashes: Vec<_> = files
-            .par_iter()
-            .map(|file| fs::read(file).map_or([0; 32], |bytes| *blake3::hash(&bytes).as_bytes()))
-            .collect();
+        let hashes = parallel::map(&files, |file| {
+            fs::read(file).map_or([0; 32], |bytes| *blake3::hash(&bytes).as_bytes())
+        });
         for (file, hash) in files.iter().zip(&hashes) {
             let name = file.strip_prefix(root).unwrap_or(file).as_os_str().as_encoded_bytes();
             hasher.update(&(position as u64).to_le_bytes()).update(&(name.len() as u64).to_le_bytes());

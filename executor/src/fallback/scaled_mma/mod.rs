@@ -12,12 +12,12 @@ mod tests;
 mod vnni;
 
 use fourfold_ir::ElementType;
-use rayon::prelude::*;
 
 use self::operand::Decoder;
 pub use self::operand::{BlockScaled, BlockScaledShape, OperandError};
 use super::codec::Codec;
 use super::memory::{NoMemory, zeroed};
+use crate::parallel::for_each_chunk;
 
 /// Rows of A that are multiplied at a time. Decoded A and the accumulators take memory in proportion to it; B is
 /// decoded anew for each such group, which costs a few percent of multiplying it with so many rows.
@@ -203,7 +203,7 @@ pub fn dequantize_into(operand: &BlockScaled, out: &mut [f32]) {
     assert_eq!(out.len(), operand.all_rows() * k, "one f32 for each element");
     if k > 0 {
         let decoder = Decoder::<f32>::new(operand);
-        out.par_chunks_mut(k).enumerate().for_each(|(row, out)| decoder.row(operand, row, 0, out));
+        for_each_chunk(out, k, |row, out| decoder.row(operand, row, 0, out));
     }
 }
 
@@ -220,8 +220,8 @@ fn finish_rows(epilogue: Epilogue, codec: Codec, first_row: usize, tiles: Tiles,
     let Tiles { values, width, n } = tiles;
     let rows = values.len() / n.next_multiple_of(width);
     let bits = codec.element.storage_bits();
-    out.par_chunks_mut(n * bits / 8).enumerate().for_each(|(row, out)| {
-        out.par_chunks_mut(EPILOGUE_COLUMNS * bits / 8).enumerate().for_each(|(piece, out)| {
+    for_each_chunk(out, n * bits / 8, |row, out| {
+        for_each_chunk(out, EPILOGUE_COLUMNS * bits / 8, |piece, out| {
             let first = piece * EPILOGUE_COLUMNS;
             let mut row_values = [0f32; EPILOGUE_COLUMNS];
             let row_values = &mut row_values[..EPILOGUE_COLUMNS.min(n - first)];

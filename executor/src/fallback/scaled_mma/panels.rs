@@ -3,11 +3,11 @@
 use std::ops::{Add, Mul, Range};
 
 use gemm::Parallelism;
-use rayon::prelude::*;
 
 use super::operand::{BlockScaled, Decoder};
 use crate::fallback::codec::Number;
 use crate::fallback::memory::{NoMemory, Zeroed, grow, zeroed};
+use crate::parallel::{for_each_chunk, try_for_each_chunk};
 
 /// Columns of D, rows of B, in a tile.
 pub(super) const TILE_COLUMNS: usize = 128;
@@ -54,21 +54,18 @@ pub(super) fn accumulate<T: Real>(
     }
     let decoder = Decoder::<T>::new(a);
     let mut a_values = zeroed::<T>(rows.saturating_mul(k))?;
-    a_values.par_chunks_mut(k).zip(a_rows).for_each(|(out, row)| decoder.row(a, row, 0, out));
+    for_each_chunk(&mut a_values, k, |index, out| decoder.row(a, a_rows.start + index, 0, out));
 
     let decoder = Decoder::<T>::new(b);
-    tiles.par_chunks_mut(rows * TILE_COLUMNS).enumerate().try_for_each_init(
-        Scratch::default,
-        |scratch, (tile, out)| {
-            let first = b_rows.start + tile * TILE_COLUMNS;
-            let columns = first..b_rows.end.min(first + TILE_COLUMNS);
-            if rows <= FEW_ROWS {
-                scratch.dot(&decoder, &a_values, b, columns, out)
-            } else {
-                scratch.multiply(&decoder, &a_values, b, columns, out)
-            }
-        },
-    )
+    try_for_each_chunk(tiles, rows * TILE_COLUMNS, Scratch::default, |scratch, tile, out| {
+        let first = b_rows.start + tile * TILE_COLUMNS;
+        let columns = first..b_rows.end.min(first + TILE_COLUMNS);
+        if rows <= FEW_ROWS {
+            scratch.dot(&decoder, &a_values, b, columns, out)
+        } else {
+            scratch.multiply(&decoder, &a_values, b, columns, out)
+        }
+    })
 }
 
 /// What one thread decodes into.

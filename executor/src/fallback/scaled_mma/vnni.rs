@@ -13,10 +13,10 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use fourfold_ir::numeric;
-use rayon::prelude::*;
 
 use super::operand::BlockScaled;
 use crate::fallback::memory::{NoMemory, Zeroed, grow, zeroed};
+use crate::parallel::{for_each_chunk, try_for_each_chunk};
 
 /// Columns of D, rows of B, in a tile: two vectors of 32-bit lanes.
 pub(super) const TILE_COLUMNS: usize = 2 * LANES;
@@ -71,33 +71,29 @@ fn accumulate_blocks<const WORDS: usize>(
         return Ok(());
     }
     let mut prepared = zeroed::<RowBlock<WORDS>>(rows.saturating_mul(blocks))?;
-    prepared.par_chunks_mut(blocks).zip(a_rows).for_each(|(out, row)| prepare_row(a, row, out));
+    for_each_chunk(&mut prepared, blocks, |index, out| prepare_row(a, a_rows.start + index, out));
 
-    tiles.par_chunks_mut(rows * TILE_COLUMNS).enumerate().try_for_each_init(
-        Panel::default,
-        |panel, (tile, out)| {
-            let first = b_rows.start + tile * TILE_COLUMNS;
-            // SAFETY: `accumulate` asserted that the machine has the features that both functions need.
-            unsafe {
-                panel.fill(b, first..b_rows.end.min(first + TILE_COLUMNS))?;
-                for (a, out) in
-                    prepared.chunks(TILE_ROWS * blocks).zip(out.chunks_mut(TILE_ROWS * TILE_COLUMNS))
-                {
-                    match a.len() / blocks {
-                        1 => multiply::<WORDS, 1>(a, panel, out),
-                        2 => multiply::<WORDS, 2>(a, panel, out),
-                        3 => multiply::<WORDS, 3>(a, panel, out),
-                        4 => multiply::<WORDS, 4>(a, panel, out),
-                        5 => multiply::<WORDS, 5>(a, panel, out),
-                        6 => multiply::<WORDS, 6>(a, panel, out),
-                        7 => multiply::<WORDS, 7>(a, panel, out),
-                        _ => multiply::<WORDS, TILE_ROWS>(a, panel, out),
-                    }
+    try_for_each_chunk(tiles, rows * TILE_COLUMNS, Panel::default, |panel, tile, out| {
+        let first = b_rows.start + tile * TILE_COLUMNS;
+        // SAFETY: `accumulate` asserted that the machine has the features that both functions need.
+        unsafe {
+            panel.fill(b, first..b_rows.end.min(first + TILE_COLUMNS))?;
+            for (a, out) in prepared.chunks(TILE_ROWS * blocks).zip(out.chunks_mut(TILE_ROWS * TILE_COLUMNS))
+            {
+                match a.len() / blocks {
+                    1 => multiply::<WORDS, 1>(a, panel, out),
+                    2 => multiply::<WORDS, 2>(a, panel, out),
+                    3 => multiply::<WORDS, 3>(a, panel, out),
+                    4 => multiply::<WORDS, 4>(a, panel, out),
+                    5 => multiply::<WORDS, 5>(a, panel, out),
+                    6 => multiply::<WORDS, 6>(a, panel, out),
+                    7 => multiply::<WORDS, 7>(a, panel, out),
+                    _ => multiply::<WORDS, TILE_ROWS>(a, panel, out),
                 }
             }
-            Ok(())
-        },
-    )
+        }
+        Ok(())
+    })
 }
 
 /// A block of a row of A, ready to be broadcast.

@@ -1,0 +1,211 @@
+//! Work on several threads that needs none: where no thread can be made, the caller's does everything.
+//!
+//! Rayon's global pool is never used, because it panics when the system refuses it a thread.
+
+use std::io;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::{self, Scope};
+
+use rayon::ThreadPool;
+use rayon::prelude::*;
+
+/// The threads that all parallel work of this process shares, if there are any.
+static POOL: OnceLock<ThreadPool> = OnceLock::new();
+
+/// Held while the pool is made, so that two callers do not make two.
+static MAKING: Mutex<()> = Mutex::new(());
+
+/// Threads for rayon's parallel iterators.
+#[derive(Clone, Copy)]
+pub(crate) enum Threads {
+    /// Those of the pool that the caller is in: a host's, or ours when work is nested.
+    Current,
+    /// Ours.
+    Pool(&'static ThreadPool),
+}
+
+impl Threads {
+    /// The threads to use here; `None` when there are none but the caller's. A pool that could not be made is tried
+    /// again by the next call, as a shortage of threads may pass.
+    pub(crate) fn here() -> Option<Threads> {
+        #[cfg(test)]
+        if tests::is_alone() {
+            return None;
+        }
+        if rayon::current_thread_index().is_some() {
+            return Some(Threads::Current);
+        }
+        if let Some(pool) = POOL.get() {
+            return Some(Threads::Pool(pool));
+        }
+        let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+        if POOL.get().is_none() {
+            let make = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().ok();
+            // Nobody else sets it while we hold the lock.
+            let _ = POOL.set(largest_pool(&make)?);
+        }
+        POOL.get().map(Threads::Pool)
+    }
+
+    /// Runs something that uses rayon's parallel iterators.
+    pub(crate) fn run<R: Send>(self, work: impl FnOnce() -> R + Send) -> R {
+        match self {
+            Threads::Current => work(),
+            Threads::Pool(pool) => pool.install(work),
+        }
+    }
+}
+
+/// A pool as rayon would size it, or with half as many threads for each attempt that fails, down to one.
+fn largest_pool<P>(make: &dyn Fn(usize) -> Option<P>) -> Option<P> {
+    /// Has rayon choose the number.
+    const DEFAULT: usize = 0;
+    let most = thread::available_parallelism().map_or(1, usize::from);
+    let halves = std::iter::successors(Some((most / 2).max(1)), |threads| Some(threads / 2));
+    std::iter::once(DEFAULT).chain(halves.take_while(|threads| *threads > 0)).find_map(make)
+}
+
+/// Calls `work(index, chunk)` for every `size` elements of a slice.
+pub(crate) fn for_each_chunk<T: Send>(
+    slice: &mut [T],
+    size: usize,
+    work: impl Fn(usize, &mut [T]) + Sync + Send,
+) {
+    match Threads::here() {
+        Some(threads) => threads.run(|| {
+            slice.par_chunks_mut(size).enumerate().for_each(|(index, chunk)| work(index, chunk));
+        }),
+        None => slice.chunks_mut(size).enumerate().for_each(|(index, chunk)| work(index, chunk)),
+    }
+}
+
+/// [`for_each_chunk`] over two slices in step; each is given with the size of its chunks.
+pub(crate) fn for_each_chunk_of_two<T: Send, U: Send>(
+    (first, first_size): (&mut [T], usize),
+    (second, second_size): (&mut [U], usize),
+    work: impl Fn(usize, &mut [T], &mut [U]) + Sync + Send,
+) {
+    match Threads::here() {
+        Some(threads) => threads.run(|| {
+            let chunks = first.par_chunks_mut(first_size).zip(second.par_chunks_mut(second_size));
+            chunks.enumerate().for_each(|(index, (first, second))| work(index, first, second));
+        }),
+        None => {
+            let chunks = first.chunks_mut(first_size).zip(second.chunks_mut(second_size));
+            chunks.enumerate().for_each(|(index, (first, second))| work(index, first, second));
+        }
+    }
+}
+
+/// [`for_each_chunk`] with `scratch`, such as buffers, that threads make for themselves. It ends early when one chunk
+/// fails.
+pub(crate) fn try_for_each_chunk<T: Send, S, E: Send>(
+    slice: &mut [T],
+    size: usize,
+    scratch: impl Fn() -> S + Sync + Send,
+    work: impl Fn(&mut S, usize, &mut [T]) -> Result<(), E> + Sync + Send,
+) -> Result<(), E> {
+    match Threads::here() {
+        Some(threads) => threads.run(|| {
+            let chunks = slice.par_chunks_mut(size).enumerate();
+            chunks.try_for_each_init(scratch, |scratch, (index, chunk)| work(scratch, index, chunk))
+        }),
+        None => {
+            let mut scratch = scratch();
+            let mut chunks = slice.chunks_mut(size).enumerate();
+            chunks.try_for_each(|(index, chunk)| work(&mut scratch, index, chunk))
+        }
+    }
+}
+
+/// The results of a function of every element, in order.
+pub(crate) fn map<T: Sync, R: Send>(items: &[T], function: impl Fn(&T) -> R + Sync + Send) -> Vec<R> {
+    match Threads::here() {
+        Some(threads) => threads.run(|| items.par_iter().map(&function).collect()),
+        None => items.iter().map(&function).collect(),
+    }
+}
+
+/// Starts up to `count` threads in a scope, each of which does the same work, and returns how many there are: fewer,
+/// or none, where the system makes no more.
+pub fn spawn_workers<'scope, 'env, F>(
+    scope: &'scope Scope<'scope, 'env>,
+    name: &str,
+    count: usize,
+    work: F,
+) -> usize
+where
+    F: Fn() + Clone + Send + 'scope,
+{
+    let spawn = |_: &usize| -> io::Result<()> {
+        let work = work.clone();
+        thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, work).map(drop)
+    };
+    (0..count).take_while(|index| spawn(index).is_ok()).count()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    thread_local! {
+        static ALONE: Cell<bool> = const { Cell::new(false) };
+    }
+
+    pub(super) fn is_alone() -> bool {
+        ALONE.get()
+    }
+
+    /// Runs something as it runs where no thread can be made.
+    pub(crate) fn alone<R>(work: impl FnOnce() -> R) -> R {
+        ALONE.set(true);
+        let result = work();
+        ALONE.set(false);
+        result
+    }
+
+    #[test]
+    fn a_pool_has_fewer_threads_where_there_are_not_enough_for_more() {
+        let asked = RefCell::new(Vec::new());
+        let fails = |threads: usize| {
+            asked.borrow_mut().push(threads);
+            None::<usize>
+        };
+        assert_eq!(largest_pool(&fails), None);
+        let asked = asked.into_inner();
+        assert_eq!((asked[0], asked.last()), (0, Some(&1)), "rayon's own number, and at last one");
+        assert!(asked[1..].is_sorted_by(|more, fewer| more > fewer));
+        assert_eq!(largest_pool(&|threads| (threads == 1).then_some(threads)), Some(1));
+    }
+
+    /// A caller that is alone gets what others get, chunk by chunk.
+    #[test]
+    fn without_threads_the_caller_does_everything() {
+        let work = || {
+            let mut slice = [0usize; 10];
+            for_each_chunk(&mut slice, 3, |index, chunk| chunk.fill(index + 1));
+            let (mut codes, mut scales) = ([0usize; 6], [0usize; 3]);
+            for_each_chunk_of_two((&mut codes, 2), (&mut scales, 1), |index, codes, scales| {
+                codes.fill(index);
+                scales.fill(codes.len());
+            });
+            let tried = try_for_each_chunk(&mut slice, 4, Vec::<u8>::new, |_, index, chunk| {
+                if index == 2 { Err(chunk.len()) } else { Ok(()) }
+            });
+            (slice, codes, scales, tried, map(&[1, 2, 3], |number| number * 2))
+        };
+        let (slice, codes, scales, tried, doubled) = alone(work);
+        assert_eq!(slice, [1, 1, 1, 2, 2, 2, 3, 3, 3, 4]);
+        assert_eq!((codes, scales, tried), ([0, 0, 1, 1, 2, 2], [2, 2, 2], Err(2)));
+        assert_eq!((slice, codes, scales, tried, doubled), work());
+    }
+
+    #[test]
+    fn workers_share_what_there_is_to_do() {
+        let done = Mutex::new(0);
+        let workers = thread::scope(|scope| spawn_workers(scope, "worker", 3, || *done.lock().unwrap() += 1));
+        assert_eq!(workers, done.into_inner().unwrap());
+    }
+}
