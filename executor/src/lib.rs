@@ -27,7 +27,9 @@ pub mod environment;
 pub mod fallback;
 mod files;
 pub mod kernel;
+mod last_resort;
 pub mod measure;
+mod parallel;
 mod process;
 mod profiler;
 mod run;
@@ -52,6 +54,8 @@ pub use files::{
     serialize_path, write_file,
 };
 pub use kernel::{Kernel, LoadError};
+pub use last_resort::{Allocator, report_memory_exhaustion};
+pub use parallel::spawn_workers;
 pub use process::{Cancel, ToolRun, run_tool, run_tool_watched};
 pub use profiler::{ProfileFolder, Profiler, ProfilerError, ProfilerTool, find_profiler, this_program};
 pub use run::{

@@ -6,16 +6,30 @@ use std::fs;
 const ENDING: [i32; 3] = [1, 2, 15];
 
 /// Runs what installs handlers for signals, and has those of SIGHUP, SIGINT and SIGTERM that were ignored before be
-/// ignored afterwards: who starts a program with `nohup`, or behind a shell, wants it to go on.
-pub fn keep_ignored<T>(install: impl FnOnce() -> T) -> T {
+/// ignored afterwards: who starts a program with `nohup`, or behind a shell, wants it to go on. Where installing fails,
+/// perhaps halfway, the others end the process as they do without a handler.
+///
+/// # Errors
+/// As `install`.
+pub fn keep_ignored<E>(install: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = ignored(&status);
     let outcome = install();
-    for number in ENDING.into_iter().filter(|number| mask >> (number - 1) & 1 == 1) {
-        ignore(number);
+    for number in ENDING {
+        if mask >> (number - 1) & 1 == 1 {
+            set_disposition(number, IGNORE);
+        } else if outcome.is_err() {
+            set_disposition(number, DEFAULT);
+        }
     }
     outcome
 }
+
+/// `SIG_DFL`.
+const DEFAULT: usize = 0;
+
+/// `SIG_IGN`.
+const IGNORE: usize = 1;
 
 /// The signals that are ignored, a bit for each, from what the system says of a process.
 fn ignored(status: &str) -> u64 {
@@ -23,14 +37,12 @@ fn ignored(status: &str) -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
 }
 
-fn ignore(number: i32) {
+fn set_disposition(number: i32, disposition: usize) {
     unsafe extern "C" {
         fn signal(number: i32, handler: usize) -> usize;
     }
-    /// `SIG_IGN`.
-    const IGNORE: usize = 1;
     // SAFETY: C's `signal` with the number of a signal that can be ignored, and no function to call.
-    unsafe { signal(number, IGNORE) };
+    unsafe { signal(number, disposition) };
 }
 
 #[cfg(test)]

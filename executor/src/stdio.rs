@@ -1,7 +1,8 @@
 //! Keeps libraries that print off the standard output, where a report belongs.
 
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
@@ -9,6 +10,17 @@ use rustix::stdio::{dup2_stdout, stderr, stdout};
 
 /// The standard output while libraries print elsewhere.
 static KEPT: Mutex<Option<OwnedFd>> = Mutex::new(None);
+/// The descriptor in [`KEPT`], for a signal handler, which must not lock; negative while there is none.
+static REPORT: AtomicI32 = AtomicI32::new(-1);
+
+/// The descriptor of what was the standard output when the process began. Safe in a signal handler.
+pub(crate) fn report_descriptor() -> RawFd {
+    const STDOUT: RawFd = 1;
+    match REPORT.load(Ordering::Relaxed) {
+        kept @ 0.. => kept,
+        _ => STDOUT,
+    }
+}
 
 fn kept() -> MutexGuard<'static, Option<OwnedFd>> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
@@ -36,6 +48,7 @@ pub fn stdout_on_stderr() -> io::Result<StdoutOnStderr> {
     // No program that is started meanwhile holds the reader's pipe open.
     let own = fcntl_dupfd_cloexec(stdout(), 3)?;
     dup2_stdout(stderr())?;
+    REPORT.store(own.as_raw_fd(), Ordering::Relaxed);
     *kept = Some(own);
     Ok(StdoutOnStderr { is_first: true })
 }
@@ -49,6 +62,7 @@ impl Drop for StdoutOnStderr {
         let _ = io::stdout().flush();
         if let Some(own) = kept().take() {
             let _ = dup2_stdout(&own);
+            REPORT.store(-1, Ordering::Relaxed);
         }
     }
 }

@@ -41,7 +41,8 @@ pub fn handle(json: bool) {
         }
         std::process::exit(EXIT_INTERRUPTED);
     };
-    // Without a handler the program ends at once, and whoever comes next puts away what it left.
+    // Without a handler, as where there is no thread for it, a signal ends the program at once, and whoever comes next
+    // puts away what it left.
     let _ = keep_ignored(|| ctrlc::set_handler(stop));
 }
 

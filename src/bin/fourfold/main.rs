@@ -15,6 +15,7 @@ macro_rules! tell {
 mod cache;
 mod compile;
 mod doctor;
+mod exhaustion;
 mod interrupt;
 mod place;
 #[cfg(feature = "tune")]
@@ -45,7 +46,7 @@ use place::Place;
     version,
     about = "Plans, runs and checks programs with block-scaled FP4 matrix multiplications",
     after_help = "Exit codes: 0 ok, 1 a value is not what was expected, 2 bad input, 3 something is missing here (a \
-                  toolchain, a required kernel, room for the report), 70 a bug of ours, 130 interrupted"
+                  toolchain, a required kernel, memory, open files, room for the report), 70 a bug of ours, 130 interrupted"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -95,6 +96,7 @@ const EXIT_ENVIRONMENT: u8 = 3;
 const EXIT_MISMATCH: u8 = 1;
 
 fn main() -> ExitCode {
+    exhaustion::handle();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let json = usage::wants_json(&arguments);
     interrupt::handle(json);

@@ -1,7 +1,8 @@
 //! What the command line shows while kernels are built: one bar on a terminal, plain lines elsewhere.
 
 use std::io::IsTerminal;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use fourfold::Event;
@@ -13,6 +14,7 @@ pub struct Progress {
     bar: ProgressBar,
     /// Whether there is a terminal, and people read the output.
     is_shown: bool,
+    ticker: Once,
     /// The kernels that are being built or waited for, in the order in which they were begun.
     busy: Mutex<Vec<(Arc<str>, &'static str)>>,
 }
@@ -25,7 +27,7 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
             .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         let is_shown = !quiet && std::io::stderr().is_terminal();
-        Progress { bar, is_shown, busy: Mutex::default() }
+        Progress { bar, is_shown, ticker: Once::new(), busy: Mutex::default() }
     }
 
     /// Shows an event.
@@ -52,9 +54,8 @@ impl Progress {
                 self.bar.set_position(0);
                 self.bar.reset_elapsed();
                 if self.is_shown {
-                    const TICK: Duration = Duration::from_millis(200);
                     self.bar.set_draw_target(ProgressDrawTarget::stderr());
-                    self.bar.enable_steady_tick(TICK);
+                    self.ticker.call_once(|| tick(&self.bar));
                 }
             }
             Event::Started { kernel, .. } => note(&mut busy, kernel, "building"),
@@ -77,6 +78,21 @@ impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// Has a bar turn and count seconds until it is finished. Where the system makes no thread for that, it moves with events
+/// only; the bar's own ticker would panic.
+pub fn tick(bar: &ProgressBar) {
+    const TICK: Duration = Duration::from_millis(200);
+    let bar = bar.downgrade();
+    let work = move || {
+        while let Some(bar) = bar.upgrade().filter(|bar| !bar.is_finished()) {
+            bar.tick();
+            drop(bar);
+            thread::sleep(TICK);
+        }
+    };
+    let _ = thread::Builder::new().name("progress".to_owned()).spawn(work);
 }
 
 fn note(busy: &mut Vec<(Arc<str>, &'static str)>, kernel: &Arc<str>, what: &'static str) {

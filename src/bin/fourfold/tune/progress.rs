@@ -1,7 +1,7 @@
 //! How far a sweep is, and how long it will take yet.
 
 use std::io::IsTerminal;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use fourfold::Event;
@@ -13,6 +13,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub struct Progress {
     bar: ProgressBar,
     is_shown: bool,
+    ticker: Once,
     state: Mutex<Stage>,
 }
 
@@ -29,7 +30,8 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
             .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         let is_shown = !quiet && std::io::stderr().is_terminal();
-        Progress { bar, is_shown, state: Mutex::new(Stage { begun: Instant::now(), done: 0, total: 0 }) }
+        let stage = Stage { begun: Instant::now(), done: 0, total: 0 };
+        Progress { bar, is_shown, ticker: Once::new(), state: Mutex::new(stage) }
     }
 
     /// Shows what happens.
@@ -56,9 +58,8 @@ impl Progress {
         self.bar.set_length(total as u64);
         self.bar.set_position(0);
         if self.is_shown && total > 0 {
-            const TICK: Duration = Duration::from_millis(200);
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
-            self.bar.enable_steady_tick(TICK);
+            self.ticker.call_once(|| crate::progress::tick(&self.bar));
         }
     }
 
