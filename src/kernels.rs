@@ -19,7 +19,7 @@ use fourfold_executor::service::{
     CompileService, Event, Failure, Outcome, Request, ServiceOptions, build_slots,
 };
 use fourfold_executor::toolchain::{Toolchain, ToolchainError, ToolchainOptions, locate_with_progress};
-use fourfold_executor::{Artifact, BuildInput, BuildOptions, Cancel, DumpedKernel};
+use fourfold_executor::{Artifact, BuildInput, BuildOptions, Cancel, DumpedKernel, spawn_workers};
 
 use crate::backend::Planned;
 use crate::service::CompileOptions;
@@ -155,15 +155,16 @@ pub fn get_kernels(
     // Some may wait for another process: more ask than can build.
     let builders = service.options().jobs.unwrap_or_else(build_slots);
     let workers = builders.saturating_mul(2).max(FEWEST_ASKING).min(distinct.len());
+    let ask = || {
+        while let Some(request) = distinct.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let outcome = service.get(request, cancel, progress);
+            // A poisoned map is whole: an insertion cannot stop halfway in our code.
+            outcomes.lock().unwrap_or_else(PoisonError::into_inner).insert(request.key(), outcome);
+        }
+    };
     thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| {
-                while let Some(request) = distinct.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let outcome = service.get(request, cancel, progress);
-                    // A poisoned map is whole: an insertion cannot stop halfway in our code.
-                    outcomes.lock().unwrap_or_else(PoisonError::into_inner).insert(request.key(), outcome);
-                }
-            });
+        if spawn_workers(scope, "kernel request", workers, &ask) == 0 {
+            ask();
         }
     });
     let outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);

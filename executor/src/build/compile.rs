@@ -307,19 +307,25 @@ impl Compiler<'_> {
             }
             outcome
         };
+        let no_thread = |source| Err(BuildError::Spawn { tool: "a thread for a build", source });
         thread::scope(|scope| {
-            let first = scope.spawn(|| run(first));
-            let second = scope.spawn(|| run(second));
-            while !(first.is_finished() && second.is_finished()) {
+            let threads = [first, second].map(|command| {
+                thread::Builder::new().name("build step".to_owned()).spawn_scoped(scope, || run(command))
+            });
+            if threads.iter().any(Result::is_err) {
+                stop.cancel();
+            }
+            while threads.iter().flatten().any(|thread| !thread.is_finished()) {
                 if self.options.cancel.as_ref().is_some_and(Cancel::is_cancelled) {
                     stop.cancel();
                 }
                 thread::sleep(POLL);
             }
-            let join = |handle: thread::ScopedJoinHandle<'_, _>| {
-                handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            (join(first), join(second))
+            let [first, second] = threads.map(|thread| match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                Err(source) => no_thread(source),
+            });
+            (first, second)
         })
     }
 

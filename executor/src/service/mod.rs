@@ -198,7 +198,7 @@ impl CompileService {
 
     /// Has a kernel in the background, and loads it there. What happens is told on the thread that does so; where there
     /// is nothing to do, because this process has the kernel or knows that it cannot be had, that is told on this thread
-    /// before this returns. A listener that panics harms nobody.
+    /// before this returns. So is everything where the system makes no thread. A listener that panics harms nobody.
     pub fn start(&self, request: Request, events: Listener) -> Pending {
         match self.enter(&request, Some(Arc::clone(&events))) {
             Entered::Known(event, outcome) => {
@@ -233,11 +233,10 @@ impl CompileService {
         let copies = (Arc::clone(&inner), request.clone(), Arc::clone(&flight));
         register(&flight);
         let work = move || inner.fly(&request, &flight);
-        let spawned = thread::Builder::new().name("kernel build".to_owned()).spawn(work);
-        if let Err(error) = spawned {
+        if thread::Builder::new().name("kernel build".to_owned()).spawn(work).is_err() {
+            // A kernel of the cache needs no thread, and a build without processes ends at once.
             let (inner, request, flight) = copies;
-            let failure = Failure::from(&BuildError::Spawn { tool: "a thread for a build", source: error });
-            inner.land(&request, &flight, Err(Arc::new(failure)), None);
+            inner.fly(&request, &flight);
         }
         Entered::Waiting(waiter)
     }

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use fourfold_executor::BuildFault;
 use fourfold_executor::service::{Event, Failure, Outcome, Source, build_slots};
+use fourfold_executor::{BuildFault, spawn_workers};
 
 use super::plan::{Done, Planned, Task};
 use super::{Counts, Sink, SweepError, Told, Tools};
@@ -65,30 +65,27 @@ pub fn build(
     let workers = options.jobs.unwrap_or_else(build_slots).max(1).min(later.len());
     thread::scope(|scope| {
         let (sender, outcomes) = mpsc::channel();
-        for _ in 0..workers {
-            let (sender, next, later) = (sender.clone(), &next, &later);
-            scope.spawn(move || {
-                while let Some(task) = later.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let outcome = ask(task, tools, progress);
-                    // Nobody listens where the sweep has ended.
-                    if sender.send((*task, outcome)).is_err() {
-                        return;
-                    }
+        let (next, later) = (&next, &later);
+        let asks = move || {
+            while let Some(task) = later.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let outcome = ask(task, tools, progress);
+                // Nobody listens where the sweep has ended.
+                if sender.send((*task, outcome)).is_err() {
+                    return;
                 }
-            });
-        }
-        drop(sender);
-        let mut result = Ok(());
-        while let Ok((task, outcome)) = outcomes.recv() {
-            result = match outcome {
-                Some(outcome) => record(task, &outcome, tools, clock()).and_then(&mut keep),
-                // It cannot be written down as a source, so there is nothing to confirm.
-                None => keep(unasked(task, clock())),
-            };
-            if result.is_err() {
-                break;
             }
-        }
+        };
+        let has_workers = spawn_workers(scope, "sweep", workers, asks) > 0;
+        let mut keep_outcome = |(task, outcome): (&Task, Option<Outcome>)| match outcome {
+            Some(outcome) => record(task, &outcome, tools, clock()).and_then(&mut keep),
+            // It cannot be written down as a source, so there is nothing to confirm.
+            None => keep(unasked(task, clock())),
+        };
+        let result = if has_workers {
+            outcomes.iter().try_for_each(&mut keep_outcome)
+        } else {
+            later.iter().try_for_each(|task| keep_outcome((task, ask(task, tools, progress))))
+        };
         // Those at work end their builds; what they build is in the cache.
         next.store(usize::MAX / 2, Ordering::Relaxed);
         result
