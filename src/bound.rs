@@ -17,6 +17,7 @@ use std::collections::HashMap;
 
 use fourfold_executor::fallback::{self, FallbackError};
 use fourfold_executor::{Run, RunError};
+use fourfold_ir::memory::{NoMemory, check_memory};
 use fourfold_ir::sample::Rule;
 use fourfold_ir::{
     Bound, ElementType, Op, Program, SymbolValues, Tensor, TensorError, UnaryKind, Value, interpret_op,
@@ -112,6 +113,7 @@ impl<'a> KernelRun<'a> {
     /// # Errors
     /// When an op cannot be evaluated on these operands, memory does not suffice, or a value is not among what was got.
     pub(crate) fn compare<'g>(&self, got: &Got<'g>) -> Result<Vec<Compared>, Error> {
+        self.check_room()?;
         let values = self.evaluate(Values::new())?;
         let error = self.accumulation_error()?;
         let is_exact = |output: &&KernelOutput| {
@@ -143,6 +145,7 @@ impl<'a> KernelRun<'a> {
         let root = module.ops[self.plan.root].results[0];
         let dims = fourfold_ir::bind::concrete_dims(module.ty(root), self.symbols);
         let dims = dims.ok_or_else(|| missing(module.name_of(root)))?;
+        self.check_room()?;
         let nan = vec![f64::NAN; dims.iter().product()];
         let nan =
             Tensor::from_f64(module.ty(root).element, dims, None, &nan).map_err(|e| self.no_tensor(e))?;
@@ -168,6 +171,21 @@ impl<'a> KernelRun<'a> {
             }
         }
         Ok(compared)
+    }
+
+    /// Fails where there is no memory for what is kept of each element: operands in f64, and for each element of D a few
+    /// values, their bounds and those of the sum.
+    fn check_room(&self) -> Result<(), Error> {
+        const EACH_OPERAND: usize = 16;
+        const EACH_RESULT: usize = 256;
+        let module = self.program.module();
+        let ty = module.ty(module.ops[self.plan.root].results[0]);
+        let dims = fourfold_ir::bind::concrete_dims(ty, self.symbols).unwrap_or_default();
+        let results = dims.iter().fold(EACH_RESULT, |bytes, dim| bytes.saturating_mul(*dim));
+        let operands = self.operands.values().map(|tensor| tensor.count().saturating_mul(EACH_OPERAND));
+        check_memory(operands.fold(results, usize::saturating_add)).map_err(|NoMemory { bytes }| {
+            Error::Memory { what: format!("the comparison of segment {}", self.segment), bytes }
+        })
     }
 
     /// An output with the interpreter's bits.

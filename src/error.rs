@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use fourfold_executor::device::DeviceError;
 use fourfold_executor::fallback::FallbackError;
-use fourfold_executor::{DataError, FileError, LaunchRecord, RunError, SealedError};
+use fourfold_executor::{DataError, FileError, LaunchRecord, RunError, SealedError, TensorDataError};
 use fourfold_ir::sample::SampleError;
 use fourfold_ir::{BindError, Diagnostic, InterpretError};
 use serde::Serialize;
@@ -20,7 +20,7 @@ pub enum Fault {
     InvalidInput,
     /// Something this version cannot do.
     Unsupported,
-    /// Memory or size.
+    /// Memory, size, threads, processes or open files.
     ResourceLimit,
     /// The GPU, or its driver.
     Device,
@@ -47,8 +47,8 @@ impl Fault {
     /// of ours.
     pub fn exit_code(self) -> u8 {
         match self {
-            Fault::InvalidInput | Fault::Unsupported | Fault::ResourceLimit => 2,
-            Fault::Device | Fault::Environment => 3,
+            Fault::InvalidInput | Fault::Unsupported => 2,
+            Fault::ResourceLimit | Fault::Device | Fault::Environment => 3,
             Fault::Bug => 70,
         }
     }
@@ -57,6 +57,7 @@ impl Fault {
 impl From<&FileError> for Fault {
     fn from(error: &FileError) -> Fault {
         match error {
+            FileError::Write { source, .. } if is_shortage(source) => Fault::ResourceLimit,
             FileError::Write { .. } => Fault::Environment,
             FileError::TooLong { .. } => Fault::ResourceLimit,
             other => other.io().map_or(Fault::InvalidInput, of_reading),
@@ -67,8 +68,10 @@ impl From<&FileError> for Fault {
 impl From<&DataError> for Fault {
     fn from(error: &DataError) -> Fault {
         match error {
+            DataError::Write { source, .. } if is_shortage(source) => Fault::ResourceLimit,
             DataError::Write { .. } => Fault::Environment,
             DataError::Memory { .. } => Fault::ResourceLimit,
+            DataError::Input { source, .. } if is_resource_limit(source) => Fault::ResourceLimit,
             other => other.io().map_or(Fault::InvalidInput, of_reading),
         }
     }
@@ -78,6 +81,7 @@ impl From<&DataError> for Fault {
 /// for this user.
 fn of_reading(error: &io::Error) -> Fault {
     match error.kind() {
+        _ if is_shortage(error) => Fault::ResourceLimit,
         ErrorKind::NotFound
         | ErrorKind::PermissionDenied
         | ErrorKind::NotADirectory
@@ -85,7 +89,6 @@ fn of_reading(error: &io::Error) -> Fault {
         | ErrorKind::InvalidFilename
         | ErrorKind::InvalidInput
         | ErrorKind::UnexpectedEof => Fault::InvalidInput,
-        ErrorKind::OutOfMemory => Fault::ResourceLimit,
         // A loop of links has no stable kind.
         _ if error.raw_os_error() == Some(LINK_LOOP) => Fault::InvalidInput,
         _ => Fault::Environment,
@@ -187,6 +190,14 @@ pub enum Error {
     /// A run that was to keep every value did not.
     #[error("bug: `{0}` is needed for a comparison and was not kept; please report the program")]
     NotKept(String),
+    /// There is not enough memory.
+    #[error("{what} takes {bytes} bytes, more than there is memory")]
+    Memory {
+        /// What it is for.
+        what: String,
+        /// Bytes that were needed.
+        bytes: usize,
+    },
     /// Interpreting the program would take too long.
     #[error("`{op}` is too large for the interpreter; give its expected result in the data")]
     TooMuchWork {
@@ -214,7 +225,11 @@ impl Error {
             Error::Run(RunError::Inputs { .. } | RunError::Input { .. } | RunError::NoSuchSegment { .. }) => {
                 Fault::InvalidInput
             }
-            Error::Run(RunError::Memory { .. }) => Fault::ResourceLimit,
+            Error::Sample(SampleError::Tensor { source, .. }) if source.is_resource_limit() => {
+                Fault::ResourceLimit
+            }
+            Error::Sample(SampleError::Extents { .. }) => Fault::ResourceLimit,
+            Error::Memory { .. } | Error::Run(RunError::Memory { .. }) => Fault::ResourceLimit,
             Error::Run(RunError::Op { source, .. }) => match source {
                 FallbackError::Memory { .. } | FallbackError::Extents { .. } | FallbackError::Tensor(_) => {
                     Fault::ResourceLimit
@@ -222,10 +237,20 @@ impl Error {
                 // The tensors were bound to a verified program.
                 _ => Fault::Bug,
             },
-            Error::Interpret(InterpretError::TooLarge { .. } | InterpretError::Extents { .. })
-            | Error::TooMuchWork { .. } => Fault::ResourceLimit,
+            Error::Interpret(InterpretError::Memory { .. }) => Fault::ResourceLimit,
+            error if error.is_too_large_to_interpret() => Fault::ResourceLimit,
             Error::Interpret(_) => Fault::Bug,
             _ => Fault::InvalidInput,
+        }
+    }
+
+    /// Whether the interpreter does not take values of this size, however much memory there is.
+    pub(crate) fn is_too_large_to_interpret(&self) -> bool {
+        match self {
+            Error::Interpret(InterpretError::Result { source, .. }) => source.is_resource_limit(),
+            Error::Interpret(InterpretError::TooLarge { .. } | InterpretError::Extents { .. })
+            | Error::TooMuchWork { .. } => true,
+            _ => false,
         }
     }
 
@@ -257,6 +282,23 @@ impl Error {
     /// The error with its causes, on one line.
     pub fn message(&self) -> String {
         crate::kernels::chain(self)
+    }
+}
+
+/// Whether memory, open files or processes were not enough.
+fn is_shortage(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::WouldBlock)
+        || matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
+}
+
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+
+fn is_resource_limit(error: &TensorDataError) -> bool {
+    match error {
+        TensorDataError::Tensor(source) => source.is_resource_limit(),
+        TensorDataError::TooLarge { .. } => true,
+        _ => false,
     }
 }
 

@@ -4,10 +4,12 @@ use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use fourfold_executor::{Ran, RawTensor, Run};
+use fourfold_executor::{Ran, RawTensor, Run, TensorDataError};
+use fourfold_ir::memory::{NoMemory, check_memory};
 use fourfold_ir::sample::Rule;
 use fourfold_ir::{
-    Bound, Dim, Entity, InterpretError, Op, OpKind, Program, ScaleLayout, Tensor, Value, bind, interpret,
+    Bound, Dim, Entity, InterpretError, Op, OpKind, Program, ScaleLayout, Tensor, TensorError, Value, bind,
+    interpret,
 };
 use fourfold_scheduler::{Fate, KernelPlan, Normalized, Partition};
 
@@ -195,7 +197,7 @@ impl<'a> Comparer<'a> {
                 Ok(values) => values,
                 Err(error) => {
                     let error = Error::from(error);
-                    if error.fault() != Fault::ResourceLimit {
+                    if !error.is_too_large_to_interpret() {
                         return Err(error);
                     }
                     let name = self.original.module().name_of(value);
@@ -268,7 +270,7 @@ impl<'a> Comparer<'a> {
             Ok(interpreted) => interpreted,
             Err(error) => {
                 let error = Error::from(error);
-                if error.fault() != Fault::ResourceLimit {
+                if !error.is_too_large_to_interpret() {
                     return Err(error);
                 }
                 notes.push(format!("the normalized program is not compared with the original: {error}"));
@@ -277,7 +279,7 @@ impl<'a> Comparer<'a> {
         };
         let is_exact = self.normalized.contracted().next().is_none();
         let ran = values.iter().filter_map(|value| Some((*value, self.normalized.value(*value)?)));
-        Ok(ran.map(|(value, ran)| self.compare_rewritten(value, &got[ran.index()], want, is_exact)).collect())
+        ran.map(|(value, ran)| self.compare_rewritten(value, &got[ran.index()], want, is_exact)).collect()
     }
 
     /// A value of the original that the normalized program computes as `got`.
@@ -287,8 +289,9 @@ impl<'a> Comparer<'a> {
         got: &Tensor,
         interpreted: &[Tensor],
         is_exact: bool,
-    ) -> OutputReport {
+    ) -> Result<OutputReport, Error> {
         let want = &interpreted[value.index()];
+        check_room_to_compare(self.original.module().name_of(value), want)?;
         let (tolerance, rule) = match is_exact {
             true => (Tolerance::Relative(0.0), BIT_EQUAL.to_owned()),
             false => self.tolerance(value),
@@ -299,7 +302,7 @@ impl<'a> Comparer<'a> {
         let (comparison, rule) = self.compare_moved(value, (got, want), (&tolerance, rule), rounding);
         let place = (self.original.module().name_of(value), self.segment_of_original(value));
         let rule = (tolerance, format!("{NORMALIZED}: {rule}"));
-        self.report(place, "interpreter", want, &rule, "interpreter", comparison)
+        Ok(self.report(place, "interpreter", want, &rule, "interpreter", comparison))
     }
 
     /// The outputs, and with that scope what kernel segments give, each once.
@@ -372,6 +375,7 @@ impl<'a> Comparer<'a> {
     fn compare_one(&self, expectation: &Expectation<'_>) -> Result<OutputReport, Error> {
         let Expectation { value, against, want, tolerance: (tolerance, rule) } = expectation;
         let (got, source) = self.computed(*value)?;
+        check_room_to_compare(self.original.module().name_of(*value), want)?;
         let operand = self.converted_operand(*value);
         let unrounded = || self.computed(operand?).ok().map(|(tensor, _)| tensor.clone());
         let rounding = self.rounding(*value, tolerance, &unrounded);
@@ -549,17 +553,30 @@ impl<'a> Comparer<'a> {
             (Some(own), None) => vec![Some(own), Some(ScaleLayout::Linear)],
         };
         let as_stored = || stored.as_stored().filter(|t| t.dims() == dims && t.element().is_arithmetic());
-        layouts
-            .into_iter()
-            .find_map(|layout| stored.as_type(ty.element, &dims, layout).ok())
-            .or_else(|| as_stored().filter(|_| ty.element.is_arithmetic()))
-            .ok_or_else(|| Error::Expected {
-                tensor: name.to_owned(),
-                found: format!("{} of shape {:?}", stored.dtype, stored.dims),
-                value: module.name_of(value).to_owned(),
-                expected: format!("{} of shape {dims:?}", ty.element),
-            })
+        for layout in layouts {
+            match stored.as_type(ty.element, &dims, layout) {
+                Ok(tensor) => return Ok(tensor),
+                Err(TensorDataError::Tensor(TensorError::Memory { bytes, .. })) => {
+                    return Err(Error::Memory { what: format!("`{name}`"), bytes });
+                }
+                Err(_) => {}
+            }
+        }
+        as_stored().filter(|_| ty.element.is_arithmetic()).ok_or_else(|| Error::Expected {
+            tensor: name.to_owned(),
+            found: format!("{} of shape {:?}", stored.dtype, stored.dims),
+            value: module.name_of(value).to_owned(),
+            expected: format!("{} of shape {dims:?}", ty.element),
+        })
     }
+}
+
+/// Fails where there is no memory to compare a value with `want`: both in f64, the codes of both, and what the value is
+/// converted from.
+fn check_room_to_compare(name: &str, want: &Tensor) -> Result<(), Error> {
+    const EACH: usize = 40;
+    let no_memory = |NoMemory { bytes }| Error::Memory { what: format!("the comparison of %{name}"), bytes };
+    check_memory(want.count().saturating_mul(EACH)).map_err(no_memory)
 }
 
 /// Every value of a program. The inputs and symbols of the original and the normalized program are the same.

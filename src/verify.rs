@@ -285,9 +285,13 @@ fn nan_rows(
     if kernels.is_empty() {
         return Ok(Vec::new());
     }
-    let mut poisoned: HashMap<String, Tensor> = tensors.clone();
-    for tensor in poisoned.values_mut() {
-        sample::fill_padding_with_nan(tensor);
+    let mut poisoned: HashMap<String, Tensor> = HashMap::new();
+    for (name, tensor) in tensors {
+        let bytes = tensor.bytes().len();
+        let no_memory = |_| Error::Memory { what: format!("a copy of %{name}"), bytes };
+        let mut copy = tensor.try_clone().map_err(no_memory)?;
+        sample::fill_padding_with_nan(&mut copy);
+        poisoned.insert(name.clone(), copy);
     }
     let bound = bind::bind_given(program, &poisoned, &recipe.symbols)?;
     // Results begin as what they must not be. NaN, which memory may hold from the run before, would look like NaN.
