@@ -12,7 +12,7 @@ use fourfold_ir::{Bound, SymbolValues, Tensor, bind};
 
 use crate::backend::{Backend, Execution, Planned};
 use crate::error::Error;
-use crate::kernels::{BuiltKernel, PlannedKernel, get_kernels, planned_kernels, request};
+use crate::kernels::{BuiltKernel, PlannedKernel, build_targets, get_kernels, planned_kernels, request};
 use crate::service::{CompileOptions, Supply};
 
 /// A program that is ready to run. What could not be built or cannot run here runs on the fallback, with the reason.
@@ -160,7 +160,8 @@ impl Backend {
             compiled.iter_mut().for_each(|compiled| compiled.refuse_all(self.emulates(), reason));
             return None;
         }
-        Some((place, options.supply(progress)))
+        let targets = build_targets(&self.capabilities().target, self.emulates());
+        Some((place, options.supply(&targets, progress)))
     }
 }
 

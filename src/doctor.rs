@@ -1,11 +1,16 @@
 //! What this machine has for building and running kernels, what it lacks, and what to do about it.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use fourfold_codegen::{EMULATED_TARGETS, EMULATOR, TARGETS, Target, capabilities};
 use fourfold_executor::cache::{CacheHealth, CacheOptions, check_tier, human_size, shown_place};
 use fourfold_executor::device::{Gpu, discover};
 use fourfold_executor::environment::{Environment, VARIABLES};
 use fourfold_executor::service::Event;
-use fourfold_executor::toolchain::{Diagnosis, FindingState, ToolchainOptions, diagnose, oldest_nvcc_for};
+use fourfold_executor::toolchain::{
+    Diagnosis, FindingState, Obstacle, TargetFinding, Tool, ToolchainOptions, diagnose, obstacle,
+};
 use fourfold_ir::sample::{Recipe, Rule};
 use serde::Serialize;
 
@@ -172,15 +177,21 @@ impl SelfTest {
 }
 
 /// Looks at everything, and verifies the cache of kernels; needs no network, does not run the self-test, and changes
-/// nothing.
+/// nothing. It judges by what kernels of the [targets](ToolchainOptions::targets) need, or, where none is named, of the
+/// GPUs that are here.
 pub fn examine(options: &ToolchainOptions, environment: &Environment) -> Doctor {
     look(options, environment, true)
 }
 
 /// As [`examine`]; without `verify` the kernels of the cache are counted and measured, and not read.
 pub(crate) fn look(options: &ToolchainOptions, environment: &Environment, verify: bool) -> Doctor {
-    let diagnosis = diagnose(options, environment);
     let (gpus, driver) = gpus(environment);
+    let mut options = options.clone();
+    if options.targets.is_empty() {
+        let native: BTreeSet<&str> = gpus.iter().flat_map(|gpu| runs(gpu).0).collect();
+        options.targets = native.into_iter().map(str::to_owned).collect();
+    }
+    let diagnosis = diagnose(&options, environment);
     let mut findings: Vec<FindingReport> = diagnosis
         .findings
         .iter()
@@ -200,6 +211,7 @@ pub(crate) fn look(options: &ToolchainOptions, environment: &Environment, verify
         true => vec![format!("{}: kernels are built and run on the CPU", driver.detail)],
         false => gpus.iter().map(|gpu| format!("{gpu}: {}", what_runs(gpu))).collect(),
     };
+    let ok = findings.iter().all(|finding| finding.state != FindingState::Missing.name());
     let targets = TARGETS.iter().map(|target| target_report(target, &diagnosis, &gpus)).collect();
     let variables = VARIABLES
         .iter()
@@ -215,7 +227,7 @@ pub(crate) fn look(options: &ToolchainOptions, environment: &Environment, verify
         })
         .collect();
     Doctor {
-        ok: diagnosis.can_build(),
+        ok,
         fourfold: Version::own(),
         devices,
         gpus: gpus.iter().map(gpu_report).collect(),
@@ -254,6 +266,16 @@ fn kernel_cache(environment: &Environment, verify: bool) -> (Option<CacheHealth>
         .and_then(|options| Ok((CacheHealth::of(&options, verify)?, options.folder)));
     let health = match health {
         Ok((Some(health), _)) => health,
+        Ok((health, folder)) if is_obstructed(&folder, health.is_some()) => {
+            let found = obstacle(&folder);
+            let is_missing = found.as_ref().is_some_and(Obstacle::prevents_loading);
+            let state = if is_missing { FindingState::Missing } else { FindingState::Note };
+            let why = found.map_or_else(String::new, |found| found.to_string());
+            let detail = format!("{}: kernels are not kept: {why}", folder.display());
+            let remedy =
+                "set FOURFOLD_CACHE_DIR to a folder that can be written and whose programs can be run";
+            return (health, finding(state, detail, Some(remedy.to_owned())));
+        }
         Ok((None, folder)) => {
             let detail = format!("{} holds no kernels yet", folder.display());
             return (None, finding(FindingState::Ok, detail, None));
@@ -308,6 +330,12 @@ fn kernel_cache(environment: &Environment, verify: bool) -> (Option<CacheHealth>
     };
     let remedy = remedy.map(str::to_owned);
     (Some(health), finding(state, detail, remedy))
+}
+
+/// Whether no kernel can be kept in a cache folder, or none can be loaded from it. One that has kernels and cannot be
+/// written to is used.
+fn is_obstructed(folder: &Path, has_kernels: bool) -> bool {
+    obstacle(folder).is_some_and(|found| !has_kernels || found.prevents_loading())
 }
 
 /// A build needs some tens of megabytes for a moment.
@@ -422,10 +450,14 @@ fn has_kernels(target: &str) -> bool {
 fn target_report(target: &Target, diagnosis: &Diagnosis, gpus: &[Gpu]) -> TargetReport {
     let formats = capabilities(target.name).map_or_else(Vec::new, |found| found.formats);
     let formats: Vec<String> = formats.iter().map(|found| found.format.to_string()).collect();
-    let (state, why) = match (diagnosis.nvcc, oldest_nvcc_for(target.name)) {
+    let found = diagnosis.targets.iter().find(|found| found.target == target.name);
+    // What is missing besides the tools that are chosen by target is missing for all.
+    let is_chosen = |name: &str| [Tool::Nvcc, Tool::Cutlass].iter().any(|tool| tool.name() == name);
+    let mut other = diagnosis.findings.iter().filter(|finding| !is_chosen(finding.name));
+    let (state, why) = match found {
         _ if formats.is_empty() => ("none", Some("no kernels in this version".to_owned())),
-        (Some(found), Some(oldest)) if found >= oldest && diagnosis.can_build() => ("ok", None),
-        (Some(found), Some(oldest)) if found < oldest => ("missing", Some(format!("needs nvcc {oldest}"))),
+        Some(TargetFinding { problem: Some(problem), .. }) => ("missing", Some(problem.clone())),
+        Some(_) if other.all(|finding| finding.state != FindingState::Missing) => ("ok", None),
         _ => ("missing", Some("see above".to_owned())),
     };
     let here =

@@ -11,14 +11,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use fourfold_codegen::configuration::CutlassVersion;
-use fourfold_codegen::{KernelSource, KernelSpec, emit, emulate, specify, target};
+use fourfold_codegen::{EMULATOR, KernelSource, KernelSpec, emit, emulate, specify, target};
 use fourfold_executor::cache::CacheKey;
 pub use fourfold_executor::chain;
 use fourfold_executor::environment::Environment;
 use fourfold_executor::service::{
     CompileService, Event, Failure, Outcome, Request, ServiceOptions, build_slots,
 };
-use fourfold_executor::toolchain::{Toolchain, ToolchainError, ToolchainOptions, locate_with_progress};
+use fourfold_executor::toolchain::{
+    PINNED, Toolchain, ToolchainError, ToolchainOptions, locate_with_progress,
+};
 use fourfold_executor::{Artifact, BuildInput, BuildOptions, Cancel, DumpedKernel, spawn_workers};
 
 use crate::backend::Planned;
@@ -84,9 +86,20 @@ pub fn planned_kernels(planned: &Planned, cutlass: CutlassVersion, emulated: boo
         .collect()
 }
 
-/// The version of CUTLASS that a toolchain has, as configurations are chosen by it.
+/// The version of CUTLASS that a toolchain has, as configurations are chosen by it; the pinned one where it has none.
 pub fn cutlass_version(toolchain: &Toolchain) -> CutlassVersion {
-    CutlassVersion::parse(&toolchain.cutlass_version).unwrap_or(CutlassVersion::PINNED)
+    let own = toolchain.cutlass.as_ref().and_then(|cutlass| CutlassVersion::parse(&cutlass.version));
+    own.unwrap_or_else(pinned_cutlass)
+}
+
+/// The version of the pinned CUTLASS: without a toolchain the cache has kernels that were configured for it.
+pub(crate) fn pinned_cutlass() -> CutlassVersion {
+    CutlassVersion::parse(PINNED.cutlass).unwrap_or(CutlassVersion::PINNED)
+}
+
+/// What the kernels of a target are written for and compiled for.
+pub(crate) fn build_targets(target: &str, emulated: bool) -> Vec<&str> {
+    if emulated { vec![target, EMULATOR] } else { vec![target] }
 }
 
 /// Finds a toolchain, or installs the pinned one, saying on `progress` what takes long.
@@ -129,7 +142,8 @@ pub fn compile_kernels(
     options: &CompileOptions,
     progress: &(dyn Fn(&Event) + Sync),
 ) -> (Vec<BuiltKernel>, Option<Toolchain>) {
-    let supply = options.supply(progress);
+    let targets = build_targets(&planned.partition().target, emulated);
+    let supply = options.supply(&targets, progress);
     let kernels = planned_kernels(planned, supply.cutlass, emulated);
     let outcomes = get_kernels(&supply.service, &kernels, &supply.cancel, progress);
     let built = outcomes.into_iter().zip(kernels);
@@ -177,13 +191,14 @@ pub fn get_kernels(
 
 const FEWEST_ASKING: usize = 8;
 
-/// The service that options mean, and the version of CUTLASS that kernels for it are configured for. `progress` is told
-/// what is missing.
+/// The service that options mean for kernels of these targets, and the version of CUTLASS that kernels for it are
+/// configured for. `progress` is told what is missing.
 pub fn compile_service(
     options: &CompileOptions,
+    targets: &[&str],
     progress: &(dyn Fn(&Event) + Sync),
 ) -> (CompileService, CutlassVersion) {
-    let supply = options.supply(progress);
+    let supply = options.supply(targets, progress);
     (supply.service, supply.cutlass)
 }
 

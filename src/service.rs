@@ -9,7 +9,7 @@ use fourfold_executor::service::{CompileService, Event, Failure, ServiceOptions}
 use fourfold_executor::toolchain::ToolchainOptions;
 use fourfold_executor::{BuildOptions, Cancel};
 
-use crate::kernels::{cutlass_version, toolchain};
+use crate::kernels::{cutlass_version, pinned_cutlass, toolchain};
 
 /// How kernels are had.
 #[derive(Clone, Debug, Default)]
@@ -53,13 +53,13 @@ pub(crate) struct Supply {
 }
 
 impl CompileOptions {
-    /// The service that these options mean. Nothing here fails: without a toolchain it has what the cache has, and
-    /// without a cache it builds; `progress` is told.
-    pub(crate) fn supply(&self, progress: &(dyn Fn(&Event) + Sync)) -> Supply {
+    /// The service that these options mean, for kernels of these targets. Nothing here fails: without a toolchain it has
+    /// what the cache has, and without a cache it builds; `progress` is told.
+    pub(crate) fn supply(&self, targets: &[&str], progress: &(dyn Fn(&Event) + Sync)) -> Supply {
         let note = |text: String| progress(&Event::Note(text));
-        let found = toolchain(&self.toolchain, &mut |line| note(line.to_owned()));
-        let cutlass = found.as_ref().map_or(CutlassVersion::PINNED, cutlass_version);
-        let cache = self.cache.open().unwrap_or_else(|reason| {
+        let found = toolchain(&self.toolchain_for(targets), &mut |line| note(line.to_owned()));
+        let cutlass = found.as_ref().map_or_else(|_| pinned_cutlass(), cutlass_version);
+        let cache = self.cache.open(self.toolchain.allow_known_bad).unwrap_or_else(|reason| {
             note(reason);
             None
         });
@@ -72,19 +72,27 @@ impl CompileOptions {
         });
         Supply { service, cutlass, cancel: self.build.cancel.clone().unwrap_or_default() }
     }
+
+    /// The toolchain to look for where kernels of these targets are to be built.
+    pub(crate) fn toolchain_for(&self, targets: &[&str]) -> ToolchainOptions {
+        let mut all = self.toolchain.targets.clone();
+        all.extend(targets.iter().map(|target| (*target).to_owned()));
+        ToolchainOptions { targets: all, ..self.toolchain.clone() }
+    }
 }
 
 impl CacheChoice {
     /// The cache, if it is not to be without; or in words why it cannot be used.
-    fn open(&self) -> Result<Option<Cache>, String> {
+    fn open(&self, allow_known_bad: bool) -> Result<Option<Cache>, String> {
         let unusable =
             |error: &dyn std::error::Error| format!("kernels are not kept: {}", crate::kernels::chain(error));
-        let options = match self {
+        let mut options = match self {
             CacheChoice::None => return Ok(None),
             CacheChoice::At(options) => options.clone(),
             CacheChoice::Usual => CacheOptions::from_environment(&Environment::from_process())
                 .map_err(|error| format!("{}; {}", unusable(&error), error.remedy()))?,
         };
+        options.allow_known_bad |= allow_known_bad;
         let cache =
             Cache::open(&options).map_err(|error| format!("{}; {}", unusable(&error), error.remedy()))?;
         Ok(Some(cache))

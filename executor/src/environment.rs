@@ -76,6 +76,13 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "The GPU that kernels run on, where no option names one; `none` keeps the command line off all GPUs",
     },
     Variable {
+        name: "FOURFOLD_ALLOW_KNOWN_BAD",
+        kind: "flag",
+        default: "unset",
+        meaning: "Use compilers and CUTLASS versions also for targets that they are known to build wrong kernels for; `0` \
+                  counts as unset",
+    },
+    Variable {
         name: "CUDA_HOME",
         kind: "folder",
         default: "none",
@@ -139,6 +146,61 @@ pub const VARIABLES: &[Variable] = &[
     },
 ];
 
+/// The options of the Python package client that count when packages are downloaded: where packages are looked for and
+/// how that place is reached. Each may be set in the client's configuration files, or as a variable: `index-url` as
+/// `PIP_INDEX_URL`.
+pub const PIP_OPTIONS: &[&str] = &[
+    "cert",
+    "client-cert",
+    "default-timeout",
+    "extra-index-url",
+    "find-links",
+    "index-url",
+    "keyring-provider",
+    "no-index",
+    "proxy",
+    "retries",
+    "timeout",
+    "trusted-host",
+];
+
+/// The variables that `python3` is given when packages are downloaded, besides `HOME` and `PATH`: those of
+/// [`PIP_OPTIONS`], where the client's configuration files lie, how the network is reached, and what a `python3` needs
+/// to start. It gets no others.
+pub const PIP_VARIABLES: &[&str] = &[
+    "PIP_CERT",
+    "PIP_CLIENT_CERT",
+    "PIP_CONFIG_FILE",
+    "PIP_DEFAULT_TIMEOUT",
+    "PIP_EXTRA_INDEX_URL",
+    "PIP_FIND_LINKS",
+    "PIP_INDEX_URL",
+    "PIP_KEYRING_PROVIDER",
+    "PIP_NO_INDEX",
+    "PIP_PROXY",
+    "PIP_RETRIES",
+    "PIP_TIMEOUT",
+    "PIP_TRUSTED_HOST",
+    "XDG_CONFIG_DIRS",
+    "XDG_CONFIG_HOME",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "CURL_CA_BUNDLE",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+    "NETRC",
+    "LD_LIBRARY_PATH",
+    "PYENV_ROOT",
+    "PYENV_VERSION",
+];
+
 /// The values of the variables; one that is empty counts as unset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
@@ -156,6 +218,8 @@ pub struct Environment {
     pub fourfold_cache_tiers: Option<OsString>,
     /// `FOURFOLD_DEVICE`.
     pub fourfold_device: Option<OsString>,
+    /// `FOURFOLD_ALLOW_KNOWN_BAD`.
+    pub fourfold_allow_known_bad: Option<OsString>,
     /// `CUDA_HOME`.
     pub cuda_home: Option<OsString>,
     /// `CUTLASS_PATH`.
@@ -172,6 +236,8 @@ pub struct Environment {
     pub ld_library_path: Option<OsString>,
     /// What a program that starts the compiler gets, by name: see [`is_for_launchers`].
     pub launcher: BTreeMap<String, OsString>,
+    /// Those of [`PIP_VARIABLES`] that are set.
+    pub pip_variables: Vec<(&'static str, OsString)>,
 }
 
 /// Whether a program that starts the compiler (`--launcher`) gets this variable, as its settings: where its cache and
@@ -223,6 +289,7 @@ impl Environment {
             fourfold_cache_size: value("FOURFOLD_CACHE_SIZE"),
             fourfold_cache_tiers: value("FOURFOLD_CACHE_TIERS"),
             fourfold_device: value("FOURFOLD_DEVICE"),
+            fourfold_allow_known_bad: value("FOURFOLD_ALLOW_KNOWN_BAD"),
             cuda_home: value("CUDA_HOME"),
             cutlass_path: value("CUTLASS_PATH"),
             xdg_cache_home: value("XDG_CACHE_HOME"),
@@ -231,7 +298,13 @@ impl Environment {
             nvcc_ccbin: value("NVCC_CCBIN"),
             ld_library_path: value("LD_LIBRARY_PATH"),
             launcher: BTreeMap::new(),
+            pip_variables: PIP_VARIABLES.iter().filter_map(|name| Some((*name, value(name)?))).collect(),
         }
+    }
+
+    /// Whether versions that are known to be bad are to be used all the same.
+    pub fn allows_known_bad(&self) -> bool {
+        self.fourfold_allow_known_bad.as_ref().is_some_and(|value| value != "0")
     }
 
     /// The first program of this name on `PATH`. Relative entries do not count: what runs must not depend on the
@@ -263,7 +336,8 @@ mod tests {
             read.borrow_mut().push(name.to_owned());
             None
         });
-        let mut listed: Vec<&str> = VARIABLES.iter().map(|variable| variable.name).collect();
+        let listed = VARIABLES.iter().map(|variable| variable.name);
+        let mut listed: Vec<&str> = listed.chain(PIP_VARIABLES.iter().copied()).collect();
         let count = listed.len();
         listed.sort_unstable();
         listed.dedup();
@@ -286,6 +360,14 @@ mod tests {
                      COMPILER_PATH CCACHE_PREFIX CCACHE_COMPILER CCACHE_CC";
         for name in names.split_whitespace() {
             assert!(!is_for_launchers(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_option_of_the_package_client_has_its_variable() {
+        for option in PIP_OPTIONS {
+            let name = format!("PIP_{}", option.to_uppercase().replace('-', "_"));
+            assert!(PIP_VARIABLES.contains(&&*name), "{name}");
         }
     }
 

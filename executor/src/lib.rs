@@ -40,8 +40,8 @@ mod stdio;
 pub mod toolchain;
 
 pub use build::{
-    Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, DumpedKernel, FLAGS, Phase,
-    Resources, ToolEnvironment, build, semantic_flags,
+    Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, BuiltWith, DumpedKernel, FLAGS,
+    Phase, Resources, ToolEnvironment, build, semantic_flags,
 };
 pub use cache::{Cache, CacheError, CacheKey, CacheOptions};
 pub use causes::chain;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use fourfold_executor::environment::VARIABLES;
+use fourfold_executor::environment::{PIP_VARIABLES, VARIABLES};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -28,6 +28,10 @@ fn the_documentation_lists_every_variable() {
              `HOME`, `USER`, `LOGNAME`, `TMPDIR` where its value is a plain path, `XDG_...`, proxies, `SSL_CERT_...`, \
              `SCCACHE_...`, `CCACHE_...` (without those that name a compiler), `AWS_...`, `AZURE_...`, `GOOGLE_...` and \
              `ACTIONS_...`.\n";
+    text += "\n`toolchain install` gives python3 and its pip no other variables than `PATH`, `HOME` and these, where they are set. pip's\n\
+             configuration files count for the same settings: where packages are looked for, and how that place is reached.\n\n";
+    let names: Vec<String> = PIP_VARIABLES.iter().map(|name| format!("`{name}`")).collect();
+    text += &format!("{}\n", names.join(", "));
     let file = repository().join("docs/environment.md");
     if std::env::var_os("FOURFOLD_BLESS").is_some() {
         std::fs::write(&file, &text).expect("docs/ can be written");

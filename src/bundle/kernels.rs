@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::write::Writing;
 use super::{BundleError, Lack};
-use crate::kernels::{build_input, planned_kernels};
+use crate::kernels::{build_input, build_targets, planned_kernels};
 use crate::replay::{ReplayOptions, Stages};
 use crate::report::ResourceReport;
 
@@ -32,7 +32,8 @@ pub(super) fn write_kernels(
         return Ok(());
     }
     // Nothing is installed for the sake of a bundle.
-    let search = ToolchainOptions { provision: false, ..options.compile.toolchain.clone() };
+    let targets = build_targets(&compiled.planned().partition().target, emulated);
+    let search = ToolchainOptions { provision: false, ..options.compile.toolchain_for(&targets) };
     let toolchain = locate(&search, &Environment::from_process());
     if let Err(error) = &toolchain {
         writing.lack("kernels/*/command.txt: the paths", error.to_string());
@@ -76,7 +77,7 @@ pub(super) fn write_kernels(
             "abi": ABI_VERSION,
             "flags": flags,
             "nvcc": toolchain.map(|toolchain| toolchain.nvcc_version.clone()),
-            "cutlass": toolchain.map(|toolchain| toolchain.cutlass_version.clone()),
+            "cutlass": toolchain.and_then(|it| it.cutlass.as_ref()).map(|cutlass| cutlass.version.clone()),
             "built": artifact.is_some(),
             "resources": artifact.map(|artifact| ResourceReport::from(artifact.resources())),
             "error": failure.map(|failure| {

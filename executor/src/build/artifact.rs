@@ -23,6 +23,16 @@ pub struct Artifact {
     pub(super) log: String,
     pub(super) resources: Resources,
     pub(super) metadata: Metadata,
+    pub(super) built_with: Option<BuiltWith>,
+}
+
+/// The tools that built a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuiltWith {
+    /// The version of nvcc, such as `13.1.115`.
+    pub nvcc: String,
+    /// Which CUTLASS: a version, a version and a digest of its headers, or `none`.
+    pub cutlass: String,
 }
 
 /// What an artifact is made of, the library being in the folder.
@@ -34,6 +44,7 @@ pub(crate) struct Parts {
     pub(crate) log: String,
     pub(crate) resources: Resources,
     pub(crate) metadata: Metadata,
+    pub(crate) built_with: Option<BuiltWith>,
 }
 
 /// What a built kernel costs, as read back from the binary and from the compiler's report on it.
@@ -127,15 +138,26 @@ impl Artifact {
         files.write(folder)
     }
 
+    /// The tools that built it, where that is known.
+    pub fn tools(&self) -> Option<&BuiltWith> {
+        self.built_with.as_ref()
+    }
+
+    /// The same, known to be built with these tools.
+    pub(crate) fn built_with(self, tools: BuiltWith) -> Artifact {
+        Artifact { built_with: Some(tools), ..self }
+    }
+
     /// Whether the cache keeps it.
     pub fn is_cached(&self) -> bool {
         self.folder.is_entry()
     }
 
     pub(crate) fn from_parts(parts: Parts) -> Artifact {
-        let Parts { folder, kernel, source, prelude, log, resources, metadata } = parts;
+        let Parts { folder, kernel, source, prelude, log, resources, metadata, built_with } = parts;
         let library = folder.path().join(LIBRARY);
-        Artifact { folder: Arc::new(folder), library, kernel, source, prelude, log, resources, metadata }
+        let folder = Arc::new(folder);
+        Artifact { folder, library, kernel, source, prelude, log, resources, metadata, built_with }
     }
 
     pub(crate) fn folder(&self) -> &Arc<Folder> {

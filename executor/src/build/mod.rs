@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use artifact::Parts;
-pub use artifact::{Artifact, DumpedKernel, Resources};
+pub use artifact::{Artifact, BuiltWith, DumpedKernel, Resources};
 pub use compile::{FLAGS, Phase, semantic_flags};
 pub use environment::ToolEnvironment;
 pub(crate) use environment::isolate;
@@ -211,6 +211,7 @@ pub fn build(
         log: run.log,
         resources,
         metadata,
+        built_with: None,
     })
 }
 

@@ -18,8 +18,9 @@ use serde::{Deserialize, Serialize};
 use super::error::Reason;
 use super::key::CacheKey;
 use super::manifest::{LIBRARY, LOG, LONGEST_MANIFEST, MANIFEST, METADATA, Manifest, PRELUDE, SOURCE};
-use crate::build::{Artifact, Folder, Parts, Resources};
+use crate::build::{Artifact, BuiltWith, Folder, Parts, Resources};
 use crate::kernel::Metadata;
+use crate::toolchain::{Tool, Version, known_bad};
 
 /// The content of an entry.
 #[derive(Clone, Debug)]
@@ -60,6 +61,9 @@ struct Description {
     kernel: String,
     metadata: Metadata,
     resources: Resources,
+    /// What built it; entries of older versions do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    built_with: Option<BuiltWith>,
 }
 
 impl Contents {
@@ -69,6 +73,7 @@ impl Contents {
             kernel: built.kernel().to_owned(),
             metadata: built.metadata().clone(),
             resources: built.resources().clone(),
+            built_with: built.tools().cloned(),
         };
         let mut described = serde_json::to_string_pretty(&description).map_err(io::Error::other)?;
         described.push('\n');
@@ -173,7 +178,7 @@ impl Contents {
             Some(String::from_utf8(bytes).expect("what is no text is no content"))
         };
         let (source, prelude, log) = (text(SOURCE), text(PRELUDE), text(LOG));
-        let Description { kernel, metadata, resources } = self.description;
+        let Description { kernel, metadata, resources, built_with } = self.description;
         Artifact::from_parts(Parts {
             folder,
             kernel,
@@ -182,6 +187,20 @@ impl Contents {
             log: log.unwrap_or_default(),
             resources,
             metadata,
+            built_with,
+        })
+    }
+
+    /// Whether it was built with a version that is known to be bad for it.
+    pub(super) fn known_bad(&self) -> Option<Reason> {
+        let BuiltWith { nvcc, cutlass } = self.description.built_with.as_ref()?;
+        let Metadata { target, emulated, .. } = &self.description.metadata;
+        // What runs emulated is compiled for a Hopper.
+        let targets = [Some(target.as_str()), emulated.then_some("sm_90a")];
+        [(Tool::Nvcc, nvcc), (Tool::Cutlass, cutlass)].into_iter().find_map(|(tool, version)| {
+            let bad = known_bad(tool, Version::parse(version)?, targets.into_iter().flatten())?;
+            let (tool, version) = (tool.name(), version.clone());
+            Some(Reason::KnownBad { tool, version, why: bad.to_string() })
         })
     }
 

@@ -259,6 +259,16 @@ pub enum Reason {
         /// Why.
         why: String,
     },
+    /// It was built with a version of a tool that is known to build wrong kernels for its target.
+    #[error("it was built with {tool} {version}, {why}")]
+    KnownBad {
+        /// The tool.
+        tool: &'static str,
+        /// Its version.
+        version: String,
+        /// What is known of it.
+        why: String,
+    },
     /// It is good, and could not be kept in this machine's cache.
     #[error("it is used and cannot be kept: {why}")]
     NotKept {
@@ -287,6 +297,7 @@ impl Reason {
             Reason::Unreadable { .. } => "unreadable",
             Reason::Unreachable { .. } => "unreachable",
             Reason::Load { .. } => "load",
+            Reason::KnownBad { .. } => "known_bad",
             Reason::NotKept { .. } => "not_kept",
         }
     }

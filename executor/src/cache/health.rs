@@ -10,6 +10,7 @@ use super::error::{CacheError, Refusal};
 use super::keep::unix_seconds;
 use super::{Cache, CacheOptions, EntryInfo};
 use crate::service::count_lasting;
+use crate::toolchain::obstacle;
 
 /// How a cache does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -75,7 +76,8 @@ impl Cache {
             verified: verify,
             refused,
             known_bad,
-            writable: places.all(|place| access(place, Access::WRITE_OK).is_ok()),
+            writable: places.all(|place| access(place, Access::WRITE_OK).is_ok())
+                && obstacle(&folder).is_none_or(|found| found.prevents_loading()),
             free_bytes: free,
             folder,
         })

@@ -104,7 +104,9 @@ impl Cache {
             let in_use = key.map(|key| self.use_file(&key)).and_then(|file| usage::hold(&file));
             let bytes = entry::size(&path);
             let result = match key {
-                Some(key) => Contents::read(&path, &key, Trust::Owner),
+                Some(key) => {
+                    Contents::read(&path, &key, Trust::Owner).and_then(|contents| self.admit(&path, contents))
+                }
                 None => match Identity::at(&path) {
                     Ok(identity) => Err(Unusable::Refused(Reason::Name, identity)),
                     Err(_) => Err(Unusable::Absent),

@@ -62,6 +62,8 @@ pub struct CacheOptions {
     pub capacity: u64,
     /// Further places with entries, which are only read: folders, or URLs of object stores.
     pub tiers: Vec<String>,
+    /// Use kernels, too, that were built with versions that are known to be bad for their targets.
+    pub allow_known_bad: bool,
 }
 
 impl CacheOptions {
@@ -70,7 +72,12 @@ impl CacheOptions {
 
     /// A cache in this folder, of the usual size and alone.
     pub fn new(folder: impl Into<PathBuf>) -> CacheOptions {
-        CacheOptions { folder: folder.into(), capacity: CacheOptions::CAPACITY, tiers: Vec::new() }
+        CacheOptions {
+            folder: folder.into(),
+            capacity: CacheOptions::CAPACITY,
+            tiers: Vec::new(),
+            allow_known_bad: false,
+        }
     }
 
     /// The cache that the environment asks for.
@@ -81,6 +88,7 @@ impl CacheOptions {
         let folder =
             cache_folder(environment).map_err(|error| CacheError::NoPlace { reason: error.to_string() })?;
         let mut options = CacheOptions::new(folder);
+        options.allow_known_bad = environment.allows_known_bad();
         if let Some(size) = &environment.fourfold_cache_size {
             options.capacity = parse_size(&size.to_string_lossy()).map_err(|error| CacheError::Variable {
                 variable: "FOURFOLD_CACHE_SIZE",
@@ -108,6 +116,7 @@ struct Inner {
     kernels: PathBuf,
     capacity: u64,
     tiers: Vec<Tier>,
+    allow_known_bad: bool,
 }
 
 /// What the names of entries begin with that are set aside until they are removed.
@@ -152,8 +161,7 @@ impl Cache {
         // Before any folder is made in `tmp`. Where it cannot be written, nobody makes or sweeps any.
         let _ = usage::open(&kernels.join(SWEEP_LOCK), true);
         let tiers = options.tiers.iter().map(|name| Tier::open_or_refuse(name)).collect();
-        let cache = Cache { inner: Arc::new(Inner { kernels, capacity: options.capacity, tiers }) };
-        Ok(cache)
+        Ok(Cache::of(kernels, options, tiers))
     }
 
     /// The cache as it is, to be looked at: nothing is created, changed or removed, not even what dead processes left.
@@ -177,7 +185,12 @@ impl Cache {
             }
         }
         let tiers = options.tiers.iter().map(|name| Tier::open_or_refuse(name)).collect();
-        Ok(Some(Cache { inner: Arc::new(Inner { kernels, capacity: options.capacity, tiers }) }))
+        Ok(Some(Cache::of(kernels, options, tiers)))
+    }
+
+    fn of(kernels: PathBuf, options: &CacheOptions, tiers: Vec<Tier>) -> Cache {
+        let CacheOptions { capacity, allow_known_bad, .. } = *options;
+        Cache { inner: Arc::new(Inner { kernels, capacity, tiers, allow_known_bad }) }
     }
 
     /// The folder with everything about kernels.
@@ -240,7 +253,7 @@ impl Cache {
         fs::symlink_metadata(&path).ok()?;
         // Without a lock, where the cache cannot be written to, nobody of this machine could remove the entry either.
         let in_use = usage::begin(&self.use_file(key)).ok();
-        match Contents::read(&path, key, Trust::Owner) {
+        match Contents::read(&path, key, Trust::Owner).and_then(|contents| self.admit(&path, contents)) {
             Ok(contents) => {
                 let folder = Folder::entry(path, in_use, contents.library_hash());
                 Some(contents.into_artifact(folder))
@@ -252,6 +265,20 @@ impl Cache {
                 None
             }
         }
+    }
+
+    /// Refuses an entry of this machine that was built with what is known to be bad.
+    fn admit(&self, path: &Path, contents: Contents) -> Result<Contents, Unusable> {
+        match (self.objection(&contents), Identity::at(path)) {
+            (None, _) => Ok(contents),
+            (Some(reason), Ok(identity)) => Err(Unusable::Refused(reason, identity)),
+            (Some(_), Err(_)) => Err(Unusable::Absent),
+        }
+    }
+
+    /// Why whole contents are not used.
+    fn objection(&self, contents: &Contents) -> Option<Reason> {
+        if self.inner.allow_known_bad { None } else { contents.known_bad() }
     }
 
     /// Writes an entry and makes it visible.

@@ -55,7 +55,9 @@ impl Cache {
         tier.reach().map_err(refused)?;
         let push = |key: &CacheKey| {
             let in_use = usage::hold(&self.use_file(key));
-            let outcome = match Contents::read(&self.entry(key), key, Trust::Owner) {
+            let path = self.entry(key);
+            let read = Contents::read(&path, key, Trust::Owner);
+            let outcome = match read.and_then(|contents| self.admit(&path, contents)) {
                 Ok(contents) => tier.push(contents).map_err(|reason| PushError::Place { reason }),
                 Err(Unusable::Absent) => Err(PushError::Absent),
                 Err(Unusable::Refused(reason, _)) => Err(PushError::Refused { reason: reason.to_string() }),
@@ -84,6 +86,10 @@ impl Cache {
         for tier in &self.inner.tiers {
             match tier.fetch(key) {
                 Ok(Some(contents)) => {
+                    if let Some(reason) = self.objection(&contents) {
+                        notes.push(note(key, tier.name(), reason));
+                        continue;
+                    }
                     if let Some(artifact) = self.adopt(key, contents, tier.name(), notes) {
                         return Some((artifact, tier.name().to_owned()));
                     }

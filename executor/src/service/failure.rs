@@ -69,6 +69,11 @@ pub const FAILURE_CODES: &[FailureCode] = &[
         "name a newer one, or none: `fourfold toolchain install` gets the pinned one",
     ),
     code(
+        "toolchain_known_bad",
+        "The nvcc or the CUTLASS that is there is known to build wrong kernels for the target",
+        "run `fourfold toolchain install` and name no other; --allow-known-bad (FOURFOLD_ALLOW_KNOWN_BAD) uses it all the same",
+    ),
+    code(
         "toolchain_damaged",
         "A carried toolchain is not whole",
         "run `fourfold toolchain install` where there is a network, and carry the folder that it prints",

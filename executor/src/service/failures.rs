@@ -171,7 +171,8 @@ pub(super) fn stamp(
         let changed = metadata.map_or((0, 0, 0), |it| (it.len(), it.mtime(), it.mtime_nsec()));
         format!("{} {changed:?}", path.display())
     };
-    let tools = [Some(&*toolchain.nvcc), toolchain.cuobjdump.as_deref(), Some(&toolchain.cutlass), launcher];
+    let cutlass = toolchain.cutlass.as_ref().map(|cutlass| &*cutlass.path);
+    let tools = [Some(&*toolchain.nvcc), toolchain.cuobjdump.as_deref(), cutlass, launcher];
     // One without a folder is found on the search path.
     let found = launcher.and_then(|launcher| environment.find_program(launcher));
     let host = host_programs(environment);
@@ -240,12 +241,11 @@ mod tests {
             nvcc: write("nvcc", "nvcc"),
             include: Vec::new(),
             libraries: Vec::new(),
-            cutlass: folder.path().to_owned(),
+            cutlass: None,
             cuobjdump: None,
             nvcc_version: "13.0.88".to_owned(),
-            cutlass_version: "4.2.0".to_owned(),
             nvcc_origin: Origin::Provisioned,
-            cutlass_origin: Origin::Provisioned,
+            allow_known_bad: false,
             passed_over: Vec::new(),
         };
         for name in ["g++", "gcc", "other"] {

@@ -37,14 +37,14 @@ pub use slots::build_slots;
 use slots::{Permit, SLOT};
 
 use crate::build::{
-    Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, ToolEnvironment, begin_end,
-    build, remove_temporary,
+    Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, BuiltWith, ToolEnvironment,
+    begin_end, build, remove_temporary,
 };
 use crate::cache::{Cache, CacheKey, Origin, Refusal};
 use crate::environment::Environment;
 use crate::kernel::Kernel;
 use crate::process::Cancel;
-use crate::toolchain::{Toolchain, Version, oldest_nvcc_for};
+use crate::toolchain::{KnownBad, NO_CUTLASS, Tool, Toolchain, Version, oldest_nvcc_for};
 use failures::Failures;
 pub(crate) use failures::count_lasting;
 use flight::{Flight, Found, Table};
@@ -78,6 +78,8 @@ struct Inner {
     /// As it was when the keys were decided on.
     environment: Environment,
     tools: ToolEnvironment,
+    /// What kernels are looked for with that the toolchain is not used for.
+    pinned: Versions,
     places: Option<Places>,
     table: Table,
     has_told_of_sweep: AtomicBool,
@@ -159,6 +161,7 @@ impl CompileService {
                 versions,
                 environment,
                 tools,
+                pinned: Versions::pinned(),
                 places,
                 table,
                 has_told_of_sweep: AtomicBool::new(false),
@@ -171,9 +174,12 @@ impl CompileService {
         &self.inner.options
     }
 
-    /// A request for this kernel, as this service would build it.
+    /// A request for this kernel, as this service would build it. Where its toolchain is not used for the target, that is
+    /// as the pinned toolchain would build it.
     pub fn request(&self, input: &BuildInput<'_>) -> Request {
-        Request::new(input, &self.inner.versions, &self.inner.options.build)
+        let is_refused = self.inner.known_bad_for(&[input.target, input.architecture]).is_some();
+        let versions = if is_refused { &self.inner.pinned } else { &self.inner.versions };
+        Request::new(input, versions, &self.inner.options.build)
     }
 
     /// A kernel, loaded, or why it cannot be had. What happens meanwhile is told on this thread. A kernel that somebody in this
@@ -292,13 +298,14 @@ impl Inner {
             return Ok(built);
         }
         let toolchain = self.options.toolchain.as_ref().map_err(|failure| Failure::clone(failure))?;
+        self.check_toolchain(request, toolchain)?;
         let launcher = self.options.build.launcher.as_deref();
         let stamp = failures::stamp(toolchain, launcher, &self.environment, &self.tools);
         let options = failures::options_of(&self.options.build);
         if let Some(failure) = self.known_bad(request, &stamp) {
             return Err(failure);
         }
-        let cutlass = toolchain.cutlass_state();
+        let cutlass = request.uses_cutlass().then(|| toolchain.cutlass_state());
         let waiting =
             |owner: String| flight.tell(Event::Waiting { kernel: Arc::clone(request.kernel()), owner });
         let cancelled = || Failure::cancelled(request.kernel());
@@ -355,11 +362,16 @@ impl Inner {
         });
         let result = self.build(request, toolchain, flight, temporary);
         // Then its key does not say what it was compiled with.
-        let other_headers = cutlass.identity != self.versions.cutlass || toolchain.cutlass_state() != cutlass;
+        let other_headers = cutlass.as_ref().is_some_and(|cutlass| {
+            cutlass.identity != self.versions.cutlass || toolchain.cutlass_state() != *cutlass
+        });
         let is_mislabelled =
             other_headers || ToolEnvironment::new(&self.environment).identity() != self.tools.identity();
         let artifact = match result {
-            Ok(artifact) => artifact,
+            Ok(artifact) => {
+                let cutlass = cutlass.map_or_else(|| NO_CUTLASS.to_owned(), |cutlass| cutlass.identity);
+                artifact.built_with(BuiltWith { nvcc: toolchain.nvcc_version.clone(), cutlass })
+            }
             Err(error) => {
                 let mut failure = Failure::from(&error);
                 // What it printed may be a launcher's words, which say nothing about the compiler.
@@ -373,9 +385,13 @@ impl Inner {
         // The next compiler may start while this one's work is put away.
         drop((slot, permit));
         if is_mislabelled {
-            let (kernel, place) = (request.kernel(), toolchain.cutlass.display());
-            let what =
-                if other_headers { format!("headers in `{place}`") } else { "host compiler".to_owned() };
+            let kernel = request.kernel();
+            let place = toolchain.cutlass.as_ref().map(|cutlass| cutlass.path.display().to_string());
+            let what = if other_headers {
+                format!("headers in `{}`", place.unwrap_or_default())
+            } else {
+                "host compiler".to_owned()
+            };
             let why = format!("the {what} changed since this process looked it over");
             flight.tell(Event::Note(format!("{kernel} is not kept: {why}; start again to have it kept")));
             return Ok(Built::new(artifact, Source::Compiler));
@@ -425,6 +441,24 @@ impl Inner {
         None
     }
 
+    /// Why the toolchain is not used for these targets.
+    fn known_bad_for(&self, targets: &[&str]) -> Option<(Tool, String, &'static KnownBad)> {
+        self.options.toolchain.as_ref().ok()?.known_bad(targets)
+    }
+
+    /// Whether the toolchain may build a kernel, and has what that takes.
+    fn check_toolchain(&self, request: &Request, toolchain: &Toolchain) -> Result<(), Failure> {
+        if let Some((tool, version, bad)) = self.known_bad_for(&request.targets()) {
+            let message = format!("{} {version} is not used: it is {bad}", tool.name());
+            return Err(Failure::new("toolchain_known_bad", BuildFault::Toolchain, message));
+        }
+        if request.uses_cutlass() && toolchain.cutlass.is_none() {
+            let message = format!("there is no CUTLASS, which kernels for {} need", request.target());
+            return Err(Failure::new("toolchain_missing", BuildFault::Toolchain, message));
+        }
+        Ok(())
+    }
+
     fn known_bad(&self, request: &Request, stamp: &str) -> Option<Failure> {
         if self.options.retry_known_bad {
             return None;
@@ -461,7 +495,7 @@ impl Inner {
         let kernel = Arc::clone(request.kernel());
         check_target(toolchain, input.architecture)?;
         flight.tell(Event::Started { kernel, target: Arc::clone(request.target()) });
-        let mut include = toolchain.cutlass_include().to_vec();
+        let mut include = if request.uses_cutlass() { toolchain.cutlass_include() } else { Vec::new() };
         include.extend(toolchain.include.iter().cloned());
         let tools = BuildTools {
             nvcc: &toolchain.nvcc,

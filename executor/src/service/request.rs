@@ -5,14 +5,14 @@ use std::sync::Arc;
 use crate::build::{BuildInput, BuildOptions, semantic_flags};
 use crate::cache::{CacheKey, KeyParts};
 use crate::kernel::ABI_VERSION;
-use crate::toolchain::{PINS, Toolchain, Version};
+use crate::toolchain::{NO_CUTLASS, PINNED, Toolchain};
 
 /// The versions that a key holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// The compiler's, such as `13.0.88`.
+    /// The compiler's, such as `13.1.115`.
     pub nvcc: String,
-    /// What tells one CUTLASS from another.
+    /// What tells one CUTLASS from another; `none` where there is no CUTLASS.
     pub cutlass: String,
     /// The host compiler, where it is not the system's own:
     /// [`ToolEnvironment::identity`](crate::ToolEnvironment::identity).
@@ -31,15 +31,9 @@ impl Versions {
 
     /// Those of the toolchain that is pinned, for machines without any: its kernels may lie in the cache.
     pub fn pinned() -> Versions {
-        let version = |name: &str| {
-            let pin = PINS.iter().find(|pin| pin.name == name);
-            pin.map_or_else(String::new, |pin| pin.version.to_owned())
-        };
-        // A package's version has one number more than the headers in it say.
-        let cutlass = Version::parse(&version("nvidia-cutlass")).map(|version| version.to_string());
         Versions {
-            nvcc: version("nvidia-cuda-nvcc"),
-            cutlass: cutlass.unwrap_or_default(),
+            nvcc: PINNED.nvcc.to_owned(),
+            cutlass: PINNED.cutlass.to_owned(),
             host_compiler: String::new(),
         }
     }
@@ -61,11 +55,13 @@ struct Parts {
     architecture: String,
     opcode: String,
     stages: Option<u32>,
+    uses_cutlass: bool,
 }
 
 impl Request {
     /// A request for this source, compiled with these versions in this way.
     pub fn new(input: &BuildInput<'_>, versions: &Versions, options: &BuildOptions) -> Request {
+        let uses_cutlass = uses_cutlass(input);
         let flags = semantic_flags(input, options);
         let host = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
         let key = CacheKey::new(&KeyParts {
@@ -78,7 +74,7 @@ impl Request {
             stages: input.stages,
             flags: &flags,
             nvcc: &versions.nvcc,
-            cutlass: &versions.cutlass,
+            cutlass: if uses_cutlass { &versions.cutlass } else { NO_CUTLASS },
             host: &host,
             host_compiler: &versions.host_compiler,
             abi: ABI_VERSION,
@@ -91,6 +87,7 @@ impl Request {
             architecture: input.architecture.to_owned(),
             opcode: input.opcode.to_owned(),
             stages: input.stages,
+            uses_cutlass,
         };
         Request { parts: Arc::new(parts), key }
     }
@@ -110,6 +107,16 @@ impl Request {
         &self.parts.target
     }
 
+    /// Whether it is compiled with CUTLASS. What is not has no CUTLASS in its key, and none among its include folders.
+    pub fn uses_cutlass(&self) -> bool {
+        self.parts.uses_cutlass
+    }
+
+    /// What its versions may be known to be bad for: its target, and what it is compiled for.
+    pub(super) fn targets(&self) -> [&str; 2] {
+        [&self.parts.target, &self.parts.architecture]
+    }
+
     pub(super) fn input(&self) -> BuildInput<'_> {
         BuildInput {
             text: &self.parts.text,
@@ -120,5 +127,52 @@ impl Request {
             opcode: &self.parts.opcode,
             stages: self.parts.stages,
         }
+    }
+}
+
+/// Whether a source, or what the compiler reads before it, includes a header of CUTLASS.
+fn uses_cutlass(input: &BuildInput<'_>) -> bool {
+    let includes = |line: &str| {
+        let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?;
+        let name = rest.trim_start().trim_start_matches(['"', '<']);
+        Some(name.starts_with("cutlass/") || name.starts_with("cute/"))
+    };
+    let texts = [Some(input.text), input.prelude];
+    texts.into_iter().flatten().flat_map(str::lines).any(|line| includes(line) == Some(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input<'a>(text: &'a str, prelude: Option<&'a str>) -> BuildInput<'a> {
+        let (kernel, target, architecture) = ("kernel", "sm_90a", "90a");
+        BuildInput { text, kernel, prelude, target, architecture, opcode: "HGMMA", stages: None }
+    }
+
+    #[test]
+    fn only_what_includes_a_header_of_cutlass_has_its_version_in_the_key() {
+        let key = |text: &str, prelude: Option<&str>, cutlass: &str| {
+            let versions = Versions { cutlass: cutlass.to_owned(), ..Versions::pinned() };
+            Request::new(&input(text, prelude), &versions, &BuildOptions::default()).key()
+        };
+        for (text, prelude, uses) in [
+            ("int x;  // cutlass/version.h", None, false),
+            ("#include <cuda_fp16.h>\n#include \"cutlassette.h\"", None, false),
+            ("#include \"cutlass/cutlass.h\"", None, true),
+            ("  #  include <cute/tensor.hpp>", None, true),
+            ("int x;", Some("#include \"cute/tensor.hpp\""), true),
+        ] {
+            let (one, other) = (key(text, prelude, "4.5.0"), key(text, prelude, "4.6.0"));
+            assert_eq!(one != other, uses, "{text} {prelude:?}");
+            assert_eq!(uses_cutlass(&input(text, prelude)), uses);
+        }
+    }
+
+    #[test]
+    fn the_pinned_versions_are_those_of_the_pins_and_never_empty() {
+        let versions = Versions::pinned();
+        assert_eq!([&*versions.nvcc, &*versions.cutlass], [PINNED.nvcc, PINNED.cutlass]);
+        assert!(!versions.nvcc.is_empty() && !versions.cutlass.is_empty() && !NO_CUTLASS.is_empty());
     }
 }

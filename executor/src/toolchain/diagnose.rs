@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use super::cache::cache_folder;
 use super::error::ToolchainError;
+use super::folder::obstacle;
+use super::known_bad::{KnownBad, Tool, all_known_bad};
 use super::locate::{Found, Search, ToolchainOptions};
 use super::tree;
-use super::version::Version;
+use super::version::{COMPILED_TARGETS, Version};
 use crate::environment::Environment;
 use crate::process::run_tool;
 
@@ -49,17 +51,30 @@ pub struct Finding {
     pub remedy: Option<String>,
 }
 
+/// Whether kernels of one target can be built.
+#[derive(Clone, Debug)]
+pub struct TargetFinding {
+    /// The target.
+    pub target: &'static str,
+    /// Why they cannot, as far as the compiler and CUTLASS are concerned.
+    pub problem: Option<String>,
+    /// What to do about it.
+    pub remedy: Option<String>,
+}
+
 /// Everything that was looked for.
 #[derive(Clone, Debug)]
 pub struct Diagnosis {
     /// The findings, in the order of their use.
     pub findings: Vec<Finding>,
+    /// Each target that something is compiled for.
+    pub targets: Vec<TargetFinding>,
     /// The version of the nvcc that would be used.
     pub nvcc: Option<Version>,
 }
 
 impl Diagnosis {
-    /// Whether kernels could be built now.
+    /// Whether kernels could be built now: for the targets of [`ToolchainOptions::targets`], if there are any.
     pub fn can_build(&self) -> bool {
         self.findings.iter().all(|finding| finding.state != FindingState::Missing)
     }
@@ -78,30 +93,76 @@ pub fn diagnose(options: &ToolchainOptions, environment: &Environment) -> Diagno
     let cuobjdump = search.cuobjdump(beside);
     let needs_packages = nvcc.is_err() || cutlass.is_err() || cuobjdump.is_none();
     let version = nvcc.as_ref().ok().map(|found| found.version);
-    let findings = vec![
-        part("nvcc", nvcc),
-        part("CUTLASS", cutlass),
+    // Beside what is used; where nothing is, the error names it.
+    let passed_over = if needs_packages { Vec::new() } else { search.passed_over().to_vec() };
+    let targets: Vec<TargetFinding> =
+        COMPILED_TARGETS.iter().map(|(target, _)| of_target(&mut search, target)).collect();
+    let is_allowed = search.allows_known_bad();
+    let mut findings = vec![
+        part(Tool::Nvcc, nvcc.map(Some), is_allowed, &targets),
+        part(Tool::Cutlass, cutlass, is_allowed, &targets),
         disassembler(cuobjdump),
         host_compiler(environment),
         package_client(environment, needs_packages),
-        cache(environment),
     ];
-    Diagnosis { findings, nvcc: version }
+    findings.extend(cache(environment));
+    findings.extend(passed_over.into_iter().map(|detail| Finding {
+        name: "not used",
+        state: FindingState::Note,
+        detail,
+        remedy: Some("nothing to do: something else is used".to_owned()),
+    }));
+    Diagnosis { findings, targets, nvcc: version }
 }
 
-fn part(name: &'static str, found: Result<Found, ToolchainError>) -> Finding {
-    match found {
-        Ok(found) => {
-            let detail = format!("{} in {} ({})", found.version, found.path.display(), found.origin);
-            Finding { name, state: FindingState::Ok, detail, remedy: None }
+fn of_target(search: &mut Search<'_>, target: &'static str) -> TargetFinding {
+    search.turn_to(target);
+    let compiler = search.nvcc().and_then(|found| search.check_targets(found));
+    let error = compiler.err().or_else(|| search.cutlass().err());
+    let problem = error.as_ref().map(ToString::to_string);
+    TargetFinding { target, problem, remedy: error.map(|error| error.remedy().to_owned()) }
+}
+
+/// A tool: found, not needed, or missing.
+fn part(
+    tool: Tool,
+    found: Result<Option<Found>, ToolchainError>,
+    is_allowed: bool,
+    targets: &[TargetFinding],
+) -> Finding {
+    let name = tool.name();
+    let found = match found {
+        Ok(Some(found)) => found,
+        Ok(None) => {
+            let detail = "not installed; kernels for sm_90a are built without".to_owned();
+            let remedy =
+                Some("run `fourfold toolchain install` to build kernels for other targets".to_owned());
+            return Finding { name, state: FindingState::Note, detail, remedy };
         }
-        Err(error) => Finding {
-            name,
-            state: FindingState::Missing,
-            detail: error.to_string(),
-            remedy: Some(error.remedy().to_owned()),
-        },
+        Err(error) => {
+            let remedy = Some(error.remedy().to_owned());
+            return Finding { name, state: FindingState::Missing, detail: error.to_string(), remedy };
+        }
+    };
+    let mut detail = format!("{} in {} ({})", found.version, found.path.display(), found.origin);
+    let bad: Vec<&KnownBad> = all_known_bad(tool, found.version).collect();
+    for bad in &bad {
+        detail += &format!("\n{bad}");
     }
+    let has_problem = |target: &TargetFinding| {
+        target.problem.is_some() && bad.iter().any(|bad| bad.is_about(target.target))
+    };
+    let remedy = if bad.is_empty() {
+        None
+    } else if is_allowed {
+        Some("leave out --allow-known-bad (FOURFOLD_ALLOW_KNOWN_BAD), and another is used for these targets")
+    } else if targets.iter().any(has_problem) {
+        Some("run `fourfold toolchain install`: what it installs is then used for these targets")
+    } else {
+        Some("nothing to do: another is used for these targets")
+    };
+    let state = if remedy.is_none() { FindingState::Ok } else { FindingState::Note };
+    Finding { name, state, detail, remedy: remedy.map(str::to_owned) }
 }
 
 fn disassembler(found: Option<PathBuf>) -> Finding {
@@ -121,25 +182,54 @@ fn disassembler(found: Option<PathBuf>) -> Finding {
 }
 
 fn host_compiler(environment: &Environment) -> Finding {
-    let (chosen, by) = match &environment.nvcc_ccbin {
-        Some(compiler) => (PathBuf::from(compiler), "NVCC_CCBIN"),
-        None => (PathBuf::from(HOST_COMPILERS[0]), "PATH"),
-    };
-    let program = host_programs(environment).into_iter().next();
-    let said = program.as_deref().map(|program| first_line(program, &["--version"], environment));
-    let (state, detail) = match (program, said) {
-        (Some(program), Some(Ok(line))) => {
-            (FindingState::Ok, format!("{line} in {} ({by})", program.display()))
+    let by = if environment.nvcc_ccbin.is_some() { "NVCC_CCBIN" } else { "PATH" };
+    let mut detail = Vec::new();
+    let mut state = FindingState::Ok;
+    for wanted in wanted_host_programs(environment) {
+        let said = wanted.found.as_deref().map(|program| first_line(program, &["--version"], environment));
+        let line = match (&wanted.found, said) {
+            (Some(program), Some(Ok(line))) => format!("{line} in {} ({by})", program.display()),
+            (found, said) => {
+                state = FindingState::Missing;
+                match (found, said) {
+                    (Some(program), Some(Err(problem))) => {
+                        format!("`{}` ({by}) {problem}", program.display())
+                    }
+                    _ => format!("nvcc looks for `{}`, and there is none", wanted.shown.display()),
+                }
+            }
+        };
+        detail.push(line);
+    }
+    let remedy = "install gcc and g++, or name a host compiler with NVCC_CCBIN".to_owned();
+    let remedy = (state != FindingState::Ok).then_some(remedy);
+    Finding { name: "host compiler", state, detail: detail.join("\n"), remedy }
+}
+
+/// A program that nvcc calls for the host's code.
+struct Wanted {
+    /// As nvcc names it.
+    shown: PathBuf,
+    found: Option<PathBuf>,
+}
+
+/// Every program that nvcc calls for the host's code: all of them must be there.
+fn wanted_host_programs(environment: &Environment) -> Vec<Wanted> {
+    let file = |file: PathBuf| Wanted { found: file.exists().then(|| file.clone()), shown: file };
+    match environment.nvcc_ccbin.as_ref().map(PathBuf::from) {
+        None => HOST_COMPILERS
+            .iter()
+            .map(|name| Wanted { shown: name.into(), found: environment.find_program(name) })
+            .collect(),
+        Some(chosen) if chosen.components().count() <= 1 => {
+            let found = environment.find_program(&chosen);
+            vec![Wanted { shown: chosen, found }]
         }
-        (Some(program), Some(Err(problem))) => {
-            (FindingState::Missing, format!("`{}` ({by}) {problem}", program.display()))
+        Some(chosen) if chosen.is_dir() => {
+            HOST_COMPILERS.iter().map(|name| file(chosen.join(name))).collect()
         }
-        _ => {
-            (FindingState::Missing, format!("there is no `{}` on PATH, and nvcc needs it", chosen.display()))
-        }
-    };
-    let remedy = "install g++, or name a host compiler with NVCC_CCBIN".to_owned();
-    Finding { name: "host compiler", state, detail, remedy: (state != FindingState::Ok).then_some(remedy) }
+        Some(chosen) => vec![file(chosen)],
+    }
 }
 
 /// What nvcc calls for the host's code where nothing else is named: the first compiles, and the other is asked about
@@ -178,31 +268,55 @@ fn package_client(environment: &Environment, needed: bool) -> Finding {
     Finding { name: "python3 with pip", state, detail, remedy }
 }
 
-fn cache(environment: &Environment) -> Finding {
+/// The cache folder, and the folder for temporary files where builds happen when the cache cannot be used.
+fn cache(environment: &Environment) -> Vec<Finding> {
+    let (cache, is_usable) = cache_place(environment);
+    let temporary = std::env::temp_dir();
+    let mut findings = vec![cache];
+    if let Some(found) = obstacle(&temporary) {
+        // Kernels are built in the cache, if there is one.
+        let state = if is_usable { FindingState::Note } else { FindingState::Missing };
+        let detail = format!("{}: {found}", temporary.display());
+        let remedy =
+            Some("set TMPDIR to a folder that can be written and whose programs can be run".to_owned());
+        findings.push(Finding { name: "temporary files", state, detail, remedy });
+    }
+    findings
+}
+
+/// The cache folder, and whether kernels can be built there.
+fn cache_place(environment: &Environment) -> (Finding, bool) {
     let name = "cache";
+    let finding = |state, detail, remedy: Option<&str>| Finding {
+        name,
+        state,
+        detail,
+        remedy: remedy.map(str::to_owned),
+    };
     let folder = match cache_folder(environment) {
         Ok(folder) => folder,
-        Err(error) => {
-            let remedy = Some(error.remedy().to_owned());
-            return Finding { name, state: FindingState::Note, detail: error.to_string(), remedy };
-        }
+        Err(error) => return (finding(FindingState::Note, error.to_string(), Some(error.remedy())), false),
     };
     let shown = folder.display();
-    let note =
-        |detail, remedy: String| Finding { name, state: FindingState::Note, detail, remedy: Some(remedy) };
+    if folder.exists() && !folder.is_dir() {
+        let detail = format!("`{shown}` is not a folder");
+        return (finding(FindingState::Note, detail, Some("set FOURFOLD_CACHE_DIR to another")), false);
+    }
+    if let Some(found) = obstacle(&folder) {
+        let state = if found.prevents_loading() { FindingState::Missing } else { FindingState::Note };
+        let remedy = "set FOURFOLD_CACHE_DIR to a folder that can be written and whose programs can be run";
+        return (finding(state, format!("{shown}: {found}"), Some(remedy)), false);
+    }
     let metadata = match fs::metadata(&folder) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let detail = format!("{shown} (not there yet)");
-            return Finding { name, state: FindingState::Ok, detail, remedy: None };
+            return (finding(FindingState::Ok, format!("{shown} (not there yet)"), None), true);
         }
         Err(error) => {
-            return note(format!("`{shown}` cannot be read: {error}"), "set FOURFOLD_CACHE_DIR".to_owned());
+            let detail = format!("`{shown}` cannot be read: {error}");
+            return (finding(FindingState::Note, detail, Some("set FOURFOLD_CACHE_DIR")), false);
         }
     };
-    if !metadata.is_dir() {
-        return note(format!("`{shown}` is not a folder"), "set FOURFOLD_CACHE_DIR to another".to_owned());
-    }
     let mode = metadata.permissions().mode() & 0o777;
     let size = match tree::inventory(&folder) {
         Ok((files, bytes)) => format!("{files} files, {:.0} MiB, mode {mode:03o}", bytes as f64 / MIB),
@@ -210,9 +324,9 @@ fn cache(environment: &Environment) -> Finding {
     };
     if mode & 0o022 != 0 {
         let detail = format!("{shown} ({size}) can be written by others, and what lies there is run");
-        return note(detail, format!("chmod go-w {shown}"));
+        return (finding(FindingState::Note, detail, Some(&format!("chmod go-w {shown}"))), false);
     }
-    Finding { name, state: FindingState::Ok, detail: format!("{shown} ({size})"), remedy: None }
+    (finding(FindingState::Ok, format!("{shown} ({size})"), None), true)
 }
 
 /// The first line that a program prints, or what is wrong with it.

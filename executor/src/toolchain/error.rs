@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::known_bad::KnownBad;
+use super::locate::SHARED;
 use super::version::Version;
 
 /// Whose fault a missing toolchain is.
@@ -54,6 +56,18 @@ pub enum ToolchainError {
         found: Version,
         /// The oldest that would do.
         needed: Version,
+    },
+    /// What was found is a version that is known to be bad for a target, and there is nothing else.
+    #[error("{named} names `{}`, which is {} {found}, {bad}", path.display(), bad.tool.name())]
+    KnownBad {
+        /// The option or the variable.
+        named: &'static str,
+        /// What it names.
+        path: PathBuf,
+        /// Its version.
+        found: Version,
+        /// What is known of it.
+        bad: &'static KnownBad,
     },
     /// Nothing was named and nothing was found.
     #[error("there is no {what}{}", passed_over_text(passed_over))]
@@ -152,6 +166,7 @@ impl ToolchainError {
             | ToolchainError::NotOffered { .. }
             | ToolchainError::HashMismatch { .. }
             | ToolchainError::Incomplete { .. } => ToolchainFault::Network,
+            ToolchainError::KnownBad { .. } if !self.is_absence() => ToolchainFault::Request,
             _ => ToolchainFault::Machine,
         }
     }
@@ -163,6 +178,7 @@ impl ToolchainError {
             ToolchainError::Named { path, .. } if !path.exists() => "toolchain_missing",
             ToolchainError::Named { .. } => "toolchain_unusable",
             ToolchainError::TooOld { .. } => "toolchain_too_old",
+            ToolchainError::KnownBad { .. } => "toolchain_known_bad",
             ToolchainError::NoCacheFolder => "no_cache_folder",
             ToolchainError::Cache { .. } => "cache_unusable",
             ToolchainError::DiskFull { .. } => "disk_full",
@@ -184,6 +200,9 @@ impl ToolchainError {
             ToolchainError::Named { .. } => "name one that exists, or do not name any",
             ToolchainError::TooOld { .. } => {
                 "name a newer one, or none: `fourfold toolchain install` gets the pinned one"
+            }
+            ToolchainError::KnownBad { .. } => {
+                "run `fourfold toolchain install` and name no other; --allow-known-bad (FOURFOLD_ALLOW_KNOWN_BAD) uses it all the same"
             }
             ToolchainError::NotFound { .. } => {
                 "run `fourfold toolchain install`, or name one with --nvcc and --cutlass (FOURFOLD_NVCC, FOURFOLD_CUTLASS)"
@@ -210,6 +229,15 @@ impl ToolchainError {
             ToolchainError::Damaged { .. } => {
                 "run `fourfold toolchain install` where there is a network, and carry the folder that `fourfold toolchain which` prints"
             }
+        }
+    }
+
+    /// Whether nothing was named and nothing was found that will do: installing the pinned packages helps.
+    pub fn is_absence(&self) -> bool {
+        match self {
+            ToolchainError::NotFound { .. } => true,
+            ToolchainError::KnownBad { named, .. } => SHARED.contains(named),
+            _ => false,
         }
     }
 

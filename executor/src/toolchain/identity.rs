@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use super::locate::Toolchain;
+use super::pins::Part;
 use super::tree::{self, CUTLASS, Depth};
 use crate::parallel;
 
@@ -19,10 +20,13 @@ pub(crate) struct CutlassState {
     fingerprint: blake3::Hash,
 }
 
+/// What keys hold in the place of a CUTLASS for kernels that are built without.
+pub const NO_CUTLASS: &str = "none";
+
 impl Toolchain {
     /// Which CUTLASS this is: the version of one from the pinned packages, whose content that says; for any other the
-    /// version and a digest of the names and contents of its headers. That takes some 50 ms on two cores, and is done
-    /// again in a process only when a header has another size or time than before.
+    /// version and a digest of the names and contents of its headers; [`NO_CUTLASS`] where there is none. That takes some
+    /// 50 ms on two cores, and is done again in a process only when a header has another size or time than before.
     pub fn cutlass_identity(&self) -> String {
         self.cutlass_state().identity
     }
@@ -30,20 +34,24 @@ impl Toolchain {
     /// Which CUTLASS this is now. It looks at every header, and reads them where one was changed.
     pub(crate) fn cutlass_state(&self) -> CutlassState {
         static KNOWN: LazyLock<Mutex<BTreeMap<PathBuf, CutlassState>>> = LazyLock::new(Mutex::default);
+        let Some(cutlass) = &self.cutlass else {
+            return CutlassState { identity: NO_CUTLASS.to_owned(), fingerprint: fingerprint(&[]) };
+        };
+        let include = cutlass.include();
         // Held meanwhile: two threads that ask at once do the work once.
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         // Before they are read: what changes meanwhile is seen the next time.
-        let fingerprint = fingerprint(&self.cutlass_include());
-        if let Some(state) = known.get(&self.cutlass).filter(|state| state.fingerprint == fingerprint) {
+        let fingerprint = fingerprint(&include);
+        if let Some(state) = known.get(&cutlass.path).filter(|state| state.fingerprint == fingerprint) {
             return state.clone();
         }
-        let identity = if is_pinned(&self.cutlass) {
-            self.cutlass_version.clone()
+        let identity = if is_pinned(&cutlass.path) {
+            cutlass.version.clone()
         } else {
-            format!("{}+{}", self.cutlass_version, digest(&self.cutlass_include()))
+            format!("{}+{}", cutlass.version, digest(&include))
         };
         let state = CutlassState { identity, fingerprint };
-        known.insert(self.cutlass.clone(), state.clone());
+        known.insert(cutlass.path.clone(), state.clone());
         state
     }
 }
@@ -53,7 +61,7 @@ fn is_pinned(cutlass: &Path) -> bool {
         && cutlass
             .ancestors()
             .nth(Path::new(CUTLASS).components().count())
-            .is_some_and(|root| tree::check(root, Depth::Quick).is_ok())
+            .is_some_and(|root| tree::check(root, Part::Cutlass, Depth::Quick).is_ok())
 }
 
 /// How the files below some folders lie there, without reading them.

@@ -1,14 +1,19 @@
 //! Decides which compiler and which CUTLASS are used.
 
-use std::ffi::OsString;
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::cache::cache_folder;
 use super::error::ToolchainError;
-use super::provision::{provision, provisioned_folder};
+use super::known_bad::{KnownBad, Tool, known_bad};
+use super::pins::Part;
+use super::provision::{parts_for, provision, provisioned_folder};
 use super::tree::{self, Depth};
-use super::version::{OLDEST_CUTLASS, OLDEST_NVCC, Version, cutlass_version, nvcc_version, oldest_nvcc_for};
+use super::version::{
+    OLDEST_CUTLASS, OLDEST_NVCC, Version, cutlass_version, needs_cutlass, nvcc_version, oldest_nvcc_for,
+};
 use crate::environment::{Environment, is_program};
 
 /// What the caller asks for; the default asks for nothing and installs nothing.
@@ -22,6 +27,12 @@ pub struct ToolchainOptions {
     pub from: Option<PathBuf>,
     /// Whether to install the pinned packages when nothing is found.
     pub provision: bool,
+    /// What is to be built, by name: for an emulated kernel both the target that it is written for and the one that it
+    /// is compiled for. Only what is good for all of them is chosen, and CUTLASS only has to be there if one needs it.
+    /// Without any, the first compiler that is found is chosen, and CUTLASS has to be there.
+    pub targets: Vec<String>,
+    /// Use versions that are known to be bad for a target, too (`--allow-known-bad`, `FOURFOLD_ALLOW_KNOWN_BAD`).
+    pub allow_known_bad: bool,
 }
 
 /// Where a part of a toolchain came from.
@@ -42,7 +53,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A compiler and a CUTLASS.
+/// A compiler, and CUTLASS where there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Toolchain {
     /// The compiler.
@@ -51,26 +62,42 @@ pub struct Toolchain {
     pub include: Vec<PathBuf>,
     /// Folders that nvcc needs as `-L`, in order.
     pub libraries: Vec<PathBuf>,
-    /// The CUTLASS: a folder with `include/` and `tools/util/include/`.
-    pub cutlass: PathBuf,
+    /// The CUTLASS. Kernels for sm_90a are built without.
+    pub cutlass: Option<Cutlass>,
     /// What reads opcodes from a binary; it finds `nvdisasm` beside itself or on `PATH`.
     pub cuobjdump: Option<PathBuf>,
-    /// The version of nvcc, such as `13.0.88`.
+    /// The version of nvcc, such as `13.1.115`.
     pub nvcc_version: String,
-    /// The version of CUTLASS, such as `4.2.0`.
-    pub cutlass_version: String,
     /// Where nvcc came from.
     pub nvcc_origin: Origin,
-    /// Where CUTLASS came from.
-    pub cutlass_origin: Origin,
+    /// Whether it is used for targets, too, that its versions are known to be bad for.
+    pub allow_known_bad: bool,
     /// What was found and not used, each with the reason, for people.
     pub passed_over: Vec<String>,
 }
 
+/// A CUTLASS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cutlass {
+    /// A folder with `include/` and `tools/util/include/`.
+    pub path: PathBuf,
+    /// Its version, such as `4.5.0`.
+    pub version: String,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+impl Cutlass {
+    /// Its include folders.
+    pub fn include(&self) -> [PathBuf; 2] {
+        [self.path.join("include"), self.path.join("tools/util/include")]
+    }
+}
+
 impl Toolchain {
-    /// The include folders of CUTLASS.
-    pub fn cutlass_include(&self) -> [PathBuf; 2] {
-        [self.cutlass.join("include"), self.cutlass.join("tools/util/include")]
+    /// The include folders of CUTLASS; none where there is no CUTLASS.
+    pub fn cutlass_include(&self) -> Vec<PathBuf> {
+        self.cutlass.iter().flat_map(Cutlass::include).collect()
     }
 
     /// Whether this nvcc compiles for a target, by the target's name (`sm_100a` or `100a`).
@@ -78,12 +105,28 @@ impl Toolchain {
         let version = Version::parse(&self.nvcc_version);
         oldest_nvcc_for(target).is_some_and(|oldest| version.is_some_and(|version| version >= oldest))
     }
+
+    /// Why it is not used for kernels of these targets: a version that is known to be bad for one of them, with the tool
+    /// and its version. Nothing where that is allowed.
+    pub fn known_bad(&self, targets: &[&str]) -> Option<(Tool, String, &'static KnownBad)> {
+        if self.allow_known_bad {
+            return None;
+        }
+        let nvcc = Some((Tool::Nvcc, &self.nvcc_version));
+        let cutlass = self.cutlass.as_ref().map(|cutlass| (Tool::Cutlass, &cutlass.version));
+        let needs_cutlass = targets.iter().any(|target| needs_cutlass(target));
+        nvcc.into_iter().chain(cutlass.filter(|_| needs_cutlass)).find_map(|(tool, version)| {
+            let bad = known_bad(tool, Version::parse(version)?, targets.iter().copied())?;
+            Some((tool, version.clone(), bad))
+        })
+    }
 }
 
 /// Finds a toolchain; installs one when the options allow it and there is none.
 ///
 /// # Errors
-/// When something that is named does not exist or is too old, when nothing is found, or when installing fails.
+/// When something that is named does not exist, is too old or is known to be bad for a target, when nothing is found, or
+/// when installing fails.
 pub fn locate(options: &ToolchainOptions, environment: &Environment) -> Result<Toolchain, ToolchainError> {
     locate_with_progress(options, environment, &mut |_| {})
 }
@@ -100,11 +143,13 @@ pub fn locate_with_progress(
     let mut search = Search::new(options, environment);
     let mut nvcc = search.nvcc();
     let mut cutlass = search.cutlass();
-    let absent = |part: &Result<Found, _>| matches!(part, Err(ToolchainError::NotFound { .. }));
+    let is_absent = nvcc.as_ref().is_err_and(ToolchainError::is_absence)
+        || cutlass.as_ref().is_err_and(ToolchainError::is_absence);
     // A compiler without a disassembler does not do: no kernel is used before its opcodes were seen.
-    let blind = nvcc.as_ref().is_ok_and(|nvcc| search.cuobjdump(&nvcc.path).is_none());
-    if options.provision && (absent(&nvcc) || absent(&cutlass) || blind) {
-        provision(&cache_folder(environment)?, environment, progress)?;
+    let is_blind = nvcc.as_ref().is_ok_and(|nvcc| search.cuobjdump(&nvcc.path).is_none());
+    if options.provision && (is_absent || is_blind) {
+        let parts = parts_for(&options.targets);
+        provision(&cache_folder(environment)?, &parts, environment, progress)?;
         search = Search::new(options, environment);
         nvcc = search.nvcc();
         cutlass = search.cutlass();
@@ -112,16 +157,20 @@ pub fn locate_with_progress(
     let (nvcc, cutlass) = (nvcc?, cutlass?);
     let [include, libraries] = toolkit_folders(&nvcc.path);
     let cuobjdump = search.cuobjdump(&nvcc.path);
+    let cutlass = cutlass.map(|found| Cutlass {
+        path: found.path,
+        version: found.version.to_string(),
+        origin: found.origin,
+    });
     Ok(Toolchain {
         include,
         libraries,
+        cutlass,
         cuobjdump,
         nvcc: nvcc.path,
-        cutlass: cutlass.path,
         nvcc_version: nvcc.version.to_string(),
-        cutlass_version: cutlass.version.to_string(),
         nvcc_origin: nvcc.origin,
-        cutlass_origin: cutlass.origin,
+        allow_known_bad: search.allows_known_bad(),
         passed_over: search.passed_over,
     })
 }
@@ -137,27 +186,52 @@ pub(super) struct Found {
 pub(super) struct Search<'a> {
     options: &'a ToolchainOptions,
     environment: &'a Environment,
+    targets: Vec<String>,
+    /// What each compiler said when it was asked for its version.
+    versions: HashMap<PathBuf, Result<Version, String>>,
     passed_over: Vec<String>,
 }
 
 impl<'a> Search<'a> {
     pub(super) fn new(options: &'a ToolchainOptions, environment: &'a Environment) -> Search<'a> {
-        Search { options, environment, passed_over: Vec::new() }
+        let targets = options.targets.clone();
+        Search { options, environment, targets, versions: HashMap::new(), passed_over: Vec::new() }
+    }
+
+    /// The same search for another target.
+    pub(super) fn turn_to(&mut self, target: &str) {
+        self.targets = vec![target.to_owned()];
+        self.passed_over.clear();
+    }
+
+    /// What was found and not used so far, each with the reason.
+    pub(super) fn passed_over(&self) -> &[String] {
+        &self.passed_over
+    }
+
+    pub(super) fn allows_known_bad(&self) -> bool {
+        self.options.allow_known_bad || self.environment.allows_known_bad()
+    }
+
+    pub(super) fn needs_cutlass(&self) -> bool {
+        parts_for(&self.targets).contains(&Part::Cutlass)
     }
 
     pub(super) fn nvcc(&mut self) -> Result<Found, ToolchainError> {
         if let Some(nvcc) = &self.options.nvcc {
-            return named_nvcc("--nvcc", absolute(nvcc));
+            return self.named_nvcc("--nvcc", absolute(nvcc));
         }
         if let Some(folder) = &self.options.from {
-            return carried("--from", folder).and_then(|root| named_nvcc("--from", tree_nvcc(&root)));
+            let root = carried("--from", folder, Part::Compiler)?;
+            return self.named_nvcc("--from", tree_nvcc(&root));
         }
         if let Some(nvcc) = &self.environment.fourfold_nvcc {
-            return named_nvcc("FOURFOLD_NVCC", absolute(nvcc));
+            return self.named_nvcc("FOURFOLD_NVCC", absolute(nvcc));
         }
         if let Some(folder) = &self.environment.fourfold_toolchain {
             let name = "FOURFOLD_TOOLCHAIN";
-            return carried(name, folder).and_then(|root| named_nvcc(name, tree_nvcc(&root)));
+            let root = carried(name, folder, Part::Compiler)?;
+            return self.named_nvcc(name, tree_nvcc(&root));
         }
         let mut passed_over = Vec::new();
         let mut shared = Vec::new();
@@ -165,59 +239,87 @@ impl<'a> Search<'a> {
             let folder = absolute(folder);
             if !folder.is_dir() {
                 let problem = "which is not a folder".to_owned();
-                return Err(ToolchainError::Named { named: "CUDA_HOME", path: folder, problem });
+                return Err(ToolchainError::Named { named: CUDA_HOME, path: folder, problem });
             }
             // A toolkit without a compiler is what machines have that only run programs.
             let nvcc = folder.join("bin/nvcc");
             if is_program(&nvcc) {
-                shared.push(("CUDA_HOME", nvcc));
+                shared.push((CUDA_HOME, nvcc));
             } else {
                 passed_over.push(format!("CUDA_HOME names `{}`, which has no bin/nvcc", folder.display()));
             }
         }
-        shared.extend(self.environment.find_program("nvcc").map(|nvcc| ("PATH", nvcc)));
+        shared.extend(self.environment.find_program("nvcc").map(|nvcc| (PATH, nvcc)));
+        let mut bad = None;
         for (name, nvcc) in shared {
-            match named_nvcc(name, nvcc) {
+            match self.named_nvcc(name, nvcc).and_then(|found| self.check_targets(found)) {
                 Ok(found) => {
                     self.passed_over.extend(passed_over);
                     return Ok(found);
                 }
-                Err(error) => passed_over.push(error.to_string()),
+                Err(error) => {
+                    passed_over.push(error.to_string());
+                    bad = bad.or(matches!(error, ToolchainError::KnownBad { .. }).then_some(error));
+                }
             }
         }
-        let provisioned = self.provisioned(&mut passed_over);
+        let provisioned = self.provisioned(Part::Compiler, &mut passed_over);
         self.passed_over.extend(passed_over.clone());
-        let root = provisioned.ok_or(ToolchainError::NotFound { what: "nvcc", passed_over })?;
-        named_nvcc("the cache", tree_nvcc(&root)).map(|found| Found { origin: Origin::Provisioned, ..found })
+        let absent = bad.unwrap_or(ToolchainError::NotFound { what: "nvcc", passed_over });
+        let root = provisioned.ok_or(absent)?;
+        let found = self.named_nvcc("the cache", tree_nvcc(&root))?;
+        Ok(Found { origin: Origin::Provisioned, ..found })
     }
 
-    pub(super) fn cutlass(&mut self) -> Result<Found, ToolchainError> {
+    /// The CUTLASS. `None` where there is none and nothing that is to be built needs one.
+    pub(super) fn cutlass(&mut self) -> Result<Option<Found>, ToolchainError> {
+        match self.find_cutlass() {
+            Err(error) if error.is_absence() && !self.needs_cutlass() => Ok(None),
+            result => result.map(Some),
+        }
+    }
+
+    fn find_cutlass(&mut self) -> Result<Found, ToolchainError> {
         let environment = self.environment;
         if let Some(cutlass) = &self.options.cutlass {
-            return named_cutlass("--cutlass", cutlass.as_os_str().to_owned());
+            return self.named_cutlass("--cutlass", cutlass.as_os_str().to_owned());
         }
         if let Some(folder) = &self.options.from {
-            return carried("--from", folder).and_then(|root| named_cutlass("--from", root.into()));
+            return self.carried_cutlass("--from", folder.as_os_str());
         }
         if let Some(cutlass) = &environment.fourfold_cutlass {
-            return named_cutlass("FOURFOLD_CUTLASS", cutlass.clone());
+            return self.named_cutlass("FOURFOLD_CUTLASS", cutlass.clone());
         }
         if let Some(folder) = &environment.fourfold_toolchain {
-            let name = "FOURFOLD_TOOLCHAIN";
-            return carried(name, folder).and_then(|root| named_cutlass(name, root.into()));
+            return self.carried_cutlass("FOURFOLD_TOOLCHAIN", folder);
         }
         let mut passed_over = Vec::new();
+        let mut bad = None;
         if let Some(cutlass) = &environment.cutlass_path {
-            match named_cutlass("CUTLASS_PATH", cutlass.clone()) {
+            match self.named_cutlass(CUTLASS_PATH, cutlass.clone()) {
                 // Another program's CUTLASS may be too old for us; one that is not there is a mistake.
-                Err(error @ ToolchainError::TooOld { .. }) => passed_over.push(error.to_string()),
+                Err(error @ (ToolchainError::TooOld { .. } | ToolchainError::KnownBad { .. })) => {
+                    passed_over.push(error.to_string());
+                    bad = matches!(error, ToolchainError::KnownBad { .. }).then_some(error);
+                }
                 result => return result,
             }
         }
-        let provisioned = self.provisioned(&mut passed_over);
+        let provisioned = self.provisioned(Part::Cutlass, &mut passed_over);
         self.passed_over.extend(passed_over.clone());
-        let root = provisioned.ok_or(ToolchainError::NotFound { what: "CUTLASS", passed_over })?;
-        named_cutlass("the cache", root.into()).map(|found| Found { origin: Origin::Provisioned, ..found })
+        let absent = bad.unwrap_or(ToolchainError::NotFound { what: "CUTLASS", passed_over });
+        let root = provisioned.ok_or(absent)?;
+        let found = self.named_cutlass("the cache", root.join(tree::CUTLASS).into())?;
+        Ok(Found { origin: Origin::Provisioned, ..found })
+    }
+
+    fn carried_cutlass(&self, named: &'static str, folder: &OsStr) -> Result<Found, ToolchainError> {
+        // Where nothing needs a CUTLASS, a toolchain may have been carried without.
+        if !self.needs_cutlass() && !Path::new(folder).join(tree::CUTLASS).exists() {
+            return Err(ToolchainError::NotFound { what: "CUTLASS", passed_over: Vec::new() });
+        }
+        let root = carried(named, folder, Part::Cutlass)?;
+        self.named_cutlass(named, root.join(tree::CUTLASS).into())
     }
 
     /// Beside nvcc, on `PATH`, or in the cache.
@@ -227,86 +329,131 @@ impl<'a> Search<'a> {
         beside(nvcc)
             .or_else(|| beside(&nvcc.canonicalize().ok()?))
             .or_else(|| self.environment.find_program("cuobjdump"))
-            .or_else(|| beside(&tree_nvcc(&self.provisioned(&mut Vec::new())?)))
+            .or_else(|| beside(&tree_nvcc(&self.provisioned(Part::Compiler, &mut Vec::new())?)))
     }
 
-    /// The provisioned tree, when it is there and whole.
-    fn provisioned(&self, passed_over: &mut Vec<String>) -> Option<PathBuf> {
+    /// The provisioned toolchain, when this part of it is there and whole.
+    fn provisioned(&self, part: Part, passed_over: &mut Vec<String>) -> Option<PathBuf> {
         let place = provisioned_folder(&cache_folder(self.environment).ok()?);
-        match tree::check(&place, Depth::Quick) {
+        match tree::check(&place, part, Depth::Quick) {
             Ok(()) => Some(place),
             Err(reason) => {
-                if place.exists() {
+                if place.join(part.folder()).exists() {
                     passed_over.push(format!("the toolchain in `{}`: {reason}", place.display()));
                 }
                 None
             }
         }
     }
+
+    fn named_nvcc(&mut self, named: &'static str, path: PathBuf) -> Result<Found, ToolchainError> {
+        if !is_program(&path) {
+            let problem = if path.is_dir() {
+                "which is a folder; name the program in it"
+            } else if path.exists() {
+                "which cannot be executed"
+            } else {
+                "which does not exist"
+            };
+            return Err(ToolchainError::Named { named, path, problem: problem.to_owned() });
+        }
+        let version = self.versions.entry(path.clone()).or_insert_with(|| nvcc_version(&path)).clone();
+        match version {
+            Err(problem) => Err(ToolchainError::Named { named, path, problem }),
+            Ok(found) if found < OLDEST_NVCC => {
+                Err(ToolchainError::TooOld { named, what: "nvcc", path, found, needed: OLDEST_NVCC })
+            }
+            Ok(version) => {
+                let found = Found { path, version, origin: Origin::Named(named) };
+                self.check_known_bad(named, Tool::Nvcc, found)
+            }
+        }
+    }
+
+    /// Whether a compiler is new enough for the targets. What other programs share is passed over where it is not; what is
+    /// named fails when it is used.
+    pub(super) fn check_targets(&self, found: Found) -> Result<Found, ToolchainError> {
+        match self.targets.iter().filter_map(|target| oldest_nvcc_for(target)).max() {
+            Some(needed) if found.version < needed => {
+                let Found { path, version, origin } = found;
+                let named = match origin {
+                    Origin::Named(named) => named,
+                    Origin::Provisioned => "the cache",
+                };
+                Err(ToolchainError::TooOld { named, what: "nvcc", path, found: version, needed })
+            }
+            _ => Ok(found),
+        }
+    }
+
+    fn check_known_bad(
+        &self,
+        named: &'static str,
+        tool: Tool,
+        found: Found,
+    ) -> Result<Found, ToolchainError> {
+        if self.allows_known_bad() || tool == Tool::Cutlass && !self.needs_cutlass() {
+            return Ok(found);
+        }
+        match known_bad(tool, found.version, self.targets.iter().map(String::as_str)) {
+            None => Ok(found),
+            Some(bad) => Err(ToolchainError::KnownBad { named, path: found.path, found: found.version, bad }),
+        }
+    }
+
+    fn named_cutlass(&self, named: &'static str, folder: OsString) -> Result<Found, ToolchainError> {
+        let folder = absolute(folder);
+        let places = [tree::CUTLASS, tree::CUTLASS_LIBRARY, "source"].map(|name| folder.join(name));
+        let is_cutlass = |root: &PathBuf| {
+            root.join("include/cutlass/version.h").is_file() && root.join("include/cute/tensor.hpp").is_file()
+        };
+        let Some(path) = [folder.clone()].into_iter().chain(places).find(is_cutlass) else {
+            let problem = if folder.is_dir() {
+                "which holds no CUTLASS: there is neither include/cutlass nor cutlass_library/source/include/cutlass"
+            } else {
+                "which is not a folder"
+            };
+            return Err(ToolchainError::Named { named, path: folder, problem: problem.to_owned() });
+        };
+        if !path.join("tools/util/include").is_dir() {
+            let problem = "which holds CUTLASS without tools/util/include".to_owned();
+            return Err(ToolchainError::Named { named, path, problem });
+        }
+        match cutlass_version(&path) {
+            None => {
+                let problem = "whose include/cutlass/version.h says no version".to_owned();
+                Err(ToolchainError::Named { named, path, problem })
+            }
+            Some(found) if found < OLDEST_CUTLASS => {
+                Err(ToolchainError::TooOld { named, what: "CUTLASS", path, found, needed: OLDEST_CUTLASS })
+            }
+            Some(version) => {
+                let found = Found { path, version, origin: Origin::Named(named) };
+                self.check_known_bad(named, Tool::Cutlass, found)
+            }
+        }
+    }
 }
+
+/// The variables that other programs use, too: what they name is passed over where it will not do.
+const CUDA_HOME: &str = "CUDA_HOME";
+const PATH: &str = "PATH";
+const CUTLASS_PATH: &str = "CUTLASS_PATH";
+/// See [`CUDA_HOME`].
+pub(super) const SHARED: [&str; 3] = [CUDA_HOME, PATH, CUTLASS_PATH];
 
 fn tree_nvcc(root: &Path) -> PathBuf {
     root.join(tree::CUDA).join("bin/nvcc")
 }
 
-fn carried(named: &'static str, folder: impl Into<OsString>) -> Result<PathBuf, ToolchainError> {
+fn carried(named: &'static str, folder: impl Into<OsString>, part: Part) -> Result<PathBuf, ToolchainError> {
     let path = absolute(folder);
     if !path.is_dir() {
         return Err(ToolchainError::Named { named, path, problem: "which is not a folder".to_owned() });
     }
-    match tree::check(&path, Depth::Quick) {
+    match tree::check(&path, part, Depth::Quick) {
         Ok(()) => Ok(path),
         Err(reason) => Err(ToolchainError::Damaged { path, reason }),
-    }
-}
-
-fn named_nvcc(named: &'static str, path: PathBuf) -> Result<Found, ToolchainError> {
-    if !is_program(&path) {
-        let problem = if path.is_dir() {
-            "which is a folder; name the program in it"
-        } else if path.exists() {
-            "which cannot be executed"
-        } else {
-            "which does not exist"
-        };
-        return Err(ToolchainError::Named { named, path, problem: problem.to_owned() });
-    }
-    match nvcc_version(&path) {
-        Err(problem) => Err(ToolchainError::Named { named, path, problem }),
-        Ok(found) if found < OLDEST_NVCC => {
-            Err(ToolchainError::TooOld { named, what: "nvcc", path, found, needed: OLDEST_NVCC })
-        }
-        Ok(version) => Ok(Found { path, version, origin: Origin::Named(named) }),
-    }
-}
-
-fn named_cutlass(named: &'static str, folder: OsString) -> Result<Found, ToolchainError> {
-    let folder = absolute(folder);
-    let Some(path) =
-        [folder.clone(), folder.join(tree::CUTLASS), folder.join("source")].into_iter().find(|root| {
-            root.join("include/cutlass/version.h").is_file() && root.join("include/cute/tensor.hpp").is_file()
-        })
-    else {
-        let problem = if folder.is_dir() {
-            "which holds no CUTLASS: there is neither include/cutlass nor cutlass_library/source/include/cutlass"
-        } else {
-            "which is not a folder"
-        };
-        return Err(ToolchainError::Named { named, path: folder, problem: problem.to_owned() });
-    };
-    if !path.join("tools/util/include").is_dir() {
-        let problem = "which holds CUTLASS without tools/util/include".to_owned();
-        return Err(ToolchainError::Named { named, path, problem });
-    }
-    match cutlass_version(&path) {
-        None => {
-            let problem = "whose include/cutlass/version.h says no version".to_owned();
-            Err(ToolchainError::Named { named, path, problem })
-        }
-        Some(found) if found < OLDEST_CUTLASS => {
-            Err(ToolchainError::TooOld { named, what: "CUTLASS", path, found, needed: OLDEST_CUTLASS })
-        }
-        Some(version) => Ok(Found { path, version, origin: Origin::Named(named) }),
     }
 }
 

@@ -1,32 +1,38 @@
 //! Installs the pinned toolchain into the cache: once, whole or not at all, however many processes ask.
 //!
-//! One process holds the lock and works in a folder beside the final one, which then appears by a single rename;
-//! the others wait and find it done. The lock is the kernel's and ends with its owner, so an owner that dies leaves
+//! The toolchain has parts (the compiler, CUTLASS), and whoever needs one part only installs only that. One process holds
+//! the lock and works in a folder beside the final one, into which each part then appears by a single rename; the others
+//! wait and find it done. The lock is the kernel's and ends with its owner, so an owner that dies leaves
 //! only a partial folder, which the next one removes.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 
 use super::cache::create_private;
 use super::error::ToolchainError;
-use super::pins::{ARCHITECTURES, DOWNLOAD_MB, INSTALLED_MB, PINS, key, requirements};
+use super::pins::{ARCHITECTURES, Part, key};
+use super::pip::Python;
 use super::tree::{self, Depth};
+use super::version::needs_cutlass;
 use crate::environment::Environment;
-use crate::process::{ToolRun, run_tool_watched};
-
-/// How long the package client may take: 116 MB over a line of 1 Mbit/s, twice.
-const PIP_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// Where the provisioned toolchain of this version lies in a cache folder, there or not.
 pub fn provisioned_folder(cache: &Path) -> PathBuf {
     cache.join("toolchain").join(key())
 }
 
-/// Makes sure that the pinned toolchain is in the cache folder, and returns where.
+/// The parts of the toolchain that kernels for these targets need; every part where no target is named.
+pub fn parts_for<T: AsRef<str>>(targets: &[T]) -> Vec<Part> {
+    let is_needed = |part: &Part| match part {
+        Part::Compiler => true,
+        Part::Cutlass => targets.is_empty() || targets.iter().any(|target| needs_cutlass(target.as_ref())),
+    };
+    Part::ALL.into_iter().filter(is_needed).collect()
+}
+
+/// Makes sure that these parts of the pinned toolchain are in the cache folder, and returns where.
 ///
-/// It is installed by the Python package client that `python3` on the environment's `PATH` has. `progress` gets
+/// They are downloaded by the Python package client that `python3` on the environment's `PATH` has. `progress` gets
 /// lines for people.
 ///
 /// # Errors
@@ -34,55 +40,81 @@ pub fn provisioned_folder(cache: &Path) -> PathBuf {
 /// Nothing partial is left then.
 pub fn provision(
     cache: &Path,
+    parts: &[Part],
     environment: &Environment,
     progress: &mut dyn FnMut(&str),
 ) -> Result<PathBuf, ToolchainError> {
-    install(cache, progress, &mut |work, tree, progress| {
+    install(cache, parts, progress, &mut |work, tree, parts, progress| {
         let architecture = std::env::consts::ARCH;
         if !ARCHITECTURES.contains(&architecture) {
             return Err(ToolchainError::Architecture { architecture });
         }
-        download(work, tree, cache, environment, progress)
+        let python = Python::find(environment, work)?;
+        let sum = |size: fn(Part) -> u32| parts.iter().map(|part| size(*part)).sum::<u32>();
+        let names = parts.iter().map(|part| part.name()).collect::<Vec<_>>().join(" and ");
+        let (download, installed) = (sum(Part::download_mb), sum(Part::installed_mb));
+        progress(&format!("installing {names} with pip: {download} MB to download, {installed} MB on disk"));
+        python.fill(parts, tree, cache, progress)
     })
 }
 
 /// As [`provision`], from a folder that [`provision`] made elsewhere.
 ///
 /// # Errors
-/// When the folder is not whole, holds other packages or is for another processor, or when the cache cannot be
-/// written.
+/// When one of the parts is not whole there, consists of other packages or is for another processor, or when the cache
+/// cannot be written.
 pub fn provision_from(
     carried: &Path,
     cache: &Path,
+    parts: &[Part],
     progress: &mut dyn FnMut(&str),
 ) -> Result<PathBuf, ToolchainError> {
     // Also when the cache has one already: who names a folder wants to know whether it is good.
-    tree::check(carried, Depth::Full)
-        .map_err(|reason| ToolchainError::Damaged { path: carried.to_owned(), reason })?;
-    install(cache, progress, &mut |_, tree, progress| {
+    for part in parts {
+        tree::check(carried, *part, Depth::Full)
+            .map_err(|reason| ToolchainError::Damaged { path: carried.to_owned(), reason })?;
+    }
+    install(cache, parts, progress, &mut |_, tree, parts, progress| {
         progress(&format!("copying the toolchain from {}", carried.display()));
-        tree::copy(carried, tree)
-            .map_err(|error| ToolchainError::from_io("copy the toolchain to", tree, error))
+        for part in parts {
+            tree::copy(&carried.join(part.folder()), &tree.join(part.folder()))
+                .map_err(|error| ToolchainError::from_io("copy the toolchain to", tree, error))?;
+        }
+        Ok(())
     })
 }
 
-/// Fills a tree, given a working folder for scratch files, the empty tree inside it, and where to report.
-type Fill<'a> = &'a mut dyn FnMut(&Path, &Path, &mut dyn FnMut(&str)) -> Result<(), ToolchainError>;
+/// Fills a tree with parts, given a working folder for scratch files, the empty tree inside it, the parts, and where to
+/// report.
+type Fill<'a> = &'a mut dyn FnMut(&Path, &Path, &[Part], &mut dyn FnMut(&str)) -> Result<(), ToolchainError>;
 
-fn install(cache: &Path, progress: &mut dyn FnMut(&str), fill: Fill<'_>) -> Result<PathBuf, ToolchainError> {
+fn install(
+    cache: &Path,
+    parts: &[Part],
+    progress: &mut dyn FnMut(&str),
+    fill: Fill<'_>,
+) -> Result<PathBuf, ToolchainError> {
     let place = provisioned_folder(cache);
-    if tree::check(&place, Depth::Full).is_ok() {
+    let lacking = |parts: &[Part]| -> Vec<Part> {
+        let lacks = |part: &Part| tree::check(&place, *part, Depth::Full).is_err();
+        parts.iter().copied().filter(lacks).collect()
+    };
+    if lacking(parts).is_empty() {
         return Ok(place);
     }
     let home = cache.join("toolchain");
     create_private(&home)?;
     let _lock = lock(&home, progress)?;
-    match tree::check(&place, Depth::Full) {
-        Ok(()) => return Ok(place),
-        Err(reason) if place.exists() => {
-            progress(&format!("the toolchain in {} is installed anew: {reason}", place.display()));
+    let parts = lacking(parts);
+    if parts.is_empty() {
+        return Ok(place);
+    }
+    for part in &parts {
+        if let Err(reason) = tree::check(&place, *part, Depth::Full)
+            && place.join(part.folder()).exists()
+        {
+            progress(&format!("{} in {} is installed anew: {reason}", part.name(), place.display()));
         }
-        Err(_) => {}
     }
     remove_leftovers(&home);
 
@@ -92,17 +124,23 @@ fn install(cache: &Path, progress: &mut dyn FnMut(&str), fill: Fill<'_>) -> Resu
         .map_err(|error| ToolchainError::from_io("create a folder in", &home, error))?;
     let tree = work.path().join("tree");
     create_private(&tree)?;
-    fill(work.path(), &tree, progress)?;
-    tree::seal(&tree)
-        .map_err(|error| ToolchainError::from_io("write", &tree, error))?
-        .map_err(|reason| ToolchainError::Incomplete { reason })?;
+    fill(work.path(), &tree, &parts, progress)?;
+    for part in &parts {
+        tree::seal(&tree, *part)
+            .map_err(|error| ToolchainError::from_io("write", &tree, error))?
+            .map_err(|reason| ToolchainError::Incomplete { reason })?;
+    }
+    create_private(&place)?;
     let rename = |from: &Path, to: &Path| {
         fs::rename(from, to).map_err(|error| ToolchainError::from_io("rename a folder to", to, error))
     };
-    if place.exists() {
-        rename(&place, &work.path().join("damaged"))?;
+    for part in parts {
+        let (new, old) = (tree.join(part.folder()), place.join(part.folder()));
+        if old.exists() {
+            rename(&old, &work.path().join(format!("damaged-{}", part.folder())))?;
+        }
+        rename(&new, &old)?;
     }
-    rename(&tree, &place)?;
     progress(&format!("the toolchain is in {}", place.display()));
     Ok(place)
 }
@@ -134,103 +172,4 @@ fn remove_leftovers(home: &Path) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
-}
-
-fn download(
-    work: &Path,
-    tree: &Path,
-    cache: &Path,
-    environment: &Environment,
-    progress: &mut dyn FnMut(&str),
-) -> Result<(), ToolchainError> {
-    let python = environment.find_program("python3").ok_or(ToolchainError::NoPython)?;
-    let list = work.join("requirements.txt");
-    fs::write(&list, requirements()).map_err(|error| ToolchainError::from_io("write", &list, error))?;
-    let scratch = work.join("scratch");
-    create_private(&scratch)?;
-    progress(&format!(
-        "installing {} packages with pip: {DOWNLOAD_MB} MB to download, {INSTALLED_MB} MB on disk",
-        PINS.len()
-    ));
-
-    let mut command = Command::new(python);
-    command
-        .args([
-            "-m",
-            "pip",
-            "install",
-            "--no-deps",
-            "--require-hashes",
-            "--no-compile",
-            "--only-binary=:all:",
-        ])
-        .args(["--no-input", "--no-cache-dir", "--disable-pip-version-check", "--progress-bar", "off"])
-        .arg("--target")
-        .arg(tree)
-        .arg("-r")
-        .arg(&list)
-        // `python3 -m` would import a `pip.py` from the folder that the user happens to be in.
-        .current_dir(work)
-        // pip unpacks here and moves; on another file system it would copy, and when killed leave its files there.
-        .env("TMPDIR", &scratch)
-        // Settings that would contradict --target.
-        .env("PIP_USER", "0")
-        .env("PIP_REQUIRE_VIRTUALENV", "0")
-        .env("PIP_ROOT_USER_ACTION", "ignore")
-        .env("PYTHONUNBUFFERED", "1");
-    if let Some(path) = &environment.path {
-        command.env("PATH", path);
-    }
-    let run = run_tool_watched(&mut command, PIP_LIMIT, None, &mut |line| {
-        let line = line.trim_start();
-        if let Some(package) = line.strip_prefix("Collecting ") {
-            progress(&format!("getting {}", package.split_whitespace().next().unwrap_or(package)));
-        } else if line.starts_with("Installing collected packages") {
-            progress("unpacking");
-        }
-    })
-    .map_err(|_| ToolchainError::NoPython)?;
-    if run.succeeded() { Ok(()) } else { Err(failure(&run, cache)) }
-}
-
-/// What pip's words say about why it failed.
-fn failure(run: &ToolRun, cache: &Path) -> ToolchainError {
-    let words = words(&run.log);
-    let said = |texts: &[&str]| texts.iter().any(|text| run.log.contains(text));
-    if said(&["No module named pip"]) {
-        ToolchainError::NoPip { words }
-    } else if said(&["No space left on device", "Disk quota exceeded"]) {
-        ToolchainError::DiskFull { path: cache.to_owned(), words }
-    } else if said(&["DO NOT MATCH THE HASHES"]) {
-        ToolchainError::HashMismatch { words }
-    } else if said(&[
-        "Failed to establish a new connection",
-        "Temporary failure in name resolution",
-        "Name or service not known",
-        "Max retries exceeded",
-        "connection broken by",
-        "ConnectTimeoutError",
-        "ReadTimeoutError",
-        "ProxyError",
-        "SSLError",
-    ]) {
-        ToolchainError::Offline { words }
-    } else if said(&["No matching distribution found", "Could not find a version that satisfies"]) {
-        ToolchainError::NotOffered { words }
-    } else {
-        ToolchainError::Pip { ending: run.ending(), words }
-    }
-}
-
-/// The lines of a log that matter: from the first that reports an error, else the last few.
-fn words(log: &str) -> String {
-    const LINES: usize = 12;
-    const LETTERS: usize = 1500;
-    let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    // The retries say what is wrong with the network; the error after them only that nothing was found.
-    let matters = |line: &&str| line.starts_with("ERROR") || line.starts_with("WARNING: Retrying");
-    let errors = lines.iter().position(matters);
-    let start = errors.unwrap_or(lines.len().saturating_sub(4));
-    let text = lines[start..].iter().take(LINES).copied().collect::<Vec<_>>().join("\n");
-    if text.is_empty() { "nothing".to_owned() } else { text.chars().take(LETTERS).collect() }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::tree::{ESSENTIAL, MARKER};
+use super::tree::{CUTLASS_LICENSE, ESSENTIAL, MARKER};
 use super::*;
 use crate::environment::Environment;
 
@@ -43,31 +43,49 @@ impl Machine {
         file
     }
 
-    fn cutlass(&self, name: &str, version: [u32; 3]) -> PathBuf {
+    fn cutlass(&self, name: &str, [major, minor, patch]: [u32; 3]) -> PathBuf {
         let folder = self.path(name);
-        write(&folder.join("include/cutlass/version.h"), &version_header(version));
+        write(&folder.join("include/cutlass/version.h"), &version_header(Version(major, minor, patch)));
         write(&folder.join("include/cute/tensor.hpp"), "");
         fs::create_dir_all(folder.join("tools/util/include")).unwrap();
         folder
     }
 
-    /// A `python3` that stands in for pip: it counts its calls, is slow, and installs a fake tree.
+    /// A `python3` that stands in for pip: it counts its downloads, is slow, and unpacks a fake tree.
     fn pip(&self, before: &str) {
+        self.pip_that(before, "");
+    }
+
+    /// As [`pip`](Self::pip), with something before it unpacks, too.
+    fn pip_that(&self, before: &str, before_unpacking: &str) {
+        let of = |part: Part| {
+            let names = ESSENTIAL.iter().filter(|(of, _)| *of == part).map(|(_, name)| *name);
+            names.collect::<Vec<_>>().join(" ")
+        };
         let script = format!(
             "#!/bin/sh\n\
-             echo \"$@\" >>{calls}\n\
-             while [ $# -gt 0 ]; do case \"$1\" in --target) target=$2; shift;; -r) list=$2; shift;; esac; shift; done\n\
-             grep -q -- '--hash=sha256:' \"$list\" || exit 9\n\
-             echo 'Collecting nvidia-cuda-nvcc==13.0.88'\n\
-             {before}\n\
-             for name in {essential}; do mkdir -p \"$target/${{name%/*}}\"; echo \"$name\" >\"$target/$name\"; done\n\
-             cat >\"$target/nvidia/cu13/bin/nvcc\" <<'END'\n{nvcc}END\n\
-             cat >\"$target/cutlass_library/source/include/cutlass/version.h\" <<'END'\n{header}END\n\
-             echo 'Installing collected packages: all'\n",
+             case \"$*\" in *'pip config list'*) exit 0;; esac\n\
+             case \"$*\" in *'pip download'*)\n\
+               echo \"$@\" $(cut -d= -f1 requirements.txt) >>{calls}\n\
+               grep -q -- '--hash=sha256:' requirements.txt || exit 9\n\
+               echo 'Collecting nvidia-cuda-nvcc==13.1.115'\n\
+               {before}\n\
+               exit 0;;\n\
+             esac\n\
+             for tree; do :; done\n\
+             {before_unpacking}\n\
+             names=\n\
+             if grep -q nvidia-cuda-nvcc plan.json; then names='{compiler}'; fi\n\
+             if grep -q cutlass/include plan.json; then names=\"$names {cutlass}\"; fi\n\
+             for name in $names; do mkdir -p \"$tree/${{name%/*}}\"; echo \"$name\" >\"$tree/$name\"; done\n\
+             test -e \"$tree/nvidia\" && cat >\"$tree/nvidia/cu13/bin/nvcc\" <<'END'\n{nvcc}END\n\
+             test -e \"$tree/cutlass\" && cat >\"$tree/cutlass/include/cutlass/version.h\" <<'END'\n{header}END\n\
+             exit 0\n",
             calls = self.path("calls").display(),
-            essential = ESSENTIAL.join(" "),
-            nvcc = nvcc_script("13.0, V13.0.88"),
-            header = version_header([4, 2, 0]),
+            compiler = of(Part::Compiler),
+            cutlass = of(Part::Cutlass),
+            nvcc = nvcc_script(&format!("13.1, V{}", PINNED.nvcc)),
+            header = version_header(Version::parse(PINNED.cutlass).unwrap()),
         );
         program(&self.path("bin/python3"), &script);
     }
@@ -81,7 +99,11 @@ impl Machine {
     }
 
     fn provision(&self) -> Result<PathBuf, ToolchainError> {
-        provision(&self.cache(), &self.environment, &mut |_| {})
+        self.provision_parts(&Part::ALL)
+    }
+
+    fn provision_parts(&self, parts: &[Part]) -> Result<PathBuf, ToolchainError> {
+        provision(&self.cache(), parts, &self.environment, &mut |_| {})
     }
 
     /// What is in the toolchain folder of the cache, without the lock.
@@ -98,9 +120,9 @@ fn nvcc_script(version: &str) -> String {
     )
 }
 
-fn version_header([major, minor, patch]: [u32; 3]) -> String {
+fn version_header(Version(major, minor, patch): Version) -> String {
     format!(
-        "#pragma once\n#define CUTLASS_MAJOR {major}\n#define CUTLASS_MINOR {minor}\n#define CUTLASS_PATCH {patch} \n"
+        "/****\n * Copyright (c) NVIDIA\n * Redistribution is permitted.\n ****/\n#pragma once\n#define CUTLASS_MAJOR {major}\n#define CUTLASS_MINOR {minor}\n#define CUTLASS_PATCH {patch} \n"
     )
 }
 
@@ -124,21 +146,27 @@ fn what_is_more_explicit_wins_and_the_two_parts_are_independent() {
     machine.pip("");
     let tree = machine.provision().unwrap();
     let found = machine.locate(&options()).unwrap();
-    assert_eq!((found.nvcc_origin, found.cutlass_origin), (Origin::Provisioned, Origin::Provisioned));
+    let cutlass = found.cutlass.clone().unwrap();
+    assert_eq!((found.nvcc_origin, cutlass.origin), (Origin::Provisioned, Origin::Provisioned));
     assert_eq!(found.nvcc, tree.join("nvidia/cu13/bin/nvcc"));
-    assert_eq!(found.cutlass, tree.join("cutlass_library/source"));
+    assert_eq!(cutlass.path, tree.join("cutlass"));
+    // Its packages say what it is.
+    assert_eq!(found.cutlass_identity(), PINNED.cutlass);
+    let license = fs::read_to_string(tree.join(CUTLASS_LICENSE)).unwrap();
+    assert_eq!(license, "Copyright (c) NVIDIA\nRedistribution is permitted.\n");
     assert_eq!(found.cuobjdump, Some(tree.join("nvidia/cu13/bin/cuobjdump")));
     assert_eq!(found.include, [tree.join("nvidia/cu13/include"), tree.join("nvidia/cu13/include/cccl")]);
     assert_eq!(found.libraries, [tree.join("nvidia/cu13/lib")]);
-    assert_eq!((found.nvcc_version.as_str(), found.cutlass_version.as_str()), ("13.0.88", "4.2.0"));
+    assert_eq!((found.nvcc_version.as_str(), cutlass.version.as_str()), (PINNED.nvcc, PINNED.cutlass));
 
     let expect =
         |machine: &Machine, options: &ToolchainOptions, nvcc: (&str, &str), cutlass: (&str, &str)| {
             let found = machine.locate(options).unwrap();
             assert_eq!((found.nvcc_version.as_str(), found.nvcc_origin.to_string().as_str()), nvcc);
-            assert_eq!((found.cutlass_version.as_str(), found.cutlass_origin.to_string().as_str()), cutlass);
+            let other = found.cutlass.unwrap();
+            assert_eq!((other.version.as_str(), other.origin.to_string().as_str()), cutlass);
         };
-    let pinned = ("4.2.0", "provisioned");
+    let pinned = (PINNED.cutlass, "provisioned");
     machine.nvcc("bin/nvcc", "12.8, V12.8.61");
     expect(&machine, &options(), ("12.8.61", "PATH"), pinned);
     machine.nvcc("cuda/bin/nvcc", "12.9, V12.9.1");
@@ -147,15 +175,15 @@ fn what_is_more_explicit_wins_and_the_two_parts_are_independent() {
     machine.environment.cutlass_path = Some(machine.cutlass("cutlass", [4, 5, 1]).into());
     expect(&machine, &options(), ("12.9.1", "CUDA_HOME"), ("4.5.1", "CUTLASS_PATH"));
     machine.environment.fourfold_toolchain = Some(tree.clone().into());
-    expect(&machine, &options(), ("13.0.88", "FOURFOLD_TOOLCHAIN"), ("4.2.0", "FOURFOLD_TOOLCHAIN"));
+    expect(&machine, &options(), (PINNED.nvcc, "FOURFOLD_TOOLCHAIN"), (PINNED.cutlass, "FOURFOLD_TOOLCHAIN"));
     machine.environment.fourfold_nvcc = Some(machine.nvcc("mine/nvcc", "13.1, V13.1.2").into());
-    expect(&machine, &options(), ("13.1.2", "FOURFOLD_NVCC"), ("4.2.0", "FOURFOLD_TOOLCHAIN"));
+    expect(&machine, &options(), ("13.1.2", "FOURFOLD_NVCC"), (PINNED.cutlass, "FOURFOLD_TOOLCHAIN"));
     machine.environment.fourfold_cutlass = Some(machine.cutlass("newer", [4, 7, 0]).into());
     expect(&machine, &options(), ("13.1.2", "FOURFOLD_NVCC"), ("4.7.0", "FOURFOLD_CUTLASS"));
     let from = ToolchainOptions { from: Some(tree), ..options() };
-    expect(&machine, &from, ("13.0.88", "--from"), ("4.2.0", "--from"));
+    expect(&machine, &from, (PINNED.nvcc, "--from"), (PINNED.cutlass, "--from"));
     let nvcc = ToolchainOptions { nvcc: Some(machine.nvcc("other/nvcc", "13.2, V13.2.0")), ..from };
-    expect(&machine, &nvcc, ("13.2.0", "--nvcc"), ("4.2.0", "--from"));
+    expect(&machine, &nvcc, ("13.2.0", "--nvcc"), (PINNED.cutlass, "--from"));
     let both = ToolchainOptions { cutlass: Some(machine.cutlass("newest", [5, 0, 0])), ..nvcc };
     expect(&machine, &both, ("13.2.0", "--nvcc"), ("5.0.0", "--cutlass"));
     assert_eq!(machine.calls(), 1);
@@ -219,7 +247,8 @@ fn named_things_that_are_something_else_are_told_apart() {
     // An installed package: the headers lie deeper.
     machine.cutlass("site/cutlass_library/source", [4, 3, 0]);
     let options = ToolchainOptions { nvcc: Some(good), cutlass: Some(machine.path("site")), ..options() };
-    assert_eq!(machine.locate(&options).unwrap().cutlass, machine.path("site/cutlass_library/source"));
+    let found = machine.locate(&options).unwrap().cutlass.unwrap();
+    assert_eq!(found.path, machine.path("site/cutlass_library/source"));
 }
 
 #[test]
@@ -265,7 +294,7 @@ fn many_at_once_install_once() {
     // pip does not always keep the bits; cicc was written without.
     assert_eq!(mode(places[0].join("nvidia/cu13/nvvm/bin/cicc")) & 0o111, 0o111);
     let calls = fs::read_to_string(machine.path("calls")).unwrap();
-    for option in ["--require-hashes", "--no-deps", "--only-binary=:all:", "--no-compile"] {
+    for option in ["--require-hashes", "--no-deps", "--only-binary=:all:"] {
         assert!(calls.contains(option), "{calls}");
     }
     machine.provision().unwrap();
@@ -286,7 +315,7 @@ fn progress_names_packages_and_says_when_it_waits() {
             }
             lines.push(line.to_owned());
         };
-        provision(&machine.cache(), &machine.environment, &mut progress).unwrap();
+        provision(&machine.cache(), &Part::ALL, &machine.environment, &mut progress).unwrap();
         lines
     };
     let (first, second) = std::thread::scope(|scope| {
@@ -294,7 +323,7 @@ fn progress_names_packages_and_says_when_it_waits() {
         (lines(), first.join().unwrap())
     });
     let (waiting, working) = if first.len() < second.len() { (first, second) } else { (second, first) };
-    assert!(working.contains(&"getting nvidia-cuda-nvcc==13.0.88".to_owned()), "{working:?}");
+    assert!(working.contains(&"getting nvidia-cuda-nvcc==13.1.115".to_owned()), "{working:?}");
     assert_eq!(waiting, ["another process is installing the toolchain; waiting for it"]);
 }
 
@@ -314,7 +343,7 @@ fn a_failing_client_is_quoted_and_leaves_nothing() {
     ];
     for (words, variant, fault) in cases {
         let machine = Machine::new();
-        machine.pip(&format!("echo partial >\"$target/half\"; echo '{words}' >&2; exit 1"));
+        machine.pip(&format!("echo partial >wheels/half; echo '{words}' >&2; exit 1"));
         let error = machine.provision().unwrap_err();
         assert!(format!("{error:?}").starts_with(variant), "{error:?}");
         assert!(error.to_string().contains(words), "{error}");
@@ -325,12 +354,25 @@ fn a_failing_client_is_quoted_and_leaves_nothing() {
         machine.provision().unwrap();
     }
     let machine = Machine::new();
-    machine.pip("exit 0");
+    // A disk that is full while files are unpacked, and a wheel that is another one.
+    for (words, variant) in [
+        ("OSError: [Errno 28] No space left on device", "DiskFull"),
+        ("ERROR: no downloaded wheel of nvidia-nvvm has the pinned hash", "HashMismatch"),
+    ] {
+        machine.pip_that("", &format!("echo '{words}' >&2; exit 1"));
+        let error = machine.provision().unwrap_err();
+        assert!(format!("{error:?}").starts_with(variant), "{error:?}");
+        assert_eq!(machine.kept(), [""; 0]);
+    }
+    machine.pip_that("", "exit 0");
     let error = machine.provision().unwrap_err();
     assert!(matches!(&error, ToolchainError::Incomplete { .. }), "{error}");
     assert_eq!(machine.kept(), [""; 0]);
     let bare = Environment { path: Some("/nonexistent".into()), ..machine.environment.clone() };
-    assert!(matches!(provision(&machine.cache(), &bare, &mut |_| {}), Err(ToolchainError::NoPython)));
+    assert!(matches!(
+        provision(&machine.cache(), &Part::ALL, &bare, &mut |_| {}),
+        Err(ToolchainError::NoPython)
+    ));
 }
 
 #[test]
@@ -339,10 +381,10 @@ fn a_damaged_installation_is_not_used_and_is_done_anew() {
     machine.pip("");
     let place = machine.provision().unwrap();
     let damages: [&dyn Fn(); 4] = [
-        &|| fs::remove_file(place.join(MARKER)).unwrap(),
+        &|| fs::remove_file(place.join("nvidia").join(MARKER)).unwrap(),
         &|| write(&place.join("nvidia/cu13/bin/ptxas"), "short"),
-        &|| fs::remove_file(place.join("cutlass_library/source/include/cute/tensor.hpp")).unwrap(),
-        &|| write(&place.join(MARKER), "{"),
+        &|| fs::remove_file(place.join("cutlass/include/cute/tensor.hpp")).unwrap(),
+        &|| write(&place.join("cutlass").join(MARKER), "{"),
     ];
     for (count, damage) in damages.iter().enumerate() {
         damage();
@@ -371,12 +413,16 @@ fn a_carried_folder_is_copied_or_used_in_place_once_it_is_known_to_be_whole() {
     let target = Machine::new();
     let carried = target.path("carried");
     fs::create_dir(&carried).unwrap();
+    let markers = ["nvidia", "cutlass"].map(|part| Path::new(part).join(MARKER));
     tree::copy(&made, &carried).unwrap();
-    let from = |folder: &Path| provision_from(folder, &target.cache(), &mut |_| {});
+    markers.iter().for_each(|marker| fs::remove_file(carried.join(marker)).unwrap());
+    let from = |folder: &Path| provision_from(folder, &target.cache(), &Part::ALL, &mut |_| {});
     let error = from(&carried).unwrap_err();
     assert!(error.to_string().contains("did not finish"), "{error}");
     assert_eq!(target.kept(), [""; 0]);
-    fs::copy(made.join(MARKER), carried.join(MARKER)).unwrap();
+    for marker in &markers {
+        fs::copy(made.join(marker), carried.join(marker)).unwrap();
+    }
     let place = from(&carried).unwrap();
     assert_eq!(place, provisioned_folder(&target.cache()));
     assert_eq!(target.locate(&options()).unwrap().nvcc_origin, Origin::Provisioned);
@@ -390,7 +436,7 @@ fn a_carried_folder_is_copied_or_used_in_place_once_it_is_known_to_be_whole() {
     assert_eq!(locate(&options(), &environment).unwrap().nvcc, carried.join("nvidia/cu13/bin/nvcc"));
     assert!(!target.path("empty").exists());
     // A link could lead anywhere.
-    std::os::unix::fs::symlink("/etc/passwd", carried.join("link")).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", carried.join("nvidia/link")).unwrap();
     assert!(from(&carried).unwrap_err().to_string().contains("neither a file nor a folder"));
 }
 
@@ -409,7 +455,8 @@ fn the_cache_is_where_the_variables_say() {
     assert_eq!(folder(None, Some("relative"), Some("/h")).unwrap(), Path::new("/h/.cache/fourfold"));
     assert!(folder(Some("relative"), None, None).unwrap().is_absolute());
     assert!(matches!(folder(None, None, None), Err(ToolchainError::NoCacheFolder)));
-    let error = provision(Path::new("/dev/null/cache"), &Environment::default(), &mut |_| {}).unwrap_err();
+    let error = provision(Path::new("/dev/null/cache"), &Part::ALL, &Environment::default(), &mut |_| {})
+        .unwrap_err();
     assert!(matches!(error, ToolchainError::Cache { action: "create", .. }), "{error}");
 }
 
@@ -432,10 +479,16 @@ fn a_diagnosis_says_what_is_missing_and_what_to_do() {
     machine.pip("");
     machine.provision().unwrap();
     program(&machine.path("bin/g++"), "#!/bin/sh\necho 'g++ 99.1'\n");
+    let diagnosis = diagnose(&options(), &bare);
+    let host = diagnosis.findings.iter().find(|finding| finding.name == "host compiler").unwrap();
+    assert_eq!(host.state, FindingState::Missing, "nvcc calls gcc as well: {host:?}");
+    assert!(host.detail.contains("nvcc looks for `gcc`") && host.remedy.is_some(), "{host:?}");
+    program(&machine.path("bin/gcc"), "#!/bin/sh\necho 'gcc 99.1'\n");
     fs::remove_file(machine.path("bin/python3")).unwrap();
     let diagnosis = diagnose(&options(), &bare);
     assert!(diagnosis.can_build(), "{diagnosis:?}");
-    assert_eq!(diagnosis.nvcc, Some(Version(13, 0, 88)));
+    assert!(diagnosis.targets.iter().all(|target| target.problem.is_none()), "{diagnosis:?}");
+    assert_eq!(diagnosis.nvcc, Version::parse(PINNED.nvcc));
     let host = diagnosis.findings.iter().find(|finding| finding.name == "host compiler").unwrap();
     assert!(host.detail.starts_with("g++ 99.1 in "), "{host:?}");
 
@@ -444,4 +497,270 @@ fn a_diagnosis_says_what_is_missing_and_what_to_do() {
     let cache = diagnosis.findings.iter().find(|finding| finding.name == "cache").unwrap();
     assert_eq!(cache.state, FindingState::Note);
     assert!(cache.detail.contains("mode 777") && cache.detail.contains("written by others"), "{cache:?}");
+}
+
+/// Where a compiler came from that is chosen for these targets.
+fn chosen_for(machine: &Machine, targets: &[&str]) -> Result<String, ToolchainError> {
+    let targets = targets.iter().map(|target| (*target).to_owned()).collect();
+    machine.locate(&ToolchainOptions { targets, ..options() }).map(|found| found.nvcc_origin.to_string())
+}
+
+#[test]
+fn a_listed_compiler_is_passed_over_for_its_targets_only() {
+    let mut machine = Machine::new();
+    machine.environment.fourfold_cutlass = Some(machine.cutlass("cutlass", [4, 5, 0]).into());
+    machine.nvcc("bin/nvcc", "13.0, V13.0.88");
+    // Without another it is as if there was none, and the reason is named.
+    let error = chosen_for(&machine, &["sm_120a"]).unwrap_err();
+    assert_eq!((error.code(), error.fault()), ("toolchain_known_bad", ToolchainFault::Machine));
+    assert!(error.to_string().contains("release notes") && error.is_absence(), "{error}");
+    assert!(error.remedy().contains("fourfold toolchain install"));
+    assert_eq!(chosen_for(&machine, &["sm_100a"]).unwrap(), "PATH");
+    // A command that may install does.
+    machine.pip("");
+    let targets = vec!["sm_90a".to_owned()];
+    let found = machine.locate(&ToolchainOptions { provision: true, targets, ..options() }).unwrap();
+    assert_eq!((found.nvcc_origin, machine.calls()), (Origin::Provisioned, 1));
+    assert!(found.passed_over[0].contains("nvcc 13.0.88"), "{:?}", found.passed_over);
+    for (targets, origin) in [
+        (&["sm_90a"][..], "provisioned"),
+        (&["sm_120a"], "provisioned"),
+        (&["sm_100a", "sm_90a"], "provisioned"),
+        (&["sm_100a"], "PATH"),
+        (&["sm_103a"], "PATH"),
+        (&[], "PATH"),
+    ] {
+        assert_eq!(chosen_for(&machine, targets).unwrap(), origin, "{targets:?}");
+    }
+    // What other programs share is passed over where it does not know a target, too.
+    machine.nvcc("bin/nvcc", "12.8, V12.8.93");
+    assert_eq!(chosen_for(&machine, &["sm_103a"]).unwrap(), "provisioned");
+    assert_eq!(chosen_for(&machine, &["sm_100a"]).unwrap(), "PATH");
+}
+
+#[test]
+fn a_listed_version_that_is_named_is_refused_unless_that_is_allowed() {
+    let mut machine = Machine::new();
+    let nvcc = machine.nvcc("mine/nvcc", "13.3, V13.3.73");
+    machine.environment.cutlass_path = Some(machine.cutlass("old", [4, 3, 6]).into());
+    let cutlass = machine.cutlass("cutlass", [4, 4, 0]);
+    let named = ToolchainOptions {
+        nvcc: Some(nvcc),
+        cutlass: Some(cutlass),
+        targets: vec!["sm_121a".to_owned()],
+        provision: true,
+        ..options()
+    };
+    let error = machine.locate(&named).unwrap_err();
+    assert_eq!((error.code(), error.fault()), ("toolchain_known_bad", ToolchainFault::Request));
+    assert!(error.to_string().starts_with("--nvcc names `"), "{error}");
+    assert_eq!(machine.calls(), 0, "what is named is a mistake, and nothing is installed for it");
+    let named = ToolchainOptions { provision: false, ..named };
+    let allowed = ToolchainOptions { allow_known_bad: true, ..named.clone() };
+    assert!(machine.locate(&allowed).unwrap().allow_known_bad);
+    for (value, is_allowed) in [("1", true), ("0", false)] {
+        machine.environment.fourfold_allow_known_bad = Some(value.into());
+        assert_eq!(machine.locate(&named).is_ok(), is_allowed, "{value}");
+    }
+    // CUTLASS alike: what is shared is passed over, and it matters only to kernels that are built with it.
+    machine.environment.fourfold_allow_known_bad = None;
+    let shared =
+        ToolchainOptions { nvcc: Some(machine.nvcc("good/nvcc", "13.2, V13.2.86")), cutlass: None, ..named };
+    let error = machine.locate(&shared).unwrap_err();
+    assert!(error.is_absence() && error.to_string().contains("CUTLASS 4.3.6"), "{error}");
+    let hopper = ToolchainOptions { targets: vec!["sm_90a".to_owned()], ..shared.clone() };
+    assert_eq!(machine.locate(&hopper).unwrap().cutlass.unwrap().version, "4.3.6");
+    machine.pip("");
+    machine.provision().unwrap();
+    assert_eq!(machine.locate(&shared).unwrap().cutlass.unwrap().origin, Origin::Provisioned);
+}
+
+#[test]
+fn a_hopper_needs_the_compiler_only_and_cutlass_is_added_later() {
+    let machine = Machine::new();
+    machine.pip("");
+    assert_eq!(parts_for(&["sm_90a"]), [Part::Compiler]);
+    assert_eq!(
+        (parts_for(&["sm_90a", "sm_120a"]), parts_for::<&str>(&[])),
+        (Part::ALL.into(), Part::ALL.into())
+    );
+    let place = machine.provision_parts(&[Part::Compiler]).unwrap();
+    let calls = fs::read_to_string(machine.path("calls")).unwrap();
+    assert!(calls.contains("nvidia-cuda-nvcc") && !calls.contains("flashinfer"), "{calls}");
+    assert!(!place.join("cutlass").exists());
+    let located =
+        |target: &str| machine.locate(&ToolchainOptions { targets: vec![target.to_owned()], ..options() });
+    let hopper = located("sm_90a").unwrap();
+    assert_eq!((&hopper.cutlass, hopper.cutlass_identity().as_str()), (&None, NO_CUTLASS));
+    assert!(hopper.cutlass_include().is_empty());
+    let error = located("sm_120a").unwrap_err();
+    assert!(matches!(error, ToolchainError::NotFound { what: "CUTLASS", .. }), "{error}");
+
+    // The doctor judges by target.
+    program(&machine.path("bin/g++"), "#!/bin/sh\necho g++\n");
+    program(&machine.path("bin/gcc"), "#!/bin/sh\necho gcc\n");
+    for (target, can_build) in [("sm_90a", true), ("sm_120a", false)] {
+        let targets = vec![target.to_owned()];
+        let diagnosis = diagnose(&ToolchainOptions { targets, ..options() }, &machine.environment);
+        assert_eq!(diagnosis.can_build(), can_build, "{target}: {diagnosis:?}");
+        let of = |name| diagnosis.targets.iter().find(|found| found.target == name).unwrap();
+        assert!(of("sm_90a").problem.is_none(), "{diagnosis:?}");
+        assert!(of("sm_100a").problem.as_ref().unwrap().contains("no CUTLASS"), "{diagnosis:?}");
+    }
+
+    // A folder that was carried without it serves the same.
+    let target = Machine::new();
+    let from = |parts: &[Part]| provision_from(&place, &target.cache(), parts, &mut |_| {});
+    assert!(from(&Part::ALL).unwrap_err().to_string().contains("CUTLASS is not installed there"));
+    from(&[Part::Compiler]).unwrap();
+
+    machine.provision().unwrap();
+    let calls = fs::read_to_string(machine.path("calls")).unwrap();
+    let added = calls.lines().nth(1).unwrap();
+    assert!(added.contains("flashinfer") && !added.contains("nvidia-"), "{added}");
+    assert_eq!(located("sm_120a").unwrap().cutlass.unwrap().version, PINNED.cutlass);
+    assert_eq!(machine.calls(), 2);
+}
+
+#[test]
+fn headers_of_another_version_than_keys_would_hold_are_not_installed() {
+    let machine = Machine::new();
+    machine.pip("");
+    let script = fs::read_to_string(machine.path("bin/python3")).unwrap();
+    program(
+        &machine.path("bin/python3"),
+        &script.replace("#define CUTLASS_MINOR", "#define CUTLASS_MINOR 9\n//"),
+    );
+    let error = machine.provision().unwrap_err();
+    assert!(matches!(&error, ToolchainError::Incomplete { reason } if reason.contains("4.9.0")), "{error}");
+    assert_eq!(machine.kept(), [""; 0]);
+}
+
+#[test]
+fn nothing_that_is_set_for_pip_diverts_a_download() {
+    let mut machine = Machine::new();
+    machine.pip("");
+    let log = machine.path("log");
+    let record = format!("#!/bin/sh\n{{ echo \"== $*\"; env; }} >>{}\n", log.display());
+    let script = fs::read_to_string(machine.path("bin/python3")).unwrap();
+    let says = "case \"$*\" in *'pip config list'*) echo \"global.index-url='https://file'\"; \
+                echo \"global.proxy='http://file'\"; echo \"global.target='/file'\"; exit 0;; esac\n";
+    program(&machine.path("bin/python3"), &script.replace("#!/bin/sh\n", &format!("{record}{says}")));
+    let hostile = [
+        "PIP_TARGET",
+        "PIP_PREFIX",
+        "PIP_ROOT",
+        "PIP_USER",
+        "PIP_NO_DEPS",
+        "PIP_DRY_RUN",
+        "PIP_REPORT",
+        "PIP_DEST",
+        "PIP_PLATFORM",
+        "PIP_ABI",
+        "PIP_PYTHON_VERSION",
+        "PIP_IMPLEMENTATION",
+        "PIP_REQUIREMENT",
+        "PIP_CONSTRAINT",
+        "PIP_NO_BINARY",
+        "PIP_ONLY_BINARY",
+        "PIP_PYTHON",
+        "PIP_LOG",
+        "PIP_QUIET",
+        "PIP_REQUIRE_VIRTUALENV",
+        "PIP_REQUIRE_HASHES",
+        "PIP_CACHE_DIR",
+        "PIP_ISOLATED",
+        "PIP_HELP",
+        "PIP_VERSION",
+        "PIP_PRE",
+        "PIP_SRC",
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "PYTHONSTARTUP",
+        "PYTHONWARNINGS",
+        "PYTHONINSPECT",
+        "TMPDIR",
+        "LD_PRELOAD",
+    ];
+    let kept = [("PIP_INDEX_URL", "https://mirror"), ("PIP_RETRIES", "0"), ("https_proxy", "http://proxy")];
+    let path = machine.environment.path.clone();
+    machine.environment = Environment {
+        fourfold_cache_dir: machine.environment.fourfold_cache_dir.clone(),
+        ..Environment::from_lookup(|name| match name {
+            "PATH" => path.clone(),
+            "PIP_CONFIG_FILE" => Some("/users/pip.conf".into()),
+            _ if hostile.contains(&name) => Some("/diverted".into()),
+            _ => kept.iter().find(|(kept, _)| *kept == name).map(|(_, value)| (*value).into()),
+        })
+    };
+    machine.provision().unwrap();
+    let log = fs::read_to_string(log).unwrap();
+    let mut calls = log.split("== ").skip(1);
+    let (settings, download, unpack) = (calls.next().unwrap(), calls.next().unwrap(), calls.next().unwrap());
+    assert!(calls.next().is_none() && download.starts_with("-m pip download "), "{log}");
+    for call in [settings, download, unpack] {
+        assert!(!call.contains("/diverted"), "{call}");
+    }
+    let value = |name: &str| download.lines().find_map(|line| line.strip_prefix(&format!("{name}=")));
+    // Variables before files; a file's other settings do not count, nor does a file that the client would read itself.
+    assert_eq!(value("PIP_INDEX_URL"), Some("https://mirror"));
+    assert_eq!((value("PIP_PROXY"), value("https_proxy")), (Some("http://file"), Some("http://proxy")));
+    assert_eq!((value("PIP_CONFIG_FILE"), value("PIP_RETRIES")), (Some("/dev/null"), Some("1")));
+    let pip: Vec<&str> = download.lines().filter(|line| line.starts_with("PIP_")).collect();
+    assert_eq!(pip.len(), 5, "{pip:?}");
+    assert!(settings.contains("PIP_CONFIG_FILE=/users/pip.conf"), "{settings}");
+}
+
+/// Makes a wheel with Python's own library, and says its hash.
+fn wheel(machine: &Machine, name: &str, files: &str) -> String {
+    let make = "import hashlib, json, sys, zipfile\n\
+                with zipfile.ZipFile(sys.argv[1], 'w') as wheel:\n\
+                \x20   for name, (text, mode) in json.loads(sys.argv[2]).items():\n\
+                \x20       entry = zipfile.ZipInfo(name)\n\
+                \x20       entry.external_attr = mode << 16\n\
+                \x20       wheel.writestr(entry, text)\n\
+                print(hashlib.sha256(open(sys.argv[1], 'rb').read()).hexdigest())\n";
+    fs::create_dir_all(machine.path("wheels")).unwrap();
+    let file = machine.path("wheels").join(name);
+    let output =
+        std::process::Command::new("python3").args(["-c", make]).arg(file).arg(files).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn only_what_is_needed_is_unpacked_and_only_from_the_pinned_wheel() {
+    let machine = Machine::new();
+    let files = r#"{"pkg/include/a.h": ["a", 420], "pkg/bin/tool": ["tool", 493], "pkg/other/b.h": ["b", 420],
+                    "pkg-1.dist-info/licenses/LICENSE": ["licence", 420]}"#;
+    let hash = wheel(&machine, "pkg-1-py3-none-any.whl", files);
+    let evil = wheel(&machine, "evil.whl", r#"{"pkg/include/../../../evil": ["evil", 420]}"#);
+    write(&machine.path("unpack.py"), include_str!("unpack.py"));
+    let unpack = |hash: &str, takes: &str, tree: &str| {
+        let plan = format!(r#"[{{"name": "pkg", "hashes": ["0", "{hash}"], "takes": {takes}}}]"#);
+        write(&machine.path("plan.json"), &plan);
+        let mut command = std::process::Command::new("python3");
+        command.current_dir(machine.folder.path()).args(["-I", "unpack.py", "plan.json", "wheels", tree]);
+        let output = command.output().unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let takes = r#"[["pkg/include/", "x/include/"], ["pkg/bin/", "x/bin/"],
+                    ["pkg-1.dist-info/licenses/LICENSE", "x/licenses/pkg"]]"#;
+    assert_eq!(unpack(&hash, takes, "tree"), (true, String::new()));
+    let read = |name: &str| fs::read_to_string(machine.path("tree").join(name));
+    assert_eq!(
+        (read("x/include/a.h").unwrap(), read("x/licenses/pkg").unwrap()),
+        ("a".into(), "licence".into())
+    );
+    assert_eq!(tree::inventory(&machine.path("tree")).unwrap().0, 3);
+    let mode = |name: &str| machine.path("tree").join(name).metadata().unwrap().permissions().mode() & 0o111;
+    assert_eq!((mode("x/bin/tool"), mode("x/include/a.h")), (0o111, 0));
+
+    let (ok, said) = unpack(&"1".repeat(64), takes, "other");
+    assert!(!ok && said.contains("no downloaded wheel of pkg has the pinned hash"), "{said}");
+    let (ok, said) = unpack(&evil, takes, "a/b/c");
+    assert!(!ok && said.contains("a wheel holds a file with the name"), "{said}");
+    assert!(!machine.path("a/evil").exists() && !machine.path("evil").exists());
+    let (ok, said) = unpack(&hash, r#"[["absent/", "x/"]]"#, "empty");
+    assert!(!ok && said.contains("nothing that is needed"), "{said}");
 }

@@ -1,4 +1,5 @@
-//! An installed toolchain as a folder: what must be in it, the marker that says that it is whole, and copies of it.
+//! An installed toolchain as a folder: what must be in each part of it, the marker that says that a part is whole, and
+//! copies of it.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -7,40 +8,45 @@ use std::{fs, io};
 
 use serde_json::{Value, json};
 
-use super::pins::PINS;
+use super::pins::{PINNED, Part};
+use super::version::cutlass_version;
 
-/// The CUDA part of a tree.
+/// The CUDA toolkit of a toolchain.
 pub(super) const CUDA: &str = "nvidia/cu13";
-/// The CUTLASS part of a tree.
-pub(super) const CUTLASS: &str = "cutlass_library/source";
-/// Written last: a tree without it was interrupted.
+/// The CUTLASS of a toolchain.
+pub(super) const CUTLASS: &str = "cutlass";
+/// Where CUTLASS lies in an installed `cutlass_library`.
+pub(super) const CUTLASS_LIBRARY: &str = "cutlass_library/source";
+/// In the folder of each part, written last: a part without it was interrupted.
 pub(super) const MARKER: &str = "fourfold-toolchain.json";
-/// Programs of a tree, which must be executable.
+/// Programs of the compiler, which must be executable.
 const PROGRAM_FOLDERS: [&str; 2] = ["nvidia/cu13/bin", "nvidia/cu13/nvvm/bin"];
 /// Files without which no kernel can be built; their sizes are compared at every use.
-pub(super) const ESSENTIAL: &[&str] = &[
-    "nvidia/cu13/bin/nvcc",
-    "nvidia/cu13/bin/nvcc.profile",
-    "nvidia/cu13/bin/cudafe++",
-    "nvidia/cu13/bin/fatbinary",
-    "nvidia/cu13/bin/nvlink",
-    "nvidia/cu13/bin/ptxas",
-    "nvidia/cu13/bin/cuobjdump",
-    "nvidia/cu13/bin/nvdisasm",
-    "nvidia/cu13/nvvm/bin/cicc",
-    "nvidia/cu13/nvvm/libdevice/libdevice.10.bc",
-    "nvidia/cu13/include/cuda_runtime.h",
-    "nvidia/cu13/include/crt/host_config.h",
-    "nvidia/cu13/include/cccl/cuda/std/type_traits",
-    "nvidia/cu13/lib/libcudart_static.a",
-    "nvidia/cu13/lib/libcudadevrt.a",
-    "cutlass_library/source/include/cutlass/version.h",
-    "cutlass_library/source/include/cutlass/cutlass.h",
-    "cutlass_library/source/include/cute/tensor.hpp",
-    "cutlass_library/source/tools/util/include/cutlass/util/packed_stride.hpp",
+pub(super) const ESSENTIAL: &[(Part, &str)] = &[
+    (Part::Compiler, "nvidia/cu13/bin/nvcc"),
+    (Part::Compiler, "nvidia/cu13/bin/nvcc.profile"),
+    (Part::Compiler, "nvidia/cu13/bin/cudafe++"),
+    (Part::Compiler, "nvidia/cu13/bin/fatbinary"),
+    (Part::Compiler, "nvidia/cu13/bin/nvlink"),
+    (Part::Compiler, "nvidia/cu13/bin/ptxas"),
+    (Part::Compiler, "nvidia/cu13/bin/cuobjdump"),
+    (Part::Compiler, "nvidia/cu13/bin/nvdisasm"),
+    (Part::Compiler, "nvidia/cu13/nvvm/bin/cicc"),
+    (Part::Compiler, "nvidia/cu13/nvvm/libdevice/libdevice.10.bc"),
+    (Part::Compiler, "nvidia/cu13/include/cuda_runtime.h"),
+    (Part::Compiler, "nvidia/cu13/include/crt/host_config.h"),
+    (Part::Compiler, "nvidia/cu13/include/cccl/cuda/std/type_traits"),
+    (Part::Compiler, "nvidia/cu13/lib/libcudart_static.a"),
+    (Part::Compiler, "nvidia/cu13/lib/libcudadevrt.a"),
+    (Part::Cutlass, "cutlass/include/cutlass/version.h"),
+    (Part::Cutlass, "cutlass/include/cutlass/cutlass.h"),
+    (Part::Cutlass, "cutlass/include/cute/tensor.hpp"),
+    (Part::Cutlass, "cutlass/tools/util/include/cutlass/util/packed_stride.hpp"),
 ];
+/// The licence of CUTLASS, as its headers say it.
+pub(super) const CUTLASS_LICENSE: &str = "cutlass/LICENSE.txt";
 
-/// How closely a tree is looked at.
+/// How closely a part is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Depth {
     /// The marker and the sizes of the essential files: some twenty calls.
@@ -49,29 +55,34 @@ pub(super) enum Depth {
     Full,
 }
 
-/// Whether this is a whole tree of this version's packages for this processor; if not, why.
-pub(super) fn check(root: &Path, depth: Depth) -> Result<(), String> {
+/// Whether this toolchain has a whole part of this version's packages for this processor; if not, why.
+pub(super) fn check(root: &Path, part: Part, depth: Depth) -> Result<(), String> {
     if !root.is_dir() {
         return Err("it is not a folder".to_owned());
     }
-    let text = fs::read_to_string(root.join(MARKER)).map_err(|_| {
-        format!("it has no {MARKER}: `fourfold toolchain install` did not make it, or did not finish")
+    let folder = root.join(part.folder());
+    let text = fs::read_to_string(folder.join(MARKER)).map_err(|_| match folder.exists() {
+        true => format!(
+            "its `{0}` has no {MARKER}: `fourfold toolchain install` did not make it, or did not finish",
+            part.folder()
+        ),
+        false => format!("it holds no `{}`: {} is not installed there", part.folder(), part.name()),
     })?;
     let marker: Value = serde_json::from_str(&text).map_err(|_| format!("its {MARKER} is damaged"))?;
     if marker["architecture"] != std::env::consts::ARCH {
         return Err(format!("it is for {} processors", marker["architecture"].as_str().unwrap_or("other")));
     }
-    if marker["packages"] != packages() {
+    if marker["packages"] != packages(part) {
         return Err("it holds other packages than this version of Fourfold is pinned to".to_owned());
     }
-    for name in ESSENTIAL {
+    for name in essential(part) {
         let size = fs::metadata(root.join(name)).map_err(|_| format!("`{name}` is missing"))?.len();
         if marker["essential"][name].as_u64() != Some(size) {
             return Err(format!("`{name}` is {size} bytes long, which it was not when it was installed"));
         }
     }
     if depth == Depth::Full {
-        let (files, bytes) = inventory(root).map_err(|error| format!("it cannot be read: {error}"))?;
+        let (files, bytes) = inventory(&folder).map_err(|error| format!("it cannot be read: {error}"))?;
         if marker["files"].as_u64() != Some(files) || marker["bytes"].as_u64() != Some(bytes) {
             return Err(format!("its {files} files of {bytes} bytes are not those that were installed"));
         }
@@ -79,8 +90,37 @@ pub(super) fn check(root: &Path, depth: Depth) -> Result<(), String> {
     Ok(())
 }
 
-/// Finishes a tree: programs become executable, and the marker is written. The error names what is missing.
-pub(super) fn seal(root: &Path) -> io::Result<Result<(), String>> {
+/// Finishes a part: programs become executable, CUTLASS gets its licence, and the marker is written. The error names
+/// what is missing.
+pub(super) fn seal(root: &Path, part: Part) -> io::Result<Result<(), String>> {
+    let prepared = match part {
+        Part::Compiler => make_executable(root)?,
+        Part::Cutlass => finish_cutlass(root)?,
+    };
+    if let Err(reason) = prepared {
+        return Ok(Err(reason));
+    }
+    let mut essential_sizes = BTreeMap::new();
+    for name in essential(part) {
+        match fs::metadata(root.join(name)) {
+            Ok(metadata) => essential_sizes.insert(name, metadata.len()),
+            Err(_) => return Ok(Err(format!("`{name}` is missing"))),
+        };
+    }
+    let folder = root.join(part.folder());
+    let (files, bytes) = inventory(&folder)?;
+    let marker = json!({
+        "architecture": std::env::consts::ARCH,
+        "packages": packages(part),
+        "files": files,
+        "bytes": bytes,
+        "essential": essential_sizes,
+    });
+    fs::write(folder.join(MARKER), format!("{marker:#}\n"))?;
+    Ok(Ok(()))
+}
+
+fn make_executable(root: &Path) -> io::Result<Result<(), String>> {
     for folder in PROGRAM_FOLDERS {
         let Ok(entries) = fs::read_dir(root.join(folder)) else {
             return Ok(Err(format!("`{folder}` is missing")));
@@ -93,26 +133,39 @@ pub(super) fn seal(root: &Path) -> io::Result<Result<(), String>> {
             }
         }
     }
-    let mut essential = BTreeMap::new();
-    for name in ESSENTIAL {
-        match fs::metadata(root.join(name)) {
-            Ok(metadata) => essential.insert(*name, metadata.len()),
-            Err(_) => return Ok(Err(format!("`{name}` is missing"))),
-        };
-    }
-    let (files, bytes) = inventory(root)?;
-    let marker = json!({
-        "architecture": std::env::consts::ARCH,
-        "packages": packages(),
-        "files": files,
-        "bytes": bytes,
-        "essential": essential,
-    });
-    fs::write(root.join(MARKER), format!("{marker:#}\n"))?;
     Ok(Ok(()))
 }
 
-/// Copies a tree without its marker into an empty folder; files are linked where the file system allows it.
+/// The package has CUTLASS's licence only as the comment that each header begins with; it is put beside them as a file.
+/// The version of the headers must be the one that cache keys will hold.
+fn finish_cutlass(root: &Path) -> io::Result<Result<(), String>> {
+    let found = cutlass_version(&root.join(CUTLASS)).map(|version| version.to_string());
+    if found.as_deref() != Some(PINNED.cutlass) {
+        let found = found.unwrap_or_else(|| "none".to_owned());
+        return Ok(Err(format!("the CUTLASS headers say version {found} and not {}", PINNED.cutlass)));
+    }
+    let header = fs::read_to_string(root.join(CUTLASS).join("include/cutlass/version.h"))?;
+    let Some(license) = license_of(&header) else {
+        return Ok(Err("the CUTLASS headers do not say their licence".to_owned()));
+    };
+    fs::write(root.join(CUTLASS_LICENSE), license)?;
+    Ok(Ok(()))
+}
+
+/// The text of the comment that a header begins with, if it is a licence.
+fn license_of(header: &str) -> Option<String> {
+    let comment = header.strip_prefix("/*")?.split_once("*/")?.0;
+    let lines = comment.lines().map(|line| line.trim_start_matches(' ').trim_start_matches('*').trim());
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let text = text.trim();
+    (text.contains("Copyright") && text.contains("Redistribution")).then(|| format!("{text}\n"))
+}
+
+fn essential(part: Part) -> impl Iterator<Item = &'static str> {
+    ESSENTIAL.iter().filter(move |(of, _)| *of == part).map(|(_, name)| *name)
+}
+
+/// Copies a part without its marker into an empty folder; files are linked where the file system allows it.
 pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
     for file in files(from)? {
         let name = file.strip_prefix(from).map_err(io::Error::other)?;
@@ -161,6 +214,6 @@ fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn packages() -> Value {
-    PINS.iter().map(|pin| format!("{}=={}", pin.name, pin.version)).collect()
+fn packages(part: Part) -> Value {
+    part.packages().map(|pin| format!("{}=={}", pin.name, pin.version)).collect()
 }

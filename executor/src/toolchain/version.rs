@@ -34,14 +34,25 @@ pub const OLDEST_NVCC: Version = Version(12, 8, 0);
 /// The oldest CUTLASS that Fourfold's kernels are built with.
 pub const OLDEST_CUTLASS: Version = Version(4, 2, 0);
 
+/// The targets that something is compiled for, each with the first nvcc that does so.
+pub(super) const COMPILED_TARGETS: [(&str, Version); 5] = [
+    ("sm_90a", Version(12, 0, 0)),
+    ("sm_100a", Version(12, 8, 0)),
+    ("sm_103a", Version(12, 9, 0)),
+    ("sm_120a", Version(12, 8, 0)),
+    ("sm_121a", Version(12, 9, 0)),
+];
+
 /// The first nvcc that compiles for a target; `None` for targets that nothing is compiled for.
 pub fn oldest_nvcc_for(target: &str) -> Option<Version> {
-    match target.strip_prefix("sm_").unwrap_or(target) {
-        "90a" => Some(Version(12, 0, 0)),
-        "100a" | "120a" => Some(Version(12, 8, 0)),
-        "103a" | "121a" => Some(Version(12, 9, 0)),
-        _ => None,
-    }
+    let bare = target.strip_prefix("sm_").unwrap_or(target);
+    let found = COMPILED_TARGETS.iter().find(|(name, _)| name.strip_prefix("sm_") == Some(bare));
+    found.map(|(_, oldest)| *oldest)
+}
+
+/// Whether kernels for a target are built with CUTLASS. Those for sm_90a are Fourfold's own.
+pub fn needs_cutlass(target: &str) -> bool {
+    target.strip_prefix("sm_").unwrap_or(target) != "90a"
 }
 
 /// How long a program may take to say its version.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use fourfold_executor::cache::{Cache, CacheOptions};
 use fourfold_executor::service::{CompileService, Event, Outcome, Request, ServiceOptions};
-use fourfold_executor::toolchain::{Origin, Toolchain};
+use fourfold_executor::toolchain::{Cutlass, Origin, Toolchain};
 use fourfold_executor::{BuildInput, BuildOptions, Cancel};
 use tempfile::TempDir;
 
@@ -30,6 +30,11 @@ pub fn metadata() -> String {
 /// A source that the stand-in compiler compiles, each number another one.
 pub fn good(number: usize) -> String {
     source("compile", number, "")
+}
+
+/// As [`good`], for a kernel that is built with CUTLASS, as far as its text says.
+pub fn good_with_cutlass(number: usize) -> String {
+    source("compile", number, "#if 0\n#include \"cutlass/gemm.h\"\n#endif")
 }
 
 /// A source with which the stand-in compiler behaves in this way.
@@ -139,12 +144,15 @@ pub fn options(folder: &Path) -> ServiceOptions {
         nvcc: folder.join("nvcc"),
         include: Vec::new(),
         libraries: Vec::new(),
-        cutlass: folder.join("cutlass"),
+        cutlass: Some(Cutlass {
+            path: folder.join("cutlass"),
+            version: "4.5.0".to_owned(),
+            origin: Origin::Named("--cutlass"),
+        }),
         cuobjdump: Some(stand_in("cuobjdump.sh")),
         nvcc_version: "13.0.88".to_owned(),
-        cutlass_version: "4.2.0".to_owned(),
         nvcc_origin: Origin::Named("--nvcc"),
-        cutlass_origin: Origin::Named("--cutlass"),
+        allow_known_bad: false,
         passed_over: Vec::new(),
     };
     ServiceOptions {

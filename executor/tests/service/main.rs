@@ -6,6 +6,7 @@ mod fixture;
 mod flight;
 mod headers;
 mod killed;
+mod known_bad;
 mod paths;
 mod processes;
 mod turns;

@@ -144,8 +144,8 @@ fn object(
         "toolchain": toolchain.map(|toolchain| json!({
             "nvcc": crate::shown(&toolchain.nvcc),
             "nvcc_version": toolchain.nvcc_version,
-            "cutlass": crate::shown(&toolchain.cutlass),
-            "cutlass_version": toolchain.cutlass_version,
+            "cutlass": toolchain.cutlass.as_ref().map(|cutlass| crate::shown(&cutlass.path)),
+            "cutlass_version": toolchain.cutlass.as_ref().map(|cutlass| &cutlass.version),
         })),
         "kernels": kernels,
     })
@@ -159,7 +159,8 @@ fn lines(
 ) -> String {
     let mut text = format!("{} for {target}", arguments.file.display());
     if let Some(toolchain) = toolchain {
-        let (nvcc, cutlass) = (&toolchain.nvcc_version, &toolchain.cutlass_version);
+        let cutlass = toolchain.cutlass.as_ref().map_or("none", |cutlass| &cutlass.version);
+        let nvcc = &toolchain.nvcc_version;
         text.push_str(&format!(", nvcc {nvcc}, CUTLASS {cutlass}"));
     }
     text.push('\n');

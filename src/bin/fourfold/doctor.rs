@@ -16,12 +16,15 @@ use crate::toolchain::Tools;
 #[derive(Args)]
 #[command(after_help = "Examples:\n  fourfold doctor\n  fourfold doctor --self-test\n  \
     fourfold doctor --nvcc /usr/local/cuda/bin/nvcc --json\n\n\
-    Exit code 0 when kernels could be built now, and the self-test did not fail if it was run; else 3, or 130 \
+    Exit code 0 when kernels could be built now for the target, and the self-test did not fail if it was run; else 3, or 130 \
     when interrupted. No network is used, and nothing is changed. The self-test builds the smallest kernel, which takes some half a minute, and runs \
     it where a GPU can run it.")]
 pub struct Arguments {
     #[command(flatten)]
     tools: Tools,
+    /// The target to build for, such as sm_90a [default: that of the GPUs here, else any]
+    #[arg(long, value_name = "TARGET", value_parser = crate::toolchain::target)]
+    target: Option<String>,
     /// Build the smallest kernel, and run it if a GPU here can
     #[arg(long)]
     self_test: bool,
@@ -38,7 +41,7 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> ExitCode {
     let environment = Environment::from_process();
-    let options = arguments.tools.options();
+    let options = arguments.tools.options_for(arguments.target.clone());
     let mut doctor = examine(&options, &environment);
     if arguments.self_test {
         let device = match environment.fourfold_device.as_deref().map(|text| text.to_string_lossy()) {

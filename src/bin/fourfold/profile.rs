@@ -416,6 +416,7 @@ fn child(arguments: &Arguments, target: &str, gpu: &Gpu, place: &Options) -> Res
     child.extend(place.emulate.then(|| "--emulate".into()));
     child.extend(place.contract.then(|| "--contract".into()));
     let tools = arguments.toolchain.options();
+    child.extend(tools.allow_known_bad.then(|| "--allow-known-bad".into()));
     for (option, path) in
         [("--data", &arguments.data), ("--nvcc", &tools.nvcc), ("--cutlass", &tools.cutlass)]
     {

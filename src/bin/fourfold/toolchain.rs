@@ -5,12 +5,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use fourfold::codegen::TARGETS;
 use fourfold::{CacheChoice, CompileOptions};
 use fourfold_executor::BuildOptions;
 use fourfold_executor::environment::Environment;
 use fourfold_executor::toolchain::{
-    Toolchain, ToolchainError, ToolchainFault, ToolchainOptions, cache_folder, locate, provision,
-    provision_from,
+    PINNED, Tool, Toolchain, ToolchainError, ToolchainFault, ToolchainOptions, Version, all_known_bad,
+    cache_folder, locate, oldest_nvcc_for, parts_for, provision, provision_from,
 };
 use serde_json::{Value, json};
 
@@ -23,6 +24,9 @@ pub struct Tools {
     /// The CUTLASS to use, a checkout or an installed one [default: FOURFOLD_CUTLASS, FOURFOLD_TOOLCHAIN, CUTLASS_PATH, the cache]
     #[arg(long, value_name = "DIR")]
     cutlass: Option<PathBuf>,
+    /// Use a compiler and a CUTLASS also for targets that they are known to build wrong kernels for [default: FOURFOLD_ALLOW_KNOWN_BAD]
+    #[arg(long)]
+    allow_known_bad: bool,
 }
 
 /// How kernels are had, for every command that builds some.
@@ -66,13 +70,18 @@ impl Choice {
 }
 
 impl Tools {
+    /// As [`options`](Self::options), for one target if it is given.
+    pub fn options_for(&self, target: Option<String>) -> ToolchainOptions {
+        ToolchainOptions { targets: target.into_iter().collect(), ..self.options() }
+    }
+
     /// The options that this choice means, without leave to install anything.
     pub fn options(&self) -> ToolchainOptions {
         ToolchainOptions {
             nvcc: self.nvcc.clone(),
             cutlass: self.cutlass.clone(),
-            from: None,
-            provision: false,
+            allow_known_bad: self.allow_known_bad,
+            ..ToolchainOptions::default()
         }
     }
 }
@@ -87,21 +96,24 @@ pub struct Arguments {
 enum Command {
     /// Print the compiler and the CUTLASS that would be used, and where they come from
     #[command(after_help = "Example:\n  fourfold toolchain which --cutlass ~/src/cutlass\n\n\
-        Nothing is installed. Exit code 3 when there is none.")]
+        Nothing is installed. Exit code 3 when there is none. What is found may be known to build wrong kernels for some \
+        targets: --target shows what is used for one.")]
     Which {
         #[command(flatten)]
         tools: Tools,
+        /// The target to build for, such as sm_90a [default: any]
+        #[arg(long, value_name = "TARGET", value_parser = target)]
+        target: Option<String>,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
     /// Install the pinned compiler and CUTLASS into the cache, once
-    #[command(after_help = "Examples:\n  fourfold toolchain install\n  \
-        fourfold toolchain install --from /media/stick/cuda-13.0.88-cutlass-4.2.0.0-x86_64-...\n\n\
-        Packages come through python3's pip, with its settings, and must have the pinned hashes. Where there is no \
-        network, carry the folder that this prints on another machine: --from copies it into the cache, and \
-        FOURFOLD_TOOLCHAIN=DIR uses it where it lies.")]
+    #[command(after_help = install_help())]
     Install {
+        /// Install only what this target needs, such as sm_90a, which needs no CUTLASS [default: everything]
+        #[arg(long, value_name = "TARGET", value_parser = target)]
+        target: Vec<String>,
         /// A folder that this command made on another machine
         #[arg(long, value_name = "DIR")]
         from: Option<PathBuf>,
@@ -111,17 +123,41 @@ enum Command {
     },
 }
 
+fn install_help() -> String {
+    let (nvcc, cutlass) = (PINNED.nvcc, PINNED.cutlass);
+    format!(
+        "Examples:\n  fourfold toolchain install\n  fourfold toolchain install --target sm_90a\n  \
+         fourfold toolchain install --from /media/stick/cuda-{nvcc}-cutlass-{cutlass}-x86_64-...\n\n\
+         Packages come through python3's pip, and must have the pinned hashes. Of pip's settings only those count that say \
+         where packages are and how that place is reached: index, proxy, certificates. Where there is no network, carry \
+         the folder that this prints on another machine: --from copies it into the cache, and FOURFOLD_TOOLCHAIN=DIR uses \
+         it where it lies."
+    )
+}
+
+/// The name of a target that something is built for.
+pub fn target(name: &str) -> Result<String, String> {
+    match TARGETS.iter().find(|target| target.name == name && oldest_nvcc_for(name).is_some()) {
+        Some(target) => Ok(target.name.to_owned()),
+        None => {
+            let known =
+                TARGETS.iter().map(|target| target.name).filter(|name| oldest_nvcc_for(name).is_some());
+            Err(format!("nothing is built for it; targets are {}", known.collect::<Vec<_>>().join(", ")))
+        }
+    }
+}
+
 pub fn run(arguments: Arguments) -> ExitCode {
     let environment = Environment::from_process();
     match arguments.command {
-        Command::Which { tools, json } => match locate(&tools.options(), &environment) {
+        Command::Which { tools, target, json } => match locate(&tools.options_for(target), &environment) {
             Ok(toolchain) => {
                 let text = if json { crate::to_json(&description(&toolchain)) } else { lines(&toolchain) };
                 crate::leave(0, crate::print(&text))
             }
             Err(error) => fail(&error, json),
         },
-        Command::Install { from, json } => match install(from, &environment) {
+        Command::Install { target, from, json } => match install(&target, from, &environment) {
             Ok(folder) => {
                 let text = if json {
                     crate::to_json(&json!({"ok": true, "toolchain": crate::shown(&folder)}))
@@ -135,12 +171,17 @@ pub fn run(arguments: Arguments) -> ExitCode {
     }
 }
 
-fn install(from: Option<PathBuf>, environment: &Environment) -> Result<PathBuf, ToolchainError> {
+fn install(
+    targets: &[String],
+    from: Option<PathBuf>,
+    environment: &Environment,
+) -> Result<PathBuf, ToolchainError> {
     let cache = cache_folder(environment)?;
+    let parts = parts_for(targets);
     let mut progress = |line: &str| tell!("{line}");
     match from {
-        Some(folder) => provision_from(&folder, &cache, &mut progress),
-        None => provision(&cache, environment, &mut progress),
+        Some(folder) => provision_from(&folder, &cache, &parts, &mut progress),
+        None => provision(&cache, &parts, environment, &mut progress),
     }
 }
 
@@ -155,6 +196,7 @@ fn fail(error: &ToolchainError, json: bool) -> ExitCode {
             "ok": false,
             "fault": "toolchain",
             "cause": error.fault().name(),
+            "code": error.code(),
             "error": error.to_string(),
             "remedy": error.remedy(),
         })))
@@ -172,32 +214,47 @@ fn description(toolchain: &Toolchain) -> Value {
             "version": toolchain.nvcc_version,
             "origin": toolchain.nvcc_origin.to_string(),
         },
-        "cutlass": {
-            "path": crate::shown(&toolchain.cutlass),
-            "version": toolchain.cutlass_version,
-            "origin": toolchain.cutlass_origin.to_string(),
-        },
+        "cutlass": toolchain.cutlass.as_ref().map(|cutlass| json!({
+            "path": crate::shown(&cutlass.path),
+            "version": cutlass.version,
+            "origin": cutlass.origin.to_string(),
+        })),
         "cuobjdump": toolchain.cuobjdump.as_ref().map(crate::shown),
         "include": toolchain.include.iter().map(crate::shown).collect::<Vec<_>>(),
         "libraries": toolchain.libraries.iter().map(crate::shown).collect::<Vec<_>>(),
         "passed_over": toolchain.passed_over,
+        "known_bad": known_bad(toolchain),
     })
 }
 
 fn lines(toolchain: &Toolchain) -> String {
     let cuobjdump = toolchain.cuobjdump.as_ref().map_or("none".to_owned(), |path| path.display().to_string());
-    let mut text = format!(
-        "nvcc       {:<8} {} ({})\nCUTLASS    {:<8} {} ({})\ncuobjdump  {:<8} {cuobjdump}\n",
-        toolchain.nvcc_version,
-        toolchain.nvcc.display(),
-        toolchain.nvcc_origin,
-        toolchain.cutlass_version,
-        toolchain.cutlass.display(),
-        toolchain.cutlass_origin,
-        "",
-    );
+    let part = |name: &str, version: &str, path: String| format!("{name:<10} {version:<8} {path}\n");
+    let nvcc = format!("{} ({})", toolchain.nvcc.display(), toolchain.nvcc_origin);
+    let mut text = part("nvcc", &toolchain.nvcc_version, nvcc);
+    text += &match &toolchain.cutlass {
+        Some(cutlass) => {
+            part("CUTLASS", &cutlass.version, format!("{} ({})", cutlass.path.display(), cutlass.origin))
+        }
+        None => part("CUTLASS", "none", "not needed".to_owned()),
+    };
+    text += &part("cuobjdump", "", cuobjdump);
+    for bad in known_bad(toolchain) {
+        text += &format!("{bad}\n");
+    }
     for reason in &toolchain.passed_over {
         text += &format!("not used: {reason}\n");
     }
     text
+}
+
+/// What is known to be bad about the versions of a toolchain, for people.
+fn known_bad(toolchain: &Toolchain) -> Vec<String> {
+    let cutlass = toolchain.cutlass.as_ref().map(|cutlass| (Tool::Cutlass, &cutlass.version));
+    let tools = [(Tool::Nvcc, &toolchain.nvcc_version)].into_iter().chain(cutlass);
+    let of = |(tool, text): (Tool, &String)| {
+        let bad = Version::parse(text).into_iter().flat_map(move |version| all_known_bad(tool, version));
+        bad.map(|bad| format!("{} {text} is {bad}", tool.name())).collect::<Vec<_>>()
+    };
+    tools.flat_map(of).collect()
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use fourfold_executor::service::{Event, Failure, Outcome, Source, build_slots};
+use fourfold_executor::toolchain::NO_CUTLASS;
 use fourfold_executor::{BuildFault, spawn_workers};
 
 use super::plan::{Done, Planned, Task};
@@ -142,7 +143,10 @@ fn ask(task: &Task, tools: &Tools<'_>, progress: &(dyn Fn(&Told<'_>) + Sync)) ->
 
 fn record(task: &Task, outcome: &Outcome, tools: &Tools<'_>, at: u64) -> Result<Record, SweepError> {
     let (nvcc, cutlass) = match &tools.service.options().toolchain {
-        Ok(toolchain) => (toolchain.nvcc_version.clone(), toolchain.cutlass_version.clone()),
+        Ok(toolchain) => {
+            let cutlass = toolchain.cutlass.as_ref().map_or(NO_CUTLASS, |cutlass| &cutlass.version);
+            (toolchain.nvcc_version.clone(), cutlass.to_owned())
+        }
         Err(_) => Default::default(),
     };
     let mut build = Build {

@@ -1,5 +1,6 @@
 //! `fourfold sweep`: what becomes of the kernels of a manifest.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -95,7 +96,9 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
         tell!("{}: {torn}", out.display());
     }
     let options = arguments.choice.compile_options();
-    let (service, cutlass) = compile_service(&options, &|event| progress.tell(&Told::Build(event)));
+    let targets: BTreeSet<&str> = combinations.iter().map(|it| it.target.name).collect();
+    let targets: Vec<&str> = targets.into_iter().collect();
+    let (service, cutlass) = compile_service(&options, &targets, &|event| progress.tell(&Told::Build(event)));
     let cancel = Cancel::default();
     let request = |source: &_| request(&service, source);
     let tools = Tools { service: &service, cutlass, request: &request, cancel: &cancel };

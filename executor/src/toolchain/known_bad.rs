@@ -1,0 +1,166 @@
+//! Versions of tools that are known to build wrong kernels, as data.
+//!
+//! What a listed version builds for a listed target is not used: such a tool is passed over when one is chosen, refused
+//! when it is named, and what the cache has from it is built again. `--allow-known-bad` and `FOURFOLD_ALLOW_KNOWN_BAD`
+//! lift that.
+
+use std::fmt;
+
+use super::version::Version;
+
+/// A tool that has versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tool {
+    /// The CUDA compiler, with `ptxas`.
+    Nvcc,
+    /// The CUTLASS headers.
+    Cutlass,
+}
+
+impl Tool {
+    /// The name in messages and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tool::Nvcc => "nvcc",
+            Tool::Cutlass => "CUTLASS",
+        }
+    }
+}
+
+/// A range of versions that are known to be bad for some targets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownBad {
+    /// The tool.
+    pub tool: Tool,
+    /// The first bad version.
+    pub from: Version,
+    /// The first good version after it.
+    pub below: Version,
+    /// The targets that it is bad for. A kernel counts for what it was written for and for what it is compiled for: an
+    /// emulated sm_120a kernel for sm_120a and sm_90a.
+    pub targets: &'static [&'static str],
+    /// What goes wrong.
+    pub symptom: &'static str,
+    /// Who says so.
+    pub source: &'static str,
+}
+
+/// The consumer and workstation Blackwell targets.
+const SM120: &[&str] = &["sm_120a", "sm_121a"];
+
+/// Every version that is known to be bad.
+pub const KNOWN_BAD: &[KnownBad] = &[
+    KnownBad {
+        tool: Tool::Nvcc,
+        from: Version(0, 0, 0),
+        below: Version(13, 1, 115),
+        targets: SM120,
+        symptom: "CuTe GEMMs can silently compute wrong results on GB202",
+        source: "CUDA 13.1 Update 1 release notes, resolved issues",
+    },
+    KnownBad {
+        tool: Tool::Nvcc,
+        from: Version(13, 0, 0),
+        below: Version(13, 1, 0),
+        targets: &["sm_90a"],
+        symptom: "ptxas can write to invalid shared memory",
+        source: "fla-org/flash-linear-attention#1262",
+    },
+    KnownBad {
+        tool: Tool::Nvcc,
+        from: Version(13, 3, 0),
+        below: Version(13, 4, 0),
+        targets: SM120,
+        symptom: "ptxas can emit an unaligned STL.128",
+        source: "NVIDIA/cutlass#3581",
+    },
+    KnownBad {
+        tool: Tool::Cutlass,
+        from: Version(0, 0, 0),
+        below: Version(4, 4, 0),
+        targets: SM120,
+        symptom: "scale factors in shared memory can be misaligned",
+        source: "NVIDIA/cutlass#2905, NVIDIA/cutlass#2906",
+    },
+];
+
+impl KnownBad {
+    /// Whether a version is in the range.
+    pub fn covers(&self, version: Version) -> bool {
+        (self.from..self.below).contains(&version)
+    }
+
+    /// Whether it is about a target, by the target's name (`sm_120a` or `120a`).
+    pub fn is_about(&self, target: &str) -> bool {
+        let name = |target: &str| target.strip_prefix("sm_").unwrap_or(target).to_owned();
+        self.targets.iter().any(|bad| name(bad) == name(target))
+    }
+}
+
+impl fmt::Display for KnownBad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let KnownBad { targets, symptom, source, .. } = self;
+        write!(f, "known to be bad for {}: {symptom} ({source})", targets.join(", "))
+    }
+}
+
+/// The first entry of [`KNOWN_BAD`] that is about this version of a tool and any of these targets.
+pub fn known_bad<'t>(
+    tool: Tool,
+    version: Version,
+    targets: impl IntoIterator<Item = &'t str>,
+) -> Option<&'static KnownBad> {
+    let mut listed = KNOWN_BAD.iter().filter(|bad| bad.tool == tool && bad.covers(version));
+    let targets: Vec<&str> = targets.into_iter().collect();
+    listed.find(|bad| targets.iter().any(|target| bad.is_about(target)))
+}
+
+/// Every entry that is about this version of a tool, whatever the target.
+pub fn all_known_bad(tool: Tool, version: Version) -> impl Iterator<Item = &'static KnownBad> {
+    KNOWN_BAD.iter().filter(move |bad| bad.tool == tool && bad.covers(version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_end_where_the_fix_begins() {
+        let nvcc = |text: &str, target: &'static str| {
+            known_bad(Tool::Nvcc, Version::parse(text).expect("a version"), [target]).is_some()
+        };
+        for (version, bad) in [
+            ("12.8.93", ["sm_120a", "sm_121a"].as_slice()),
+            ("13.0.88", &["sm_90a", "sm_120a", "sm_121a"]),
+            ("13.1.80", &["sm_120a", "sm_121a"]),
+            ("13.1.115", &[]),
+            ("13.2.86", &[]),
+            ("13.3.73", &["sm_120a", "sm_121a"]),
+            ("13.4.92", &[]),
+        ] {
+            for target in ["sm_90a", "sm_100a", "sm_103a", "sm_120a", "sm_121a"] {
+                assert_eq!(nvcc(version, target), bad.contains(&target), "{version} {target}");
+            }
+        }
+        let cutlass = |version, target: &'static str| known_bad(Tool::Cutlass, version, [target]).is_some();
+        assert!(cutlass(Version(4, 3, 6), "120a") && !cutlass(Version(4, 4, 0), "120a"));
+        assert!(!cutlass(Version(4, 2, 0), "sm_100a"));
+    }
+
+    #[test]
+    fn an_emulated_kernel_counts_for_both_of_its_targets() {
+        let bad = |version| known_bad(Tool::Nvcc, version, ["sm_120a", "90a"]).map(|bad| bad.targets);
+        assert_eq!(bad(Version(13, 1, 80)), Some(SM120));
+        assert!(known_bad(Tool::Nvcc, Version(13, 0, 88), ["sm_100a", "90a"]).is_some());
+        assert_eq!(bad(Version(13, 1, 115)), None);
+    }
+
+    #[test]
+    fn every_entry_says_what_is_wrong_and_who_says_so() {
+        for bad in KNOWN_BAD {
+            assert!(bad.from < bad.below && !bad.targets.is_empty(), "{bad:?}");
+            assert!(!bad.symptom.is_empty() && !bad.source.is_empty(), "{bad:?}");
+            assert!(bad.targets.iter().all(|target| target.starts_with("sm_")), "{bad:?}");
+        }
+    }
+}
