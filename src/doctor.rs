@@ -265,7 +265,6 @@ fn kernel_cache(environment: &Environment, verify: bool) -> (Option<CacheHealth>
     let health = CacheOptions::from_environment(environment)
         .and_then(|options| Ok((CacheHealth::of(&options, verify)?, options.folder)));
     let health = match health {
-        Ok((Some(health), _)) => health,
         Ok((health, folder)) if is_obstructed(&folder, health.is_some()) => {
             let found = obstacle(&folder);
             let is_missing = found.as_ref().is_some_and(Obstacle::prevents_loading);
@@ -276,6 +275,7 @@ fn kernel_cache(environment: &Environment, verify: bool) -> (Option<CacheHealth>
                 "set FOURFOLD_CACHE_DIR to a folder that can be written and whose programs can be run";
             return (health, finding(state, detail, Some(remedy.to_owned())));
         }
+        Ok((Some(health), _)) => health,
         Ok((None, folder)) => {
             let detail = format!("{} holds no kernels yet", folder.display());
             return (None, finding(FindingState::Ok, detail, None));

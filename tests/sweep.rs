@@ -91,7 +91,7 @@ fn every_combination_is_recorded_once_and_what_is_invalid_says_which_rule_it_bre
         } else {
             assert_eq!(
                 (&record["build"]["nvcc"], &record["build"]["compiled"]),
-                (&"13.0.88".into(), &true.into())
+                (&"13.1.115".into(), &true.into())
             );
         }
     }

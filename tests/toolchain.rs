@@ -79,6 +79,7 @@ fn a_toolkit_that_is_there_is_found_and_described() {
     write("cuda/bin/nvcc", "#!/bin/sh\necho 'Cuda compilation tools, release 12.8, V12.8.93'\n");
     write("cuda/bin/cuobjdump", "#!/bin/sh\n");
     write("bin/g++", "#!/bin/sh\necho 'g++ 13.3.0'\n");
+    write("bin/gcc", "#!/bin/sh\necho 'gcc 13.3.0'\n");
     let version = "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 7\n#define CUTLASS_PATCH 0\n";
     write("cutlass/include/cutlass/version.h", version);
     write("cutlass/include/cute/tensor.hpp", "");
@@ -99,8 +100,16 @@ fn a_toolkit_that_is_there_is_found_and_described() {
         let targets = report["targets"].as_array().expect("targets");
         targets.iter().find(|target| target["name"] == name).expect(name)["state"].clone()
     };
-    assert_eq!([state("sm_100a"), state("sm_120a")], ["ok", "ok"]);
-    assert_eq!([state("sm_103a"), state("sm_121a")], ["missing", "missing"]);
+    assert_eq!([state("sm_90a"), state("sm_100a")], ["ok", "ok"]);
+    // It does not know them, or is known to be bad for them.
+    assert_eq!([state("sm_103a"), state("sm_120a"), state("sm_121a")], ["missing", "missing", "missing"]);
+    let findings = report["findings"].as_array().expect("findings");
+    let nvcc = findings.iter().find(|finding| finding["name"] == "nvcc").expect("it is there");
+    assert_eq!(nvcc["state"], "note", "{nvcc}");
+    assert!(nvcc["detail"].as_str().expect("words").contains("known to be bad for sm_120a"), "{nvcc}");
+    let (code, report) =
+        outcome(&fourfold(folder.path(), &variables, &["doctor", "--target", "sm_120a", "--json"]));
+    assert_eq!((code, &report["ok"]), (Some(3), &Value::Bool(false)), "{report}");
     assert_eq!(state("cpu"), "none");
 }
 
@@ -177,4 +186,62 @@ fn the_doctor_says_how_the_cache_of_kernels_does() {
     let (finding, health) = doctor();
     assert_eq!((&finding["state"], &health), (&"note".into(), &Value::Null), "{finding}");
     assert!(finding["remedy"].is_string() && finding["detail"].as_str().expect("words").contains("not kept"));
+}
+
+#[test]
+fn the_doctor_names_what_a_cache_folder_cannot_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("file"), "").expect("it can be written");
+    let below_a_file = folder.path().join("file/cache").display().to_string();
+    for (cache, state, words) in [
+        ("/proc/fourfold", "note", "kernels are not kept: it cannot be made in `/proc`"),
+        (below_a_file.as_str(), "note", "cannot be made"),
+        // Wherever it is mounted, nothing can be run from there.
+        ("/proc", "missing", "noexec"),
+    ] {
+        let output = fourfold(folder.path(), &[("FOURFOLD_CACHE_DIR", cache)], &["doctor", "--json"]);
+        let (_, report) = outcome(&output);
+        for name in ["cache", "kernel cache"] {
+            let findings = report["findings"].as_array().expect("findings");
+            let finding = findings.iter().find(|finding| finding["name"] == name).expect("it is there");
+            assert_eq!(
+                (&finding["state"], finding["remedy"].is_string()),
+                (&state.into(), true),
+                "{finding}"
+            );
+            let words = words.trim_start_matches(if name == "cache" { "kernels are not kept: " } else { "" });
+            assert!(finding["detail"].as_str().expect("words").contains(words), "{finding}");
+        }
+        assert_eq!(report["ok"], false);
+    }
+    // As a user who may not write there; root may.
+    let closed = folder.path().join("closed");
+    fs::create_dir(&closed).expect("a folder");
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).expect("it can be changed");
+    if fs::write(closed.join("probe"), "").is_err() {
+        let name = closed.display().to_string();
+        let output = fourfold(folder.path(), &[("FOURFOLD_CACHE_DIR", name.as_str())], &["doctor", "--json"]);
+        assert!(outcome(&output).1.to_string().contains("this user may not write there"));
+    }
+}
+
+#[test]
+fn an_index_that_does_not_answer_is_offline_however_often_pip_retries() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::create_dir(folder.path().join("bin")).expect("a folder");
+    let python = folder.path().join("bin/python3");
+    // What pip says depends on its retries: without any it does not say that nothing answered.
+    let script = "#!/bin/sh\ncase \"$*\" in *'pip download'*) ;; *) exit 0;; esac\n\
+        case \"${PIP_RETRIES-5}\" in 0) ;; *) echo 'WARNING: Retrying (Retry(total=0)) after connection broken by \
+        NewConnectionError: [Errno 111] Connection refused: /simple/nvidia-cuda-nvcc/';; esac\n\
+        echo 'ERROR: Could not find a version that satisfies the requirement nvidia-cuda-nvcc (from versions: none)'\n\
+        echo 'ERROR: No matching distribution found for nvidia-cuda-nvcc'\nexit 1\n";
+    fs::write(&python, script).expect("it can be written");
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).expect("it can be changed");
+    for retries in ["", "0", "1", "none"] {
+        let variables = [("PIP_RETRIES", retries), ("PIP_INDEX_URL", "http://127.0.0.1:9/simple")];
+        let (code, report) =
+            outcome(&fourfold(folder.path(), &variables, &["toolchain", "install", "--json"]));
+        assert_eq!((code, &report["code"]), (Some(3), &"offline".into()), "{retries}: {report}");
+    }
 }

@@ -15,9 +15,9 @@ pub mod tensor_memory;
 
 pub use design::Design;
 pub use kernel::{
-    ABI_VERSION, EMULATED_TARGETS, EMULATOR, Epilogue, HEAD, HOPPER_KERNEL, KernelSource, KernelSpec,
-    MAX_OPERANDS, MAX_OUTPUTS, Operand, Output, OutputKind, Step, StepKind, Templated, device_functions,
-    emit, emit_template, emulate, output_functions, quantization_functions, row_output_functions,
-    scale_functions, specify,
+    ABI_VERSION, EMULATED_TARGETS, EMULATOR, Epilogue, HEAD, HOPPER_HEAD, HOPPER_KERNEL, KernelSource,
+    KernelSpec, MAX_OPERANDS, MAX_OUTPUTS, Operand, Output, OutputKind, Step, StepKind, Templated,
+    device_functions, emit, emit_template, emulate, output_functions, quantization_functions,
+    row_output_functions, scale_functions, specify,
 };
 pub use targets::{TARGETS, Target, capabilities, target};

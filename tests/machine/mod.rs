@@ -29,7 +29,8 @@ impl Machine {
         {
             fs::create_dir_all(machine.path(name)).expect("a folder");
         }
-        let version = "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 0\n";
+        let version = "/* Copyright (c) NVIDIA\n * Redistribution is permitted. */\n\
+                       #define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 5\n#define CUTLASS_PATCH 0\n";
         machine.write("cutlass/include/cutlass/version.h", version);
         machine.write("cutlass/include/cutlass/cutlass.h", "");
         machine.write("cutlass/include/cute/tensor.hpp", "");
@@ -43,7 +44,7 @@ impl Machine {
         assert!(driver.expect("there is a C compiler").success());
         // What the source says of itself is what the kernel says.
         let body = format!(
-            r#"case "$1" in --version) echo 'Cuda compilation tools, release 13.0, V13.0.88'; exit 0;; esac
+            r#"case "$1" in --version) echo 'Cuda compilation tools, release 13.1, V13.1.115'; exit 0;; esac
 echo "$*" >> "$(dirname "$0")/nvcc.calls"
 says() {{ sed -n 's/.*\\"'"$1"'\\":\\"\([^\\]*\)\\".*/\1/p' kernel.cu | head -n 1; }}
 test -e prelude.cuh && emulated=-DEMULATED

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use fourfold::codegen::configuration::CutlassVersion;
-use fourfold::codegen::{HEAD, HOPPER_KERNEL, hopper};
+use fourfold::codegen::{HEAD, HOPPER_HEAD, HOPPER_KERNEL, hopper};
 use fourfold::ir::sample;
 use fourfold::ir::{Entity, Tensor, bind, interpret, text};
 use fourfold::kernels::planned_kernels;
@@ -194,6 +194,7 @@ fn normalized(loaded: &Loaded) -> String {
 
 /// Stand in golden sources for what all have word for word, or all of sm_90a.
 const HEAD_STANDS_HERE: &str = "// (codegen/src/kernel/head.cuh)\n";
+const HOPPER_HEAD_STANDS_HERE: &str = "// (codegen/src/kernel/hopper/head.cuh)\n";
 const KERNEL_STANDS_HERE: &str =
     "// (codegen/src/kernel/hopper/{decode,instructions,parameters,tokens,tile/*,few,variant}.cuh)\n";
 
@@ -206,8 +207,12 @@ fn emit(file: &Path, target: &str) -> Result<String> {
     for kernel in planned_kernels(&planned, CutlassVersion::PINNED, false) {
         let name = format!("{stem}_{target}_{}.cu", kernel.segment);
         let golden = fourfold_tests::repository().join("fixtures/golden").join(&name);
-        ensure!(kernel.source.text.matches(HEAD).count() == 1, "{name} does not have the head once");
-        let text = kernel.source.text.replace(HEAD, HEAD_STANDS_HERE);
+        let (head, stands_here) = match target == hopper::TARGET {
+            true => (HOPPER_HEAD, HOPPER_HEAD_STANDS_HERE),
+            false => (HEAD, HEAD_STANDS_HERE),
+        };
+        ensure!(kernel.source.text.matches(head).count() == 1, "{name} does not have the head once");
+        let text = kernel.source.text.replace(head, stands_here);
         let text = text.replace(HOPPER_KERNEL, KERNEL_STANDS_HERE);
         ensure!(
             (target == hopper::TARGET) == text.contains(KERNEL_STANDS_HERE),

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fourfold::codegen::configuration::CutlassVersion;
 use fourfold::codegen::hopper::{Configuration, FEW_TOKENS, TARGET, TILES, Tile};
-use fourfold::codegen::{Design, HEAD, HOPPER_KERNEL, KernelSpec, emit};
+use fourfold::codegen::{Design, HOPPER_HEAD, HOPPER_KERNEL, KernelSpec, emit};
 use fourfold::ir::sample::{self, Recipe, Rule};
 use fourfold::ir::{BlockFormat, ElementType, Entity as _, Tensor, bind, interpret, numeric, text};
 use fourfold::kernels::planned_kernels;
@@ -183,7 +183,7 @@ impl Program {
         if let Some((what, by)) = change {
             device = without(&device, what, by);
         }
-        let source = without(&emit(&self.spec()).text, HEAD, "");
+        let source = without(&emit(&self.spec()).text, HOPPER_HEAD, "");
         let source = without(&source, HOPPER_KERNEL, &device);
         let kernel = between(&source, "namespace fourfold {\n", "}  // namespace fourfold\n");
         let pieces = [
@@ -200,6 +200,7 @@ impl Program {
         };
         let variants: Vec<String> = self.tiles().into_iter().enumerate().map(variant).collect();
         let text = SIMULATION
+            .replace("HEAD\n", HOPPER_HEAD)
             .replace("PIECES", &pieces.join("\n"))
             .replace("KERNEL", kernel)
             .replace("ARGUMENTS", &arguments)
@@ -208,7 +209,6 @@ impl Program {
         std::fs::write(&file, text).expect("it is written");
         let toolchain = toolchain();
         let mut compiler = Command::new("g++");
-        // CUTLASS's headers name intrinsics that only nvcc declares.
         compiler.args([
             "-std=c++17",
             "-O1",
@@ -218,7 +218,7 @@ impl Program {
             "-fpermissive",
             "-w",
         ]);
-        for folder in toolchain.cutlass_include().iter().chain(&toolchain.include) {
+        for folder in &toolchain.include {
             compiler.arg("-I").arg(folder);
         }
         let compiled = compiler.arg("-o").args([&program, &file]).output().expect("g++ starts");

@@ -26,8 +26,11 @@ const ABI: &str = "abi.cu.j2";
 const CUTLASS: &str = "kernel.cu.j2";
 const HOPPER: &str = "hopper/kernel.cu.j2";
 
-/// What comes before CUTLASS's headers in the source of every kernel, word for word.
+/// What comes before CUTLASS's headers in the source of every kernel that is built with them, word for word.
 pub const HEAD: &str = include_str!("head.cuh");
+
+/// What stands in its place in the source of a kernel for sm_90a, which is built without CUTLASS.
+pub const HOPPER_HEAD: &str = include_str!("hopper/head.cuh");
 
 /// The source of one kernel. Equal specifications give equal bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -183,7 +186,10 @@ pub(super) fn context(spec: &KernelSpec) -> Context {
     let mut required = vec!["pointers.a", "pointers.sfa", "pointers.b", "pointers.sfb"];
     required.extend(epilogue.c.map(|_| "pointers.c"));
     Context {
-        head: HEAD,
+        head: match configuration {
+            Design::Cutlass(_) => HEAD,
+            Design::Hopper(_) => HOPPER_HEAD,
+        },
         generator: env!("CARGO_PKG_VERSION"),
         kernel: spec.name(),
         target: target.name,

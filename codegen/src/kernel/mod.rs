@@ -21,7 +21,7 @@ use fourfold_scheduler::{
     EpilogueKind, EpilogueRef, EpilogueStep, KernelOutput, KernelPlan, OutputKind as PlannedOutput,
 };
 
-pub use self::emit::{ABI_VERSION, HEAD, KernelSource, MAX_OPERANDS, MAX_OUTPUTS, emit};
+pub use self::emit::{ABI_VERSION, HEAD, HOPPER_HEAD, KernelSource, MAX_OPERANDS, MAX_OUTPUTS, emit};
 pub use self::emulation::{EMULATED_TARGETS, EMULATOR, emulate};
 pub use self::functions::device_functions;
 pub use self::hopper::{KERNEL as HOPPER_KERNEL, row_output_functions};

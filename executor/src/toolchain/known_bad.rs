@@ -148,6 +148,31 @@ mod tests {
     }
 
     #[test]
+    fn the_documentation_lists_every_entry() {
+        let mut text = String::from(
+            "# Versions that are known to build wrong kernels\n\n\
+             A listed version is not used for the targets concerned: it is passed over where it is found, and refused where it is\n\
+             named. A kernel in the cache that was built with one is built again. `--allow-known-bad` and\n\
+             `FOURFOLD_ALLOW_KNOWN_BAD` lift that. A kernel for sm_120a that runs emulated on a Hopper counts for sm_90a, too.\n\n\
+             | tool | from | before | targets | symptom | source |\n|---|---|---|---|---|---|\n",
+        );
+        for KnownBad { tool, from, below, targets, symptom, source } in KNOWN_BAD {
+            let from = if *from == Version(0, 0, 0) { "any".to_owned() } else { from.to_string() };
+            let (tool, targets) = (tool.name(), targets.join(", "));
+            text += &format!("| {tool} | {from} | {below} | {targets} | {symptom} | {source} |\n");
+        }
+        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/known_bad.md");
+        if std::env::var_os("FOURFOLD_BLESS").is_some() {
+            std::fs::write(&file, &text).unwrap();
+        }
+        let found = std::fs::read_to_string(&file).unwrap_or_default();
+        assert!(
+            found == text,
+            "docs/known_bad.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace"
+        );
+    }
+
+    #[test]
     fn an_emulated_kernel_counts_for_both_of_its_targets() {
         let bad = |version| known_bad(Tool::Nvcc, version, ["sm_120a", "90a"]).map(|bad| bad.targets);
         assert_eq!(bad(Version(13, 1, 80)), Some(SM120));

@@ -24,8 +24,8 @@ pub struct Pin {
     pub version: &'static str,
     /// The part of the toolchain that it belongs to.
     pub part: Part,
-    /// What is installed of it: files whose name in the wheel begins with the first text, renamed to begin with the
-    /// second. `{info}` stands for the wheel's own metadata folder.
+    /// What is installed of it: a file or a folder of the wheel, and its place in the toolchain. Folders end with a slash.
+    /// `{info}` stands for the wheel's own metadata folder, `{name}` for the package.
     pub takes: &'static [(&'static str, &'static str)],
     /// The size of its wheel, in megabytes.
     pub download_mb: u32,

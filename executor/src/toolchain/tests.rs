@@ -732,7 +732,8 @@ fn wheel(machine: &Machine, name: &str, files: &str) -> String {
 fn only_what_is_needed_is_unpacked_and_only_from_the_pinned_wheel() {
     let machine = Machine::new();
     let files = r#"{"pkg/include/a.h": ["a", 420], "pkg/bin/tool": ["tool", 493], "pkg/other/b.h": ["b", 420],
-                    "pkg-1.dist-info/licenses/LICENSE": ["licence", 420]}"#;
+                    "pkg-1.dist-info/licenses/LICENSE": ["licence", 420],
+                    "pkg-1.dist-info/licenses/LICENSE.other": ["other", 420]}"#;
     let hash = wheel(&machine, "pkg-1-py3-none-any.whl", files);
     let evil = wheel(&machine, "evil.whl", r#"{"pkg/include/../../../evil": ["evil", 420]}"#);
     write(&machine.path("unpack.py"), include_str!("unpack.py"));

@@ -22,7 +22,7 @@ def sha256(path):
 
 def place_of(name, takes):
     for source, place in takes:
-        if name.startswith(source):
+        if name == source or source.endswith("/") and name.startswith(source):
             relative = place + name[len(source):]
             if any(part in ("", ".", "..") for part in relative.split("/")) or "\\" in relative:
                 sys.exit("ERROR: a wheel holds a file with the name %r" % name)

@@ -19,17 +19,8 @@
 #include <vector>
 
 #include <cuda.h>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
-#include "cutlass/cutlass.h"
-#include "cutlass/array.h"
-#include "cutlass/numeric_conversion.h"
-#include "cutlass/numeric_types.h"
-#include "cute/algorithm/tuple_algorithms.hpp"
-#include "cute/container/array.hpp"
-#include "cute/container/tuple.hpp"
-#include "cute/numeric/math.hpp"
+HEAD
 
 namespace simulation {
 
