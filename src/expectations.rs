@@ -17,7 +17,7 @@ use crate::backend::Planned;
 use crate::bound::{BIT_EQUAL, Compared, KernelRun, Moved, moved};
 use crate::bundle::Recorded;
 use crate::compare::{Comparison, Rounding, Tolerance, compare, compare_or, largest};
-use crate::error::{Error, Fault};
+use crate::error::Error;
 use crate::header::Header;
 use crate::precision::{Precision, precisions};
 use crate::replay::Inputs;

@@ -270,7 +270,7 @@ fn the_real_compiler_works_in_20_folders_of_any_name() {
         lies = moved;
         let search = ToolchainOptions {
             nvcc: Some(lies.join("bin/nvcc")),
-            cutlass: Some(real.cutlass.clone()),
+            cutlass: real.cutlass.as_ref().map(|cutlass| cutlass.path.clone()),
             ..ToolchainOptions::default()
         };
         let toolchain = locate(&search, &Environment::default()).expect("it is found");
