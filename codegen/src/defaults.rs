@@ -36,7 +36,7 @@ pub fn family(target: &str) -> Option<Family> {
 /// The default configurations for a format under this CUTLASS, the usual one first, with D in bf16 and without C;
 /// none for a format other than NVFP4 and MXFP4. Sm103 has none of its own: its GPU runs those of Sm100.
 ///
-/// None spills a register in a plain linear combination.
+/// In a plain linear combination they spill what [`spills`] says.
 pub fn defaults(family: Family, format: BlockFormat, cutlass: CutlassVersion) -> Vec<Configuration> {
     let Some(table) = table(family, format) else { return Vec::new() };
     let reached = table.rules.iter().filter(|rule| rule.when.cutlass.is_none_or(|least| least <= cutlass));
@@ -47,6 +47,15 @@ pub fn defaults(family: Family, format: BlockFormat, cutlass: CutlassVersion) ->
         }
     }
     kernels.into_iter().filter_map(|kernel| kernel.configuration(family, format)).collect()
+}
+
+/// The most bytes of spilled registers that a default stores, in a plain linear combination with a row. Only Sm120's tile N of 64
+/// spills, and only with nvcc 13.0: 13.1.115 spills none of it.
+pub fn spills(configuration: &Configuration) -> u32 {
+    match (configuration.family, configuration.tile[1]) {
+        (Family::Sm120, 64) => 12,
+        _ => 0,
+    }
 }
 
 /// The default for a problem, and in one sentence why. An unknown extent counts as large, but never as large enough
@@ -201,12 +210,10 @@ mod tests {
     use crate::rules::check;
     use crate::stages::{budget, stages};
 
-    const VERSIONS: [CutlassVersion; 4] = [
-        CutlassVersion::PINNED,
-        CutlassVersion::new(4, 5, 1),
-        CutlassVersion::new(4, 6, 0),
-        CutlassVersion::new(4, 7, 0),
-    ];
+    const V42: CutlassVersion = CutlassVersion::new(4, 2, 0);
+    const V45: CutlassVersion = CutlassVersion::new(4, 5, 0);
+    const VERSIONS: [CutlassVersion; 5] =
+        [V42, CutlassVersion::PINNED, V45, CutlassVersion::new(4, 6, 0), CutlassVersion::new(4, 7, 0)];
     const TARGETS: [&str; 4] = ["sm_100a", "sm_103a", "sm_120a", "sm_121a"];
     const FORMATS: [BlockFormat; 2] = [BlockFormat::NVFP4, BlockFormat::MXFP4];
     const RESULTS: [ElementType; 3] = [ElementType::F16, ElementType::BF16, ElementType::F32];
@@ -235,18 +242,19 @@ mod tests {
         [("sm100_256x256x256_2sm_c2x1_e128x64", 4), ("sm100_256x256x256_2sm_c2x1_e128x32", 5)];
 
     #[test]
-    fn the_defaults_of_the_pinned_version_by_name_and_stages() {
-        let list = |family, format| -> Vec<(String, Option<u32>)> {
-            let pinned = CutlassVersion::PINNED;
-            defaults(family, format, pinned)
+    fn the_defaults_of_each_version_by_name_and_stages() {
+        let list = |family, format, cutlass| -> Vec<(String, Option<u32>)> {
+            defaults(family, format, cutlass)
                 .iter()
                 .map(|configuration| configuration.with_elements(Some(ElementType::BF16), ElementType::BF16))
-                .map(|configuration| (configuration.name(), stages(&configuration, pinned)))
+                .map(|configuration| (configuration.name(), stages(&configuration, cutlass)))
                 .collect()
         };
-        for (format, (wide, stages)) in FORMATS.into_iter().zip(WIDE) {
+        for ((format, (wide, stages)), cutlass) in
+            FORMATS.into_iter().zip(WIDE).flat_map(|it| [V42, V45].map(|cutlass| (it, cutlass)))
+        {
             assert_eq!(
-                list(Family::Sm100, format),
+                list(Family::Sm100, format, cutlass),
                 [
                     ("sm100_128x128x256_1sm_c1x1".to_owned(), Some(5)),
                     ("sm100_128x64x256_1sm_c1x1".to_owned(), Some(7)),
@@ -254,15 +262,18 @@ mod tests {
                 ]
             );
         }
-        assert_eq!(
-            list(Family::Sm120, BlockFormat::NVFP4),
-            [("sm120_128x128x128_c1x1".to_owned(), Some(4)), ("sm120_128x128x256_c1x1".to_owned(), Some(2)),]
-        );
+        let sm120 = |format, cutlass, expected: &[(&str, u32)]| {
+            let expected: Vec<_> =
+                expected.iter().map(|(tile, stages)| (format!("sm120_{tile}_c1x1"), Some(*stages))).collect();
+            assert_eq!(list(Family::Sm120, format, cutlass), expected, "{format} {cutlass}");
+        };
+        sm120(BlockFormat::NVFP4, V42, &[("128x128x128", 4), ("128x128x256", 2)]);
+        let narrow = [("128x128x128", 4), ("128x32x128", 7), ("128x64x128", 6), ("128x128x256", 2)];
+        sm120(BlockFormat::NVFP4, V45, &narrow);
         // Half as many scales: a stage more.
-        assert_eq!(
-            list(Family::Sm120, BlockFormat::MXFP4),
-            [("sm120_128x128x128_c1x1".to_owned(), Some(5)), ("sm120_128x128x256_c1x1".to_owned(), Some(2))]
-        );
+        sm120(BlockFormat::MXFP4, V42, &[("128x128x128", 5), ("128x128x256", 2)]);
+        let narrow = [("128x128x128", 5), ("128x32x256", 3), ("128x64x128", 6), ("128x128x256", 2)];
+        sm120(BlockFormat::MXFP4, V45, &narrow);
     }
 
     #[test]
@@ -285,7 +296,7 @@ mod tests {
         let extents =
             [0, 1, 8, 9, 16, 32, 37, 64, 91, 130, 256, 257, 384, 511, 512, 2048, 8192, 28672, u64::MAX];
         let extents: Vec<_> = extents.into_iter().map(Some).chain([None]).collect();
-        for (format, count) in [(BlockFormat::NVFP4, 8), (BlockFormat::MXFP4, 6)] {
+        for (format, count) in [(BlockFormat::NVFP4, 9), (BlockFormat::MXFP4, 7)] {
             let mut chosen = std::collections::BTreeSet::new();
             for (family, cutlass) in [Family::Sm100, Family::Sm103, Family::Sm120]
                 .into_iter()
@@ -315,9 +326,9 @@ mod tests {
                 .0
                 .name()
         };
-        let pinned = CutlassVersion::PINNED;
+        let old = V42;
         for (format, (wide, _)) in FORMATS.into_iter().zip(WIDE) {
-            let sm100 = |m, n, k| name(Family::Sm100, format, pinned, m, n, k);
+            let sm100 = |m, n, k| name(Family::Sm100, format, old, m, n, k);
             assert_eq!(sm100(None, Some(1536), Some(384)), "sm100_128x128x256_1sm_c1x1");
             assert_eq!(sm100(Some(91), Some(1536), Some(384)), "sm100_128x64x256_1sm_c1x1");
             assert_eq!(sm100(Some(8192), Some(8192), Some(8192)), wide);
@@ -325,18 +336,18 @@ mod tests {
             assert_eq!(sm100(Some(8192), None, None), "sm100_128x128x256_1sm_c1x1");
         }
         let sm120 = |cutlass, m, n, k| name(Family::Sm120, BlockFormat::NVFP4, cutlass, m, n, k);
-        assert_eq!(sm120(pinned, None, Some(1536), Some(384)), "sm120_128x128x128_c1x1");
-        assert_eq!(sm120(pinned, Some(91), Some(8), Some(256)), "sm120_128x128x128_c1x1");
-        assert_eq!(sm120(pinned, Some(91), Some(384), Some(2048)), "sm120_128x128x256_c1x1");
-        let (newer, between) = (CutlassVersion::new(4, 6, 0), CutlassVersion::new(4, 5, 1));
+        assert_eq!(sm120(old, None, Some(1536), Some(384)), "sm120_128x128x128_c1x1");
+        assert_eq!(sm120(old, Some(91), Some(8), Some(256)), "sm120_128x128x128_c1x1");
+        assert_eq!(sm120(old, Some(91), Some(384), Some(2048)), "sm120_128x128x256_c1x1");
+        let (newer, between) = (CutlassVersion::new(4, 6, 0), V45);
         assert_eq!(sm120(newer, None, Some(8), Some(2048)), "sm120_128x8x128_c1x1");
         assert_eq!(sm120(newer, Some(4096), Some(16), None), "sm120_128x16x128_c1x1");
         assert_eq!(sm120(newer, Some(1), Some(4096), Some(4096)), "sm120_128x32x128_c1x1");
         assert_eq!(sm120(newer, None, Some(4096), Some(4096)), "sm120_128x128x256_c1x1");
         assert_eq!(sm120(between, Some(4096), Some(8), Some(512)), "sm120_128x32x128_c1x1");
         let mx120 = |cutlass, m, n, k| name(Family::Sm120, BlockFormat::MXFP4, cutlass, m, n, k);
-        assert_eq!(mx120(pinned, Some(91), Some(8), Some(256)), "sm120_128x128x128_c1x1");
-        assert_eq!(mx120(pinned, None, Some(1536), Some(4096)), "sm120_128x128x256_c1x1");
+        assert_eq!(mx120(old, Some(91), Some(8), Some(256)), "sm120_128x128x128_c1x1");
+        assert_eq!(mx120(old, None, Some(1536), Some(4096)), "sm120_128x128x256_c1x1");
         assert_eq!(mx120(newer, None, Some(8), Some(2048)), "sm120_128x32x256_c1x1");
         assert_eq!(mx120(between, Some(1), Some(4096), Some(96)), "sm120_128x32x256_c1x1");
     }

@@ -171,7 +171,7 @@ fn builds() -> &'static Builds {
     BUILDS.get_or_init(|| {
         let cutlass = cutlass();
         let mut kernels: Vec<PlannedKernel> = specs(cutlass).into_iter().map(planned).collect();
-        let sm120 = designs("sm_120a", BlockFormat::NVFP4, CutlassVersion::PINNED);
+        let sm120 = designs("sm_120a", BlockFormat::NVFP4, cutlass);
         let mut crossed = planned(spec("sm_120a", &sm120[0], usual_epilogue()));
         crossed.source.architecture = "100a";
         crossed.source.text.push_str("// for another architecture\n");
@@ -201,7 +201,10 @@ fn every_target_builds_with_its_mma_and_without_spills() {
         if built.planned.spec.epilogue == usual_epilogue() {
             let resources = artifact(built).resources();
             let kernel = &built.planned.source.kernel;
-            assert_eq!((resources.spill_stores, resources.spill_loads), (Some(0), Some(0)), "{kernel}");
+            let configuration = built.planned.spec.configuration.cutlass();
+            let most = configuration.map_or(0, defaults::spills);
+            let few = |bytes: Option<u32>| bytes.is_some_and(|bytes| bytes <= most);
+            assert!(few(resources.spill_stores) && few(resources.spill_loads), "{kernel}: {resources:?}");
         }
     }
 }

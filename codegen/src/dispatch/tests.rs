@@ -1,7 +1,5 @@
 //! Tables as text, what they say, and what is wrong with some.
 
-use std::collections::BTreeSet;
-
 use super::*;
 use crate::TARGETS;
 
@@ -253,13 +251,38 @@ fn a_kernel_that_is_valid_nowhere_and_a_default_for_few_rows_are_flaws() {
 /// A cutlass that a rule demands is what its kernel is held to.
 #[test]
 fn narrow_tiles_of_sm120_are_there_from_the_version_on_that_has_them() {
-    let table = default_tables().find("sm_120a", BlockFormat::NVFP4).expect("a table");
-    let chosen = |cutlass: CutlassVersion| -> BTreeSet<Option<usize>> {
-        [8, 16, 32, 33].into_iter().map(|n| table.pick(extents(1, n, 4096), cutlass).rule).collect()
-    };
-    assert_eq!(chosen(CutlassVersion::PINNED), BTreeSet::from([Some(4)]));
-    assert_eq!(chosen(CutlassVersion::new(4, 5, 0)), BTreeSet::from([Some(2), Some(3)]));
-    assert_eq!(chosen(NEWEST), BTreeSet::from([Some(0), Some(1), Some(2), Some(3)]));
+    let nvfp4 = |n| [128, n, 128];
+    // Of few tiles, a quarter of an SM's each, or half of one; N = 10240 has 80, enough for whole ones.
+    let columns = [8, 16, 32, 33, 64, 65, 4736, 4864, 9472, 10240];
+    for (format, cutlass, expected) in [
+        (BlockFormat::NVFP4, CutlassVersion::new(4, 4, 3), [[128, 128, 256]; 10]),
+        (
+            BlockFormat::NVFP4,
+            CutlassVersion::new(4, 5, 0),
+            [32, 32, 32, 64, 64, 32, 32, 64, 64, 0].map(|n| if n == 0 { [128, 128, 256] } else { nvfp4(n) }),
+        ),
+        (
+            BlockFormat::NVFP4,
+            NEWEST,
+            [8, 16, 32, 64, 64, 32, 32, 64, 64, 0].map(|n| if n == 0 { [128, 128, 256] } else { nvfp4(n) }),
+        ),
+        (
+            BlockFormat::MXFP4,
+            CutlassVersion::new(4, 5, 0),
+            [32, 32, 32, 64, 64, 32, 32, 64, 64, 0].map(|n| match n {
+                0 => [128, 128, 256],
+                32 => [128, 32, 256],
+                n => [128, n, 128],
+            }),
+        ),
+    ] {
+        let table = default_tables().find("sm_120a", format).expect("a table");
+        let chosen = columns.map(|n| match table.pick(extents(1, n, 4096), cutlass).kernel {
+            Kernel::Cutlass(collectives) => collectives.tile,
+            Kernel::Hopper(_) => panic!("a kernel of another target"),
+        });
+        assert_eq!(chosen, expected, "{format} {cutlass}");
+    }
 }
 
 /// Five hundred small matrices occupy as many SMs as one large one.
@@ -278,7 +301,7 @@ fn tiles_of_all_matrices_are_counted() {
         for few in [None, Some(0), Some(1)] {
             assert!(why(few).starts_with("1 tiles of 128x128 leave"), "{target}: {}", why(few));
         }
-        assert!(why(Some(147)).starts_with("147 tiles of 128x128 leave"), "{target}: {}", why(Some(147)));
+        assert!(why(Some(74)).starts_with("74 tiles of 128x128 leave"), "{target}: {}", why(Some(74)));
         for many in [148, 512] {
             assert!(!why(Some(many)).contains("tiles of 128x128 leave"), "{target}: {}", why(Some(many)));
         }
