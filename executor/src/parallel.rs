@@ -47,6 +47,15 @@ impl Threads {
         POOL.get().map(Threads::Pool)
     }
 
+    /// How many there are.
+    pub(crate) fn count(self) -> usize {
+        match self {
+            // Of the pool that this thread belongs to; it makes none.
+            Threads::Current => rayon::current_num_threads(),
+            Threads::Pool(pool) => pool.current_num_threads(),
+        }
+    }
+
     /// Runs something that uses rayon's parallel iterators.
     pub(crate) fn run<R: Send>(self, work: impl FnOnce() -> R + Send) -> R {
         match self {

@@ -8,8 +8,10 @@ use fourfold_executor::fallback::{
     BlockScaled, BlockScaledShape, Epilogue, FallbackError, ScaledMmaError, ScaledMmaKernel, run_op,
     scaled_mma_with,
 };
+use fourfold_ir::sample::{self, Rule};
 use fourfold_ir::{
-    Builder, Dim, ElementType, OpKind, Program, ScaleLayout, SymbolValues, Tensor, TensorType, verify,
+    Builder, Dim, ElementType, InterpretError, OpKind, Program, ScaleLayout, SymbolValues, Tensor,
+    TensorError, TensorType, interpret_op, verify,
 };
 
 /// The system's allocator, which has nothing of more than so many bytes.
@@ -67,6 +69,59 @@ fn what_does_not_fit_in_memory_is_an_error_and_no_abort() {
     plain_multiplication();
     softmax();
     block_scaled_multiplications();
+    copies_and_weights();
+    tensors_and_the_interpreter();
+}
+
+fn copies_and_weights() {
+    let extent = 2 * MIB;
+    let mut builder = Builder::new("reshape");
+    let x = builder.input("x", ty(&[extent as u64], ElementType::BF16));
+    let shape = ty(&[2, extent as u64 / 2], ElementType::BF16);
+    let y = builder.op(OpKind::Reshape, &[x], &[("y", shape)])[0];
+    let program = verify(builder.finish(&[y])).expect("the program is valid");
+    let x = Tensor::zeros(ElementType::BF16, vec![extent], None).expect("a valid shape");
+    let error = within(3, || run_first(&program, &[&x])).expect_err("there is no memory");
+    assert!(matches!(error, FallbackError::Memory { bytes, .. } if bytes == 4 * MIB), "{error}");
+
+    let mut builder = Builder::new("norm");
+    let [x, w, b] = ["x", "w", "b"].map(|name| builder.input(name, ty(&[extent as u64], ElementType::BF16)));
+    let of_type = ty(&[extent as u64], ElementType::BF16);
+    let y = builder.op(OpKind::LayerNorm { eps: 1e-5 }, &[x, w, b], &[("y", of_type)])[0];
+    let program = verify(builder.finish(&[y])).expect("the program is valid");
+    let x = Tensor::zeros(ElementType::BF16, vec![extent], None).expect("a valid shape");
+    // Its weights take 16 MiB in f64.
+    let error = within(8, || run_first(&program, &[&x, &x, &x])).expect_err("there is no memory");
+    assert!(matches!(error, FallbackError::Memory { bytes, .. } if bytes == 16 * MIB), "{error}");
+}
+
+fn tensors_and_the_interpreter() {
+    let dims = || vec![MIB];
+    let is_memory = |made: Result<Tensor, TensorError>| match made {
+        Err(error @ TensorError::Memory { bytes, .. }) => error.is_resource_limit() && bytes == 4 * MIB,
+        _ => false,
+    };
+    let (values, x) = (vec![1.0; MIB], Tensor::zeros(ElementType::F32, dims(), None).expect("a valid shape"));
+    let singles = vec![1f32; MIB];
+    assert!(within(3, || is_memory(Tensor::zeros(ElementType::F32, dims(), None))));
+    assert!(within(3, || is_memory(Tensor::from_f64(ElementType::F32, dims(), None, &values))));
+    assert!(within(3, || is_memory(Tensor::from_f32(dims(), &singles))));
+    assert!(within(3, || is_memory(x.try_clone())));
+    assert!(within(3, || is_memory(sample::tensor(ElementType::F32, dims(), None, Rule::Normal, 1))));
+    assert!(within(6, || x.try_clone()).is_ok_and(|copy| copy == x));
+
+    let mut builder = Builder::new("sum");
+    let a = builder.input("a", ty(&[MIB as u64], ElementType::F32));
+    let y = builder.binary("y", fourfold_ir::BinaryKind::Add, a, a);
+    let program = verify(builder.finish(&[y])).expect("the program is valid");
+    let op = program.module().ops.keys().next().expect("the program has an op");
+    let interpret = || interpret_op(&program, op, &[&x, &x], &SymbolValues::default());
+    // Far more than its largest array, so that none of them fails once it has begun.
+    for mib in [1, 4, 16, 64] {
+        let error = within(mib, interpret).expect_err("there is no memory");
+        assert!(matches!(error, InterpretError::Memory { bytes, .. } if bytes > mib * MIB), "{error}");
+    }
+    assert!(within(128, interpret).is_ok());
 }
 
 fn plain_multiplication() {

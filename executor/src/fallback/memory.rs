@@ -1,8 +1,11 @@
 //! Buffers whose allocation may fail: the usual ones would end the process.
 
 use std::alloc::{Layout, alloc_zeroed};
+use std::hint::black_box;
 
-pub(crate) use fourfold_ir::memory::{NoMemory, check_memory};
+pub(crate) use fourfold_ir::memory::NoMemory;
+
+use crate::parallel::Threads;
 
 /// A type of which zero bytes are a value.
 ///
@@ -41,6 +44,22 @@ pub(crate) fn grow<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) -> Resul
         buffer.try_reserve_exact(more).map_err(no_memory)?;
         buffer.resize(len, value);
     }
+    Ok(())
+}
+
+/// Fails where there is no memory for what `gemm` allocates besides `packed` bytes: one buffer for each thread that it
+/// runs on, of the size of an L2 cache. It cannot fail itself.
+pub(crate) fn check_gemm(packed: usize) -> Result<(), NoMemory> {
+    const EACH_THREAD: usize = 2 << 20;
+    let threads = Threads::here().map_or(1, Threads::count);
+    let mut buffers: Vec<Vec<u8>> = Vec::new();
+    for bytes in std::iter::repeat_n(EACH_THREAD, threads).chain([packed]) {
+        let mut buffer = Vec::new();
+        buffer.try_reserve_exact(bytes).map_err(|_| NoMemory { bytes })?;
+        buffers.push(buffer);
+    }
+    // Otherwise the compiler may drop allocations that nobody uses.
+    black_box(&buffers);
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use gemm::Parallelism;
 
 use super::codec::Codec;
-use super::memory::{NoMemory, check_memory, zeroed};
+use super::memory::{NoMemory, check_gemm, zeroed};
 use super::{FallbackError, ResultType, no_memory};
 use crate::parallel::{Threads, for_each_chunk};
 
@@ -34,7 +34,7 @@ pub(super) fn mma(a: &Tensor, b: &Tensor, result: ResultType) -> Result<Tensor, 
     }
     let no_memory_for = |dims: [usize; 2]| move |error| no_memory(ElementType::F32, &dims, error);
     let mut product = zeroed(m * n).map_err(no_memory_for([m, n]))?;
-    check_memory(most_packed([m, n, k])).map_err(no_memory_for([n, k]))?;
+    check_gemm(most_packed([m, n, k])).map_err(no_memory_for([n, k]))?;
     for (index, out) in tensor.bytes_mut().chunks_mut(m * n * codec.element.storage_bits() / 8).enumerate() {
         let a = to_f32(a, index * m * k, m * k).map_err(no_memory_for([m, k]))?;
         let b = to_f32(b, index * n * k, n * k).map_err(no_memory_for([n, k]))?;

@@ -8,6 +8,7 @@ use fourfold_ir::{
 };
 
 use super::*;
+use crate::parallel::tests::alone;
 
 type Layout = Option<ScaleLayout>;
 
@@ -53,16 +54,19 @@ fn run(kind: &OpKind, operands: &[&Tensor], results: &[(ElementType, &[usize], L
     run_op(&program, op, operands, &SymbolValues::default()).unwrap()
 }
 
-/// The op gives what the interpreter gives, bit for bit, whatever the number of threads.
+/// The op gives what the interpreter gives, bit for bit, whatever the number of threads; with none the caller's.
 #[track_caller]
 fn check(kind: &OpKind, operands: &[&Tensor], results: &[(ElementType, &[usize], Layout)]) {
     let program = program(kind, operands, results);
     let op = program.module().ops.keys().next().unwrap();
     let symbols = SymbolValues::default();
     let expected = interpret_op(&program, op, operands, &symbols).unwrap();
-    for threads in [1, 2, 5] {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        let found = pool.install(|| run_op(&program, op, operands, &symbols)).unwrap();
+    let run = || run_op(&program, op, operands, &symbols).unwrap();
+    for threads in [0, 1, 2, 5] {
+        let found = match threads {
+            0 => alone(run),
+            _ => rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(run),
+        };
         assert_eq!(found.len(), expected.len());
         for (found, expected) in found.iter().zip(&expected) {
             assert_eq!((found.element(), found.dims()), (expected.element(), expected.dims()));

@@ -10,6 +10,7 @@ mod measured;
 mod memory;
 mod outputs;
 mod pending;
+mod placed;
 mod programs;
 mod several;
 mod stand_in;

@@ -15,7 +15,7 @@ use fourfold_executor::{
 use tempfile::TempDir;
 
 use crate::fixture::{Between, Fixture, layers, story};
-use crate::programs::Placed;
+use crate::placed::Placed;
 use crate::stand_in::StandIn;
 
 /// A compiler of stand-in kernels that works once it is let to.

@@ -4,53 +4,17 @@ use std::collections::HashMap;
 
 use fourfold_executor::device::{Buffer, Device, DeviceError};
 use fourfold_executor::{
-    DEVICE_ERROR, DEVICE_MEMORY, KERNEL_REFUSED, Machine, NO_DEVICE, NO_SUCH_SEGMENT, PreparedProgram,
-    Refused, SegmentKernel, prepare, prepare_segment, workspace_size, workspace_size_of_segment,
+    DEVICE_ERROR, DEVICE_MEMORY, KERNEL_REFUSED, Machine, NO_DEVICE, NO_SUCH_SEGMENT, Refused, SegmentKernel,
+    prepare_segment, workspace_size, workspace_size_of_segment,
 };
 use fourfold_ir::{Tensor, Value};
 use fourfold_scheduler::{Constraint, ReasonCode};
 
 use crate::fixture::{Between, EMULATED, Fixture, N, layers};
+use crate::placed::Placed;
 use crate::stand_in::{Counter, StandIn};
 
-/// A program's inputs and outputs on a device.
-pub struct Placed<'a> {
-    pub fixture: &'a Fixture,
-    pub device: &'a Device,
-    pub buffers: HashMap<Value, Buffer>,
-}
-
-impl<'a> Placed<'a> {
-    pub fn new(fixture: &'a Fixture, device: &'a Device) -> Placed<'a> {
-        let mut buffers = HashMap::new();
-        for &input in &fixture.program.module().inputs {
-            let bytes = fixture.tensors[fixture.program.module().name_of(input)].bytes();
-            let buffer = device.alloc(bytes.len()).unwrap();
-            device.stream().upload(&buffer, 0, bytes).unwrap();
-            buffers.insert(input, buffer);
-        }
-        let y = device.alloc(fixture.expected("y").bytes().len()).unwrap();
-        device.stream().fill(&y, 0, y.len(), 0xFF).unwrap();
-        device.synchronize().unwrap();
-        buffers.insert(fixture.value("y"), y);
-        Placed { fixture, device, buffers }
-    }
-
-    pub fn addresses(&self) -> HashMap<Value, u64> {
-        self.buffers.iter().map(|(value, buffer)| (*value, buffer.address())).collect()
-    }
-
-    pub fn prepare(
-        &self,
-        addresses: &HashMap<Value, u64>,
-        workspace: Option<(u64, u64)>,
-    ) -> Result<PreparedProgram, Refused> {
-        let machine = Machine::new(self.device, &self.fixture.kernels);
-        let Fixture { program, partition, .. } = self.fixture;
-        // SAFETY: the addresses are those of buffers that outlive the result, or are refused.
-        unsafe { prepare(program, partition, &self.fixture.symbols(), &machine, addresses, workspace) }
-    }
-
+impl Placed<'_> {
     #[track_caller]
     fn refuse(&self, name: &str, address: Option<u64>, code: &str, words: &str) {
         let mut addresses = self.addresses();
@@ -59,13 +23,6 @@ impl<'a> Placed<'a> {
             None => addresses.remove(&self.fixture.value(name)),
         };
         check(&self.prepare(&addresses, None).unwrap_err(), code, words);
-    }
-
-    pub fn y(&self) -> Vec<u8> {
-        let buffer = &self.buffers[&self.fixture.value("y")];
-        let mut bytes = vec![0; buffer.len()];
-        self.device.stream().download(buffer, 0, &mut bytes).unwrap();
-        bytes
     }
 }
 

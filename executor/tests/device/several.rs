@@ -11,7 +11,7 @@ use fourfold_ir::sample::{Recipe, Rule, inputs};
 
 use crate::allocations::during;
 use crate::fixture::{Between, EMULATED, Fixture, layers};
-use crate::programs::Placed;
+use crate::placed::Placed;
 use crate::stand_in::{Counter, StandIn};
 
 const POISON: u8 = 0xFF;

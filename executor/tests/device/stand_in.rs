@@ -98,6 +98,12 @@ impl StandIn {
         unsafe { (DRIVER.set)(4, bytes) }
     }
 
+    /// Blocks of a cluster that kernels are launched with from now on; 0 is none.
+    pub fn cluster(&self, blocks: u64) {
+        // SAFETY: it stores a number.
+        unsafe { (DRIVER.set)(5, blocks) }
+    }
+
     /// Makes a device's context current on this thread, as a host may have done.
     pub fn make_current(&self, ordinal: u64) {
         // SAFETY: there is such a device.
@@ -111,6 +117,7 @@ impl StandIn {
         self.limit(u64::MAX);
         self.fault(0);
         self.l2(1 << 20);
+        self.cluster(2);
     }
 
     pub fn count(&self, counter: Counter) -> u64 {

@@ -19,15 +19,15 @@ enum { NOT_READY = 600, OUT_OF_MEMORY = 2, INVALID_VALUE = 1, INVALID_DEVICE = 1
 
 typedef int (*work)(void *);
 // The one parameter of a kernel is its argument.
-struct op { work run; size_t size; struct op *next; void *parameters[1]; _Alignas(16) char argument[]; };
+struct op { work run; size_t size; unsigned cluster; struct op *next; void *parameters[1]; _Alignas(16) char argument[]; };
 struct queue { struct op *first, **last; };
 // A kernel finds the first member behind the stream that it is given.
 struct stream { void (*enqueue)(struct stream *, work, const void *, size_t); int capturing; struct queue work, recorded; void *context; };
 struct event { double time; };
 struct memory { uint64_t address; size_t size; };
 
-enum { LIMIT, FAULT, RESET, CURRENT, L2, SETTINGS };
-static uint64_t settings[SETTINGS] = {[LIMIT] = UINT64_MAX, [L2] = 1 << 20};
+enum { LIMIT, FAULT, RESET, CURRENT, L2, CLUSTER, SETTINGS };
+static uint64_t settings[SETTINGS] = {[LIMIT] = UINT64_MAX, [L2] = 1 << 20, [CLUSTER] = 2};
 enum { MEMORIES, BYTES, STREAMS, EVENTS, CONTEXTS, WAITS, UP, DOWN, GRAPHS, ALLOCATIONS, LAUNCHES, DEPTH, STRAYS, COUNTERS };
 static uint64_t counters[COUNTERS];
 
@@ -61,6 +61,7 @@ static int strays(const struct stream *stream) { return stream->context && (!dep
 static void push(struct queue *queue, work run, const void *argument, size_t size) {
     struct op *op = malloc(sizeof *op + size);
     op->run = run, op->size = size, op->next = NULL, op->parameters[0] = op->argument;
+    op->cluster = (unsigned)settings[CLUSTER];
     memcpy(op->argument, argument, size);
     if (!queue->first) queue->last = &queue->first;
     *queue->last = op, queue->last = &op->next;
@@ -294,9 +295,8 @@ EXPORT int cuFuncGetParamInfo(struct op *function, size_t index, size_t *offset,
     return 0;
 }
 EXPORT int cuGraphKernelNodeGetAttribute(struct op *node, int attribute, unsigned *value) {
-    (void)node;
     if (attribute != 4) return INVALID_VALUE;
-    value[0] = 2, value[1] = value[2] = 1;
+    value[0] = node->cluster, value[1] = value[2] = node->cluster != 0;
     return 0;
 }
 EXPORT int cuGraphMemsetNodeGetParams(struct op *node, struct memset_node *found) {
@@ -307,9 +307,10 @@ EXPORT int cuGraphMemsetNodeGetParams(struct op *node, struct memset_node *found
 EXPORT int cuLaunchKernelEx(const struct launch *launch, struct op *function, void **parameters, void **extra) {
     MINE(launch->stream);
     (void)extra;
-    // One attribute, a cluster of two.
-    if (launch->grid[0] != 5 || launch->shared != 1000 || launch->count != 1) return INVALID_VALUE;
-    if (launch->attributes[0] != 4 || launch->attributes[2] != 2) return INVALID_VALUE;
+    // One attribute, the cluster that the kernel was recorded with, or none.
+    if (launch->grid[0] != 5 || launch->shared != 1000) return INVALID_VALUE;
+    if (launch->count != (function->cluster != 0)) return INVALID_VALUE;
+    if (launch->count && (launch->attributes[0] != 4 || launch->attributes[2] != function->cluster)) return INVALID_VALUE;
     enqueue_kernel(of(launch->stream), function->run, parameters[0], function->size);
     return 0;
 }

@@ -6,7 +6,7 @@ use gemm::Parallelism;
 
 use super::operand::{BlockScaled, Decoder};
 use crate::fallback::codec::Number;
-use crate::fallback::memory::{NoMemory, Zeroed, grow, zeroed};
+use crate::fallback::memory::{NoMemory, Zeroed, check_gemm, grow, zeroed};
 use crate::parallel::{for_each_chunk, try_for_each_chunk};
 
 /// Columns of D, rows of B, in a tile.
@@ -56,6 +56,9 @@ pub(super) fn accumulate<T: Real>(
     let mut a_values = zeroed::<T>(rows.saturating_mul(k))?;
     for_each_chunk(&mut a_values, k, |index, out| decoder.row(a, a_rows.start + index, 0, out));
 
+    if rows > FEW_ROWS {
+        check_gemm(0)?;
+    }
     let decoder = Decoder::<T>::new(b);
     try_for_each_chunk(tiles, rows * TILE_COLUMNS, Scratch::default, |scratch, tile, out| {
         let first = b_rows.start + tile * TILE_COLUMNS;
