@@ -267,7 +267,8 @@ fn cut(
         let tensor = input_of(program, &bound, input).or_else(|| run?.value(input)).ok_or_else(|| {
             failed(format!("nothing is known of its input %{}", program.module().name_of(input)))
         })?;
-        data.inputs.insert(program.module().name_of(input).to_owned(), tensor.clone());
+        let copy = tensor.try_clone().map_err(|error| failed(error.to_string()))?;
+        data.inputs.insert(program.module().name_of(input).to_owned(), copy);
     }
     let contract = backend.contracts() || loaded.header.allow.contract;
     let source = cut_out(program, planned, &loaded.header, contract, DATA);
