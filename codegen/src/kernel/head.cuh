@@ -53,7 +53,7 @@ int SmId();
 // Most of what a compiler does with CuTe is to instantiate its tuples. These are the same, of fewer parts: nothing is
 // instantiated to construct or to read what is empty, and no function only to know what it returns. What is not empty
 // lies where it lies in CuTe's.
-#if CUTLASS_VERSION == 420
+#if CUTLASS_VERSION == 420 || CUTLASS_VERSION == 450
 #include <cute/config.hpp>
 #include <cute/util/type_traits.hpp>
 #include <cute/numeric/integral_constant.hpp>
