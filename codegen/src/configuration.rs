@@ -654,7 +654,7 @@ pub struct CutlassVersion {
 
 impl CutlassVersion {
     /// The version that is provisioned, and for which every default is validated.
-    pub const PINNED: CutlassVersion = CutlassVersion::new(4, 2, 0);
+    pub const PINNED: CutlassVersion = CutlassVersion::new(4, 5, 0);
 
     /// `major.minor.patch`
     pub const fn new(major: u32, minor: u32, patch: u32) -> CutlassVersion {
