@@ -177,7 +177,7 @@ pub fn get_kernels(
         }
     };
     thread::scope(|scope| {
-        if spawn_workers(scope, "kernel request", workers, &ask) == 0 {
+        if spawn_workers(scope, "kernel request", workers, ask) == 0 {
             ask();
         }
     });
