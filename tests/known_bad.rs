@@ -113,8 +113,12 @@ fn a_machine_whose_only_compiler_is_listed_runs_what_the_pins_built_and_builds_n
     assert_eq!(code, Some(3), "{report}");
     let (code, which) = run(&["toolchain", "which", "--target", "sm_120a"]);
     assert_eq!((code, &which["code"]), (Some(3), &"toolchain_known_bad".into()), "{which}");
-    assert!(which["remedy"].as_str().is_some_and(|text| text.contains("fourfold toolchain install")), "{which}");
-    let (code, which) = run(&["toolchain", "which", "--target", "sm_100a", "--cutlass", &machine.name("cutlass")]);
+    assert!(
+        which["remedy"].as_str().is_some_and(|text| text.contains("fourfold toolchain install")),
+        "{which}"
+    );
+    let (code, which) =
+        run(&["toolchain", "which", "--target", "sm_100a", "--cutlass", &machine.name("cutlass")]);
     assert_eq!((code, &which["nvcc"]["origin"]), (Some(0), &"PATH".into()), "{which}");
     assert!(which["known_bad"].to_string().contains("sm_90a"), "{which}");
     assert_eq!(calls(&machine.path("bin/nvcc")), 0);
