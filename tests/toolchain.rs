@@ -205,12 +205,10 @@ fn the_doctor_names_what_a_cache_folder_cannot_do() {
             assert!(finding["detail"].as_str().expect("words").contains(words), "{finding}");
         }
     };
-    for (cache, words) in
-        [("/proc/fourfold", "cannot be made in `/proc`"), (&*below_a_file, "cannot be made")]
-    {
-        let output = fourfold(folder.path(), &[("FOURFOLD_CACHE_DIR", cache)], &["doctor", "--json"]);
-        check(&outcome(&output).1, "note", words);
-    }
+    let output = fourfold(folder.path(), &[("FOURFOLD_CACHE_DIR", "/proc/fourfold")], &["doctor", "--json"]);
+    check(&outcome(&output).1, "note", "cannot be made in `/proc`");
+    let output = fourfold(folder.path(), &[("FOURFOLD_CACHE_DIR", &below_a_file)], &["doctor", "--json"]);
+    check(&outcome(&output).1, "note", "ot a directory");
     // A mount of its own, where this user may have one; with kernels there it is the same.
     let mount = folder.path().join("mount");
     fs::create_dir(&mount).expect("a folder");
