@@ -260,7 +260,7 @@ fn a_report_that_cannot_be_printed_is_exit_3_of_every_command() {
     assert_eq!(output.expect("it starts").status.code(), Some(0));
     // What is said besides is no report.
     for (arguments, code) in
-        [(&["explain", "absent.fir"][..], 2), (&["explain"], 2), (&["verify", "one.fir"], 0)]
+        [(&["explain", "absent.fir"][..], 2), (&["explain"], 2), (&["compile", "one.fir", "--no-cache"], 0)]
     {
         let output = bounded(&machine, arguments).stderr(full()).output().expect("the program starts");
         assert_eq!(output.status.code(), Some(code), "{arguments:?}");
