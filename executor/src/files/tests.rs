@@ -1,3 +1,5 @@
+//! Files: what is read, what is refused, and how they are replaced.
+
 use super::*;
 
 #[test]
