@@ -38,10 +38,11 @@ pub mod service;
 mod signals;
 mod stdio;
 pub mod toolchain;
+mod transient;
 
 pub use build::{
     Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, BuiltWith, DumpedKernel, FLAGS,
-    Phase, Resources, ToolEnvironment, build, semantic_flags,
+    Phase, Resources, ToolCause, ToolEnvironment, build, semantic_flags,
 };
 pub use cache::{Cache, CacheError, CacheKey, CacheOptions};
 pub use causes::chain;
@@ -68,3 +69,4 @@ pub use run::{
 pub use sealed::{Sealed, SealedError, SealedFormat, SealedWriter};
 pub use signals::keep_ignored;
 pub use stdio::{StdoutOnStderr, stdout_on_stderr, write_to_stdout};
+pub use transient::Transient;

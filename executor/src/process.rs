@@ -185,7 +185,7 @@ pub fn run_tool_watched(
             continue;
         }
         match chunks.recv_timeout(POLL.min(left)) {
-            Ok(chunk) => take(chunk),
+            Ok(chunk) => take(chunk?),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => pipe_is_open = false,
         }
@@ -197,7 +197,7 @@ pub fn run_tool_watched(
     loop {
         let left = drained.saturating_duration_since(Instant::now());
         match chunks.recv_timeout(left) {
-            Ok(chunk) if !left.is_zero() => take(chunk),
+            Ok(chunk) if !left.is_zero() => take(chunk?),
             _ => break,
         }
     }
@@ -223,7 +223,7 @@ fn spawn(command: &mut Command) -> io::Result<Child> {
 
 /// Reads until the end of the pipe, at most a few chunks ahead of the caller. The thread ends with the pipe, or at
 /// its next chunk after the caller has gone.
-fn read_in_background(mut reader: io::PipeReader) -> io::Result<Receiver<Vec<u8>>> {
+fn read_in_background(mut reader: io::PipeReader) -> io::Result<Receiver<io::Result<Vec<u8>>>> {
     let (sender, receiver) = sync_channel(8);
     thread::Builder::new().name("tool log".to_owned()).spawn(move || {
         let mut buffer = vec![0; 64 << 10];
@@ -231,12 +231,16 @@ fn read_in_background(mut reader: io::PipeReader) -> io::Result<Receiver<Vec<u8>
             match reader.read(&mut buffer) {
                 Ok(0) => break,
                 Ok(size) => {
-                    if sender.send(buffer[..size].to_vec()).is_err() {
+                    if sender.send(Ok(buffer[..size].to_vec())).is_err() {
                         break;
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => break,
+                // A disassembly without its end would look like that of another kernel.
+                Err(error) => {
+                    let _ = sender.send(Err(error));
+                    break;
+                }
             }
         }
     })?;
@@ -248,7 +252,7 @@ fn read_in_background(mut reader: io::PipeReader) -> io::Result<Receiver<Vec<u8>
 struct Guard {
     process: Child,
     /// Nobody writes to it: that it is closed is what says that we are gone.
-    _ours: io::PipeWriter,
+    ours: Option<io::PipeWriter>,
 }
 
 impl Guard {
@@ -259,13 +263,15 @@ impl Guard {
         command.args(["-c", "read -r nothing; kill -KILL 0"]).env_clear().process_group(0);
         command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
         let process = command.spawn().ok()?;
-        Some(Guard { process, _ours: ours })
+        Some(Guard { process, ours: Some(ours) })
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
         let _ = self.process.kill();
+        // Where it could not be killed it now kills itself, and its group.
+        self.ours = None;
         let _ = self.process.wait();
     }
 }

@@ -2,14 +2,13 @@
 //! without its MMA.
 
 use std::collections::BTreeMap;
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
 use super::compile::LOG_TAIL;
 use super::links::Links;
-use super::log::{self, LogReader};
-use super::{BuildError, BuildFault, BuildOptions, LIBRARY, ToolEnvironment, not_run};
+use super::log::{self, LogReader, ToolCause};
+use super::{BuildError, BuildOptions, LIBRARY, ToolEnvironment, not_run};
 use crate::environment::is_program;
 use crate::process::run_tool_watched;
 
@@ -82,19 +81,19 @@ pub(super) fn inspect(
             log_tail: log(),
         });
     };
-    let signal = status.signal().or_else(|| log::child_signal(reader.first_error.as_deref()?));
-    if let Some(signal) = signal {
+    if let Some(signal) = reader.signal(status).filter(|_| !status.success()) {
         let last_line = reader.complaint();
         return Err(BuildError::Signal { tool: "cuobjdump", signal, last_line, log: log() });
     }
     if !status.success() {
-        let fault = match reader.first_error.as_deref().map(log::blame) {
-            Some(BuildFault::ResourceLimit) => BuildFault::ResourceLimit,
-            _ => BuildFault::Toolchain,
+        // It reads a library, so whatever else it complains about is no diagnostic about the source.
+        let cause = match reader.cause() {
+            cause @ (ToolCause::Transient(_) | ToolCause::Crash) => cause,
+            _ => ToolCause::Toolchain,
         };
         let complaint = reader.complaint().unwrap_or_else(|| "it printed nothing".to_owned());
         let first_error = format!("{complaint} ({})", run.ending());
-        return Err(BuildError::Inspect { first_error, fault, log: log() });
+        return Err(BuildError::Inspect { first_error, cause, log: log() });
     }
     Ok((census, run.seconds))
 }

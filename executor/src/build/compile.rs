@@ -7,7 +7,6 @@
 //! which is what those programs know and keep the outcome of; what it gives is linked without it.
 
 use std::ffi::OsString;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -19,8 +18,8 @@ use super::error::LAUNCHER;
 use super::links::{Links, is_plain};
 use super::log::{self, LogReader};
 use super::{
-    BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, LIBRARY, PRELUDE, SOURCE, ToolEnvironment,
-    disk, not_run, present,
+    BuildError, BuildInput, BuildOptions, BuildTools, LIBRARY, PRELUDE, SOURCE, ToolEnvironment, disk,
+    not_run, present,
 };
 use crate::process::{Cancel, ToolRun, run_tool_watched};
 
@@ -368,8 +367,7 @@ impl Compiler<'_> {
                 log_tail: log::tail(&run.log, LOG_TAIL).to_owned(),
             });
         };
-        let signal = status.signal().or_else(|| log::child_signal(reader.first_error.as_deref()?));
-        if let Some(signal) = signal {
+        if let Some(signal) = reader.signal(status).filter(|_| !status.success()) {
             return Err(BuildError::Signal {
                 tool: "nvcc",
                 signal,
@@ -380,12 +378,12 @@ impl Compiler<'_> {
         if status.success() {
             return Ok((run, reader));
         }
-        let fault = reader.first_error.as_deref().map_or(BuildFault::Toolchain, log::blame);
+        let cause = reader.cause();
         let first_error = match reader.complaint() {
             Some(complaint) => complaint,
             None => format!("it printed nothing and ended with {}", run.ending()),
         };
-        Err(BuildError::Compile { first_error, fault, log: run.log })
+        Err(BuildError::Compile { first_error, cause, log: run.log })
     }
 }
 

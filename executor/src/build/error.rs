@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::log::ToolCause;
 use crate::kernel::LoadError;
+use crate::transient::Transient;
 
 /// Whose fault it is that a kernel was not built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -16,7 +18,7 @@ pub enum BuildFault {
     /// Ours: the generated source is wrong, or was built for the wrong architecture.
     #[serde(rename = "bug", alias = "our_bug")]
     OurBug,
-    /// Time, memory or disk space ran out.
+    /// Time, memory, disk space, processes or file handles ran out.
     ResourceLimit,
     /// The machine: its host compiler, permissions or processes.
     Environment,
@@ -80,8 +82,8 @@ pub enum BuildError {
     Compile {
         /// Its first error, in its own words.
         first_error: String,
-        /// What those words say about whose fault it is.
-        fault: BuildFault,
+        /// What those words say about why it failed.
+        cause: ToolCause,
         /// All that it printed; the middle of a very long log is left out.
         log: String,
     },
@@ -132,8 +134,8 @@ pub enum BuildError {
     Inspect {
         /// What the disassembler said.
         first_error: String,
-        /// What those words say about whose fault it is.
-        fault: BuildFault,
+        /// What those words say about why it failed.
+        cause: ToolCause,
         /// The end of what it printed.
         log: String,
     },
@@ -195,26 +197,26 @@ impl BuildError {
             BuildError::ToolMissing { .. } => "toolchain_missing",
             BuildError::Unsupported { .. } => "target_unsupported",
             BuildError::UnsafePath { .. } => "unsafe_path",
-            BuildError::Spawn { source, .. } if ran_out_of_memory(source) => "out_of_memory",
-            BuildError::Spawn { .. } => "toolchain_unusable",
-            BuildError::Compile { first_error, fault, .. } => {
-                failed_code(first_error, *fault, "compile_error")
+            BuildError::Spawn { source, .. } => match Transient::of(source) {
+                Some(Transient::Storage) | None => "toolchain_unusable",
+                Some(transient) => transient.code(),
+            },
+            BuildError::Compile { first_error, cause, .. } => {
+                failed_code(first_error, *cause, "compile_error")
             }
             BuildError::Timeout { .. } => "compile_timeout",
             BuildError::Cancelled { .. } => "cancelled",
             BuildError::Signal { signal: SIGKILL, .. } => "out_of_memory",
             BuildError::Signal { .. } => "compiler_crashed",
             BuildError::NothingWritten { .. } => "no_output",
-            BuildError::Inspect { first_error, fault, .. } => {
-                failed_code(first_error, *fault, "inspect_error")
+            BuildError::Inspect { first_error, cause, .. } => {
+                failed_code(first_error, *cause, "inspect_error")
             }
             BuildError::Census { .. } => "no_mma",
             BuildError::Traps { .. } => "not_emulated",
             BuildError::Disagrees { .. } => "metadata_mismatch",
             BuildError::Load { source, .. } => source.code(),
-            BuildError::Disk { source, .. } if ran_out_of_memory(source) => "out_of_memory",
-            BuildError::Disk { source, .. } if is_full(source) => "disk_full",
-            BuildError::Disk { .. } => "disk",
+            BuildError::Disk { source, .. } => Transient::of(source).map_or("disk", Transient::code),
         }
     }
 
@@ -224,8 +226,7 @@ impl BuildError {
             BuildError::ToolMissing { .. }
             | BuildError::Unsupported { .. }
             | BuildError::NothingWritten { .. } => BuildFault::Toolchain,
-            BuildError::Compile { first_error, .. } if crashed(first_error) => BuildFault::Toolchain,
-            BuildError::Compile { fault, .. } | BuildError::Inspect { fault, .. } => *fault,
+            BuildError::Compile { cause, .. } | BuildError::Inspect { cause, .. } => cause.fault(),
             BuildError::Timeout { .. } => BuildFault::ResourceLimit,
             BuildError::Cancelled { .. } => BuildFault::Caller,
             BuildError::Signal { signal: SIGKILL, .. } => BuildFault::ResourceLimit,
@@ -234,39 +235,40 @@ impl BuildError {
                 BuildFault::OurBug
             }
             BuildError::Load { source, .. } if source.is_our_bug() => BuildFault::OurBug,
-            // The disk, or somebody else: the compiler had done its work.
-            BuildError::Load { source: LoadError::NotFound { .. } | LoadError::Changed { .. }, .. } => {
-                BuildFault::Environment
+            BuildError::Load { source, .. } => match (source.transient(), source) {
+                (Some(transient), _) => transient.fault(),
+                // The disk, or somebody else: the compiler had done its work.
+                (None, LoadError::NotFound { .. } | LoadError::Changed { .. }) => BuildFault::Environment,
+                (None, _) => BuildFault::Toolchain,
+            },
+            BuildError::Spawn { source, .. } | BuildError::Disk { source, .. } => {
+                Transient::of(source).map_or(BuildFault::Environment, Transient::fault)
             }
-            BuildError::Load { .. } => BuildFault::Toolchain,
-            BuildError::Spawn { source, .. } | BuildError::Disk { source, .. }
-                if ran_out_of_memory(source) || is_full(source) =>
-            {
-                BuildFault::ResourceLimit
-            }
-            BuildError::Spawn { .. } | BuildError::Disk { .. } | BuildError::UnsafePath { .. } => {
-                BuildFault::Environment
-            }
+            BuildError::UnsafePath { .. } => BuildFault::Environment,
         }
     }
 
     /// Whether the same compiler would fail so again on the same source: it is remembered then.
     pub fn is_lasting(&self) -> bool {
         match self {
-            BuildError::Compile { fault: BuildFault::ResourceLimit | BuildFault::Environment, .. }
-            | BuildError::Inspect { fault: BuildFault::ResourceLimit | BuildFault::Environment, .. } => false,
-            BuildError::Compile { first_error, .. } | BuildError::Inspect { first_error, .. }
-                if crashed(first_error) =>
-            {
-                false
-            }
-            BuildError::Compile { .. }
-            | BuildError::NothingWritten { .. }
-            | BuildError::Inspect { .. }
+            BuildError::Compile { cause, .. } | BuildError::Inspect { cause, .. } => cause.is_lasting(),
+            BuildError::NothingWritten { .. }
             | BuildError::Census { .. }
             | BuildError::Traps { .. }
             | BuildError::Disagrees { .. } => true,
             BuildError::Load { source, .. } => source.is_our_bug(),
+            _ => false,
+        }
+    }
+
+    /// Whether a failure that lasts is no evidence about the source or the target: no diagnostic about either was
+    /// recognized. A second attempt in a fresh folder shows whether it lasts.
+    pub fn is_doubtful(&self) -> bool {
+        match self {
+            BuildError::NothingWritten { .. } => true,
+            BuildError::Compile { cause, .. } | BuildError::Inspect { cause, .. } => {
+                cause.is_lasting() && *cause != ToolCause::Source && self.code() != "target_unsupported"
+            }
             _ => false,
         }
     }
@@ -307,34 +309,15 @@ pub(crate) const LAUNCHER: &str = "launcher";
 const SIGKILL: i32 = 9;
 
 /// A compiler or a disassembler has one way to fail, and says why in words only.
-fn failed_code(first_error: &str, fault: BuildFault, otherwise: &'static str) -> &'static str {
-    let words = first_error.to_lowercase();
-    let says = |phrases: &[&str]| phrases.iter().any(|phrase| words.contains(phrase));
-    match fault {
-        BuildFault::ResourceLimit if says(&["no space left", "disk quota"]) => "disk_full",
-        BuildFault::ResourceLimit => "out_of_memory",
-        _ if crashed(first_error) => "compiler_crashed",
-        BuildFault::Toolchain if says(&["unsupported gpu architecture"]) => "target_unsupported",
+fn failed_code(first_error: &str, cause: ToolCause, otherwise: &'static str) -> &'static str {
+    match cause {
+        ToolCause::Transient(transient) => transient.code(),
+        ToolCause::Crash => "compiler_crashed",
+        ToolCause::Toolchain if first_error.to_lowercase().contains("unsupported gpu architecture") => {
+            "target_unsupported"
+        }
         _ => otherwise,
     }
-}
-
-/// Whether a child of the compiler crashed, as its parent says it: `Segmentation fault signal terminated program cc1`.
-fn crashed(first_error: &str) -> bool {
-    let words = first_error.to_lowercase();
-    !words.contains("killed") && words.contains("signal terminated program")
-        || ["internal compiler error", "segmentation fault", "core dumped"]
-            .iter()
-            .any(|it| words.contains(it))
-}
-
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-}
-
-/// Starting a process says `EAGAIN` where there is no room for another one.
-fn ran_out_of_memory(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock)
 }
 
 fn said(line: &Option<String>) -> String {

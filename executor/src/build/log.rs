@@ -1,6 +1,52 @@
-//! Reads what the compiler printed: its first error, whose fault that was, and what `ptxas -v` says about resources.
+//! Reads what the compiler printed: its first error, why it failed, and what `ptxas -v` says about resources.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 use super::BuildFault;
+use crate::transient::{Transient, is_located};
+
+/// Why a tool failed, read from what it printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ToolCause {
+    /// Something ran out, or a file system failed. It says nothing about the kernel.
+    Transient(Transient),
+    /// A process of the tool crashed.
+    Crash,
+    /// The host compiler is missing, unsupported, or refuses its arguments.
+    HostCompiler,
+    /// A file of the toolchain is missing, or the toolchain refuses its arguments.
+    Toolchain,
+    /// A diagnostic about the source.
+    Source,
+    /// The tool reported an error in words that are not recognized.
+    Unknown,
+    /// The tool reported no error.
+    Silent,
+}
+
+impl ToolCause {
+    /// Whose fault it is. The source is generated, so what a tool finds in it is our bug.
+    pub fn fault(self) -> BuildFault {
+        match self {
+            ToolCause::Transient(transient) => transient.fault(),
+            ToolCause::HostCompiler => BuildFault::Environment,
+            ToolCause::Crash | ToolCause::Toolchain | ToolCause::Silent => BuildFault::Toolchain,
+            ToolCause::Source | ToolCause::Unknown => BuildFault::OurBug,
+        }
+    }
+
+    /// Whether the same tool would fail so again.
+    pub(crate) fn is_lasting(self) -> bool {
+        match self {
+            ToolCause::Transient(_) | ToolCause::Crash | ToolCause::HostCompiler => false,
+            ToolCause::Toolchain | ToolCause::Source | ToolCause::Unknown | ToolCause::Silent => true,
+        }
+    }
+}
+
+const SIGKILL: i32 = 9;
 
 /// The longest excerpt of a line that goes into a message, in characters.
 const LONGEST_LINE: usize = 400;
@@ -10,6 +56,10 @@ const LONGEST_LINE: usize = 400;
 pub(super) struct LogReader {
     /// The first line that reports an error, in the tool's own words; a long one is cut.
     pub first_error: Option<String>,
+    /// The first line that reports a failure that passes, anywhere in the output, and its kind.
+    transient: Option<(Transient, String)>,
+    /// Whether a diagnostic about the source was printed.
+    has_diagnostic: bool,
     /// The last line that says anything.
     pub last_line: Option<String>,
     /// What `ptxas -v` reports, as the maximum over the entry functions; `None` where it reports nothing.
@@ -31,8 +81,15 @@ impl LogReader {
         if text.is_empty() {
             return;
         }
-        if self.first_error.is_none() && reports_error(text) {
-            self.first_error = Some(excerpt(text));
+        if reports_error(text) {
+            self.has_diagnostic |= is_about_source(&text.to_lowercase());
+            if self.first_error.is_none() {
+                self.first_error = Some(excerpt(text));
+            }
+        }
+        // What is indented is quoted source, or the disassembly.
+        if self.transient.is_none() && !line.starts_with([' ', '\t']) {
+            self.transient = Transient::said(text).map(|transient| (transient, excerpt(text)));
         }
         self.last_line = Some(excerpt(text));
         self.resources(text);
@@ -40,7 +97,32 @@ impl LogReader {
 
     /// What to quote when the compiler failed.
     pub(super) fn complaint(&self) -> Option<String> {
-        self.first_error.clone().or_else(|| self.last_line.clone())
+        let transient = self.transient.as_ref().map(|(_, line)| line.clone());
+        transient.or_else(|| self.first_error.clone()).or_else(|| self.last_line.clone())
+    }
+
+    /// Why the tool failed. A line that reports a failure that passes decides, whatever was reported before it: a tool
+    /// that lacks memory or disk space complains about its own half-written files first.
+    pub(super) fn cause(&self) -> ToolCause {
+        match (&self.transient, &self.first_error) {
+            (Some((transient, _)), _) => ToolCause::Transient(*transient),
+            (None, Some(line)) => cause_of(line),
+            (None, None) => ToolCause::Silent,
+        }
+    }
+
+    /// The signal that ended the tool or one of its processes: its own, the one that its parent names, or the one that a
+    /// shell reports by its exit code.
+    pub(super) fn signal(&self, status: ExitStatus) -> Option<i32> {
+        const SHELL: std::ops::RangeInclusive<i32> = 129..=159;
+        if self.transient.is_some() && status.signal() != Some(SIGKILL) {
+            return None;
+        }
+        let by_shell = || {
+            let code = status.code().filter(|code| SHELL.contains(code) && !self.has_diagnostic)?;
+            Some(code - 128)
+        };
+        status.signal().or_else(|| child_signal(self.first_error.as_deref()?)).or_else(by_shell)
     }
 
     fn resources(&mut self, line: &str) {
@@ -82,41 +164,47 @@ pub(super) fn tail(log: &str, characters: usize) -> &str {
     }
 }
 
-/// Whose fault a compiler's first error is.
-///
-/// The source is generated, so what a compiler finds in it is our bug, unless what it misses belongs to the
-/// toolchain or to the machine.
-pub(super) fn blame(first_error: &str) -> BuildFault {
+/// Why a tool failed whose first error this is, unless that passes.
+fn cause_of(first_error: &str) -> ToolCause {
     let line = first_error.to_lowercase();
     let any = |needles: &[&str]| needles.iter().any(|needle| line.contains(needle));
     // `g++: error: ...`, `/usr/bin/x86_64-linux-gnu-g++-13: error: ...`: it speaks of itself, not of the source.
     let speaks = line.split_once(':').is_some_and(|(name, _)| is_host_compiler(name));
     let missed = any(&["not found", "no such file", "cannot execute"])
         && line.split(": ").any(|name| is_host_compiler(name.trim_end_matches(':')));
-    if any(&[
-        "killed",
-        "out of memory",
-        "cannot allocate memory",
-        "memory exhausted",
-        "bad_alloc",
-        "failed to map segment",
-        "no space left",
-    ]) {
-        BuildFault::ResourceLimit
+    let crashed = any(&["signal terminated program", "internal compiler error", "segmentation fault"])
+        || any(&["core dumped"]);
+    if crashed {
+        ToolCause::Crash
     } else if any(&["host compiler", "unsupported gnu version", "unsupported clang version"])
         || speaks
         || missed
     {
-        BuildFault::Environment
+        ToolCause::HostCompiler
     } else if line.starts_with("nvcc ")
         || any(&["no such file or directory", "cannot open source file", "not found", "cannot find"])
         || any(&["collect2", "/ld:"])
         || line.starts_with("ld:")
     {
-        BuildFault::Toolchain
+        ToolCause::Toolchain
+    } else if is_about_source(&line) {
+        ToolCause::Source
     } else {
-        BuildFault::OurBug
+        ToolCause::Unknown
     }
+}
+
+/// Whether a line, in lower case, is a diagnostic about the source in a form that the tools of CUDA print.
+fn is_about_source(line: &str) -> bool {
+    const PHRASES: [&str; 6] = [
+        "ptxas error",
+        "unresolved extern",
+        "aborted due to errors",
+        "register allocation failed",
+        "undefined reference",
+        "multiple definition",
+    ];
+    is_located(line) || PHRASES.iter().any(|phrase| line.contains(phrase))
 }
 
 /// Whether this is the name of a host compiler, with or without its folder, platform and version.
@@ -129,25 +217,18 @@ fn is_host_compiler(name: &str) -> bool {
 }
 
 /// The signal that ended one of the compiler's own children, as nvcc reports it in its log.
-pub(super) fn child_signal(first_error: &str) -> Option<i32> {
+fn child_signal(first_error: &str) -> Option<i32> {
     let (_, rest) = first_error.split_once("died due to signal ")?;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
 fn reports_error(line: &str) -> bool {
-    const PHRASES: [&str; 13] = [
-        "killed",
+    const PHRASES: [&str; 6] = [
         "segmentation fault",
         "no such file or directory",
         ": not found",
         "cannot find -l",
         "died due to signal",
-        "no space left on device",
-        "out of memory",
-        "memory exhausted",
-        "cannot allocate memory",
-        "bad_alloc",
-        "failed to map segment",
         "core dumped",
     ];
     let line = line.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
@@ -216,9 +297,14 @@ ptxas info    : Compile time = 415.715 ms
     }
 
     #[track_caller]
-    fn check(log: &str, line: &str, fault: BuildFault) {
-        assert_eq!(first_error(log).as_deref(), Some(line));
-        assert_eq!(blame(line), fault);
+    fn check(log: &str, line: &str, cause: ToolCause) {
+        let reader = read(log);
+        assert_eq!(reader.complaint().as_deref(), Some(line));
+        assert_eq!(reader.cause(), cause, "{line}");
+    }
+
+    fn exit(code: i32) -> ExitStatus {
+        ExitStatus::from_raw(code << 8)
     }
 
     #[test]
@@ -227,39 +313,39 @@ ptxas info    : Compile time = 415.715 ms
             "x.hpp(3): warning #20012-D: error: nothing\nkernel.cu(7): error: identifier \"y\" is undefined\n\
              1 error detected in the compilation of \"kernel.cu\".\n",
             "kernel.cu(7): error: identifier \"y\" is undefined",
-            BuildFault::OurBug,
+            ToolCause::Source,
         );
         check(
             "kernel.cu:1:10: fatal error: cutlass/gemm.h: No such file or directory\n    1 | #include\n",
             "kernel.cu:1:10: fatal error: cutlass/gemm.h: No such file or directory",
-            BuildFault::Toolchain,
+            ToolCause::Toolchain,
         );
         check(
             "nvcc fatal   : Unsupported gpu architecture 'compute_999'\n",
             "nvcc fatal   : Unsupported gpu architecture 'compute_999'",
-            BuildFault::Toolchain,
+            ToolCause::Toolchain,
         );
         check(
             "ptxas info    : error: nothing\nptxas k.ptx, line 24; error   : Unknown modifier '.op'\n\
              ptxas fatal   : Ptx assembly aborted due to errors\n",
             "ptxas k.ptx, line 24; error   : Unknown modifier '.op'",
-            BuildFault::OurBug,
+            ToolCause::Source,
         );
         check(
             "gcc: No such file or directory\nnvcc fatal   : Failed to preprocess host compiler properties.\n",
             "gcc: No such file or directory",
-            BuildFault::Environment,
+            ToolCause::HostCompiler,
         );
-        check("sh: 1: cicc: not found\n", "sh: 1: cicc: not found", BuildFault::Toolchain);
+        check("sh: 1: cicc: not found\n", "sh: 1: cicc: not found", ToolCause::Toolchain);
         check(
             "g++: fatal error: Killed signal terminated program cc1plus\n",
             "g++: fatal error: Killed signal terminated program cc1plus",
-            BuildFault::ResourceLimit,
+            ToolCause::Transient(Transient::OutOfMemory),
         );
         check(
             "/usr/bin/ld: cannot find -lcudart_static: No such file or directory\ncollect2: error: ld returned 1\n",
             "/usr/bin/ld: cannot find -lcudart_static: No such file or directory",
-            BuildFault::Toolchain,
+            ToolCause::Toolchain,
         );
         for line in [
             "gcc: error: unrecognized command-line option '-fno-gnu-unique'",
@@ -269,13 +355,15 @@ ptxas info    : Compile time = 415.715 ms
             "g++: error trying to exec 'cc1plus': execvp: No such file or directory",
             "sh: 1: g++: not found",
         ] {
-            assert_eq!(blame(line), BuildFault::Environment, "{line}");
+            assert_eq!(cause_of(line), ToolCause::HostCompiler, "{line}");
         }
-        assert_eq!(blame("kernel.cu:7:3: error: g++: expected an expression"), BuildFault::OurBug);
+        assert_eq!(cause_of("kernel.cu:7:3: error: g++: expected an expression"), ToolCause::Source);
+        assert_eq!(cause_of("cudafe++ error: something odd"), ToolCause::Unknown);
+        assert_eq!(read("something odd\n").cause(), ToolCause::Silent);
         check(
             "crt/host_config.h:143:2: error: #error -- unsupported GNU version! gcc later than 15 is not supported!",
             "crt/host_config.h:143:2: error: #error -- unsupported GNU version! gcc later than 15 is not supported!",
-            BuildFault::Environment,
+            ToolCause::HostCompiler,
         );
     }
 
@@ -292,6 +380,36 @@ ptxas info    : Compile time = 415.715 ms
         assert_eq!(first_error(line).as_deref(), Some(line));
         assert_eq!(child_signal(line), Some(11));
         assert_eq!(child_signal("kernel.cu(1): error: x"), None);
+        // A shell says it by its exit code, unless the source was refused before.
+        assert_eq!(read("half a line").signal(exit(137)), Some(9));
+        assert_eq!(read("half a line").signal(exit(1)), None);
+        assert_eq!(read("kernel.cu(1): error: x").signal(exit(139)), None);
+        // Who says that memory ran out, and aborts, has not crashed.
+        let aborted = read("terminate called after throwing an instance of 'std::bad_alloc'");
+        assert_eq!(aborted.signal(ExitStatus::from_raw(6)), None);
+        assert_eq!(aborted.cause(), ToolCause::Transient(Transient::OutOfMemory));
+        assert_eq!(read("crash").signal(ExitStatus::from_raw(11)), Some(11));
+    }
+
+    #[test]
+    fn a_failure_that_passes_decides_wherever_it_is_reported() {
+        let full = "Assembler messages:\n/tmp/x.s: error: cannot write the object\n\
+                    /tmp/x.s: Fatal error: can't close kernel.o: No space left on device\n";
+        check(
+            full,
+            "/tmp/x.s: Fatal error: can't close kernel.o: No space left on device",
+            ToolCause::Transient(Transient::DiskFull),
+        );
+        check(
+            "<built-in>: fatal error: when writing output to kernel.cpp4.ii: Stale file handle\n",
+            "<built-in>: fatal error: when writing output to kernel.cpp4.ii: Stale file handle",
+            ToolCause::Transient(Transient::Storage),
+        );
+        // The line of the source that a diagnostic shows.
+        let quoted = "kernel.cu(7): error: no suitable conversion\n    return error(out of memory);\n";
+        check(quoted, "kernel.cu(7): error: no suitable conversion", ToolCause::Source);
+        let named = "kernel.cu(7): error: identifier \"killed\" is undefined\n";
+        check(named, named.trim_end(), ToolCause::Source);
     }
 
     #[test]

@@ -38,6 +38,7 @@ use crate::process::{Cancel, ToolRun};
 use compile::{Compiled, compile};
 use links::{LINKS, Links};
 use log::LogReader;
+pub use log::ToolCause;
 
 /// The source of a kernel, and what is known of it beforehand.
 #[derive(Clone, Copy, Debug)]
@@ -146,11 +147,14 @@ pub fn build(
     }
     fs::create_dir(folder.path().join(TEMPORARY)).map_err(disk("make a folder for the compiler"))?;
 
+    let gone = |error| if_folder_is_gone(folder.path(), error);
     let links = Links::new(folder.path())?;
     let disassemble = census::command(&cuobjdump, &links, folder.path(), &tools.environment)?;
-    let Compiled { run, reader, phases } = compile(&nvcc, &links, input, tools, options, folder.path())?;
-    let library_bytes = check_library(&library, &run, &reader)?;
-    let (census, census_seconds) = census::inspect(disassemble, &cuobjdump, input.opcode, options)?;
+    let Compiled { run, reader, phases } =
+        compile(&nvcc, &links, input, tools, options, folder.path()).map_err(gone)?;
+    let library_bytes = check_library(&library, &run, &reader).map_err(gone)?;
+    let (census, census_seconds) =
+        census::inspect(disassemble, &cuobjdump, input.opcode, options).map_err(gone)?;
     if !census.holds_required() {
         return Err(BuildError::Census {
             expected: input.opcode.to_owned(),
@@ -225,13 +229,30 @@ fn check_place(folder: &Path) -> Result<(), BuildError> {
     Err(BuildError::UnsafePath { what: "folder of a build with a launcher or in debug mode", path })
 }
 
+/// What a tool says once its folder was removed under it says nothing about the kernel: something else removed it, such as
+/// a cleaner of old temporary files.
+fn if_folder_is_gone(folder: &Path, error: BuildError) -> BuildError {
+    let blames = matches!(
+        error,
+        BuildError::Compile { .. } | BuildError::Inspect { .. } | BuildError::NothingWritten { .. }
+    );
+    if !blames || [SOURCE, TEMPORARY, OWNER].iter().all(|name| folder.join(name).exists()) {
+        return error;
+    }
+    let why = format!("`{}` was removed while a tool ran in it: {error}", folder.display());
+    disk("build in a temporary folder")(io::Error::new(io::ErrorKind::NotFound, why))
+}
+
 /// The size of the library, if it is one.
 fn check_library(library: &Path, run: &ToolRun, reader: &LogReader) -> Result<u64, BuildError> {
     const ELF: [u8; 4] = *b"\x7FELF";
-    let nothing = |found: &str| BuildError::NothingWritten {
-        found: found.to_owned(),
-        last_line: reader.complaint(),
-        log: run.log.clone(),
+    let nothing = |found: &str| match (reader.cause(), reader.complaint()) {
+        (cause @ ToolCause::Transient(_), Some(first_error)) => {
+            BuildError::Compile { first_error, cause, log: run.log.clone() }
+        }
+        (_, last_line) => {
+            BuildError::NothingWritten { found: found.to_owned(), last_line, log: run.log.clone() }
+        }
     };
     let mut file = match File::open(library) {
         Ok(file) => file,

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::transient::Transient;
+
 /// Why the cache as a whole, or one change of it, does not work. Builds go on without it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -303,10 +305,8 @@ impl Reason {
     }
 
     pub(super) fn unreadable(what: &str, error: &io::Error) -> Reason {
-        use rustix::io::Errno;
-        const PASSING: [Errno; 5] = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::STALE, Errno::INTR];
-        let passing =
-            error.raw_os_error().is_some_and(|code| PASSING.contains(&Errno::from_raw_os_error(code)));
+        // Who may not read an entry of its own will not be able to later.
+        let passing = error.kind() != io::ErrorKind::PermissionDenied && Transient::of(error).is_some();
         Reason::Unreadable { what: what.to_owned(), why: error.to_string(), passing }
     }
 

@@ -327,6 +327,12 @@ impl Cache {
             if !staged.exists() {
                 break;
             }
+            // An entry that cannot be read makes way for one that was just built.
+            if notes.last().is_some_and(|note| note.reason.passes())
+                && let Ok(identity) = Identity::at(&path)
+            {
+                self.discard(&path, identity);
+            }
         }
         let reason = notes.pop().map_or_else(|| "it vanishes".to_owned(), |note| note.reason.to_string());
         Err(CacheError::InTheWay { key: key.to_string(), reason })

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::transient::Transient;
+
 /// Why a kernel's library was not loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -62,11 +64,21 @@ impl LoadError {
     pub fn code(&self) -> &'static str {
         match self {
             LoadError::NotFound { .. } => "library_missing",
-            LoadError::Changed { .. } => "library_changed",
-            LoadError::Open { .. } => "dlopen_error",
+            LoadError::Changed { .. } => self.transient().map_or("library_changed", Transient::code),
+            LoadError::Open { .. } => self.transient().map_or("dlopen_error", Transient::code),
             LoadError::MissingSymbol { .. } => "missing_symbol",
             LoadError::AbiMismatch { .. } => "abi_mismatch",
             LoadError::BadMetadata { .. } => "bad_metadata",
+        }
+    }
+
+    /// What kept a good library from being loaded, if that passes: memory, file handles, or a file system.
+    pub(crate) fn transient(&self) -> Option<Transient> {
+        match self {
+            LoadError::Open { reason, .. } | LoadError::Changed { reason, .. } => {
+                reason.lines().find_map(Transient::said)
+            }
+            _ => None,
         }
     }
 

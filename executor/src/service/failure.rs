@@ -9,6 +9,7 @@ use crate::build::{BuildError, BuildFault};
 use crate::causes::chain;
 use crate::kernel::LoadError;
 use crate::toolchain::{ToolchainError, ToolchainFault};
+use crate::transient::Transient;
 
 /// Why a kernel cannot be had.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -41,10 +42,31 @@ pub struct FailureCode {
     pub meaning: &'static str,
     /// What to do about it.
     pub remedy: &'static str,
+    /// Whether such a failure may last: it says something about the kernel or the compiler, and is remembered then.
+    pub lasts: bool,
+}
+
+impl FailureCode {
+    /// The code of this name.
+    pub fn find(name: &str) -> Option<&'static FailureCode> {
+        FAILURE_CODES.iter().find(|known| known.code == name)
+    }
+}
+
+/// Whether a failure that was written down with this code and these words says nothing about its kernel, so that the
+/// kernel is to be tried again.
+pub fn has_passed(code: &str, words: &str) -> bool {
+    FailureCode::find(code).is_some_and(|known| !known.lasts)
+        || words.lines().any(|line| Transient::said(line).is_some())
 }
 
 const fn code(code: &'static str, meaning: &'static str, remedy: &'static str) -> FailureCode {
-    FailureCode { code, meaning, remedy }
+    FailureCode { code, meaning, remedy, lasts: false }
+}
+
+/// A code of failures that may last.
+const fn lasting(code: &'static str, meaning: &'static str, remedy: &'static str) -> FailureCode {
+    FailureCode { code, meaning, remedy, lasts: true }
 }
 
 const INSTALL: &str = "run `fourfold toolchain install`, or name one with --nvcc and --cutlass (FOURFOLD_NVCC, FOURFOLD_CUTLASS)";
@@ -78,7 +100,7 @@ pub const FAILURE_CODES: &[FailureCode] = &[
         "A carried toolchain is not whole",
         "run `fourfold toolchain install` where there is a network, and carry the folder that it prints",
     ),
-    code(
+    lasting(
         "target_unsupported",
         "The compiler is too old for the target",
         "run `fourfold toolchain install`, or name a newer compiler with --nvcc (FOURFOLD_NVCC)",
@@ -143,7 +165,7 @@ pub const FAILURE_CODES: &[FailureCode] = &[
         "pip failed otherwise",
         "run `python3 -m pip --version` and mend what pip complains about",
     ),
-    code(
+    lasting(
         "compile_error",
         "The compiler refused the source, or lacks something",
         "read the compiler's log; if its files are missing, install it anew and run with --retry",
@@ -164,28 +186,33 @@ pub const FAILURE_CODES: &[FailureCode] = &[
         "build fewer kernels at once with --jobs, or on a machine with more memory",
     ),
     code(
+        "out_of_processes",
+        "There was no process, thread or file handle left",
+        "build fewer kernels at once with --jobs, or raise the limits (`ulimit -u`, `ulimit -n`)",
+    ),
+    code(
         "disk_full",
-        "The file system of the temporary files, of the cache or of the toolchain is full",
+        "The file system of the temporary files, of the cache or of the toolchain is full, or the quota is used up",
         FREE,
     ),
     code(
         "disk",
-        "A file or folder could not be read or written",
-        "check who may write to the folder for temporary files and to FOURFOLD_CACHE_DIR",
+        "A file or folder could not be read or written, or was removed while it was in use",
+        "check the file systems of the folder for temporary files and of FOURFOLD_CACHE_DIR, and who may write to them",
     ),
-    code(
+    lasting(
         "no_output",
         "The compiler claimed success and wrote no library",
         "check the compiler: `fourfold doctor`",
     ),
-    code(
+    lasting(
         "inspect_error",
         "The library could not be disassembled",
         "check cuobjdump and nvdisasm: `fourfold doctor`",
     ),
-    code("no_mma", "The binary lacks its matrix instruction", REPORT),
-    code("not_emulated", "An emulated kernel holds paths that would stop it", REPORT),
-    code("metadata_mismatch", "The library says something else of itself than was planned", REPORT),
+    lasting("no_mma", "The binary lacks its matrix instruction", REPORT),
+    lasting("not_emulated", "An emulated kernel holds paths that would stop it", REPORT),
+    lasting("metadata_mismatch", "The library says something else of itself than was planned", REPORT),
     code("library_missing", "The library is gone", "run again: it is built anew"),
     code(
         "library_changed",
@@ -197,16 +224,12 @@ pub const FAILURE_CODES: &[FailureCode] = &[
         "The dynamic linker refuses the library",
         "read its words; a library that it misses must be installed",
     ),
-    code("missing_symbol", "The library is no kernel", REPORT),
-    code("abi_mismatch", "The library has another version of the kernel interface", REPORT),
-    code("bad_metadata", "What the library says of itself cannot be understood", REPORT),
+    lasting("missing_symbol", "The library is no kernel", REPORT),
+    lasting("abi_mismatch", "The library has another version of the kernel interface", REPORT),
+    lasting("bad_metadata", "What the library says of itself cannot be understood", REPORT),
     code("cancelled", "Nobody wants the kernel any more", "ask for it again"),
     code("internal_error", "A bug of ours in building", REPORT),
 ];
-
-fn known(name: &str) -> Option<&'static FailureCode> {
-    FAILURE_CODES.iter().find(|known| known.code == name)
-}
 
 /// A failure as it is written down, by this version or another.
 #[derive(Deserialize)]
@@ -225,7 +248,9 @@ impl<'de> Deserialize<'de> for Failure {
         let Written { code, fault, message, remedy, first_error, log, lasting } =
             Written::deserialize(deserializer)?;
         let unknown = || serde::de::Error::custom(format!("there is no failure `{code}`"));
-        let known = known(&code).ok_or_else(unknown)?;
+        let known = FailureCode::find(&code).ok_or_else(unknown)?;
+        // Earlier versions took some of what passes for what lasts.
+        let lasting = lasting && !has_passed(&code, first_error.as_deref().unwrap_or_default());
         Ok(Failure { code: known.code, fault, message, remedy, first_error, log, lasting, remembered: false })
     }
 }
@@ -233,7 +258,7 @@ impl<'de> Deserialize<'de> for Failure {
 impl Failure {
     /// A failure with the remedy of its code.
     pub(crate) fn new(code: &'static str, fault: BuildFault, message: impl Into<String>) -> Failure {
-        let remedy = known(code).map_or_else(String::new, |known| known.remedy.to_owned());
+        let remedy = FailureCode::find(code).map_or_else(String::new, |known| known.remedy.to_owned());
         let message = message.into();
         Failure {
             code,
@@ -296,7 +321,11 @@ impl From<&ToolchainError> for Failure {
 
 impl From<&LoadError> for Failure {
     fn from(error: &LoadError) -> Failure {
-        let fault = if error.is_our_bug() { BuildFault::OurBug } else { BuildFault::Environment };
+        let fault = match error.transient() {
+            Some(transient) => transient.fault(),
+            None if error.is_our_bug() => BuildFault::OurBug,
+            None => BuildFault::Environment,
+        };
         Failure::new(error.code(), fault, chain(error))
     }
 }
@@ -332,7 +361,7 @@ mod tests {
         ];
         let mut count = 0;
         for code in sources.into_iter().flat_map(codes_in) {
-            assert!(known(code).is_some(), "`{code}` is not listed");
+            assert!(FailureCode::find(code).is_some(), "`{code}` is not listed");
             count += 1;
         }
         assert!(count > 30, "{count}");

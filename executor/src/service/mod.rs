@@ -29,7 +29,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub use event::{Event, Source};
-pub use failure::{FAILURE_CODES, Failure, FailureCode};
+pub use failure::{FAILURE_CODES, Failure, FailureCode, has_passed};
 pub use flight::{Listener, Outcome};
 pub use pending::{Pending, Wait};
 pub use request::{Request, Versions};
@@ -45,6 +45,7 @@ use crate::environment::Environment;
 use crate::kernel::Kernel;
 use crate::process::Cancel;
 use crate::toolchain::{KnownBad, NO_CUTLASS, Tool, Toolchain, Version, oldest_nvcc_for};
+use crate::transient::Transient;
 use failures::Failures;
 pub(crate) use failures::count_lasting;
 use flight::{Flight, Found, Table};
@@ -437,6 +438,12 @@ impl Inner {
         *refused = true;
         // Nobody uses it any more.
         drop(built);
+        if Transient::is_code(failure.code) {
+            let (kernel, reason) =
+                (Arc::clone(request.kernel()), format!("{failure}; it stays in the cache"));
+            flight.tell(Event::Refused { kernel, reason });
+            return None;
+        }
         tell(&cache.refuse(&request.key(), tier.as_deref(), failure.message.clone()));
         None
     }
@@ -484,6 +491,8 @@ impl Inner {
         }
     }
 
+    /// Builds a kernel. A failure that would last without saying anything about the source is tried once more, in a folder
+    /// of its own: what disturbed the first attempt may be over. With a launcher nothing lasts.
     fn build(
         &self,
         request: &Request,
@@ -494,7 +503,7 @@ impl Inner {
         let input = request.input();
         let kernel = Arc::clone(request.kernel());
         check_target(toolchain, input.architecture)?;
-        flight.tell(Event::Started { kernel, target: Arc::clone(request.target()) });
+        flight.tell(Event::Started { kernel: Arc::clone(&kernel), target: Arc::clone(request.target()) });
         let mut include = if request.uses_cutlass() { toolchain.cutlass_include() } else { Vec::new() };
         include.extend(toolchain.include.iter().cloned());
         let tools = BuildTools {
@@ -506,7 +515,13 @@ impl Inner {
         };
         let mut options = BuildOptions { cancel: Some(flight.cancel.clone()), ..self.options.build.clone() };
         options.temp_dir = options.temp_dir.or(temporary);
-        build(&input, &tools, &options)
+        match build(&input, &tools, &options) {
+            Err(error) if error.is_doubtful() && options.launcher.is_none() => {
+                flight.tell(Event::Note(format!("{kernel} is built once more in a fresh folder: {error}")));
+                build(&input, &tools, &options)
+            }
+            result => result,
+        }
     }
 }
 
