@@ -319,6 +319,86 @@ fn a_compiler_that_refuses_is_recorded_with_its_words_and_not_asked_again() {
     assert_eq!(records(&machine.path("r.jsonl")).len(), 13);
 }
 
+/// The compiler of a machine, which does `body` first while the file `trouble` is there.
+fn troubled(machine: &Machine, body: &str) {
+    fs::rename(machine.path("nvcc"), machine.path("nvcc.real")).expect("it is there");
+    let (trouble, real) = (machine.name("trouble"), machine.name("nvcc.real"));
+    machine.script(
+        "nvcc",
+        &format!(
+            "case \"$1\" in --version) exec '{real}' \"$@\";; esac\n\
+             if [ -e '{trouble}' ]; then {body}; fi\nexec '{real}' \"$@\""
+        ),
+    );
+    machine.write("trouble", "");
+}
+
+#[test]
+fn what_ran_out_is_deferred_and_tried_again() {
+    for (body, options, code) in [
+        ("sleep 60", &["--time-limit", "1", "--jobs", "9"][..], "compile_timeout"),
+        ("echo 'cc1: fatal error: kernel.ii: No space left on device'; exit 1", &[], "disk_full"),
+        ("echo 'g++: fatal error: Killed signal terminated program cc1plus'; exit 1", &[], "out_of_memory"),
+        ("echo 'sh: 0: Cannot fork'; exit 2", &[], "out_of_processes"),
+        ("kill -SEGV $$", &[], "compiler_crashed"),
+    ] {
+        let machine = machine("");
+        troubled(&machine, body);
+        let output = sweep(&machine, "r.jsonl", &[&["--compile-only", "--json"], options].concat());
+        let report = json(&output);
+        let counts = serde_json::json!({ "invalid": 2, "deferred": 9 });
+        assert_eq!((&report["kernels"], &report["ok"]), (&counts, &false.into()), "{}", said(&output));
+        assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+        let lines = records(&machine.path("r.jsonl"));
+        assert_eq!(lines.iter().filter(|record| record["build"]["failure"] == code).count(), 9, "{code}");
+        // Once it is over, without any option.
+        fs::remove_file(machine.path("trouble")).expect("it is there");
+        let output = sweep(&machine, "r.jsonl", &["--compile-only"]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert!(said(&output).contains("9 of 9 kernels"), "{}", said(&output));
+    }
+}
+
+#[test]
+fn what_fails_in_the_environment_ends_a_sweep_and_records_nothing() {
+    let machine = machine("");
+    troubled(&machine, "echo 'cc1: fatal error: kernel.ii: Stale file handle'; exit 1");
+    let output = sweep(&machine, "r.jsonl", &["--compile-only"]);
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert!(said(&output).contains("Stale file handle"), "{}", said(&output));
+    assert_eq!(count(&records(&machine.path("r.jsonl")), "compile_error"), 0);
+    fs::remove_file(machine.path("trouble")).expect("it is there");
+    assert_eq!(sweep(&machine, "r.jsonl", &["--compile-only"]).status.code(), Some(0));
+}
+
+#[test]
+fn records_of_earlier_versions_that_call_a_time_out_a_compile_error_are_tried_again() {
+    let machine = machine("");
+    assert_eq!(sweep(&machine, "r.jsonl", &["--compile-only"]).status.code(), Some(0));
+    let as_failed = |failure: &str, message: &str| {
+        let mut lines = records(&machine.path("r.jsonl"));
+        for record in lines.iter_mut().filter(|record| record["state"] == "built") {
+            record["state"] = "compile_error".into();
+            record["message"] = message.into();
+            record["build"]["failure"] = failure.into();
+        }
+        lines.iter().map(|record| format!("{record}\n")).collect::<String>()
+    };
+    let old = [
+        ("compile_timeout", "`nvcc` did not end within 0 s", 0, 9),
+        ("out_of_memory", "`nvcc` was ended by signal 9", 0, 9),
+        ("compile_error", "the compiler failed: <built-in>: fatal error: x.ii: Disk quota exceeded", 0, 9),
+        ("compile_error", "the compiler failed: kernel.cu(7): error: no such tile", 9, 0),
+    ];
+    for (failure, message, kept, built) in old {
+        machine.write("old.jsonl", &as_failed(failure, message));
+        let report = json(&sweep(&machine, "old.jsonl", &["--compile-only", "--json"]));
+        let counts = &report["kernels"];
+        let of = |state: &str| counts[state].as_u64().unwrap_or(0);
+        assert_eq!((of("compile_error"), of("built")), (kept, built), "{failure}: {counts}");
+    }
+}
+
 /// Two kernels on three problems, one of which none of them takes, as their K is no multiple of 32.
 const MEASURED: &str = r#"
 schema = 1

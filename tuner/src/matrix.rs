@@ -278,7 +278,7 @@ fn kernel(record: &Record) -> Kernel {
 }
 
 /// What counts where records of a cell disagree: the first of these.
-const WORST_FIRST: [State; 9] = [
+const WORST_FIRST: [State; 10] = [
     State::Wrong,
     State::LaunchError,
     State::NoMma,
@@ -288,6 +288,7 @@ const WORST_FIRST: [State; 9] = [
     State::Good,
     State::Slow,
     State::Built,
+    State::Deferred,
 ];
 
 /// What all records of a cell say together.

@@ -1,6 +1,7 @@
 //! What a sweep found out, a JSON object a line. Lines are only ever appended: of two for the same kernel and problem both
 //! count.
 
+use fourfold_executor::service::has_passed;
 use serde::{Deserialize, Serialize};
 
 use crate::generator::Broken;
@@ -16,8 +17,11 @@ pub const SCHEMA: u32 = 1;
 pub enum State {
     /// A rule says that it cannot be right: no compiler was asked, unless to confirm that.
     Invalid,
-    /// The compiler refused it, crashed, or took too long.
+    /// The compiler refused it.
     CompileError,
+    /// It was not built or not run, for a reason that says nothing about it: time, memory or disk space ran out, or the
+    /// compiler crashed. The next sweep tries it again.
+    Deferred,
     /// It compiled to something without the instruction that it is made for.
     NoMma,
     /// It compiled and can be loaded. No problem was run.
@@ -78,6 +82,19 @@ pub struct Record {
     pub machine: Option<Machine>,
     /// When, in seconds since 1970.
     pub at: u64,
+}
+
+impl Record {
+    /// [`Record::state`], or [`State::Deferred`] where an earlier version recorded as a compile error what says nothing about
+    /// the kernel.
+    pub fn known_state(&self) -> State {
+        let failure = self.build.as_ref().and_then(|build| build.failure.as_deref());
+        let words = self.message.as_deref().unwrap_or_default();
+        match (self.state, failure) {
+            (State::CompileError, Some(code)) if has_passed(code, words) => State::Deferred,
+            (state, _) => state,
+        }
+    }
 }
 
 /// What the compiler made of a kernel.

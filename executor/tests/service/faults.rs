@@ -145,9 +145,12 @@ fn a_compiler_that_hangs_crashes_or_runs_out_of_memory() {
     let large = bench.path("large.c");
     bench.compiler(&format!("ulimit -v 100000; exec cc -shared -fPIC -o kernel.so '{}'", large.display()));
     check(&fail(&bench, &good(1)), "out_of_memory", BuildFault::ResourceLimit, false, "memory");
-    for kind in [std::io::ErrorKind::OutOfMemory, std::io::ErrorKind::WouldBlock] {
+    for (kind, code) in [
+        (std::io::ErrorKind::OutOfMemory, "out_of_memory"),
+        (std::io::ErrorKind::WouldBlock, "out_of_processes"),
+    ] {
         let error = BuildError::Spawn { tool: "nvcc", source: kind.into() };
-        assert_eq!((error.code(), error.fault()), ("out_of_memory", BuildFault::ResourceLimit));
+        assert_eq!((error.code(), error.fault()), (code, BuildFault::ResourceLimit));
     }
     for words in [
         "cicc: out of memory",
@@ -204,4 +207,120 @@ impl Drop for Unmount {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg(&self.0).status();
     }
+}
+
+#[test]
+fn what_says_nothing_about_the_kernel_is_not_remembered() {
+    let output = "<built-in>: fatal error: when writing output to kernel.cpp4.ii:";
+    for (words, code, fault) in [
+        (format!("{output} Disk quota exceeded"), "disk_full", BuildFault::ResourceLimit),
+        (format!("{output} No space left on device"), "disk_full", BuildFault::ResourceLimit),
+        (format!("{output} Stale file handle"), "disk", BuildFault::Environment),
+        (format!("{output} Input/output error"), "disk", BuildFault::Environment),
+        (format!("{output} Read-only file system"), "disk", BuildFault::Environment),
+        ("sh: 0: Cannot fork".to_owned(), "out_of_processes", BuildFault::ResourceLimit),
+        (
+            "g++: fatal error: cannot execute 'cc1plus': vfork: Resource temporarily unavailable".to_owned(),
+            "out_of_processes",
+            BuildFault::ResourceLimit,
+        ),
+        (
+            "cc1plus: fatal error: x.h: Too many open files".to_owned(),
+            "out_of_processes",
+            BuildFault::ResourceLimit,
+        ),
+        ("Killed".to_owned(), "out_of_memory", BuildFault::ResourceLimit),
+        (
+            "cc1plus: out of memory allocating 65536 bytes".to_owned(),
+            "out_of_memory",
+            BuildFault::ResourceLimit,
+        ),
+        // Whatever else was printed before.
+        (
+            format!("kernel.cu: error: half a file\n{output} Stale file handle"),
+            "disk",
+            BuildFault::Environment,
+        ),
+    ] {
+        let compiler = format!("exec '{}' \"$@\"", stand_in("nvcc.sh").display());
+        let bench = Bench::new();
+        fs::write(bench.path("words"), format!("{words}\n")).unwrap();
+        let (said, done) = (bench.path("words"), bench.path("done"));
+        bench.compiler(&format!(
+            "[ -e '{done}' ] || {{ : > '{done}'; cat '{said}' >&2; exit 1; }}\n{compiler}",
+            done = done.display(),
+            said = said.display()
+        ));
+        let failure = fail(&bench, &good(1));
+        check(&failure, code, fault, false, words.lines().last().unwrap());
+        // The same compiler, a moment later.
+        assert!(get(&bench.service(), &good(1)).0.is_ok(), "{words}");
+        assert_eq!(bench.builds(), 2, "{words}");
+    }
+}
+
+#[test]
+fn a_shell_that_reports_a_signal_is_believed() {
+    for (status, code, fault) in
+        [(137, "out_of_memory", BuildFault::ResourceLimit), (139, "compiler_crashed", BuildFault::Toolchain)]
+    {
+        let bench = Bench::with(&format!("exit {status}"));
+        check(&fail(&bench, &good(1)), code, fault, false, &format!("signal {}", status - 128));
+    }
+}
+
+#[test]
+fn a_failure_in_words_that_nobody_knows_is_tried_once_more_and_then_remembered() {
+    for body in
+        ["echo 'cicc: something odd' >&2; exit 1", "exit 3", "exit 0", "echo 'nvcc error   : odd'; exit 1"]
+    {
+        // One that passes: the second attempt builds it, in another folder.
+        let bench = Bench::new();
+        let once = bench.path("once");
+        let good_compiler = format!("exec '{}' \"$@\"", stand_in("nvcc.sh").display());
+        bench.compiler(&format!(
+            "[ -e '{once}' ] || {{ : > '{once}'; {body}; }}\n{good_compiler}",
+            once = once.display()
+        ));
+        let (outcome, events) = get(&bench.service(), &good(1));
+        assert!(outcome.is_ok(), "{body}: {events:?}");
+        assert_eq!(bench.builds(), 2, "{body}");
+        let notes = events.iter().filter(|event| event.to_string().contains("once more")).count();
+        assert_eq!(notes, 1, "{events:?}");
+        bench.assert_clean();
+        // One that lasts is remembered after two attempts.
+        let bench = Bench::with(body);
+        let failure = fail(&bench, &good(1));
+        assert!(failure.lasting && bench.builds() == 2, "{body}: {failure:?}");
+        let failure = fail(&bench, &good(1));
+        assert!(failure.remembered && bench.builds() == 2, "{body}: {failure:?}");
+    }
+    // A diagnostic about the source needs no second opinion.
+    let bench = Bench::with("echo 'kernel.cu(7): error: no such thing'; exit 2");
+    check(&fail(&bench, &good(1)), "compile_error", BuildFault::OurBug, true, "no such thing");
+    assert_eq!(bench.builds(), 1);
+}
+
+#[test]
+fn a_folder_that_somebody_removes_while_the_compiler_runs_is_not_the_kernel_s_fault() {
+    for removed in ["rm -r \"$PWD\"", "rm kernel.cu", "rm -r \"$TMPDIR\""] {
+        let bench =
+            Bench::with(&format!("{removed}; echo 'nvcc fatal   : Could not open output file'; exit 1"));
+        let failure = fail(&bench, &good(1));
+        check(&failure, "disk", BuildFault::Environment, false, "was removed while a tool ran in it");
+        assert!(failure.message.contains("Could not open output file"), "{failure}");
+    }
+}
+
+#[test]
+fn what_an_earlier_version_took_for_a_bug_is_tried_again() {
+    let bench = Bench::with("echo 'kernel.cu(7): error: no such thing'; exit 2");
+    assert!(fail(&bench, &good(1)).lasting);
+    let records = bench.path("cache/kernels/failures");
+    let record = fs::read_dir(records).unwrap().next().unwrap().unwrap().path();
+    let old = fs::read_to_string(&record).unwrap();
+    let words = "<built-in>: fatal error: when writing output to kernel.cpp4.ii: Disk quota exceeded";
+    fs::write(&record, old.replace("kernel.cu(7): error: no such thing", words)).unwrap();
+    assert!(!fail(&bench, &good(1)).remembered);
+    assert_eq!(bench.builds(), 2);
 }

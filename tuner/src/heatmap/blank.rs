@@ -17,6 +17,8 @@ pub enum Blank {
     Slow,
     /// A rule says that it cannot be right.
     Invalid,
+    /// It was not built or not run, and is to be tried again.
+    Deferred,
     /// It did not compile.
     CompileError,
     /// It compiled to something without its instruction.
@@ -29,12 +31,13 @@ pub enum Blank {
 
 impl Blank {
     /// All of them, in the order of legends.
-    pub const ALL: [Blank; 9] = [
+    pub const ALL: [Blank; 10] = [
         Blank::Unknown,
         Blank::Untimed,
         Blank::Refused,
         Blank::Slow,
         Blank::Invalid,
+        Blank::Deferred,
         Blank::CompileError,
         Blank::NoMma,
         Blank::LaunchError,
@@ -48,6 +51,7 @@ impl Blank {
             State::Refused => Blank::Refused,
             State::Slow => Blank::Slow,
             State::Invalid => Blank::Invalid,
+            State::Deferred => Blank::Deferred,
             State::CompileError => Blank::CompileError,
             State::NoMma => Blank::NoMma,
             State::LaunchError => Blank::LaunchError,
@@ -63,6 +67,7 @@ impl Blank {
             Blank::Refused => 'R',
             Blank::Slow => 'S',
             Blank::Invalid => 'I',
+            Blank::Deferred => 'D',
             Blank::CompileError => 'C',
             Blank::NoMma => 'N',
             Blank::LaunchError => 'L',
@@ -78,6 +83,7 @@ impl Blank {
             Blank::Refused => "refuses the problem",
             Blank::Slow => "right, far too slow",
             Blank::Invalid => "breaks a rule",
+            Blank::Deferred => "to be tried again",
             Blank::CompileError => "does not compile",
             Blank::NoMma => "lacks its instruction",
             Blank::LaunchError => "does not launch",
@@ -93,6 +99,7 @@ impl Blank {
             Blank::Refused => Rgb(0xb9, 0xb9, 0xb9),
             Blank::Slow => Rgb(0xc9, 0xa2, 0x7c),
             Blank::Invalid => Rgb(0xf6, 0xcf, 0xda),
+            Blank::Deferred => Rgb(0x96, 0x96, 0x96),
             Blank::CompileError => Rgb(0xf0, 0xa3, 0xb8),
             Blank::NoMma => Rgb(0xf2, 0x9a, 0x4a),
             Blank::LaunchError => Rgb(0xe4, 0x66, 0x9c),

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use fourfold_executor::service::{Event, Failure, Outcome, Source, build_slots};
+use fourfold_executor::service::{Event, Failure, Outcome, Source, build_slots, has_passed};
 use fourfold_executor::toolchain::NO_CUTLASS;
 use fourfold_executor::{BuildFault, spawn_workers};
 
@@ -40,6 +40,7 @@ pub fn build(
 ) -> Result<Counts, SweepError> {
     let mut counts = Counts::default();
     let is_done = |task: &Task| match done.kernel(&task.id) {
+        Some(State::Deferred) => false,
         Some(State::CompileError | State::NoMma) => !options.retry,
         known => known.is_some(),
     };
@@ -178,7 +179,11 @@ fn record(task: &Task, outcome: &Outcome, tools: &Tools<'_>, at: u64) -> Result<
             build.failure = Some(failure.code.to_owned());
             build.compiled = !failure.remembered;
             build.log = failure.log.clone();
-            let state = if failure.code == "no_mma" { State::NoMma } else { State::CompileError };
+            let state = match failure.code {
+                "no_mma" => State::NoMma,
+                code if has_passed(code, &failure.message) => State::Deferred,
+                _ => State::CompileError,
+            };
             (state, Some(failure.message.clone()))
         }
     };
@@ -199,6 +204,8 @@ fn record(task: &Task, outcome: &Outcome, tools: &Tools<'_>, at: u64) -> Result<
 fn endless(failure: &Arc<Failure>) -> Result<(), SweepError> {
     match failure.fault {
         BuildFault::Caller => Err(SweepError::Cancelled),
+        // It may crash on this one only.
+        _ if failure.code == "compiler_crashed" => Ok(()),
         BuildFault::Toolchain | BuildFault::Environment => {
             Err(SweepError::Toolchain { failure: Arc::clone(failure) })
         }

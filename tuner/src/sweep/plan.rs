@@ -115,8 +115,9 @@ impl Done {
         for record in records {
             match record.problem {
                 None => {
-                    done.kernels.insert(record.kernel.clone(), record.state);
+                    done.kernels.insert(record.kernel.clone(), record.known_state());
                 }
+                Some(_) if record.known_state() == State::Deferred => {}
                 Some(problem) => {
                     done.runs.insert((record.kernel.clone(), problem, record.machine.clone()));
                 }

@@ -1,9 +1,10 @@
 //! The device: are results right, and how long do they take.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fourfold_executor::device::{Device, DeviceError};
 use fourfold_executor::measure::{self, CallData, MeasureOptions, Outcome};
+use fourfold_executor::service::has_passed;
 
 use super::plan::{Done, Planned, Task};
 use super::{Counts, Shard, Sink, SweepError, Told, Tools};
@@ -75,17 +76,22 @@ pub fn run(
     let open = problems.iter().map(|it| own.iter().filter(|task| is_open(task, it)).count()).sum();
     progress(&Told::Runs { runs: open, done: own.len() * problems.len() - open });
     let mut counts = Counts::default();
+    let mut unbuilt = BTreeSet::new();
     for problem in &problems {
         let mut workloads = BTreeMap::new();
         let mut best: Option<f64> = None;
         for task in own.iter().filter(|task| is_open(task, problem)) {
             let Planned::Kernel { configured, request, .. } = &task.planned else { continue };
-            // Those that could not be built are recorded as such.
+            // Those that could not be built are recorded as such. What ran out of time is not tried for every problem.
+            if unbuilt.contains(&task.id) {
+                continue;
+            }
             let Ok(built) = tools.service.get(request, tools.cancel, &|event| progress(&Told::Build(event)))
             else {
                 if tools.cancel.is_cancelled() {
                     return Err(SweepError::Cancelled);
                 }
+                unbuilt.insert(task.id.clone());
                 continue;
             };
             let base = task.record(State::Refused, Some(*problem), clock());
@@ -95,8 +101,9 @@ pub fn run(
                 Err(reason) => Record { message: Some(reason), ..base },
                 Ok(workload) => match built.kernel() {
                     Err(failure) => {
-                        let message = Some(failure.message.clone());
-                        Record { state: State::LaunchError, message, ..base }
+                        let passes = has_passed(failure.code, &failure.message);
+                        let state = if passes { State::Deferred } else { State::LaunchError };
+                        Record { state, message: Some(failure.message.clone()), ..base }
                     }
                     Ok(kernel) => {
                         let call = CallData {
@@ -110,8 +117,13 @@ pub fn run(
                             Ok(outcome) => recorded(base, outcome, workload.rule),
                             Err(error) => {
                                 let message = Some(format!("{error}; {}", error.remedy()));
+                                let state = match error {
+                                    // Others may hold it.
+                                    DeviceError::OutOfMemory { .. } => State::Deferred,
+                                    _ => State::LaunchError,
+                                };
                                 failed = Some(error);
-                                Record { state: State::LaunchError, message, ..base }
+                                Record { state, message, ..base }
                             }
                         }
                     }

@@ -119,6 +119,7 @@ pub fn word(state: State) -> &'static str {
     match state {
         State::Invalid => "invalid",
         State::CompileError => "compile error",
+        State::Deferred => "deferred",
         State::NoMma => "no MMA",
         State::Built => "built",
         State::Refused => "refused",

@@ -12,6 +12,7 @@ use fourfold::kernels::{compile_service, request};
 use fourfold_executor::device::{Device, DeviceError};
 use fourfold_executor::environment::Environment;
 use fourfold_executor::measure::MeasureOptions;
+use fourfold_executor::service::has_passed;
 use fourfold_executor::{Cancel, is_standard_stream};
 use fourfold_tuner::manifest::{Manifest, merged, read_problems};
 use fourfold_tuner::record::{Record, State};
@@ -30,7 +31,7 @@ use crate::toolchain::Choice;
     Run again, it goes on where it ended; records are only added. With --shard 1/4 to 4/4 four machines share it, each \
     with a file of its own that `fourfold merge` joins.\n\
     Exit codes: 0 the sweep is complete, whatever became of its kernels; 2 bad input; 3 kernels cannot be built here, \
-    or records not be kept; 130 interrupted."
+    some were deferred because time, memory or disk space ran out, or records not be kept; 130 interrupted."
 )]
 pub struct Arguments {
     /// The manifest: which kernels, and on which problems
@@ -128,8 +129,9 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
     drop(progress);
     let contradicted: Vec<&str> =
         confirmed.iter().filter(|(_, refused)| !refused).map(|(name, _)| name.as_str()).collect();
+    let deferred = counts.of(State::Deferred) + runs.of(State::Deferred);
     let object = json!({
-        "ok": contradicted.is_empty(),
+        "ok": contradicted.is_empty() && deferred == 0,
         "manifest": crate::shown(path),
         "records": crate::shown(&out),
         "shard": arguments.shard.to_string(),
@@ -140,7 +142,8 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
         "confirmed": { "asked": confirmed.len(), "refused": confirmed.len() - contradicted.len() },
         "device": device.as_ref().map(|device| device.gpu().name.clone()),
     });
-    let given = [State::Built, State::CompileError, State::NoMma].map(|state| counts.of(state));
+    let given =
+        [State::Built, State::CompileError, State::NoMma, State::Deferred].map(|state| counts.of(state));
     let asked: usize = given.iter().sum();
     let share = if asked == 0 { 100.0 } else { 100.0 * given[0] as f64 / asked as f64 };
     let mut text = format!(
@@ -176,14 +179,29 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
             text += &format!("  {:<14} {count}\n", word(*state));
         }
     }
+    if deferred > 0 {
+        text += &format!(
+            "the sweep is not complete: time, memory or disk space ran out for {deferred}, or the compiler crashed; run it \
+             again to try these again\n"
+        );
+    }
     text += &format!("records are in {}\n", out.display());
-    let code = if contradicted.is_empty() { 0 } else { crate::EXIT_MISMATCH };
+    let code = match (contradicted.is_empty(), deferred) {
+        (false, _) => crate::EXIT_MISMATCH,
+        (true, 0) => 0,
+        (true, _) => crate::EXIT_ENVIRONMENT,
+    };
     Ok(super::Finished { text, object, code, on_stdout: false })
 }
 
 /// Of an invalid kernel that the compiler was given all the same: its name, and whether it was refused.
 fn confirmation(record: &Record) -> Option<(String, bool)> {
     let build = record.build.as_ref().filter(|_| record.state == State::Invalid)?;
+    let words = record.message.as_deref().unwrap_or_default();
+    // A compiler that ran out of time refused nothing.
+    if build.failure.as_deref().is_some_and(|code| has_passed(code, words)) {
+        return None;
+    }
     Some((record.name.clone(), build.failure.is_some()))
 }
 
