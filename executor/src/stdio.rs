@@ -60,9 +60,13 @@ impl Drop for StdoutOnStderr {
         }
         // What Rust still holds was meant for where it goes now.
         let _ = io::stdout().flush();
-        if let Some(own) = kept().take() {
-            let _ = dup2_stdout(&own);
+        const ATTEMPTS: usize = 3;
+        let mut kept = kept();
+        let Some(own) = kept.as_ref() else { return };
+        // Where it cannot be restored, reports still reach it by the descriptor that stays.
+        if (0..ATTEMPTS).any(|_| dup2_stdout(own).is_ok()) {
             REPORT.store(-1, Ordering::Relaxed);
+            *kept = None;
         }
     }
 }

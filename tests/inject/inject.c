@@ -8,7 +8,7 @@
 // The threads of the program are followed, the processes that it starts are not. A thread's calls count from the end of the
 // Rust runtime's setup, which is the call that gives it a stack for signals: before it neither `main` nor what a thread
 // is to do has begun, and the runtime aborts on errors. Calls that cannot fail in the kernel do not count: the C library and the
-// runtime do not expect them to.
+// runtime do not expect them to. Closing a folder is one of these.
 #define _GNU_SOURCE
 #include <elf.h>
 #include <errno.h>
@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/user.h>
@@ -30,7 +31,8 @@ typedef struct {
     pid_t id;
     int begun;   // Its runtime is set up.
     int setting; // Within the call that ends the setup.
-    int failing; // Within the call that fails.
+    int failing; // Within the call that fails: 2 for brk.
+    long argument;
 } thread;
 
 static thread threads[MOST_THREADS];
@@ -114,6 +116,23 @@ static void answer(pid_t id, long result) {
 #endif
 }
 
+// Sets the first argument of the call that the thread is about to make, or has made.
+static void set_argument(pid_t id, long value) {
+#if defined __x86_64__
+    ptrace(PTRACE_POKEUSER, id, offsetof(struct user_regs_struct, rdi), value);
+#elif defined __aarch64__
+    answer(id, value); // It is where the result will be.
+#endif
+}
+
+// Whether the thread has a folder open as this file.
+static int is_folder(pid_t id, long file) {
+    char path[64];
+    struct stat found;
+    snprintf(path, sizeof path, "/proc/%d/fd/%ld", (int)id, file);
+    return stat(path, &found) == 0 && S_ISDIR(found.st_mode);
+}
+
 static long wanted, number, count;
 static FILE *report;
 
@@ -124,15 +143,21 @@ static void at_call(thread *current) {
         long call = (long)info.entry.nr;
         if (!current->begun) {
             current->setting = call == SYS_sigaltstack && info.entry.args[0] != 0;
-        } else if (counts(call) && ++count == wanted) {
+        } else if (counts(call) && !(call == SYS_close && is_folder(current->id, (long)info.entry.args[0]))
+                   && ++count == wanted) {
             fprintf(report, "failed %s %ld\n", name(call), call);
-            current->failing = 1;
-            // The handle is gone whatever close answers.
-            if (call != SYS_close) skip(current->id);
+            current->failing = call == SYS_brk ? 2 : 1;
+            current->argument = (long)info.entry.args[0];
+            // brk answers where memory ends and no errno. After close the handle is gone whatever it answers.
+            if (call == SYS_brk) set_argument(current->id, 0);
+            else if (call != SYS_close) skip(current->id);
         }
     } else if (info.op == PTRACE_SYSCALL_INFO_EXIT) {
         if (current->setting) current->begun = 1;
-        if (current->failing) answer(current->id, -number);
+        if (current->failing == 1) answer(current->id, -number);
+#ifdef __x86_64__
+        if (current->failing == 2) set_argument(current->id, current->argument);
+#endif
         current->setting = current->failing = 0;
     }
 }

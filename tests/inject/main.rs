@@ -37,7 +37,7 @@ const CALLS: usize = 400;
 /// How many fail in each of the short ones.
 const FEW: usize = 20;
 /// A run that takes longer hangs.
-const LONGEST: Duration = Duration::from_secs(120);
+const LONGEST: Duration = Duration::from_secs(300);
 
 const PROGRAM: &str = "fir 1
 ; sample: exact seed=5 M=37
@@ -51,12 +51,34 @@ func @one(
 }
 ";
 
+/// A kernel that the real compiler builds in seconds.
+const MANIFEST: &str = r#"
+schema = 1
+[[sweep]]
+generator = "block_quantize"
+targets = ["sm_90a"]
+list = [{ threads = 128, values = 8, rows = 1 }]
+[problems]
+list = [{ problem = "128x1x7168" }]
+"#;
+
+/// What runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// A replay that builds its kernel.
+    Build,
+    /// A replay whose kernel is in the cache.
+    Hit,
+    /// A sweep that builds its kernel with the real compiler.
+    #[cfg_attr(not(feature = "tune"), allow(dead_code, reason = "there are no sweeps"))]
+    Real,
+}
+
 /// A machine, the program that has calls fail, and what runs.
 struct Setting {
     machine: Machine,
     arguments: Vec<String>,
-    /// Whether the cache holds the kernel before.
-    warm: bool,
+    work: Work,
 }
 
 /// What became of a run in which a call failed.
@@ -70,16 +92,24 @@ struct Outcome {
 }
 
 impl Setting {
-    fn new(warm: bool) -> Setting {
+    fn new(work: Work) -> Setting {
         let machine = Machine::with_program(PROGRAM, "");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/inject/inject.c");
         let built = Command::new("cc").arg("-O1").arg("-o").arg(machine.path("inject")).arg(source).status();
         assert!(built.expect("there is a C compiler").success());
-        let mut arguments = vec!["replay".to_owned(), machine.name("program.fir"), "--json".to_owned()];
-        arguments.extend(["--nvcc".to_owned(), machine.name("nvcc")]);
-        arguments.extend(["--cutlass".to_owned(), machine.name("cutlass")]);
-        let setting = Setting { machine, arguments, warm };
-        if warm {
+        machine.write("one.toml", MANIFEST);
+        let (program, manifest) = (machine.name("program.fir"), machine.name("one.toml"));
+        let mut arguments: Vec<String> = match work {
+            Work::Build | Work::Hit => vec!["replay".into(), program],
+            Work::Real => vec!["sweep".into(), "--manifest".into(), manifest, "--compile-only".into()],
+        };
+        let (nvcc, cutlass) = match work {
+            Work::Build | Work::Hit => (machine.name("nvcc"), machine.name("cutlass")),
+            Work::Real => real_toolchain(),
+        };
+        arguments.extend(["--json".into(), "--nvcc".into(), nvcc, "--cutlass".into(), cutlass]);
+        let setting = Setting { machine, arguments, work };
+        if work == Work::Hit {
             let output = setting.undisturbed(&setting.machine.path("warm"), &[]);
             assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
         }
@@ -90,7 +120,7 @@ impl Setting {
     fn folder(&self, number: usize) -> PathBuf {
         let folder = self.machine.path(&format!("run{number}"));
         fs::create_dir_all(folder.join("tmp")).expect("a folder");
-        if self.warm {
+        if self.work == Work::Hit {
             let copied = Command::new("cp")
                 .arg("-a")
                 .arg(self.machine.path("warm/cache"))
@@ -102,6 +132,9 @@ impl Setting {
     }
 
     fn environment(&self, command: &mut Command, folder: &Path) {
+        if self.work == Work::Real {
+            command.arg("--out").arg(folder.join("records.jsonl"));
+        }
         command.env("FOURFOLD_DEVICE", "0").env("LD_LIBRARY_PATH", self.machine.path(""));
         command.env("FOURFOLD_CACHE_DIR", folder.join("cache")).env("TMPDIR", folder.join("tmp"));
         command.env_remove("FOURFOLD_CACHE_TIERS").env("RUST_BACKTRACE", "0");
@@ -110,8 +143,9 @@ impl Setting {
     fn undisturbed(&self, folder: &Path, more: &[&str]) -> std::process::Output {
         fs::create_dir_all(folder.join("tmp")).expect("a folder");
         let mut command = Command::new(env!("CARGO_BIN_EXE_fourfold"));
+        command.args(&self.arguments).args(more);
         self.environment(&mut command, folder);
-        command.args(&self.arguments).args(more).output().expect("the program starts")
+        command.output().expect("the program starts")
     }
 
     /// A run in which this call fails, or none where it is 0.
@@ -143,6 +177,20 @@ impl Setting {
     }
 }
 
+/// The compiler and CUTLASS of the installed toolchain.
+fn real_toolchain() -> (String, String) {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_fourfold")).args(arguments).output();
+        let output = output.expect("the program starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).expect("an object")
+    };
+    run(&["toolchain", "install", "--json"]);
+    let found = run(&["toolchain", "which", "--json"]);
+    let path = |what: &str| found[what]["path"].as_str().expect("a path").to_owned();
+    (path("nvcc"), path("cutlass"))
+}
+
 /// Whether a process ended by itself in time. Killed, it takes along the one that it traces.
 fn wait(mut child: Child) -> bool {
     let started = Instant::now();
@@ -164,7 +212,7 @@ fn check(setting: &Setting, folder: &Path, outcome: &Outcome) -> Result<(), Stri
     let report: Option<Value> = serde_json::from_str(&outcome.stdout).ok();
     let ok = report.as_ref().map(|report| report["ok"] == true);
     match outcome.ending.as_str() {
-        "exit 0" if ok == Some(true) && outputs_are_right(report.as_ref()) => {}
+        "exit 0" if ok == Some(true) && is_right(setting.work, report.as_ref()) => {}
         "exit 2" | "exit 3" if ok != Some(true) && outcome.stderr.contains("error") => {}
         // What was written of the report is no evidence where the rest could not be.
         "exit 3" if outcome.stderr.contains("cannot write the report") => {}
@@ -174,25 +222,28 @@ fn check(setting: &Setting, folder: &Path, outcome: &Outcome) -> Result<(), Stri
     if !lasting.is_empty() {
         return Err(format!("it is remembered: {lasting:?}"));
     }
-    let calls = fs::read_to_string(setting.machine.path("nvcc.calls")).unwrap_or_default().len();
-    let next = setting.undisturbed(folder, &["--require-kernels"]);
+    let strictly: &[&str] = if setting.work == Work::Real { &[] } else { &["--require-kernels"] };
+    let next = setting.undisturbed(folder, strictly);
     let said = String::from_utf8_lossy(&next.stderr);
     let report: Option<Value> = serde_json::from_slice(&next.stdout).ok();
-    if next.status.code() != Some(0) || !outputs_are_right(report.as_ref()) {
+    if next.status.code() != Some(0) || !is_right(setting.work, report.as_ref()) {
         return Err(format!("the next run ends with {}: {said}", next.status));
     }
     if said.contains("refused") {
         return Err(format!("the next run refuses what it finds: {said}"));
     }
-    let after = fs::read_to_string(setting.machine.path("nvcc.calls")).unwrap_or_default().len();
-    if setting.warm && calls != after {
+    if setting.work == Work::Hit && !said.contains("from the cache") {
         return Err("the kernel was lost from the cache".to_owned());
     }
     let left = left_over(folder);
     if left.is_empty() { Ok(()) } else { Err(format!("{left:?} is left")) }
 }
 
-fn outputs_are_right(report: Option<&Value>) -> bool {
+/// Whether a report says that all went well: every output is right, or the kernel was built.
+fn is_right(work: Work, report: Option<&Value>) -> bool {
+    if work == Work::Real {
+        return report.is_some_and(|report| report["kernels"] == serde_json::json!({ "built": 1 }));
+    }
     let outputs = report.and_then(|report| report["outputs"].as_array());
     outputs.is_some_and(|outputs| outputs.len() == 2 && outputs.iter().all(|output| output["ok"] == true))
 }
@@ -265,32 +316,37 @@ fn all_calls(setting: &Setting) -> usize {
 /// So many calls, spread over a run.
 fn spread(setting: &Setting, count: usize) -> Vec<usize> {
     let all = all_calls(setting);
-    // A step that is no multiple of their number has all kinds of errors come.
     (0..count).map(|at| 1 + at * all / count).collect()
 }
 
 #[test]
 fn a_few_calls_that_fail_while_a_kernel_is_built() {
-    let setting = Setting::new(false);
+    let setting = Setting::new(Work::Build);
     inject(&setting, &spread(&setting, FEW));
 }
 
 #[test]
 fn a_few_calls_that_fail_while_a_kernel_is_in_the_cache() {
-    let setting = Setting::new(true);
+    let setting = Setting::new(Work::Hit);
     inject(&setting, &spread(&setting, FEW));
 }
 
 #[test]
 #[ignore = "takes minutes"]
 fn each_of_the_first_calls_fails_while_a_kernel_is_built() {
-    let setting = Setting::new(false);
-    inject(&setting, &(1..=CALLS).collect::<Vec<_>>());
+    inject(&Setting::new(Work::Build), &(1..=CALLS).collect::<Vec<_>>());
 }
 
 #[test]
 #[ignore = "takes minutes"]
 fn each_of_the_first_calls_fails_while_a_kernel_is_in_the_cache() {
-    let setting = Setting::new(true);
-    inject(&setting, &(1..=CALLS).collect::<Vec<_>>());
+    inject(&Setting::new(Work::Hit), &(1..=CALLS).collect::<Vec<_>>());
+}
+
+#[test]
+#[cfg(feature = "tune")]
+#[ignore = "starts the real compiler forty times"]
+fn a_few_calls_that_fail_around_the_real_compiler() {
+    let setting = Setting::new(Work::Real);
+    inject(&setting, &spread(&setting, FEW));
 }

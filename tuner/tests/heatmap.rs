@@ -287,10 +287,10 @@ fn each_cell_is_there() {
 
 #[test]
 fn no_state_looks_like_another_or_like_a_time() {
-    let names: Vec<String> = (0..12).map(|at| format!("k{at}")).collect();
+    let names: Vec<String> = (0..13).map(|at| format!("k{at}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut cells: Vec<Option<Cell>> = STATES.into_iter().map(without_time).collect();
-    cells.extend([None, timed(1.0), timed(2.0), timed(1e6)]);
+    cells.extend([without_time(State::Deferred), None, timed(1.0), timed(2.0), timed(1e6)]);
     let heatmap = unselected(&matrix(&[Problem::new(1, 512, 512)], &names, cells));
 
     let svg = drawn(&heatmap);
@@ -298,14 +298,14 @@ fn no_state_looks_like_another_or_like_a_time() {
         line.split_once("fill=\"").expect("a fill").1.split('"').next().expect("a colour").to_owned()
     };
     let mut fills: Vec<String> = svg.lines().filter(|line| line.contains("<title>")).map(fill).collect();
-    assert_eq!(fills.len(), 12);
+    assert_eq!(fills.len(), 13);
     fills.sort();
     fills.dedup();
-    assert_eq!(fills.len(), 12, "each its own colour: {fills:?}");
+    assert_eq!(fills.len(), 13, "each its own colour: {fills:?}");
 
     let mut letters = written(&svg);
     letters.sort_unstable();
-    assert_eq!(letters, [".", "0", "100", "50", "C", "I", "L", "N", "R", "S", "U", "W"]);
+    assert_eq!(letters, [".", "0", "100", "50", "C", "D", "I", "L", "N", "R", "S", "U", "W"]);
     for blank in Blank::ALL {
         assert!(svg.contains(blank.words()), "{blank:?} is in the legend of the image");
         assert!(

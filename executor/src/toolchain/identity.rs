@@ -1,15 +1,16 @@
 //! Which CUTLASS it is, so that a kernel that was built with another is never taken for one of this.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
+use std::{fs, io};
 
 use super::locate::Toolchain;
 use super::pins::Part;
 use super::tree::{self, CUTLASS, Depth};
 use crate::parallel;
+use crate::transient::Transient;
 
 /// Which CUTLASS it is, and how its headers lay there when that was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,13 +46,18 @@ impl Toolchain {
         if let Some(state) = known.get(&cutlass.path).filter(|state| state.fingerprint == fingerprint) {
             return state.clone();
         }
-        let identity = if is_pinned(&cutlass.path) {
-            cutlass.version.clone()
+        let (identity, passes) = if is_pinned(&cutlass.path) {
+            (cutlass.version.clone(), false)
         } else {
-            format!("{}+{}", cutlass.version, digest(&include))
+            let (digest, passes) = digest(&include);
+            (format!("{}+{digest}", cutlass.version), passes)
         };
         let state = CutlassState { identity, fingerprint };
-        known.insert(cutlass.path.clone(), state.clone());
+        // A digest that lacks a header for a moment is that of another CUTLASS: it is not kept, so that the next look shows
+        // the difference, and no kernel stays in the cache under its key.
+        if !passes {
+            known.insert(cutlass.path.clone(), state.clone());
+        }
         state
     }
 }
@@ -69,7 +75,7 @@ fn fingerprint(folders: &[PathBuf]) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     for root in folders {
         let mut files = Vec::new();
-        collect(root, &mut Vec::new(), &mut files);
+        let _ = collect(root, &mut Vec::new(), &mut files);
         files.sort_by(|left, right| left.0.cmp(&right.0));
         for (file, it) in files {
             let name = file.as_os_str().as_encoded_bytes();
@@ -84,44 +90,60 @@ fn fingerprint(folders: &[PathBuf]) -> blake3::Hash {
     hasher.finalize()
 }
 
-/// A digest of everything below some folders, wherever they lie.
-fn digest(folders: &[PathBuf]) -> String {
+/// A digest of everything below some folders, wherever they lie, and whether something could not be read for a reason that
+/// passes.
+fn digest(folders: &[PathBuf]) -> (String, bool) {
+    let mut passes = false;
     let mut hasher = blake3::Hasher::new_derive_key("fourfold headers v1");
     for (position, root) in folders.iter().enumerate() {
         let mut files = Vec::new();
-        collect(root, &mut Vec::new(), &mut files);
+        passes |= collect(root, &mut Vec::new(), &mut files);
         let mut files: Vec<PathBuf> = files.into_iter().map(|(file, _)| file).collect();
         files.sort();
         // What cannot be read is not compiled in either; that it could not be read is part of the identity.
-        let hashes = parallel::map(&files, |file| {
-            fs::read(file).map_or([0; 32], |bytes| *blake3::hash(&bytes).as_bytes())
+        let hashes = parallel::map(&files, |file| match fs::read(file) {
+            Ok(bytes) => (*blake3::hash(&bytes).as_bytes(), false),
+            Err(error) => ([0; 32], Transient::of(&error).is_some()),
         });
-        for (file, hash) in files.iter().zip(&hashes) {
+        for (file, (hash, passed)) in files.iter().zip(&hashes) {
+            passes |= passed;
             let name = file.strip_prefix(root).unwrap_or(file).as_os_str().as_encoded_bytes();
             hasher.update(&(position as u64).to_le_bytes()).update(&(name.len() as u64).to_le_bytes());
             hasher.update(name).update(hash);
         }
     }
-    hasher.finalize().to_hex()[..32].to_owned()
+    (hasher.finalize().to_hex()[..32].to_owned(), passes)
 }
 
-/// The files below a folder; `above` are the folders that it lies in, so that links in circles end.
-fn collect(folder: &Path, above: &mut Vec<(u64, u64)>, files: &mut Vec<(PathBuf, fs::Metadata)>) {
-    let Ok(metadata) = fs::metadata(folder) else { return };
+/// The files below a folder; `above` are the folders that it lies in, so that links in circles end. Returns whether
+/// something could not be looked at for a reason that passes.
+fn collect(folder: &Path, above: &mut Vec<(u64, u64)>, files: &mut Vec<(PathBuf, fs::Metadata)>) -> bool {
+    let passes = |error: &io::Error| Transient::of(error).is_some();
+    let metadata = match fs::metadata(folder) {
+        Ok(metadata) => metadata,
+        Err(error) => return passes(&error),
+    };
     let identity = (metadata.dev(), metadata.ino());
     if above.contains(&identity) {
-        return;
+        return false;
     }
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) => return passes(&error),
+    };
     above.push(identity);
-    for entry in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
+    let mut any = false;
+    for entry in entries {
         // Links are followed, as the compiler follows them.
-        match fs::metadata(entry.path()) {
-            Ok(metadata) if metadata.is_dir() => collect(&entry.path(), above, files),
-            Ok(metadata) if metadata.is_file() => files.push((entry.path(), metadata)),
-            _ => {}
+        match entry.and_then(|entry| Ok((entry.path(), fs::metadata(entry.path())?))) {
+            Ok((path, metadata)) if metadata.is_dir() => any |= collect(&path, above, files),
+            Ok((path, metadata)) if metadata.is_file() => files.push((path, metadata)),
+            Ok(_) => {}
+            Err(error) => any |= passes(&error),
         }
     }
     above.pop();
+    any
 }
 
 #[cfg(test)]
@@ -140,7 +162,7 @@ mod tests {
             symlink(root.path().join("include"), root.path().join("include/cutlass/round")).unwrap();
             root
         };
-        let of = |root: &Path| digest(&[root.join("include"), root.join("tools")]);
+        let of = |root: &Path| digest(&[root.join("include"), root.join("tools")]).0;
         let first = make("a");
         // The circle ends, and adds nothing.
         let plain = of(first.path());
