@@ -9,7 +9,7 @@ use fourfold_executor::toolchain::Toolchain;
 use fourfold_executor::{BuildOptions, CacheKey};
 
 use crate::cache_fixture as cache;
-use crate::service_fixture::{Bench, get, good, options, request};
+use crate::service_fixture::{Bench, get, good, good_with_cutlass, options, request};
 
 /// flashinfer#4489, #4490. An entry is valid by its bytes: an old one that is whole is used, and one with another
 /// entry's library is not, though its times are as before.
@@ -41,7 +41,7 @@ fn key_with(bench: &Bench, change: impl FnOnce(&mut Toolchain, &mut BuildOptions
     let mut toolchain = Toolchain::clone(options.toolchain.as_ref().unwrap());
     change(&mut toolchain, &mut options.build);
     let service = CompileService::new(ServiceOptions { toolchain: Ok(Arc::new(toolchain)), ..options });
-    request(&service, &good(1)).key()
+    request(&service, &good_with_cutlass(1)).key()
 }
 
 /// tinygrad#15811. Another compiler, other headers or another flag that changes the binary are other keys.
@@ -52,7 +52,9 @@ fn toolchains_and_flags_have_keys_of_their_own() {
         key_with(&bench, |_, _| {}),
         key_with(&bench, |toolchain, _| toolchain.nvcc_version = "13.0.89".to_owned()),
         // Elsewhere: for one folder the version is that of its headers.
-        key_with(&Bench::new(), |toolchain, _| toolchain.cutlass_version = "4.2.1".to_owned()),
+        key_with(&Bench::new(), |toolchain, _| {
+            toolchain.cutlass.as_mut().unwrap().version = "4.2.1".to_owned();
+        }),
         key_with(&bench, |_, build| build.debug = true),
     ];
     fs::write(bench.path("cutlass/include/new.hpp"), "// a header").unwrap();
