@@ -344,14 +344,12 @@ mod tests {
         }
         assert_eq!(file(ErrorKind::NotFound, false), Fault::InvalidInput);
         assert_eq!(file(ErrorKind::OutOfMemory, false), Fault::ResourceLimit);
-        for number in [5, 24, 116] {
-            // EIO, EMFILE, ESTALE.
+        for (number, fault) in
+            [(5, Fault::Environment), (116, Fault::Environment), (24, Fault::ResourceLimit)]
+        {
+            // EIO, ESTALE, EMFILE.
             let source = io::Error::from_raw_os_error(number);
-            assert_eq!(
-                Fault::from(&FileError::Read { path: path(), source }),
-                Fault::Environment,
-                "{number}"
-            );
+            assert_eq!(Fault::from(&FileError::Read { path: path(), source }), fault, "{number}");
         }
         assert_eq!(Fault::from(&FileError::NotRegular { path: path() }), Fault::InvalidInput);
     }

@@ -276,7 +276,7 @@ func @f(%a: tensor<[4096, 1300], f32>, %b: tensor<[4096, 1300], f32>) {
 ",
     );
     let output = fourfold(&["replay", &large, "--json"]);
-    assert_eq!(exit_code(&output), 2, "{}", text(&output.stderr));
+    assert_eq!(exit_code(&output), 3, "{}", text(&output.stderr));
     let report = json(&output);
     assert_eq!((&report["ok"], &report["fault"]), (&false.into(), &"resource_limit".into()), "{report}");
     assert_eq!((&report["compared"], report["notes"].as_array().map(Vec::len)), (&0.into(), Some(1)));

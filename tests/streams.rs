@@ -436,7 +436,7 @@ fn a_dash_is_the_standard_input_or_output() {
     // It is read to a limit, whatever it is.
     let zero = File::open("/dev/zero").expect("it is there");
     let output = bounded(&machine, &["explain", "-"]).stdin(zero).output().expect("it starts");
-    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
     assert!(said(&output).contains("the standard input has more than"), "{}", said(&output));
     // Who closes the other end early had enough.
     let (reader, writer) = std::io::pipe().expect("a pipe");

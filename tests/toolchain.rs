@@ -167,7 +167,7 @@ fn the_doctor_says_how_the_cache_of_kernels_does() {
     fs::set_permissions(&kernels, fs::Permissions::from_mode(0o755)).expect("it can be changed");
     for (digit, lasting) in [("1", true), ("2", false)] {
         let failure = serde_json::json!({
-            "code": "compile_timeout", "fault": "resource_limit", "message": "", "remedy": "",
+            "code": "compile_error", "fault": "toolchain", "message": "", "remedy": "",
             "first_error": null, "log": null, "lasting": lasting,
         });
         let record = serde_json::json!({ "failure": failure, "toolchain": "", "at": 1 });

@@ -17,15 +17,19 @@ use crate::stdio::report_descriptor;
 pub struct Allocator;
 
 thread_local! {
-    /// The last allocation of this thread failed.
-    static REFUSED: Cell<bool> = const { Cell::new(false) };
+    /// Allocations of this thread until a failed one counts as coped with; 0 where none failed lately.
+    static REFUSED: Cell<u8> = const { Cell::new(0) };
 }
 
 impl Allocator {
-    /// Whoever copes with a failure allocates again, so the note does not outlive it.
+    /// Whoever copes with a failure allocates again, so the note does not outlive it by much. The standard library allocates
+    /// a few times for its own message before it aborts.
     fn noted(pointer: *mut u8) -> *mut u8 {
-        if pointer.is_null() || REFUSED.get() {
-            REFUSED.set(pointer.is_null());
+        const COPED_AFTER: u8 = 64;
+        if pointer.is_null() {
+            REFUSED.set(COPED_AFTER);
+        } else if REFUSED.get() > 0 {
+            REFUSED.set(REFUSED.get() - 1);
         }
         pointer
     }
@@ -85,7 +89,7 @@ pub fn report_memory_exhaustion(stdout: String, stderr: String, code: u8) {
 /// Runs on the thread that aborts, before the system ends the process. A return lets it.
 extern "C" fn on_abort(_: c_int) {
     let Some(ending) = ENDING.get() else { return };
-    if !REFUSED.get() {
+    if REFUSED.get() == 0 {
         return;
     }
     let texts = [(2, &ending.stderr), (report_descriptor(), &ending.stdout)];

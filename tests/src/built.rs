@@ -243,15 +243,20 @@ fn cutlass_limits(configuration: &Configuration) -> Vec<([u64; 3], bool)> {
 fn hopper_limits(configuration: &hopper::Configuration) -> Vec<([u64; 3], bool)> {
     const MATRICES: u64 = (1 << 22) - 1;
     let most_m = configuration.most_rows().map_or(u64::MAX, u64::from);
-    // Tiles of 256 by 128, with 2^28 of them one too many.
-    let (m, n) = (256 << 14, 128 << 14);
+    // 2^28 tiles are one too many. Where there are several kinds, so large a problem gets those of 256 by 128.
+    let large: Vec<&Tile> = configuration.variants.iter().filter(|tile| !tile.is_few()).collect();
+    let (tile_m, tile_n) = match large[..] {
+        [only] => (u64::from(only.tokens), u64::from(only.rows)),
+        _ => (256, 128),
+    };
+    let (m, n) = (tile_m << 14, tile_n << 14);
     let problems = [
         ([MATRICES, 1, 64], true),
         ([MATRICES, 16, 64], true),
         ([1, 1, MATRICES * 128], true),
         ([1, 16, MATRICES * 128], true),
         ([MATRICES + 1, 1, 64], false),
-        ([1, m, n - 128], true),
+        ([1, m, n - tile_n], true),
         ([1, m, n], false),
         ([1, MATRICES * 128, 64], true),
     ];

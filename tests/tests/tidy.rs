@@ -279,6 +279,7 @@ fn only_the_executor_has_unsafe_code() {
         "bench/examples/launch/main.rs",
         "executor/tests/out_of_memory.rs",
         "executor/tests/build.rs",
+        "executor/tests/classes/main.rs",
         "executor/tests/device/main.rs",
         "tests/tests/gpu.rs",
     ]

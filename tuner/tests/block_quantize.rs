@@ -429,13 +429,13 @@ fn a_kernel_is_built_and_answers_without_a_gpu() {
 }
 
 /// All extents lie along x. What bounds them are the scales, 512 bytes for 128 rows: at the limit of each extent a launch is
-/// within what CUDA takes, and one beyond it is refused. A block of 256 threads has 4 rows of 2048 values.
+/// within what CUDA takes, and one beyond it is refused. A block of 256 threads has 4 rows of 1024 values.
 fn grids_are_within_what_a_launch_takes(kernel: &Kernel) {
     const MOST: i64 = (1 << 22) - 1;
     for (limit, beyond, blocks) in [
         ([MOST, 1, 16], [MOST + 1, 1, 16], MOST * 32),
         ([1, MOST * 128, 16], [1, MOST * 128 + 1, 16], MOST * 32),
-        ([1, 1, MOST * 64], [1, 1, MOST * 64 + 16], 32 * (MOST * 64).div_euclid(2048) + 32),
+        ([1, 1, MOST * 64], [1, 1, MOST * 64 + 16], 32 * (MOST * 64).div_euclid(1024) + 32),
     ] {
         let problem = |[l, m, k]: [i64; 3]| kernel::Problem { l, m, n: 1, k };
         let grid = kernel.grid(&DEVICE, &problem(limit)).expect("it is taken").expect("the library says it");

@@ -503,8 +503,8 @@ inline uint32_t __shfl_xor_sync(uint32_t, uint32_t x, int bit) {
 inline uint32_t __reduce_max_sync(uint32_t, uint32_t x) {
   return simulation::exchange(x, [&](uint32_t const *warp) { return *std::max_element(warp, warp + 32); });
 }
-inline uint32_t __float_as_uint(float x) { return cutlass::platform::bit_cast<uint32_t>(x); }
-inline float __uint_as_float(uint32_t x) { return cutlass::platform::bit_cast<float>(x); }
+inline uint32_t __float_as_uint(float x) { uint32_t bits; std::memcpy(&bits, &x, sizeof bits); return bits; }
+inline float __uint_as_float(uint32_t x) { float value; std::memcpy(&value, &x, sizeof value); return value; }
 inline float __shfl_xor_sync(uint32_t all, float x, int bit) {
   return __uint_as_float(__shfl_xor_sync(all, __float_as_uint(x), bit));
 }
