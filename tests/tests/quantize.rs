@@ -189,7 +189,7 @@ fn nvfp4_blocks_are_those_of_the_interpreter() {
     let mut records = Vec::new();
     for global in GLOBALS {
         for least in 0..6 {
-            records.extend((0..16).map(|i| f32::from_bits(if i == 7 { least } else { i % 2 << 31 })));
+            records.extend((0..16).map(|i| f32::from_bits(if i == 7 { least } else { (i % 2) << 31 })));
             records.push(global);
         }
         for scale in 0..=0x7E {

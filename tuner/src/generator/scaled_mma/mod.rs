@@ -57,9 +57,8 @@ impl Computed {
             multiple("N", problem.n, output.n_multiple)?;
         }
         let Problem { l, m, n, k } = *problem;
-        match [l, m, n, k].into_iter().find(|extent| *extent > capability.max_extent) {
-            Some(extent) => return Err(format!("{extent} is more than {}", capability.max_extent)),
-            None => {}
+        if let Some(extent) = [l, m, n, k].into_iter().find(|extent| *extent > capability.max_extent) {
+            return Err(format!("{extent} is more than {}", capability.max_extent));
         }
         let at_most = |name, extent: u64, most: u64| match extent <= most {
             true => Ok(()),
