@@ -283,7 +283,7 @@ mod tests {
             "kernel.cu:7:3: error: 'std::bad_alloc' does not name a type",
             "ptxas kernel.ptx, line 24; error   : Out of memory is no instruction here",
             "x.h(3): warning #1: out of memory",
-            "/work/killed/x: undefined reference to `out of memory'",
+            "/srv/killed/x: undefined reference to `out of memory'",
             "error: is_killed",
         ] {
             assert_eq!(Transient::said(line), None, "{line}");
