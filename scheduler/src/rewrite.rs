@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use core::time::Duration;
 
 use egg::{
     Analysis, Applier, DidMerge, EGraph, Id, Language, Pattern, PatternAst, RecExpr, Rewrite, Runner,

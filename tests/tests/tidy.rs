@@ -98,6 +98,8 @@ fn without_tests<'a>(file: &Path, source: &'a str) -> &'a str {
 }
 
 fn is_test(file: &Path) -> bool {
+    // `repository()` itself goes through `tests/`.
+    let file = file.strip_prefix(repository()).unwrap_or(file);
     file.components().any(|part| part.as_os_str() == "tests" || part.as_os_str() == "tests.rs")
 }
 
@@ -179,6 +181,13 @@ fn members_of_std_are_seen_however_they_are_imported() {
     ] {
         assert_eq!(std_members(source), expected, "{source}");
     }
+}
+
+#[test]
+fn sources_are_told_from_tests() {
+    let is_test = |file: &str| is_test(&repository().join(file));
+    assert!(is_test("tests/tests/tidy.rs") && is_test("executor/src/fallback/tests.rs"));
+    assert!(!is_test("ir/src/lib.rs") && !is_test("src/lib.rs") && !is_test("scheduler/src/check.rs"));
 }
 
 #[test]

@@ -7,7 +7,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::time::Duration;
+use core::time::Duration;
 
 use egg::{CostFunction, Extractor, Id, Language, RecExpr, Rewrite, Runner};
 use fourfold_ir::TensorType;
