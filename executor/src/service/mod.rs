@@ -303,7 +303,7 @@ impl Inner {
         let launcher = self.options.build.launcher.as_deref();
         let stamp = failures::stamp(toolchain, launcher, &self.environment, &self.tools);
         let options = failures::options_of(&self.options.build);
-        if let Some(failure) = self.known_bad(request, &stamp) {
+        if let Some(failure) = self.remembered_failure(request, &stamp) {
             return Err(failure);
         }
         let cutlass = request.uses_cutlass().then(|| toolchain.cutlass_state());
@@ -333,7 +333,7 @@ impl Inner {
                     {
                         return Err(failure);
                     }
-                    if let Some(failure) = self.known_bad(request, &stamp) {
+                    if let Some(failure) = self.remembered_failure(request, &stamp) {
                         return Err(failure);
                     }
                 }
@@ -466,7 +466,7 @@ impl Inner {
         Ok(())
     }
 
-    fn known_bad(&self, request: &Request, stamp: &str) -> Option<Failure> {
+    fn remembered_failure(&self, request: &Request, stamp: &str) -> Option<Failure> {
         if self.options.retry_known_bad {
             return None;
         }
