@@ -332,7 +332,7 @@ fn kernel_cache(environment: &Environment, verify: bool) -> (Option<CacheHealth>
     (Some(health), finding(state, detail, remedy))
 }
 
-/// Whether no kernel can be kept in a cache folder, or none can be loaded from it. One that has kernels and cannot be
+/// Returns whether no kernel can be kept in a cache folder, or none can be loaded from it. One that has kernels and cannot be
 /// written to is used.
 fn is_obstructed(folder: &Path, has_kernels: bool) -> bool {
     obstacle(folder).is_some_and(|found| !has_kernels || found.prevents_loading())

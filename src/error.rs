@@ -193,7 +193,7 @@ pub enum Error {
     /// There is not enough memory.
     #[error("{what} takes {bytes} bytes, more than there is memory")]
     Memory {
-        /// What it is for.
+        /// The purpose of the memory.
         what: String,
         /// Bytes that were needed.
         bytes: usize,
@@ -244,7 +244,7 @@ impl Error {
         }
     }
 
-    /// Whether the interpreter does not take values of this size, however much memory there is.
+    /// Returns whether the interpreter does not take values of this size, however much memory there is.
     pub(crate) fn is_too_large_to_interpret(&self) -> bool {
         match self {
             Error::Interpret(InterpretError::Result { source, .. }) => source.is_resource_limit(),
@@ -285,7 +285,7 @@ impl Error {
     }
 }
 
-/// Whether memory, open files or processes were not enough.
+/// Returns whether memory, open files or processes were not enough.
 fn is_shortage(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::WouldBlock)
         || matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
@@ -306,7 +306,7 @@ fn first_message(diagnostics: &[Diagnostic]) -> &str {
     diagnostics.first().map_or("no reason given", |diagnostic| diagnostic.message.as_str())
 }
 
-/// How a symbol gets its extent where data do not say it.
+/// The remedy where data do not give a symbol its extent.
 fn remedy_of_bind(error: &BindError) -> String {
     match error {
         BindError::Undetermined { name } => format!("; give its extent with `--symbol {name}=EXTENT`"),
@@ -314,7 +314,7 @@ fn remedy_of_bind(error: &BindError) -> String {
     }
 }
 
-/// How a symbol gets its extent where inputs are seeded.
+/// The remedy where a symbol has no extent and inputs are seeded.
 fn remedy_of_sample(error: &SampleError) -> String {
     match error {
         SampleError::MissingSymbol { name } => format!(

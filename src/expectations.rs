@@ -58,7 +58,7 @@ pub(crate) struct Comparer<'a> {
     /// By op of the original, whether contraction touched it.
     contracted: Vec<bool>,
     interpreted: OnceCell<Result<Vec<Tensor>, NotInterpreted>>,
-    /// How far contraction may move the values of the original.
+    /// Bounds on how far contraction may move the values of the original.
     moved: OnceCell<HashMap<Value, Moved>>,
 }
 
@@ -415,7 +415,7 @@ impl<'a> Comparer<'a> {
         (with_moved, rule)
     }
 
-    /// How far contraction may move the values of the original; `None` where there is none, or nothing to start from.
+    /// Bounds how far contraction may move the values of the original; `None` where there is none, or nothing to start from.
     fn moved(&self) -> Option<&HashMap<Value, Moved>> {
         if !self.contracted.contains(&true) {
             return None;

@@ -24,7 +24,7 @@ use fourfold_scheduler::NormalizeOptions;
 use self::spelling::nearest;
 
 const KEYS: [&str; 6] = ["data", "sample", "tolerance", "expected", "allow", "test"];
-/// What the file tests know.
+/// The kinds of file tests.
 const TESTS: [&str; 5] = ["partition", "normalize", "emit", "run", "error"];
 
 /// The directives of a file.
@@ -161,7 +161,7 @@ fn check_comment(comment: &Comment<'_>, program: &Program) -> Result<(), String>
     }
 }
 
-/// Whether a directive with this value would be right.
+/// Returns whether a directive with this value would be right.
 fn reads(key: &str, value: &str, program: &Program) -> bool {
     let mut words = value.split_whitespace();
     match key {

@@ -97,7 +97,7 @@ pub(crate) fn pinned_cutlass() -> CutlassVersion {
     CutlassVersion::parse(PINNED.cutlass).unwrap_or(CutlassVersion::PINNED)
 }
 
-/// What the kernels of a target are written for and compiled for.
+/// The architectures that the kernels of a target are written for and compiled for.
 pub(crate) fn build_targets(target: &str, emulated: bool) -> Vec<&str> {
     if emulated { vec![target, EMULATOR] } else { vec![target] }
 }

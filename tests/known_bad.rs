@@ -21,7 +21,7 @@ func @one(
 }
 ";
 
-/// What an installed toolchain cannot lack, beside its compiler, its disassembler and its CUTLASS.
+/// Files that an installed toolchain must have beside its compiler, its disassembler and its CUTLASS.
 const OTHERS: [&str; 12] = [
     "nvidia/cu13/bin/nvcc.profile",
     "nvidia/cu13/bin/cudafe++",

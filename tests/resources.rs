@@ -47,7 +47,7 @@ struct Bounded {
     is_root: bool,
 }
 
-/// What a command under a limit left.
+/// The outcome of a command under a limit.
 struct Ended {
     status: ExitStatus,
     stdout: String,

@@ -1,4 +1,4 @@
-//! What commands read and write: one JSON object on every exit, an exit code for what cannot be written, and nothing but
+//! Tests of the streams and files of commands: one JSON object on every exit, an exit code for what cannot be written, and nothing but
 //! regular files and the standard streams.
 
 #[path = "machine/mod.rs"]

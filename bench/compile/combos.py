@@ -35,7 +35,7 @@ ELEMENTS = {
     "u4mx": "cute::tuple<cutlass::float_e2m1_t, cutlass::float_ue8m0_t>",
 }
 
-# What is kept of a compiler's errors: the first ones say what is wrong, later ones follow from them.
+# Limits on the errors that are kept: the first ones say what is wrong, later ones follow from them.
 LONGEST, MOST = 230, 3
 
 SOURCE = """\

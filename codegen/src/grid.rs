@@ -6,7 +6,7 @@ pub use crate::targets::{MAX_GRID_YZ, MAX_TILES};
 /// The most blocks along x of a grid.
 const MAX_GRID_X: u64 = i32::MAX as u64;
 
-/// How a problem is laid out over blocks.
+/// The layout of a problem over blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Tiles of D that the scheduler counts: blocks of whole clusters and of whole bands of the tile order.
@@ -46,10 +46,10 @@ pub fn grid(configuration: &Configuration, [l, m, n]: [u64; 3]) -> Grid {
     Grid { tiles, blocks }
 }
 
-/// Whether the driver launches the grid of a problem of so many matrices, rows and columns of D.
+/// Returns whether the driver launches the grid of a problem of so many matrices, rows and columns of D.
 ///
 /// # Errors
-/// What is too large, as a sentence without its end.
+/// Names what is too large, as a sentence without its end.
 pub fn launches(configuration: &Configuration, extents: [u64; 3]) -> Result<(), String> {
     let Grid { tiles, blocks } = grid(configuration, extents);
     if tiles.is_none_or(|tiles| MAX_TILES < tiles) {
@@ -63,11 +63,11 @@ pub fn launches(configuration: &Configuration, extents: [u64; 3]) -> Result<(), 
     }
 }
 
-/// Whether the driver launches every problem that a plan admits, with a scheduler that a table names. `extents` are L, M and
+/// Returns whether the driver launches every problem that a plan admits, with a scheduler that a table names. `extents` are L, M and
 /// N where they are fixed, `most` what a plan demands of them otherwise.
 ///
 /// # Errors
-/// What may be too large, as a sentence without its end.
+/// Names what may be too large, as a sentence without its end.
 pub(crate) fn launches_all(
     configuration: &Configuration,
     extents: [Option<u64>; 3],

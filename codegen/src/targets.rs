@@ -14,7 +14,7 @@ pub struct Target {
     pub hardware: &'static str,
     /// The formats that it takes: there are kernels, and what a plan makes of them is promised to run right.
     formats: &'static [BlockFormat],
-    /// What a launch of its kernels takes.
+    /// The limits of one launch of its kernels.
     grid: GridCapability,
 }
 

@@ -1,4 +1,4 @@
-//! How many columns of tensor memory a kernel of Sm100 uses in each CTA.
+//! Counts the columns of tensor memory that an Sm100 kernel uses in each CTA.
 
 use crate::configuration::{Configuration, Family};
 use crate::stages::epilogue_columns;

@@ -234,13 +234,13 @@ pub struct Environment {
     pub nvcc_ccbin: Option<OsString>,
     /// `LD_LIBRARY_PATH`.
     pub ld_library_path: Option<OsString>,
-    /// What a program that starts the compiler gets, by name: see [`is_for_launchers`].
+    /// The variables that a program that starts the compiler gets, by name: see [`is_for_launchers`].
     pub launcher: BTreeMap<String, OsString>,
     /// Those of [`PIP_VARIABLES`] that are set.
     pub pip_variables: Vec<(&'static str, OsString)>,
 }
 
-/// Whether a program that starts the compiler (`--launcher`) gets this variable, as its settings: where its cache and
+/// Returns whether a program that starts the compiler (`--launcher`) gets this variable, as its settings: where its cache and
 /// its server are, and how it reaches them. It passes its environment on to the compiler, so nothing that a compiler
 /// reads is among them, and nothing that has it start another compiler.
 pub fn is_for_launchers(name: &str) -> bool {
@@ -302,7 +302,7 @@ impl Environment {
         }
     }
 
-    /// Whether versions that are known to be bad are to be used all the same.
+    /// Returns whether versions that are known to be bad are to be used all the same.
     pub fn allows_known_bad(&self) -> bool {
         self.fourfold_allow_known_bad.as_ref().is_some_and(|value| value != "0")
     }

@@ -25,7 +25,7 @@ pub const RECORDS_LIMIT: u64 = 1 << 30;
 /// The name that stands for the standard input or output.
 pub const STANDARD_STREAM: &str = "-";
 
-/// Why a file could not be read or written.
+/// The reason a file could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
@@ -42,7 +42,7 @@ pub enum FileError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// It is a folder, a pipe or a device.
@@ -79,7 +79,7 @@ pub enum FileError {
 }
 
 impl FileError {
-    /// What the system said, where it said something.
+    /// The system's error, if there is one.
     pub fn io(&self) -> Option<&io::Error> {
         match self {
             FileError::Read { source, .. } | FileError::Write { source, .. } => Some(source),
@@ -103,7 +103,7 @@ pub fn serialize_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok
     serializer.serialize_str(&path.to_string_lossy())
 }
 
-/// Whether a path means the standard input or output: `-`. A file of this name is `./-`.
+/// Returns whether a path means the standard input or output: `-`. A file of this name is `./-`.
 pub fn is_standard_stream(path: &Path) -> bool {
     path.as_os_str() == STANDARD_STREAM
 }

@@ -9,6 +9,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::stdio::report_descriptor;
 
@@ -58,7 +59,7 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// What is written, and the exit code, when memory runs out.
+/// The texts and the exit code of a process whose memory runs out.
 struct Ending {
     stdout: String,
     stderr: String,
@@ -67,12 +68,16 @@ struct Ending {
 
 static ENDING: OnceLock<Ending> = OnceLock::new();
 
+/// A thread is writing the report. Others that run out of memory meanwhile must not write another.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+
 const SIGABRT: c_int = 6;
 
 unsafe extern "C" {
     fn signal(number: c_int, handler: usize) -> usize;
     fn write(descriptor: c_int, bytes: *const c_void, count: usize) -> isize;
     fn _exit(code: c_int) -> !;
+    fn pause() -> c_int;
 }
 
 /// Has a failed allocation end this process with `code`, after writing `stdout` to the standard output, also while
@@ -91,6 +96,10 @@ extern "C" fn on_abort(_: c_int) {
     let Some(ending) = ENDING.get() else { return };
     if REFUSED.get() == 0 {
         return;
+    }
+    while IS_ENDING.swap(true, Ordering::Relaxed) {
+        // SAFETY: it may be called by a signal handler. The other thread ends the process.
+        unsafe { pause() };
     }
     let texts = [(2, &ending.stderr), (report_descriptor(), &ending.stdout)];
     for (descriptor, text) in texts {

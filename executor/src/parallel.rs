@@ -47,7 +47,7 @@ impl Threads {
         POOL.get().map(Threads::Pool)
     }
 
-    /// How many there are.
+    /// The number of threads.
     pub(crate) fn count(self) -> usize {
         match self {
             // Of the pool that this thread belongs to; it makes none.

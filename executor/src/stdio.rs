@@ -30,7 +30,7 @@ fn kept() -> MutexGuard<'static, Option<OwnedFd>> {
 #[derive(Debug)]
 #[must_use]
 pub struct StdoutOnStderr {
-    /// Whether it was the first, whose end puts the standard output back.
+    /// True if it was the first, whose end puts the standard output back.
     is_first: bool,
 }
 

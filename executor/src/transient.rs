@@ -21,7 +21,7 @@ pub enum Transient {
     Storage,
 }
 
-/// What tools print for each kind, in lower case: the C library's messages, and the tools' own.
+/// The phrases that tools print for each kind, in lower case: the C library's messages, and the tools' own.
 const PHRASES: [(Transient, &[&str]); 5] = [
     (
         Transient::DiskFull,
@@ -143,7 +143,7 @@ impl Transient {
         }
     }
 
-    /// Whether a code is that of a failure that passes.
+    /// Returns whether a code is that of a failure that passes.
     pub(crate) fn is_code(code: &str) -> bool {
         PHRASES.iter().any(|(transient, _)| transient.code() == code)
     }
@@ -159,7 +159,7 @@ impl Transient {
     }
 }
 
-/// Whether a line is a diagnostic with a place in a file: `kernel.cu(7): error: ...`, `kernel.cu:7:3: error: ...`,
+/// Returns whether a line is a diagnostic with a place in a file: `kernel.cu(7): error: ...`, `kernel.cu:7:3: error: ...`,
 /// `ptxas kernel.ptx, line 7; error   : ...`. The line is in lower case.
 pub(crate) fn is_located(line: &str) -> bool {
     let marks = ["error:", "error :", "error #", "error   :"];
@@ -173,7 +173,7 @@ pub(crate) fn is_located(line: &str) -> bool {
     marks.iter().any(|mark| line.split_once(mark).is_some_and(|(before, _)| ends_with_place(before)))
 }
 
-/// Whether a phrase stands in a line by itself, and not within a name or a path; only as its end where that is asked.
+/// Returns whether a phrase stands in a line by itself, and not within a name or a path; only as its end where that is asked.
 fn holds(line: &str, phrase: &str, at_end: bool) -> bool {
     line.match_indices(phrase).any(|(start, _)| {
         let (before, after) = (&line[..start], &line[start + phrase.len()..]);

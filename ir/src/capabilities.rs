@@ -29,7 +29,7 @@ pub struct FormatCapability {
     pub k_multiple: u64,
     /// No extent exceeds this.
     pub max_extent: u64,
-    /// What one launch takes.
+    /// The limits of one launch.
     pub grid: GridCapability,
     /// The blocked scales of an operand, padding and batch included, take no more bytes than this.
     pub max_scale_bytes: u64,
@@ -57,7 +57,7 @@ impl FormatCapability {
     }
 }
 
-/// What the grid of one launch takes, whichever of the target's kernels is launched.
+/// The limits of the grid of one launch, for every kernel of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GridCapability {
     /// The most matrices (L).

@@ -67,7 +67,7 @@ impl TensorError {
         TensorError::Memory { element, dims: dims.to_vec(), bytes }
     }
 
-    /// Whether a smaller tensor, or a larger memory, would have done.
+    /// Returns whether a smaller tensor, or a larger memory, would have done.
     pub fn is_resource_limit(&self) -> bool {
         matches!(self, TensorError::TooLarge { .. } | TensorError::Memory { .. })
     }

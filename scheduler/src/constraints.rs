@@ -158,7 +158,7 @@ pub(crate) fn limited(matmul: &Matmul, capability: &FormatCapability) -> Vec<(&'
     limited
 }
 
-/// What a launch computes: matrices, rows of one, columns. `None` beyond 64 bits.
+/// The matrices, their rows and their columns that a launch computes; `None` beyond 64 bits.
 pub(crate) fn computed(matmul: &Matmul) -> Option<[Dim; 3]> {
     let Matmul { batch, m, n, .. } = matmul;
     match flattens(matmul) {

@@ -281,7 +281,7 @@ pub enum Constraint {
     },
     /// D has at most so many tiles, in all matrices: what one launch takes.
     Tiles {
-        /// How many matrices one launch computes: L, or 1 when the batch is flattened.
+        /// The number of matrices that one launch computes: L, or 1 when the batch is flattened.
         matrices: Dim,
         /// Rows of one: M, or L*M.
         rows: Dim,

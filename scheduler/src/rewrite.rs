@@ -6,9 +6,9 @@
 //! kernel: `mma` is an operator of its own, which no rule mentions. Then the kernel is the largest part of the region
 //! that was lifted, writes all that is seen of it outside, and keeps within the limits.
 
+use core::time::Duration;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use core::time::Duration;
 
 use egg::{
     Analysis, Applier, DidMerge, EGraph, Id, Language, Pattern, PatternAst, RecExpr, Rewrite, Runner,

@@ -1,4 +1,4 @@
-//! How far contraction may move the values of a program: each element of what a contract rule touched, and of what follows
+//! Bounds how far contraction may move the values of a program: each element of what a contract rule touched, and of what follows
 //! from it, lies in an interval.
 //!
 //! Of an op whose rounding was dropped, both the rounded and the unrounded result lie in its interval; an op that was
@@ -17,12 +17,12 @@ const BEYOND: Interval = [f64::INFINITY, f64::NEG_INFINITY];
 /// No more products than this are summed again for their magnitudes: a few seconds.
 const MOST_PRODUCTS: usize = 2_000_000_000;
 
-/// What contraction may make of a value's elements.
+/// The range of a value's elements under contraction.
 #[derive(Clone, Debug)]
 pub(crate) struct Moved(Vec<Interval>);
 
 impl Moved {
-    /// Whether contraction accounts for the difference of two computations of an element. It makes no NaN, and no number of
+    /// Returns whether contraction accounts for the difference of two computations of an element. It makes no NaN, and no number of
     /// one, and an interval without ends says nothing.
     pub(crate) fn allows(&self, index: usize, got: f64, want: f64) -> bool {
         self.0.get(index).is_some_and(|ends @ [low, high]| {
@@ -31,7 +31,7 @@ impl Moved {
         })
     }
 
-    /// Whether an element is beyond the range that the rules take.
+    /// Returns whether an element is beyond the range that the rules take.
     pub(crate) fn is_beyond(&self, index: usize) -> bool {
         self.0.get(index).is_some_and(is_beyond)
     }
@@ -241,7 +241,7 @@ impl Operand<'_> {
     }
 }
 
-/// How far apart the elements of an operand lie along each axis of the result; 0 where it is repeated.
+/// The strides of an operand along each axis of the result; 0 where it is repeated.
 fn strides(kind: &OpKind, operand: &[usize], result: &[usize]) -> Vec<usize> {
     let mut next = 1;
     let mut own = vec![0; operand.len()];
@@ -266,7 +266,7 @@ fn advance(index: &mut [usize], dims: &[usize]) {
     }
 }
 
-/// Whether each element of an op's result follows from one element of each operand.
+/// Returns whether each element of an op's result follows from one element of each operand.
 fn is_followed(kind: &OpKind) -> bool {
     use OpKind::{Binary, Broadcast, Clamp, Compare, Convert, Reshape, Select, Transpose, Unary};
     matches!(
@@ -283,7 +283,7 @@ fn is_followed(kind: &OpKind) -> bool {
     )
 }
 
-/// What an op gives of elements in these intervals, before it is rounded; `None` for an op that is not followed.
+/// The interval of an op's result for elements in these intervals, before it is rounded; `None` for an op that is not followed.
 fn step(kind: &OpKind, operands: &[Interval]) -> Option<Interval> {
     Some(match kind {
         OpKind::Unary(kind) => {

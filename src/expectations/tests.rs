@@ -133,7 +133,7 @@ fn a_program_that_was_normalized_wrongly_is_seen_though_its_kernels_are_right() 
     }
 }
 
-/// What `body` makes of `%x`, which follows a product; the product is zero where the codes of `%a` are.
+/// The result of `body` for `%x`, which follows a product; the product is zero where the codes of `%a` are.
 fn behind_product(element: &str, body: &str) -> String {
     format!(
         "fir 1

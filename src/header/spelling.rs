@@ -1,4 +1,4 @@
-//! How near words are to each other.
+//! The distance between words.
 
 /// The known word that `word` is, or is a misspelling of: one letter more, less, changed or swapped with the next, and in
 /// longer words up to a third of them, if the first is right.
@@ -13,7 +13,7 @@ pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     distances.filter(is_near).min_by_key(|(distance, _)| *distance).map(|(_, candidate)| candidate)
 }
 
-/// How many letters must be added, taken away, changed, or swapped with the next.
+/// The number of letters to add, take away, change, or swap with the next.
 fn distance(word: &[u8], known: &[u8]) -> usize {
     let mut rows = [vec![0; known.len() + 1], vec![0; known.len() + 1], (0..=known.len()).collect()];
     for (i, letter) in word.iter().enumerate() {

@@ -20,9 +20,9 @@ pub use verification::{LeftOut, LeftOutFile, VerifyLaunch, VerifyReport, VerifyR
 /// The report of one program. The keys are an interface: they are added to, not changed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Whether every expectation was met, and a run with values that have elements compared at least one.
+    /// True if every expectation was met, and a run with values that have elements compared at least one.
     pub ok: bool,
-    /// Why it is not ok, where that is no mismatch: an expectation does not fit its value, or nothing could be compared.
+    /// The reason it is not ok, where that is no mismatch: an expectation does not fit its value, or nothing could be compared.
     pub fault: Option<Fault>,
     /// The program's file.
     pub file: String,
@@ -42,7 +42,7 @@ pub struct Report {
     pub segments: Vec<SegmentReport>,
     /// One for each op of the program as it was given, in its order; then one for each op that normalization inserted.
     pub decisions: Vec<DecisionReport>,
-    /// How many comparisons had at least one element.
+    /// The number of comparisons with at least one element.
     pub compared: usize,
     /// One for each comparison.
     pub outputs: Vec<OutputReport>,
@@ -214,7 +214,7 @@ pub struct OutputReport {
     pub moved_max_abs_err: f64,
     /// The worst mismatch.
     pub worst: Option<WorstReport>,
-    /// Why nothing was compared: the expectation does not fit the value. Null otherwise.
+    /// The reason nothing was compared: the expectation does not fit the value. Null otherwise.
     pub error: Option<String>,
     /// Whether the expectation is met.
     pub ok: bool,

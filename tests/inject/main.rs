@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use machine::Machine;
 use serde_json::Value;
 
-/// What the calls fail with, in turn.
+/// The error numbers of failing calls, in turn.
 const ERRNOS: [(&str, i32); 7] = [
     ("EIO", 5),
     ("ENOSPC", 28),
@@ -32,9 +32,9 @@ const ERRNOS: [(&str, i32); 7] = [
     ("EAGAIN", 11),
 ];
 
-/// How many calls fail in the long tests.
+/// The number of failing calls in the long tests.
 const CALLS: usize = 400;
-/// How many fail in each of the short ones.
+/// The number of failing calls in each short test.
 const FEW: usize = 20;
 /// A run that takes longer hangs.
 const LONGEST: Duration = Duration::from_secs(300);
@@ -62,7 +62,7 @@ list = [{ threads = 128, values = 8, rows = 1 }]
 list = [{ problem = "128x1x7168" }]
 "#;
 
-/// What runs.
+/// The command that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     /// A replay that builds its kernel.
@@ -81,7 +81,7 @@ struct Setting {
     work: Work,
 }
 
-/// What became of a run in which a call failed.
+/// The outcome of a run in which a call failed.
 struct Outcome {
     /// The call that failed, if there were so many.
     failed: Option<String>,
@@ -191,7 +191,7 @@ fn real_toolchain() -> (String, String) {
     (path("nvcc"), path("cutlass"))
 }
 
-/// Whether a process ended by itself in time. Killed, it takes along the one that it traces.
+/// Returns whether a process ended by itself in time. Killed, it takes along the one that it traces.
 fn wait(mut child: Child) -> bool {
     let started = Instant::now();
     loop {
@@ -207,7 +207,7 @@ fn wait(mut child: Child) -> bool {
     }
 }
 
-/// What is wrong with a run in which a call failed, and with the run after it.
+/// Returns the faults of a run in which a call failed, and of the run after it.
 fn check(setting: &Setting, folder: &Path, outcome: &Outcome) -> Result<(), String> {
     let report: Option<Value> = serde_json::from_str(&outcome.stdout).ok();
     let ok = report.as_ref().map(|report| report["ok"] == true);
@@ -239,7 +239,7 @@ fn check(setting: &Setting, folder: &Path, outcome: &Outcome) -> Result<(), Stri
     if left.is_empty() { Ok(()) } else { Err(format!("{left:?} is left")) }
 }
 
-/// Whether a report says that all went well: every output is right, or the kernel was built.
+/// Returns whether a report says that all went well: every output is right, or the kernel was built.
 fn is_right(work: Work, report: Option<&Value>) -> bool {
     if work == Work::Real {
         return report.is_some_and(|report| report["kernels"] == serde_json::json!({ "built": 1 }));
@@ -263,7 +263,7 @@ fn lasting(folder: &Path) -> Vec<String> {
     names(folder.join("cache/kernels/failures")).into_iter().filter(is_lasting).collect()
 }
 
-/// What lies in the folders of the cache and of temporary files that should not.
+/// Returns the files that should not be in the folders of the cache and of temporary files.
 fn left_over(folder: &Path) -> Vec<String> {
     let kernels = folder.join("cache/kernels");
     let mut left = names(folder.join("tmp"));
@@ -304,7 +304,7 @@ fn inject(setting: &Setting, calls: &[usize]) {
     assert!(faults.is_empty(), "{} of {} calls:\n{}", faults.len(), calls.len(), faults.join("\n"));
 }
 
-/// How many calls a run makes in which none fails.
+/// The number of calls of a run in which none fails.
 fn all_calls(setting: &Setting) -> usize {
     let folder = setting.folder(0);
     let outcome = setting.disturbed(&folder, 0, 0);

@@ -36,7 +36,7 @@ int main() {
 }
 "#;
 
-/// What the device functions of all kinds give for each number.
+/// The results of the device functions of all kinds for each number.
 fn device(numbers: &[f32]) -> Vec<f32> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("functions");
     std::fs::create_dir_all(&folder).expect("the folder can be made");

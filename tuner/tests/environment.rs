@@ -1,4 +1,4 @@
-//! What the real compiler makes does not depend on where it is made, nor on the caller's environment, unless the key of
+//! Tests that a real build depends neither on its folder nor on the caller's environment, unless the key of
 //! the kernel says so.
 
 use std::collections::BTreeMap;
@@ -56,13 +56,13 @@ fn request(service: &CompileService, source: &KernelSource) -> Request {
     })
 }
 
-/// What became of a build.
+/// The outcome of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Made {
     key: String,
     /// A digest of the library, or why there is none.
     library: Result<String, String>,
-    /// Whether it was built now.
+    /// True if it was built now.
     compiled: bool,
     log: String,
 }
@@ -116,7 +116,7 @@ fn make_with(cache: &Path, variables: &[(&str, &OsStr)]) -> Made {
     Made { key: key.to_owned(), library, compiled: compiled == "true", log: String::new() }
 }
 
-/// What a caller's environment may hold, each to break a build or to change it, were it passed on.
+/// Variables of a caller, each of which would break or change a build if it were passed on.
 fn poisons(folder: &Path) -> Vec<(&'static str, OsString)> {
     let write = |name: &str, text: &str| {
         let path = folder.join(name);

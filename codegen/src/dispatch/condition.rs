@@ -92,7 +92,7 @@ impl Bounds {
 }
 
 impl Tiles {
-    /// How many tiles all matrices of a problem have, where M and N are known. An L that is not known counts as 1, and so does
+    /// The number of tiles of all matrices of a problem, where M and N are known. An L that is not known counts as 1, and so does
     /// none at all.
     pub fn count(&self, problem: Extents) -> Option<u64> {
         Some(self.of_extents(problem.m?, problem.n?).saturating_mul(problem.l.unwrap_or(1).max(1)))

@@ -63,7 +63,7 @@ pub(super) struct Context {
     cluster: [u32; 2],
     /// Tiles of a band of the tile order.
     band: u32,
-    /// Whether an MMA tile may be of two CTAs, so that the scheduler is told.
+    /// True if an MMA tile may be of two CTAs, so that the scheduler is told.
     has_atom: bool,
     cluster_type: String,
     arch_tag: &'static str,

@@ -26,10 +26,10 @@ const ABI: &str = "abi.cu.j2";
 const CUTLASS: &str = "kernel.cu.j2";
 const HOPPER: &str = "hopper/kernel.cu.j2";
 
-/// What comes before CUTLASS's headers in the source of every kernel that is built with them, word for word.
+/// The text before CUTLASS's headers in the source of every kernel that is built with them, word for word.
 pub const HEAD: &str = include_str!("head.cuh");
 
-/// What stands in its place in the source of a kernel for sm_90a, which is built without CUTLASS.
+/// Takes its place in the source of a kernel for sm_90a, which is built without CUTLASS.
 pub const HOPPER_HEAD: &str = include_str!("hopper/head.cuh");
 
 /// The source of one kernel. Equal specifications give equal bytes.

@@ -31,7 +31,7 @@ pub struct Artifact {
 pub struct BuiltWith {
     /// The version of nvcc, such as `13.1.115`.
     pub nvcc: String,
-    /// Which CUTLASS: a version, a version and a digest of its headers, or `none`.
+    /// The CUTLASS: a version, a version and a digest of its headers, or `none`.
     pub cutlass: String,
 }
 

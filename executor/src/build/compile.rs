@@ -45,7 +45,7 @@ pub const FLAGS: [&str; 11] = [
     "-shared",
 ];
 
-/// What names are made unique with. Each library has one source.
+/// The seed with which the compiler makes names unique. Each library has one source.
 const SEED: &str = "-frandom-seed=fourfold";
 
 /// What the linker makes visible of a library, and the file that says so.

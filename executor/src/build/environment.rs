@@ -16,28 +16,28 @@ use crate::environment::{Environment, is_program};
 use crate::process::run_tool;
 use crate::toolchain::host_programs;
 
-/// Where every system has its tools; nothing else is searched.
+/// The folders in which tools are looked for; no others are searched.
 const SYSTEM: &str = "/usr/local/bin:/usr/bin:/bin:/run/current-system/sw/bin";
 /// The host compiler that counts as the system's when it lies there.
 const HOST_COMPILER: &str = "g++";
-/// How long a host compiler may take to say its version.
+/// The time a host compiler may take to print its version.
 const VERSION_LIMIT: Duration = Duration::from_secs(60);
 
-/// What the tools of a build see of the caller's environment.
+/// The part of the caller's environment that the tools of a build see.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolEnvironment {
     /// The host compiler; a bare name is one that was named and is not there.
     host: Option<PathBuf>,
-    /// What tells a host compiler that is not the system's from others; empty for the system's.
+    /// Identifies a host compiler that is not the system's; empty for the system's.
     identity: String,
-    /// What a host compiler that is not the system's finds its own libraries with.
+    /// `LD_LIBRARY_PATH` for a host compiler that is not the system's.
     library_path: Option<OsString>,
     /// The caller's `PATH`, on which tools without a folder are looked for.
     search: Environment,
 }
 
 impl ToolEnvironment {
-    /// What the tools see of this environment. It asks a host compiler that is not the system's for its version.
+    /// The tools' view of this environment. Asks a host compiler that is not the system's for its version.
     pub fn new(environment: &Environment) -> ToolEnvironment {
         let host = match &environment.nvcc_ccbin {
             Some(named) => host_programs(environment).into_iter().next().or_else(|| Some(named.into())),
@@ -59,12 +59,12 @@ impl ToolEnvironment {
         tools
     }
 
-    /// What the tools see of the environment of this process.
+    /// The tools' view of the environment of this process.
     pub fn from_process() -> ToolEnvironment {
         ToolEnvironment::new(&Environment::from_process())
     }
 
-    /// What keys hold of it: nothing for the system's own `g++`, as for its C library, so that machines without a
+    /// The part of it that keys hold: nothing for the system's own `g++`, as for its C library, so that machines without a
     /// compiler find what others built; else the host compiler's version, a digest of its program, and one of
     /// `LD_LIBRARY_PATH`, which is then passed on.
     pub fn identity(&self) -> &str {

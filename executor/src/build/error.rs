@@ -64,9 +64,9 @@ pub enum BuildError {
     /// A program, or a folder that a launcher must see, has a name that a shell would read something into.
     #[error("the path of the {what} `{}` has characters that a shell would read", path.display())]
     UnsafePath {
-        /// What it is.
+        /// The kind of thing.
         what: &'static str,
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
     },
     /// A program could not be started or watched.
@@ -82,7 +82,7 @@ pub enum BuildError {
     Compile {
         /// Its first error, in its own words.
         first_error: String,
-        /// What those words say about why it failed.
+        /// The cause that those words give.
         cause: ToolCause,
         /// All that it printed; the middle of a very long log is left out.
         log: String,
@@ -134,7 +134,7 @@ pub enum BuildError {
     Inspect {
         /// What the disassembler said.
         first_error: String,
-        /// What those words say about why it failed.
+        /// The cause that those words give.
         cause: ToolCause,
         /// The end of what it printed.
         log: String,
@@ -261,7 +261,7 @@ impl BuildError {
         }
     }
 
-    /// Whether a failure that lasts is no evidence about the source or the target: no diagnostic about either was
+    /// Returns whether a failure that lasts is no evidence about the source or the target: no diagnostic about either was
     /// recognized. A second attempt in a fresh folder shows whether it lasts.
     pub fn is_doubtful(&self) -> bool {
         match self {

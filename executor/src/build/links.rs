@@ -50,7 +50,7 @@ impl<'a> Links<'a> {
     }
 }
 
-/// Whether no shell and no tool reads anything into a name but itself.
+/// Returns whether no shell and no tool reads anything into a name but itself.
 pub(super) fn is_plain(name: &OsStr) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._+-/".contains(&byte);
     !name.is_empty() && !name.as_bytes().starts_with(b"-") && name.as_bytes().iter().copied().all(plain)

@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 use super::BuildFault;
 use crate::transient::{Transient, is_located};
 
-/// Why a tool failed, read from what it printed.
+/// The reason a tool failed, read from its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ToolCause {
@@ -37,7 +37,7 @@ impl ToolCause {
         }
     }
 
-    /// Whether the same tool would fail so again.
+    /// Returns whether the same tool would fail so again.
     pub(crate) fn is_lasting(self) -> bool {
         match self {
             ToolCause::Transient(_) | ToolCause::Crash | ToolCause::HostCompiler => false,
@@ -58,7 +58,7 @@ pub(super) struct LogReader {
     pub first_error: Option<String>,
     /// The first line that reports a failure that passes, anywhere in the output, and its kind.
     transient: Option<(Transient, String)>,
-    /// Whether a diagnostic about the source was printed.
+    /// True if a diagnostic about the source was printed.
     has_diagnostic: bool,
     /// The last line that says anything.
     pub last_line: Option<String>,
@@ -101,7 +101,7 @@ impl LogReader {
         transient.or_else(|| self.first_error.clone()).or_else(|| self.last_line.clone())
     }
 
-    /// Why the tool failed. A line that reports a failure that passes decides, whatever was reported before it: a tool
+    /// Returns the reason the tool failed. A line that reports a failure that passes decides, whatever was reported before it: a tool
     /// that lacks memory or disk space complains about its own half-written files first.
     pub(super) fn cause(&self) -> ToolCause {
         match (&self.transient, &self.first_error) {
@@ -164,7 +164,7 @@ pub(super) fn tail(log: &str, characters: usize) -> &str {
     }
 }
 
-/// Why a tool failed whose first error this is, unless that passes.
+/// Returns the reason a tool failed whose first error this is, unless that passes.
 fn cause_of(first_error: &str) -> ToolCause {
     let line = first_error.to_lowercase();
     let any = |needles: &[&str]| needles.iter().any(|needle| line.contains(needle));
@@ -194,7 +194,7 @@ fn cause_of(first_error: &str) -> ToolCause {
     }
 }
 
-/// Whether a line, in lower case, is a diagnostic about the source in a form that the tools of CUDA print.
+/// Returns whether a line, in lower case, is a diagnostic about the source in a form that the tools of CUDA print.
 fn is_about_source(line: &str) -> bool {
     const PHRASES: [&str; 6] = [
         "ptxas error",

@@ -229,7 +229,7 @@ fn check_place(folder: &Path) -> Result<(), BuildError> {
     Err(BuildError::UnsafePath { what: "folder of a build with a launcher or in debug mode", path })
 }
 
-/// What a tool says once its folder was removed under it says nothing about the kernel: something else removed it, such as
+/// Blames the file system for an error of a tool whose folder was removed while it ran. Something else removed it, such as
 /// a cleaner of old temporary files.
 fn if_folder_is_gone(folder: &Path, error: BuildError) -> BuildError {
     let blames = matches!(

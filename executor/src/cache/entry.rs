@@ -61,7 +61,7 @@ struct Description {
     kernel: String,
     metadata: Metadata,
     resources: Resources,
-    /// What built it; entries of older versions do not say.
+    /// The tools that built it; absent in entries of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     built_with: Option<BuiltWith>,
 }
@@ -191,7 +191,7 @@ impl Contents {
         })
     }
 
-    /// Whether it was built with a version that is known to be bad for it.
+    /// Returns whether it was built with a version that is known to be bad for it.
     pub(super) fn known_bad(&self) -> Option<Reason> {
         let BuiltWith { nvcc, cutlass } = self.description.built_with.as_ref()?;
         let Metadata { target, emulated, .. } = &self.description.metadata;

@@ -268,7 +268,7 @@ pub enum Reason {
         tool: &'static str,
         /// Its version.
         version: String,
-        /// What is known of it.
+        /// The entry of the list.
         why: String,
     },
     /// It is good, and could not be kept in this machine's cache.

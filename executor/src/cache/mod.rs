@@ -276,7 +276,7 @@ impl Cache {
         }
     }
 
-    /// Why whole contents are not used.
+    /// Returns the reason whole contents are not used.
     fn objection(&self, contents: &Contents) -> Option<Reason> {
         if self.inner.allow_known_bad { None } else { contents.known_bad() }
     }

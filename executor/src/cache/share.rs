@@ -20,7 +20,7 @@ pub struct PushResult {
     pub outcome: Result<Pushed, PushError>,
 }
 
-/// Why an entry was not pushed.
+/// The reason an entry was not pushed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
     /// There is no such entry.
@@ -29,13 +29,13 @@ pub enum PushError {
     /// The entry does not verify.
     #[error("the entry is refused: {reason}")]
     Refused {
-        /// What is wrong with it.
+        /// The fault of the entry.
         reason: String,
     },
     /// The place does not take it.
     #[error("{reason}")]
     Place {
-        /// What it said.
+        /// The message of the place.
         reason: String,
     },
 }

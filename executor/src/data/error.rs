@@ -81,11 +81,11 @@ pub enum DataError {
         path: PathBuf,
         /// The tensor that begins first.
         first: String,
-        /// Where it ends.
+        /// The byte at which it ends.
         end: u64,
         /// The other tensor.
         second: String,
-        /// Where it begins.
+        /// The byte at which it begins.
         start: u64,
     },
     /// Bytes before a tensor belong to none.
@@ -96,9 +96,9 @@ pub enum DataError {
     Hole {
         /// The file.
         path: PathBuf,
-        /// Where the bytes begin.
+        /// The first of the bytes.
         start: u64,
-        /// Where they end.
+        /// The byte after the last.
         end: u64,
         /// The tensor that begins there.
         tensor: String,
@@ -156,7 +156,7 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// What the system said, where it said something.
+    /// The system's error, if there is one.
     pub fn io(&self) -> Option<&io::Error> {
         match self {
             DataError::Read { source, .. } | DataError::Write { source, .. } => Some(source),

@@ -92,7 +92,7 @@ fn parse(path: &Path, header: &[u8]) -> Result<Vec<Entry>, DataError> {
     }
 }
 
-/// What is wrong, without the line and column, which nobody can look up in a file that is not text.
+/// Describes the fault without line and column, which nobody can look up in a file that is not text.
 fn without_place(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());

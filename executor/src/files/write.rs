@@ -35,7 +35,7 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     }
 }
 
-/// Whether a new file could not be put in a folder, where the old one might be written all the same.
+/// Returns whether a new file could not be put in a folder, where the old one might be written all the same.
 fn is_of_the_folder(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ResourceBusy)
 }
@@ -63,7 +63,7 @@ fn replace(path: &Path, there: Option<&File>, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// What the system said, without the name of a temporary file that nobody knows.
+/// Returns the system's error without the name of the temporary file.
 fn without_path(error: io::Error) -> io::Error {
     if error.raw_os_error().is_some() { error } else { error.kind().into() }
 }

@@ -72,7 +72,7 @@ impl LoadError {
         }
     }
 
-    /// What kept a good library from being loaded, if that passes: memory, file handles, or a file system.
+    /// The shortage that kept a good library from being loaded, if it passes: memory, file handles, or a file system.
     pub(crate) fn transient(&self) -> Option<Transient> {
         match self {
             LoadError::Open { reason, .. } | LoadError::Changed { reason, .. } => {

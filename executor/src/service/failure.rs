@@ -42,7 +42,7 @@ pub struct FailureCode {
     pub meaning: &'static str,
     /// What to do about it.
     pub remedy: &'static str,
-    /// Whether such a failure may last: it says something about the kernel or the compiler, and is remembered then.
+    /// True if such a failure may last: it says something about the kernel or the compiler, and is remembered then.
     pub lasts: bool,
 }
 
@@ -53,7 +53,7 @@ impl FailureCode {
     }
 }
 
-/// Whether a failure that was written down with this code and these words says nothing about its kernel, so that the
+/// Returns whether a failure that was written down with this code and these words says nothing about its kernel, so that the
 /// kernel is to be tried again.
 pub fn has_passed(code: &str, words: &str) -> bool {
     FailureCode::find(code).is_some_and(|known| !known.lasts)

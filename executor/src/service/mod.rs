@@ -79,7 +79,7 @@ struct Inner {
     /// As it was when the keys were decided on.
     environment: Environment,
     tools: ToolEnvironment,
-    /// What kernels are looked for with that the toolchain is not used for.
+    /// The versions in the keys of kernels for which the toolchain is not used.
     pinned: Versions,
     places: Option<Places>,
     table: Table,
@@ -448,12 +448,12 @@ impl Inner {
         None
     }
 
-    /// Why the toolchain is not used for these targets.
+    /// The listed version for which the toolchain is not used for these targets, if there is one.
     fn known_bad_for(&self, targets: &[&str]) -> Option<(Tool, String, &'static KnownBad)> {
         self.options.toolchain.as_ref().ok()?.known_bad(targets)
     }
 
-    /// Whether the toolchain may build a kernel, and has what that takes.
+    /// Returns whether the toolchain may build a kernel, and has what that takes.
     fn check_toolchain(&self, request: &Request, toolchain: &Toolchain) -> Result<(), Failure> {
         if let Some((tool, version, bad)) = self.known_bad_for(&request.targets()) {
             let message = format!("{} {version} is not used: it is {bad}", tool.name());

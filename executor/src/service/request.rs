@@ -12,7 +12,7 @@ use crate::toolchain::{NO_CUTLASS, PINNED, Toolchain};
 pub struct Versions {
     /// The compiler's, such as `13.1.115`.
     pub nvcc: String,
-    /// What tells one CUTLASS from another; `none` where there is no CUTLASS.
+    /// Identifies the CUTLASS; `none` where there is no CUTLASS.
     pub cutlass: String,
     /// The host compiler, where it is not the system's own:
     /// [`ToolEnvironment::identity`](crate::ToolEnvironment::identity).
@@ -107,12 +107,12 @@ impl Request {
         &self.parts.target
     }
 
-    /// Whether it is compiled with CUTLASS. What is not has no CUTLASS in its key, and none among its include folders.
+    /// Returns whether it is compiled with CUTLASS. What is not has no CUTLASS in its key, and none among its include folders.
     pub fn uses_cutlass(&self) -> bool {
         self.parts.uses_cutlass
     }
 
-    /// What its versions may be known to be bad for: its target, and what it is compiled for.
+    /// The target, and the architecture that it is compiled for. Versions may be listed as bad for either.
     pub(super) fn targets(&self) -> [&str; 2] {
         [&self.parts.target, &self.parts.architecture]
     }
@@ -130,7 +130,7 @@ impl Request {
     }
 }
 
-/// Whether a source, or what the compiler reads before it, includes a header of CUTLASS.
+/// Returns whether a source, or what the compiler reads before it, includes a header of CUTLASS.
 fn uses_cutlass(input: &BuildInput<'_>) -> bool {
     let includes = |line: &str| {
         let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?;

@@ -51,14 +51,14 @@ pub struct Finding {
     pub remedy: Option<String>,
 }
 
-/// Whether kernels of one target can be built.
+/// True if kernels of one target can be built.
 #[derive(Clone, Debug)]
 pub struct TargetFinding {
     /// The target.
     pub target: &'static str,
-    /// Why they cannot, as far as the compiler and CUTLASS are concerned.
+    /// The reason they cannot, as far as the compiler and CUTLASS are concerned.
     pub problem: Option<String>,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: Option<String>,
 }
 
@@ -74,7 +74,7 @@ pub struct Diagnosis {
 }
 
 impl Diagnosis {
-    /// Whether kernels could be built now: for the targets of [`ToolchainOptions::targets`], if there are any.
+    /// Returns whether kernels could be built now: for the targets of [`ToolchainOptions::targets`], if there are any.
     pub fn can_build(&self) -> bool {
         self.findings.iter().all(|finding| finding.state != FindingState::Missing)
     }

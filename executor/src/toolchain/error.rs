@@ -57,16 +57,16 @@ pub enum ToolchainError {
         /// The oldest that would do.
         needed: Version,
     },
-    /// What was found is a version that is known to be bad for a target, and there is nothing else.
+    /// The only version found is known to be bad for a target.
     #[error("{named} names `{}`, which is {} {found}, {bad}", path.display(), bad.tool.name())]
     KnownBad {
         /// The option or the variable.
         named: &'static str,
-        /// What it names.
+        /// The path that it names.
         path: PathBuf,
         /// Its version.
         found: Version,
-        /// What is known of it.
+        /// The entry of the list.
         bad: &'static KnownBad,
     },
     /// Nothing was named and nothing was found.
@@ -232,7 +232,7 @@ impl ToolchainError {
         }
     }
 
-    /// Whether nothing was named and nothing was found that will do: installing the pinned packages helps.
+    /// Returns whether nothing was named and nothing was found that will do: installing the pinned packages helps.
     pub fn is_absence(&self) -> bool {
         match self {
             ToolchainError::NotFound { .. } => true,

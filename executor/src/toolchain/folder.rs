@@ -1,4 +1,4 @@
-//! What a folder that kernels are kept, built or loaded in must allow, asked without changing it.
+//! Checks that a folder allows kernels to be kept, built and loaded there, without changing it.
 
 use std::fmt;
 use std::io;
@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, mkdirat, openat, statvfs, unlinkat};
 use rustix::io::Errno;
 
-/// Why a folder is of no use, or of less.
+/// The reason a folder cannot be used, or only in part.
 #[derive(Debug)]
 pub enum Obstacle {
     /// It is not there, and cannot be made.
     CannotBeMade {
         /// The nearest folder above it that is there.
         above: PathBuf,
-        /// Why not.
+        /// The reason.
         error: io::Error,
     },
     /// Nothing can be written there.
     NotWritable {
-        /// Why not.
+        /// The reason.
         error: io::Error,
     },
     /// Nothing that lies there can be run or loaded: its file system is mounted with `noexec`.
@@ -27,7 +27,7 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// Whether this keeps even a library that lies there from being loaded.
+    /// Returns whether this keeps even a library that lies there from being loaded.
     pub fn prevents_loading(&self) -> bool {
         matches!(self, Obstacle::NoExec)
     }
@@ -49,7 +49,7 @@ impl fmt::Display for Obstacle {
 
 /// The obstacle in the way of keeping and loading kernels in a folder, which need not be there yet.
 ///
-/// Where it is not there, the folder above it is asked. Nothing is changed, but on file systems that know no unnamed
+/// If it is not there, the folder above it is asked. Nothing is changed, but on file systems that know no unnamed
 /// files: there an empty folder is made and removed at once.
 pub fn obstacle(folder: &Path) -> Option<Obstacle> {
     let mut place = folder;

@@ -21,7 +21,7 @@ pub(crate) struct CutlassState {
     fingerprint: blake3::Hash,
 }
 
-/// What keys hold in the place of a CUTLASS for kernels that are built without.
+/// Stands for CUTLASS in the keys of kernels that are built without it.
 pub const NO_CUTLASS: &str = "none";
 
 impl Toolchain {

@@ -1,6 +1,6 @@
 //! Versions of tools that are known to build wrong kernels, as data.
 //!
-//! What a listed version builds for a listed target is not used: such a tool is passed over when one is chosen, refused
+//! A listed version is not used for a listed target: such a tool is passed over when one is chosen, refused
 //! when it is named, and what the cache has from it is built again. `--allow-known-bad` and `FOURFOLD_ALLOW_KNOWN_BAD`
 //! lift that.
 
@@ -39,9 +39,9 @@ pub struct KnownBad {
     /// The targets that it is bad for. A kernel counts for what it was written for and for what it is compiled for: an
     /// emulated sm_120a kernel for sm_120a and sm_90a.
     pub targets: &'static [&'static str],
-    /// What goes wrong.
+    /// The symptom.
     pub symptom: &'static str,
-    /// Who says so.
+    /// The source of the report.
     pub source: &'static str,
 }
 
@@ -85,12 +85,12 @@ pub const KNOWN_BAD: &[KnownBad] = &[
 ];
 
 impl KnownBad {
-    /// Whether a version is in the range.
+    /// Returns whether a version is in the range.
     pub fn covers(&self, version: Version) -> bool {
         (self.from..self.below).contains(&version)
     }
 
-    /// Whether it is about a target, by the target's name (`sm_120a` or `120a`).
+    /// Returns whether it is about a target, by the target's name (`sm_120a` or `120a`).
     pub fn is_about(&self, target: &str) -> bool {
         let name = |target: &str| target.strip_prefix("sm_").unwrap_or(target).to_owned();
         self.targets.iter().any(|bad| name(bad) == name(target))

@@ -27,7 +27,7 @@ pub struct ToolchainOptions {
     pub from: Option<PathBuf>,
     /// Whether to install the pinned packages when nothing is found.
     pub provision: bool,
-    /// What is to be built, by name: for an emulated kernel both the target that it is written for and the one that it
+    /// The targets to build for, by name: for an emulated kernel both the target that it is written for and the one that it
     /// is compiled for. Only what is good for all of them is chosen, and CUTLASS only has to be there if one needs it.
     /// Without any, the first compiler that is found is chosen, and CUTLASS has to be there.
     pub targets: Vec<String>,
@@ -70,7 +70,7 @@ pub struct Toolchain {
     pub nvcc_version: String,
     /// Where nvcc came from.
     pub nvcc_origin: Origin,
-    /// Whether it is used for targets, too, that its versions are known to be bad for.
+    /// True if it is used for targets, too, that its versions are known to be bad for.
     pub allow_known_bad: bool,
     /// What was found and not used, each with the reason, for people.
     pub passed_over: Vec<String>,
@@ -83,7 +83,7 @@ pub struct Cutlass {
     pub path: PathBuf,
     /// Its version, such as `4.5.0`.
     pub version: String,
-    /// Where it came from.
+    /// The origin.
     pub origin: Origin,
 }
 
@@ -106,7 +106,7 @@ impl Toolchain {
         oldest_nvcc_for(target).is_some_and(|oldest| version.is_some_and(|version| version >= oldest))
     }
 
-    /// Why it is not used for kernels of these targets: a version that is known to be bad for one of them, with the tool
+    /// The reason it is not used for kernels of these targets: a version that is known to be bad for one of them, with the tool
     /// and its version. Nothing where that is allowed.
     pub fn known_bad(&self, targets: &[&str]) -> Option<(Tool, String, &'static KnownBad)> {
         if self.allow_known_bad {
@@ -187,7 +187,7 @@ pub(super) struct Search<'a> {
     options: &'a ToolchainOptions,
     environment: &'a Environment,
     targets: Vec<String>,
-    /// What each compiler said when it was asked for its version.
+    /// The answers of compilers that were asked for their versions.
     versions: HashMap<PathBuf, Result<Version, String>>,
     passed_over: Vec<String>,
 }
@@ -204,7 +204,7 @@ impl<'a> Search<'a> {
         self.passed_over.clear();
     }
 
-    /// What was found and not used so far, each with the reason.
+    /// The tools that were found and not used so far, each with the reason.
     pub(super) fn passed_over(&self) -> &[String] {
         &self.passed_over
     }
@@ -370,7 +370,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether a compiler is new enough for the targets. What other programs share is passed over where it is not; what is
+    /// Returns whether a compiler is new enough for the targets. What other programs share is passed over where it is not; what is
     /// named fails when it is used.
     pub(super) fn check_targets(&self, found: Found) -> Result<Found, ToolchainError> {
         match self.targets.iter().filter_map(|target| oldest_nvcc_for(target)).max() {

@@ -24,7 +24,7 @@ pub struct Pin {
     pub version: &'static str,
     /// The part of the toolchain that it belongs to.
     pub part: Part,
-    /// What is installed of it: a file or a folder of the wheel, and its place in the toolchain. Folders end with a slash.
+    /// The part of it that is installed: a file or a folder of the wheel, and its place in the toolchain. Folders end with a slash.
     /// `{info}` stands for the wheel's own metadata folder, `{name}` for the package.
     pub takes: &'static [(&'static str, &'static str)],
     /// The size of its wheel, in megabytes.
@@ -67,12 +67,12 @@ impl Part {
         PINNED.packages.iter().filter(move |pin| pin.part == self)
     }
 
-    /// What an installation of this part downloads, in megabytes.
+    /// The size of the download of this part, in megabytes.
     pub fn download_mb(self) -> u32 {
         self.packages().map(|pin| pin.download_mb).sum()
     }
 
-    /// What an installation of this part occupies, roughly, in megabytes.
+    /// The size of this part once installed, roughly, in megabytes.
     pub fn installed_mb(self) -> u32 {
         match self {
             Part::Compiler => 340,
@@ -81,7 +81,7 @@ impl Part {
     }
 }
 
-/// What is installed of a package of the compiler.
+/// The parts of a compiler package that are installed.
 const COMPILER: &[(&str, &str)] = &[("nvidia/", "nvidia/"), ("{info}/licenses/", "nvidia/licenses/{name}/")];
 
 /// The pins. The compiler's own packages have one version; CCCL and the runtime are those of the same CUDA release.
@@ -200,7 +200,7 @@ pub(super) fn requirements(parts: &[Part]) -> String {
     text
 }
 
-/// What `unpack.py` is told: of each package its name, the hashes of its wheels and what is taken of them.
+/// The input of `unpack.py`: of each package its name, the hashes of its wheels and what is taken of them.
 pub(super) fn unpack_plan(parts: &[Part]) -> Value {
     let package = |pin: &Pin| {
         let info = format!("{}-{}.dist-info", pin.name.replace('-', "_"), pin.version);

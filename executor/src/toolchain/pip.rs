@@ -17,15 +17,15 @@ use super::pins::{Part, requirements, unpack_plan};
 use crate::environment::{Environment, PIP_OPTIONS};
 use crate::process::{ToolRun, run_tool, run_tool_watched};
 
-/// How long the package client may take: 175 MB over a line of 1 Mbit/s, twice.
+/// The time limit of the package client: 175 MB over a line of 1 Mbit/s, twice.
 const PIP_LIMIT: Duration = Duration::from_secs(50 * 60);
-/// How long it may take to print its settings.
+/// The time limit for printing its settings.
 const SETTINGS_LIMIT: Duration = Duration::from_secs(60);
-/// How long unpacking may take.
+/// The time limit of unpacking.
 const UNPACK_LIMIT: Duration = Duration::from_secs(10 * 60);
-/// Where variables that only concern where settings lie are of use.
+/// The folder of the settings to which some variables point.
 const SETTINGS_VARIABLES: [&str; 3] = ["PIP_CONFIG_FILE", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"];
-/// What takes files from wheels.
+/// The script that takes files from wheels.
 const UNPACK: &str = include_str!("unpack.py");
 
 /// A Python on this machine that works in a folder of ours.
@@ -190,7 +190,7 @@ fn unquoted(literal: &str) -> Option<String> {
     Some(text)
 }
 
-/// What pip's words say about why it failed.
+/// The cause that pip's words give.
 fn failure(run: &ToolRun, cache: &Path) -> ToolchainError {
     let words = words(&run.log);
     let said = |texts: &[&str]| texts.iter().any(|text| run.log.contains(text));
@@ -220,13 +220,13 @@ fn failure(run: &ToolRun, cache: &Path) -> ToolchainError {
     }
 }
 
-/// Whether a line says that a place could not be asked. One that answers that it lacks a page, or that it does not give
+/// Returns whether a line says that a place could not be asked. One that answers that it lacks a page, or that it does not give
 /// it to this user, was reached.
 fn is_unanswered(line: &str) -> bool {
     line.contains(UNREACHED) && !line.contains("Client Error")
 }
 
-/// What pip says of a page that it did not get.
+/// Words of pip about a page that it did not get.
 const UNREACHED: &str = "Could not fetch URL";
 
 /// The lines of a log that matter: from the first that reports an error, else the last few.

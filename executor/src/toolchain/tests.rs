@@ -499,7 +499,7 @@ fn a_diagnosis_says_what_is_missing_and_what_to_do() {
     assert!(cache.detail.contains("mode 777") && cache.detail.contains("written by others"), "{cache:?}");
 }
 
-/// Where a compiler came from that is chosen for these targets.
+/// The origin of the compiler that is chosen for these targets.
 fn chosen_for(machine: &Machine, targets: &[&str]) -> Result<String, ToolchainError> {
     let targets = targets.iter().map(|target| (*target).to_owned()).collect();
     machine.locate(&ToolchainOptions { targets, ..options() }).map(|found| found.nvcc_origin.to_string())

@@ -15,7 +15,7 @@ use super::version::cutlass_version;
 pub(super) const CUDA: &str = "nvidia/cu13";
 /// The CUTLASS of a toolchain.
 pub(super) const CUTLASS: &str = "cutlass";
-/// Where CUTLASS lies in an installed `cutlass_library`.
+/// The path of CUTLASS in an installed `cutlass_library`.
 pub(super) const CUTLASS_LIBRARY: &str = "cutlass_library/source";
 /// In the folder of each part, written last: a part without it was interrupted.
 pub(super) const MARKER: &str = "fourfold-toolchain.json";
@@ -46,7 +46,7 @@ pub(super) const ESSENTIAL: &[(Part, &str)] = &[
 /// The licence of CUTLASS, as its headers say it.
 pub(super) const CUTLASS_LICENSE: &str = "cutlass/LICENSE.txt";
 
-/// How closely a part is looked at.
+/// The thoroughness of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Depth {
     /// The marker and the sizes of the essential files: some twenty calls.
@@ -55,7 +55,7 @@ pub(super) enum Depth {
     Full,
 }
 
-/// Whether this toolchain has a whole part of this version's packages for this processor; if not, why.
+/// Returns whether this toolchain has a whole part of this version's packages for this processor; if not, why.
 pub(super) fn check(root: &Path, part: Part, depth: Depth) -> Result<(), String> {
     if !root.is_dir() {
         return Err("it is not a folder".to_owned());

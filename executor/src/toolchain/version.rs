@@ -50,7 +50,7 @@ pub fn oldest_nvcc_for(target: &str) -> Option<Version> {
     found.map(|(_, oldest)| *oldest)
 }
 
-/// Whether kernels for a target are built with CUTLASS. Those for sm_90a are Fourfold's own.
+/// Returns whether kernels for a target are built with CUTLASS. Those for sm_90a are Fourfold's own.
 pub fn needs_cutlass(target: &str) -> bool {
     target.strip_prefix("sm_").unwrap_or(target) != "90a"
 }

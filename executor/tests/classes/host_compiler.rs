@@ -9,7 +9,7 @@ use fourfold_executor::service::CompileService;
 
 use crate::service_fixture::{Bench, get, good, options, other, role, stand_in};
 
-/// What nvcc's own header says of a GCC that is newer than it knows.
+/// The message of nvcc's header for a GCC that is too new for it.
 const UNSUPPORTED: &str = "/opt/cuda/include/crt/host_config.h:143:2: error: #error -- unsupported GNU version! gcc \
                            versions later than 15 are not supported! The nvcc flag '-allow-unsupported-compiler' can \
                            be used to override this version check";

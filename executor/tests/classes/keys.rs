@@ -1,4 +1,4 @@
-//! What a kernel is found by.
+//! Tests of cache keys.
 
 use std::fs::{self, File, FileTimes};
 use std::sync::Arc;

@@ -74,7 +74,7 @@ impl MxElement {
 /// q = e2m1(rn(v / rn(s * global)))           v is restored as q * s * global
 /// ```
 ///
-/// Where `amax` is zero, the scale is `0x00` and every code is `0x0`, whatever `global` is: a tensor of zeros
+/// If `amax` is zero, the scale is `0x00` and every code is `0x0`, whatever `global` is: a tensor of zeros
 /// has the global scale 0, and the formula would give 0 / 0. Where `s * global` is zero, every code is `0x0`
 /// too, whatever the sign of its value; elsewhere a negative value that rounds to zero gives `0x8`. The formula
 /// outside its usual domain, the first line that applies:

@@ -19,13 +19,13 @@ pub struct Directive {
 /// A line that is a comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Comment<'a> {
-    /// What follows the `;`, without surrounding white space.
+    /// The text behind the `;`, without surrounding white space.
     pub text: &'a str,
     /// The line, from 1.
     pub line: usize,
     /// Of the text.
     pub span: Span,
-    /// Whether it stands before the function.
+    /// True if it stands before the function.
     pub is_before: bool,
 }
 

@@ -296,7 +296,7 @@ impl<'a> Checker<'a> {
         sizes
     }
 
-    /// Whether the matrices of a batch stay matrices, and are not rows of one.
+    /// Returns whether the matrices of a batch stay matrices, and are not rows of one.
     fn has_matrices(&self) -> bool {
         self.plan.b_batched || known(&self.plan.batch) == Some(1)
     }
@@ -310,7 +310,7 @@ impl<'a> Checker<'a> {
         Some([Dim::fixed(1), batch.times(m)?, n.clone()])
     }
 
-    /// Whether extents within the limit on scales can make more tiles than one launch takes: an operand has at most so
+    /// Returns whether extents within the limit on scales can make more tiles than one launch takes: an operand has at most so
     /// many blocks of 128 rows, whatever its matrices.
     fn may_have_too_many_tiles(&self, rules: &FormatCapability) -> bool {
         let Some([matrices, rows, columns]) = self.launched() else { return true };

@@ -198,7 +198,7 @@ struct Factors {
     number: f64,
     /// How often x is a factor.
     powers: u32,
-    /// How often the known sum, which is 2 at most, is.
+    /// The multiple of the known sum, which is 2 at most.
     sums: u32,
     others: Vec<Id>,
     /// The most, in multiples of x, that a partial product with x and without the sum is.

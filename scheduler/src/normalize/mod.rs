@@ -63,7 +63,7 @@ pub struct Step {
 pub struct NormalizeRule {
     /// The name that proofs give it.
     pub name: &'static str,
-    /// Why it changes no bit; of a contract rule, which roundings it drops, and behind `Range:` what it takes to be in
+    /// The reason it changes no bit; of a contract rule, which roundings it drops, and behind `Range:` what it takes to be in
     /// range. One that takes nothing so keeps every NaN and infinity.
     pub why: &'static str,
     /// Whether it drops a rounding.

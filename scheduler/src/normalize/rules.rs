@@ -15,7 +15,7 @@ use super::site::Site;
 /// A named rule: where the left side matches and the conditions of `apply` hold, the results equal the whole.
 pub(crate) struct Rule {
     pub(crate) name: &'static str,
-    /// Why it gives the same bits; of a contract rule, which rounding it drops, and what it takes to be in range.
+    /// The reason it gives the same bits; of a contract rule, which rounding it drops, and what it takes to be in range.
     pub(crate) why: &'static str,
     pub(crate) contract: bool,
     pub(crate) left: &'static str,

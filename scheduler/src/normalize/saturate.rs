@@ -5,9 +5,9 @@
 //! ops, and of those what the program says already. A term used twice counts twice; the choice is by class, so that it is
 //! computed once all the same.
 
+use core::time::Duration;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use core::time::Duration;
 
 use egg::{CostFunction, Extractor, Id, Language, RecExpr, Rewrite, Runner};
 use fourfold_ir::TensorType;

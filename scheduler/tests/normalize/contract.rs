@@ -270,7 +270,7 @@ fn products_are_nan_and_infinite_where_those_of_dequantized_operands_are() {
     }
 }
 
-/// Who adds a contract rule adds it to the tables above.
+/// Fails for a contract rule that is in none of the tables above.
 #[test]
 fn every_contract_rule_is_held_against_poisoned_data() {
     let held: BTreeSet<&str> =

@@ -1,4 +1,4 @@
-//! What happens when a small allocation fails: the exit code and the report say so, and no core is dumped.
+//! Ends the program in good order when a small allocation fails: with an exit code, a report and no core dump.
 
 use fourfold::Fault;
 use fourfold_executor::{Allocator, report_memory_exhaustion};

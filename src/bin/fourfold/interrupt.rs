@@ -1,4 +1,4 @@
-//! What Ctrl-C does: every compiler is killed, temporary folders are removed, and the exit code says so, with `--json` an
+//! Handles Ctrl-C: every compiler is killed, temporary folders are removed, and the exit code says so, with `--json` an
 //! object too.
 
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -12,16 +12,16 @@ use fourfold_executor::{keep_ignored, write_to_stdout};
 const EXIT_INTERRUPTED: i32 = 130;
 /// How long compilers may take to die.
 const LIMIT: Duration = Duration::from_secs(10);
-/// How long a report that is being printed may take: whoever should read it may never do so.
+/// The time that printing a report may take: whoever should read it may never do so.
 const PRINTING: Duration = Duration::from_secs(1);
 
-/// Who prints: nobody yet, the report, or the interrupt. It is decided once, so that one object is printed.
+/// The owner of the standard output: nobody yet, the report, or the interrupt. It is decided once, so that one object is printed.
 static PRINTS: AtomicU8 = AtomicU8::new(NOBODY);
 const NOBODY: u8 = 0;
 const REPORT: u8 = 1;
 const INTERRUPT: u8 = 2;
 
-/// Whether `who` is the first to print.
+/// Returns whether `who` is the first to print.
 fn claim(who: u8) -> bool {
     PRINTS.compare_exchange(NOBODY, who, Ordering::SeqCst, Ordering::SeqCst).is_ok()
 }

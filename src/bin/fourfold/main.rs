@@ -110,7 +110,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What was run, or why it panicked. The place of the panic is on stderr by then.
+/// Runs a command, or returns the message of its panic. The place of the panic is on stderr by then.
 fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
         let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -187,7 +187,7 @@ fn fail_as(fault: Fault, message: &str, json: bool) -> ExitCode {
     leave(fault.exit_code(), printed)
 }
 
-/// What is printed instead of a report.
+/// The object that is printed instead of a report.
 fn failure(fault: &str, message: &str) -> serde_json::Value {
     serde_json::json!({ "ok": false, "fault": fault, "error": message, "diagnostics": [] })
 }

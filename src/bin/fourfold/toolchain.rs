@@ -248,7 +248,7 @@ fn lines(toolchain: &Toolchain) -> String {
     text
 }
 
-/// What is known to be bad about the versions of a toolchain, for people.
+/// The listed faults of the versions of a toolchain, for people.
 fn known_bad(toolchain: &Toolchain) -> Vec<String> {
     let cutlass = toolchain.cutlass.as_ref().map(|cutlass| (Tool::Cutlass, &cutlass.version));
     let tools = [(Tool::Nvcc, &toolchain.nvcc_version)].into_iter().chain(cutlass);

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use fourfold::Fault;
 
-/// Whether `--json` is among the arguments, however wrong the others are. What follows `--` are no options.
+/// Returns whether `--json` is among the arguments, however wrong the others are. What follows `--` are no options.
 pub fn wants_json(arguments: &[OsString]) -> bool {
     let options = arguments.iter().skip(1).take_while(|argument| *argument != "--");
     options.into_iter().any(|argument| argument.to_str().is_some_and(is_json))
@@ -33,7 +33,7 @@ pub fn answer(error: &clap::Error, json: bool) -> ExitCode {
     crate::leave(fault.exit_code(), printed)
 }
 
-/// What is wrong, on one line, without the usage and the hint at `--help`.
+/// The error on one line, without the usage and the hint at `--help`.
 fn message(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return "a command is missing".to_owned();

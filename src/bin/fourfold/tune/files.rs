@@ -65,7 +65,7 @@ impl Log {
 
 /// The files that a command writes besides its report. One of them may be the standard output, `-`.
 pub struct Outputs {
-    /// Whether one is.
+    /// True if one is.
     pub on_stdout: bool,
 }
 

@@ -46,7 +46,7 @@ struct Finished {
     /// For programs.
     object: Value,
     code: u8,
-    /// Whether the standard output holds a file that was asked for, so that the text goes elsewhere.
+    /// True if the standard output holds a file that was asked for, so that the text goes elsewhere.
     on_stdout: bool,
 }
 
