@@ -20,7 +20,7 @@ use crate::types::ElementType;
 ///
 /// `sigmoid`, `silu`, `gelu` and `gelu_tanh` keep their relative accuracy where they approach zero, and no finite
 /// operand gives NaN. At -inf, `silu`, `gelu` and `gelu_tanh` are NaN, the product of -inf and 0 that their formulas
-/// give there, as in PyTorch, JAX and ONNX: a formula and the function that stands for it agree everywhere.
+/// give there, as in PyTorch: a formula and the function that stands for it agree everywhere.
 pub fn unary(kind: UnaryKind, x: f64) -> f64 {
     match kind {
         UnaryKind::Neg => -x,
