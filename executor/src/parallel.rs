@@ -6,6 +6,7 @@ use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::{self, Scope};
 
+use fourfold_ir::memory::check_memory;
 use rayon::ThreadPool;
 use rayon::prelude::*;
 
@@ -135,6 +136,18 @@ pub(crate) fn map<T: Sync, R: Send>(items: &[T], function: impl Fn(&T) -> R + Sy
     }
 }
 
+/// Prepares a thread of this name. It is refused where memory is so short that the thread could panic before it begins:
+/// the standard library does where it gets no signal stack.
+///
+/// # Errors
+/// When there is no memory for a few more threads.
+pub(crate) fn thread_of(name: &str) -> io::Result<thread::Builder> {
+    // The stacks of four threads, as others may start at the same time.
+    const ROOM: usize = 8 << 20;
+    check_memory(ROOM).map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error))?;
+    Ok(thread::Builder::new().name(name.to_owned()))
+}
+
 /// Starts up to `count` threads in a scope, each of which does the same work, and returns how many there are: fewer,
 /// or none, where the system makes no more.
 pub fn spawn_workers<'scope, 'env, F>(
@@ -148,7 +161,7 @@ where
 {
     let spawn = |_: &usize| -> io::Result<()> {
         let work = work.clone();
-        thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, work).map(drop)
+        thread_of(name)?.spawn_scoped(scope, work).map(drop)
     };
     (0..count).take_while(|index| spawn(index).is_ok()).count()
 }

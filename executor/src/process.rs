@@ -225,7 +225,7 @@ fn spawn(command: &mut Command) -> io::Result<Child> {
 /// its next chunk after the caller has gone.
 fn read_in_background(mut reader: io::PipeReader) -> io::Result<Receiver<io::Result<Vec<u8>>>> {
     let (sender, receiver) = sync_channel(8);
-    thread::Builder::new().name("tool log".to_owned()).spawn(move || {
+    crate::parallel::thread_of("tool log")?.spawn(move || {
         let mut buffer = vec![0; 64 << 10];
         loop {
             match reader.read(&mut buffer) {

@@ -21,6 +21,7 @@ use super::{
     BuildError, BuildInput, BuildOptions, BuildTools, LIBRARY, PRELUDE, SOURCE, ToolEnvironment, disk,
     not_run, present,
 };
+use crate::parallel;
 use crate::process::{Cancel, ToolRun, run_tool_watched};
 
 /// The flags that every kernel is compiled with, without those that depend on the architecture or on the toolchain.
@@ -308,9 +309,8 @@ impl Compiler<'_> {
         };
         let no_thread = |source| Err(BuildError::Spawn { tool: "a thread for a build", source });
         thread::scope(|scope| {
-            let threads = [first, second].map(|command| {
-                thread::Builder::new().name("build step".to_owned()).spawn_scoped(scope, || run(command))
-            });
+            let threads = [first, second]
+                .map(|command| parallel::thread_of("build step")?.spawn_scoped(scope, || run(command)));
             if threads.iter().any(Result::is_err) {
                 stop.cancel();
             }

@@ -43,6 +43,7 @@ use crate::build::{
 use crate::cache::{Cache, CacheKey, Origin, Refusal};
 use crate::environment::Environment;
 use crate::kernel::Kernel;
+use crate::parallel;
 use crate::process::Cancel;
 use crate::toolchain::{KnownBad, NO_CUTLASS, Tool, Toolchain, Version, oldest_nvcc_for};
 use crate::transient::Transient;
@@ -240,7 +241,7 @@ impl CompileService {
         let copies = (Arc::clone(&inner), request.clone(), Arc::clone(&flight));
         register(&flight);
         let work = move || inner.fly(&request, &flight);
-        if thread::Builder::new().name("kernel build".to_owned()).spawn(work).is_err() {
+        if parallel::thread_of("kernel build").and_then(|thread| thread.spawn(work)).is_err() {
             // A kernel of the cache needs no thread, and a build without processes ends at once.
             let (inner, request, flight) = copies;
             inner.fly(&request, &flight);

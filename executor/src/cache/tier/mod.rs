@@ -12,7 +12,6 @@ use std::fmt;
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -187,7 +186,8 @@ fn within<T: Send + 'static>(
         // Nobody waits any more for what comes too late.
         let _ = sender.send(work());
     };
-    thread::Builder::new().name("cache tier".to_owned()).spawn(worker).map_err(|error| error.to_string())?;
+    let started = crate::parallel::thread_of("cache tier").and_then(|thread| thread.spawn(worker));
+    started.map_err(|error| error.to_string())?;
     receiver.recv_timeout(limit).map_err(|error| match error {
         RecvTimeoutError::Timeout => format!("it did not answer within {} s", limit.as_secs_f64()),
         RecvTimeoutError::Disconnected => "asking it failed".to_owned(),
@@ -213,7 +213,7 @@ mod tests {
 
     impl Store for Hanging {
         fn fetch(&self, _: &CacheKey) -> Result<Option<Contents>, Reason> {
-            thread::park();
+            std::thread::park();
             Ok(None)
         }
 
