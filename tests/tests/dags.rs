@@ -1,6 +1,6 @@
 //! The epilogues of `fixtures/gemm/dag_*.fir` and `activations.fir`, each built for every family of targets: one test for
 //! each kernel, named `TARGET/PROGRAM`. A run builds three of each family by turns and lists the others as ignored; `--features full` builds
-//! all of them, and its log is `docs/full-build.log`.
+//! all of them.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;

@@ -3,7 +3,7 @@
 //!
 //! Each run builds one NVFP4 kernel for each target and one MXFP4 kernel for each family, taking turns through
 //! configurations and epilogues; `--features full` builds every default configuration of both formats and every
-//! activation, and its log is `docs/full-build.log`. Epilogues of other forms are built in `dags.rs`.
+//! activation. Epilogues of other forms are built in `dags.rs`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
