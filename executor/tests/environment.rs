@@ -24,7 +24,8 @@ fn the_documentation_lists_every_variable() {
     text += "\n## What the compiler sees\n\n\
              nvcc, its parts, the host compiler and the disassembler see none of the caller's variables. They get \
              `LC_ALL=C`, a `TMPDIR` in the folder of the build, and a `PATH` of the system's folders. `LD_LIBRARY_PATH` is \
-             passed on as the table says. A program that starts the compiler (`--launcher`) also gets its own settings: \
+             passed on as the table says, and `FOURFOLD_TOOLCHAIN` where it is a plain path, for a script that is named in \
+             place of nvcc. A program that starts the compiler (`--launcher`) also gets its own settings: \
              `HOME`, `USER`, `LOGNAME`, `TMPDIR` where its value is a plain path, `XDG_...`, proxies, `SSL_CERT_...`, \
              `SCCACHE_...`, `CCACHE_...` (without those that name a compiler), `AWS_...`, `AZURE_...`, `GOOGLE_...` and \
              `ACTIONS_...`.\n";

@@ -1,8 +1,9 @@
 //! The environment of the compiler and of what it starts: an allow list, and what of it a key holds.
 //!
 //! nvcc, its parts and the host's compiler read dozens of variables that change what they make (`PTXAS_FLAGS`, `CPATH`,
-//! `COMPILER_PATH`, ...). None is passed on. They get `LC_ALL`, `TMPDIR` and `PATH`, whose values are ours. What the
-//! caller decides is which host compiler is used: the one that `NVCC_CCBIN` names, else `g++` on `PATH`.
+//! `COMPILER_PATH`, ...). None is passed on. They get `LC_ALL`, `TMPDIR` and `PATH`, whose values are ours, and
+//! `FOURFOLD_TOOLCHAIN`, which none of them reads. What the caller decides is which host compiler is used: the one that
+//! `NVCC_CCBIN` names, else `g++` on `PATH`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -127,6 +128,7 @@ impl ToolEnvironment {
         }
         path.push(SYSTEM);
         command.env("PATH", path);
+        name_toolchain(command, &self.search);
         self.add_library_path(command);
     }
 
@@ -147,9 +149,18 @@ impl ToolEnvironment {
 /// The link to the folder of the host compiler.
 const HOST: &str = "host";
 
-/// Has a command see nothing of the caller's environment but the system's folders.
-pub(crate) fn isolate(command: &mut Command) {
+/// Has a command see nothing of the caller's environment but the system's folders and `FOURFOLD_TOOLCHAIN`.
+pub(crate) fn isolate(command: &mut Command, environment: &Environment) {
     command.env_clear().env("LC_ALL", "C").env("PATH", SYSTEM);
+    name_toolchain(command, environment);
+}
+
+/// Passes `FOURFOLD_TOOLCHAIN` on. No tool of CUDA reads it; a script that was named in place of nvcc may use it to find
+/// the nvcc that it starts.
+fn name_toolchain(command: &mut Command, environment: &Environment) {
+    if let Some(folder) = environment.fourfold_toolchain.as_ref().filter(|folder| is_plain(folder)) {
+        command.env("FOURFOLD_TOOLCHAIN", folder);
+    }
 }
 
 fn has_folder(program: &Path) -> bool {

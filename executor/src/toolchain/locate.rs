@@ -13,6 +13,7 @@ use super::provision::{parts_for, provision, provisioned_folder};
 use super::tree::{self, Depth};
 use super::version::{
     OLDEST_CUTLASS, OLDEST_NVCC, Version, cutlass_version, needs_cutlass, nvcc_version, oldest_nvcc_for,
+    toolkit_root,
 };
 use crate::environment::{Environment, is_program};
 
@@ -155,7 +156,7 @@ pub fn locate_with_progress(
         cutlass = search.cutlass();
     }
     let (nvcc, cutlass) = (nvcc?, cutlass?);
-    let [include, libraries] = toolkit_folders(&nvcc.path);
+    let [include, libraries] = toolkit_folders(&nvcc.path, environment);
     let cuobjdump = search.cuobjdump(&nvcc.path);
     let cutlass = cutlass.map(|found| Cutlass {
         path: found.path,
@@ -357,7 +358,11 @@ impl<'a> Search<'a> {
             };
             return Err(ToolchainError::Named { named, path, problem: problem.to_owned() });
         }
-        let version = self.versions.entry(path.clone()).or_insert_with(|| nvcc_version(&path)).clone();
+        let version = self
+            .versions
+            .entry(path.clone())
+            .or_insert_with(|| nvcc_version(&path, self.environment))
+            .clone();
         match version {
             Err(problem) => Err(ToolchainError::Named { named, path, problem }),
             Ok(found) if found < OLDEST_NVCC => {
@@ -465,15 +470,24 @@ fn absolute(path: impl Into<OsString>) -> PathBuf {
 
 /// The `-I` and `-L` folders of the toolkit that a compiler belongs to. nvcc of the Python packages looks for
 /// libraries in `lib64`, which they do not have.
-fn toolkit_folders(nvcc: &Path) -> [Vec<PathBuf>; 2] {
+fn toolkit_folders(nvcc: &Path, environment: &Environment) -> [Vec<PathBuf>; 2] {
     let real = nvcc.canonicalize().unwrap_or_else(|_| nvcc.to_owned());
+    let beside = real.parent().and_then(Path::parent).map(Path::to_owned);
+    // A script that was named in place of nvcc lies in no toolkit, and knows one.
+    let root = match beside {
+        Some(root) if HEADERS.iter().any(|header| root.join(header).exists()) => Some(root),
+        beside => toolkit_root(nvcc, environment).or(beside),
+    };
     // A distribution's nvcc lies in /usr/bin; its headers are found without our help, and -I must not reorder them.
-    let root = real.parent().and_then(Path::parent).filter(|root| *root != Path::new("/usr"));
+    let root = root.filter(|root| root != Path::new("/usr"));
     let existing = |names: &[&str], needs: &str| -> Vec<PathBuf> {
-        let folders = names.iter().filter_map(|name| Some(root?.join(name)));
+        let folders = names.iter().filter_map(|name| Some(root.as_ref()?.join(name)));
         folders.filter(|folder| folder.join(needs).exists()).collect()
     };
     let mut include = existing(&["include"], "cuda_runtime.h");
     include.extend(existing(&["include/cccl"], "cuda/std"));
     [include, existing(&["lib64", "lib"], "libcudart_static.a")]
 }
+
+/// What a toolkit has beside the folder of its programs.
+const HEADERS: [&str; 2] = ["include/cuda_runtime.h", "targets/x86_64-linux/include/cuda_runtime.h"];

@@ -765,3 +765,33 @@ fn only_what_is_needed_is_unpacked_and_only_from_the_pinned_wheel() {
     let (ok, said) = unpack(&hash, r#"[["absent/", "x/"]]"#, "empty");
     assert!(!ok && said.contains("nothing that is needed"), "{said}");
 }
+
+#[test]
+fn a_script_in_place_of_nvcc_leads_to_the_toolkit_of_the_nvcc_that_it_starts() {
+    let mut machine = Machine::new();
+    for name in
+        ["kit/include/cuda_runtime.h", "kit/include/cccl/cuda/std/version", "kit/lib/libcudart_static.a"]
+    {
+        write(&machine.path(name), "");
+    }
+    let dryrun =
+        "case \"$1\" in --dryrun) echo \"#$ _SPACE_= \"; echo \"#$ TOP=$(dirname $0)/..\"; exit 0;; esac\n";
+    let says = nvcc_script("13.1, V13.1.115").replace("#!/bin/sh\n", &format!("#!/bin/sh\n{dryrun}"));
+    program(&machine.path("kit/bin/nvcc"), &says);
+    program(&machine.path("scripts/nvcc"), "#!/bin/sh\nexec \"$FOURFOLD_TOOLCHAIN/bin/nvcc\" \"$@\"\n");
+    machine.environment.fourfold_toolchain = Some(machine.path("kit").into());
+    let found = |machine: &Machine| {
+        let nvcc = Some(machine.path("scripts/nvcc"));
+        let cutlass = Some(machine.cutlass("cutlass", [4, 5, 0]));
+        machine.locate(&ToolchainOptions { nvcc, cutlass, ..options() })
+    };
+    let toolchain = found(&machine).unwrap();
+    let kit = machine.path("kit").canonicalize().unwrap();
+    assert_eq!(toolchain.nvcc, machine.path("scripts/nvcc"));
+    assert_eq!(toolchain.include, [kit.join("include"), kit.join("include/cccl")]);
+    assert_eq!(toolchain.libraries, [kit.join("lib")]);
+    // A folder whose name means something to a shell is not passed on.
+    machine.environment.fourfold_toolchain = Some(machine.path("kit;true").into());
+    let error = found(&machine).unwrap_err().to_string();
+    assert!(error.contains("which does not say its version"), "{error}");
+}

@@ -1,12 +1,13 @@
 //! Versions of nvcc and CUTLASS: read from what they say, and the oldest that will do.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use crate::build::isolate;
-use crate::process::run_tool;
+use crate::environment::Environment;
+use crate::process::{ToolRun, run_tool};
 
 /// A version of three numbers; missing ones are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,9 +60,9 @@ pub fn needs_cutlass(target: &str) -> bool {
 const VERSION_LIMIT: Duration = Duration::from_secs(60);
 
 /// Asks nvcc; the error says what it said instead.
-pub(super) fn nvcc_version(nvcc: &Path) -> Result<Version, String> {
+pub(super) fn nvcc_version(nvcc: &Path, environment: &Environment) -> Result<Version, String> {
     let mut command = Command::new(nvcc);
-    isolate(&mut command);
+    isolate(&mut command, environment);
     let run = run_tool(command.arg("--version"), VERSION_LIMIT)
         .map_err(|error| format!("which cannot be run: {error}"))?;
     // "Cuda compilation tools, release 13.0, V13.0.88"
@@ -77,6 +78,17 @@ pub(super) fn nvcc_version(nvcc: &Path) -> Result<Version, String> {
             ))
         }
     }
+}
+
+/// Asks nvcc for the folder of its toolkit, which it prints with the commands of a dry run as `#$ TOP=folder`. A script
+/// that starts an nvcc lies in no toolkit itself. `None` when it does not say, or names a folder that is not there.
+pub(super) fn toolkit_root(nvcc: &Path, environment: &Environment) -> Option<PathBuf> {
+    let mut command = Command::new(nvcc);
+    isolate(&mut command, environment);
+    command.current_dir("/").args(["--dryrun", "-c", "-x", "cu", "/dev/null"]);
+    let run = run_tool(&mut command, VERSION_LIMIT).ok().filter(ToolRun::succeeded)?;
+    let root = run.log.lines().find_map(|line| line.strip_prefix("#$ TOP="))?;
+    Path::new(root).canonicalize().ok()
 }
 
 /// Reads `include/cutlass/version.h` of a CUTLASS; `None` when it is not there or says none.
