@@ -11,9 +11,9 @@ use fourfold_executor::{Machine, PendingKernel, Run, RunOptions, RunReason, Segm
 use fourfold_ir::{Bound, SymbolValues, Tensor, bind};
 
 use crate::backend::{Backend, Execution, Planned};
+use crate::compile_options::{CompileOptions, Supply};
 use crate::error::Error;
 use crate::kernels::{BuiltKernel, PlannedKernel, build_targets, get_kernels, planned_kernels, request};
-use crate::service::{CompileOptions, Supply};
 
 /// A program that is ready to run. What could not be built or cannot run here runs on the fallback, with the reason.
 #[derive(Debug)]
@@ -304,7 +304,10 @@ impl Compiled {
     }
 
     /// [`Compiled::run_bound`] with the values of [`Planned::program`].
-    pub(crate) fn run_normalized(&self, bound: &Bound<'_>, options: &RunOptions) -> Result<Run, Error> {
+    ///
+    /// # Errors
+    /// As [`Compiled::run_bound`].
+    pub fn run_normalized(&self, bound: &Bound<'_>, options: &RunOptions) -> Result<Run, Error> {
         let (program, partition) = (self.planned.program(), self.planned.partition());
         let machine = self.machine();
         let options = &self.run_options(options);

@@ -1,16 +1,10 @@
-//! What can go wrong, and whose fault it was.
+//! Errors of planning, compiling and running, and whose fault each is.
 
-use std::io::{self, ErrorKind};
-use std::path::PathBuf;
-
+use fourfold_executor::RunError;
 use fourfold_executor::device::DeviceError;
 use fourfold_executor::fallback::FallbackError;
-use fourfold_executor::{DataError, FileError, LaunchRecord, RunError, SealedError, TensorDataError};
-use fourfold_ir::sample::SampleError;
-use fourfold_ir::{BindError, Diagnostic, InterpretError};
+use fourfold_ir::{BindError, Diagnostic};
 use serde::Serialize;
-
-use crate::bundle::BundleError;
 
 /// Whose fault an error is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -42,76 +36,12 @@ impl Fault {
             Fault::Bug => "bug",
         }
     }
-
-    /// The exit code of the command line: 2 for what the caller can mend, 3 for what this machine lacks, 70 for a bug
-    /// of ours.
-    pub fn exit_code(self) -> u8 {
-        match self {
-            Fault::InvalidInput | Fault::Unsupported => 2,
-            Fault::ResourceLimit | Fault::Device | Fault::Environment => 3,
-            Fault::Bug => 70,
-        }
-    }
 }
 
-impl From<&FileError> for Fault {
-    fn from(error: &FileError) -> Fault {
-        match error {
-            FileError::Write { source, .. } if is_shortage(source) => Fault::ResourceLimit,
-            FileError::Write { .. } => Fault::Environment,
-            FileError::TooLong { .. } => Fault::ResourceLimit,
-            other => other.io().map_or(Fault::InvalidInput, of_reading),
-        }
-    }
-}
-
-impl From<&DataError> for Fault {
-    fn from(error: &DataError) -> Fault {
-        match error {
-            DataError::Write { source, .. } if is_shortage(source) => Fault::ResourceLimit,
-            DataError::Write { .. } => Fault::Environment,
-            DataError::Memory { .. } => Fault::ResourceLimit,
-            DataError::Input { source, .. } if is_resource_limit(source) => Fault::ResourceLimit,
-            other => other.io().map_or(Fault::InvalidInput, of_reading),
-        }
-    }
-}
-
-/// Whose fault it is that a file which was named cannot be read: the caller's, where its name is wrong or it is not
-/// for this user.
-fn of_reading(error: &io::Error) -> Fault {
-    match error.kind() {
-        _ if is_shortage(error) => Fault::ResourceLimit,
-        ErrorKind::NotFound
-        | ErrorKind::PermissionDenied
-        | ErrorKind::NotADirectory
-        | ErrorKind::IsADirectory
-        | ErrorKind::InvalidFilename
-        | ErrorKind::InvalidInput
-        | ErrorKind::UnexpectedEof => Fault::InvalidInput,
-        // A loop of links has no stable kind.
-        _ if error.raw_os_error() == Some(LINK_LOOP) => Fault::InvalidInput,
-        _ => Fault::Environment,
-    }
-}
-
-/// `ELOOP`.
-const LINK_LOOP: i32 = 40;
-
-/// Why a program was not partitioned, run or compared.
+/// Why a program was not planned, compiled or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The program's text is not a program.
-    #[error("{} is not a valid program", file.display())]
-    Program {
-        /// The file.
-        file: PathBuf,
-        /// Its text.
-        source_text: String,
-        /// Every error in it, in order.
-        diagnostics: Vec<Diagnostic>,
-    },
     /// A module that was handed over is not a program.
     #[error("the module `@{name}` is not valid: {}", first_message(diagnostics))]
     Module {
@@ -120,24 +50,9 @@ pub enum Error {
         /// Every error in it, in order.
         diagnostics: Vec<Diagnostic>,
     },
-    /// A file could not be read.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// A data file could not be used.
-    #[error(transparent)]
-    Data(#[from] DataError),
     /// Tensors do not fit the program's inputs.
-    #[error("{0}{remedy}", remedy = remedy_of_bind(.0))]
+    #[error(transparent)]
     Bind(#[from] BindError),
-    /// Seeded inputs could not be made.
-    #[error("{0}{remedy}", remedy = remedy_of_sample(.0))]
-    Sample(#[from] SampleError),
-    /// A folder with programs has none.
-    #[error("there is no program in `{}`: no file in it or below it ends in .fir", folder.display())]
-    NoPrograms {
-        /// The folder.
-        folder: PathBuf,
-    },
     /// There is no such target.
     #[error("there is no target `{name}`; the targets are {known}")]
     UnknownTarget {
@@ -163,47 +78,9 @@ pub enum Error {
         /// The op, as `%name = mnemonic`.
         op: String,
     },
-    /// An expected tensor cannot be compared with the value of its name.
-    #[error("`{tensor}` is {found}, but %{value} is {expected}")]
-    Expected {
-        /// The tensor of the data.
-        tensor: String,
-        /// What it is.
-        found: String,
-        /// The value.
-        value: String,
-        /// What the value is.
-        expected: String,
-    },
-    /// The data name an expectation that the program or the data lack.
-    #[error("{0}")]
-    Missing(String),
-    /// A bundle could not be written or read.
-    #[error(transparent)]
-    Bundle(#[from] BundleError),
     /// The program could not be run.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The program could not be interpreted.
-    #[error(transparent)]
-    Interpret(#[from] InterpretError),
-    /// A run that was to keep every value did not.
-    #[error("bug: `{0}` is needed for a comparison and was not kept; please report the program")]
-    NotKept(String),
-    /// There is not enough memory.
-    #[error("{what} takes {bytes} bytes, more than there is memory")]
-    Memory {
-        /// The purpose of the memory.
-        what: String,
-        /// Bytes that were needed.
-        bytes: usize,
-    },
-    /// Interpreting the program would take too long.
-    #[error("`{op}` is too large for the interpreter; give its expected result in the data")]
-    TooMuchWork {
-        /// The op, as `%name = mnemonic`.
-        op: String,
-    },
     /// The partition failed its own proof.
     #[error("bug: the partition is wrong: {0}; please report the program")]
     Partition(String),
@@ -214,143 +91,32 @@ impl Error {
     pub fn fault(&self) -> Fault {
         match self {
             Error::UnknownTarget { .. } | Error::NotEmulated { .. } => Fault::Unsupported,
-            Error::Device(_) | Error::Run(RunError::Device { .. }) => Fault::Device,
-            Error::Bundle(BundleError::Folder(SealedError::Disk { .. })) => Fault::Environment,
-            Error::File(error) => Fault::from(error),
-            Error::Data(error) | Error::Bundle(BundleError::Folder(SealedError::Data(error))) => {
-                Fault::from(error)
-            }
-            Error::Partition(_) | Error::NotKept(_) | Error::Run(RunError::Partition { .. }) => Fault::Bug,
-            // The caller's tensors, symbols or segment.
-            Error::Run(RunError::Inputs { .. } | RunError::Input { .. } | RunError::NoSuchSegment { .. }) => {
-                Fault::InvalidInput
-            }
-            Error::Sample(SampleError::Tensor { source, .. }) if source.is_resource_limit() => {
+            Error::Device(_) => Fault::Device,
+            Error::Run(error) => run_fault(error),
+            Error::Partition(_) => Fault::Bug,
+            Error::Module { .. } | Error::Bind(_) | Error::Unclaimed { .. } => Fault::InvalidInput,
+        }
+    }
+}
+
+/// Whose fault a failed run is.
+pub fn run_fault(error: &RunError) -> Fault {
+    match error {
+        RunError::Device { .. } => Fault::Device,
+        RunError::Partition { .. } => Fault::Bug,
+        RunError::Memory { .. } => Fault::ResourceLimit,
+        RunError::Op { source, .. } => match source {
+            FallbackError::Memory { .. } | FallbackError::Extents { .. } | FallbackError::Tensor(_) => {
                 Fault::ResourceLimit
             }
-            Error::Sample(SampleError::Extents { .. }) => Fault::ResourceLimit,
-            Error::Memory { .. } | Error::Run(RunError::Memory { .. }) => Fault::ResourceLimit,
-            Error::Run(RunError::Op { source, .. }) => match source {
-                FallbackError::Memory { .. } | FallbackError::Extents { .. } | FallbackError::Tensor(_) => {
-                    Fault::ResourceLimit
-                }
-                // The tensors were bound to a verified program.
-                _ => Fault::Bug,
-            },
-            Error::Interpret(InterpretError::Memory { .. }) => Fault::ResourceLimit,
-            error if error.is_too_large_to_interpret() => Fault::ResourceLimit,
-            Error::Interpret(_) => Fault::Bug,
-            _ => Fault::InvalidInput,
-        }
-    }
-
-    /// Returns whether the interpreter does not take values of this size, however much memory there is.
-    pub(crate) fn is_too_large_to_interpret(&self) -> bool {
-        match self {
-            Error::Interpret(InterpretError::Result { source, .. }) => source.is_resource_limit(),
-            Error::Interpret(InterpretError::TooLarge { .. } | InterpretError::Extents { .. })
-            | Error::TooMuchWork { .. } => true,
-            _ => false,
-        }
-    }
-
-    /// The error as shown to people, ending in a newline: diagnostics with their source lines.
-    pub fn render(&self) -> String {
-        match self {
-            Error::Program { file, source_text, diagnostics } => {
-                let file = file.display().to_string();
-                diagnostics.iter().map(|diagnostic| diagnostic.render(&file, source_text)).collect()
-            }
-            Error::Module { name, diagnostics } => {
-                diagnostics.iter().map(|diagnostic| diagnostic.render(name, "")).collect()
-            }
-            other => {
-                let launch = other.launch().map_or_else(String::new, |launch| format!("{launch}\n"));
-                format!("error: {}\n{launch}", other.message())
-            }
-        }
-    }
-
-    /// What the kernel that failed was given, where that is known: in debug mode.
-    pub fn launch(&self) -> Option<&LaunchRecord> {
-        match self {
-            Error::Run(RunError::Device { place, .. }) => place.launch.as_ref(),
-            _ => None,
-        }
-    }
-
-    /// The error with its causes, on one line.
-    pub fn message(&self) -> String {
-        crate::kernels::chain(self)
-    }
-}
-
-/// Returns whether memory, open files or processes were not enough.
-fn is_shortage(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::WouldBlock)
-        || matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
-}
-
-const ENFILE: i32 = 23;
-const EMFILE: i32 = 24;
-
-fn is_resource_limit(error: &TensorDataError) -> bool {
-    match error {
-        TensorDataError::Tensor(source) => source.is_resource_limit(),
-        TensorDataError::TooLarge { .. } => true,
-        _ => false,
+            // The tensors were bound to a verified program.
+            _ => Fault::Bug,
+        },
+        // The caller's tensors, symbols or segment.
+        _ => Fault::InvalidInput,
     }
 }
 
 fn first_message(diagnostics: &[Diagnostic]) -> &str {
     diagnostics.first().map_or("no reason given", |diagnostic| diagnostic.message.as_str())
-}
-
-/// The remedy where data do not give a symbol its extent.
-fn remedy_of_bind(error: &BindError) -> String {
-    match error {
-        BindError::Undetermined { name } => format!("; give its extent with `--symbol {name}=EXTENT`"),
-        _ => String::new(),
-    }
-}
-
-/// The remedy where a symbol has no extent and inputs are seeded.
-fn remedy_of_sample(error: &SampleError) -> String {
-    match error {
-        SampleError::MissingSymbol { name } => format!(
-            "; give its extent with `--symbol {name}=EXTENT` of `fourfold replay`, or as `{name}=EXTENT` on the \
-             program's `; sample:` line"
-        ),
-        _ => String::new(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_cannot_be_written_is_the_machine_s_fault_and_a_wrong_name_the_caller_s() {
-        let path = || PathBuf::from("x");
-        let file = |kind: ErrorKind, write: bool| match write {
-            true => Fault::from(&FileError::Write { path: path(), source: kind.into() }),
-            false => Fault::from(&FileError::Read { path: path(), source: kind.into() }),
-        };
-        for kind in [ErrorKind::NotFound, ErrorKind::PermissionDenied, ErrorKind::StorageFull] {
-            assert_eq!(file(kind, true), Fault::Environment, "{kind}");
-            let written = DataError::Write { path: path(), source: kind.into() };
-            let sealed = SealedError::Data(written);
-            assert_eq!(Error::Bundle(BundleError::Folder(sealed)).fault(), Fault::Environment, "{kind}");
-        }
-        assert_eq!(file(ErrorKind::NotFound, false), Fault::InvalidInput);
-        assert_eq!(file(ErrorKind::OutOfMemory, false), Fault::ResourceLimit);
-        for (number, fault) in
-            [(5, Fault::Environment), (116, Fault::Environment), (24, Fault::ResourceLimit)]
-        {
-            // EIO, ESTALE, EMFILE.
-            let source = io::Error::from_raw_os_error(number);
-            assert_eq!(Fault::from(&FileError::Read { path: path(), source }), fault, "{number}");
-        }
-        assert_eq!(Fault::from(&FileError::NotRegular { path: path() }), Fault::InvalidInput);
-    }
 }

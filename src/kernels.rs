@@ -13,18 +13,15 @@ use std::thread;
 use fourfold_codegen::configuration::CutlassVersion;
 use fourfold_codegen::{EMULATOR, KernelSource, KernelSpec, emit, emulate, specify, target};
 use fourfold_executor::cache::CacheKey;
-pub use fourfold_executor::chain;
-use fourfold_executor::environment::Environment;
 use fourfold_executor::service::{
     CompileService, Event, Failure, Outcome, Request, ServiceOptions, build_slots,
 };
-use fourfold_executor::toolchain::{
-    PINNED, Toolchain, ToolchainError, ToolchainOptions, locate_with_progress,
-};
+use fourfold_executor::toolchain::Toolchain;
 use fourfold_executor::{Artifact, BuildInput, BuildOptions, Cancel, DumpedKernel, spawn_workers};
 
 use crate::backend::Planned;
-use crate::service::CompileOptions;
+use crate::compile_options::CompileOptions;
+pub use crate::compile_options::{cutlass_version, toolchain};
 
 /// The kernel of one segment.
 #[derive(Clone, Debug)]
@@ -86,31 +83,9 @@ pub fn planned_kernels(planned: &Planned, cutlass: CutlassVersion, emulated: boo
         .collect()
 }
 
-/// The version of CUTLASS that a toolchain has, as configurations are chosen by it; the pinned one where it has none.
-pub fn cutlass_version(toolchain: &Toolchain) -> CutlassVersion {
-    let own = toolchain.cutlass.as_ref().and_then(|cutlass| CutlassVersion::parse(&cutlass.version));
-    own.unwrap_or_else(pinned_cutlass)
-}
-
-/// The version of the pinned CUTLASS: without a toolchain the cache has kernels that were configured for it.
-pub(crate) fn pinned_cutlass() -> CutlassVersion {
-    CutlassVersion::parse(PINNED.cutlass).unwrap_or(CutlassVersion::PINNED)
-}
-
 /// The architectures that the kernels of a target are written for and compiled for.
-pub(crate) fn build_targets(target: &str, emulated: bool) -> Vec<&str> {
+pub fn build_targets(target: &str, emulated: bool) -> Vec<&str> {
     if emulated { vec![target, EMULATOR] } else { vec![target] }
-}
-
-/// Finds a toolchain, or installs the pinned one, saying on `progress` what takes long.
-///
-/// # Errors
-/// When there is none and none can be installed.
-pub fn toolchain(
-    options: &ToolchainOptions,
-    progress: &mut dyn FnMut(&str),
-) -> Result<Toolchain, ToolchainError> {
-    locate_with_progress(options, &Environment::from_process(), progress)
 }
 
 /// Builds kernels without a cache, each distinct one once, as many at a time as the machine has room for.
@@ -208,7 +183,7 @@ pub fn request(service: &CompileService, source: &KernelSource) -> Request {
 }
 
 /// A source as it is built.
-pub(crate) fn build_input(source: &KernelSource) -> BuildInput<'_> {
+pub fn build_input(source: &KernelSource) -> BuildInput<'_> {
     BuildInput {
         text: &source.text,
         kernel: &source.kernel,

@@ -5,9 +5,7 @@
 //! stays outside. [`Backend::compile`] builds and loads the kernels that can run here, and [`Compiled::run`] runs the
 //! program; what no kernel takes, or cannot run here, runs on a CPU fallback, and the run says why. A host that keeps its
 //! own ops asks for [`Claim::KernelsOnly`] and calls [`Compiled::run_segment`]; one that has device memory and a stream
-//! takes [`Compiled::machine`] to [`executor::prepare`]. [`mod@replay`] does the same for a program in a file and compares
-//! the results, [`verify`](mod@verify) for many; [`bundle`] keeps a replay in a folder that can be replayed elsewhere, and
-//! [`doctor`] says what this machine has and lacks.
+//! takes [`Compiled::machine`] to [`executor::prepare`]. The crate `fourfold-cli` replays, verifies and diagnoses with it.
 //!
 //! ```
 //! use fourfold::ir::{BinaryKind, Builder, Dim, ElementType, ScaleLayout, ScaledMmaOptions, TensorType, sample};
@@ -41,37 +39,21 @@
 #![forbid(unsafe_code)]
 
 mod backend;
-mod bound;
-pub mod bundle;
-mod compare;
+mod compile_options;
 mod compiled;
-mod cut;
-pub mod doctor;
 mod error;
-mod expectations;
-mod header;
 pub mod kernels;
-mod precision;
-pub mod replay;
-mod report;
-mod service;
-pub mod verify;
 
 pub use backend::{
     Backend, Claim, ClaimedSegment, DEFAULT_EMULATED_TARGET, DEFAULT_TARGET, DeviceChoice, Execution,
     Options, Planned,
 };
+pub use compile_options::{CacheChoice, CompileOptions};
 pub use compiled::Compiled;
-pub use error::{Error, Fault};
+pub use error::{Error, Fault, run_fault};
 pub use fourfold_codegen as codegen;
 pub use fourfold_executor as executor;
+pub use fourfold_executor::chain;
 pub use fourfold_executor::service::{Event, Wait};
 pub use fourfold_ir as ir;
 pub use fourfold_scheduler as scheduler;
-pub use header::{ExpectedCodes, Header};
-pub use kernels::chain;
-pub use report::{
-    DecisionReport, LeftOut, LeftOutFile, OutputReport, Report, ResourceReport, SegmentReport, VerifyLaunch,
-    VerifyReport, VerifyRow, WorstReport, kernel_name,
-};
-pub use service::{CacheChoice, CompileOptions};

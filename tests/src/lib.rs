@@ -11,7 +11,8 @@ pub mod structure;
 
 use std::path::{Path, PathBuf};
 
-use fourfold::{Backend, DeviceChoice, Error, Options};
+use fourfold::Error;
+use fourfold::{Backend, DeviceChoice, Options};
 
 /// Options that plan for a target and keep off the GPU, so that a test shows the same on every machine.
 pub fn options(target: &str) -> Options {

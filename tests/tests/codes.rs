@@ -3,8 +3,8 @@
 
 use fourfold::executor::service::{FAILURE_CODES, FailureCode};
 use fourfold::ir::VerifyErrorKind;
-use fourfold::replay::explain;
 use fourfold::scheduler::ReasonCode;
+use fourfold_cli::replay::explain;
 use fourfold_tests::repository;
 
 #[test]

@@ -16,14 +16,15 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
+use fourfold::DEFAULT_TARGET;
 use fourfold::codegen::configuration::CutlassVersion;
 use fourfold::codegen::{HEAD, HOPPER_HEAD, HOPPER_KERNEL, hopper};
 use fourfold::ir::sample;
 use fourfold::ir::{Entity, Tensor, bind, interpret, text};
 use fourfold::kernels::planned_kernels;
-use fourfold::replay::{Loaded, ReplayOptions, explain, load, plan, replay, replay_sample};
 use fourfold::scheduler::{Fate, Origin, Step, normalize};
-use fourfold::{DEFAULT_TARGET, Error, Report};
+use fourfold_cli::replay::{Loaded, ReplayOptions, explain, load, plan, replay, replay_sample};
+use fourfold_cli::{Error, Report};
 use fourfold_tests::{backend, options};
 use libtest_mimic::{Arguments, Trial};
 

@@ -18,9 +18,10 @@ use fourfold::executor::{
 };
 use fourfold::ir::sample::{self, Recipe, Rule};
 use fourfold::ir::{ElementType, SymbolValues, Tensor, Value, bind, interpret, text};
-use fourfold::replay::load;
-use fourfold::verify::{VerifyOptions, verify};
-use fourfold::{Backend, CompileOptions, Compiled, Options, VerifyRow};
+use fourfold::{Backend, CompileOptions, Compiled, Options};
+use fourfold_cli::VerifyRow;
+use fourfold_cli::replay::load;
+use fourfold_cli::verify::{VerifyOptions, verify};
 use fourfold_tests::repository;
 use libtest_mimic::{Arguments, Completion, Trial};
 

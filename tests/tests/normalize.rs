@@ -2,9 +2,9 @@
 
 use fourfold::executor::RunOptions;
 use fourfold::ir::{Entity, Program, bind, interpret, sample, text, verify};
-use fourfold::replay::load;
 use fourfold::scheduler::{NormalizeOptions, Normalized, normalize};
 use fourfold::{Backend, Claim, CompileOptions, Options};
+use fourfold_cli::replay::load;
 use fourfold_tests::generate::case;
 use fourfold_tests::random::Random;
 

@@ -17,8 +17,8 @@ use fourfold::executor::device::{Buffer, Device, Node, Recording, Stream};
 use fourfold::executor::toolchain::ToolchainOptions;
 use fourfold::executor::{PreparedProgram, RunOptions, prepare, run};
 use fourfold::ir::{Value, bind, sample};
-use fourfold::replay::{Loaded, load};
 use fourfold::{Backend, CompileOptions, Compiled, Options};
+use fourfold_cli::replay::{Loaded, load};
 use fourfold_tests::repository;
 use serde_json::{Value as Json, json};
 

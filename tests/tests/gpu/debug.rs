@@ -3,10 +3,11 @@
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use fourfold::bundle::{BundleOptions, replay_bundled};
+use fourfold::CompileOptions;
 use fourfold::executor::stdout_on_stderr;
-use fourfold::replay::{ReplayOptions, replay};
-use fourfold::{CompileOptions, Report};
+use fourfold_cli::Report;
+use fourfold_cli::bundle::{BundleOptions, replay_bundled};
+use fourfold_cli::replay::{ReplayOptions, replay};
 use fourfold_tests::repository;
 
 use super::compile_options;

@@ -1,0 +1,122 @@
+//! `fourfold doctor`: what this machine has for building kernels, what it lacks, and what to do about it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use fourfold::{CompileOptions, DeviceChoice, Options};
+use fourfold_cli::doctor::{Doctor, FindingReport, examine};
+use fourfold_executor::BuildOptions;
+use fourfold_executor::environment::Environment;
+
+use crate::progress::Progress;
+use crate::toolchain::Tools;
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  fourfold doctor\n  fourfold doctor --self-test\n  \
+    fourfold doctor --nvcc /usr/local/cuda/bin/nvcc --json\n\n\
+    Exit code 0 when kernels could be built now for the target, and the self-test did not fail if it was run; else 3, or 130 \
+    when interrupted. No network is used, and nothing is changed. The self-test builds the smallest kernel, which takes some half a minute, and runs \
+    it where a GPU can run it.")]
+pub struct Arguments {
+    #[command(flatten)]
+    tools: Tools,
+    /// The target to build for, such as sm_90a [default: that of the GPUs here, else any]
+    #[arg(long, value_name = "TARGET", value_parser = crate::toolchain::target)]
+    target: Option<String>,
+    /// Build the smallest kernel, and run it if a GPU here can
+    #[arg(long)]
+    self_test: bool,
+    /// How long the compiler may take for the kernel of the self-test
+    #[arg(long, value_name = "SECONDS", requires = "self_test", default_value_t = BuildOptions::TIME_LIMIT.as_secs())]
+    time_limit: u64,
+    /// A program that starts the compiler of the self-test, such as sccache
+    #[arg(long, value_name = "PROGRAM", requires = "self_test")]
+    launcher: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments) -> ExitCode {
+    let environment = Environment::from_process();
+    let options = arguments.tools.options_for(arguments.target.clone());
+    let mut doctor = examine(&options, &environment);
+    if arguments.self_test {
+        let device = match environment.fourfold_device.as_deref().map(|text| text.to_string_lossy()) {
+            Some(text) => match text.parse() {
+                Ok(device) => device,
+                Err(error) => return crate::misused(&format!("FOURFOLD_DEVICE: {error}"), arguments.json),
+            },
+            None => DeviceChoice::First,
+        };
+        let place = Options { device, ..Options::default() };
+        let build = BuildOptions {
+            time_limit: Duration::from_secs(arguments.time_limit),
+            launcher: arguments.launcher.clone(),
+            ..BuildOptions::default()
+        };
+        let compile = CompileOptions { toolchain: options, build, ..CompileOptions::default() };
+        let progress = Progress::new(arguments.json);
+        crate::with_stdout_kept(|| doctor.test(&place, &compile, &|event| progress.event(event)));
+    }
+    let text = if arguments.json { crate::to_json(&doctor) } else { report(&doctor) };
+    let code = if doctor.ok { 0 } else { crate::EXIT_ENVIRONMENT };
+    crate::leave(code, crate::print(&text))
+}
+
+fn report(doctor: &Doctor) -> String {
+    let version = &doctor.fourfold;
+    let described = version.described.as_ref().map_or(String::new(), |text| format!(" ({text})"));
+    let mut text = format!("fourfold {}{described}\n\n", version.version);
+    for finding in &doctor.findings {
+        text += &lines(finding);
+    }
+    for gpu in doctor.devices.iter().filter(|_| !doctor.gpus.is_empty()) {
+        text += &format!("{:<8} {:<17} {gpu}\n", "ok", "device");
+    }
+    let test = &doctor.self_test;
+    text += &lines(&FindingReport {
+        name: "self-test".to_owned(),
+        state: test.state,
+        detail: test.detail.clone(),
+        remedy: test.remedy.clone(),
+    });
+    text += "\nTargets\n";
+    for target in &doctor.targets {
+        let why = target.why.as_ref().map_or(String::new(), |why| format!("; {why}"));
+        let formats = match target.formats.is_empty() {
+            true => String::new(),
+            false => format!("; {}", target.formats.join(", ")),
+        };
+        let runs = target.runs.map_or(String::new(), |how| format!("; runs here ({how})"));
+        text += &format!("{:<8} {:<17} {}{formats}{runs}{why}\n", target.state, target.name, target.hardware);
+    }
+    text += "\nVariables\n";
+    for variable in &doctor.variables {
+        let value = variable.value.as_deref().unwrap_or("unset");
+        text += &format!("{:<20} {value}\n", variable.name);
+        text +=
+            &format!("{:20} {} ({}; default: {})\n", "", variable.meaning, variable.kind, variable.default);
+    }
+    text += match (doctor.ok, doctor.self_test.state) {
+        (true, _) => "\nKernels can be built here\n",
+        (false, "failed") => {
+            "\nThe self-test failed, though nothing is missing: what it says above holds for other kernels too\n"
+        }
+        (false, _) => {
+            "\nKernels cannot be built here: everything runs on the fallback until the missing things are there\n"
+        }
+    };
+    text
+}
+
+fn lines(finding: &FindingReport) -> String {
+    let detail = finding.detail.replace('\n', &format!("\n{:27}", ""));
+    let mut text = format!("{:<8} {:<17} {detail}\n", finding.state, finding.name);
+    if let Some(remedy) = &finding.remedy {
+        text += &format!("{:26} -> {remedy}\n", "");
+    }
+    text
+}

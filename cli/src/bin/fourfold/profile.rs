@@ -1,0 +1,539 @@
+//! `fourfold profile`: the vendor's profiler and sanitizer around a run of one segment's kernel.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use fourfold::kernels::compile_kernels;
+use fourfold::{Backend, CompileOptions, Fault, Options, Planned};
+use fourfold_cli::replay::{Loaded, ReplayOptions, load, plan, replay};
+use fourfold_cli::{Error, Report as Replayed, kernel_name};
+use fourfold_executor::device::Gpu;
+use fourfold_executor::environment::Environment;
+use fourfold_executor::toolchain::ToolchainOptions;
+use fourfold_executor::{
+    ProfileFolder, Profiler, ProfilerTool, ToolRun, chain, find_profiler, is_standard_stream, this_program,
+};
+use fourfold_ir::{SymbolValues, Tensor, Value, bind};
+use fourfold_tuner::profile::metrics::Chip;
+use fourfold_tuner::profile::ncu::{self, BOOST_OPTION, Collect, Counters, Set};
+use fourfold_tuner::profile::sanitizer::{self, Check, Finding};
+use fourfold_tuner::profile::{
+    Launched, PlainRun, Release, Report, Selection, ToolUse, Traffic, Trouble, check_release,
+};
+
+use crate::place::Place;
+use crate::progress::Progress;
+use crate::toolchain::Tools;
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  fourfold profile fixtures/minilm_ffn.fir --segment 2\n  \
+    fourfold profile fixtures/minilm_ffn.fir --tool ncu --tool memcheck --tool racecheck --json\n  \
+    fourfold profile fixtures/minilm_ffn.fir --set full --keep profile\n\n\
+    The kernels are built first, and the program is run once without any tool, which says what is launched and whether it \
+    is right; each tool then runs `fourfold replay` of the same program, with the kernels from the cache. ncu measures the \
+    one launch of the segment: clocks are not touched, caches are cold, and its durations are comparable with each other \
+    only. Of the sanitizer's tools initcheck watches every launch, the others that of the segment. A number that is \
+    missing is null, with its name and why.\n\n\
+    ncu and compute-sanitizer come with the CUDA toolkit. What cannot be had is named, with what to do, and the rest is \
+    done.\n\n\
+    Exit codes: 0 all that was asked for is there, 1 a result is wrong or a tool found errors, 2 bad input, 3 something is \
+    missing here (a GPU, a tool, leave to read counters), 70 a bug of ours, 130 interrupted.")]
+pub struct Arguments {
+    /// The program, a .fir file
+    file: PathBuf,
+    /// The segment whose kernel is looked at, as `explain` numbers them [default: the first that is a kernel]
+    #[arg(long, value_name = "N")]
+    segment: Option<usize>,
+    /// What to run; may be given several times
+    #[arg(long = "tool", value_name = "TOOL", default_value = "ncu")]
+    tools: Vec<Tool>,
+    /// What ncu collects: what is shown, or everything, for its own viewer (with --keep)
+    #[arg(long, value_name = "SET", default_value = "curated")]
+    set: SetChoice,
+    /// The tensors, a .safetensors file
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    toolchain: Tools,
+    /// The program ncu [default: that of CUDA_HOME, then PATH]
+    #[arg(long, value_name = "FILE")]
+    ncu: Option<PathBuf>,
+    /// The program compute-sanitizer [default: that of CUDA_HOME, then PATH]
+    #[arg(long, value_name = "FILE")]
+    sanitizer: Option<PathBuf>,
+    /// How long each tool may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    limit: u64,
+    /// Leave the tools' reports, logs and commands in this folder
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Tool {
+    /// The counters of the kernel
+    Ncu,
+    /// Accesses out of bounds
+    Memcheck,
+    /// Races for shared memory
+    Racecheck,
+    /// Reads of what nobody wrote
+    Initcheck,
+    /// Barriers used wrongly
+    Synccheck,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum SetChoice {
+    /// What is shown
+    Curated,
+    /// Everything that ncu knows
+    Full,
+}
+
+impl Tool {
+    fn check(self) -> Option<Check> {
+        match self {
+            Tool::Ncu => None,
+            Tool::Memcheck => Some(Check::Memcheck),
+            Tool::Racecheck => Some(Check::Racecheck),
+            Tool::Initcheck => Some(Check::Initcheck),
+            Tool::Synccheck => Some(Check::Synccheck),
+        }
+    }
+
+    fn program(self) -> ProfilerTool {
+        if self == Tool::Ncu { ProfilerTool::Ncu } else { ProfilerTool::ComputeSanitizer }
+    }
+
+    fn name(self) -> &'static str {
+        self.check().map_or("ncu", Check::name)
+    }
+}
+
+pub fn run(arguments: &Arguments) -> ExitCode {
+    let place = match arguments.place.options() {
+        Ok(place) => place,
+        Err(message) => return crate::misused(&message, arguments.json),
+    };
+    if is_standard_stream(&arguments.file) {
+        let message = "the program is read again for each tool: name a file; `./-` is one of that name";
+        return crate::misused(message, arguments.json);
+    }
+    let planned = load(&arguments.file).and_then(|loaded| Plan::new(loaded, &place, arguments.segment));
+    let plan = match planned {
+        Ok(Ok(plan)) => plan,
+        Ok(Err(message)) => return crate::misused(&message, arguments.json),
+        Err(error) => return crate::fail(&error, arguments.json),
+    };
+    let report = match profile(arguments, &place, &plan) {
+        Ok(report) => report.concluded(),
+        Err(error) => return crate::fail(&error, arguments.json),
+    };
+    let text = if arguments.json { crate::to_json(&report) } else { report.to_string() };
+    crate::leave(report.exit_code(), crate::print(&text))
+}
+
+/// What is looked at.
+struct Plan {
+    backend: Backend,
+    planned: Planned,
+    segment: usize,
+    kernel: String,
+}
+
+impl Plan {
+    /// The plan of a program with the segment to look at; or in words why there is no such.
+    fn new(loaded: Loaded, place: &Options, wanted: Option<usize>) -> Result<Result<Plan, String>, Error> {
+        let backend = Backend::new(place)?;
+        let planned = plan(&backend, &loaded)?;
+        let kernels: Vec<(usize, String)> =
+            planned.partition().kernels().map(|(segment, plan)| (segment, kernel_name(plan))).collect();
+        let found = match wanted {
+            Some(wanted) => kernels.iter().find(|(segment, _)| *segment == wanted),
+            None => kernels.first(),
+        };
+        let Some((segment, kernel)) = found.cloned() else {
+            return Ok(Err(match wanted.filter(|_| !kernels.is_empty()) {
+                None => "no op of the program becomes a kernel; `fourfold explain` says why".to_owned(),
+                Some(wanted) => {
+                    let there: Vec<String> = kernels.iter().map(|(segment, _)| segment.to_string()).collect();
+                    format!("segment {wanted} is no kernel; those that are: {}", there.join(", "))
+                }
+            }));
+        };
+        Ok(Ok(Plan { backend, planned, segment, kernel }))
+    }
+
+    fn launched(&self, segments: impl Iterator<Item = usize>) -> Vec<Launched> {
+        let kernels = &self.planned.partition().segments;
+        let named = |segment: usize| {
+            let kernel = kernels[segment].kernel().map(kernel_name)?;
+            Some(Launched { segment, kernel })
+        };
+        segments.filter_map(named).collect()
+    }
+
+    /// The bytes of all that the kernel reads, and of all that it writes, where every extent is known.
+    fn counted(&self, replayed: Option<&Replayed>) -> (Option<u64>, Option<u64>) {
+        let module = self.planned.program().module();
+        let mut symbols = SymbolValues::default();
+        for (symbol, name) in module.symbols.iter() {
+            if let Some(extent) = replayed.and_then(|replayed| replayed.symbols.get(name)) {
+                symbols.set(symbol, *extent);
+            }
+        }
+        let bytes = |values: &[Value]| {
+            values.iter().try_fold(0u64, |sum, value| {
+                let ty = module.ty(*value);
+                let dims = bind::concrete_dims(ty, &symbols)?;
+                sum.checked_add(Tensor::byte_len(ty.element, &dims, ty.layout).ok()? as u64)
+            })
+        };
+        let segment = &self.planned.partition().segments[self.segment];
+        let written: Option<Vec<Value>> = segment.kernel().map(|plan| plan.written().collect());
+        (bytes(&segment.inputs), written.and_then(|written| bytes(&written)))
+    }
+}
+
+/// The tools of a profile, their use, and what went wrong with them.
+struct Session<'a> {
+    arguments: &'a Arguments,
+    gpu: &'a Gpu,
+    folder: ProfileFolder,
+    /// This program's arguments for a run, after its path.
+    child: Vec<OsString>,
+    selection: Selection,
+    tools: Vec<ToolUse>,
+    troubles: Vec<Trouble>,
+}
+
+fn profile(arguments: &Arguments, place: &Options, plan: &Plan) -> Result<Report, Error> {
+    let mut report = Report {
+        ok: false,
+        file: arguments.file.display().to_string(),
+        target: plan.planned.partition().target.clone(),
+        device: plan.backend.gpu().map(ToString::to_string),
+        chip: plan.backend.gpu().and_then(|gpu| Chip::of(gpu.capability)),
+        segment: plan.segment,
+        kernel: plan.kernel.clone(),
+        plain: None,
+        traffic: Traffic::default(),
+        counters: None,
+        checks: Vec::new(),
+        troubles: Vec::new(),
+        tools: Vec::new(),
+        kept: None,
+    };
+    let gpu = match plan.backend.execution() {
+        Ok((gpu, _)) => gpu,
+        Err(reason) => {
+            const REMEDY: &str = "run it where such a GPU is, or name the --target of the one that is here; \
+                                  `fourfold doctor` says which";
+            report.troubles.push(Trouble::new("device", reason.code, reason.message, REMEDY));
+            return Ok(report);
+        }
+    };
+    let mut ready = Vec::new();
+    for tool in distinct(&arguments.tools) {
+        match find(tool, arguments, gpu) {
+            Ok((profiler, release)) => ready.push((tool, profiler, release)),
+            Err(trouble) => report.troubles.push(trouble),
+        }
+    }
+    let folder = match ProfileFolder::new(arguments.keep.as_deref()) {
+        Ok(folder) => folder,
+        Err(error) => {
+            let message = format!("the folder for what the tools leave cannot be made: {error}");
+            let remedy = "name a folder that can be written with --keep, or set TMPDIR to one";
+            report.troubles.push(Trouble::new("folder", "no_folder", message, remedy));
+            return Ok(report);
+        }
+    };
+    // What is built and run takes long, and without a tool it is for nothing.
+    if ready.is_empty() {
+        return Ok(report);
+    }
+    let options = ReplayOptions {
+        backend: place.clone(),
+        compile: compile_options(arguments),
+        data: arguments.data.clone(),
+        symbols: Vec::new(),
+    };
+    let entries = match build(plan, &options.compile, arguments.json) {
+        Ok(entries) => entries,
+        Err(trouble) => {
+            report.troubles.push(trouble);
+            return Ok(report);
+        }
+    };
+    let (plain, replayed) = match run_plain(plan, arguments, &options)? {
+        Ok(plain) => plain,
+        Err(trouble) => {
+            report.troubles.push(trouble);
+            return Ok(report);
+        }
+    };
+    let child = match child(arguments, &report.target, gpu, place) {
+        Ok(child) => child,
+        Err(trouble) => {
+            report.troubles.push(trouble);
+            return Ok(report);
+        }
+    };
+    let before = plain.launched.iter().filter(|launched| launched.segment < plan.segment).count();
+    let own = entries.iter().find(|(segment, _)| *segment == plan.segment).map_or("", |(_, entry)| entry);
+    let selection = Selection::new(own, entries.iter().map(|(_, entry)| entry.as_str()), before);
+    let mut session =
+        Session { arguments, gpu, folder, child, selection, tools: Vec::new(), troubles: Vec::new() };
+    for (tool, profiler, release) in &ready {
+        match tool.check() {
+            None => report.counters = session.measure(profiler, *release),
+            Some(check) => report.checks.extend(session.check(check, profiler, *release)),
+        }
+    }
+    let (read, written) = plan.counted(replayed.as_ref());
+    report.traffic = Traffic::new(read, written, report.counters.as_ref());
+    report.plain = Some(plain);
+    report.troubles.append(&mut session.troubles);
+    report.tools = session.tools;
+    report.kept = session.folder.stays().then(|| session.folder.path().display().to_string());
+    Ok(report)
+}
+
+fn distinct(tools: &[Tool]) -> Vec<Tool> {
+    let mut distinct = Vec::new();
+    for tool in tools {
+        if !distinct.contains(tool) {
+            distinct.push(*tool);
+        }
+    }
+    distinct
+}
+
+fn compile_options(arguments: &Arguments) -> CompileOptions {
+    let toolchain = ToolchainOptions { provision: true, ..arguments.toolchain.options() };
+    CompileOptions { toolchain, ..CompileOptions::default() }
+}
+
+/// The program of a tool, if it can measure this GPU.
+fn find(tool: Tool, arguments: &Arguments, gpu: &Gpu) -> Result<(Profiler, Option<Release>), Trouble> {
+    if tool == Tool::Ncu && Chip::of(gpu.capability).is_none() {
+        let message = format!("the names of the counters of {gpu} are not known");
+        return Err(Trouble::new(
+            tool.name(),
+            "unknown_chip",
+            message,
+            "the sanitizer's tools need none: --tool memcheck",
+        ));
+    }
+    let program = tool.program();
+    let given = if tool == Tool::Ncu { &arguments.ncu } else { &arguments.sanitizer };
+    let profiler = find_profiler(program, given.as_deref(), &Environment::from_process())
+        .map_err(|error| Trouble::new(tool.name(), "no_tool", chain(&error), error.remedy(program)))?;
+    let release = check_release(tool.name(), &profiler.version, gpu.capability)?;
+    Ok((profiler, release))
+}
+
+/// Builds every kernel of the program, so that no compiler runs under a tool, and returns what each library says of the
+/// names of its kernels, by segment.
+fn build(plan: &Plan, options: &CompileOptions, quiet: bool) -> Result<Vec<(usize, String)>, Trouble> {
+    let progress = Progress::new(quiet);
+    let emulated = plan.backend.emulates();
+    let (built, _) = compile_kernels(&plan.planned, emulated, options, &|event| progress.event(event));
+    drop(progress);
+    let mut entries = Vec::new();
+    for kernel in built {
+        let segment = kernel.planned.segment;
+        match kernel.outcome {
+            Ok(artifact) => entries.push((segment, artifact.metadata().entry.clone())),
+            // Another segment then runs on the fallback.
+            Err(failure) if segment == plan.segment => {
+                return Err(Trouble::new(
+                    "build",
+                    failure.code,
+                    failure.message.clone(),
+                    failure.remedy.clone(),
+                ));
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(entries)
+}
+
+/// Runs the program without any tool. A device that fails is what the sanitizer may be wanted for, so it is no error.
+fn run_plain(
+    plan: &Plan,
+    arguments: &Arguments,
+    options: &ReplayOptions,
+) -> Result<Result<(PlainRun, Option<Replayed>), Trouble>, Error> {
+    let progress = Progress::new(arguments.json);
+    let replayed =
+        crate::with_stdout_kept(|| replay(&arguments.file, options, &|event| progress.event(event)));
+    drop(progress);
+    let replayed = match replayed {
+        Ok(replayed) => replayed,
+        Err(error) if error.fault() == Fault::Device => {
+            let planned = plan.planned.partition().kernels().map(|(segment, _)| segment);
+            let plain = PlainRun { ok: None, error: Some(error.message()), launched: plan.launched(planned) };
+            return Ok(Ok((plain, None)));
+        }
+        Err(error) => return Err(error),
+    };
+    let as_kernel = |segment: &usize| ["kernel", "emulated"].contains(&replayed.segments[*segment].ran);
+    let segment = &replayed.segments[plan.segment];
+    if !as_kernel(&plan.segment) {
+        let code = segment.reason.as_deref().unwrap_or("no reason is known");
+        let message = segment.message.as_deref().unwrap_or_default();
+        return Ok(Err(Trouble::new(
+            "run",
+            "not_a_kernel",
+            format!("segment {} ran on the fallback: {code}: {message}", plan.segment),
+            "`fourfold replay` with the same options says more; `docs/failures.md` and `docs/reasons.md` list the codes",
+        )));
+    }
+    let launched = plan.launched((0..replayed.segments.len()).filter(as_kernel));
+    Ok(Ok((PlainRun { ok: Some(replayed.ok), error: None, launched }, Some(replayed))))
+}
+
+/// The run that a tool watches: this program, for the same target and GPU whatever the environment says.
+fn child(arguments: &Arguments, target: &str, gpu: &Gpu, place: &Options) -> Result<Vec<OsString>, Trouble> {
+    let program = this_program().map_err(|error| {
+        let message = format!("where this program lies is not known: {error}");
+        Trouble::new("run", "no_program", message, "see that /proc is mounted")
+    })?;
+    let mut child: Vec<OsString> = vec![program.into(), "replay".into(), arguments.file.clone().into()];
+    child.extend(["--require-kernels".into(), "--target".into(), target.into()]);
+    child.extend(["--device".into(), gpu.ordinal.to_string().into()]);
+    child.extend(place.emulate.then(|| "--emulate".into()));
+    child.extend(place.contract.then(|| "--contract".into()));
+    let tools = arguments.toolchain.options();
+    child.extend(tools.allow_known_bad.then(|| "--allow-known-bad".into()));
+    for (option, path) in
+        [("--data", &arguments.data), ("--nvcc", &tools.nvcc), ("--cutlass", &tools.cutlass)]
+    {
+        if let Some(path) = path {
+            child.extend([option.into(), path.into()]);
+        }
+    }
+    Ok(child)
+}
+
+impl Session<'_> {
+    /// Has ncu measure the kernel.
+    fn measure(&mut self, profiler: &Profiler, release: Option<Release>) -> Option<Counters> {
+        let chip = Chip::of(self.gpu.capability)?;
+        let path = self.folder.path().join("ncu.ncu-rep");
+        let set = match self.arguments.set {
+            SetChoice::Curated => Set::Curated,
+            SetChoice::Full => Set::Full,
+        };
+        let has_boost_option = profiler.knows(BOOST_OPTION);
+        let mut refused: Vec<String> = Vec::new();
+        let selection = self.selection.clone();
+        loop {
+            let collect = Collect {
+                chip,
+                selection: &selection,
+                set,
+                report: &path,
+                refused: &refused,
+                has_boost_option,
+            };
+            let mut command = collect.arguments();
+            command.extend(self.child.iter().cloned());
+            let run = self.run("ncu", profiler, release, &command)?;
+            if run.succeeded() && !ncu::measured_nothing(&run.log) {
+                break;
+            }
+            let more = ncu::refused(&run.log);
+            // It may name one at a time; each is left out once only, so that this ends.
+            if more.is_empty() || more.iter().all(|name| refused.contains(name)) {
+                let trouble = match run.status {
+                    Some(_) => ncu::diagnose(&run.log, &run.ending()),
+                    None => Trouble::new(
+                        "ncu",
+                        "tool_stopped",
+                        format!("it ended with {}", run.ending()),
+                        "give it more time with --limit, or a smaller problem; --set curated takes fewer runs than full",
+                    ),
+                };
+                self.troubles.push(trouble);
+                return None;
+            }
+            refused.extend(more);
+        }
+        let page = self.run("ncu import", profiler, release, &ncu::import_arguments(&path))?;
+        let read = match page.succeeded() {
+            // A page that is too long to be kept whole is cut within its row, which is seen when it is read.
+            true => ncu::read(&page.log, chip, &self.selection),
+            false => Err(ncu::diagnose(&page.log, &page.ending())),
+        };
+        read.map_err(|trouble| self.troubles.push(trouble)).ok()
+    }
+
+    /// Has a tool of the sanitizer look for faults.
+    fn check(&mut self, check: Check, profiler: &Profiler, release: Option<Release>) -> Option<Finding> {
+        let mut command = check.arguments(&self.selection);
+        command.extend(self.child.iter().cloned());
+        let run = self.run(check.name(), profiler, release, &command)?;
+        let code = run.status.and_then(|status| status.code());
+        let (finding, trouble) = sanitizer::read(check, &run.log, code, &run.ending());
+        self.troubles.extend(trouble);
+        Some(finding)
+    }
+
+    /// Runs a tool, and keeps its command and what it printed.
+    fn run(
+        &mut self,
+        part: &'static str,
+        profiler: &Profiler,
+        release: Option<Release>,
+        arguments: &[OsString],
+    ) -> Option<ToolRun> {
+        tell!("{part}: {}", profiler.path.display());
+        let run = profiler.run(arguments, Duration::from_secs(self.arguments.limit));
+        let words =
+            std::iter::once(profiler.path.as_os_str()).chain(arguments.iter().map(OsString::as_os_str));
+        let command: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+        let run = match run {
+            Ok(run) => run,
+            Err(error) => {
+                let message = format!("`{}` cannot be run: {error}", profiler.path.display());
+                let remedy = "see that the program is whole and may be executed here";
+                self.troubles.push(Trouble::new(part, "cannot_run", message, remedy));
+                return None;
+            }
+        };
+        let name = part.replace(' ', "-");
+        let kept = self.folder.keep(&format!("{name}.log"), &run.log);
+        let kept =
+            kept.and_then(|()| self.folder.keep(&format!("{name}.command"), &(command.join("\n") + "\n")));
+        if let Err(error) = kept {
+            let message = format!("what it printed cannot be kept: {}", chain(&error));
+            self.troubles.push(Trouble::new(
+                part,
+                "not_kept",
+                message,
+                "make room, or name another folder with --keep",
+            ));
+        }
+        self.tools.push(ToolUse {
+            tool: part,
+            path: profiler.path.display().to_string(),
+            release: release.map(|release| release.to_string()),
+            command,
+            seconds: run.seconds,
+        });
+        Some(run)
+    }
+}

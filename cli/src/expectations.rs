@@ -1,0 +1,630 @@
+//! What a run is compared with: tensors of the data, and the interpreter.
+
+use std::cell::{Cell, OnceCell};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use fourfold::Planned;
+use fourfold_executor::{Ran, RawTensor, Run, TensorDataError};
+use fourfold_ir::memory::{NoMemory, check_memory};
+use fourfold_ir::sample::Rule;
+use fourfold_ir::{
+    Bound, Dim, Entity, InterpretError, Op, OpKind, Program, ScaleLayout, Tensor, TensorError, Value, bind,
+    interpret,
+};
+use fourfold_scheduler::{Fate, KernelPlan, Normalized, Partition};
+
+use crate::compare::{Comparison, Rounding, Tolerance, compare, compare_or, largest};
+use crate::error::Error;
+use crate::header::Header;
+use crate::load::Inputs;
+use crate::precision::{Precision, precisions};
+use crate::recorded::Recorded;
+use crate::report::{OutputReport, WorstReport};
+use crate::tolerance::{BIT_EQUAL, Compared, KernelRun, Moved, moved};
+
+/// The interpreter is not asked for more multiplications than this: some twenty seconds.
+const MOST_PRODUCTS: f64 = 2e10;
+/// Nor for values of more elements.
+const MOST_ELEMENTS: f64 = 1.5e8;
+
+/// What the rule of a comparison of the two programs begins with.
+pub(crate) const NORMALIZED: &str = "normalized against original";
+
+/// What outputs of a bundle are compared with besides.
+pub(crate) const RECORDED: &str = "recorded";
+
+/// Which values are compared, besides those that the data have expectations for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// The program's outputs.
+    Outputs,
+    /// And whatever a kernel segment gives.
+    KernelResults,
+}
+
+/// Compares a run with what is expected of it: values of the original program, though what ran was normalized.
+pub(crate) struct Comparer<'a> {
+    original: &'a Program,
+    normalized: &'a Normalized,
+    /// What ran.
+    program: &'a Program,
+    partition: &'a Partition,
+    header: &'a Header,
+    run: &'a Run,
+    bound: &'a Bound<'a>,
+    rule: Option<Rule>,
+    precisions: Vec<Precision>,
+    /// By op of the original, whether contraction touched it.
+    contracted: Vec<bool>,
+    interpreted: OnceCell<Result<Vec<Tensor>, NotInterpreted>>,
+    /// Bounds on how far contraction may move the values of the original.
+    moved: OnceCell<HashMap<Value, Moved>>,
+}
+
+/// What a value of the original is compared with.
+struct Expectation<'a> {
+    value: Value,
+    /// How the report names it.
+    against: String,
+    want: &'a Tensor,
+    /// With how a report calls it.
+    tolerance: (Tolerance, String),
+}
+
+/// A value that is compared: what it is in the original, and in the program that ran.
+struct Held {
+    original: Option<Value>,
+    ran: Option<Value>,
+}
+
+/// The op that computes what an op of the original did.
+fn successor(normalized: &Normalized, op: Op) -> Option<Op> {
+    match normalized.fate(op) {
+        Fate::Kept(op) | Fate::Part { op, .. } => Some(*op),
+        Fate::Gone { .. } => None,
+    }
+}
+
+fn is_on_device(ran: &Ran) -> bool {
+    matches!(ran, Ran::Kernel | Ran::Emulated)
+}
+
+impl<'a> Comparer<'a> {
+    /// A comparer for a run of `planned` on `bound`, which are `inputs`.
+    pub(crate) fn new(
+        planned: &'a Planned,
+        header: &'a Header,
+        inputs: &Inputs,
+        bound: &'a Bound<'a>,
+        run: &'a Run,
+    ) -> Comparer<'a> {
+        let (original, normalized) = (planned.original(), planned.normalized());
+        let (program, partition) = (planned.program(), planned.partition());
+        let rule = inputs.rule();
+        let on_device = |op: Op| {
+            let op = successor(normalized, op);
+            op.is_some_and(|op| is_on_device(&run.segments[partition.decisions[op.index()].segment].ran))
+        };
+        let contracted = |op: Op| match normalized.fate(op) {
+            Fate::Part { steps, .. } => steps.iter().any(|step| step.contract),
+            _ => false,
+        };
+        let precisions = precisions(original, rule, &on_device, &contracted);
+        let contracted = original.module().ops.keys().map(contracted).collect();
+        let (interpreted, moved) = (OnceCell::new(), OnceCell::new());
+        Comparer {
+            original,
+            normalized,
+            program,
+            partition,
+            header,
+            run,
+            bound,
+            rule,
+            precisions,
+            contracted,
+            interpreted,
+            moved,
+        }
+    }
+
+    /// Every comparison; what is not compared is said in `notes`.
+    pub(crate) fn compare_all(
+        &self,
+        inputs: &Inputs,
+        scope: Scope,
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<OutputReport>, Error> {
+        let mut outputs = Vec::new();
+        let mut covered = Vec::new();
+        if let Inputs::Data { file, data, .. } = inputs {
+            for (name, stored) in &data.expected {
+                let Some(value) = self.original.facts().value_named(name) else {
+                    notes.push(format!("expected.{name} is not compared: the program has no value %{name}"));
+                    continue;
+                };
+                let against = format!("expected.{name}");
+                let Some(want) = self.fitting(value, stored, None, &against, &mut outputs)? else { continue };
+                covered.push(value);
+                let tolerance = self.tolerance(value);
+                outputs.push(self.compare_one(&Expectation { value, against, want: &want, tolerance })?);
+            }
+            for expected in &self.header.expected {
+                let value = self.value_named(&expected.value)?;
+                let stored = data.other.get(&expected.tensor).ok_or_else(|| {
+                    let (file, name) = (file.display(), &expected.tensor);
+                    Error::Missing(format!(
+                        "{file} has no tensor `{name}`, with which %{} is compared",
+                        expected.value
+                    ))
+                })?;
+                let fitting = self.fitting(value, stored, expected.layout, &expected.tensor, &mut outputs)?;
+                let Some(want) = fitting else { continue };
+                covered.push(value);
+                let may_differ = expected.may_differ;
+                let tolerance = (Tolerance::Count(may_differ), format!("{may_differ} codes may differ"));
+                let against = expected.tensor.clone();
+                outputs.push(self.compare_one(&Expectation { value, against, want: &want, tolerance })?);
+            }
+        } else if let Some(expected) = self.header.expected.first() {
+            let name = &expected.value;
+            notes.push(format!("%{name} is not compared with `{}`: the inputs are seeded", expected.tensor));
+        }
+        let mut kernels = Vec::new();
+        let mut only_normalized = Vec::new();
+        let mut of_segments: HashMap<usize, Vec<(Value, OutputReport)>> = HashMap::new();
+        for Held { original, ran } in self.program_and_kernel_results(scope) {
+            let is_covered = original.is_some_and(|value| covered.contains(&value));
+            if let Some((value, segment)) = ran.and_then(|value| Some((value, self.kernel_of(value)?)))
+                && (scope == Scope::KernelResults || !is_covered)
+            {
+                let results = match of_segments.entry(segment) {
+                    Entry::Occupied(compared) => compared.into_mut(),
+                    Entry::Vacant(none) => none.insert(self.compare_kernel(segment)?),
+                };
+                // Two values of the original may have become one.
+                let name = original.map_or(self.program.module().name_of(value), |value| {
+                    self.original.module().name_of(value)
+                });
+                let report = results.iter().find(|(of, _)| *of == value).map(|(_, report)| report.clone());
+                kernels.extend(report.map(|report| OutputReport { name: name.to_owned(), ..report }));
+                only_normalized.extend(original.filter(|_| !is_covered));
+                continue;
+            }
+            let Some(value) = original.filter(|_| !is_covered) else { continue };
+            let interpreted = match self.interpreted() {
+                Ok(values) => values,
+                Err(error) => {
+                    let error = Error::from(error);
+                    if !error.is_too_large_to_interpret() {
+                        return Err(error);
+                    }
+                    let name = self.original.module().name_of(value);
+                    notes.push(format!("%{name} is not compared: {error}"));
+                    continue;
+                }
+            };
+            let want = &interpreted[value.index()];
+            let tolerance = self.tolerance(value);
+            let against = "interpreter".to_owned();
+            outputs.push(self.compare_one(&Expectation { value, against, want, tolerance })?);
+        }
+        outputs.extend(kernels);
+        outputs.extend(self.compare_normalized(&only_normalized, notes)?);
+        Ok(outputs)
+    }
+
+    /// Holds the outputs against those of a recorded run: bit for bit if that ran the `same_way`, else within what the
+    /// values' roundings allow. Where the recorded run was not right nothing is demanded, and how it compares is noted.
+    pub(crate) fn compare_recorded(
+        &self,
+        recorded: &Recorded,
+        same_way: bool,
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<OutputReport>, Error> {
+        let mut outputs: Vec<OutputReport> = Vec::new();
+        for &value in &self.original.module().outputs {
+            let name = self.original.module().name_of(value);
+            let Some(stored) = recorded.tensors.get(name) else { continue };
+            if outputs.iter().any(|known| known.name == name) {
+                continue;
+            }
+            let Some(want) = self.fitting(value, stored, None, name, &mut outputs)? else { continue };
+            let tolerance = match same_way {
+                true => (Tolerance::Relative(0.0), BIT_EQUAL.to_owned()),
+                false => self.tolerance(value),
+            };
+            let against = RECORDED.to_owned();
+            outputs.push(self.compare_one(&Expectation { value, against, want: &want, tolerance })?);
+        }
+        if recorded.ok {
+            return Ok(outputs);
+        }
+        notes.extend(outputs.iter().map(|output| match (output.ok, &output.error) {
+            (true, _) => format!("%{} is what the recorded run gave, which was not right", output.name),
+            (false, Some(error)) => {
+                format!("%{} is not compared with the recorded run: {error}", output.name)
+            }
+            (false, None) => format!(
+                "%{} differs in {} of {} elements from what the recorded run gave, which was not right",
+                output.name, output.mismatches, output.elements
+            ),
+        }));
+        Ok(Vec::new())
+    }
+
+    /// Holds the normalized program against the original, both interpreted, for values of which a kernel's results are
+    /// held against the normalized one only.
+    fn compare_normalized(
+        &self,
+        values: &[Value],
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<OutputReport>, Error> {
+        if values.is_empty() || !self.normalized.is_changed() {
+            return Ok(Vec::new());
+        }
+        let interpreted =
+            self.interpreted().and_then(|want| Ok((want, interpreted(self.program, self.bound)?)));
+        let (want, got) = match interpreted {
+            Ok(interpreted) => interpreted,
+            Err(error) => {
+                let error = Error::from(error);
+                if !error.is_too_large_to_interpret() {
+                    return Err(error);
+                }
+                notes.push(format!("the normalized program is not compared with the original: {error}"));
+                return Ok(Vec::new());
+            }
+        };
+        let is_exact = self.normalized.contracted().next().is_none();
+        let ran = values.iter().filter_map(|value| Some((*value, self.normalized.value(*value)?)));
+        ran.map(|(value, ran)| self.compare_rewritten(value, &got[ran.index()], want, is_exact)).collect()
+    }
+
+    /// A value of the original that the normalized program computes as `got`.
+    fn compare_rewritten(
+        &self,
+        value: Value,
+        got: &Tensor,
+        interpreted: &[Tensor],
+        is_exact: bool,
+    ) -> Result<OutputReport, Error> {
+        let want = &interpreted[value.index()];
+        check_room_to_compare(self.original.module().name_of(value), want)?;
+        let (tolerance, rule) = match is_exact {
+            true => (Tolerance::Relative(0.0), BIT_EQUAL.to_owned()),
+            false => self.tolerance(value),
+        };
+        let operand = self.converted_operand(value);
+        let unrounded = || operand.map(|operand| interpreted[operand.index()].clone());
+        let rounding = self.rounding(value, &tolerance, &unrounded);
+        let (comparison, rule) = self.compare_moved(value, (got, want), (&tolerance, rule), rounding);
+        let place = (self.original.module().name_of(value), self.segment_of_original(value));
+        let rule = (tolerance, format!("{NORMALIZED}: {rule}"));
+        Ok(self.report(place, "interpreter", want, &rule, "interpreter", comparison))
+    }
+
+    /// The outputs, and with that scope what kernel segments give, each once.
+    fn program_and_kernel_results(&self, scope: Scope) -> Vec<Held> {
+        let outputs = self.original.module().outputs.iter();
+        let mut values: Vec<Held> = outputs
+            .map(|value| Held { original: Some(*value), ran: self.normalized.value(*value) })
+            .collect();
+        if scope == Scope::KernelResults {
+            for ran in self.partition.kernels().flat_map(|(_, plan)| plan.written()) {
+                let named = self.original.facts().value_named(self.program.module().name_of(ran));
+                let original = named.filter(|value| self.normalized.value(*value) == Some(ran));
+                if !values.iter().any(|known| known.ran == Some(ran)) {
+                    values.push(Held { original, ran: Some(ran) });
+                }
+            }
+        }
+        values
+    }
+
+    /// The segment that computes what became of a value of the original.
+    fn segment_of_original(&self, value: Value) -> Option<usize> {
+        let op = successor(self.normalized, self.original.module().defining_op(value)?)?;
+        Some(self.partition.decisions[op.index()].segment)
+    }
+
+    /// The segment that computes a value, and its plan when it is a kernel's.
+    fn segment_of(&self, value: Value) -> Option<(usize, Option<&KernelPlan>)> {
+        let op = self.program.module().defining_op(value)?;
+        let segment = self.partition.decisions[op.index()].segment;
+        Some((segment, self.partition.segments[segment].kernel()))
+    }
+
+    /// The position of the segment whose kernel computed a value in this run.
+    fn kernel_of(&self, value: Value) -> Option<usize> {
+        let (segment, plan) = self.segment_of(value)?;
+        (plan.is_some_and(|plan| plan.written().any(|written| written == value))
+            && is_on_device(&self.run.segments[segment].ran))
+        .then_some(segment)
+    }
+
+    /// Holds what a kernel wrote against the ops that it stands for, on the operands that it got: each value's report.
+    fn compare_kernel(&self, segment: usize) -> Result<Vec<(Value, OutputReport)>, Error> {
+        let kernel = KernelRun::of(self.program, self.partition, segment, self.bound, self.run, self.rule)?;
+        let interpret = check_work(self.program, self.bound, kernel.ops).is_ok();
+        let compared = KernelRun { interpret, ..kernel }.compare(&|value| self.run.value(value))?;
+        let report = |compared: Compared| {
+            let Compared { value, want, tolerance, rule, by, comparison } = compared;
+            let name = self.program.module().name_of(value);
+            (value, self.report((name, Some(segment)), by, &want, &(tolerance, rule), "run", comparison))
+        };
+        Ok(compared.into_iter().map(report).collect())
+    }
+
+    fn value_named(&self, name: &str) -> Result<Value, Error> {
+        let value = self.original.facts().value_named(name);
+        value.ok_or_else(|| Error::Missing(format!("the program has no value %{name}")))
+    }
+
+    /// What the file states, else what the value's precision allows.
+    fn tolerance(&self, value: Value) -> (Tolerance, String) {
+        let name = self.original.module().name_of(value);
+        let stated = self.header.tolerance_of(name);
+        let relative = stated.unwrap_or_else(|| self.precisions[value.index()].tolerance());
+        let rule =
+            if relative == 0.0 { BIT_EQUAL.to_owned() } else { format!("{relative:.0e} of the largest") };
+        (Tolerance::Relative(relative), rule)
+    }
+
+    fn compare_one(&self, expectation: &Expectation<'_>) -> Result<OutputReport, Error> {
+        let Expectation { value, against, want, tolerance: (tolerance, rule) } = expectation;
+        let (got, source) = self.computed(*value)?;
+        check_room_to_compare(self.original.module().name_of(*value), want)?;
+        let operand = self.converted_operand(*value);
+        let unrounded = || self.computed(operand?).ok().map(|(tensor, _)| tensor.clone());
+        let rounding = self.rounding(*value, tolerance, &unrounded);
+        let (comparison, rule) = self.compare_moved(*value, (got, want), (tolerance, rule.clone()), rounding);
+        let place = (self.original.module().name_of(*value), self.segment_of_original(*value));
+        Ok(self.report(place, against, want, &(tolerance.clone(), rule), source, comparison))
+    }
+
+    /// Compares two computations of a value, of which one may be contracted, and says by which rule. Elements that differ
+    /// by more than the tolerance may differ by what contraction moves, unless the program states the tolerance.
+    fn compare_moved(
+        &self,
+        value: Value,
+        (got, want): (&Tensor, &Tensor),
+        (tolerance, rule): (&Tolerance, String),
+        rounding: Rounding<'_>,
+    ) -> (Comparison, String) {
+        let comparison = compare(got, want, tolerance, rounding);
+        let states = self.header.tolerance_of(self.original.module().name_of(value)).is_some();
+        if comparison.ok || states || !matches!(tolerance, Tolerance::Relative(relative) if *relative > 0.0) {
+            return (comparison, rule);
+        }
+        let Some(moved) = self.moved().and_then(|moved| moved.get(&value)) else { return (comparison, rule) };
+        let beyond = Cell::new(0);
+        let allows = |index: usize, got: f64, want: f64| {
+            beyond.set(beyond.get() + usize::from(moved.is_beyond(index)));
+            moved.allows(index, got, want)
+        };
+        let with_moved = compare_or(got, want, tolerance, rounding, &allows);
+        let rule = match (beyond.get(), with_moved.mismatches < comparison.mismatches) {
+            (0, false) => return (comparison, rule),
+            (0, true) => format!("{rule}, or what contraction moves"),
+            (count, _) => {
+                format!("{rule}, or what contraction moves ({count} beyond the range that its rules take)")
+            }
+        };
+        (with_moved, rule)
+    }
+
+    /// Bounds how far contraction may move the values of the original; `None` where there is none, or nothing to start from.
+    fn moved(&self) -> Option<&HashMap<Value, Moved>> {
+        if !self.contracted.contains(&true) {
+            return None;
+        }
+        let values = self.interpreted().ok()?;
+        let is_contracted = |op: Op| self.contracted[op.index()];
+        Some(self.moved.get_or_init(|| moved(self.original, values, &is_contracted)))
+    }
+
+    /// How the rounding of a value may be moved, where `unrounded` is what it is converted from if it is.
+    fn rounding<'r>(
+        &self,
+        value: Value,
+        tolerance: &Tolerance,
+        unrounded: &'r dyn Fn() -> Option<Tensor>,
+    ) -> Rounding<'r> {
+        match self.precisions[value.index()] {
+            Precision::Exact => Rounding::Same,
+            _ if *tolerance == Tolerance::Relative(0.0) => Rounding::Same,
+            Precision::Inexact { .. } if self.converted_operand(value).is_some() => {
+                Rounding::Converted(unrounded)
+            }
+            Precision::Inexact { .. } => Rounding::OneStep,
+        }
+    }
+
+    fn report(
+        &self,
+        (name, segment): (&str, Option<usize>),
+        against: &str,
+        want: &Tensor,
+        (tolerance, rule): &(Tolerance, String),
+        source: &'static str,
+        comparison: Comparison,
+    ) -> OutputReport {
+        let (relative, may_differ) = match tolerance {
+            Tolerance::Relative(relative) => (Some(*relative), None),
+            Tolerance::Each(each) => {
+                let (bound, magnitude) = (largest(each), largest(&want.to_f64()));
+                (Some(if bound == 0.0 { 0.0 } else { bound / magnitude }), None)
+            }
+            Tolerance::Count(count) => (None, Some(*count)),
+        };
+        OutputReport {
+            name: name.to_owned(),
+            segment,
+            rule: rule.clone(),
+            expected: against.to_owned(),
+            source,
+            elements: want.count(),
+            max_abs_err: comparison.max_abs_err,
+            max_rel_err: comparison.max_rel_err,
+            tolerance: relative,
+            may_differ,
+            mismatches: comparison.mismatches,
+            moved_roundings: comparison.moved_roundings,
+            moved_max_abs_err: comparison.moved_max_abs_err,
+            worst: comparison.worst.map(|worst| WorstReport {
+                index: worst.index,
+                got: worst.got.to_string(),
+                want: worst.want.to_string(),
+            }),
+            error: None,
+            ok: comparison.ok,
+        }
+    }
+
+    /// A value of the original and where it came from: what ran, unless it was rewritten away, or fused away inside a
+    /// kernel segment.
+    fn computed(&self, value: Value) -> Result<(&Tensor, &'static str), Error> {
+        if let Some(ran) = self.normalized.value(value)
+            && !self.is_fused_away(ran)
+            && let Some(tensor) = self.run.value(ran)
+        {
+            return Ok((tensor, "run"));
+        }
+        Ok((&self.interpreted()?[value.index()], "interpreter"))
+    }
+
+    fn is_fused_away(&self, value: Value) -> bool {
+        let Some(op) = self.program.module().defining_op(value) else { return false };
+        let segment = &self.partition.segments[self.partition.decisions[op.index()].segment];
+        segment.kernel().is_some() && !segment.outputs.contains(&value)
+    }
+
+    /// The operand of the conversion that defines the value, when one does.
+    fn converted_operand(&self, value: Value) -> Option<Value> {
+        let module = self.original.module();
+        let operation = &module.ops[module.defining_op(value)?];
+        (operation.kind == OpKind::Convert).then(|| operation.operands[0])
+    }
+
+    fn interpreted(&self) -> Result<&[Tensor], NotInterpreted> {
+        let evaluate = || interpreted(self.original, self.bound);
+        self.interpreted.get_or_init(evaluate).as_deref().map_err(Clone::clone)
+    }
+
+    /// [`Comparer::stored_as`]; of a tensor that does not fit the value, `outputs` get a report that says so.
+    fn fitting(
+        &self,
+        value: Value,
+        stored: &RawTensor,
+        layout: Option<ScaleLayout>,
+        name: &str,
+        outputs: &mut Vec<OutputReport>,
+    ) -> Result<Option<Tensor>, Error> {
+        match self.stored_as(value, stored, layout, name) {
+            Ok(want) => Ok(Some(want)),
+            Err(error @ Error::Expected { .. }) => {
+                let value = self.original.module().name_of(value);
+                outputs.push(OutputReport::unfit(value, name, error.message()));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A stored tensor in the type of a value. Values of arithmetic types may be stored in another one; scales have
+    /// the layout that is stated, or that of the value, or are linear where only that fits.
+    fn stored_as(
+        &self,
+        value: Value,
+        stored: &RawTensor,
+        layout: Option<ScaleLayout>,
+        name: &str,
+    ) -> Result<Tensor, Error> {
+        let module = self.original.module();
+        let ty = module.ty(value);
+        let dims = bind::concrete_dims(ty, &self.bound.symbols).ok_or_else(|| {
+            Error::Missing(format!("the shape of %{} has no value in this run", module.name_of(value)))
+        })?;
+        let layouts = match (ty.layout, layout) {
+            (None, _) => vec![None],
+            (Some(_), Some(stated)) => vec![Some(stated)],
+            (Some(own), None) => vec![Some(own), Some(ScaleLayout::Linear)],
+        };
+        let as_stored = || stored.as_stored().filter(|t| t.dims() == dims && t.element().is_arithmetic());
+        for layout in layouts {
+            match stored.as_type(ty.element, &dims, layout) {
+                Ok(tensor) => return Ok(tensor),
+                Err(TensorDataError::Tensor(TensorError::Memory { bytes, .. })) => {
+                    return Err(Error::Memory { what: format!("`{name}`"), bytes });
+                }
+                Err(_) => {}
+            }
+        }
+        as_stored().filter(|_| ty.element.is_arithmetic()).ok_or_else(|| Error::Expected {
+            tensor: name.to_owned(),
+            found: format!("{} of shape {:?}", stored.dtype, stored.dims),
+            value: module.name_of(value).to_owned(),
+            expected: format!("{} of shape {dims:?}", ty.element),
+        })
+    }
+}
+
+/// Fails where there is no memory to compare a value with `want`: both in f64, the codes of both, and what the value is
+/// converted from.
+fn check_room_to_compare(name: &str, want: &Tensor) -> Result<(), Error> {
+    const EACH: usize = 40;
+    let no_memory = |NoMemory { bytes }| Error::Memory { what: format!("the comparison of %{name}"), bytes };
+    check_memory(want.count().saturating_mul(EACH)).map_err(no_memory)
+}
+
+/// Every value of a program. The inputs and symbols of the original and the normalized program are the same.
+fn interpreted(program: &Program, bound: &Bound<'_>) -> Result<Vec<Tensor>, NotInterpreted> {
+    let ops: Vec<Op> = program.module().ops.keys().collect();
+    check_work(program, bound, &ops)?;
+    interpret(program, bound).map_err(NotInterpreted::Failed)
+}
+
+/// Why there are no interpreted values; kept, so that each comparison can say so.
+#[derive(Clone)]
+pub(crate) enum NotInterpreted {
+    TooMuchWork { op: String },
+    Failed(InterpretError),
+}
+
+impl From<NotInterpreted> for Error {
+    fn from(reason: NotInterpreted) -> Error {
+        match reason {
+            NotInterpreted::TooMuchWork { op } => Error::TooMuchWork { op },
+            NotInterpreted::Failed(error) => Error::Interpret(error),
+        }
+    }
+}
+
+/// Refuses what the interpreter, which is simple and not fast, would take too long for.
+pub(crate) fn check_work(program: &Program, bound: &Bound<'_>, ops: &[Op]) -> Result<(), NotInterpreted> {
+    let module = program.module();
+    let extent = |dim: &Dim| dim.evaluate(&bound.symbols).map_or(f64::INFINITY, |extent| extent as f64);
+    let elements = |value: Value| module.ty(value).shape.iter().map(extent).product::<f64>();
+    let mut products = 0.0;
+    for &op in ops {
+        let operation = &module.ops[op];
+        let depth = match operation.kind {
+            OpKind::Mma | OpKind::ScaledMma(_) => {
+                module.ty(operation.operands[0]).shape.last().map_or(1.0, extent)
+            }
+            _ => 1.0,
+        };
+        let largest =
+            operation.operands.iter().chain(&operation.results).map(|v| elements(*v)).fold(0.0, f64::max);
+        products += operation.results.iter().map(|result| elements(*result) * depth).sum::<f64>();
+        if largest > MOST_ELEMENTS || products > MOST_PRODUCTS {
+            return Err(NotInterpreted::TooMuchWork { op: module.op_label(op) });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+//! What may be expected of each value's last bits: where accumulation is exact in any order, and where it is not.
+
+use fourfold_ir::sample::Rule;
+use fourfold_ir::{ElementType, Entity, Op, OpKind, Program, UnaryKind, Value};
+
+/// What is known of a value's roundings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Precision {
+    /// Every implementation gives the same bits.
+    Exact,
+    /// It follows from an accumulation in f32 whose order moves the last bits.
+    Inexact {
+        /// The narrowest type that such a value was rounded to on the way, itself included.
+        narrowest: ElementType,
+    },
+}
+
+impl Precision {
+    /// The tolerance, relative to the largest magnitude, where a program states none. f32 accumulation in another
+    /// order typically moves a sum by 1e-7 of the largest; a wrong scale, layout or rounding moves it by 1e-3. A
+    /// value that follows from a narrow one may differ by the steps by which that one differs.
+    pub(crate) fn tolerance(self) -> f64 {
+        match self {
+            Precision::Exact => 0.0,
+            Precision::Inexact { narrowest: ElementType::F32 } => 1e-5,
+            Precision::Inexact { narrowest: ElementType::F16 } => 2f64.powi(-10),
+            Precision::Inexact { narrowest: ElementType::BF16 } => 2f64.powi(-7),
+            // A code of FP8 or FP4 moved by one.
+            Precision::Inexact { .. } => 2f64.powi(-2),
+        }
+    }
+}
+
+/// The precision of every value, by value index. `rule` is that of seeded inputs; stored data promise nothing.
+/// `on_device` says which ops ran in a kernel, where some functions have other last bits, and `contracted` which lost a
+/// rounding that the program states.
+pub(crate) fn precisions(
+    program: &Program,
+    rule: Option<Rule>,
+    on_device: &dyn Fn(Op) -> bool,
+    contracted: &dyn Fn(Op) -> bool,
+) -> Vec<Precision> {
+    let module = program.module();
+    let mut precisions = vec![Precision::Exact; module.values.len()];
+    for (op, operation) in module.ops.iter() {
+        let accumulates = match operation.kind {
+            OpKind::Mma => true,
+            OpKind::ScaledMma(_) => !is_exact_product(program, rule, op),
+            OpKind::Unary(kind) => on_device(op) && !is_correctly_rounded(kind),
+            _ => false,
+        };
+        let accumulates = accumulates || contracted(op);
+        let operands = operation.operands.iter().map(|operand| precisions[operand.index()]);
+        let inherited = operands.fold(Precision::Exact, narrower);
+        for result in &operation.results {
+            let element = module.ty(*result).element;
+            precisions[result.index()] = match (inherited, accumulates) {
+                (Precision::Exact, false) => Precision::Exact,
+                // The bits that an accumulation moves are those of its own result type, or of what is narrower.
+                (inherited, _) => narrower(inherited, Precision::Inexact { narrowest: element }),
+            };
+        }
+    }
+    precisions
+}
+
+fn narrower(left: Precision, right: Precision) -> Precision {
+    match (left, right) {
+        (Precision::Exact, other) | (other, Precision::Exact) => other,
+        (Precision::Inexact { narrowest: a }, Precision::Inexact { narrowest: b }) => {
+            // bf16 has fewer digits than f16.
+            let coarseness = |element: ElementType| match element {
+                ElementType::BF16 => 12,
+                other => other.storage_bits(),
+            };
+            Precision::Inexact { narrowest: if coarseness(a) <= coarseness(b) { a } else { b } }
+        }
+    }
+}
+
+/// Whether a `scaled_mma` has sampled operands and a K up to which the rule keeps every sum exact.
+pub(crate) fn is_exact_product(program: &Program, rule: Option<Rule>, op: Op) -> bool {
+    let module = program.module();
+    let is_sampled = |value: Value| match module.defining_op(value) {
+        None => true,
+        Some(op) => {
+            let operation = &module.ops[op];
+            operation.kind == OpKind::SwizzleScales && module.defining_op(operation.operands[0]).is_none()
+        }
+    };
+    let (Some(matmul), Some(operands)) = (program.facts().matmul(op), module.scaled_mma_operands(op)) else {
+        return false;
+    };
+    let limit = rule.and_then(|rule| rule.exact_k(matmul.format.scale)).unwrap_or(0);
+    matmul.k.as_fixed().is_some_and(|k| k <= limit)
+        && [operands.a, operands.sfa, operands.b, operands.sfb].into_iter().all(is_sampled)
+}
+
+/// Whether the device and the CPU give the same bits.
+pub(crate) fn is_correctly_rounded(kind: UnaryKind) -> bool {
+    use UnaryKind::{Abs, Neg, Reciprocal, Relu, Sqrt};
+    matches!(kind, Neg | Abs | Relu | Sqrt | Reciprocal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fourfold_ir::text;
+
+    #[test]
+    fn exactness_ends_at_an_inexact_sum_and_narrowing_is_remembered() {
+        let source = "fir 1
+func @f(
+    %a: tensor<[5, 512], f4E2M1FN>, %sa: tensor<[5, 32], f8E4M3FN, linear>,
+    %b: tensor<[7, 512], f4E2M1FN>, %sb: tensor<[7, 32], f8E4M3FN, blocked>, %w: tensor<[9, 7], bf16>
+) {
+  %ss = swizzle_scales %sa : tensor<[5, 32], f8E4M3FN, blocked>
+  %d = scaled_mma %a, %ss, %b, %sb {block = 16} : tensor<[5, 7], bf16>
+  %r = relu %d : tensor<[5, 7], bf16>
+  %p = mma %r, %w : tensor<[5, 9], f32>
+  %n = convert %p : tensor<[5, 9], bf16>
+  %z = convert %n : tensor<[5, 9], f32>
+  return %r, %z
+}
+";
+        let (program, _) = text::load(source).expect("the program is valid");
+        let of = |rule, name: &str| {
+            precisions(&program, rule, &|_| false, &|_| false)
+                [program.facts().value_named(name).expect(name).index()]
+        };
+        let inexact = |narrowest| Precision::Inexact { narrowest };
+        assert_eq!(of(Some(Rule::Exact), "r"), Precision::Exact);
+        assert_eq!(of(Some(Rule::Normal), "r"), inexact(ElementType::BF16));
+        assert_eq!(of(None, "d"), inexact(ElementType::BF16));
+        assert_eq!(of(Some(Rule::Exact), "p"), inexact(ElementType::F32));
+        assert_eq!(of(Some(Rule::Exact), "z"), inexact(ElementType::BF16));
+    }
+}

@@ -1,0 +1,140 @@
+//! Replays a program from a file, or from a bundle: plan it, run it on its data, compare every expected value.
+
+use std::path::{Component, Path, PathBuf};
+
+use fourfold::kernels::planned_kernels;
+use fourfold::{Backend, CompileOptions, DeviceChoice, Event, Options, chain};
+use fourfold_codegen::configuration::CutlassVersion;
+use fourfold_executor::{SealedWriter, is_standard_stream};
+use fourfold_ir::sample::{Recipe, Rule};
+
+use crate::bundle::{self, Bundle, BundleOptions};
+use crate::error::{BundleError, Error};
+use crate::expectations::Scope;
+pub use crate::load::{Loaded, load};
+use crate::load::{data_inputs, data_of, sampled_inputs};
+use crate::report::Report;
+pub use crate::run::{ReplayOptions, plan};
+use crate::run::{Stages, describe_kernels, replay_compiled, run_stages};
+
+/// Plans a program and proves the plan, without running it.
+///
+/// # Errors
+/// When the program is not valid, or as [`Backend::new`].
+pub fn explain(file: &Path, options: &Options) -> Result<Report, Error> {
+    let loaded = load(file)?;
+    let backend = Backend::new(options)?;
+    let planned = plan(&backend, &loaded)?;
+    let mut report = Report::of_plan(&file.display().to_string(), &planned);
+    describe_kernels(&mut report, &planned_kernels(&planned, CutlassVersion::PINNED, backend.emulates()));
+    Ok(report)
+}
+
+/// Plans a program, builds its kernels if they can run here, runs it and compares every expected value. A folder is a
+/// bundle ([`mod@crate::bundle`]): what its run gave is compared as well. `progress` is told of what takes long.
+///
+/// # Errors
+/// When the program, its data or the bundle are not valid, or as [`Backend::new`]. A mismatch is no error: see
+/// [`Report::ok`].
+pub fn replay(
+    file: &Path,
+    options: &ReplayOptions,
+    progress: &(dyn Fn(&Event) + Sync),
+) -> Result<Report, Error> {
+    replay_stages(file, options, progress, &mut Stages::default())
+}
+
+/// [`replay`] that says how far it came.
+pub(crate) fn replay_stages(
+    file: &Path,
+    options: &ReplayOptions,
+    progress: &(dyn Fn(&Event) + Sync),
+    stages: &mut Stages,
+) -> Result<Report, Error> {
+    if file.is_dir() && !is_standard_stream(file) {
+        let opened = bundle::open(file)?;
+        return bundle::replay_opened(file, &opened, options, progress, stages);
+    }
+    let loaded = stages.loaded.insert(load(file)?);
+    stages.data = data_of(loaded, options.data.as_deref());
+    let read = |loaded: &Loaded| match data_of(loaded, options.data.as_deref()) {
+        Some(data) => data_inputs(data, &options.symbols, &loaded.program),
+        None => {
+            let unsaid = || Recipe { rule: Rule::Normal, seed: 0, symbols: Vec::new() };
+            let recipe = loaded.header.samples.first().cloned().unwrap_or_else(unsaid);
+            sampled_inputs(with_symbols(recipe, &options.symbols), &loaded.program)
+        }
+    };
+    run_stages(&options.backend, &options.compile, None, progress, stages, &read)
+}
+
+/// Replays a program on seeded inputs, on the fallback.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_sample(loaded: &Loaded, target: Option<&str>, recipe: &Recipe) -> Result<Report, Error> {
+    let target = Some(target.unwrap_or(fourfold::DEFAULT_TARGET).to_owned());
+    let backend = Backend::new(&Options { target, device: DeviceChoice::None, ..Options::default() })?;
+    let inputs = sampled_inputs(recipe.clone(), &loaded.program)?;
+    let compiled = backend.compile(plan(&backend, loaded)?, &CompileOptions::default(), &|_| {});
+    replay_compiled(loaded, &compiled, &inputs, Scope::Outputs)
+}
+
+fn with_symbols(mut recipe: Recipe, symbols: &[(String, u64)]) -> Recipe {
+    for (name, extent) in symbols {
+        recipe.symbols.retain(|(known, _)| known != name);
+        recipe.symbols.push((name.clone(), *extent));
+    }
+    recipe
+}
+
+/// A replay that was kept.
+#[derive(Debug)]
+pub struct Bundled {
+    /// What the replay gave.
+    pub outcome: Result<Report, Error>,
+    /// The bundle, or why there is none.
+    pub bundle: Result<Bundle, BundleError>,
+}
+
+/// Replays a program, or a bundle, and keeps the replay as a bundle, whatever becomes of it.
+///
+/// # Errors
+/// When the folder is somebody's, or the program has no such segment: nothing is run then. See [`Bundled`] for what goes
+/// wrong later.
+pub fn replay_bundled(
+    file: &Path,
+    options: &ReplayOptions,
+    kept: &BundleOptions,
+    progress: &(dyn Fn(&Event) + Sync),
+) -> Result<Bundled, Error> {
+    let folder = without_parents(&kept.folder);
+    let writer = SealedWriter::begin(&folder, bundle::FORMAT).map_err(BundleError::from)?;
+    let mut stages = Stages { segment: kept.segment, ..Stages::default() };
+    let mut outcome = replay_stages(file, options, progress, &mut stages);
+    if let Err(Error::Bundle(BundleError::NoSuchSegment { .. })) = &outcome {
+        return Err(outcome.expect_err("it is an error"));
+    }
+    let written = bundle::write(writer, file, options, kept, &stages, &outcome, progress);
+    if let Ok(report) = &mut outcome {
+        report.bundle = written.as_ref().ok().cloned();
+        report.bundle_error = written.as_ref().err().map(|error| chain(error));
+    }
+    Ok(Bundled { outcome, bundle: written })
+}
+
+/// The path without its `..`, which would only mean something once what is before them is there.
+fn without_parents(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                plain = std::path::absolute(&plain).unwrap_or(plain);
+                plain = plain.canonicalize().unwrap_or(plain);
+                plain.pop();
+            }
+            part => plain.push(part),
+        }
+    }
+    plain
+}

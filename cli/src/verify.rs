@@ -1,0 +1,344 @@
+//! Verifies the kernels of programs on the GPU that is here: each program's inputs, each kernel, one row.
+//!
+//! Kernels run as they are on a GPU of their target, and those of the sm_120 family, where that is asked for, emulated on a
+//! Hopper GPU. Every value that a kernel writes is compared, also where the program uses it only itself. Outputs are NaN
+//! before each run. Seeded blocked scales have finite garbage as padding; where K leaves padding beside a row's own scales,
+//! each kernel runs once more with NaN there and must show it: a kernel that does not could not have seen garbage either. On
+//! targets where rows are known to be apart, NaN below the last row must not show.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use fourfold::{Backend, CompileOptions, Compiled, Options};
+use fourfold_executor::service::Event;
+use fourfold_executor::{Ran, RunError, RunOptions};
+use fourfold_ir::text::{self, Directive};
+use fourfold_ir::{Program, ScaleLayout, Tensor, Value, bind, sample};
+use fourfold_scheduler::KernelPlan;
+
+use crate::error::Error;
+use crate::expectations::{NORMALIZED, Scope, check_work};
+use crate::load::{Inputs, Loaded, data_inputs, data_of, load, sampled_inputs};
+use crate::report::{LeftOut, Report, VerifyLaunch, VerifyReport, VerifyRow, kernel_name};
+use crate::run::{plan, replay_compiled};
+use crate::tolerance::{Compared, KernelRun};
+
+/// How programs are verified.
+#[derive(Clone, Debug, Default)]
+pub struct VerifyOptions {
+    /// What is planned for, and where it runs.
+    pub backend: Options,
+    /// How kernels are built.
+    pub compile: CompileOptions,
+    /// The data file of every program, over the one that it names.
+    pub data: Option<PathBuf>,
+}
+
+/// A program with all the inputs that it is run on.
+struct Candidate {
+    name: String,
+    loaded: Loaded,
+    inputs: Vec<Inputs>,
+}
+
+/// Verifies the programs at `paths`: files, and folders with all files ending in `.fir` in and below them. Left out, and
+/// named in the report: programs of which no op becomes a kernel, programs without inputs, and in folders those that
+/// say of themselves that they are invalid (`; test: error`).
+///
+/// # Errors
+/// When a path or its data cannot be read, a folder has no program, one that is named is invalid, or as [`Backend::new`]. What a kernel
+/// does wrong, a device that fails, and an invalid program of a folder are in the report.
+pub fn verify(
+    paths: &[PathBuf],
+    options: &VerifyOptions,
+    progress: &(dyn Fn(&Event) + Sync),
+) -> Result<VerifyReport, Error> {
+    let backend = Backend::new(&options.backend)?;
+    let mut report = VerifyReport::new(&backend);
+    let mut candidates = Vec::new();
+    let mut plans = Vec::new();
+    for path in paths {
+        let is_folder = path.is_dir();
+        for file in programs(path)? {
+            let name = file.strip_prefix(path).ok().filter(|name| !name.as_os_str().is_empty());
+            let name = name.unwrap_or(&file).display().to_string();
+            let loaded = match load(&file) {
+                Ok(loaded) => loaded,
+                // Folders hold invalid programs on purpose; a file that is named must be right.
+                Err(error @ Error::Program { .. }) if is_folder => {
+                    if is_invalid_on_purpose(&error) {
+                        report.leave_out(name, LeftOut::Invalid);
+                    } else {
+                        report.rows.push(VerifyRow::error(&name, "", &error));
+                    }
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let planned = plan(&backend, &loaded)?;
+            let partition = planned.partition();
+            let kernels = partition.kernels().count();
+            if kernels == 0 {
+                report.leave_out(name, LeftOut::NoKernel);
+                continue;
+            }
+            let inputs = all_inputs(&loaded, options.data.as_deref())?;
+            if inputs.is_empty() {
+                report.leave_out(name, LeftOut::NoInputs);
+                continue;
+            }
+            report.kernels += kernels * inputs.len();
+            candidates.push(Candidate { name, loaded, inputs });
+            plans.push(planned);
+        }
+    }
+    let compiled = backend.compile_all(plans, &options.compile, progress);
+    let total: usize = candidates.iter().map(|candidate| candidate.inputs.len()).sum();
+    let mut done = 0;
+    'programs: for (candidate, compiled) in candidates.iter().zip(&compiled) {
+        for inputs in &candidate.inputs {
+            done += 1;
+            let line = format!("running {done} of {total}: {}, {}", candidate.name, inputs.describe());
+            progress(&Event::Note(line));
+            if let Err(error) = verify_run(candidate, compiled, inputs, &mut report) {
+                report.rows.push(VerifyRow::error(&candidate.name, &inputs.describe(), &error));
+                if is_end_of_device(&error) {
+                    // Whatever ran after it would fail too, and say nothing.
+                    break 'programs;
+                }
+            }
+        }
+    }
+    report.finish();
+    Ok(report)
+}
+
+/// Whether an invalid program says of itself that it is.
+fn is_invalid_on_purpose(error: &Error) -> bool {
+    let Error::Program { source_text, .. } = error else { return false };
+    let says_so = |directive: &Directive| directive.key == "test" && directive.value == "error";
+    text::directives(source_text).iter().any(says_so)
+}
+
+/// Whether the device can do nothing any more.
+fn is_end_of_device(error: &Error) -> bool {
+    matches!(error, Error::Run(RunError::Device { source, .. }) if source.is_sticky())
+}
+
+/// The programs at a path, in order of their names; at least one.
+fn programs(path: &Path) -> Result<Vec<PathBuf>, Error> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let programs = fourfold_executor::files_below(path, "fir")?;
+    if programs.is_empty() { Err(Error::NoPrograms { folder: path.to_owned() }) } else { Ok(programs) }
+}
+
+/// The data, or every recipe.
+fn all_inputs(loaded: &Loaded, data: Option<&Path>) -> Result<Vec<Inputs>, Error> {
+    if let Some(data) = data_of(loaded, data) {
+        return Ok(vec![data_inputs(data, &[], &loaded.program)?]);
+    }
+    loaded.header.samples.iter().map(|recipe| sampled_inputs(recipe.clone(), &loaded.program)).collect()
+}
+
+/// Adds what one run shows: a row for each value that a kernel wrote, and for other values that are not what they
+/// should be.
+fn verify_run(
+    candidate: &Candidate,
+    compiled: &Compiled,
+    inputs: &Inputs,
+    report: &mut VerifyReport,
+) -> Result<(), Error> {
+    let run = replay_compiled(&candidate.loaded, compiled, inputs, Scope::KernelResults)?;
+    report.ran_kernels += run.ran_kernels;
+    report.launches.extend(run.segments.iter().filter_map(|segment| {
+        let launch = segment.launch.clone()?;
+        Some(VerifyLaunch { fixture: candidate.name.clone(), inputs: inputs.describe(), launch })
+    }));
+    for output in &run.outputs {
+        if let Some(error) = &output.error {
+            report.rows.push(VerifyRow::unfit(&candidate.name, &inputs.describe(), &output.name, error));
+            continue;
+        }
+        // A value that was fused away was not computed by what ran. Where normalization went wrong is another matter.
+        let is_wrongly_normalized = !output.ok && output.rule.starts_with(NORMALIZED);
+        if output.source != "run" && !is_wrongly_normalized {
+            continue;
+        }
+        let segment = output.segment.map(|segment| &run.segments[segment]);
+        let is_kernel = segment.is_some_and(|segment| segment.kind == "kernel");
+        if !is_kernel && output.ok {
+            continue;
+        }
+        let plan = output.segment.and_then(|segment| plan_of(compiled, segment));
+        let extents = plan.and_then(|plan| extents(plan, &run, compiled.planned().program()));
+        let message = match (segment.and_then(|segment| segment.message.clone()), extents) {
+            (None, Some([l, m, ..])) if l == 0 || m == 0 => Some("empty: nothing was launched".to_owned()),
+            (message, _) => message,
+        };
+        report.rows.push(VerifyRow {
+            fixture: candidate.name.clone(),
+            inputs: inputs.describe(),
+            value: output.name.clone(),
+            kernel: segment.and_then(|segment| segment.kernel.clone()),
+            extents,
+            ran: segment.map_or("not_run", |segment| segment.ran),
+            reason: segment.and_then(|segment| segment.reason.clone()),
+            message,
+            fault: None,
+            rule: output.rule.clone(),
+            against: output.expected.clone(),
+            elements: output.elements,
+            mismatches: output.mismatches,
+            moved_roundings: output.moved_roundings,
+            max_abs_err: output.max_abs_err,
+            max_rel_err: output.max_rel_err,
+            worst: output
+                .worst
+                .as_ref()
+                .map(|worst| format!("{:?}: {}, expected {}", worst.index, worst.got, worst.want)),
+            seconds: segment.and_then(|segment| segment.kernel_seconds.or(segment.seconds)),
+            ok: output.ok,
+        });
+    }
+    for note in &run.notes {
+        report.rows.push(VerifyRow::note(&candidate.name, &inputs.describe(), note));
+    }
+    if compiled.device().is_some() {
+        report.rows.extend(nan_rows(candidate, compiled, inputs, &run)?);
+    }
+    Ok(())
+}
+
+fn plan_of(compiled: &Compiled, segment: usize) -> Option<&KernelPlan> {
+    compiled.planned().partition().segments[segment].kernel()
+}
+
+/// L x M x N x K of one run.
+fn extents(plan: &KernelPlan, report: &Report, program: &Program) -> Option<[u64; 4]> {
+    let mut symbols = fourfold_ir::SymbolValues::default();
+    for (symbol, name) in program.module().symbols.iter() {
+        if let Some(extent) = report.symbols.get(name) {
+            symbols.set(symbol, *extent);
+        }
+    }
+    let mut extents = [0; 4];
+    for (slot, dim) in extents.iter_mut().zip([&plan.batch, &plan.m, &plan.n, &plan.k]) {
+        *slot = dim.evaluate(&symbols)?;
+    }
+    Some(extents)
+}
+
+/// What NaN as the padding of scales must do to the results of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shows {
+    /// Padding lies beside the scales of a row, and meets operands that are zero there: zero times NaN is NaN, and every
+    /// element of D is. That is so on every target.
+    Everywhere,
+    /// Padding lies below the last row only: no element is what it would not be without.
+    Nowhere,
+}
+
+/// The targets on which a row of scales counts for its own row of D and for no other. Of the others nothing is demanded
+/// that no GPU of theirs has shown.
+const ROWS_ARE_APART: [&str; 1] = ["sm_90a"];
+
+/// Runs again with NaN as the padding of blocked scales, for the kernels that must show it; and where there are none, for
+/// those that must not.
+fn nan_rows(
+    candidate: &Candidate,
+    compiled: &Compiled,
+    inputs: &Inputs,
+    report: &Report,
+) -> Result<Vec<VerifyRow>, Error> {
+    let Inputs::Sampled { tensors, recipe } = inputs else { return Ok(Vec::new()) };
+    let program = compiled.planned().program();
+    let partition = compiled.planned().partition();
+    let module = program.module();
+    let padding = |name: &str| {
+        let tensor = tensors.get(name).filter(|tensor| tensor.layout() == Some(ScaleLayout::Blocked))?;
+        match tensor.dims() {
+            _ if tensor.count() == 0 => None,
+            [.., columns] if !columns.is_multiple_of(4) => Some(Shows::Everywhere),
+            [.., rows, _] if !rows.is_multiple_of(128) => Some(Shows::Nowhere),
+            _ => None,
+        }
+    };
+    let concerned = |shows: Shows| -> Vec<(usize, &KernelPlan)> {
+        let kernels = partition.kernels().filter(|(segment, plan)| {
+            let is_given = |value: &Value| module.defining_op(*value).is_none();
+            let mut given = [plan.sfa, plan.sfb].into_iter().filter(is_given);
+            let ran = report.segments[*segment].ran;
+            given.any(|value| padding(module.name_of(value)) == Some(shows))
+                && (ran == "kernel" || ran == "emulated")
+        });
+        kernels.collect()
+    };
+    let mut shows = Shows::Everywhere;
+    let mut kernels = concerned(shows);
+    if kernels.is_empty() && ROWS_ARE_APART.contains(&partition.target.as_str()) {
+        shows = Shows::Nowhere;
+        kernels = concerned(shows);
+    }
+    if kernels.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut poisoned: HashMap<String, Tensor> = HashMap::new();
+    for (name, tensor) in tensors {
+        let bytes = tensor.bytes().len();
+        let no_memory = |_| Error::Memory { what: format!("a copy of %{name}"), bytes };
+        let mut copy = tensor.try_clone().map_err(no_memory)?;
+        sample::fill_padding_with_nan(&mut copy);
+        poisoned.insert(name.clone(), copy);
+    }
+    let bound = bind::bind_given(program, &poisoned, &recipe.symbols)?;
+    // Results begin as what they must not be. NaN, which memory may hold from the run before, would look like NaN.
+    let poison = match shows {
+        Shows::Everywhere => 0,
+        Shows::Nowhere => 0xFF,
+    };
+    let run = compiled.run_normalized(
+        &bound,
+        &RunOptions { keep_all: true, poison: Some(poison), locate: true, ..RunOptions::default() },
+    )?;
+    let mut rows = Vec::new();
+    for (segment, plan) in kernels {
+        let kernel = KernelRun::of(program, partition, segment, &bound, &run, Some(recipe.rule))?;
+        let interpret = check_work(program, &bound, kernel.ops).is_ok();
+        let kernel = KernelRun { interpret, ..kernel };
+        let compared = match shows {
+            Shows::Everywhere => kernel.compare_nan(&|value| run.value(value))?,
+            Shows::Nowhere => kernel.compare(&|value| run.value(value))?,
+        };
+        let ran = &run.segments[segment];
+        for Compared { value, want, rule, comparison, by, .. } in compared {
+            if want.count() == 0 {
+                continue;
+            }
+            rows.push(VerifyRow {
+                fixture: candidate.name.clone(),
+                inputs: format!("{}, NaN padding", inputs.describe()),
+                value: module.name_of(value).to_owned(),
+                kernel: Some(kernel_name(plan)),
+                extents: extents(plan, report, program),
+                ran: ran.ran.as_str(),
+                reason: ran.reason.as_ref().map(|reason| reason.code.to_owned()),
+                message: ran.reason.as_ref().map(|reason| reason.message.clone()),
+                fault: None,
+                rule,
+                against: by.to_owned(),
+                elements: want.count(),
+                mismatches: comparison.mismatches,
+                moved_roundings: comparison.moved_roundings,
+                // NaN is no distance from NaN.
+                max_abs_err: if shows == Shows::Nowhere { comparison.max_abs_err } else { 0.0 },
+                max_rel_err: if shows == Shows::Nowhere { comparison.max_rel_err } else { 0.0 },
+                worst: comparison.worst.map(|worst| format!("{:?}: {}", worst.index, worst.got)),
+                seconds: ran.kernel_seconds.or(Some(ran.seconds)),
+                ok: comparison.ok && matches!(ran.ran, Ran::Kernel | Ran::Emulated),
+            });
+        }
+    }
+    Ok(rows)
+}
