@@ -1,8 +1,8 @@
 //! The environment of the compiler and of what it starts: an allow list, and what of it a key holds.
 //!
 //! nvcc, its parts and the host's compiler read dozens of variables that change what they make (`PTXAS_FLAGS`, `CPATH`,
-//! `COMPILER_PATH`, ...). None is passed on. They get `LC_ALL`, `TMPDIR` and `PATH`, whose values are ours, and
-//! `FOURFOLD_TOOLCHAIN`, which none of them reads. What the caller decides is which host compiler is used: the one that
+//! `COMPILER_PATH`, ...). None is passed on. They get `LC_ALL`, `TMPDIR` and `PATH`, whose values are ours,
+//! `FOURFOLD_TOOLCHAIN`, which none of them reads, and `LD_LIBRARY_PATH` for a host compiler that is not the system's. What the caller decides is which host compiler is used: the one that
 //! `NVCC_CCBIN` names, else `g++` on `PATH`.
 
 use std::ffi::{OsStr, OsString};
@@ -17,7 +17,7 @@ use crate::environment::{Environment, is_program};
 use crate::process::run_tool;
 use crate::toolchain::host_programs;
 
-/// The folders in which tools are looked for; no others are searched.
+/// The system's folders, which end the `PATH` of the tools.
 const SYSTEM: &str = "/usr/local/bin:/usr/bin:/bin:/run/current-system/sw/bin";
 /// The host compiler that counts as the system's when it lies there.
 const HOST_COMPILER: &str = "g++";
@@ -33,7 +33,7 @@ pub struct ToolEnvironment {
     identity: String,
     /// `LD_LIBRARY_PATH` for a host compiler that is not the system's.
     library_path: Option<OsString>,
-    /// The caller's `PATH`, on which tools without a folder are looked for.
+    /// The caller's environment: its `PATH`, `FOURFOLD_TOOLCHAIN` and the variables of a launcher.
     search: Environment,
 }
 

@@ -112,7 +112,7 @@ pub const FAILURE_CODES: &[FailureCode] = &[
     ),
     code(
         "unsafe_path",
-        "The path of a tool has characters that a shell would read; with a launcher or in debug mode, that of the cache",
+        "A tool's file name contains characters that a shell reads; with a launcher or in debug mode, the path of the build folder does",
         "rename it, name it through a link with a plain name, or set FOURFOLD_CACHE_DIR",
     ),
     code(

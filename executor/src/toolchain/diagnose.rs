@@ -51,7 +51,7 @@ pub struct Finding {
     pub remedy: Option<String>,
 }
 
-/// True if kernels of one target can be built.
+/// The findings for one target.
 #[derive(Clone, Debug)]
 pub struct TargetFinding {
     /// The target.

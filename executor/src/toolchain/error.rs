@@ -78,7 +78,9 @@ pub enum ToolchainError {
         passed_over: Vec<String>,
     },
     /// No variable says where the cache is.
-    #[error("there is no place for the cache: FOURFOLD_CACHE_DIR, XDG_CACHE_HOME and HOME are all unset")]
+    #[error(
+        "there is no place for the cache: FOURFOLD_CACHE_DIR is unset, and neither XDG_CACHE_HOME nor HOME is an absolute path"
+    )]
     NoCacheFolder,
     /// The cache cannot be read or written.
     #[error("cannot {action} `{}`: {source}", path.display())]
@@ -210,7 +212,7 @@ impl ToolchainError {
             ToolchainError::NoCacheFolder => "set FOURFOLD_CACHE_DIR to a folder that can be written",
             ToolchainError::Cache { .. } => "set FOURFOLD_CACHE_DIR to a folder that can be written",
             ToolchainError::DiskFull { .. } => {
-                "free 500 MB there, or set FOURFOLD_CACHE_DIR to a folder with more room"
+                "free 600 MB there, or set FOURFOLD_CACHE_DIR to a folder with more room"
             }
             ToolchainError::Architecture { .. } => "install a CUDA toolkit and name it with FOURFOLD_NVCC",
             ToolchainError::NoPython | ToolchainError::NoPip { .. } => {
@@ -227,7 +229,7 @@ impl ToolchainError {
             }
             ToolchainError::Pip { .. } => "run `python3 -m pip --version` and mend what pip complains about",
             ToolchainError::Damaged { .. } => {
-                "run `fourfold toolchain install` where there is a network, and carry the folder that `fourfold toolchain which` prints"
+                "run `fourfold toolchain install` on a machine with a network, and copy the folder that it prints"
             }
         }
     }
