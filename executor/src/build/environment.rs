@@ -6,7 +6,6 @@
 //! `NVCC_CCBIN` names, else `g++` on `PATH`.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -14,6 +13,7 @@ use std::time::Duration;
 use super::links::{Links, is_plain};
 use super::{BuildError, TEMPORARY};
 use crate::environment::{Environment, is_program};
+use crate::files::hash_of;
 use crate::process::run_tool;
 use crate::toolchain::host_programs;
 
@@ -21,6 +21,8 @@ use crate::toolchain::host_programs;
 const SYSTEM: &str = "/usr/local/bin:/usr/bin:/bin:/run/current-system/sw/bin";
 /// The host compiler that counts as the system's when it lies there.
 const HOST_COMPILER: &str = "g++";
+/// The most bytes that a host compiler may have.
+const LARGEST_COMPILER: u64 = 1 << 30;
 /// The time a host compiler may take to print its version.
 const VERSION_LIMIT: Duration = Duration::from_secs(60);
 
@@ -86,7 +88,7 @@ impl ToolEnvironment {
             Ok(run) => run.ending(),
             Err(error) => error.to_string(),
         };
-        let program = fs::read(host).map_or([0; 32], |bytes| *blake3::hash(&bytes).as_bytes());
+        let program = hash_of(host, LARGEST_COMPILER).map_or([0; 32], |hash| *hash.as_bytes());
         let libraries = self.library_path.as_deref().unwrap_or_default();
         let mut digest = blake3::Hasher::new();
         digest.update(&program).update(libraries.as_encoded_bytes());

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::known_bad::KnownBad;
 use super::locate::SHARED;
 use super::version::Version;
+use crate::transient::Transient;
 
 /// Whose fault a missing toolchain is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +148,16 @@ pub enum ToolchainError {
         /// What is missing.
         reason: String,
     },
+    /// Processes, open files or memory ran out when something was looked at.
+    #[error("`{}`: {problem}", path.display())]
+    Shortage {
+        /// What was looked at.
+        path: PathBuf,
+        /// What ran out.
+        shortage: Transient,
+        /// The problem in words.
+        problem: String,
+    },
     /// A carried folder is not whole, or holds something else.
     #[error("the toolchain in `{}` cannot be used: {reason}", path.display())]
     Damaged {
@@ -192,6 +203,7 @@ impl ToolchainError {
             ToolchainError::HashMismatch { .. } => "package_mismatch",
             ToolchainError::Pip { .. } => "pip_failed",
             ToolchainError::Incomplete { .. } => "packages_incomplete",
+            ToolchainError::Shortage { shortage, .. } => shortage.code(),
             ToolchainError::Damaged { .. } => "toolchain_damaged",
         }
     }
@@ -228,6 +240,9 @@ impl ToolchainError {
                 "check which package index pip is set to use: what it delivered is not used"
             }
             ToolchainError::Pip { .. } => "run `python3 -m pip --version` and mend what pip complains about",
+            ToolchainError::Shortage { .. } => {
+                "run it again when processes, open files and memory are to be had"
+            }
             ToolchainError::Damaged { .. } => {
                 "run `fourfold toolchain install` on a machine with a network, and copy the folder that it prints"
             }
