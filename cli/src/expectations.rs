@@ -153,11 +153,14 @@ impl<'a> Comparer<'a> {
             for expected in &self.header.expected {
                 let value = self.value_named(&expected.value)?;
                 let stored = data.other.get(&expected.tensor).ok_or_else(|| {
-                    let (file, name) = (file.display(), &expected.tensor);
-                    Error::Missing(format!(
-                        "{file} has no tensor `{name}`, with which %{} is compared",
-                        expected.value
-                    ))
+                    let (file, name, value) = (file.display(), &expected.tensor, &expected.value);
+                    Error::Missing(match data.inputs.contains_key(name) {
+                        true => format!(
+                            "`{name}` of {file} is an input of the program, so %{value} cannot be compared with it; give \
+                             the tensor another name"
+                        ),
+                        false => format!("{file} has no tensor `{name}`, with which %{value} is compared"),
+                    })
                 })?;
                 let fitting = self.fitting(value, stored, expected.layout, &expected.tensor, &mut outputs)?;
                 let Some(want) = fitting else { continue };

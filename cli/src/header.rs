@@ -10,7 +10,7 @@
 //! - `; test: KIND ...` — what the file tests do with the program.
 //!
 //! Other comments are comments, unless they are nearly a directive: a key that is misspelt, has another case, or lacks
-//! its colon; or a directive below the function. These are errors, because whoever wrote one wants it to count.
+//! its colon; or a directive below the function or behind code. These are errors, because whoever wrote one wants it to count.
 
 mod spelling;
 
@@ -75,7 +75,30 @@ pub fn read(source: &str, program: &Program) -> Result<Header, Vec<Diagnostic>> 
             errors.push(wrong(comment.span, message));
         }
     }
+    errors.extend(
+        trailing(source)
+            .into_iter()
+            .filter_map(|comment| Some(wrong(comment.span, check_comment(&comment, program).err()?))),
+    );
     if errors.is_empty() { Ok(header) } else { Err(errors) }
+}
+
+/// The comments behind code on a line, of which none is a directive.
+fn trailing(source: &str) -> Vec<Comment<'_>> {
+    let mut found = Vec::new();
+    let mut offset = 0;
+    for (index, line) in source.split_inclusive('\n').enumerate() {
+        if let Some(at) = line.find(';').filter(|at| !line[..*at].trim().is_empty()) {
+            let text = line[at + 1..].trim();
+            let start = offset + at + 1 + line[at + 1..].len() - line[at + 1..].trim_start().len();
+            let (Ok(start), Ok(end)) = (u32::try_from(start), u32::try_from(start + text.len())) else {
+                break;
+            };
+            found.push(Comment { text, line: index + 1, span: Span { start, end }, is_before: false });
+        }
+        offset += line.len();
+    }
+    found
 }
 
 impl Header {
@@ -146,6 +169,8 @@ fn check_comment(comment: &Comment<'_>, program: &Program) -> Result<(), String>
         // `; Tolerance: 1e-3` and `; tolerance : 1e-3`; below the function any text may follow.
         Some(_) if is_key && comment.is_before && rest.starts_with(':') => true,
         Some(value) => reads(key, value, program),
+        // `; expected x = y` without a count, but not `; expected to be x = y`.
+        None if key == "expected" && names_two(rest, program) => true,
         // `; tolerance 1e-3`, but not `; tolerance is not needed`.
         None => is_key && reads(key, rest, program),
     };
@@ -159,6 +184,15 @@ fn check_comment(comment: &Comment<'_>, program: &Program) -> Result<(), String>
             Err(format!("this is no directive; is it meant to be `; {key}: {value}`?"))
         }
     }
+}
+
+/// Returns whether a text is `NAME = TENSOR`, with the name of a value.
+fn names_two(text: &str, program: &Program) -> bool {
+    let is_word = |text: &str| !text.is_empty() && !text.contains(char::is_whitespace);
+    text.split_once('=').is_some_and(|(value, tensor)| {
+        let tensor = tensor.split(',').next().unwrap_or_default().trim();
+        program.facts().value_named(value.trim()).is_some() && is_word(tensor)
+    })
 }
 
 /// Returns whether a directive with this value would be right.
@@ -199,13 +233,18 @@ fn read_sample(text: &str, program: &Program) -> Result<Recipe, String> {
         .and_then(Rule::from_name)
         .ok_or_else(|| format!("expected `exact`, `contest` or `normal`, then `seed=N`, found `{text}`"))?;
     let mut recipe = Recipe { rule, seed: 0, symbols: Vec::new() };
+    let mut has_seed = false;
     for word in words {
         let (name, number) = word
             .split_once('=')
             .and_then(|(name, number)| Some((name, number.parse::<u64>().ok()?)))
             .ok_or_else(|| format!("expected `seed=N` or `SYMBOL=EXTENT`, found `{word}`"))?;
         match name {
-            "seed" => recipe.seed = number,
+            "seed" if has_seed => return Err("`seed` is given twice".to_owned()),
+            "seed" => {
+                recipe.seed = number;
+                has_seed = true;
+            }
             _ if program.module().symbols.iter().any(|(_, known)| known == name) => {
                 recipe.symbols.push((name.to_owned(), number));
             }
@@ -294,6 +333,7 @@ mod tests {
             "dta: file",
             "sample: fast seed=1",
             "sample: exact M=",
+            "sample: exact seed=1 seed=2",
             "expected: fc1 = b",
             "expected: fc3 = b, 1 may differ",
             "expected: fc1 = b square, 1 may differ",
@@ -332,6 +372,7 @@ mod tests {
             ("data a.safetensors", "`; data: a.safetensors`"),
             ("test run", "`; test: run`"),
             ("expected fc1 = b, 1 may differ", "`; expected: fc1 = b, 1 may differ`"),
+            ("expected fc1 = b", "`; expected: fc1 = b`"),
             ("sample: exact sed=1", "`seed`"),
             ("sample: exact Q=1", "`M`, `B`, `seed`"),
         ] {
@@ -374,6 +415,14 @@ mod tests {
         };
         let errors = read_below("tolerance: 1e-3").expect_err("it does not count");
         assert!(errors[0].message.contains("above the function"), "{errors:?}");
+        let behind = source
+            .replace("  return", "  ; a note\n  return")
+            .replace("%x\n}", "%x ; sample: exact seed=4\n}");
+        let (program, _) = text::load(&behind).expect("the program is valid");
+        let errors = read(&behind, &program).expect_err("it does not count");
+        let message = &errors[0].message;
+        assert!(errors.len() == 1 && message.contains("above the function"), "{errors:?}");
+        assert_eq!(errors[0].line_and_column(&behind), Some((4, 15)), "{errors:?}");
         for line in ["tolerance: see below", "data: 12 bytes", "test: of nothing", "gone: %x = constant"] {
             assert!(read_below(line).is_ok(), "{line}");
         }

@@ -45,7 +45,7 @@ impl Workshop {
         workshop.script(
             "nvcc",
             &format!(
-                "case \"$1\" in --version) echo 'release 13.0, V13.0.88'; exit 0;; esac\n\
+                "case \"$1\" in --version | --dryrun) echo 'release 13.0, V13.0.88'; exit 0;; esac\n\
                  pwd >> '{}'; while ! test -e '{}'; do sleep 0.01; done{compile}",
                 builds.display(),
                 go.display()
@@ -253,7 +253,7 @@ fn a_failure_in_the_background_is_data_and_runs_on_the_fallback() {
     let workshop = Workshop::new();
     workshop.script(
         "nvcc",
-        "case \"$1\" in --version) echo 'release 13.0, V13.0.88'; exit 0;; esac\n\
+        "case \"$1\" in --version | --dryrun) echo 'release 13.0, V13.0.88'; exit 0;; esac\n\
          echo 'kernel.cu(5): error: no'; exit 2",
     );
     let (compiled, events) = background(&workshop.options());

@@ -437,6 +437,18 @@ fn required_kernels_that_did_not_run_give_exit_3() {
         0,
         "none planned"
     );
+    let report = json(&fourfold(&["replay", &file, "--require-kernels", "--json"]));
+    assert_eq!((&report["ok"], &report["fault"]), (&false.into(), &"environment".into()));
+}
+
+#[test]
+fn an_extent_is_given_once_and_quoted_text_controls_no_terminal() {
+    let file = path("gemm/exact_symbolic_m.fir");
+    let output = fourfold(&["replay", &file, "--symbol", "M=2", "--symbol", "M=3"]);
+    assert_eq!(exit_code(&output), 2);
+    assert!(text(&output.stderr).contains("gives `M` twice"), "{}", text(&output.stderr));
+    let output = fourfold(&["explain", "\u{1b}[31mno.fir"]);
+    assert!(text(&output.stderr).contains("\\u{1b}[31mno.fir"), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -470,7 +482,8 @@ fn verify_without_a_gpu_runs_on_the_fallback_and_says_so() {
     }
     assert_eq!(rows[0]["extents"], serde_json::json!([1, 1, 72, 96]));
     arguments.push("--require-kernels");
-    assert_eq!(exit_code(&fourfold(&arguments)), 3);
+    let output = fourfold(&arguments);
+    assert_eq!((exit_code(&output), &json(&output)["ok"]), (3, &false.into()));
     // Nothing was planned, so nothing ran: that is not what was required either.
     assert_eq!(exit_code(&fourfold(&["verify", &files[3], "--require-kernels"])), 3);
     assert_eq!(exit_code(&fourfold(&["verify", &files[3]])), 0);

@@ -48,7 +48,7 @@ impl Setting {
         let count = count.display();
         self.script(
             "bin/nvcc",
-            &format!("case \"$1\" in --version) {says}; exit 0;; esac\npwd >> '{count}'\n{body}"),
+            &format!("case \"$1\" in --version | --dryrun) {says}; exit 0;; esac\npwd >> '{count}'\n{body}"),
         );
         self.path("bin/nvcc")
     }

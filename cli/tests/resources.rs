@@ -204,6 +204,34 @@ fn without_open_files_commands_say_so() {
 }
 
 #[test]
+fn a_shortage_is_no_fault_of_the_toolchain_that_was_named() {
+    let bounded = Bounded::new();
+    let tools = ["--nvcc", &bounded.machine.name("nvcc"), "--cutlass", &bounded.machine.name("cutlass")];
+    let arguments = [&["toolchain", "which"], &tools[..]].concat();
+    for limit in [("-u", 1), ("-n", 5)] {
+        let (code, report) = bounded.check(limit, &arguments);
+        assert_eq!((code, &report["code"]), (3, &"out_of_processes".into()), "{report}");
+    }
+    assert_eq!(bounded.check(("-u", 4096), &arguments).0, 0);
+}
+
+#[test]
+fn files_beyond_the_limit_on_their_size_are_failures_of_writing() {
+    let bounded = Bounded::new();
+    let program = bounded.machine.name("program.fir");
+    let tools = ["--nvcc", &bounded.machine.name("nvcc"), "--cutlass", &bounded.machine.name("cutlass")];
+    let bundle = bounded.machine.name("temp/bundle");
+    let compile = [&["compile", &program, "--target", "sm_100a"], &tools[..]].concat();
+    // The report fits, and the data do not.
+    for kib in [16, 20, 24] {
+        let replay = ["replay", &program, "--symbol", "M=6000", "--bundle", &bundle];
+        let (code, report) = bounded.check(("-f", kib), &replay);
+        assert!(code == 3 && report["bundle_error"].is_string(), "{report}");
+        bounded.check(("-f", kib), &compile);
+    }
+}
+
+#[test]
 fn without_memory_commands_say_so() {
     const MIB: u64 = 1 << 10;
     let bounded = Bounded::new();

@@ -120,7 +120,7 @@ fn every_combination_is_recorded_once_and_what_is_invalid_says_which_rule_it_bre
     // One that refuses all confirms what it is asked about.
     machine.script("nvcc.real", &fs::read_to_string(machine.path("nvcc")).expect("it is there"));
     let body = format!(
-        "case \"$1\" in --version) exec '{}' \"$@\";; esac\necho 'kernel.cu(5): error: Invalid TileShape_N.'; exit 2",
+        "case \"$1\" in --version | --dryrun) exec '{}' \"$@\";; esac\necho 'kernel.cu(5): error: Invalid TileShape_N.'; exit 2",
         machine.name("nvcc.real")
     );
     machine.script("nvcc", &body);
@@ -135,7 +135,7 @@ fn slow_and_counted(machine: &Machine) {
     let (count, real) = (machine.name("count"), machine.name("nvcc.real"));
     // It is started three times for a kernel, and once of these for the device.
     let body = format!(
-        "case \"$1\" in --version) exec '{real}' \"$@\";; esac\n\
+        "case \"$1\" in --version | --dryrun) exec '{real}' \"$@\";; esac\n\
          case \" $* \" in *' -fatbin '*)\n\
          sed -n 's/.*\\\\\"hash\\\\\":\\\\\"\\([0-9a-f]*\\).*/\\1/p' kernel.cu | head -n 1 >> '{count}';;\nesac\n\
          sleep 0.1\nexec '{real}' \"$@\""
@@ -266,6 +266,11 @@ fn bad_manifests_and_missing_compilers_say_what_to_do_and_record_nothing() {
             "schema = 1\n[[sweep]]\ngenerator = \"scaled_mma.sm100\"\ntargets = [\"sm_100a\"]\nbase = { tyle = 1 }",
             "epilogue_tile",
         ),
+        (
+            "schema = 1\n[[sweep]]\ngenerator = \"scaled_mma.sm100\"\ntargets = []",
+            "`targets` is empty; name at least one",
+        ),
+        ("schema = 1\n[problems]\nlist = [{ problem = \"1x2x32\", weight = 1e300 }]", "from 1e-9 to 1e9"),
         ("schema = 1\n[problems]\nsuites = [\"contest\", \"sport\"]", "decode:llama-3.1-8b"),
         ("schema = 1\n[problems]\nlist = [{ problem = \"1x2\" }]", "MxNxK"),
         ("schema = 1\n[problems]\nfiles = [\"none.txt\"]", "none.txt"),
@@ -326,7 +331,7 @@ fn troubled(machine: &Machine, body: &str) {
     machine.script(
         "nvcc",
         &format!(
-            "case \"$1\" in --version) exec '{real}' \"$@\";; esac\n\
+            "case \"$1\" in --version | --dryrun) exec '{real}' \"$@\";; esac\n\
              if [ -e '{trouble}' ]; then {body}; fi\nexec '{real}' \"$@\""
         ),
     );
@@ -469,6 +474,15 @@ fn kernels_are_measured_selected_and_drawn() {
     // A problem that no kernel serves is said to be one.
     let output = command(&["select", &all, "--min-efficiency", "0.5", "--json"]);
     assert_eq!((output.status.code(), &json(&output)["ok"]), (Some(1), &false.into()), "{}", said(&output));
+
+    // What was measured is not written over.
+    let before = fs::read(&all).expect("the records");
+    for arguments in [["select", &all, "--table", &all], ["heatmap", &all, "--svg", &all]] {
+        let output = command(&[&arguments[..], &["--min-efficiency", "0.5"]].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(said(&output).contains("would be written over"), "{}", said(&output));
+    }
+    assert_eq!(fs::read(&all).expect("the records"), before);
 
     let [html, svg, png] = ["map.html", "map.svg", "map.png"].map(|name| machine.name(name));
     let output = command(&["heatmap", &all, "--html", &html, "--svg", &svg, "--png", &png, "--width", "100"]);

@@ -10,7 +10,7 @@ pub const CAPACITY: u64 = 512;
 /// asserts nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Columns {
-    /// Two stages of accumulators. At tile N = 256 they overlap in all but one epilogue tile.
+    /// Two stages of accumulators. At tile N = 256 they share the columns of one epilogue tile.
     pub accumulators: u64,
     /// The scales of A, of one stage.
     pub scales_a: u64,

@@ -109,7 +109,7 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "NVCC_CCBIN",
-        kind: "file",
+        kind: "file or folder",
         default: "g++ on PATH",
         meaning: "The host compiler; one that is not the system's g++ is part of the keys of kernels",
     },

@@ -163,6 +163,18 @@ pub(crate) fn open_regular(path: &Path) -> Result<(File, u64), FileError> {
     open_checked(path, options.read(true), |path, source| FileError::Read { path, source })
 }
 
+/// A digest of a regular file of at most `limit` bytes.
+pub(crate) fn hash_of(path: &Path, limit: u64) -> Result<blake3::Hash, FileError> {
+    let (file, length) = open_regular(path)?;
+    let mut hasher = blake3::Hasher::new();
+    let read = io::copy(&mut file.take(limit.saturating_add(1)), &mut hasher);
+    let read = read.map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+    if length.max(read) > limit {
+        return Err(FileError::TooLong { path: path.to_owned(), limit });
+    }
+    Ok(hasher.finalize())
+}
+
 /// Opens a file if it is a regular one.
 fn open_checked(
     path: &Path,

@@ -67,6 +67,6 @@ pub use run::{
     run, run_segment, signature_of, workspace_size, workspace_size_of_segment,
 };
 pub use sealed::{Sealed, SealedError, SealedFormat, SealedWriter};
-pub use signals::keep_ignored;
+pub use signals::{ignore_file_size_signal, keep_ignored};
 pub use stdio::{StdoutOnStderr, stdout_on_stderr, write_to_stdout};
 pub use transient::Transient;

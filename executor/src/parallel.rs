@@ -1,6 +1,6 @@
 //! Work on several threads that needs none: where no thread can be made, the caller's does everything.
 //!
-//! Rayon's global pool is never used, because it panics when the system refuses it a thread.
+//! Rayon's global pool is never started here, because it panics when the system refuses it a thread.
 
 use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError};

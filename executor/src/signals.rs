@@ -25,6 +25,15 @@ pub fn keep_ignored<E>(install: impl FnOnce() -> Result<(), E>) -> Result<(), E>
     outcome
 }
 
+/// Has writes beyond the limit on the size of files (`ulimit -f`) fail with `EFBIG`, as other failures of writing do. The
+/// signal for it, SIGXFSZ, would end the process without a report.
+pub fn ignore_file_size_signal() {
+    set_disposition(FILE_SIZE_SIGNAL, IGNORE);
+}
+
+/// `SIGXFSZ` of Linux on x86 and Arm.
+const FILE_SIZE_SIGNAL: i32 = 25;
+
 /// `SIG_DFL`.
 const DEFAULT: usize = 0;
 

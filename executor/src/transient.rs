@@ -11,13 +11,13 @@ use crate::build::BuildFault;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Transient {
-    /// Disk space or the user's quota ran out.
+    /// Disk space or the user's quota ran out, or a limit on the size of files was reached.
     DiskFull,
     /// Memory ran out, or the kernel killed a process to free some.
     OutOfMemory,
     /// Processes, threads, file handles or locks ran out.
     OutOfProcesses,
-    /// A file system or device failed, is read-only, busy, or refuses access.
+    /// A file system or device failed, timed out, is read-only, busy, or refuses access.
     Storage,
 }
 

@@ -12,7 +12,7 @@ fn repository() -> PathBuf {
 fn the_documentation_lists_every_variable() {
     let mut text = String::from(
         "# Environment variables\n\n\
-         `fourfold doctor` prints this list with the values that hold. An empty value counts as unset.\n\n\
+         `fourfold doctor` prints this list with each variable's value, or `unset`. An empty value counts as unset.\n\n\
          | variable | value | default | what it is for |\n|---|---|---|---|\n",
     );
     for variable in VARIABLES {
@@ -26,11 +26,12 @@ fn the_documentation_lists_every_variable() {
              `LC_ALL=C`, a `TMPDIR` in the folder of the build, and a `PATH` of the system's folders. `LD_LIBRARY_PATH` is \
              passed on as the table says, and `FOURFOLD_TOOLCHAIN` where it is a plain path, for a script that is named in \
              place of nvcc. A program that starts the compiler (`--launcher`) also gets its own settings: \
-             `HOME`, `USER`, `LOGNAME`, `TMPDIR` where its value is a plain path, `XDG_...`, proxies, `SSL_CERT_...`, \
+             `HOME`, `USER`, `LOGNAME`, `TZ`, `TMPDIR` where its value is a plain path, `XDG_CACHE_HOME`, `XDG_CONFIG_HOME`, \
+             `XDG_RUNTIME_DIR`, `HTTP_PROXY`, `HTTPS_PROXY`, `NO_PROXY` (in either case), `SSL_CERT_DIR`, `SSL_CERT_FILE`, \
              `SCCACHE_...`, `CCACHE_...` (without those that name a compiler), `AWS_...`, `AZURE_...`, `GOOGLE_...` and \
              `ACTIONS_...`.\n";
-    text += "\n`toolchain install` gives python3 and its pip no other variables than `PATH`, `HOME` and these, where they are set. pip's\n\
-             configuration files count for the same settings: where packages are looked for, and how that place is reached.\n\n";
+    text += "\n`toolchain install` passes only these of the caller's variables to python3 and its pip, beside `PATH` and `HOME`. Of pip's\n\
+             configuration files only the same settings count: package sources, network access and certificates.\n\n";
     let names: Vec<String> = PIP_VARIABLES.iter().map(|name| format!("`{name}`")).collect();
     text += &format!("{}\n", names.join(", "));
     let file = repository().join("docs/environment.md");

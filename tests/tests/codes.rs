@@ -52,9 +52,10 @@ fn the_documentation_lists_every_way_in_which_a_kernel_cannot_be_had() {
          Reports give one of these codes, with the compiler's own words and whose fault it was, for a kernel segment that ran\n\
          on the fallback because its kernel was not found, built or loaded. The codes are stable.\n\n\
          A failure that says something about the kernel or the compiler is remembered, and the compiler is not started again for\n\
-         that kernel until it changes or `--retry` is given. One in words that nobody knows is tried twice before. Failures that\n\
-         pass (time, memory, disk space, processes, an unreachable file system, a crash) are never remembered.\n\n\
-         | code | when | what to do | remembered |\n|---|---|---|---|\n",
+         that kernel until it changes or `--retry` is given. Where the output shows no error in the source, the build is\n\
+         retried once first. Failures of builds with `--launcher` are never remembered, nor are failures that pass (time, memory,\n\
+         disk space, processes, an unreachable file system, a crash).\n\n\
+         | code | when | what to do | may be remembered |\n|---|---|---|---|\n",
     );
     for FailureCode { code, meaning, remedy, lasts } in FAILURE_CODES {
         let remembered = if *lasts { "yes" } else { "no" };

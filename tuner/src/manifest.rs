@@ -20,6 +20,7 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use fourfold_codegen::{Target, target};
 use serde::Deserialize;
@@ -156,6 +157,12 @@ pub enum ManifestError {
         /// All that there are.
         known: String,
     },
+    /// It names no target, so nothing would be swept.
+    #[error("{sweep}: `targets` is empty; name at least one")]
+    NoTarget {
+        /// The set.
+        sweep: String,
+    },
     /// The type of kernel is not built for it.
     #[error("{sweep}: {generator} has no kernels for `{target}`; it has some for {known}")]
     Target {
@@ -205,7 +212,7 @@ pub enum ManifestError {
         known: String,
     },
     /// A weight that is no weight.
-    #[error("{problem} has the weight {weight}; a weight is a number above 0")]
+    #[error("{problem} has the weight {weight}; a weight is a number from 1e-9 to 1e9")]
     Weight {
         /// The problem.
         problem: Problem,
@@ -325,6 +332,9 @@ impl Sweep {
         };
         all.retain(|parameters| !is_excluded(parameters));
         let mut combinations = Vec::new();
+        if self.targets.is_empty() {
+            return Err(ManifestError::NoTarget { sweep: sweep() });
+        }
         for name in &self.targets {
             let known = target(name).filter(|target| generator.targets().contains(&target.name));
             let target = known.ok_or_else(|| ManifestError::Target {
@@ -363,13 +373,16 @@ impl Problems {
         }
         problems.extend(self.list.iter().cloned());
         for Weighted { problem, weight } in &problems {
-            if !(weight.is_finite() && *weight > 0.0) {
+            if !WEIGHTS.contains(weight) {
                 return Err(ManifestError::Weight { problem: *problem, weight: weight.to_string() });
             }
         }
         Ok(problems)
     }
 }
+
+/// The weights that a problem may have: the sums and shares of any number of these are finite.
+const WEIGHTS: RangeInclusive<f64> = 1e-9..=1e9;
 
 /// Problems, one a line: `128x7168x2048`, with a weight behind it where it is not 1; what follows a `#` is a comment.
 ///
@@ -386,11 +399,11 @@ pub fn read_problems(text: &str) -> Result<Vec<Weighted>, ManifestError> {
             problem.parse().map_err(|wrong: crate::problem::ProblemError| error(wrong.to_string()))?;
         let weight = match words.next() {
             None => 1.0,
-            Some(word) => word
-                .parse()
-                .ok()
-                .filter(|weight: &f64| weight.is_finite() && *weight > 0.0)
-                .ok_or_else(|| error(format!("`{word}` is no weight, which is a number above 0")))?,
+            Some(word) => {
+                word.parse().ok().filter(|weight| WEIGHTS.contains(weight)).ok_or_else(|| {
+                    error(format!("`{word}` is no weight, which is a number from 1e-9 to 1e9"))
+                })?
+            }
         };
         if let Some(word) = words.next() {
             return Err(error(format!("`{word}` is more than a problem and its weight")));

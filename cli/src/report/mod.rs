@@ -21,7 +21,8 @@ pub use verification::{LeftOut, LeftOutFile, VerifyLaunch, VerifyReport, VerifyR
 /// The report of one program. The keys are an interface: they are added to, not changed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// True if every expectation was met, and a run with values that have elements compared at least one.
+    /// True if every expectation was met, a run with values that have elements compared at least one, and what the command
+    /// was asked for besides was done: kernels that are required ran, and a bundle was written.
     pub ok: bool,
     /// The reason it is not ok, where that is no mismatch: an expectation does not fit its value, or nothing could be compared.
     pub fault: Option<Fault>,

@@ -11,7 +11,7 @@ use crate::error::{Error, exit_code};
 /// The report of a verification. The keys are an interface: they are added to, not changed.
 #[derive(Clone, Debug, Serialize)]
 pub struct VerifyReport {
-    /// Whether every row is.
+    /// Whether every row is, and every planned kernel ran where all are required.
     pub ok: bool,
     /// What was planned for.
     pub target: String,

@@ -44,7 +44,7 @@ impl Machine {
         assert!(driver.expect("there is a C compiler").success());
         // What the source says of itself is what the kernel says.
         let body = format!(
-            r#"case "$1" in --version) echo 'Cuda compilation tools, release 13.1, V13.1.115'; exit 0;; esac
+            r#"case "$1" in --version | --dryrun) echo 'Cuda compilation tools, release 13.1, V13.1.115'; exit 0;; esac
 echo "$*" >> "$(dirname "$0")/nvcc.calls"
 says() {{ sed -n 's/.*\\"'"$1"'\\":\\"\([^\\]*\)\\".*/\1/p' kernel.cu | head -n 1; }}
 test -e prelude.cuh && emulated=-DEMULATED

@@ -107,7 +107,7 @@ impl Census {
         }
         let Some(opcode) = opcode(line) else { return };
         self.instructions += 1;
-        // `HFMA2.MMA` is a multiplication of two halves by two, in spite of its name.
+        // `HFMA2.MMA` is a packed fp16 fused multiply-add, in spite of its name.
         let is_matrix = opcode.contains("MMA") && !opcode.starts_with("HFMA2");
         let is_required = is_variant(opcode, &self.required);
         if is_required || is_matrix || opcode.starts_with("IDP") || opcode.starts_with("UTCCP") {

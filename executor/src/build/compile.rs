@@ -24,7 +24,8 @@ use super::{
 use crate::parallel;
 use crate::process::{Cancel, ToolRun, run_tool_watched};
 
-/// The flags that every kernel is compiled with, without those that depend on the architecture or on the toolchain.
+/// The flags of a build in one pass, which cache keys hold, without those that depend on the architecture or on the
+/// toolchain. A build in two passes splits them.
 ///
 /// `-O1` is of the host's code; device code is always optimized. `-fno-gnu-unique`, because the dynamic linker never
 /// unloads a library with a unique symbol, and CCCL has some; nor one to whose symbols another is bound, as the C++
@@ -118,7 +119,7 @@ const OBJECT: &str = "kernel.o";
 /// longer be told from what an architecture lacks.
 const DEBUG_FLAGS: [&str; 2] = ["-lineinfo", "-DCUTLASS_DEBUG_TRACE_LEVEL=1"];
 
-/// How much of a log a time-out keeps, in characters.
+/// The characters kept of the log of a tool that timed out, or of a failed disassembly.
 pub(super) const LOG_TAIL: usize = 64 << 10;
 
 /// The file that nvcc writes the times of its phases to.

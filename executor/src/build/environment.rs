@@ -1,12 +1,11 @@
 //! The environment of the compiler and of what it starts: an allow list, and what of it a key holds.
 //!
 //! nvcc, its parts and the host's compiler read dozens of variables that change what they make (`PTXAS_FLAGS`, `CPATH`,
-//! `COMPILER_PATH`, ...). None is passed on. They get `LC_ALL`, `TMPDIR` and `PATH`, whose values are ours, and
-//! `FOURFOLD_TOOLCHAIN`, which none of them reads. What the caller decides is which host compiler is used: the one that
+//! `COMPILER_PATH`, ...). None is passed on. They get `LC_ALL`, `TMPDIR` and `PATH`, whose values are ours,
+//! `FOURFOLD_TOOLCHAIN`, which none of them reads, and `LD_LIBRARY_PATH` for a host compiler that is not the system's. What the caller decides is which host compiler is used: the one that
 //! `NVCC_CCBIN` names, else `g++` on `PATH`.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -14,13 +13,16 @@ use std::time::Duration;
 use super::links::{Links, is_plain};
 use super::{BuildError, TEMPORARY};
 use crate::environment::{Environment, is_program};
+use crate::files::hash_of;
 use crate::process::run_tool;
 use crate::toolchain::host_programs;
 
-/// The folders in which tools are looked for; no others are searched.
+/// The system's folders, which end the `PATH` of the tools.
 const SYSTEM: &str = "/usr/local/bin:/usr/bin:/bin:/run/current-system/sw/bin";
 /// The host compiler that counts as the system's when it lies there.
 const HOST_COMPILER: &str = "g++";
+/// The most bytes that a host compiler may have.
+const LARGEST_COMPILER: u64 = 1 << 30;
 /// The time a host compiler may take to print its version.
 const VERSION_LIMIT: Duration = Duration::from_secs(60);
 
@@ -33,7 +35,7 @@ pub struct ToolEnvironment {
     identity: String,
     /// `LD_LIBRARY_PATH` for a host compiler that is not the system's.
     library_path: Option<OsString>,
-    /// The caller's `PATH`, on which tools without a folder are looked for.
+    /// The caller's environment: its `PATH`, `FOURFOLD_TOOLCHAIN` and the variables of a launcher.
     search: Environment,
 }
 
@@ -86,7 +88,7 @@ impl ToolEnvironment {
             Ok(run) => run.ending(),
             Err(error) => error.to_string(),
         };
-        let program = fs::read(host).map_or([0; 32], |bytes| *blake3::hash(&bytes).as_bytes());
+        let program = hash_of(host, LARGEST_COMPILER).map_or([0; 32], |hash| *hash.as_bytes());
         let libraries = self.library_path.as_deref().unwrap_or_default();
         let mut digest = blake3::Hasher::new();
         digest.update(&program).update(libraries.as_encoded_bytes());

@@ -164,7 +164,7 @@ pub(super) fn tail(log: &str, characters: usize) -> &str {
     }
 }
 
-/// Returns the reason a tool failed whose first error this is, unless that passes.
+/// Classifies a failure by its first error line. The caller has ruled out failures that pass.
 fn cause_of(first_error: &str) -> ToolCause {
     let line = first_error.to_lowercase();
     let any = |needles: &[&str]| needles.iter().any(|needle| line.contains(needle));

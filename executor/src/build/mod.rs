@@ -95,7 +95,7 @@ pub struct BuildOptions {
 }
 
 impl BuildOptions {
-    /// Ten times what a kernel takes on one slow core.
+    /// Far above the longest build in `docs/pins.md`.
     pub const TIME_LIMIT: Duration = Duration::from_secs(600);
 
     /// What one build takes of memory at its peak, in bytes: the front end of `cicc` has 5.4 GB for a plain kernel and

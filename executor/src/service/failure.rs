@@ -112,8 +112,8 @@ pub const FAILURE_CODES: &[FailureCode] = &[
     ),
     code(
         "unsafe_path",
-        "The path of a tool has characters that a shell would read; with a launcher or in debug mode, that of the cache",
-        "rename it, name it through a link with a plain name, or set FOURFOLD_CACHE_DIR",
+        "A tool's file name contains characters that a shell reads; with a launcher or in debug mode, the path of the build folder does",
+        "rename it, or set FOURFOLD_CACHE_DIR to a plain path",
     ),
     code(
         "no_cache_folder",
@@ -311,6 +311,7 @@ impl From<&ToolchainError> for Failure {
     fn from(error: &ToolchainError) -> Failure {
         let fault = match (error, error.fault()) {
             (ToolchainError::DiskFull { .. }, _) => BuildFault::ResourceLimit,
+            (ToolchainError::Shortage { shortage, .. }, _) => shortage.fault(),
             (_, ToolchainFault::Request | ToolchainFault::Machine | ToolchainFault::Network) => {
                 BuildFault::Toolchain
             }

@@ -51,7 +51,7 @@ pub struct Finding {
     pub remedy: Option<String>,
 }
 
-/// True if kernels of one target can be built.
+/// The findings for one target.
 #[derive(Clone, Debug)]
 pub struct TargetFinding {
     /// The target.
@@ -71,12 +71,16 @@ pub struct Diagnosis {
     pub targets: Vec<TargetFinding>,
     /// The version of the nvcc that would be used.
     pub nvcc: Option<Version>,
+    /// The targets that were asked for.
+    wanted: Vec<String>,
 }
 
 impl Diagnosis {
     /// Returns whether kernels could be built now: for the targets of [`ToolchainOptions::targets`], if there are any.
     pub fn can_build(&self) -> bool {
+        let is_wanted = |target: &&TargetFinding| self.wanted.iter().any(|wanted| wanted == target.target);
         self.findings.iter().all(|finding| finding.state != FindingState::Missing)
+            && self.targets.iter().filter(is_wanted).all(|target| target.problem.is_none())
     }
 }
 
@@ -112,7 +116,7 @@ pub fn diagnose(options: &ToolchainOptions, environment: &Environment) -> Diagno
         detail,
         remedy: Some("nothing to do: something else is used".to_owned()),
     }));
-    Diagnosis { findings, targets, nvcc: version }
+    Diagnosis { findings, targets, nvcc: version, wanted: options.targets.clone() }
 }
 
 fn of_target(search: &mut Search<'_>, target: &'static str) -> TargetFinding {

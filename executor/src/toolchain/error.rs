@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::known_bad::KnownBad;
 use super::locate::SHARED;
 use super::version::Version;
+use crate::transient::Transient;
 
 /// Whose fault a missing toolchain is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +79,9 @@ pub enum ToolchainError {
         passed_over: Vec<String>,
     },
     /// No variable says where the cache is.
-    #[error("there is no place for the cache: FOURFOLD_CACHE_DIR, XDG_CACHE_HOME and HOME are all unset")]
+    #[error(
+        "there is no place for the cache: FOURFOLD_CACHE_DIR is unset, and neither XDG_CACHE_HOME nor HOME is an absolute path"
+    )]
     NoCacheFolder,
     /// The cache cannot be read or written.
     #[error("cannot {action} `{}`: {source}", path.display())]
@@ -145,6 +148,16 @@ pub enum ToolchainError {
         /// What is missing.
         reason: String,
     },
+    /// Processes, open files or memory ran out when something was looked at.
+    #[error("`{}`: {problem}", path.display())]
+    Shortage {
+        /// What was looked at.
+        path: PathBuf,
+        /// What ran out.
+        shortage: Transient,
+        /// The problem in words.
+        problem: String,
+    },
     /// A carried folder is not whole, or holds something else.
     #[error("the toolchain in `{}` cannot be used: {reason}", path.display())]
     Damaged {
@@ -190,6 +203,7 @@ impl ToolchainError {
             ToolchainError::HashMismatch { .. } => "package_mismatch",
             ToolchainError::Pip { .. } => "pip_failed",
             ToolchainError::Incomplete { .. } => "packages_incomplete",
+            ToolchainError::Shortage { shortage, .. } => shortage.code(),
             ToolchainError::Damaged { .. } => "toolchain_damaged",
         }
     }
@@ -210,7 +224,7 @@ impl ToolchainError {
             ToolchainError::NoCacheFolder => "set FOURFOLD_CACHE_DIR to a folder that can be written",
             ToolchainError::Cache { .. } => "set FOURFOLD_CACHE_DIR to a folder that can be written",
             ToolchainError::DiskFull { .. } => {
-                "free 500 MB there, or set FOURFOLD_CACHE_DIR to a folder with more room"
+                "free 600 MB there, or set FOURFOLD_CACHE_DIR to a folder with more room"
             }
             ToolchainError::Architecture { .. } => "install a CUDA toolkit and name it with FOURFOLD_NVCC",
             ToolchainError::NoPython | ToolchainError::NoPip { .. } => {
@@ -226,8 +240,11 @@ impl ToolchainError {
                 "check which package index pip is set to use: what it delivered is not used"
             }
             ToolchainError::Pip { .. } => "run `python3 -m pip --version` and mend what pip complains about",
+            ToolchainError::Shortage { .. } => {
+                "run it again when processes, open files and memory are to be had"
+            }
             ToolchainError::Damaged { .. } => {
-                "run `fourfold toolchain install` where there is a network, and carry the folder that `fourfold toolchain which` prints"
+                "run `fourfold toolchain install` on a machine with a network, and copy the folder that it prints"
             }
         }
     }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 pub enum Obstacle {
     /// It is not there, and cannot be made.
     CannotBeMade {
-        /// The nearest folder above it that is there.
+        /// The existing path at which creating it fails.
         above: PathBuf,
         /// The reason.
         error: io::Error,

@@ -9,6 +9,7 @@ use std::{fs, io};
 use super::locate::Toolchain;
 use super::pins::Part;
 use super::tree::{self, CUTLASS, Depth};
+use crate::files::hash_of;
 use crate::parallel;
 use crate::transient::Transient;
 
@@ -62,6 +63,9 @@ impl Toolchain {
     }
 }
 
+/// The most bytes that a header may have.
+const LARGEST_HEADER: u64 = 64 << 20;
+
 fn is_pinned(cutlass: &Path) -> bool {
     cutlass.ends_with(CUTLASS)
         && cutlass
@@ -101,9 +105,9 @@ fn digest(folders: &[PathBuf]) -> (String, bool) {
         let mut files: Vec<PathBuf> = files.into_iter().map(|(file, _)| file).collect();
         files.sort();
         // What cannot be read is not compiled in either; that it could not be read is part of the identity.
-        let hashes = parallel::map(&files, |file| match fs::read(file) {
-            Ok(bytes) => (*blake3::hash(&bytes).as_bytes(), false),
-            Err(error) => ([0; 32], Transient::of(&error).is_some()),
+        let hashes = parallel::map(&files, |file| match hash_of(file, LARGEST_HEADER) {
+            Ok(hash) => (*hash.as_bytes(), false),
+            Err(error) => ([0; 32], error.io().and_then(Transient::of).is_some()),
         });
         for (file, (hash, passed)) in files.iter().zip(&hashes) {
             passes |= passed;

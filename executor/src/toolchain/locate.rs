@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::cache::cache_folder;
 use super::error::ToolchainError;
+use super::flaw::Flaw;
 use super::known_bad::{KnownBad, Tool, known_bad};
 use super::pins::Part;
 use super::provision::{parts_for, provision, provisioned_folder};
@@ -156,8 +158,8 @@ pub fn locate_with_progress(
         cutlass = search.cutlass();
     }
     let (nvcc, cutlass) = (nvcc?, cutlass?);
-    let [include, libraries] = toolkit_folders(&nvcc.path, environment);
     let cuobjdump = search.cuobjdump(&nvcc.path);
+    let [include, libraries] = toolkit_folders(search.toolkit(&nvcc.path));
     let cutlass = cutlass.map(|found| Cutlass {
         path: found.path,
         version: found.version.to_string(),
@@ -168,7 +170,7 @@ pub fn locate_with_progress(
         libraries,
         cutlass,
         cuobjdump,
-        nvcc: nvcc.path,
+        nvcc: behind_links(nvcc.path),
         nvcc_version: nvcc.version.to_string(),
         nvcc_origin: nvcc.origin,
         allow_known_bad: search.allows_known_bad(),
@@ -189,14 +191,23 @@ pub(super) struct Search<'a> {
     environment: &'a Environment,
     targets: Vec<String>,
     /// The answers of compilers that were asked for their versions.
-    versions: HashMap<PathBuf, Result<Version, String>>,
+    versions: HashMap<PathBuf, Result<Version, Flaw>>,
+    /// The toolkits of compilers that were asked for them.
+    toolkits: HashMap<PathBuf, Option<PathBuf>>,
     passed_over: Vec<String>,
 }
 
 impl<'a> Search<'a> {
     pub(super) fn new(options: &'a ToolchainOptions, environment: &'a Environment) -> Search<'a> {
         let targets = options.targets.clone();
-        Search { options, environment, targets, versions: HashMap::new(), passed_over: Vec::new() }
+        Search {
+            options,
+            environment,
+            targets,
+            versions: HashMap::new(),
+            toolkits: HashMap::new(),
+            passed_over: Vec::new(),
+        }
     }
 
     /// The same search for another target.
@@ -298,8 +309,14 @@ impl<'a> Search<'a> {
         let mut bad = None;
         if let Some(cutlass) = &environment.cutlass_path {
             match self.named_cutlass(CUTLASS_PATH, cutlass.clone()) {
-                // Another program's CUTLASS may be too old for us; one that is not there is a mistake.
-                Err(error @ (ToolchainError::TooOld { .. } | ToolchainError::KnownBad { .. })) => {
+                // Another program's CUTLASS may be too old for us; one that is not there is a mistake, where one is needed.
+                Err(error)
+                    if !self.needs_cutlass()
+                        || matches!(
+                            error,
+                            ToolchainError::TooOld { .. } | ToolchainError::KnownBad { .. }
+                        ) =>
+                {
                     passed_over.push(error.to_string());
                     bad = matches!(error, ToolchainError::KnownBad { .. }).then_some(error);
                 }
@@ -323,14 +340,29 @@ impl<'a> Search<'a> {
         self.named_cutlass(named, root.join(tree::CUTLASS).into())
     }
 
-    /// Beside nvcc, on `PATH`, or in the cache.
-    pub(super) fn cuobjdump(&self, nvcc: &Path) -> Option<PathBuf> {
+    /// Beside nvcc, in the toolkit of the nvcc that a script starts, on `PATH`, or in the cache.
+    pub(super) fn cuobjdump(&mut self, nvcc: &Path) -> Option<PathBuf> {
         let beside =
             |nvcc: &Path| nvcc.parent().map(|bin| bin.join("cuobjdump")).filter(|file| is_program(file));
         beside(nvcc)
             .or_else(|| beside(&nvcc.canonicalize().ok()?))
+            .or_else(|| beside(&self.toolkit(nvcc)?.join("bin/nvcc")))
             .or_else(|| self.environment.find_program("cuobjdump"))
             .or_else(|| beside(&tree_nvcc(&self.provisioned(Part::Compiler, &mut Vec::new())?)))
+    }
+
+    /// The toolkit that a compiler belongs to.
+    fn toolkit(&mut self, nvcc: &Path) -> Option<PathBuf> {
+        let real = nvcc.canonicalize().unwrap_or_else(|_| nvcc.to_owned());
+        let beside = real.parent().and_then(Path::parent).map(Path::to_owned);
+        match beside {
+            Some(root) if HEADERS.iter().any(|header| root.join(header).exists()) => Some(root),
+            // A script that was named in place of nvcc lies in no toolkit, and knows one.
+            beside => {
+                let ask = || toolkit_root(nvcc, self.environment);
+                self.toolkits.entry(nvcc.to_owned()).or_insert_with(ask).clone().or(beside)
+            }
+        }
     }
 
     /// The provisioned toolchain, when this part of it is there and whole.
@@ -338,9 +370,9 @@ impl<'a> Search<'a> {
         let place = provisioned_folder(&cache_folder(self.environment).ok()?);
         match tree::check(&place, part, Depth::Quick) {
             Ok(()) => Some(place),
-            Err(reason) => {
+            Err(flaw) => {
                 if place.join(part.folder()).exists() {
-                    passed_over.push(format!("the toolchain in `{}`: {reason}", place.display()));
+                    passed_over.push(format!("the toolchain in `{}`: {}", place.display(), flaw.problem));
                 }
                 None
             }
@@ -349,14 +381,13 @@ impl<'a> Search<'a> {
 
     fn named_nvcc(&mut self, named: &'static str, path: PathBuf) -> Result<Found, ToolchainError> {
         if !is_program(&path) {
-            let problem = if path.is_dir() {
-                "which is a folder; name the program in it"
-            } else if path.exists() {
-                "which cannot be executed"
-            } else {
-                "which does not exist"
+            let flaw = match path.metadata() {
+                Ok(metadata) if metadata.is_dir() => Flaw::of("which is a folder; name the program in it"),
+                Ok(_) => Flaw::of("which cannot be executed"),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Flaw::of("which does not exist"),
+                Err(error) => Flaw::of_system(format!("which cannot be looked at: {error}"), &error),
             };
-            return Err(ToolchainError::Named { named, path, problem: problem.to_owned() });
+            return Err(flaw.of_named(named, &path));
         }
         let version = self
             .versions
@@ -364,7 +395,7 @@ impl<'a> Search<'a> {
             .or_insert_with(|| nvcc_version(&path, self.environment))
             .clone();
         match version {
-            Err(problem) => Err(ToolchainError::Named { named, path, problem }),
+            Err(flaw) => Err(flaw.of_named(named, &path)),
             Ok(found) if found < OLDEST_NVCC => {
                 Err(ToolchainError::TooOld { named, what: "nvcc", path, found, needed: OLDEST_NVCC })
             }
@@ -453,12 +484,20 @@ fn tree_nvcc(root: &Path) -> PathBuf {
 
 fn carried(named: &'static str, folder: impl Into<OsString>, part: Part) -> Result<PathBuf, ToolchainError> {
     let path = absolute(folder);
-    if !path.is_dir() {
-        return Err(ToolchainError::Named { named, path, problem: "which is not a folder".to_owned() });
-    }
+    check_folder(&path).map_err(|flaw| flaw.of_named(named, &path))?;
     match tree::check(&path, part, Depth::Quick) {
         Ok(()) => Ok(path),
-        Err(reason) => Err(ToolchainError::Damaged { path, reason }),
+        Err(flaw) => Err(flaw.of_folder(&path)),
+    }
+}
+
+fn check_folder(path: &Path) -> Result<(), Flaw> {
+    match path.metadata() {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Flaw::of_system(format!("which cannot be looked at: {error}"), &error))
+        }
+        _ => Err(Flaw::of("which is not a folder")),
     }
 }
 
@@ -468,16 +507,19 @@ fn absolute(path: impl Into<OsString>) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 
-/// The `-I` and `-L` folders of the toolkit that a compiler belongs to. nvcc of the Python packages looks for
-/// libraries in `lib64`, which they do not have.
-fn toolkit_folders(nvcc: &Path, environment: &Environment) -> [Vec<PathBuf>; 2] {
-    let real = nvcc.canonicalize().unwrap_or_else(|_| nvcc.to_owned());
-    let beside = real.parent().and_then(Path::parent).map(Path::to_owned);
-    // A script that was named in place of nvcc lies in no toolkit, and knows one.
-    let root = match beside {
-        Some(root) if HEADERS.iter().any(|header| root.join(header).exists()) => Some(root),
-        beside => toolkit_root(nvcc, environment).or(beside),
-    };
+/// nvcc looks for its parts in the folder of the name that it is started by, so a link elsewhere is resolved. Scripts and
+/// launchers go by their own names: only what has nvcc's profile beside it is nvcc itself.
+fn behind_links(nvcc: PathBuf) -> PathBuf {
+    const PROFILE: &str = "nvcc.profile";
+    match nvcc.canonicalize() {
+        Ok(real) if !nvcc.with_file_name(PROFILE).exists() && real.with_file_name(PROFILE).exists() => real,
+        _ => nvcc,
+    }
+}
+
+/// The `-I` and `-L` folders of a toolkit. nvcc of the Python packages looks for libraries in `lib64`, which they do not
+/// have.
+fn toolkit_folders(root: Option<PathBuf>) -> [Vec<PathBuf>; 2] {
     // A distribution's nvcc lies in /usr/bin; its headers are found without our help, and -I must not reorder them.
     let root = root.filter(|root| root != Path::new("/usr"));
     let existing = |names: &[&str], needs: &str| -> Vec<PathBuf> {

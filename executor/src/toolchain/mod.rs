@@ -9,6 +9,7 @@
 mod cache;
 mod diagnose;
 mod error;
+mod flaw;
 mod folder;
 mod identity;
 mod known_bad;

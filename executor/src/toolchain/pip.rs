@@ -1,8 +1,7 @@
 //! The Python package client: downloads the pinned packages, and nothing that its user has set diverts it.
 //!
-//! It gets an environment of our own. The user's settings say where packages are looked for and how that place is
-//! reached (index, proxy, certificates): hashes protect the content. No other setting counts, neither from a variable
-//! nor from a configuration file.
+//! It gets an environment of our own. Only the settings in `PIP_OPTIONS` are kept, from variables and configuration
+//! files: package sources, network access and certificates. Hashes protect the content.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -17,13 +16,13 @@ use super::pins::{Part, requirements, unpack_plan};
 use crate::environment::{Environment, PIP_OPTIONS};
 use crate::process::{ToolRun, run_tool, run_tool_watched};
 
-/// The time limit of the package client: 175 MB over a line of 1 Mbit/s, twice.
+/// The time limit of the package client: twice what 184 MB take at 1 Mbit/s.
 const PIP_LIMIT: Duration = Duration::from_secs(50 * 60);
 /// The time limit for printing its settings.
 const SETTINGS_LIMIT: Duration = Duration::from_secs(60);
 /// The time limit of unpacking.
 const UNPACK_LIMIT: Duration = Duration::from_secs(10 * 60);
-/// The folder of the settings to which some variables point.
+/// The variables that locate pip's configuration files.
 const SETTINGS_VARIABLES: [&str; 3] = ["PIP_CONFIG_FILE", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"];
 /// The script that takes files from wheels.
 const UNPACK: &str = include_str!("unpack.py");

@@ -71,8 +71,7 @@ pub fn provision_from(
 ) -> Result<PathBuf, ToolchainError> {
     // Also when the cache has one already: who names a folder wants to know whether it is good.
     for part in parts {
-        tree::check(carried, *part, Depth::Full)
-            .map_err(|reason| ToolchainError::Damaged { path: carried.to_owned(), reason })?;
+        tree::check(carried, *part, Depth::Full).map_err(|flaw| flaw.of_folder(carried))?;
     }
     install(cache, parts, progress, &mut |_, tree, parts, progress| {
         progress(&format!("copying the toolchain from {}", carried.display()));
@@ -110,10 +109,10 @@ fn install(
         return Ok(place);
     }
     for part in &parts {
-        if let Err(reason) = tree::check(&place, *part, Depth::Full)
+        if let Err(flaw) = tree::check(&place, *part, Depth::Full)
             && place.join(part.folder()).exists()
         {
-            progress(&format!("{} in {} is installed anew: {reason}", part.name(), place.display()));
+            progress(&format!("{} in {} is installed anew: {}", part.name(), place.display(), flaw.problem));
         }
     }
     remove_leftovers(&home);

@@ -780,6 +780,7 @@ fn a_script_in_place_of_nvcc_leads_to_the_toolkit_of_the_nvcc_that_it_starts() {
     program(&machine.path("kit/bin/nvcc"), &says);
     program(&machine.path("scripts/nvcc"), "#!/bin/sh\nexec \"$FOURFOLD_TOOLCHAIN/bin/nvcc\" \"$@\"\n");
     machine.environment.fourfold_toolchain = Some(machine.path("kit").into());
+    program(&machine.path("kit/bin/cuobjdump"), "#!/bin/sh\n");
     let found = |machine: &Machine| {
         let nvcc = Some(machine.path("scripts/nvcc"));
         let cutlass = Some(machine.cutlass("cutlass", [4, 5, 0]));
@@ -790,8 +791,102 @@ fn a_script_in_place_of_nvcc_leads_to_the_toolkit_of_the_nvcc_that_it_starts() {
     assert_eq!(toolchain.nvcc, machine.path("scripts/nvcc"));
     assert_eq!(toolchain.include, [kit.join("include"), kit.join("include/cccl")]);
     assert_eq!(toolchain.libraries, [kit.join("lib")]);
+    assert_eq!(toolchain.cuobjdump.unwrap().canonicalize().unwrap(), kit.join("bin/cuobjdump"));
     // A folder whose name means something to a shell is not passed on.
     machine.environment.fourfold_toolchain = Some(machine.path("kit;true").into());
     let error = found(&machine).unwrap_err().to_string();
     assert!(error.contains("which does not say its version"), "{error}");
+}
+
+#[test]
+fn a_link_to_nvcc_is_resolved_and_one_to_a_launcher_is_not() {
+    let machine = Machine::new();
+    machine.nvcc("kit/bin/nvcc", "13.1, V13.1.115");
+    write(&machine.path("kit/bin/nvcc.profile"), "");
+    machine.nvcc("launchers/launcher", "13.1, V13.1.115");
+    fs::create_dir(machine.path("links")).unwrap();
+    let cutlass = machine.cutlass("cutlass", [4, 5, 0]);
+    for (real, link, expected) in [
+        ("kit/bin/nvcc", "links/nvcc", "kit/bin/nvcc"),
+        ("launchers/launcher", "links/nvcc-cached", "links/nvcc-cached"),
+    ] {
+        std::os::unix::fs::symlink(machine.path(real), machine.path(link)).unwrap();
+        let nvcc = Some(machine.path(link));
+        let found = machine.locate(&ToolchainOptions { nvcc, cutlass: Some(cutlass.clone()), ..options() });
+        assert_eq!(found.unwrap().nvcc.canonicalize().unwrap(), machine.path(real).canonicalize().unwrap());
+        let nvcc = Some(machine.path(link));
+        let found = machine.locate(&ToolchainOptions { nvcc, cutlass: Some(cutlass.clone()), ..options() });
+        assert!(found.unwrap().nvcc.ends_with(expected));
+    }
+}
+
+#[test]
+fn what_is_no_regular_file_is_named_and_never_waited_for() {
+    let mut machine = Machine::new();
+    let pipe = |path: &Path| {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    // The marker of a toolchain.
+    fs::create_dir_all(machine.path("carried/cutlass")).unwrap();
+    pipe(&machine.path("carried/nvidia").join(MARKER));
+    let from = Some(machine.path("carried"));
+    let error = machine.locate(&ToolchainOptions { from: from.clone(), ..options() }).unwrap_err();
+    assert!(matches!(error, ToolchainError::Damaged { .. }), "{error:?}");
+    assert!(error.to_string().contains("not a regular file"), "{error}");
+    let diagnosis = diagnose(&ToolchainOptions { from, ..options() }, &machine.environment);
+    assert!(!diagnosis.can_build());
+    // A host compiler, which is hashed.
+    for compiler in [machine.path("pipe"), "/dev/zero".into()] {
+        if !compiler.exists() {
+            pipe(&compiler);
+        }
+        machine.environment.nvcc_ccbin = Some(compiler.into());
+        let tools = crate::build::ToolEnvironment::new(&machine.environment);
+        assert!(!tools.identity().is_empty());
+    }
+    // A header of CUTLASS.
+    let nvcc = machine.nvcc("nvcc", "13.1, V13.1.115");
+    let cutlass = machine.cutlass("cutlass", [4, 5, 0]);
+    pipe(&cutlass.join("include/cutlass/pipe.h"));
+    let named = ToolchainOptions { nvcc: Some(nvcc), cutlass: Some(cutlass.clone()), ..options() };
+    assert!(machine.locate(&named).unwrap().cutlass_identity().starts_with("4.5.0+"));
+    fs::remove_file(cutlass.join("include/cutlass/version.h")).unwrap();
+    pipe(&cutlass.join("include/cutlass/version.h"));
+    let error = machine.locate(&named).unwrap_err();
+    assert!(matches!(error, ToolchainError::Named { named: "--cutlass", .. }), "{error}");
+}
+
+#[test]
+fn a_cutlass_of_another_program_does_not_matter_where_none_is_needed() {
+    let mut machine = Machine::new();
+    let nvcc = Some(machine.nvcc("nvcc", "13.1, V13.1.115"));
+    machine.environment.cutlass_path = Some(machine.path("nowhere").into());
+    let located = |target: &str| {
+        let targets = vec![target.to_owned()];
+        machine.locate(&ToolchainOptions { nvcc: nvcc.clone(), targets, ..options() })
+    };
+    assert_eq!(located("sm_90a").unwrap().cutlass, None);
+    let error = located("sm_120a").unwrap_err();
+    assert!(matches!(error, ToolchainError::Named { named: "CUTLASS_PATH", .. }), "{error}");
+}
+
+#[test]
+fn the_doctor_is_not_content_with_a_compiler_that_is_too_old_for_a_target() {
+    let machine = Machine::new();
+    let nvcc = Some(machine.nvcc("kit/bin/nvcc", "12.8, V12.8.93"));
+    program(&machine.path("kit/bin/cuobjdump"), "#!/bin/sh\n");
+    program(&machine.path("bin/g++"), "#!/bin/sh\necho g++\n");
+    program(&machine.path("bin/gcc"), "#!/bin/sh\necho gcc\n");
+    let cutlass = Some(machine.cutlass("cutlass", [4, 5, 0]));
+    for (targets, can_build) in [(vec![], true), (vec!["sm_100a"], true), (vec!["sm_103a"], false)] {
+        let targets: Vec<String> = targets.into_iter().map(str::to_owned).collect();
+        let asked = ToolchainOptions {
+            nvcc: nvcc.clone(),
+            cutlass: cutlass.clone(),
+            targets: targets.clone(),
+            ..options()
+        };
+        assert_eq!(diagnose(&asked, &machine.environment).can_build(), can_build, "{targets:?}");
+    }
 }

@@ -8,8 +8,11 @@ use std::{fs, io};
 
 use serde_json::{Value, json};
 
+use super::flaw::Flaw;
 use super::pins::{PINNED, Part};
 use super::version::cutlass_version;
+use crate::causes::chain;
+use crate::files::read_text;
 
 /// The CUDA toolkit of a toolchain.
 pub(super) const CUDA: &str = "nvidia/cu13";
@@ -55,39 +58,63 @@ pub(super) enum Depth {
     Full,
 }
 
-/// Returns whether this toolchain has a whole part of this version's packages for this processor; if not, why.
-pub(super) fn check(root: &Path, part: Part, depth: Depth) -> Result<(), String> {
-    if !root.is_dir() {
-        return Err("it is not a folder".to_owned());
-    }
+/// Returns whether this toolchain has a whole part of this version's packages for this processor; if not, the flaw.
+pub(super) fn check(root: &Path, part: Part, depth: Depth) -> Result<(), Flaw> {
     let folder = root.join(part.folder());
-    let text = fs::read_to_string(folder.join(MARKER)).map_err(|_| match folder.exists() {
-        true => format!(
-            "its `{0}` has no {MARKER}: `fourfold toolchain install` did not make it, or did not finish",
-            part.folder()
-        ),
-        false => format!("it holds no `{}`: {} is not installed there", part.folder(), part.name()),
-    })?;
-    let marker: Value = serde_json::from_str(&text).map_err(|_| format!("its {MARKER} is damaged"))?;
+    let marker = read_marker(root, part)?;
     if marker["architecture"] != std::env::consts::ARCH {
-        return Err(format!("it is for {} processors", marker["architecture"].as_str().unwrap_or("other")));
+        let architecture = marker["architecture"].as_str().unwrap_or("other");
+        return Err(Flaw::of(format!("it is for {architecture} processors")));
     }
     if marker["packages"] != packages(part) {
-        return Err("it holds other packages than this version of Fourfold is pinned to".to_owned());
+        return Err(Flaw::of("it holds other packages than this version of Fourfold is pinned to"));
     }
     for name in essential(part) {
-        let size = fs::metadata(root.join(name)).map_err(|_| format!("`{name}` is missing"))?.len();
+        let missing = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => Flaw::of(format!("`{name}` is missing")),
+            _ => Flaw::of_system(format!("`{name}` cannot be looked at: {error}"), &error),
+        };
+        let size = fs::metadata(root.join(name)).map_err(missing)?.len();
         if marker["essential"][name].as_u64() != Some(size) {
-            return Err(format!("`{name}` is {size} bytes long, which it was not when it was installed"));
+            let problem = format!("`{name}` is {size} bytes long, which it was not when it was installed");
+            return Err(Flaw::of(problem));
         }
     }
     if depth == Depth::Full {
-        let (files, bytes) = inventory(&folder).map_err(|error| format!("it cannot be read: {error}"))?;
+        let unread = |error: io::Error| Flaw::of_system(format!("it cannot be read: {error}"), &error);
+        let (files, bytes) = inventory(&folder).map_err(unread)?;
         if marker["files"].as_u64() != Some(files) || marker["bytes"].as_u64() != Some(bytes) {
-            return Err(format!("its {files} files of {bytes} bytes are not those that were installed"));
+            let problem = format!("its {files} files of {bytes} bytes are not those that were installed");
+            return Err(Flaw::of(problem));
         }
     }
     Ok(())
+}
+
+/// What was written when a part was whole.
+fn read_marker(root: &Path, part: Part) -> Result<Value, Flaw> {
+    let folder = root.join(part.folder());
+    let text = match (read_text(&folder.join(MARKER)), folder.metadata()) {
+        (Ok(text), _) => text,
+        (Err(error), _) if error.io().is_none_or(|error| error.kind() != io::ErrorKind::NotFound) => {
+            let problem = chain(&error);
+            return Err(error.io().map_or_else(
+                || Flaw::of(problem.clone()),
+                |source| Flaw::of_system(problem.clone(), source),
+            ));
+        }
+        (Err(_), Ok(_)) => {
+            return Err(Flaw::of(format!(
+                "its `{}` has no {MARKER}: this version of `fourfold toolchain install` did not make it, or did not finish",
+                part.folder()
+            )));
+        }
+        (Err(_), Err(_)) => {
+            let (folder, name) = (part.folder(), part.name());
+            return Err(Flaw::of(format!("it holds no `{folder}`: {name} is not installed there")));
+        }
+    };
+    serde_json::from_str(&text).map_err(|_| Flaw::of(format!("its {MARKER} is damaged")))
 }
 
 /// Finishes a part: programs become executable, CUTLASS gets its licence, and the marker is written. The error names

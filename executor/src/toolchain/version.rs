@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use super::flaw::Flaw;
 use crate::build::isolate;
 use crate::environment::Environment;
+use crate::files::read_text;
 use crate::process::{ToolRun, run_tool};
 
 /// A version of three numbers; missing ones are 0.
@@ -59,12 +61,12 @@ pub fn needs_cutlass(target: &str) -> bool {
 /// How long a program may take to say its version.
 const VERSION_LIMIT: Duration = Duration::from_secs(60);
 
-/// Asks nvcc; the error says what it said instead.
-pub(super) fn nvcc_version(nvcc: &Path, environment: &Environment) -> Result<Version, String> {
+/// Runs `nvcc --version`; the flaw quotes its output.
+pub(super) fn nvcc_version(nvcc: &Path, environment: &Environment) -> Result<Version, Flaw> {
     let mut command = Command::new(nvcc);
     isolate(&mut command, environment);
     let run = run_tool(command.arg("--version"), VERSION_LIMIT)
-        .map_err(|error| format!("which cannot be run: {error}"))?;
+        .map_err(|error| Flaw::of_system(format!("which cannot be run: {error}"), &error))?;
     // "Cuda compilation tools, release 13.0, V13.0.88"
     let version = run.log.split_whitespace().rev().find_map(|word| Version::parse(word.strip_prefix('V')?));
     match version {
@@ -72,10 +74,10 @@ pub(super) fn nvcc_version(nvcc: &Path, environment: &Environment) -> Result<Ver
         _ => {
             let said = run.log.lines().find(|line| !line.trim().is_empty()).unwrap_or("nothing").trim();
             let said: String = said.chars().take(200).collect();
-            Err(format!(
-                "which does not say its version: --version ended with {} and printed {said}",
-                run.ending()
-            ))
+            let ending = run.ending();
+            Err(Flaw::of(format!(
+                "which does not say its version: --version ended with {ending} and printed {said}"
+            )))
         }
     }
 }
@@ -85,7 +87,9 @@ pub(super) fn nvcc_version(nvcc: &Path, environment: &Environment) -> Result<Ver
 pub(super) fn toolkit_root(nvcc: &Path, environment: &Environment) -> Option<PathBuf> {
     let mut command = Command::new(nvcc);
     isolate(&mut command, environment);
-    command.current_dir("/").args(["--dryrun", "-c", "-x", "cu", "/dev/null"]);
+    // A script that does not know the option may write into its working directory.
+    let scratch = tempfile::tempdir().ok()?;
+    command.current_dir(&scratch).args(["--dryrun", "-c", "-x", "cu", "/dev/null"]);
     let run = run_tool(&mut command, VERSION_LIMIT).ok().filter(ToolRun::succeeded)?;
     let root = run.log.lines().find_map(|line| line.strip_prefix("#$ TOP="))?;
     Path::new(root).canonicalize().ok()
@@ -93,7 +97,7 @@ pub(super) fn toolkit_root(nvcc: &Path, environment: &Environment) -> Option<Pat
 
 /// Reads `include/cutlass/version.h` of a CUTLASS; `None` when it is not there or says none.
 pub(super) fn cutlass_version(cutlass: &Path) -> Option<Version> {
-    let header = std::fs::read_to_string(cutlass.join("include/cutlass/version.h")).ok()?;
+    let header = read_text(&cutlass.join("include/cutlass/version.h")).ok()?;
     let number = |name: &str| {
         header.lines().find_map(|line| {
             let mut words = line.split_whitespace();

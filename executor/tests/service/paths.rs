@@ -88,7 +88,7 @@ fn names() -> Vec<OsString> {
 /// A compiler as nvcc is one: it pastes into commands for a shell where it lies itself, its folder for temporary files,
 /// the folders it searches, its arguments and the real path of the source. It takes none that another tool would split.
 const COMPILER: &str = r#"
-case "$1" in --version) echo "Cuda compilation tools, release 13.0, V13.0.88"; exit 0 ;; esac
+case "$1" in --version | --dryrun) echo "Cuda compilation tools, release 13.0, V13.0.88"; exit 0 ;; esac
 paste() {
     sh -c ": \"$1\"" || { echo "error: the shell refuses $1"; exit 1; }
     case "$1" in "" | *[!A-Za-z0-9._+/,=-]*) echo "error: no plain name: $1"; exit 1 ;; esac

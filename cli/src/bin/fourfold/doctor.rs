@@ -51,7 +51,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
             },
             None => DeviceChoice::First,
         };
-        let place = Options { device, ..Options::default() };
+        let place = Options { device, target: arguments.target.clone(), ..Options::default() };
         let build = BuildOptions {
             time_limit: Duration::from_secs(arguments.time_limit),
             launcher: arguments.launcher.clone(),

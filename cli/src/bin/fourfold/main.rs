@@ -39,7 +39,7 @@ use fourfold::Fault;
 use fourfold_cli::bundle::{Bundle, BundleError};
 use fourfold_cli::replay::explain;
 use fourfold_cli::{Error, Report, exit_code};
-use fourfold_executor::{stdout_on_stderr, write_to_stdout};
+use fourfold_executor::{ignore_file_size_signal, stdout_on_stderr, write_to_stdout};
 use place::Place;
 
 #[derive(Parser)]
@@ -98,6 +98,7 @@ const EXIT_MISMATCH: u8 = 1;
 
 fn main() -> ExitCode {
     exhaustion::handle();
+    ignore_file_size_signal();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let json = usage::wants_json(&arguments);
     interrupt::handle(json);
@@ -161,12 +162,27 @@ fn finish(
             tell!("error: {error}");
         }
     }
+    let lacks_kernels = |report: &Report| require_kernels && report.ran_kernels != report.kernels;
+    if let Ok(report) = &result
+        && lacks_kernels(report)
+    {
+        tell_of_missing_kernels(report.ran_kernels, report.kernels);
+    }
     let printed = match (&result, json) {
+        // A bundle or a kernel that is required and not there: every expectation is met, and the command failed.
+        (Ok(report), true) if report.ok && code != 0 => {
+            print(&to_json(&Report { ok: false, fault: Some(Fault::Environment), ..report.clone() }))
+        }
         (Ok(report), true) => print(&to_json(report)),
         (Ok(report), false) => print(&report.to_string()),
         (Err(error), json) => return fail_with(error, json, bundle),
     };
     leave(code, printed)
+}
+
+/// Says why `--require-kernels` is not met.
+fn tell_of_missing_kernels(ran: usize, planned: usize) {
+    tell!("error: {ran} of {planned} planned kernels ran, and --require-kernels asks for all of them");
 }
 
 /// Runs what may call libraries that print, of kernels in debug mode, with the standard output kept for the report.
@@ -235,7 +251,16 @@ fn print_bytes(bytes: &[u8]) -> std::io::Result<()> {
 }
 
 fn told(line: std::fmt::Arguments<'_>) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(std::io::stderr(), "{}", without_controls(&line.to_string()));
+}
+
+/// A text for a terminal, in which names of files and quoted lines control nothing.
+fn without_controls(text: &str) -> String {
+    let is_harmless = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\t');
+    let escape = |letter: char| {
+        if is_harmless(letter) { letter.to_string() } else { letter.escape_default().to_string() }
+    };
+    text.chars().map(escape).collect()
 }
 
 /// A path as JSON has it: what is no UTF-8 in it is replaced.

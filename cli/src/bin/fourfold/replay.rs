@@ -69,6 +69,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Ok(backend) => backend,
         Err(message) => return crate::misused(&message, json),
     };
+    if let Some(name) = twice(&symbol) {
+        return crate::misused(&format!("--symbol gives `{name}` twice"), json);
+    }
     let options = ReplayOptions {
         backend,
         compile: CompileOptions { build_anyway: build, debug, ..choice.compile_options() },
@@ -99,6 +102,12 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Err(error) => tell!("error: no bundle was written: {}", fourfold::chain(error)),
     }
     crate::finish(outcome, json, require_kernels, Some(&bundle))
+}
+
+/// A name that is given twice.
+fn twice(symbols: &[(String, u64)]) -> Option<&str> {
+    let known = |at: usize| symbols[..at].iter().any(|(name, _)| *name == symbols[at].0);
+    (0..symbols.len()).find(|at| known(*at)).map(|at| symbols[at].0.as_str())
 }
 
 fn symbol_extent(text: &str) -> Result<(String, u64), String> {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use fourfold::CompileOptions;
+use fourfold_cli::VerifyReport;
 use fourfold_cli::verify::{VerifyOptions, verify};
 
 use crate::place::Place;
@@ -60,11 +61,18 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         Ok(report) => report,
         Err(error) => return crate::fail(&error, arguments.json),
     };
-    let text = if arguments.json { crate::to_json(&report) } else { report.to_string() };
     let all_ran = report.kernels > 0 && report.ran_kernels == report.kernels;
+    let lacks_kernels = arguments.require_kernels && !all_ran;
+    if lacks_kernels {
+        crate::tell_of_missing_kernels(report.ran_kernels, report.kernels);
+    }
     let code = match report.exit_code() {
-        0 if arguments.require_kernels && !all_ran => crate::EXIT_ENVIRONMENT,
+        0 if lacks_kernels => crate::EXIT_ENVIRONMENT,
         code => code,
+    };
+    let text = match arguments.json {
+        true => crate::to_json(&VerifyReport { ok: report.ok && !lacks_kernels, ..report }),
+        false => report.to_string(),
     };
     crate::leave(code, crate::print(&text))
 }

@@ -1,6 +1,6 @@
 //! What is chosen of records, for the commands that choose.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -89,6 +89,11 @@ impl Choose {
             of_target && self.gpu.as_ref().is_none_or(of_gpu)
         });
         records
+    }
+
+    /// The files that are read.
+    pub fn inputs(&self) -> impl Iterator<Item = &Path> {
+        self.records.iter().chain(&self.weights).map(PathBuf::as_path)
     }
 
     /// What was asked for, in words.

@@ -63,6 +63,11 @@ impl Log {
     }
 }
 
+fn is_same_file(left: &Path, right: &Path) -> bool {
+    left == right
+        || matches!((left.canonicalize(), right.canonicalize()), (Ok(left), Ok(right)) if left == right)
+}
+
 /// The files that a command writes besides its report. One of them may be the standard output, `-`.
 pub struct Outputs {
     /// True if one is.
@@ -79,6 +84,23 @@ impl Outputs {
             "--json prints its object on the standard output: write to a file, not to `-`"
         );
         Ok(Outputs { on_stdout: count == 1 })
+    }
+
+    /// Refuses an output that is one of the inputs: what was measured would be lost.
+    pub fn spare<'a>(
+        outputs: impl IntoIterator<Item = &'a Path>,
+        inputs: impl IntoIterator<Item = &'a Path>,
+    ) -> Result<()> {
+        let inputs: Vec<&Path> = inputs.into_iter().filter(|input| !is_standard_stream(input)).collect();
+        for output in outputs.into_iter().filter(|output| !is_standard_stream(output)) {
+            let same = inputs.iter().find(|input| is_same_file(output, input));
+            ensure!(
+                same.is_none(),
+                "`{}` is read by this command and would be written over: give the output another name",
+                output.display()
+            );
+        }
+        Ok(())
     }
 
     /// Writes a whole file.

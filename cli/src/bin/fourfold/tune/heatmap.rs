@@ -47,7 +47,8 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 
 fn draw(arguments: &Arguments) -> Result<Finished> {
     let named = [&arguments.html, &arguments.svg, &arguments.png].into_iter().flatten().map(PathBuf::as_path);
-    let outputs = Outputs::new(named, arguments.json)?;
+    let outputs = Outputs::new(named.clone(), arguments.json)?;
+    Outputs::spare(named, arguments.choose.inputs())?;
     let Chosen { matrix, selection } = arguments.choose.choose()?;
     let machine = matrix.machine.as_ref().map_or("no machine".to_owned(), |machine| {
         format!("{}, {} SMs, driver {}", machine.gpu, machine.sms, machine.driver)

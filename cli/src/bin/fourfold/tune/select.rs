@@ -40,6 +40,8 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 
 fn select(arguments: &Arguments) -> Result<Finished> {
     let outputs = Outputs::new(arguments.table.as_deref(), arguments.json)?;
+    let unseen = arguments.unseen.iter().map(PathBuf::as_path);
+    Outputs::spare(arguments.table.as_deref(), arguments.choose.inputs().chain(unseen))?;
     let chosen = arguments.choose.choose()?;
     let Chosen { matrix, selection } = &chosen;
     let names: Vec<&str> =
@@ -69,14 +71,25 @@ fn select(arguments: &Arguments) -> Result<Finished> {
         text += &line(&row, &which.map_or("none that is right".to_owned(), letter));
         rows.push(row);
     }
-    let table = super::table::learn(&chosen)?;
-    text += &format!("\nthe table: {}\n", table.summary);
-    if let Some(path) = &arguments.table {
+    let needs_table = arguments.table.is_some() || !arguments.unseen.is_empty();
+    let table = match super::table::learn(&chosen) {
+        Ok(table) => {
+            text += &format!("\nthe table: {}\n", table.summary);
+            Some(table)
+        }
+        Err(error) if needs_table => return Err(error),
+        // Some kernels are in no dispatch table. They can be chosen all the same.
+        Err(error) => {
+            text += &format!("\nno table: {error:#}\n");
+            None
+        }
+    };
+    if let (Some(path), Some(table)) = (&arguments.table, &table) {
         outputs.write(path, table.text.as_bytes())?;
         text += &format!("it is in {}: give it to --dispatch\n", path.display());
     }
     let (mut unseen, mut best_of_chosen) = (Vec::new(), Vec::new());
-    if !arguments.unseen.is_empty() {
+    if let (false, Some(table)) = (arguments.unseen.is_empty(), &table) {
         let other = arguments.choose.other(&arguments.unseen)?;
         text += "\non problems that were not chosen for, by the table:\n";
         let of_other =
