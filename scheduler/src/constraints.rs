@@ -2,10 +2,10 @@
 
 use fourfold_ir::{Dim, FormatCapability, GridCapability, Matmul, Module, OperandShape, SymbolValues};
 
-use crate::partition::{Constraint, EpilogueOperand, KernelOutput, KernelPlan, OutputKind};
+use crate::plan::{Constraint, EpilogueOperand, KernelOutput, KernelPlan, OutputKind};
 use crate::reason::{ReasonCode, Rejection};
 use crate::root::{Divides, Root, SCALE_ROWS, flattens};
-use crate::takes::needs_rows;
+use crate::legality::needs_rows;
 
 /// The first condition on extents that these symbol values break, as the reason to run the plan's ops on the
 /// fallback; `None` when the kernel may be launched as far as extents go. Pointers are for the caller to check.

@@ -7,7 +7,7 @@
 //! The stage of a kernel may be raised for that as long as nothing outside has used a value of the kernel, because no
 //! other stage was computed from it.
 //!
-//! When a kernel is cut down afterwards ([`crate::rewrite`]), an op leaves together with what uses it inside, and is
+//! When a kernel is cut down afterwards ([`crate::prove`]), an op leaves together with what uses it inside, and is
 //! outside with the stage that it had: what it reads has at most that stage, and what reads it was placed no lower.
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use fourfold_ir::{Capabilities, Entity, Op, OpKind, OperandShape, Program, Value
 
 use crate::reason::Rejection;
 use crate::root::{Root, accept};
-use crate::takes::{is_sink, takes};
+use crate::legality::{is_sink, takes};
 
 /// What may run together with a `scaled_mma`.
 pub(crate) struct Grown<'a> {

@@ -7,9 +7,9 @@ use fourfold_ir::{ConstantValue, Dim, Op, OpKind, Program, Value};
 
 use crate::grow::Grown;
 use crate::language::{Attribute, Fir, Leaf};
-use crate::rewrite::{Expression, Member, Source, Type, TypeEnvironment, operand_class};
+use crate::prove::{Expression, Member, Source, Type, TypeEnvironment, operand_class};
 use crate::root::{readable_matrices, writable};
-use crate::takes::{is_sink, quantized, reduced_shape, reductions};
+use crate::legality::{is_sink, quantized, reduced_shape, reductions};
 
 /// A grown kernel as rules see it.
 pub(crate) struct Region {

@@ -4,7 +4,7 @@ use egg::Id;
 use fourfold_ir::{BinaryKind, ElementType, UnaryKind};
 
 use super::language::{Attribute, Term};
-use super::site::Site;
+use super::rule_match::Site;
 
 /// `max(x, +0)`. Not -0: relu(-0) is +0, and the larger of -0 and -0 is -0.
 pub(crate) fn relu(site: &mut Site<'_>, x: &str, zero: &str) -> Vec<Id> {

@@ -18,7 +18,7 @@ mod region;
 mod rules;
 mod saturate;
 mod sharing;
-mod site;
+mod rule_match;
 
 use std::collections::HashSet;
 
@@ -198,7 +198,7 @@ pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
 /// The rules that may apply.
 fn compiled(options: NormalizeOptions) -> Vec<egg::Rewrite<Term, language::Types>> {
     let rules = RULES.iter().enumerate().filter(|(_, rule)| options.contract || !rule.contract);
-    rules.map(|(position, rule)| site::compile(position, rule)).collect()
+    rules.map(|(position, rule)| rule_match::compile(position, rule)).collect()
 }
 
 /// Writes down what a region becomes.

@@ -10,7 +10,7 @@ use fourfold_ir::{BinaryKind, BlockFormat, Dim, ElementType, ScaleLayout, Tensor
 
 use super::activations;
 use super::language::{Attribute, Term};
-use super::site::Site;
+use super::rule_match::Site;
 
 /// A named rule: where the left side matches and the conditions of `apply` hold, the results equal the whole.
 pub(crate) struct Rule {

@@ -6,7 +6,7 @@ use fourfold_ir::{
 };
 
 use crate::constraints::{output_scales, scale_bytes};
-use crate::rewrite::{Class, operand_class};
+use crate::prove::{Class, operand_class};
 use crate::root::{Divides, Root};
 
 /// What keeps an op out of an epilogue.

@@ -5,11 +5,11 @@ use fourfold_ir::{
 };
 
 use crate::constraints::scale_message;
-use crate::partition::{EpilogueKind, KernelPlan, OutputKind};
+use crate::plan::{EpilogueKind, KernelPlan, OutputKind};
 use crate::reason::ReasonCode;
-use crate::rewrite::operand_shape;
+use crate::prove::operand_shape;
 use crate::root::{Divides, Root, element_list};
-use crate::takes::{Fault, is_inlinable, is_sink, takes};
+use crate::legality::{Fault, is_inlinable, is_sink, takes};
 
 /// A kernel that computes an operand of the op.
 #[derive(Clone, Copy)]

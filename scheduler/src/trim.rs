@@ -2,7 +2,7 @@
 
 use fourfold_ir::{FormatCapability, OperandShape};
 
-use crate::rewrite::{Class, Expression, Source, is_readable};
+use crate::prove::{Class, Expression, Source, is_readable};
 
 /// A region, and what rules proved of it.
 pub(crate) struct Cut<'a> {

@@ -19,9 +19,9 @@ use fourfold_ir::{
     TensorType,
 };
 
-use crate::cut::{Cut, Proved};
+use crate::trim::{Cut, Proved};
 use crate::language::{Attribute, Fir};
-use crate::takes::is_narrow;
+use crate::legality::is_narrow;
 
 /// What rules know of a term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
