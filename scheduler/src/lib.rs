@@ -6,10 +6,13 @@
 //! Targets are known here only as [`fourfold_ir::Capabilities`].
 #![forbid(unsafe_code)]
 
+mod attribute;
 mod check;
 mod constraints;
 mod dataflow;
 mod explain;
+mod expression;
+mod geometry;
 mod grow;
 mod language;
 mod legality;
@@ -17,6 +20,7 @@ mod normalize;
 mod partition;
 mod plan;
 mod plan_builder;
+mod properties;
 mod prove;
 mod reason;
 mod region;

@@ -5,14 +5,15 @@ use std::collections::HashMap;
 use fourfold_ir::{BlockFormat, Capabilities, Entity, Module, Op, OpKind, Program, Value};
 
 use crate::dataflow::{Stages, stages};
-use crate::explain::{Obstacle, Producer, obstacle};
+use crate::explain::{Obstacle, Producer, explain};
+use crate::geometry::Divides;
 use crate::grow::{Growth, grow};
 use crate::plan::{Decision, KernelPlan, Partition, Segment, SegmentKind};
-use crate::plan_builder::plan;
-use crate::reason::{ReasonCode, Rejection};
+use crate::plan_builder::build_plan;
+use crate::prove::Prover;
+use crate::reason::{ReasonCode, Rejection, element_list};
 use crate::region::region;
-use crate::prove::Rewriter;
-use crate::root::{Divides, Root, element_list};
+use crate::root::Root;
 
 /// Decides for every op of a program whether it runs in a kernel, and in which order segments run.
 ///
@@ -51,21 +52,17 @@ struct Kernels<'a> {
 
 impl<'a> Kernels<'a> {
     fn find(program: &'a Program, capabilities: &'a Capabilities) -> Kernels<'a> {
-        let mut rewriters = HashMap::new();
-        let kernels = Kernels::of(program, grow(program, capabilities, HashMap::new()), &mut rewriters);
+        let mut provers = HashMap::new();
+        let kernels = Kernels::of(program, grow(program, capabilities, HashMap::new()), &mut provers);
         if kernels.dead == 0 {
             return kernels;
         }
         // What a root took that then had no kernel may belong to another.
         let growth = grow(program, capabilities, kernels.rejected_roots);
-        Kernels::of(program, growth, &mut rewriters)
+        Kernels::of(program, growth, &mut provers)
     }
 
-    fn of(
-        program: &Program,
-        growth: Growth<'a>,
-        rewriters: &mut HashMap<BlockFormat, Rewriter>,
-    ) -> Kernels<'a> {
+    fn of(program: &Program, growth: Growth<'a>, provers: &mut HashMap<BlockFormat, Prover>) -> Kernels<'a> {
         let module = program.module();
         let Growth { kernels: grown, rejected_roots, late } = growth;
         let mut kernels = Kernels {
@@ -79,10 +76,10 @@ impl<'a> Kernels<'a> {
         for grown in grown {
             let root = grown.root;
             let region = region(program, &grown);
-            let rewriter =
-                rewriters.entry(root.capability.format).or_insert_with(|| Rewriter::new(root.capability));
-            match rewriter.largest_kernel(region.expression.clone()) {
-                Some(found) => kernels.add(root, plan(program, &grown, &region, found)),
+            let prover =
+                provers.entry(root.capability.format).or_insert_with(|| Prover::new(root.capability));
+            match prover.largest_kernel(region.expression.clone()) {
+                Some(found) => kernels.add(root, build_plan(program, &grown, &region, found)),
                 None => {
                     kernels.rejected_roots.insert(root.op, unwritable(module, &root));
                     kernels.dead += 1;
@@ -116,15 +113,15 @@ impl<'a> Kernels<'a> {
             _ => {}
         }
         let defining_ops = || operation.operands.iter().filter_map(|operand| module.defining_op(*operand));
-        let mut closest: Option<(Obstacle, ReasonCode, String)> = None;
+        let mut closest: Option<Obstacle> = None;
         for kernel in defining_ops().filter_map(|producer| self.kernel_of[producer.index()]) {
             let found = self.obstacle(program, stages, op, kernel);
-            if closest.as_ref().is_none_or(|(nearest, ..)| *nearest < found.0) {
+            if closest.as_ref().is_none_or(|closest| closest.rank < found.rank) {
                 closest = Some(found);
             }
         }
-        if let Some((_, code, what)) = closest {
-            return Some(Rejection::new(code, format!("{label}: {what}")));
+        if let Some(Obstacle { code, message, .. }) = closest {
+            return Some(Rejection::new(code, format!("{label}: {message}")));
         }
         let refused = defining_ops().find_map(|op| Some((op, self.rejected_roots.get(&op)?.code)));
         let found = match refused {
@@ -135,13 +132,8 @@ impl<'a> Kernels<'a> {
         Some(Rejection::new(ReasonCode::NoScaledMmaProducer, format!("{label}: {what}")))
     }
 
-    fn obstacle(
-        &self,
-        program: &Program,
-        stages: &Stages,
-        op: Op,
-        kernel: usize,
-    ) -> (Obstacle, ReasonCode, String) {
+    /// Finds what keeps an op out of one of these kernels.
+    fn obstacle(&self, program: &Program, stages: &Stages, op: Op, kernel: usize) -> Obstacle {
         let (plan, root) = (&self.plans[kernel], &self.roots[kernel]);
         let has = |op: Op| self.kernel_of[op.index()] == Some(kernel);
         let late = self.late.get(&(op, root.op)).copied();
@@ -152,7 +144,7 @@ impl<'a> Kernels<'a> {
                 stages.ops[op.index()] + by_kernel <= stage
             })
         };
-        obstacle(program, op, Producer { plan, root, has: &has, late, before: &before })
+        explain(program, op, Producer { plan, root, has: &has, late, before: &before })
     }
 }
 

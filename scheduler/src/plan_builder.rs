@@ -5,23 +5,35 @@ use std::collections::HashMap;
 use fourfold_ir::{Op, OpKind, Program, Value};
 
 use crate::constraints::constraints;
+use crate::geometry::{operand_shape, reduced_shape};
 use crate::grow::Grown;
 use crate::plan::{
     EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, KernelPlan, OutputKind,
 };
-use crate::region::{Region, splat};
-use crate::prove::{Match, operand_shape};
+use crate::properties::splat;
+use crate::prove::ProvedKernel;
+use crate::region::Region;
 use crate::root::Root;
-use crate::legality::reduced_shape;
 
 /// The plan of the kernel that a grown region was proved to be.
-pub(crate) fn plan(program: &Program, grown: &Grown<'_>, region: &Region, found: Match) -> KernelPlan {
+pub(crate) fn build_plan(
+    program: &Program,
+    grown: &Grown<'_>,
+    region: &Region,
+    found: ProvedKernel,
+) -> KernelPlan {
     let module = program.module();
     let Grown { root, ops } = grown;
     let members = &region.expression.members;
     let inlined = found.inlined.iter().map(|leaf| region.leaves[*leaf]).collect();
-    let mut steps =
-        Steps { program, root, inlined, steps: Vec::new(), operands: Vec::new(), known: HashMap::new() };
+    let mut steps = EpilogueBuilder {
+        program,
+        root,
+        inlined,
+        steps: Vec::new(),
+        operands: Vec::new(),
+        known: HashMap::new(),
+    };
     steps.known.insert(root.result, EpilogueRef::Accumulator);
     for member in found.members.iter().filter(|member| **member != 0 && !members[**member].sink) {
         steps.add(ops[*member]);
@@ -36,7 +48,7 @@ pub(crate) fn plan(program: &Program, grown: &Grown<'_>, region: &Region, found:
             outputs.push(KernelOutput { of: steps.known[&value], kind: OutputKind::Value { value } });
         }
     }
-    let Steps { steps: epilogue, operands: read, .. } = steps;
+    let EpilogueBuilder { steps: epilogue, operands: read, .. } = steps;
     let (matmul, operands) = (root.matmul, root.operands);
     let constraints = constraints(module, root, &read, &outputs);
     KernelPlan {
@@ -63,7 +75,7 @@ pub(crate) fn plan(program: &Program, grown: &Grown<'_>, region: &Region, found:
     }
 }
 
-struct Steps<'a> {
+struct EpilogueBuilder<'a> {
     program: &'a Program,
     root: &'a Root<'a>,
     /// Constants that are part of the kernel.
@@ -73,7 +85,7 @@ struct Steps<'a> {
     known: HashMap<Value, EpilogueRef>,
 }
 
-impl Steps<'_> {
+impl EpilogueBuilder<'_> {
     fn add(&mut self, op: Op) {
         let module = self.program.module();
         let operation = &module.ops[op];

@@ -15,17 +15,17 @@ mod draft;
 mod language;
 mod rebuild;
 mod region;
+mod rule_match;
 mod rules;
 mod saturate;
 mod sharing;
-mod rule_match;
 
 use std::collections::HashSet;
 
 use fourfold_ir::{BinaryKind, Entity, Op, OpKind, Program, ScaledMma, Value, verify};
 
 use self::draft::{Draft, Note};
-use self::language::{Attribute, Tables, Term};
+use self::language::{Attribute, OwnAttribute, Tables, Term};
 use self::rebuild::rebuild;
 use self::region::{Region, region, roots};
 use self::rules::RULES;
@@ -257,7 +257,7 @@ fn apply(draft: &mut Draft, tables: &Tables, region: &Region, rewritten: &Rewrit
 fn op_kind(tables: &Tables, new: &Made) -> OpKind {
     let present = |operand: usize| new.operands.get(operand).is_some_and(Option::is_some);
     let block = new.attributes.iter().find_map(|attribute| match attribute {
-        Attribute::Block(block) => Some(*block),
+        Attribute::Own(OwnAttribute::Block(block)) => Some(*block),
         _ => None,
     });
     match (&new.term, new.attributes.first()) {
@@ -271,7 +271,7 @@ fn op_kind(tables: &Tables, new: &Made) -> OpKind {
         (Term::Dequantize(_), _) => OpKind::BlockDequantize { block: block.unwrap_or_default() },
         (Term::Swizzle(_), _) => OpKind::SwizzleScales,
         (Term::Reshape(_), _) => OpKind::Reshape,
-        (Term::Transpose(_), Some(Attribute::Permutation(permutation))) => {
+        (Term::Transpose(_), Some(Attribute::Own(OwnAttribute::Permutation(permutation)))) => {
             OpKind::Transpose { permutation: tables.permutations.get(*permutation).clone() }
         }
         (Term::Convert(_), _) => OpKind::Convert,
@@ -296,8 +296,11 @@ fn name_of_new(draft: &Draft, region: &Region, new: &Made, kind: &OpKind, operan
     let near = near.filter(|name| !name.is_empty()).or_else(|| operand.clone()).unwrap_or_default();
     match kind {
         OpKind::SwizzleScales => {
-            let layout =
-                if new.attributes.contains(&Attribute::Blocked(true)) { "blocked" } else { "linear" };
+            let layout = if new.attributes.contains(&Attribute::Own(OwnAttribute::Blocked(true))) {
+                "blocked"
+            } else {
+                "linear"
+            };
             format!("{}.{layout}", operand.unwrap_or(near))
         }
         OpKind::Reshape => format!("{}.reshaped", operand.unwrap_or(near)),

@@ -3,7 +3,7 @@
 use egg::{Applier, Id, Language, Pattern, PatternAst, Rewrite, Subst, Symbol, Var};
 use fourfold_ir::{ElementType, TensorType};
 
-use super::language::{Applied, Attribute, Term, Terms, Types, attribute, type_of};
+use super::language::{Applied, Attribute, OwnAttribute, Term, Terms, Types, attribute, type_of};
 use super::rules::Rule;
 
 /// A match of a rule's left side.
@@ -90,13 +90,15 @@ impl Site<'_> {
     /// An attribute for a shape.
     pub(crate) fn shape_term(&mut self, shape: &fourfold_ir::Shape) -> Id {
         let shape = self.egraph.analysis.tables.shapes.intern(shape);
-        self.attribute_term(Attribute::Shape(shape))
+        self.attribute_term(Attribute::Own(OwnAttribute::Shape(shape)))
     }
 
     /// The shape of an attribute.
     pub(crate) fn reshaped_shape(&self, class: Id) -> Option<fourfold_ir::Shape> {
         match self.attribute(class)? {
-            Attribute::Shape(shape) => Some(self.egraph.analysis.tables.shapes.get(shape).clone()),
+            Attribute::Own(OwnAttribute::Shape(shape)) => {
+                Some(self.egraph.analysis.tables.shapes.get(shape).clone())
+            }
             _ => None,
         }
     }
@@ -109,13 +111,13 @@ impl Site<'_> {
     /// An attribute for a permutation.
     pub(crate) fn permutation_term(&mut self, permutation: &Vec<u32>) -> Id {
         let permutation = self.egraph.analysis.tables.permutations.intern(permutation);
-        self.attribute_term(Attribute::Permutation(permutation))
+        self.attribute_term(Attribute::Own(OwnAttribute::Permutation(permutation)))
     }
 
     /// The axes of a permutation's attribute.
     pub(crate) fn permutation(&self, class: Id) -> Option<Vec<u32>> {
         match self.attribute(class)? {
-            Attribute::Permutation(permutation) => {
+            Attribute::Own(OwnAttribute::Permutation(permutation)) => {
                 Some(self.egraph.analysis.tables.permutations.get(permutation).clone())
             }
             _ => None,

@@ -9,7 +9,7 @@ use egg::Id;
 use fourfold_ir::{BinaryKind, BlockFormat, Dim, ElementType, ScaleLayout, TensorType, dim_product};
 
 use super::activations;
-use super::language::{Attribute, Term};
+use super::language::{Attribute, OwnAttribute, Term};
 use super::rule_match::Site;
 
 /// A named rule: where the left side matches and the conditions of `apply` hold, the results equal the whole.
@@ -276,7 +276,9 @@ struct Product {
 
 fn scaled_mma(site: &mut Site<'_>, applies: fn(&Product) -> bool) -> Vec<Id> {
     let [a, sa, ga, b, sb, gb] = ["?a", "?sa", "?ga", "?b", "?sb", "?gb"].map(|name| site.get(name));
-    let Some(Attribute::Block(block)) = site.attribute(site.get("?v")) else { return vec![] };
+    let Some(Attribute::Own(OwnAttribute::Block(block))) = site.attribute(site.get("?v")) else {
+        return vec![];
+    };
     let element_attribute = |site: &Site<'_>, name| match site.attribute(site.get(name)) {
         Some(Attribute::Element(element)) => Some(element),
         _ => None,
@@ -322,14 +324,14 @@ fn blocked(site: &mut Site<'_>, scales: Id) -> Id {
     if site.ty(scales).and_then(|ty| ty.layout) == Some(ScaleLayout::Blocked) {
         return scales;
     }
-    let layout = site.attribute_term(Attribute::Blocked(true));
+    let layout = site.attribute_term(Attribute::Own(OwnAttribute::Blocked(true)));
     site.add(Term::Swizzle([layout, scales]))
 }
 
 fn layout_of(attribute: Attribute) -> Option<ScaleLayout> {
     match attribute {
-        Attribute::Blocked(true) => Some(ScaleLayout::Blocked),
-        Attribute::Blocked(false) => Some(ScaleLayout::Linear),
+        Attribute::Own(OwnAttribute::Blocked(true)) => Some(ScaleLayout::Blocked),
+        Attribute::Own(OwnAttribute::Blocked(false)) => Some(ScaleLayout::Linear),
         _ => None,
     }
 }
@@ -375,7 +377,7 @@ fn factor_joins_dequantize(site: &mut Site<'_>) -> Vec<Id> {
 }
 
 fn is_nvfp4(site: &Site<'_>, block: Id, codes: Id, scales: Id) -> bool {
-    site.attribute(block) == Some(Attribute::Block(BlockFormat::NVFP4.block))
+    site.attribute(block) == Some(Attribute::Own(OwnAttribute::Block(BlockFormat::NVFP4.block)))
         && site.element(codes) == Some(BlockFormat::NVFP4.a)
         && site.element(scales) == Some(BlockFormat::NVFP4.scale)
 }
