@@ -1,21 +1,30 @@
-//! Where a rule has matched: what it may ask there, and how it adds terms so that the proof knows of them.
+//! Rules, and the match of a rule: what its conditions may ask there, and how it adds terms so that the proof knows them.
 
 use egg::{Applier, Id, Language, Pattern, PatternAst, Rewrite, Subst, Symbol, Var};
 use fourfold_ir::{ElementType, TensorType};
 
 use super::language::{Applied, Attribute, OwnAttribute, Term, Terms, Types, attribute, type_of};
-use super::rules::Rule;
+
+/// A named rule: where the left side matches and the conditions of `apply` hold, the results equal the whole.
+pub(crate) struct Rule {
+    pub(crate) name: &'static str,
+    /// The reason it gives the same bits; of a contract rule, which rounding it drops, and what it takes to be in range.
+    pub(crate) why: &'static str,
+    pub(crate) contract: bool,
+    pub(crate) left: &'static str,
+    pub(crate) apply: fn(&mut RuleMatch<'_>) -> Vec<Id>,
+}
 
 /// A match of a rule's left side.
-pub(crate) struct Site<'a> {
+pub(crate) struct RuleMatch<'a> {
     egraph: &'a mut Terms,
     subst: &'a Subst,
     /// The terms that the left side matched, the whole one first, and those that a condition looked through.
-    matched: Vec<Term>,
+    terms: Vec<Term>,
     created: Vec<Term>,
 }
 
-impl Site<'_> {
+impl RuleMatch<'_> {
     /// The class that a variable of the left side stands for.
     pub(crate) fn get(&self, name: &str) -> Id {
         self.subst[variable(name)]
@@ -23,7 +32,7 @@ impl Site<'_> {
 
     /// The whole term that matched.
     pub(crate) fn whole(&self) -> Option<Term> {
-        self.matched.first().cloned()
+        self.terms.first().cloned()
     }
 
     pub(crate) fn ty(&self, class: Id) -> Option<&TensorType> {
@@ -64,8 +73,8 @@ impl Site<'_> {
 
     /// Notes a term that a condition looked through: it is part of the proof.
     pub(crate) fn using(&mut self, term: Term) {
-        if !self.matched.contains(&term) {
-            self.matched.push(term);
+        if !self.terms.contains(&term) {
+            self.terms.push(term);
         }
     }
 
@@ -129,7 +138,7 @@ impl Site<'_> {
 struct Logged {
     rule: usize,
     left: PatternAst<Term>,
-    apply: fn(&mut Site<'_>) -> Vec<Id>,
+    apply: fn(&mut RuleMatch<'_>) -> Vec<Id>,
 }
 
 impl Applier<Term, Types> for Logged {
@@ -141,10 +150,10 @@ impl Applier<Term, Types> for Logged {
         _: Option<&PatternAst<Term>>,
         _: Symbol,
     ) -> Vec<Id> {
-        let matched = instantiate(&self.left, egraph, subst);
-        let mut site = Site { egraph, subst, matched, created: Vec::new() };
-        let results = (self.apply)(&mut site);
-        let Site { matched, created, .. } = site;
+        let terms = instantiate(&self.left, egraph, subst);
+        let mut matched = RuleMatch { egraph, subst, terms, created: Vec::new() };
+        let results = (self.apply)(&mut matched);
+        let RuleMatch { terms, created, .. } = matched;
         let mut changed = Vec::new();
         for result in &results {
             if egraph.union(class, *result) {
@@ -154,7 +163,7 @@ impl Applier<Term, Types> for Logged {
         if let Some(result) = results.first()
             && (!changed.is_empty() || !created.is_empty())
         {
-            egraph.analysis.log.push(Applied { rule: self.rule, matched, created, result: *result });
+            egraph.analysis.log.push(Applied { rule: self.rule, matched: terms, created, result: *result });
         }
         changed
     }
