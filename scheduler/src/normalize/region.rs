@@ -6,8 +6,8 @@ use egg::{Id, RecExpr};
 use fourfold_ir::{BinaryKind, ConstantValue, Op, OpKind, ScaleLayout, Value, scalar};
 
 use super::draft::Draft;
+use super::expression::{Expression, Member};
 use super::language::{Attribute, LeafInfo, OwnAttribute, Tables, Term};
-use super::saturate::{Expression, Member};
 use crate::attribute::Leaf;
 
 /// The most ops of a region before and behind its multiplication.
