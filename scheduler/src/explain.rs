@@ -1,4 +1,4 @@
-//! Says why an op that uses what a kernel computes is not in that kernel.
+//! Explains why an op that uses what a kernel computes is not in that kernel.
 
 use fourfold_ir::{
     EpilogueCapability, Module, Op, OperandShape, OutputCapability, Program, QuantizedCapability, Value,

@@ -1,4 +1,4 @@
-//! What the scheduler decides: segments in the order in which they run, and a decision for every op.
+//! The types of a partition: segments in the order in which they run, kernel plans, and a decision for every op.
 
 use fourfold_ir::{
     BinaryKind, BlockFormat, Dim, ElementType, Op, OperandShape, Predicate, ReduceKind, ScaleRounding,

@@ -1,4 +1,4 @@
-//! Writes down the kernel that a region was proved to be.
+//! Builds the plan of the kernel that a region was proved to be.
 
 use std::collections::HashMap;
 
