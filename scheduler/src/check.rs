@@ -12,7 +12,7 @@
 
 use fourfold_ir::{Capabilities, Dim, Entity, Op, OpKind, Program, Value};
 
-use crate::partition::{Constraint, Decision, Partition, Segment, SegmentKind};
+use crate::plan::{Constraint, Decision, Partition, Segment, SegmentKind};
 use crate::reason::ReasonCode;
 
 mod epilogue;

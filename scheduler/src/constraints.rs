@@ -1,11 +1,14 @@
 //! What a call must meet for a kernel to be launched.
 
-use fourfold_ir::{Dim, FormatCapability, GridCapability, Matmul, Module, OperandShape, SymbolValues};
+use fourfold_ir::{Dim, GridCapability, Matmul, Module, OperandShape, SymbolValues};
 
-use crate::partition::{Constraint, EpilogueOperand, KernelOutput, KernelPlan, OutputKind};
-use crate::reason::{ReasonCode, Rejection};
-use crate::root::{Divides, Root, SCALE_ROWS, flattens};
-use crate::takes::needs_rows;
+use crate::geometry::{
+    Divides, extent_limits, launched_extents, max_tile_count, scale_bytes, scale_operands, tile_count,
+};
+use crate::plan::{Constraint, EpilogueOperand, KernelOutput, KernelPlan, OutputKind};
+use crate::properties::needs_rows;
+use crate::reason::{ReasonCode, Rejection, scale_message, tile_message};
+use crate::root::Root;
 
 /// The first condition on extents that these symbol values break, as the reason to run the plan's ops on the
 /// fallback; `None` when the kernel may be launched as far as extents go. Pointers are for the caller to check.
@@ -48,16 +51,42 @@ pub fn violated(plan: &KernelPlan, symbols: &SymbolValues) -> Option<Rejection> 
 /// A reduction gives f32 elements one by one; nothing wider than one is stored.
 const REDUCTION_ALIGNMENT: u32 = 4;
 
-/// The constraints of a kernel that writes these outputs and whose epilogue reads `read`. What holds whatever the
-/// symbols are is left out.
+/// The constraints of a kernel that writes these outputs and whose epilogue reads `read`. Conditions that hold for all
+/// symbol values are left out.
 pub(crate) fn constraints(
     module: &Module,
     root: &Root<'_>,
     read: &[EpilogueOperand],
     outputs: &[KernelOutput],
 ) -> Vec<Constraint> {
+    let Root { matmul, capability, .. } = root;
+    let limits = extent_limits(matmul, capability)
+        .into_iter()
+        .filter(|(_, dim, _)| dim.as_fixed().is_none())
+        .map(|(name, dim, limit)| Constraint::AtMost { name, dim, limit });
+    let GridCapability { tile, max_tiles: limit, .. } = capability.grid;
+    let tiles = launched_extents(matmul)
+        .filter(|extents| extents.iter().any(|dim| dim.as_fixed().is_none()))
+        .filter(|_| max_tile_count(matmul, capability).is_none_or(|most| limit < most))
+        .map(|[matrices, rows, columns]| Constraint::Tiles { matrices, rows, columns, tile, limit });
+    multiples(module, root, read, outputs)
+        .into_iter()
+        .chain(limits)
+        .chain(tiles)
+        .chain(scale_limits(root, outputs))
+        .chain(not_empty(matmul, outputs))
+        .chain(alignments(root, read, outputs))
+        .collect()
+}
+
+/// The multiples that K and N must be.
+fn multiples(
+    module: &Module,
+    root: &Root<'_>,
+    read: &[EpilogueOperand],
+    outputs: &[KernelOutput],
+) -> Vec<Constraint> {
     let Root { matmul, capability, operands, .. } = root;
-    let Matmul { batch, m, n, k, .. } = matmul;
     let read_rules = read.iter().map(|read| capability.epilogue.operand(read.shape)?.element(read.element));
     let written_rules = outputs.iter().map(|output| match output.kind {
         OutputKind::Value { value } => Some(capability.output(module.ty(value).element)?.n_multiple),
@@ -74,55 +103,64 @@ pub(crate) fn constraints(
         .chain(written_rules)
         .flatten()
         .fold(1, lcm);
-    let multiples = [
-        ("K", k, capability.k_multiple, ReasonCode::KAlignment),
-        ("N", n, n_multiple, ReasonCode::NAlignment),
+    [
+        ("K", &matmul.k, capability.k_multiple, ReasonCode::KAlignment),
+        ("N", &matmul.n, n_multiple, ReasonCode::NAlignment),
     ]
     .into_iter()
     .filter(|(_, dim, of, _)| Divides::of(dim, *of) != Divides::Always)
-    .map(|(name, dim, of, code)| Constraint::Multiple { name, dim: dim.clone(), of, code });
+    .map(|(name, dim, of, code)| Constraint::Multiple { name, dim: dim.clone(), of, code })
+    .collect()
+}
 
-    let limits = limited(matmul, capability)
-        .into_iter()
-        .filter(|(_, dim, _)| dim.as_fixed().is_none())
-        .map(|(name, dim, limit)| Constraint::AtMost { name, dim, limit });
-    let GridCapability { tile, max_tiles: limit, .. } = capability.grid;
-    let tiles = computed(matmul)
-        .filter(|extents| extents.iter().any(|dim| dim.as_fixed().is_none()))
-        .filter(|_| most_tiles(matmul, capability).is_none_or(|most| limit < most))
-        .map(|[matrices, rows, columns]| Constraint::Tiles { matrices, rows, columns, tile, limit });
-
+/// The limits on the bytes of blocked scales, read and written.
+fn scale_limits(root: &Root<'_>, outputs: &[KernelOutput]) -> Vec<Constraint> {
+    let Root { matmul, capability, .. } = root;
     let mut scaled: Vec<(&'static str, [Dim; 3], u32)> = scale_operands(matmul)
         .into_iter()
         .map(|(name, extents)| (name, extents, matmul.format.block))
         .collect();
     for output in outputs {
         if let OutputKind::Quantized { block, .. } = output.kind
-            && let Some(extents) = output_scales(matmul)
+            && let Some(extents) = launched_extents(matmul)
             && !scaled.contains(&("D", extents.clone(), block))
         {
             scaled.push(("D", extents, block));
         }
     }
-    let scales = scaled
+    let limit = capability.max_scale_bytes;
+    scaled
         .into_iter()
         .filter(|(_, extents, _)| extents.iter().any(|dim| dim.as_fixed().is_none()))
-        .map(|(name, [matrices, rows, k], block)| {
-            let limit = capability.max_scale_bytes;
-            Constraint::ScaleBytes { name, matrices, rows, k, block, limit }
-        });
+        .map(|(name, [matrices, rows, k], block)| Constraint::ScaleBytes {
+            name,
+            matrices,
+            rows,
+            k,
+            block,
+            limit,
+        })
+        .collect()
+}
 
+/// The extents that must not be zero.
+fn not_empty(matmul: &Matmul, outputs: &[KernelOutput]) -> Vec<Constraint> {
+    let Matmul { batch, m, n, k, .. } = matmul;
     let rows_needed = outputs
         .iter()
         .any(|output| matches!(output.kind, OutputKind::Reduced { kind, .. } if needs_rows(kind)));
-    let not_empty = [("N", n), ("K", k)]
+    [("N", n), ("K", k)]
         .into_iter()
         .chain([("M", m), ("L", batch)].into_iter().filter(|_| rows_needed))
         .filter(|(_, dim)| dim.as_fixed().is_none())
-        .map(|(name, dim)| Constraint::NotEmpty { name, dim: dim.clone() });
+        .map(|(name, dim)| Constraint::NotEmpty { name, dim: dim.clone() })
+        .collect()
+}
 
+/// The alignment of every pointer, each once.
+fn alignments(root: &Root<'_>, read: &[EpilogueOperand], outputs: &[KernelOutput]) -> Vec<Constraint> {
+    let Root { capability, operands, .. } = root;
     let wide = capability.pointer_alignment;
-    let mut pointers = Vec::new();
     let vectors = read.iter().filter(|read| read.shape != OperandShape::Scalar).map(|read| read.value);
     let read = [Some(operands.a), Some(operands.sfa), Some(operands.b), Some(operands.sfb), operands.c]
         .into_iter()
@@ -134,108 +172,13 @@ pub(crate) fn constraints(
         OutputKind::Quantized { codes, scales, .. } => vec![(codes, wide), (scales, wide)],
         OutputKind::Reduced { value, .. } => vec![(value, REDUCTION_ALIGNMENT)],
     });
+    let mut pointers = Vec::new();
     for pointer in read.chain(written) {
         if !pointers.contains(&pointer) {
             pointers.push(pointer);
         }
     }
-    let alignments = pointers.into_iter().map(|(value, bytes)| Constraint::PointerAlignment { value, bytes });
-
-    multiples.chain(limits).chain(tiles).chain(scales).chain(not_empty).chain(alignments).collect()
-}
-
-/// The extents that a launch is given, with the most that each may be. Acceptance refused an L*M beyond 64 bits.
-pub(crate) fn limited(matmul: &Matmul, capability: &FormatCapability) -> Vec<(&'static str, Dim, u64)> {
-    let Matmul { batch, m, n, k, .. } = matmul;
-    let GridCapability { max_matrices, max_columns, .. } = capability.grid;
-    let most = capability.max_extent;
-    let mut limited = if flattens(matmul) {
-        batch.times(m).map(|rows| vec![("L*M", rows, most)]).unwrap_or_default()
-    } else {
-        vec![("L", batch.clone(), most.min(max_matrices)), ("M", m.clone(), most)]
-    };
-    limited.extend([("N", n.clone(), most.min(max_columns)), ("K", k.clone(), most)]);
-    limited
-}
-
-/// The matrices, their rows and their columns that a launch computes; `None` beyond 64 bits.
-pub(crate) fn computed(matmul: &Matmul) -> Option<[Dim; 3]> {
-    let Matmul { batch, m, n, .. } = matmul;
-    match flattens(matmul) {
-        true => Some([Dim::fixed(1), batch.times(m)?, n.clone()]),
-        false => Some([batch.clone(), m.clone(), n.clone()]),
-    }
-}
-
-/// No call has more tiles of D than this: extents that are not fixed are bounded by the limit on the scales. `None` beyond
-/// 64 bits.
-fn most_tiles(matmul: &Matmul, capability: &FormatCapability) -> Option<u64> {
-    let [matrices, rows, columns] = computed(matmul)?;
-    let [tile_rows, tile_columns] = capability.grid.tile.map(|extent| extent.max(1));
-    let k = matmul.k.as_fixed().unwrap_or(1).max(1);
-    let scale_tile = scale_bytes([Some(1), Some(SCALE_ROWS), Some(k)], matmul.format.block)?;
-    // Blocks of 128 rows that an operand can have, in all of its matrices.
-    let blocks = capability.max_scale_bytes / scale_tile;
-    let of_extent = |extent: Option<u64>, tile: u64| match extent {
-        Some(extent) => Some(extent.div_ceil(tile)),
-        None => blocks.checked_mul(SCALE_ROWS.div_ceil(tile)),
-    };
-    let all_rows = match matrices.as_fixed() {
-        Some(matrices) => matrices.checked_mul(of_extent(rows.as_fixed(), tile_rows)?)?,
-        None => of_extent(None, tile_rows)?,
-    };
-    all_rows.checked_mul(of_extent(columns.as_fixed(), tile_columns)?)
-}
-
-/// The tiles of so many matrices of so many rows and columns; `None` beyond 64 bits or for an unknown extent.
-pub(crate) fn tile_count([matrices, rows, columns]: [Option<u64>; 3], tile: [u64; 2]) -> Option<u64> {
-    let [tile_rows, tile_columns] = tile.map(|extent| extent.max(1));
-    let of_matrix = rows?.div_ceil(tile_rows).checked_mul(columns?.div_ceil(tile_columns))?;
-    of_matrix.checked_mul(matrices?)
-}
-
-pub(crate) fn tile_message(found: Option<u64>, [rows, columns]: [u64; 2], limit: u64) -> String {
-    match found {
-        Some(found) => format!("D has {found} tiles of {rows}x{columns}; expected at most {limit}"),
-        None => format!(
-            "how many tiles of {rows}x{columns} D has is not known or takes more than 64 bits; expected at most {limit}"
-        ),
-    }
-}
-
-/// The operands with blocked scales: how many matrices have scales of their own, the rows of one, and K.
-pub(crate) fn scale_operands(matmul: &Matmul) -> Vec<(&'static str, [Dim; 3])> {
-    let Matmul { batch, m, n, k, .. } = matmul;
-    let one = Dim::fixed(1);
-    let a = if flattens(matmul) {
-        // Acceptance refused a product that does not fit.
-        batch.times(m).map(|rows| [one.clone(), rows, k.clone()])
-    } else {
-        Some([batch.clone(), m.clone(), k.clone()])
-    };
-    let b_matrices = if matmul.b_batched { batch.clone() } else { one };
-    let b = [b_matrices, n.clone(), k.clone()];
-    a.map(|a| ("A", a)).into_iter().chain([("B", b)]).collect()
-}
-
-/// The blocked scales that a kernel writes, as [`scale_operands`] states those that it reads. `None` beyond 64 bits.
-pub(crate) fn output_scales(matmul: &Matmul) -> Option<[Dim; 3]> {
-    let Matmul { batch, m, n, .. } = matmul;
-    if flattens(matmul) {
-        Some([Dim::fixed(1), batch.times(m)?, n.clone()])
-    } else {
-        Some([batch.clone(), m.clone(), n.clone()])
-    }
-}
-
-/// Bytes of blocked scales with this many matrices, rows and K; `None` beyond 64 bits or for an unknown extent.
-pub(crate) fn scale_bytes([matrices, rows, k]: [Option<u64>; 3], block: u32) -> Option<u64> {
-    let columns = k?.div_ceil(u64::from(block)).checked_next_multiple_of(4)?;
-    rows?.checked_next_multiple_of(SCALE_ROWS)?.checked_mul(columns)?.checked_mul(matrices?)
-}
-
-pub(crate) fn scale_message(name: &str, limit: u64) -> String {
-    format!("the scales of {name} take more than {limit} bytes; expected at most as many")
+    pointers.into_iter().map(|(value, bytes)| Constraint::PointerAlignment { value, bytes }).collect()
 }
 
 fn lcm(a: u64, b: u64) -> u64 {

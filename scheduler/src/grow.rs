@@ -7,16 +7,17 @@
 //! The stage of a kernel may be raised for that as long as nothing outside has used a value of the kernel, because no
 //! other stage was computed from it.
 //!
-//! When a kernel is cut down afterwards ([`crate::rewrite`]), an op leaves together with what uses it inside, and is
+//! When a kernel is trimmed afterwards ([`crate::trim`]), an op leaves together with what uses it inside, and is
 //! outside with the stage that it had: what it reads has at most that stage, and what reads it was placed no lower.
 
 use std::collections::HashMap;
 
 use fourfold_ir::{Capabilities, Entity, Op, OpKind, OperandShape, Program, Value};
 
+use crate::legality::check_legal;
+use crate::properties::is_sink;
 use crate::reason::Rejection;
 use crate::root::{Root, accept};
-use crate::takes::{is_sink, takes};
 
 /// What may run together with a `scaled_mma`.
 pub(crate) struct Grown<'a> {
@@ -134,7 +135,7 @@ impl<'a> Grower<'a> {
         if epilogue.max_steps < steps || epilogue.max_outputs < written {
             return false;
         }
-        let Ok(mut reads) = takes(self.program, &growing.root, op, inside) else { return false };
+        let Ok(mut reads) = check_legal(self.program, &growing.root, op, inside) else { return false };
         // A result of the kernel that is complete only after it.
         let own = |operand: &Value| !inside(*operand) && self.kernel_of(*operand) == Some(kernel);
         if module.ops[op].operands.iter().any(own) {

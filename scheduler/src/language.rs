@@ -1,14 +1,16 @@
-//! The terms that rewrite rules speak of.
+//! The terms that the rules of kernels rewrite.
 
 use std::fmt;
 use std::str::FromStr;
 
 use egg::Id;
-use fourfold_ir::{BinaryKind, ElementType, OperandShape, Predicate, ReduceKind, ScaleRounding, UnaryKind};
+use fourfold_ir::{ElementType, OperandShape, ReduceKind, ScaleRounding};
+
+use crate::attribute::{self, Leaf, UnknownWord};
 
 egg::define_language! {
     /// Ops, and the parts of the normal form.
-    pub(crate) enum Fir {
+    pub(crate) enum KernelTerm {
         "none" = Absent,
         // a, sfa, b, sfb, alpha, c, beta
         "scaled_mma" = ScaledMma([Id; 7]),
@@ -33,58 +35,22 @@ egg::define_language! {
     }
 }
 
-/// A value that the region uses and does not define, by its position among them: `v0`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Leaf(pub(crate) usize);
+/// The attributes of these terms: those of elementwise ops and those of sinks.
+pub(crate) type Attribute = attribute::Attribute<SinkAttribute>;
 
-/// Which function, predicate, bounds, element type, format or reduction an op has.
+/// The attributes of an op that ends an epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Attribute {
-    Unary(UnaryKind),
-    Binary(BinaryKind),
-    Predicate(Predicate),
-    Element(ElementType),
-    /// The bits of two f64, so that equal ones are the same.
-    Bounds([u64; 2]),
-    /// What `block_quantize` gives.
-    Blocks {
-        element: ElementType,
-        scale: ElementType,
-        block: u32,
-        scale_rounding: Option<ScaleRounding>,
-    },
-    /// How, and to what.
+pub(crate) enum SinkAttribute {
+    /// The format that `block_quantize` writes.
+    Blocks { element: ElementType, scale: ElementType, block: u32, scale_rounding: Option<ScaleRounding> },
+    /// The reduction and the shape of its result.
     Reduction(ReduceKind, OperandShape),
 }
 
-/// No text is one of the language's words.
-#[derive(Debug)]
-pub(crate) struct UnknownWord;
-
-impl fmt::Display for Leaf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "v{}", self.0)
-    }
-}
-
-impl FromStr for Leaf {
-    type Err = UnknownWord;
-    fn from_str(text: &str) -> Result<Leaf, UnknownWord> {
-        text.strip_prefix('v').and_then(|number| number.parse().ok()).map(Leaf).ok_or(UnknownWord)
-    }
-}
-
-impl fmt::Display for Attribute {
+impl fmt::Display for SinkAttribute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Attribute::Unary(kind) => f.write_str(kind.name()),
-            Attribute::Binary(kind) => f.write_str(kind.name()),
-            Attribute::Predicate(predicate) => f.write_str(predicate.name()),
-            Attribute::Element(element) => f.write_str(element.name()),
-            Attribute::Bounds([min, max]) => {
-                write!(f, "{:?}..{:?}", f64::from_bits(*min), f64::from_bits(*max))
-            }
-            Attribute::Blocks { element, scale, block, scale_rounding } => {
+            SinkAttribute::Blocks { element, scale, block, scale_rounding } => {
                 write!(f, "{element}:{scale}/{block}")?;
                 match scale_rounding {
                     None => Ok(()),
@@ -92,32 +58,19 @@ impl fmt::Display for Attribute {
                     Some(ScaleRounding::Ceil) => f.write_str(":ceil"),
                 }
             }
-            Attribute::Reduction(kind, shape) => write!(f, "{kind}@{shape}"),
+            SinkAttribute::Reduction(kind, shape) => write!(f, "{kind}@{shape}"),
         }
     }
 }
 
-impl FromStr for Attribute {
+impl FromStr for SinkAttribute {
     type Err = UnknownWord;
-    fn from_str(text: &str) -> Result<Attribute, UnknownWord> {
-        let bounds = || {
-            let (min, max) = text.split_once("..")?;
-            let bits = |text: &str| text.parse::<f64>().ok().map(f64::to_bits);
-            Some(Attribute::Bounds([bits(min)?, bits(max)?]))
-        };
-        UnaryKind::from_name(text)
-            .map(Attribute::Unary)
-            .or_else(|| BinaryKind::from_name(text).map(Attribute::Binary))
-            .or_else(|| Predicate::from_name(text).map(Attribute::Predicate))
-            .or_else(|| ElementType::from_name(text).map(Attribute::Element))
-            .or_else(bounds)
-            .or_else(|| blocks(text))
-            .or_else(|| reduction(text))
-            .ok_or(UnknownWord)
+    fn from_str(text: &str) -> Result<SinkAttribute, UnknownWord> {
+        blocks(text).or_else(|| reduction(text)).ok_or(UnknownWord)
     }
 }
 
-fn blocks(text: &str) -> Option<Attribute> {
+fn blocks(text: &str) -> Option<SinkAttribute> {
     let (element, rest) = text.split_once(':')?;
     let (scale, rest) = rest.split_once('/')?;
     let (block, scale_rounding) = match rest.split_once(':') {
@@ -127,11 +80,40 @@ fn blocks(text: &str) -> Option<Attribute> {
         Some(_) => return None,
     };
     let (element, scale) = (ElementType::from_name(element)?, ElementType::from_name(scale)?);
-    Some(Attribute::Blocks { element, scale, block: block.parse().ok()?, scale_rounding })
+    Some(SinkAttribute::Blocks { element, scale, block: block.parse().ok()?, scale_rounding })
 }
 
-fn reduction(text: &str) -> Option<Attribute> {
+fn reduction(text: &str) -> Option<SinkAttribute> {
     let (kind, shape) = text.split_once('@')?;
     let shape = OperandShape::ALL.into_iter().find(|known| known.name() == shape)?;
-    Some(Attribute::Reduction(ReduceKind::from_name(kind)?, shape))
+    Some(SinkAttribute::Reduction(ReduceKind::from_name(kind)?, shape))
+}
+
+#[cfg(test)]
+mod tests {
+    use fourfold_ir::{ElementType, ScaleRounding};
+
+    use super::{Attribute, Leaf, SinkAttribute};
+
+    #[test]
+    fn bounds_read_back_as_they_are_written() {
+        for bounds in [[-1.0, 6.0], [f64::NEG_INFINITY, -0.0], [1e-12, f64::INFINITY]] {
+            let attribute = Attribute::Bounds(bounds.map(f64::to_bits));
+            assert_eq!(attribute.to_string().parse::<Attribute>().ok(), Some(attribute));
+        }
+        for text in ["f4E2M1FN:f8E4M3FN/16", "f8E5M2:f8E8M0FNU/32:floor", "amax@row", "max@scalar"] {
+            assert_eq!(
+                text.parse::<Attribute>().ok().map(|attribute| attribute.to_string()).as_deref(),
+                Some(text)
+            );
+        }
+        let rounded = Attribute::Own(SinkAttribute::Blocks {
+            element: ElementType::F4E2M1FN,
+            scale: ElementType::F8E8M0FNU,
+            block: 32,
+            scale_rounding: Some(ScaleRounding::Ceil),
+        });
+        assert_eq!(rounded.to_string().parse::<Attribute>().ok(), Some(rounded));
+        assert!("nothing".parse::<Attribute>().is_err() && "w1".parse::<Leaf>().is_err());
+    }
 }

@@ -6,31 +6,35 @@
 //! Targets are known here only as [`fourfold_ir::Capabilities`].
 #![forbid(unsafe_code)]
 
+mod attribute;
 mod check;
 mod constraints;
-mod cut;
 mod dataflow;
-mod epilogue;
+mod explain;
+mod expression;
+mod geometry;
 mod grow;
 mod language;
+mod legality;
 mod normalize;
 mod partition;
 mod plan;
+mod plan_builder;
+mod properties;
+mod prove;
 mod reason;
 mod region;
-mod rewrite;
 mod root;
-mod segment;
-mod takes;
+mod trim;
 
 pub use check::{CheckError, check};
 pub use constraints::violated;
 pub use normalize::{
     Fate, NormalizeOptions, NormalizeRule, Normalized, Origin, Step, normalize, normalize_rules,
 };
-pub use partition::{
+pub use partition::partition;
+pub use plan::{
     Constraint, Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, KernelPlan,
     OutputKind, Partition, Segment, SegmentKind,
 };
 pub use reason::{ReasonCode, Rejection};
-pub use segment::partition;

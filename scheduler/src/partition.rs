@@ -1,318 +1,226 @@
-//! What the scheduler decides: segments in the order in which they run, and a decision for every op.
+//! Cuts a program into segments: kernels grown from every `scaled_mma`, and what is left, by stages.
 
-use fourfold_ir::{
-    BinaryKind, BlockFormat, Dim, ElementType, Op, OperandShape, Predicate, ReduceKind, ScaleRounding,
-    UnaryKind, Value,
-};
+use std::collections::HashMap;
 
-use crate::reason::{ReasonCode, Rejection};
+use fourfold_ir::{BlockFormat, Capabilities, Entity, Module, Op, OpKind, Program, Value};
 
-/// A program cut into segments.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Partition {
-    /// The target that it was made for.
-    pub target: String,
-    /// In an order in which they can run: a segment uses inputs and results of earlier segments only.
-    pub segments: Vec<Segment>,
-    /// One for each op, by op index.
-    pub decisions: Vec<Decision>,
+use crate::dataflow::{Stages, stages};
+use crate::explain::{Obstacle, Producer, explain};
+use crate::geometry::Divides;
+use crate::grow::{Growth, grow};
+use crate::plan::{Decision, KernelPlan, Partition, Segment, SegmentKind};
+use crate::plan_builder::build_plan;
+use crate::prove::Prover;
+use crate::reason::{ReasonCode, Rejection, element_list};
+use crate::region::region;
+use crate::root::Root;
+
+/// Decides for every op of a program whether it runs in a kernel, and in which order segments run.
+///
+/// Each `scaled_mma` that the target takes becomes a kernel with as much of what follows it as the epilogue computes,
+/// and writes what of it is seen outside; `mma` never does. Every other op goes to a fallback segment with a [`Rejection`]. The result depends
+/// on nothing but the arguments, and takes time proportional to the program.
+pub fn partition(program: &Program, capabilities: &Capabilities) -> Partition {
+    let kernels = Kernels::find(program, capabilities);
+    let stages = stages(program, &kernels.kernel_of);
+    let (segments, segment_of) = segments(program, &kernels, &stages);
+    let decisions = program
+        .module()
+        .ops
+        .keys()
+        .map(|op| Decision {
+            segment: segment_of[op.index()],
+            rejection: kernels.rejection(program, &stages, op),
+        })
+        .collect();
+    Partition { target: capabilities.target.clone(), segments, decisions }
 }
 
-impl Partition {
-    /// The kernel segments with their positions.
-    pub fn kernels(&self) -> impl Iterator<Item = (usize, &KernelPlan)> {
-        self.segments.iter().enumerate().filter_map(|(index, segment)| Some((index, segment.kernel()?)))
+/// The kernels of a program, in the order of their roots.
+struct Kernels<'a> {
+    plans: Vec<KernelPlan>,
+    /// By plan.
+    roots: Vec<Root<'a>>,
+    /// By op.
+    kernel_of: Vec<Option<usize>>,
+    rejected_roots: HashMap<Op, Rejection>,
+    /// By op and root.
+    late: HashMap<(Op, Op), Value>,
+    /// How many roots grew, and have no kernel.
+    dead: usize,
+}
+
+impl<'a> Kernels<'a> {
+    fn find(program: &'a Program, capabilities: &'a Capabilities) -> Kernels<'a> {
+        let mut provers = HashMap::new();
+        let kernels = Kernels::of(program, grow(program, capabilities, HashMap::new()), &mut provers);
+        if kernels.dead == 0 {
+            return kernels;
+        }
+        // What a root took that then had no kernel may belong to another.
+        let growth = grow(program, capabilities, kernels.rejected_roots);
+        Kernels::of(program, growth, &mut provers)
+    }
+
+    fn of(program: &Program, growth: Growth<'a>, provers: &mut HashMap<BlockFormat, Prover>) -> Kernels<'a> {
+        let module = program.module();
+        let Growth { kernels: grown, rejected_roots, late } = growth;
+        let mut kernels = Kernels {
+            plans: Vec::new(),
+            roots: Vec::new(),
+            kernel_of: vec![None; module.ops.len()],
+            rejected_roots,
+            late,
+            dead: 0,
+        };
+        for grown in grown {
+            let root = grown.root;
+            let region = region(program, &grown);
+            let prover =
+                provers.entry(root.capability.format).or_insert_with(|| Prover::new(root.capability));
+            match prover.largest_kernel(region.expression.clone()) {
+                Some(found) => kernels.add(root, build_plan(program, &grown, &region, found)),
+                None => {
+                    kernels.rejected_roots.insert(root.op, unwritable(module, &root));
+                    kernels.dead += 1;
+                }
+            }
+        }
+        kernels
+    }
+
+    fn add(&mut self, root: Root<'a>, plan: KernelPlan) {
+        for op in plan.ops() {
+            self.kernel_of[op.index()] = Some(self.plans.len());
+        }
+        self.plans.push(plan);
+        self.roots.push(root);
+    }
+
+    fn rejection(&self, program: &Program, stages: &Stages, op: Op) -> Option<Rejection> {
+        let module = program.module();
+        if self.kernel_of[op.index()].is_some() {
+            return None;
+        }
+        let operation = &module.ops[op];
+        let label = module.op_label(op);
+        match operation.kind {
+            OpKind::Mma => {
+                let what = "plain mma is left alone; expected scaled_mma, whose operands have scales";
+                return Some(Rejection::new(ReasonCode::NotScaledMma, format!("{label}: {what}")));
+            }
+            OpKind::ScaledMma(_) => return self.rejected_roots.get(&op).cloned(),
+            _ => {}
+        }
+        let defining_ops = || operation.operands.iter().filter_map(|operand| module.defining_op(*operand));
+        let mut closest: Option<Obstacle> = None;
+        for kernel in defining_ops().filter_map(|producer| self.kernel_of[producer.index()]) {
+            let found = self.obstacle(program, stages, op, kernel);
+            if closest.as_ref().is_none_or(|closest| closest.rank < found.rank) {
+                closest = Some(found);
+            }
+        }
+        if let Some(Obstacle { code, message, .. }) = closest {
+            return Some(Rejection::new(code, format!("{label}: {message}")));
+        }
+        let refused = defining_ops().find_map(|op| Some((op, self.rejected_roots.get(&op)?.code)));
+        let found = match refused {
+            Some((producer, code)) => format!("{} is not in a kernel ({code})", module.op_label(producer)),
+            None => "no operand comes from a kernel".to_owned(),
+        };
+        let what = format!("{found}; expected the result of a scaled_mma in a kernel");
+        Some(Rejection::new(ReasonCode::NoScaledMmaProducer, format!("{label}: {what}")))
+    }
+
+    /// Finds what keeps an op out of one of these kernels.
+    fn obstacle(&self, program: &Program, stages: &Stages, op: Op, kernel: usize) -> Obstacle {
+        let (plan, root) = (&self.plans[kernel], &self.roots[kernel]);
+        let has = |op: Op| self.kernel_of[op.index()] == Some(kernel);
+        let late = self.late.get(&(op, root.op)).copied();
+        let stage = stages.ops[root.op.index()];
+        let before = |value: Value| {
+            program.module().defining_op(value).is_none_or(|op| {
+                let by_kernel = usize::from(self.kernel_of[op.index()].is_some());
+                stages.ops[op.index()] + by_kernel <= stage
+            })
+        };
+        explain(program, op, Producer { plan, root, has: &has, late, before: &before })
     }
 }
 
-/// Ops that run together.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Segment {
-    /// In program order.
-    pub ops: Vec<Op>,
-    /// Values that it uses and does not define, ascending.
-    pub inputs: Vec<Value>,
-    /// Values that it defines and that a later segment or the program's caller uses, ascending. Empty for a
-    /// segment whose results nobody uses.
-    pub outputs: Vec<Value>,
-    /// How it runs.
-    pub kind: SegmentKind,
-}
-
-impl Segment {
-    /// The plan, when it is a kernel segment.
-    pub fn kernel(&self) -> Option<&KernelPlan> {
-        match &self.kind {
-            SegmentKind::Kernel(plan) => Some(plan),
-            SegmentKind::Fallback => None,
+/// Why no kernel that begins with this root can write its result.
+fn unwritable(module: &Module, root: &Root<'_>) -> Rejection {
+    let element = module.ty(root.result).element;
+    let label = module.op_label(root.op);
+    match root.capability.output(element) {
+        Some(rule) if Divides::of(&root.matmul.n, rule.n_multiple) == Divides::Never => {
+            let n = module.display_dim(&root.matmul.n);
+            let what = format!("N is {n}; expected a multiple of {} for a {element} result", rule.n_multiple);
+            Rejection::new(ReasonCode::NAlignment, format!("{label}: {what}"))
+        }
+        _ => {
+            let known = element_list(root.capability.outputs.iter().map(|output| output.element));
+            let what = format!("the result is {element}; expected {known}");
+            Rejection::new(ReasonCode::OutputDtype, format!("{label}: {what}"))
         }
     }
 }
 
-/// How a segment runs.
-#[derive(Clone, Debug, PartialEq)]
-pub enum SegmentKind {
-    /// As one kernel, or on the fallback when that is not possible at run time.
-    Kernel(Box<KernelPlan>),
-    /// On the fallback, op by op.
-    Fallback,
-}
-
-/// One fused kernel: its outputs are what the steps of the epilogue make of alpha · A·Bᵀ + beta · C, with each rounding
-/// that the program states. D is what the steps compute, `[.., M, N]`.
-///
-/// When `b_batched` is false and the batch is not 1, the kernel *flattens*: it multiplies the one matrix of
-/// L·M rows that A, its scales, C and D are in memory, with the one B. The plan still states L and M apart, M is
-/// then a multiple of 128, and L·M is what must not exceed the largest extent.
-#[derive(Clone, Debug, PartialEq)]
-pub struct KernelPlan {
-    /// The `scaled_mma`.
-    pub root: Op,
-    /// The format of operands and scales.
-    pub format: BlockFormat,
-    /// L, the number of matrices.
-    pub batch: Dim,
-    /// Rows of D; usually symbolic.
-    pub m: Dim,
-    /// Columns of D.
-    pub n: Dim,
-    /// The summed extent.
-    pub k: Dim,
-    /// Whether B and its scales are one per matrix of A; otherwise one for all.
-    pub b_batched: bool,
-    /// A, `[.., M, K]`.
-    pub a: Value,
-    /// Blocked scales of A.
-    pub sfa: Value,
-    /// B, `[.., N, K]`.
-    pub b: Value,
-    /// Blocked scales of B.
-    pub sfb: Value,
-    /// f32 scalar.
-    pub alpha: Option<Value>,
-    /// `[.., M, N]`.
-    pub c: Option<Value>,
-    /// f32 scalar.
-    pub beta: Option<Value>,
-    /// The element type that the `scaled_mma` itself rounds to, before the epilogue.
-    pub accumulator: ElementType,
-    /// What follows: each step after those that it uses.
-    pub epilogue: Vec<EpilogueStep>,
-    /// What the steps read besides, in the order of their first use, and then what the outputs read.
-    pub operands: Vec<EpilogueOperand>,
-    /// What it writes, in the order of the ops that define it, at least one: every value of it that is seen outside
-    /// or that nobody uses, and the results of ops that end the epilogue.
-    pub outputs: Vec<KernelOutput>,
-    /// The names of the rewrites that turned the ops into this kernel, in order.
-    pub proof: Vec<String>,
-    /// What a call must meet for the kernel to be launched.
-    pub constraints: Vec<Constraint>,
-}
-
-impl KernelPlan {
-    /// The values that it writes, in the order in which a call gives their addresses: codes before their scales.
-    pub fn written(&self) -> impl Iterator<Item = Value> + '_ {
-        self.outputs
-            .iter()
-            .flat_map(|output| match output.kind {
-                OutputKind::Value { value } | OutputKind::Reduced { value, .. } => [Some(value), None],
-                OutputKind::Quantized { codes, scales, .. } => [Some(codes), Some(scales)],
-            })
-            .flatten()
+/// The segments in order, and the segment of each op: at each stage the fallback, then the kernels. A path from
+/// one op of a fallback segment to another passes no kernel, as that would raise the stage.
+fn segments(program: &Program, kernels: &Kernels<'_>, stages: &Stages) -> (Vec<Segment>, Vec<usize>) {
+    let module = program.module();
+    let stage_of = &stages.ops;
+    let count = stage_of.iter().max().map_or(0, |last| last + 1);
+    let mut fallbacks = vec![Vec::new(); count];
+    for op in module.ops.keys().filter(|op| kernels.kernel_of[op.index()].is_none()) {
+        fallbacks[stage_of[op.index()]].push(op);
+    }
+    let mut plans = vec![Vec::new(); count];
+    for plan in &kernels.plans {
+        plans[stage_of[plan.root.index()]].push(plan);
     }
 
-    /// The ops that it stands for, in no particular order: the root, the steps, and the ops of outputs.
-    pub fn ops(&self) -> impl Iterator<Item = Op> + '_ {
-        let of_outputs = self.outputs.iter().filter_map(|output| match output.kind {
-            OutputKind::Value { .. } => None,
-            OutputKind::Quantized { op, .. } | OutputKind::Reduced { op, .. } => Some(op),
-        });
-        std::iter::once(self.root).chain(self.epilogue.iter().map(|step| step.op)).chain(of_outputs)
+    let mut cut: Vec<(Vec<Op>, SegmentKind)> = Vec::new();
+    for (fallback, plans) in fallbacks.into_iter().zip(plans) {
+        if !fallback.is_empty() {
+            cut.push((fallback, SegmentKind::Fallback));
+        }
+        cut.extend(
+            plans
+                .into_iter()
+                .map(|plan| (sorted(plan.ops().collect()), SegmentKind::Kernel(Box::new(plan.clone())))),
+        );
     }
+    let mut segment_of = vec![0; module.ops.len()];
+    for (index, (ops, _)) in cut.iter().enumerate() {
+        for op in ops {
+            segment_of[op.index()] = index;
+        }
+    }
+    let segments = cut
+        .into_iter()
+        .enumerate()
+        .map(|(index, (ops, kind))| {
+            let inside = |op: Op| segment_of[op.index()] == index;
+            let operands = ops.iter().flat_map(|op| &module.ops[*op].operands).copied();
+            let inputs = operands.filter(|value| !module.defining_op(*value).is_some_and(inside)).collect();
+            let results = ops.iter().flat_map(|op| &module.ops[*op].results).copied();
+            let outputs = results
+                .filter(|value| {
+                    let facts = program.facts();
+                    facts.is_output(*value) || facts.users(*value).iter().any(|user| !inside(*user))
+                })
+                .collect();
+            Segment { inputs: sorted(inputs), outputs: sorted(outputs), ops, kind }
+        })
+        .collect();
+    (segments, segment_of)
 }
 
-/// One result of a kernel.
-#[derive(Clone, Debug, PartialEq)]
-pub struct KernelOutput {
-    /// What it is made of: the accumulator or a step.
-    pub of: EpilogueRef,
-    /// What is written.
-    pub kind: OutputKind,
-}
-
-/// What a kernel writes of a value `[.., M, N]` that it has computed.
-#[derive(Clone, Debug, PartialEq)]
-pub enum OutputKind {
-    /// The value, row-major.
-    Value {
-        /// The value.
-        value: Value,
-    },
-    /// Its blocks of the last axis, quantized: what `block_quantize` gives.
-    Quantized {
-        /// The op.
-        op: Op,
-        /// `[.., M, N]`, packed.
-        codes: Value,
-        /// `[.., M, N / block]` in the blocked layout, with zeros as padding.
-        scales: Value,
-        /// The per-tensor scale of NVFP4, one of the scalars among [`KernelPlan::operands`], by its position.
-        global: Option<usize>,
-        /// Element type of the codes.
-        element: ElementType,
-        /// Elements per scale.
-        block: u32,
-        /// How an MX scale is rounded; absent exactly for NVFP4.
-        scale_rounding: Option<ScaleRounding>,
-    },
-    /// Its elements, combined.
-    Reduced {
-        /// The op.
-        op: Op,
-        /// The result.
-        value: Value,
-        /// How.
-        kind: ReduceKind,
-        /// What is left: a scalar, a row (one for each column of D), or a column (one for each row of D).
-        shape: OperandShape,
-    },
-}
-
-/// One step of an epilogue, and the op that it stands for.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EpilogueStep {
-    /// The op.
-    pub op: Op,
-    /// What it computes.
-    pub kind: EpilogueKind,
-    /// What of, in the order of the op's operands.
-    pub operands: Vec<EpilogueRef>,
-    /// The element type that it rounds to; `i1` exactly for comparisons.
-    pub element: ElementType,
-}
-
-/// What a step of an epilogue computes.
-#[derive(Clone, Debug, PartialEq)]
-pub enum EpilogueKind {
-    /// The same number for every element.
-    Constant {
-        /// As an f32, which holds it exactly.
-        bits: u32,
-    },
-    /// A function of one operand.
-    Unary(UnaryKind),
-    /// A function of two operands.
-    Binary(BinaryKind),
-    /// min(max(x, min), max), NaN propagates.
-    Clamp {
-        /// Lower bound.
-        min: f64,
-        /// Upper bound.
-        max: f64,
-    },
-    /// A comparison.
-    Compare(Predicate),
-    /// The second operand where the first holds, else the third.
-    Select,
-    /// Only rounds to the element type.
-    Convert,
-}
-
-/// What a step is computed of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum EpilogueRef {
-    /// The result of the `scaled_mma`.
-    Accumulator,
-    /// The result of an earlier step, by its position.
-    Step(usize),
-    /// One of [`KernelPlan::operands`], by its position.
-    Operand(usize),
-}
-
-/// A value that an epilogue reads, broadcast to D.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct EpilogueOperand {
-    /// The value.
-    pub value: Value,
-    /// How it lies beside D.
-    pub shape: OperandShape,
-    /// Its element type.
-    pub element: ElementType,
-}
-
-/// A condition on the run-time extents or pointers of a call, checked before launch: extents by
-/// [`crate::violated`], pointers by whoever has them.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Constraint {
-    /// The extent is a multiple.
-    Multiple {
-        /// What the extent is: `K` or `N`.
-        name: &'static str,
-        /// The extent.
-        dim: Dim,
-        /// What it must be a multiple of.
-        of: u64,
-        /// The reason given when it is not.
-        code: ReasonCode,
-    },
-    /// The extent is at most this.
-    AtMost {
-        /// What the extent is: `L`, `M`, `N`, `K`, or `L*M` when the batch is flattened.
-        name: &'static str,
-        /// The extent.
-        dim: Dim,
-        /// The largest extent.
-        limit: u64,
-    },
-    /// The blocked scales of an operand, or of a quantized output, take at most so many bytes.
-    ScaleBytes {
-        /// `A`, `B` or `D`.
-        name: &'static str,
-        /// How many matrices have scales of their own.
-        matrices: Dim,
-        /// Rows of one.
-        rows: Dim,
-        /// The extent of the rows: K, of an output N.
-        k: Dim,
-        /// Elements of it per scale.
-        block: u32,
-        /// The most bytes, padding and batch included.
-        limit: u64,
-    },
-    /// D has at most so many tiles, in all matrices: what one launch takes.
-    Tiles {
-        /// The number of matrices that one launch computes: L, or 1 when the batch is flattened.
-        matrices: Dim,
-        /// Rows of one: M, or L*M.
-        rows: Dim,
-        /// Columns of one: N.
-        columns: Dim,
-        /// Rows and columns of a tile.
-        tile: [u64; 2],
-        /// The most tiles.
-        limit: u64,
-    },
-    /// The extent is at least one.
-    NotEmpty {
-        /// What the extent is: `K` or `N`, and `M` or `L` where a reduction of nothing is not zero.
-        name: &'static str,
-        /// The extent.
-        dim: Dim,
-    },
-    /// The base pointer of this value is a multiple of so many bytes.
-    PointerAlignment {
-        /// The operand or output.
-        value: Value,
-        /// In bytes.
-        bytes: u32,
-    },
-}
-
-/// What became of one op.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Decision {
-    /// The position of its segment.
-    pub segment: usize,
-    /// Why it is not in a kernel; `None` when it is.
-    pub rejection: Option<Rejection>,
+/// Ascending, each once.
+fn sorted<E: Entity + Ord>(mut entities: Vec<E>) -> Vec<E> {
+    entities.sort_unstable();
+    entities.dedup();
+    entities
 }

@@ -1,153 +1,318 @@
-//! Writes down the kernel that a region was proved to be.
+//! The types of a partition: segments in the order in which they run, kernel plans, and a decision for every op.
 
-use std::collections::HashMap;
-
-use fourfold_ir::{Op, OpKind, Program, Value};
-
-use crate::constraints::constraints;
-use crate::grow::Grown;
-use crate::partition::{
-    EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, KernelPlan, OutputKind,
+use fourfold_ir::{
+    BinaryKind, BlockFormat, Dim, ElementType, Op, OperandShape, Predicate, ReduceKind, ScaleRounding,
+    UnaryKind, Value,
 };
-use crate::region::{Region, splat};
-use crate::rewrite::{Match, operand_shape};
-use crate::root::Root;
-use crate::takes::reduced_shape;
 
-/// The plan of the kernel that a grown region was proved to be.
-pub(crate) fn plan(program: &Program, grown: &Grown<'_>, region: &Region, found: Match) -> KernelPlan {
-    let module = program.module();
-    let Grown { root, ops } = grown;
-    let members = &region.expression.members;
-    let inlined = found.inlined.iter().map(|leaf| region.leaves[*leaf]).collect();
-    let mut steps =
-        Steps { program, root, inlined, steps: Vec::new(), operands: Vec::new(), known: HashMap::new() };
-    steps.known.insert(root.result, EpilogueRef::Accumulator);
-    for member in found.members.iter().filter(|member| **member != 0 && !members[**member].sink) {
-        steps.add(ops[*member]);
-    }
-    let mut outputs = Vec::new();
-    for member in &found.members {
-        let op = ops[*member];
-        if members[*member].sink {
-            outputs.push(steps.sink(op));
-        } else if found.written.contains(member) {
-            let value = module.ops[op].results[0];
-            outputs.push(KernelOutput { of: steps.known[&value], kind: OutputKind::Value { value } });
-        }
-    }
-    let Steps { steps: epilogue, operands: read, .. } = steps;
-    let (matmul, operands) = (root.matmul, root.operands);
-    let constraints = constraints(module, root, &read, &outputs);
-    KernelPlan {
-        root: root.op,
-        format: matmul.format,
-        batch: matmul.batch.clone(),
-        m: matmul.m.clone(),
-        n: matmul.n.clone(),
-        k: matmul.k.clone(),
-        b_batched: matmul.b_batched,
-        a: operands.a,
-        sfa: operands.sfa,
-        b: operands.b,
-        sfb: operands.sfb,
-        alpha: operands.alpha,
-        c: operands.c,
-        beta: operands.beta,
-        accumulator: module.ty(root.result).element,
-        epilogue,
-        operands: read,
-        outputs,
-        proof: found.proof,
-        constraints,
+use crate::reason::{ReasonCode, Rejection};
+
+/// A program cut into segments.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Partition {
+    /// The target that it was made for.
+    pub target: String,
+    /// In an order in which they can run: a segment uses inputs and results of earlier segments only.
+    pub segments: Vec<Segment>,
+    /// One for each op, by op index.
+    pub decisions: Vec<Decision>,
+}
+
+impl Partition {
+    /// The kernel segments with their positions.
+    pub fn kernels(&self) -> impl Iterator<Item = (usize, &KernelPlan)> {
+        self.segments.iter().enumerate().filter_map(|(index, segment)| Some((index, segment.kernel()?)))
     }
 }
 
-struct Steps<'a> {
-    program: &'a Program,
-    root: &'a Root<'a>,
-    /// Constants that are part of the kernel.
-    inlined: Vec<Value>,
-    steps: Vec<EpilogueStep>,
-    operands: Vec<EpilogueOperand>,
-    known: HashMap<Value, EpilogueRef>,
+/// Ops that run together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Segment {
+    /// In program order.
+    pub ops: Vec<Op>,
+    /// Values that it uses and does not define, ascending.
+    pub inputs: Vec<Value>,
+    /// Values that it defines and that a later segment or the program's caller uses, ascending. Empty for a
+    /// segment whose results nobody uses.
+    pub outputs: Vec<Value>,
+    /// How it runs.
+    pub kind: SegmentKind,
 }
 
-impl Steps<'_> {
-    fn add(&mut self, op: Op) {
-        let module = self.program.module();
-        let operation = &module.ops[op];
-        let operands = operation.operands.iter().map(|value| self.reference(*value)).collect();
-        let result = operation.results[0];
-        self.push(op, step_kind(&operation.kind), operands, result);
-    }
-
-    fn push(&mut self, op: Op, kind: EpilogueKind, operands: Vec<EpilogueRef>, result: Value) {
-        self.known.insert(result, EpilogueRef::Step(self.steps.len()));
-        let element = self.program.module().ty(result).element;
-        self.steps.push(EpilogueStep { op, kind, operands, element });
-    }
-
-    fn reference(&mut self, value: Value) -> EpilogueRef {
-        if let Some(known) = self.known.get(&value) {
-            return *known;
+impl Segment {
+    /// The plan, when it is a kernel segment.
+    pub fn kernel(&self) -> Option<&KernelPlan> {
+        match &self.kind {
+            SegmentKind::Kernel(plan) => Some(plan),
+            SegmentKind::Fallback => None,
         }
-        let module = self.program.module();
-        if self.inlined.contains(&value)
-            && let Some((op, number)) = splat(self.program, value)
-        {
-            let number = fourfold_ir::scalar::round_to(module.ty(value).element, number);
-            let bits = if number.is_nan() { f32::NAN } else { number as f32 }.to_bits();
-            self.push(op, EpilogueKind::Constant { bits }, Vec::new(), value);
-            return self.known[&value];
-        }
-        let ty = module.ty(value);
-        let shape = operand_shape(&ty.shape, &module.ty(self.root.result).shape)
-            .expect("rewriting accepted the operand for its shape");
-        self.known.insert(value, EpilogueRef::Operand(self.operands.len()));
-        self.operands.push(EpilogueOperand { value, shape, element: ty.element });
-        self.known[&value]
-    }
-
-    fn sink(&mut self, op: Op) -> KernelOutput {
-        let module = self.program.module();
-        let operation = &module.ops[op];
-        let of = self.known[&operation.operands[0]];
-        let kind = match (&operation.kind, &operation.results[..]) {
-            (OpKind::BlockQuantize { block, scale_rounding }, &[codes, scales]) => {
-                let global = operation.operands.get(1).map(|global| self.reference(*global));
-                OutputKind::Quantized {
-                    op,
-                    codes,
-                    scales,
-                    global: global.and_then(|global| match global {
-                        EpilogueRef::Operand(position) => Some(position),
-                        EpilogueRef::Accumulator | EpilogueRef::Step(_) => None,
-                    }),
-                    element: module.ty(codes).element,
-                    block: *block,
-                    scale_rounding: *scale_rounding,
-                }
-            }
-            (OpKind::Reduce { kind, axes, .. }, &[value]) => {
-                let rank = module.ty(operation.operands[0]).rank();
-                let shape = reduced_shape(axes, rank).expect("rewriting accepted the axes");
-                OutputKind::Reduced { op, value, kind: *kind, shape }
-            }
-            _ => unreachable!("only these ops end an epilogue"),
-        };
-        KernelOutput { of, kind }
     }
 }
 
-fn step_kind(kind: &OpKind) -> EpilogueKind {
-    match *kind {
-        OpKind::Unary(kind) => EpilogueKind::Unary(kind),
-        OpKind::Binary(kind) => EpilogueKind::Binary(kind),
-        OpKind::Clamp { min, max } => EpilogueKind::Clamp { min, max },
-        OpKind::Compare(predicate) => EpilogueKind::Compare(predicate),
-        OpKind::Select => EpilogueKind::Select,
-        OpKind::Convert => EpilogueKind::Convert,
-        _ => unreachable!("a region has no other ops after its scaled_mma"),
+/// How a segment runs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SegmentKind {
+    /// As one kernel, or on the fallback when that is not possible at run time.
+    Kernel(Box<KernelPlan>),
+    /// On the fallback, op by op.
+    Fallback,
+}
+
+/// One fused kernel: its outputs are what the steps of the epilogue make of alpha · A·Bᵀ + beta · C, with each rounding
+/// that the program states. D is what the steps compute, `[.., M, N]`.
+///
+/// When `b_batched` is false and the batch is not 1, the kernel *flattens*: it multiplies the one matrix of
+/// L·M rows that A, its scales, C and D are in memory, with the one B. The plan still states L and M apart, M is
+/// then a multiple of 128, and L·M is what must not exceed the largest extent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelPlan {
+    /// The `scaled_mma`.
+    pub root: Op,
+    /// The format of operands and scales.
+    pub format: BlockFormat,
+    /// L, the number of matrices.
+    pub batch: Dim,
+    /// Rows of D; usually symbolic.
+    pub m: Dim,
+    /// Columns of D.
+    pub n: Dim,
+    /// The summed extent.
+    pub k: Dim,
+    /// Whether B and its scales are one per matrix of A; otherwise one for all.
+    pub b_batched: bool,
+    /// A, `[.., M, K]`.
+    pub a: Value,
+    /// Blocked scales of A.
+    pub sfa: Value,
+    /// B, `[.., N, K]`.
+    pub b: Value,
+    /// Blocked scales of B.
+    pub sfb: Value,
+    /// f32 scalar.
+    pub alpha: Option<Value>,
+    /// `[.., M, N]`.
+    pub c: Option<Value>,
+    /// f32 scalar.
+    pub beta: Option<Value>,
+    /// The element type that the `scaled_mma` itself rounds to, before the epilogue.
+    pub accumulator: ElementType,
+    /// What follows: each step after those that it uses.
+    pub epilogue: Vec<EpilogueStep>,
+    /// What the steps read besides, in the order of their first use, and then what the outputs read.
+    pub operands: Vec<EpilogueOperand>,
+    /// What it writes, in the order of the ops that define it, at least one: every value of it that is seen outside
+    /// or that nobody uses, and the results of ops that end the epilogue.
+    pub outputs: Vec<KernelOutput>,
+    /// The names of the rewrites that turned the ops into this kernel, in order.
+    pub proof: Vec<String>,
+    /// What a call must meet for the kernel to be launched.
+    pub constraints: Vec<Constraint>,
+}
+
+impl KernelPlan {
+    /// The values that it writes, in the order in which a call gives their addresses: codes before their scales.
+    pub fn written(&self) -> impl Iterator<Item = Value> + '_ {
+        self.outputs
+            .iter()
+            .flat_map(|output| match output.kind {
+                OutputKind::Value { value } | OutputKind::Reduced { value, .. } => [Some(value), None],
+                OutputKind::Quantized { codes, scales, .. } => [Some(codes), Some(scales)],
+            })
+            .flatten()
     }
+
+    /// The ops that it stands for, in no particular order: the root, the steps, and the ops of outputs.
+    pub fn ops(&self) -> impl Iterator<Item = Op> + '_ {
+        let of_outputs = self.outputs.iter().filter_map(|output| match output.kind {
+            OutputKind::Value { .. } => None,
+            OutputKind::Quantized { op, .. } | OutputKind::Reduced { op, .. } => Some(op),
+        });
+        std::iter::once(self.root).chain(self.epilogue.iter().map(|step| step.op)).chain(of_outputs)
+    }
+}
+
+/// One result of a kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelOutput {
+    /// What it is made of: the accumulator or a step.
+    pub of: EpilogueRef,
+    /// What is written.
+    pub kind: OutputKind,
+}
+
+/// What a kernel writes of a value `[.., M, N]` that it has computed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OutputKind {
+    /// The value, row-major.
+    Value {
+        /// The value.
+        value: Value,
+    },
+    /// Its blocks of the last axis, quantized: what `block_quantize` gives.
+    Quantized {
+        /// The op.
+        op: Op,
+        /// `[.., M, N]`, packed.
+        codes: Value,
+        /// `[.., M, N / block]` in the blocked layout, with zeros as padding.
+        scales: Value,
+        /// The per-tensor scale of NVFP4, one of the scalars among [`KernelPlan::operands`], by its position.
+        global: Option<usize>,
+        /// Element type of the codes.
+        element: ElementType,
+        /// Elements per scale.
+        block: u32,
+        /// How an MX scale is rounded; absent exactly for NVFP4.
+        scale_rounding: Option<ScaleRounding>,
+    },
+    /// Its elements, combined.
+    Reduced {
+        /// The op.
+        op: Op,
+        /// The result.
+        value: Value,
+        /// How.
+        kind: ReduceKind,
+        /// What is left: a scalar, a row (one for each column of D), or a column (one for each row of D).
+        shape: OperandShape,
+    },
+}
+
+/// One step of an epilogue, and the op that it stands for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EpilogueStep {
+    /// The op.
+    pub op: Op,
+    /// What it computes.
+    pub kind: EpilogueKind,
+    /// What of, in the order of the op's operands.
+    pub operands: Vec<EpilogueRef>,
+    /// The element type that it rounds to; `i1` exactly for comparisons.
+    pub element: ElementType,
+}
+
+/// What a step of an epilogue computes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EpilogueKind {
+    /// The same number for every element.
+    Constant {
+        /// As an f32, which holds it exactly.
+        bits: u32,
+    },
+    /// A function of one operand.
+    Unary(UnaryKind),
+    /// A function of two operands.
+    Binary(BinaryKind),
+    /// min(max(x, min), max), NaN propagates.
+    Clamp {
+        /// Lower bound.
+        min: f64,
+        /// Upper bound.
+        max: f64,
+    },
+    /// A comparison.
+    Compare(Predicate),
+    /// The second operand where the first holds, else the third.
+    Select,
+    /// Only rounds to the element type.
+    Convert,
+}
+
+/// What a step is computed of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EpilogueRef {
+    /// The result of the `scaled_mma`.
+    Accumulator,
+    /// The result of an earlier step, by its position.
+    Step(usize),
+    /// One of [`KernelPlan::operands`], by its position.
+    Operand(usize),
+}
+
+/// A value that an epilogue reads, broadcast to D.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EpilogueOperand {
+    /// The value.
+    pub value: Value,
+    /// How it lies beside D.
+    pub shape: OperandShape,
+    /// Its element type.
+    pub element: ElementType,
+}
+
+/// A condition on the run-time extents or pointers of a call, checked before launch: extents by
+/// [`crate::violated`], pointers by whoever has them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Constraint {
+    /// The extent is a multiple.
+    Multiple {
+        /// What the extent is: `K` or `N`.
+        name: &'static str,
+        /// The extent.
+        dim: Dim,
+        /// What it must be a multiple of.
+        of: u64,
+        /// The reason given when it is not.
+        code: ReasonCode,
+    },
+    /// The extent is at most this.
+    AtMost {
+        /// What the extent is: `L`, `M`, `N`, `K`, or `L*M` when the batch is flattened.
+        name: &'static str,
+        /// The extent.
+        dim: Dim,
+        /// The largest extent.
+        limit: u64,
+    },
+    /// The blocked scales of an operand, or of a quantized output, take at most so many bytes.
+    ScaleBytes {
+        /// `A`, `B` or `D`.
+        name: &'static str,
+        /// How many matrices have scales of their own.
+        matrices: Dim,
+        /// Rows of one.
+        rows: Dim,
+        /// The extent of the rows: K, of an output N.
+        k: Dim,
+        /// Elements of it per scale.
+        block: u32,
+        /// The most bytes, padding and batch included.
+        limit: u64,
+    },
+    /// D has at most so many tiles, in all matrices: what one launch takes.
+    Tiles {
+        /// The number of matrices that one launch computes: L, or 1 when the batch is flattened.
+        matrices: Dim,
+        /// Rows of one: M, or L*M.
+        rows: Dim,
+        /// Columns of one: N.
+        columns: Dim,
+        /// Rows and columns of a tile.
+        tile: [u64; 2],
+        /// The most tiles.
+        limit: u64,
+    },
+    /// The extent is at least one.
+    NotEmpty {
+        /// What the extent is: `K` or `N`, and `M` or `L` where a reduction of nothing is not zero.
+        name: &'static str,
+        /// The extent.
+        dim: Dim,
+    },
+    /// The base pointer of this value is a multiple of so many bytes.
+    PointerAlignment {
+        /// The operand or output.
+        value: Value,
+        /// In bytes.
+        bytes: u32,
+    },
+}
+
+/// What became of one op.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// The position of its segment.
+    pub segment: usize,
+    /// Why it is not in a kernel; `None` when it is.
+    pub rejection: Option<Rejection>,
 }

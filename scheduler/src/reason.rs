@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use fourfold_ir::ElementType;
+
 macro_rules! define_codes {
     ($($(#[$attr:meta])* $variant:ident = $text:literal, $advice:literal;)*) => {
         /// Why an op is not in a kernel segment. The text of a code never changes.
@@ -99,5 +101,30 @@ impl Rejection {
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.code, self.message)
+    }
+}
+
+/// Element types as a message lists them: `f16, bf16 or f32`.
+pub(crate) fn element_list(elements: impl IntoIterator<Item = ElementType>) -> String {
+    let names: Vec<_> = elements.into_iter().map(ElementType::name).collect();
+    match names.as_slice() {
+        [] => "none".to_owned(),
+        [only] => (*only).to_owned(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+    }
+}
+
+/// The message for blocked scales that take too many bytes.
+pub(crate) fn scale_message(name: &str, limit: u64) -> String {
+    format!("the scales of {name} take more than {limit} bytes; expected at most as many")
+}
+
+/// The message for a D of too many tiles.
+pub(crate) fn tile_message(found: Option<u64>, [rows, columns]: [u64; 2], limit: u64) -> String {
+    match found {
+        Some(found) => format!("D has {found} tiles of {rows}x{columns}; expected at most {limit}"),
+        None => format!(
+            "how many tiles of {rows}x{columns} D has is not known or takes more than 64 bits; expected at most {limit}"
+        ),
     }
 }

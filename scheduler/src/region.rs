@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 
 use egg::{Id, RecExpr};
-use fourfold_ir::{ConstantValue, Dim, Op, OpKind, Program, Value};
+use fourfold_ir::{Dim, Op, OpKind, Program, ScaleLayout, TensorType, Value};
 
+use crate::attribute::Leaf;
+use crate::expression::{Class, Expression, Member, Source, Type, TypeEnvironment};
+use crate::geometry::{operand_shape, reduced_shape};
 use crate::grow::Grown;
-use crate::language::{Attribute, Fir, Leaf};
-use crate::rewrite::{Expression, Member, Source, Type, TypeEnvironment, operand_class};
-use crate::root::{readable_matrices, writable};
-use crate::takes::{is_sink, quantized, reduced_shape, reductions};
+use crate::language::{Attribute, KernelTerm, SinkAttribute};
+use crate::legality::{quantized, readable_matrices, reductions, writable};
+use crate::properties::{is_sink, splat};
 
 /// A grown kernel as rules see it.
 pub(crate) struct Region {
@@ -23,8 +25,12 @@ pub(crate) struct Region {
 pub(crate) fn region(program: &Program, grown: &Grown<'_>) -> Region {
     let module = program.module();
     let root = &grown.root;
-    let mut nodes =
-        Nodes { nodes: RecExpr::default(), leaves: Vec::new(), terms: HashMap::new(), members: Vec::new() };
+    let mut nodes = ExpressionBuilder {
+        nodes: RecExpr::default(),
+        leaves: Vec::new(),
+        terms: HashMap::new(),
+        members: Vec::new(),
+    };
     let operands = &root.operands;
     let scaled_mma = [
         Some(operands.a),
@@ -37,9 +43,9 @@ pub(crate) fn region(program: &Program, grown: &Grown<'_>) -> Region {
     ]
     .map(|operand| match operand {
         Some(value) => nodes.leaf(value).1,
-        None => nodes.nodes.add(Fir::Absent),
+        None => nodes.nodes.add(KernelTerm::Absent),
     });
-    let term = nodes.nodes.add(Fir::ScaledMma(scaled_mma));
+    let term = nodes.nodes.add(KernelTerm::ScaledMma(scaled_mma));
     nodes.terms.insert(root.result, (0, term));
     nodes.members.push(Member {
         term,
@@ -58,12 +64,12 @@ pub(crate) fn region(program: &Program, grown: &Grown<'_>) -> Region {
             .map(|leaf| leaf_type(program, *leaf, &module.ty(root.result).shape, &grown.ops))
             .collect(),
         accumulator: module.ty(root.result).element,
-        writable: writable(root.capability, &root.matmul.n),
-        matrices: readable_matrices(root.capability, &root.matmul.n),
+        writable: writable(root),
+        matrices: readable_matrices(root),
         quantized: quantized(root),
         reductions: reductions(root),
     };
-    let Nodes { nodes, leaves, members, .. } = nodes;
+    let ExpressionBuilder { nodes, leaves, members, .. } = nodes;
     Region { leaves, expression: Expression { nodes, members, types } }
 }
 
@@ -80,28 +86,29 @@ fn is_seen(program: &Program, value: Value, ops: &[Op]) -> bool {
 /// Of an elementwise op.
 const MOST_OPERANDS: usize = 3;
 
-struct Nodes {
-    nodes: RecExpr<Fir>,
+struct ExpressionBuilder {
+    nodes: RecExpr<KernelTerm>,
     leaves: Vec<Value>,
     /// The members and terms of values that are inside.
     terms: HashMap<Value, (usize, Id)>,
     members: Vec<Member>,
 }
 
-impl Nodes {
+impl ExpressionBuilder {
     fn leaf(&mut self, value: Value) -> (usize, Id) {
         let known = self.leaves.iter().position(|leaf| *leaf == value);
         let index = known.unwrap_or_else(|| {
             self.leaves.push(value);
             self.leaves.len() - 1
         });
-        (index, self.nodes.add(Fir::Leaf(Leaf(index))))
+        (index, self.nodes.add(KernelTerm::Leaf(Leaf(index))))
     }
 
     fn add(&mut self, program: &Program, op: Op, ops: &[Op]) {
         let module = program.module();
         let operation = &module.ops[op];
-        let attribute = attribute(program, op).map(|attribute| self.nodes.add(Fir::Attribute(attribute)));
+        let attribute =
+            attribute(program, op).map(|attribute| self.nodes.add(KernelTerm::Attribute(attribute)));
         let mut sources = Vec::new();
         let mut operands = Vec::new();
         for value in &operation.operands {
@@ -116,17 +123,19 @@ impl Nodes {
             operands.push(term);
         }
         let node = match (&operation.kind, attribute, &operands[..]) {
-            (OpKind::Unary(_), Some(function), &[x]) => Fir::Unary([function, x]),
-            (OpKind::Binary(_), Some(function), &[x, y]) => Fir::Binary([function, x, y]),
-            (OpKind::Compare(_), Some(predicate), &[x, y]) => Fir::Compare([predicate, x, y]),
-            (OpKind::Clamp { .. }, Some(bounds), &[x]) => Fir::Clamp([bounds, x]),
-            (OpKind::Convert, Some(element), &[x]) => Fir::Convert([element, x]),
-            (OpKind::Select, None, &[condition, x, y]) => Fir::Select([condition, x, y]),
-            (OpKind::Reduce { .. }, Some(how), &[x]) => Fir::Reduce([how, x]),
-            (OpKind::BlockQuantize { .. }, Some(format), &[x, global]) => Fir::Quantize([format, x, global]),
+            (OpKind::Unary(_), Some(function), &[x]) => KernelTerm::Unary([function, x]),
+            (OpKind::Binary(_), Some(function), &[x, y]) => KernelTerm::Binary([function, x, y]),
+            (OpKind::Compare(_), Some(predicate), &[x, y]) => KernelTerm::Compare([predicate, x, y]),
+            (OpKind::Clamp { .. }, Some(bounds), &[x]) => KernelTerm::Clamp([bounds, x]),
+            (OpKind::Convert, Some(element), &[x]) => KernelTerm::Convert([element, x]),
+            (OpKind::Select, None, &[condition, x, y]) => KernelTerm::Select([condition, x, y]),
+            (OpKind::Reduce { .. }, Some(how), &[x]) => KernelTerm::Reduce([how, x]),
+            (OpKind::BlockQuantize { .. }, Some(format), &[x, global]) => {
+                KernelTerm::Quantize([format, x, global])
+            }
             (OpKind::BlockQuantize { .. }, Some(format), &[x]) => {
-                let absent = self.nodes.add(Fir::Absent);
-                Fir::Quantize([format, x, absent])
+                let absent = self.nodes.add(KernelTerm::Absent);
+                KernelTerm::Quantize([format, x, absent])
             }
             _ => unreachable!("growth takes no other op"),
         };
@@ -158,10 +167,12 @@ fn attribute(program: &Program, op: Op) -> Option<Attribute> {
         OpKind::Convert => Some(Attribute::Element(result(0))),
         OpKind::Reduce { kind, ref axes, .. } => {
             let rank = module.ty(operation.operands[0]).rank();
-            reduced_shape(axes, rank).map(|shape| Attribute::Reduction(kind, shape))
+            reduced_shape(axes, rank).map(|shape| Attribute::Own(SinkAttribute::Reduction(kind, shape)))
         }
         OpKind::BlockQuantize { block, scale_rounding } => {
-            Some(Attribute::Blocks { element: result(0), scale: result(1), block, scale_rounding })
+            let format =
+                SinkAttribute::Blocks { element: result(0), scale: result(1), block, scale_rounding };
+            Some(Attribute::Own(format))
         }
         _ => None,
     }
@@ -177,15 +188,12 @@ fn leaf_type(program: &Program, leaf: Value, d: &[Dim], ops: &[Op]) -> Type {
     }
 }
 
-/// The value of a leaf that is one number everywhere.
-pub(crate) fn splat(program: &Program, leaf: Value) -> Option<(Op, f64)> {
-    let module = program.module();
-    let op = module.defining_op(leaf)?;
-    match module.ops[op].kind {
-        OpKind::Constant(ConstantValue::Splat(value)) if module.ty(leaf).element.is_arithmetic() => {
-            Some((op, value))
-        }
-        _ => None,
+/// The class of a value from outside under a `scaled_mma` with a result of shape `d`.
+fn operand_class(ty: &TensorType, d: &[Dim]) -> Class {
+    match ty.layout {
+        Some(ScaleLayout::Blocked) => Class::BlockedScales,
+        Some(ScaleLayout::Linear) => Class::Other,
+        None => operand_shape(&ty.shape, d).map_or(Class::Other, Class::Operand),
     }
 }
 

@@ -1,14 +1,13 @@
 //! Decides whether a target has a kernel for a `scaled_mma`, its result and what follows left aside.
 
 use fourfold_ir::{
-    Capabilities, Dim, ElementType, FormatCapability, Matmul, Module, Op, OperandShape, OutputCapability,
-    Program, ScaleLayout, ScaledMmaOperands, Value,
+    Capabilities, Dim, FormatCapability, Matmul, Module, Op, Program, ScaleLayout, ScaledMmaOperands, Value,
 };
 
-use crate::constraints::{
-    computed, limited, scale_bytes, scale_message, scale_operands, tile_count, tile_message,
+use crate::geometry::{
+    Divides, SCALE_ROWS, extent_limits, flattens, launched_extents, scale_bytes, scale_operands, tile_count,
 };
-use crate::reason::{ReasonCode, Rejection};
+use crate::reason::{ReasonCode, Rejection, element_list, scale_message, tile_message};
 
 /// A `scaled_mma` that the target has a kernel for.
 #[derive(Clone, Copy, Debug)]
@@ -19,30 +18,6 @@ pub(crate) struct Root<'a> {
     pub(crate) capability: &'a FormatCapability,
     pub(crate) result: Value,
 }
-
-/// Whether an extent is a multiple.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Divides {
-    /// Whatever the symbols are.
-    Always,
-    /// For some values of the symbols.
-    AtRunTime,
-    /// The extent is fixed, and it is not.
-    Never,
-}
-
-impl Divides {
-    pub(crate) fn of(dim: &Dim, multiple: u64) -> Divides {
-        match (dim.is_multiple_of(multiple), dim.as_fixed()) {
-            (true, _) => Divides::Always,
-            (false, None) => Divides::AtRunTime,
-            (false, Some(_)) => Divides::Never,
-        }
-    }
-}
-
-/// The blocked layout pads the rows of a matrix to a multiple of this.
-pub(crate) const SCALE_ROWS: u64 = 128;
 
 /// Tests a `scaled_mma` against the target.
 pub(crate) fn accept<'a>(
@@ -90,34 +65,17 @@ pub(crate) fn accept<'a>(
         }
     }
     let root = Root { op, operands, matmul, capability, result };
-    let fault = extents(module, &root).or_else(|| batch(module, &root)).or_else(|| c_operand(module, &root));
-    match fault {
+    let refusal =
+        extents(module, &root).or_else(|| batch(module, &root)).or_else(|| c_operand(module, &root));
+    match refusal {
         Some((code, what)) => reject(code, what),
         None => Ok(root),
     }
 }
 
-/// The element types of results that the kernel can write for this N, at run time perhaps.
-pub(crate) fn writable(capability: &FormatCapability, n: &Dim) -> Vec<ElementType> {
-    let fits = |multiple| Divides::of(n, multiple) != Divides::Never;
-    capability.outputs.iter().filter(|output| fits(output.n_multiple)).map(|output| output.element).collect()
-}
+type Refusal = Option<(ReasonCode, String)>;
 
-/// The element types of matrices that the epilogue can read for this N, at run time perhaps.
-pub(crate) fn readable_matrices(capability: &FormatCapability, n: &Dim) -> Vec<ElementType> {
-    let rules = capability.epilogue.operand(OperandShape::Matrix).map_or(&[][..], |rule| &rule.elements);
-    let fits = |rule: &&OutputCapability| Divides::of(n, rule.n_multiple) != Divides::Never;
-    rules.iter().filter(fits).map(|rule| rule.element).collect()
-}
-
-/// Whether the kernel takes the batch and the rows of A as one matrix.
-pub(crate) fn flattens(matmul: &Matmul) -> bool {
-    !matmul.b_batched && matmul.batch.as_fixed() != Some(1)
-}
-
-type Fault = Option<(ReasonCode, String)>;
-
-fn extents(module: &Module, root: &Root<'_>) -> Fault {
+fn extents(module: &Module, root: &Root<'_>) -> Refusal {
     let Matmul { n, k, .. } = root.matmul;
     for (name, dim) in [("K", k), ("N", n)] {
         if dim.as_fixed() == Some(0) {
@@ -125,7 +83,8 @@ fn extents(module: &Module, root: &Root<'_>) -> Fault {
         }
     }
     // [`batch`] has the message for L*M.
-    for (name, dim, limit) in limited(root.matmul, root.capability).iter().filter(|(name, ..)| *name != "L*M")
+    for (name, dim, limit) in
+        extent_limits(root.matmul, root.capability).iter().filter(|(name, ..)| *name != "L*M")
     {
         if dim.as_fixed().is_some_and(|extent| *limit < extent) {
             let what = format!("{name} is {}; expected at most {limit}", module.display_dim(dim));
@@ -142,7 +101,7 @@ fn extents(module: &Module, root: &Root<'_>) -> Fault {
         }
     }
     let (tile, limit) = (root.capability.grid.tile, root.capability.grid.max_tiles);
-    if let Some(extents) = computed(root.matmul)
+    if let Some(extents) = launched_extents(root.matmul)
         && let extents = extents.each_ref().map(Dim::as_fixed)
         && extents.iter().all(Option::is_some)
         && let found = tile_count(extents, tile)
@@ -157,7 +116,7 @@ fn extents(module: &Module, root: &Root<'_>) -> Fault {
     })
 }
 
-fn batch(module: &Module, root: &Root<'_>) -> Fault {
+fn batch(module: &Module, root: &Root<'_>) -> Refusal {
     let Matmul { batch, m, b_batched, .. } = root.matmul;
     if *b_batched {
         let fits = root.capability.batched || batch.as_fixed() == Some(1);
@@ -185,7 +144,7 @@ fn batch(module: &Module, root: &Root<'_>) -> Fault {
     })
 }
 
-fn c_operand(module: &Module, root: &Root<'_>) -> Fault {
+fn c_operand(module: &Module, root: &Root<'_>) -> Refusal {
     let c = root.operands.c?;
     let name = module.name_of(c);
     let ty = module.ty(c);
@@ -198,14 +157,4 @@ fn c_operand(module: &Module, root: &Root<'_>) -> Fault {
         let what = format!("N is {n}; expected a multiple of {} for a {} C", rule.n_multiple, rule.element);
         (ReasonCode::NAlignment, what)
     })
-}
-
-/// Element types as a message lists them: `f16, bf16 or f32`.
-pub(crate) fn element_list(elements: impl IntoIterator<Item = ElementType>) -> String {
-    let names: Vec<_> = elements.into_iter().map(ElementType::name).collect();
-    match names.as_slice() {
-        [] => "none".to_owned(),
-        [only] => (*only).to_owned(),
-        [first @ .., last] => format!("{} or {last}", first.join(", ")),
-    }
 }

@@ -9,7 +9,7 @@ use fourfold_ir::{
 
 use super::kernel::Checker;
 use super::{known, may_divide};
-use crate::partition::{EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, OutputKind};
+use crate::plan::{EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, OutputKind};
 
 impl<'a> Checker<'a> {
     /// Follows the steps from the root's result; gives the values inside: that, then one for each step.

@@ -6,7 +6,7 @@ use fourfold_ir::{
 };
 
 use super::{CheckError, known, may_divide};
-use crate::partition::{Constraint, KernelOutput, KernelPlan, OutputKind, Segment};
+use crate::plan::{Constraint, KernelOutput, KernelPlan, OutputKind, Segment};
 use crate::reason::ReasonCode;
 
 pub(super) fn check(

@@ -6,7 +6,7 @@ use fourfold_ir::{ElementType, FormatCapability, Op, OpKind, OperandShape, Reduc
 
 use super::kernel::Checker;
 use super::{CheckError, ContainsSorted, known, may_divide};
-use crate::partition::{EpilogueKind, EpilogueRef, KernelOutput, OutputKind, Segment};
+use crate::plan::{EpilogueKind, EpilogueRef, KernelOutput, OutputKind, Segment};
 
 impl Checker<'_> {
     /// The outputs are the values that are seen outside or used by nobody, and the results of the ops that end the

@@ -4,24 +4,24 @@ use egg::Id;
 use fourfold_ir::{BinaryKind, ElementType, UnaryKind};
 
 use super::language::{Attribute, Term};
-use super::site::Site;
+use super::rule_match::RuleMatch;
 
 /// `max(x, +0)`. Not -0: relu(-0) is +0, and the larger of -0 and -0 is -0.
-pub(crate) fn relu(site: &mut Site<'_>, x: &str, zero: &str) -> Vec<Id> {
-    let (x, zero) = (site.get(x), site.get(zero));
-    let is_zero = site.splat(zero).is_some_and(|zero| zero.to_bits() == 0);
-    if is_zero && has_type_of_whole(site, x) { vec![unary(site, UnaryKind::Relu, x)] } else { vec![] }
+pub(crate) fn relu(matched: &mut RuleMatch<'_>, x: &str, zero: &str) -> Vec<Id> {
+    let (x, zero) = (matched.get(x), matched.get(zero));
+    let is_zero = matched.splat(zero).is_some_and(|zero| zero.to_bits() == 0);
+    if is_zero && has_type_of_whole(matched, x) { vec![unary(matched, UnaryKind::Relu, x)] } else { vec![] }
 }
 
 /// `min(max(x, lo), hi)` with `inner` max, or `max(min(x, hi), lo)` with `inner` min, the operands in any order.
-pub(crate) fn clamp(site: &mut Site<'_>, inner: BinaryKind) -> Vec<Id> {
-    let (m, h) = (site.get("?m"), site.get("?h"));
+pub(crate) fn clamp(matched: &mut RuleMatch<'_>, inner: BinaryKind) -> Vec<Id> {
+    let (m, h) = (matched.get("?m"), matched.get("?h"));
     for (within, outer_bound) in [(m, h), (h, m)] {
-        let Some(outer) = site.splat(outer_bound) else { continue };
-        for term in site.terms(within) {
-            let Some([p, q]) = binary(site, &term, inner) else { continue };
+        let Some(outer) = matched.splat(outer_bound) else { continue };
+        for term in matched.terms(within) {
+            let Some([p, q]) = binary(matched, &term, inner) else { continue };
             for (x, inner_bound) in [(p, q), (q, p)] {
-                let Some(inner_value) = site.splat(inner_bound) else { continue };
+                let Some(inner_value) = matched.splat(inner_bound) else { continue };
                 let (lo, hi, ordered) = match inner {
                     BinaryKind::Max => (inner_value, outer, inner_value <= outer),
                     // Of two zeros it matters which is which. NaN bounds nothing.
@@ -30,12 +30,12 @@ pub(crate) fn clamp(site: &mut Site<'_>, inner: BinaryKind) -> Vec<Id> {
                         (outer, inner_value, ordered)
                     }
                 };
-                if !ordered || !has_type_of_whole(site, x) || !has_type_of_whole(site, within) {
+                if !ordered || !has_type_of_whole(matched, x) || !has_type_of_whole(matched, within) {
                     continue;
                 }
-                site.using(term);
-                let bounds = site.attribute_term(Attribute::Bounds([lo.to_bits(), hi.to_bits()]));
-                return vec![site.add(Term::Clamp([bounds, x]))];
+                matched.using(term);
+                let bounds = matched.attribute_term(Attribute::Bounds([lo.to_bits(), hi.to_bits()]));
+                return vec![matched.add(Term::Clamp([bounds, x]))];
             }
         }
     }
@@ -43,61 +43,63 @@ pub(crate) fn clamp(site: &mut Site<'_>, inner: BinaryKind) -> Vec<Id> {
 }
 
 /// `1 / (1 + exp(-x))`, or its reciprocal written so.
-pub(crate) fn sigmoid(site: &mut Site<'_>, divided: bool) -> Vec<Id> {
-    if divided && !is_number(site, site.get("?one"), 1.0) {
+pub(crate) fn sigmoid(matched: &mut RuleMatch<'_>, divided: bool) -> Vec<Id> {
+    if divided && !is_number(matched, matched.get("?one"), 1.0) {
         return vec![];
     }
-    let Some(x) = one_and_exp(site) else { return vec![] };
-    if has_type_of_whole(site, x) { vec![unary(site, UnaryKind::Sigmoid, x)] } else { vec![] }
+    let Some(x) = one_and_exp(matched) else { return vec![] };
+    if has_type_of_whole(matched, x) { vec![unary(matched, UnaryKind::Sigmoid, x)] } else { vec![] }
 }
 
 /// `x · sigmoid(x)`.
-pub(crate) fn silu(site: &mut Site<'_>) -> Vec<Id> {
-    let x = site.get("?x");
-    if has_type_of_whole(site, x) { vec![unary(site, UnaryKind::Silu, x)] } else { vec![] }
+pub(crate) fn silu(matched: &mut RuleMatch<'_>) -> Vec<Id> {
+    let x = matched.get("?x");
+    if has_type_of_whole(matched, x) { vec![unary(matched, UnaryKind::Silu, x)] } else { vec![] }
 }
 
 /// `x / (1 + exp(-x))`.
-pub(crate) fn silu_of_quotient(site: &mut Site<'_>) -> Vec<Id> {
-    let x = site.get("?x");
-    if site.splat(x).is_some() || !has_type_of_whole(site, x) {
+pub(crate) fn silu_of_quotient(matched: &mut RuleMatch<'_>) -> Vec<Id> {
+    let x = matched.get("?x");
+    if matched.splat(x).is_some() || !has_type_of_whole(matched, x) {
         return vec![];
     }
-    match one_and_exp(site) {
-        Some(of) if site.same(of, x) => vec![unary(site, UnaryKind::Silu, x)],
+    match one_and_exp(matched) {
+        Some(of) if matched.same(of, x) => vec![unary(matched, UnaryKind::Silu, x)],
         _ => vec![],
     }
 }
 
 /// `x/2 · (1 + erf(x/√2))`, the factors in any order that overflows nowhere, or where `x · (1 + erf(x/√2))` does.
-pub(crate) fn gelu(site: &mut Site<'_>) -> Vec<Id> {
-    written_gelu(site, UnaryKind::Erf, |site, argument, x| {
-        let Some(product) = factors(site, argument, x, None) else { return false };
-        product.others.is_empty() && product.powers == 1 && is_close(site, x, product.number, 0.5f64.sqrt())
+pub(crate) fn gelu(matched: &mut RuleMatch<'_>) -> Vec<Id> {
+    written_gelu(matched, UnaryKind::Erf, |matched, argument, x| {
+        let Some(product) = factors(matched, argument, x, None) else { return false };
+        product.others.is_empty()
+            && product.powers == 1
+            && is_close(matched, x, product.number, 0.5f64.sqrt())
     })
 }
 
 /// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`, the factors in any order, and `x · (1 + 0.044715 x²)` too.
-pub(crate) fn gelu_tanh(site: &mut Site<'_>) -> Vec<Id> {
-    written_gelu(site, UnaryKind::Tanh, |site, argument, x| {
-        let Some(product) = factors(site, argument, x, None) else { return false };
+pub(crate) fn gelu_tanh(matched: &mut RuleMatch<'_>) -> Vec<Id> {
+    written_gelu(matched, UnaryKind::Tanh, |matched, argument, x| {
+        let Some(product) = factors(matched, argument, x, None) else { return false };
         let &[polynomial] = &product.others[..] else { return false };
-        if !is_close(site, x, product.number, (2.0 / std::f64::consts::PI).sqrt()) {
+        if !is_close(matched, x, product.number, (2.0 / std::f64::consts::PI).sqrt()) {
             return false;
         }
-        site.terms(polynomial).into_iter().any(|term| {
-            let Some([p, q]) = binary(site, &term, BinaryKind::Add) else { return false };
-            site.using(term);
+        matched.terms(polynomial).into_iter().any(|term| {
+            let Some([p, q]) = binary(matched, &term, BinaryKind::Add) else { return false };
+            matched.using(term);
             [(p, q), (q, p)].into_iter().any(|(first, cubic)| {
                 let is_first = match product.powers {
-                    0 => site.same(first, x),
-                    _ => is_number(site, first, 1.0),
+                    0 => matched.same(first, x),
+                    _ => is_number(matched, first, 1.0),
                 };
                 is_first
-                    && factors(site, cubic, x, None).is_some_and(|cubic| {
+                    && factors(matched, cubic, x, None).is_some_and(|cubic| {
                         cubic.others.is_empty()
                             && cubic.powers + product.powers == 3
-                            && is_close(site, x, cubic.number, 0.044715)
+                            && is_close(matched, x, cubic.number, 0.044715)
                     })
             })
         })
@@ -107,39 +109,41 @@ pub(crate) fn gelu_tanh(site: &mut Site<'_>) -> Vec<Id> {
 /// `x · 1/2 · (1 + inner(argument))` where the argument is right for x: the function of x, or, where x is multiplied by
 /// the sum before it is halved, half of twice the function, which is infinite where that product is.
 fn written_gelu(
-    site: &mut Site<'_>,
+    matched: &mut RuleMatch<'_>,
     inner: UnaryKind,
-    is_argument: impl Fn(&mut Site<'_>, Id, Id) -> bool,
+    is_argument: impl Fn(&mut RuleMatch<'_>, Id, Id) -> bool,
 ) -> Vec<Id> {
-    let (p, q) = (site.get("?x"), site.get("?y"));
-    let Some((sum, argument)) = sum_of_one_and(site, inner, [p, q]) else { return vec![] };
-    for x in candidates(site, argument) {
-        if !has_type_of_whole(site, x) {
+    let (p, q) = (matched.get("?x"), matched.get("?y"));
+    let Some((sum, argument)) = sum_of_one_and(matched, inner, [p, q]) else { return vec![] };
+    for x in candidates(matched, argument) {
+        if !has_type_of_whole(matched, x) {
             continue;
         }
         let mut product = Factors::default();
-        let whole = collect(site, p, x, Some(sum), 0, &mut product)
-            && collect(site, q, x, Some(sum), 0, &mut product);
+        let whole = collect(matched, p, x, Some(sum), 0, &mut product)
+            && collect(matched, q, x, Some(sum), 0, &mut product);
         let in_range = product.number <= 0.5 && product.most_of_x <= 1.0;
         if whole
             && product.powers == 1
             && product.sums == 1
             && product.others.is_empty()
             && in_range
-            && is_close(site, x, product.number, 0.5)
-            && is_argument(site, argument, x)
+            && is_close(matched, x, product.number, 0.5)
+            && is_argument(matched, argument, x)
         {
             let kind = if inner == UnaryKind::Erf { UnaryKind::Gelu } else { UnaryKind::GeluTanh };
             if product.most_of_product <= 1.0 {
-                return vec![unary(site, kind, x)];
+                return vec![unary(matched, kind, x)];
             }
-            let Some(half) = [p, q].into_iter().find(|class| is_number(site, *class, 0.5)) else { continue };
+            let Some(half) = [p, q].into_iter().find(|class| is_number(matched, *class, 0.5)) else {
+                continue;
+            };
             if product.most_of_product == 2.0 {
-                let function = unary(site, kind, x);
+                let function = unary(matched, kind, x);
                 let [add, mul] = [BinaryKind::Add, BinaryKind::Mul]
-                    .map(|kind| site.attribute_term(Attribute::Binary(kind)));
-                let twice = site.add(Term::Binary([add, function, function]));
-                return vec![site.add(Term::Binary([mul, twice, half]))];
+                    .map(|kind| matched.attribute_term(Attribute::Binary(kind)));
+                let twice = matched.add(Term::Binary([add, function, function]));
+                return vec![matched.add(Term::Binary([mul, twice, half]))];
             }
         }
     }
@@ -147,21 +151,21 @@ fn written_gelu(
 }
 
 /// The class of `1 + inner(argument)` among the factors of a product, and the argument.
-fn sum_of_one_and(site: &mut Site<'_>, inner: UnaryKind, of: [Id; 2]) -> Option<(Id, Id)> {
+fn sum_of_one_and(matched: &mut RuleMatch<'_>, inner: UnaryKind, of: [Id; 2]) -> Option<(Id, Id)> {
     let mut open = of.to_vec();
     for _ in 0..MOST_FACTORS {
         let class = open.pop()?;
-        for term in site.terms(class) {
-            if let Some([p, q]) = binary(site, &term, BinaryKind::Mul) {
+        for term in matched.terms(class) {
+            if let Some([p, q]) = binary(matched, &term, BinaryKind::Mul) {
                 open.extend([p, q]);
             }
-            let Some([p, q]) = binary(site, &term, BinaryKind::Add) else { continue };
+            let Some([p, q]) = binary(matched, &term, BinaryKind::Add) else { continue };
             for (one, value) in [(p, q), (q, p)] {
-                if is_number(site, one, 1.0)
-                    && let Some((function, argument)) = unary_of(site, value, inner)
+                if is_number(matched, one, 1.0)
+                    && let Some((function, argument)) = unary_of(matched, value, inner)
                 {
-                    site.using(term);
-                    site.using(function);
+                    matched.using(term);
+                    matched.using(function);
                     return Some((class, argument));
                 }
             }
@@ -171,14 +175,14 @@ fn sum_of_one_and(site: &mut Site<'_>, inner: UnaryKind, of: [Id; 2]) -> Option<
 }
 
 /// What x may be under an argument: everything that it is multiplied or added from.
-fn candidates(site: &Site<'_>, argument: Id) -> Vec<Id> {
+fn candidates(matched: &RuleMatch<'_>, argument: Id) -> Vec<Id> {
     let mut found = vec![argument];
     let mut next = 0;
     while next < found.len() && found.len() < MOST_FACTORS {
-        for term in site.terms(found[next]) {
+        for term in matched.terms(found[next]) {
             if let Term::Binary([_, p, q]) = term {
                 for class in [p, q] {
-                    if !found.contains(&class) && site.splat(class).is_none() {
+                    if !found.contains(&class) && matched.splat(class).is_none() {
                         found.push(class);
                     }
                 }
@@ -229,45 +233,52 @@ impl Factors {
     }
 }
 
-fn factors(site: &mut Site<'_>, class: Id, x: Id, sum: Option<Id>) -> Option<Factors> {
+fn factors(matched: &mut RuleMatch<'_>, class: Id, x: Id, sum: Option<Id>) -> Option<Factors> {
     let mut product = Factors::default();
-    collect(site, class, x, sum, 0, &mut product).then_some(product)
+    collect(matched, class, x, sum, 0, &mut product).then_some(product)
 }
 
 /// Adds the factors of a class; false when they go too deep.
-fn collect(site: &mut Site<'_>, class: Id, x: Id, sum: Option<Id>, depth: usize, into: &mut Factors) -> bool {
+fn collect(
+    matched: &mut RuleMatch<'_>,
+    class: Id,
+    x: Id,
+    sum: Option<Id>,
+    depth: usize,
+    into: &mut Factors,
+) -> bool {
     const DEEPEST: usize = 6;
     // Nothing that a number of this size multiplies vanishes or overflows of which the formula is usual.
     let is_usual = |number: &f64| (2f64.powi(-10)..=2f64.powi(10)).contains(&number.abs());
     let before = into.known();
-    if site.same(class, x) {
+    if matched.same(class, x) {
         into.powers += 1;
         return true;
     }
-    if sum.is_some_and(|sum| site.same(class, sum)) {
+    if sum.is_some_and(|sum| matched.same(class, sum)) {
         into.sums += 1;
         return true;
     }
-    if let Some(number) = site.splat(class).filter(is_usual) {
+    if let Some(number) = matched.splat(class).filter(is_usual) {
         into.number *= number;
         return true;
     }
     if depth > DEEPEST {
         return false;
     }
-    for term in site.terms(class) {
-        if let Some([p, q]) = binary(site, &term, BinaryKind::Mul) {
-            site.using(term);
+    for term in matched.terms(class) {
+        if let Some([p, q]) = binary(matched, &term, BinaryKind::Mul) {
+            matched.using(term);
             let known =
-                collect(site, p, x, sum, depth + 1, into) && collect(site, q, x, sum, depth + 1, into);
+                collect(matched, p, x, sum, depth + 1, into) && collect(matched, q, x, sum, depth + 1, into);
             into.note_partial(before);
             return known;
         }
-        if let Some([p, q]) = binary(site, &term, BinaryKind::Div)
-            && let Some(number) = site.splat(q).filter(is_usual)
+        if let Some([p, q]) = binary(matched, &term, BinaryKind::Div)
+            && let Some(number) = matched.splat(q).filter(is_usual)
         {
-            site.using(term);
-            let known = collect(site, p, x, sum, depth + 1, into);
+            matched.using(term);
+            let known = collect(matched, p, x, sum, depth + 1, into);
             into.number /= number;
             into.note_partial(before);
             return known;
@@ -278,9 +289,9 @@ fn collect(site: &mut Site<'_>, class: Id, x: Id, sum: Option<Id>, depth: usize,
 }
 
 /// Whether a number is the one that a formula has, as far as constants of the type of x can say it.
-fn is_close(site: &Site<'_>, x: Id, number: f64, expected: f64) -> bool {
+fn is_close(matched: &RuleMatch<'_>, x: Id, number: f64, expected: f64) -> bool {
     // A product of two rounded constants is off by twice their rounding.
-    let tolerance = match site.element(x) {
+    let tolerance = match matched.element(x) {
         Some(ElementType::BF16) => 2f64.powi(-7),
         Some(ElementType::F16) => 2f64.powi(-10),
         _ => 1e-5,
@@ -289,15 +300,15 @@ fn is_close(site: &Site<'_>, x: Id, number: f64, expected: f64) -> bool {
 }
 
 /// The x of `1 + exp(-x)`, whose terms are `?p` and `?q`.
-fn one_and_exp(site: &mut Site<'_>) -> Option<Id> {
-    let (p, q) = (site.get("?p"), site.get("?q"));
+fn one_and_exp(matched: &mut RuleMatch<'_>) -> Option<Id> {
+    let (p, q) = (matched.get("?p"), matched.get("?q"));
     for (one, value) in [(p, q), (q, p)] {
-        if is_number(site, one, 1.0)
-            && let Some((exp, argument)) = unary_of(site, value, UnaryKind::Exp)
-            && let Some((neg, x)) = unary_of(site, argument, UnaryKind::Neg)
+        if is_number(matched, one, 1.0)
+            && let Some((exp, argument)) = unary_of(matched, value, UnaryKind::Exp)
+            && let Some((neg, x)) = unary_of(matched, argument, UnaryKind::Neg)
         {
-            site.using(exp);
-            site.using(neg);
+            matched.using(exp);
+            matched.using(neg);
             return Some(x);
         }
     }
@@ -305,9 +316,9 @@ fn one_and_exp(site: &mut Site<'_>) -> Option<Id> {
 }
 
 /// The term of a class that is this function of something, and of what.
-fn unary_of(site: &Site<'_>, class: Id, kind: UnaryKind) -> Option<(Term, Id)> {
-    site.terms(class).into_iter().find_map(|term| match term {
-        Term::Unary([function, x]) if site.attribute(function) == Some(Attribute::Unary(kind)) => {
+fn unary_of(matched: &RuleMatch<'_>, class: Id, kind: UnaryKind) -> Option<(Term, Id)> {
+    matched.terms(class).into_iter().find_map(|term| match term {
+        Term::Unary([function, x]) if matched.attribute(function) == Some(Attribute::Unary(kind)) => {
             Some((term, x))
         }
         _ => None,
@@ -315,26 +326,26 @@ fn unary_of(site: &Site<'_>, class: Id, kind: UnaryKind) -> Option<(Term, Id)> {
 }
 
 /// The operands of a term that is this function.
-fn binary(site: &Site<'_>, term: &Term, kind: BinaryKind) -> Option<[Id; 2]> {
+fn binary(matched: &RuleMatch<'_>, term: &Term, kind: BinaryKind) -> Option<[Id; 2]> {
     match *term {
-        Term::Binary([function, x, y]) if site.attribute(function) == Some(Attribute::Binary(kind)) => {
+        Term::Binary([function, x, y]) if matched.attribute(function) == Some(Attribute::Binary(kind)) => {
             Some([x, y])
         }
         _ => None,
     }
 }
 
-fn unary(site: &mut Site<'_>, kind: UnaryKind, x: Id) -> Id {
-    let function = site.attribute_term(Attribute::Unary(kind));
-    site.add(Term::Unary([function, x]))
+fn unary(matched: &mut RuleMatch<'_>, kind: UnaryKind, x: Id) -> Id {
+    let function = matched.attribute_term(Attribute::Unary(kind));
+    matched.add(Term::Unary([function, x]))
 }
 
-fn is_number(site: &Site<'_>, class: Id, number: f64) -> bool {
-    site.splat(class) == Some(number)
+fn is_number(matched: &RuleMatch<'_>, class: Id, number: f64) -> bool {
+    matched.splat(class) == Some(number)
 }
 
 /// Whether a class has the type of the term that matched: no constant widens or broadcasts it.
-fn has_type_of_whole(site: &Site<'_>, class: Id) -> bool {
-    let whole = site.whole().and_then(|whole| site.type_of_term(&whole));
-    whole.is_some() && whole == site.ty(class)
+fn has_type_of_whole(matched: &RuleMatch<'_>, class: Id) -> bool {
+    let whole = matched.whole().and_then(|whole| matched.type_of_term(&whole));
+    whole.is_some() && whole == matched.ty(class)
 }

@@ -7,9 +7,9 @@ use std::hash::Hash;
 use std::str::FromStr;
 
 use egg::{Analysis, DidMerge, EGraph, Id, Language};
-use fourfold_ir::{
-    BinaryKind, Dim, ElementType, Predicate, ScaleLayout, Shape, TensorType, UnaryKind, broadcast_shape,
-};
+use fourfold_ir::{Dim, ElementType, ScaleLayout, Shape, TensorType, broadcast_shape};
+
+use crate::attribute::{self, Leaf, UnknownWord};
 
 egg::define_language! {
     /// Ops. Attributes are children, so that a rule speaks of all functions, types and shapes at once; the type of a
@@ -66,71 +66,36 @@ impl Term {
     }
 }
 
-/// A value that the region uses and does not define, by its position among them: `v0`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Leaf(pub(crate) usize);
+/// The attributes of these terms: those of elementwise ops and those of moves and formats.
+pub(crate) type Attribute = attribute::Attribute<OwnAttribute>;
 
-/// What an op has besides its operands. Shapes and permutations are positions in [`Tables`].
+/// The attributes that only normalization has. Shapes and permutations are positions in [`Tables`]. No rule names one
+/// of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Attribute {
-    Unary(UnaryKind),
-    Binary(BinaryKind),
-    Predicate(Predicate),
-    Element(ElementType),
+pub(crate) enum OwnAttribute {
     /// Whether scales are blocked.
     Blocked(bool),
     Block(u32),
-    /// The bits of two f64, so that equal ones are the same.
-    Bounds([u64; 2]),
     Shape(usize),
     Permutation(usize),
 }
 
-/// No text is one of the words of rules.
-#[derive(Debug)]
-pub(crate) struct UnknownWord;
-
-impl fmt::Display for Leaf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "v{}", self.0)
-    }
-}
-
-impl FromStr for Leaf {
-    type Err = UnknownWord;
-    fn from_str(text: &str) -> Result<Leaf, UnknownWord> {
-        text.strip_prefix('v').and_then(|number| number.parse().ok()).map(Leaf).ok_or(UnknownWord)
-    }
-}
-
-impl fmt::Display for Attribute {
+impl fmt::Display for OwnAttribute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Attribute::Unary(kind) => f.write_str(kind.name()),
-            Attribute::Binary(kind) => f.write_str(kind.name()),
-            Attribute::Predicate(predicate) => f.write_str(predicate.name()),
-            Attribute::Element(element) => f.write_str(element.name()),
-            Attribute::Blocked(true) => f.write_str("blocked"),
-            Attribute::Blocked(false) => f.write_str("linear"),
-            Attribute::Block(block) => write!(f, "block{block}"),
-            Attribute::Bounds([min, max]) => {
-                write!(f, "{:?}..{:?}", f64::from_bits(*min), f64::from_bits(*max))
-            }
-            Attribute::Shape(shape) => write!(f, "shape{shape}"),
-            Attribute::Permutation(permutation) => write!(f, "permutation{permutation}"),
+            OwnAttribute::Blocked(true) => f.write_str("blocked"),
+            OwnAttribute::Blocked(false) => f.write_str("linear"),
+            OwnAttribute::Block(block) => write!(f, "block{block}"),
+            OwnAttribute::Shape(shape) => write!(f, "shape{shape}"),
+            OwnAttribute::Permutation(permutation) => write!(f, "permutation{permutation}"),
         }
     }
 }
 
-/// The words that rules use: functions and element types.
-impl FromStr for Attribute {
+impl FromStr for OwnAttribute {
     type Err = UnknownWord;
-    fn from_str(text: &str) -> Result<Attribute, UnknownWord> {
-        UnaryKind::from_name(text)
-            .map(Attribute::Unary)
-            .or_else(|| BinaryKind::from_name(text).map(Attribute::Binary))
-            .or_else(|| ElementType::from_name(text).map(Attribute::Element))
-            .ok_or(UnknownWord)
+    fn from_str(_: &str) -> Result<OwnAttribute, UnknownWord> {
+        Err(UnknownWord)
     }
 }
 
@@ -271,16 +236,18 @@ fn result_type(egraph: &Terms, term: &Term) -> Option<TensorType> {
         }
         Term::Dequantize([to, _, codes, ..]) => TensorType::new(ty(codes)?.shape.clone(), element(to)?),
         Term::Swizzle([to, x]) => {
-            let Attribute::Blocked(blocked) = attribute(egraph, to)? else { return None };
+            let Attribute::Own(OwnAttribute::Blocked(blocked)) = attribute(egraph, to)? else { return None };
             let layout = if blocked { ScaleLayout::Blocked } else { ScaleLayout::Linear };
             TensorType { layout: Some(layout), ..ty(x)?.clone() }
         }
         Term::Reshape([to, x]) => {
-            let Attribute::Shape(shape) = attribute(egraph, to)? else { return None };
+            let Attribute::Own(OwnAttribute::Shape(shape)) = attribute(egraph, to)? else { return None };
             TensorType { shape: egraph.analysis.tables.shapes.get(shape).clone(), ..ty(x)?.clone() }
         }
         Term::Transpose([by, x]) => {
-            let Attribute::Permutation(permutation) = attribute(egraph, by)? else { return None };
+            let Attribute::Own(OwnAttribute::Permutation(permutation)) = attribute(egraph, by)? else {
+                return None;
+            };
             let permutation = egraph.analysis.tables.permutations.get(permutation);
             let x = ty(x)?;
             let axes = permutation.iter().map(|axis| x.shape.get(*axis as usize).cloned());

@@ -11,25 +11,33 @@
 //! ops with two results, and equal swizzles in different regions.
 
 mod activations;
+mod apply;
+mod cost;
 mod draft;
+mod expression;
+mod extract;
 mod language;
+mod moves;
+mod products;
+mod proof;
 mod rebuild;
 mod region;
+mod rule_match;
 mod rules;
 mod saturate;
 mod sharing;
-mod site;
 
 use std::collections::HashSet;
 
-use fourfold_ir::{BinaryKind, Entity, Op, OpKind, Program, ScaledMma, Value, verify};
+use fourfold_ir::{Entity, Op, OpKind, Program, Value, verify};
 
-use self::draft::{Draft, Note};
-use self::language::{Attribute, Tables, Term};
+use self::apply::apply;
+use self::draft::Draft;
+use self::language::{Term, Types};
 use self::rebuild::rebuild;
-use self::region::{Region, region, roots};
+use self::region::{region, roots};
 use self::rules::RULES;
-use self::saturate::{Made, MemberFate, Reference, Rewritten, Saturation};
+use self::saturate::Saturation;
 use self::sharing::{SHARING_RULES, share};
 
 /// What normalization may do.
@@ -196,119 +204,9 @@ pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
 }
 
 /// The rules that may apply.
-fn compiled(options: NormalizeOptions) -> Vec<egg::Rewrite<Term, language::Types>> {
+fn compiled(options: NormalizeOptions) -> Vec<egg::Rewrite<Term, Types>> {
     let rules = RULES.iter().enumerate().filter(|(_, rule)| options.contract || !rule.contract);
-    rules.map(|(position, rule)| site::compile(position, rule)).collect()
-}
-
-/// Writes down what a region becomes.
-fn apply(draft: &mut Draft, tables: &Tables, region: &Region, rewritten: &Rewritten) {
-    let results: Vec<Value> = region.ops.iter().map(|op| draft.module.ops[*op].results[0]).collect();
-    let mut made: Vec<Op> = Vec::new();
-    for new in &rewritten.made {
-        let operands = new.operands.iter().flatten().map(|reference| match *reference {
-            Reference::Leaf(leaf) => region.leaves[leaf],
-            Reference::Member(op) => results[op],
-            Reference::Made(position) => draft.module.ops[made[position]].results[0],
-        });
-        let operands: Vec<Value> = operands.collect();
-        let kind = op_kind(tables, new);
-        let near = new.defines.or(new.near).map_or(region.ops[0], |op| region.ops[op]);
-        let from = new.from.iter().map(|op| region.ops[*op]).collect();
-        let note = Note {
-            position: draft.note(near).position,
-            made: Some((from, new.rules.clone())),
-            ..Note::default()
-        };
-        made.push(match new.defines {
-            Some(op) => draft.redefine(&[results[op]], kind, operands, note),
-            None => {
-                let name = name_of_new(draft, region, new, &kind, &operands);
-                draft.add(kind, operands, &name, tables.types.get(new.ty).clone(), note)
-            }
-        });
-    }
-    for (position, fate) in rewritten.fates.iter().enumerate() {
-        let op = region.ops[position];
-        match fate {
-            MemberFate::Kept | MemberFate::Unneeded => {}
-            MemberFate::Part(new) => draft.note_mut(op).successor = Some(made[*new]),
-            MemberFate::Same(reference, rules) => {
-                let by = match *reference {
-                    Reference::Leaf(leaf) => region.leaves[leaf],
-                    Reference::Member(op) => results[op],
-                    Reference::Made(position) => draft.module.ops[made[position]].results[0],
-                };
-                draft.replace(results[position], by);
-                let successor =
-                    draft.module.defining_op(by).filter(|_| !matches!(reference, Reference::Leaf(_)));
-                let note = draft.note_mut(op);
-                note.successor = successor;
-                note.reasons = rules.clone();
-            }
-        }
-    }
-    let touched = rewritten.fates.iter().zip(&region.ops).filter(|(fate, _)| **fate != MemberFate::Kept);
-    let kept_unused: Vec<Op> = touched.map(|(_, op)| *op).collect();
-    draft.remove_unused(kept_unused);
-}
-
-/// The op that a new term is.
-fn op_kind(tables: &Tables, new: &Made) -> OpKind {
-    let present = |operand: usize| new.operands.get(operand).is_some_and(Option::is_some);
-    let block = new.attributes.iter().find_map(|attribute| match attribute {
-        Attribute::Block(block) => Some(*block),
-        _ => None,
-    });
-    match (&new.term, new.attributes.first()) {
-        (Term::Mma(_), _) => OpKind::Mma,
-        (Term::ScaledMma(_), _) => OpKind::ScaledMma(ScaledMma {
-            block: block.unwrap_or_default(),
-            alpha: present(4),
-            c: present(5),
-            beta: present(6),
-        }),
-        (Term::Dequantize(_), _) => OpKind::BlockDequantize { block: block.unwrap_or_default() },
-        (Term::Swizzle(_), _) => OpKind::SwizzleScales,
-        (Term::Reshape(_), _) => OpKind::Reshape,
-        (Term::Transpose(_), Some(Attribute::Permutation(permutation))) => {
-            OpKind::Transpose { permutation: tables.permutations.get(*permutation).clone() }
-        }
-        (Term::Convert(_), _) => OpKind::Convert,
-        (Term::Unary(_), Some(Attribute::Unary(kind))) => OpKind::Unary(*kind),
-        (Term::Binary(_), Some(Attribute::Binary(kind))) => OpKind::Binary(*kind),
-        (Term::Clamp(_), Some(Attribute::Bounds([min, max]))) => {
-            OpKind::Clamp { min: f64::from_bits(*min), max: f64::from_bits(*max) }
-        }
-        (Term::Compare(_), Some(Attribute::Predicate(predicate))) => OpKind::Compare(*predicate),
-        (Term::Select(_), _) => OpKind::Select,
-        (term, _) => unreachable!("{term:?} is no op with its attributes"),
-    }
-}
-
-/// After what it is made of or stands for, so that a reader finds it.
-fn name_of_new(draft: &Draft, region: &Region, new: &Made, kind: &OpKind, operands: &[Value]) -> String {
-    let operand = operands.first().map(|value| draft.module.name_of(*value).to_owned());
-    let near = new.near.map(|op| {
-        let data = draft.module.ops[region.ops[op]].results.first();
-        data.map_or_else(String::new, |value| draft.module.name_of(*value).to_owned())
-    });
-    let near = near.filter(|name| !name.is_empty()).or_else(|| operand.clone()).unwrap_or_default();
-    match kind {
-        OpKind::SwizzleScales => {
-            let layout =
-                if new.attributes.contains(&Attribute::Blocked(true)) { "blocked" } else { "linear" };
-            format!("{}.{layout}", operand.unwrap_or(near))
-        }
-        OpKind::Reshape => format!("{}.reshaped", operand.unwrap_or(near)),
-        OpKind::Transpose { .. } => format!("{}.transposed", operand.unwrap_or(near)),
-        OpKind::Binary(BinaryKind::Mul) if new.from.is_empty() => format!("{near}.alpha"),
-        OpKind::Binary(_) if new.from.is_empty() => format!("{near}.doubled"),
-        OpKind::Unary(kind) if new.from.is_empty() => format!("{near}.{kind}"),
-        OpKind::BlockDequantize { .. } => format!("{near}.dequantized"),
-        OpKind::ScaledMma(_) => format!("{near}.product"),
-        _ => format!("{near}.moved"),
-    }
+    rules.map(|(position, rule)| rule_match::compile(position, rule)).collect()
 }
 
 /// The new program with all that is known of it; `None` when it is not one, which is a bug of ours.

@@ -6,8 +6,9 @@ use egg::{Id, RecExpr};
 use fourfold_ir::{BinaryKind, ConstantValue, Op, OpKind, ScaleLayout, Value, scalar};
 
 use super::draft::Draft;
-use super::language::{Attribute, Leaf, LeafInfo, Tables, Term};
-use super::saturate::{Expression, Member};
+use super::expression::{Expression, Member};
+use super::language::{Attribute, LeafInfo, OwnAttribute, Tables, Term};
+use crate::attribute::Leaf;
 
 /// The most ops of a region before and behind its multiplication.
 const MOST_BEFORE: usize = 24;
@@ -186,7 +187,8 @@ impl Nodes<'_> {
         let term = match (&operation.kind, &operands[..]) {
             (OpKind::Mma, &[a, b]) => Term::Mma([of(Attribute::Element(ty.element)), a, b]),
             (OpKind::ScaledMma(mma), &[a, sfa, b, sfb, ..]) => {
-                let (element, block) = (of(Attribute::Element(ty.element)), of(Attribute::Block(mma.block)));
+                let (element, block) =
+                    (of(Attribute::Element(ty.element)), of(Attribute::Own(OwnAttribute::Block(mma.block))));
                 let mut named = operands[4..].iter().copied();
                 let [alpha, c, beta] = [mma.alpha, mma.c, mma.beta].map(|present| {
                     let operand = if present { named.next() } else { None };
@@ -195,21 +197,23 @@ impl Nodes<'_> {
                 Term::ScaledMma([element, block, a, sfa, b, sfb, alpha, c, beta])
             }
             (OpKind::BlockDequantize { block }, &[codes, scales, ..]) => {
-                let (element, block) = (of(Attribute::Element(ty.element)), of(Attribute::Block(*block)));
+                let (element, block) =
+                    (of(Attribute::Element(ty.element)), of(Attribute::Own(OwnAttribute::Block(*block))));
                 let g = operands.get(2).copied();
                 let g = g.unwrap_or_else(|| self.nodes.add(Term::Absent));
                 Term::Dequantize([element, block, codes, scales, g])
             }
-            (OpKind::SwizzleScales, &[x]) => {
-                Term::Swizzle([of(Attribute::Blocked(ty.layout == Some(ScaleLayout::Blocked))), x])
-            }
+            (OpKind::SwizzleScales, &[x]) => Term::Swizzle([
+                of(Attribute::Own(OwnAttribute::Blocked(ty.layout == Some(ScaleLayout::Blocked)))),
+                x,
+            ]),
             (OpKind::Reshape, &[x]) => {
                 let shape = self.tables.shapes.intern(&ty.shape);
-                Term::Reshape([of(Attribute::Shape(shape)), x])
+                Term::Reshape([of(Attribute::Own(OwnAttribute::Shape(shape))), x])
             }
             (OpKind::Transpose { permutation }, &[x]) => {
                 let permutation = self.tables.permutations.intern(permutation);
-                Term::Transpose([of(Attribute::Permutation(permutation)), x])
+                Term::Transpose([of(Attribute::Own(OwnAttribute::Permutation(permutation))), x])
             }
             (OpKind::Convert, &[x]) => Term::Convert([of(Attribute::Element(ty.element)), x]),
             (OpKind::Unary(kind), &[x]) => Term::Unary([of(Attribute::Unary(*kind)), x]),

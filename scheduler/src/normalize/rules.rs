@@ -6,26 +6,16 @@
 //! replaces is. Those that drop a range as well, which a factor or a scale can leave, say what must not overflow.
 
 use egg::Id;
-use fourfold_ir::{BinaryKind, BlockFormat, Dim, ElementType, ScaleLayout, TensorType, dim_product};
+use fourfold_ir::{BinaryKind, ElementType, ScaleLayout};
 
-use super::activations;
-use super::language::{Attribute, Term};
-use super::site::Site;
-
-/// A named rule: where the left side matches and the conditions of `apply` hold, the results equal the whole.
-pub(crate) struct Rule {
-    pub(crate) name: &'static str,
-    /// The reason it gives the same bits; of a contract rule, which rounding it drops, and what it takes to be in range.
-    pub(crate) why: &'static str,
-    pub(crate) contract: bool,
-    pub(crate) left: &'static str,
-    pub(crate) apply: fn(&mut Site<'_>) -> Vec<Id>,
-}
+use super::language::{Attribute, OwnAttribute, Term};
+use super::rule_match::{Rule, RuleMatch};
+use super::{activations, moves, products};
 
 const fn exact(
     name: &'static str,
     left: &'static str,
-    apply: fn(&mut Site<'_>) -> Vec<Id>,
+    apply: fn(&mut RuleMatch<'_>) -> Vec<Id>,
     why: &'static str,
 ) -> Rule {
     Rule { name, why, contract: false, left, apply }
@@ -34,7 +24,7 @@ const fn exact(
 const fn contract(
     name: &'static str,
     left: &'static str,
-    apply: fn(&mut Site<'_>) -> Vec<Id>,
+    apply: fn(&mut RuleMatch<'_>) -> Vec<Id>,
     why: &'static str,
 ) -> Rule {
     Rule { name, why, contract: true, left, apply }
@@ -47,7 +37,7 @@ pub(crate) const RULES: &[Rule] = &[
     exact(
         "mma-of-dequantized-is-scaled-mma",
         MMA_OF_DEQUANTIZED,
-        |site| scaled_mma(site, |product| product.nvfp4 && !product.factors && product.wide),
+        |matched| products::scaled_mma(matched, |product| product.nvfp4 && !product.factors && product.wide),
         "code · scale has 6 significant bits, so that no dequantized element was rounded; both sums are exact while \
          K <= 1188, where f64 holds every partial sum of multiples of 2^-20 up to 2688². Beyond, the f64 sum of mma \
          may be off by K·2^-53·Σ|a·b|, which is 2^-29 of what comparing two multiplications allows",
@@ -55,7 +45,7 @@ pub(crate) const RULES: &[Rule] = &[
     contract(
         "factors-of-dequantized-are-alpha",
         MMA_OF_DEQUANTIZED,
-        |site| scaled_mma(site, |product| product.nvfp4 && product.factors),
+        |matched| products::scaled_mma(matched, |product| product.nvfp4 && product.factors),
         "drops the rounding of each dequantized element code · scale · g, rounds gA·gB and alpha·acc instead, and \
          rounds the sum to f32 before it is rounded to a narrower result. Range: no code · scale · g overflows or is \
          infinite, and gA·gB does not overflow or underflow",
@@ -63,14 +53,14 @@ pub(crate) const RULES: &[Rule] = &[
     contract(
         "narrow-mma-is-scaled-mma",
         MMA_OF_DEQUANTIZED,
-        |site| scaled_mma(site, |product| product.nvfp4 && !product.factors && !product.wide),
+        |matched| products::scaled_mma(matched, |product| product.nvfp4 && !product.factors && !product.wide),
         "the sum is rounded to f32 first and to the result type then, instead of once. Range: in f16, a sum that is \
          less than 2^-8 from ±65520, where f16 overflows, may be rounded to either side",
     ),
     contract(
         "mma-of-mx-is-scaled-mma",
         MMA_OF_DEQUANTIZED,
-        |site| scaled_mma(site, |product| !product.nvfp4),
+        |matched| products::scaled_mma(matched, |product| !product.nvfp4),
         "drops the range of code · 2^e, of which the dequantized type holds only a part, and with factors their \
          roundings. Range: no code · 2^e · g overflows or is infinite, and with factors neither gA·gB nor the sum \
          without them overflows or underflows",
@@ -78,64 +68,68 @@ pub(crate) const RULES: &[Rule] = &[
     exact(
         "factor-is-alpha",
         "(binary mul (scaled_mma f32 ?v ?a ?sa ?b ?sb none none none) ?s)",
-        |site| factor_is_alpha(site, "?s"),
+        |matched| products::factor_is_alpha(matched, "?s"),
         "rn(acc · s) is what alpha means, and the f32 result of a scaled_mma without alpha is acc",
     ),
     exact(
         "factor-before-is-alpha",
         "(binary mul ?s (scaled_mma f32 ?v ?a ?sa ?b ?sb none none none))",
-        |site| factor_is_alpha(site, "?s"),
+        |matched| products::factor_is_alpha(matched, "?s"),
         "as factor-is-alpha: a product does not depend on the order of its factors",
     ),
     exact(
         "factor-joins-dequantize",
         "(binary mul (dequantize f32 ?v ?c ?sc none) ?s)",
-        factor_joins_dequantize,
+        products::factor_joins_dequantize,
         "code · scale of NVFP4 is exact in f32, so that rn(rn(code · scale) · s) is rn(code · scale · s)",
     ),
     exact(
         "factor-before-joins-dequantize",
         "(binary mul ?s (dequantize f32 ?v ?c ?sc none))",
-        factor_joins_dequantize,
+        products::factor_joins_dequantize,
         "as factor-joins-dequantize",
     ),
     exact(
         "widening-joins-dequantize",
         "(convert ?e (dequantize ?w ?v ?c ?sc none))",
-        widening_joins_dequantize,
+        products::widening_joins_dequantize,
         "code · scale of NVFP4 is exact in f16, bf16 and f32 alike",
     ),
     exact(
         "transposes-merge",
         "(transpose ?p (transpose ?q ?x))",
-        transposes_merge,
+        moves::transposes_merge,
         "elements are moved, and one permutation moves them to where two did",
     ),
     exact(
         "identity-transpose-vanishes",
         "(transpose ?p ?x)",
-        |site| {
+        |matched| {
             let identity = |axes: Vec<u32>| axes.iter().enumerate().all(|(i, axis)| *axis as usize == i);
-            if site.permutation(site.get("?p")).is_some_and(identity) { vec![site.get("?x")] } else { vec![] }
+            if matched.permutation(matched.get("?p")).is_some_and(identity) {
+                vec![matched.get("?x")]
+            } else {
+                vec![]
+            }
         },
         "no element moves",
     ),
     exact(
         "reshapes-merge",
         "(reshape ?s (reshape ?t ?x))",
-        |site| {
-            let reshape = Term::Reshape([site.get("?s"), site.get("?x")]);
-            vec![site.add(reshape)]
+        |matched| {
+            let reshape = Term::Reshape([matched.get("?s"), matched.get("?x")]);
+            vec![matched.add(reshape)]
         },
         "the elements and their row-major order are those of x throughout",
     ),
     exact(
         "identity-reshape-vanishes",
         "(reshape ?s ?x)",
-        |site| {
-            let x = site.get("?x");
-            let shape = site.ty(x).map(|ty| ty.shape.clone());
-            let same = shape.is_some_and(|shape| site.shape_term(&shape) == site.get("?s"));
+        |matched| {
+            let x = matched.get("?x");
+            let shape = matched.ty(x).map(|ty| ty.shape.clone());
+            let same = shape.is_some_and(|shape| matched.shape_term(&shape) == matched.get("?s"));
             if same { vec![x] } else { vec![] }
         },
         "the shape is the same",
@@ -143,12 +137,12 @@ pub(crate) const RULES: &[Rule] = &[
     exact(
         "identity-convert-vanishes",
         "(convert ?e ?x)",
-        |site| {
-            let x = site.get("?x");
-            let Some(ty) = site.ty(x) else { return vec![] };
+        |matched| {
+            let x = matched.get("?x");
+            let Some(ty) = matched.ty(x) else { return vec![] };
             // Saturating, a convert of f8E5M2 to itself makes infinity finite.
             let changes = ty.layout.is_some() || ty.element == ElementType::F8E5M2;
-            let same = site.attribute(site.get("?e")) == Some(Attribute::Element(ty.element));
+            let same = matched.attribute(matched.get("?e")) == Some(Attribute::Element(ty.element));
             if same && !changes { vec![x] } else { vec![] }
         },
         "every value of a type is rounded to itself",
@@ -156,37 +150,37 @@ pub(crate) const RULES: &[Rule] = &[
     exact(
         "convert-after-widening-is-one",
         "(convert ?e (convert ?w ?x))",
-        |site| {
-            let x = site.get("?x");
-            let Some(ty) = site.ty(x) else { return vec![] };
-            let Some(Attribute::Element(wide)) = site.attribute(site.get("?w")) else { return vec![] };
+        |matched| {
+            let x = matched.get("?x");
+            let Some(ty) = matched.ty(x) else { return vec![] };
+            let Some(Attribute::Element(wide)) = matched.attribute(matched.get("?w")) else { return vec![] };
             if ty.layout.is_some() || !holds_exactly(wide, ty.element) {
                 return vec![];
             }
-            let convert = Term::Convert([site.get("?e"), x]);
-            vec![site.add(convert)]
+            let convert = Term::Convert([matched.get("?e"), x]);
+            vec![matched.add(convert)]
         },
         "the wider type holds every value of the narrower one, so that the second convert sees the value of x",
     ),
     exact(
         "reshape-joins-dequantize",
         "(reshape ?s (dequantize ?e ?v ?c ?sc ?g))",
-        reshape_joins_dequantize,
+        moves::reshape_joins_dequantize,
         "with the last extent kept, blocks stay whole, and linear scales lie in the order of their blocks",
     ),
-    exact("reshape-moves-behind-unary", "(unary ?k ?x)", reshape_moves, ELEMENT_BY_ELEMENT),
-    exact("reshape-moves-behind-clamp", "(clamp ?k ?x)", reshape_moves, ELEMENT_BY_ELEMENT),
-    exact("reshape-moves-behind-convert", "(convert ?k ?x)", reshape_moves, ELEMENT_BY_ELEMENT),
-    exact("reshape-moves-behind-binary", "(binary ?k ?x ?y)", reshape_moves, ELEMENT_BY_ELEMENT),
-    exact("reshape-moves-behind-compare", "(compare ?k ?x ?y)", reshape_moves, ELEMENT_BY_ELEMENT),
-    exact("reshape-moves-behind-select", "(select ?c ?x ?y)", reshape_moves, ELEMENT_BY_ELEMENT),
+    exact("reshape-moves-behind-unary", "(unary ?k ?x)", moves::reshape_moves, ELEMENT_BY_ELEMENT),
+    exact("reshape-moves-behind-clamp", "(clamp ?k ?x)", moves::reshape_moves, ELEMENT_BY_ELEMENT),
+    exact("reshape-moves-behind-convert", "(convert ?k ?x)", moves::reshape_moves, ELEMENT_BY_ELEMENT),
+    exact("reshape-moves-behind-binary", "(binary ?k ?x ?y)", moves::reshape_moves, ELEMENT_BY_ELEMENT),
+    exact("reshape-moves-behind-compare", "(compare ?k ?x ?y)", moves::reshape_moves, ELEMENT_BY_ELEMENT),
+    exact("reshape-moves-behind-select", "(select ?c ?x ?y)", moves::reshape_moves, ELEMENT_BY_ELEMENT),
     exact(
         "swizzle-undoes-swizzle",
         "(swizzle ?l (swizzle ?m ?x))",
-        |site| {
-            let x = site.get("?x");
-            let layout = site.ty(x).and_then(|ty| ty.layout);
-            let back = site.attribute(site.get("?l")).map(layout_of) == Some(layout);
+        |matched| {
+            let x = matched.get("?x");
+            let layout = matched.ty(x).and_then(|ty| ty.layout);
+            let back = matched.attribute(matched.get("?l")).map(layout_of) == Some(layout);
             if back { vec![x] } else { vec![] }
         },
         "scales are moved there and back; the padding may differ, and consumers tolerate any",
@@ -194,37 +188,37 @@ pub(crate) const RULES: &[Rule] = &[
     exact(
         "max-with-zero-is-relu",
         "(binary max ?x ?z)",
-        |site| activations::relu(site, "?x", "?z"),
+        |matched| activations::relu(matched, "?x", "?z"),
         "relu is max(x, +0), NaN and -0 included",
     ),
     exact(
         "max-of-zero-is-relu",
         "(binary max ?z ?x)",
-        |site| activations::relu(site, "?x", "?z"),
+        |matched| activations::relu(matched, "?x", "?z"),
         "max does not depend on the order of its operands",
     ),
     exact(
         "min-of-max-is-clamp",
         "(binary min ?m ?h)",
-        |site| activations::clamp(site, BinaryKind::Max),
+        |matched| activations::clamp(matched, BinaryKind::Max),
         "clamp is min(max(x, lo), hi); max gives x or lo, which the type holds, so that nothing is rounded between",
     ),
     exact(
         "max-of-min-is-clamp",
         "(binary max ?m ?h)",
-        |site| activations::clamp(site, BinaryKind::Min),
+        |matched| activations::clamp(matched, BinaryKind::Min),
         "with lo below hi, -0 being below +0, max(min(x, hi), lo) is x or the bound that x passed either way",
     ),
     contract(
         "sigmoid-written-with-div",
         "(binary div ?one (binary add ?p ?q))",
-        |site| activations::sigmoid(site, true),
+        |matched| activations::sigmoid(matched, true),
         "drops the roundings of exp(-x) and of 1 + exp(-x)",
     ),
     contract(
         "sigmoid-written-with-reciprocal",
         "(unary reciprocal (binary add ?p ?q))",
-        |site| activations::sigmoid(site, false),
+        |matched| activations::sigmoid(matched, false),
         "drops the roundings of exp(-x) and of 1 + exp(-x)",
     ),
     contract(
@@ -264,259 +258,12 @@ pub(crate) const RULES: &[Rule] = &[
 const ELEMENT_BY_ELEMENT: &str = "the op sees the same elements in the same order, beside the same elements of its \
      other operands: those are one number, a row along the last axis, which the reshape keeps, or reshaped alike";
 
-/// What is multiplied by an `mma` of two dequantized operands.
-struct Product {
-    /// NVFP4 on both sides, else one MX format on both, not dequantized to f16.
-    nvfp4: bool,
-    /// Whether a side has a per-tensor factor.
-    factors: bool,
-    /// Whether the result is f32.
-    wide: bool,
-}
-
-fn scaled_mma(site: &mut Site<'_>, applies: fn(&Product) -> bool) -> Vec<Id> {
-    let [a, sa, ga, b, sb, gb] = ["?a", "?sa", "?ga", "?b", "?sb", "?gb"].map(|name| site.get(name));
-    let Some(Attribute::Block(block)) = site.attribute(site.get("?v")) else { return vec![] };
-    let element_attribute = |site: &Site<'_>, name| match site.attribute(site.get(name)) {
-        Some(Attribute::Element(element)) => Some(element),
-        _ => None,
-    };
-    let (Some(result), Some(dequantized)) = (element_attribute(site, "?e"), element_attribute(site, "?d"))
-    else {
-        return vec![];
-    };
-    let [Some(a_element), Some(b_element), Some(scale), Some(b_scale)] =
-        [a, b, sa, sb].map(|class| site.element(class))
-    else {
-        return vec![];
-    };
-    let format = BlockFormat { a: a_element, b: b_element, scale, block };
-    // Mixed formats are never rewritten: no dequantize of one side says how the other is scaled.
-    if a_element != b_element || scale != b_scale || !format.is_standard() {
-        return vec![];
-    }
-    let nvfp4 = format == BlockFormat::NVFP4;
-    let [no_ga, no_gb] = [ga, gb].map(|class| site.is_absent(class));
-    let product = Product { nvfp4, factors: !(no_ga && no_gb), wide: result == ElementType::F32 };
-    if !applies(&product) || (!nvfp4 && dequantized == ElementType::F16) {
-        return vec![];
-    }
-    let alpha = match (no_ga, no_gb) {
-        (true, _) => gb,
-        (_, true) => ga,
-        _ => multiply(site, ga, gb),
-    };
-    let (sfa, sfb) = (blocked(site, sa), blocked(site, sb));
-    let none = site.absent();
-    let (to, block) = (site.get("?e"), site.get("?v"));
-    vec![site.add(Term::ScaledMma([to, block, a, sfa, b, sfb, alpha, none, none]))]
-}
-
-fn multiply(site: &mut Site<'_>, left: Id, right: Id) -> Id {
-    let mul = site.attribute_term(Attribute::Binary(BinaryKind::Mul));
-    site.add(Term::Binary([mul, left, right]))
-}
-
-/// Scales in the blocked layout.
-fn blocked(site: &mut Site<'_>, scales: Id) -> Id {
-    if site.ty(scales).and_then(|ty| ty.layout) == Some(ScaleLayout::Blocked) {
-        return scales;
-    }
-    let layout = site.attribute_term(Attribute::Blocked(true));
-    site.add(Term::Swizzle([layout, scales]))
-}
-
 fn layout_of(attribute: Attribute) -> Option<ScaleLayout> {
     match attribute {
-        Attribute::Blocked(true) => Some(ScaleLayout::Blocked),
-        Attribute::Blocked(false) => Some(ScaleLayout::Linear),
+        Attribute::Own(OwnAttribute::Blocked(true)) => Some(ScaleLayout::Blocked),
+        Attribute::Own(OwnAttribute::Blocked(false)) => Some(ScaleLayout::Linear),
         _ => None,
     }
-}
-
-/// Whether alpha may be this: an f32 of shape [] or [1].
-fn is_factor(ty: &TensorType) -> bool {
-    ty.element == ElementType::F32 && ty.rank() <= 1 && ty.is_scalar() && ty.layout.is_none()
-}
-
-/// The whole is `mul` of a `scaled_mma` that nothing else uses and of a factor. Gives the children of the former.
-fn product_with_factor(site: &mut Site<'_>, factor: Id) -> Option<[Id; 9]> {
-    let Some(Term::Binary([_, x, y])) = site.whole() else { return None };
-    let product = if site.same(x, factor) { y } else { x };
-    // A kernel has constants inside: as alpha one would have to be computed before, outside of any kernel.
-    let constant = site.splat(factor).is_some();
-    if constant || site.is_shared(product) || !site.ty(factor).is_some_and(is_factor) {
-        return None;
-    }
-    let names = ["?v", "?a", "?sa", "?b", "?sb"].map(|name| site.get(name));
-    let [v, a, sa, b, sb] = names;
-    let none = site.absent();
-    let f32 = site.attribute_term(Attribute::Element(ElementType::F32));
-    Some([f32, v, a, sa, b, sb, factor, none, none])
-}
-
-fn factor_is_alpha(site: &mut Site<'_>, factor: &str) -> Vec<Id> {
-    let factor = site.get(factor);
-    match product_with_factor(site, factor) {
-        Some(children) => vec![site.add(Term::ScaledMma(children))],
-        None => vec![],
-    }
-}
-
-fn factor_joins_dequantize(site: &mut Site<'_>) -> Vec<Id> {
-    let [v, c, sc, s] = ["?v", "?c", "?sc", "?s"].map(|name| site.get(name));
-    let Some(Term::Binary([_, x, y])) = site.whole() else { return vec![] };
-    let dequantized = if site.same(x, s) { y } else { x };
-    if !is_nvfp4(site, v, c, sc) || !site.ty(s).is_some_and(is_factor) || site.is_shared(dequantized) {
-        return vec![];
-    }
-    let f32 = site.attribute_term(Attribute::Element(ElementType::F32));
-    vec![site.add(Term::Dequantize([f32, v, c, sc, s]))]
-}
-
-fn is_nvfp4(site: &Site<'_>, block: Id, codes: Id, scales: Id) -> bool {
-    site.attribute(block) == Some(Attribute::Block(BlockFormat::NVFP4.block))
-        && site.element(codes) == Some(BlockFormat::NVFP4.a)
-        && site.element(scales) == Some(BlockFormat::NVFP4.scale)
-}
-
-fn widening_joins_dequantize(site: &mut Site<'_>) -> Vec<Id> {
-    let [e, v, c, sc] = ["?e", "?v", "?c", "?sc"].map(|name| site.get(name));
-    let arithmetic =
-        matches!(site.attribute(e), Some(Attribute::Element(element)) if element.is_arithmetic());
-    if !arithmetic || !is_nvfp4(site, v, c, sc) {
-        return vec![];
-    }
-    let none = site.absent();
-    vec![site.add(Term::Dequantize([e, v, c, sc, none]))]
-}
-
-fn transposes_merge(site: &mut Site<'_>) -> Vec<Id> {
-    let (Some(outer), Some(inner)) = (site.permutation(site.get("?p")), site.permutation(site.get("?q")))
-    else {
-        return vec![];
-    };
-    let merged: Option<Vec<u32>> = outer.iter().map(|axis| inner.get(*axis as usize).copied()).collect();
-    let Some(merged) = merged else { return vec![] };
-    let permutation = site.permutation_term(&merged);
-    let x = site.get("?x");
-    vec![site.add(Term::Transpose([permutation, x]))]
-}
-
-fn reshape_joins_dequantize(site: &mut Site<'_>) -> Vec<Id> {
-    let [shape, e, v, c, sc, g] = ["?s", "?e", "?v", "?c", "?sc", "?g"].map(|name| site.get(name));
-    let reshaped = {
-        let (Some(codes), Some(scales)) = (site.ty(c), site.ty(sc)) else { return vec![] };
-        let Some(Term::Reshape(_)) = site.whole() else { return vec![] };
-        let Some(to) = site.reshaped_shape(shape) else { return vec![] };
-        let ([rows @ .., last], [to_rows @ .., to_last]) = (&codes.shape[..], &to[..]) else {
-            return vec![];
-        };
-        let Some(blocks) = scales.shape.last() else { return vec![] };
-        // An empty last extent would make any rows fit.
-        let keeps =
-            last == to_last && last.as_fixed() != Some(0) && dim_product(rows) == dim_product(to_rows);
-        let linear = scales.layout == Some(ScaleLayout::Linear);
-        (keeps && linear && to.len() >= 2).then(|| to_rows.iter().chain([blocks]).cloned().collect())
-    };
-    let Some(scale_shape) = reshaped else { return vec![] };
-    let scale_shape = site.shape_term(&scale_shape);
-    let codes = site.add(Term::Reshape([shape, c]));
-    let scales = site.add(Term::Reshape([scale_shape, sc]));
-    vec![site.add(Term::Dequantize([e, v, codes, scales, g]))]
-}
-
-/// An elementwise op some of whose operands are reshaped from one shape: the reshape of the same op on those.
-fn reshape_moves(site: &mut Site<'_>) -> Vec<Id> {
-    let Some(whole) = site.whole() else { return vec![] };
-    let operands = whole.operands().to_vec();
-    // Each operand with what it is reshaped from.
-    let sources: Vec<Vec<(Term, Id)>> = operands
-        .iter()
-        .map(|operand| {
-            let terms = site.terms(*operand);
-            terms
-                .into_iter()
-                .filter_map(|term| match term {
-                    Term::Reshape([_, x]) if !site.same(x, *operand) => Some((term, x)),
-                    _ => None,
-                })
-                .collect()
-        })
-        .collect();
-    let mut shapes: Vec<Vec<Dim>> = Vec::new();
-    for (_, x) in sources.iter().flatten() {
-        if let Some(ty) = site.ty(*x)
-            && !shapes.contains(&ty.shape)
-        {
-            shapes.push(ty.shape.clone());
-        }
-    }
-    let mut results = Vec::new();
-    for shape in shapes {
-        results.extend(move_from(site, &whole, &operands, &sources, &shape));
-    }
-    results
-}
-
-fn move_from(
-    site: &mut Site<'_>,
-    whole: &Term,
-    operands: &[Id],
-    sources: &[Vec<(Term, Id)>],
-    shape: &[Dim],
-) -> Option<Id> {
-    let mut to = None;
-    let mut moved = Vec::new();
-    let mut used = Vec::new();
-    for (operand, sources) in operands.iter().zip(sources) {
-        let source = sources.iter().find(|(_, x)| site.ty(*x).is_some_and(|ty| ty.shape == shape));
-        if let Some((term, x)) = source {
-            let ty = site.ty(*operand)?;
-            if ty.shape.last() != shape.last() || ty.shape.is_empty() {
-                return None;
-            }
-            to = Some(ty.shape.clone());
-            used.push(term.clone());
-            moved.push(*x);
-        } else {
-            site.ty(*operand).filter(|ty| lies_along_last_axis(ty, shape))?;
-            moved.push(*operand);
-        }
-    }
-    let to = to?;
-    let added = whole.operands().len();
-    let mut position = 0;
-    let attributes = egg::Language::children(whole).len() - added;
-    let inner = egg::Language::map_children(whole.clone(), |child| {
-        position += 1;
-        if position > attributes { moved[position - 1 - attributes] } else { child }
-    });
-    // What else the op reads must not make the result larger than the reshape.
-    let result = site.type_of_term(whole)?;
-    if result.shape != to || broadcasts_beyond(site, &moved, shape) {
-        return None;
-    }
-    for term in used {
-        site.using(term);
-    }
-    let inner = site.add(inner);
-    let to = site.shape_term(&to);
-    Some(site.add(Term::Reshape([to, inner])))
-}
-
-fn broadcasts_beyond(site: &Site<'_>, operands: &[Id], shape: &[Dim]) -> bool {
-    operands.iter().any(|operand| site.ty(*operand).is_none_or(|ty| ty.rank() > shape.len()))
-}
-
-/// One number, or a row along the last axis of a tensor of this shape.
-fn lies_along_last_axis(ty: &TensorType, shape: &[Dim]) -> bool {
-    let is_one = |dim: &Dim| dim.as_fixed() == Some(1);
-    ty.layout.is_none()
-        && match &ty.shape[..] {
-            [] => true,
-            [ones @ .., last] => ones.iter().all(is_one) && (is_one(last) || Some(last) == shape.last()),
-        }
 }
 
 /// Whether every value of the narrower type is one of the wider.

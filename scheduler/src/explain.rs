@@ -1,15 +1,15 @@
-//! Says why an op that uses what a kernel computes is not in that kernel.
+//! Explains why an op that uses what a kernel computes is not in that kernel.
 
 use fourfold_ir::{
     EpilogueCapability, Module, Op, OperandShape, OutputCapability, Program, QuantizedCapability, Value,
 };
 
-use crate::constraints::scale_message;
-use crate::partition::{EpilogueKind, KernelPlan, OutputKind};
-use crate::reason::ReasonCode;
-use crate::rewrite::operand_shape;
-use crate::root::{Divides, Root, element_list};
-use crate::takes::{Fault, is_inlinable, is_sink, takes};
+use crate::geometry::{Divides, operand_shape};
+use crate::legality::{Illegal, check_legal};
+use crate::plan::{EpilogueKind, KernelPlan, OutputKind};
+use crate::properties::{is_inlinable, is_sink};
+use crate::reason::{ReasonCode, element_list, scale_message};
+use crate::root::Root;
 
 /// A kernel that computes an operand of the op.
 #[derive(Clone, Copy)]
@@ -32,9 +32,22 @@ impl Producer<'_> {
     }
 }
 
-/// What stands between an op and a kernel, the farthest first.
+/// Why an op is not in a kernel.
+pub(crate) struct Obstacle {
+    pub(crate) rank: Rank,
+    pub(crate) code: ReasonCode,
+    pub(crate) message: String,
+}
+
+impl Obstacle {
+    fn new(rank: Rank, code: ReasonCode, message: String) -> Obstacle {
+        Obstacle { rank, code, message }
+    }
+}
+
+/// How close an op came to a kernel, the farthest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Obstacle {
+pub(crate) enum Rank {
     Kind,
     Operand,
     Element,
@@ -44,8 +57,8 @@ pub(crate) enum Obstacle {
     Escape,
 }
 
-/// Why an op is not in the kernel of a producer; what stands in the way, and in words.
-pub(crate) fn obstacle(program: &Program, op: Op, producer: Producer<'_>) -> (Obstacle, ReasonCode, String) {
+/// Finds what keeps an op out of the kernel of a producer.
+pub(crate) fn explain(program: &Program, op: Op, producer: Producer<'_>) -> Obstacle {
     let Producer { plan, root, .. } = producer;
     let module = program.module();
     let operation = &module.ops[op];
@@ -56,14 +69,14 @@ pub(crate) fn obstacle(program: &Program, op: Op, producer: Producer<'_>) -> (Ob
         let name = module.name_of(*value);
         let what =
             format!("%{name} is complete only after the kernel of {label}; expected a value of its epilogue");
-        return (Obstacle::Kind, ReasonCode::UnsupportedEpilogueOp, what);
+        return Obstacle::new(Rank::Kind, ReasonCode::UnsupportedEpilogueOp, what);
     }
-    let reads = match takes(program, root, op, inside) {
+    let reads = match check_legal(program, root, op, inside) {
         Ok(reads) => reads,
-        Err(fault) => return explain(program, op, producer, fault),
+        Err(illegal) => return explain_illegal(program, op, producer, illegal),
     };
-    if let Some((obstacle, code, what)) = unwritable(module, op, root) {
-        return (obstacle, code, what);
+    if let Some(obstacle) = unwritable(module, op, root) {
+        return obstacle;
     }
     let late = |value: Value| {
         let name = module.name_of(value);
@@ -71,16 +84,16 @@ pub(crate) fn obstacle(program: &Program, op: Op, producer: Producer<'_>) -> (Ob
             "%{name} is not there before the kernel of {label}, whose results are used by then; expected it from inputs or \
              from what runs earlier"
         );
-        (Obstacle::Order, ReasonCode::ValueEscapes, what)
+        Obstacle::new(Rank::Order, ReasonCode::ValueEscapes, what)
     };
     if let Some(value) = producer.late {
         return late(value);
     }
     if let Some(what) = full(program, op, producer, &reads) {
-        return (Obstacle::Limit, ReasonCode::EpilogueLimit, what);
+        return Obstacle::new(Rank::Limit, ReasonCode::EpilogueLimit, what);
     }
     if let Some(what) = too_many_outputs(program, op, producer) {
-        return (Obstacle::Escape, ReasonCode::ValueEscapes, what);
+        return Obstacle::new(Rank::Escape, ReasonCode::ValueEscapes, what);
     }
     // What it reads left the kernel.
     if let Some((value, _)) = reads.iter().find(|(value, _)| !(producer.before)(*value)) {
@@ -89,54 +102,49 @@ pub(crate) fn obstacle(program: &Program, op: Op, producer: Producer<'_>) -> (Ob
     // It fits by itself now, but did not together with what followed it and left with it.
     let what =
         format!("it left the kernel of {label} together with ops that do not fit; expected fewer of them");
-    (Obstacle::Limit, ReasonCode::EpilogueLimit, what)
+    Obstacle::new(Rank::Limit, ReasonCode::EpilogueLimit, what)
 }
 
-fn explain(
-    program: &Program,
-    op: Op,
-    producer: Producer<'_>,
-    fault: Fault,
-) -> (Obstacle, ReasonCode, String) {
+fn explain_illegal(program: &Program, op: Op, producer: Producer<'_>, illegal: Illegal) -> Obstacle {
     let Producer { plan, root, .. } = producer;
     let module = program.module();
     let operation = &module.ops[op];
     let epilogue = &root.capability.epilogue;
     let label = module.op_label(plan.root);
     let shown = |value: Value| module.display_type(module.ty(value)).to_string();
-    let kind = |what| (Obstacle::Kind, ReasonCode::UnsupportedEpilogueOp, what);
-    let operand = |what| (Obstacle::Operand, ReasonCode::OperandShape, what);
-    let alignment = |what| (Obstacle::Alignment, ReasonCode::NAlignment, what);
+    let kind = |what| Obstacle::new(Rank::Kind, ReasonCode::UnsupportedEpilogueOp, what);
+    let operand = |what| Obstacle::new(Rank::Operand, ReasonCode::OperandShape, what);
+    let alignment = |what| Obstacle::new(Rank::Alignment, ReasonCode::NAlignment, what);
     let n = module.display_dim(&plan.n);
-    match fault {
-        Fault::Kind => kind(format!(
+    match illegal {
+        Illegal::Kind => kind(format!(
             "the epilogue of {label} does not compute {}; expected {}",
             operation.kind.mnemonic(),
             computed(epilogue)
         )),
-        Fault::ReduceKind(found) => {
+        Illegal::ReduceKind(found) => {
             let known: Vec<_> = epilogue.reductions.iter().map(|kind| kind.name()).collect();
             kind(format!(
                 "the epilogue of {label} does not reduce by {found}; expected {}",
                 known.join(" or ")
             ))
         }
-        Fault::ReduceElement(found) => {
+        Illegal::ReduceElement(found) => {
             kind(format!("the epilogue of {label} does not reduce {found}; expected f32"))
         }
-        Fault::ReduceAxes => kind(format!(
+        Illegal::ReduceAxes => kind(format!(
             "the epilogue of {label} does not reduce along these axes; expected all of them, all but the last, or the \
              last"
         )),
-        Fault::ReduceNothing => (
-            Obstacle::Alignment,
+        Illegal::ReduceNothing => Obstacle::new(
+            Rank::Alignment,
             ReasonCode::ExtentRange,
             "there are no rows to reduce; expected at least 1".to_owned(),
         ),
-        Fault::LinearScales(scales) => {
+        Illegal::LinearScales(scales) => {
             kind(format!("%{} are linear scales; expected blocked scales", module.name_of(scales)))
         }
-        Fault::Format => {
+        Illegal::Format => {
             let known: Vec<_> = epilogue.quantized.iter().map(block_format).collect();
             let found = operation.results.iter().map(|result| module.ty(*result).element.name());
             let found: Vec<_> = found.collect();
@@ -146,42 +154,42 @@ fn explain(
                 known.join(", ")
             ))
         }
-        Fault::FormatN(rule) => alignment(format!(
+        Illegal::FormatN(rule) => alignment(format!(
             "N is {n}; expected a multiple of {} for {}",
             rule.n_multiple,
             block_format(&rule)
         )),
-        Fault::ScaleBytes => {
+        Illegal::ScaleBytes => {
             let what = scale_message("D", root.capability.max_scale_bytes);
-            (Obstacle::Alignment, ReasonCode::ExtentRange, what)
+            Obstacle::new(Rank::Alignment, ReasonCode::ExtentRange, what)
         }
-        Fault::ResultShape => {
+        Illegal::ResultShape => {
             let (found, expected) = (shown(operation.results[0]), shown(root.result));
             operand(format!(
                 "the result is {found}, while that of the kernel is {expected}; expected its shape"
             ))
         }
-        Fault::Operand(value) => {
+        Illegal::Operand(value) => {
             let (name, found) = (module.name_of(value), shown(value));
             operand(format!("%{name} is {found}; expected {}", readable(module, root)))
         }
-        Fault::OperandN(value, rule) => {
+        Illegal::OperandN(value, rule) => {
             let OutputCapability { element, n_multiple } = rule;
             let name = module.name_of(value);
             alignment(format!(
                 "N is {n}; expected a multiple of {n_multiple} for %{name}, a {element} matrix"
             ))
         }
-        Fault::Element(found) => {
+        Illegal::Element(found) => {
             let known = element_list(epilogue.elements.iter().copied());
             let what = format!("the result is {found}; expected {known}");
-            (Obstacle::Element, ReasonCode::OutputDtype, what)
+            Obstacle::new(Rank::Element, ReasonCode::OutputDtype, what)
         }
     }
 }
 
 /// Why the result of an op cannot be written. What an op ends with has been found to be writable.
-fn unwritable(module: &Module, op: Op, root: &Root<'_>) -> Option<(Obstacle, ReasonCode, String)> {
+fn unwritable(module: &Module, op: Op, root: &Root<'_>) -> Option<Obstacle> {
     let operation = &module.ops[op];
     if is_sink(&operation.kind) {
         return None;
@@ -190,12 +198,12 @@ fn unwritable(module: &Module, op: Op, root: &Root<'_>) -> Option<(Obstacle, Rea
     let Some(rule) = root.capability.output(element) else {
         let known = element_list(root.capability.outputs.iter().map(|output| output.element));
         let what = format!("the result is {element}; expected {known}");
-        return Some((Obstacle::Element, ReasonCode::OutputDtype, what));
+        return Some(Obstacle::new(Rank::Element, ReasonCode::OutputDtype, what));
     };
     (Divides::of(&root.matmul.n, rule.n_multiple) == Divides::Never).then(|| {
         let n = module.display_dim(&root.matmul.n);
         let what = format!("N is {n}; expected a multiple of {} for a {element} result", rule.n_multiple);
-        (Obstacle::Alignment, ReasonCode::NAlignment, what)
+        Obstacle::new(Rank::Alignment, ReasonCode::NAlignment, what)
     })
 }
 

@@ -1,11 +1,11 @@
-//! Cuts what was grown down to a kernel that can be written within the limits of an epilogue.
+//! Trims what was grown to a kernel that can be written within the limits of an epilogue.
 
 use fourfold_ir::{FormatCapability, OperandShape};
 
-use crate::rewrite::{Class, Expression, Source, is_readable};
+use crate::expression::{Class, Expression, Proved, Source, is_readable};
 
-/// A region, and what rules proved of it.
-pub(crate) struct Cut<'a> {
+/// Trims a region by what rules proved of its members.
+pub(crate) struct Trimmer<'a> {
     expression: &'a Expression,
     capability: &'a FormatCapability,
     proved: Vec<Proved>,
@@ -15,21 +15,12 @@ pub(crate) struct Cut<'a> {
     leaf_users: Vec<Vec<usize>>,
 }
 
-/// What rules proved of a member.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Proved {
-    /// It is a value of the kernel.
-    pub(crate) lifted: bool,
-    /// Its results can be written.
-    pub(crate) writable: bool,
-}
-
-impl<'a> Cut<'a> {
+impl<'a> Trimmer<'a> {
     pub(crate) fn new(
         expression: &'a Expression,
         capability: &'a FormatCapability,
         proved: impl Iterator<Item = Proved>,
-    ) -> Cut<'a> {
+    ) -> Trimmer<'a> {
         let mut users = vec![Vec::new(); expression.members.len()];
         let mut leaf_users = vec![Vec::new(); expression.types.leaves.len()];
         for (user, member) in expression.members.iter().enumerate() {
@@ -40,14 +31,14 @@ impl<'a> Cut<'a> {
                 }
             }
         }
-        Cut { expression, capability, proved: proved.collect(), users, leaf_users }
+        Trimmer { expression, capability, proved: proved.collect(), users, leaf_users }
     }
 
     /// The kernel with the most members, by member; `None` when not even the `scaled_mma` is one.
     ///
     /// Tried are the parts of the region up to each member, the longest first, less what cannot be written, and the best
     /// of them is completed by whatever still fits. Members come in program order, so that of two ops the earlier one is kept.
-    pub(crate) fn largest(&self) -> Option<Vec<bool>> {
+    pub(crate) fn largest_kernel(&self) -> Option<Vec<bool>> {
         let count = self.expression.members.len();
         let mut best: Option<(usize, Vec<bool>)> = None;
         for length in (1..=count).rev() {

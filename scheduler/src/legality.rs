@@ -1,17 +1,17 @@
 //! Decides whether an op can follow a multiplication in its kernel, limits and the order of kernels left aside.
 
 use fourfold_ir::{
-    Dim, ElementType, EpilogueCapability, FormatCapability, Op, OpKind, OperandShape, OutputCapability,
-    Program, QuantizedCapability, ReduceKind, ScaleLayout, Value,
+    Dim, ElementType, EpilogueCapability, Op, OpKind, OperandShape, OutputCapability, Program,
+    QuantizedCapability, ReduceKind, ScaleLayout, Value,
 };
 
-use crate::constraints::{output_scales, scale_bytes};
-use crate::rewrite::{Class, operand_class};
-use crate::root::{Divides, Root};
+use crate::geometry::{Divides, launched_extents, operand_shape, reduced_shape, scale_bytes};
+use crate::properties::{is_fp8, is_inlinable, needs_rows};
+use crate::root::Root;
 
-/// What keeps an op out of an epilogue.
+/// Why an op is not legal in an epilogue.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Fault {
+pub(crate) enum Illegal {
     /// No epilogue computes it.
     Kind,
     /// It reduces in a way that no epilogue does.
@@ -40,29 +40,29 @@ pub(crate) enum Fault {
     Element(ElementType),
 }
 
-/// What a kernel that takes an op reads for it, splat constants left out: they may become part of the kernel. `inside`
-/// says which values the kernel computes; the op has one of them at least.
-pub(crate) fn takes(
+/// The external operands that an op adds to the epilogue of a kernel. Splat constants are left out, as they may become
+/// part of the kernel. `inside` says which values the kernel computes; the op has one of them at least.
+pub(crate) fn check_legal(
     program: &Program,
     root: &Root<'_>,
     op: Op,
     inside: impl Fn(Value) -> bool,
-) -> Result<Vec<(Value, OperandShape)>, Fault> {
+) -> Result<Vec<(Value, OperandShape)>, Illegal> {
     let module = program.module();
     let operation = &module.ops[op];
     let epilogue = &root.capability.epilogue;
-    if !computes(&operation.kind, epilogue) {
-        return Err(Fault::Kind);
+    if !is_supported(&operation.kind, epilogue) {
+        return Err(Illegal::Kind);
     }
     match operation.kind {
-        OpKind::BlockQuantize { block, .. } => quantize(program, root, op, block, inside),
-        OpKind::Reduce { kind, ref axes, .. } => reduce(program, root, op, kind, axes),
-        _ => step(program, root, op, inside),
+        OpKind::BlockQuantize { block, .. } => check_quantize(program, root, op, block, inside),
+        OpKind::Reduce { kind, ref axes, .. } => check_reduce(program, root, op, kind, axes),
+        _ => check_step(program, root, op, inside),
     }
 }
 
 /// Whether an epilogue has this op, in some form at least.
-fn computes(kind: &OpKind, epilogue: &EpilogueCapability) -> bool {
+fn is_supported(kind: &OpKind, epilogue: &EpilogueCapability) -> bool {
     match kind {
         OpKind::Unary(kind) => epilogue.unary.contains(kind),
         OpKind::Binary(kind) => epilogue.binary.contains(kind),
@@ -75,9 +75,22 @@ fn computes(kind: &OpKind, epilogue: &EpilogueCapability) -> bool {
     }
 }
 
-/// Whether an op in a kernel gives no value that others in it could use: its results are complete after the kernel.
-pub(crate) fn is_sink(kind: &OpKind) -> bool {
-    matches!(kind, OpKind::BlockQuantize { .. } | OpKind::Reduce { .. })
+/// The element types of results that the kernel can write for this N, at run time perhaps.
+pub(crate) fn writable(root: &Root<'_>) -> Vec<ElementType> {
+    let fits = |multiple| Divides::of(&root.matmul.n, multiple) != Divides::Never;
+    root.capability
+        .outputs
+        .iter()
+        .filter(|output| fits(output.n_multiple))
+        .map(|output| output.element)
+        .collect()
+}
+
+/// The element types of matrices that the epilogue can read for this N, at run time perhaps.
+pub(crate) fn readable_matrices(root: &Root<'_>) -> Vec<ElementType> {
+    let rules = root.capability.epilogue.operand(OperandShape::Matrix).map_or(&[][..], |rule| &rule.elements);
+    let fits = |rule: &&OutputCapability| Divides::of(&root.matmul.n, rule.n_multiple) != Divides::Never;
+    rules.iter().filter(fits).map(|rule| rule.element).collect()
 }
 
 /// The formats in which a kernel can write blocks for its N, at run time perhaps.
@@ -96,102 +109,80 @@ pub(crate) fn reductions(root: &Root<'_>) -> Vec<ReduceKind> {
     kinds.filter(|kind| !empty || !needs_rows(**kind)).copied().collect()
 }
 
-/// Whether a reduction of nothing has a result that only a kernel could write.
-pub(crate) fn needs_rows(kind: ReduceKind) -> bool {
-    kind != ReduceKind::Amax
-}
-
-/// What is left of D, of this rank, by a reduction along these axes.
-pub(crate) fn reduced_shape(axes: &[u32], rank: usize) -> Option<OperandShape> {
-    let last = rank.checked_sub(1)?;
-    let is_range = |from: usize, to: usize| axes.iter().map(|axis| *axis as usize).eq(from..to);
-    if is_range(0, rank) {
-        Some(OperandShape::Scalar)
-    } else if is_range(0, last) {
-        Some(OperandShape::Row)
-    } else {
-        is_range(last, rank).then_some(OperandShape::Column)
-    }
-}
-
-/// FP8 values are written or converted back, and nothing else.
-pub(crate) fn is_narrow(element: ElementType) -> bool {
-    matches!(element, ElementType::F8E4M3FN | ElementType::F8E5M2)
-}
-
-/// The value of a constant that is one number everywhere and may become part of a kernel.
-pub(crate) fn is_inlinable(program: &Program, value: Value) -> bool {
-    crate::region::splat(program, value).is_some() && !program.facts().is_output(value)
-}
-
 fn scales_fit(root: &Root<'_>, block: u32) -> bool {
-    let Some(extents) = output_scales(root.matmul) else { return false };
+    let Some(extents) = launched_extents(root.matmul) else { return false };
     let extents = extents.each_ref().map(Dim::as_fixed);
     let known = extents.iter().all(Option::is_some);
     !known || scale_bytes(extents, block).is_some_and(|bytes| bytes <= root.capability.max_scale_bytes)
 }
 
-type Reads = Result<Vec<(Value, OperandShape)>, Fault>;
+type Reads = Result<Vec<(Value, OperandShape)>, Illegal>;
 
-fn quantize(program: &Program, root: &Root<'_>, op: Op, block: u32, inside: impl Fn(Value) -> bool) -> Reads {
+fn check_quantize(
+    program: &Program,
+    root: &Root<'_>,
+    op: Op,
+    block: u32,
+    inside: impl Fn(Value) -> bool,
+) -> Reads {
     let module = program.module();
     let operation = &module.ops[op];
     let (&[value, ref global @ ..], &[codes, scales]) = (&operation.operands[..], &operation.results[..])
     else {
-        return Err(Fault::Kind);
+        return Err(Illegal::Kind);
     };
     let scale_type = module.ty(scales);
     if scale_type.layout != Some(ScaleLayout::Blocked) {
-        return Err(Fault::LinearScales(scales));
+        return Err(Illegal::LinearScales(scales));
     }
     let (element, scale) = (module.ty(codes).element, scale_type.element);
     let Some(rule) = root.capability.epilogue.quantized(element, scale, block) else {
-        return Err(Fault::Format);
+        return Err(Illegal::Format);
     };
     if Divides::of(&root.matmul.n, rule.n_multiple) == Divides::Never {
-        return Err(Fault::FormatN(rule));
+        return Err(Illegal::FormatN(rule));
     }
     if !scales_fit(root, block) {
-        return Err(Fault::ScaleBytes);
+        return Err(Illegal::ScaleBytes);
     }
     if !inside(value) || !module.ty(value).element.is_arithmetic() {
-        return Err(Fault::Operand(value));
+        return Err(Illegal::Operand(value));
     }
     let global = global.iter().map(|global| {
         let is_f32 = module.ty(*global).element == ElementType::F32;
-        match read(program, root, *global)? {
+        match check_read(program, root, *global)? {
             OperandShape::Scalar if is_f32 => Ok((*global, OperandShape::Scalar)),
-            _ => Err(Fault::Operand(*global)),
+            _ => Err(Illegal::Operand(*global)),
         }
     });
     global.collect()
 }
 
-fn reduce(program: &Program, root: &Root<'_>, op: Op, kind: ReduceKind, axes: &[u32]) -> Reads {
+fn check_reduce(program: &Program, root: &Root<'_>, op: Op, kind: ReduceKind, axes: &[u32]) -> Reads {
     let module = program.module();
     let operand = module.ty(module.ops[op].operands[0]);
     if !root.capability.epilogue.reductions.contains(&kind) {
-        return Err(Fault::ReduceKind(kind));
+        return Err(Illegal::ReduceKind(kind));
     }
     if reduced_shape(axes, operand.rank()).is_none() {
-        return Err(Fault::ReduceAxes);
+        return Err(Illegal::ReduceAxes);
     }
     if operand.element != ElementType::F32 {
-        return Err(Fault::ReduceElement(operand.element));
+        return Err(Illegal::ReduceElement(operand.element));
     }
     if !reductions(root).contains(&kind) {
-        return Err(Fault::ReduceNothing);
+        return Err(Illegal::ReduceNothing);
     }
     Ok(Vec::new())
 }
 
-fn step(program: &Program, root: &Root<'_>, op: Op, inside: impl Fn(Value) -> bool) -> Reads {
+fn check_step(program: &Program, root: &Root<'_>, op: Op, inside: impl Fn(Value) -> bool) -> Reads {
     let module = program.module();
     let operation = &module.ops[op];
-    let &[result] = &operation.results[..] else { return Err(Fault::Kind) };
+    let &[result] = &operation.results[..] else { return Err(Illegal::Kind) };
     let ty = module.ty(result);
     if ty.shape != module.ty(root.result).shape || ty.layout.is_some() {
-        return Err(Fault::ResultShape);
+        return Err(Illegal::ResultShape);
     }
     let mut reads = Vec::new();
     for (position, &operand) in operation.operands.iter().enumerate() {
@@ -199,10 +190,10 @@ fn step(program: &Program, root: &Root<'_>, op: Op, inside: impl Fn(Value) -> bo
             continue;
         }
         if operation.kind == OpKind::Select && position == 0 {
-            return Err(Fault::Operand(operand));
+            return Err(Illegal::Operand(operand));
         }
         if !is_inlinable(program, operand) {
-            reads.push((operand, read(program, root, operand)?));
+            reads.push((operand, check_read(program, root, operand)?));
         }
     }
     let rounds = match operation.kind {
@@ -212,50 +203,27 @@ fn step(program: &Program, root: &Root<'_>, op: Op, inside: impl Fn(Value) -> bo
     let converted = (operation.kind == OpKind::Convert).then(|| operation.operands[0]);
     if let Some(condition) = converted.filter(|value| module.ty(*value).element == ElementType::I1) {
         // A comparison only chooses.
-        return Err(Fault::Operand(condition));
+        return Err(Illegal::Operand(condition));
     }
-    let from_narrow = converted.is_some_and(|value| is_narrow(module.ty(value).element));
-    if !rounds || (from_narrow && !ty.element.is_arithmetic()) {
-        return Err(Fault::Element(ty.element));
+    let from_fp8 = converted.is_some_and(|value| is_fp8(module.ty(value).element));
+    if !rounds || (from_fp8 && !ty.element.is_arithmetic()) {
+        return Err(Illegal::Element(ty.element));
     }
     Ok(reads)
 }
 
-/// How an epilogue reads a value from outside.
-fn read(program: &Program, root: &Root<'_>, value: Value) -> Result<OperandShape, Fault> {
+/// The shape in which an epilogue reads a value from outside.
+fn check_read(program: &Program, root: &Root<'_>, value: Value) -> Result<OperandShape, Illegal> {
     let module = program.module();
     let ty = module.ty(value);
-    let Class::Operand(shape) = operand_class(ty, &module.ty(root.result).shape) else {
-        return Err(Fault::Operand(value));
-    };
-    let FormatCapability { epilogue, .. } = root.capability;
-    let Some(rule) = epilogue.operand(shape).and_then(|rule| rule.element(ty.element)) else {
-        return Err(Fault::Operand(value));
+    let d = &module.ty(root.result).shape;
+    let shape = if ty.layout.is_none() { operand_shape(&ty.shape, d) } else { None };
+    let rule = |shape| root.capability.epilogue.operand(shape)?.element(ty.element);
+    let Some((shape, rule)) = shape.and_then(|shape| Some((shape, rule(shape)?))) else {
+        return Err(Illegal::Operand(value));
     };
     match Divides::of(&root.matmul.n, rule.n_multiple) {
-        Divides::Never => Err(Fault::OperandN(value, rule)),
+        Divides::Never => Err(Illegal::OperandN(value, rule)),
         _ => Ok(shape),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{OperandShape, reduced_shape};
-
-    #[test]
-    fn a_reduction_leaves_a_scalar_a_row_or_a_column() {
-        let cases: [(&[u32], usize, Option<OperandShape>); 8] = [
-            (&[0, 1], 2, Some(OperandShape::Scalar)),
-            (&[0], 2, Some(OperandShape::Row)),
-            (&[1], 2, Some(OperandShape::Column)),
-            (&[0, 1], 3, Some(OperandShape::Row)),
-            (&[2], 3, Some(OperandShape::Column)),
-            (&[0, 1, 2], 3, Some(OperandShape::Scalar)),
-            (&[1], 3, None),
-            (&[0, 2], 3, None),
-        ];
-        for (axes, rank, expected) in cases {
-            assert_eq!(reduced_shape(axes, rank), expected, "{axes:?} of {rank}");
-        }
     }
 }

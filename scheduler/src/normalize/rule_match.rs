@@ -1,21 +1,30 @@
-//! Where a rule has matched: what it may ask there, and how it adds terms so that the proof knows of them.
+//! Rules, and the match of a rule: what its conditions may ask there, and how it adds terms so that the proof knows them.
 
 use egg::{Applier, Id, Language, Pattern, PatternAst, Rewrite, Subst, Symbol, Var};
 use fourfold_ir::{ElementType, TensorType};
 
-use super::language::{Applied, Attribute, Term, Terms, Types, attribute, type_of};
-use super::rules::Rule;
+use super::language::{Applied, Attribute, OwnAttribute, Term, Terms, Types, attribute, type_of};
+
+/// A named rule: where the left side matches and the conditions of `apply` hold, the results equal the whole.
+pub(crate) struct Rule {
+    pub(crate) name: &'static str,
+    /// The reason it gives the same bits; of a contract rule, which rounding it drops, and what it takes to be in range.
+    pub(crate) why: &'static str,
+    pub(crate) contract: bool,
+    pub(crate) left: &'static str,
+    pub(crate) apply: fn(&mut RuleMatch<'_>) -> Vec<Id>,
+}
 
 /// A match of a rule's left side.
-pub(crate) struct Site<'a> {
+pub(crate) struct RuleMatch<'a> {
     egraph: &'a mut Terms,
     subst: &'a Subst,
     /// The terms that the left side matched, the whole one first, and those that a condition looked through.
-    matched: Vec<Term>,
+    terms: Vec<Term>,
     created: Vec<Term>,
 }
 
-impl Site<'_> {
+impl RuleMatch<'_> {
     /// The class that a variable of the left side stands for.
     pub(crate) fn get(&self, name: &str) -> Id {
         self.subst[variable(name)]
@@ -23,7 +32,7 @@ impl Site<'_> {
 
     /// The whole term that matched.
     pub(crate) fn whole(&self) -> Option<Term> {
-        self.matched.first().cloned()
+        self.terms.first().cloned()
     }
 
     pub(crate) fn ty(&self, class: Id) -> Option<&TensorType> {
@@ -64,8 +73,8 @@ impl Site<'_> {
 
     /// Notes a term that a condition looked through: it is part of the proof.
     pub(crate) fn using(&mut self, term: Term) {
-        if !self.matched.contains(&term) {
-            self.matched.push(term);
+        if !self.terms.contains(&term) {
+            self.terms.push(term);
         }
     }
 
@@ -90,13 +99,15 @@ impl Site<'_> {
     /// An attribute for a shape.
     pub(crate) fn shape_term(&mut self, shape: &fourfold_ir::Shape) -> Id {
         let shape = self.egraph.analysis.tables.shapes.intern(shape);
-        self.attribute_term(Attribute::Shape(shape))
+        self.attribute_term(Attribute::Own(OwnAttribute::Shape(shape)))
     }
 
     /// The shape of an attribute.
     pub(crate) fn reshaped_shape(&self, class: Id) -> Option<fourfold_ir::Shape> {
         match self.attribute(class)? {
-            Attribute::Shape(shape) => Some(self.egraph.analysis.tables.shapes.get(shape).clone()),
+            Attribute::Own(OwnAttribute::Shape(shape)) => {
+                Some(self.egraph.analysis.tables.shapes.get(shape).clone())
+            }
             _ => None,
         }
     }
@@ -109,13 +120,13 @@ impl Site<'_> {
     /// An attribute for a permutation.
     pub(crate) fn permutation_term(&mut self, permutation: &Vec<u32>) -> Id {
         let permutation = self.egraph.analysis.tables.permutations.intern(permutation);
-        self.attribute_term(Attribute::Permutation(permutation))
+        self.attribute_term(Attribute::Own(OwnAttribute::Permutation(permutation)))
     }
 
     /// The axes of a permutation's attribute.
     pub(crate) fn permutation(&self, class: Id) -> Option<Vec<u32>> {
         match self.attribute(class)? {
-            Attribute::Permutation(permutation) => {
+            Attribute::Own(OwnAttribute::Permutation(permutation)) => {
                 Some(self.egraph.analysis.tables.permutations.get(permutation).clone())
             }
             _ => None,
@@ -127,7 +138,7 @@ impl Site<'_> {
 struct Logged {
     rule: usize,
     left: PatternAst<Term>,
-    apply: fn(&mut Site<'_>) -> Vec<Id>,
+    apply: fn(&mut RuleMatch<'_>) -> Vec<Id>,
 }
 
 impl Applier<Term, Types> for Logged {
@@ -139,10 +150,10 @@ impl Applier<Term, Types> for Logged {
         _: Option<&PatternAst<Term>>,
         _: Symbol,
     ) -> Vec<Id> {
-        let matched = instantiate(&self.left, egraph, subst);
-        let mut site = Site { egraph, subst, matched, created: Vec::new() };
-        let results = (self.apply)(&mut site);
-        let Site { matched, created, .. } = site;
+        let terms = instantiate(&self.left, egraph, subst);
+        let mut matched = RuleMatch { egraph, subst, terms, created: Vec::new() };
+        let results = (self.apply)(&mut matched);
+        let RuleMatch { terms, created, .. } = matched;
         let mut changed = Vec::new();
         for result in &results {
             if egraph.union(class, *result) {
@@ -152,7 +163,7 @@ impl Applier<Term, Types> for Logged {
         if let Some(result) = results.first()
             && (!changed.is_empty() || !created.is_empty())
         {
-            egraph.analysis.log.push(Applied { rule: self.rule, matched, created, result: *result });
+            egraph.analysis.log.push(Applied { rule: self.rule, matched: terms, created, result: *result });
         }
         changed
     }

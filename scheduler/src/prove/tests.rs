@@ -1,12 +1,14 @@
 //! The rules on expressions written by hand.
 
+use egg::{Id, Language, RecExpr};
 use fourfold_ir::{
-    BinaryKind, BlockFormat, EpilogueCapability, GridCapability, OperandCapability, OutputCapability,
-    ScaleRounding, Symbol as Extent, UnaryKind,
+    BinaryKind, BlockFormat, ElementType, EpilogueCapability, FormatCapability, GridCapability,
+    OperandCapability, OperandShape, OutputCapability, QuantizedCapability, ReduceKind, UnaryKind,
 };
 
-use super::*;
-use crate::language::Leaf;
+use super::Prover;
+use crate::expression::{Class, Expression, Member, Source, Type, TypeEnvironment};
+use crate::language::{Attribute, KernelTerm};
 
 const ROOT: &str = "(scaled_mma v0 v1 v2 v3 none none none)";
 const BF16: ElementType = ElementType::BF16;
@@ -95,11 +97,11 @@ const BOTH: [ElementType; 2] = [BF16, F32];
 /// The written form of an expression as text; the rules must have run dry.
 #[track_caller]
 fn written(text: &str, types: &TypeEnvironment) -> Option<String> {
-    let rewriter = Rewriter::new(&capability());
-    let nodes: RecExpr<Fir> = text.parse().expect(text);
-    let (egraph, classes) = rewriter.saturate(&nodes, types);
+    let prover = Prover::new(&capability());
+    let nodes: RecExpr<KernelTerm> = text.parse().expect(text);
+    let (egraph, classes) = prover.saturate(&nodes, types);
     let class = &egraph[egraph.find(*classes.last()?)];
-    let written = class.iter().find(|node| matches!(node, Fir::Write(_)))?;
+    let written = class.iter().find(|node| matches!(node, KernelTerm::Write(_)))?;
     // Below a `write` no rule adds anything: every class has one node.
     Some(written.build_recexpr(|id| egraph[id].nodes[0].clone()).to_string())
 }
@@ -189,9 +191,11 @@ fn a_kernel_is_written_only_as_a_writable_element() {
 /// The expression of a chain of ops in which each contains the one before; the last is seen outside.
 fn expression(ops: &[&str]) -> Expression {
     let text = ops.iter().fold(ROOT.to_owned(), |text, op| op.replace('_', &text));
-    let nodes: RecExpr<Fir> = text.parse().expect("an expression");
+    let nodes: RecExpr<KernelTerm> = text.parse().expect("an expression");
     let mut terms = vec![Id::from(nodes.as_ref().len() - 1)];
-    let is_op = |id: &&Id| !matches!(nodes[**id], Fir::Leaf(_) | Fir::Attribute(_) | Fir::Absent);
+    let is_op = |id: &&Id| {
+        !matches!(nodes[**id], KernelTerm::Leaf(_) | KernelTerm::Attribute(_) | KernelTerm::Absent)
+    };
     while let Some(inner) = terms.last().and_then(|last| nodes[*last].children().iter().find(is_op)) {
         terms.push(*inner);
     }
@@ -199,14 +203,14 @@ fn expression(ops: &[&str]) -> Expression {
     let members = terms.iter().enumerate().map(|(position, term)| {
         let node = &nodes[*term];
         let source = |child: &Id| match nodes[*child] {
-            Fir::Leaf(leaf) => Some(Source::Leaf(leaf.0)),
-            Fir::Attribute(_) | Fir::Absent => None,
+            KernelTerm::Leaf(leaf) => Some(Source::Leaf(leaf.0)),
+            KernelTerm::Attribute(_) | KernelTerm::Absent => None,
             _ => Some(Source::Member(position - 1)),
         };
         let operands =
             if position == 0 { Vec::new() } else { node.children().iter().filter_map(source).collect() };
-        let sink = matches!(node, Fir::Quantize(_) | Fir::Reduce(_));
-        let tensors = if matches!(node, Fir::Quantize(_)) { 2 } else { 1 };
+        let sink = matches!(node, KernelTerm::Quantize(_) | KernelTerm::Reduce(_));
+        let tensors = if matches!(node, KernelTerm::Quantize(_)) { 2 } else { 1 };
         Member { term: *term, sink, operands, tensors, seen: sink || position + 1 == terms.len() }
     });
     let members = members.collect();
@@ -215,7 +219,7 @@ fn expression(ops: &[&str]) -> Expression {
 
 /// How many ops are in the kernel of a chain, and the rules.
 fn largest(expression: Expression) -> Option<(usize, Vec<String>)> {
-    let found = Rewriter::new(&capability()).largest_kernel(expression)?;
+    let found = Prover::new(&capability()).largest_kernel(expression)?;
     Some((found.members.len(), found.proof))
 }
 
@@ -322,11 +326,11 @@ fn a_kernel_writes_no_more_than_it_may_and_keeps_the_earlier_ops() {
     // Three values, each seen.
     let mut seen = expression(&["(unary relu _)", "(unary silu _)", "(unary relu _)", "(unary silu _)"]);
     seen.members.iter_mut().for_each(|member| member.seen = true);
-    let found = Rewriter::new(&capability()).largest_kernel(seen.clone()).expect("a kernel");
+    let found = Prover::new(&capability()).largest_kernel(seen.clone()).expect("a kernel");
     assert_eq!((&found.members[..], &found.written[..]), (&[0, 1, 2][..], &[0, 1, 2][..]));
     // The second is not, so that a fourth op has room.
     seen.members[1].seen = false;
-    let found = Rewriter::new(&capability()).largest_kernel(seen).expect("a kernel");
+    let found = Prover::new(&capability()).largest_kernel(seen).expect("a kernel");
     assert_eq!((&found.members[..], &found.written[..]), (&[0, 1, 2, 3][..], &[0, 2, 3][..]));
 }
 
@@ -335,7 +339,7 @@ fn what_cannot_be_written_leaves_with_all_that_depends_on_it() {
     let mut masked =
         expression(&["(unary relu _)", "(convert f8E4M3FN _)", "(convert f32 _)", "(unary silu _)"]);
     let kernel = |expression: &Expression| {
-        Rewriter::new(&capability())
+        Prover::new(&capability())
             .largest_kernel(expression.clone())
             .map(|found| (found.members, found.written))
     };
@@ -347,12 +351,12 @@ fn what_cannot_be_written_leaves_with_all_that_depends_on_it() {
 #[test]
 fn shared_terms_are_written_once() {
     // 2^40 terms as a tree.
-    let mut nodes: RecExpr<Fir> = ROOT.parse().expect("an expression");
+    let mut nodes: RecExpr<KernelTerm> = ROOT.parse().expect("an expression");
     let mut terms = vec![Id::from(nodes.as_ref().len() - 1)];
     for _ in 0..40 {
         let last = *terms.last().expect("there is the root");
-        let function = nodes.add(Fir::Attribute(Attribute::Binary(BinaryKind::Mul)));
-        terms.push(nodes.add(Fir::Binary([function, last, last])));
+        let function = nodes.add(KernelTerm::Attribute(Attribute::Binary(BinaryKind::Mul)));
+        terms.push(nodes.add(KernelTerm::Binary([function, last, last])));
     }
     let members = terms.iter().enumerate().map(|(position, term)| Member {
         term: *term,
@@ -365,77 +369,6 @@ fn shared_terms_are_written_once() {
     let mut capability = capability();
     capability.epilogue.max_steps = 40;
     let expression = Expression { nodes, members, types: types(&BOTH) };
-    let found = Rewriter::new(&capability).largest_kernel(expression);
+    let found = Prover::new(&capability).largest_kernel(expression);
     assert_eq!(found.map(|found| (found.members.len(), found.proof.len())), Some((41, 42)));
-}
-
-#[test]
-fn bounds_read_back_as_they_are_written() {
-    for bounds in [[-1.0, 6.0], [f64::NEG_INFINITY, -0.0], [1e-12, f64::INFINITY]] {
-        let attribute = Attribute::Bounds(bounds.map(f64::to_bits));
-        assert_eq!(attribute.to_string().parse::<Attribute>().ok(), Some(attribute));
-    }
-    for text in ["f4E2M1FN:f8E4M3FN/16", "f8E5M2:f8E8M0FNU/32:floor", "amax@row", "max@scalar"] {
-        assert_eq!(
-            text.parse::<Attribute>().ok().map(|attribute| attribute.to_string()).as_deref(),
-            Some(text)
-        );
-    }
-    let rounded = Attribute::Blocks {
-        element: ElementType::F4E2M1FN,
-        scale: ElementType::F8E8M0FNU,
-        block: 32,
-        scale_rounding: Some(ScaleRounding::Ceil),
-    };
-    assert_eq!(rounded.to_string().parse::<Attribute>().ok(), Some(rounded));
-    assert!("nothing".parse::<Attribute>().is_err() && "w1".parse::<Leaf>().is_err());
-}
-
-#[test]
-fn a_shape_lies_beside_d_in_one_way() {
-    use OperandShape::{Column, Matrix, Row, Scalar};
-    let m = Dim::symbol(<Extent as fourfold_ir::Entity>::from_index(0));
-    let dims = |dims: &[u64]| -> Vec<Dim> {
-        dims.iter().map(|dim| if *dim == 0 { m.clone() } else { Dim::fixed(*dim) }).collect()
-    };
-    // 0 stands for the symbol M.
-    type Operands<'a> = &'a [(&'a [u64], Option<OperandShape>)];
-    let cases: &[(&[u64], Operands)] = &[
-        (
-            &[0, 72],
-            &[
-                (&[], Some(Scalar)),
-                (&[1, 1], Some(Scalar)),
-                (&[72], Some(Row)),
-                (&[1, 72], Some(Row)),
-                (&[0, 1], Some(Column)),
-                (&[0, 72], Some(Matrix)),
-                (&[1, 1, 72], None),
-                (&[1, 1, 1], None),
-                (&[0], None),
-                (&[1, 0], None),
-                (&[71], None),
-            ],
-        ),
-        (
-            &[3, 0, 72],
-            &[
-                (&[1, 1, 72], Some(Row)),
-                (&[3, 1, 72], None),
-                (&[0, 72], None),
-                (&[1, 0, 72], None),
-                (&[0, 1], None),
-                (&[3, 1, 1], None),
-                (&[3, 0, 1], Some(Column)),
-                (&[3, 0, 72], Some(Matrix)),
-            ],
-        ),
-        (&[1, 0, 72], &[(&[0, 1], Some(Column)), (&[0, 72], Some(Matrix)), (&[1, 0, 1], Some(Column))]),
-        (&[1, 72], &[(&[1, 72], Some(Row)), (&[1, 1], Some(Scalar)), (&[72, 1], None)]),
-    ];
-    for (d, operands) in cases {
-        for (operand, expected) in *operands {
-            assert_eq!(operand_shape(&dims(operand), &dims(d)), *expected, "{operand:?} beside {d:?}");
-        }
-    }
 }

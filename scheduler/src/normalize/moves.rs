@@ -1,0 +1,139 @@
+//! The rules of moves: transposes and reshapes merge, and reshapes move behind elementwise ops and before dequantizes.
+
+use egg::{Id, Language};
+use fourfold_ir::{Dim, ScaleLayout, TensorType, dim_product};
+
+use super::language::Term;
+use super::rule_match::RuleMatch;
+
+/// A transpose of a transpose, as one.
+pub(crate) fn transposes_merge(matched: &mut RuleMatch<'_>) -> Vec<Id> {
+    let (Some(outer), Some(inner)) =
+        (matched.permutation(matched.get("?p")), matched.permutation(matched.get("?q")))
+    else {
+        return vec![];
+    };
+    let merged: Option<Vec<u32>> = outer.iter().map(|axis| inner.get(*axis as usize).copied()).collect();
+    let Some(merged) = merged else { return vec![] };
+    let permutation = matched.permutation_term(&merged);
+    let x = matched.get("?x");
+    vec![matched.add(Term::Transpose([permutation, x]))]
+}
+
+/// A reshape of dequantized codes that keeps the last extent, as dequantized reshaped codes.
+pub(crate) fn reshape_joins_dequantize(matched: &mut RuleMatch<'_>) -> Vec<Id> {
+    let [shape, e, v, c, sc, g] = ["?s", "?e", "?v", "?c", "?sc", "?g"].map(|name| matched.get(name));
+    let reshaped = {
+        let (Some(codes), Some(scales)) = (matched.ty(c), matched.ty(sc)) else { return vec![] };
+        let Some(Term::Reshape(_)) = matched.whole() else { return vec![] };
+        let Some(to) = matched.reshaped_shape(shape) else { return vec![] };
+        let ([rows @ .., last], [to_rows @ .., to_last]) = (&codes.shape[..], &to[..]) else {
+            return vec![];
+        };
+        let Some(blocks) = scales.shape.last() else { return vec![] };
+        // An empty last extent would make any rows fit.
+        let keeps =
+            last == to_last && last.as_fixed() != Some(0) && dim_product(rows) == dim_product(to_rows);
+        let linear = scales.layout == Some(ScaleLayout::Linear);
+        (keeps && linear && to.len() >= 2).then(|| to_rows.iter().chain([blocks]).cloned().collect())
+    };
+    let Some(scale_shape) = reshaped else { return vec![] };
+    let scale_shape = matched.shape_term(&scale_shape);
+    let codes = matched.add(Term::Reshape([shape, c]));
+    let scales = matched.add(Term::Reshape([scale_shape, sc]));
+    vec![matched.add(Term::Dequantize([e, v, codes, scales, g]))]
+}
+
+/// An elementwise op some of whose operands are reshaped from one shape: the reshape of the same op on those.
+pub(crate) fn reshape_moves(matched: &mut RuleMatch<'_>) -> Vec<Id> {
+    let Some(whole) = matched.whole() else { return vec![] };
+    let operands = whole.operands().to_vec();
+    // Each operand with what it is reshaped from.
+    let sources: Vec<Vec<(Term, Id)>> = operands
+        .iter()
+        .map(|operand| {
+            let terms = matched.terms(*operand);
+            terms
+                .into_iter()
+                .filter_map(|term| match term {
+                    Term::Reshape([_, x]) if !matched.same(x, *operand) => Some((term, x)),
+                    _ => None,
+                })
+                .collect()
+        })
+        .collect();
+    let mut shapes: Vec<Vec<Dim>> = Vec::new();
+    for (_, x) in sources.iter().flatten() {
+        if let Some(ty) = matched.ty(*x)
+            && !shapes.contains(&ty.shape)
+        {
+            shapes.push(ty.shape.clone());
+        }
+    }
+    let mut results = Vec::new();
+    for shape in shapes {
+        results.extend(move_from(matched, &whole, &operands, &sources, &shape));
+    }
+    results
+}
+
+/// The op on operands of this shape, reshaped behind it; `None` where the others do not allow it.
+fn move_from(
+    matched: &mut RuleMatch<'_>,
+    whole: &Term,
+    operands: &[Id],
+    sources: &[Vec<(Term, Id)>],
+    shape: &[Dim],
+) -> Option<Id> {
+    let mut to = None;
+    let mut moved = Vec::new();
+    let mut used = Vec::new();
+    for (operand, sources) in operands.iter().zip(sources) {
+        let source = sources.iter().find(|(_, x)| matched.ty(*x).is_some_and(|ty| ty.shape == shape));
+        if let Some((term, x)) = source {
+            let ty = matched.ty(*operand)?;
+            if ty.shape.last() != shape.last() || ty.shape.is_empty() {
+                return None;
+            }
+            to = Some(ty.shape.clone());
+            used.push(term.clone());
+            moved.push(*x);
+        } else {
+            matched.ty(*operand).filter(|ty| lies_along_last_axis(ty, shape))?;
+            moved.push(*operand);
+        }
+    }
+    let to = to?;
+    let added = whole.operands().len();
+    let mut position = 0;
+    let attributes = whole.children().len() - added;
+    let inner = whole.clone().map_children(|child| {
+        position += 1;
+        if position > attributes { moved[position - 1 - attributes] } else { child }
+    });
+    // What else the op reads must not make the result larger than the reshape.
+    let result = matched.type_of_term(whole)?;
+    if result.shape != to || broadcasts_beyond(matched, &moved, shape) {
+        return None;
+    }
+    for term in used {
+        matched.using(term);
+    }
+    let inner = matched.add(inner);
+    let to = matched.shape_term(&to);
+    Some(matched.add(Term::Reshape([to, inner])))
+}
+
+fn broadcasts_beyond(matched: &RuleMatch<'_>, operands: &[Id], shape: &[Dim]) -> bool {
+    operands.iter().any(|operand| matched.ty(*operand).is_none_or(|ty| ty.rank() > shape.len()))
+}
+
+/// One number, or a row along the last axis of a tensor of this shape.
+fn lies_along_last_axis(ty: &TensorType, shape: &[Dim]) -> bool {
+    let is_one = |dim: &Dim| dim.as_fixed() == Some(1);
+    ty.layout.is_none()
+        && match &ty.shape[..] {
+            [] => true,
+            [ones @ .., last] => ones.iter().all(is_one) && (is_one(last) || Some(last) == shape.last()),
+        }
+}

@@ -1,0 +1,134 @@
+//! The rules of products: dequantized operands become a `scaled_mma`, and factors its alpha.
+
+use egg::Id;
+use fourfold_ir::{BinaryKind, BlockFormat, ElementType, ScaleLayout, TensorType};
+
+use super::language::{Attribute, OwnAttribute, Term};
+use super::rule_match::RuleMatch;
+
+/// The properties of an `mma` of two dequantized operands that decide which rule takes it.
+pub(crate) struct Product {
+    /// NVFP4 on both sides, else one MX format on both, not dequantized to f16.
+    pub(crate) nvfp4: bool,
+    /// Whether a side has a per-tensor factor.
+    pub(crate) factors: bool,
+    /// Whether the result is f32.
+    pub(crate) wide: bool,
+}
+
+/// `mma` of two dequantized operands, as the `scaled_mma` of what they are dequantized from.
+pub(crate) fn scaled_mma(matched: &mut RuleMatch<'_>, applies: fn(&Product) -> bool) -> Vec<Id> {
+    let [a, sa, ga, b, sb, gb] = ["?a", "?sa", "?ga", "?b", "?sb", "?gb"].map(|name| matched.get(name));
+    let Some(Attribute::Own(OwnAttribute::Block(block))) = matched.attribute(matched.get("?v")) else {
+        return vec![];
+    };
+    let element_attribute = |matched: &RuleMatch<'_>, name| match matched.attribute(matched.get(name)) {
+        Some(Attribute::Element(element)) => Some(element),
+        _ => None,
+    };
+    let (Some(result), Some(dequantized)) =
+        (element_attribute(matched, "?e"), element_attribute(matched, "?d"))
+    else {
+        return vec![];
+    };
+    let [Some(a_element), Some(b_element), Some(scale), Some(b_scale)] =
+        [a, b, sa, sb].map(|class| matched.element(class))
+    else {
+        return vec![];
+    };
+    let format = BlockFormat { a: a_element, b: b_element, scale, block };
+    // Mixed formats are never rewritten: no dequantize of one side says how the other is scaled.
+    if a_element != b_element || scale != b_scale || !format.is_standard() {
+        return vec![];
+    }
+    let nvfp4 = format == BlockFormat::NVFP4;
+    let [no_ga, no_gb] = [ga, gb].map(|class| matched.is_absent(class));
+    let product = Product { nvfp4, factors: !(no_ga && no_gb), wide: result == ElementType::F32 };
+    if !applies(&product) || (!nvfp4 && dequantized == ElementType::F16) {
+        return vec![];
+    }
+    let alpha = match (no_ga, no_gb) {
+        (true, _) => gb,
+        (_, true) => ga,
+        _ => multiply(matched, ga, gb),
+    };
+    let (sfa, sfb) = (blocked(matched, sa), blocked(matched, sb));
+    let none = matched.absent();
+    let (to, block) = (matched.get("?e"), matched.get("?v"));
+    vec![matched.add(Term::ScaledMma([to, block, a, sfa, b, sfb, alpha, none, none]))]
+}
+
+fn multiply(matched: &mut RuleMatch<'_>, left: Id, right: Id) -> Id {
+    let mul = matched.attribute_term(Attribute::Binary(BinaryKind::Mul));
+    matched.add(Term::Binary([mul, left, right]))
+}
+
+/// Scales in the blocked layout.
+fn blocked(matched: &mut RuleMatch<'_>, scales: Id) -> Id {
+    if matched.ty(scales).and_then(|ty| ty.layout) == Some(ScaleLayout::Blocked) {
+        return scales;
+    }
+    let layout = matched.attribute_term(Attribute::Own(OwnAttribute::Blocked(true)));
+    matched.add(Term::Swizzle([layout, scales]))
+}
+
+/// Whether alpha may be this: an f32 of shape [] or [1].
+fn is_factor(ty: &TensorType) -> bool {
+    ty.element == ElementType::F32 && ty.rank() <= 1 && ty.is_scalar() && ty.layout.is_none()
+}
+
+/// The whole is `mul` of a `scaled_mma` that nothing else uses and of a factor. Gives the children of the former.
+fn product_with_factor(matched: &mut RuleMatch<'_>, factor: Id) -> Option<[Id; 9]> {
+    let Some(Term::Binary([_, x, y])) = matched.whole() else { return None };
+    let product = if matched.same(x, factor) { y } else { x };
+    // A kernel has constants inside: as alpha one would have to be computed before, outside of any kernel.
+    let constant = matched.splat(factor).is_some();
+    if constant || matched.is_shared(product) || !matched.ty(factor).is_some_and(is_factor) {
+        return None;
+    }
+    let names = ["?v", "?a", "?sa", "?b", "?sb"].map(|name| matched.get(name));
+    let [v, a, sa, b, sb] = names;
+    let none = matched.absent();
+    let f32 = matched.attribute_term(Attribute::Element(ElementType::F32));
+    Some([f32, v, a, sa, b, sb, factor, none, none])
+}
+
+/// A `scaled_mma` without alpha times a factor, as one with alpha.
+pub(crate) fn factor_is_alpha(matched: &mut RuleMatch<'_>, factor: &str) -> Vec<Id> {
+    let factor = matched.get(factor);
+    match product_with_factor(matched, factor) {
+        Some(children) => vec![matched.add(Term::ScaledMma(children))],
+        None => vec![],
+    }
+}
+
+/// A dequantized operand without a per-tensor factor times a factor, as one with it.
+pub(crate) fn factor_joins_dequantize(matched: &mut RuleMatch<'_>) -> Vec<Id> {
+    let [v, c, sc, s] = ["?v", "?c", "?sc", "?s"].map(|name| matched.get(name));
+    let Some(Term::Binary([_, x, y])) = matched.whole() else { return vec![] };
+    let dequantized = if matched.same(x, s) { y } else { x };
+    if !is_nvfp4(matched, v, c, sc) || !matched.ty(s).is_some_and(is_factor) || matched.is_shared(dequantized)
+    {
+        return vec![];
+    }
+    let f32 = matched.attribute_term(Attribute::Element(ElementType::F32));
+    vec![matched.add(Term::Dequantize([f32, v, c, sc, s]))]
+}
+
+fn is_nvfp4(matched: &RuleMatch<'_>, block: Id, codes: Id, scales: Id) -> bool {
+    matched.attribute(block) == Some(Attribute::Own(OwnAttribute::Block(BlockFormat::NVFP4.block)))
+        && matched.element(codes) == Some(BlockFormat::NVFP4.a)
+        && matched.element(scales) == Some(BlockFormat::NVFP4.scale)
+}
+
+/// A dequantized operand that is converted, as one dequantized to the other type.
+pub(crate) fn widening_joins_dequantize(matched: &mut RuleMatch<'_>) -> Vec<Id> {
+    let [e, v, c, sc] = ["?e", "?v", "?c", "?sc"].map(|name| matched.get(name));
+    let arithmetic =
+        matches!(matched.attribute(e), Some(Attribute::Element(element)) if element.is_arithmetic());
+    if !arithmetic || !is_nvfp4(matched, v, c, sc) {
+        return vec![];
+    }
+    let none = matched.absent();
+    vec![matched.add(Term::Dequantize([e, v, c, sc, none]))]
+}
