@@ -19,9 +19,7 @@ use fourfold_executor::fallback::{self, FallbackError};
 use fourfold_executor::{Run, RunError};
 use fourfold_ir::memory::{NoMemory, check_memory};
 use fourfold_ir::sample::Rule;
-use fourfold_ir::{
-    Bound, ElementType, Op, Program, SymbolValues, Tensor, TensorError, UnaryKind, Value, interpret_op,
-};
+use fourfold_ir::{Bound, ElementType, Op, Program, SymbolValues, Tensor, TensorError, Value, interpret_op};
 use fourfold_scheduler::{
     EpilogueKind, EpilogueRef, EpilogueStep, KernelOutput, KernelPlan, OutputKind, Partition,
 };
@@ -33,6 +31,7 @@ use self::reduced::Reduced;
 use self::within::{Bounds, free_text};
 use crate::compare::{Comparison, MOVED_ONE_IN, Rounding, Tolerance, Verdict, compare, compare_by};
 use crate::error::Error;
+use crate::precision::is_correctly_rounded;
 
 /// One value that a kernel wrote, held against what it must be.
 pub(crate) struct Compared {

@@ -9,13 +9,12 @@ use fourfold_executor::fallback::processor;
 use fourfold_executor::service::Event;
 use fourfold_executor::{DataFile, RunError, RunOptions, SealedError, SealedWriter};
 use fourfold_ir::{Bound, Program, Tensor, Value, bind};
-use serde::Serialize;
 use serde_json::json;
 
 use super::kernels::write_kernels;
+use super::writing::Writing;
 use super::{
-    About, Bundle, BundleError, BundleOptions, DATA, GivenInputs, Lack, OUTPUTS, PROGRAM, RecordedRun, RunAs,
-    Seeded,
+    About, Bundle, BundleError, BundleOptions, DATA, GivenInputs, Lack, OUTPUTS, PROGRAM, RunAs, Seeded,
 };
 use crate::doctor::look;
 use crate::error::Error;

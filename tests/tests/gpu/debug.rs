@@ -6,8 +6,8 @@ use anyhow::{Context, Result, ensure};
 use fourfold::CompileOptions;
 use fourfold::executor::stdout_on_stderr;
 use fourfold_cli::Report;
-use fourfold_cli::bundle::{BundleOptions, replay_bundled};
-use fourfold_cli::replay::{ReplayOptions, replay};
+use fourfold_cli::bundle::BundleOptions;
+use fourfold_cli::replay::{ReplayOptions, replay, replay_bundled};
 use fourfold_tests::repository;
 
 use super::compile_options;

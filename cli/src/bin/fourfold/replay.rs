@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use fourfold::{CompileOptions, Event};
-use fourfold_cli::bundle::{BundleOptions, Bundled, replay_bundled};
-use fourfold_cli::replay::{ReplayOptions, replay};
+use fourfold_cli::bundle::BundleOptions;
+use fourfold_cli::replay::{Bundled, ReplayOptions, replay, replay_bundled};
 
 use crate::place::Place;
 use crate::progress::Progress;
