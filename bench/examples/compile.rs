@@ -23,7 +23,6 @@ use std::{env, fs};
 use fourfold::codegen::KernelSource;
 use fourfold::executor::toolchain::{Toolchain, ToolchainOptions};
 use fourfold::executor::{BuildInput, BuildOptions, BuildTools, Phase, ToolEnvironment, build, run_tool};
-use fourfold::ir::text;
 use fourfold::kernels::{cutlass_version, planned_kernels};
 use fourfold::{Backend, DeviceChoice, Options};
 use serde_json::json;
@@ -108,7 +107,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// The default kernel of a target.
 fn kernel(target: &str, toolchain: &Toolchain) -> Result<KernelSource, Box<dyn Error>> {
-    let (program, _) = text::load(PROGRAM).map_err(|diagnostics| format!("{diagnostics:?}"))?;
+    let (program, _) = fourfold::ir::load(PROGRAM).map_err(|diagnostics| format!("{diagnostics:?}"))?;
     let device = DeviceChoice::None;
     let backend = Backend::new(&Options { target: Some(target.to_owned()), device, ..Options::default() })?;
     let kernels = planned_kernels(&backend.plan(program), cutlass_version(toolchain), false);

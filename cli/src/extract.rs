@@ -93,7 +93,7 @@ func @mixed(
 
     #[test]
     fn every_segment_is_a_program_with_what_it_needs_and_gives() {
-        let (program, _) = text::load(SOURCE).expect("the program is valid");
+        let (program, _) = fourfold_ir::load(SOURCE).expect("the program is valid");
         let header = crate::header::read(SOURCE, &program).expect("its comments are");
         let backend = Backend::new(&Options {
             target: Some("sm_120a".into()),
@@ -107,7 +107,8 @@ func @mixed(
             .iter()
             .map(|segment| {
                 let source = cut_out(planned.program(), segment, &header, true, "data.safetensors");
-                let (cut, _) = text::load(&source).unwrap_or_else(|errors| panic!("{source}{errors:?}"));
+                let (cut, _) =
+                    fourfold_ir::load(&source).unwrap_or_else(|errors| panic!("{source}{errors:?}"));
                 let header = crate::header::read(&source, &cut).expect("its comments are well-formed");
                 assert_eq!(header.data.as_deref(), Some("data.safetensors"));
                 assert_eq!((header.tolerance, header.allow.contract), (Some(1e-4), true));

@@ -291,7 +291,7 @@ mod tests {
         let source = format!(
             "fir 1\n{directives}func @f(%fc1: tensor<[M], f32>, %fc2: tensor<[B], f32>) {{\n  return %fc1, %fc2\n}}\n"
         );
-        let (program, _) = text::load(&source).expect("the program is valid");
+        let (program, _) = fourfold_ir::load(&source).expect("the program is valid");
         read(&source, &program)
     }
 
@@ -410,7 +410,7 @@ mod tests {
         let source = "fir 1\nfunc @f(%x: tensor<[4], f32>) {\n  return %x\n}\n";
         let read_below = |line: &str| {
             let source = format!("{source}; {line}\n");
-            let (program, _) = text::load(&source).expect("the program is valid");
+            let (program, _) = fourfold_ir::load(&source).expect("the program is valid");
             read(&source, &program)
         };
         let errors = read_below("tolerance: 1e-3").expect_err("it does not count");
@@ -418,7 +418,7 @@ mod tests {
         let behind = source
             .replace("  return", "  ; a note\n  return")
             .replace("%x\n}", "%x ; sample: exact seed=4\n}");
-        let (program, _) = text::load(&behind).expect("the program is valid");
+        let (program, _) = fourfold_ir::load(&behind).expect("the program is valid");
         let errors = read(&behind, &program).expect_err("it does not count");
         let message = &errors[0].message;
         assert!(errors.len() == 1 && message.contains("above the function"), "{errors:?}");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use fourfold_executor::{DataFile, TEXT_LIMIT, read_input, read_tensors_given};
 use fourfold_ir::sample::{self, Recipe, Rule};
-use fourfold_ir::{Diagnostic, Program, Tensor, text};
+use fourfold_ir::{Diagnostic, Program, Tensor};
 
 use crate::error::Error;
 use crate::header::{self, Header};
@@ -45,7 +45,7 @@ pub(crate) fn load_text(file: &Path, source: String) -> Result<Loaded, Error> {
         source_text,
         diagnostics,
     };
-    let program = match text::load(&source) {
+    let program = match fourfold_ir::load(&source) {
         Ok((program, _)) => program,
         Err(diagnostics) => return Err(invalid(diagnostics, source)),
     };

@@ -105,7 +105,6 @@ pub(crate) fn is_correctly_rounded(kind: UnaryKind) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fourfold_ir::text;
 
     #[test]
     fn exactness_ends_at_an_inexact_sum_and_narrowing_is_remembered() {
@@ -123,7 +122,7 @@ func @f(
   return %r, %z
 }
 ";
-        let (program, _) = text::load(source).expect("the program is valid");
+        let (program, _) = fourfold_ir::load(source).expect("the program is valid");
         let of = |rule, name: &str| {
             precisions(&program, rule, &|_| false, &|_| false)
                 [program.facts().value_named(name).expect(name).index()]

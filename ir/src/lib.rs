@@ -69,6 +69,7 @@ mod capabilities;
 mod diagnostics;
 mod entities;
 mod interp;
+mod load;
 pub mod memory;
 mod module;
 pub mod numeric;
@@ -91,6 +92,7 @@ pub use capabilities::{
 pub use diagnostics::{Diagnostic, Place, Span, Spans};
 pub use entities::{Arena, Entity, Op, Symbol, Value};
 pub use interp::{InterpretError, interpret, interpret_op};
+pub use load::load;
 pub use module::{Module, Operation, ScaledMmaOperands, ValueData, ValueDef};
 pub use ops::{
     AttributeError, AttributeValue, BinaryKind, ConstantValue, OpKind, Predicate, ReduceKind, ScaleRounding,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use fourfold::codegen::configuration::CutlassVersion;
 use fourfold::codegen::{Epilogue, KernelSpec, OutputKind, StepKind};
-use fourfold::ir::{BinaryKind, ElementType, OperandShape, ReduceKind, UnaryKind, text};
+use fourfold::ir::{BinaryKind, ElementType, OperandShape, ReduceKind, UnaryKind};
 use fourfold::kernels::planned_kernels;
 
 /// One of each family, as everything but the tag and the tile is the same.
@@ -24,7 +24,7 @@ pub fn kernels(target: &str) -> Result<BTreeMap<String, KernelSpec>> {
             continue;
         }
         let source = std::fs::read_to_string(&file)?;
-        let (program, _) = text::load(&source)
+        let (program, _) = fourfold::ir::load(&source)
             .map_err(|errors| anyhow::anyhow!("{}: {}", file.display(), errors[0].message))?;
         let planned = planned_kernels(&backend.plan(program), CutlassVersion::PINNED, false);
         ensure!(!planned.is_empty(), "{} has no kernel", file.display());

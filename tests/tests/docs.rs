@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use fourfold::DEFAULT_TARGET;
 use fourfold::codegen::KernelSpec;
-use fourfold::ir::text;
 use fourfold_tests::dags::{DAG_TARGETS, features, kernels};
 use fourfold_tests::{backend, repository};
 
@@ -14,8 +13,8 @@ fn the_program_in_the_readme_is_one_kernel() {
     let blocks: Vec<&str> =
         readme.split("```text\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     let program = blocks.iter().find(|block| block.starts_with("fir 1")).expect("the README shows a program");
-    let (program, _) =
-        text::load(program).unwrap_or_else(|errors| panic!("{}", errors[0].render("README.md", program)));
+    let (program, _) = fourfold::ir::load(program)
+        .unwrap_or_else(|errors| panic!("{}", errors[0].render("README.md", program)));
     let planned = backend(DEFAULT_TARGET).expect("the default target exists").plan(program);
     assert_eq!(planned.partition().kernels().count(), 1);
 }

@@ -134,7 +134,7 @@ fn check_printing(program: &str) -> Result<()> {
 
 fn errors(file: &Path, program: &str) -> Result<String> {
     let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    let errors = match (text::load(program), load(file)) {
+    let errors = match (fourfold::ir::load(program), load(file)) {
         (Err(errors), _) => errors,
         // The program is valid, but not what its comments say about running it.
         (Ok(_), Err(Error::Program { diagnostics, .. })) => diagnostics,

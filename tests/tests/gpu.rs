@@ -17,7 +17,7 @@ use fourfold::executor::{
     PreparedProgram, Ran, RunOptions, prepare, prepare_segment, workspace_size, workspace_size_of_segment,
 };
 use fourfold::ir::sample::{self, Recipe, Rule};
-use fourfold::ir::{ElementType, SymbolValues, Tensor, Value, bind, interpret, text};
+use fourfold::ir::{ElementType, SymbolValues, Tensor, Value, bind, interpret};
 use fourfold::{Backend, CompileOptions, Compiled, Options};
 use fourfold_cli::VerifyRow;
 use fourfold_cli::replay::load;
@@ -78,7 +78,8 @@ fn compile_options() -> CompileOptions {
 }
 
 fn compile(source: &str) -> Result<Compiled> {
-    let (program, _) = text::load(source).map_err(|errors| anyhow::anyhow!("{}", errors[0].message))?;
+    let (program, _) =
+        fourfold::ir::load(source).map_err(|errors| anyhow::anyhow!("{}", errors[0].message))?;
     let backend = backend().context("there is no GPU")?;
     let compiled = backend.compile(backend.plan(program), &compile_options(), &|line| eprintln!("{line}"));
     for (segment, _) in compiled.planned().partition().kernels() {

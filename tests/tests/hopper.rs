@@ -14,7 +14,7 @@ use fourfold::codegen::configuration::CutlassVersion;
 use fourfold::codegen::hopper::{Configuration, FEW_TOKENS, TARGET, TILES, Tile};
 use fourfold::codegen::{Design, HOPPER_HEAD, HOPPER_KERNEL, KernelSpec, emit};
 use fourfold::ir::sample::{self, Recipe, Rule};
-use fourfold::ir::{BlockFormat, ElementType, Entity as _, Tensor, bind, interpret, numeric, text};
+use fourfold::ir::{BlockFormat, ElementType, Entity as _, Tensor, bind, interpret, numeric};
 use fourfold::kernels::planned_kernels;
 use fourfold_tests::backend;
 use fourfold_tests::built::toolchain;
@@ -158,8 +158,8 @@ impl Program {
 
     /// The kernel with all tiles.
     fn spec(&self) -> KernelSpec {
-        let (program, _) =
-            text::load(&self.with([2, 0, 96, 192])).unwrap_or_else(|errors| panic!("{}", errors[0].message));
+        let (program, _) = fourfold::ir::load(&self.with([2, 0, 96, 192]))
+            .unwrap_or_else(|errors| panic!("{}", errors[0].message));
         let planned = backend(TARGET).expect("a target").plan(program);
         let mut kernels = planned_kernels(&planned, CutlassVersion::PINNED, false);
         assert_eq!(kernels.len(), 1, "one kernel");
@@ -234,7 +234,7 @@ impl Program {
         let position = |tile| self.tiles().iter().position(|held| *held == tile).expect("it is held");
         let variant = tile.map_or(u64::MAX, |tile| position(tile) as u64);
         let numbers = [l, m, n, k, sms, seed, variant];
-        let (program, _) = text::load(&self.with([l, m, n, k]))
+        let (program, _) = fourfold::ir::load(&self.with([l, m, n, k]))
             .unwrap_or_else(|errors| panic!("{name}: {}", errors[0].message));
         let rule = if k <= 512 { Rule::Exact } else { Rule::Contest };
         let recipe = Recipe { rule, seed, symbols: vec![("M".to_owned(), m)] };

@@ -1,8 +1,8 @@
 //! 10,000 random mutations of the fixtures: every one is either a program or is refused with errors, and a program
 //! is partitioned, proved again and, when it is small, run.
 
+use fourfold::ir::Program;
 use fourfold::ir::sample::{self, Recipe, Rule};
-use fourfold::ir::{Program, text};
 use fourfold::{Backend, codegen};
 use fourfold_tests::random::Random;
 
@@ -37,7 +37,7 @@ fn mutated_fixtures_never_panic() {
                 source = mutate(&source, &sources, &mut random);
             }
         }
-        match text::load(&source) {
+        match fourfold::ir::load(&source) {
             Err(errors) => {
                 refused += 1;
                 assert!(!errors.is_empty(), "a refusal has a reason:\n{source}");

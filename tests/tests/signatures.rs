@@ -6,7 +6,6 @@ use fourfold::codegen::{emit, specify, target};
 use fourfold::executor::signature_of;
 use fourfold::ir::{
     BinaryKind, Dim, ElementType, Op, OperandShape, Program, ReduceKind, ScaleRounding, UnaryKind, Value,
-    text,
 };
 use fourfold::kernels::planned_kernels;
 use fourfold::scheduler::{
@@ -19,7 +18,7 @@ fn the_generator_and_the_executor_agree_on_every_signature() -> Result<()> {
     for target in ["sm_100a", "sm_121a"] {
         let backend = fourfold_tests::backend(target)?;
         for file in fourfold_tests::fixtures()? {
-            let Ok((program, _)) = text::load(&std::fs::read_to_string(&file)?) else { continue };
+            let Ok((program, _)) = fourfold::ir::load(&std::fs::read_to_string(&file)?) else { continue };
             let planned = backend.plan(program);
             for kernel in planned_kernels(&planned, CutlassVersion::PINNED, false) {
                 let plan = planned.partition().segments[kernel.segment].kernel().context("a plan")?;
@@ -106,7 +105,8 @@ fn plan(program: &Program, steps: usize, outputs: Vec<KernelOutput>) -> KernelPl
 #[test]
 fn every_kind_of_output_has_a_word_in_which_both_agree() -> Result<()> {
     use EpilogueRef::{Accumulator, Step};
-    let (program, _) = text::load(PROGRAM).map_err(|errors| anyhow::anyhow!("{}", errors[0].message))?;
+    let (program, _) =
+        fourfold::ir::load(PROGRAM).map_err(|errors| anyhow::anyhow!("{}", errors[0].message))?;
     let value = |name: &str| program.facts().value_named(name).unwrap();
     let op = |value: Value| program.module().defining_op(value).unwrap();
     let is = |of, name: &str| KernelOutput { of, kind: OutputKind::Value { value: value(name) } };

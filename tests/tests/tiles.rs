@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use fourfold::codegen::configuration::CutlassVersion;
 use fourfold::codegen::hopper::{ANY, CHOICES, Configuration, TARGET, TILES, Tile};
 use fourfold::codegen::{Design, KernelSpec, emit};
-use fourfold::ir::{BlockFormat, text};
+use fourfold::ir::BlockFormat;
 use fourfold::kernels::planned_kernels;
 use fourfold_tests::backend;
 use fourfold_tests::random::Random;
@@ -158,7 +158,7 @@ fn cases() -> Vec<Case> {
 /// Specifications of the program's kernel with these tiles, of each format.
 fn specs(variants: Option<&[Tile]>) -> [KernelSpec; 2] {
     [PROGRAM.to_owned(), PROGRAM.replace("6], f8E4M3FN", "3], f8E8M0FNU").replace("16}", "32}")].map(|text| {
-        let (program, _) = text::load(&text).unwrap_or_else(|errors| panic!("{}", errors[0].message));
+        let (program, _) = fourfold::ir::load(&text).unwrap_or_else(|errors| panic!("{}", errors[0].message));
         let planned = backend(TARGET).expect("a target").plan(program);
         let all = planned_kernels(&planned, CutlassVersion::PINNED, false).remove(0).spec;
         let Design::Hopper(configuration) = &all.configuration else { panic!("{:?}", all.configuration) };

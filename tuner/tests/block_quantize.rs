@@ -167,7 +167,7 @@ fn the_reference_is_what_the_interpreter_makes_of_a_program() {
             "fir 1\nfunc @main(%v: tensor<[3, 37, 224], {element}>{argument}) {{\n  %q, %s = block_quantize {operands} \
              {attributes} : tensor<[3, 37, 224], f4E2M1FN>, tensor<[3, 37, {columns}], {result}>\n  return %q, %s\n}}\n"
         );
-        let (program, _) = text::load(&program).expect("it is valid");
+        let (program, _) = fourfold_ir::load(&program).expect("it is valid");
         let tensor = |element, dims, slot| {
             Tensor::new(element, dims, None, input(&workload, slot).to_vec()).expect("its bytes")
         };

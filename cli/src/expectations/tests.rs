@@ -53,7 +53,7 @@ impl Case {
 
     /// A run on the CPU, on seeded inputs but for those that are given.
     fn on_cpu(source: &str, contract: bool, given: &[(&str, Tensor)]) -> Case {
-        let (program, _) = text::load(source).unwrap_or_else(|errors| panic!("{}", errors[0].message));
+        let (program, _) = fourfold_ir::load(source).unwrap_or_else(|errors| panic!("{}", errors[0].message));
         let (target, device) = (Some("sm_120a".to_owned()), DeviceChoice::None);
         let backend = Backend::new(&Options { target, device, contract, ..Options::default() });
         let backend = backend.expect("a target");

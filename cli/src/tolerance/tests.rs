@@ -3,7 +3,7 @@
 mod outputs;
 
 use fourfold_ir::sample::{self, Recipe};
-use fourfold_ir::{Entity, bind, interpret, text};
+use fourfold_ir::{Entity, bind, interpret};
 use fourfold_scheduler::{Partition, partition};
 
 use super::*;
@@ -31,7 +31,8 @@ func @f(
 }}
 "
         );
-        let (program, _) = text::load(&source).unwrap_or_else(|errors| panic!("{}", errors[0].message));
+        let (program, _) =
+            fourfold_ir::load(&source).unwrap_or_else(|errors| panic!("{}", errors[0].message));
         let capabilities = fourfold_codegen::capabilities("sm_120a").expect("a target");
         let partition = partition(&program, &capabilities);
         let tensors =

@@ -534,7 +534,7 @@ func @secret.function(
   return %secret.y
 }
 ";
-    let (program, _) = text::load(program).unwrap_or_else(|errors| panic!("{}", errors[0].message));
+    let (program, _) = fourfold_ir::load(program).unwrap_or_else(|errors| panic!("{}", errors[0].message));
     for name in ["sm_100a", "sm_121a", "sm_90a"] {
         let capabilities = capabilities(name).expect("a known target");
         let partition = fourfold_scheduler::partition(&program, &capabilities);
@@ -633,7 +633,7 @@ func @main(
          why = \"as it was measured with K = {{k}}\"\n"
     );
     let tables = Tables::parse(&table).expect("it is well-formed");
-    let (program, _) = text::load(&program).unwrap_or_else(|errors| panic!("{}", errors[0].message));
+    let (program, _) = fourfold_ir::load(&program).unwrap_or_else(|errors| panic!("{}", errors[0].message));
     let partition = fourfold_scheduler::partition(&program, &capabilities(name).expect("a known target"));
     let (_, plan) = partition.kernels().next().expect("one kernel");
     let target = crate::target(name).expect("a known target");

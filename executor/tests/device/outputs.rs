@@ -49,7 +49,7 @@ const SIGNATURE: &str = "nvfp4 row=f32 scalar=f32 d=f32@acc q=f4E2M1FN:f8E4M3FN/
 const RETURNED: [&str; 5] = ["acc", "sq", "peak", "peaks", "highest"];
 
 fn outputs(m: u64) -> Fixture {
-    let (program, _) = text::load(PROGRAM).unwrap_or_else(|errors| panic!("{}", errors[0].message));
+    let (program, _) = fourfold_ir::load(PROGRAM).unwrap_or_else(|errors| panic!("{}", errors[0].message));
     let value = |name: &str| program.facts().value_named(name).unwrap();
     let values = |names: &[&str]| {
         let mut values: Vec<Value> = names.iter().map(|name| value(name)).collect();
@@ -254,7 +254,7 @@ fn a_reduction_that_does_not_begin_at_zero_is_not_prepared_over_nothing() {
     let device = Device::open(0).unwrap();
     let source = PROGRAM.replace("kind = amax} : tensor<[], f32>", "kind = max} : tensor<[], f32>");
     let fixture = outputs(0);
-    let fixture = Fixture { program: text::load(&source).unwrap().0, ..fixture };
+    let fixture = Fixture { program: fourfold_ir::load(&source).unwrap().0, ..fixture };
     let refused = Placed::new(&fixture, &device).prepare(&fixture, &device).unwrap_err();
     assert_eq!((refused.code, refused.segment), ("kernel_refused", Some(0)));
     assert!(refused.message.starts_with("`%peak` of an empty problem is not zero"), "{refused}");
@@ -370,7 +370,7 @@ fn scales_that_are_not_blocked_are_refused() {
     let source = source
         .replace("LINEAR\n", "tensor<[M, 6], f8E4M3FN, linear>\n")
         .replace("  %y =", "  %bq = swizzle_scales %sq : tensor<[M, 6], f8E4M3FN, blocked>\n  %y =");
-    let (program, _) = text::load(&source).unwrap_or_else(|errors| panic!("{}", errors[0].message));
+    let (program, _) = fourfold_ir::load(&source).unwrap_or_else(|errors| panic!("{}", errors[0].message));
     let fixture = Fixture { program, ..outputs(128) };
     let bound = bind(&fixture.program, &fixture.tensors).unwrap();
     let segment = &fixture.partition.segments[0];
@@ -560,7 +560,7 @@ fn scales_that_nobody_reads_are_written_to_the_workspace() {
         .filter(|line| !line.contains("%y ="))
         .fold(String::new(), |source, line| source + line + "\n");
     let mut fixture = outputs(37);
-    fixture.program = text::load(&source).unwrap().0;
+    fixture.program = fourfold_ir::load(&source).unwrap().0;
     fixture.partition.segments.pop();
     let unused = fixture.value("sq");
     fixture.partition.segments[0].outputs.retain(|value| *value != unused);

@@ -282,7 +282,7 @@ func @main(
   return %y
 }
 ";
-    let (program, _) = crate::text::load(source).unwrap();
+    let (program, _) = crate::load(source).unwrap();
     let recipe = sample::Recipe { rule: sample::Rule::Normal, seed: 1, symbols: Vec::new() };
     let mut tensors = sample::inputs(&program, &recipe).unwrap();
     for (values, is_zero) in [([0.0; 64], true), ([-0.0; 64], true), ([0.37; 64], false)] {

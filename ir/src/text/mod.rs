@@ -70,7 +70,6 @@ pub use print::{print, print_op};
 
 use crate::diagnostics::{Diagnostic, Spans};
 use crate::module::Module;
-use crate::program::Program;
 
 /// The version of the text form that this crate reads and writes.
 pub const VERSION: &str = "1";
@@ -90,16 +89,4 @@ pub struct Parsed {
 /// What is wrong with the text, in the order of the text; at most 20 errors.
 pub fn parse(source: &str) -> Result<Parsed, Vec<Diagnostic>> {
     parser::parse(source, u32::MAX as usize)
-}
-
-/// Reads and verifies a program.
-///
-/// # Errors
-/// Those of [`parse`], or those of [`crate::verify`] with their places in the text.
-pub fn load(source: &str) -> Result<(Program, Spans), Vec<Diagnostic>> {
-    let Parsed { module, spans } = parse(source)?;
-    match crate::verify(module) {
-        Ok(program) => Ok((program, spans)),
-        Err(invalid) => Err(invalid.errors.iter().map(|error| error.diagnostic(Some(&spans))).collect()),
-    }
 }

@@ -9,7 +9,7 @@ use fourfold_scheduler::{Fate, NormalizeOptions, Normalized, Origin, Step, norma
 /// A program from its text.
 #[track_caller]
 pub fn program(source: &str) -> Program {
-    match text::load(source) {
+    match fourfold_ir::load(source) {
         Ok((program, _)) => program,
         Err(errors) => {
             panic!("{}", errors.iter().map(|error| error.render("test", source)).collect::<String>())

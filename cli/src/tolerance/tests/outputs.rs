@@ -1,7 +1,7 @@
 //! Kernels that write several values: for each kind, what a right kernel may give, and what none may.
 
 use fourfold_ir::sample::{self, Recipe};
-use fourfold_ir::{Dim, Op, OpKind, OperandShape, ScaleLayout, bind, text};
+use fourfold_ir::{Dim, Op, OpKind, OperandShape, ScaleLayout, bind};
 use fourfold_scheduler::EpilogueOperand;
 
 use super::*;
@@ -35,7 +35,8 @@ func @f(
 "
         )
         .replace("MN", &format!("[{M}, {N}]"));
-        let (program, _) = text::load(&source).unwrap_or_else(|errors| panic!("{}", errors[0].message));
+        let (program, _) =
+            fourfold_ir::load(&source).unwrap_or_else(|errors| panic!("{}", errors[0].message));
         let plan = plan_of(&program);
         let mut case = Case { program, plan, tensors: HashMap::new(), rule };
         case.sample(5);

@@ -96,7 +96,7 @@ impl Computed {
              %d = scaled_mma %a, %sfa, %b, %sfb {{block = {block}}} : tensor<[{batch}{m}, {n}], {d}>\n  return %d\n}}\n",
             format.a, format.b
         );
-        let (program, _) = text::load(&source).map_err(|errors| {
+        let (program, _) = fourfold_ir::load(&source).map_err(|errors| {
             errors.first().map_or_else(|| "no program".to_owned(), |error| error.message.clone())
         })?;
         let recipe = sample::Recipe { rule: sample::Rule::Contest, seed, symbols: Vec::new() };
