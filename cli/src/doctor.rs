@@ -5,9 +5,10 @@ use std::path::Path;
 
 use fourfold::{Backend, CacheChoice, CompileOptions, DeviceChoice, Options, chain};
 use fourfold_codegen::{EMULATED_TARGETS, EMULATOR, TARGETS, Target, capabilities};
-use fourfold_executor::cache::{CacheHealth, CacheOptions, check_tier, human_size, shown_place};
+use fourfold_executor::cache::{CacheOptions, check_tier, human_size, shown_place};
 use fourfold_executor::device::{Gpu, discover};
 use fourfold_executor::environment::{Environment, VARIABLES};
+use fourfold_executor::service::CacheHealth;
 use fourfold_executor::service::Event;
 use fourfold_executor::toolchain::{
     Diagnosis, FindingState, Obstacle, TargetFinding, Tool, ToolchainOptions, diagnose, obstacle,

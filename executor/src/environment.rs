@@ -268,6 +268,10 @@ pub fn is_for_launchers(name: &str) -> bool {
     NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && !NOT.contains(&name)
 }
 
+/// What nvcc calls for the host's code where nothing else is named: the first compiles, and the other is asked about
+/// itself.
+pub(crate) const HOST_COMPILERS: [&str; 2] = ["g++", "gcc"];
+
 impl Environment {
     /// The environment of this process.
     pub fn from_process() -> Environment {
@@ -305,6 +309,19 @@ impl Environment {
     /// Returns whether versions that are known to be bad are to be used all the same.
     pub fn allows_known_bad(&self) -> bool {
         self.fourfold_allow_known_bad.as_ref().is_some_and(|value| value != "0")
+    }
+
+    /// The programs that nvcc would use as host compiler, those that are there or are named.
+    pub(crate) fn host_compilers(&self) -> Vec<PathBuf> {
+        match self.nvcc_ccbin.as_ref().map(PathBuf::from) {
+            None => HOST_COMPILERS.iter().filter_map(|name| self.find_program(name)).collect(),
+            Some(chosen) if chosen.components().count() <= 1 => {
+                self.find_program(&chosen).into_iter().collect()
+            }
+            // nvcc takes the folder of a compiler as well.
+            Some(chosen) if chosen.is_dir() => HOST_COMPILERS.iter().map(|name| chosen.join(name)).collect(),
+            Some(chosen) => vec![chosen],
+        }
     }
 
     /// The first program of this name on `PATH`. Relative entries do not count: what runs must not depend on the

@@ -25,7 +25,9 @@ mod data;
 pub mod device;
 pub mod environment;
 pub mod fallback;
+mod fault;
 mod files;
+mod isolation;
 pub mod kernel;
 mod last_resort;
 pub mod measure;
@@ -37,12 +39,13 @@ mod sealed;
 pub mod service;
 mod signals;
 mod stdio;
+mod temporary;
 pub mod toolchain;
 mod transient;
 
 pub use build::{
-    Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, BuiltWith, DumpedKernel, FLAGS,
-    Phase, Resources, ToolCause, ToolEnvironment, build, semantic_flags,
+    Artifact, BuildError, BuildInput, BuildOptions, BuildTools, BuiltWith, DumpedKernel, FLAGS, Phase,
+    Resources, ToolCause, ToolEnvironment, build, semantic_flags,
 };
 pub use cache::{Cache, CacheError, CacheKey, CacheOptions};
 pub use causes::chain;
@@ -50,6 +53,7 @@ pub use data::{
     DataError, DataFile, RawTensor, TensorDataError, read_tensors, read_tensors_given, write_tensors,
 };
 pub use device::{Device, DeviceError, Gpu, discover};
+pub use fault::BuildFault;
 pub use files::{
     AppendFile, FileError, RECORDS_LIMIT, TEXT_LIMIT, files_below, is_standard_stream, read_input, read_text,
     serialize_path, write_file,

@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::build::{forget_temporary, is_ending, register_temporary};
 use crate::data::{DataError, write_tensors};
+use crate::temporary::{forget_temporary, is_ending, register_temporary};
 
 /// What a kind of sealed folder is called, and which version of it is written and read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::io;
 
 use rustix::io::Errno;
 
-use crate::build::BuildFault;
+use crate::fault::BuildFault;
 
 /// A kind of failure that passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

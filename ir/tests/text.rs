@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use expect_test::expect;
-use fourfold_ir::text::{Directive, directives, load, parse, print, print_op};
+use fourfold_ir::load;
+use fourfold_ir::text::{Directive, directives, parse, print, print_op};
 use fourfold_ir::{
     BinaryKind, Builder, ConstantValue, Diagnostic, Dim, ElementType, Entity, Module, Op, OpKind, Place,
     ScaleLayout, ScaledMma, ScaledMmaOptions, Span, Symbol, TensorType, UnaryKind, Value,

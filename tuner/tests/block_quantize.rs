@@ -13,7 +13,7 @@ use fourfold_executor::kernel::{self, Device, Kernel};
 use fourfold_executor::toolchain::{Toolchain, ToolchainOptions, locate};
 use fourfold_executor::{Artifact, BuildInput, BuildOptions, BuildTools, ToolEnvironment, build};
 use fourfold_ir::bind::bind;
-use fourfold_ir::{ElementType, Entity, Tensor, interpret, numeric, text};
+use fourfold_ir::{ElementType, Entity, Tensor, interpret, numeric};
 use fourfold_tuner::generator::{Broken, Configured, Slot, Workload, generator};
 use fourfold_tuner::parameters::{Parameters, Value};
 use fourfold_tuner::problem::Problem;

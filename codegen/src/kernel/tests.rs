@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fourfold_ir::{BinaryKind, BlockFormat, ElementType, OperandShape, Predicate, UnaryKind, text};
+use fourfold_ir::{BinaryKind, BlockFormat, ElementType, OperandShape, Predicate, UnaryKind};
 use fourfold_scheduler::EpilogueRef::{self, Accumulator};
 
 use super::emit::{context, template_variables};

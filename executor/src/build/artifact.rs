@@ -9,7 +9,7 @@ use std::{fs, io};
 use serde::{Deserialize, Serialize};
 
 use super::{Folder, LIBRARY, Phase};
-use crate::kernel::Metadata;
+use crate::kernel::{Files, Kernel, LoadError, Metadata};
 
 /// A built kernel. Its files are those of an entry of the cache, which is in use until the last artifact and the last
 /// kernel loaded from it are dropped; or they lie in a folder of their own and vanish then.
@@ -244,4 +244,25 @@ fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Resu
     std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o644);
     fs::set_permissions(&temporary, permissions)?;
     temporary.persist(path).map_err(|error| error.error)
+}
+
+impl Kernel {
+    /// Loads a built kernel and keeps its files for as long as it is loaded. One from the cache is verified again.
+    ///
+    /// # Errors
+    /// When the library cannot be loaded, is not a kernel of this version, or is not what it was.
+    pub fn load(artifact: &Artifact) -> Result<Kernel, LoadError> {
+        let path = artifact.library();
+        artifact.folder().check_library(path).map_err(|reason| match path.exists() {
+            true => LoadError::Changed { path: path.to_owned(), reason },
+            false => LoadError::NotFound { path: path.to_owned() },
+        })?;
+        let files: Files = Arc::<Folder>::clone(artifact.folder());
+        let kernel = Kernel::from_parts(path, Some(files))?;
+        if kernel.metadata() == artifact.metadata() {
+            return Ok(kernel);
+        }
+        let reason = "it is not what was kept beside the library".to_owned();
+        Err(LoadError::BadMetadata { path: path.to_owned(), reason })
+    }
 }

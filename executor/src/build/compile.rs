@@ -15,12 +15,13 @@ use std::{fs, thread};
 use serde::{Deserialize, Serialize};
 
 use super::error::LAUNCHER;
-use super::links::{Links, is_plain};
+use super::links::Links;
 use super::log::{self, LogReader};
 use super::{
     BuildError, BuildInput, BuildOptions, BuildTools, LIBRARY, PRELUDE, SOURCE, ToolEnvironment, disk,
     not_run, present,
 };
+use crate::isolation::is_plain;
 use crate::parallel;
 use crate::process::{Cancel, ToolRun, run_tool_watched};
 

@@ -10,15 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::links::{Links, is_plain};
+use super::links::Links;
 use super::{BuildError, TEMPORARY};
 use crate::environment::{Environment, is_program};
 use crate::files::hash_of;
+use crate::isolation::{SYSTEM, is_plain, name_toolchain};
 use crate::process::run_tool;
-use crate::toolchain::host_programs;
 
-/// The system's folders, which end the `PATH` of the tools.
-const SYSTEM: &str = "/usr/local/bin:/usr/bin:/bin:/run/current-system/sw/bin";
 /// The host compiler that counts as the system's when it lies there.
 const HOST_COMPILER: &str = "g++";
 /// The most bytes that a host compiler may have.
@@ -43,7 +41,7 @@ impl ToolEnvironment {
     /// The tools' view of this environment. Asks a host compiler that is not the system's for its version.
     pub fn new(environment: &Environment) -> ToolEnvironment {
         let host = match &environment.nvcc_ccbin {
-            Some(named) => host_programs(environment).into_iter().next().or_else(|| Some(named.into())),
+            Some(named) => environment.host_compilers().into_iter().next().or_else(|| Some(named.into())),
             None => environment.find_program(HOST_COMPILER),
         };
         // nvcc would have taken a relative path from its own working directory, which is none of the caller's.
@@ -150,20 +148,6 @@ impl ToolEnvironment {
 
 /// The link to the folder of the host compiler.
 const HOST: &str = "host";
-
-/// Has a command see nothing of the caller's environment but the system's folders and `FOURFOLD_TOOLCHAIN`.
-pub(crate) fn isolate(command: &mut Command, environment: &Environment) {
-    command.env_clear().env("LC_ALL", "C").env("PATH", SYSTEM);
-    name_toolchain(command, environment);
-}
-
-/// Passes `FOURFOLD_TOOLCHAIN` on. No tool of CUDA reads it; a script that was named in place of nvcc may use it to find
-/// the nvcc that it starts.
-fn name_toolchain(command: &mut Command, environment: &Environment) {
-    if let Some(folder) = environment.fourfold_toolchain.as_ref().filter(|folder| is_plain(folder)) {
-        command.env("FOURFOLD_TOOLCHAIN", folder);
-    }
-}
 
 fn has_folder(program: &Path) -> bool {
     program.components().count() > 1

@@ -3,41 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-
 use super::log::ToolCause;
+use crate::fault::BuildFault;
 use crate::kernel::LoadError;
 use crate::transient::Transient;
-
-/// Whose fault it is that a kernel was not built.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BuildFault {
-    /// The compiler, its headers or its libraries are missing, broken or too old.
-    Toolchain,
-    /// Ours: the generated source is wrong, or was built for the wrong architecture.
-    #[serde(rename = "bug", alias = "our_bug")]
-    OurBug,
-    /// Time, memory, disk space, processes or file handles ran out.
-    ResourceLimit,
-    /// The machine: its host compiler, permissions or processes.
-    Environment,
-    /// Whoever asked for the kernel no longer wants it.
-    Caller,
-}
-
-impl BuildFault {
-    /// The name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            BuildFault::Toolchain => "toolchain",
-            BuildFault::OurBug => "bug",
-            BuildFault::ResourceLimit => "resource_limit",
-            BuildFault::Environment => "environment",
-            BuildFault::Caller => "caller",
-        }
-    }
-}
 
 /// Why a kernel was not built.
 #[derive(Debug, thiserror::Error)]

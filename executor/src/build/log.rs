@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-use super::BuildFault;
+use crate::fault::BuildFault;
 use crate::transient::{Transient, is_located};
 
 /// The reason a tool failed, read from its output.

@@ -26,13 +26,10 @@ pub(crate) use artifact::Parts;
 pub use artifact::{Artifact, BuiltWith, DumpedKernel, Resources};
 pub use compile::{FLAGS, Phase, semantic_flags};
 pub use environment::ToolEnvironment;
-pub(crate) use environment::isolate;
-pub use error::{BuildError, BuildFault};
-pub(crate) use folder::{
-    Folder, OWNER, PREFIX, SWEEP_LOCK, begin_end, forget_temporary, is_ending, register_temporary,
-    remove_temporary,
-};
+pub use error::BuildError;
+pub(crate) use folder::{Folder, OWNER, PREFIX, SWEEP_LOCK};
 
+use crate::isolation::is_plain;
 use crate::kernel::{Kernel, Metadata};
 use crate::process::{Cancel, ToolRun};
 use compile::{Compiled, compile};
@@ -223,7 +220,7 @@ pub fn build(
 /// pastes into commands for a shell; and line information is text with that path.
 fn check_place(folder: &Path) -> Result<(), BuildError> {
     let path = folder.canonicalize().map_err(disk("find the folder of the build"))?;
-    if links::is_plain(path.as_os_str()) {
+    if is_plain(path.as_os_str()) {
         return Ok(());
     }
     Err(BuildError::UnsafePath { what: "folder of a build with a launcher or in debug mode", path })

@@ -89,7 +89,7 @@ impl Cache {
     }
 
     /// As [`Cache::verify`] without `repair`; nothing is changed, and what was set aside is not looked at.
-    pub(super) fn inspect(&self) -> Result<Vec<Verified>, CacheError> {
+    pub(crate) fn inspect(&self) -> Result<Vec<Verified>, CacheError> {
         let is_aside = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with(super::ASIDE));
         let names = self.names()?.into_iter().filter(|name| !is_aside(name)).collect();
         self.verify_names(names, false)
@@ -194,7 +194,7 @@ impl Cache {
         Ok(pruned)
     }
 
-    pub(super) fn inventory(&self, described: bool) -> Result<Vec<EntryInfo>, CacheError> {
+    pub(crate) fn inventory(&self, described: bool) -> Result<Vec<EntryInfo>, CacheError> {
         let mut entries = Vec::new();
         for name in self.names()? {
             let Some(key) = name.to_str().and_then(|name| name.parse::<CacheKey>().ok()) else { continue };
@@ -283,7 +283,7 @@ enum Eviction {
     Stuck,
 }
 
-pub(super) fn unix_seconds<S: serde::Serializer>(
+pub(crate) fn unix_seconds<S: serde::Serializer>(
     time: &SystemTime,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {

@@ -18,7 +18,6 @@
 
 mod entry;
 mod error;
-mod health;
 mod keep;
 mod key;
 mod manifest;
@@ -37,7 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use error::{Action, CacheError, Reason, Refusal};
-pub use health::CacheHealth;
+pub(crate) use keep::unix_seconds;
 pub use keep::{EntryInfo, Prune, Pruned, Verified};
 pub use key::{CacheKey, KeyError, KeyParts};
 pub use share::{PushError, PushResult};
@@ -191,6 +190,11 @@ impl Cache {
     fn of(kernels: PathBuf, options: &CacheOptions, tiers: Vec<Tier>) -> Cache {
         let CacheOptions { capacity, allow_known_bad, .. } = *options;
         Cache { inner: Arc::new(Inner { kernels, capacity, tiers, allow_known_bad }) }
+    }
+
+    /// How many bytes it may have.
+    pub fn capacity(&self) -> u64 {
+        self.inner.capacity
     }
 
     /// The folder with everything about kernels.

@@ -9,15 +9,16 @@ mod context;
 mod driver;
 mod error;
 mod gpu;
+mod open;
 mod recording;
 mod stream;
 #[cfg(test)]
 mod tests;
 
 pub use buffer::Buffer;
-pub use context::Device;
 pub use error::DeviceError;
 pub use gpu::{Gpu, discover};
+pub use open::Device;
 pub use recording::{KernelNode, MemsetNode, Node, Recording};
 pub use stream::{Event, Graph, Stream};
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::{FileError, open_checked};
-use crate::build::{forget_temporary, register_temporary};
+use crate::temporary::{forget_temporary, register_temporary};
 
 /// Writes a file, or replaces a regular one: it is there whole, or as it was. A link keeps leading to it.
 ///

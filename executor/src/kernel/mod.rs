@@ -13,6 +13,7 @@ mod error;
 mod prepared;
 
 use std::ffi::{CStr, c_char, c_void};
+use std::fmt::Debug;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -28,7 +29,6 @@ pub use abi::{ABI_VERSION, Device, MAX_OPERANDS, MAX_OUTPUTS, Pointers, Problem,
 pub use error::{LoadError, Status};
 pub use prepared::Prepared;
 
-use crate::build::{Artifact, Folder};
 use crate::causes::chain;
 use abi::Symbols;
 
@@ -85,24 +85,6 @@ pub enum Operand {
 }
 
 impl Kernel {
-    /// Loads a built kernel and keeps its files for as long as it is loaded. One from the cache is verified again.
-    ///
-    /// # Errors
-    /// When the library cannot be loaded, is not a kernel of this version, or is not what it was.
-    pub fn load(artifact: &Artifact) -> Result<Kernel, LoadError> {
-        let path = artifact.library();
-        artifact.folder().check_library(path).map_err(|reason| match path.exists() {
-            true => LoadError::Changed { path: path.to_owned(), reason },
-            false => LoadError::NotFound { path: path.to_owned() },
-        })?;
-        let kernel = Kernel::from_parts(path, Some(Arc::clone(artifact.folder())))?;
-        if kernel.metadata() == artifact.metadata() {
-            return Ok(kernel);
-        }
-        let reason = "it is not what was kept beside the library".to_owned();
-        Err(LoadError::BadMetadata { path: path.to_owned(), reason })
-    }
-
     /// Loads a kernel that was built earlier.
     ///
     /// # Errors
@@ -221,7 +203,8 @@ impl Kernel {
         }
     }
 
-    fn from_parts(path: &Path, files: Option<Arc<Folder>>) -> Result<Kernel, LoadError> {
+    /// As [`Kernel::open`]; `files` is dropped after the library is closed.
+    pub(crate) fn from_parts(path: &Path, files: Option<Files>) -> Result<Kernel, LoadError> {
         // Without a separator the dynamic linker would search its own folders.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         if !path.exists() {
@@ -244,6 +227,9 @@ impl Kernel {
     }
 }
 
+/// Whatever keeps the files of a library in their place.
+pub(crate) type Files = Arc<dyn Debug + Send + Sync>;
+
 /// Fields are dropped in order: the library is closed before its files go. The dynamic linker knows libraries by their
 /// path, so a path must not be used anew while it is loaded.
 #[derive(Debug)]
@@ -253,7 +239,7 @@ struct Loaded {
     path: PathBuf,
     _library: Library,
     _alias: Option<File>,
-    _files: Option<Arc<Folder>>,
+    _files: Option<Files>,
 }
 
 /// The name by which the dynamic linker takes this file. It replaces `$LIB` and the like in a path; such a file is named

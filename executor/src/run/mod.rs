@@ -15,6 +15,7 @@ mod machine;
 mod pending;
 mod prepared;
 mod record;
+mod refused;
 mod roles;
 mod runner;
 mod signature;
@@ -35,10 +36,9 @@ pub use codes::{
 pub use error::{FaultPlace, RunError};
 pub use machine::{Machine, SegmentKernel};
 pub use pending::PendingKernel;
-pub use prepared::{
-    PreparedProgram, Refused, prepare, prepare_segment, workspace_size, workspace_size_of_segment,
-};
+pub use prepared::{PreparedProgram, prepare, prepare_segment, workspace_size, workspace_size_of_segment};
 pub use record::{LaunchArgument, LaunchRecord, LaunchWorkspace};
+pub use refused::Refused;
 pub(crate) use roles::pointer;
 use runner::Runner;
 pub use signature::signature_of;

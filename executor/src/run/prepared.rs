@@ -12,35 +12,9 @@ use super::layout::{
     Alignment, Layout, Outside, PART_ALIGNMENT, PlacedCall, Scope, Step, ZeroValue, lay_out,
 };
 use super::roles::{Roles, pointer};
-use super::{ALIAS, MISSING_ADDRESS, Machine, POINTER_ALIGNMENT, WORKSPACE_SIZE};
+use super::{ALIAS, MISSING_ADDRESS, Machine, POINTER_ALIGNMENT, Refused, WORKSPACE_SIZE};
 use crate::device::{Buffer, Device, DeviceError, Stream};
 use crate::kernel::{Pointers, Prepared, Status};
-
-/// Why a program cannot be prepared. Nothing was launched, and nothing is kept.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{code}: {message}")]
-pub struct Refused {
-    /// A stable code: [`FALLBACK_SEGMENT`](super::FALLBACK_SEGMENT), [`NO_SUCH_SEGMENT`](super::NO_SUCH_SEGMENT),
-    /// [`NOT_BUILT`](super::NOT_BUILT), [`BUILDING`](super::BUILDING), [`NO_DEVICE`](super::NO_DEVICE), [`KERNEL_REFUSED`](super::KERNEL_REFUSED),
-    /// [`POINTER_ALIGNMENT`], [`WORKSPACE_SIZE`], [`DEVICE_MEMORY`](super::DEVICE_MEMORY),
-    /// [`DEVICE_ERROR`](super::DEVICE_ERROR), [`MISSING_ADDRESS`], [`ALIAS`], that of a constraint, or that of a kernel
-    /// that could not be had.
-    pub code: &'static str,
-    /// The segment that is to blame, if it is one.
-    pub segment: Option<usize>,
-    /// For people.
-    pub message: String,
-}
-
-impl Refused {
-    pub(super) fn new(code: &'static str, segment: Option<usize>, message: impl Into<String>) -> Refused {
-        Refused { code, segment, message: message.into() }
-    }
-
-    fn device(error: &DeviceError, segment: Option<usize>) -> Refused {
-        Refused::new(error.code(), segment, format!("{error} ({})", error.remedy()))
-    }
-}
 
 /// The bytes of device memory that a program needs besides its inputs and outputs: what its kernels hand to one
 /// another, and their workspaces.

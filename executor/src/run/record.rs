@@ -7,12 +7,11 @@ use std::fmt;
 use std::path::PathBuf;
 
 use fourfold_ir::bind::concrete_dims;
-use fourfold_ir::{Program, SymbolValues, Value};
+use fourfold_ir::{ElementType, Program, ScaleLayout, SymbolValues, Value};
 use fourfold_scheduler::{Constraint, KernelPlan};
 use serde::{Serialize, Serializer};
 
 use super::call::Call;
-use super::values::describe;
 use crate::device::{Buffer, Gpu};
 
 /// What one launch was given.
@@ -186,4 +185,10 @@ impl fmt::Display for LaunchRecord {
 
 fn poisoned(byte: Option<u8>) -> String {
     byte.map_or(String::new(), |byte| format!(", filled with {byte:#04x} before"))
+}
+
+/// Extents, element type and layout.
+pub(super) fn describe(element: ElementType, dims: &[usize], layout: Option<ScaleLayout>) -> String {
+    let layout = layout.map_or(String::new(), |layout| format!(", {layout}"));
+    format!("{dims:?}, {element}{layout}")
 }

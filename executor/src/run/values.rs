@@ -1,8 +1,9 @@
 //! The values of a run: which are on the host, which on the device, and for how long.
 
 use fourfold_ir::bind::concrete_dims;
-use fourfold_ir::{ElementType, Entity, Program, ScaleLayout, SymbolValues, Tensor, Value};
+use fourfold_ir::{Entity, Program, SymbolValues, Tensor, Value};
 
+use super::record::describe;
 use super::{Machine, RunError};
 use crate::device::{Buffer, DeviceError};
 
@@ -265,10 +266,4 @@ pub(super) fn check_type(
     };
     let found = describe(tensor.element(), tensor.dims(), tensor.layout());
     Err(RunError::Input { segment, value: module.name_of(value).to_owned(), expected, found })
-}
-
-/// Extents, element type and layout.
-pub(super) fn describe(element: ElementType, dims: &[usize], layout: Option<ScaleLayout>) -> String {
-    let layout = layout.map_or(String::new(), |layout| format!(", {layout}"));
-    format!("{dims:?}, {element}{layout}")
 }

@@ -5,8 +5,9 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::build::{BuildError, BuildFault};
+use crate::build::BuildError;
 use crate::causes::chain;
+use crate::fault::BuildFault;
 use crate::kernel::LoadError;
 use crate::toolchain::{ToolchainError, ToolchainFault};
 use crate::transient::Transient;

@@ -13,7 +13,7 @@ use super::Failure;
 use crate::build::{BuildOptions, ToolEnvironment};
 use crate::cache::CacheKey;
 use crate::environment::Environment;
-use crate::toolchain::{Toolchain, host_programs};
+use crate::toolchain::Toolchain;
 
 /// The failures that a cache folder keeps.
 #[derive(Clone, Debug)]
@@ -140,7 +140,7 @@ pub(super) fn options_of(build: &BuildOptions) -> String {
 }
 
 /// How many lasting failures a folder keeps. It need not be there.
-pub(crate) fn count_lasting(folder: &Path) -> usize {
+pub(super) fn count_lasting(folder: &Path) -> usize {
     let failures = Failures { folder: folder.to_owned() };
     let key = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_suffix(".json")?.parse().ok();
     let keys = fs::read_dir(folder).into_iter().flatten().flatten().filter_map(key);
@@ -175,7 +175,7 @@ pub(super) fn stamp(
     let tools = [Some(&*toolchain.nvcc), toolchain.cuobjdump.as_deref(), cutlass, launcher];
     // One without a folder is found on the search path.
     let found = launcher.and_then(|launcher| environment.find_program(launcher));
-    let host = host_programs(environment);
+    let host = environment.host_compilers();
     tools
         .into_iter()
         .flatten()
@@ -189,7 +189,7 @@ pub(super) fn stamp(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::build::BuildFault;
+    use crate::fault::BuildFault;
     use crate::toolchain::Origin;
 
     fn key(digit: char) -> CacheKey {

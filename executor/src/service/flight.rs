@@ -319,7 +319,7 @@ fn forget_oldest(entries: &mut HashMap<CacheKey, Entry>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::build::BuildFault;
+    use crate::fault::BuildFault;
 
     #[test]
     fn lasting_failures_are_remembered_where_no_cache_does_it_and_only_so_many() {

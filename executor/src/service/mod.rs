@@ -13,6 +13,7 @@ mod event;
 mod failure;
 mod failures;
 mod flight;
+mod health;
 mod lock;
 mod pending;
 mod request;
@@ -31,24 +32,25 @@ use std::time::{Duration, Instant};
 pub use event::{Event, Source};
 pub use failure::{FAILURE_CODES, Failure, FailureCode, has_passed};
 pub use flight::{Listener, Outcome};
+pub use health::CacheHealth;
 pub use pending::{Pending, Wait};
 pub use request::{Request, Versions};
 pub use slots::build_slots;
 use slots::{Permit, SLOT};
 
 use crate::build::{
-    Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, BuiltWith, ToolEnvironment,
-    begin_end, build, remove_temporary,
+    Artifact, BuildError, BuildInput, BuildOptions, BuildTools, BuiltWith, ToolEnvironment, build,
 };
 use crate::cache::{Cache, CacheKey, Origin, Refusal};
 use crate::environment::Environment;
+use crate::fault::BuildFault;
 use crate::kernel::Kernel;
 use crate::parallel;
 use crate::process::Cancel;
+use crate::temporary::{begin_end, remove_temporary};
 use crate::toolchain::{KnownBad, NO_CUTLASS, Tool, Toolchain, Version, oldest_nvcc_for};
 use crate::transient::Transient;
 use failures::Failures;
-pub(crate) use failures::count_lasting;
 use flight::{Flight, Found, Table};
 use lock::{FileLock, Waited};
 

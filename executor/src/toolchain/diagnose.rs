@@ -13,7 +13,7 @@ use super::known_bad::{KnownBad, Tool, all_known_bad};
 use super::locate::{Found, Search, ToolchainOptions};
 use super::tree;
 use super::version::{COMPILED_TARGETS, Version};
-use crate::environment::Environment;
+use crate::environment::{Environment, HOST_COMPILERS};
 use crate::process::run_tool;
 
 /// What became of one thing that was looked for.
@@ -233,23 +233,6 @@ fn wanted_host_programs(environment: &Environment) -> Vec<Wanted> {
             HOST_COMPILERS.iter().map(|name| file(chosen.join(name))).collect()
         }
         Some(chosen) => vec![file(chosen)],
-    }
-}
-
-/// What nvcc calls for the host's code where nothing else is named: the first compiles, and the other is asked about
-/// itself.
-const HOST_COMPILERS: [&str; 2] = ["g++", "gcc"];
-
-/// The programs that nvcc would use as host compiler, those that are there or are named.
-pub(crate) fn host_programs(environment: &Environment) -> Vec<PathBuf> {
-    match environment.nvcc_ccbin.as_ref().map(PathBuf::from) {
-        None => HOST_COMPILERS.iter().filter_map(|name| environment.find_program(name)).collect(),
-        Some(chosen) if chosen.components().count() <= 1 => {
-            environment.find_program(&chosen).into_iter().collect()
-        }
-        // nvcc takes the folder of a compiler as well.
-        Some(chosen) if chosen.is_dir() => HOST_COMPILERS.iter().map(|name| chosen.join(name)).collect(),
-        Some(chosen) => vec![chosen],
     }
 }
 

@@ -3,10 +3,17 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::flaw::Flaw;
 use super::known_bad::KnownBad;
-use super::locate::SHARED;
 use super::version::Version;
 use crate::transient::Transient;
+
+/// The variables that other programs use, too: what they name is passed over where it will not do.
+pub(super) const CUDA_HOME: &str = "CUDA_HOME";
+pub(super) const PATH: &str = "PATH";
+pub(super) const CUTLASS_PATH: &str = "CUTLASS_PATH";
+/// See [`CUDA_HOME`].
+const SHARED: [&str; 3] = [CUDA_HOME, PATH, CUTLASS_PATH];
 
 /// Whose fault a missing toolchain is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,6 +176,24 @@ pub enum ToolchainError {
 }
 
 impl ToolchainError {
+    /// The error for something that an option or a variable names.
+    pub(super) fn of_named(named: &'static str, path: &Path, flaw: Flaw) -> ToolchainError {
+        let (path, problem) = (path.to_owned(), flaw.problem);
+        match flaw.shortage {
+            Some(shortage) => ToolchainError::Shortage { path, shortage, problem },
+            None => ToolchainError::Named { named, path, problem },
+        }
+    }
+
+    /// The error for a folder that was installed or carried.
+    pub(super) fn of_folder(path: &Path, flaw: Flaw) -> ToolchainError {
+        let (path, problem) = (path.to_owned(), flaw.problem);
+        match flaw.shortage {
+            Some(shortage) => ToolchainError::Shortage { path, shortage, problem },
+            None => ToolchainError::Damaged { path, reason: problem },
+        }
+    }
+
     /// Whose fault it is.
     pub fn fault(&self) -> ToolchainFault {
         match self {

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::cache::cache_folder;
-use super::error::ToolchainError;
+use super::error::{CUDA_HOME, CUTLASS_PATH, PATH, ToolchainError};
 use super::flaw::Flaw;
 use super::known_bad::{KnownBad, Tool, known_bad};
 use super::pins::Part;
@@ -387,7 +387,7 @@ impl<'a> Search<'a> {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Flaw::of("which does not exist"),
                 Err(error) => Flaw::of_system(format!("which cannot be looked at: {error}"), &error),
             };
-            return Err(flaw.of_named(named, &path));
+            return Err(ToolchainError::of_named(named, &path, flaw));
         }
         let version = self
             .versions
@@ -395,7 +395,7 @@ impl<'a> Search<'a> {
             .or_insert_with(|| nvcc_version(&path, self.environment))
             .clone();
         match version {
-            Err(flaw) => Err(flaw.of_named(named, &path)),
+            Err(flaw) => Err(ToolchainError::of_named(named, &path, flaw)),
             Ok(found) if found < OLDEST_NVCC => {
                 Err(ToolchainError::TooOld { named, what: "nvcc", path, found, needed: OLDEST_NVCC })
             }
@@ -471,23 +471,16 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The variables that other programs use, too: what they name is passed over where it will not do.
-const CUDA_HOME: &str = "CUDA_HOME";
-const PATH: &str = "PATH";
-const CUTLASS_PATH: &str = "CUTLASS_PATH";
-/// See [`CUDA_HOME`].
-pub(super) const SHARED: [&str; 3] = [CUDA_HOME, PATH, CUTLASS_PATH];
-
 fn tree_nvcc(root: &Path) -> PathBuf {
     root.join(tree::CUDA).join("bin/nvcc")
 }
 
 fn carried(named: &'static str, folder: impl Into<OsString>, part: Part) -> Result<PathBuf, ToolchainError> {
     let path = absolute(folder);
-    check_folder(&path).map_err(|flaw| flaw.of_named(named, &path))?;
+    check_folder(&path).map_err(|flaw| ToolchainError::of_named(named, &path, flaw))?;
     match tree::check(&path, part, Depth::Quick) {
         Ok(()) => Ok(path),
-        Err(flaw) => Err(flaw.of_folder(&path)),
+        Err(flaw) => Err(ToolchainError::of_folder(&path, flaw)),
     }
 }
 

@@ -21,7 +21,6 @@ mod tree;
 mod version;
 
 pub use cache::cache_folder;
-pub(crate) use diagnose::host_programs;
 pub use diagnose::{Diagnosis, Finding, FindingState, TargetFinding, diagnose};
 pub use error::{ToolchainError, ToolchainFault};
 pub use folder::{Obstacle, obstacle};

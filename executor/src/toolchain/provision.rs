@@ -71,7 +71,7 @@ pub fn provision_from(
 ) -> Result<PathBuf, ToolchainError> {
     // Also when the cache has one already: who names a folder wants to know whether it is good.
     for part in parts {
-        tree::check(carried, *part, Depth::Full).map_err(|flaw| flaw.of_folder(carried))?;
+        tree::check(carried, *part, Depth::Full).map_err(|flaw| ToolchainError::of_folder(carried, flaw))?;
     }
     install(cache, parts, progress, &mut |_, tree, parts, progress| {
         progress(&format!("copying the toolchain from {}", carried.display()));

@@ -6,9 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::flaw::Flaw;
-use crate::build::isolate;
 use crate::environment::Environment;
 use crate::files::read_text;
+use crate::isolation::isolate;
 use crate::process::{ToolRun, run_tool};
 
 /// A version of three numbers; missing ones are 0.

@@ -10,7 +10,7 @@ use fourfold_executor::{
 use fourfold_ir::bind::bind;
 use fourfold_ir::sample::{Recipe, Rule, inputs};
 use fourfold_ir::{
-    BinaryKind, BlockFormat, Dim, ElementType, Op, OperandShape, ReduceKind, Tensor, UnaryKind, Value, text,
+    BinaryKind, BlockFormat, Dim, ElementType, Op, OperandShape, ReduceKind, Tensor, UnaryKind, Value,
 };
 use fourfold_scheduler::{
     Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, KernelPlan, OutputKind,

@@ -7,24 +7,12 @@ use microlp::{ComparisonOp, OptimizationDirection, Problem, SolveOptions, SolveO
 
 use super::Effort;
 use super::bits::Bits;
+use super::columns::{Location, gain};
 use super::cover::Cover;
 use super::relax::Relaxed;
 
 /// The solver is not asked about more variables: it would hardly solve their relaxation in the time that people wait.
 const MOST_VARIABLES: usize = 40_000;
-
-/// What columns are worth to rows, and what they must have.
-#[derive(Clone, Debug)]
-pub(super) struct Location {
-    pub(super) rows: usize,
-    /// By column, then row: not below 0.
-    pub(super) worth: Vec<Vec<f64>>,
-    /// How many columns there may be.
-    pub(super) most: usize,
-    /// How many rows the cover has that is asked for, and which of them each column has. Else 0.
-    pub(super) required: usize,
-    pub(super) has: Vec<Bits>,
-}
 
 /// A choice of columns.
 #[derive(Clone, Debug)]
@@ -280,18 +268,6 @@ struct Solved {
 
 fn better(best: &[f64], column: &[f64]) -> Vec<f64> {
     best.iter().zip(column).map(|(best, worth)| best.max(*worth)).collect()
-}
-
-/// By how much rows have more with a column besides; in four sums, as the compiler may not reorder one.
-pub(super) fn gain(best: &[f64], column: &[f64]) -> f64 {
-    let mut sums = [0.0; 4];
-    let (best, column) = (best.chunks(4), column.chunks(4));
-    for (best, column) in best.zip(column) {
-        for ((sum, best), worth) in sums.iter_mut().zip(best).zip(column) {
-            *sum += (worth - best).max(0.0);
-        }
-    }
-    sums.iter().sum()
 }
 
 /// All choices, but for those that cannot be worth more than the best one so far.

@@ -13,6 +13,7 @@ use crate::matrix::Matrix;
 
 mod bits;
 mod check;
+mod columns;
 mod cover;
 mod location;
 mod relax;

@@ -4,7 +4,7 @@
 //! best choice is the columns of the highest scores. That is worth no less than any choice, whatever the prices are; a
 //! subgradient method looks for those at which it is worth least.
 
-use super::location::Location;
+use super::columns::Location;
 
 /// How often prices are changed.
 const ROUNDS: u64 = 400;
@@ -90,7 +90,7 @@ impl Relaxed {
 /// What follows from prices that rows pay, and from rewards for rows that a column must have.
 fn at(location: &Location, prices: &[f64], rewards: &[f64]) -> Relaxed {
     let score = |column: usize| {
-        let surplus = super::location::gain(prices, &location.worth[column]);
+        let surplus = super::columns::gain(prices, &location.worth[column]);
         surplus + location.has[column].iter().map(|row| rewards[row]).sum::<f64>()
     };
     let scores: Vec<f64> = (0..location.worth.len()).map(score).collect();

@@ -1,8 +1,9 @@
 //! A matrix as the searches want it: the problems that anything serves, by kernel.
 
 use super::bits::Bits;
+use super::columns::Location;
 use super::cover::Cover;
-use super::location::{Located, Location};
+use super::location::Located;
 use super::{Margin, Proof, Selection};
 use crate::matrix::Matrix;
 

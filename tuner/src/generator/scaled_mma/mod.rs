@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use fourfold_codegen::{Epilogue, Output, OutputKind, Target, capabilities};
 use fourfold_executor::{fallback, kernel};
-use fourfold_ir::{BlockFormat, ElementType, FormatCapability, SymbolValues, Tensor, sample, text};
+use fourfold_ir::{BlockFormat, ElementType, FormatCapability, SymbolValues, Tensor, sample};
 use fourfold_scheduler::EpilogueRef;
 
 use super::{Slot, Work, Workload};

@@ -6,10 +6,8 @@ use std::time::SystemTime;
 use rustix::fs::{Access, access, statvfs};
 use serde::Serialize;
 
-use super::error::{CacheError, Refusal};
-use super::keep::unix_seconds;
-use super::{Cache, CacheOptions, EntryInfo};
-use crate::service::count_lasting;
+use super::failures::count_lasting;
+use crate::cache::{Cache, CacheError, CacheOptions, EntryInfo, Refusal, unix_seconds};
 use crate::toolchain::obstacle;
 
 /// How a cache does.
@@ -70,7 +68,7 @@ impl Cache {
         Ok(CacheHealth {
             entries: entries.len(),
             bytes: entries.iter().map(|entry| entry.bytes).sum(),
-            capacity: self.inner.capacity,
+            capacity: self.capacity(),
             in_use: entries.iter().filter(|entry| entry.in_use).count(),
             last_use: entries.iter().map(|entry| entry.last_use).max(),
             verified: verify,
