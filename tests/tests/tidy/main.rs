@@ -237,7 +237,8 @@ fn stated_absences_hold() {
 /// Files that are named by users may be devices, pipes or without an end; `executor::files` is what knows.
 #[test]
 fn the_facade_and_the_command_line_open_no_files() {
-    let files = rust_files(&repository().join("src"));
+    let files: Vec<PathBuf> =
+        ["src", "cli/src"].iter().flat_map(|folder| rust_files(&repository().join(folder))).collect();
     assert!(
         files.iter().any(|file| file.ends_with("bin/fourfold/main.rs")),
         "the command line is among them"
@@ -268,7 +269,9 @@ fn crates_use_only_the_crates_below_them() {
 
 #[test]
 fn only_the_executor_has_unsafe_code() {
-    for folder in ["src", "ir/src", "scheduler/src", "codegen/src", "tuner/src", "tests/src", "bench/src"] {
+    for folder in
+        ["src", "ir/src", "scheduler/src", "codegen/src", "tuner/src", "cli/src", "tests/src", "bench/src"]
+    {
         let lib = repository().join(folder).join("lib.rs");
         assert!(read(&lib).contains("#![forbid(unsafe_code)]"), "{} forbids unsafe code", lib.display());
     }
@@ -309,23 +312,21 @@ fn only_the_executor_has_unsafe_code() {
 }
 
 #[test]
-fn hosts_that_embed_the_library_get_neither_solver_nor_plotting() {
-    for file in rust_files(&repository().join("src")) {
-        let is_of_the_library = !file.starts_with(repository().join("src/bin"));
-        assert!(!(is_of_the_library && read(&file).contains("fourfold_tuner")), "{}", file.display());
+fn hosts_that_embed_the_library_get_no_command_line_solver_or_plotting() {
+    let dependencies = |folder: &str| manifest(folder)["dependencies"].as_table().expect("a table").clone();
+    let library = dependencies(".");
+    let others: Vec<&String> = library.keys().filter(|name| !name.starts_with("fourfold-")).collect();
+    assert_eq!(others, ["serde", "thiserror"]);
+    for command in ["fourfold-tuner", "fourfold-cli"] {
+        assert!(!library.contains_key(command), "the library uses {command}");
     }
-    let root = manifest(".");
-    let tuner = &root["dependencies"]["fourfold-tuner"];
-    assert_eq!(tuner["optional"].as_bool(), Some(true));
-    // What the members of this workspace depend on is what a host is told to depend on.
-    let library = &root["workspace"]["dependencies"]["fourfold"];
-    assert_eq!(library["default-features"].as_bool(), Some(false));
+    assert_eq!(dependencies("cli")["fourfold-tuner"]["optional"].as_bool(), Some(true));
 }
 
 #[test]
 fn no_crate_knows_an_embedding_host() {
     let hosts = ["tract", "burn", "candle", "luminal", "onnxruntime"];
-    for folder in ["src", "ir", "scheduler", "codegen", "executor", "tuner"] {
+    for folder in ["src", "ir", "scheduler", "codegen", "executor", "tuner", "cli"] {
         for dependency in manifest(if folder == "src" { "." } else { folder })["dependencies"]
             .as_table()
             .expect("a table")
