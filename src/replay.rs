@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use fourfold_codegen::configuration::CutlassVersion;
+use fourfold_codegen::cutlass::CutlassVersion;
 use fourfold_executor::fallback::processor;
 use fourfold_executor::service::Event;
 use fourfold_executor::{

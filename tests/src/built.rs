@@ -5,12 +5,11 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use fourfold::codegen::configuration::{Configuration, CutlassVersion};
-use fourfold::codegen::grid::{self, Grid};
+use fourfold::codegen::cutlass::configuration::Configuration;
+use fourfold::codegen::cutlass::grid::{self, Grid};
+use fourfold::codegen::cutlass::{CutlassVersion, stages, tensor_memory};
 use fourfold::codegen::hopper::Tile;
-use fourfold::codegen::{
-    Design, KernelSpec, Output, OutputKind, capabilities, emit, hopper, stages, tensor_memory,
-};
+use fourfold::codegen::{Design, KernelSpec, Output, OutputKind, capabilities, emit, hopper};
 use fourfold::executor::kernel::{Device, Kernel, Operand, Problem};
 use fourfold::executor::toolchain::{Toolchain, ToolchainOptions};
 use fourfold::executor::{Artifact, BuildOptions};

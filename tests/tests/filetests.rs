@@ -16,8 +16,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
-use fourfold::codegen::configuration::CutlassVersion;
-use fourfold::codegen::{HEAD, HOPPER_HEAD, HOPPER_KERNEL, hopper};
+use fourfold::codegen::cutlass::{self, CutlassVersion};
+use fourfold::codegen::hopper;
 use fourfold::ir::sample;
 use fourfold::ir::{Entity, Tensor, bind, interpret, text};
 use fourfold::kernels::planned_kernels;
@@ -208,12 +208,12 @@ fn emit(file: &Path, target: &str) -> Result<String> {
         let name = format!("{stem}_{target}_{}.cu", kernel.segment);
         let golden = fourfold_tests::repository().join("fixtures/golden").join(&name);
         let (head, stands_here) = match target == hopper::TARGET {
-            true => (HOPPER_HEAD, HOPPER_HEAD_STANDS_HERE),
-            false => (HEAD, HEAD_STANDS_HERE),
+            true => (hopper::HEAD, HOPPER_HEAD_STANDS_HERE),
+            false => (cutlass::HEAD, HEAD_STANDS_HERE),
         };
         ensure!(kernel.source.text.matches(head).count() == 1, "{name} does not have the head once");
         let text = kernel.source.text.replace(head, stands_here);
-        let text = text.replace(HOPPER_KERNEL, KERNEL_STANDS_HERE);
+        let text = text.replace(hopper::KERNEL, KERNEL_STANDS_HERE);
         ensure!(
             (target == hopper::TARGET) == text.contains(KERNEL_STANDS_HERE),
             "{name} has the kernel of sm_90a or lacks it"

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fourfold::codegen::configuration::CutlassVersion;
-use fourfold::codegen::hopper::{Configuration, FEW_TOKENS, TARGET, TILES, Tile};
-use fourfold::codegen::{Design, HOPPER_HEAD, HOPPER_KERNEL, KernelSpec, emit};
+use fourfold::codegen::cutlass::CutlassVersion;
+use fourfold::codegen::hopper::{Configuration, FEW_TOKENS, HEAD, KERNEL, TARGET, TILES, Tile};
+use fourfold::codegen::{Design, KernelSpec, emit};
 use fourfold::ir::sample::{self, Recipe, Rule};
 use fourfold::ir::{BlockFormat, ElementType, Entity as _, Tensor, bind, interpret, numeric, text};
 use fourfold::kernels::planned_kernels;
@@ -21,7 +21,7 @@ use fourfold_tests::built::toolchain;
 use fourfold_tests::random::Random;
 
 const SIMULATION: &str = include_str!("hopper/simulate.cc");
-const INSTRUCTIONS: &str = include_str!("../../codegen/src/kernel/hopper/instructions.cuh");
+const INSTRUCTIONS: &str = include_str!("../../codegen/src/hopper/device/instructions.cuh");
 
 /// What stands for instructions in other files, and what stands for it here.
 const CONVERT: &str =
@@ -174,7 +174,7 @@ impl Program {
     fn build(&self, name: &str, change: Option<(&str, &str)>) -> PathBuf {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hopper");
         std::fs::create_dir_all(&folder).expect("the folder can be made");
-        let mut device = without(HOPPER_KERNEL, INSTRUCTIONS, "");
+        let mut device = without(KERNEL, INSTRUCTIONS, "");
         device = without(&device, CONVERT, CONVERTED);
         for instruction in WITHOUT_EFFECT {
             device = without(&device, instruction, "");
@@ -183,8 +183,8 @@ impl Program {
         if let Some((what, by)) = change {
             device = without(&device, what, by);
         }
-        let source = without(&emit(&self.spec()).text, HOPPER_HEAD, "");
-        let source = without(&source, HOPPER_KERNEL, &device);
+        let source = without(&emit(&self.spec()).text, HEAD, "");
+        let source = without(&source, KERNEL, &device);
         let kernel = between(&source, "namespace fourfold {\n", "}  // namespace fourfold\n");
         let pieces = [
             ("template <int kStages>\nstruct Ring {", "\n};\n"),
@@ -200,7 +200,7 @@ impl Program {
         };
         let variants: Vec<String> = self.tiles().into_iter().enumerate().map(variant).collect();
         let text = SIMULATION
-            .replace("HEAD\n", HOPPER_HEAD)
+            .replace("HEAD\n", HEAD)
             .replace("PIECES", &pieces.join("\n"))
             .replace("KERNEL", kernel)
             .replace("ARGUMENTS", &arguments)

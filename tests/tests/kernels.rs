@@ -11,11 +11,11 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use fourfold::codegen::configuration::CutlassVersion;
-use fourfold::codegen::defaults::Extents;
+use fourfold::codegen::Extents;
+use fourfold::codegen::cutlass::{CutlassVersion, defaults};
 use fourfold::codegen::{
-    Design, Epilogue, KernelSpec, Operand as EpilogueOperand, Output, OutputKind, Step, StepKind, defaults,
-    emit, emulate, hopper, target,
+    Design, Epilogue, KernelSpec, Operand as EpilogueOperand, Output, OutputKind, Step, StepKind, emit,
+    emulate, hopper, select, target,
 };
 use fourfold::ir::{BinaryKind, BlockFormat, ElementType, OperandShape, UnaryKind};
 use fourfold::kernels::{BuiltKernel, PlannedKernel};
@@ -108,11 +108,13 @@ fn spec(name: &str, design: &Design, epilogue: Epilogue) -> KernelSpec {
 /// What a target's kernels are built from when nothing was tuned.
 fn designs(name: &str, format: BlockFormat, cutlass: CutlassVersion) -> Vec<Design> {
     match defaults::family(name) {
-        Some(family) => defaults::defaults(family, format, cutlass).into_iter().map(Design::from).collect(),
+        Some(family) => {
+            select::cutlass::defaults(family, format, cutlass).into_iter().map(Design::from).collect()
+        }
         // All tiles in one source, as an unknown M asks for; those of many rows only, and of few.
         None => [None, Some(4096), Some(16)]
             .into_iter()
-            .filter_map(|m| hopper::choose(format, Extents { l: Some(1), m, n: None, k: None }, true))
+            .filter_map(|m| select::hopper::choose(format, Extents { l: Some(1), m, n: None, k: None }, true))
             .map(|(configuration, _)| configuration.into())
             .collect(),
     }

@@ -5,8 +5,9 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use fourfold::codegen::configuration::CutlassVersion;
-use fourfold::codegen::hopper::{ANY, CHOICES, Configuration, TARGET, TILES, Tile};
+use fourfold::codegen::cutlass::CutlassVersion;
+use fourfold::codegen::hopper::{ANY, Configuration, TARGET, TILES, Tile};
+use fourfold::codegen::select::hopper::CHOICES;
 use fourfold::codegen::{Design, KernelSpec, emit};
 use fourfold::ir::{BlockFormat, text};
 use fourfold::kernels::planned_kernels;

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::configuration::CutlassVersion;
-use crate::defaults::Extents;
+use crate::cutlass::CutlassVersion;
+use crate::extents::Extents;
 
 /// What a rule demands: all of it. What is demanded of an extent holds only where this is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -167,7 +167,7 @@ mod version {
     use serde::de::Error as _;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    use crate::configuration::CutlassVersion;
+    use crate::cutlass::CutlassVersion;
 
     pub fn serialize<S: Serializer>(
         version: &Option<CutlassVersion>,

@@ -1,7 +1,8 @@
 //! Learnt tables on made-up costs, and all tables on random shapes.
 
-use fourfold_codegen::dispatch::{Collectives, Shared, Tables, default_tables};
+use fourfold_codegen::dispatch::{Collectives, Shared, Tables};
 use fourfold_codegen::hopper::Tile;
+use fourfold_codegen::select::default_tables;
 
 use super::work::Work;
 use super::*;

@@ -1,6 +1,6 @@
 //! Kernels of sm_90a, which are our own: one tile for all calls.
 
-use fourfold_codegen::configuration::CutlassVersion;
+use fourfold_codegen::cutlass::CutlassVersion;
 use fourfold_codegen::hopper::{Configuration, ForcedError, TARGET, Tile};
 use fourfold_codegen::{Design, KernelSource, KernelSpec, Target, dispatch, emit};
 

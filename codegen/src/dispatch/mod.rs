@@ -1,6 +1,6 @@
 //! Which kernel a problem gets, as data: ordered rules and a default that takes what no rule takes.
 //!
-//! [`default_tables`] is what holds where nothing was tuned. A file of the same form replaces it, target by target and
+//! [`default_tables`](crate::select::default_tables) is what holds where nothing was tuned. A file of the same form replaces it, target by target and
 //! format by format:
 //!
 //! ```toml
@@ -26,16 +26,14 @@ mod entry;
 mod flaws;
 mod text;
 
-use std::sync::LazyLock;
-
 use fourfold_ir::BlockFormat;
 
 pub use self::condition::{Bounds, Condition, Tiles};
 pub use self::entry::{Collectives, EpilogueName, Kernel, Kind, ScheduleName, SchedulerName, Shared};
 pub use self::flaws::{Flaw, Place};
 pub use self::text::TableError;
-use crate::configuration::CutlassVersion;
-use crate::defaults::Extents;
+use crate::cutlass::CutlassVersion;
+use crate::extents::Extents;
 
 /// The version of the form of tables. A reader refuses others.
 pub const SCHEMA: u32 = 1;
@@ -132,19 +130,5 @@ impl Table {
     }
 }
 
-/// What holds where nothing was tuned: a table for every target that has kernels and every format of it.
-pub fn default_tables() -> &'static Tables {
-    static TABLES: LazyLock<Tables> = LazyLock::new(|| {
-        let texts = [
-            include_str!("dispatch/sm100.toml"),
-            include_str!("dispatch/sm120.toml"),
-            include_str!("dispatch/sm90.toml"),
-        ];
-        let parsed = texts.map(|text| Tables::parse(text).expect("our own tables are well-formed"));
-        Tables { tables: parsed.into_iter().flat_map(|tables| tables.tables).collect() }
-    });
-    &TABLES
-}
-
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

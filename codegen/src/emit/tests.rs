@@ -2,13 +2,32 @@
 
 use std::collections::BTreeSet;
 
-use fourfold_ir::{BinaryKind, BlockFormat, ElementType, OperandShape, Predicate, UnaryKind, text};
+use fourfold_ir::{
+    BinaryKind, BlockFormat, ElementType, OperandShape, Predicate, ReduceKind, ScaleRounding, UnaryKind, text,
+};
 use fourfold_scheduler::EpilogueRef::{self, Accumulator};
 
-use super::emit::{context, template_variables};
 use super::*;
-use crate::capabilities;
-use crate::configuration::{Cluster, Configuration, TileScheduler};
+use crate::cutlass::configuration::{Cluster, Configuration, TileScheduler};
+use crate::cutlass::{CutlassVersion, defaults};
+use crate::dispatch::Tables;
+use crate::epilogue::{Epilogue, Output, OutputKind, Step, StepKind};
+use crate::extents::Extents;
+use crate::hopper as tiles;
+use crate::source::{ABI, SOURCE};
+use crate::{capabilities, emulate, select, specify};
+
+/// The variables that a kernel's template uses, with those that it is made of.
+fn template_variables(design: &Design) -> BTreeSet<String> {
+    let mut environment = environment();
+    let own = match design {
+        Design::Cutlass(_) => cutlass::TEMPLATE,
+        Design::Hopper(_) => hopper::TEMPLATE,
+    };
+    environment.add_template(KERNEL, own).expect("the template parses");
+    let of = |name| environment.get_template(name).expect("it was just added").undeclared_variables(false);
+    [SOURCE, ABI, KERNEL].into_iter().flat_map(of).collect()
+}
 
 fn spec(target: &str, steps: Vec<Step>, c: Option<ElementType>) -> KernelSpec {
     spec_of(BlockFormat::NVFP4, target, steps, c)
@@ -21,7 +40,7 @@ fn spec_of(format: BlockFormat, target: &str, steps: Vec<Step>, c: Option<Elemen
     let accumulator = ElementType::BF16;
     let mut epilogue = Epilogue { alpha: true, c, beta: c.is_some(), accumulator, steps, operands, outputs };
     epilogue.outputs = vec![Output { of: epilogue.last(), kind: OutputKind::Value }];
-    let configuration = defaults::defaults(family, format, CutlassVersion::PINNED)[0]
+    let configuration = select::cutlass::defaults(family, format, CutlassVersion::PINNED)[0]
         .with_elements(epilogue.source(), epilogue.destination())
         .into();
     KernelSpec { target, configuration, epilogue }
@@ -48,7 +67,7 @@ fn on_hopper(spec: KernelSpec) -> KernelSpec {
     let format = spec.configuration.block_format().expect("a format");
     let unknown = Extents { l: None, m: None, n: None, k: None };
     let (configuration, _) =
-        tiles::choose(format, unknown, hopper::only_values(&spec.epilogue)).expect("a format of the target");
+        select::hopper::choose(format, unknown, spec.epilogue.only_values()).expect("a format of the target");
     let target = crate::target(tiles::TARGET).expect("a known target");
     KernelSpec { target, configuration: configuration.into(), ..spec }
 }
@@ -324,15 +343,15 @@ fn on_hopper_every_output_is_written_by_us_and_every_operand_read() {
         "cudaMemsetAsync(outputs[0], 0xFF, bytes[0], stream)",
         "case 0: return scale_at(problem->m, problem->k / 16, batch, row, block);",
         "case 8: return scale_at(problem->m, problem->n / 32, batch, row, block);",
-        HOPPER_KERNEL,
-        HOPPER_HEAD,
+        tiles::KERNEL,
+        tiles::HEAD,
     ] {
         assert_eq!(source.text.matches(part).count(), 1, "{part}");
     }
     // It is built without CUTLASS: no header of it is read.
     for absent in ["GemmKernel", "\"cutlass/", "\"cute/", "<cute/", "struct Subtile", "Writer", "kResultOfD"]
     {
-        assert!(!source.text.replace(HOPPER_KERNEL, "").contains(absent), "{absent}");
+        assert!(!source.text.replace(tiles::KERNEL, "").contains(absent), "{absent}");
     }
 
     let operands = [(Matrix, BF16), (Scalar, F16), (Row, F32), (Column, BF16), (Matrix, F32)];
@@ -373,7 +392,7 @@ fn a_source_has_the_lines_of_the_table_that_its_tiles_are_for() {
         let source = emit(&KernelSpec { configuration: configuration.clone().into(), ..all.clone() });
         let text = &source.text;
         let held: Vec<_> = configuration.choices().collect();
-        for choice in tiles::CHOICES.iter() {
+        for choice in select::hopper::CHOICES.iter() {
             let at = held.iter().find(|(of, _)| *of == choice).map(|(_, at)| *at);
             // What a source does not hold has its wide tile in its place, if that is there.
             let like_it = |tile: &tiles::Tile| [choice.tile, choice.tile.wide()].contains(tile);
@@ -408,11 +427,11 @@ fn the_table_and_the_kernels_agree_about_tiles() {
         format!("constexpr int kFewTokens = {};", tiles::FEW_TOKENS),
         format!("constexpr int kBlockK = {},", tiles::TILE_K),
     ] {
-        assert_eq!(HOPPER_KERNEL.matches(&constant).count(), 1, "{constant}");
+        assert_eq!(tiles::KERNEL.matches(&constant).count(), 1, "{constant}");
     }
     for tile in tiles::TILES {
         let text = if tile.is_few() { "struct Few {" } else { "struct Tile {" };
-        let of_the_kind = HOPPER_KERNEL.split_once(text).expect("it is in the kernel").1;
+        let of_the_kind = tiles::KERNEL.split_once(text).expect("it is in the kernel").1;
         let most = of_the_kind.split_once("kMostCluster = ").expect("it has a bound").1;
         let (bound, known) = if tile.is_few() {
             ("8;", 8)
@@ -578,7 +597,7 @@ fn no_kernel_asks_how_many_clusters_fit_a_device() {
     for target in ["sm_100a", "sm_103a", "sm_120a", "sm_121a"] {
         let family = defaults::family(target).expect("a Blackwell");
         for format in [BlockFormat::NVFP4, BlockFormat::MXFP4] {
-            let configurations = defaults::defaults(family, format, CutlassVersion::PINNED);
+            let configurations = select::cutlass::defaults(family, format, CutlassVersion::PINNED);
             assert!(!configurations.is_empty());
             for configuration in configurations {
                 let single = configuration.cluster == Cluster::Static([1, 1]);
@@ -599,7 +618,8 @@ fn vectors_that_leave_no_room_for_a_long_tile_get_a_short_one() {
     let extents = Extents { l: Some(1), m: Some(4096), n: Some(1024), k: Some(2048) };
     let long = |element, rows: u64| {
         let (configuration, _) =
-            defaults::choose(family, BlockFormat::NVFP4, CutlassVersion::PINNED, extents).expect("a default");
+            select::cutlass::choose(family, BlockFormat::NVFP4, CutlassVersion::PINNED, extents)
+                .expect("a default");
         let configuration = configuration.with_elements(Some(element), element);
         let bytes = rows * 128 * element.storage_bits() as u64 / 8;
         defaults::with_room(configuration, bytes, CutlassVersion::PINNED).0.tile

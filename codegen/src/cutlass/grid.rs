@@ -1,6 +1,6 @@
 //! The grid with which a kernel of CUTLASS's collectives is launched, and whether the driver takes it.
 
-use crate::configuration::{Cluster, Configuration, Family, Raster, TileScheduler};
+use super::configuration::{Cluster, Configuration, Family, Raster, TileScheduler};
 pub use crate::targets::{MAX_GRID_YZ, MAX_TILES};
 
 /// The most blocks along x of a grid.
@@ -93,8 +93,8 @@ mod tests {
     use fourfold_ir::BlockFormat;
 
     use super::*;
-    use crate::configuration::TileOrder;
-    use crate::defaults;
+    use crate::cutlass::configuration::TileOrder;
+    use crate::cutlass::defaults;
     use crate::targets::TARGETS;
 
     fn usual(family: Family, tile: [u32; 3]) -> Configuration {

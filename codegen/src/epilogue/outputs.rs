@@ -1,11 +1,10 @@
 //! What a kernel writes: the tensors of an epilogue's outputs, and the device code that writes those that are not D.
 
 use fourfold_ir::{ElementType, OperandShape, ReduceKind, ScaleRounding};
-use fourfold_scheduler::EpilogueRef;
 use serde::Serialize;
 
-use super::emit::element_type;
 use super::{Epilogue, Output, OutputKind, body};
+use crate::cuda::element_type;
 
 const FORMATS: &str = include_str!("outputs/formats.cuh");
 const SUBTILE: &str = include_str!("outputs/subtile.cuh");
@@ -33,7 +32,7 @@ pub fn output_functions() -> String {
 
 /// A tensor that is written, as the interface knows it.
 #[derive(Serialize)]
-pub(super) struct Tensor {
+pub(crate) struct Tensor {
     /// Its bytes, in `l`, `m` and `n`.
     bytes: String,
     /// What its address is a multiple of.
@@ -44,19 +43,19 @@ pub(super) struct Tensor {
 
 /// An output that device code of ours writes.
 #[derive(Serialize)]
-pub(super) struct Written {
+pub(crate) struct Written {
     /// Its type.
     node: String,
     /// Its pointers.
     arguments: String,
     /// What it asks of N.
     #[serde(skip)]
-    pub(super) n_multiple: usize,
+    pub(crate) n_multiple: usize,
 }
 
 /// What is done to a tensor before the kernel is launched.
 #[derive(Serialize)]
-pub(super) struct Clear {
+pub(crate) struct Clear {
     /// The tensor, by its position.
     output: usize,
     byte: &'static str,
@@ -66,7 +65,7 @@ pub(super) struct Clear {
 }
 
 /// The position of an output's first tensor among all that are written.
-pub(super) fn index(epilogue: &Epilogue, output: usize) -> usize {
+pub(crate) fn index(epilogue: &Epilogue, output: usize) -> usize {
     let tensors = epilogue.outputs[..output].iter().map(|output| match output.kind {
         OutputKind::Quantized { .. } => 2,
         OutputKind::Value | OutputKind::Reduced { .. } => 1,
@@ -75,7 +74,7 @@ pub(super) fn index(epilogue: &Epilogue, output: usize) -> usize {
 }
 
 /// The tensors in the order of the interface: codes before their scales.
-pub(super) fn tensors(epilogue: &Epilogue) -> Vec<Tensor> {
+pub(crate) fn tensors(epilogue: &Epilogue) -> Vec<Tensor> {
     let matrix = |element: ElementType| {
         let bytes = match element.storage_bits() {
             4 => "l * m * n / 2".to_owned(),
@@ -106,12 +105,12 @@ pub(super) fn tensors(epilogue: &Epilogue) -> Vec<Tensor> {
 }
 
 /// The outputs that are not D, in their order.
-pub(super) fn others(epilogue: &Epilogue) -> Vec<Written> {
+pub(crate) fn others(epilogue: &Epilogue) -> Vec<Written> {
     written(epilogue, epilogue.d())
 }
 
 /// The outputs but for the one that somebody else writes, in their order.
-pub(super) fn written(epilogue: &Epilogue, except: Option<usize>) -> Vec<Written> {
+pub(crate) fn written(epilogue: &Epilogue, except: Option<usize>) -> Vec<Written> {
     let results = body::results(epilogue);
     let of = |output: &Output| results.iter().position(|result| *result == output.of).unwrap_or_default();
     let outputs = epilogue.outputs.iter().enumerate().filter(|(position, _)| Some(*position) != except);
@@ -157,14 +156,14 @@ pub(super) fn written(epilogue: &Epilogue, except: Option<usize>) -> Vec<Written
 }
 
 /// The arguments of the node that writes them.
-pub(super) fn arguments(others: &[Written]) -> String {
+pub(crate) fn arguments(others: &[Written]) -> String {
     let outputs: Vec<String> =
         others.iter().map(|other| format!("{}{{{}}}", other.node, other.arguments)).collect();
     format!("Outputs{{{}}}", outputs.join(", "))
 }
 
 /// The device code that is needed beside CUTLASS's, each part after those that it uses.
-pub(super) fn texts(epilogue: &Epilogue) -> Vec<&'static str> {
+pub(crate) fn texts(epilogue: &Epilogue) -> Vec<&'static str> {
     if epilogue.is_plain() {
         return Vec::new();
     }
@@ -177,7 +176,7 @@ pub(super) fn texts(epilogue: &Epilogue) -> Vec<&'static str> {
 }
 
 /// The device code that is needed where nothing is CUTLASS's. It knows where scales lie in any case.
-pub(super) fn own_texts(epilogue: &Epilogue) -> Vec<&'static str> {
+pub(crate) fn own_texts(epilogue: &Epilogue) -> Vec<&'static str> {
     let mut texts = vec![PLACE];
     texts.extend(sinks(epilogue, None));
     if has_blocks(epilogue) {
@@ -189,7 +188,7 @@ pub(super) fn own_texts(epilogue: &Epilogue) -> Vec<&'static str> {
 }
 
 /// Whether blocks are written.
-pub(super) fn has_blocks(epilogue: &Epilogue) -> bool {
+pub(crate) fn has_blocks(epilogue: &Epilogue) -> bool {
     epilogue.outputs.iter().any(|output| matches!(output.kind, OutputKind::Quantized { .. }))
 }
 
@@ -210,7 +209,7 @@ fn sinks(epilogue: &Epilogue, except: Option<usize>) -> Vec<&'static str> {
 }
 
 /// What a launch does before the kernel runs.
-pub(super) fn clears(epilogue: &Epilogue) -> Vec<Clear> {
+pub(crate) fn clears(epilogue: &Epilogue) -> Vec<Clear> {
     let outputs = epilogue.outputs.iter().enumerate();
     let clears = outputs.filter_map(|(position, output)| {
         let first = index(epilogue, position);
@@ -233,66 +232,6 @@ pub(super) fn clears(epilogue: &Epilogue) -> Vec<Clear> {
     clears.collect()
 }
 
-/// One line for each output: what it is made of.
-pub(super) fn formula(epilogue: &Epilogue) -> Vec<String> {
-    let value = |of: EpilogueRef| match of {
-        EpilogueRef::Step(step) => format!("s{step}"),
-        EpilogueRef::Accumulator | EpilogueRef::Operand(_) => "v".to_owned(),
-    };
-    let line = |(position, output): (usize, &Output)| {
-        let (tensor, of) = (index(epilogue, position), value(output.of));
-        match output.kind {
-            OutputKind::Value => format!("y{tensor}[l, m, n] = {of}"),
-            OutputKind::Quantized { global, element, block, scale_rounding } => {
-                let mut how = format!("{element} per {block}");
-                how += &scale_rounding.map_or(String::new(), |rounding| format!(", {}", direction(rounding)));
-                how += &global.map_or(String::new(), |operand| format!(", global x{operand}"));
-                format!("y{tensor}[l, m, n], y{}[l, m, n / {block}] = quantize({of}; {how})", tensor + 1)
-            }
-            OutputKind::Reduced { kind, shape } => match shape {
-                OperandShape::Row => format!("y{tensor}[n] = {kind} over l, m of {of}"),
-                OperandShape::Column => format!("y{tensor}[l, m] = {kind} over n of {of}"),
-                OperandShape::Scalar | OperandShape::Matrix => {
-                    format!("y{tensor} = {kind} over l, m, n of {of}")
-                }
-            },
-        }
-    };
-    epilogue.outputs.iter().enumerate().map(line).collect()
-}
-
-/// An output in the signature of its kernel.
-pub(super) fn signature(epilogue: &Epilogue, output: &Output) -> String {
-    let mut word = match output.kind {
-        OutputKind::Value => format!("d={}", epilogue.element(output.of)),
-        OutputKind::Quantized { global, element, block, scale_rounding } => {
-            let mut word = format!("q={element}:{}/{block}", scale_element(scale_rounding));
-            word += &scale_rounding.map_or(String::new(), |rounding| format!(":{}", direction(rounding)));
-            word + &global.map_or(String::new(), |operand| format!("*x{operand}"))
-        }
-        OutputKind::Reduced { kind, shape } => format!("{kind}={shape}"),
-    };
-    if output.of != epilogue.last() {
-        word += &match output.of {
-            EpilogueRef::Step(step) => format!("@s{step}"),
-            EpilogueRef::Accumulator | EpilogueRef::Operand(_) => "@acc".to_owned(),
-        };
-    }
-    word
-}
-
-/// An output in the name of its kernel.
-pub(super) fn name(epilogue: &Epilogue, output: &Output) -> String {
-    match output.kind {
-        OutputKind::Value => epilogue.element(output.of).to_string(),
-        OutputKind::Quantized { element, scale_rounding, .. } => match scale_rounding {
-            None => "nvfp4".to_owned(),
-            Some(_) => format!("mx{element}"),
-        },
-        OutputKind::Reduced { kind, .. } => kind.to_string(),
-    }
-}
-
 fn blocks(element: ElementType, scale_rounding: Option<ScaleRounding>) -> String {
     let format = match element {
         ElementType::F8E4M3FN => "E4m3",
@@ -309,19 +248,5 @@ fn reduction(kind: ReduceKind) -> &'static str {
     match kind {
         ReduceKind::Max => "Max",
         _ => "Amax",
-    }
-}
-
-fn scale_element(scale_rounding: Option<ScaleRounding>) -> ElementType {
-    match scale_rounding {
-        None => ElementType::F8E4M3FN,
-        Some(_) => ElementType::F8E8M0FNU,
-    }
-}
-
-fn direction(rounding: ScaleRounding) -> &'static str {
-    match rounding {
-        ScaleRounding::Floor => "floor",
-        ScaleRounding::Ceil => "ceil",
     }
 }

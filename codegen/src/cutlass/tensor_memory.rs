@@ -1,7 +1,7 @@
 //! Counts the columns of tensor memory that an Sm100 kernel uses in each CTA.
 
-use crate::configuration::{Configuration, Family};
-use crate::stages::epilogue_columns;
+use super::configuration::{Configuration, Family};
+use super::epilogue_tile::epilogue_columns;
 
 /// The columns that a CTA has.
 pub const CAPACITY: u64 = 512;
@@ -45,7 +45,7 @@ mod tests {
     use fourfold_ir::BlockFormat;
 
     use super::*;
-    use crate::defaults;
+    use crate::cutlass::defaults;
 
     fn total(format: BlockFormat, tile: [u32; 3], epilogue_tile: Option<u32>) -> u64 {
         let mut configuration = defaults::usual(Family::Sm100, format, tile).expect("it has defaults");

@@ -3,9 +3,15 @@
 use fourfold_ir::OperandShape;
 use serde::Serialize;
 
-use super::emit::{alignment, element_type, is_used};
-use super::{Epilogue, body, outputs};
-use crate::configuration::{Cluster, Configuration, Family, TileScheduler};
+use super::configuration::{Cluster, Configuration, Family, TileScheduler};
+use crate::cuda::{alignment, element_type};
+use crate::epilogue::{Epilogue, body, outputs};
+
+/// The template, which extends `source.cu.j2`.
+pub(crate) const TEMPLATE: &str = include_str!("kernel.cu.j2");
+
+/// The text before CUTLASS's headers in the source of every kernel that is built with them, word for word.
+pub const HEAD: &str = include_str!("head.cuh");
 
 /// Below `cutlass/gemm`, the headers of the collectives and kernels that a family has. Those of Sm120 count stages as
 /// Sm100's do, and its epilogues may be of either schedule.
@@ -38,7 +44,7 @@ fn headers(family: Family) -> &'static [&'static str] {
 
 /// What the template is filled with besides what every kernel has.
 #[derive(Serialize)]
-pub(super) struct Context {
+pub(crate) struct Context {
     headers: &'static [&'static str],
     operand_type: &'static str,
     operands: Vec<Node>,
@@ -98,12 +104,12 @@ struct Node {
 }
 
 /// How many values the outputs are made of; 0 where D is the only one, and the last that is computed.
-pub(super) fn results(epilogue: &Epilogue) -> usize {
+pub(crate) fn results(epilogue: &Epilogue) -> usize {
     if epilogue.is_plain() { 0 } else { body::results(epilogue).len() }
 }
 
 /// What the matrices among the operands and the outputs ask of N beside C and D, of which CUTLASS knows.
-pub(super) fn n_multiple(epilogue: &Epilogue) -> usize {
+pub(crate) fn n_multiple(epilogue: &Epilogue) -> usize {
     let matrices = epilogue.operands.iter().filter(|operand| operand.shape == OperandShape::Matrix);
     // Without D CUTLASS asks nothing of N, not even what C asks.
     let source = epilogue.source().filter(|_| epilogue.d().is_none());
@@ -112,7 +118,7 @@ pub(super) fn n_multiple(epilogue: &Epilogue) -> usize {
     multiples.chain(others.iter().map(|other| other.n_multiple)).max().unwrap_or(1)
 }
 
-pub(super) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Context {
+pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Context {
     let output = epilogue.destination();
     let others = outputs::others(epilogue);
     let results = if epilogue.is_plain() { Vec::new() } else { body::results(epilogue) };
@@ -206,7 +212,7 @@ fn nodes(epilogue: &Epilogue) -> Vec<Node> {
     nodes.extend(epilogue.alpha.then(|| scalar("alpha")));
     nodes.extend(epilogue.c.map(|_| source("c")));
     nodes.extend(epilogue.beta.then(|| scalar("beta")));
-    let used = epilogue.operands.iter().enumerate().filter(|(index, _)| is_used(epilogue, *index));
+    let used = epilogue.operands.iter().enumerate().filter(|(index, _)| epilogue.is_read(*index));
     nodes.extend(used.map(|(index, operand)| {
         let name = format!("x{index}");
         let ty = element_type(operand.element);

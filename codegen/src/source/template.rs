@@ -3,7 +3,7 @@
 use minijinja::value::{Serde, Value};
 use serde::Serialize;
 
-use super::emit::{ABI_VERSION, KernelSource, MAX_OPERANDS, MAX_OUTPUTS, environment, fnv1a};
+use super::{ABI_VERSION, KernelSource, MAX_OPERANDS, MAX_OUTPUTS, environment, fnv1a};
 use crate::targets::{MAX_GRID_YZ, Target};
 
 /// A kernel made from a template of its own, which extends `source.cu.j2`: its blocks are filled there, and the

@@ -3,62 +3,69 @@
 use fourfold_ir::{BlockFormat, OperandShape};
 use serde::Serialize;
 
-use super::emit::{alignment, element_type, is_used};
-use super::{Epilogue, OutputKind, outputs};
-use crate::hopper::{Choice, Configuration, Tile};
+use super::configuration::{Choice, Configuration};
+use super::tiles::Tile;
+use crate::cuda::{alignment, element_type};
+use crate::epilogue::{Epilogue, outputs};
+
+/// The template, which extends `source.cu.j2`.
+pub(crate) const TEMPLATE: &str = include_str!("kernel.cu.j2");
+
+/// Takes its place in the source of a kernel for sm_90a, which is built without CUTLASS.
+pub const HEAD: &str = include_str!("device/head.cuh");
 
 /// The kernel, word for word as it stands in every source for sm_90a.
 pub const KERNEL: &str = concat!(
-    include_str!("hopper/instructions.cuh"),
+    include_str!("device/instructions.cuh"),
     "\n",
-    include_str!("hopper/decode.cuh"),
+    include_str!("device/decode.cuh"),
     "\n",
-    include_str!("hopper/parameters.cuh"),
+    include_str!("device/parameters.cuh"),
     "\n",
-    include_str!("hopper/tokens.cuh"),
+    include_str!("device/tokens.cuh"),
     "\n",
-    include_str!("hopper/tile/shape.cuh"),
+    include_str!("device/tile/shape.cuh"),
     "\n",
-    include_str!("hopper/tile/turns.cuh"),
+    include_str!("device/tile/turns.cuh"),
     "\n",
-    include_str!("hopper/tile/rest.cuh"),
+    include_str!("device/tile/rest.cuh"),
     "\n",
-    include_str!("hopper/tile/load.cuh"),
+    include_str!("device/tile/load.cuh"),
     "\n",
-    include_str!("hopper/tile/slices.cuh"),
+    include_str!("device/tile/slices.cuh"),
     "\n",
-    include_str!("hopper/tile/multiply.cuh"),
+    include_str!("device/tile/multiply.cuh"),
     "\n",
-    include_str!("hopper/tile/compute.cuh"),
+    include_str!("device/tile/compute.cuh"),
     "\n",
-    include_str!("hopper/few/shape.cuh"),
+    include_str!("device/few/shape.cuh"),
     "\n",
-    include_str!("hopper/few/load.cuh"),
+    include_str!("device/few/load.cuh"),
     "\n",
-    include_str!("hopper/few/tokens.cuh"),
+    include_str!("device/few/tokens.cuh"),
     "\n",
-    include_str!("hopper/few/multiply.cuh"),
+    include_str!("device/few/multiply.cuh"),
     "\n",
-    include_str!("hopper/few/output.cuh"),
+    include_str!("device/few/output.cuh"),
     "\n",
-    include_str!("hopper/few/compute.cuh"),
+    include_str!("device/few/compute.cuh"),
     "\n",
-    include_str!("hopper/held/shape.cuh"),
+    include_str!("device/held/shape.cuh"),
     "\n",
-    include_str!("hopper/held/load.cuh"),
+    include_str!("device/held/load.cuh"),
     "\n",
-    include_str!("hopper/held/multiply.cuh"),
+    include_str!("device/held/multiply.cuh"),
     "\n",
-    include_str!("hopper/held/compute.cuh"),
+    include_str!("device/held/compute.cuh"),
     "\n",
-    include_str!("hopper/variant.cuh"),
+    include_str!("device/variant.cuh"),
 );
 
-const PLAN: &str = include_str!("hopper/plan.cuh");
-const LAUNCH: &str = include_str!("hopper/launch.cuh");
+const PLAN: &str = include_str!("device/plan.cuh");
+const LAUNCH: &str = include_str!("device/launch.cuh");
 
-const OPERANDS: &str = include_str!("hopper/operands.cuh");
-const EPILOGUE: &str = include_str!("hopper/epilogue.cuh");
+const OPERANDS: &str = include_str!("device/operands.cuh");
+const EPILOGUE: &str = include_str!("device/epilogue.cuh");
 
 /// The device code that hands the columns of a thread's row to the outputs, on sm_90a, to be compiled by itself after
 /// that of the outputs.
@@ -71,7 +78,7 @@ const K_MULTIPLE: u32 = 32;
 
 /// What the template is filled with besides what every kernel has.
 #[derive(Serialize)]
-pub(super) struct Context {
+pub(crate) struct Context {
     operands: Vec<Read>,
     output_texts: Vec<&'static str>,
     operands_text: &'static str,
@@ -124,19 +131,14 @@ struct Line {
 }
 
 /// What the kernel asks of N: that rows of what it reads and writes begin at multiples of 16 bytes.
-pub(super) fn n_multiple(epilogue: &Epilogue) -> usize {
+pub(crate) fn n_multiple(epilogue: &Epilogue) -> usize {
     let matrices = epilogue.operands.iter().filter(|operand| operand.shape == OperandShape::Matrix);
     let read = matrices.map(|matrix| matrix.element).chain(epilogue.c).map(alignment);
     let written = outputs::written(epilogue, None).into_iter().map(|output| output.n_multiple);
     read.chain(written).max().unwrap_or(1)
 }
 
-/// Whether all that is written is values, which a thread may have any columns of.
-pub(super) fn only_values(epilogue: &Epilogue) -> bool {
-    epilogue.outputs.iter().all(|output| output.kind == OutputKind::Value)
-}
-
-pub(super) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Context {
+pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Context {
     let written = outputs::written(epilogue, None);
     let line = |(choice, variant): (&Choice, usize)| {
         let Choice { max_m, max_n, max_k, cluster, .. } = *choice;
@@ -153,7 +155,7 @@ pub(super) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
         outputs_arguments: outputs::arguments(&written),
         written,
         has_blocks: outputs::has_blocks(epilogue),
-        is_simple: only_values(epilogue),
+        is_simple: epilogue.only_values(),
         is_mx: configuration.format.block == BlockFormat::MXFP4.block,
         tile: configuration.tile(),
         k_multiple: K_MULTIPLE,
@@ -185,7 +187,7 @@ fn reads(epilogue: &Epilogue) -> Vec<Read> {
         read("c", ty, "matrix", format!("static_cast<{ty} const *>(p.c)"))
     }));
     reads.extend(epilogue.beta.then(|| scalar("beta")));
-    let used = epilogue.operands.iter().enumerate().filter(|(index, _)| is_used(epilogue, *index));
+    let used = epilogue.operands.iter().enumerate().filter(|(index, _)| epilogue.is_read(*index));
     reads.extend(used.map(|(index, operand)| {
         let ty = element_type(operand.element);
         let how = match operand.shape {

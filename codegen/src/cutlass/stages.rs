@@ -5,9 +5,9 @@
 //! combination: an epilogue that keeps a bias or another tensor in shared memory adds bytes of its own
 //! ([`budget`] says how many fit before a stage is lost), and the count of the built kernel is read back.
 
-use crate::configuration::{
-    Configuration, CutlassVersion, EpilogueSchedule, Family, Kind, OperatorClass, Stages,
-};
+use super::configuration::{Configuration, EpilogueSchedule, Family, Kind, Stages};
+use super::epilogue_tile::{output_bits, sm100_automatic_columns};
+use super::version::CutlassVersion;
 
 /// Shared memory of one CTA, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,12 +99,6 @@ fn aligned_pipelines(cutlass: CutlassVersion) -> bool {
     cutlass >= since
 }
 
-/// Bits of an element of C (or of D where there is none) and of D.
-fn output_bits(configuration: &Configuration) -> (u64, u64) {
-    let d = configuration.d.storage_bits() as u64;
-    (configuration.c.map_or(d, |c| c.storage_bits() as u64), d)
-}
-
 /// How many epilogue tiles make up the tile of a CTA; `None` where they do not.
 fn epilogue_tiles(configuration: &Configuration, [rows, columns]: [u64; 2]) -> Option<u64> {
     let [m, n, _] = configuration.cta_tile().map(u64::from);
@@ -147,35 +141,6 @@ fn sm100_epilogue_bytes(configuration: &Configuration) -> Option<u64> {
         Some(_) => c_stages * bytes(c_bits) + d_stages * bytes(d_bits),
     };
     Some(tiles_in_flight + epilogue_rounding(tile[1], c_bits.max(d_bits)))
-}
-
-/// Columns of the epilogue tile.
-pub(crate) fn epilogue_columns(configuration: &Configuration) -> u64 {
-    match (configuration.epilogue.tile, configuration.family) {
-        (Some([_, columns]), _) => u64::from(columns),
-        (None, Family::Sm120) => u64::from(configuration.tile[1]).min(32),
-        (None, Family::Sm100 | Family::Sm103)
-            if configuration.epilogue.schedule == EpilogueSchedule::NoSmem =>
-        {
-            u64::from(configuration.tile[1]).min(64)
-        }
-        (None, Family::Sm100 | Family::Sm103) => sm100_automatic_columns(configuration),
-    }
-}
-
-fn sm100_automatic_columns(configuration: &Configuration) -> u64 {
-    let n = u64::from(configuration.tile[1]);
-    let (c_bits, d_bits) = output_bits(configuration);
-    let columns = match c_bits.max(d_bits) {
-        _ if n == 256 && configuration.epilogue.class == OperatorClass::BlockScaledTensorOp => 128,
-        4 if configuration.c.is_none() => 64,
-        _ if configuration.c.is_none() => 32,
-        32 if n <= 128 => 16,
-        32 => 32,
-        16 if n <= 128 => 32,
-        _ => 64,
-    };
-    columns.min(n)
 }
 
 fn sm120_reserved(configuration: &Configuration) -> Option<u64> {

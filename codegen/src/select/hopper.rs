@@ -1,141 +1,17 @@
-//! The kernels of sm_90a: which tiles a source holds, and which of them a call gets.
-//!
-//! A tile is some rows of A by some rows of B. One library holds several tiles and takes one for each call, from the
-//! extents: [`CHOICES`], or the lines of another table, are written into the source, and read there.
+//! Which tiles a source for sm_90a holds, and the lines of a table that are written into it and read at each call.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::LazyLock;
 
 use fourfold_ir::BlockFormat;
-use serde::Serialize;
 
-use crate::configuration::CutlassVersion;
-use crate::defaults::Extents;
-use crate::dispatch::{Bounds, Condition, Kernel, Table, default_tables};
+use super::tables::default_tables;
+use crate::cutlass::CutlassVersion;
+use crate::dispatch::{Bounds, Condition, Kernel, Table};
+use crate::extents::Extents;
+use crate::hopper::{ANY, Choice, Configuration, TARGET, takes};
 
-/// The target that these kernels are of.
-pub const TARGET: &str = "sm_90a";
-
-/// Rows of A at most of a tile that a kernel for few of them computes, which has no loop over them.
-pub const FEW_TOKENS: u32 = 16;
-
-/// What is decoded of K at a time.
-pub const TILE_K: u32 = 128;
-
-/// What a block of the grid computes of D.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Tile {
-    /// Rows of A.
-    pub tokens: u32,
-    /// Rows of B. With few of A all of them are shared out among the SMs, in shares of no fixed size.
-    pub rows: u32,
-}
-
-/// What a tile may be, all that the kernel's text has, the smallest first.
-pub const TILES: [Tile; 10] = [
-    few(1),
-    few(2),
-    few(8),
-    few(16),
-    Tile::new(64, 128),
-    Tile::new(64, 256),
-    Tile::new(128, 64),
-    Tile::new(128, 128),
-    Tile::new(128, 256),
-    Tile::new(256, 128),
-];
-
-const fn few(tokens: u32) -> Tile {
-    Tile::new(tokens, 128)
-}
-
-impl Tile {
-    /// A tile of so many rows of A and of B.
-    pub const fn new(tokens: u32, rows: u32) -> Tile {
-        Tile { tokens, rows }
-    }
-
-    /// Whether a kernel for few rows of A computes it.
-    pub const fn is_few(self) -> bool {
-        self.tokens <= FEW_TOKENS
-    }
-
-    /// What is loaded of K at a time: no block that shares a tile has less.
-    pub const fn step(self) -> u32 {
-        if self.is_few() || self.rows == 64 { 2 * TILE_K } else { TILE_K }
-    }
-
-    /// Whether its operands are multiplied as bytes, without their scales, by warpgroups; else as fp16 or bf16.
-    pub const fn is_of_bytes(self) -> bool {
-        self.tokens < 8
-    }
-
-    /// Whether warps hold its rows of A in registers where each has a chunk of K, by a kernel of its own.
-    pub const fn is_held(self) -> bool {
-        self.tokens == FEW_TOKENS
-    }
-
-    /// Whether there is a kernel of this tile for a format: one of bytes wants scales that fp32 multiplies exactly.
-    pub fn takes(self, format: BlockFormat) -> bool {
-        takes(format) && (!self.is_of_bytes() || format == BlockFormat::NVFP4)
-    }
-
-    /// Whether a thread gets 32 columns of a row, as it must where something other than values is written.
-    pub const fn has_wide_rows(self) -> bool {
-        self.is_few() || self.rows == 256
-    }
-
-    /// The tile whose threads get wide rows, of as many rows of A, or of 128, the most of such a tile.
-    pub const fn wide(self) -> Tile {
-        let tokens = if self.tokens > 128 { 128 } else { self.tokens };
-        if self.has_wide_rows() { self } else { Tile::new(tokens, 256) }
-    }
-
-    /// K at most of a tile for few rows of A, which has these in shared memory, for all of K in eight blocks.
-    pub const fn most_k(self) -> u32 {
-        if self.is_of_bytes() { 8 * 16384 } else { 8 * 4096 }
-    }
-
-    /// Blocks at most that share a tile, each with a part of K.
-    pub const fn most_cluster(self) -> u32 {
-        if self.is_few() {
-            8
-        } else if self.rows == 64 {
-            2
-        } else {
-            4
-        }
-    }
-}
-
-impl fmt::Display for Tile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_few() { write!(f, "{}", self.tokens) } else { write!(f, "{}x{}", self.tokens, self.rows) }
-    }
-}
-
-/// A bound that every extent meets.
-pub const ANY: u32 = i32::MAX as u32;
-
-/// Which tile a problem gets that exceeds none of these extents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Choice {
-    /// Rows of A at most.
-    pub max_m: u32,
-    /// Rows of B at most.
-    pub max_n: u32,
-    /// K at most.
-    pub max_k: u32,
-    /// Which tile; where a thread must have wide rows, the [`wide`](Tile::wide) one in its place.
-    pub tile: Tile,
-    /// Blocks that share a tile, each with a part of K: 1, 2, 4 or 8, of which a call gets no more than there are steps
-    /// along K, and with few rows of A no fewer than these need room. With 0 as many as the device has room for, and as
-    /// leave each two steps along K; of a tile of bytes as many as leave each the least to do.
-    pub cluster: u32,
-}
-
-/// The lines of the default table (`dispatch/sm90.toml`). The first that a problem meets is its choice; the last is met by
+/// The lines of the default table (`select/sm90.toml`). The first that a problem meets is its choice; the last is met by
 /// all.
 pub static CHOICES: LazyLock<Vec<Choice>> = LazyLock::new(|| {
     let table = default_tables().find(TARGET, BlockFormat::NVFP4).expect("the target has a default table");
@@ -185,133 +61,6 @@ fn upper_bounds(when: &Condition, problem: Extents, cutlass: CutlassVersion) -> 
         bounds.and_then(|it| it.max).and_then(|max| u32::try_from(max).ok()).map_or(ANY, |max| max.min(ANY))
     };
     is_met.then(|| when.extents(problem).map(most))
-}
-
-/// What a kernel of sm_90a is built from.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Configuration {
-    /// What A and B are.
-    pub format: BlockFormat,
-    /// The tiles that the source holds: some of [`TILES`], the smallest first.
-    pub variants: Vec<Tile>,
-    /// The table of which the source gets the lines that its tiles are for: [`CHOICES`], unless another is wanted.
-    pub table: Cow<'static, [Choice]>,
-}
-
-/// Why no kernel of sm_90a can be forced to a tile and a number of blocks that share it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ForcedError {
-    /// The kernel does not decode the format, or has no such tile of it.
-    #[error(
-        "there is no tile of {tokens} rows of A by {rows} of B for {format}; those that there are: {known}"
-    )]
-    NoTile {
-        /// The format.
-        format: BlockFormat,
-        /// Rows of A.
-        tokens: u32,
-        /// Rows of B.
-        rows: u32,
-        /// All tiles of the format, as rows of A by rows of B.
-        known: String,
-    },
-    /// So many blocks cannot share the tile.
-    #[error("{cluster} blocks cannot share a tile {tile}: {} can, and 0 leaves it to each call", clusters(*tile))]
-    Cluster {
-        /// The tile.
-        tile: Tile,
-        /// The blocks.
-        cluster: u32,
-    },
-}
-
-fn clusters(tile: Tile) -> &'static str {
-    match tile.most_cluster() {
-        2 => "1 or 2",
-        4 => "1, 2 or 4",
-        _ => "1, 2, 4 or 8",
-    }
-}
-
-/// Whether there is a kernel of this tile, shared by so many blocks or, with 0, as many as a call finds best.
-///
-/// # Errors
-/// When there is none.
-pub fn check(format: BlockFormat, tile: Tile, cluster: u32) -> Result<(), ForcedError> {
-    let known = TILES.iter().filter(|known| known.takes(format));
-    if !known.clone().any(|known| *known == tile) {
-        let Tile { tokens, rows } = tile;
-        let known: Vec<String> = known.map(|tile| format!("{}x{}", tile.tokens, tile.rows)).collect();
-        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        return Err(ForcedError::NoTile { format, tokens, rows, known });
-    }
-    let can = cluster == 0 || (cluster.is_power_of_two() && cluster <= tile.most_cluster());
-    if can { Ok(()) } else { Err(ForcedError::Cluster { tile, cluster }) }
-}
-
-impl Configuration {
-    /// The kernel of one tile for all calls that it takes: of a tile for few rows of A those with no more of them.
-    /// `cluster` blocks share a tile wherever K is long enough, as [`Choice::cluster`] says; with 0 each call decides.
-    /// Where something other than values is written, the tile must be a [`wide`](Tile::wide) one.
-    ///
-    /// # Errors
-    /// When there is no such kernel.
-    pub fn forced(format: BlockFormat, tile: Tile, cluster: u32) -> Result<Configuration, ForcedError> {
-        check(format, tile, cluster)?;
-        let max_m = if tile.is_few() { tile.tokens } else { ANY };
-        let line = Choice { max_m, max_n: ANY, max_k: ANY, tile, cluster };
-        Ok(Configuration { format, variants: vec![tile], table: Cow::Owned(vec![line]) })
-    }
-
-    /// A readable name: `sm90_x8_16_64x128_128x256`, and with `_c2` where two blocks share each tile.
-    pub fn name(&self) -> String {
-        let variants: Vec<String> = self.variants.iter().map(Tile::to_string).collect();
-        let cluster = match self.table[..] {
-            [Choice { cluster, .. }] if cluster > 0 => format!("_c{cluster}"),
-            _ => String::new(),
-        };
-        format!("sm90_x{}{cluster}", variants.join("_"))
-    }
-
-    /// The largest tile: M, N and K.
-    pub fn tile(&self) -> [u32; 3] {
-        self.variants.last().map_or([0; 3], |tile| [tile.tokens, tile.rows, TILE_K])
-    }
-
-    /// Rows of A at most that a call may have; `None` where there is no bound. A kernel for few has all of them in a tile.
-    pub fn most_rows(&self) -> Option<u32> {
-        self.variants.last().filter(|tile| tile.is_few()).map(|tile| tile.tokens)
-    }
-
-    /// The matrix instruction of the largest tile: that of warpgroups, or of warps where all tiles are for few rows, or that of
-    /// bytes.
-    pub fn opcode(&self) -> &'static str {
-        match self.variants.last() {
-            Some(tile) if tile.is_of_bytes() => "QGMMA",
-            Some(tile) if tile.is_few() => "HMMA.16816",
-            _ => "HGMMA",
-        }
-    }
-
-    /// The lines of the table whose tiles the source holds, with the position of the tile: of one that it holds only as
-    /// its [`wide`](Tile::wide) one, that one's.
-    pub fn choices(&self) -> impl Iterator<Item = (&Choice, usize)> {
-        let position = |tile: Tile| self.variants.iter().position(|variant| *variant == tile);
-        self.table.iter().filter_map(move |choice| {
-            Some((choice, position(choice.tile).or_else(|| position(choice.tile.wide()))?))
-        })
-    }
-}
-
-impl fmt::Display for Configuration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.format, self.name())
-    }
-}
-
-/// The formats that the kernel decodes.
-pub fn takes(format: BlockFormat) -> bool {
-    [BlockFormat::NVFP4, BlockFormat::MXFP4].contains(&format)
 }
 
 /// What a kernel for a problem is built from, and in one sentence why: with every tile that a call can get, of which
@@ -383,6 +132,7 @@ mod tests {
 
     use super::*;
     use crate::dispatch::Tables;
+    use crate::hopper::{ForcedError, TILES, Tile};
 
     const fn few(tokens: u32) -> Tile {
         Tile::new(tokens, 128)

@@ -1,14 +1,14 @@
 //! The epilogue as one function of the accumulator and its operands, element by element.
 
-use fourfold_ir::{BinaryKind, ElementType, OperandShape, Predicate, UnaryKind};
+use fourfold_ir::{BinaryKind, ElementType, Predicate, UnaryKind};
 use fourfold_scheduler::EpilogueRef;
 
-use super::emit::element_type;
-use super::{Epilogue, OutputKind, Step, StepKind, functions, outputs};
+use super::{Epilogue, OutputKind, Step, StepKind, functions};
+use crate::cuda::element_type;
 
 /// The statements that turn the accumulator `v` into `result[i]`, where there is one result that needs no number, or
 /// into `result[0][i]` and so on: each step is a name of its own, so that what several steps use is computed once.
-pub(super) fn statements(epilogue: &Epilogue, one_result: bool) -> Vec<String> {
+pub(crate) fn statements(epilogue: &Epilogue, one_result: bool) -> Vec<String> {
     let mut lines = Vec::new();
     if epilogue.alpha {
         lines.push("v = __fmul_rn(alpha[i], v);".to_owned());
@@ -39,7 +39,7 @@ pub(super) fn statements(epilogue: &Epilogue, one_result: bool) -> Vec<String> {
 }
 
 /// What outputs are made of, each once, in order of first use.
-pub(super) fn results(epilogue: &Epilogue) -> Vec<EpilogueRef> {
+pub(crate) fn results(epilogue: &Epilogue) -> Vec<EpilogueRef> {
     let mut results = Vec::new();
     for output in &epilogue.outputs {
         if !results.contains(&output.of) {
@@ -57,59 +57,8 @@ fn name(value: EpilogueRef) -> String {
     }
 }
 
-/// The same for the kernel's reader, step by step: what each element of D is.
-pub(super) fn formula(epilogue: &Epilogue) -> Vec<String> {
-    let mut sum = "sum over k of (A · SFA)[l, m, k] · (B · SFB)[l, n, k]".to_owned();
-    if epilogue.alpha {
-        sum = format!("alpha · {sum}");
-    }
-    if epilogue.c.is_some() {
-        sum = format!("{sum} + {}C[l, m, n]", if epilogue.beta { "beta · " } else { "" });
-    }
-    const D: &str = "D[l, m, n]";
-    let is_d = |value: EpilogueRef| epilogue.is_plain() && value == epilogue.last();
-    let name = |position: usize| {
-        if is_d(EpilogueRef::Step(position)) { D.to_owned() } else { format!("s{position}") }
-    };
-    let first = if is_d(EpilogueRef::Accumulator) { D } else { "v" };
-    let mut lines = vec![format!("{first} = {}({sum})", epilogue.accumulator)];
-    for (position, step) in epilogue.steps.iter().enumerate() {
-        let operand = |index: usize| match step.operands.get(index) {
-            Some(EpilogueRef::Step(step)) => format!("s{step}"),
-            Some(EpilogueRef::Operand(operand)) => match epilogue.operands[*operand].shape {
-                OperandShape::Scalar => format!("x{operand}"),
-                OperandShape::Row => format!("x{operand}[n]"),
-                OperandShape::Column => format!("x{operand}[l, m]"),
-                OperandShape::Matrix => format!("x{operand}[l, m, n]"),
-            },
-            Some(EpilogueRef::Accumulator) | None => "v".to_owned(),
-        };
-        let value = match step.kind {
-            StepKind::Constant(bits) => number(bits),
-            StepKind::Unary(kind) => format!("{kind}({})", operand(0)),
-            StepKind::Binary(kind) => match sign(kind) {
-                Some(sign) => format!("{} {sign} {}", operand(0), operand(1)),
-                None => format!("{kind}({}, {})", operand(0), operand(1)),
-            },
-            StepKind::Clamp { lower, upper } => {
-                format!("min(max({}, {}), {})", operand(0), number(lower), number(upper))
-            }
-            StepKind::Compare(predicate) => {
-                format!("{} {} {}", operand(0), comparison(predicate), operand(1))
-            }
-            StepKind::Select => format!("{} ? {} : {}", operand(0), operand(1), operand(2)),
-            StepKind::Convert => operand(0),
-        };
-        lines.push(format!("{} = {}({value})", name(position), step.element));
-    }
-    if !epilogue.is_plain() {
-        lines.extend(outputs::formula(epilogue));
-    }
-    lines
-}
-
 /// What the statements call, each once: the roundings, and the functions.
-pub(super) fn functions(epilogue: &Epilogue) -> Vec<String> {
+pub(crate) fn functions(epilogue: &Epilogue) -> Vec<String> {
     let steps = epilogue.steps.iter().enumerate();
     let rounded = steps.filter(|(position, _)| is_rounded(epilogue, *position));
     let mut elements: Vec<ElementType> = rounded.map(|(_, step)| step.element).collect();
@@ -198,18 +147,8 @@ fn function(kind: BinaryKind) -> &'static str {
     }
 }
 
-fn sign(kind: BinaryKind) -> Option<&'static str> {
-    match kind {
-        BinaryKind::Add => Some("+"),
-        BinaryKind::Sub => Some("-"),
-        BinaryKind::Mul => Some("·"),
-        BinaryKind::Div => Some("/"),
-        BinaryKind::Max | BinaryKind::Min => None,
-    }
-}
-
 /// IEEE comparisons, in C++ as in programs: with NaN only `!=` holds.
-fn comparison(predicate: Predicate) -> &'static str {
+pub(super) fn comparison(predicate: Predicate) -> &'static str {
     match predicate {
         Predicate::Eq => "==",
         Predicate::Ne => "!=",
@@ -223,10 +162,6 @@ fn comparison(predicate: Predicate) -> &'static str {
 /// Exact for every f32, infinities and NaN included.
 fn literal(bits: u32) -> String {
     format!("__uint_as_float(0x{bits:08x}u)")
-}
-
-fn number(bits: u32) -> String {
-    f32::from_bits(bits).to_string()
 }
 
 fn rounding_source(element: ElementType) -> String {

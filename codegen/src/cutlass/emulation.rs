@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
-use super::KernelSource;
-use super::emit::HEAD;
+use super::template::HEAD;
+use crate::source::KernelSource;
 
 /// Targets whose kernels can be emulated.
 pub const EMULATED_TARGETS: [&str; 2] = ["sm_120a", "sm_121a"];
