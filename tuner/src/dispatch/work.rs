@@ -1,6 +1,6 @@
 //! How much of its tile each block computes, how often, and how many blocks share K.
 //!
-//! This follows how kernels of sm_90a plan a launch (`plan_few` and `plan_variant` of `codegen/src/kernel/hopper/plan.cuh`),
+//! This follows how kernels of sm_90a plan a launch (`plan_few` and `plan_variant` of `codegen/src/hopper/device/plan.cuh`),
 //! for guesses only: what is not as it is there makes a guess worse, and nothing wrong.
 
 use fourfold_codegen::dispatch::{Kernel, SchedulerName, Shared};
