@@ -5,10 +5,10 @@
 pub struct Extents {
     /// Matrices that one launch computes; 1 where a batch is rows of one matrix.
     pub l: Option<u64>,
-    /// Rows of A and D.
+    /// M: rows of A and D.
     pub m: Option<u64>,
-    /// Rows of B, columns of D.
+    /// N: rows of B, columns of D.
     pub n: Option<u64>,
-    /// What is summed over.
+    /// K: what is summed over.
     pub k: Option<u64>,
 }

@@ -193,10 +193,9 @@ fn normalized(loaded: &Loaded) -> String {
 }
 
 /// Stand in golden sources for what all have word for word, or all of sm_90a.
-const HEAD_STANDS_HERE: &str = "// (codegen/src/kernel/head.cuh)\n";
-const HOPPER_HEAD_STANDS_HERE: &str = "// (codegen/src/kernel/hopper/head.cuh)\n";
-const KERNEL_STANDS_HERE: &str =
-    "// (codegen/src/kernel/hopper/{decode,instructions,parameters,tokens,tile/*,few,variant}.cuh)\n";
+const HEAD_STANDS_HERE: &str = "// (codegen/src/cutlass/head.cuh)\n";
+const HOPPER_HEAD_STANDS_HERE: &str = "// (codegen/src/hopper/device/head.cuh)\n";
+const KERNEL_STANDS_HERE: &str = "// (codegen/src/hopper/device/{instructions,decode,parameters,decode_a,tiled,small_m,small_m_regs,select})\n";
 
 /// The source of each kernel is `fixtures/golden/PROGRAM_TARGET_SEGMENT.cu`.
 fn emit(file: &Path, target: &str) -> Result<String> {

@@ -9,13 +9,13 @@ use crate::extents::Extents;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Condition {
-    /// Of the rows of A and D.
+    /// Of M.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub m: Option<Bounds>,
-    /// Of the rows of B, columns of D.
+    /// Of N.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n: Option<Bounds>,
-    /// Of what is summed over.
+    /// Of K.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub k: Option<Bounds>,
     /// Of how many tiles of D there are, in all matrices.

@@ -99,7 +99,7 @@ pub enum SchedulerName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shared {
-    /// Rows of A and of B.
+    /// M and N of the tile.
     pub tile: [u32; 2],
     /// Blocks that share it, each with a part of K; 0, the default, leaves it to each call.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -133,9 +133,9 @@ impl Collectives {
 }
 
 impl Kernel {
-    /// Whether it takes few rows of A only, so that it cannot be a default.
-    pub fn is_for_few(&self) -> bool {
-        matches!(self, Kernel::Hopper(shared) if shared.tile().is_few())
+    /// Whether it takes small M only, so that it cannot be a default.
+    pub fn is_for_small_m(&self) -> bool {
+        matches!(self, Kernel::Hopper(shared) if shared.tile().is_small_m())
     }
 }
 

@@ -47,7 +47,7 @@ pub enum Flaw {
         why: String,
     },
     /// A default that does not take every problem.
-    #[error("the default {0} takes few rows of A only: name a tile of 64 rows of A or more")]
+    #[error("the default {0} takes small M only: name a tile with M = 64 or more")]
     Partial(Kernel),
 }
 
@@ -65,7 +65,7 @@ impl Table {
                 flaws.push(Flaw::Shadowed { place, by: Place::Rule(by) });
             }
         }
-        if self.default.kernel.is_for_few() {
+        if self.default.kernel.is_for_small_m() {
             flaws.push(Flaw::Partial(self.default.kernel));
         }
         flaws

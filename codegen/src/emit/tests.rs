@@ -404,17 +404,17 @@ fn a_source_has_the_lines_of_the_table_that_its_tiles_are_for() {
                 None => assert!(!text.contains(&line(0)), "{choice:?}"),
             }
         }
-        for tiles::Tile { tokens, rows } in variants {
+        for tiles::Tile { m, n } in variants {
             let instance = format!(
-                "template __global__ void kernel<{tokens}, {rows}, sizeof(Parameters), Variant<{tokens}, {rows}>::kShared>("
+                "template __global__ void kernel<{m}, {n}, sizeof(Parameters), Variant<{m}, {n}>::kShared>("
             );
-            assert_eq!(text.matches(&instance).count(), 1, "{tokens}");
+            assert_eq!(text.matches(&instance).count(), 1, "{m}");
         }
         assert_eq!(text.matches("template __global__ void kernel<").count(), variants.len());
         let largest = variants.last().expect("a tile");
-        assert_eq!(source.opcode == "HGMMA", !largest.is_few(), "{variants:?}");
-        assert_eq!(source.opcode == "QGMMA", largest.is_of_bytes(), "{variants:?}");
-        let tile = [largest.tokens, largest.rows, tiles::TILE_K].map(|extent| extent.to_string());
+        assert_eq!(source.opcode == "HGMMA", !largest.is_small_m(), "{variants:?}");
+        assert_eq!(source.opcode == "QGMMA", largest.uses_e4m3(), "{variants:?}");
+        let tile = [largest.m, largest.n, tiles::TILE_K].map(|extent| extent.to_string());
         assert!(text.contains(&format!("\\\"tile\\\":[{}]", tile.join(","))), "{variants:?}");
         assert!(text.contains("constexpr bool kMx = true;") && text.contains("problem->k / 32, batch"));
     }
@@ -424,22 +424,22 @@ fn a_source_has_the_lines_of_the_table_that_its_tiles_are_for() {
 #[test]
 fn the_table_and_the_kernels_agree_about_tiles() {
     for constant in [
-        format!("constexpr int kFewTokens = {};", tiles::FEW_TOKENS),
+        format!("constexpr int kSmallM = {};", tiles::SMALL_M),
         format!("constexpr int kBlockK = {},", tiles::TILE_K),
     ] {
         assert_eq!(tiles::KERNEL.matches(&constant).count(), 1, "{constant}");
     }
     for tile in tiles::TILES {
-        let text = if tile.is_few() { "struct Few {" } else { "struct Tile {" };
+        let text = if tile.is_small_m() { "struct SmallM {" } else { "struct Tiled {" };
         let of_the_kind = tiles::KERNEL.split_once(text).expect("it is in the kernel").1;
-        let most = of_the_kind.split_once("kMostCluster = ").expect("it has a bound").1;
-        let (bound, known) = if tile.is_few() {
+        let most = of_the_kind.split_once("kMaxCluster = ").expect("it has a bound").1;
+        let (bound, known) = if tile.is_small_m() {
             ("8;", 8)
         } else {
-            // Of 64 rows two phases share K.
-            ("4 / kPhases;", if tile.rows == 64 { 2 } else { 4 })
+            // With N = 64 two phases share K.
+            ("4 / kPhases;", if tile.n == 64 { 2 } else { 4 })
         };
-        assert!(most.starts_with(bound) && tile.most_cluster() == known, "{tile}");
+        assert!(most.starts_with(bound) && tile.max_cluster() == known, "{tile}");
     }
 }
 
@@ -450,10 +450,10 @@ fn a_source_of_one_tile_says_how_many_blocks_share_it() {
         let configuration = tiles::Configuration::forced(BlockFormat::NVFP4, tile, cluster).expect("a tile");
         emit(&KernelSpec { configuration: configuration.into(), ..all.clone() })
     };
-    for tile in tiles::TILES.into_iter().filter(|tile| tile.most_cluster() > 1) {
+    for tile in tiles::TILES.into_iter().filter(|tile| tile.max_cluster() > 1) {
         let (free, two) = (source(tile, 0), source(tile, 2));
         assert_ne!(free.hash, two.hash);
-        let max_m = if tile.is_few() { tile.tokens } else { tiles::ANY };
+        let max_m = if tile.is_small_m() { tile.m } else { tiles::ANY };
         let line = format!("    {{ {max_m}, {any}, {any}, 0, 2 }},\n", any = tiles::ANY);
         assert_eq!(two.text.matches(&line).count(), 1, "{tile}");
         assert!(two.kernel.contains("_c2_"), "{}", two.kernel);

@@ -13,17 +13,17 @@ pub const ANY: u32 = i32::MAX as u32;
 /// Which tile a problem gets that exceeds none of these extents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Choice {
-    /// Rows of A at most.
+    /// M at most.
     pub max_m: u32,
-    /// Rows of B at most.
+    /// N at most.
     pub max_n: u32,
     /// K at most.
     pub max_k: u32,
     /// Which tile; where a thread must have wide rows, the [`wide`](Tile::wide) one in its place.
     pub tile: Tile,
     /// Blocks that share a tile, each with a part of K: 1, 2, 4 or 8, of which a call gets no more than there are steps
-    /// along K, and with few rows of A no fewer than these need room. With 0 as many as the device has room for, and as
-    /// leave each two steps along K; of a tile of bytes as many as leave each the least to do.
+    /// along K, and with small M no fewer than A needs room. With 0 as many as the device has room for, and as
+    /// leave each two steps along K; of a tile of e4m3 as many as leave each the least to do.
     pub cluster: u32,
 }
 
@@ -39,7 +39,7 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// The kernel of one tile for all calls that it takes: of a tile for few rows of A those with no more of them.
+    /// The kernel of one tile for all calls that it takes: of a small-M tile those whose M is no larger.
     /// `cluster` blocks share a tile wherever K is long enough, as [`Choice::cluster`] says; with 0 each call decides.
     /// Where something other than values is written, the tile must be a [`wide`](Tile::wide) one.
     ///
@@ -47,7 +47,7 @@ impl Configuration {
     /// When there is no such kernel.
     pub fn forced(format: BlockFormat, tile: Tile, cluster: u32) -> Result<Configuration, ForcedError> {
         check(format, tile, cluster)?;
-        let max_m = if tile.is_few() { tile.tokens } else { ANY };
+        let max_m = if tile.is_small_m() { tile.m } else { ANY };
         let line = Choice { max_m, max_n: ANY, max_k: ANY, tile, cluster };
         Ok(Configuration { format, variants: vec![tile], table: Cow::Owned(vec![line]) })
     }
@@ -64,20 +64,20 @@ impl Configuration {
 
     /// The largest tile: M, N and K.
     pub fn tile(&self) -> [u32; 3] {
-        self.variants.last().map_or([0; 3], |tile| [tile.tokens, tile.rows, TILE_K])
+        self.variants.last().map_or([0; 3], |tile| [tile.m, tile.n, TILE_K])
     }
 
-    /// Rows of A at most that a call may have; `None` where there is no bound. A kernel for few has all of them in a tile.
-    pub fn most_rows(&self) -> Option<u32> {
-        self.variants.last().filter(|tile| tile.is_few()).map(|tile| tile.tokens)
+    /// M at most of a call; `None` where there is no bound. A small-M kernel has all of M in a tile.
+    pub fn max_m(&self) -> Option<u32> {
+        self.variants.last().filter(|tile| tile.is_small_m()).map(|tile| tile.m)
     }
 
-    /// The matrix instruction of the largest tile: that of warpgroups, or of warps where all tiles are for few rows, or that of
-    /// bytes.
+    /// The matrix instruction of the largest tile: that of warpgroups, or of warps where all tiles are for small M, or that of
+    /// e4m3.
     pub fn opcode(&self) -> &'static str {
         match self.variants.last() {
-            Some(tile) if tile.is_of_bytes() => "QGMMA",
-            Some(tile) if tile.is_few() => "HMMA.16816",
+            Some(tile) if tile.uses_e4m3() => "QGMMA",
+            Some(tile) if tile.is_small_m() => "HMMA.16816",
             _ => "HGMMA",
         }
     }

@@ -7,4 +7,4 @@ mod tiles;
 
 pub use self::configuration::{ANY, Choice, Configuration};
 pub use self::template::{HEAD, KERNEL, row_output_functions};
-pub use self::tiles::{FEW_TOKENS, ForcedError, TARGET, TILE_K, TILES, Tile, check, takes};
+pub use self::tiles::{ForcedError, SMALL_M, TARGET, TILE_K, TILES, Tile, check, takes};

@@ -40,8 +40,8 @@ fn lines(
         }
         let Kernel::Hopper(shared) = kernel else { continue };
         let tile = shared.tile();
-        let [most_m, most_k] = if tile.is_few() { [tile.tokens, tile.most_k()] } else { [ANY; 2] };
-        let (max_m, max_k) = (max_m.min(most_m), max_k.min(most_k));
+        let [tile_m, tile_k] = if tile.is_small_m() { [tile.m, tile.max_k()] } else { [ANY; 2] };
+        let (max_m, max_k) = (max_m.min(tile_m), max_k.min(tile_k));
         lines.push(Choice { max_m, max_n, max_k, tile, cluster: shared.cluster });
     }
     (lines, passed_over)
@@ -119,7 +119,7 @@ fn choose_of(
     variants.sort_unstable();
     variants.dedup();
     let why = match (problem.m, &variants[..]) {
-        (Some(m), [tile]) => format!("M = {m} gets tiles of {} rows of A by {} of B", tile.tokens, tile.rows),
+        (Some(m), [tile]) => format!("M = {m} gets {}x{} tiles", tile.m, tile.n),
         (Some(m), _) => format!("M = {m}, and which tile it gets is known with N and K"),
         (None, _) => "M is unknown, so each call gets one of several tiles".to_owned(),
     };
@@ -134,8 +134,8 @@ mod tests {
     use crate::dispatch::Tables;
     use crate::hopper::{ForcedError, TILES, Tile};
 
-    const fn few(tokens: u32) -> Tile {
-        Tile::new(tokens, 128)
+    const fn small_m(m: u32) -> Tile {
+        Tile::new(m, 128)
     }
 
     const UNKNOWN: Extents = Extents { l: None, m: None, n: None, k: None };
@@ -190,23 +190,23 @@ mod tests {
                 TILES.into_iter().flat_map(|tile| (0..=9).map(move |cluster| (tile, cluster)))
             {
                 let forced = Configuration::forced(format, tile, cluster);
-                let can_share = [0, 1, 2, 4, 8].contains(&cluster) && cluster <= tile.most_cluster();
+                let can_share = [0, 1, 2, 4, 8].contains(&cluster) && cluster <= tile.max_cluster();
                 match forced {
                     Err(ForcedError::NoTile { .. }) => assert!(!tile.takes(format), "{tile}"),
                     Err(ForcedError::Cluster { .. }) => assert!(!can_share, "{tile} {cluster}"),
                     Ok(forced) => {
                         assert!(tile.takes(format) && can_share, "{tile} {cluster}");
                         let lines: Vec<_> = forced.choices().collect();
-                        let max_m = if tile.is_few() { tile.tokens } else { ANY };
+                        let max_m = if tile.is_small_m() { tile.m } else { ANY };
                         assert_eq!(lines, [(&Choice { max_m, max_n: ANY, max_k: ANY, tile, cluster }, 0)]);
-                        assert_eq!(forced.most_rows(), tile.is_few().then_some(tile.tokens));
+                        assert_eq!(forced.max_m(), tile.is_small_m().then_some(tile.m));
                         assert_eq!(forced.name().contains("_c"), cluster > 0, "{forced}");
                     }
                 }
             }
         }
         let other = Configuration::forced(BlockFormat::MXFP4, Tile::new(32, 128), 1).expect_err("no tile");
-        let text = "there is no tile of 32 rows of A by 128 of B for mxfp4; those that there are: 8x128, 16x128, \
+        let text = "there is no 32x128 tile for mxfp4; those that there are: 8x128, 16x128, \
                     64x128, 64x256, 128x64, 128x128, 128x256, 256x128";
         assert_eq!(other.to_string(), text);
         let eight = Configuration::forced(BlockFormat::NVFP4, Tile::new(64, 128), 8).expect_err("too many");
@@ -225,12 +225,11 @@ mod tests {
         Tables::parse(&text).unwrap_or_else(|error| panic!("{error}: {text}")).tables.remove(0)
     }
 
-    /// Lines as M, N and K at most, rows of A and B, and blocks; of no bound 0.
+    /// Lines as M, N and K at most, M and N of the tile, and CTAs of a cluster; of no bound 0.
     fn lines_of(configuration: &Configuration) -> Vec<[u32; 6]> {
         let most = |bound| if bound == ANY { 0 } else { bound };
-        let line = |it: &Choice| {
-            [most(it.max_m), most(it.max_n), most(it.max_k), it.tile.tokens, it.tile.rows, it.cluster]
-        };
+        let line =
+            |it: &Choice| [most(it.max_m), most(it.max_n), most(it.max_k), it.tile.m, it.tile.n, it.cluster];
         configuration.choices().map(|(choice, _)| line(choice)).collect()
     }
 
@@ -248,15 +247,15 @@ mod tests {
                 .expect("a format")
         };
         let (all, why) = choose(UNKNOWN, true);
-        // K of few rows is what these take. What is asked of the least M cannot be asked at a call, and what follows no
+        // K of small M is what its tiles take. What is asked of the least M cannot be asked at a call, and what follows no
         // bound is not reached.
-        let [few, middle, rest] =
+        let [small_m, middle, rest] =
             [[8, 0, 32768, 8, 128, 4], [100, 512, 0, 64, 256, 2], [0, 0, 0, 64, 128, 1]];
-        assert_eq!(lines_of(&all), [few, middle, rest]);
+        assert_eq!(lines_of(&all), [small_m, middle, rest]);
         assert_eq!(why, "M is unknown, so each call gets one of several tiles; by the lines of the table");
         let (large, why) = choose(Extents { m: Some(4096), ..UNKNOWN }, true);
         assert_eq!(large.variants, [Tile::new(128, 128)]);
-        assert_eq!(why, "M = 4096 gets tiles of 128 rows of A by 128 of B; so");
+        assert_eq!(why, "M = 4096 gets 128x128 tiles; so");
         let (wide, _) = choose(Extents { m: Some(4096), ..UNKNOWN }, false);
         assert_eq!(wide.variants, [Tile::new(128, 256)], "what is not a value is written by wide rows");
         let known = Extents { l: Some(1), m: Some(50), n: Some(512), k: Some(4096) };
@@ -274,11 +273,10 @@ mod tests {
         let of = |format, problem| {
             choose_by(&table, format, problem, true, CutlassVersion::PINNED).expect("a format of the target")
         };
-        assert_eq!(of(BlockFormat::NVFP4, problem).0.variants, [few(1)]);
+        assert_eq!(of(BlockFormat::NVFP4, problem).0.variants, [small_m(1)]);
         let (configuration, why) = of(BlockFormat::MXFP4, problem);
-        assert_eq!(configuration.variants, [few(8)], "by the default's lines");
-        let start =
-            "M = 1 gets tiles of 8 rows of A by 128 of B; the table's { tile = [1, 128] } is passed over: ";
+        assert_eq!(configuration.variants, [small_m(8)], "by the default's lines");
+        let start = "M = 1 gets 8x128 tiles; the table's { tile = [1, 128] } is passed over: ";
         assert!(why.starts_with(start), "{why}");
         let (all, _) = of(BlockFormat::NVFP4, UNKNOWN);
         let last = all.choices().last().expect("a line").0;

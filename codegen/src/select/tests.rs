@@ -27,7 +27,7 @@ fn there_is_a_default_table_for_every_target_and_format_and_it_is_sound() {
 }
 
 #[test]
-fn a_kernel_that_is_valid_nowhere_and_a_default_for_few_rows_are_flaws() {
+fn a_kernel_that_is_valid_nowhere_and_a_default_for_small_m_are_flaws() {
     let mut table = table();
     assert_eq!(table.check(CutlassVersion::PINNED), Ok(()));
     table.rules[0].kernel = Kernel::Cutlass(Collectives::of_tile([128, 96, 256]));
@@ -48,8 +48,8 @@ fn a_kernel_that_is_valid_nowhere_and_a_default_for_few_rows_are_flaws() {
         );
         Tables::parse(&text)
     };
-    let few = hopper("{ tile = [8, 128] }").expect_err("it takes few rows").to_string();
-    assert!(few.starts_with("table 1: the default { tile = [8, 128] } takes few rows of A only"), "{few}");
+    let small_m = hopper("{ tile = [8, 128] }").expect_err("it takes small M only").to_string();
+    assert!(small_m.starts_with("table 1: the default { tile = [8, 128] } takes small M only"), "{small_m}");
     let eight = hopper("{ tile = [64, 128], cluster = 8 }").expect("it is well-formed").tables.remove(0);
     let flaws = eight.check(NEWEST).expect_err("eight do not share it");
     assert!(matches!(&flaws[..], [Flaw::Kernel { place: Place::Default, .. }]), "{flaws:?}");

@@ -4,12 +4,12 @@
 
 constexpr float kFactor = kMx ? 64.0f : 268435456.0f;
 // As e4m3, without scales, it is v · 2^-6: what products of these are to be multiplied with to be as large as those of fp16.
-constexpr float kBytesFactor = 1.0f / 65536.0f;
+constexpr float kE4m3Factor = 1.0f / 65536.0f;
 constexpr int kScaleVector = kMx ? 32 : 16;
 // Scales of 128 rows: 4 of each along K are 512 bytes.
 constexpr int kAtomBytes = 512, kAtomK = 4 * kScaleVector;
 // Tensor copies take scales in rows of 128 bytes, and bring them sooner than copies of bytes that follow one another.
-constexpr int kScaleRowBytes = 128, kRowsOfAtom = kAtomBytes / kScaleRowBytes;
+constexpr int kScaleRowBytes = 128, kAtomRows = kAtomBytes / kScaleRowBytes;
 // K is taken in blocks. Any order of K is right if both operands have it: of a block, thread t of a quad has the 32 codes
 // from 32 t on, 16 bytes of a row; word w of these is what it gives to the steps 2 w and 2 w + 1 of 16 along K.
 constexpr int kBlockK = 128, kBlockBytes = kBlockK / 2, kAtomsPerBlock = kBlockK / kAtomK;
@@ -61,19 +61,19 @@ CUTLASS_DEVICE uint32_t multiply_pairs(uint32_t x, uint32_t y) {
 // Eight codes, v · 2^-14 in fp16: sign and magnitude at bits 15 and 11 to 9, all of it in the upper byte. Of the signs alone, shifted
 // for every second code, those of the others stand where magnitudes are taken: so nothing is masked twice.
 CUTLASS_DEVICE Decoded decode(uint32_t codes) {
-  uint32_t const signs = signs_of(codes);
-  uint32_t const even = choose<0x0E0E0E0E>(codes << 1, signs << 4), odd = choose<0x0E0E0E0E>(codes >> 3, signs);
+  uint32_t const signs = sign_bits(codes);
+  uint32_t const even = select_bits<0x0E0E0E0E>(codes << 1, signs << 4), odd = select_bits<0x0E0E0E0E>(codes >> 3, signs);
   return {{__byte_perm(even, 0, 0x1404), __byte_perm(even, 0, 0x3424)},
           {__byte_perm(odd, 0, 0x1404), __byte_perm(odd, 0, 0x3424)}};
 }
 
 // Eight codes as e4m3, v · 2^-6: sign and magnitude at bits 7 and 4 to 2.
-struct Bytes {
+struct DecodedE4m3 {
   uint32_t even, odd;
 };
-CUTLASS_DEVICE Bytes decode_to_bytes(uint32_t codes) {
-  uint32_t const signs = signs_of(codes);
-  return {choose<0x1C1C1C1C>(codes << 2, signs << 4), choose<0x1C1C1C1C>(codes >> 2, signs)};
+CUTLASS_DEVICE DecodedE4m3 decode_to_e4m3(uint32_t codes) {
+  uint32_t const signs = sign_bits(codes);
+  return {select_bits<0x1C1C1C1C>(codes << 2, signs << 4), select_bits<0x1C1C1C1C>(codes >> 2, signs)};
 }
 
 // Eight codes times a scale, which is in both halves of `scale`.

@@ -6,27 +6,27 @@ CUTLASS_DEVICE uint32_t shared_address(void const *pointer) {
 }
 
 // The same number, which what is computed of it before does not stay in registers for.
-CUTLASS_DEVICE unsigned computed_again(unsigned x) {
+CUTLASS_DEVICE unsigned rematerialize(unsigned x) {
   asm volatile("" : "+r"(x));
   return x;
 }
 // An address that stays in registers, and is not computed again for each use.
-CUTLASS_DEVICE uint8_t const *computed_once(uint8_t const *pointer) {
+CUTLASS_DEVICE uint8_t const *pin_to_register(uint8_t const *pointer) {
   asm volatile("" : "+l"(pointer));
   return pointer;
 }
 // One lane of a warp, always the same, as the compiler then knows: where a thread was only told by its number, each copy that it
 // asks for stands in a loop over lanes.
-CUTLASS_DEVICE bool is_elected() {
+CUTLASS_DEVICE bool elect_one() {
   uint32_t elected;
   asm volatile("{\n.reg .pred is;\nelect.sync _|is, 0xFFFFFFFF;\nselp.u32 %0, 1, 0, is;\n}\n" : "=r"(elected));
   return elected != 0;
 }
 // What all lanes of a warp have alike, as the compiler then knows.
-CUTLASS_DEVICE int same_for_warp(int x) { return __shfl_sync(0xFFFFFFFFu, x, 0); }
+CUTLASS_DEVICE int warp_uniform(int x) { return __shfl_sync(0xFFFFFFFFu, x, 0); }
 // The bits of x where the mask has ones, those of y elsewhere.
 template <uint32_t kMask>
-CUTLASS_DEVICE uint32_t choose(uint32_t x, uint32_t y) {
+CUTLASS_DEVICE uint32_t select_bits(uint32_t x, uint32_t y) {
   uint32_t result;
   asm("lop3.b32 %0, %1, %2, %3, 0xE4;" : "=r"(result) : "r"(x), "r"(y), "n"(kMask));
   return result;
@@ -38,7 +38,7 @@ CUTLASS_DEVICE uint32_t upper_half(uint32_t x) {
   return result;
 }
 // The signs of eight codes. The compiler would mask again what is shifted.
-CUTLASS_DEVICE uint32_t signs_of(uint32_t codes) {
+CUTLASS_DEVICE uint32_t sign_bits(uint32_t codes) {
   uint32_t result;
   asm("and.b32 %0, %1, 0x88888888;" : "=r"(result) : "r"(codes));
   return result;
@@ -51,7 +51,7 @@ CUTLASS_DEVICE void keep_branch() { asm volatile("" ::: "memory"); }
 CUTLASS_DEVICE void barrier_init(uint32_t barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
 }
-CUTLASS_DEVICE void barrier_expect(uint32_t barrier, int bytes) {
+CUTLASS_DEVICE void barrier_expect_tx(uint32_t barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 CUTLASS_DEVICE void barrier_arrive(uint32_t barrier) {
@@ -65,10 +65,10 @@ CUTLASS_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
       : "memory");
 }
 // Copies that are asked for behind this come after what was read and written before.
-CUTLASS_DEVICE void fence_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+CUTLASS_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // So many threads wait for each other, at one of a block's barriers.
 template <int kBarrier, int kThreads>
-CUTLASS_DEVICE void synchronize() {
+CUTLASS_DEVICE void named_barrier_sync() {
   asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
 }
 // Of another CTA of the cluster: an address there, and arriving at its barrier.
@@ -77,24 +77,24 @@ CUTLASS_DEVICE uint32_t cluster_address(uint32_t address, int rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(result) : "r"(address), "r"(rank));
   return result;
 }
-CUTLASS_DEVICE void cluster_arrive(uint32_t barrier) {
+CUTLASS_DEVICE void barrier_arrive_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 // Four numbers, of which that barrier counts the bytes.
-CUTLASS_DEVICE void cluster_store(uint32_t address, float const *values, uint32_t barrier) {
+CUTLASS_DEVICE void store_async(uint32_t address, float const *values, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
                "f"(values[0]), "f"(values[1]), "f"(values[2]), "f"(values[3]), "r"(barrier)
                : "memory");
 }
-CUTLASS_DEVICE void cluster_store_pair(uint32_t address, float2 values, uint32_t barrier) {
+CUTLASS_DEVICE void store_async_pair(uint32_t address, float2 values, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address), "f"(values.x),
                "f"(values.y), "r"(barrier)
                : "memory");
 }
 // That all CTAs of a cluster have begun, and have made their barriers: said early and waited for late.
-CUTLASS_DEVICE void fence_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-CUTLASS_DEVICE void cluster_start() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-CUTLASS_DEVICE void cluster_wait_for_start() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+CUTLASS_DEVICE void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+CUTLASS_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+CUTLASS_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 CUTLASS_DEVICE int cluster_rank() {
   int rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -102,17 +102,17 @@ CUTLASS_DEVICE int cluster_rank() {
 }
 
 // The kernel after this one may begin, if it was launched so; and what the one before wrote is there.
-CUTLASS_DEVICE void start_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-CUTLASS_DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+CUTLASS_DEVICE void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+CUTLASS_DEVICE void grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // What all lanes of a warp have written is there for whoever in another CTA has seen the flag.
-CUTLASS_DEVICE void give_flag(uint32_t *flag) {
+CUTLASS_DEVICE void release_flag(uint32_t *flag) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) {
     asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory");
   }
 }
-CUTLASS_DEVICE void wait_for_flag(uint32_t const *flag) {
+CUTLASS_DEVICE void acquire_flag(uint32_t const *flag) {
   uint32_t is_there;
   do {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(is_there) : "l"(flag) : "memory");
@@ -120,15 +120,15 @@ CUTLASS_DEVICE void wait_for_flag(uint32_t const *flag) {
   } while (!__all_sync(0xFFFFFFFFu, is_there != 0));
 }
 // A warp takes the next number of a counter, which no other gets.
-CUTLASS_DEVICE int take_next(uint32_t *counter) {
+CUTLASS_DEVICE int fetch_next(uint32_t *counter) {
   int next = 0;
   if (threadIdx.x % 32 == 0) {
     next = static_cast<int>(atomicAdd(counter, 1u));
   }
-  return same_for_warp(next);
+  return warp_uniform(next);
 }
 // What all lanes of a warp have written can be loaded as a part of a tensor by whoever has seen the count.
-CUTLASS_DEVICE void count_up(uint32_t *counter) {
+CUTLASS_DEVICE void release_add(uint32_t *counter) {
   asm volatile("fence.proxy.async.global;" ::: "memory");
   __syncwarp();
   if (threadIdx.x % 32 == 0) {
@@ -136,7 +136,7 @@ CUTLASS_DEVICE void count_up(uint32_t *counter) {
   }
 }
 // By a thread alone.
-CUTLASS_DEVICE void wait_for_count(uint32_t const *counter, uint32_t count) {
+CUTLASS_DEVICE void acquire_count(uint32_t const *counter, uint32_t count) {
   uint32_t counted;
   do {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(counted) : "l"(counter) : "memory");
@@ -167,7 +167,7 @@ CUTLASS_DEVICE uint32_t load_ordered(uint8_t const *from) {
   return result;
 }
 // Numbers that another CTA wrote.
-CUTLASS_DEVICE float4 load_far(float const *from) {
+CUTLASS_DEVICE float4 load_l2(float const *from) {
   float4 result;
   asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(result.x), "=f"(result.y), "=f"(result.z), "=f"(result.w)
@@ -175,9 +175,9 @@ CUTLASS_DEVICE float4 load_far(float const *from) {
   return result;
 }
 
-// A ring of stages: which is next, and how often it came around. Without branches: who multiplies does nothing else meanwhile.
+// A ring of stages: which is next, and how often it came around. Without branches: a consumer does nothing else meanwhile.
 template <int kStages>
-struct Ring {
+struct PipelineState {
   int stage = 0;
   uint32_t phase = 0;
   template <int kBy = 1>
@@ -188,15 +188,15 @@ struct Ring {
   }
 };
 
-CUTLASS_DEVICE void load_tile(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int matrix) {
+CUTLASS_DEVICE void tma_load(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int matrix) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
           "r"(to), "l"(&map), "r"(barrier), "r"(byte), "r"(row), "r"(matrix)
       : "memory");
 }
 // What nobody reads again leaves the L2 first.
-CUTLASS_DEVICE void load_tile_once(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int matrix,
-                                   uint64_t policy) {
+CUTLASS_DEVICE void tma_load_evict_first(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int matrix,
+                                         uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
@@ -204,15 +204,15 @@ CUTLASS_DEVICE void load_tile_once(CUtensorMap const &map, uint32_t to, uint32_t
       : "memory");
 }
 // Of a panel of several, rows of 128 bytes.
-CUTLASS_DEVICE void load_panel(CUtensorMap const &map, uint32_t to, uint32_t barrier, int row, int matrix, int panel) {
+CUTLASS_DEVICE void tma_load_panel(CUtensorMap const &map, uint32_t to, uint32_t barrier, int row, int matrix, int panel) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::
           "r"(to), "l"(&map), "r"(barrier), "r"(0), "r"(row), "r"(matrix), "r"(panel)
       : "memory");
 }
 // Of rows in groups, so many of each of several groups.
-CUTLASS_DEVICE void load_runs_once(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int group, int matrix,
-                                   uint64_t policy) {
+CUTLASS_DEVICE void tma_load_runs(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int group, int matrix,
+                                  uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
@@ -220,7 +220,7 @@ CUTLASS_DEVICE void load_runs_once(CUtensorMap const &map, uint32_t to, uint32_t
       : "memory");
 }
 // What describes a tensor is read before the first of its tiles is asked for.
-CUTLASS_DEVICE void prefetch_map(CUtensorMap const &map) {
+CUTLASS_DEVICE void prefetch_tensor_map(CUtensorMap const &map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
@@ -264,15 +264,15 @@ CUTLASS_DEVICE cutlass::Array<float, N> load_floats(uint32_t address) {
   return result;
 }
 // Brings 32 bytes into the L2 cache. Nothing is read: what others write to them until they are is seen.
-CUTLASS_DEVICE void bring_to_l2(void const *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory"); }
+CUTLASS_DEVICE void prefetch_l2(void const *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory"); }
 // Brings a number near, for whoever reads it later: into the L1 cache, or into the L2 cache if it is of fewer bytes than a
 // copy has. Nobody waits for it, and what is copied nobody reads.
 template <class T>
-CUTLASS_DEVICE void bring_near(T const *number, uint32_t unused) {
+CUTLASS_DEVICE void prefetch_scalar(T const *number, uint32_t unused) {
   if constexpr (sizeof(T) == 4) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(unused), "l"(number) : "memory");
   } else {
-    bring_to_l2(number);
+    prefetch_l2(number);
   }
 }
 CUTLASS_DEVICE float2 load_pair(uint32_t address) {
@@ -288,14 +288,14 @@ CUTLASS_DEVICE uint64_t evict_first() {
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
-CUTLASS_DEVICE void copy_async(uint32_t to, void const *from, uint32_t inside, uint64_t policy) {
+CUTLASS_DEVICE void cp_async(uint32_t to, void const *from, uint32_t inside, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
                "r"(inside), "l"(policy)
                : "memory");
 }
-CUTLASS_DEVICE void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+CUTLASS_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
-CUTLASS_DEVICE void copies_wait() {
+CUTLASS_DEVICE void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
@@ -390,14 +390,14 @@ struct Wgmma<256> {
 
 // Matrices of e4m3 in shared memory, each 8 columns by 32 codes, 256 bytes after the one before: of each column first 16 codes, and
 // those of all columns side by side. The lower half of what describes them.
-CUTLASS_DEVICE uint32_t plain_descriptor(uint32_t address) { return (address & 0x3FFFF) >> 4 | 128 >> 4 << 16; }
+CUTLASS_DEVICE uint32_t unswizzled_descriptor(uint32_t address) { return (address & 0x3FFFF) >> 4 | 128 >> 4 << 16; }
 
 // d = a · b and d += a · b, 64 by N by 32, of e4m3, a from registers.
 template <int N>
-struct ByteWgmma;
+struct WgmmaE4m3;
 
 template <>
-struct ByteWgmma<8> {
+struct WgmmaE4m3<8> {
   CUTLASS_DEVICE static void begin(float (&d)[4], uint32_t const (&a)[4], uint32_t b) {
     asm volatile(
         "{\n.reg .b64 b;\nmov.b64 b, {%8, 16};\n"
@@ -415,7 +415,7 @@ struct ByteWgmma<8> {
 };
 
 template <>
-struct ByteWgmma<16> {
+struct WgmmaE4m3<16> {
   CUTLASS_DEVICE static void begin(float (&d)[8], uint32_t const (&a)[4], uint32_t b) {
     asm volatile(
         "{\n.reg .b64 b;\nmov.b64 b, {%12, 16};\n"
@@ -434,7 +434,7 @@ struct ByteWgmma<16> {
 
 // Nothing reads sums before this that stands behind it: wgmma was waited for in between.
 template <int N>
-CUTLASS_DEVICE void read_from_here(float (&sums)[N]) {
+CUTLASS_DEVICE void wgmma_fence_operand(float (&sums)[N]) {
   CUTLASS_PRAGMA_UNROLL
   for (int i = 0; i < N; ++i) {
     asm volatile("" : "+f"(sums[i])::"memory");

@@ -16,48 +16,48 @@ inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *tensor,
 
 // A matrix of bytes for each of a batch, so many rows after the one before.
 inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *matrices, int64_t row_bytes, int64_t rows,
-                            int64_t pitch, int64_t batches, int of_row, int of_tile, CUtensorMapSwizzle swizzle) {
+                            int64_t pitch, int64_t batches, int box_bytes, int box_rows, CUtensorMapSwizzle swizzle) {
   cuuint64_t const row = row_bytes;
   cuuint64_t const extents[] = {row, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(batches)};
   cuuint64_t const strides[] = {row, row * pitch};
-  cuuint32_t const box[] = {static_cast<cuuint32_t>(of_row), static_cast<cuuint32_t>(of_tile), 1};
+  cuuint32_t const box[] = {static_cast<cuuint32_t>(box_bytes), static_cast<cuuint32_t>(box_rows), 1};
   return describe(map, encode, matrices, 3, extents, strides, box, swizzle);
 }
 
-// What warps that hold tokens load: of chunks of K, runs of rows that lie side by side, all tokens, and scales of either.
-inline cudaError_t describe_held(Problem const &problem, Pointers const &pointers, Built const &built, Encode encode,
-                                 Parameters &parameters) {
-  int const row_bytes = built.blocks * kBlockBytes;
+// What warps that keep A in registers load: of chunks of K, runs of rows that lie side by side, all rows of A, and scales of either.
+inline cudaError_t describe_small_m_regs(Problem const &problem, Pointers const &pointers, VariantTraits const &traits, Encode encode,
+                                         Parameters &parameters) {
+  int const row_bytes = traits.blocks * kBlockBytes;
   cuuint64_t const row = problem.k / 2, n = problem.n, l = problem.l;
   cuuint64_t const extents[] = {row, 32, n / 32, l}, strides[] = {row, row * 32, row * n};
-  cuuint32_t const box[] = {static_cast<cuuint32_t>(row_bytes), kRowsOfRun, 2, 1};
-  cudaError_t error = describe(parameters.weight_map, encode, pointers.b, 4, extents, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
+  cuuint32_t const box[] = {static_cast<cuuint32_t>(row_bytes), kRunN, 2, 1};
+  cudaError_t error = describe(parameters.b_map, encode, pointers.b, 4, extents, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
   if (error == cudaSuccess) {
-    error = describe(parameters.scale_map, encode, pointers.sfb, kAtomBytes, parameters.atoms, parameters.atoms,
-                     problem.l * parameters.weight_blocks, kRowsOfRun * 16, built.blocks * kAtomsPerBlock,
+    error = describe(parameters.sfb_map, encode, pointers.sfb, kAtomBytes, parameters.atoms_k, parameters.atoms_k,
+                     problem.l * parameters.atoms_n, kRunN * 16, traits.blocks * kAtomsPerBlock,
                      CU_TENSOR_MAP_SWIZZLE_NONE);
   }
   if (error == cudaSuccess) {
-    error = describe(parameters.token_scale_map, encode, pointers.sfa, kAtomBytes, parameters.atoms, parameters.atoms,
-                     problem.l * parameters.token_blocks, built.tokens * 16, built.blocks * kAtomsPerBlock,
+    error = describe(parameters.sfa_map, encode, pointers.sfa, kAtomBytes, parameters.atoms_k, parameters.atoms_k,
+                     problem.l * parameters.atoms_m, traits.tile_m * 16, traits.blocks * kAtomsPerBlock,
                      CU_TENSOR_MAP_SWIZZLE_NONE);
   }
   if (error != cudaSuccess) {
     return error;
   }
-  return describe(parameters.token_map, encode, pointers.a, problem.k / 2, problem.m, problem.m, problem.l, row_bytes, built.tokens,
+  return describe(parameters.a_map, encode, pointers.a, problem.k / 2, problem.m, problem.m, problem.l, row_bytes, traits.tile_m,
                   CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 inline cudaError_t make_parameters(Problem const &problem, Pointers const &pointers, void *workspace, Plan const &plan,
                                    Encode encode, EpilogueArguments const &epilogue, Parameters &parameters) {
-  Built const &built = kBuilt[plan.variant];
+  VariantTraits const &traits = kVariants[plan.variant];
   auto const bytes = [](void const *pointer) { return static_cast<uint8_t const *>(pointer); };
-  auto const pieces = [](int64_t extent, int64_t of) { return static_cast<int>((extent + of - 1) / of); };
-  parameters.weights = bytes(pointers.b);
-  parameters.tokens = bytes(pointers.a);
-  parameters.weight_scales = bytes(pointers.sfb);
-  parameters.token_scales = bytes(pointers.sfa);
+  auto const ceil_div = [](int64_t extent, int64_t of) { return static_cast<int>((extent + of - 1) / of); };
+  parameters.b = bytes(pointers.b);
+  parameters.a = bytes(pointers.a);
+  parameters.sfb = bytes(pointers.sfb);
+  parameters.sfa = bytes(pointers.sfa);
   parameters.m = static_cast<int>(problem.m);
   parameters.n = static_cast<int>(problem.n);
   parameters.k = static_cast<int>(problem.k);
@@ -66,117 +66,117 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   while (1 << parameters.cluster_bits < plan.cluster) {
     ++parameters.cluster_bits;
   }
-  parameters.tiles_m = pieces(problem.m, built.tokens);
-  parameters.tiles_n = pieces(problem.n, built.rows);
-  parameters.tiles = static_cast<int>(tile_count(problem, built));
-  parameters.of_matrix = divisor(parameters.tiles_m * parameters.tiles_n);
-  parameters.of_group = divisor(parameters.tiles_m * kGroupWidth);
-  parameters.token_blocks = pieces(problem.m, 128);
-  parameters.weight_blocks = pieces(problem.n, 128);
-  parameters.atoms = pieces(problem.k, kAtomK);
+  parameters.tiles_m = ceil_div(problem.m, traits.tile_m);
+  parameters.tiles_n = ceil_div(problem.n, traits.tile_n);
+  parameters.tiles = static_cast<int>(tile_count(problem, traits));
+  parameters.tiles_per_matrix = divisor(parameters.tiles_m * parameters.tiles_n);
+  parameters.tiles_per_group = divisor(parameters.tiles_m * kGroupWidth);
+  parameters.atoms_m = ceil_div(problem.m, 128);
+  parameters.atoms_n = ceil_div(problem.n, 128);
+  parameters.atoms_k = ceil_div(problem.k, kAtomK);
   parameters.row_bytes = static_cast<unsigned>(problem.k / 2);
   parameters.epilogue = epilogue;
-  if (built.tokens <= kFewTokens) {
-    int const clusters = static_cast<int>(plan.grid.x) / plan.cluster, units = static_cast<int>(unit_count(problem, built));
-    int const chunks = pieces(problem.k, built.blocks * kBlockK), of_cta = chunks / plan.cluster;
+  if (traits.tile_m <= kSmallM) {
+    int const clusters = static_cast<int>(plan.grid.x) / plan.cluster, units = static_cast<int>(unit_count(problem, traits));
+    int const chunks = ceil_div(problem.k, traits.blocks * kBlockK), of_cta = chunks / plan.cluster;
     int const ctas = clusters / static_cast<int>(problem.l);
-    FewParameters &few = parameters.few;
-    few.weights = parameters.weights;
-    few.tokens = parameters.tokens;
-    few.weight_scales = parameters.weight_scales;
-    few.token_scales = parameters.token_scales;
-    few.m = parameters.m;
-    few.n = static_cast<unsigned>(parameters.n);
-    few.row_bytes = parameters.row_bytes;
-    few.atoms = static_cast<unsigned>(parameters.atoms);
-    few.scale_bytes = few.atoms * kAtomBytes;
-    few.cluster_bits = static_cast<uint8_t>(parameters.cluster_bits);
-    few.is_batch = problem.l > 1;
+    SmallMParameters &small_m = parameters.small_m;
+    small_m.b = parameters.b;
+    small_m.a = parameters.a;
+    small_m.sfb = parameters.sfb;
+    small_m.sfa = parameters.sfa;
+    small_m.m = parameters.m;
+    small_m.n = static_cast<unsigned>(parameters.n);
+    small_m.row_bytes = parameters.row_bytes;
+    small_m.atoms_k = static_cast<unsigned>(parameters.atoms_k);
+    small_m.scale_bytes = small_m.atoms_k * kAtomBytes;
+    small_m.cluster_bits = static_cast<uint8_t>(parameters.cluster_bits);
+    small_m.is_batch = problem.l > 1;
     // No more than a CTA has room for.
-    few.share = static_cast<uint8_t>(units / ctas);
-    few.share_rest = units % ctas;
-    few.k_share = of_cta;
-    few.k_share_rest = static_cast<uint8_t>(chunks % plan.cluster);
-    few.ctas = divisor(ctas);
-    few.chunks = divisor(of_cta);
-    few.chunks_more = divisor(of_cta + 1);
-    few.weight_stride = static_cast<uint64_t>(problem.n) * few.row_bytes;
-    few.token_stride = static_cast<uint64_t>(problem.m) * few.row_bytes;
-    few.weight_scale_stride = static_cast<uint64_t>(parameters.weight_blocks) * few.scale_bytes;
-    few.token_scale_stride = static_cast<uint64_t>(parameters.token_blocks) * few.scale_bytes;
-    return plan.is_held ? describe_held(problem, pointers, built, encode, parameters) : cudaSuccess;
+    small_m.units_per_cta = static_cast<uint8_t>(units / ctas);
+    small_m.extra_units = units % ctas;
+    small_m.chunks_per_cta = of_cta;
+    small_m.extra_chunks = static_cast<uint8_t>(chunks % plan.cluster);
+    small_m.ctas = divisor(ctas);
+    small_m.chunks = divisor(of_cta);
+    small_m.chunks_plus_one = divisor(of_cta + 1);
+    small_m.b_stride = static_cast<uint64_t>(problem.n) * small_m.row_bytes;
+    small_m.a_stride = static_cast<uint64_t>(problem.m) * small_m.row_bytes;
+    small_m.sfb_stride = static_cast<uint64_t>(parameters.atoms_n) * small_m.scale_bytes;
+    small_m.sfa_stride = static_cast<uint64_t>(parameters.atoms_m) * small_m.scale_bytes;
+    return plan.is_small_m_regs ? describe_small_m_regs(problem, pointers, traits, encode, parameters) : cudaSuccess;
   }
-  Pieces const &given = plan.pieces;
-  parameters.steps = static_cast<int>(step_count(problem, built));
-  parameters.whole = parameters.tiles - given.tiles;
-  parameters.helpers = given.helpers;
-  parameters.all_pieces = given.tiles * given.of_tile;
-  parameters.piece_steps = given.steps;
-  parameters.own_steps = parameters.steps - given.of_tile * given.steps;
-  parameters.piece_flags = flags(problem, built, workspace);
+  SplitK const &split_k = plan.split_k;
+  parameters.steps = static_cast<int>(step_count(problem, traits));
+  parameters.whole_tiles = parameters.tiles - split_k.tiles;
+  parameters.helpers = split_k.helpers;
+  parameters.splits = split_k.tiles * split_k.per_tile;
+  parameters.split_steps = split_k.steps;
+  parameters.own_steps = parameters.steps - split_k.per_tile * split_k.steps;
+  parameters.split_flags = flags(problem, traits, workspace);
   Slabs const &slabs = plan.slabs;
-  Rest &rest = parameters.rest;
-  rest.tiles_m = divisor(parameters.tiles_m);
-  rest.first_tiles = divisor(slabs.first_tiles);
-  rest.slabs = divisor(slabs.along_k);
-  rest.first_slabs = slabs.first_along_k;
+  DecodeAhead &ahead = parameters.ahead;
+  ahead.tiles_m = divisor(parameters.tiles_m);
+  ahead.first_tiles = divisor(slabs.first_tiles);
+  ahead.slabs = divisor(slabs.along_k);
+  ahead.first_slabs = slabs.first_along_k;
   auto const slab_count = [](int tiles, int along_k) { return static_cast<int64_t>(tiles) * along_k; };
   int64_t const left = slab_count(slabs.tiles, slabs.along_k) - slab_count(slabs.first_tiles, slabs.first_along_k);
-  rest.units = static_cast<int>(left * (built.tokens / kUnitTokens));
-  rest.taken = parameters.piece_flags + parameters.all_pieces * kPieceFlags;
-  rest.decoded = rest.taken + 1;
-  rest.tokens = static_cast<uint8_t *>(workspace);
-  rest.panel_rows = static_cast<int>(decoded_rows(problem, built));
-  parameters.piece_sums = reinterpret_cast<float *>(rest.taken + counter_count(slabs));
-  // A warp reads weights in rows of 64 bytes without conflicts as they are.
-  cudaError_t error = describe(parameters.weight_map, encode, pointers.b, problem.k / 2, problem.n, problem.n, problem.l,
-                               kBlockBytes, built.rows, CU_TENSOR_MAP_SWIZZLE_NONE);
+  ahead.units = static_cast<int>(left * (traits.tile_m / kUnitM));
+  ahead.next_unit = parameters.split_flags + parameters.splits * kSplitFlags;
+  ahead.decoded_units = ahead.next_unit + 1;
+  ahead.decoded_a = static_cast<uint8_t *>(workspace);
+  ahead.panel_m = static_cast<int>(decoded_rows(problem, traits));
+  parameters.split_sums = reinterpret_cast<float *>(ahead.next_unit + counter_count(slabs));
+  // A warp reads rows of B in rows of 64 bytes without conflicts as they are.
+  cudaError_t error = describe(parameters.b_map, encode, pointers.b, problem.k / 2, problem.n, problem.n, problem.l,
+                               kBlockBytes, traits.tile_n, CU_TENSOR_MAP_SWIZZLE_NONE);
   if (error == cudaSuccess) {
     // Those of 128 rows of B, of all matrices.
-    int64_t const rows = static_cast<int64_t>(parameters.atoms) * kRowsOfAtom;
-    error = describe(parameters.scale_map, encode, pointers.sfb, kScaleRowBytes, rows, rows,
-                     problem.l * parameters.weight_blocks, kScaleRowBytes, kAtomsPerBlock * kRowsOfAtom,
+    int64_t const rows = static_cast<int64_t>(parameters.atoms_k) * kAtomRows;
+    error = describe(parameters.sfb_map, encode, pointers.sfb, kScaleRowBytes, rows, rows,
+                     problem.l * parameters.atoms_n, kScaleRowBytes, kAtomsPerBlock * kAtomRows,
                      CU_TENSOR_MAP_SWIZZLE_NONE);
   }
   if (error != cudaSuccess) {
     return error;
   }
-  cuuint64_t const row = kPanelRowBytes, rows = rows_of_tiles(problem, built), l = problem.l;
+  cuuint64_t const row = kPanelRowBytes, rows = padded_m(problem, traits), l = problem.l;
   cuuint64_t const panels = decoded_row_bytes(problem) / kPanelRowBytes;
   cuuint64_t const extents[] = {row, rows, l, panels};
-  cuuint64_t const strides[] = {row, row * problem.m, row * decoded_rows(problem, built)};
-  cuuint32_t const box[] = {kPanelRowBytes, static_cast<cuuint32_t>(built.tokens), 1, 1};
-  return describe(parameters.token_map, encode, workspace, 4, extents, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
+  cuuint64_t const strides[] = {row, row * problem.m, row * decoded_rows(problem, traits)};
+  cuuint32_t const box[] = {kPanelRowBytes, static_cast<cuuint32_t>(traits.tile_m), 1, 1};
+  return describe(parameters.a_map, encode, workspace, 4, extents, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
-inline TokenParameters token_parameters(Problem const &problem, Pointers const &pointers, void *workspace, Plan const &plan) {
-  auto const pieces = [](int64_t extent, int64_t of) { return static_cast<int>((extent + of - 1) / of); };
-  Built const &built = kBuilt[plan.variant];
+inline DecodeAParameters decode_a_parameters(Problem const &problem, Pointers const &pointers, void *workspace, Plan const &plan) {
+  auto const ceil_div = [](int64_t extent, int64_t of) { return static_cast<int>((extent + of - 1) / of); };
+  VariantTraits const &traits = kVariants[plan.variant];
   Slabs const &slabs = plan.slabs;
-  int const tiles_m = pieces(problem.m, built.tokens), blocks = pieces(problem.k, kBlockK);
-  int64_t const of_last = static_cast<int64_t>(slabs.first_tiles % tiles_m) * built.tokens;
-  TokenParameters result;
+  int const tiles_m = ceil_div(problem.m, traits.tile_m), blocks = ceil_div(problem.k, kBlockK);
+  int64_t const of_last = static_cast<int64_t>(slabs.first_tiles % tiles_m) * traits.tile_m;
+  DecodeAParameters result;
   result.matrix = {static_cast<uint8_t const *>(pointers.a),
                    static_cast<uint8_t const *>(pointers.sfa),
                    static_cast<uint8_t *>(workspace),
                    static_cast<int>(problem.k / 2),
-                   static_cast<int>(decoded_rows(problem, built)),
-                   pieces(problem.m, 128),
-                   pieces(problem.k, kAtomK)};
+                   static_cast<int>(decoded_rows(problem, traits)),
+                   ceil_div(problem.m, 128),
+                   ceil_div(problem.k, kAtomK)};
   result.m = divisor(static_cast<uint32_t>(problem.m));
   result.rows = static_cast<int>(slabs.first_tiles / tiles_m * problem.m + (of_last < problem.m ? of_last : problem.m));
   int64_t const first_blocks = static_cast<int64_t>(slabs.first_along_k) * kSlabBlocks;
   result.blocks = divisor(static_cast<uint32_t>(first_blocks < blocks ? first_blocks : blocks));
-  result.flags = flags(problem, built, workspace);
+  result.flags = flags(problem, traits, workspace);
   result.flag_count =
-      static_cast<unsigned>(plan.pieces.tiles * plan.pieces.of_tile * kPieceFlags + counter_count(slabs));
+      static_cast<unsigned>(plan.split_k.tiles * plan.split_k.per_tile * kSplitFlags + counter_count(slabs));
   return result;
 }
 
-// Blocks of the kernel that decodes tokens: a thread for each item of these, and for each flag.
-inline unsigned token_grid(TokenParameters const &parameters) {
+// Blocks of the kernel that decodes rows of A: a thread for each item of these, and for each flag.
+inline unsigned decode_a_grid(DecodeAParameters const &parameters) {
   // No more than the bytes of A's scales, which are fewer than 2^31.
   int64_t const items = static_cast<int64_t>(parameters.rows) * parameters.blocks.number * 4;
   int64_t const threads = items > parameters.flag_count ? items : parameters.flag_count;
-  return static_cast<unsigned>((threads + Tokens::kThreads - 1) / Tokens::kThreads);
+  return static_cast<unsigned>((threads + DecodeA::kThreads - 1) / DecodeA::kThreads);
 }

@@ -1,7 +1,7 @@
-// What becomes of sums: those of a cluster and of pieces are added up, and the rows of D are written, slice by slice.
+// What becomes of sums: those of a cluster and of splits are added up, and the rows of D are written, slice by slice.
 
 #ifndef FOURFOLD_HOST
-// What a thread has of 8 rows of D: of two rows as many columns side by side as it has weights.
+// What a thread has of 8 rows of D: of two rows as many columns side by side as it has rows of B.
 template <int kHalves>
 CUTLASS_DEVICE void arrange(int quad, float const *sums, float (&rows)[2][2 * kHalves]) {
   bool const odd = (quad ^ quad / (kHalves == 2 ? 2 : 4)) % 2 != 0, upper = quad / 4 != 0;
@@ -25,12 +25,12 @@ CUTLASS_DEVICE void arrange(int quad, float const *sums, float (&rows)[2][2 * kH
 // were.
 template <class V>
 CUTLASS_DEVICE int own_phase() {
-  return V::kPhases == 1 ? 0 : same_for_warp(threadIdx.x / V::kAbreast);
+  return V::kPhases == 1 ? 0 : warp_uniform(threadIdx.x / V::kPhaseThreads);
 }
-// Which of the warpgroups with weights of their own.
+// Which of the warpgroups with rows of B of their own.
 template <class V>
 CUTLASS_DEVICE int own_group() {
-  return V::kRowGroups == 1 ? 0 : same_for_warp(threadIdx.x / 128);
+  return V::kGroupsN == 1 ? 0 : warp_uniform(threadIdx.x / 128);
 }
 template <class V>
 CUTLASS_DEVICE bool is_own_slice(int slice) {
@@ -43,15 +43,15 @@ CUTLASS_DEVICE constexpr int kept_as(int slice) {
 
 // Writes a warp's part of a slice of D: of each chunk of 8 rows, what wgmma left in a thread.
 template <class V>
-CUTLASS_DEVICE void write_slice(Parameters const &p, TileMemory<V> const &memory, Work const &tile, int slice,
+CUTLASS_DEVICE void store_slice(Parameters const &p, TiledSmem<V> const &smem, WorkTile const &tile, int slice,
                                 float const (&sums)[V::kVectors * 4]) {
-  unsigned const thread = computed_again(threadIdx.x);
+  unsigned const thread = rematerialize(threadIdx.x);
   int const warp = thread / 32, quad = thread % 32 / 4, t = thread % 4;
-  int const m = tile.tile_m * V::kTokens + slice * V::kSliceTokens;
-  int const n = tile.tile_n * V::kRows + warp % V::kWarpsAbreast * V::kWarpRows;
+  int const m = tile.m_idx * V::kTileM + slice * V::kSliceM;
+  int const n = tile.n_idx * V::kTileN + warp % V::kPhaseWarps * V::kWarpN;
   if constexpr (kSimple) {
     constexpr int kColumns = 2 * V::kHalves;
-    Place const here(tile.batch, m + 2 * t, n + first_weight<V>(quad) / kColumns * kColumns, p.m, p.n, 0);
+    Place const here(tile.batch, m + 2 * t, n + first_row_n<V>(quad) / kColumns * kColumns, p.m, p.n, 0);
     auto states = begin_outputs<kColumns>(p.epilogue);
     CUTLASS_PRAGMA_UNROLL
     for (int chunk = 0; chunk < V::kChunks; ++chunk) {
@@ -69,7 +69,7 @@ CUTLASS_DEVICE void write_slice(Parameters const &p, TileMemory<V> const &memory
       }
     }
   } else {
-    uint32_t const staging = memory.staging(warp);
+    uint32_t const staging = smem.staging(warp);
     __syncwarp();
     CUTLASS_PRAGMA_UNROLL
     for (int chunk = 0; chunk < V::kChunks; ++chunk) {
@@ -83,7 +83,7 @@ CUTLASS_DEVICE void write_slice(Parameters const &p, TileMemory<V> const &memory
     }
     __syncwarp();
     // All lanes of a warp work together; those without a row have one that is outside.
-    bool const has_row = lane() < V::kSliceTokens;
+    bool const has_row = lane() < V::kSliceM;
     Place const here(tile.batch, has_row ? m + lane() : p.m, n, p.m, p.n, 0);
     auto states = begin_outputs<32>(p.epilogue);
     write_outputs<32>(p.epilogue, states, here, load_floats<32>(staging + (has_row ? lane() : 0) * V::kPitch * 4));
@@ -93,11 +93,11 @@ CUTLASS_DEVICE void write_slice(Parameters const &p, TileMemory<V> const &memory
 
 // Sends each of the other CTAs of a cluster what this one has of its slices, and waits for what they send.
 template <class V>
-CUTLASS_DEVICE void exchange(Parameters const &p, TileMemory<V> const &memory, Work const &tile, int rank,
-                             float const (&sums)[V::kHalves][V::kTokens / 2]) {
-  unsigned const thread = computed_again(threadIdx.x), warp = thread / 32;
+CUTLASS_DEVICE void exchange(Parameters const &p, TiledSmem<V> const &smem, WorkTile const &tile, int rank,
+                             float const (&sums)[V::kHalves][V::kTileM / 2]) {
+  unsigned const thread = rematerialize(threadIdx.x), warp = thread / 32;
   int const each = V::kSlices >> p.cluster_bits;
-  barrier_wait(memory.exchangeable(), 0);
+  barrier_wait(smem.exchange_empty(), 0);
   // Of each of its slices a CTA has the vectors of one other CTA after the other, each of all threads.
   CUTLASS_PRAGMA_UNROLL
   for (int slice = 0; slice < V::kSlices; ++slice) {
@@ -106,41 +106,41 @@ CUTLASS_DEVICE void exchange(Parameters const &p, TileMemory<V> const &memory, W
       continue;
     }
     int const source = local * (p.cluster - 1) + (rank < receiver ? rank : rank - 1);
-    bool const is_helped = tile.piece >= 0;
+    bool const is_helped = tile.split >= 0;
     int const blocks = first_block<V>(p, is_helped, receiver + 1) - first_block<V>(p, is_helped, receiver);
-    uint32_t const at = memory.exchange(blocks % V::kStages, source) + thread % V::kAbreast * 16;
-    uint32_t const to = cluster_address(at, receiver), barrier = cluster_address(memory.exchanged(warp), receiver);
+    uint32_t const at = smem.exchange(blocks % V::kStages, source) + thread % V::kPhaseThreads * 16;
+    uint32_t const to = cluster_address(at, receiver), barrier = cluster_address(smem.exchange_full(warp), receiver);
     CUTLASS_PRAGMA_UNROLL
     for (int v = 0; v < V::kVectors; ++v) {
       int const first = (kept_as<V>(slice) * V::kChunks + v / V::kHalves) * 4;
-      cluster_store(to + v * V::kVectorBytes, &sums[v % V::kHalves][first], barrier);
+      store_async(to + v * V::kVectorBytes, &sums[v % V::kHalves][first], barrier);
     }
   }
   // Only shared memory was written: a wait that acquires more would empty the L1 cache.
-  barrier_wait(memory.exchanged(warp), 0);
+  barrier_wait(smem.exchange_full(warp), 0);
 }
 
-// Of two CTAs each keeps the sums of a warpgroup: of this one it has what the other CTA has. Where that comes to is what the tokens
+// Of two CTAs each keeps the sums of a warpgroup: of this one it has what the other CTA has. Where that comes to is what the rows of A
 // behind the last block would be loaded to.
 template <class V>
-CUTLASS_DEVICE void send_to_other(TileMemory<V> const &memory, Work const &tile, int other,
-                                  float const (&sums)[V::kHalves][V::kTokens / 2]) {
-  unsigned const thread = computed_again(threadIdx.x);
-  uint32_t const barrier = cluster_address(memory.exchanged(thread / 32), other);
-  barrier_wait(memory.exchangeable(), 0);
-  uint32_t const to = cluster_address(memory.decoded(tile.count() % V::kStages) + thread % 128 * 16, other);
+CUTLASS_DEVICE void send_group(TiledSmem<V> const &smem, WorkTile const &tile, int other,
+                               float const (&sums)[V::kHalves][V::kTileM / 2]) {
+  unsigned const thread = rematerialize(threadIdx.x);
+  uint32_t const barrier = cluster_address(smem.exchange_full(thread / 32), other);
+  barrier_wait(smem.exchange_empty(), 0);
+  uint32_t const to = cluster_address(smem.a(tile.count() % V::kStages) + thread % 128 * 16, other);
   CUTLASS_PRAGMA_UNROLL
   for (int v = 0; v < V::kGroupVectors; ++v) {
-    cluster_store(to + v * 128 * 16, &sums[0][v * 4], barrier);
+    store_async(to + v * 128 * 16, &sums[0][v * 4], barrier);
   }
 }
 
 // Adds what the other CTA has sent. Of two numbers it does not matter which is the first.
 template <class V>
-CUTLASS_DEVICE void add_other(TileMemory<V> const &memory, Work const &tile, float (&sums)[V::kHalves][V::kTokens / 2]) {
-  unsigned const thread = computed_again(threadIdx.x);
-  barrier_wait(memory.exchanged(thread / 32), 0);
-  uint32_t const from = memory.decoded(tile.count() % V::kStages) + thread % 128 * 16;
+CUTLASS_DEVICE void add_group(TiledSmem<V> const &smem, WorkTile const &tile, float (&sums)[V::kHalves][V::kTileM / 2]) {
+  unsigned const thread = rematerialize(threadIdx.x);
+  barrier_wait(smem.exchange_full(thread / 32), 0);
+  uint32_t const from = smem.a(tile.count() % V::kStages) + thread % 128 * 16;
   CUTLASS_PRAGMA_UNROLL
   for (int v = 0; v < V::kGroupVectors; ++v) {
     auto const four = load_floats<4>(from + v * 128 * 16);
@@ -153,32 +153,32 @@ CUTLASS_DEVICE void add_other(TileMemory<V> const &memory, Work const &tile, flo
 
 // A thread's sums of a slice, whose number the compiler knows: registers have no index.
 template <class V, class Slice>
-CUTLASS_DEVICE void take_slice(float (&part)[V::kVectors * 4], Slice slice, float const (&sums)[V::kHalves][V::kTokens / 2]) {
+CUTLASS_DEVICE void take_slice(float (&part)[V::kVectors * 4], Slice slice, float const (&sums)[V::kHalves][V::kTileM / 2]) {
   CUTLASS_PRAGMA_UNROLL
   for (int i = 0; i < V::kVectors * 4; ++i) {
     part[i] = sums[i / 4 % V::kHalves][(slice * V::kChunks + i / 4 / V::kHalves) * 4 + i % 4];
   }
 }
 
-// Where a thread's sums of a slice of a piece are: vectors of all threads.
+// Where a thread's sums of a slice of a split are: vectors of all threads.
 template <class V>
-CUTLASS_DEVICE float *sums_of_piece(Parameters const &p, int piece, int slice) {
-  return p.piece_sums + (static_cast<int64_t>(piece) * V::kSlices + slice) * (V::kSliceBytes / 4) +
-         computed_again(threadIdx.x) % V::kAbreast * 4;
+CUTLASS_DEVICE float *split_sums_at(Parameters const &p, int split, int slice) {
+  return p.split_sums + (static_cast<int64_t>(split) * V::kSlices + slice) * (V::kSliceBytes / 4) +
+         rematerialize(threadIdx.x) % V::kPhaseThreads * 4;
 }
 
-CUTLASS_DEVICE uint32_t *flag_of_piece(Parameters const &p, int piece) {
-  return p.piece_flags + piece * kPieceFlags + threadIdx.x / 32;
+CUTLASS_DEVICE uint32_t *split_flag_at(Parameters const &p, int split) {
+  return p.split_flags + split * kSplitFlags + threadIdx.x / 32;
 }
 
-// Leaves what a thread has of a piece for the one that has as much of the tile.
+// Leaves what a thread has of a split for the one that has as much of the tile.
 template <class V>
-CUTLASS_DEVICE void give_piece(Parameters const &p, int piece, float const (&sums)[V::kHalves][V::kTokens / 2]) {
+CUTLASS_DEVICE void store_split(Parameters const &p, int split, float const (&sums)[V::kHalves][V::kTileM / 2]) {
   cute::for_each(cute::make_seq<V::kSlices>{}, [&](auto slice) {
     if (is_own_slice<V>(slice)) {
       float part[V::kVectors * 4];
       take_slice<V>(part, slice, sums);
-      float *const to = sums_of_piece<V>(p, piece, slice);
+      float *const to = split_sums_at<V>(p, split, slice);
       CUTLASS_PRAGMA_UNROLL
       for (int v = 0; v < V::kVectors; ++v) {
         *reinterpret_cast<float4 *>(to + v * V::kVectorBytes / 4) =
@@ -186,22 +186,22 @@ CUTLASS_DEVICE void give_piece(Parameters const &p, int piece, float const (&sum
       }
     }
   });
-  give_flag(flag_of_piece(p, piece));
+  release_flag(split_flag_at(p, split));
 }
 
 // Adds what others have of the slices of a CTA, which are all if it has no rank, always in the same order. They have begun before:
 // their blocks are the first.
 template <class V>
-CUTLASS_DEVICE void add_pieces(Parameters const &p, int piece, float (&sums)[V::kHalves][V::kTokens / 2], int rank = -1) {
+CUTLASS_DEVICE void add_splits(Parameters const &p, int split, float (&sums)[V::kHalves][V::kTileM / 2], int rank = -1) {
   CUTLASS_PRAGMA_NO_UNROLL
-  for (; piece < p.all_pieces; piece += p.tiles - p.whole) {
-    wait_for_flag(flag_of_piece(p, piece));
+  for (; split < p.splits; split += p.tiles - p.whole_tiles) {
+    acquire_flag(split_flag_at(p, split));
     cute::for_each(cute::make_seq<V::kSlices>{}, [&](auto slice) {
       if ((rank < 0 || slice * p.cluster / V::kSlices == rank) && is_own_slice<V>(slice)) {
-        float const *const from = sums_of_piece<V>(p, piece, slice);
+        float const *const from = split_sums_at<V>(p, split, slice);
         CUTLASS_PRAGMA_UNROLL
         for (int v = 0; v < V::kVectors; ++v) {
-          float4 const four = load_far(from + v * V::kVectorBytes / 4);
+          float4 const four = load_l2(from + v * V::kVectorBytes / 4);
           float *const to = &sums[v % V::kHalves][(slice * V::kChunks + v / V::kHalves) * 4];
           to[0] += four.x, to[1] += four.y, to[2] += four.z, to[3] += four.w;
         }
@@ -212,16 +212,16 @@ CUTLASS_DEVICE void add_pieces(Parameters const &p, int piece, float (&sums)[V::
 
 // Writes the slices that this CTA has of a tile.
 template <class V, bool kShared>
-CUTLASS_DEVICE void write_tile(Parameters const &p, TileMemory<V> const &memory, Work const &tile, int rank,
-                               float const (&sums)[V::kHalves][V::kTokens / 2]) {
+CUTLASS_DEVICE void store_tile(Parameters const &p, TiledSmem<V> const &smem, WorkTile const &tile, int rank,
+                               float const (&sums)[V::kHalves][V::kTileM / 2]) {
   constexpr int kOwn = V::kSlices / V::kPhases;
   int const each = kShared ? kOwn >> p.cluster_bits : kOwn, phase = own_phase<V>();
-  if constexpr (!kShared && (kSimple || V::kTokens == 256)) {
+  if constexpr (!kShared && (kSimple || V::kTileM == 256)) {
     // All of them are less to do one behind the other than to tell apart, though there are more instructions to wait for.
     cute::for_each(cute::make_seq<kOwn>{}, [&](auto local) {
       float part[V::kVectors * 4];
       take_slice<V>(part, local * cute::Int<V::kPhases>{}, sums);
-      write_slice<V>(p, memory, tile, local * V::kPhases + phase, part);
+      store_slice<V>(p, smem, tile, local * V::kPhases + phase, part);
     });
     return;
   }
@@ -249,7 +249,7 @@ CUTLASS_DEVICE void write_tile(Parameters const &p, TileMemory<V> const &memory,
             all[i] += part[i];
           }
         } else {
-          uint32_t const at = memory.exchange(first, other++) + threadIdx.x % V::kAbreast * 16;
+          uint32_t const at = smem.exchange(first, other++) + threadIdx.x % V::kPhaseThreads * 16;
           CUTLASS_PRAGMA_UNROLL
           for (int v = 0; v < V::kVectors; ++v) {
             auto const four = load_floats<4>(at + v * V::kVectorBytes);
@@ -265,7 +265,7 @@ CUTLASS_DEVICE void write_tile(Parameters const &p, TileMemory<V> const &memory,
         part[i] = all[i];
       }
     }
-    write_slice<V>(p, memory, tile, slice, part);
+    store_slice<V>(p, smem, tile, slice, part);
   }
 }
 #endif

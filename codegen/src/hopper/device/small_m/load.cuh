@@ -1,26 +1,26 @@
-// What a warp loads of the weights.
+// What a warp loads of B.
 
 #ifndef FOURFOLD_HOST
 // The operands of a matrix.
-struct FewMatrix {
-  uint8_t const *weights, *tokens, *weight_scales, *token_scales;
-  CUTLASS_DEVICE FewMatrix(FewParameters const &p, unsigned batch)
-      : weights(p.weights), tokens(p.tokens), weight_scales(p.weight_scales), token_scales(p.token_scales) {
+struct SmallMOperands {
+  uint8_t const *b, *a, *sfb, *sfa;
+  CUTLASS_DEVICE SmallMOperands(SmallMParameters const &p, unsigned batch)
+      : b(p.b), a(p.a), sfb(p.sfb), sfa(p.sfa) {
     if (batch > 0) {
-      weights += batch * p.weight_stride;
-      tokens += batch * p.token_stride;
-      weight_scales += batch * p.weight_scale_stride;
-      token_scales += batch * p.token_scale_stride;
+      b += batch * p.b_stride;
+      a += batch * p.a_stride;
+      sfb += batch * p.sfb_stride;
+      sfa += batch * p.sfa_stride;
     }
-    weights = computed_once(weights);
-    tokens = computed_once(tokens);
-    weight_scales = computed_once(weight_scales);
-    token_scales = computed_once(token_scales);
+    b = pin_to_register(b);
+    a = pin_to_register(a);
+    sfb = pin_to_register(sfb);
+    sfa = pin_to_register(sfa);
   }
 };
 
 // What the CTAs of a cluster do: each has some chunks along K of the same rows. Its warps share the chunks of all groups.
-struct FewWork {
+struct SmallMWork {
   unsigned first_unit, groups, first_chunk;
   Divisor chunks;
   template <int kWarps>
@@ -31,7 +31,7 @@ struct FewWork {
 
 // A warp's way: from a chunk of a group on, so many; behind the last chunk of a group it goes on with the first of another, some
 // groups further.
-struct FewRun {
+struct SmallMChunks {
   unsigned group, chunk, first, last, by;
   int count;
   // Whether that ends a group.
@@ -45,15 +45,15 @@ struct FewRun {
   }
 };
 
-template <int kTokens>
-CUTLASS_DEVICE FewRun run_of(FewWork const &work, unsigned warp) {
-  using V = Few<kTokens>;
-  if constexpr (V::kAsBytes) {
+template <int kTileM>
+CUTLASS_DEVICE SmallMChunks chunks_of(SmallMWork const &work, unsigned warp) {
+  using V = SmallM<kTileM>;
+  if constexpr (V::kUsesE4m3) {
     // All four of a warpgroup multiply by the same part of K, each another group: another one in each warpgroup, so that an SM's
     // four parts have as much to do where there are not four.
-    constexpr unsigned kBy = V::kTogether;
-    unsigned const runner = warp / kBy, group = (warp + runner) % kBy;
-    unsigned const first = work.chunks.number * runner / V::kRunners, last = work.chunks.number * (runner + 1) / V::kRunners;
+    constexpr unsigned kBy = V::kMmaWarps;
+    unsigned const issuer = warp / kBy, group = (warp + issuer) % kBy;
+    unsigned const first = work.chunks.number * issuer / V::kMmaIssuers, last = work.chunks.number * (issuer + 1) / V::kMmaIssuers;
     unsigned const groups = group < work.groups ? (work.groups - group + kBy - 1) / kBy : 0;
     return {group, first, first, last, kBy, static_cast<int>(groups * (last - first))};
   } else {
@@ -66,36 +66,36 @@ CUTLASS_DEVICE FewRun run_of(FewWork const &work, unsigned warp) {
 // Where a warp's next chunk comes from, and what it asks for. Of a group's rows four are side by side, and four times
 // there are as many, 32 further on: a lane has one row of each four. Until the first chunk is asked for memory does nothing,
 // so there are few instructions before: nothing is divided, and what all have alike the host has computed.
-template <int kTokens>
-struct FewSource {
-  using V = Few<kTokens>;
-  static constexpr int kPieces = V::kRowBytes / 16, kCopies = V::kGroupRows / 4, kPart = V::kAtomPart / 16;
+template <int kTileM>
+struct SmallMProducer {
+  using V = SmallM<kTileM>;
+  static constexpr int kPieces = V::kRowBytes / 16, kCopies = V::kGroupN / 4, kPart = V::kAtomPart / 16;
   static_assert(32 / kPieces == 4, "a warp asks for four rows at once");
-  FewParameters const &p;
-  FewMatrix const &of;
-  FewWork const &work;
+  SmallMParameters const &p;
+  SmallMOperands const &of;
+  SmallMWork const &work;
   uint64_t policy = evict_first();
-  FewRun run;
+  SmallMChunks run;
   uint8_t const *first_row, *scales;
   // Of the four rows, from the first of these on.
   uint32_t rows[kCopies];
   uint32_t at, scale_at;
 
-  CUTLASS_DEVICE FewSource(FewParameters const &p, FewMatrix const &of, FewWork const &work, FewRun const &run)
+  CUTLASS_DEVICE SmallMProducer(SmallMParameters const &p, SmallMOperands const &of, SmallMWork const &work, SmallMChunks const &run)
       : p(p), of(of), work(work), run(run) {
     unsigned const piece = lane() % kPieces, first = lane() / kPieces;
-    at = computed_again(first * V::kRowBytes + (piece ^ first % 2 * 4) * 16);
-    scale_at = computed_again(V::kGroupRows * V::kRowBytes + lane() * 16);
+    at = rematerialize(first * V::kRowBytes + (piece ^ first % 2 * 4) * 16);
+    scale_at = rematerialize(V::kGroupN * V::kRowBytes + lane() * 16);
     begin_group();
   }
 
   CUTLASS_DEVICE void begin_group() {
-    constexpr unsigned kOfBlock = 128 / V::kGroupRows;
+    constexpr unsigned kOfBlock = 128 / V::kGroupN;
     unsigned const all = work.first_unit * V::kGroups + run.group, block = all / kOfBlock, r = all % kOfBlock * 4;
     unsigned const at_row = block * 128 + r + lane() / kPieces, last = p.n - 1, begin = min(at_row, last);
-    first_row = of.weights + static_cast<uint64_t>(begin) * p.row_bytes +
+    first_row = of.b + static_cast<uint64_t>(begin) * p.row_bytes +
                 ((work.first_chunk + run.chunk) * V::kRowBytes + lane() % kPieces * 16);
-    scales = of.weight_scales + static_cast<uint64_t>(block) * p.scale_bytes + (r * 16 + lane() % kPart * 16);
+    scales = of.sfb + static_cast<uint64_t>(block) * p.scale_bytes + (r * 16 + lane() % kPart * 16);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kCopies; ++i) {
       // Of rows that there are not, the last will do: nobody writes what comes of them.
@@ -104,16 +104,16 @@ struct FewSource {
   }
 
   // Brings what is asked for first, of one chunk at least, into the L2 cache: every second lane 32 bytes.
-  CUTLASS_DEVICE void bring_first_near() const {
+  CUTLASS_DEVICE void prefetch_first() const {
     unsigned const absolute = work.first_chunk + run.chunk;
     if (lane() % 2 == 0 && absolute * V::kRowBytes + lane() % kPieces * 16 < p.row_bytes) {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kCopies; ++i) {
-        bring_to_l2(first_row + rows[i]);
+        prefetch_l2(first_row + rows[i]);
       }
     }
     if (lane() % 2 == 0 && lane() < V::kChunkAtoms * kPart) {
-      bring_to_l2(scales + static_cast<uint64_t>(min(absolute * V::kChunkAtoms + lane() / kPart, p.atoms - 1u)) * kAtomBytes);
+      prefetch_l2(scales + static_cast<uint64_t>(min(absolute * V::kChunkAtoms + lane() / kPart, p.atoms_k - 1u)) * kAtomBytes);
     }
   }
 
@@ -125,19 +125,19 @@ struct FewSource {
       uint32_t const inside = absolute * V::kRowBytes + lane() % kPieces * 16 < p.row_bytes ? 16 : 0;
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kCopies; ++i) {
-        copy_async(stage + at + i * 4 * V::kRowBytes, first_row + rows[i], inside, policy);
+        cp_async(stage + at + i * 4 * V::kRowBytes, first_row + rows[i], inside, policy);
       }
       first_row += V::kRowBytes;
       if (lane() < V::kChunkAtoms * kPart) {
-        unsigned const atom = min(absolute * V::kChunkAtoms + lane() / kPart, p.atoms - 1u);
-        copy_async(stage + scale_at, scales + static_cast<uint64_t>(atom) * kAtomBytes, 16, policy);
+        unsigned const atom = min(absolute * V::kChunkAtoms + lane() / kPart, p.atoms_k - 1u);
+        cp_async(stage + scale_at, scales + static_cast<uint64_t>(atom) * kAtomBytes, 16, policy);
       }
       --run.count;
       if (run.next()) {
         begin_group();
       }
     }
-    copies_commit();
+    cp_async_commit();
   }
 };
 #endif

@@ -1,26 +1,26 @@
-// The tokens as the tiles of warpgroups want them: decoded, each in 16 bits, in a workspace, by a kernel that runs before, or,
-// where there are many, most of them by warps of tiles (decode_rest).
-// There whole blocks of K are, each in two panels that have 128 bytes of each token, in the order in which wgmma is given them: what
+// The rows of A as the tiles of warpgroups want them: decoded, each in 16 bits, in a workspace, by a kernel that runs before, or,
+// where there are many, most of them by warps of tiles (decode_ahead).
+// There whole blocks of K are, each in two panels that have 128 bytes of each row of A, in the order in which wgmma is given them: what
 // a tile loads at a time lies side by side. Every tile reads them as they are, where it would have to decode them again for each
-// 128 or 256 weights; and they remain in the L2 cache.
+// 128 or 256 rows of B; and they remain in the L2 cache.
 
 constexpr int kPanelRowBytes = 128, kDecodedBlockBytes = kBlockK * 2;
 static_assert(kDecodedBlockBytes == 2 * kPanelRowBytes);
 
-// Tokens of all matrices, and where they are decoded to.
-struct TokenMatrix {
+// Rows of A of all matrices, and where they are decoded to.
+struct DecodeAMatrix {
   uint8_t const *codes, *scales;
   uint8_t *decoded;
-  // Bytes of a token's codes, and rows that a panel has.
-  int row_bytes, panel_rows;
-  // Blocks of 128 tokens that the scales of a matrix have, and 512 bytes of each along K.
-  int token_blocks, atoms;
+  // Bytes of a row's codes, and rows that a panel has.
+  int row_bytes, panel_m;
+  // Blocks of 128 rows of A that the scales of a matrix have, and 512 bytes of each along K.
+  int atoms_m, atoms_k;
 };
 
-// What is decoded before: so many tokens of all matrices, of each so many blocks of K.
-struct TokenParameters {
-  TokenMatrix matrix;
-  // Tokens of a matrix.
+// What is decoded before: so many rows of A of all matrices, of each so many blocks of K.
+struct DecodeAParameters {
+  DecodeAMatrix matrix;
+  // Rows of A of a matrix.
   Divisor m;
   int rows;
   Divisor blocks;
@@ -29,7 +29,7 @@ struct TokenParameters {
   unsigned flag_count;
 };
 
-struct Tokens {
+struct DecodeA {
   static constexpr int kThreads = 256;
 };
 
@@ -54,9 +54,9 @@ CUTLASS_DEVICE void transpose(uint32_t (&items)[4][kWords]) {
   }
 }
 
-// A thread's part of a token's block, which four threads have together: of one of its four runs of 32 codes it reads all, and
+// A thread's part of a row's block, which four threads have together: of one of its four runs of 32 codes it reads all, and
 // of each it decodes a word.
-struct TokenRun {
+struct DecodeARun {
   uint8_t const *codes, *scales;
   uint8_t *decoded;
   // Bytes to the scales of the second half of the block, and to the second panel.
@@ -64,22 +64,22 @@ struct TokenRun {
   int64_t next_panel;
   bool has_codes;
 
-  // `row` counts the tokens of all matrices, in `batch` it is `token`.
-  CUTLASS_DEVICE TokenRun(TokenMatrix const &p, unsigned row, unsigned batch, unsigned token, unsigned block, unsigned word) {
+  // `row` counts the rows of A of all matrices, in `batch` it is `m`.
+  CUTLASS_DEVICE DecodeARun(DecodeAMatrix const &p, unsigned row, unsigned batch, unsigned m, unsigned block, unsigned word) {
     unsigned const run_at = block * kBlockBytes + word * 16;
     codes = p.codes + static_cast<int64_t>(row) * p.row_bytes + run_at;
     has_codes = run_at < static_cast<unsigned>(p.row_bytes);
     // Beyond the last along K there are none, and the last will do.
-    int const first = min(static_cast<int>(block) * kAtomsPerBlock, p.atoms - 1);
-    second = first + kAtomsPerBlock <= p.atoms ? (kAtomsPerBlock - 1) * kAtomBytes : 0;
-    scales = p.scales + ((static_cast<int64_t>(batch) * p.token_blocks + token / 128) * p.atoms + first) * kAtomBytes +
-             token % 32 * 16 + token % 128 / 32 * 4;
-    next_panel = static_cast<int64_t>(p.panel_rows) * kPanelRowBytes;
+    int const first = min(static_cast<int>(block) * kAtomsPerBlock, p.atoms_k - 1);
+    second = first + kAtomsPerBlock <= p.atoms_k ? (kAtomsPerBlock - 1) * kAtomBytes : 0;
+    scales = p.scales + ((static_cast<int64_t>(batch) * p.atoms_m + m / 128) * p.atoms_k + first) * kAtomBytes +
+             m % 32 * 16 + m % 128 / 32 * 4;
+    next_panel = static_cast<int64_t>(p.panel_m) * kPanelRowBytes;
     decoded = p.decoded + 2 * block * next_panel + static_cast<int64_t>(row) * kPanelRowBytes + word * 16;
   }
 
-  // Goes on to the next token, of the same 32.
-  CUTLASS_DEVICE void next(TokenMatrix const &p) {
+  // Goes on to the next row of A, of the same 32.
+  CUTLASS_DEVICE void next(DecodeAMatrix const &p) {
     codes += p.row_bytes;
     scales += 16;
     decoded += kPanelRowBytes;
@@ -131,11 +131,11 @@ struct TokenRun {
   }
 };
 
-CUTLASS_DEVICE void decode_tokens(TokenParameters const &p) {
+CUTLASS_DEVICE void decode_a(DecodeAParameters const &p) {
   // Until whatever ran before has ended nothing of memory is read, nor by the next kernel, which begins behind this.
-  wait_for_kernel_before();
-  start_dependents();
-  unsigned const item = blockIdx.x * Tokens::kThreads + threadIdx.x, word = item % 4;
+  grid_dependency_wait();
+  launch_dependents();
+  unsigned const item = blockIdx.x * DecodeA::kThreads + threadIdx.x, word = item % 4;
   if (item < p.flag_count) {
     p.flags[item] = 0;
   }
@@ -143,7 +143,7 @@ CUTLASS_DEVICE void decode_tokens(TokenParameters const &p) {
   bool const is_there = item / 4 < p.blocks.number * static_cast<unsigned>(p.rows);
   unsigned const of_all = is_there ? item / 4 : 0;
   unsigned const row = p.blocks.divide(of_all), block = of_all - row * p.blocks.number;
-  unsigned const batch = p.m.divide(row), token = row - batch * p.m.number;
-  TokenRun(p.matrix, row, batch, token, block, word).decode_all<true>(word, is_there);
+  unsigned const batch = p.m.divide(row), m = row - batch * p.m.number;
+  DecodeARun(p.matrix, row, batch, m, block, word).decode_all<true>(word, is_there);
 }
 #endif

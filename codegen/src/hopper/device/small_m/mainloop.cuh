@@ -2,19 +2,19 @@
 
 #ifndef FOURFOLD_HOST
 // A warp's sums of a group, of fp16 or bf16.
-template <int kTokens>
-struct FewSums {
-  using V = Few<kTokens>;
+template <int kTileM>
+struct SmallMAccumulators {
+  using V = SmallM<kTileM>;
   // Of two steps along K each has its own: a multiplication waits for the one before that adds to the same.
   float acc[V::kChunks][2][4] = {};
-  uint32_t tokens_at[V::kChunks];
+  uint32_t a_at[V::kChunks];
 
-  CUTLASS_DEVICE FewSums(FewParameters const &p, uint32_t tokens, int pitch) {
+  CUTLASS_DEVICE SmallMAccumulators(SmallMParameters const &p, uint32_t smem_a, int pitch) {
     int const quad = lane() / 4, t = lane() % 4;
     CUTLASS_PRAGMA_UNROLL
     for (int chunk = 0; chunk < V::kChunks; ++chunk) {
-      // Of tokens that there are not, the last will do.
-      tokens_at[chunk] = tokens + min(chunk * 8 + quad, p.m - 1) * pitch + t * 16;
+      // Of rows of A that there are not, the last will do.
+      a_at[chunk] = smem_a + min(chunk * 8 + quad, p.m - 1) * pitch + t * 16;
     }
   }
 
@@ -39,14 +39,14 @@ struct FewSums {
       }
       CUTLASS_PRAGMA_UNROLL
       for (int chunk = 0; chunk < V::kChunks; ++chunk) {
-        uint4 const second = load_words(tokens_at[chunk] + block * 2 * kBlockK + word * 64);
+        uint4 const second = load_words(a_at[chunk] + block * 2 * kBlockK + word * 64);
         mma(acc[chunk][0], operands[0], second.x, second.y);
         mma(acc[chunk][1], operands[1], second.z, second.w);
       }
     }
   }
 
-  // Puts the sums of a group into shared memory, a row for each token, and begins those of another.
+  // Puts the sums of a group into shared memory, one for each row of A, and begins those of another.
   CUTLASS_DEVICE void keep(uint32_t to) {
     int const quad = lane() / 4, t = lane() % 4;
     CUTLASS_PRAGMA_UNROLL
@@ -61,27 +61,27 @@ struct FewSums {
   }
 };
 
-// A warp's sums of a group, of bytes. A block of K has eight groups of 16 codes, and a multiplication eight columns of each
-// token: thread t of a quad, which has the codes of groups 2 t and 2 t + 1, gets their sums.
-template <int kTokens>
-struct ByteSums {
-  using V = Few<kTokens>;
+// A warp's sums of a group, of e4m3. A block of K has eight groups of 16 codes, and a multiplication eight columns of each
+// row of A: thread t of a quad, which has the codes of groups 2 t and 2 t + 1, gets their sums.
+template <int kTileM>
+struct SmallME4m3Accumulators {
+  using V = SmallM<kTileM>;
   // What wgmma has of a block: of words 0 and 1, whose groups have the even columns, and of words 2 and 3.
   struct Products {
-    float of[2][4 * kTokens];
+    float of[2][4 * kTileM];
   };
-  float acc[kTokens][2] = {};
-  // Of the next chunk: where its tokens are, as descriptors count, and their scales; and bytes between two tokens' scales.
-  uint32_t tokens, scales_at, pitch;
+  float acc[kTileM][2] = {};
+  // Of the next chunk: where its rows of A are, as descriptors count, and their scales; and bytes between two rows' scales.
+  uint32_t desc_a, scales_at, pitch;
 
   CUTLASS_DEVICE void begin(uint32_t all, unsigned blocks, unsigned block) {
-    tokens = computed_again(plain_descriptor(all + block * kTokens * V::kTokenBlockBytes));
-    scales_at = computed_again(all + blocks * kTokens * V::kTokenBlockBytes + block * V::kTokenBlockScales + lane() % 4 * 8);
-    pitch = blocks * V::kTokenBlockScales;
+    desc_a = rematerialize(unswizzled_descriptor(all + block * kTileM * V::kABlockBytes));
+    scales_at = rematerialize(all + blocks * kTileM * V::kABlockBytes + block * V::kABlockScaleBytes + lane() % 4 * 8);
+    pitch = blocks * V::kABlockScaleBytes;
   }
   CUTLASS_DEVICE void next() {
-    tokens += V::kBlocks * kTokens * V::kTokenBlockBytes >> 4;
-    scales_at += V::kBlocks * V::kTokenBlockScales;
+    desc_a += V::kBlocks * kTileM * V::kABlockBytes >> 4;
+    scales_at += V::kBlocks * V::kABlockScaleBytes;
   }
 
   // Has the warpgroup multiply a block of K. A warp without rows of its own gives whatever it has.
@@ -92,7 +92,7 @@ struct ByteSums {
       for (int word = 0; word < 4; ++word) {
         CUTLASS_PRAGMA_UNROLL
         for (int row = 0; row < 2; ++row) {
-          Bytes const parts = decode_to_bytes(word_of(codes[row], word));
+          DecodedE4m3 const parts = decode_to_e4m3(word_of(codes[row], word));
           operands[word][row] = parts.even;
           operands[word][2 + row] = parts.odd;
         }
@@ -101,45 +101,45 @@ struct ByteSums {
     wgmma_fence();
     CUTLASS_PRAGMA_UNROLL
     for (int word = 0; word < 4; ++word) {
-      uint32_t const at = tokens + ((block * 2 + word % 2) * kTokens * V::kMatrixBytes >> 4);
+      uint32_t const at = desc_a + ((block * 2 + word % 2) * kTileM * V::kMatrixBytes >> 4);
       if (word % 2 == 0) {
-        ByteWgmma<8 * kTokens>::begin(products.of[word / 2], operands[word], at);
+        WgmmaE4m3<8 * kTileM>::begin(products.of[word / 2], operands[word], at);
       } else {
-        ByteWgmma<8 * kTokens>::add(products.of[word / 2], operands[word], at);
+        WgmmaE4m3<8 * kTileM>::add(products.of[word / 2], operands[word], at);
       }
     }
     wgmma_commit();
   }
 
-  // Adds the products of a block, once they are there, times the scales of rows `quad` and `quad + 8` and of the tokens.
+  // Adds the products of a block, once they are there, times the scales of rows `quad` and `quad + 8` and of the rows of A.
   CUTLASS_DEVICE void add(int block, uint32_t const (&scales)[2], Products &products) {
-    read_from_here(products.of[0]);
-    read_from_here(products.of[1]);
+    wgmma_fence_operand(products.of[0]);
+    wgmma_fence_operand(products.of[1]);
     CUTLASS_PRAGMA_UNROLL
-    for (int token = 0; token < kTokens; ++token) {
-      float2 const of_token = load_pair(scales_at + token * pitch + block * V::kTokenBlockScales);
+    for (int m = 0; m < kTileM; ++m) {
+      float2 const of_a = load_pair(scales_at + m * pitch + block * V::kABlockScaleBytes);
       CUTLASS_PRAGMA_UNROLL
       for (int row = 0; row < 2; ++row) {
         float2 const of_row = wide(two_scales(scales[row]));
-        acc[token][row] += products.of[0][token * 4 + 2 * row] * (of_row.x * of_token.x);
-        acc[token][row] += products.of[1][token * 4 + 2 * row + 1] * (of_row.y * of_token.y);
+        acc[m][row] += products.of[0][m * 4 + 2 * row] * (of_row.x * of_a.x);
+        acc[m][row] += products.of[1][m * 4 + 2 * row + 1] * (of_row.y * of_a.y);
       }
     }
   }
 
-  // Puts the sums of a group into shared memory, a row for each token, and begins those of another.
+  // Puts the sums of a group into shared memory, one for each row of A, and begins those of another.
   CUTLASS_DEVICE void keep(uint32_t to) {
     CUTLASS_PRAGMA_UNROLL
-    for (int token = 0; token < kTokens; ++token) {
+    for (int m = 0; m < kTileM; ++m) {
       CUTLASS_PRAGMA_UNROLL
       for (int row = 0; row < 2; ++row) {
-        float sum = acc[token][row];
+        float sum = acc[m][row];
         sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
         sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
         if (lane() % 4 == 0) {
-          store_word(to + (token * V::kSumPitch + lane() / 4 + row * 8) * 4, __float_as_uint(sum));
+          store_word(to + (m * V::kSumPitch + lane() / 4 + row * 8) * 4, __float_as_uint(sum));
         }
-        acc[token][row] = 0.0f;
+        acc[m][row] = 0.0f;
       }
     }
   }
