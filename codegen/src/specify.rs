@@ -1,6 +1,9 @@
 //! From a plan to the specification of its kernel, which has no name of the program and no extent: equal specifications
 //! are equal kernels.
 
+#[cfg(test)]
+mod tests;
+
 use fourfold_ir::Program;
 use fourfold_scheduler::KernelPlan;
 

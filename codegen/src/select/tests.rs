@@ -4,7 +4,8 @@ use fourfold_ir::BlockFormat;
 
 use super::default_tables;
 use crate::TARGETS;
-use crate::cutlass::CutlassVersion;
+use crate::cutlass::configuration::{Cluster, TileScheduler};
+use crate::cutlass::{CutlassVersion, defaults};
 use crate::dispatch::tests::{NEWEST, extents, table};
 use crate::dispatch::{Collectives, Flaw, Kernel, Kind, Place, Shared, Tables};
 use crate::extents::Extents;
@@ -111,6 +112,27 @@ fn tiles_of_all_matrices_are_counted() {
         assert!(why(Some(74)).starts_with("74 tiles of 128x128 leave"), "{target}: {}", why(Some(74)));
         for many in [148, 512] {
             assert!(!why(Some(many)).contains("tiles of 128x128 leave"), "{target}: {}", why(Some(many)));
+        }
+    }
+}
+
+/// Callers say 0 for the clusters that fit a device. The scheduler of the sm_100 family takes one cluster per tile,
+/// whatever the device has; only the static and the stream-K ones would ask, and only for clusters of several blocks.
+#[test]
+fn no_kernel_asks_how_many_clusters_fit_a_device() {
+    for target in ["sm_100a", "sm_103a", "sm_120a", "sm_121a"] {
+        let family = defaults::family(target).expect("a Blackwell");
+        for format in [BlockFormat::NVFP4, BlockFormat::MXFP4] {
+            let configurations = super::cutlass::defaults(family, format, CutlassVersion::PINNED);
+            assert!(!configurations.is_empty());
+            for configuration in configurations {
+                let single = configuration.cluster == Cluster::Static([1, 1]);
+                assert!(
+                    single || configuration.scheduler == TileScheduler::Default,
+                    "{}",
+                    configuration.name()
+                );
+            }
         }
     }
 }
