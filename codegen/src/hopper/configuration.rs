@@ -32,7 +32,7 @@ pub struct Choice {
 pub struct Configuration {
     /// What A and B are.
     pub format: BlockFormat,
-    /// The tiles that the source holds: some of [`TILES`], the smallest first.
+    /// The tiles that the source holds: some of [`TILES`](super::TILES), the smallest first.
     pub variants: Vec<Tile>,
     /// The table of which the source gets the lines that its tiles are for: the default one, unless another is wanted.
     pub table: Cow<'static, [Choice]>,

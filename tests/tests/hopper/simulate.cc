@@ -915,8 +915,8 @@ int main(int count, char **) {
     workspace = guarded(bytes);
     // NaN in either format, which those rows remain that only tiles have.
     std::memset(workspace, 0xFF, bytes);
-    DecodeAParameters const decode_a = decode_a_parameters(problem, pointers, workspace, plan);
-    simulation::run(static_cast<int>(decode_a_grid(decode_a)), 1, DecodeA::kThreads, 0, [&](void *) { decode_a(decode_a); });
+    DecodeAParameters const decoding = decode_a_parameters(problem, pointers, workspace, plan);
+    simulation::run(static_cast<int>(decode_a_grid(decoding)), 1, DecodeA::kThreads, 0, [&](void *) { decode_a(decoding); });
   }
   Parameters parameters;
   if (make_parameters(problem, pointers, workspace, plan, simulation::encode, epilogue_arguments(pointers), parameters) != cudaSuccess) {
