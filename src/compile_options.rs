@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fourfold_codegen::configuration::CutlassVersion;
+use fourfold_codegen::cutlass::CutlassVersion;
 use fourfold_executor::cache::{Cache, CacheOptions};
 use fourfold_executor::environment::Environment;
 use fourfold_executor::service::{CompileService, Event, Failure, ServiceOptions};

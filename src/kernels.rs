@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use fourfold_codegen::configuration::CutlassVersion;
+use fourfold_codegen::cutlass::CutlassVersion;
 use fourfold_codegen::{EMULATOR, KernelSource, KernelSpec, emit, emulate, specify, target};
 use fourfold_executor::cache::CacheKey;
 use fourfold_executor::service::{

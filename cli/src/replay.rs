@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use fourfold::kernels::planned_kernels;
 use fourfold::{Backend, CompileOptions, DeviceChoice, Event, Options, chain};
-use fourfold_codegen::configuration::CutlassVersion;
+use fourfold_codegen::cutlass::CutlassVersion;
 use fourfold_executor::{SealedWriter, is_standard_stream};
 use fourfold_ir::sample::{Recipe, Rule};
 

@@ -2,7 +2,7 @@
 
 use fourfold_ir::BlockFormat;
 
-use crate::configuration::Configuration;
+use crate::cutlass::configuration::Configuration;
 use crate::hopper;
 
 /// What a kernel is built from.

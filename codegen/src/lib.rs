@@ -1,23 +1,29 @@
 //! What the kernel says: the targets, what the kernels of each can take, what they are built from, and their source.
 #![forbid(unsafe_code)]
 
-pub mod configuration;
-pub mod defaults;
+mod cuda;
+pub mod cutlass;
 mod design;
 pub mod dispatch;
-pub mod grid;
+mod emit;
+mod epilogue;
+mod extents;
 pub mod hopper;
-mod kernel;
-pub mod rules;
-pub mod stages;
+pub mod select;
+mod source;
+mod spec;
+mod specify;
 mod targets;
-pub mod tensor_memory;
 
+pub use cutlass::emulation::{EMULATED_TARGETS, EMULATOR, emulate};
 pub use design::Design;
-pub use kernel::{
-    ABI_VERSION, EMULATED_TARGETS, EMULATOR, Epilogue, HEAD, HOPPER_HEAD, HOPPER_KERNEL, KernelSource,
-    KernelSpec, MAX_OPERANDS, MAX_OUTPUTS, Operand, Output, OutputKind, Step, StepKind, Templated,
-    device_functions, emit, emit_template, emulate, output_functions, quantization_functions,
-    row_output_functions, scale_functions, specify,
+pub use emit::emit;
+pub use epilogue::{
+    Epilogue, Operand, Output, OutputKind, Step, StepKind, device_functions, output_functions,
+    quantization_functions, scale_functions,
 };
+pub use extents::Extents;
+pub use source::{ABI_VERSION, KernelSource, MAX_OPERANDS, MAX_OUTPUTS, Templated, emit_template};
+pub use spec::KernelSpec;
+pub use specify::specify;
 pub use targets::{TARGETS, Target, capabilities, target};

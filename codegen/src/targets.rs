@@ -194,8 +194,8 @@ fn operand_capability(shape: OperandShape, matrices: &[OutputCapability]) -> Ope
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::configuration::CutlassVersion;
-    use crate::{defaults, hopper};
+    use crate::cutlass::{CutlassVersion, defaults};
+    use crate::{hopper, select};
 
     #[test]
     fn every_gpu_takes_both_fp4_formats_under_the_same_rules() {
@@ -250,8 +250,8 @@ mod tests {
         let cutlass = CutlassVersion::PINNED;
         for target in TARGETS {
             for format in FP4 {
-                let defaults =
-                    defaults::family(target.name).map(|family| defaults::defaults(family, *format, cutlass));
+                let defaults = defaults::family(target.name)
+                    .map(|family| select::cutlass::defaults(family, *format, cutlass));
                 let has_defaults = defaults.is_some_and(|defaults| !defaults.is_empty())
                     || (target.name == hopper::TARGET && hopper::takes(*format));
                 assert_eq!(target.formats.contains(format), has_defaults, "{} {format}", target.name);

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use fourfold_codegen::configuration::{
-    Cluster, Configuration, CutlassVersion, Epilogue, EpilogueSchedule, Family, Format, Fp6, Fp8, Kind,
-    Mainloop, Operand, OperatorClass, Prefetch, Sms, Stages, TileOrder, TileScheduler,
+use fourfold_codegen::cutlass::CutlassVersion;
+use fourfold_codegen::cutlass::configuration::{
+    Cluster, Configuration, Epilogue, EpilogueSchedule, Family, Format, Fp6, Fp8, Kind, Mainloop, Operand,
+    OperatorClass, Prefetch, Sms, Stages, TileOrder, TileScheduler,
 };
-use fourfold_codegen::defaults::defaults;
-use fourfold_codegen::rules::{check, invalid};
-use fourfold_codegen::stages::{automatic_stages, stages};
+use fourfold_codegen::cutlass::rules::{check, invalid};
+use fourfold_codegen::cutlass::stages::{automatic_stages, stages};
+use fourfold_codegen::select::cutlass::defaults;
 use fourfold_ir::{BlockFormat, ElementType};
 use serde_json::Value;
 

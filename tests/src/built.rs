@@ -5,12 +5,11 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use fourfold::codegen::configuration::{Configuration, CutlassVersion};
-use fourfold::codegen::grid::{self, Grid};
+use fourfold::codegen::cutlass::configuration::Configuration;
+use fourfold::codegen::cutlass::grid::{self, Grid};
+use fourfold::codegen::cutlass::{CutlassVersion, stages, tensor_memory};
 use fourfold::codegen::hopper::Tile;
-use fourfold::codegen::{
-    Design, KernelSpec, Output, OutputKind, capabilities, emit, hopper, stages, tensor_memory,
-};
+use fourfold::codegen::{Design, KernelSpec, Output, OutputKind, capabilities, emit, hopper};
 use fourfold::executor::kernel::{Device, Kernel, Operand, Problem};
 use fourfold::executor::toolchain::{Toolchain, ToolchainOptions};
 use fourfold::executor::{Artifact, BuildOptions};
@@ -239,14 +238,14 @@ fn cutlass_limits(configuration: &Configuration) -> Vec<([u64; 3], bool)> {
     problems.map(|problem| (problem, grid::launches(configuration, problem).is_ok())).to_vec()
 }
 
-/// The same for `sm_90a`, whose grids lie along x. Of extents known to be few rows there is no limit to be reached.
+/// The same for `sm_90a`, whose grids lie along x. Where M is known to be small there is no limit to be reached.
 fn hopper_limits(configuration: &hopper::Configuration) -> Vec<([u64; 3], bool)> {
     const MATRICES: u64 = (1 << 22) - 1;
-    let most_m = configuration.most_rows().map_or(u64::MAX, u64::from);
+    let most_m = configuration.max_m().map_or(u64::MAX, u64::from);
     // 2^28 tiles are one too many. Where there are several kinds, so large a problem gets those of 256 by 128.
-    let large: Vec<&Tile> = configuration.variants.iter().filter(|tile| !tile.is_few()).collect();
+    let large: Vec<&Tile> = configuration.variants.iter().filter(|tile| !tile.is_small_m()).collect();
     let (tile_m, tile_n) = match large[..] {
-        [only] => (u64::from(only.tokens), u64::from(only.rows)),
+        [only] => (u64::from(only.m), u64::from(only.n)),
         _ => (256, 128),
     };
     let (m, n) = (tile_m << 14, tile_n << 14);
@@ -260,20 +259,20 @@ fn hopper_limits(configuration: &hopper::Configuration) -> Vec<([u64; 3], bool)>
         ([1, m, n], false),
         ([1, MATRICES * 128, 64], true),
     ];
-    let of_few = |([_, m, _], _): &([u64; 3], bool)| *m <= most_m;
-    problems.into_iter().filter(of_few).collect()
+    let is_taken = |([_, m, _], _): &([u64; 3], bool)| *m <= most_m;
+    problems.into_iter().filter(is_taken).collect()
 }
 
 /// The bytes that a kernel of `sm_90a` may have for A decoded before it begins, by its tiles that take the problem: two for
-/// an element, K in steps of 128, and of the last matrix the rows of whole tiles. Tiles for few rows of A want none. And
-/// those of each piece of a tile that others compute: its sums, and sixteen flags.
+/// an element, K in steps of 128, and of the last matrix the rows of whole tiles. Small-M tiles want none. And
+/// those of each split of a tile that others compute: its sums, and sixteen flags.
 fn workspaces(spec: &KernelSpec, problem: &Problem) -> impl Iterator<Item = (u64, u64)> {
     let Design::Hopper(configuration) = &spec.configuration else { panic!("{:?}", spec.configuration) };
     let [l, m, k] = [problem.l, problem.m, problem.k].map(|extent| extent as u64);
-    let of_tile = move |tile: &Tile| match u64::from(tile.tokens) {
-        rows if !tile.is_few() => {
+    let of_tile = move |tile: &Tile| match u64::from(tile.m) {
+        rows if !tile.is_small_m() => {
             let decoded = ((l - 1) * m + m.next_multiple_of(rows)) * k.next_multiple_of(128) * 2;
-            Some((decoded, u64::from(tile.tokens * tile.rows * 4 + 64)))
+            Some((decoded, u64::from(tile.m * tile.n * 4 + 64)))
         }
         rows => (m <= rows).then_some((0, u64::MAX)),
     };
@@ -351,7 +350,7 @@ fn meets_the_rules(spec: &KernelSpec, problem: &Problem) -> bool {
     }
     // A plan has a kernel for few rows only where M is known.
     if let Design::Hopper(configuration) = &spec.configuration
-        && configuration.most_rows().is_some_and(|most| i64::from(most) < problem.m)
+        && configuration.max_m().is_some_and(|most| i64::from(most) < problem.m)
     {
         return false;
     }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
-use fourfold::codegen::configuration::CutlassVersion;
+use fourfold::codegen::cutlass::CutlassVersion;
 use fourfold::executor;
 use fourfold::ir::{
     ElementType, Entity, Matmul, Op, OpKind, Program, Tensor, Value, bind, interpret, interpret_op, sample,

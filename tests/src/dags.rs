@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use fourfold::codegen::configuration::CutlassVersion;
+use fourfold::codegen::cutlass::CutlassVersion;
 use fourfold::codegen::{Epilogue, KernelSpec, OutputKind, StepKind};
 use fourfold::ir::{BinaryKind, ElementType, OperandShape, ReduceKind, UnaryKind};
 use fourfold::kernels::planned_kernels;

@@ -17,8 +17,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use fourfold::DEFAULT_TARGET;
-use fourfold::codegen::configuration::CutlassVersion;
-use fourfold::codegen::{HEAD, HOPPER_HEAD, HOPPER_KERNEL, hopper};
+use fourfold::codegen::cutlass::{self, CutlassVersion};
+use fourfold::codegen::hopper;
 use fourfold::ir::sample;
 use fourfold::ir::{Entity, Tensor, bind, interpret, text};
 use fourfold::kernels::planned_kernels;
@@ -194,10 +194,9 @@ fn normalized(loaded: &Loaded) -> String {
 }
 
 /// Stand in golden sources for what all have word for word, or all of sm_90a.
-const HEAD_STANDS_HERE: &str = "// (codegen/src/kernel/head.cuh)\n";
-const HOPPER_HEAD_STANDS_HERE: &str = "// (codegen/src/kernel/hopper/head.cuh)\n";
-const KERNEL_STANDS_HERE: &str =
-    "// (codegen/src/kernel/hopper/{decode,instructions,parameters,tokens,tile/*,few,variant}.cuh)\n";
+const HEAD_STANDS_HERE: &str = "// (codegen/src/cutlass/head.cuh)\n";
+const HOPPER_HEAD_STANDS_HERE: &str = "// (codegen/src/hopper/device/head.cuh)\n";
+const KERNEL_STANDS_HERE: &str = "// (codegen/src/hopper/device/{instructions,decode,parameters,decode_a,tiled,small_m,small_m_regs,select})\n";
 
 /// The source of each kernel is `fixtures/golden/PROGRAM_TARGET_SEGMENT.cu`.
 fn emit(file: &Path, target: &str) -> Result<String> {
@@ -209,12 +208,12 @@ fn emit(file: &Path, target: &str) -> Result<String> {
         let name = format!("{stem}_{target}_{}.cu", kernel.segment);
         let golden = fourfold_tests::repository().join("fixtures/golden").join(&name);
         let (head, stands_here) = match target == hopper::TARGET {
-            true => (HOPPER_HEAD, HOPPER_HEAD_STANDS_HERE),
-            false => (HEAD, HEAD_STANDS_HERE),
+            true => (hopper::HEAD, HOPPER_HEAD_STANDS_HERE),
+            false => (cutlass::HEAD, HEAD_STANDS_HERE),
         };
         ensure!(kernel.source.text.matches(head).count() == 1, "{name} does not have the head once");
         let text = kernel.source.text.replace(head, stands_here);
-        let text = text.replace(HOPPER_KERNEL, KERNEL_STANDS_HERE);
+        let text = text.replace(hopper::KERNEL, KERNEL_STANDS_HERE);
         ensure!(
             (target == hopper::TARGET) == text.contains(KERNEL_STANDS_HERE),
             "{name} has the kernel of sm_90a or lacks it"

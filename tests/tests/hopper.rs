@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fourfold::codegen::configuration::CutlassVersion;
-use fourfold::codegen::hopper::{Configuration, FEW_TOKENS, TARGET, TILES, Tile};
-use fourfold::codegen::{Design, HOPPER_HEAD, HOPPER_KERNEL, KernelSpec, emit};
+use fourfold::codegen::cutlass::CutlassVersion;
+use fourfold::codegen::hopper::{Configuration, HEAD, KERNEL, SMALL_M, TARGET, TILES, Tile};
+use fourfold::codegen::{Design, KernelSpec, emit};
 use fourfold::ir::sample::{self, Recipe, Rule};
 use fourfold::ir::{BlockFormat, ElementType, Entity as _, Tensor, bind, interpret, numeric};
 use fourfold::kernels::planned_kernels;
@@ -21,7 +21,7 @@ use fourfold_tests::built::toolchain;
 use fourfold_tests::random::Random;
 
 const SIMULATION: &str = include_str!("hopper/simulate.cc");
-const INSTRUCTIONS: &str = include_str!("../../codegen/src/kernel/hopper/instructions.cuh");
+const INSTRUCTIONS: &str = include_str!("../../codegen/src/hopper/device/instructions.cuh");
 
 /// What stands for instructions in other files, and what stands for it here.
 const CONVERT: &str =
@@ -29,8 +29,8 @@ const CONVERT: &str =
 const CONVERTED: &str = "result = simulation::e4m3x2_to_halves(static_cast<uint16_t>(bytes));";
 /// They change nothing that is simulated: who has how many registers.
 const WITHOUT_EFFECT: [&str; 2] = [
-    r#"asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(V::kLoadRegisters));"#,
-    r#"asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(V::kMultiplyRegisters));"#,
+    r#"asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(V::kProducerRegisters));"#,
+    r#"asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(V::kConsumerRegisters));"#,
 ];
 
 /// A program in text, for L, M, N and K.
@@ -120,8 +120,8 @@ const RANDOM: usize = 12;
 /// L, M, N, K and the SMs of a device.
 type Case = [u64; 5];
 
-/// How a case was launched: the tile and how many CTAs share one; of how many tiles others compute pieces, how many of each,
-/// and how many clusters they are; and what was left of the tokens to be decoded meanwhile: of how many tiles along M all, and of
+/// How a case was launched: the tile and how many CTAs share one; of how many tiles others compute splits, how many of each,
+/// and how many clusters they are; and what was left of A to be decoded meanwhile: of how many tiles along M all, and of
 /// the others how many slabs along K.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Launch {
@@ -129,7 +129,7 @@ struct Launch {
     cluster: u32,
     helpers: u32,
     helped: u32,
-    of_tile: u32,
+    per_tile: u32,
     tiles: u32,
     left_tiles: u32,
     left_slabs: u32,
@@ -174,7 +174,7 @@ impl Program {
     fn build(&self, name: &str, change: Option<(&str, &str)>) -> PathBuf {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hopper");
         std::fs::create_dir_all(&folder).expect("the folder can be made");
-        let mut device = without(HOPPER_KERNEL, INSTRUCTIONS, "");
+        let mut device = without(KERNEL, INSTRUCTIONS, "");
         device = without(&device, CONVERT, CONVERTED);
         for instruction in WITHOUT_EFFECT {
             device = without(&device, instruction, "");
@@ -183,24 +183,24 @@ impl Program {
         if let Some((what, by)) = change {
             device = without(&device, what, by);
         }
-        let source = without(&emit(&self.spec()).text, HOPPER_HEAD, "");
-        let source = without(&source, HOPPER_KERNEL, &device);
+        let source = without(&emit(&self.spec()).text, HEAD, "");
+        let source = without(&source, KERNEL, &device);
         let kernel = between(&source, "namespace fourfold {\n", "}  // namespace fourfold\n");
         let pieces = [
-            ("template <int kStages>\nstruct Ring {", "\n};\n"),
+            ("template <int kStages>\nstruct PipelineState {", "\n};\n"),
             ("template <int N>\nCUTLASS_DEVICE cutlass::Array<float, N> load_floats(", "\n}\n"),
             ("CUTLASS_DEVICE uint64_t descriptor(", "\n}\n"),
-            ("CUTLASS_DEVICE uint32_t plain_descriptor(", "\n"),
+            ("CUTLASS_DEVICE uint32_t unswizzled_descriptor(", "\n"),
         ]
         .map(|(begin, end)| format!("{begin}{}{end}", between(INSTRUCTIONS, begin, end)));
         let begin = "inline EpilogueArguments epilogue_arguments(Pointers const &p) {\n";
         let arguments = format!("{begin}{}\n}}\n", between(&source, begin, "\n}\n"));
-        let variant = |(index, Tile { tokens, rows }): (usize, Tile)| {
-            format!("    case {index}: run_variant<{tokens}, {rows}>(parameters, plan); break;")
+        let variant = |(index, Tile { m, n }): (usize, Tile)| {
+            format!("    case {index}: run_variant<{m}, {n}>(parameters, plan); break;")
         };
         let variants: Vec<String> = self.tiles().into_iter().enumerate().map(variant).collect();
         let text = SIMULATION
-            .replace("HEAD\n", HOPPER_HEAD)
+            .replace("HEAD\n", HEAD)
             .replace("PIECES", &pieces.join("\n"))
             .replace("KERNEL", kernel)
             .replace("ARGUMENTS", &arguments)
@@ -270,10 +270,10 @@ impl Program {
                 of_bf16.as_chunks().0.iter().map(|half| numeric::bf16_bits_to_f32(u16::from_ne_bytes(*half)));
             assert!(wide.chain(narrow).all(f32::is_nan), "{name}: NaN beside a row's scales");
         }
-        let [tokens, rows, cluster, _grid, helpers, helped, of_tile, tiles, left_tiles, left_slabs] =
+        let [tile_m, tile_n, cluster, _grid, helpers, helped, per_tile, tiles, left_tiles, left_slabs] =
             words.try_into().expect("as many words as it says");
-        let tile = Tile::new(tokens, rows);
-        Launch { tile, cluster, helpers, helped, of_tile, tiles, left_tiles, left_slabs }
+        let tile = Tile::new(tile_m, tile_n);
+        Launch { tile, cluster, helpers, helped, per_tile, tiles, left_tiles, left_slabs }
     }
 
     fn run(
@@ -331,7 +331,7 @@ fn between<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
 /// Extents at the edges of tiles, of scales and of K; every tile, and every number of CTAs that share one.
 fn cases(program: &Program) -> Vec<Case> {
     let mut cases = vec![
-        // Few rows of A.
+        // Small M.
         [1, 1, 32, 32, 132],
         [3, 1, 160, 288, 132],
         [1, 1, 288, 1056, 132],
@@ -358,7 +358,7 @@ fn cases(program: &Program) -> Vec<Case> {
         [1, 11, 32, 96, 132],
         [1, 16, 288, 2208, 1],
         [1, 10, 64, 4256, 1],
-        // Tokens that warps hold: of one CTA, and of two that share K; with warps that have none of it.
+        // A that warps keep in registers: of one CTA, and of two that share K; with warps that have none of it.
         [1, 7, 160, 4096, 2],
         [3, 16, 96, 3488, 1],
         [1, 16, 256, 8160, 2],
@@ -385,7 +385,7 @@ fn cases(program: &Program) -> Vec<Case> {
         [1, 40, 288, 2080, 3],
         [1, 130, 96, 2080, 3],
         [1, 300, 96, 2080, 3],
-        // Tokens that are decoded while tiles are computed.
+        // A that is decoded while tiles are computed.
         [2, 300, 288, 2080, 1],
         [3, 20, 160, 3104, 2],
     ];
@@ -414,34 +414,34 @@ fn check_all(program: &Program) {
     for (seed, case) in cases(program).into_iter().enumerate() {
         let mut check = |tile| met.insert(program.check(&simulation, case, tile, seed as u64));
         check(None);
-        let is_few = case[1] <= u64::from(FEW_TOKENS);
-        for tile in program.tiles().into_iter().filter(|tile| tile.is_few() == is_few) {
-            if !is_few || case[1] <= u64::from(tile.tokens) {
+        let is_small_m = case[1] <= u64::from(SMALL_M);
+        for tile in program.tiles().into_iter().filter(|tile| tile.is_small_m() == is_small_m) {
+            if !is_small_m || case[1] <= u64::from(tile.m) {
                 check(Some(tile));
             }
         }
     }
     for tile in program.tiles() {
-        let most = tile.most_cluster();
+        let most = tile.max_cluster();
         for cluster in [1, 2, 4, 8].into_iter().filter(|cluster| *cluster <= most) {
             let is_met = met.iter().any(|it| (it.tile, it.cluster) == (tile, cluster));
             assert!(is_met, "{tile} shared by {cluster}: {met:?}");
         }
     }
-    // Of each tile that may be helped with: alone and shared; several pieces of one, and for one; behind whole tiles.
-    for tile in program.tiles().into_iter().filter(|tile| !tile.is_few() && tile.rows > 64) {
+    // Of each tile that may be helped with: alone and shared; several splits of one, and for one; behind whole tiles.
+    for tile in program.tiles().into_iter().filter(|tile| !tile.is_small_m() && tile.n > 64) {
         let helped: Vec<&Launch> = met.iter().filter(|it| it.tile == tile && it.helpers > 0).collect();
         let has = |what: &str, is_so: &dyn Fn(&Launch) -> bool| {
             assert!(helped.iter().any(|it| is_so(it)), "{tile}: {what}: {helped:?}");
         };
         has("alone", &|it| it.cluster == 1);
         has("shared", &|it| it.cluster > 1);
-        has("several pieces of a tile", &|it| it.of_tile > 1);
-        has("several pieces for a CTA", &|it| it.helped > it.helpers * it.cluster);
+        has("several splits of a tile", &|it| it.per_tile > 1);
+        has("several splits for a CTA", &|it| it.helped > it.helpers * it.cluster);
         has("behind whole tiles", &|it| it.tiles > it.helped);
     }
-    // Of tokens, where there may be many: none, some slabs, and all of a tile.
-    for tile in program.tiles().into_iter().filter(|tile| tile.tokens == 256) {
+    // Of A, where M may be large: none, some slabs, and all of a tile.
+    for tile in program.tiles().into_iter().filter(|tile| tile.m == 256) {
         let left: BTreeSet<_> =
             met.iter().filter(|it| it.tile == tile).map(|it| [it.left_tiles, it.left_slabs]).collect();
         let has = |what: [bool; 2]| left.iter().any(|it| it.map(|left| left > 0) == what);
@@ -467,133 +467,141 @@ fn blocks_and_reductions_are_the_interpreter_s() {
 /// What a wrong kernel would do: that the simulation finds it.
 #[test]
 fn what_is_wrong_is_found() {
-    let (many, few, shared) = ([1, 64, 544, 1056, 1], [1, 8, 288, 8192, 1], [1, 64, 256, 2112, 132]);
+    let (many, small_m, shared) = ([1, 64, 544, 1056, 1], [1, 8, 288, 8192, 1], [1, 64, 256, 2112, 132]);
     let kept = [1, 64, 96, 2112, 2];
     let helped = [1, 40, 96, 4128, 4];
     // Of two CTAs one has 14 chunks of K, the other 13.
-    let held = [1, 16, 96, 6784, 2];
-    let held_batch = [2, 16, 96, 3488, 1];
+    let regs = [1, 16, 96, 6784, 2];
+    let regs_batch = [2, 16, 96, 3488, 1];
     let left = [2, 300, 96, 2080, 1];
     let (one, two, alone) = ([1, 1, 288, 4096, 1], [1, 2, 288, 4096, 1], [1, 8, 160, 1024, 1]);
     let near = [1, 1, 416, 8352, 1];
     let several = [Tile::new(128, 64), Tile::new(128, 256), Tile::new(64, 128)];
     let faults = [
         // Read before it was loaded, and multiplied before that.
-        ("barrier_wait(memory.loaded(from.stage), from.phase);", "", many),
-        ("  barrier_wait(of.memory.filled(of.ring.stage), of.ring.phase);\n  uint64_t", "  uint64_t", many),
-        ("(step == 2 || step == 4)", "step == 2", many),
-        // Overwritten while it is multiplied, or before it was read.
-        ("barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);\n      CUTLASS", "\n      CUTLASS", many),
-        ("barrier_wait(memory.consumed(ring.stage), ring.phase ^ 1);", "", many),
-        ("barrier_wait(memory.written(), turns & 1);", "", many),
-        // One arrival too few, and bytes that never come.
-        ("barrier_init(memory.emptied(i), V::kWarpsAbreast);", "barrier_init(memory.emptied(i), 9);", many),
-        ("barrier_expect(barrier, V::kStageBytes);", "barrier_expect(barrier, V::kStageBytes + 16);", many),
+        ("barrier_wait(smem.full_b(from.stage), from.phase);", "", many),
         (
-            "barrier_expect(barrier, V::kDecodedBytes / V::kFills);",
-            "barrier_expect(barrier, V::kDecodedBytes / V::kFills - 16);",
+            "  barrier_wait(consumer.smem.full_a(consumer.ring.stage), consumer.ring.phase);\n  uint64_t",
+            "  uint64_t",
             many,
         ),
-        // Tokens of another word, and scales of another token.
+        ("(step == 2 || step == 4)", "step == 2", many),
+        // Overwritten while it is multiplied, or before it was read.
+        ("barrier_wait(smem.empty_a(ring.stage), ring.phase ^ 1);\n      CUTLASS", "\n      CUTLASS", many),
+        ("barrier_wait(smem.empty_b(ring.stage), ring.phase ^ 1);", "", many),
+        ("barrier_wait(smem.tile_stored(), tiles_done & 1);", "", many),
+        // One arrival too few, and bytes that never come.
+        ("barrier_init(smem.empty_a(i), V::kPhaseWarps);", "barrier_init(smem.empty_a(i), 9);", many),
+        (
+            "barrier_expect_tx(barrier, V::kStageBytes);",
+            "barrier_expect_tx(barrier, V::kStageBytes + 16);",
+            many,
+        ),
+        (
+            "barrier_expect_tx(barrier, V::kABytes / V::kFullBarriersA);",
+            "barrier_expect_tx(barrier, V::kABytes / V::kFullBarriersA - 16);",
+            many,
+        ),
+        // Tokens of another word, and scales of another row of A.
         ("block * kBlockBytes + word * 16;", "block * kBlockBytes + (word ^ 1) * 16;", many),
-        ("token % 128 / 32 * 4;", "token % 128 / 64 * 4;", many),
+        ("m % 128 / 32 * 4;", "m % 128 / 64 * 4;", many),
         // Scales of other rows.
-        ("block * (kAtomsPerBlock * kRowsOfAtom)", "block * kAtomsPerBlock", many),
-        ("min(here.tile_n * V::kRows / 128 + i, p.weight_blocks - 1)", "here.tile_n / 2", many),
+        ("block * (kAtomsPerBlock * kAtomRows)", "block * kAtomsPerBlock", many),
+        ("min(work.n_idx * V::kTileN / 128 + i, p.atoms_n - 1)", "work.n_idx / 2", many),
         ("block * 2 + panel);", "block * 2 + 1 - panel);", many),
         ("+ 2 * block * next_panel", "+ block * next_panel", many),
-        // Another panel, and another order of a thread's weights, and of its columns of D.
+        // Another panel, and another order of a thread's rows of B, and of its columns of D.
         ("step / 4 * V::kPanelBytes + step % 4 * 32", "step % 2 * V::kPanelBytes + step / 2 * 32", many),
         ("codes_at[i] = codes ^ i * kBlockBytes;", "codes_at[i] = codes;", many),
         ("scales_at[i] = scales ^ i * 16;", "scales_at[i] = scales;", many),
         ("far = (1 - i % 2) * 2 + row", "far = i % 2 * 2 + row", many),
         // The sums of a phase before they are there, where the other's operands are, and where it does not look for them.
-        ("synchronize<3, V::kMultiplying>();", "", many),
-        ("decoded((first + 2 - phase) % V::kStages)", "decoded((first + 3 + phase) % V::kStages)", many),
-        ("of.ring.stage - phase, phase, sums", "of.ring.stage, phase, sums", many),
+        ("named_barrier_sync<3, V::kConsumerThreads>();", "", many),
+        ("a((first + 2 - phase) % V::kStages)", "a((first + 3 + phase) % V::kStages)", many),
+        ("consumer.ring.stage - phase, phase, sums", "consumer.ring.stage, phase, sums", many),
         // Sums of a cluster where operands still are, and added up before they are there.
-        (">> p.cluster_bits;\n  barrier_wait(memory.exchangeable(), 0);", ">> p.cluster_bits;", shared),
-        ("barrier_wait(memory.emptied(ring.stage), ring.phase ^ 1);\n    }", "}", shared),
-        ("barrier_wait(memory.exchanged(warp), 0);", "", shared),
-        ("memory.exchange(blocks % V::kStages, source)", "memory.exchange(0, source)", shared),
-        ("(first + slice / V::kSlicesOfStage) % V::kStages", "(first + 1) % V::kStages", shared),
+        (">> p.cluster_bits;\n  barrier_wait(smem.exchange_empty(), 0);", ">> p.cluster_bits;", shared),
+        ("barrier_wait(smem.empty_a(ring.stage), ring.phase ^ 1);\n    }", "}", shared),
+        ("barrier_wait(smem.exchange_full(warp), 0);", "", shared),
+        ("smem.exchange(blocks % V::kStages, source)", "smem.exchange(0, source)", shared),
+        ("(first + slice / V::kSlicesPerStage) % V::kStages", "(first + 1) % V::kStages", shared),
         // Of two CTAs: the same, blocks that both have, or others, and sums that are sent to nobody else.
-        ("other);\n  barrier_wait(memory.exchangeable(), 0);", "other);", kept),
-        ("barrier_wait(memory.exchanged(thread / 32), 0);", "", kept),
+        ("other);\n  barrier_wait(smem.exchange_empty(), 0);", "other);", kept),
+        ("barrier_wait(smem.exchange_full(thread / 32), 0);", "", kept),
         ("rank * (common + result.alone)", "rank * common", kept),
         ("i < end - begin ? begin + i : i", "begin + i", kept),
-        ("here, 1 - own_rank(p), sums", "here, own_rank(p), sums", kept),
-        // Another piece, one that others have too, and flags that say that it is there from the beginning.
-        ("steps_before += p.piece_steps;", "", helped),
+        ("work, 1 - own_rank(p), sums", "work, own_rank(p), sums", kept),
+        // Another split, one that others have too, and flags that say that it is there from the beginning.
+        ("steps_before += p.split_steps;", "", helped),
         ("~((beyond << p.cluster_bits) + rank)", "~(beyond << p.cluster_bits)", helped),
         ("p.flags[item] = 0;", "", helped),
         // What is said to one that may have ended.
-        (" && !Turn<V>(p, rank).helps()", "", helped),
-        // Tokens that were left, before they are decoded; others; and none.
-        ("wait_for_slab<V>(p, here, block / kSlabBlocks);", "", left),
+        (" && !TileScheduler<V>(p, rank).helps()", "", helped),
+        // Rows of A that were left, before they are decoded; others; and none.
+        ("wait_for_slab<V>(p, work, block / kSlabBlocks);", "", left),
         ("--left, run.next(matrix)", "--left", left),
-        ("tile = behind + rest.first_tiles.number;", "tile = behind;", left),
+        ("tile = behind + ahead.first_tiles.number;", "tile = behind;", left),
         // Another thread's part of K, and its scales.
         (
-            "store_words(tokens + token * pitch + block * 2 * kBlockK + word * 64 + t * 16,",
-            "store_words(tokens + token * pitch + block * 2 * kBlockK + word * 64 + (t ^ 1) * 16,",
-            few,
+            "store_words(smem_a + m * pitch + block * 2 * kBlockK + word * 64 + t * 16,",
+            "store_words(smem_a + m * pitch + block * 2 * kBlockK + word * 64 + (t ^ 1) * 16,",
+            small_m,
         ),
         (
-            "block * V::kTokenBlockScales + lane() % 4 * 8",
-            "block * V::kTokenBlockScales + (lane() % 4 ^ 1) * 8",
+            "block * V::kABlockScaleBytes + lane() % 4 * 8",
+            "block * V::kABlockScaleBytes + (lane() % 4 ^ 1) * 8",
             one,
         ),
-        // Of bytes: words of another group, and one that is forgotten; what another token has; sums before they are there, and those of
+        // Of e4m3: words of another group, and one that is forgotten; what another row of A has; sums before they are there, and those of
         // another warpgroup.
         ("(2 * t + word / 2) * 16", "(2 * t + 1 - word / 2) * 16", one),
-        ("ByteWgmma<8 * kTokens>::add(", "ByteWgmma<8 * kTokens>::begin(", one),
+        ("WgmmaE4m3<8 * kTileM>::add(", "WgmmaE4m3<8 * kTileM>::begin(", one),
         (
-            "word % 2) * kTokens + token) * V::kMatrixBytes",
-            "word % 2) * kTokens + kTokens - 1 - token) * V::kMatrixBytes",
+            "word % 2) * kTileM + m) * V::kMatrixBytes",
+            "word % 2) * kTileM + kTileM - 1 - m) * V::kMatrixBytes",
             two,
         ),
         ("wgmma_wait<V::kBlocks - 1 - block>();\n          mine", "mine", one),
-        ("warp / V::kTogether * V::kMostGroups + run.group", "run.group", one),
-        // Tokens that are not there yet, and weights; and the next over those that are still read.
-        ("    fence_copies();\n  }\n  __syncthreads();\n", "  }\n", alone),
-        ("copies_wait<V::kStages - 1>();", "copies_wait<V::kStages>();", one),
+        ("warp / V::kMmaWarps * V::kMaxGroups + run.group", "run.group", one),
+        // Rows of A that are not there yet, and of B; and the next over those that are still read.
+        ("    fence_async_proxy();\n  }\n  __syncthreads();\n", "  }\n", alone),
+        ("cp_async_wait<V::kStages - 1>();", "cp_async_wait<V::kStages>();", one),
         // What is brought near from outside of memory.
-        ("bring_to_l2(first_row + rows[i]);", "bring_to_l2(first_row + p.n * p.row_bytes);", near),
+        ("prefetch_l2(first_row + rows[i]);", "prefetch_l2(first_row + p.n * p.row_bytes);", near),
         // Other rows, and sums of another group.
         ("min(at_row + i * 32, last)", "min(at_row + i * 4, last)", one),
-        ("vector / 4 * V::kGroups + part, token", "vector / 4 * V::kGroups + 1 - part, token", one),
-        ("end <= last ? rings + warp", "end < last ? rings + warp", few),
+        ("vector / 4 * V::kGroups + part, m", "vector / 4 * V::kGroups + 1 - part, m", one),
+        ("end <= last ? rings + warp", "end < last ? rings + warp", small_m),
         // One of two sums.
-        ("acc[chunk][0][i] + acc[chunk][1][i]", "acc[chunk][0][i]", few),
+        ("acc[chunk][0][i] + acc[chunk][1][i]", "acc[chunk][0][i]", small_m),
         // Sums of a cluster before they are there, and bytes that never come.
-        ("    if (mask > 0) {\n      barrier_wait(exchanged, 0);\n    }", "", few),
-        ("units * 4 + mask - rank", "units * 4 + mask + 1", few),
-        // Of tokens that warps hold: weights of a stage that still has these, scales of another part, and weights over tokens that are
+        ("    if (mask > 0) {\n      barrier_wait(exchange_full, 0);\n    }", "", small_m),
+        ("units * 4 + mask - rank", "units * 4 + mask + 1", small_m),
+        // Of A that warps keep in registers: B of a stage that still has it, scales of another part, and B over A that is
         // still read.
         (
             "barrier_wait(barriers + stage * 8, phase ^ stage);",
             "barrier_wait(barriers + stage * 8, phase);",
-            held,
+            regs,
         ),
-        ("scales + place * V::kScaleRoom", "scales", held),
-        ("kept.\n        __syncwarp();", "kept.", held),
-        // Other parts, other rows, and scales of these, and of other tokens.
-        ("part + 1 == parts ? 0 : part + 1", "part + 1", held),
-        ("block * 4 + stage * 2, batch", "block * 4 + stage, batch", held),
-        ("phase * V::kScaleRoom + stage * 8", "phase * V::kScaleRoom", held),
-        ("barriers + 8, 0, chunk * V::kChunkAtoms", "barriers + 8, 0, 0", held),
+        ("scales + place * V::kSfbRoom", "scales", regs),
+        ("kept.\n        __syncwarp();", "kept.", regs),
+        // Other parts, other rows, and scales of these, and of other rows of A.
+        ("part + 1 == parts ? 0 : part + 1", "part + 1", regs),
+        ("block * 4 + stage * 2, batch", "block * 4 + stage, batch", regs),
+        ("phase * V::kSfbRoom + stage * 8", "phase * V::kSfbRoom", regs),
+        ("barriers + 8, 0, chunk * V::kChunkAtoms", "barriers + 8, 0, 0", regs),
         // Scales of another matrix.
-        ("first_block = static_cast<int>(batch) * parameters.weight_blocks;", "", held_batch),
-        ("first_token_block = static_cast<int>(batch) * parameters.token_blocks;", "", held_batch),
+        ("first_atom_n = static_cast<int>(batch) * parameters.atoms_n;", "", regs_batch),
+        ("first_atom_m = static_cast<int>(batch) * parameters.atoms_m;", "", regs_batch),
         // Rows at the other's place, sums of warps that have none, and those of others before they are there.
-        ("part = order.part(place / V::kStages)", "part = place / V::kStages", held),
-        ("piece = lane(); piece < groups * (kPieces / 2);", "piece = lane(); piece < kPieces / 2;", held),
-        ("barrier_wait(summed, 0);", "", held),
-        ("barrier_wait(exchanged, 0);\n        add_pair", "add_pair", held),
+        ("part = order.part(place / V::kStages)", "part = place / V::kStages", regs),
+        ("piece = lane(); piece < groups * (kPieces / 2);", "piece = lane(); piece < kPieces / 2;", regs),
+        ("barrier_wait(sums_full, 0);", "", regs),
+        ("barrier_wait(exchange_full, 0);\n        add_pair", "add_pair", regs),
     ];
     // Where outputs are in blocks: units that both of two CTAs write.
-    let of_blocks = [(">= first + others;", ">= first;", held)];
+    let of_blocks = [(">= first + others;", ">= first;", regs)];
     let all: Vec<_> = faults
         .map(|fault| (&PROGRAMS[0], fault))
         .into_iter()

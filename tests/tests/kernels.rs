@@ -11,11 +11,11 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use fourfold::codegen::configuration::CutlassVersion;
-use fourfold::codegen::defaults::Extents;
+use fourfold::codegen::Extents;
+use fourfold::codegen::cutlass::{CutlassVersion, defaults};
 use fourfold::codegen::{
-    Design, Epilogue, KernelSpec, Operand as EpilogueOperand, Output, OutputKind, Step, StepKind, defaults,
-    emit, emulate, hopper, target,
+    Design, Epilogue, KernelSpec, Operand as EpilogueOperand, Output, OutputKind, Step, StepKind, emit,
+    emulate, hopper, select, target,
 };
 use fourfold::ir::{BinaryKind, BlockFormat, ElementType, OperandShape, UnaryKind};
 use fourfold::kernels::{BuiltKernel, PlannedKernel};
@@ -108,11 +108,13 @@ fn spec(name: &str, design: &Design, epilogue: Epilogue) -> KernelSpec {
 /// What a target's kernels are built from when nothing was tuned.
 fn designs(name: &str, format: BlockFormat, cutlass: CutlassVersion) -> Vec<Design> {
     match defaults::family(name) {
-        Some(family) => defaults::defaults(family, format, cutlass).into_iter().map(Design::from).collect(),
-        // All tiles in one source, as an unknown M asks for; those of many rows only, and of few.
+        Some(family) => {
+            select::cutlass::defaults(family, format, cutlass).into_iter().map(Design::from).collect()
+        }
+        // All tiles in one source, as an unknown M asks for; those of large M only, and of small M.
         None => [None, Some(4096), Some(16)]
             .into_iter()
-            .filter_map(|m| hopper::choose(format, Extents { l: Some(1), m, n: None, k: None }, true))
+            .filter_map(|m| select::hopper::choose(format, Extents { l: Some(1), m, n: None, k: None }, true))
             .map(|(configuration, _)| configuration.into())
             .collect(),
     }
@@ -244,9 +246,9 @@ fn functions(text: &str) -> impl Iterator<Item = (&str, &str)> {
 
 /// What `wgmma` is made of is read from shared memory, and where it was read from is given back to be loaded anew. Between
 /// the two there must be what waits for what was read: a multiplication that was given it. The compiler keeps only the order
-/// in which reads were asked for. Every lane gives weights back; where one does for all it is tokens, which only `wgmma` reads.
+/// in which reads were asked for. Every lane gives B back; where one does for all it is A, which only `wgmma` reads.
 #[test]
-fn where_weights_were_read_from_is_given_back_when_wgmma_has_them() {
+fn where_b_was_read_from_is_given_back_when_wgmma_has_them() {
     let mut seen = 0;
     for text in hopper_texts() {
         for (name, function) in functions(&text).filter(|(_, function)| function.contains("HGMMA")) {
@@ -274,14 +276,14 @@ fn where_weights_were_read_from_is_given_back_when_wgmma_has_them() {
     assert!(seen > 0, "no kernel was looked at");
 }
 
-/// Warps that hold tokens ask for weights where others, or tokens, were that they have read. What is asked for must not overtake what
+/// Warps that keep A in registers ask for B where others, or A, were that they have read. What is asked for must not overtake what
 /// is still on its way to registers: so something before has waited for each of these reads, as it names a register that it writes.
 #[test]
-fn where_held_operands_were_weights_are_asked_for_when_registers_have_them() {
+fn where_operands_were_b_is_asked_for_when_registers_have_them() {
     const READ: &str = "LDS.128 R";
     let (mut seen, mut loops) = (0, 0);
     for text in hopper_texts() {
-        for (name, function) in functions(&text).filter(|(name, _)| name.contains("held_kernel")) {
+        for (name, function) in functions(&text).filter(|(name, _)| name.contains("small_m_regs_kernel")) {
             // The first of four registers, and the line; and where copies are asked for.
             let (mut awaited, mut copies): (Vec<(u32, &str)>, Vec<u32>) = (Vec::new(), Vec::new());
             let hexadecimal = |text: &str| u32::from_str_radix(text.trim(), 16).ok();
@@ -313,8 +315,8 @@ fn where_held_operands_were_weights_are_asked_for_when_registers_have_them() {
     assert!(seen > 0 && loops > 0, "no kernel was looked at");
 }
 
-/// A kernel that does not begin behind another's wait begins before memory has what it reads: all but those of tiles, which wait for
-/// tokens only. It asks for nothing before it has waited, nor does it let the next begin, which does not wait for that. What it only
+/// A kernel that does not begin behind another's wait begins before memory has what it reads: all but the tiled ones, which wait for
+/// A only. It asks for nothing before it has waited, nor does it let the next begin, which does not wait for that. What it only
 /// brings into the L2 cache it does not read: others' writes go there, too.
 #[test]
 fn who_begins_early_waits_before_memory_is_read() {
@@ -337,16 +339,16 @@ fn function_goes_on(function: &str, line: &str) -> bool {
     function.split_once(line).is_some_and(|(_, rest)| rest.contains("HGMMA"))
 }
 
-/// One for each tile that a source of sm_90a holds, but the same for all of few rows that are not of bytes: fp16 is not in its
+/// One for each tile that a source of sm_90a holds, but the same for all small-M ones that are not of e4m3: fp16 is not in its
 /// name, bf16 is.
 fn mmas_of_tiles(configuration: &hopper::Configuration) -> BTreeSet<String> {
     let operands = if configuration.format == BlockFormat::NVFP4 { "" } else { ".BF16" };
     let of_tile = |tile: &hopper::Tile| {
-        if tile.is_of_bytes() {
-            return format!("QGMMA.64x{}x32.F32.E4M3.E4M3", 8 * tile.tokens);
+        if tile.uses_e4m3() {
+            return format!("QGMMA.64x{}x32.F32.E4M3.E4M3", 8 * tile.m);
         }
         let shape =
-            if tile.is_few() { "HMMA.16816".to_owned() } else { format!("HGMMA.64x{}x16", tile.tokens) };
+            if tile.is_small_m() { "HMMA.16816".to_owned() } else { format!("HGMMA.64x{}x16", tile.m) };
         format!("{shape}.F32{operands}")
     };
     configuration.variants.iter().map(of_tile).collect()

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use fourfold::codegen::{output_functions, row_output_functions};
+use fourfold::codegen::hopper::row_output_functions;
+use fourfold::codegen::output_functions;
 use fourfold::ir::ScaleRounding;
 use fourfold::ir::numeric::{self, MxElement};
 use fourfold_tests::built::toolchain;

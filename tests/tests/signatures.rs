@@ -1,7 +1,7 @@
 //! What a kernel says of itself is what its plan is compared with before it is launched: the two are written apart.
 
 use anyhow::{Context, Result, ensure};
-use fourfold::codegen::configuration::CutlassVersion;
+use fourfold::codegen::cutlass::CutlassVersion;
 use fourfold::codegen::{emit, specify, target};
 use fourfold::executor::signature_of;
 use fourfold::ir::{

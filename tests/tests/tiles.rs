@@ -5,8 +5,9 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use fourfold::codegen::configuration::CutlassVersion;
-use fourfold::codegen::hopper::{ANY, CHOICES, Configuration, TARGET, TILES, Tile};
+use fourfold::codegen::cutlass::CutlassVersion;
+use fourfold::codegen::hopper::{ANY, Configuration, TARGET, TILES, Tile};
+use fourfold::codegen::select::hopper::CHOICES;
 use fourfold::codegen::{Design, KernelSpec, emit};
 use fourfold::ir::BlockFormat;
 use fourfold::kernels::planned_kernels;
@@ -31,24 +32,24 @@ type Case = [u64; 5];
 /// What a source says to a case: how it is launched, and what the kernel has that it gets.
 #[derive(Debug)]
 struct Plan {
-    tokens: u64,
+    tile_m: u64,
     cluster: u64,
     grid: [u64; 3],
-    rows: u64,
-    per_sm: u64,
-    most_cluster: u64,
-    /// Of a kernel for few rows of A: what its blocks share out of B, and what one may have of B and of A.
-    unit_rows: u64,
-    most_units: u64,
-    most_elements: u64,
-    /// Units that a block has at most where its warps hold rows of A, and whether they do.
-    most_held: u64,
-    is_held: bool,
-    /// Clusters that help with tiles of the last round: with how many, and of each how many pieces of how many steps along K.
+    tile_n: u64,
+    ctas_per_sm: u64,
+    max_cluster: u64,
+    /// Of a small-M kernel: what its CTAs share out of N, and what one may have of N and of A.
+    unit_n: u64,
+    max_units: u64,
+    max_elements: u64,
+    /// Units that a CTA has at most where its warps keep A in registers, and whether they do.
+    max_regs_units: u64,
+    is_small_m_regs: bool,
+    /// Clusters that help with tiles of the last round: with how many, and of each how many splits of how many steps along K.
     helpers: u64,
     helped: u64,
-    of_tile: u64,
-    piece: u64,
+    per_tile: u64,
+    split: u64,
     /// What is decoded of A before: tiles along M of all matrices and the first of these, slabs along K and the first of these.
     slabs: [u64; 4],
 }
@@ -83,19 +84,19 @@ fn plans(name: &str, spec: &KernelSpec, cases: &[Case]) -> Vec<Plan> {
     let plan = |line: &str| {
         let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().expect("a number")).collect();
         let [
-            tokens,
+            tile_m,
             cluster,
             x,
             y,
             z,
-            rows,
-            per_sm,
-            most_cluster,
-            ref of_few @ ..,
+            tile_n,
+            ctas_per_sm,
+            max_cluster,
+            ref of_small_m @ ..,
             helpers,
             helped,
-            of_tile,
-            piece,
+            per_tile,
+            split,
             all_tiles,
             first_tiles,
             along_k,
@@ -104,25 +105,25 @@ fn plans(name: &str, spec: &KernelSpec, cases: &[Case]) -> Vec<Plan> {
         else {
             panic!("{line}")
         };
-        let [unit_rows, most_units, most_elements, most_held, is_held] =
-            of_few.try_into().expect("twenty-one numbers");
+        let [unit_n, max_units, max_elements, max_regs_units, is_small_m_regs] =
+            of_small_m.try_into().expect("twenty-one numbers");
         let grid = [x, y, z];
         Plan {
-            tokens,
+            tile_m,
             cluster,
             grid,
-            rows,
-            per_sm,
-            most_cluster,
-            unit_rows,
-            most_units,
-            most_elements,
-            most_held,
-            is_held: is_held == 1,
+            tile_n,
+            ctas_per_sm,
+            max_cluster,
+            unit_n,
+            max_units,
+            max_elements,
+            max_regs_units,
+            is_small_m_regs: is_small_m_regs == 1,
             helpers,
             helped,
-            of_tile,
-            piece,
+            per_tile,
+            split,
             slabs: [all_tiles, first_tiles, along_k, first_along_k],
         }
     };
@@ -141,11 +142,11 @@ fn cases() -> Vec<Case> {
     extents.sort_unstable();
     extents.dedup();
     let mut cases = vec![[1, 1, 8192, 8192, 132], [1, 128, 7168, 16384, 132], [1, 8192, 8192, 8192, 132]];
-    // Above 4096 rows of B there are so many tiles that four blocks share one on large devices only.
+    // With N above 4096 there are so many tiles that four blocks share one on large devices only.
     cases.extend([[1, 96, 7168, 2048, 264], [1, 144, 8192, 8192, 528]]);
-    // Two rows of A that four blocks share.
+    // M = 2, and four blocks that share K.
     cases.push([1, 2, 1024, 8192, 132]);
-    // What only the tiles for one and two rows of A have room for.
+    // What only the tiles with M = 1 and 2 have room for.
     cases.extend([1, 7, 132].map(|sms| [1, 1, 16384, 53248, sms]));
     cases.extend((0..4000).map(|_| {
         let k = 32 * random.pick(&[1, 3, 4, 5, 7, 8, 9, 16, 31, 32, 64, 128, 224, 512]);
@@ -173,55 +174,55 @@ fn specs(variants: Option<&[Tile]>) -> [KernelSpec; 2] {
 fn check_plan(case: &Case, plan: &Plan) {
     let name = format!("{case:?}: {plan:?}");
     let [l, m, n, k, sms] = *case;
-    let Plan { tokens, cluster, grid: [x, y, z], rows, per_sm, most_cluster, .. } = *plan;
-    let tile = Tile::new(tokens as u32, rows as u32);
+    let Plan { tile_m, cluster, grid: [x, y, z], tile_n, ctas_per_sm, max_cluster, .. } = *plan;
+    let tile = Tile::new(tile_m as u32, tile_n as u32);
     assert!(TILES.contains(&tile), "{name}");
-    assert!([1, 2, 4, 8].contains(&cluster) && cluster <= most_cluster && most_cluster <= 8, "{name}");
+    assert!([1, 2, 4, 8].contains(&cluster) && cluster <= max_cluster && max_cluster <= 8, "{name}");
     // Of the blocks along K each CTA has those from its rank's share on.
     let blocks = k.div_ceil(u64::from(tile.step()));
     assert!((0..cluster).all(|rank| blocks * rank / cluster < blocks * (rank + 1) / cluster), "{name}");
     assert_eq!([y, z], [1, 1], "{name}");
     assert!(x > 0 && x < 1 << 31 && x % cluster == 0, "{name}");
-    if tile.is_few() {
+    if tile.is_small_m() {
         assert_eq!(plan.helpers, 0, "{name}");
-        // It has no loop over rows of A, and those of B are shared out among the CTAs of each matrix.
-        assert!(m <= tokens && x % (l * cluster) == 0, "{name}");
-        let of_block = 128 / plan.unit_rows;
-        let units = n / 128 * of_block + (n % 128).div_ceil(plan.unit_rows / 4).min(of_block);
+        // It has no loop over M, and N is shared out among the CTAs of each matrix.
+        assert!(m <= tile_m && x % (l * cluster) == 0, "{name}");
+        let of_block = 128 / plan.unit_n;
+        let units = n / 128 * of_block + (n % 128).div_ceil(plan.unit_n / 4).min(of_block);
         let ctas = x / (l * cluster);
-        let fewest = units.div_ceil(plan.most_units);
-        assert!(ctas <= units && units.div_ceil(ctas) <= plan.most_units, "{name}");
+        let fewest = units.div_ceil(plan.max_units);
+        assert!(ctas <= units && units.div_ceil(ctas) <= plan.max_units, "{name}");
         assert!(ctas <= fewest.max(1).max(sms / cluster / l), "{name}");
-        assert!(m * blocks.div_ceil(cluster) * u64::from(tile.step()) <= plan.most_elements, "{name}");
-        if plan.is_held {
+        assert!(m * blocks.div_ceil(cluster) * u64::from(tile.step()) <= plan.max_elements, "{name}");
+        if plan.is_small_m_regs {
             // Most of a block's 16 warps have a chunk of K, and none has two; it has room for the sums, and there are no more blocks
             // than as many units for each want.
             let (chunks, most) = (blocks.div_ceil(cluster), units.div_ceil(ctas));
-            assert!(cluster <= 2 && (13..=16).contains(&chunks) && most <= plan.most_held, "{name}");
-            assert!(tokens == 16 && n % 32 == 0 && units.div_ceil(most) == ctas, "{name}");
+            assert!(cluster <= 2 && (13..=16).contains(&chunks) && most <= plan.max_regs_units, "{name}");
+            assert!(tile_m == 16 && n % 32 == 0 && units.div_ceil(most) == ctas, "{name}");
         }
         return;
     }
-    let tiles = l * m.div_ceil(tokens) * n.div_ceil(rows);
+    let tiles = l * m.div_ceil(tile_m) * n.div_ceil(tile_n);
     check_slabs(case, plan);
     // A CTA takes one tile after the other where it has an SM for itself; all others have one.
-    let takes_turns = per_sm == 1 && cluster == 1;
-    let Plan { helpers, helped, of_tile, piece, .. } = *plan;
+    let takes_turns = ctas_per_sm == 1 && cluster == 1;
+    let Plan { helpers, helped, per_tile, split, .. } = *plan;
     if helpers == 0 {
         assert_eq!(x, if takes_turns { tiles.min(sms) } else { tiles * cluster }, "{name}");
-        assert_eq!([helped, of_tile, piece], [0; 3], "{name}");
+        assert_eq!([helped, per_tile, split], [0; 3], "{name}");
         return;
     }
     // Those who help have no tile in the last round, and all of it runs at a time.
     let room = if cluster > 2 { sms * 7 / 8 } else { sms } / cluster;
-    assert!(per_sm == 1 && tile.rows > 64, "{name}");
+    assert!(ctas_per_sm == 1 && tile.n > 64, "{name}");
     assert!(takes_turns || tiles <= room, "{name}");
     assert_eq!([x, helpers + helped, helped], [room * cluster, room, tiles % room], "{name}");
     // Every CTA of a cluster keeps some of K, and both who helps and who is helped has less than without.
-    let own = blocks.checked_sub(of_tile * piece).expect("it has no more to give");
-    let each = (helped * of_tile).div_ceil(helpers * cluster);
-    assert!(own >= cluster && piece > 0 && of_tile > 0, "{name}");
-    assert!(own.div_ceil(cluster) < blocks.div_ceil(cluster) && each * piece * cluster < blocks, "{name}");
+    let own = blocks.checked_sub(per_tile * split).expect("it has no more to give");
+    let each = (helped * per_tile).div_ceil(helpers * cluster);
+    assert!(own >= cluster && split > 0 && per_tile > 0, "{name}");
+    assert!(own.div_ceil(cluster) < blocks.div_ceil(cluster) && each * split * cluster < blocks, "{name}");
 }
 
 /// What is decoded of A before is all that the first tiles need at first; and all where nobody else would decode it.
@@ -230,9 +231,9 @@ fn check_slabs(case: &Case, plan: &Plan) {
     let name = format!("{case:?}: {plan:?}");
     let [l, m, n, k, _] = *case;
     let [all_tiles, first_tiles, along_k, first_along_k] = plan.slabs;
-    let (tiles_m, tiles_n) = (m.div_ceil(plan.tokens), n.div_ceil(plan.rows));
+    let (tiles_m, tiles_n) = (m.div_ceil(plan.tile_m), n.div_ceil(plan.tile_n));
     assert_eq!([all_tiles, along_k], [l * tiles_m, k.div_ceil(1024)], "{name}");
-    if plan.tokens < 256 || plan.cluster > 1 {
+    if plan.tile_m < 256 || plan.cluster > 1 {
         assert_eq!([first_tiles, first_along_k], [all_tiles, along_k], "{name}");
         return;
     }
@@ -268,7 +269,7 @@ fn clusters_without_a_tile_help_those_with_one() {
         .zip(&cases)
         .map(|(plan, case)| {
             check_plan(case, plan);
-            [plan.cluster, plan.helpers, plan.helped, plan.of_tile, plan.piece]
+            [plan.cluster, plan.helpers, plan.helped, plan.per_tile, plan.split]
         })
         .collect();
     assert_eq!(
@@ -292,40 +293,37 @@ fn a_call_gets_the_first_line_that_it_meets_and_as_many_blocks_as_there_is_room_
                 .iter()
                 .find(|it| [(m, it.max_m), (n, it.max_n), (k, it.max_k)].into_iter().all(meets))
                 .expect("the last line is met by all");
-            assert_eq!(
-                [plan.tokens, plan.rows],
-                [choice.tile.tokens, choice.tile.rows].map(u64::from),
-                "{case:?}"
-            );
+            assert_eq!([plan.tile_m, plan.tile_n], [choice.tile.m, choice.tile.n].map(u64::from), "{case:?}");
             met.insert((choice.tile, plan.cluster));
-            held.insert((plan.is_held, plan.cluster));
-            if choice.tile.is_few() {
+            held.insert((plan.is_small_m_regs, plan.cluster));
+            if choice.tile.is_small_m() {
                 continue;
             }
             if choice.cluster > 0 {
                 assert!(plan.cluster <= u64::from(choice.cluster), "{case:?}: {plan:?}");
                 continue;
             }
-            let tiles = l * m.div_ceil(plan.tokens) * n.div_ceil(plan.rows);
+            let tiles = l * m.div_ceil(plan.tile_m) * n.div_ceil(plan.tile_n);
             let blocks = k.div_ceil(u64::from(choice.tile.step()));
             let fits = |cluster: u64| {
                 // Larger clusters that have SMs for themselves leave an eighth of these.
-                let room = if cluster > 2 && plan.per_sm == 1 { sms * 7 / 8 } else { sms * plan.per_sm };
-                cluster <= plan.most_cluster && tiles * cluster <= room && 2 * cluster <= blocks
+                let room =
+                    if cluster > 2 && plan.ctas_per_sm == 1 { sms * 7 / 8 } else { sms * plan.ctas_per_sm };
+                cluster <= plan.max_cluster && tiles * cluster <= room && 2 * cluster <= blocks
             };
             let most = [8, 4, 2].into_iter().find(|cluster| fits(*cluster)).unwrap_or(1);
             assert_eq!(plan.cluster, most, "{case:?}: {plan:?}");
         }
         assert!([(true, 1), (true, 2)].iter().all(|it| held.contains(it)), "{held:?}");
         for tile in lines.iter().map(|choice| choice.tile) {
-            let most = u64::from(tile.most_cluster().min(4));
+            let most = u64::from(tile.max_cluster().min(4));
             let mut clusters = [1, 2, 4].into_iter().filter(|cluster| *cluster <= most);
             assert!(clusters.all(|cluster| met.contains(&(tile, cluster))), "{tile}: {met:?}");
         }
     }
 }
 
-/// Of few rows of A blocks share K as the table says; but not where some of them would have to wait for others' end, as there are
+/// With small M blocks share K as the table says; but not where some of them would have to wait for others' end, as there are
 /// several matrices or fewer SMs than where the table was measured, and would not if they did not share it.
 #[test]
 fn blocks_share_k_where_all_run_at_once() {
@@ -337,15 +335,15 @@ fn blocks_share_k_where_all_run_at_once() {
         ([4, 9, 4096, 2048, 132], 1),
         // Either way several rounds.
         ([8, 16, 8192, 2048, 132], 2),
-        // One block holds the tokens of all of K, or the blocks would be too few for that.
+        // One block holds A for all of K, or the blocks would be too few for that.
         ([1, 16, 8192, 4096, 132], 1),
         ([1, 16, 2048, 4096, 132], 2),
-        // Rows of B that it could not load so.
+        // An N that it could not load so.
         ([1, 16, 4104, 4096, 132], 2),
-        // Tokens want the room of two.
+        // A wants the room of two.
         ([2, 16, 8192, 8192, 132], 2),
         ([1, 8, 8192, 8192, 132], 2),
-        // One or two rows, of which a block has 64 of B at a time: what was fastest on an H200, all of K in one block, or as leaves
+        // One or two tile_n, of which a block has 64 of B at a time: what was fastest on an H200, all of K in one block, or as leaves
         // each fewer times of 64 rows.
         ([1, 1, 8192, 8192, 132], 1),
         ([1, 2, 8192, 8192, 132], 1),
@@ -370,13 +368,13 @@ fn blocks_share_k_where_all_run_at_once() {
     }
 }
 
-/// A kernel was made for some extents, and its interface takes all; but one for few rows takes no more.
+/// A kernel was made for some extents, and its interface takes all; but a small-M one takes no larger M.
 #[test]
 fn a_source_without_the_best_tile_takes_one_that_it_has() {
     for tile in TILES {
         let mut cases = cases();
         cases.retain(|[_, m, _, k, _]| {
-            !tile.is_few() || (*m <= u64::from(tile.tokens) && *k <= u64::from(tile.most_k()))
+            !tile.is_small_m() || (*m <= u64::from(tile.m) && *k <= u64::from(tile.max_k()))
         });
         assert!(cases.len() > 50, "{tile}: {}", cases.len());
         let [nvfp4, mxfp4] = specs(Some(&[tile]));
@@ -387,7 +385,7 @@ fn a_source_without_the_best_tile_takes_one_that_it_has() {
                 continue;
             }
             for (case, plan) in cases.iter().zip(plans(&format!("{name}_{tile}"), &spec, &cases)) {
-                assert_eq!([plan.tokens, plan.rows], [tile.tokens, tile.rows].map(u64::from), "{case:?}");
+                assert_eq!([plan.tile_m, plan.tile_n], [tile.m, tile.n].map(u64::from), "{case:?}");
                 check_plan(case, &plan);
             }
         }
@@ -406,26 +404,26 @@ fn a_forced_source_has_one_tile_and_as_many_blocks_share_it_as_it_is_told() {
         for tile in TILES.into_iter().filter(|tile| tile.takes(format)) {
             let mut cases = cases();
             cases.retain(|[_, m, _, k, _]| {
-                !tile.is_few() || (*m <= u64::from(tile.tokens) && *k <= u64::from(tile.most_k()))
+                !tile.is_small_m() || (*m <= u64::from(tile.m) && *k <= u64::from(tile.max_k()))
             });
-            for cluster in [1, 2, 4, 8].into_iter().filter(|cluster| *cluster <= tile.most_cluster()) {
+            for cluster in [1, 2, 4, 8].into_iter().filter(|cluster| *cluster <= tile.max_cluster()) {
                 let name = format!("forced_{}_{tile}_{cluster}", format.block);
                 let mut shared = 0;
                 for (case, plan) in cases.iter().zip(plans(&name, &forced(&spec, tile, cluster), &cases)) {
-                    assert_eq!([plan.tokens, plan.rows], [tile.tokens, tile.rows].map(u64::from), "{case:?}");
-                    assert_eq!(plan.most_cluster, u64::from(tile.most_cluster()), "{case:?}");
+                    assert_eq!([plan.tile_m, plan.tile_n], [tile.m, tile.n].map(u64::from), "{case:?}");
+                    assert_eq!(plan.max_cluster, u64::from(tile.max_cluster()), "{case:?}");
                     check_plan(case, &plan);
                     let [_, m, _, k, _] = *case;
                     let steps = k.div_ceil(u64::from(tile.step()));
                     let wanted = (0..=cluster.ilog2()).rev().map(|bits| 1 << bits);
                     let parts = wanted.into_iter().find(|parts| *parts <= steps).expect("one has all of K");
-                    // Few rows of A may need the room of more blocks.
+                    // Small M may need the room of more blocks.
                     let needs = |parts: u64| {
-                        m * steps.div_ceil(parts) * u64::from(tile.step()) > plan.most_elements
+                        m * steps.div_ceil(parts) * u64::from(tile.step()) > plan.max_elements
                             && 2 * parts <= steps
                     };
                     let mut most = parts;
-                    while tile.is_few() && most < plan.most_cluster && needs(most) {
+                    while tile.is_small_m() && most < plan.max_cluster && needs(most) {
                         most *= 2;
                     }
                     assert_eq!(plan.cluster, most, "{case:?}: {plan:?}");

@@ -10,8 +10,8 @@ mod guess;
 mod tree;
 mod work;
 
-use fourfold_codegen::configuration::CutlassVersion;
-use fourfold_codegen::defaults::Extents;
+use fourfold_codegen::Extents;
+use fourfold_codegen::cutlass::CutlassVersion;
 use fourfold_codegen::dispatch::{Condition, Flaw, Kernel, Otherwise, Rule, Table};
 use fourfold_ir::BlockFormat;
 

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use fourfold_codegen::configuration::CutlassVersion;
+use fourfold_codegen::cutlass::CutlassVersion;
 use fourfold_codegen::{KernelSource, target};
 use fourfold_executor::environment::Environment;
 use fourfold_executor::kernel::{self, Device, Kernel};

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use fourfold_codegen::configuration::CutlassVersion;
+use fourfold_codegen::cutlass::CutlassVersion;
 use fourfold_codegen::{KernelSource, target};
 use fourfold_executor::cache::{Cache, CacheOptions};
 use fourfold_executor::environment::Environment;

@@ -61,7 +61,7 @@ fn a_page_is_read_by_its_columns_its_units_and_without_its_commas() {
     assert_eq!(top, ["gmma", "long_scoreboard", "wait"], "`selected` is no stall, though the page has it");
 }
 
-/// The kernel of segment 2 of `fixtures/minilm_ffn.fir`: M = 91, N = 384, K = 1536 in tiles of 64 rows of A by 128 of B.
+/// The kernel of segment 2 of `fixtures/minilm_ffn.fir`: M = 91, N = 384, K = 1536 in 64x128 tiles.
 #[test]
 fn a_page_of_an_h200_is_read_and_agrees_with_the_launch() {
     let name = "_ZN8fourfold6kernelILi64ELi128ELm384ELm210432EEEvNS_10ParametersE";
@@ -72,7 +72,7 @@ fn a_page_of_an_h200_is_read_and_agrees_with_the_launch() {
     let tiles = 2 * 3;
     // The codes of a tile's rows, and scales in whole blocks of 128 rows, which A has as well.
     let loaded = tiles * ((64 + 128) * 1536 / 2 + (128 + 128) * 1536 / 16);
-    // An instruction has K = 16 and 64 rows of B, of which a tile has two, and counts for each of four warps.
+    // An instruction has K = 16 and 64 of N, of which a tile has two, and counts for each of four warps.
     let instructions = tiles * 1536 / 16 * 2 * 4;
     for (key, expected) in [
         ("grid", f64::from(tiles * 2)),

@@ -1,7 +1,7 @@
 //! Of each kernel of a bundle: its source, how it is built, and what came of that.
 
 use fourfold::kernels::{build_input, build_targets, planned_kernels};
-use fourfold_codegen::configuration::CutlassVersion;
+use fourfold_codegen::cutlass::CutlassVersion;
 use fourfold_executor::environment::Environment;
 use fourfold_executor::kernel::ABI_VERSION;
 use fourfold_executor::toolchain::{Toolchain, ToolchainOptions, locate};

@@ -2,20 +2,20 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::configuration::CutlassVersion;
-use crate::defaults::Extents;
+use crate::cutlass::CutlassVersion;
+use crate::extents::Extents;
 
 /// What a rule demands: all of it. What is demanded of an extent holds only where this is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Condition {
-    /// Of the rows of A and D.
+    /// Of M.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub m: Option<Bounds>,
-    /// Of the rows of B, columns of D.
+    /// Of N.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n: Option<Bounds>,
-    /// Of what is summed over.
+    /// Of K.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub k: Option<Bounds>,
     /// Of how many tiles of D there are, in all matrices.
@@ -167,7 +167,7 @@ mod version {
     use serde::de::Error as _;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    use crate::configuration::CutlassVersion;
+    use crate::cutlass::CutlassVersion;
 
     pub fn serialize<S: Serializer>(
         version: &Option<CutlassVersion>,

@@ -2,13 +2,10 @@
 
 use std::fmt;
 
-use fourfold_ir::BlockFormat;
 use serde::{Deserialize, Serialize};
 
-use crate::configuration::{
-    Cluster, Configuration, EpilogueSchedule, Family, Mainloop, Stages, TileScheduler,
-};
-use crate::defaults;
+use crate::cutlass::configuration::Family;
+use crate::cutlass::defaults;
 use crate::hopper;
 
 /// What kind of kernels a table names.
@@ -102,7 +99,7 @@ pub enum SchedulerName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shared {
-    /// Rows of A and of B.
+    /// M and N of the tile.
     pub tile: [u32; 2],
     /// Blocks that share it, each with a part of K; 0, the default, leaves it to each call.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -133,53 +130,12 @@ impl Collectives {
             scheduler: None,
         }
     }
-
-    /// What it is built from, with D in bf16 and without C. `None` for a format that has no kernels of the family.
-    pub fn configuration(&self, family: Family, format: BlockFormat) -> Option<Configuration> {
-        let mut configuration = defaults::usual(family, format, self.tile)?;
-        if let Some(cluster) = self.cluster {
-            configuration.cluster = Cluster::Static(cluster);
-        }
-        if let Some(schedule) = self.schedule {
-            configuration.mainloop = match schedule {
-                ScheduleName::Cooperative => Mainloop::Cooperative,
-                ScheduleName::Pingpong => Mainloop::Pingpong,
-                ScheduleName::CpAsync => Mainloop::Sm100MixedTmaCpAsync,
-            };
-        }
-        if self.epilogue == Some(EpilogueName::NoSmem) {
-            configuration.epilogue.schedule = EpilogueSchedule::NoSmem;
-        }
-        if self.epilogue_tile.is_some() {
-            configuration.epilogue.tile = self.epilogue_tile;
-        }
-        if let Some(stages) = self.stages {
-            configuration.stages = Stages::Fixed(stages);
-        }
-        if let Some(scheduler) = self.scheduler {
-            configuration.scheduler = match scheduler {
-                SchedulerName::Own => TileScheduler::Default,
-                SchedulerName::Static => TileScheduler::StaticPersistent,
-                SchedulerName::StreamK => TileScheduler::StreamK,
-            };
-        }
-        Some(configuration)
-    }
 }
 
 impl Kernel {
-    /// Whether it takes few rows of A only, so that it cannot be a default.
-    pub fn is_for_few(&self) -> bool {
-        matches!(self, Kernel::Hopper(shared) if shared.tile().is_few())
-    }
-
-    /// What a kernel of CUTLASS's collectives is built from, with D in bf16 and without C. `None` for a format that has no
-    /// kernels of the family, and for a kernel of another kind.
-    pub fn configuration(&self, family: Family, format: BlockFormat) -> Option<Configuration> {
-        match self {
-            Kernel::Cutlass(collectives) => collectives.configuration(family, format),
-            Kernel::Hopper(_) => None,
-        }
+    /// Whether it takes small M only, so that it cannot be a default.
+    pub fn is_for_small_m(&self) -> bool {
+        matches!(self, Kernel::Hopper(shared) if shared.tile().is_small_m())
     }
 }
 

@@ -2,11 +2,7 @@
 
 use std::fmt;
 
-use fourfold_ir::BlockFormat;
-
-use super::{Condition, Kernel, Kind, Table};
-use crate::configuration::CutlassVersion;
-use crate::{hopper, rules};
+use super::{Condition, Kernel, Table};
 
 /// A place in a table. Displayed: `rule 3`, counted from 1, or `the default`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,34 +47,11 @@ pub enum Flaw {
         why: String,
     },
     /// A default that does not take every problem.
-    #[error("the default {0} takes few rows of A only: name a tile of 64 rows of A or more")]
+    #[error("the default {0} takes small M only: name a tile with M = 64 or more")]
     Partial(Kernel),
 }
 
 impl Table {
-    /// Whether each rule is reached by some problem and each kernel is valid under this CUTLASS, or under the one that its
-    /// rule demands; that the default takes all problems.
-    ///
-    /// # Errors
-    /// All that is wrong.
-    pub fn check(&self, cutlass: CutlassVersion) -> Result<(), Vec<Flaw>> {
-        let mut flaws = self.rule_flaws();
-        let rules = self.rules.iter().enumerate();
-        let named = rules.map(|(at, rule)| (Place::Rule(at), rule.kernel, rule.when.cutlass));
-        for (place, kernel, least) in named.chain([(Place::Default, self.default.kernel, None)]) {
-            let cutlass = least.unwrap_or(cutlass).max(cutlass);
-            let pairs =
-                self.targets.iter().flat_map(|target| self.formats.iter().map(move |it| (target, *it)));
-            let mut refusals = pairs.map(|(target, format)| kernel.valid(target, format, cutlass).err());
-            if let Some(Some(why)) = refusals.next()
-                && refusals.all(|refusal| refusal.is_some())
-            {
-                flaws.push(Flaw::Kernel { place, kernel, why });
-            }
-        }
-        if flaws.is_empty() { Ok(()) } else { Err(flaws) }
-    }
-
     /// What is wrong whatever the version of CUTLASS: rules that are never reached, and a default that does not take all.
     pub fn rule_flaws(&self) -> Vec<Flaw> {
         let mut flaws = Vec::new();
@@ -92,30 +65,9 @@ impl Table {
                 flaws.push(Flaw::Shadowed { place, by: Place::Rule(by) });
             }
         }
-        if self.default.kernel.is_for_few() {
+        if self.default.kernel.is_for_small_m() {
             flaws.push(Flaw::Partial(self.default.kernel));
         }
         flaws
-    }
-}
-
-impl Kernel {
-    /// Whether it is valid for a target and a format, with D in bf16 and without C.
-    ///
-    /// # Errors
-    /// Why not, as a sentence without its end.
-    pub fn valid(&self, target: &str, format: BlockFormat, cutlass: CutlassVersion) -> Result<(), String> {
-        match (self, Kind::of(target)) {
-            (Kernel::Hopper(shared), Some(Kind::Hopper)) => {
-                hopper::check(format, shared.tile(), shared.cluster).map_err(|error| error.to_string())
-            }
-            (Kernel::Cutlass(collectives), Some(Kind::Cutlass(family))) => {
-                let configuration = collectives
-                    .configuration(family, format)
-                    .ok_or_else(|| format!("there are no kernels for {format}"))?;
-                rules::check(&configuration, cutlass, target).map_err(|broken| rules::texts(&broken))
-            }
-            _ => Err(format!("it is of another kind than the kernels of {target}")),
-        }
     }
 }

@@ -1,10 +1,9 @@
 //! Tables as text, what they say, and what is wrong with some.
 
 use super::*;
-use crate::TARGETS;
+use crate::cutlass::configuration::Family;
 
-const FORMATS: [BlockFormat; 2] = [BlockFormat::NVFP4, BlockFormat::MXFP4];
-const NEWEST: CutlassVersion = CutlassVersion::new(4, 7, 0);
+pub(crate) const NEWEST: CutlassVersion = CutlassVersion::new(4, 7, 0);
 
 const TABLE: &str = r#"schema = 1
 
@@ -28,27 +27,12 @@ kernel = { epilogue = "no_smem", tile = [128, 128, 256] }
 why = "the rest, M = {m}"
 "#;
 
-fn extents(m: u64, n: u64, k: u64) -> Extents {
+pub(crate) fn extents(m: u64, n: u64, k: u64) -> Extents {
     Extents { l: Some(1), m: Some(m), n: Some(n), k: Some(k) }
 }
 
-fn table() -> Table {
+pub(crate) fn table() -> Table {
     Tables::parse(TABLE).expect("it is well-formed").tables.remove(0)
-}
-
-#[test]
-fn there_is_a_default_table_for_every_target_and_format_and_it_is_sound() {
-    for target in TARGETS.iter().filter(|target| Kind::of(target.name).is_some()) {
-        for format in FORMATS {
-            let table = default_tables().find(target.name, format).expect(target.name);
-            for cutlass in [CutlassVersion::PINNED, NEWEST] {
-                assert_eq!(table.check(cutlass), Ok(()), "{} {format}", target.name);
-            }
-        }
-    }
-    assert_eq!(default_tables().find("cpu", BlockFormat::NVFP4), None);
-    let text = default_tables().to_text().expect("it can be written");
-    assert_eq!(&Tables::parse(&text).expect("it can be read"), default_tables());
 }
 
 #[test]
@@ -70,7 +54,7 @@ fn the_first_rule_that_holds_gives_the_kernel_and_says_why_with_the_problems_num
     let names: Vec<_> = table
         .kernels()
         .into_iter()
-        .map(|kernel| kernel.configuration(crate::configuration::Family::Sm100, BlockFormat::NVFP4))
+        .map(|kernel| kernel.configuration(Family::Sm100, BlockFormat::NVFP4))
         .map(|configuration| configuration.expect("a kernel").name())
         .collect();
     assert_eq!(
@@ -217,93 +201,4 @@ fn a_condition_that_contains_another_holds_wherever_that_does() {
         }
     }
     assert!(contained > 1000, "{contained}");
-}
-
-#[test]
-fn a_kernel_that_is_valid_nowhere_and_a_default_for_few_rows_are_flaws() {
-    let mut table = table();
-    assert_eq!(table.check(CutlassVersion::PINNED), Ok(()));
-    table.rules[0].kernel = Kernel::Cutlass(Collectives::of_tile([128, 96, 256]));
-    table.rules[1].kernel = Kernel::Hopper(Shared { tile: [64, 128], cluster: 0 });
-    let flaws: Vec<String> =
-        table.check(NEWEST).expect_err("two flaws").iter().map(ToString::to_string).collect();
-    assert_eq!(flaws.len(), 2, "{flaws:?}");
-    assert!(
-        flaws[0].starts_with("the kernel { tile = [128, 96, 256] } of rule 1 is valid nowhere: rule 9 "),
-        "{flaws:?}"
-    );
-    assert!(flaws[1].ends_with("it is of another kind than the kernels of sm_100a"), "{flaws:?}");
-
-    let hopper = |kernel: &str| {
-        let text = format!(
-            "schema = 1\n[[table]]\ntargets = [\"sm_90a\"]\nformats = [\"nvfp4\"]\n[table.default]\n\
-             kernel = {kernel}\nwhy = \"\"\n"
-        );
-        Tables::parse(&text)
-    };
-    let few = hopper("{ tile = [8, 128] }").expect_err("it takes few rows").to_string();
-    assert!(few.starts_with("table 1: the default { tile = [8, 128] } takes few rows of A only"), "{few}");
-    let eight = hopper("{ tile = [64, 128], cluster = 8 }").expect("it is well-formed").tables.remove(0);
-    let flaws = eight.check(NEWEST).expect_err("eight do not share it");
-    assert!(matches!(&flaws[..], [Flaw::Kernel { place: Place::Default, .. }]), "{flaws:?}");
-}
-
-/// A cutlass that a rule demands is what its kernel is held to.
-#[test]
-fn narrow_tiles_of_sm120_are_there_from_the_version_on_that_has_them() {
-    let nvfp4 = |n| [128, n, 128];
-    // Of few tiles, a quarter of an SM's each, or half of one; N = 10240 has 80, enough for whole ones.
-    let columns = [8, 16, 32, 33, 64, 65, 4736, 4864, 9472, 10240];
-    for (format, cutlass, expected) in [
-        (BlockFormat::NVFP4, CutlassVersion::new(4, 4, 3), [[128, 128, 256]; 10]),
-        (
-            BlockFormat::NVFP4,
-            CutlassVersion::new(4, 5, 0),
-            [32, 32, 32, 64, 64, 32, 32, 64, 64, 0].map(|n| if n == 0 { [128, 128, 256] } else { nvfp4(n) }),
-        ),
-        (
-            BlockFormat::NVFP4,
-            NEWEST,
-            [8, 16, 32, 64, 64, 32, 32, 64, 64, 0].map(|n| if n == 0 { [128, 128, 256] } else { nvfp4(n) }),
-        ),
-        (
-            BlockFormat::MXFP4,
-            CutlassVersion::new(4, 5, 0),
-            [32, 32, 32, 64, 64, 32, 32, 64, 64, 0].map(|n| match n {
-                0 => [128, 128, 256],
-                32 => [128, 32, 256],
-                n => [128, n, 128],
-            }),
-        ),
-    ] {
-        let table = default_tables().find("sm_120a", format).expect("a table");
-        let chosen = columns.map(|n| match table.pick(extents(1, n, 4096), cutlass).kernel {
-            Kernel::Cutlass(collectives) => collectives.tile,
-            Kernel::Hopper(_) => panic!("a kernel of another target"),
-        });
-        assert_eq!(chosen, expected, "{format} {cutlass}");
-    }
-}
-
-/// Five hundred small matrices occupy as many SMs as one large one.
-#[test]
-fn tiles_of_all_matrices_are_counted() {
-    let small = |l| Extents { l, ..extents(128, 128, 4096) };
-    let cases: [(&str, BlockFormat, CutlassVersion); 4] = [
-        ("sm_100a", BlockFormat::NVFP4, CutlassVersion::PINNED),
-        ("sm_103a", BlockFormat::MXFP4, CutlassVersion::PINNED),
-        ("sm_120a", BlockFormat::NVFP4, NEWEST),
-        ("sm_121a", BlockFormat::MXFP4, NEWEST),
-    ];
-    for (target, format, cutlass) in cases {
-        let table = default_tables().find(target, format).expect("a table");
-        let why = |l| table.pick(small(l), cutlass).why;
-        for few in [None, Some(0), Some(1)] {
-            assert!(why(few).starts_with("1 tiles of 128x128 leave"), "{target}: {}", why(few));
-        }
-        assert!(why(Some(74)).starts_with("74 tiles of 128x128 leave"), "{target}: {}", why(Some(74)));
-        for many in [148, 512] {
-            assert!(!why(Some(many)).contains("tiles of 128x128 leave"), "{target}: {}", why(Some(many)));
-        }
-    }
 }

@@ -10,7 +10,7 @@ use toml::{Table as Object, Value};
 use super::{
     Collectives, Condition, Flaw, Kernel, Kind, Otherwise, Rule, SCHEMA, Shared, Table, Tables, Tiles,
 };
-use crate::defaults::Extents;
+use crate::extents::Extents;
 use crate::targets;
 
 /// A text that is no set of tables.

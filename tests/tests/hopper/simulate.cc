@@ -531,23 +531,23 @@ namespace instructions {
 using simulation::own;
 
 inline uint32_t shared_address(void const *pointer) { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pointer)); }
-inline unsigned computed_again(unsigned x) { return x; }
-inline uint8_t const *computed_once(uint8_t const *pointer) { return pointer; }
-inline int same_for_warp(int x) { return x; }
-inline bool is_elected() { return threadIdx.x % 32 == 0; }
+inline unsigned rematerialize(unsigned x) { return x; }
+inline uint8_t const *pin_to_register(uint8_t const *pointer) { return pointer; }
+inline int warp_uniform(int x) { return x; }
+inline bool elect_one() { return threadIdx.x % 32 == 0; }
 inline void keep_branch() {}
 template <uint32_t kMask>
-uint32_t choose(uint32_t x, uint32_t y) {
+uint32_t select_bits(uint32_t x, uint32_t y) {
   return (x & kMask) | (y & ~kMask);
 }
-inline uint32_t signs_of(uint32_t codes) { return codes & 0x88888888; }
+inline uint32_t sign_bits(uint32_t codes) { return codes & 0x88888888; }
 inline uint32_t upper_half(uint32_t x) { return x >> 16; }
 
 inline void barrier_init(uint32_t barrier, int count) {
   simulation::at(barrier, 8, 8);
   own().barriers[barrier] = {count, count};
 }
-inline void barrier_expect(uint32_t barrier, int bytes) {
+inline void barrier_expect_tx(uint32_t barrier, int bytes) {
   auto &of = simulation::barrier(barrier);
   of.bytes += bytes;
   --of.pending;
@@ -563,13 +563,13 @@ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
   simulation::wait("a barrier", [&of, parity] { return of.phase != parity; });
 }
 template <int kBarrier, int kThreads>
-void synchronize() {
+void named_barrier_sync() {
   auto &group = own().named[kBarrier];
   group.size = kThreads;
   simulation::meet("threads", group);
 }
 inline uint32_t cluster_address(uint32_t address, int rank) { return (address & 0xFFFFFF) | (rank + 1) << 24; }
-inline void cluster_arrive(uint32_t barrier) {
+inline void barrier_arrive_cluster(uint32_t barrier) {
   simulation::at(barrier, 8, 8);
   barrier_arrive(barrier);
 }
@@ -583,19 +583,19 @@ inline void store_in_cluster(uint32_t address, std::vector<float> const &values,
     simulation::transferred(simulation::barrier(barrier), bytes);
   });
 }
-inline void cluster_store(uint32_t address, float const *values, uint32_t barrier) {
+inline void store_async(uint32_t address, float const *values, uint32_t barrier) {
   store_in_cluster(address, {values, values + 4}, barrier);
 }
-inline void cluster_store_pair(uint32_t address, float2 values, uint32_t barrier) {
+inline void store_async_pair(uint32_t address, float2 values, uint32_t barrier) {
   store_in_cluster(address, {values.x, values.y}, barrier);
 }
-inline void fence_barriers() {}
-inline void fence_copies() {}
+inline void fence_barrier_init() {}
+inline void fence_async_proxy() {}
 // One kernel after the other.
-inline void start_dependents() {}
-inline void wait_for_kernel_before() {}
+inline void launch_dependents() {}
+inline void grid_dependency_wait() {}
 // One cluster after the other: what is waited for is there, or never.
-inline void give_flag(uint32_t *flag) {
+inline void release_flag(uint32_t *flag) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) {
     if (*flag != 0) {
@@ -604,31 +604,31 @@ inline void give_flag(uint32_t *flag) {
     *flag = 1;
   }
 }
-inline void wait_for_flag(uint32_t const *flag) {
+inline void acquire_flag(uint32_t const *flag) {
   simulation::wait("a flag", [flag] { return *flag == 1; });
 }
-inline int take_next(uint32_t *counter) {
+inline int fetch_next(uint32_t *counter) {
   uint32_t const next = threadIdx.x % 32 == 0 ? (*counter)++ : 0;
   return simulation::exchange(next, [](uint32_t const *warp) { return warp[0]; });
 }
-inline void count_up(uint32_t *counter) {
+inline void release_add(uint32_t *counter) {
   __syncwarp();
   *counter += threadIdx.x % 32 == 0;
 }
-inline void wait_for_count(uint32_t const *counter, uint32_t count) {
+inline void acquire_count(uint32_t const *counter, uint32_t count) {
   simulation::wait("a count", [=] { return *counter == count; });
 }
 template <class T>
 T load_ordered(T const *from) {
   return __ldg(from);
 }
-inline float4 load_far(float const *from) {
+inline float4 load_l2(float const *from) {
   float4 result;
   std::memcpy(&result, from, sizeof(result));
   return result;
 }
-inline void cluster_start() { ++simulation::current->cluster_arrivals; }
-inline void cluster_wait_for_start() {
+inline void cluster_arrive() { ++simulation::current->cluster_arrivals; }
+inline void cluster_wait() {
   unsigned const mine = simulation::current->cluster_arrivals;
   simulation::wait("the cluster", [mine] {
     auto const &all = simulation::fibers;
@@ -666,21 +666,21 @@ inline void load_part(CUtensorMap const &map, uint32_t to, uint32_t barrier, std
     simulation::transferred(simulation::barrier(counts), bytes);
   });
 }
-inline void load_tile(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int matrix) {
+inline void tma_load(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int matrix) {
   load_part(map, to, barrier, {byte, row, matrix, 0});
 }
-inline void load_tile_once(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int matrix, uint64_t) {
+inline void tma_load_evict_first(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int matrix, uint64_t) {
   load_part(map, to, barrier, {byte, row, matrix, 0});
 }
-inline void load_panel(CUtensorMap const &map, uint32_t to, uint32_t barrier, int row, int matrix, int panel) {
+inline void tma_load_panel(CUtensorMap const &map, uint32_t to, uint32_t barrier, int row, int matrix, int panel) {
   load_part(map, to, barrier, {0, row, matrix, panel});
 }
-inline void load_runs_once(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int group, int matrix, uint64_t) {
+inline void tma_load_runs(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int group, int matrix, uint64_t) {
   load_part(map, to, barrier, {byte, row, group, matrix});
 }
-inline void prefetch_map(CUtensorMap const &) {}
+inline void prefetch_tensor_map(CUtensorMap const &) {}
 // What is outside of memory is found.
-inline void bring_to_l2(void const *from) { (void)*static_cast<uint8_t const volatile *>(from); }
+inline void prefetch_l2(void const *from) { (void)*static_cast<uint8_t const volatile *>(from); }
 inline uint4 load_words(uint32_t address) {
   uint4 result;
   std::memcpy(&result, simulation::at(address, 16, 16), 16);
@@ -695,7 +695,7 @@ inline void store_words(uint32_t address, uint32_t x, uint32_t y, uint32_t z, ui
   std::memcpy(simulation::at(address, 16, 16), &words, 16);
 }
 template <class T>
-inline void bring_near(T const *number, uint32_t unused) {
+inline void prefetch_scalar(T const *number, uint32_t unused) {
   if constexpr (sizeof(T) == 4) {
     uint32_t word;
     std::memcpy(&word, number, 4);
@@ -708,7 +708,7 @@ inline float2 load_pair(uint32_t address) {
   return result;
 }
 inline uint64_t evict_first() { return 0; }
-inline void copy_async(uint32_t to, void const *from, uint32_t inside, uint64_t) {
+inline void cp_async(uint32_t to, void const *from, uint32_t inside, uint64_t) {
   if (reinterpret_cast<uintptr_t>(from) % 16 != 0) {
     simulation::fail("a copy is not aligned");
   }
@@ -725,12 +725,12 @@ inline void copy_async(uint32_t to, void const *from, uint32_t inside, uint64_t)
     --*counter;
   });
 }
-inline void copies_commit() {
+inline void cp_async_commit() {
   simulation::current->copies.push_back(simulation::current->begun);
   simulation::current->begun = std::make_shared<int>(0);
 }
 template <int kPending>
-void copies_wait() {
+void cp_async_wait() {
   auto const &copies = simulation::current->copies;
   size_t const needed = copies.size() > kPending ? copies.size() - kPending : 0;
   simulation::wait("copies", [&copies, needed] {
@@ -741,7 +741,7 @@ void copies_wait() {
 inline simulation::Warpgroup &warpgroup() { return own().warpgroups[threadIdx.x / 128]; }
 inline void wgmma_fence() {}
 template <int N>
-void read_from_here(float (&)[N]) {}
+void wgmma_fence_operand(float (&)[N]) {}
 inline void wgmma_commit() { simulation::current->groups.push_back(simulation::current->multiplications); }
 
 PIECES
@@ -780,7 +780,7 @@ struct Wgmma {
   static void run(float (&sums)[N / 2], uint32_t const (&a)[4], uint64_t b) { multiply(N, sums, a, b, false, false); }
 };
 template <int N>
-struct ByteWgmma {
+struct WgmmaE4m3 {
   static void begin(float (&sums)[N / 2], uint32_t const (&a)[4], uint32_t b) { multiply(N, sums, a, b, true, true); }
   static void add(float (&sums)[N / 2], uint32_t const (&a)[4], uint32_t b) { multiply(N, sums, a, b, true, false); }
 };
@@ -820,19 +820,19 @@ void mma(float (&sums)[4], uint32_t const (&a)[4], uint32_t low, uint32_t high) 
   simulation::wait("mma", [&all, index] { return all.count(index) == 0; });
 }
 
-template <int kTokens, int kRows>
+template <int kTileM, int kTileN>
 void run_variant(Parameters const &parameters, Plan const &plan) {
-  using V = Variant<kTokens, kRows>;
-  if (plan.is_held) {
-    simulation::run(static_cast<int>(plan.grid.x), plan.cluster, Held::kThreads, Held::kShared,
-                    [&](void *shared) { compute_held(parameters, shared); });
+  using V = Variant<kTileM, kTileN>;
+  if (plan.is_small_m_regs) {
+    simulation::run(static_cast<int>(plan.grid.x), plan.cluster, SmallMRegs::kThreads, SmallMRegs::kShared,
+                    [&](void *shared) { run_small_m_regs(parameters, shared); });
     return;
   }
   simulation::run(static_cast<int>(plan.grid.x), plan.cluster, V::kThreads, V::kShared, [&](void *shared) {
-    if constexpr (kTokens <= kFewTokens) {
-      compute_few<kTokens>(parameters, shared);
+    if constexpr (kTileM <= kSmallM) {
+      run_small_m<kTileM>(parameters, shared);
     } else {
-      compute_tiles<Tile<kTokens, kRows>>(parameters, shared);
+      run_tiled<Tiled<kTileM, kTileN>>(parameters, shared);
     }
   });
 }
@@ -910,26 +910,26 @@ int main(int count, char **) {
   }
   Plan const plan = variant < 0 ? plan_launch(problem, device) : plan_variant(problem, device, static_cast<int>(variant), 0);
   void *workspace = nullptr;
-  if (decodes_before(kBuilt[plan.variant])) {
+  if (decodes_before(kVariants[plan.variant])) {
     int64_t const bytes = workspace_bytes(problem, plan);
     workspace = guarded(bytes);
     // NaN in either format, which those rows remain that only tiles have.
     std::memset(workspace, 0xFF, bytes);
-    TokenParameters const tokens = token_parameters(problem, pointers, workspace, plan);
-    simulation::run(static_cast<int>(token_grid(tokens)), 1, Tokens::kThreads, 0, [&](void *) { decode_tokens(tokens); });
+    DecodeAParameters const decoding = decode_a_parameters(problem, pointers, workspace, plan);
+    simulation::run(static_cast<int>(decode_a_grid(decoding)), 1, DecodeA::kThreads, 0, [&](void *) { decode_a(decoding); });
   }
   Parameters parameters;
   if (make_parameters(problem, pointers, workspace, plan, simulation::encode, epilogue_arguments(pointers), parameters) != cudaSuccess) {
     simulation::fail("no parameters");
   }
-  Built const &built = kBuilt[plan.variant];
+  VariantTraits const &traits = kVariants[plan.variant];
   switch (plan.variant) {
 VARIANTS
   }
-  uint32_t const said[] = {static_cast<uint32_t>(built.tokens), static_cast<uint32_t>(built.rows),
+  uint32_t const said[] = {static_cast<uint32_t>(traits.tile_m), static_cast<uint32_t>(traits.tile_n),
                            static_cast<uint32_t>(plan.cluster), plan.grid.x,
-                           static_cast<uint32_t>(plan.pieces.helpers), static_cast<uint32_t>(plan.pieces.tiles),
-                           static_cast<uint32_t>(plan.pieces.of_tile), static_cast<uint32_t>(tile_count(problem, built)),
+                           static_cast<uint32_t>(plan.split_k.helpers), static_cast<uint32_t>(plan.split_k.tiles),
+                           static_cast<uint32_t>(plan.split_k.per_tile), static_cast<uint32_t>(tile_count(problem, traits)),
                            static_cast<uint32_t>(plan.slabs.tiles - plan.slabs.first_tiles),
                            static_cast<uint32_t>(plan.slabs.along_k - plan.slabs.first_along_k)};
   std::fwrite(said, sizeof(said), 1, stdout);

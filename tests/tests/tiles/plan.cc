@@ -64,11 +64,11 @@ int main() {
   int sm_count;
   while (std::scanf("%lld %lld %lld %lld %d", &l, &m, &n, &k, &sm_count) == 5) {
     Plan const plan = plan_launch({l, m, n, k}, {sm_count, 0});
-    Built const &built = kBuilt[plan.variant];
-    std::printf("%d %d %u %u %u %d %d %d %d %d %d %d %d ", built.tokens, plan.cluster, plan.grid.x, plan.grid.y, plan.grid.z, built.rows,
-                built.per_sm, built.most_cluster, built.unit_rows, built.most_units, built.most_elements,
-                built.most_held, plan.is_held);
-    std::printf("%d %d %d %d ", plan.pieces.helpers, plan.pieces.tiles, plan.pieces.of_tile, plan.pieces.steps);
+    VariantTraits const &traits = kVariants[plan.variant];
+    std::printf("%d %d %u %u %u %d %d %d %d %d %d %d %d ", traits.tile_m, plan.cluster, plan.grid.x, plan.grid.y, plan.grid.z, traits.tile_n,
+                traits.ctas_per_sm, traits.max_cluster, traits.unit_n, traits.max_units, traits.max_elements,
+                traits.max_regs_units, plan.is_small_m_regs);
+    std::printf("%d %d %d %d ", plan.split_k.helpers, plan.split_k.tiles, plan.split_k.per_tile, plan.split_k.steps);
     std::printf("%d %d %d %d\n", plan.slabs.tiles, plan.slabs.first_tiles, plan.slabs.along_k, plan.slabs.first_along_k);
   }
 }

@@ -1,7 +1,8 @@
 //! Learnt tables on made-up costs, and all tables on random shapes.
 
-use fourfold_codegen::dispatch::{Collectives, Shared, Tables, default_tables};
+use fourfold_codegen::dispatch::{Collectives, Shared, Tables};
 use fourfold_codegen::hopper::Tile;
+use fourfold_codegen::select::default_tables;
 
 use super::work::Work;
 use super::*;
@@ -31,7 +32,7 @@ fn hopper(tile: [u32; 2], cluster: u32) -> Kernel {
     Kernel::Hopper(Shared { tile, cluster })
 }
 
-/// What kernels ask of a call: those of a plan, and few rows of A for tiles of few.
+/// What kernels ask of a call: those of a plan, and small M for small-M tiles.
 fn takes(kernel: &Kernel, problem: &Problem) -> Result<(), String> {
     let Problem { m, n, k, .. } = *problem;
     if !k.is_multiple_of(32) {
@@ -44,10 +45,10 @@ fn takes(kernel: &Kernel, problem: &Problem) -> Result<(), String> {
         return Err("the scales are too many".to_owned());
     }
     match kernel {
-        Kernel::Hopper(it) if it.tile().is_few() && m > u64::from(it.tile[0]) => {
+        Kernel::Hopper(it) if it.tile().is_small_m() && m > u64::from(it.tile[0]) => {
             Err(format!("M = {m} is more"))
         }
-        Kernel::Hopper(it) if it.tile().is_few() && k > u64::from(it.tile().most_k()) => {
+        Kernel::Hopper(it) if it.tile().is_small_m() && k > u64::from(it.tile().max_k()) => {
             Err(format!("K = {k} is more"))
         }
         _ => Ok(()),
@@ -97,17 +98,17 @@ fn wide_kernels() -> Vec<Kernel> {
     [[128, 64, 256], [128, 128, 256], [128, 192, 256], [256, 128, 256], [256, 256, 256]].map(cutlass).to_vec()
 }
 
-fn few_kernels() -> Vec<Kernel> {
+fn hopper_kernels() -> Vec<Kernel> {
     [[1, 128], [8, 128], [16, 128], [64, 128], [128, 128], [128, 256]].map(|tile| hopper(tile, 0)).to_vec()
 }
 
 /// A kernel for each table, the problems, and whether tiles are counted.
 fn cases() -> [(&'static str, Vec<Kernel>, Vec<Weighted>, LearnOptions); 2] {
     let all = LearnOptions { processors: Some(132), ..LearnOptions::default() };
-    let few = LearnOptions { counts_tiles: false, ..all };
+    let uncounted = LearnOptions { counts_tiles: false, ..all };
     [
         ("sm_100a", wide_kernels(), grid(&[16, 128, 256, 512, 1024, 4096, 8192], &NS, &KS), all),
-        ("sm_90a", few_kernels(), grid(&[1, 4, 12, 32, 64, 128, 512, 4096], &NS, &KS), few),
+        ("sm_90a", hopper_kernels(), grid(&[1, 4, 12, 32, 64, 128, 512, 4096], &NS, &KS), uncounted),
     ]
 }
 
@@ -192,7 +193,7 @@ fn every_random_shape_gets_a_kernel_that_takes_it_or_none_of_the_table_does() {
 }
 
 #[test]
-fn a_kernel_for_few_rows_is_given_as_many_as_it_takes_and_a_gap_is_found() {
+fn a_small_m_kernel_is_given_as_much_as_it_takes_and_a_gap_is_found() {
     let kernels = [hopper([8, 128], 0), hopper([64, 128], 0)];
     let problems = grid(&[5, 256], &[4096], &[4096]);
     let times = times(&problems, &kernels);
@@ -212,27 +213,27 @@ fn a_kernel_for_few_rows_is_given_as_many_as_it_takes_and_a_gap_is_found() {
         gap.to_string(),
         "9x4096x4096 gets { tile = [8, 128] } (rule 1), which does not take it: M = 9 is more"
     );
-    assert!(Tile::new(8, 128).is_few());
+    assert!(Tile::new(8, 128).is_small_m());
 }
 
 #[test]
 fn what_cannot_be_learnt_is_refused_with_what_to_do() {
-    let few = [hopper([8, 128], 0)];
+    let small_m = [hopper([8, 128], 0)];
     let problems = grid(&[1], &[4096], &[4096]);
     let refuse = |kernels: &[Kernel], times: &[Vec<Option<f64>>]| {
         let measured = Measured { problems: &problems, kernels, times };
         learn(subject("sm_90a"), measured, &takes, LearnOptions::default()).expect_err("it cannot be")
     };
-    // Another kernel takes what the few rows do not.
-    let both = [few[0], hopper([16, 128], 0)];
+    // Another kernel takes what the small-M kernel does not.
+    let both = [small_m[0], hopper([16, 128], 0)];
     assert_eq!(refuse(&both, &[vec![Some(1.0), Some(2.0)]]), LearnError::NoDefault(2));
-    assert_eq!(refuse(&few, &[vec![None]]), LearnError::Unserved(problems[0].problem));
-    assert!(matches!(refuse(&few, &[vec![Some(0.0)]]), LearnError::Number { .. }));
-    assert!(matches!(refuse(&few, &[vec![]]), LearnError::Shape { row: 0, found: 0, .. }));
-    assert!(matches!(refuse(&few, &[]), LearnError::Shape { .. }));
+    assert_eq!(refuse(&small_m, &[vec![None]]), LearnError::Unserved(problems[0].problem));
+    assert!(matches!(refuse(&small_m, &[vec![Some(0.0)]]), LearnError::Number { .. }));
+    assert!(matches!(refuse(&small_m, &[vec![]]), LearnError::Shape { row: 0, found: 0, .. }));
+    assert!(matches!(refuse(&small_m, &[]), LearnError::Shape { .. }));
 }
 
-/// Microseconds on an H200 of what `select` chose there, tiles of 8 and 16 rows of A, 64x128, 64x256 and 128x256; 0 where one
+/// Microseconds on an H200 of what `select` chose there, tiles with M = 8 and 16, 64x128, 64x256 and 128x256; 0 where one
 /// refuses.
 type Timed = ([u64; 3], [f64; 5]);
 const H200: [Timed; 12] = [
@@ -329,10 +330,10 @@ fn a_last_wave_that_others_help_with_is_a_part_of_one() {
     assert_eq!(waves([256, 128], 0, [8448, 16384, 4096]), 32.0);
 }
 
-/// What blocks of one and two rows of A have, and how many share K, as in `blocks_share_k_where_all_run_at_once`
+/// What CTAs have with M = 1 and 2, and how many share K, as in `blocks_share_k_where_all_run_at_once`
 /// (`tests/tests/tiles.rs`).
 #[test]
-fn blocks_of_bytes_have_64_rows_of_b_at_a_time() {
+fn blocks_of_e4m3_have_64_of_n_at_a_time() {
     let work = |tile, [m, n, k]: [u64; 3]| {
         let work = Work::of(&hopper([tile, 128], 0), &Problem::new(m, n, k), 132);
         (work.waves * 2.0, work.shares_of_k)
@@ -345,7 +346,7 @@ fn blocks_of_bytes_have_64_rows_of_b_at_a_time() {
     assert_eq!(work(2, [2, 8192, 8192]), (1.0, 1));
     assert_eq!(work(2, [2, 10240, 8192]), (3.0, 2));
     assert_eq!(work(2, [2, 8192, 28672]), (2.0, 2));
-    // A block has no room for the sums of more rows of B, so there are two rounds of blocks.
+    // A block has no room for the sums of more of N, so there are two rounds of blocks.
     assert_eq!(work(2, [2, 57344, 8192]), (8.0, 1));
 }
 

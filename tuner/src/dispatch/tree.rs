@@ -189,8 +189,8 @@ impl<'a> Tree<'a> {
         };
         let all = 0..self.measured.kernels.len();
         let takes_all = |kernel: &usize| {
-            let is_for_few = self.kernel(*kernel).is_for_few();
-            !is_for_few && self.limits[*kernel] == [None; 3] && self.is_taken(*kernel, &always)
+            let is_for_small_m = self.kernel(*kernel).is_for_small_m();
+            !is_for_small_m && self.limits[*kernel] == [None; 3] && self.is_taken(*kernel, &always)
         };
         let by_cost = |one: &usize, other: &usize| {
             let (one, other) = (cost(*one), cost(*other));

@@ -1,6 +1,6 @@
 //! How much of its tile each block computes, how often, and how many blocks share K.
 //!
-//! This follows how kernels of sm_90a plan a launch (`plan_few` and `plan_variant` of `codegen/src/kernel/hopper/plan.cuh`),
+//! This follows how kernels of sm_90a plan a launch (`plan_small_m` and `plan_variant` of `codegen/src/hopper/device/plan.cuh`),
 //! for guesses only: what is not as it is there makes a guess worse, and nothing wrong.
 
 use fourfold_codegen::dispatch::{Kernel, SchedulerName, Shared};
@@ -13,17 +13,17 @@ pub(super) struct Work {
     pub waves: f64,
     /// How many blocks share the K of a tile.
     pub shares_of_k: u32,
-    /// The share of a tile's rows of A that there are, where others cost nothing.
+    /// The share of a tile's M that the problem has, where the rest costs nothing.
     pub rows: f64,
 }
 
 /// What is loaded of K at a time.
 const CHUNK: u64 = 256;
-/// A step along K of many rows of A.
+/// A step along K of tiles for large M.
 const STEP: u64 = 128;
-/// What rows of B are shared out by in kernels for few rows of A.
+/// What N is split by across CTAs in small-M kernels.
 const UNIT: u64 = 32;
-/// What of B a block of such a kernel has at a time whose operands are bytes.
+/// What of N a CTA of such a kernel has at a time whose operands are e4m3.
 const AT_ONCE: u64 = 64;
 
 impl Work {
@@ -36,8 +36,8 @@ impl Work {
                 let is_shared = it.scheduler == Some(SchedulerName::StreamK);
                 Work { waves: if is_shared { waves } else { waves.ceil() }, shares_of_k: 1, rows: 0.0 }
             }
-            Kernel::Hopper(it) if it.tile().is_few() => few(*it, problem, processors),
-            Kernel::Hopper(it) => many(*it, problem, processors),
+            Kernel::Hopper(it) if it.tile().is_small_m() => small_m(*it, problem, processors),
+            Kernel::Hopper(it) => tiled(*it, problem, processors),
         }
     }
 }
@@ -53,12 +53,12 @@ fn room(processors: u64, blocks: u64) -> u64 {
     (processors / blocks).max(1)
 }
 
-/// Many rows of A: as many blocks share a tile as there is room for, if the table does not say how many. Of the tiles of the last
+/// Large M: as many blocks share a tile as there is room for, if the table does not say how many. Of the tiles of the last
 /// wave, blocks that have none compute the ends along K.
-fn many(shared: Shared, problem: &Problem, processors: u64) -> Work {
+fn tiled(shared: Shared, problem: &Problem, processors: u64) -> Work {
     let tiles = tiles(shared.tile, problem);
     let mut blocks = match u64::from(shared.cluster) {
-        0 => u64::from(shared.tile().most_cluster()),
+        0 => u64::from(shared.tile().max_cluster()),
         blocks => blocks,
     };
     while shared.cluster == 0 && blocks > 1 && tiles > room(processors, blocks) {
@@ -71,48 +71,48 @@ fn many(shared: Shared, problem: &Problem, processors: u64) -> Work {
     Work { waves: whole as f64 + last, shares_of_k: blocks as u32, rows: 0.0 }
 }
 
-/// What of its time a wave takes that has so many tiles, each of so many steps along K (`give_pieces`).
+/// What of its time a wave takes that has so many tiles, each of so many steps along K (`plan_split_k`).
 fn helped(steps: u64, tiles: u64, room: u64, blocks: u64) -> f64 {
-    /// Leaving a piece, and adding one, take as long as some steps.
-    const GIVING: i64 = 3;
-    const ADDING: i64 = 2;
-    const MOST_OF_TILE: i64 = 16;
+    /// Storing a split, and adding one, take as long as some steps.
+    const STORE_COST: i64 = 3;
+    const ADD_COST: i64 = 2;
+    const MAX_SPLITS: i64 = 16;
     if tiles == 0 {
         return 0.0;
     }
     let [steps, tiles, room, blocks] =
         [steps, tiles, room, blocks].map(|it| it.try_into().unwrap_or(i64::MAX >> 24));
     let helpers = (room - tiles) * blocks;
-    let most_of_tile = if helpers == 0 { 0 } else { (helpers / tiles).clamp(1, MOST_OF_TILE) };
-    let times = (1..=most_of_tile).filter_map(|of_tile| {
-        let each = (tiles * of_tile + helpers - 1) / helpers;
-        let piece = (steps + (ADDING * of_tile - each * GIVING) * blocks) / (of_tile + each * blocks);
-        let piece = piece.min((steps - blocks) / of_tile);
-        let own = steps - of_tile * piece + ADDING * of_tile * blocks;
-        (piece > 0).then(|| own.max(each * (piece + GIVING) * blocks))
+    let max_splits = if helpers == 0 { 0 } else { (helpers / tiles).clamp(1, MAX_SPLITS) };
+    let times = (1..=max_splits).filter_map(|per_tile| {
+        let each = (tiles * per_tile + helpers - 1) / helpers;
+        let split = (steps + (ADD_COST * per_tile - each * STORE_COST) * blocks) / (per_tile + each * blocks);
+        let split = split.min((steps - blocks) / per_tile);
+        let own = steps - per_tile * split + ADD_COST * per_tile * blocks;
+        (split > 0).then(|| own.max(each * (split + STORE_COST) * blocks))
     });
     let least = times.min().filter(|least| *least < steps - steps / 16).unwrap_or(steps);
     least as f64 / steps as f64
 }
 
-/// Few rows of A: blocks share out the rows of B, of which one has room for some, and so many share K as the elements of A need
-/// room. Where operands are bytes a block has 64 rows of B at a time, and as many share K as leave each the least to do.
-fn few(shared: Shared, problem: &Problem, processors: u64) -> Work {
-    let (elements, most_units) = match shared.tile[0] {
+/// Small M: CTAs share N, of which one has room for some, and so many share K as the elements of A need room. Where operands
+/// are e4m3 a CTA has 64 of N at a time, and as many share K as leave each the least to do.
+fn small_m(shared: Shared, problem: &Problem, processors: u64) -> Work {
+    let (elements, max_units) = match shared.tile[0] {
         1 => (16_384, 16),
         2 => (32_768, 8),
         8 => (32_768, 16),
         _ => (65_536, 4),
     };
-    let is_of_bytes = shared.tile().is_of_bytes();
-    let at_once = if is_of_bytes { AT_ONCE } else { UNIT };
-    let most = u64::from(shared.tile().most_cluster());
+    let uses_e4m3 = shared.tile().uses_e4m3();
+    let at_once = if uses_e4m3 { AT_ONCE } else { UNIT };
+    let most = u64::from(shared.tile().max_cluster());
     let units = problem.n.div_ceil(UNIT).max(1);
     let chunks_of = |blocks: u64| problem.k.div_ceil(CHUNK * blocks);
     let fits = |blocks: u64| problem.m * chunks_of(blocks) * CHUNK <= elements;
     let rows_of_each = |blocks: u64| {
         let room = room(processors, blocks);
-        let shares = room.min(units).max(units.div_ceil(most_units));
+        let shares = room.min(units).max(units.div_ceil(max_units));
         shares.div_ceil(room) * (units.div_ceil(shares) * UNIT).next_multiple_of(at_once)
     };
     // Sharing K takes as long as some chunks of these rows.
@@ -129,12 +129,12 @@ fn few(shared: Shared, problem: &Problem, processors: u64) -> Work {
     while blocks < most && (blocks < u64::from(shared.cluster) || !fits(blocks)) {
         blocks *= 2;
     }
-    if shared.cluster == 0 && is_of_bytes {
+    if shared.cluster == 0 && uses_e4m3 {
         let more = std::iter::successors(Some(blocks), |blocks| Some(blocks * 2));
         let each_has_some = |blocks: &u64| *blocks <= most && *blocks <= chunks_of(1).max(1);
         blocks = more.take_while(each_has_some).min_by_key(|blocks| chunks(*blocks)).unwrap_or(blocks);
     }
-    while shared.cluster == 0 && !is_of_bytes && blocks < most && units <= room(processors, blocks * 2) {
+    while shared.cluster == 0 && !uses_e4m3 && blocks < most && units <= room(processors, blocks * 2) {
         blocks *= 2;
     }
     Work {

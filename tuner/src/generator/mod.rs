@@ -9,7 +9,8 @@ mod scaled_mma;
 
 use std::fmt;
 
-use fourfold_codegen::configuration::{CutlassVersion, Family};
+use fourfold_codegen::cutlass::CutlassVersion;
+use fourfold_codegen::cutlass::configuration::Family;
 use fourfold_codegen::{KernelSource, Target, dispatch};
 use fourfold_executor::kernel;
 pub use fourfold_executor::measure::Slot;

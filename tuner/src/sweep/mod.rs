@@ -14,7 +14,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use fourfold_codegen::KernelSource;
-use fourfold_codegen::configuration::CutlassVersion;
+use fourfold_codegen::cutlass::CutlassVersion;
 use fourfold_executor::Cancel;
 use fourfold_executor::device::DeviceError;
 use fourfold_executor::service::{CompileService, Event, Failure, Request};

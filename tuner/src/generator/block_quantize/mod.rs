@@ -12,7 +12,7 @@ mod rules;
 mod settings;
 mod workload;
 
-use fourfold_codegen::configuration::CutlassVersion;
+use fourfold_codegen::cutlass::CutlassVersion;
 use fourfold_codegen::{
     KernelSource, Target, Templated, emit_template, quantization_functions, scale_functions,
 };

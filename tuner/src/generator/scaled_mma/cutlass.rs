@@ -1,10 +1,11 @@
 //! Kernels of CUTLASS's block-scaled collectives.
 
-use fourfold_codegen::configuration::{
-    Cluster, Configuration, CutlassVersion, Epilogue, EpilogueSchedule, Family, Format, Kind, Mainloop,
-    Operand, OperatorClass, Raster, Sms, Stages, TileOrder, TileScheduler,
+use fourfold_codegen::cutlass::configuration::{
+    Cluster, Configuration, Epilogue, EpilogueSchedule, Family, Format, Kind, Mainloop, Operand,
+    OperatorClass, Raster, Sms, Stages, TileOrder, TileScheduler,
 };
-use fourfold_codegen::{Design, KernelSource, KernelSpec, Target, dispatch, emit, grid, rules};
+use fourfold_codegen::cutlass::{CutlassVersion, grid, rules};
+use fourfold_codegen::{Design, KernelSource, KernelSpec, Target, dispatch, emit};
 use fourfold_ir::BlockFormat;
 
 use super::Computed;

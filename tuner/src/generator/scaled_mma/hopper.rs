@@ -1,6 +1,6 @@
 //! Kernels of sm_90a, which are our own: one tile for all calls.
 
-use fourfold_codegen::configuration::CutlassVersion;
+use fourfold_codegen::cutlass::CutlassVersion;
 use fourfold_codegen::hopper::{Configuration, ForcedError, TARGET, Tile};
 use fourfold_codegen::{Design, KernelSource, KernelSpec, Target, dispatch, emit};
 
@@ -19,14 +19,14 @@ const PARAMETERS: &[Parameter] = &[
     D,
     Parameter {
         name: "tile",
-        about: "rows of A by rows of B that a block computes; of at most 16 rows of A, all rows of B are shared out",
+        about: "M by N of D that a CTA computes; with M of at most 16, N is split evenly across SMs",
         values: "1, 8, 16, 64x128, 64x256, 128x64, 128x128, 128x256 or 256x128",
         default: "128x256",
     },
     Parameter {
         name: "cluster",
         about: "blocks that share a tile, each with a part of K",
-        values: "auto (as each call has room for), 1, 2, 4 (not of 128x64) or, for at most 16 rows of A, 8",
+        values: "auto (as each call has room for), 1, 2, 4 (not of 128x64) or, with M of at most 16, 8",
         default: "auto",
     },
 ];
@@ -93,10 +93,10 @@ fn broken(error: &ForcedError) -> Broken {
 }
 
 fn tile(text: &str) -> Option<Tile> {
-    const ROWS_OF_FEW: u32 = 128;
+    const N_OF_SMALL_M: u32 = 128;
     match extents::<2>(text) {
-        Some([tokens, rows]) => Some(Tile::new(tokens, rows)),
-        None => Some(Tile::new(text.parse().ok()?, ROWS_OF_FEW)),
+        Some([m, n]) => Some(Tile::new(m, n)),
+        None => Some(Tile::new(text.parse().ok()?, N_OF_SMALL_M)),
     }
 }
 
@@ -131,15 +131,15 @@ impl Configured for Kernel {
 
     fn takes(&self, problem: &Problem) -> Result<(), String> {
         self.computed.takes(self.target, problem)?;
-        if !self.tile.is_few() {
+        if !self.tile.is_small_m() {
             return Ok(());
         }
-        let tokens = u64::from(self.tile.tokens);
-        if problem.m > tokens {
-            return Err(format!("M = {} is more than the {tokens} rows of A that it computes", problem.m));
+        let most = u64::from(self.tile.m);
+        if problem.m > most {
+            return Err(format!("M = {} is more than the {most} that it computes", problem.m));
         }
         // All of A must fit into the shared memory of the blocks that share K.
-        let longest = u64::from(self.tile.most_k());
+        let longest = u64::from(self.tile.max_k());
         match problem.k > longest {
             true => {
                 Err(format!("K = {} is more than {longest}, which shared memory has room for", problem.k))
@@ -161,7 +161,7 @@ impl Configured for Kernel {
     }
 
     fn entry(&self) -> Option<dispatch::Kernel> {
-        let Tile { tokens, rows } = self.tile;
-        Some(dispatch::Kernel::Hopper(dispatch::Shared { tile: [tokens, rows], cluster: self.cluster }))
+        let Tile { m, n } = self.tile;
+        Some(dispatch::Kernel::Hopper(dispatch::Shared { tile: [m, n], cluster: self.cluster }))
     }
 }

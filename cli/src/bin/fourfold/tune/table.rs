@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use fourfold::codegen::configuration::CutlassVersion;
+use fourfold::codegen::cutlass::CutlassVersion;
 use fourfold::codegen::dispatch::{self, Table, Tables};
 use fourfold::codegen::target;
 use fourfold::ir::BlockFormat;

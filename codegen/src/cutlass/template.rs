@@ -1,0 +1,248 @@
+//! What a kernel of CUTLASS's collectives is filled in with.
+
+use fourfold_ir::OperandShape;
+use serde::Serialize;
+
+use super::configuration::{Cluster, Configuration, Family, TileScheduler};
+use crate::cuda::{alignment, element_type};
+use crate::epilogue::{Epilogue, body, outputs};
+
+/// The template, which extends `source.cu.j2`.
+pub(crate) const TEMPLATE: &str = include_str!("kernel.cu.j2");
+
+/// The text before CUTLASS's headers in the source of every kernel that is built with them, word for word.
+pub const HEAD: &str = include_str!("head.cuh");
+
+/// Below `cutlass/gemm`, the headers of the collectives and kernels that a family has. Those of Sm120 count stages as
+/// Sm100's do, and its epilogues may be of either schedule.
+fn headers(family: Family) -> &'static [&'static str] {
+    match family {
+        Family::Sm100 => &[
+            "collective/sm100_blockscaled_mma_warpspecialized.hpp",
+            "collective/builders/sm100_blockscaled_umma_builder.inl",
+            "kernel/sm100_gemm_tma_warpspecialized.hpp",
+        ],
+        Family::Sm103 => &[
+            "collective/sm100_blockscaled_mma_warpspecialized.hpp",
+            "collective/sm103_blockscaled_mma_warpspecialized.hpp",
+            "collective/builders/sm100_blockscaled_umma_builder.inl",
+            "collective/builders/sm103_blockscaled_umma_builder.inl",
+            "kernel/sm100_gemm_tma_warpspecialized.hpp",
+            "kernel/sm103_blockscaled_gemm_tma_warpspecialized.hpp",
+        ],
+        Family::Sm120 => &[
+            "collective/sm120_blockscaled_mma_tma.hpp",
+            "collective/sm100_blockscaled_mma_warpspecialized.hpp",
+            "collective/builders/sm100_blockscaled_umma_builder.inl",
+            "collective/builders/sm120_common.inl",
+            "collective/builders/sm120_blockscaled_mma_builder.inl",
+            "kernel/sm90_gemm_tma_warpspecialized_cooperative.hpp",
+            "kernel/sm90_gemm_tma_warpspecialized_pingpong.hpp",
+        ],
+    }
+}
+
+/// What the template is filled with besides what every kernel has.
+#[derive(Serialize)]
+pub(crate) struct Context {
+    headers: &'static [&'static str],
+    operand_type: &'static str,
+    operands: Vec<Node>,
+    /// Which of the results is D, or -1.
+    result_of_d: i64,
+    has_d: bool,
+    output_texts: Vec<&'static str>,
+    /// What is written besides D.
+    other_outputs: Vec<outputs::Written>,
+    /// What computes the steps: CUTLASS's node, or one of our own where there are several outputs.
+    root_node: &'static str,
+    root_arguments: String,
+    element_c: &'static str,
+    element_d: &'static str,
+    alignment_c: usize,
+    alignment_d: usize,
+    pointer_c: String,
+    pointer_d: String,
+    tile: [u32; 3],
+    tile_type: String,
+    cta_tile: [u32; 3],
+    cluster: [u32; 2],
+    /// Tiles of a band of the tile order.
+    band: u32,
+    /// True if an MMA tile may be of two CTAs, so that the scheduler is told.
+    has_atom: bool,
+    cluster_type: String,
+    arch_tag: &'static str,
+    epilogue_class_tag: &'static str,
+    epilogue_tile_type: String,
+    epilogue_tag: String,
+    mainloop_tag: String,
+    stages_type: String,
+    scheduler_tag: &'static str,
+    /// What the tile scheduler is told besides its own choices.
+    scheduler_arguments: Vec<String>,
+    /// Whether CTAs wait for each other through the workspace.
+    has_locks: bool,
+    swapped: bool,
+    /// What the kernel takes for A, B, M and N.
+    a: &'static str,
+    b: &'static str,
+    m: &'static str,
+    n: &'static str,
+    d_layout: &'static str,
+    load_parameter: &'static str,
+    load_argument: &'static str,
+    shared_bytes: &'static str,
+}
+
+/// What the epilogue's function is given: its name there, its node in the visitor tree, and that node's arguments.
+#[derive(Serialize)]
+struct Node {
+    name: String,
+    node: String,
+    arguments: String,
+}
+
+/// How many values the outputs are made of; 0 where D is the only one, and the last that is computed.
+pub(crate) fn results(epilogue: &Epilogue) -> usize {
+    if epilogue.is_plain() { 0 } else { body::results(epilogue).len() }
+}
+
+/// What the matrices among the operands and the outputs ask of N beside C and D, of which CUTLASS knows.
+pub(crate) fn n_multiple(epilogue: &Epilogue) -> usize {
+    let matrices = epilogue.operands.iter().filter(|operand| operand.shape == OperandShape::Matrix);
+    // Without D CUTLASS asks nothing of N, not even what C asks.
+    let source = epilogue.source().filter(|_| epilogue.d().is_none());
+    let multiples = matrices.map(|matrix| alignment(matrix.element)).chain(source.map(alignment));
+    let others = outputs::others(epilogue);
+    multiples.chain(others.iter().map(|other| other.n_multiple)).max().unwrap_or(1)
+}
+
+pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Context {
+    let output = epilogue.destination();
+    let others = outputs::others(epilogue);
+    let results = if epilogue.is_plain() { Vec::new() } else { body::results(epilogue) };
+    let d = epilogue.d().map(|d| epilogue.outputs[d].of);
+    let result_of_d = results.iter().position(|result| Some(*result) == d);
+    // Without a source the type is void, and the alignment of D stands in for it.
+    let element_c = epilogue.source().map_or("void", element_type);
+    let pointer_c = match (epilogue.c, epilogue.source_operand()) {
+        (Some(_), _) => Some("p.c".to_owned()),
+        (None, operand) => operand.map(|operand| format!("p.operands[{operand}]")),
+    };
+    Context {
+        headers: headers(configuration.family),
+        // A and B are of one format wherever there are defaults.
+        operand_type: configuration.a.format.type_text(),
+        operands: nodes(epilogue),
+        result_of_d: result_of_d.map_or(-1, |index| index as i64),
+        has_d: d.is_some(),
+        output_texts: outputs::texts(epilogue),
+        root_node: if results.is_empty() {
+            "cutlass::epilogue::fusion::Sm90Compute<Epilogue, ElementD, float, cutlass::FloatRoundStyle::round_to_nearest>"
+        } else {
+            "Writer<Outputs>"
+        },
+        root_arguments: if results.is_empty() { "{}".to_owned() } else { outputs::arguments(&others) },
+        other_outputs: others,
+        element_c,
+        element_d: element_type(output),
+        alignment_c: alignment(epilogue.source().unwrap_or(output)),
+        alignment_d: alignment(output),
+        pointer_c: pointer_c.map_or("nullptr".to_owned(), |p| format!("static_cast<ElementC const *>({p})")),
+        pointer_d: match epilogue.d() {
+            Some(d) => format!("static_cast<ElementD *>(p.outputs[{}])", outputs::index(epilogue, d)),
+            None => "nullptr".to_owned(),
+        },
+        tile: configuration.tile,
+        tile_type: configuration.tile_type(),
+        cta_tile: configuration.cta_tile(),
+        cluster: match configuration.cluster {
+            Cluster::Static(extents) => extents,
+            Cluster::Dynamic => [0, 0],
+        },
+        band: configuration.order.swizzle.max(1),
+        has_atom: configuration.family != Family::Sm120,
+        cluster_type: configuration.cluster_type(),
+        arch_tag: configuration.arch_tag(),
+        epilogue_class_tag: configuration.epilogue_class_tag(),
+        epilogue_tile_type: configuration.epilogue_tile_type(),
+        epilogue_tag: configuration.epilogue_tag(),
+        mainloop_tag: configuration.mainloop_tag(),
+        stages_type: configuration.stages_type("CollectiveEpilogue"),
+        scheduler_tag: configuration.scheduler_tag(),
+        scheduler_arguments: scheduler_arguments(configuration),
+        has_locks: configuration.scheduler.splits_k(),
+        swapped: configuration.swapped,
+        a: if configuration.swapped { "b" } else { "a" },
+        b: if configuration.swapped { "a" } else { "b" },
+        m: if configuration.swapped { "n" } else { "m" },
+        n: if configuration.swapped { "m" } else { "n" },
+        d_layout: if configuration.swapped { "cutlass::layout::ColumnMajor" } else { "RowMajor" },
+        load_parameter: "",
+        load_argument: "",
+        shared_bytes: "GemmKernel::SharedStorageSize",
+    }
+}
+
+fn scheduler_arguments(configuration: &Configuration) -> Vec<String> {
+    const SCHEDULER: &str = "GemmKernel::TileScheduler";
+    let mut lines = Vec::new();
+    if let Some(raster) = configuration.raster_tag() {
+        lines.push(format!("raster_order = {SCHEDULER}::RasterOrderOptions::{raster}"));
+    }
+    if configuration.order.swizzle != 1 {
+        lines.push(format!("max_swizzle_size = {}", configuration.order.swizzle));
+    }
+    if let TileScheduler::SplitK(splits) = configuration.scheduler {
+        lines.push(format!("splits = {splits}"));
+        lines.push("decomposition_mode = decltype(result.scheduler.decomposition_mode)::SplitK".to_owned());
+    }
+    lines
+}
+
+fn nodes(epilogue: &Epilogue) -> Vec<Node> {
+    const FUSION: &str = "cutlass::epilogue::fusion";
+    let node = |name: &str, node: String, arguments: String| Node { name: name.to_owned(), node, arguments };
+    let scalar = |name: &str| {
+        node(name, format!("{FUSION}::Sm90ScalarBroadcast<float>"), format!("{{ {{}}, {{p.{name}}}, {{}} }}"))
+    };
+    let source = |name: &str| node(name, format!("{FUSION}::Sm90SrcFetch<ElementC>"), "{}".to_owned());
+    let mut nodes = vec![node("acc", format!("{FUSION}::Sm90AccFetch"), "{}".to_owned())];
+    nodes.extend(epilogue.alpha.then(|| scalar("alpha")));
+    nodes.extend(epilogue.c.map(|_| source("c")));
+    nodes.extend(epilogue.beta.then(|| scalar("beta")));
+    let used = epilogue.operands.iter().enumerate().filter(|(index, _)| epilogue.is_read(*index));
+    nodes.extend(used.map(|(index, operand)| {
+        let name = format!("x{index}");
+        let ty = element_type(operand.element);
+        let pointer = format!("static_cast<{ty} const *>(p.operands[{index}])");
+        match operand.shape {
+            OperandShape::Scalar => node(
+                &name,
+                format!("{FUSION}::Sm90ScalarBroadcast<{ty}>"),
+                format!("{{ {{}}, {{{pointer}}}, {{}} }}"),
+            ),
+            OperandShape::Row => node(
+                &name,
+                format!("{FUSION}::Sm90RowBroadcast<0, CtaTileShape, {ty}, float>"),
+                format!("{{{pointer}, {ty}(0), {{}} }}"),
+            ),
+            // One element at a time: the rows of a matrix need not begin at a multiple of anything.
+            OperandShape::Column => node(
+                &name,
+                format!("{FUSION}::Sm90ColBroadcast<0, CtaTileShape, {ty}, float, ColumnStride, 1>"),
+                format!("{{{pointer}, {ty}(0), ColumnStride{{cute::_1{{}}, cute::_0{{}}, problem.m}} }}"),
+            ),
+            OperandShape::Matrix if epilogue.source_operand() == Some(index) => source(&name),
+            OperandShape::Matrix => node(
+                &name,
+                format!("{FUSION}::Sm90AuxLoad<0, void, {ty}, RowMajor, void, void>"),
+                format!(
+                    "{{{pointer}, {ty}(0), cutlass::make_cute_packed_stride(MatrixStride{{}}, {{m, n, l}})}}"
+                ),
+            ),
+        }
+    }));
+    nodes
+}

@@ -1,0 +1,185 @@
+//! The epilogue as one function of the accumulator and its operands, element by element.
+
+use fourfold_ir::{BinaryKind, ElementType, Predicate, UnaryKind};
+use fourfold_scheduler::EpilogueRef;
+
+use super::{Epilogue, OutputKind, Step, StepKind, functions};
+use crate::cuda::element_type;
+
+/// The statements that turn the accumulator `v` into `result[i]`, where there is one result that needs no number, or
+/// into `result[0][i]` and so on: each step is a name of its own, so that what several steps use is computed once.
+pub(crate) fn statements(epilogue: &Epilogue, one_result: bool) -> Vec<String> {
+    let mut lines = Vec::new();
+    if epilogue.alpha {
+        lines.push("v = __fmul_rn(alpha[i], v);".to_owned());
+    }
+    if epilogue.c.is_some() {
+        let beta = if epilogue.beta { "beta[i]" } else { "1.0f" };
+        lines.push(format!("v = __fmaf_rn({beta}, c[i], v);"));
+    }
+    if accumulator_is_rounded(epilogue) {
+        lines.push(format!("v = round_{}(v);", epilogue.accumulator));
+    }
+    for (position, step) in epilogue.steps.iter().enumerate() {
+        let value = expression(step);
+        let ty = if step.element == ElementType::I1 { "bool" } else { "float" };
+        if is_rounded(epilogue, position) {
+            lines.push(format!("{ty} const s{position} = round_{}({value});", step.element));
+        } else {
+            lines.push(format!("{ty} const s{position} = {value};"));
+        }
+    }
+    if one_result {
+        lines.push(format!("result[i] = {};", name(epilogue.last())));
+    } else {
+        let results = results(epilogue).into_iter().enumerate();
+        lines.extend(results.map(|(index, value)| format!("result[{index}][i] = {};", name(value))));
+    }
+    lines
+}
+
+/// What outputs are made of, each once, in order of first use.
+pub(crate) fn results(epilogue: &Epilogue) -> Vec<EpilogueRef> {
+    let mut results = Vec::new();
+    for output in &epilogue.outputs {
+        if !results.contains(&output.of) {
+            results.push(output.of);
+        }
+    }
+    results
+}
+
+fn name(value: EpilogueRef) -> String {
+    match value {
+        EpilogueRef::Accumulator => "v".to_owned(),
+        EpilogueRef::Step(step) => format!("s{step}"),
+        EpilogueRef::Operand(operand) => format!("x{operand}[i]"),
+    }
+}
+
+/// What the statements call, each once: the roundings, and the functions.
+pub(crate) fn functions(epilogue: &Epilogue) -> Vec<String> {
+    let steps = epilogue.steps.iter().enumerate();
+    let rounded = steps.filter(|(position, _)| is_rounded(epilogue, *position));
+    let mut elements: Vec<ElementType> = rounded.map(|(_, step)| step.element).collect();
+    elements.extend(accumulator_is_rounded(epilogue).then_some(epilogue.accumulator));
+    elements.sort_unstable();
+    elements.dedup();
+    let mut functions: Vec<String> = elements.into_iter().map(rounding_source).collect();
+    let has = |kinds: &[BinaryKind], clamp: bool| {
+        epilogue.steps.iter().any(|step| match step.kind {
+            StepKind::Binary(kind) => kinds.contains(&kind),
+            StepKind::Clamp { .. } => clamp,
+            _ => false,
+        })
+    };
+    functions.extend(has(&[BinaryKind::Max], true).then(|| extremum_source("max")));
+    functions.extend(has(&[BinaryKind::Min], true).then(|| extremum_source("min")));
+    let mut kinds: Vec<UnaryKind> = epilogue
+        .steps
+        .iter()
+        .filter_map(|step| match step.kind {
+            StepKind::Unary(kind) => Some(kind),
+            _ => None,
+        })
+        .collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    functions.extend(functions::sources(&kinds));
+    functions
+}
+
+fn expression(step: &Step) -> String {
+    let operand = |index: usize| name(step.operands.get(index).copied().unwrap_or(EpilogueRef::Accumulator));
+    match step.kind {
+        StepKind::Constant(bits) => literal(bits),
+        StepKind::Unary(kind) => format!("fn_{kind}({})", operand(0)),
+        StepKind::Binary(kind) => format!("{}({}, {})", function(kind), operand(0), operand(1)),
+        StepKind::Clamp { lower, upper } => {
+            format!("op_min(op_max({}, {}), {})", operand(0), literal(lower), literal(upper))
+        }
+        StepKind::Compare(predicate) => format!("{} {} {}", operand(0), comparison(predicate), operand(1)),
+        StepKind::Select => format!("{} ? {} : {}", operand(0), operand(1), operand(2)),
+        StepKind::Convert => operand(0),
+    }
+}
+
+fn accumulator_is_rounded(epilogue: &Epilogue) -> bool {
+    epilogue.accumulator != ElementType::F32 && !is_only_written(epilogue, EpilogueRef::Accumulator)
+}
+
+/// Whether a step is to be rounded where it is computed: it has more digits than its element type, and somebody uses
+/// these other than by writing them.
+fn is_rounded(epilogue: &Epilogue, position: usize) -> bool {
+    has_more_digits(&epilogue.steps[position]) && !is_only_written(epilogue, EpilogueRef::Step(position))
+}
+
+/// Whether all that becomes of a value is that it is written: it is rounded on its way then.
+fn is_only_written(epilogue: &Epilogue, value: EpilogueRef) -> bool {
+    let is_used = epilogue.steps.iter().any(|step| step.operands.contains(&value));
+    let mut outputs = epilogue.outputs.iter().filter(|output| output.of == value);
+    !is_used && outputs.all(|output| output.kind == OutputKind::Value)
+}
+
+/// Whether a step gives more digits than its element type has. What only chooses among its operands does not, nor
+/// does what changes no digit.
+fn has_more_digits(step: &Step) -> bool {
+    if matches!(step.element, ElementType::F32 | ElementType::I1) {
+        return false;
+    }
+    match step.kind {
+        StepKind::Unary(kind) => !matches!(kind, UnaryKind::Neg | UnaryKind::Abs | UnaryKind::Relu),
+        StepKind::Binary(kind) => !matches!(kind, BinaryKind::Max | BinaryKind::Min),
+        StepKind::Convert => true,
+        StepKind::Constant(_) | StepKind::Clamp { .. } | StepKind::Compare(_) | StepKind::Select => false,
+    }
+}
+
+/// Intrinsics round once, and the compiler fuses none of them with another.
+fn function(kind: BinaryKind) -> &'static str {
+    match kind {
+        BinaryKind::Add => "__fadd_rn",
+        BinaryKind::Sub => "__fsub_rn",
+        BinaryKind::Mul => "__fmul_rn",
+        BinaryKind::Div => "__fdiv_rn",
+        BinaryKind::Max => "op_max",
+        BinaryKind::Min => "op_min",
+    }
+}
+
+/// IEEE comparisons, in C++ as in programs: with NaN only `!=` holds.
+pub(super) fn comparison(predicate: Predicate) -> &'static str {
+    match predicate {
+        Predicate::Eq => "==",
+        Predicate::Ne => "!=",
+        Predicate::Lt => "<",
+        Predicate::Le => "<=",
+        Predicate::Gt => ">",
+        Predicate::Ge => ">=",
+    }
+}
+
+/// Exact for every f32, infinities and NaN included.
+fn literal(bits: u32) -> String {
+    format!("__uint_as_float(0x{bits:08x}u)")
+}
+
+fn rounding_source(element: ElementType) -> String {
+    let ty = element_type(element);
+    format!(
+        "__device__ __forceinline__ float round_{element}(float x) {{\n  return static_cast<float>({ty}(x));\n}}\n"
+    )
+}
+
+fn extremum_source(name: &str) -> String {
+    format!(
+        "\
+// NaN propagates, and -0 is below +0.
+__device__ __forceinline__ float op_{name}(float a, float b) {{
+  float result;
+  asm(\"{name}.NaN.f32 %0, %1, %2;\" : \"=f\"(result) : \"f\"(a), \"f\"(b));
+  return result;
+}}
+"
+    )
+}

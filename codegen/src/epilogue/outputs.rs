@@ -1,0 +1,252 @@
+//! What a kernel writes: the tensors of an epilogue's outputs, and the device code that writes those that are not D.
+
+use fourfold_ir::{ElementType, OperandShape, ReduceKind, ScaleRounding};
+use serde::Serialize;
+
+use super::{Epilogue, Output, OutputKind, body};
+use crate::cuda::element_type;
+
+const FORMATS: &str = include_str!("outputs/formats.cuh");
+const SUBTILE: &str = include_str!("outputs/subtile.cuh");
+const PLACE: &str = include_str!("outputs/place.cuh");
+const NODE: &str = include_str!("outputs/node.cuh");
+const VALUE: &str = include_str!("outputs/value.cuh");
+const REDUCED: &str = include_str!("outputs/reduced.cuh");
+const SCALES: &str = include_str!("outputs/scales.cuh");
+const QUANTIZED: &str = include_str!("outputs/quantized.cuh");
+
+/// The device functions that quantize blocks, to be compiled by themselves, for a host too.
+pub fn quantization_functions() -> &'static str {
+    FORMATS
+}
+
+/// The functions that say where blocked scales lie. They follow [`quantization_functions`].
+pub fn scale_functions() -> &'static str {
+    SCALES
+}
+
+/// The device code of all kinds of outputs, to be compiled by itself.
+pub fn output_functions() -> String {
+    [SUBTILE, PLACE, NODE, VALUE, REDUCED, FORMATS, SCALES, QUANTIZED].join("\n")
+}
+
+/// A tensor that is written, as the interface knows it.
+#[derive(Serialize)]
+pub(crate) struct Tensor {
+    /// Its bytes, in `l`, `m` and `n`.
+    bytes: String,
+    /// What its address is a multiple of.
+    alignment: u32,
+    /// Elements per scale of blocked scales; 0 for other tensors.
+    scale_block: u32,
+}
+
+/// An output that device code of ours writes.
+#[derive(Serialize)]
+pub(crate) struct Written {
+    /// Its type.
+    node: String,
+    /// Its pointers.
+    arguments: String,
+    /// What it asks of N.
+    #[serde(skip)]
+    pub(crate) n_multiple: usize,
+}
+
+/// What is done to a tensor before the kernel is launched.
+#[derive(Serialize)]
+pub(crate) struct Clear {
+    /// The tensor, by its position.
+    output: usize,
+    byte: &'static str,
+    /// What else must hold, in `problem`.
+    condition: String,
+    why: &'static str,
+}
+
+/// The position of an output's first tensor among all that are written.
+pub(crate) fn index(epilogue: &Epilogue, output: usize) -> usize {
+    let tensors = epilogue.outputs[..output].iter().map(|output| match output.kind {
+        OutputKind::Quantized { .. } => 2,
+        OutputKind::Value | OutputKind::Reduced { .. } => 1,
+    });
+    tensors.sum()
+}
+
+/// The tensors in the order of the interface: codes before their scales.
+pub(crate) fn tensors(epilogue: &Epilogue) -> Vec<Tensor> {
+    let matrix = |element: ElementType| {
+        let bytes = match element.storage_bits() {
+            4 => "l * m * n / 2".to_owned(),
+            bits => format!("l * m * n * {}", bits / 8),
+        };
+        Tensor { bytes, alignment: 16, scale_block: 0 }
+    };
+    let mut tensors = Vec::new();
+    for output in &epilogue.outputs {
+        match output.kind {
+            OutputKind::Value => tensors.push(matrix(epilogue.element(output.of))),
+            OutputKind::Quantized { element, block, .. } => {
+                tensors.push(matrix(element));
+                let bytes = format!("l * scale_bytes(m, n / {block})");
+                tensors.push(Tensor { bytes, alignment: 16, scale_block: block });
+            }
+            OutputKind::Reduced { shape, .. } => {
+                let bytes = match shape {
+                    OperandShape::Row => "n * 4",
+                    OperandShape::Column => "l * m * 4",
+                    OperandShape::Scalar | OperandShape::Matrix => "4",
+                };
+                tensors.push(Tensor { bytes: bytes.to_owned(), alignment: 4, scale_block: 0 });
+            }
+        }
+    }
+    tensors
+}
+
+/// The outputs that are not D, in their order.
+pub(crate) fn others(epilogue: &Epilogue) -> Vec<Written> {
+    written(epilogue, epilogue.d())
+}
+
+/// The outputs but for the one that somebody else writes, in their order.
+pub(crate) fn written(epilogue: &Epilogue, except: Option<usize>) -> Vec<Written> {
+    let results = body::results(epilogue);
+    let of = |output: &Output| results.iter().position(|result| *result == output.of).unwrap_or_default();
+    let outputs = epilogue.outputs.iter().enumerate().filter(|(position, _)| Some(*position) != except);
+    let written = outputs.map(|(position, output)| {
+        let (first, of) = (index(epilogue, position), of(output));
+        match output.kind {
+            OutputKind::Value => {
+                let element = epilogue.element(output.of);
+                let ty = element_type(element);
+                Written {
+                    node: format!("ValueOutput<{of}, {ty}>"),
+                    arguments: format!("static_cast<{ty} *>(p.outputs[{first}])"),
+                    n_multiple: 128 / element.storage_bits(),
+                }
+            }
+            OutputKind::Quantized { global, element, block, scale_rounding } => {
+                let global = match global {
+                    Some(operand) => format!("static_cast<float const *>(p.operands[{operand}])"),
+                    None => "nullptr".to_owned(),
+                };
+                let bytes = |tensor: usize| format!("static_cast<uint8_t *>(p.outputs[{tensor}])");
+                Written {
+                    node: format!("QuantizedOutput<{of}, {}>", blocks(element, scale_rounding)),
+                    arguments: format!("{}, {}, {global}", bytes(first), bytes(first + 1)),
+                    n_multiple: (128 / element.storage_bits()).max(block as usize),
+                }
+            }
+            OutputKind::Reduced { kind, shape } => {
+                let left = match shape {
+                    OperandShape::Row => "kRow",
+                    OperandShape::Column => "kColumn",
+                    OperandShape::Scalar | OperandShape::Matrix => "kScalar",
+                };
+                Written {
+                    node: format!("ReducedOutput<{of}, {}, Left::{left}>", reduction(kind)),
+                    arguments: format!("static_cast<float *>(p.outputs[{first}])"),
+                    n_multiple: 1,
+                }
+            }
+        }
+    });
+    written.collect()
+}
+
+/// The arguments of the node that writes them.
+pub(crate) fn arguments(others: &[Written]) -> String {
+    let outputs: Vec<String> =
+        others.iter().map(|other| format!("{}{{{}}}", other.node, other.arguments)).collect();
+    format!("Outputs{{{}}}", outputs.join(", "))
+}
+
+/// The device code that is needed beside CUTLASS's, each part after those that it uses.
+pub(crate) fn texts(epilogue: &Epilogue) -> Vec<&'static str> {
+    if epilogue.is_plain() {
+        return Vec::new();
+    }
+    let mut texts = vec![SUBTILE, PLACE, NODE];
+    texts.extend(sinks(epilogue, epilogue.d()));
+    if has_blocks(epilogue) {
+        texts.extend([FORMATS, SCALES, QUANTIZED]);
+    }
+    texts
+}
+
+/// The device code that is needed where nothing is CUTLASS's. It knows where scales lie in any case.
+pub(crate) fn own_texts(epilogue: &Epilogue) -> Vec<&'static str> {
+    let mut texts = vec![PLACE];
+    texts.extend(sinks(epilogue, None));
+    if has_blocks(epilogue) {
+        texts.extend([FORMATS, SCALES, QUANTIZED]);
+    } else {
+        texts.push(SCALES);
+    }
+    texts
+}
+
+/// Whether blocks are written.
+pub(crate) fn has_blocks(epilogue: &Epilogue) -> bool {
+    epilogue.outputs.iter().any(|output| matches!(output.kind, OutputKind::Quantized { .. }))
+}
+
+/// What writes values and reductions, but for the value that somebody else writes.
+fn sinks(epilogue: &Epilogue, except: Option<usize>) -> Vec<&'static str> {
+    let has = |is: fn(OutputKind) -> bool| {
+        let mut outputs = epilogue.outputs.iter().enumerate();
+        outputs.any(|(position, output)| Some(position) != except && is(output.kind))
+    };
+    let mut texts = Vec::new();
+    if has(|kind| matches!(kind, OutputKind::Value)) {
+        texts.push(VALUE);
+    }
+    if has(|kind| matches!(kind, OutputKind::Reduced { .. })) {
+        texts.push(REDUCED);
+    }
+    texts
+}
+
+/// What a launch does before the kernel runs.
+pub(crate) fn clears(epilogue: &Epilogue) -> Vec<Clear> {
+    let outputs = epilogue.outputs.iter().enumerate();
+    let clears = outputs.filter_map(|(position, output)| {
+        let first = index(epilogue, position);
+        match output.kind {
+            OutputKind::Value => None,
+            OutputKind::Quantized { block, .. } => Some(Clear {
+                output: first + 1,
+                byte: "0x00",
+                condition: format!(" && (problem.m % 128 != 0 || problem.n / {block} % 4 != 0)"),
+                why: "Scales beyond the last row and column are zero.",
+            }),
+            OutputKind::Reduced { kind, .. } => Some(Clear {
+                output: first,
+                byte: if kind == ReduceKind::Max { "0xFF" } else { "0x00" },
+                condition: String::new(),
+                why: "What lies below every number.",
+            }),
+        }
+    });
+    clears.collect()
+}
+
+fn blocks(element: ElementType, scale_rounding: Option<ScaleRounding>) -> String {
+    let format = match element {
+        ElementType::F8E4M3FN => "E4m3",
+        ElementType::F8E5M2 => "E5m2",
+        _ => "E2m1",
+    };
+    match scale_rounding {
+        None => "Nvfp4".to_owned(),
+        Some(rounding) => format!("Mx<{format}, {}>", rounding == ScaleRounding::Ceil),
+    }
+}
+
+fn reduction(kind: ReduceKind) -> &'static str {
+    match kind {
+        ReduceKind::Max => "Max",
+        _ => "Amax",
+    }
+}

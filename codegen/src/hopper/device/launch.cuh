@@ -1,0 +1,182 @@
+// How a problem and its plan become parameters, on the host.
+
+// What makes the descriptors of tensors: a function of the driver.
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+// A tensor of bytes, and the part of it that is loaded at a time.
+inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *tensor, int rank, cuuint64_t const *extents,
+                            cuuint64_t const *strides, cuuint32_t const *box, CUtensorMapSwizzle swizzle) {
+  cuuint32_t const steps[] = {1, 1, 1, 1};
+  // The L2 cache brings 128 bytes of a row: where it brings more, all blocks wait for memory at the same time. The driver's
+  // errors have the numbers of the runtime's.
+  return static_cast<cudaError_t>(encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, static_cast<cuuint32_t>(rank), const_cast<void *>(tensor),
+                                         extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                                         CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+}
+
+// A matrix of bytes for each of a batch, so many rows after the one before.
+inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *matrices, int64_t row_bytes, int64_t rows,
+                            int64_t pitch, int64_t batches, int box_bytes, int box_rows, CUtensorMapSwizzle swizzle) {
+  cuuint64_t const row = row_bytes;
+  cuuint64_t const extents[] = {row, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(batches)};
+  cuuint64_t const strides[] = {row, row * pitch};
+  cuuint32_t const box[] = {static_cast<cuuint32_t>(box_bytes), static_cast<cuuint32_t>(box_rows), 1};
+  return describe(map, encode, matrices, 3, extents, strides, box, swizzle);
+}
+
+// What warps that keep A in registers load: of chunks of K, runs of rows that lie side by side, all rows of A, and scales of either.
+inline cudaError_t describe_small_m_regs(Problem const &problem, Pointers const &pointers, VariantTraits const &traits, Encode encode,
+                                         Parameters &parameters) {
+  int const row_bytes = traits.blocks * kBlockBytes;
+  cuuint64_t const row = problem.k / 2, n = problem.n, l = problem.l;
+  cuuint64_t const extents[] = {row, 32, n / 32, l}, strides[] = {row, row * 32, row * n};
+  cuuint32_t const box[] = {static_cast<cuuint32_t>(row_bytes), kRunN, 2, 1};
+  cudaError_t error = describe(parameters.b_map, encode, pointers.b, 4, extents, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
+  if (error == cudaSuccess) {
+    error = describe(parameters.sfb_map, encode, pointers.sfb, kAtomBytes, parameters.atoms_k, parameters.atoms_k,
+                     problem.l * parameters.atoms_n, kRunN * 16, traits.blocks * kAtomsPerBlock,
+                     CU_TENSOR_MAP_SWIZZLE_NONE);
+  }
+  if (error == cudaSuccess) {
+    error = describe(parameters.sfa_map, encode, pointers.sfa, kAtomBytes, parameters.atoms_k, parameters.atoms_k,
+                     problem.l * parameters.atoms_m, traits.tile_m * 16, traits.blocks * kAtomsPerBlock,
+                     CU_TENSOR_MAP_SWIZZLE_NONE);
+  }
+  if (error != cudaSuccess) {
+    return error;
+  }
+  return describe(parameters.a_map, encode, pointers.a, problem.k / 2, problem.m, problem.m, problem.l, row_bytes, traits.tile_m,
+                  CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+inline cudaError_t make_parameters(Problem const &problem, Pointers const &pointers, void *workspace, Plan const &plan,
+                                   Encode encode, EpilogueArguments const &epilogue, Parameters &parameters) {
+  VariantTraits const &traits = kVariants[plan.variant];
+  auto const bytes = [](void const *pointer) { return static_cast<uint8_t const *>(pointer); };
+  auto const ceil_div = [](int64_t extent, int64_t of) { return static_cast<int>((extent + of - 1) / of); };
+  parameters.b = bytes(pointers.b);
+  parameters.a = bytes(pointers.a);
+  parameters.sfb = bytes(pointers.sfb);
+  parameters.sfa = bytes(pointers.sfa);
+  parameters.m = static_cast<int>(problem.m);
+  parameters.n = static_cast<int>(problem.n);
+  parameters.k = static_cast<int>(problem.k);
+  parameters.cluster = plan.cluster;
+  parameters.cluster_bits = 0;
+  while (1 << parameters.cluster_bits < plan.cluster) {
+    ++parameters.cluster_bits;
+  }
+  parameters.tiles_m = ceil_div(problem.m, traits.tile_m);
+  parameters.tiles_n = ceil_div(problem.n, traits.tile_n);
+  parameters.tiles = static_cast<int>(tile_count(problem, traits));
+  parameters.tiles_per_matrix = divisor(parameters.tiles_m * parameters.tiles_n);
+  parameters.tiles_per_group = divisor(parameters.tiles_m * kGroupWidth);
+  parameters.atoms_m = ceil_div(problem.m, 128);
+  parameters.atoms_n = ceil_div(problem.n, 128);
+  parameters.atoms_k = ceil_div(problem.k, kAtomK);
+  parameters.row_bytes = static_cast<unsigned>(problem.k / 2);
+  parameters.epilogue = epilogue;
+  if (traits.tile_m <= kSmallM) {
+    int const clusters = static_cast<int>(plan.grid.x) / plan.cluster, units = static_cast<int>(unit_count(problem, traits));
+    int const chunks = ceil_div(problem.k, traits.blocks * kBlockK), of_cta = chunks / plan.cluster;
+    int const ctas = clusters / static_cast<int>(problem.l);
+    SmallMParameters &small_m = parameters.small_m;
+    small_m.b = parameters.b;
+    small_m.a = parameters.a;
+    small_m.sfb = parameters.sfb;
+    small_m.sfa = parameters.sfa;
+    small_m.m = parameters.m;
+    small_m.n = static_cast<unsigned>(parameters.n);
+    small_m.row_bytes = parameters.row_bytes;
+    small_m.atoms_k = static_cast<unsigned>(parameters.atoms_k);
+    small_m.scale_bytes = small_m.atoms_k * kAtomBytes;
+    small_m.cluster_bits = static_cast<uint8_t>(parameters.cluster_bits);
+    small_m.is_batch = problem.l > 1;
+    // No more than a CTA has room for.
+    small_m.units_per_cta = static_cast<uint8_t>(units / ctas);
+    small_m.extra_units = units % ctas;
+    small_m.chunks_per_cta = of_cta;
+    small_m.extra_chunks = static_cast<uint8_t>(chunks % plan.cluster);
+    small_m.ctas = divisor(ctas);
+    small_m.chunks = divisor(of_cta);
+    small_m.chunks_plus_one = divisor(of_cta + 1);
+    small_m.b_stride = static_cast<uint64_t>(problem.n) * small_m.row_bytes;
+    small_m.a_stride = static_cast<uint64_t>(problem.m) * small_m.row_bytes;
+    small_m.sfb_stride = static_cast<uint64_t>(parameters.atoms_n) * small_m.scale_bytes;
+    small_m.sfa_stride = static_cast<uint64_t>(parameters.atoms_m) * small_m.scale_bytes;
+    return plan.is_small_m_regs ? describe_small_m_regs(problem, pointers, traits, encode, parameters) : cudaSuccess;
+  }
+  SplitK const &split_k = plan.split_k;
+  parameters.steps = static_cast<int>(step_count(problem, traits));
+  parameters.whole_tiles = parameters.tiles - split_k.tiles;
+  parameters.helpers = split_k.helpers;
+  parameters.splits = split_k.tiles * split_k.per_tile;
+  parameters.split_steps = split_k.steps;
+  parameters.own_steps = parameters.steps - split_k.per_tile * split_k.steps;
+  parameters.split_flags = flags(problem, traits, workspace);
+  Slabs const &slabs = plan.slabs;
+  DecodeAhead &ahead = parameters.ahead;
+  ahead.tiles_m = divisor(parameters.tiles_m);
+  ahead.first_tiles = divisor(slabs.first_tiles);
+  ahead.slabs = divisor(slabs.along_k);
+  ahead.first_slabs = slabs.first_along_k;
+  auto const slab_count = [](int tiles, int along_k) { return static_cast<int64_t>(tiles) * along_k; };
+  int64_t const left = slab_count(slabs.tiles, slabs.along_k) - slab_count(slabs.first_tiles, slabs.first_along_k);
+  ahead.units = static_cast<int>(left * (traits.tile_m / kUnitM));
+  ahead.next_unit = parameters.split_flags + parameters.splits * kSplitFlags;
+  ahead.decoded_units = ahead.next_unit + 1;
+  ahead.decoded_a = static_cast<uint8_t *>(workspace);
+  ahead.panel_m = static_cast<int>(decoded_rows(problem, traits));
+  parameters.split_sums = reinterpret_cast<float *>(ahead.next_unit + counter_count(slabs));
+  // A warp reads rows of B in rows of 64 bytes without conflicts as they are.
+  cudaError_t error = describe(parameters.b_map, encode, pointers.b, problem.k / 2, problem.n, problem.n, problem.l,
+                               kBlockBytes, traits.tile_n, CU_TENSOR_MAP_SWIZZLE_NONE);
+  if (error == cudaSuccess) {
+    // Those of 128 rows of B, of all matrices.
+    int64_t const rows = static_cast<int64_t>(parameters.atoms_k) * kAtomRows;
+    error = describe(parameters.sfb_map, encode, pointers.sfb, kScaleRowBytes, rows, rows,
+                     problem.l * parameters.atoms_n, kScaleRowBytes, kAtomsPerBlock * kAtomRows,
+                     CU_TENSOR_MAP_SWIZZLE_NONE);
+  }
+  if (error != cudaSuccess) {
+    return error;
+  }
+  cuuint64_t const row = kPanelRowBytes, rows = padded_m(problem, traits), l = problem.l;
+  cuuint64_t const panels = decoded_row_bytes(problem) / kPanelRowBytes;
+  cuuint64_t const extents[] = {row, rows, l, panels};
+  cuuint64_t const strides[] = {row, row * problem.m, row * decoded_rows(problem, traits)};
+  cuuint32_t const box[] = {kPanelRowBytes, static_cast<cuuint32_t>(traits.tile_m), 1, 1};
+  return describe(parameters.a_map, encode, workspace, 4, extents, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+inline DecodeAParameters decode_a_parameters(Problem const &problem, Pointers const &pointers, void *workspace, Plan const &plan) {
+  auto const ceil_div = [](int64_t extent, int64_t of) { return static_cast<int>((extent + of - 1) / of); };
+  VariantTraits const &traits = kVariants[plan.variant];
+  Slabs const &slabs = plan.slabs;
+  int const tiles_m = ceil_div(problem.m, traits.tile_m), blocks = ceil_div(problem.k, kBlockK);
+  int64_t const of_last = static_cast<int64_t>(slabs.first_tiles % tiles_m) * traits.tile_m;
+  DecodeAParameters result;
+  result.matrix = {static_cast<uint8_t const *>(pointers.a),
+                   static_cast<uint8_t const *>(pointers.sfa),
+                   static_cast<uint8_t *>(workspace),
+                   static_cast<int>(problem.k / 2),
+                   static_cast<int>(decoded_rows(problem, traits)),
+                   ceil_div(problem.m, 128),
+                   ceil_div(problem.k, kAtomK)};
+  result.m = divisor(static_cast<uint32_t>(problem.m));
+  result.rows = static_cast<int>(slabs.first_tiles / tiles_m * problem.m + (of_last < problem.m ? of_last : problem.m));
+  int64_t const first_blocks = static_cast<int64_t>(slabs.first_along_k) * kSlabBlocks;
+  result.blocks = divisor(static_cast<uint32_t>(first_blocks < blocks ? first_blocks : blocks));
+  result.flags = flags(problem, traits, workspace);
+  result.flag_count =
+      static_cast<unsigned>(plan.split_k.tiles * plan.split_k.per_tile * kSplitFlags + counter_count(slabs));
+  return result;
+}
+
+// Blocks of the kernel that decodes rows of A: a thread for each item of these, and for each flag.
+inline unsigned decode_a_grid(DecodeAParameters const &parameters) {
+  // No more than the bytes of A's scales, which are fewer than 2^31.
+  int64_t const items = static_cast<int64_t>(parameters.rows) * parameters.blocks.number * 4;
+  int64_t const threads = items > parameters.flag_count ? items : parameters.flag_count;
+  return static_cast<unsigned>((threads + DecodeA::kThreads - 1) / DecodeA::kThreads);
+}

@@ -1,0 +1,72 @@
+// Rows of A, decoded into shared memory.
+
+#ifndef FOURFOLD_HOST
+// A thread's share of the rows of A: 32 codes of a block of K, and their scales.
+template <int kTileM>
+struct SmallMDecodeA {
+  using V = SmallM<kTileM>;
+  uint4 codes[V::kPieces];
+  uint32_t scales[V::kPieces];
+  // Blocks of K that this CTA has of each row of A, and pieces of all; and bytes that a row of A has from its first on.
+  unsigned blocks, count, rest;
+
+  CUTLASS_DEVICE SmallMDecodeA(SmallMParameters const &p, SmallMOperands const &of, SmallMWork const &work)
+      : blocks(work.chunks.number * V::kBlocks),
+        count((kTileM == 1 ? 1 : p.m) * blocks * 4),
+        rest(p.row_bytes - work.first_chunk * V::kRowBytes) {
+    uint8_t const *const first = of.a + work.first_chunk * V::kRowBytes;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < V::kPieces; ++i) {
+      // Who has none, or one beyond K, asks for the last: that needs no branch.
+      unsigned const item = min(i * V::kThreads + threadIdx.x, count - 1), t = item % 4, m = m_of(work, item);
+      unsigned const piece = item - m * blocks * 4;
+      codes[i] = load_ordered(reinterpret_cast<uint4 const *>(first + (m * p.row_bytes + min(piece * 16, rest - 16))));
+      unsigned const atom = min(work.first_chunk * V::kChunkAtoms + (kMx ? piece / 4 : piece / 2), p.atoms_k - 1u);
+      uint8_t const *const at = of.sfa + (atom * kAtomBytes + m * 16 + (kMx ? t : t % 2 * 2));
+      scales[i] = kMx ? load_ordered(at) : load_ordered(reinterpret_cast<uint16_t const *>(at));
+    }
+  }
+
+  CUTLASS_DEVICE static unsigned m_of(SmallMWork const &work, unsigned item) {
+    return kTileM == 1 ? 0 : work.chunks.divide(item / (4 * V::kBlocks));
+  }
+
+  CUTLASS_DEVICE void decode_to(SmallMWork const &work, uint32_t smem_a, unsigned pitch) const {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < V::kPieces; ++i) {
+      unsigned const item = i * V::kThreads + threadIdx.x, t = item % 4, m = m_of(work, item);
+      unsigned const block = item / 4 - m * blocks;
+      if (item >= count) {
+        continue;
+      }
+      // Nothing is done with a scale where it is asked for, or all that follows there would wait for it.
+      uint32_t const own = rematerialize(scales[i]), of_thread = kMx ? mx_scale(own) : two_scales(own);
+      CUTLASS_PRAGMA_UNROLL
+      for (int word = 0; word < 4; ++word) {
+        // Beyond K there are zeros.
+        uint32_t const eight = (block * 4 + t) * 16 < rest ? word_of(codes[i], word) : 0;
+        if constexpr (V::kUsesE4m3) {
+          // Words w and w + 2 of a thread are of its first group and of its second, which have columns of their own: so they are in
+          // one matrix. A column's other codes are zeros.
+          DecodedE4m3 const parts = decode_to_e4m3(eight);
+          uint32_t const at = smem_a + ((block * 2 + word % 2) * kTileM + m) * V::kMatrixBytes + (2 * t + word / 2) * 16;
+          auto const only = [&](uint32_t four, unsigned thread) { return t == thread ? four : 0; };
+          store_words(at, only(parts.even, 0), only(parts.even, 1), only(parts.even, 2), only(parts.even, 3));
+          store_words(at + V::kMatrixBytes / 2, only(parts.odd, 0), only(parts.odd, 1), only(parts.odd, 2), only(parts.odd, 3));
+        } else {
+          // For the thread of a quad what it gives to two steps.
+          Decoded const parts = decode(eight, scale_of_word(of_thread, word));
+          store_words(smem_a + m * pitch + block * 2 * kBlockK + word * 64 + t * 16, parts.low[0], parts.high[0],
+                      parts.low[1], parts.high[1]);
+        }
+      }
+      if constexpr (V::kUsesE4m3) {
+        float2 const both = wide(of_thread);
+        uint32_t const at = smem_a + blocks * kTileM * V::kABlockBytes + item * 8;
+        store_word(at, __float_as_uint(both.x * kE4m3Factor));
+        store_word(at + 4, __float_as_uint(both.y * kE4m3Factor));
+      }
+    }
+  }
+};
+#endif

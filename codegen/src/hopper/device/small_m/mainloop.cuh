@@ -1,0 +1,147 @@
+// What warps multiply, and their sums.
+
+#ifndef FOURFOLD_HOST
+// A warp's sums of a group, of fp16 or bf16.
+template <int kTileM>
+struct SmallMAccumulators {
+  using V = SmallM<kTileM>;
+  // Of two steps along K each has its own: a multiplication waits for the one before that adds to the same.
+  float acc[V::kChunks][2][4] = {};
+  uint32_t a_at[V::kChunks];
+
+  CUTLASS_DEVICE SmallMAccumulators(SmallMParameters const &p, uint32_t smem_a, int pitch) {
+    int const quad = lane() / 4, t = lane() % 4;
+    CUTLASS_PRAGMA_UNROLL
+    for (int chunk = 0; chunk < V::kChunks; ++chunk) {
+      // Of rows of A that there are not, the last will do.
+      a_at[chunk] = smem_a + min(chunk * 8 + quad, p.m - 1) * pitch + t * 16;
+    }
+  }
+
+  // Adds a block of K, of which `codes` and `scales` are rows `quad` and `quad + 8`.
+  CUTLASS_DEVICE void add(int block, uint4 const (&codes)[2], uint32_t const (&scales)[2]) {
+    uint32_t of_thread[2];
+    CUTLASS_PRAGMA_UNROLL
+    for (int row = 0; row < 2; ++row) {
+      of_thread[row] = kMx ? mx_scale(scales[row]) : two_scales(scales[row]);
+    }
+    CUTLASS_PRAGMA_UNROLL
+    for (int word = 0; word < 4; ++word) {
+      uint32_t operands[2][4];
+      CUTLASS_PRAGMA_UNROLL
+      for (int row = 0; row < 2; ++row) {
+        Decoded const parts = decode(word_of(codes[row], word), scale_of_word(of_thread[row], word));
+        CUTLASS_PRAGMA_UNROLL
+        for (int s = 0; s < 2; ++s) {
+          operands[s][row] = parts.low[s];
+          operands[s][2 + row] = parts.high[s];
+        }
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int chunk = 0; chunk < V::kChunks; ++chunk) {
+        uint4 const second = load_words(a_at[chunk] + block * 2 * kBlockK + word * 64);
+        mma(acc[chunk][0], operands[0], second.x, second.y);
+        mma(acc[chunk][1], operands[1], second.z, second.w);
+      }
+    }
+  }
+
+  // Puts the sums of a group into shared memory, one for each row of A, and begins those of another.
+  CUTLASS_DEVICE void keep(uint32_t to) {
+    int const quad = lane() / 4, t = lane() % 4;
+    CUTLASS_PRAGMA_UNROLL
+    for (int chunk = 0; chunk < V::kChunks; ++chunk) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        store_word(to + ((chunk * 8 + 2 * t + i % 2) * V::kSumPitch + quad + i / 2 * 8) * 4,
+                   __float_as_uint(acc[chunk][0][i] + acc[chunk][1][i]));
+        acc[chunk][0][i] = acc[chunk][1][i] = 0.0f;
+      }
+    }
+  }
+};
+
+// A warp's sums of a group, of e4m3. A block of K has eight groups of 16 codes, and a multiplication eight columns of each
+// row of A: thread t of a quad, which has the codes of groups 2 t and 2 t + 1, gets their sums.
+template <int kTileM>
+struct SmallME4m3Accumulators {
+  using V = SmallM<kTileM>;
+  // What wgmma has of a block: of words 0 and 1, whose groups have the even columns, and of words 2 and 3.
+  struct Products {
+    float of[2][4 * kTileM];
+  };
+  float acc[kTileM][2] = {};
+  // Of the next chunk: where its rows of A are, as descriptors count, and their scales; and bytes between two rows' scales.
+  uint32_t desc_a, scales_at, pitch;
+
+  CUTLASS_DEVICE void begin(uint32_t all, unsigned blocks, unsigned block) {
+    desc_a = rematerialize(unswizzled_descriptor(all + block * kTileM * V::kABlockBytes));
+    scales_at = rematerialize(all + blocks * kTileM * V::kABlockBytes + block * V::kABlockScaleBytes + lane() % 4 * 8);
+    pitch = blocks * V::kABlockScaleBytes;
+  }
+  CUTLASS_DEVICE void next() {
+    desc_a += V::kBlocks * kTileM * V::kABlockBytes >> 4;
+    scales_at += V::kBlocks * V::kABlockScaleBytes;
+  }
+
+  // Has the warpgroup multiply a block of K. A warp without rows of its own gives whatever it has.
+  CUTLASS_DEVICE void multiply(int block, bool has_rows, uint4 const (&codes)[2], uint32_t (&operands)[4][4],
+                               Products &products) const {
+    if (has_rows) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int word = 0; word < 4; ++word) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int row = 0; row < 2; ++row) {
+          DecodedE4m3 const parts = decode_to_e4m3(word_of(codes[row], word));
+          operands[word][row] = parts.even;
+          operands[word][2 + row] = parts.odd;
+        }
+      }
+    }
+    wgmma_fence();
+    CUTLASS_PRAGMA_UNROLL
+    for (int word = 0; word < 4; ++word) {
+      uint32_t const at = desc_a + ((block * 2 + word % 2) * kTileM * V::kMatrixBytes >> 4);
+      if (word % 2 == 0) {
+        WgmmaE4m3<8 * kTileM>::begin(products.of[word / 2], operands[word], at);
+      } else {
+        WgmmaE4m3<8 * kTileM>::add(products.of[word / 2], operands[word], at);
+      }
+    }
+    wgmma_commit();
+  }
+
+  // Adds the products of a block, once they are there, times the scales of rows `quad` and `quad + 8` and of the rows of A.
+  CUTLASS_DEVICE void add(int block, uint32_t const (&scales)[2], Products &products) {
+    wgmma_fence_operand(products.of[0]);
+    wgmma_fence_operand(products.of[1]);
+    CUTLASS_PRAGMA_UNROLL
+    for (int m = 0; m < kTileM; ++m) {
+      float2 const of_a = load_pair(scales_at + m * pitch + block * V::kABlockScaleBytes);
+      CUTLASS_PRAGMA_UNROLL
+      for (int row = 0; row < 2; ++row) {
+        float2 const of_row = wide(two_scales(scales[row]));
+        acc[m][row] += products.of[0][m * 4 + 2 * row] * (of_row.x * of_a.x);
+        acc[m][row] += products.of[1][m * 4 + 2 * row + 1] * (of_row.y * of_a.y);
+      }
+    }
+  }
+
+  // Puts the sums of a group into shared memory, one for each row of A, and begins those of another.
+  CUTLASS_DEVICE void keep(uint32_t to) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int m = 0; m < kTileM; ++m) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int row = 0; row < 2; ++row) {
+        float sum = acc[m][row];
+        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 1);
+        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, 2);
+        if (lane() % 4 == 0) {
+          store_word(to + (m * V::kSumPitch + lane() / 4 + row * 8) * 4, __float_as_uint(sum));
+        }
+        acc[m][row] = 0.0f;
+      }
+    }
+  }
+};
+#endif

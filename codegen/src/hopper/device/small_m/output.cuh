@@ -1,0 +1,56 @@
+// What becomes of the sums of small M.
+
+#ifndef FOURFOLD_HOST
+// Operands of the epilogue behind the wait for the kernel before. Single numbers are read as what nobody writes, so perhaps before it was
+// waited for: not where their addresses depend on what comes later, a place of shared memory that is zero.
+CUTLASS_DEVICE EpilogueArguments small_m_epilogue(Parameters const &parameters, uint32_t zeros) {
+  EpilogueArguments epilogue = parameters.epilogue;
+  unsigned const zero = load_words(zeros).x;
+  for_each_scalar(epilogue, [&](auto const *&number) { number += zero; });
+  return epilogue;
+}
+
+// The first column of D that a vector of a unit has.
+CUTLASS_DEVICE int small_m_column(unsigned first_unit, unsigned vector) {
+  unsigned const unit = first_unit + vector / 4, quarter = vector % 4 * 32;
+  return static_cast<int>(kSimple ? unit / 4 * 128 + quarter + unit % 4 * 8 : unit * 128 + quarter);
+}
+
+// Writes the vectors that are this CTA's, of N columns of a row of A each, four of each unit: `sum_of` one of a row of A that there is.
+template <int kTileM, class V, class IsMine, class SumOf>
+CUTLASS_DEVICE void store_small_m(Parameters const &parameters, unsigned first_unit, unsigned units, unsigned batch, uint32_t zeros,
+                                  IsMine const &is_own, SumOf const &sum_of) {
+  constexpr int N = V::kWidth;
+  SmallMParameters const &p = parameters.small_m;
+  EpilogueArguments const epilogue = small_m_epilogue(parameters, zeros);
+  // Of blocks, a warp has those of all rows of A together.
+  constexpr unsigned kLanes = kSimple ? kTileM : 32;
+  unsigned const items = units * 4 * kLanes;
+  auto states = begin_outputs<N>(epilogue);
+  CUTLASS_PRAGMA_NO_UNROLL
+  for (unsigned first = 0; first < items; first += V::kThreads) {
+    unsigned const item = first + threadIdx.x, vector = item / kLanes;
+    int const m = static_cast<int>(item % kLanes);
+    bool const is_mine = item < items && is_own(vector), is_there = is_mine && m < p.m;
+    cutlass::Array<float, N> sum;
+    sum.clear();
+    if (is_there) {
+      sum = sum_of(vector, static_cast<unsigned>(m));
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < N; ++i) {
+        sum[i] *= kFactor;
+      }
+    }
+    Place const here{static_cast<int>(batch), is_there ? m : p.m, small_m_column(first_unit, vector), p.m, static_cast<int>(p.n), 0};
+    if constexpr (kSimple) {
+      if (is_there && here.contains(0, 0)) {
+        write_outputs<N>(epilogue, states, here, sum);
+      }
+    } else if (is_mine) {
+      // All lanes of a warp work together; those without a row of A have one that is outside.
+      write_outputs<N>(epilogue, states, here, sum);
+      end_outputs<N>(epilogue, states, here);
+    }
+  }
+}
+#endif

@@ -1,0 +1,124 @@
+// What a warp keeps of the rows of A, and what it multiplies by them.
+
+#ifndef FOURFOLD_HOST
+// Thread t of a quad has the 64 codes from 64 t on of a chunk's row: a block of 32 of each half, which is a part of another block of K
+// for both operands. So the scales of both halves lie side by side.
+CUTLASS_DEVICE uint32_t regs_scale(uint32_t of_row, int block) {
+  return kMx ? mx_scale(of_row >> 8 * block & 0xFF) : two_scales(block == 0 ? of_row : upper_half(of_row));
+}
+// Where a thread's scales of a row are, of one of eight rows.
+CUTLASS_DEVICE uint32_t regs_scale_offset(int scale_row) {
+  int const quad = lane() / 4, t = lane() % 4;
+  return (kMx ? t / 2 * scale_row + t % 2 * 2 : t * scale_row) + quad * 16;
+}
+// Where a thread's codes of a row of a chunk are, from where the first row is on, as tensor copies swizzle rows of 128 bytes: those of the
+// second block are in the other half of 32 bytes. And its scales of two rows.
+struct SmallMRegsB {
+  uint32_t codes, scales;
+  CUTLASS_DEVICE SmallMRegsB(uint32_t ring, uint32_t all_scales) {
+    int const quad = lane() / 4, t = lane() % 4;
+    codes = rematerialize(ring + quad * 128 + ((2 * t) ^ quad) * 16);
+    scales = rematerialize(all_scales + regs_scale_offset(SmallMRegs::kSfbRowBytes));
+  }
+  CUTLASS_DEVICE uint4 load(int block, int offset) const { return load_words((codes ^ block * 16) + offset); }
+};
+
+// Rows of A of a chunk, as the multiplication takes them.
+struct SmallMRegsA {
+  using V = SmallMRegs;
+  uint32_t of[V::kColumns][V::kBlocks][4][2][2];
+
+  // What a stage has of them. A row's scales are as many bytes from the next one's as those of B are, but rows are twice as many. Returns
+  // `zero`, which is that, when all codes have come.
+  CUTLASS_DEVICE uint32_t decode_from(SmallMRegsB const &part, int stage, uint32_t sfa, uint32_t zero) {
+    uint32_t all = 0;
+    uint32_t const scales_at = sfa + regs_scale_offset(V::kSfaRowBytes);
+    CUTLASS_PRAGMA_UNROLL
+    for (int column = 0; column < V::kColumns; ++column) {
+      uint32_t const at = scales_at + column * V::kSfbRowBytes, scales = kMx ? load_half(at) : load_word(at);
+      CUTLASS_PRAGMA_UNROLL
+      for (int block = 0; block < V::kBlocks; ++block) {
+        uint4 const words = part.load(block, stage * V::kCodeBytes + column * V::kRunBytes);
+        all |= words.x;
+        uint32_t const scale = regs_scale(scales, block);
+        CUTLASS_PRAGMA_UNROLL
+        for (int word = 0; word < 4; ++word) {
+          Decoded const parts = decode(word_of(words, word), scale_of_word(scale, word));
+          CUTLASS_PRAGMA_UNROLL
+          for (int s = 0; s < 2; ++s) {
+            of[column][block][word][s][0] = parts.low[s];
+            of[column][block][word][s][1] = parts.high[s];
+          }
+        }
+      }
+    }
+    return all & zero;
+  }
+};
+
+// Sums of a group. A multiplication waits for the one before that adds to the same, but three other warps have something to do then.
+struct SmallMRegsAccumulators {
+  using V = SmallMRegs;
+  float acc[V::kColumns][4] = {};
+
+  // Adds what a stage has of a group, by the rows of A of the same chunk.
+  CUTLASS_DEVICE void add(SmallMRegsA const &fragments_a, SmallMRegsB const &part, int stage, uint32_t scales) {
+    // Those of rows `quad` and `quad + 8` lie side by side.
+    uint32_t of_rows[2];
+    if constexpr (kMx) {
+      of_rows[0] = load_half(part.scales + scales);
+      of_rows[1] = load_half(part.scales + scales + 4);
+    } else {
+      float2 const both = load_pair(part.scales + scales);
+      of_rows[0] = __float_as_uint(both.x);
+      of_rows[1] = __float_as_uint(both.y);
+    }
+    uint4 words[V::kBlocks][2];
+    CUTLASS_PRAGMA_UNROLL
+    for (int block = 0; block < V::kBlocks; ++block) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int row = 0; row < 2; ++row) {
+        words[block][row] = part.load(block, stage * V::kCodeBytes + row * V::kRunBytes);
+      }
+    }
+    CUTLASS_PRAGMA_UNROLL
+    for (int block = 0; block < V::kBlocks; ++block) {
+      uint32_t const of_block[2] = {regs_scale(of_rows[0], block), regs_scale(of_rows[1], block)};
+      CUTLASS_PRAGMA_UNROLL
+      for (int word = 0; word < 4; ++word) {
+        uint32_t operands[2][4];
+        CUTLASS_PRAGMA_UNROLL
+        for (int row = 0; row < 2; ++row) {
+          Decoded const parts = decode(word_of(words[block][row], word), scale_of_word(of_block[row], word));
+          CUTLASS_PRAGMA_UNROLL
+          for (int s = 0; s < 2; ++s) {
+            operands[s][row] = parts.low[s];
+            operands[s][2 + row] = parts.high[s];
+          }
+        }
+        CUTLASS_PRAGMA_UNROLL
+        for (int s = 0; s < 2; ++s) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int column = 0; column < V::kColumns; ++column) {
+            uint32_t const(&fragment_a)[2] = fragments_a.of[column][block][word][s];
+            mma(acc[column], operands[s], fragment_a[0], fragment_a[1]);
+          }
+        }
+      }
+    }
+  }
+
+  // Puts them into shared memory.
+  CUTLASS_DEVICE void keep(uint32_t to) const {
+    CUTLASS_PRAGMA_UNROLL
+    for (int column = 0; column < V::kColumns; ++column) {
+      uint32_t sum[4];
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        sum[i] = __float_as_uint(acc[column][i]);
+      }
+      store_words(to + column * V::kPieceBytes, sum[0], sum[1], sum[2], sum[3]);
+    }
+  }
+};
+#endif

@@ -1,0 +1,301 @@
+// The loop along K of the consumers: rows of B are decoded, and wgmma is given them.
+
+#ifndef FOURFOLD_HOST
+// A warpgroup's way through the stages of a tile: what a thread reads of each, and gives to wgmma.
+template <class V>
+struct TiledConsumer {
+  static constexpr int kThreadRows = 2 * V::kHalves;  // of a thread
+  TiledSmem<V> const &smem;
+  PipelineState<V::kStages> ring;
+  // Of the thread's rows of B, in the first stage.
+  uint32_t codes_at[kThreadRows], scales_at[kThreadRows];
+
+  CUTLASS_DEVICE TiledConsumer(TiledSmem<V> const &smem, int phase) : smem(smem) { ring.stage = phase; }
+
+  // `first` is where the tile begins in 128 rows of scales.
+  CUTLASS_DEVICE void begin(unsigned thread, int first) {
+    int const t = thread % 4, row = thread % V::kPhaseThreads / 32 * V::kWarpN + first_row_n<V>(thread % 32 / 4);
+    int const of_scales = first + row;
+    uint32_t const codes = smem.b(0) + row * kBlockBytes + t * 16;
+    uint32_t const scales = smem.sfb(0) + of_scales / 128 * V::kSfbBytes + of_scales % 32 * 16 +
+                            of_scales / 32 % 4 * 4 + (kMx ? t : t / 2 * kAtomBytes + t % 2 * 2);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kThreadRows; ++i) {
+      // Their places differ in the bits of a row's number. Where registers are few they are found anew.
+      codes_at[i] = codes ^ i * kBlockBytes;
+      scales_at[i] = scales ^ i * 16;
+      if constexpr (V::kGroups < 4) {
+        codes_at[i] = rematerialize(codes_at[i]);
+        scales_at[i] = rematerialize(scales_at[i]);
+      }
+    }
+  }
+
+  // Codes and scales of a stage, once it was loaded. Scales come first, so that products with them can stand between what
+  // another pipe does: beside wgmma two instructions of one pipe take twice as long.
+  CUTLASS_DEVICE void read(PipelineState<V::kStages> const &from, uint4 (&codes)[kThreadRows], uint32_t (&scales)[kThreadRows]) const {
+    barrier_wait(smem.full_b(from.stage), from.phase);
+    uint32_t const stage = from.stage * V::kStageBytes;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kThreadRows; ++i) {
+      scales[i] = kMx ? load_byte(scales_at[i] + stage) : load_half(scales_at[i] + stage);
+    }
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kThreadRows; ++i) {
+      codes[i] = load_words(codes_at[i] + stage);
+    }
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kThreadRows; ++i) {
+      scales[i] = kMx ? mx_scale(scales[i]) : two_scales(scales[i]);
+    }
+  }
+  CUTLASS_DEVICE void read(uint4 (&codes)[kThreadRows], uint32_t (&scales)[kThreadRows]) const { read(ring, codes, scales); }
+
+  // To be called when wgmma was given a part of each read: then all of it has come, and what is loaded next cannot change it.
+  // That it was asked for before is not enough. Every lane says so: one for all would have to wait for them, which the compiler
+  // leaves out where lanes never part, and racecheck then sees no order.
+  CUTLASS_DEVICE void release_b() { barrier_arrive(smem.empty_b(ring.stage)); }
+
+  CUTLASS_DEVICE void release_a(int stage) const {
+    if (lane() == 0) {
+      barrier_arrive(smem.empty_a(stage));
+    }
+  }
+
+  // The warpgroup's next block.
+  CUTLASS_DEVICE void next() { ring.template next<V::kPhases>(); }
+};
+
+// A word of each row of B as operands of two steps, by half of the rows.
+template <int kHalves>
+CUTLASS_DEVICE void decode_word(uint4 const (&codes)[2 * kHalves], uint32_t const (&scales)[2 * kHalves], int word,
+                                uint32_t (&first)[kHalves][4], uint32_t (&second)[kHalves][4]) {
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < 2 * kHalves; ++i) {
+    Decoded const parts = decode(word_of(codes[i], word), scale_of_word(scales[i], word));
+    first[i / 2][i % 2] = parts.low[0];
+    first[i / 2][2 + i % 2] = parts.high[0];
+    second[i / 2][i % 2] = parts.low[1];
+    second[i / 2][2 + i % 2] = parts.high[1];
+  }
+}
+
+// Where the rows of A of a step along K begin in those of a block, as descriptors count.
+template <class V>
+CUTLASS_DEVICE constexpr int step_at(int step) {
+  return (step / 4 * V::kPanelBytes + step % 4 * 32) >> 4;
+}
+
+// Multiplies a tile's blocks by 64 rows of B, each after its operands were decoded.
+template <class V>
+CUTLASS_DEVICE void mainloop_one_buffer(TiledConsumer<V> &consumer, int blocks, float (&sums)[1][V::kTileM / 2]) {
+  constexpr int kWords = 4 / V::kParts;
+  for (int left = blocks; left > 0; --left, consumer.next()) {
+    uint4 codes[2];
+    uint32_t scales[2], operands[2 * kWords][1][4];
+    consumer.read(codes, scales);
+    CUTLASS_PRAGMA_UNROLL
+    for (int part = 0; part < V::kParts; ++part) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int word = 0; word < kWords; ++word) {
+        decode_word<1>(codes, scales, part * kWords + word, operands[2 * word], operands[2 * word + 1]);
+      }
+      if (part == 0) {
+        barrier_wait(consumer.smem.full_a(consumer.ring.stage), consumer.ring.phase);
+      }
+      uint64_t const desc_a = descriptor(consumer.smem.a(consumer.ring.stage));
+      wgmma_fence();
+      CUTLASS_PRAGMA_UNROLL
+      for (int step = 0; step < 2 * kWords; ++step) {
+        Wgmma<V::kTileM>::run(sums[0], operands[step][0], desc_a + step_at<V>(part * 2 * kWords + step));
+      }
+      wgmma_commit();
+      if (part == 0) {
+        consumer.release_b();
+      }
+      wgmma_wait<0>();
+    }
+    consumer.release_a(consumer.ring.stage);
+  }
+}
+
+// Has wgmma take the operands of a block, and multiply them by its rows of A, when these are there.
+template <class V>
+CUTLASS_DEVICE void mainloop_block(TiledConsumer<V> &consumer, uint32_t const (&operands)[8][1][4], float (&sums)[1][V::kTileM / 2]) {
+  barrier_wait(consumer.smem.full_a(consumer.ring.stage), consumer.ring.phase);
+  uint64_t const desc_a = descriptor(consumer.smem.a(consumer.ring.stage));
+  wgmma_fence();
+  CUTLASS_PRAGMA_UNROLL
+  for (int step = 0; step < 8; ++step) {
+    if (V::kByPanels && (step == 2 || step == 4)) {
+      // This is a loop, and the compiler moves no decoding before one: what comes behind is decoded behind it. Hence the first panel is
+      // waited for again.
+      barrier_wait(consumer.smem.full_a(consumer.ring.stage, step / 4), consumer.ring.phase);
+      wgmma_fence();
+    }
+    Wgmma<V::kTileM>::run(sums[0], operands[step][0], desc_a + step_at<V>(step));
+  }
+  wgmma_commit();
+  consumer.release_b();
+}
+
+// The same with operands of two blocks: while one is multiplied, the next is decoded.
+template <class V>
+CUTLASS_DEVICE void mainloop_two_buffers(TiledConsumer<V> &consumer, int blocks, float (&sums)[1][V::kTileM / 2]) {
+  uint32_t operands[2][8][1][4];
+  int pending = -1;
+  auto const add = [&](uint32_t (&now)[8][1][4]) {
+    {
+      uint4 codes[2];
+      uint32_t scales[2];
+      consumer.read(codes, scales);
+      CUTLASS_PRAGMA_UNROLL
+      for (int word = 0; word < 4; ++word) {
+        decode_word<1>(codes, scales, word, now[2 * word], now[2 * word + 1]);
+      }
+    }
+    mainloop_block<V>(consumer, now, sums);
+    // All but this block is done, and its operands can be overwritten.
+    wgmma_wait<1>();
+    if (pending >= 0) {
+      consumer.release_a(pending);
+    }
+    pending = consumer.ring.stage;
+    consumer.next();
+  };
+  for (int left = blocks / V::kPhases; left > 0; left -= 2) {
+    add(operands[0]);
+    if (left == 1) {
+      break;
+    }
+    add(operands[1]);
+  }
+  wgmma_wait<0>();
+  if (pending >= 0) {
+    consumer.release_a(pending);
+  }
+}
+
+// The same for tiles whose multiplications take less than what is done before them: codes are asked for before the block before
+// theirs is waited for. There is at least one.
+template <class V>
+CUTLASS_DEVICE void mainloop_prefetch(TiledConsumer<V> &consumer, int blocks, float (&sums)[1][V::kTileM / 2]) {
+  static_assert(V::kPhases == 1);
+  uint32_t operands[2][8][1][4], scales[2];
+  uint4 codes[2];
+  int pending = -1, left = blocks;
+  PipelineState<V::kStages> ahead = consumer.ring;
+  consumer.read(codes, scales);
+  auto const add = [&](uint32_t (&now)[8][1][4]) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int word = 0; word < 4; ++word) {
+      decode_word<1>(codes, scales, word, now[2 * word], now[2 * word + 1]);
+    }
+    mainloop_block<V>(consumer, now, sums);
+    ahead.next();
+    if (--left > 0) {
+      consumer.read(ahead, codes, scales);
+    }
+    wgmma_wait<1>();
+    if (pending >= 0) {
+      consumer.release_a(pending);
+    }
+    pending = consumer.ring.stage;
+    consumer.next();
+  };
+  while (true) {
+    add(operands[0]);
+    if (left == 0) {
+      break;
+    }
+    add(operands[1]);
+    if (left == 0) {
+      break;
+    }
+  }
+  wgmma_wait<0>();
+  consumer.release_a(pending);
+}
+
+// The same where sums leave room for the operands of two words: while one is multiplied, the other is made.
+template <class V>
+CUTLASS_DEVICE void mainloop_words(TiledConsumer<V> &consumer, int blocks, float (&sums)[V::kHalves][V::kTileM / 2]) {
+  int pending = -1;
+  for (int left = blocks; left > 0; --left) {
+    uint4 codes[2 * V::kHalves];
+    uint32_t scales[2 * V::kHalves];
+    consumer.read(codes, scales);
+    uint64_t const desc_a = descriptor(consumer.smem.a(consumer.ring.stage));
+    uint32_t operands[2][2][V::kHalves][4];
+    CUTLASS_PRAGMA_UNROLL
+    for (int word = 0; word < 4; ++word) {
+      auto &now = operands[word % 2];
+      // All but the word before is done.
+      wgmma_wait<1>();
+      if (word == 1 && pending >= 0) {
+        consumer.release_a(pending);
+      }
+      decode_word<V::kHalves>(codes, scales, word, now[0], now[1]);
+      if (word == 0) {
+        barrier_wait(consumer.smem.full_a(consumer.ring.stage), consumer.ring.phase);
+      }
+      wgmma_fence();
+      CUTLASS_PRAGMA_UNROLL
+      for (int step = 0; step < 2; ++step) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int half = 0; half < V::kHalves; ++half) {
+          Wgmma<V::kTileM>::run(sums[half], now[step][half], desc_a + step_at<V>(2 * word + step));
+        }
+      }
+      wgmma_commit();
+      if (word == 0) {
+        consumer.release_b();
+      }
+    }
+    pending = consumer.ring.stage;
+    consumer.next();
+  }
+  wgmma_wait<0>();
+  if (pending >= 0) {
+    consumer.release_a(pending);
+  }
+}
+
+// Gives each phase the sums of both for its slices: of two side by side it has one, whose sums are then where those of the first
+// were. What is given and got is told by branches, which take less than a choice for each register.
+template <class V>
+CUTLASS_DEVICE void reduce_phases(TiledSmem<V> const &smem, int first_stage, int phase, float (&sums)[1][V::kTileM / 2]) {
+  static_assert(V::kPhases == 2);
+  constexpr int kOfSlice = V::kVectors * 4, kCount = V::kSlices / 2 * V::kVectors;
+  unsigned const at = rematerialize(threadIdx.x) % V::kPhaseThreads * 16;
+  auto const first_of = [](int v) { return v / V::kVectors * 2 * kOfSlice + v % V::kVectors * 4; };
+  cute::for_each(cute::make_seq<2>{}, [&](auto own) {
+    if (phase == own) {
+      keep_branch();
+      // Nobody of the phase needs the rows of A that were there, while the other may still multiply.
+      named_barrier_sync<1 + own, V::kPhaseThreads>();
+      CUTLASS_PRAGMA_UNROLL
+      for (int v = 0; v < kCount; ++v) {
+        float const *const given = sums[0] + first_of(v) + (1 - own) * kOfSlice;
+        store_words(smem.partial(first_stage, own) + at + v * V::kVectorBytes, __float_as_uint(given[0]),
+                    __float_as_uint(given[1]), __float_as_uint(given[2]), __float_as_uint(given[3]));
+      }
+    }
+  });
+  named_barrier_sync<3, V::kConsumerThreads>();
+  cute::for_each(cute::make_seq<2>{}, [&](auto own) {
+    if (phase == own) {
+      keep_branch();
+      CUTLASS_PRAGMA_UNROLL
+      for (int v = 0; v < kCount; ++v) {
+        auto const four = load_floats<4>(smem.partial(first_stage, 1 - own) + at + v * V::kVectorBytes);
+        float *const kept = sums[0] + first_of(v);
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          kept[i] = kept[own * kOfSlice + i] + four[i];
+        }
+      }
+    }
+  });
+}
+#endif

@@ -1,0 +1,271 @@
+// What becomes of sums: those of a cluster and of splits are added up, and the rows of D are written, slice by slice.
+
+#ifndef FOURFOLD_HOST
+// What a thread has of 8 rows of D: of two rows as many columns side by side as it has rows of B.
+template <int kHalves>
+CUTLASS_DEVICE void arrange(int quad, float const *sums, float (&rows)[2][2 * kHalves]) {
+  bool const odd = (quad ^ quad / (kHalves == 2 ? 2 : 4)) % 2 != 0, upper = quad / 4 != 0;
+  CUTLASS_PRAGMA_UNROLL
+  for (int row = 0; row < 2; ++row) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < 2 * kHalves; ++i) {
+      int const near = i % 2 * 2 + row, far = (1 - i % 2) * 2 + row;
+      float const low = odd ? sums[far] : sums[near];
+      if constexpr (kHalves == 2) {
+        float const high = odd ? sums[4 + far] : sums[4 + near];
+        rows[row][i] = (upper == (i < 2) ? high : low) * kFactor;
+      } else {
+        rows[row][i] = low * kFactor;
+      }
+    }
+  }
+}
+
+// Phases share slices: of so many side by side a thread adds up and writes this one, whose sums it has where those of the first
+// were.
+template <class V>
+CUTLASS_DEVICE int own_phase() {
+  return V::kPhases == 1 ? 0 : warp_uniform(threadIdx.x / V::kPhaseThreads);
+}
+// Which of the warpgroups with rows of B of their own.
+template <class V>
+CUTLASS_DEVICE int own_group() {
+  return V::kGroupsN == 1 ? 0 : warp_uniform(threadIdx.x / 128);
+}
+template <class V>
+CUTLASS_DEVICE bool is_own_slice(int slice) {
+  return slice % V::kPhases == own_phase<V>();
+}
+template <class V>
+CUTLASS_DEVICE constexpr int kept_as(int slice) {
+  return slice / V::kPhases * V::kPhases;
+}
+
+// Writes a warp's part of a slice of D: of each chunk of 8 rows, what wgmma left in a thread.
+template <class V>
+CUTLASS_DEVICE void store_slice(Parameters const &p, TiledSmem<V> const &smem, WorkTile const &tile, int slice,
+                                float const (&sums)[V::kVectors * 4]) {
+  unsigned const thread = rematerialize(threadIdx.x);
+  int const warp = thread / 32, quad = thread % 32 / 4, t = thread % 4;
+  int const m = tile.m_idx * V::kTileM + slice * V::kSliceM;
+  int const n = tile.n_idx * V::kTileN + warp % V::kPhaseWarps * V::kWarpN;
+  if constexpr (kSimple) {
+    constexpr int kColumns = 2 * V::kHalves;
+    Place const here(tile.batch, m + 2 * t, n + first_row_n<V>(quad) / kColumns * kColumns, p.m, p.n, 0);
+    auto states = begin_outputs<kColumns>(p.epilogue);
+    CUTLASS_PRAGMA_UNROLL
+    for (int chunk = 0; chunk < V::kChunks; ++chunk) {
+      float rows[2][kColumns];
+      arrange<V::kHalves>(quad, sums + chunk * V::kHalves * 4, rows);
+      CUTLASS_PRAGMA_UNROLL
+      for (int row = 0; row < 2; ++row) {
+        cutlass::Array<float, kColumns> sum;
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < kColumns; ++i) {
+          sum[i] = rows[row][i];
+        }
+        // What lies outside is computed too: what is read for all of D then stands before the loops.
+        write_outputs<kColumns>(p.epilogue, states, here.moved(chunk * 8 + row, 0), sum);
+      }
+    }
+  } else {
+    uint32_t const staging = smem.staging(warp);
+    __syncwarp();
+    CUTLASS_PRAGMA_UNROLL
+    for (int chunk = 0; chunk < V::kChunks; ++chunk) {
+      float rows[2][4];
+      arrange<2>(quad, sums + chunk * 8, rows);
+      CUTLASS_PRAGMA_UNROLL
+      for (int row = 0; row < 2; ++row) {
+        store_words(staging + ((chunk * 8 + 2 * t + row) * V::kPitch + quad * 4) * 4, __float_as_uint(rows[row][0]),
+                    __float_as_uint(rows[row][1]), __float_as_uint(rows[row][2]), __float_as_uint(rows[row][3]));
+      }
+    }
+    __syncwarp();
+    // All lanes of a warp work together; those without a row have one that is outside.
+    bool const has_row = lane() < V::kSliceM;
+    Place const here(tile.batch, has_row ? m + lane() : p.m, n, p.m, p.n, 0);
+    auto states = begin_outputs<32>(p.epilogue);
+    write_outputs<32>(p.epilogue, states, here, load_floats<32>(staging + (has_row ? lane() : 0) * V::kPitch * 4));
+    end_outputs<32>(p.epilogue, states, here);
+  }
+}
+
+// Sends each of the other CTAs of a cluster what this one has of its slices, and waits for what they send.
+template <class V>
+CUTLASS_DEVICE void exchange(Parameters const &p, TiledSmem<V> const &smem, WorkTile const &tile, int rank,
+                             float const (&sums)[V::kHalves][V::kTileM / 2]) {
+  unsigned const thread = rematerialize(threadIdx.x), warp = thread / 32;
+  int const each = V::kSlices >> p.cluster_bits;
+  barrier_wait(smem.exchange_empty(), 0);
+  // Of each of its slices a CTA has the vectors of one other CTA after the other, each of all threads.
+  CUTLASS_PRAGMA_UNROLL
+  for (int slice = 0; slice < V::kSlices; ++slice) {
+    int const receiver = slice * p.cluster / V::kSlices, local = slice & (each - 1);
+    if (receiver == rank || !is_own_slice<V>(slice)) {
+      continue;
+    }
+    int const source = local * (p.cluster - 1) + (rank < receiver ? rank : rank - 1);
+    bool const is_helped = tile.split >= 0;
+    int const blocks = first_block<V>(p, is_helped, receiver + 1) - first_block<V>(p, is_helped, receiver);
+    uint32_t const at = smem.exchange(blocks % V::kStages, source) + thread % V::kPhaseThreads * 16;
+    uint32_t const to = cluster_address(at, receiver), barrier = cluster_address(smem.exchange_full(warp), receiver);
+    CUTLASS_PRAGMA_UNROLL
+    for (int v = 0; v < V::kVectors; ++v) {
+      int const first = (kept_as<V>(slice) * V::kChunks + v / V::kHalves) * 4;
+      store_async(to + v * V::kVectorBytes, &sums[v % V::kHalves][first], barrier);
+    }
+  }
+  // Only shared memory was written: a wait that acquires more would empty the L1 cache.
+  barrier_wait(smem.exchange_full(warp), 0);
+}
+
+// Of two CTAs each keeps the sums of a warpgroup: of this one it has what the other CTA has. Where that comes to is what the rows of A
+// behind the last block would be loaded to.
+template <class V>
+CUTLASS_DEVICE void send_group(TiledSmem<V> const &smem, WorkTile const &tile, int other,
+                               float const (&sums)[V::kHalves][V::kTileM / 2]) {
+  unsigned const thread = rematerialize(threadIdx.x);
+  uint32_t const barrier = cluster_address(smem.exchange_full(thread / 32), other);
+  barrier_wait(smem.exchange_empty(), 0);
+  uint32_t const to = cluster_address(smem.a(tile.count() % V::kStages) + thread % 128 * 16, other);
+  CUTLASS_PRAGMA_UNROLL
+  for (int v = 0; v < V::kGroupVectors; ++v) {
+    store_async(to + v * 128 * 16, &sums[0][v * 4], barrier);
+  }
+}
+
+// Adds what the other CTA has sent. Of two numbers it does not matter which is the first.
+template <class V>
+CUTLASS_DEVICE void add_group(TiledSmem<V> const &smem, WorkTile const &tile, float (&sums)[V::kHalves][V::kTileM / 2]) {
+  unsigned const thread = rematerialize(threadIdx.x);
+  barrier_wait(smem.exchange_full(thread / 32), 0);
+  uint32_t const from = smem.a(tile.count() % V::kStages) + thread % 128 * 16;
+  CUTLASS_PRAGMA_UNROLL
+  for (int v = 0; v < V::kGroupVectors; ++v) {
+    auto const four = load_floats<4>(from + v * 128 * 16);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      sums[0][v * 4 + i] += four[i];
+    }
+  }
+}
+
+// A thread's sums of a slice, whose number the compiler knows: registers have no index.
+template <class V, class Slice>
+CUTLASS_DEVICE void take_slice(float (&part)[V::kVectors * 4], Slice slice, float const (&sums)[V::kHalves][V::kTileM / 2]) {
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < V::kVectors * 4; ++i) {
+    part[i] = sums[i / 4 % V::kHalves][(slice * V::kChunks + i / 4 / V::kHalves) * 4 + i % 4];
+  }
+}
+
+// Where a thread's sums of a slice of a split are: vectors of all threads.
+template <class V>
+CUTLASS_DEVICE float *split_sums_at(Parameters const &p, int split, int slice) {
+  return p.split_sums + (static_cast<int64_t>(split) * V::kSlices + slice) * (V::kSliceBytes / 4) +
+         rematerialize(threadIdx.x) % V::kPhaseThreads * 4;
+}
+
+CUTLASS_DEVICE uint32_t *split_flag_at(Parameters const &p, int split) {
+  return p.split_flags + split * kSplitFlags + threadIdx.x / 32;
+}
+
+// Leaves what a thread has of a split for the one that has as much of the tile.
+template <class V>
+CUTLASS_DEVICE void store_split(Parameters const &p, int split, float const (&sums)[V::kHalves][V::kTileM / 2]) {
+  cute::for_each(cute::make_seq<V::kSlices>{}, [&](auto slice) {
+    if (is_own_slice<V>(slice)) {
+      float part[V::kVectors * 4];
+      take_slice<V>(part, slice, sums);
+      float *const to = split_sums_at<V>(p, split, slice);
+      CUTLASS_PRAGMA_UNROLL
+      for (int v = 0; v < V::kVectors; ++v) {
+        *reinterpret_cast<float4 *>(to + v * V::kVectorBytes / 4) =
+            float4{part[v * 4], part[v * 4 + 1], part[v * 4 + 2], part[v * 4 + 3]};
+      }
+    }
+  });
+  release_flag(split_flag_at(p, split));
+}
+
+// Adds what others have of the slices of a CTA, which are all if it has no rank, always in the same order. They have begun before:
+// their blocks are the first.
+template <class V>
+CUTLASS_DEVICE void add_splits(Parameters const &p, int split, float (&sums)[V::kHalves][V::kTileM / 2], int rank = -1) {
+  CUTLASS_PRAGMA_NO_UNROLL
+  for (; split < p.splits; split += p.tiles - p.whole_tiles) {
+    acquire_flag(split_flag_at(p, split));
+    cute::for_each(cute::make_seq<V::kSlices>{}, [&](auto slice) {
+      if ((rank < 0 || slice * p.cluster / V::kSlices == rank) && is_own_slice<V>(slice)) {
+        float const *const from = split_sums_at<V>(p, split, slice);
+        CUTLASS_PRAGMA_UNROLL
+        for (int v = 0; v < V::kVectors; ++v) {
+          float4 const four = load_l2(from + v * V::kVectorBytes / 4);
+          float *const to = &sums[v % V::kHalves][(slice * V::kChunks + v / V::kHalves) * 4];
+          to[0] += four.x, to[1] += four.y, to[2] += four.z, to[3] += four.w;
+        }
+      }
+    });
+  }
+}
+
+// Writes the slices that this CTA has of a tile.
+template <class V, bool kShared>
+CUTLASS_DEVICE void store_tile(Parameters const &p, TiledSmem<V> const &smem, WorkTile const &tile, int rank,
+                               float const (&sums)[V::kHalves][V::kTileM / 2]) {
+  constexpr int kOwn = V::kSlices / V::kPhases;
+  int const each = kShared ? kOwn >> p.cluster_bits : kOwn, phase = own_phase<V>();
+  if constexpr (!kShared && (kSimple || V::kTileM == 256)) {
+    // All of them are less to do one behind the other than to tell apart, though there are more instructions to wait for.
+    cute::for_each(cute::make_seq<kOwn>{}, [&](auto local) {
+      float part[V::kVectors * 4];
+      take_slice<V>(part, local * cute::Int<V::kPhases>{}, sums);
+      store_slice<V>(p, smem, tile, local * V::kPhases + phase, part);
+    });
+    return;
+  }
+  // Which slice it is, is told by branches, and the epilogue stands here once.
+  CUTLASS_PRAGMA_NO_UNROLL
+  for (int local = 0; local < each; ++local) {
+    int const own = kShared ? rank * each + local : local, slice = own * V::kPhases + phase;
+    float part[V::kVectors * 4] = {};
+    cute::for_each(cute::make_seq<kOwn>{}, [&](auto one) {
+      if (one == own) {
+        keep_branch();
+        take_slice<V>(part, one * cute::Int<V::kPhases>{}, sums);
+      }
+    });
+    if constexpr (kShared) {
+      // In the order of ranks, whoever adds.
+      float all[V::kVectors * 4] = {};
+      int const first = tile.count() % V::kStages;
+      int other = (local * V::kPhases + phase) * (p.cluster - 1);
+      CUTLASS_PRAGMA_NO_UNROLL
+      for (int source = 0; source < p.cluster; ++source) {
+        if (source == rank) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < V::kVectors * 4; ++i) {
+            all[i] += part[i];
+          }
+        } else {
+          uint32_t const at = smem.exchange(first, other++) + threadIdx.x % V::kPhaseThreads * 16;
+          CUTLASS_PRAGMA_UNROLL
+          for (int v = 0; v < V::kVectors; ++v) {
+            auto const four = load_floats<4>(at + v * V::kVectorBytes);
+            CUTLASS_PRAGMA_UNROLL
+            for (int i = 0; i < 4; ++i) {
+              all[v * 4 + i] += four[i];
+            }
+          }
+        }
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < V::kVectors * 4; ++i) {
+        part[i] = all[i];
+      }
+    }
+    store_slice<V>(p, smem, tile, slice, part);
+  }
+}
+#endif

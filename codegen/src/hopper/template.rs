@@ -1,0 +1,203 @@
+//! What a kernel of sm_90a is filled in with.
+
+use fourfold_ir::{BlockFormat, OperandShape};
+use serde::Serialize;
+
+use super::configuration::{Choice, Configuration};
+use super::tiles::Tile;
+use crate::cuda::{alignment, element_type};
+use crate::epilogue::{Epilogue, outputs};
+
+/// The template, which extends `source.cu.j2`.
+pub(crate) const TEMPLATE: &str = include_str!("kernel.cu.j2");
+
+/// Takes its place in the source of a kernel for sm_90a, which is built without CUTLASS.
+pub const HEAD: &str = include_str!("device/head.cuh");
+
+/// The kernel, word for word as it stands in every source for sm_90a.
+pub const KERNEL: &str = concat!(
+    include_str!("device/instructions.cuh"),
+    "\n",
+    include_str!("device/decode.cuh"),
+    "\n",
+    include_str!("device/parameters.cuh"),
+    "\n",
+    include_str!("device/decode_a.cuh"),
+    "\n",
+    include_str!("device/tiled/traits.cuh"),
+    "\n",
+    include_str!("device/tiled/tile_scheduler.cuh"),
+    "\n",
+    include_str!("device/tiled/decode_ahead.cuh"),
+    "\n",
+    include_str!("device/tiled/load.cuh"),
+    "\n",
+    include_str!("device/tiled/reduce_store.cuh"),
+    "\n",
+    include_str!("device/tiled/mainloop.cuh"),
+    "\n",
+    include_str!("device/tiled/kernel.cuh"),
+    "\n",
+    include_str!("device/small_m/traits.cuh"),
+    "\n",
+    include_str!("device/small_m/load.cuh"),
+    "\n",
+    include_str!("device/small_m/decode_a.cuh"),
+    "\n",
+    include_str!("device/small_m/mainloop.cuh"),
+    "\n",
+    include_str!("device/small_m/output.cuh"),
+    "\n",
+    include_str!("device/small_m/kernel.cuh"),
+    "\n",
+    include_str!("device/small_m_regs/traits.cuh"),
+    "\n",
+    include_str!("device/small_m_regs/load.cuh"),
+    "\n",
+    include_str!("device/small_m_regs/mainloop.cuh"),
+    "\n",
+    include_str!("device/small_m_regs/kernel.cuh"),
+    "\n",
+    include_str!("device/select.cuh"),
+);
+
+const PLAN: &str = include_str!("device/plan.cuh");
+const LAUNCH: &str = include_str!("device/launch.cuh");
+
+const OPERANDS: &str = include_str!("device/operands.cuh");
+const EPILOGUE: &str = include_str!("device/epilogue.cuh");
+
+/// The device code that hands the columns of a thread's row to the outputs, on sm_90a, to be compiled by itself after
+/// that of the outputs.
+pub fn row_output_functions() -> &'static str {
+    EPILOGUE
+}
+
+/// What K is a multiple of, so that rows of codes begin at multiples of 16 bytes.
+const K_MULTIPLE: u32 = 32;
+
+/// What the template is filled with besides what every kernel has.
+#[derive(Serialize)]
+pub(crate) struct Context {
+    operands: Vec<Read>,
+    output_texts: Vec<&'static str>,
+    operands_text: &'static str,
+    epilogue_text: &'static str,
+    kernel_text: &'static str,
+    plan_text: &'static str,
+    launch_text: &'static str,
+    /// Everything that is written.
+    written: Vec<outputs::Written>,
+    outputs_arguments: String,
+    has_blocks: bool,
+    /// Whether all outputs are values.
+    is_simple: bool,
+    is_mx: bool,
+    tile: [u32; 3],
+    k_multiple: u32,
+    /// M at most, where all tiles are for small M.
+    max_m: Option<u32>,
+    variants: Vec<Tile>,
+    choices: Vec<Line>,
+    /// Whether there are tiles for larger M, before which a kernel of its own decodes A.
+    has_tiled: bool,
+    /// Whether one of them may keep A in registers, by a kernel of its own.
+    has_small_m_regs: bool,
+    load_parameter: &'static str,
+    load_argument: &'static str,
+    shared_bytes: &'static str,
+}
+
+/// What the epilogue's function is given: its name there, how it is read, and where its address comes from.
+#[derive(Serialize)]
+struct Read {
+    name: String,
+    element: &'static str,
+    read: String,
+    /// Empty for what is computed.
+    pointer: String,
+    /// Whether it is one number for all of D.
+    is_scalar: bool,
+}
+
+/// A line of the table, with the tile's position in the source.
+#[derive(Serialize)]
+struct Line {
+    max_m: u32,
+    max_n: u32,
+    max_k: u32,
+    variant: usize,
+    cluster: u32,
+}
+
+/// What the kernel asks of N: that rows of what it reads and writes begin at multiples of 16 bytes.
+pub(crate) fn n_multiple(epilogue: &Epilogue) -> usize {
+    let matrices = epilogue.operands.iter().filter(|operand| operand.shape == OperandShape::Matrix);
+    let read = matrices.map(|matrix| matrix.element).chain(epilogue.c).map(alignment);
+    let written = outputs::written(epilogue, None).into_iter().map(|output| output.n_multiple);
+    read.chain(written).max().unwrap_or(1)
+}
+
+pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Context {
+    let written = outputs::written(epilogue, None);
+    let line = |(choice, variant): (&Choice, usize)| {
+        let Choice { max_m, max_n, max_k, cluster, .. } = *choice;
+        Line { max_m, max_n, max_k, variant, cluster }
+    };
+    Context {
+        operands: reads(epilogue),
+        output_texts: outputs::own_texts(epilogue),
+        operands_text: OPERANDS,
+        epilogue_text: EPILOGUE,
+        kernel_text: KERNEL,
+        plan_text: PLAN,
+        launch_text: LAUNCH,
+        outputs_arguments: outputs::arguments(&written),
+        written,
+        has_blocks: outputs::has_blocks(epilogue),
+        is_simple: epilogue.only_values(),
+        is_mx: configuration.format.block == BlockFormat::MXFP4.block,
+        tile: configuration.tile(),
+        k_multiple: K_MULTIPLE,
+        max_m: configuration.max_m(),
+        variants: configuration.variants.clone(),
+        choices: configuration.choices().map(line).collect(),
+        has_tiled: configuration.max_m().is_none(),
+        has_small_m_regs: configuration.variants.iter().any(|tile| tile.may_keep_a_in_registers()),
+        load_parameter: ", int variant",
+        load_argument: ", variant",
+        shared_bytes: "shared_bytes(variant)",
+    }
+}
+
+fn reads(epilogue: &Epilogue) -> Vec<Read> {
+    let read = |name: &str, element, how: &str, pointer: String| Read {
+        name: name.to_owned(),
+        element,
+        read: format!("read_{how}<N>(arguments.{name}{})", if how == "scalar" { "" } else { ", here" }),
+        is_scalar: how == "scalar" && !pointer.is_empty(),
+        pointer,
+    };
+    let scalar = |name: &str| read(name, "float", "scalar", format!("p.{name}"));
+    let acc = Read { read: "acc".to_owned(), ..read("acc", "float", "scalar", String::new()) };
+    let mut reads = vec![acc];
+    reads.extend(epilogue.alpha.then(|| scalar("alpha")));
+    reads.extend(epilogue.c.map(|element| {
+        let ty = element_type(element);
+        read("c", ty, "matrix", format!("static_cast<{ty} const *>(p.c)"))
+    }));
+    reads.extend(epilogue.beta.then(|| scalar("beta")));
+    let used = epilogue.operands.iter().enumerate().filter(|(index, _)| epilogue.is_read(*index));
+    reads.extend(used.map(|(index, operand)| {
+        let ty = element_type(operand.element);
+        let how = match operand.shape {
+            OperandShape::Scalar => "scalar",
+            OperandShape::Row => "row",
+            OperandShape::Column => "column",
+            OperandShape::Matrix => "matrix",
+        };
+        let pointer = format!("static_cast<{ty} const *>(p.operands[{index}])");
+        read(&format!("x{index}"), ty, how, pointer)
+    }));
+    reads
+}

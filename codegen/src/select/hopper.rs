@@ -1,0 +1,323 @@
+//! Which tiles a source for sm_90a holds, and the lines of a table that are written into it and read at each call.
+
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use fourfold_ir::BlockFormat;
+
+use super::tables::default_tables;
+use crate::cutlass::CutlassVersion;
+use crate::dispatch::{Bounds, Condition, Kernel, Table};
+use crate::extents::Extents;
+use crate::hopper::{ANY, Choice, Configuration, TARGET, takes};
+
+/// The lines of the default table (`select/sm90.toml`). The first that a problem meets is its choice; the last is met by
+/// all.
+pub static CHOICES: LazyLock<Vec<Choice>> = LazyLock::new(|| {
+    let table = default_tables().find(TARGET, BlockFormat::NVFP4).expect("the target has a default table");
+    lines(table, BlockFormat::NVFP4, Extents { l: None, m: None, n: None, k: None }, CutlassVersion::PINNED).0
+});
+
+/// The lines of a table that calls of a problem can meet, and why a kernel of it is passed over, where one is. A condition
+/// on an extent that is not known is asked at each call where it is an upper bound, and else does not hold.
+fn lines(
+    table: &Table,
+    format: BlockFormat,
+    problem: Extents,
+    cutlass: CutlassVersion,
+) -> (Vec<Choice>, Option<String>) {
+    let (mut lines, mut passed_over) = (Vec::new(), None);
+    let always = Condition::default();
+    let rules = table.rules.iter().map(|rule| (&rule.when, rule.kernel));
+    for (when, kernel) in rules.chain([(&always, table.default.kernel)]) {
+        let Some([max_m, max_n, max_k]) = upper_bounds(when, problem, cutlass) else { continue };
+        match kernel.valid(TARGET, format, cutlass) {
+            Ok(()) => {}
+            Err(why) => {
+                passed_over.get_or_insert_with(|| format!("the table's {kernel} is passed over: {why}"));
+                continue;
+            }
+        }
+        let Kernel::Hopper(shared) = kernel else { continue };
+        let tile = shared.tile();
+        let [tile_m, tile_k] = if tile.is_small_m() { [tile.m, tile.max_k()] } else { [ANY; 2] };
+        let (max_m, max_k) = (max_m.min(tile_m), max_k.min(tile_k));
+        lines.push(Choice { max_m, max_n, max_k, tile, cluster: shared.cluster });
+    }
+    (lines, passed_over)
+}
+
+/// What calls of a problem must not exceed to meet a condition; `None` where none meets it, or none can be told to.
+fn upper_bounds(when: &Condition, problem: Extents, cutlass: CutlassVersion) -> Option<[u32; 3]> {
+    let Condition { tiles, cutlass: least, .. } = *when;
+    let only = Condition { tiles, cutlass: least, ..Condition::default() };
+    let is_met = only.holds(problem, cutlass)
+        && when.extents(problem).into_iter().all(|(bounds, extent)| match (bounds, extent) {
+            (Some(bounds), Some(extent)) => bounds.hold(extent),
+            (Some(it), None) => it.min.unwrap_or(0) <= 1 && it.multiple_of.unwrap_or(1) == 1,
+            (None, _) => true,
+        });
+    let most = |(bounds, _): (Option<Bounds>, _)| {
+        bounds.and_then(|it| it.max).and_then(|max| u32::try_from(max).ok()).map_or(ANY, |max| max.min(ANY))
+    };
+    is_met.then(|| when.extents(problem).map(most))
+}
+
+/// What a kernel for a problem is built from, and in one sentence why: with every tile that a call can get, of which
+/// the extents are known that are fixed, and whether all that is written is values. `None` for a format that has no
+/// kernels.
+pub fn choose(format: BlockFormat, problem: Extents, only_values: bool) -> Option<(Configuration, String)> {
+    choose_of(Cow::Borrowed(&CHOICES), format, problem, only_values)
+}
+
+/// [`choose`] by the lines of a table. What it says of kernels that do not exist, or do not take what a rule gives them, is
+/// passed over.
+pub(crate) fn choose_by(
+    table: &Table,
+    format: BlockFormat,
+    problem: Extents,
+    only_values: bool,
+    cutlass: CutlassVersion,
+) -> Option<(Configuration, String)> {
+    let (mut lines, passed_over) = lines(table, format, problem, cutlass);
+    if lines.last().is_none_or(|line| [line.max_m, line.max_n, line.max_k] != [ANY; 3]) {
+        lines.extend_from_slice(&CHOICES);
+    }
+    let (configuration, why) = choose_of(Cow::Owned(lines), format, problem, only_values)?;
+    let pick = table.pick(problem, cutlass);
+    let said = match (problem.m, passed_over) {
+        (_, Some(passed_over)) => passed_over,
+        (Some(_), None) => pick.why,
+        (None, None) => "by the lines of the table".to_owned(),
+    };
+    Some((configuration, format!("{why}; {said}")))
+}
+
+fn choose_of(
+    lines: Cow<'static, [Choice]>,
+    format: BlockFormat,
+    problem: Extents,
+    only_values: bool,
+) -> Option<(Configuration, String)> {
+    if !takes(format) {
+        return None;
+    }
+    let extents =
+        |choice: &Choice| [(problem.m, choice.max_m), (problem.n, choice.max_n), (problem.k, choice.max_k)];
+    let within = |extent: u64, most: u32| extent <= u64::from(most) || most == ANY;
+    let mut variants = Vec::new();
+    for choice in lines.iter().filter(|choice| choice.tile.takes(format)) {
+        let mut extents = extents(choice).into_iter();
+        if extents.clone().any(|(extent, most)| extent.is_some_and(|extent| !within(extent, most))) {
+            continue;
+        }
+        variants.push(if only_values { choice.tile } else { choice.tile.wide() });
+        if extents.all(|(extent, most)| extent.map_or(most == ANY, |extent| within(extent, most))) {
+            break;
+        }
+    }
+    variants.sort_unstable();
+    variants.dedup();
+    let why = match (problem.m, &variants[..]) {
+        (Some(m), [tile]) => format!("M = {m} gets {}x{} tiles", tile.m, tile.n),
+        (Some(m), _) => format!("M = {m}, and which tile it gets is known with N and K"),
+        (None, _) => "M is unknown, so each call gets one of several tiles".to_owned(),
+    };
+    Some((Configuration { format, variants, table: lines }, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use fourfold_ir::ElementType;
+
+    use super::*;
+    use crate::dispatch::Tables;
+    use crate::hopper::{ForcedError, TILES, Tile};
+
+    const fn small_m(m: u32) -> Tile {
+        Tile::new(m, 128)
+    }
+
+    const UNKNOWN: Extents = Extents { l: None, m: None, n: None, k: None };
+
+    #[test]
+    fn the_table_is_met_by_every_problem_and_names_tiles_and_clusters_that_exist() {
+        assert!(TILES.iter().all(|tile| TILES.contains(&tile.wide()) && tile.wide().has_wide_rows()));
+        let last = CHOICES.last().expect("a line");
+        assert_eq!((last.max_m, last.max_n, last.max_k), (ANY, ANY, ANY));
+        for choice in CHOICES.iter() {
+            assert!(TILES.contains(&choice.tile) && TILES.contains(&choice.tile.wide()), "{choice:?}");
+            assert!([0, 1, 2, 4, 8].contains(&choice.cluster), "{choice:?}");
+            assert!(choice.max_m <= ANY && choice.max_n <= ANY && choice.max_k <= ANY, "{choice:?}");
+        }
+    }
+
+    #[test]
+    fn a_source_holds_the_tiles_that_a_call_can_get() {
+        for (format, only_values) in
+            [(BlockFormat::NVFP4, true), (BlockFormat::MXFP4, true), (BlockFormat::NVFP4, false)]
+        {
+            let of = |choice: &Choice| if only_values { choice.tile } else { choice.tile.wide() };
+            let choose = |problem| choose(format, problem, only_values).expect("a format of the target");
+            let (all, why) = choose(UNKNOWN);
+            let lines: Vec<&Choice> = CHOICES.iter().filter(|choice| choice.tile.takes(format)).collect();
+            let mut tiles: Vec<Tile> = lines.iter().copied().map(of).collect();
+            tiles.sort_unstable();
+            tiles.dedup();
+            assert_eq!((all.format, &all.variants), (format, &tiles));
+            assert!(all.name().starts_with("sm90_x") && !why.is_empty());
+            assert_eq!(all.choices().count(), lines.len());
+            assert!(only_values || all.variants.iter().all(|tile| tile.has_wide_rows()), "{all}");
+            // Whatever the table says, a call is served by what its own extents, or fewer of them, have built.
+            for m in [0, 1, 8, 9, 16, 17, 64, 65, 128, 4096, u64::from(ANY), u64::MAX] {
+                let met = lines.iter().find(|choice| m <= u64::from(choice.max_m) || choice.max_m == ANY);
+                let (fixed, _) = choose(Extents { m: Some(m), ..UNKNOWN });
+                assert!(fixed.variants.contains(&of(met.expect("a line"))), "{m}: {fixed}");
+                assert!(fixed.variants.iter().all(|tile| all.variants.contains(tile)), "{m}: {fixed}");
+                let (known, why) = choose(Extents { l: Some(1), m: Some(m), n: Some(4096), k: Some(4096) });
+                assert_eq!(known.variants.len(), 1, "{m}: {known}");
+                assert!(!why.is_empty() && !why.ends_with('.'), "{why}");
+            }
+        }
+        let mxfp8 = BlockFormat { a: ElementType::F8E4M3FN, ..BlockFormat::MXFP4 };
+        assert_eq!(choose(mxfp8, UNKNOWN, true), None);
+    }
+
+    #[test]
+    fn a_kernel_is_forced_to_a_tile_and_to_how_many_blocks_share_it() {
+        for format in [BlockFormat::NVFP4, BlockFormat::MXFP4] {
+            for (tile, cluster) in
+                TILES.into_iter().flat_map(|tile| (0..=9).map(move |cluster| (tile, cluster)))
+            {
+                let forced = Configuration::forced(format, tile, cluster);
+                let can_share = [0, 1, 2, 4, 8].contains(&cluster) && cluster <= tile.max_cluster();
+                match forced {
+                    Err(ForcedError::NoTile { .. }) => assert!(!tile.takes(format), "{tile}"),
+                    Err(ForcedError::Cluster { .. }) => assert!(!can_share, "{tile} {cluster}"),
+                    Ok(forced) => {
+                        assert!(tile.takes(format) && can_share, "{tile} {cluster}");
+                        let lines: Vec<_> = forced.choices().collect();
+                        let max_m = if tile.is_small_m() { tile.m } else { ANY };
+                        assert_eq!(lines, [(&Choice { max_m, max_n: ANY, max_k: ANY, tile, cluster }, 0)]);
+                        assert_eq!(forced.max_m(), tile.is_small_m().then_some(tile.m));
+                        assert_eq!(forced.name().contains("_c"), cluster > 0, "{forced}");
+                    }
+                }
+            }
+        }
+        let other = Configuration::forced(BlockFormat::MXFP4, Tile::new(32, 128), 1).expect_err("no tile");
+        let text = "there is no 32x128 tile for mxfp4; those that there are: 8x128, 16x128, \
+                    64x128, 64x256, 128x64, 128x128, 128x256, 256x128";
+        assert_eq!(other.to_string(), text);
+        let eight = Configuration::forced(BlockFormat::NVFP4, Tile::new(64, 128), 8).expect_err("too many");
+        let text = "8 blocks cannot share a tile 64x128: 1, 2 or 4 can, and 0 leaves it to each call";
+        assert_eq!(eight.to_string(), text);
+    }
+
+    /// Of rules as what they demand and the kernel.
+    fn table(rules: &[(&str, &str)], default: &str) -> Table {
+        let head = "schema = 1\n[[table]]\ntargets = [\"sm_90a\"]\nformats = [\"nvfp4\", \"mxfp4\"]\n";
+        let rule = |(when, kernel): &(&str, &str)| {
+            format!("[[table.rule]]\nwhen = {when}\nkernel = {kernel}\nwhy = \"so\"\n")
+        };
+        let rules: String = rules.iter().map(rule).collect();
+        let text = format!("{head}{rules}[table.default]\nkernel = {default}\nwhy = \"the rest\"\n");
+        Tables::parse(&text).unwrap_or_else(|error| panic!("{error}: {text}")).tables.remove(0)
+    }
+
+    /// Lines as M, N and K at most, M and N of the tile, and CTAs of a cluster; of no bound 0.
+    fn lines_of(configuration: &Configuration) -> Vec<[u32; 6]> {
+        let most = |bound| if bound == ANY { 0 } else { bound };
+        let line =
+            |it: &Choice| [most(it.max_m), most(it.max_n), most(it.max_k), it.tile.m, it.tile.n, it.cluster];
+        configuration.choices().map(|(choice, _)| line(choice)).collect()
+    }
+
+    #[test]
+    fn a_table_of_ones_own_is_what_the_source_has() {
+        let rules = [
+            ("{ m = { max = 8 } }", "{ tile = [8, 128], cluster = 4 }"),
+            ("{ m = { max = 100 }, n = { max = 512 } }", "{ tile = [64, 256], cluster = 2 }"),
+            ("{ m = { min = 2000 } }", "{ tile = [128, 128] }"),
+            ("{ m = {}, n = {}, k = {} }", "{ tile = [64, 128], cluster = 1 }"),
+        ];
+        let table = table(&rules, "{ tile = [128, 256] }");
+        let choose = |problem, only_values| {
+            choose_by(&table, BlockFormat::NVFP4, problem, only_values, CutlassVersion::PINNED)
+                .expect("a format")
+        };
+        let (all, why) = choose(UNKNOWN, true);
+        // K of small M is what its tiles take. What is asked of the least M cannot be asked at a call, and what follows no
+        // bound is not reached.
+        let [small_m, middle, rest] =
+            [[8, 0, 32768, 8, 128, 4], [100, 512, 0, 64, 256, 2], [0, 0, 0, 64, 128, 1]];
+        assert_eq!(lines_of(&all), [small_m, middle, rest]);
+        assert_eq!(why, "M is unknown, so each call gets one of several tiles; by the lines of the table");
+        let (large, why) = choose(Extents { m: Some(4096), ..UNKNOWN }, true);
+        assert_eq!(large.variants, [Tile::new(128, 128)]);
+        assert_eq!(why, "M = 4096 gets 128x128 tiles; so");
+        let (wide, _) = choose(Extents { m: Some(4096), ..UNKNOWN }, false);
+        assert_eq!(wide.variants, [Tile::new(128, 256)], "what is not a value is written by wide rows");
+        let known = Extents { l: Some(1), m: Some(50), n: Some(512), k: Some(4096) };
+        let (one, _) = choose(known, true);
+        assert_eq!(one.variants, [Tile::new(64, 256)]);
+        assert_eq!(lines_of(&one)[0], middle);
+        let too_many = Extents { l: Some(1), m: Some(4), n: Some(8192), k: Some(65536) };
+        assert_eq!(lines_of(&choose(too_many, true).0), [rest], "its K is beyond eight blocks");
+    }
+
+    #[test]
+    fn what_a_table_says_of_kernels_that_there_are_not_is_passed_over() {
+        let table = table(&[("{ m = { max = 1 } }", "{ tile = [1, 128] }")], "{ tile = [96, 128] }");
+        let problem = Extents { l: Some(1), m: Some(1), n: Some(4096), k: Some(4096) };
+        let of = |format, problem| {
+            choose_by(&table, format, problem, true, CutlassVersion::PINNED).expect("a format of the target")
+        };
+        assert_eq!(of(BlockFormat::NVFP4, problem).0.variants, [small_m(1)]);
+        let (configuration, why) = of(BlockFormat::MXFP4, problem);
+        assert_eq!(configuration.variants, [small_m(8)], "by the default's lines");
+        let start = "M = 1 gets 8x128 tiles; the table's { tile = [1, 128] } is passed over: ";
+        assert!(why.starts_with(start), "{why}");
+        let (all, _) = of(BlockFormat::NVFP4, UNKNOWN);
+        let last = all.choices().last().expect("a line").0;
+        assert_eq!((last.max_m, last.max_n, last.max_k), (ANY, ANY, ANY));
+    }
+
+    #[test]
+    fn the_default_table_as_ones_own_gives_the_same_tiles_and_lines() {
+        let table = default_tables().find(TARGET, BlockFormat::NVFP4).expect("a table");
+        let extents = [
+            None,
+            Some(1),
+            Some(8),
+            Some(16),
+            Some(17),
+            Some(64),
+            Some(65),
+            Some(128),
+            Some(4097),
+            Some(40_000),
+        ];
+        for (m, n, k) in extents
+            .into_iter()
+            .flat_map(|m| extents.into_iter().flat_map(move |n| extents.into_iter().map(move |k| (m, n, k))))
+        {
+            for (format, only_values) in [(BlockFormat::NVFP4, true), (BlockFormat::MXFP4, false)] {
+                let problem = Extents { l: Some(1), m, n, k };
+                let (own, _) =
+                    choose_by(table, format, problem, only_values, CutlassVersion::PINNED).expect("one");
+                let (usual, _) = choose(format, problem, only_values).expect("one");
+                assert_eq!(own.variants, usual.variants, "{problem:?}");
+                let met = |configuration: &Configuration| -> Vec<Choice> {
+                    let meets =
+                        |extent: Option<u64>, most: u32| extent.is_none_or(|it| it <= u64::from(most));
+                    let lines = configuration.choices().map(|(choice, _)| *choice);
+                    lines
+                        .filter(|it| meets(m, it.max_m) && meets(n, it.max_n) && meets(k, it.max_k))
+                        .collect()
+                };
+                assert_eq!(met(&own), met(&usual), "{problem:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The tables that hold where nothing was tuned.
+
+use std::sync::LazyLock;
+
+use crate::dispatch::Tables;
+
+/// What holds where nothing was tuned: a table for every target that has kernels and every format of it.
+pub fn default_tables() -> &'static Tables {
+    static TABLES: LazyLock<Tables> = LazyLock::new(|| {
+        let texts = [include_str!("sm100.toml"), include_str!("sm120.toml"), include_str!("sm90.toml")];
+        let parsed = texts.map(|text| Tables::parse(text).expect("our own tables are well-formed"));
+        Tables { tables: parsed.into_iter().flat_map(|tables| tables.tables).collect() }
+    });
+    &TABLES
+}

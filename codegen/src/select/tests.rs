@@ -1,0 +1,138 @@
+//! The default tables, and what is wrong with the kernels that some tables name.
+
+use fourfold_ir::BlockFormat;
+
+use super::default_tables;
+use crate::TARGETS;
+use crate::cutlass::configuration::{Cluster, TileScheduler};
+use crate::cutlass::{CutlassVersion, defaults};
+use crate::dispatch::tests::{NEWEST, extents, table};
+use crate::dispatch::{Collectives, Flaw, Kernel, Kind, Place, Shared, Tables};
+use crate::extents::Extents;
+
+const FORMATS: [BlockFormat; 2] = [BlockFormat::NVFP4, BlockFormat::MXFP4];
+
+#[test]
+fn there_is_a_default_table_for_every_target_and_format_and_it_is_sound() {
+    for target in TARGETS.iter().filter(|target| Kind::of(target.name).is_some()) {
+        for format in FORMATS {
+            let table = default_tables().find(target.name, format).expect(target.name);
+            for cutlass in [CutlassVersion::PINNED, NEWEST] {
+                assert_eq!(table.check(cutlass), Ok(()), "{} {format}", target.name);
+            }
+        }
+    }
+    assert_eq!(default_tables().find("cpu", BlockFormat::NVFP4), None);
+    let text = default_tables().to_text().expect("it can be written");
+    assert_eq!(&Tables::parse(&text).expect("it can be read"), default_tables());
+}
+
+#[test]
+fn a_kernel_that_is_valid_nowhere_and_a_default_for_small_m_are_flaws() {
+    let mut table = table();
+    assert_eq!(table.check(CutlassVersion::PINNED), Ok(()));
+    table.rules[0].kernel = Kernel::Cutlass(Collectives::of_tile([128, 96, 256]));
+    table.rules[1].kernel = Kernel::Hopper(Shared { tile: [64, 128], cluster: 0 });
+    let flaws: Vec<String> =
+        table.check(NEWEST).expect_err("two flaws").iter().map(ToString::to_string).collect();
+    assert_eq!(flaws.len(), 2, "{flaws:?}");
+    assert!(
+        flaws[0].starts_with("the kernel { tile = [128, 96, 256] } of rule 1 is valid nowhere: rule 9 "),
+        "{flaws:?}"
+    );
+    assert!(flaws[1].ends_with("it is of another kind than the kernels of sm_100a"), "{flaws:?}");
+
+    let hopper = |kernel: &str| {
+        let text = format!(
+            "schema = 1\n[[table]]\ntargets = [\"sm_90a\"]\nformats = [\"nvfp4\"]\n[table.default]\n\
+             kernel = {kernel}\nwhy = \"\"\n"
+        );
+        Tables::parse(&text)
+    };
+    let small_m = hopper("{ tile = [8, 128] }").expect_err("it takes small M only").to_string();
+    assert!(small_m.starts_with("table 1: the default { tile = [8, 128] } takes small M only"), "{small_m}");
+    let eight = hopper("{ tile = [64, 128], cluster = 8 }").expect("it is well-formed").tables.remove(0);
+    let flaws = eight.check(NEWEST).expect_err("eight do not share it");
+    assert!(matches!(&flaws[..], [Flaw::Kernel { place: Place::Default, .. }]), "{flaws:?}");
+}
+
+/// A cutlass that a rule demands is what its kernel is held to.
+#[test]
+fn narrow_tiles_of_sm120_are_there_from_the_version_on_that_has_them() {
+    let nvfp4 = |n| [128, n, 128];
+    // Of few tiles, a quarter of an SM's each, or half of one; N = 10240 has 80, enough for whole ones.
+    let columns = [8, 16, 32, 33, 64, 65, 4736, 4864, 9472, 10240];
+    for (format, cutlass, expected) in [
+        (BlockFormat::NVFP4, CutlassVersion::new(4, 4, 3), [[128, 128, 256]; 10]),
+        (
+            BlockFormat::NVFP4,
+            CutlassVersion::new(4, 5, 0),
+            [32, 32, 32, 64, 64, 32, 32, 64, 64, 0].map(|n| if n == 0 { [128, 128, 256] } else { nvfp4(n) }),
+        ),
+        (
+            BlockFormat::NVFP4,
+            NEWEST,
+            [8, 16, 32, 64, 64, 32, 32, 64, 64, 0].map(|n| if n == 0 { [128, 128, 256] } else { nvfp4(n) }),
+        ),
+        (
+            BlockFormat::MXFP4,
+            CutlassVersion::new(4, 5, 0),
+            [32, 32, 32, 64, 64, 32, 32, 64, 64, 0].map(|n| match n {
+                0 => [128, 128, 256],
+                32 => [128, 32, 256],
+                n => [128, n, 128],
+            }),
+        ),
+    ] {
+        let table = default_tables().find("sm_120a", format).expect("a table");
+        let chosen = columns.map(|n| match table.pick(extents(1, n, 4096), cutlass).kernel {
+            Kernel::Cutlass(collectives) => collectives.tile,
+            Kernel::Hopper(_) => panic!("a kernel of another target"),
+        });
+        assert_eq!(chosen, expected, "{format} {cutlass}");
+    }
+}
+
+/// Five hundred small matrices occupy as many SMs as one large one.
+#[test]
+fn tiles_of_all_matrices_are_counted() {
+    let small = |l| Extents { l, ..extents(128, 128, 4096) };
+    let cases: [(&str, BlockFormat, CutlassVersion); 4] = [
+        ("sm_100a", BlockFormat::NVFP4, CutlassVersion::PINNED),
+        ("sm_103a", BlockFormat::MXFP4, CutlassVersion::PINNED),
+        ("sm_120a", BlockFormat::NVFP4, NEWEST),
+        ("sm_121a", BlockFormat::MXFP4, NEWEST),
+    ];
+    for (target, format, cutlass) in cases {
+        let table = default_tables().find(target, format).expect("a table");
+        let why = |l| table.pick(small(l), cutlass).why;
+        for few in [None, Some(0), Some(1)] {
+            assert!(why(few).starts_with("1 tiles of 128x128 leave"), "{target}: {}", why(few));
+        }
+        assert!(why(Some(74)).starts_with("74 tiles of 128x128 leave"), "{target}: {}", why(Some(74)));
+        for many in [148, 512] {
+            assert!(!why(Some(many)).contains("tiles of 128x128 leave"), "{target}: {}", why(Some(many)));
+        }
+    }
+}
+
+/// Callers say 0 for the clusters that fit a device. The scheduler of the sm_100 family takes one cluster per tile,
+/// whatever the device has; only the static and the stream-K ones would ask, and only for clusters of several blocks.
+#[test]
+fn no_kernel_asks_how_many_clusters_fit_a_device() {
+    for target in ["sm_100a", "sm_103a", "sm_120a", "sm_121a"] {
+        let family = defaults::family(target).expect("a Blackwell");
+        for format in [BlockFormat::NVFP4, BlockFormat::MXFP4] {
+            let configurations = super::cutlass::defaults(family, format, CutlassVersion::PINNED);
+            assert!(!configurations.is_empty());
+            for configuration in configurations {
+                let single = configuration.cluster == Cluster::Static([1, 1]);
+                assert!(
+                    single || configuration.scheduler == TileScheduler::Default,
+                    "{}",
+                    configuration.name()
+                );
+            }
+        }
+    }
+}

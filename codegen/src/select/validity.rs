@@ -1,0 +1,53 @@
+//! Whether the kernels that a table names exist and are valid.
+
+use fourfold_ir::BlockFormat;
+
+use crate::cutlass::{CutlassVersion, rules};
+use crate::dispatch::{Flaw, Kernel, Kind, Place, Table};
+use crate::hopper;
+
+impl Table {
+    /// Whether each rule is reached by some problem and each kernel is valid under this CUTLASS, or under the one that its
+    /// rule demands; that the default takes all problems.
+    ///
+    /// # Errors
+    /// All that is wrong.
+    pub fn check(&self, cutlass: CutlassVersion) -> Result<(), Vec<Flaw>> {
+        let mut flaws = self.rule_flaws();
+        let rules = self.rules.iter().enumerate();
+        let named = rules.map(|(at, rule)| (Place::Rule(at), rule.kernel, rule.when.cutlass));
+        for (place, kernel, least) in named.chain([(Place::Default, self.default.kernel, None)]) {
+            let cutlass = least.unwrap_or(cutlass).max(cutlass);
+            let pairs =
+                self.targets.iter().flat_map(|target| self.formats.iter().map(move |it| (target, *it)));
+            let mut refusals = pairs.map(|(target, format)| kernel.valid(target, format, cutlass).err());
+            if let Some(Some(why)) = refusals.next()
+                && refusals.all(|refusal| refusal.is_some())
+            {
+                flaws.push(Flaw::Kernel { place, kernel, why });
+            }
+        }
+        if flaws.is_empty() { Ok(()) } else { Err(flaws) }
+    }
+}
+
+impl Kernel {
+    /// Whether it is valid for a target and a format, with D in bf16 and without C.
+    ///
+    /// # Errors
+    /// Why not, as a sentence without its end.
+    pub fn valid(&self, target: &str, format: BlockFormat, cutlass: CutlassVersion) -> Result<(), String> {
+        match (self, Kind::of(target)) {
+            (Kernel::Hopper(shared), Some(Kind::Hopper)) => {
+                hopper::check(format, shared.tile(), shared.cluster).map_err(|error| error.to_string())
+            }
+            (Kernel::Cutlass(collectives), Some(Kind::Cutlass(family))) => {
+                let configuration = collectives
+                    .configuration(family, format)
+                    .ok_or_else(|| format!("there are no kernels for {format}"))?;
+                rules::check(&configuration, cutlass, target).map_err(|broken| rules::texts(&broken))
+            }
+            _ => Err(format!("it is of another kind than the kernels of {target}")),
+        }
+    }
+}

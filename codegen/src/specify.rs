@@ -1,0 +1,94 @@
+//! From a plan to the specification of its kernel, which has no name of the program and no extent: equal specifications
+//! are equal kernels.
+
+#[cfg(test)]
+mod tests;
+
+use fourfold_ir::Program;
+use fourfold_scheduler::KernelPlan;
+
+use crate::cutlass::configuration::Configuration;
+use crate::cutlass::{CutlassVersion, defaults, grid, rules};
+use crate::dispatch::Tables;
+use crate::epilogue::{self, Epilogue};
+use crate::extents::Extents;
+use crate::hopper;
+use crate::select;
+use crate::spec::KernelSpec;
+use crate::targets::Target;
+
+/// The specification of a plan's kernel with the configuration that a table has for its extents, and why it was chosen.
+/// Of `tables` the one for the target and the format counts; without one, and for what its kernel cannot do, the default.
+/// `None` for a target or a format without kernels, which no plan is made for.
+pub fn specify(
+    program: &Program,
+    plan: &KernelPlan,
+    target: &'static Target,
+    cutlass: CutlassVersion,
+    tables: Option<&Tables>,
+) -> Option<(KernelSpec, String)> {
+    // One B for every matrix of A flattens the batch into M.
+    let rows = if plan.b_batched { plan.m.as_fixed() } else { plan.m.times(&plan.batch)?.as_fixed() };
+    let matrices = if plan.b_batched { plan.batch.as_fixed() } else { Some(1) };
+    let extents = Extents { l: matrices, m: rows, n: plan.n.as_fixed(), k: plan.k.as_fixed() };
+    let epilogue = epilogue::of_plan(program, plan);
+    let table = tables.and_then(|tables| tables.find(target.name, plan.format));
+    if target.name == hopper::TARGET {
+        let only_values = epilogue.only_values();
+        let (configuration, why) = match table {
+            Some(table) => select::hopper::choose_by(table, plan.format, extents, only_values, cutlass)?,
+            None => select::hopper::choose(plan.format, extents, only_values)?,
+        };
+        return Some((KernelSpec { target, configuration: configuration.into(), epilogue }, why));
+    }
+    let family = defaults::family(target.name)?;
+    let vectors = |tile: [u32; 3]| epilogue.row_bits() / 8 * u64::from(tile[1]);
+    let mut refused = None;
+    if let Some(table) = table {
+        let pick = table.pick(extents, cutlass);
+        let named = pick.kernel.configuration(family, plan.format).ok_or("it is of another kind".to_owned());
+        let held = named.map(|it| fit(it, &epilogue)).and_then(|configuration| {
+            rules::check(&configuration, cutlass, target.name).map_err(|broken| rules::texts(&broken))?;
+            grid::launches_all(&configuration, [matrices, extents.m, extents.n], target.most_extents())?;
+            match defaults::has_room(&configuration, vectors(configuration.tile), cutlass) {
+                true => Ok(configuration),
+                false => Err("the epilogue's vectors leave no room for its stages".to_owned()),
+            }
+        });
+        match held {
+            Ok(configuration) => {
+                return Some((
+                    KernelSpec { target, configuration: configuration.into(), epilogue },
+                    pick.why,
+                ));
+            }
+            Err(why) => refused = Some(format!("the table's {} cannot be it: {why}", pick.kernel)),
+        }
+    }
+    let (configuration, why) = select::cutlass::choose(family, plan.format, cutlass, extents)?;
+    let (configuration, why) = match fit(configuration, &epilogue) {
+        fitted if rules::invalid(&fitted, cutlass, target.name).is_empty() => (fitted, why),
+        // The more operands an epilogue reads, the fewer columns it handles at a time, and the more tensor memory accumulators
+        // take that overlap in all but these.
+        fitted => {
+            let unknown = Extents { l: None, m: None, n: None, k: None };
+            let (usual, _) = select::cutlass::choose(family, plan.format, cutlass, unknown)?;
+            let why =
+                format!("the epilogue leaves {} no room in tensor memory, so the usual tile", fitted.name());
+            (fit(usual, &epilogue), why)
+        }
+    };
+    let room = vectors(configuration.tile);
+    let (configuration, shorter) = defaults::with_room(configuration, room, cutlass);
+    let why = shorter.unwrap_or(why);
+    let why = refused.map_or(why.clone(), |refused| format!("{why}; {refused}"));
+    Some((KernelSpec { target, configuration: configuration.into(), epilogue }, why))
+}
+
+/// A configuration with what an epilogue asks of it.
+fn fit(configuration: Configuration, epilogue: &Epilogue) -> Configuration {
+    configuration
+        .with_elements(epilogue.source(), epilogue.destination())
+        .for_operands(epilogue.fragments())
+        .for_blocks(epilogue.longest_block())
+}
