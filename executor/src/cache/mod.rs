@@ -18,7 +18,7 @@
 
 mod entry;
 mod error;
-mod keep;
+mod evict;
 mod key;
 mod manifest;
 mod share;
@@ -36,8 +36,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use error::{Action, CacheError, Reason, Refusal};
-pub(crate) use keep::unix_seconds;
-pub use keep::{EntryInfo, Prune, Pruned, Verified};
+pub(crate) use evict::unix_seconds;
+pub use evict::{EntryInfo, Prune, Pruned, Verified};
 pub use key::{CacheKey, KeyError, KeyParts};
 pub use share::{PushError, PushResult};
 pub use shown::{shown_place, without_credentials};

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use rustix::fs::{Access, access, statvfs};
 use serde::Serialize;
 
-use super::failures::count_lasting;
+use super::failure_store::count_lasting;
 use crate::cache::{Cache, CacheError, CacheOptions, EntryInfo, Refusal, unix_seconds};
 use crate::toolchain::obstacle;
 

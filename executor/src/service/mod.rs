@@ -11,13 +11,13 @@
 
 mod event;
 mod failure;
-mod failures;
+mod failure_store;
 mod flight;
 mod health;
 mod lock;
 mod pending;
+mod registry;
 mod request;
-mod shared;
 mod slots;
 
 use std::fs::DirBuilder;
@@ -50,7 +50,7 @@ use crate::process::Cancel;
 use crate::temporary::{begin_end, remove_temporary};
 use crate::toolchain::{KnownBad, NO_CUTLASS, Tool, Toolchain, Version, oldest_nvcc_for};
 use crate::transient::Transient;
-use failures::Failures;
+use failure_store::Failures;
 use flight::{Flight, Found, Table};
 use lock::{FileLock, Waited};
 
@@ -296,7 +296,7 @@ impl Inner {
     }
 
     fn produce(&self, request: &Request, flight: &Flight) -> Result<Built, Failure> {
-        let begun = failures::now();
+        let begun = failure_store::now();
         let mut refused = false;
         if let Some(built) = self.look(request, flight, &mut refused) {
             return Ok(built);
@@ -304,8 +304,8 @@ impl Inner {
         let toolchain = self.options.toolchain.as_ref().map_err(|failure| Failure::clone(failure))?;
         self.check_toolchain(request, toolchain)?;
         let launcher = self.options.build.launcher.as_deref();
-        let stamp = failures::stamp(toolchain, launcher, &self.environment, &self.tools);
-        let options = failures::options_of(&self.options.build);
+        let stamp = failure_store::stamp(toolchain, launcher, &self.environment, &self.tools);
+        let options = failure_store::options_of(&self.options.build);
         if let Some(failure) = self.remembered_failure(request, &stamp) {
             return Err(failure);
         }

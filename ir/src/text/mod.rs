@@ -62,8 +62,8 @@ mod errors;
 mod lexer;
 mod names;
 mod parser;
-mod pieces;
 mod print;
+mod types;
 
 pub use directives::{Comment, Directive, comments, directives};
 pub use print::{print, print_op};

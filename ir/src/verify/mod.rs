@@ -55,12 +55,12 @@
 //! `N` is not empty, what the bytes of a scale say), whether the inputs' shapes *determine* every symbol (`[B*S]`
 //! alone determines neither; [`crate::bind`] says so), and whether any target takes the program.
 
-mod kind;
+mod error;
 mod structure;
 #[cfg(test)]
 mod tests;
 
-pub use kind::VerifyErrorKind;
+pub use error::VerifyErrorKind;
 
 use crate::diagnostics::{Diagnostic, Place, Spans};
 use crate::module::Module;

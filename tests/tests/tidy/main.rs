@@ -24,7 +24,7 @@ const IO: [(&str, &str); 6] = [
 
 /// The members of the workspace, with the root package as `.`.
 const PACKAGES: [&str; 10] =
-    [".", "ir", "scheduler", "codegen", "executor", "tuner", "cli", "tests", "tests/embed", "bench"];
+    [".", "ir", "scheduler", "codegen", "executor", "tuner", "cli", "tests", "examples/embed", "bench"];
 
 fn rules() -> Vec<Rule> {
     vec![

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::{CompileService, Inner, ServiceOptions, failures};
+use super::{CompileService, Inner, ServiceOptions, failure_store};
 use crate::build::{BuildOptions, ToolEnvironment};
 use crate::cache::Cache;
 use crate::environment::Environment;
@@ -35,7 +35,7 @@ fn identity(options: &ServiceOptions) -> String {
     // What is shown of them is less than what tells them apart.
     let tiers = cache.as_ref().map(Cache::tier_places);
     let stamp =
-        toolchain.as_ref().map(|toolchain| failures::stamp(toolchain, launcher, &environment, &tools));
+        toolchain.as_ref().map(|toolchain| failure_store::stamp(toolchain, launcher, &environment, &tools));
     let tools = (tools, environment.launcher);
     format!("{cache:?} {tiers:?} {toolchain:?} {stamp:?} {tools:?} {build:?} {jobs:?} {retry_known_bad}")
 }
