@@ -7,7 +7,10 @@ use fourfold_codegen::cutlass::CutlassVersion;
 use fourfold_executor::cache::CacheKey;
 use fourfold_executor::device::{Device, DeviceError, Gpu};
 use fourfold_executor::service::{Built, CompileService, Event, Listener, Outcome, Request, Wait};
-use fourfold_executor::{Machine, PendingKernel, Run, RunOptions, RunReason, SegmentKernel, SegmentRun};
+use fourfold_executor::{
+    Machine, NO_DEVICE, PendingKernel, Preparation, Refused, Run, RunOptions, RunReason, SegmentKernel,
+    SegmentRun,
+};
 use fourfold_ir::{Bound, SymbolValues, Tensor, bind};
 
 use crate::backend::{Backend, Execution, Planned};
@@ -263,8 +266,45 @@ impl Compiled {
         self.device.as_ref()
     }
 
-    /// The device with the kernels, as the executor's functions take them: [`prepare`](fourfold_executor::prepare) is
-    /// one, for hosts that have device memory and a stream of their own.
+    /// Prepares the launches of a program in which every segment is a kernel, for a host with device memory and a stream
+    /// of its own. Each input and output is a [`Value`] of [`Planned::program`].
+    ///
+    /// # Errors
+    /// When a segment is no kernel, or its kernel cannot run here with these extents.
+    pub fn prepare(&self, symbols: &SymbolValues) -> Result<Preparation<'_>, Refused> {
+        let (program, partition) = (self.planned.program(), self.planned.partition());
+        let machine = self.machine().ok_or_else(|| self.without_device(None))?;
+        Preparation::of_program(program, partition, symbols, &machine)
+    }
+
+    /// [`prepare`](Compiled::prepare) for one segment, for hosts that keep their own ops. The inputs and outputs are those
+    /// of [`ClaimedSegment`](crate::ClaimedSegment).
+    ///
+    /// # Errors
+    /// When there is no such segment, or its kernel cannot run here with these extents.
+    pub fn prepare_segment(
+        &self,
+        segment: usize,
+        symbols: &SymbolValues,
+    ) -> Result<Preparation<'_>, Refused> {
+        let (program, partition) = (self.planned.program(), self.planned.partition());
+        let machine = self.machine().ok_or_else(|| self.without_device(Some(segment)))?;
+        Preparation::of_segment(program, partition, segment, symbols, &machine)
+    }
+
+    /// The refusal where no kernel can run: the reason of the segment, or of the first one that has a reason.
+    fn without_device(&self, segment: Option<usize>) -> Refused {
+        let known =
+            segment.map_or(0..self.planned.partition().segments.len(), |segment| segment..segment + 1);
+        let reason = known.into_iter().find_map(|segment| self.unavailable(segment));
+        let (code, message) = match reason {
+            Some(reason) => (reason.code, reason.message.clone()),
+            None => (NO_DEVICE, "there is no device that runs the program's kernels".to_owned()),
+        };
+        Refused { code, segment, message }
+    }
+
+    /// The device with the kernels, as the executor's functions take them.
     pub fn machine(&self) -> Option<Machine<'_>> {
         Some(Machine::new(self.device.as_ref()?, &self.kernels))
     }

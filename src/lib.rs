@@ -5,7 +5,7 @@
 //! stays outside. [`Backend::compile`] builds and loads the kernels that can run here, and [`Compiled::run`] runs the
 //! program; what no kernel takes, or cannot run here, runs on a CPU fallback, and the run says why. A host that keeps its
 //! own ops asks for [`Claim::KernelsOnly`] and calls [`Compiled::run_segment`]; one that has device memory and a stream
-//! takes [`Compiled::machine`] to [`executor::prepare`]. The crate `fourfold-cli` replays, verifies and diagnoses with it.
+//! binds their addresses with [`Compiled::prepare`] or [`Compiled::prepare_segment`], and launches what these build. The crate `fourfold-cli` replays, verifies and diagnoses with it.
 //!
 //! ```
 //! use fourfold::ir::{BinaryKind, Builder, Dim, ElementType, ScaleLayout, ScaledMmaOptions, TensorType, sample};
@@ -54,6 +54,8 @@ pub use error::{Error, Fault, run_fault};
 pub use fourfold_codegen as codegen;
 pub use fourfold_executor as executor;
 pub use fourfold_executor::chain;
+pub use fourfold_executor::device::{Device, DeviceError, Stream};
 pub use fourfold_executor::service::{Event, Wait};
+pub use fourfold_executor::{Preparation, PreparedProgram, Refused, Run, RunOptions, SegmentRun};
 pub use fourfold_ir as ir;
 pub use fourfold_scheduler as scheduler;

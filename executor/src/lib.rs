@@ -6,7 +6,7 @@
 //! programs within bounds, and [`environment`] lists every variable that has a say. [`build()`] compiles a generated
 //! kernel and proves what came out, [`service`] sees to it that each is built once, whatever goes wrong, and [`kernel`]
 //! loads and questions it. [`device`] finds the GPUs to run it on;
-//! [`prepare`] builds the launches of a program of kernels only, and [`prepare_segment`] that of one kernel, for hosts
+//! [`Preparation`] builds the launches of a program of kernels only, or of one kernel, for hosts
 //! that have the tensors there already. [`measure`] times one kernel on one problem and checks what it writes.
 //! [`cache`] keeps built kernels on disk.
 //!
@@ -66,9 +66,9 @@ pub use profiler::{ProfileFolder, Profiler, ProfilerError, ProfilerTool, find_pr
 pub use run::{
     ALIAS, BUILDING, DEVICE_ERROR, DEVICE_MEMORY, FALLBACK_SEGMENT, FaultPlace, KERNEL_REFUSED,
     LaunchArgument, LaunchRecord, LaunchWorkspace, MISSING_ADDRESS, Machine, Moved, NO_DEVICE,
-    NO_SUCH_SEGMENT, NOT_BUILT, POINTER_ALIGNMENT, PendingKernel, PreparedProgram, Ran, Refused, Run,
-    RunError, RunOptions, RunReason, SegmentKernel, SegmentRun, WORKSPACE_SIZE, prepare, prepare_segment,
-    run, run_segment, signature_of, workspace_size, workspace_size_of_segment,
+    NO_SUCH_SEGMENT, NOT_BUILT, POINTER_ALIGNMENT, PendingKernel, Preparation, PreparedProgram, Ran, Refused,
+    Run, RunError, RunOptions, RunReason, SegmentKernel, SegmentRun, WORKSPACE_SIZE, run, run_segment,
+    signature_of,
 };
 pub use sealed::{Sealed, SealedError, SealedFormat, SealedWriter};
 pub use signals::{ignore_file_size_signal, keep_ignored};

@@ -13,9 +13,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail, ensure};
 use fourfold::executor::device::{Buffer, Device, DeviceError, Stream, discover};
 use fourfold::executor::toolchain::ToolchainOptions;
-use fourfold::executor::{
-    PreparedProgram, Ran, RunOptions, prepare, prepare_segment, workspace_size, workspace_size_of_segment,
-};
+use fourfold::executor::{PreparedProgram, Ran, RunOptions};
 use fourfold::ir::sample::{self, Recipe, Rule};
 use fourfold::ir::{ElementType, SymbolValues, Tensor, Value, bind, interpret};
 use fourfold::{Backend, CompileOptions, Compiled, Options};
@@ -288,26 +286,19 @@ impl OnDevice {
 fn prepared() -> Result<()> {
     let compiled = compile(CHAIN)?;
     let machine = compiled.machine().context("a machine")?;
-    let (program, partition) = (compiled.planned().program(), compiled.planned().partition());
+    let (_program, _partition) = (compiled.planned().program(), compiled.planned().partition());
     let device = machine.device();
     let stream = device.new_stream()?;
     for m in [1, 37, 130] {
         let first = on_device(&compiled, &stream, device, m, 11)?;
         let second = on_device(&compiled, &stream, device, m, 12)?;
-        let bytes = workspace_size(program, partition, &first.symbols, &machine)?;
+        let preparation = compiled.prepare(&first.symbols)?;
+        let bytes = preparation.workspace_size();
         ensure!(bytes >= m * 72 * 4, "the intermediate is in the workspace, of {bytes} bytes");
         let workspace = device.alloc(bytes as usize)?;
         // SAFETY: the buffers are as large as the program says and live to the end of this turn.
-        let mut call: PreparedProgram = unsafe {
-            prepare(
-                program,
-                partition,
-                &first.symbols,
-                &machine,
-                &first.addresses(),
-                Some((workspace.address(), bytes)),
-            )
-        }?;
+        let mut call: PreparedProgram =
+            unsafe { preparation.bind_all(first.addresses()).workspace(workspace.address(), bytes).build() }?;
         ensure!(call.kernels() == 2);
         for turn in 0..3 {
             first.poison(&stream)?;
@@ -341,8 +332,7 @@ fn prepared() -> Result<()> {
         // SAFETY: `host` outlives it.
         let borrowed = unsafe { device.borrow_stream(host.raw()) };
         // SAFETY: as above.
-        let mut call =
-            unsafe { prepare(program, partition, &first.symbols, &machine, &first.addresses(), None) }?;
+        let mut call = unsafe { compiled.prepare(&first.symbols)?.bind_all(first.addresses()).build() }?;
         first.poison(&borrowed)?;
         // SAFETY: as above.
         unsafe { call.launch(&borrowed) }?;
@@ -377,9 +367,9 @@ fn prepared_outputs() -> Result<()> {
             ensure!(position == 3 || got == want, "M = {m}: %{}", module.name_of(*value));
             buffers.insert(*value, device.alloc(got.bytes().len())?);
         }
-        let addresses = buffers.iter().map(|(value, buffer)| (*value, buffer.address())).collect();
+        let addresses = buffers.iter().map(|(value, buffer)| (*value, buffer.address()));
         // SAFETY: the buffers are as large as the program says and live to the end of this turn.
-        let mut call = unsafe { prepare(program, partition, &bound.symbols, &machine, &addresses, None) }?;
+        let mut call = unsafe { compiled.prepare(&bound.symbols)?.bind_all(addresses).build() }?;
         ensure!(call.kernels() == if m == 0 { 0 } else { 2 });
         for moved in [false, true] {
             if moved {
@@ -422,7 +412,6 @@ fn prepared_segments() -> Result<()> {
     let host = device.new_stream()?;
     // SAFETY: `host` is a stream of this device and outlives it.
     let stream = unsafe { device.borrow_stream(host.raw()) };
-    let machine = machine.with_stream(&stream)?;
     let kernels: Vec<usize> = partition.kernels().map(|(segment, _)| segment).collect();
     ensure!(kernels == [0, 2], "{kernels:?}");
     for m in [1, 37, 130] {
@@ -444,21 +433,13 @@ fn prepared_segments() -> Result<()> {
             }
             let output = planned.outputs[0];
             let d = &buffers[&output];
-            let addresses = buffers.iter().map(|(value, buffer)| (*value, buffer.address())).collect();
-            let bytes = workspace_size_of_segment(program, partition, segment, &bound.symbols, &machine)?;
+            let addresses = buffers.iter().map(|(value, buffer)| (*value, buffer.address()));
+            let preparation =
+                compiled.prepare_segment(segment, &bound.symbols)?.stream(&stream)?.bind_all(addresses);
+            let bytes = preparation.workspace_size();
             let workspace = device.alloc(bytes as usize)?;
             // SAFETY: the buffers are as large as the program says and live to the end of this turn.
-            let mut call = unsafe {
-                prepare_segment(
-                    program,
-                    partition,
-                    segment,
-                    &bound.symbols,
-                    &machine,
-                    &addresses,
-                    Some((workspace.address(), bytes)),
-                )
-            }?;
+            let mut call = unsafe { preparation.workspace(workspace.address(), bytes).build() }?;
             ensure!(call.kernels() == 1);
             stream.fill(d, 0, d.len(), 0xFF)?;
             // SAFETY: the stream is the device's; the download waits for the launch.
@@ -483,12 +464,16 @@ fn prepared_segments() -> Result<()> {
 fn refused() -> Result<()> {
     let compiled = compile(CHAIN)?;
     let machine = compiled.machine().context("a machine")?;
-    let (program, partition) = (compiled.planned().program(), compiled.planned().partition());
+    let program = compiled.planned().program();
     let stream = machine.device().stream();
     let good = on_device(&compiled, stream, machine.device(), 37, 1)?;
     let check = |addresses: HashMap<Value, u64>, workspace, code: &str| {
+        let mut preparation = compiled.prepare(&good.symbols)?.bind_all(addresses);
+        if let Some((address, bytes)) = workspace {
+            preparation = preparation.workspace(address, bytes);
+        }
         // SAFETY: it is refused, so nothing is ever launched; the addresses that are right are those of live buffers.
-        match unsafe { prepare(program, partition, &good.symbols, &machine, &addresses, workspace) } {
+        match unsafe { preparation.build() } {
             Ok(_) => bail!("prepared, and {code} was expected"),
             Err(refused) if refused.code == code => Ok(()),
             Err(refused) => bail!("{}: {}, and {code} was expected", refused.code, refused.message),
@@ -508,11 +493,10 @@ fn refused() -> Result<()> {
     check(changed(a, &|_| output), None, "alias")?;
     check(good.addresses(), Some((output, 16)), "workspace_size")?;
     let mixed = compile(MIXED)?;
-    let mixed_machine = mixed.machine().context("a machine")?;
-    let (program, partition) = (mixed.planned().program(), mixed.planned().partition());
-    match workspace_size(program, partition, &good.symbols, &mixed_machine) {
+    match mixed.prepare(&good.symbols) {
         Err(refused) if refused.code == "fallback_segment" => Ok(()),
-        other => bail!("{other:?}"),
+        Err(other) => bail!("{other:?}"),
+        Ok(_) => bail!("prepared, and fallback_segment was expected"),
     }
 }
 

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use fourfold::executor::device::{Buffer, Device, Node, Recording, Stream};
 use fourfold::executor::toolchain::ToolchainOptions;
-use fourfold::executor::{PreparedProgram, RunOptions, prepare, run};
+use fourfold::executor::{PreparedProgram, RunOptions, run};
 use fourfold::ir::{Value, bind, sample};
 use fourfold::{Backend, CompileOptions, Compiled, Options};
 use fourfold_cli::replay::{Loaded, load};
@@ -165,9 +165,9 @@ impl<'a> Subject<'a> {
             stream.fill(&buffer, 0, buffer.len(), 0xFF)?;
             buffers.insert(*value, buffer);
         }
-        let addresses = buffers.iter().map(|(value, buffer)| (*value, buffer.address())).collect();
+        let addresses = buffers.iter().map(|(value, buffer)| (*value, buffer.address()));
         // SAFETY: the buffers are as large as the program says, and are dropped after what uses them.
-        let mut call = unsafe { prepare(program, partition, &bound.symbols, &machine, &addresses, None) }?;
+        let mut call = unsafe { compiled.prepare(&bound.symbols)?.bind_all(addresses).build() }?;
         // SAFETY: it is waited for before anything else happens to it.
         unsafe { call.launch(&stream) }?;
         stream.synchronize()?;

@@ -13,6 +13,7 @@ mod error;
 mod layout;
 mod machine;
 mod pending;
+mod preparation;
 mod prepared;
 mod record;
 mod refused;
@@ -36,7 +37,8 @@ pub use codes::{
 pub use error::{FaultPlace, RunError};
 pub use machine::{Machine, SegmentKernel};
 pub use pending::PendingKernel;
-pub use prepared::{PreparedProgram, prepare, prepare_segment, workspace_size, workspace_size_of_segment};
+pub use preparation::Preparation;
+pub use prepared::PreparedProgram;
 pub use record::{LaunchArgument, LaunchRecord, LaunchWorkspace};
 pub use refused::Refused;
 pub(crate) use roles::pointer;

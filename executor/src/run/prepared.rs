@@ -1,48 +1,16 @@
-//! Programs of kernels only, and single kernels, prepared once: launching checks nothing, allocates nothing and waits
-//! for nothing.
+//! Launches that are built: putting them on a stream checks nothing, allocates nothing and waits for nothing.
 
 use std::collections::HashMap;
 use std::fmt;
 
-use fourfold_ir::{Program, SymbolValues, Value};
-use fourfold_scheduler::Partition;
+use fourfold_ir::Value;
 
 use super::call::unprepared;
-use super::layout::{
-    Alignment, Layout, Outside, PART_ALIGNMENT, PlacedCall, Scope, Step, ZeroValue, lay_out,
-};
-use super::roles::{Roles, pointer};
-use super::{ALIAS, MISSING_ADDRESS, Machine, POINTER_ALIGNMENT, Refused, WORKSPACE_SIZE};
+use super::layout::{Alignment, Outside, PART_ALIGNMENT, ZeroValue};
+use super::roles::Roles;
+use super::{ALIAS, MISSING_ADDRESS, POINTER_ALIGNMENT, Refused, WORKSPACE_SIZE};
 use crate::device::{Buffer, Device, DeviceError, Stream};
 use crate::kernel::{Pointers, Prepared, Status};
-
-/// The bytes of device memory that a program needs besides its inputs and outputs: what its kernels hand to one
-/// another, and their workspaces.
-///
-/// # Errors
-/// When the program cannot run as kernels only with these symbol values.
-pub fn workspace_size(
-    program: &Program,
-    partition: &Partition,
-    symbols: &SymbolValues,
-    machine: &Machine<'_>,
-) -> Result<u64, Refused> {
-    Ok(lay_out(program, partition, &Scope::program(program, partition), symbols, machine)?.bytes)
-}
-
-/// [`workspace_size`] for one segment.
-///
-/// # Errors
-/// When there is no such segment, or it cannot run as a kernel with these symbol values.
-pub fn workspace_size_of_segment(
-    program: &Program,
-    partition: &Partition,
-    segment: usize,
-    symbols: &SymbolValues,
-    machine: &Machine<'_>,
-) -> Result<u64, Refused> {
-    Ok(lay_out(program, partition, &Scope::segment(partition, segment)?, symbols, machine)?.bytes)
-}
 
 /// A program, or a segment of one, whose launches are built: all that remains is to put them on a stream.
 ///
@@ -50,177 +18,28 @@ pub fn workspace_size_of_segment(
 /// caller of [`PreparedProgram::launch`] promises not to do.
 #[derive(Debug)]
 pub struct PreparedProgram {
-    steps: Vec<ReadyStep>,
-    addresses: HashMap<Value, u64>,
-    intermediates: HashMap<Value, u64>,
-    outside: Vec<Outside>,
-    alignments: Vec<Alignment>,
-    workspace: (u64, u64),
-    _owned: Option<Buffer>,
-    device: Device,
+    pub(super) steps: Vec<ReadyStep>,
+    pub(super) addresses: HashMap<Value, u64>,
+    pub(super) intermediates: HashMap<Value, u64>,
+    pub(super) outside: Vec<Outside>,
+    pub(super) alignments: Vec<Alignment>,
+    pub(super) workspace: (u64, u64),
+    pub(super) _owned: Option<Buffer>,
+    pub(super) device: Device,
 }
 
 #[derive(Debug)]
-enum ReadyStep {
+pub(super) enum ReadyStep {
     Call(ReadyCall),
     /// A value, and where it lies.
     Zero(ZeroValue, u64),
 }
 
 #[derive(Debug)]
-struct ReadyCall {
-    segment: usize,
-    roles: Roles,
-    prepared: Prepared,
-}
-
-/// Prepares a program in which every segment is a kernel: checks every constraint, places what the kernels hand to
-/// one another, and builds their launches. `addresses` has one for every input and output of the program (0 will do
-/// for a value without elements); `workspace` is the address and size of at least [`workspace_size`] bytes, allocated
-/// here when it is absent. It waits for the machine's stream, and must not be called while that is captured.
-///
-/// # Errors
-/// When the program cannot run as kernels only, or with these addresses.
-///
-/// # Safety
-/// Each address must be that of memory on this device that is as large as the value, and so must the workspace. All
-/// of it must stay valid, and the workspace must have no other use, until the result is dropped or has other addresses.
-pub unsafe fn prepare(
-    program: &Program,
-    partition: &Partition,
-    symbols: &SymbolValues,
-    machine: &Machine<'_>,
-    addresses: &HashMap<Value, u64>,
-    workspace: Option<(u64, u64)>,
-) -> Result<PreparedProgram, Refused> {
-    let layout = lay_out(program, partition, &Scope::program(program, partition), symbols, machine)?;
-    // SAFETY: the caller vouches for the memory.
-    unsafe { build(layout, machine, addresses, workspace) }
-}
-
-/// Prepares one segment that is a kernel, for a host that runs the rest of the program itself. `addresses` has one for
-/// each of the segment's inputs and outputs; everything else is as for [`prepare`].
-///
-/// # Errors
-/// When there is no such segment, or it cannot run as a kernel, or not with these addresses.
-///
-/// # Safety
-/// As for [`prepare`].
-pub unsafe fn prepare_segment(
-    program: &Program,
-    partition: &Partition,
-    segment: usize,
-    symbols: &SymbolValues,
-    machine: &Machine<'_>,
-    addresses: &HashMap<Value, u64>,
-    workspace: Option<(u64, u64)>,
-) -> Result<PreparedProgram, Refused> {
-    let layout = lay_out(program, partition, &Scope::segment(partition, segment)?, symbols, machine)?;
-    // SAFETY: the caller vouches for the memory.
-    unsafe { build(layout, machine, addresses, workspace) }
-}
-
-/// # Safety
-/// As for [`prepare`].
-unsafe fn build(
-    layout: Layout<'_>,
-    machine: &Machine<'_>,
-    addresses: &HashMap<Value, u64>,
-    workspace: Option<(u64, u64)>,
-) -> Result<PreparedProgram, Refused> {
-    let device = machine.device();
-    let (workspace, owned) = match workspace {
-        Some(given) => (check_workspace(given, layout.bytes)?, None),
-        None => {
-            let size = usize::try_from(layout.bytes).unwrap_or(usize::MAX);
-            let buffer = device.alloc(size).map_err(|error| Refused::device(&error, None))?;
-            ((buffer.address(), layout.bytes), Some(buffer))
-        }
-    };
-    let intermediates: HashMap<Value, u64> =
-        layout.intermediates.iter().map(|(value, offset)| (*value, workspace.0 + offset)).collect();
-    let addresses = addresses.clone();
-    check_addresses(&layout.outside, &layout.alignments, &addresses, workspace)?;
-
-    let mut placed = Vec::with_capacity(layout.steps.len());
-    for step in layout.steps {
-        placed.push(match step {
-            Step::Call(call) => {
-                let pointers = pointers(&call.call.roles, &addresses, &intermediates, call.segment)?;
-                PlacedStep::Call(call, Box::new(pointers))
-            }
-            Step::Zero(zero) => {
-                PlacedStep::Zero(zero, address_of(zero.value, &addresses, &intermediates, zero.segment)?)
-            }
-        });
-    }
-    let stream = machine.stream();
-    let _current = device.enter().map_err(|error| Refused::device(&error, None))?;
-    let mut steps = Vec::with_capacity(placed.len());
-    let mut failure = None;
-    for step in placed {
-        let (call, pointers) = match step {
-            PlacedStep::Call(call, pointers) => (call, pointers),
-            PlacedStep::Zero(zero, address) => {
-                steps.push(ReadyStep::Zero(zero, address));
-                continue;
-            }
-        };
-        // SAFETY: the context is current and the stream one of its. Intermediates and workspaces have places of their
-        // own in memory that is ours or the caller's, who also vouches for the rest; `admit` has checked the sizes.
-        match unsafe { ready(call, &pointers, workspace.0, stream) } {
-            Ok(call) => steps.push(ReadyStep::Call(call)),
-            Err(failed) => {
-                failure = Some(failed);
-                break;
-            }
-        }
-    }
-    // A kernel may have cleared its workspace on this stream: it is launched on others, and when this fails the
-    // workspace is the caller's again.
-    let waited = stream.synchronize();
-    if let Some((segment, status)) = failure {
-        return Err(refused(status, waited, segment));
-    }
-    waited.map_err(|error| Refused::device(&error, None))?;
-    Ok(PreparedProgram {
-        steps,
-        addresses,
-        intermediates,
-        outside: layout.outside,
-        alignments: layout.alignments,
-        workspace,
-        _owned: owned,
-        device: device.clone(),
-    })
-}
-
-/// A step with its addresses.
-enum PlacedStep<'a> {
-    Call(PlacedCall<'a>, Box<Pointers>),
-    Zero(ZeroValue, u64),
-}
-
-/// Builds one launch, or gives its segment and the kernel's answer.
-///
-/// # Safety
-/// As for [`Kernel::prepare`](crate::kernel::Kernel::prepare).
-unsafe fn ready(
-    placed: PlacedCall<'_>,
-    pointers: &Pointers,
-    workspace: u64,
-    stream: &Stream,
-) -> Result<ReadyCall, (usize, Status)> {
-    let (segment, call) = (placed.segment, placed.call);
-    let size = usize::try_from(call.workspace).unwrap_or(usize::MAX);
-    // A kernel without a workspace gets none: the end of the memory is not memory.
-    let address = if call.workspace == 0 { 0 } else { workspace + placed.workspace };
-    // SAFETY: the caller vouches for all of it.
-    let prepared = unsafe {
-        call.kernel.prepare(&call.device, &call.problem, pointers, pointer(address), size, stream.raw())
-    };
-    let prepared = prepared.map_err(|status| (segment, status))?;
-    Ok(ReadyCall { segment, roles: call.roles, prepared })
+pub(super) struct ReadyCall {
+    pub(super) segment: usize,
+    pub(super) roles: Roles,
+    pub(super) prepared: Prepared,
 }
 
 impl PreparedProgram {
@@ -258,7 +77,7 @@ impl PreparedProgram {
     /// When they do not do; the old ones then stay, all of them.
     ///
     /// # Safety
-    /// As for [`prepare`]. No launch may be in flight. Graphs that captured this keep the old addresses.
+    /// As for [`Preparation::build`](super::Preparation::build). No launch may be in flight. Graphs that captured this keep the old addresses.
     pub unsafe fn update_addresses(&mut self, addresses: &HashMap<Value, u64>) -> Result<(), Refused> {
         let mut all = self.addresses.clone();
         all.extend(addresses);
@@ -308,7 +127,7 @@ impl PreparedProgram {
     }
 }
 
-fn pointers(
+pub(super) fn pointers(
     roles: &Roles,
     addresses: &HashMap<Value, u64>,
     intermediates: &HashMap<Value, u64>,
@@ -318,7 +137,7 @@ fn pointers(
     roles.pointers(address).ok_or_else(|| without_address(segment))
 }
 
-fn address_of(
+pub(super) fn address_of(
     value: Value,
     addresses: &HashMap<Value, u64>,
     intermediates: &HashMap<Value, u64>,
@@ -332,14 +151,14 @@ fn without_address(segment: usize) -> Refused {
     Refused::new(MISSING_ADDRESS, Some(segment), "an operand or result of the kernel has no address")
 }
 
-fn refused(status: Status, waited: Result<(), DeviceError>, segment: usize) -> Refused {
+pub(super) fn refused(status: Status, waited: Result<(), DeviceError>, segment: usize) -> Refused {
     match unprepared(status, waited) {
         Ok(reason) => Refused::new(reason.code, Some(segment), reason.message),
         Err(error) => Refused::device(&error, Some(segment)),
     }
 }
 
-fn check_workspace((address, bytes): (u64, u64), needed: u64) -> Result<(u64, u64), Refused> {
+pub(super) fn check_workspace((address, bytes): (u64, u64), needed: u64) -> Result<(u64, u64), Refused> {
     if bytes < needed || (address == 0 && needed > 0) || address.checked_add(bytes).is_none() {
         let message = format!("the workspace has {bytes} bytes at {address:#x}; {needed} are needed");
         return Err(Refused::new(WORKSPACE_SIZE, None, message));
@@ -352,7 +171,7 @@ fn check_workspace((address, bytes): (u64, u64), needed: u64) -> Result<(u64, u6
 }
 
 /// Whether every value has an address, an aligned one, and no kernel writes to what is something else.
-fn check_addresses(
+pub(super) fn check_addresses(
     outside: &[Outside],
     alignments: &[Alignment],
     addresses: &HashMap<Value, u64>,

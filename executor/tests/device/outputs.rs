@@ -4,8 +4,7 @@ use std::collections::HashMap;
 
 use fourfold_executor::device::{Buffer, Device};
 use fourfold_executor::{
-    Machine, PreparedProgram, Refused, RunOptions, SegmentKernel, prepare, run_segment, signature_of,
-    workspace_size,
+    Machine, Preparation, PreparedProgram, Refused, RunOptions, SegmentKernel, run_segment, signature_of,
 };
 use fourfold_ir::bind::bind;
 use fourfold_ir::sample::{Recipe, Rule, inputs};
@@ -464,7 +463,11 @@ impl Placed {
         let machine = Machine::new(device, &fixture.kernels);
         let (program, partition) = (&fixture.program, &fixture.partition);
         // SAFETY: the addresses are those of buffers that outlive the result, or are refused.
-        unsafe { prepare(program, partition, &fixture.symbols(), &machine, addresses, None) }
+        unsafe {
+            Preparation::of_program(program, partition, &fixture.symbols(), &machine)?
+                .bind_all(addresses.clone())
+                .build()
+        }
     }
 
     #[track_caller]
@@ -495,7 +498,9 @@ fn a_prepared_program_writes_every_output_and_keeps_the_rest_in_its_workspace() 
         let fixture = outputs(m);
         let machine = Machine::new(&device, &fixture.kernels);
         let size =
-            workspace_size(&fixture.program, &fixture.partition, &fixture.symbols(), &machine).unwrap();
+            Preparation::of_program(&fixture.program, &fixture.partition, &fixture.symbols(), &machine)
+                .unwrap()
+                .workspace_size();
         // The codes, which only the second kernel reads, and the workspace of the first.
         assert_eq!(size, (m * 48).next_multiple_of(256) + 256);
         let placed = Placed::new(&fixture, &device);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use fourfold_executor::device::{Buffer, Device};
-use fourfold_executor::{Machine, PreparedProgram, Refused, prepare};
+use fourfold_executor::{Machine, Preparation, PreparedProgram, Refused};
 use fourfold_ir::Value;
 
 use crate::fixture::Fixture;
@@ -42,8 +42,13 @@ impl<'a> Placed<'a> {
     ) -> Result<PreparedProgram, Refused> {
         let machine = Machine::new(self.device, &self.fixture.kernels);
         let Fixture { program, partition, .. } = self.fixture;
+        let mut preparation = Preparation::of_program(program, partition, &self.fixture.symbols(), &machine)?
+            .bind_all(addresses.clone());
+        if let Some((address, bytes)) = workspace {
+            preparation = preparation.workspace(address, bytes);
+        }
         // SAFETY: the addresses are those of buffers that outlive the result, or are refused.
-        unsafe { prepare(program, partition, &self.fixture.symbols(), &machine, addresses, workspace) }
+        unsafe { preparation.build() }
     }
 
     pub fn y(&self) -> Vec<u8> {

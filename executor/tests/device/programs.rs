@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use fourfold_executor::device::{Buffer, Device, DeviceError};
 use fourfold_executor::{
-    DEVICE_ERROR, DEVICE_MEMORY, KERNEL_REFUSED, Machine, NO_DEVICE, NO_SUCH_SEGMENT, Refused, SegmentKernel,
-    prepare_segment, workspace_size, workspace_size_of_segment,
+    DEVICE_ERROR, DEVICE_MEMORY, KERNEL_REFUSED, Machine, NO_DEVICE, NO_SUCH_SEGMENT, Preparation, Refused,
+    SegmentKernel,
 };
 use fourfold_ir::{Tensor, Value};
 use fourfold_scheduler::{Constraint, ReasonCode};
@@ -13,6 +13,12 @@ use fourfold_scheduler::{Constraint, ReasonCode};
 use crate::fixture::{Between, EMULATED, Fixture, N, layers};
 use crate::placed::Placed;
 use crate::stand_in::{Counter, StandIn};
+
+/// Why a preparation was refused.
+#[track_caller]
+fn refused(preparation: Result<Preparation<'_>, Refused>) -> Refused {
+    preparation.err().expect("it must be refused")
+}
 
 impl Placed<'_> {
     #[track_caller]
@@ -41,7 +47,9 @@ fn a_program_of_kernels_is_launched_without_waiting_or_allocating() {
         let placed = Placed::new(&fixture, &device);
         let machine = Machine::new(&device, &fixture.kernels);
         let size =
-            workspace_size(&fixture.program, &fixture.partition, &fixture.symbols(), &machine).unwrap();
+            Preparation::of_program(&fixture.program, &fixture.partition, &fixture.symbols(), &machine)
+                .unwrap()
+                .workspace_size();
         // r, then the workspaces of 100 and 300 bytes, each at a multiple of 256.
         assert_eq!(size, (m as u64 * N * 4).next_multiple_of(256) + 256 + 512);
         let mut prepared = placed.prepare(&placed.addresses(), None).unwrap();
@@ -114,7 +122,9 @@ fn the_workspace_may_be_the_caller_s() {
     let fixture = layers(91, 64, Between::Nothing);
     let placed = Placed::new(&fixture, &device);
     let machine = Machine::new(&device, &fixture.kernels);
-    let size = workspace_size(&fixture.program, &fixture.partition, &fixture.symbols(), &machine).unwrap();
+    let size = Preparation::of_program(&fixture.program, &fixture.partition, &fixture.symbols(), &machine)
+        .unwrap()
+        .workspace_size();
     let memory = device.alloc(size as usize + 256).unwrap();
     let addresses = placed.addresses();
     let prepare = |address, bytes| placed.prepare(&addresses, Some((address, bytes)));
@@ -193,7 +203,7 @@ fn programs_that_do_not_run_as_kernels_only_are_refused() {
     fixture.kernels.extend([(1, first), (0, second)]);
     let machine = Machine::new(&device, &fixture.kernels);
     let refused =
-        workspace_size(&fixture.program, &fixture.partition, &fixture.symbols(), &machine).unwrap_err();
+        refused(Preparation::of_program(&fixture.program, &fixture.partition, &fixture.symbols(), &machine));
     check(&refused, "missing_address", "nothing makes `%r` before segment 0 reads it");
 
     let fixture = layers(37, 64, Between::Nothing);
@@ -212,7 +222,9 @@ fn a_program_that_is_refused_leaves_its_workspace_alone() {
         .with_kernel(1, &["WORKSPACE=300", "PREPARE_STATUS=100"]);
     let placed = Placed::new(&fixture, &device);
     let machine = Machine::new(&device, &fixture.kernels);
-    let size = workspace_size(&fixture.program, &fixture.partition, &fixture.symbols(), &machine).unwrap();
+    let size = Preparation::of_program(&fixture.program, &fixture.partition, &fixture.symbols(), &machine)
+        .unwrap()
+        .workspace_size();
     let memory = device.alloc(size as usize).unwrap();
     let refused = placed.prepare(&placed.addresses(), Some((memory.address(), size))).unwrap_err();
     check(&refused, KERNEL_REFUSED, "does not prepare");
@@ -282,10 +294,12 @@ fn kernels_of_a_mixed_program_are_prepared_one_by_one() {
         // SAFETY: `host` is a stream of this device and lives longer.
         let stream = unsafe { device.borrow_stream(host.raw()) };
         let machine = Machine::new(&device, &fixture.kernels).with_stream(&stream).unwrap();
-        let refused = workspace_size(program, partition, &symbols, &machine).unwrap_err();
-        assert_eq!((refused.code, refused.segment), ("fallback_segment", Some(1)));
+        let refusal = refused(Preparation::of_program(program, partition, &symbols, &machine));
+        assert_eq!((refusal.code, refusal.segment), ("fallback_segment", Some(1)));
         for (segment, result, own) in [(0, "r", 256), (2, "y", 512)] {
-            let size = workspace_size_of_segment(program, partition, segment, &symbols, &machine).unwrap();
+            let size = Preparation::of_segment(program, partition, segment, &symbols, &machine)
+                .unwrap()
+                .workspace_size();
             assert_eq!(size, own, "only the kernel's own");
             let planned = &partition.segments[segment];
             let mut buffers: HashMap<Value, Buffer> = HashMap::new();
@@ -306,7 +320,13 @@ fn kernels_of_a_mixed_program_are_prepared_one_by_one() {
             let prepare = |addresses: &HashMap<Value, u64>, workspace| {
                 // SAFETY: the addresses are those of buffers that outlive the result, or are refused.
                 unsafe {
-                    prepare_segment(program, partition, segment, &symbols, &machine, addresses, workspace)
+                    let mut preparation =
+                        Preparation::of_segment(program, partition, segment, &symbols, &machine)?
+                            .bind_all(addresses.clone());
+                    if let Some((address, bytes)) = workspace {
+                        preparation = preparation.workspace(address, bytes);
+                    }
+                    preparation.build()
                 }
             };
             check(&prepare(&addresses, None).unwrap_err(), "missing_address", &format!("`%{result}`"));
@@ -324,11 +344,8 @@ fn kernels_of_a_mixed_program_are_prepared_one_by_one() {
                 stream.fill(&d, 0, d.len(), 0xFF).unwrap();
             }
         }
-        let none = HashMap::new();
-        // SAFETY: nothing is prepared.
-        let refuse = |segment| unsafe {
-            prepare_segment(program, partition, segment, &symbols, &machine, &none, None).unwrap_err()
-        };
+        let refuse =
+            |segment| refused(Preparation::of_segment(program, partition, segment, &symbols, &machine));
         check(&refuse(1), "fallback_segment", "segment 1 runs on the fallback");
         check(&refuse(3), NO_SUCH_SEGMENT, "there is no segment 3; the partition has 3");
     }

@@ -6,7 +6,7 @@ use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 use fourfold::executor::device::{Buffer, Device, DeviceError, Stream, discover};
-use fourfold::executor::{Machine, PreparedProgram, Ran, RunOptions, prepare};
+use fourfold::executor::{Machine, PreparedProgram, Ran, RunOptions};
 use fourfold::ir::{Entity, Program, SymbolValues, Tensor, Value, ValueDef, bind, interpret, sample};
 use fourfold::{Backend, Compiled, DeviceChoice, Options};
 use libtest_mimic::Completion;
@@ -136,8 +136,7 @@ pub fn replayed() -> Result<()> {
             Place::new(machine.device(), program, &variants[0])?,
         ];
         // SAFETY: the buffers are as large as the program says and live to the end of this turn.
-        let mut call =
-            unsafe { prepare(program, partition, &symbols, &machine, &places[0].addresses, None) }?;
+        let mut call = unsafe { compiled.prepare(&symbols)?.bind_all(places[0].addresses.clone()).build() }?;
         // SAFETY: here and below: nothing is launched while it is recorded, and each launch is waited for.
         let mut graph = stream.capture(|| unsafe { call.launch(&stream) })?;
         for turn in 0..REPLAYS {
@@ -182,11 +181,11 @@ impl<'a> Side<'a> {
         symbols: &SymbolValues,
         variants: &'a [Variant],
     ) -> Result<Side<'a>> {
-        let (program, partition) = (compiled.planned().program(), compiled.planned().partition());
+        let program = compiled.planned().program();
         let place = Place::new(machine.device(), program, &variants[0])?;
         let stream = machine.device().new_stream()?;
         // SAFETY: the buffers are as large as the program says, and go when the call goes or later.
-        let call = unsafe { prepare(program, partition, symbols, machine, &place.addresses, None) }?;
+        let call = unsafe { compiled.prepare(symbols)?.bind_all(place.addresses.clone()).build() }?;
         Ok(Side { program, variants, call, stream, place })
     }
 

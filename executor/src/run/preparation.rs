@@ -1,0 +1,207 @@
+//! Prepares the launches of a program of kernels only, or of one kernel, at addresses of the caller.
+
+use std::collections::HashMap;
+
+use fourfold_ir::{Program, SymbolValues, Value};
+use fourfold_scheduler::Partition;
+
+use super::layout::{Layout, PlacedCall, Scope, Step, ZeroValue, lay_out};
+use super::prepared::{
+    PreparedProgram, ReadyCall, ReadyStep, address_of, check_addresses, check_workspace, pointers, refused,
+};
+use super::roles::pointer;
+use super::{Machine, Refused};
+use crate::device::Stream;
+use crate::kernel::{Pointers, Status};
+
+/// A program in which every segment is a kernel, or one kernel segment, about to be prepared: its kernels have taken the
+/// extents, and it is known how much memory they need.
+///
+/// [`bind`](Preparation::bind) gives each input and output its address, [`workspace`](Preparation::workspace) the memory
+/// that the kernels work in, and [`build`](Preparation::build) makes the launches.
+#[must_use]
+pub struct Preparation<'a> {
+    machine: Machine<'a>,
+    layout: Layout<'a>,
+    addresses: HashMap<Value, u64>,
+    workspace: Option<(u64, u64)>,
+}
+
+impl<'a> Preparation<'a> {
+    /// A whole program.
+    ///
+    /// # Errors
+    /// When a segment is no kernel, or its kernel cannot run here with these extents.
+    pub fn of_program(
+        program: &Program,
+        partition: &Partition,
+        symbols: &SymbolValues,
+        machine: &Machine<'a>,
+    ) -> Result<Preparation<'a>, Refused> {
+        Preparation::of(program, partition, &Scope::program(program, partition), symbols, machine)
+    }
+
+    /// One segment, for a host that runs the rest of the program itself.
+    ///
+    /// # Errors
+    /// When there is no such segment, or it cannot run as a kernel here with these extents.
+    pub fn of_segment(
+        program: &Program,
+        partition: &Partition,
+        segment: usize,
+        symbols: &SymbolValues,
+        machine: &Machine<'a>,
+    ) -> Result<Preparation<'a>, Refused> {
+        Preparation::of(program, partition, &Scope::segment(partition, segment)?, symbols, machine)
+    }
+
+    fn of(
+        program: &Program,
+        partition: &Partition,
+        scope: &Scope<'_>,
+        symbols: &SymbolValues,
+        machine: &Machine<'a>,
+    ) -> Result<Preparation<'a>, Refused> {
+        let layout = lay_out(program, partition, scope, symbols, machine)?;
+        Ok(Preparation { machine: *machine, layout, addresses: HashMap::new(), workspace: None })
+    }
+
+    /// Has [`build`](Preparation::build) work on this stream of the device, such as a host's, instead of the device's own.
+    ///
+    /// # Errors
+    /// When the stream is not one of this device.
+    pub fn stream(self, stream: &'a Stream) -> Result<Preparation<'a>, Refused> {
+        let machine = self.machine.with_stream(stream).map_err(|error| Refused::device(&error, None))?;
+        Ok(Preparation { machine, ..self })
+    }
+
+    /// The bytes of device memory that the kernels need besides inputs and outputs: what they hand to one another, and
+    /// their workspaces.
+    pub fn workspace_size(&self) -> u64 {
+        self.layout.bytes
+    }
+
+    /// Gives an input or an output its device address. 0 will do for a value without elements.
+    pub fn bind(mut self, value: Value, address: u64) -> Preparation<'a> {
+        self.addresses.insert(value, address);
+        self
+    }
+
+    /// Gives many inputs and outputs their device addresses.
+    pub fn bind_all(mut self, addresses: impl IntoIterator<Item = (Value, u64)>) -> Preparation<'a> {
+        self.addresses.extend(addresses);
+        self
+    }
+
+    /// Gives the memory that the kernels work in: an address that is a multiple of 256, and at least
+    /// [`workspace_size`](Preparation::workspace_size) bytes. Without it, [`build`](Preparation::build) allocates.
+    pub fn workspace(mut self, address: u64, bytes: u64) -> Preparation<'a> {
+        self.workspace = Some((address, bytes));
+        self
+    }
+
+    /// Builds the launches. Waits for the machine's stream, which must not be capturing.
+    ///
+    /// # Errors
+    /// When a value has no address or one that will not do, when the workspace is too small, or when a kernel refuses.
+    ///
+    /// # Safety
+    /// Each address must be that of memory on this device that is as large as the value, and so must the workspace. All
+    /// of it must stay valid, and the workspace must have no other use, until the result is dropped or has other
+    /// addresses.
+    pub unsafe fn build(self) -> Result<PreparedProgram, Refused> {
+        let Preparation { machine, layout, addresses, workspace } = self;
+        let device = machine.device();
+        let (workspace, owned) = match workspace {
+            Some(given) => (check_workspace(given, layout.bytes)?, None),
+            None => {
+                let size = usize::try_from(layout.bytes).unwrap_or(usize::MAX);
+                let buffer = device.alloc(size).map_err(|error| Refused::device(&error, None))?;
+                ((buffer.address(), layout.bytes), Some(buffer))
+            }
+        };
+        let intermediates: HashMap<Value, u64> =
+            layout.intermediates.iter().map(|(value, offset)| (*value, workspace.0 + offset)).collect();
+        check_addresses(&layout.outside, &layout.alignments, &addresses, workspace)?;
+
+        let mut placed = Vec::with_capacity(layout.steps.len());
+        for step in layout.steps {
+            placed.push(match step {
+                Step::Call(call) => {
+                    let pointers = pointers(&call.call.roles, &addresses, &intermediates, call.segment)?;
+                    PlacedStep::Call(call, Box::new(pointers))
+                }
+                Step::Zero(zero) => {
+                    PlacedStep::Zero(zero, address_of(zero.value, &addresses, &intermediates, zero.segment)?)
+                }
+            });
+        }
+        let stream = machine.stream();
+        let _current = device.enter().map_err(|error| Refused::device(&error, None))?;
+        let mut steps = Vec::with_capacity(placed.len());
+        let mut failure = None;
+        for step in placed {
+            let (call, pointers) = match step {
+                PlacedStep::Call(call, pointers) => (call, pointers),
+                PlacedStep::Zero(zero, address) => {
+                    steps.push(ReadyStep::Zero(zero, address));
+                    continue;
+                }
+            };
+            // SAFETY: the context is current and the stream one of its. Intermediates and workspaces have places of their
+            // own in memory that is ours or the caller's, who also vouches for the rest; `admit` has checked the sizes.
+            match unsafe { ready(call, &pointers, workspace.0, stream) } {
+                Ok(call) => steps.push(ReadyStep::Call(call)),
+                Err(failed) => {
+                    failure = Some(failed);
+                    break;
+                }
+            }
+        }
+        // A kernel may have cleared its workspace on this stream: it is launched on others, and when this fails the
+        // workspace is the caller's again.
+        let waited = stream.synchronize();
+        if let Some((segment, status)) = failure {
+            return Err(refused(status, waited, segment));
+        }
+        waited.map_err(|error| Refused::device(&error, None))?;
+        Ok(PreparedProgram {
+            steps,
+            addresses,
+            intermediates,
+            outside: layout.outside,
+            alignments: layout.alignments,
+            workspace,
+            _owned: owned,
+            device: device.clone(),
+        })
+    }
+}
+
+/// A step with its addresses.
+enum PlacedStep<'a> {
+    Call(PlacedCall<'a>, Box<Pointers>),
+    Zero(ZeroValue, u64),
+}
+
+/// Builds one launch, or gives its segment and the kernel's answer.
+///
+/// # Safety
+/// As for [`Kernel::prepare`](crate::kernel::Kernel::prepare).
+unsafe fn ready(
+    placed: PlacedCall<'_>,
+    pointers: &Pointers,
+    workspace: u64,
+    stream: &Stream,
+) -> Result<ReadyCall, (usize, Status)> {
+    let (segment, call) = (placed.segment, placed.call);
+    let size = usize::try_from(call.workspace).unwrap_or(usize::MAX);
+    // A kernel without a workspace gets none: the end of the memory is not memory.
+    let address = if call.workspace == 0 { 0 } else { workspace + placed.workspace };
+    // SAFETY: the caller vouches for all of it.
+    let prepared = unsafe {
+        call.kernel.prepare(&call.device, &call.problem, pointers, pointer(address), size, stream.raw())
+    };
+    let prepared = prepared.map_err(|status| (segment, status))?;
+    Ok(ReadyCall { segment, roles: call.roles, prepared })
+}
