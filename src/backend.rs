@@ -20,7 +20,15 @@ pub const DEFAULT_TARGET: &str = "sm_100a";
 pub const DEFAULT_EMULATED_TARGET: &str = EMULATED_TARGETS[0];
 
 /// How a backend plans, and where what it plans runs.
+///
+/// ```
+/// use fourfold::{Claim, Options};
+///
+/// let options = Options::default().target("sm_90a").claim(Claim::KernelsOnly);
+/// assert_eq!(options.target.as_deref(), Some("sm_90a"));
+/// ```
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Options {
     /// What is planned for, such as `sm_120a` or `cpu`. When absent: that of the GPU, else [`DEFAULT_TARGET`]; with
     /// `emulate`, [`DEFAULT_EMULATED_TARGET`].
@@ -37,6 +45,57 @@ pub struct Options {
     /// Which kernel a problem gets, for the targets and formats that these tables are for. For others, and where a kernel
     /// of these cannot be it, the default tables count ([`fourfold_codegen::dispatch`]).
     pub dispatch: Option<Arc<Tables>>,
+}
+
+impl Options {
+    /// Plans for this target.
+    #[must_use]
+    pub fn target(mut self, target: impl Into<String>) -> Options {
+        self.target = Some(target.into());
+        self
+    }
+
+    /// Plans for this target, or for that of the GPU.
+    #[must_use]
+    pub fn maybe_target(mut self, target: Option<String>) -> Options {
+        self.target = target;
+        self
+    }
+
+    /// Runs kernels on this GPU.
+    #[must_use]
+    pub fn device(mut self, device: DeviceChoice) -> Options {
+        self.device = device;
+        self
+    }
+
+    /// Emulates kernels of the sm_120 family on a Hopper GPU.
+    #[must_use]
+    pub fn emulate(mut self, emulate: bool) -> Options {
+        self.emulate = emulate;
+        self
+    }
+
+    /// Takes these ops from the host.
+    #[must_use]
+    pub fn claim(mut self, claim: Claim) -> Options {
+        self.claim = claim;
+        self
+    }
+
+    /// Allows normalization to drop roundings that a program states.
+    #[must_use]
+    pub fn contract(mut self, contract: bool) -> Options {
+        self.contract = contract;
+        self
+    }
+
+    /// Selects kernels by these tables.
+    #[must_use]
+    pub fn dispatch(mut self, dispatch: impl Into<Option<Arc<Tables>>>) -> Options {
+        self.dispatch = dispatch.into();
+        self
+    }
 }
 
 /// Which GPU kernels run on.

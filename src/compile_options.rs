@@ -11,8 +11,9 @@ use fourfold_executor::toolchain::{
 };
 use fourfold_executor::{BuildOptions, Cancel, chain};
 
-/// How kernels are had.
+/// Options for building and caching kernels.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct CompileOptions {
     /// The toolchain to use.
     pub toolchain: ToolchainOptions,
@@ -29,6 +30,57 @@ pub struct CompileOptions {
     /// Look for a fault: kernels are built in debug mode, and every run is in it
     /// ([`RunOptions::debug`](fourfold_executor::RunOptions::debug)).
     pub debug: bool,
+}
+
+impl CompileOptions {
+    /// Uses this toolchain.
+    #[must_use]
+    pub fn toolchain(mut self, toolchain: ToolchainOptions) -> CompileOptions {
+        self.toolchain = toolchain;
+        self
+    }
+
+    /// Builds with these options.
+    #[must_use]
+    pub fn build(mut self, build: BuildOptions) -> CompileOptions {
+        self.build = build;
+        self
+    }
+
+    /// Builds kernels that cannot run here, too.
+    #[must_use]
+    pub fn build_anyway(mut self, build_anyway: bool) -> CompileOptions {
+        self.build_anyway = build_anyway;
+        self
+    }
+
+    /// Keeps built kernels in this cache.
+    #[must_use]
+    pub fn cache(mut self, cache: CacheChoice) -> CompileOptions {
+        self.cache = cache;
+        self
+    }
+
+    /// Tries kernels again that are known not to build.
+    #[must_use]
+    pub fn retry(mut self, retry: bool) -> CompileOptions {
+        self.retry = retry;
+        self
+    }
+
+    /// Runs at most this many compilers at once.
+    #[must_use]
+    pub fn jobs(mut self, jobs: impl Into<Option<usize>>) -> CompileOptions {
+        self.jobs = jobs.into();
+        self
+    }
+
+    /// Builds and runs in debug mode.
+    #[must_use]
+    pub fn debug(mut self, debug: bool) -> CompileOptions {
+        self.debug = debug;
+        self
+    }
 }
 
 /// Where built kernels are kept.

@@ -391,7 +391,7 @@ impl Compiled {
     }
 
     fn run_options(&self, options: &RunOptions) -> RunOptions {
-        RunOptions { debug: options.debug || self.debug, ..*options }
+        options.debug(options.debug || self.debug)
     }
 
     /// Without a device the executor knows only that there is none; why is known here.

@@ -25,7 +25,7 @@
 //! let bias = builder.param("bias", TensorType::new(vec![n.clone()], ElementType::BF16));
 //! let product = builder.scaled_mma("product", a, sfa, b, sfb, 16, ElementType::F32, ScaledMmaOptions::default());
 //! let biased = builder.binary("biased", BinaryKind::Add, product, bias);
-//! let backend = Backend::new(&Options { target: Some("sm_120a".into()), ..Options::default() })?;
+//! let backend = Backend::new(&Options::default().target("sm_120a"))?;
 //! let planned = backend.plan_module(builder.finish(&[biased]))?;
 //! assert_eq!(planned.partition().kernels().count(), 1);
 //!
@@ -59,3 +59,20 @@ pub use fourfold_executor::service::{Event, Wait};
 pub use fourfold_executor::{Preparation, PreparedProgram, Refused, Run, RunOptions, SegmentRun};
 pub use fourfold_ir as ir;
 pub use fourfold_scheduler as scheduler;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_may_share_everything_between_threads() {
+        fn check<T: Send + Sync>() {}
+        check::<Options>();
+        check::<CompileOptions>();
+        check::<RunOptions>();
+        check::<Backend>();
+        check::<Planned>();
+        check::<Compiled>();
+        check::<Error>();
+    }
+}

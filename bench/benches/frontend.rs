@@ -19,12 +19,8 @@ fn parse(criterion: &mut Criterion) {
 }
 
 fn verify_and_partition(criterion: &mut Criterion) {
-    let backend = Backend::new(&Options {
-        target: Some(DEFAULT_TARGET.to_owned()),
-        device: DeviceChoice::None,
-        ..Options::default()
-    })
-    .expect("the default target exists");
+    let backend = Backend::new(&Options::default().target(DEFAULT_TARGET).device(DeviceChoice::None))
+        .expect("the default target exists");
     let mut group = criterion.benchmark_group("verify + partition");
     group.sample_size(10).warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(4));
     for ops in [1_000, 10_000, 100_000] {

@@ -109,7 +109,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn kernel(target: &str, toolchain: &Toolchain) -> Result<KernelSource, Box<dyn Error>> {
     let (program, _) = fourfold::ir::load(PROGRAM).map_err(|diagnostics| format!("{diagnostics:?}"))?;
     let device = DeviceChoice::None;
-    let backend = Backend::new(&Options { target: Some(target.to_owned()), device, ..Options::default() })?;
+    let backend = Backend::new(&Options::default().target(target).device(device))?;
     let kernels = planned_kernels(&backend.plan(program), cutlass_version(toolchain), false);
     Ok(kernels.into_iter().next().ok_or("the program has no kernel")?.source)
 }

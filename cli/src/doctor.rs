@@ -482,8 +482,7 @@ fn try_self_test(
     let loaded = load_text("self-test.fir".as_ref(), PROGRAM.to_owned())?;
     let backend = Backend::new(options)?;
     // What a cache has says nothing of the compiler.
-    let compile =
-        CompileOptions { build_anyway: true, cache: CacheChoice::None, retry: true, ..compile.clone() };
+    let compile = compile.clone().build_anyway(true).cache(CacheChoice::None).retry(true);
     let compiled = backend.compile(plan(&backend, &loaded)?, &compile, progress);
     let mut outcome = SelfTest::of("failed", String::new(), None);
     outcome.target = Some(backend.capabilities().target.clone());

@@ -95,11 +95,8 @@ func @mixed(
     fn every_segment_is_a_program_with_what_it_needs_and_gives() {
         let (program, _) = fourfold_ir::load(SOURCE).expect("the program is valid");
         let header = crate::header::read(SOURCE, &program).expect("its comments are");
-        let backend = Backend::new(&Options {
-            target: Some("sm_120a".into()),
-            device: fourfold::DeviceChoice::None,
-            ..Options::default()
-        });
+        let backend =
+            Backend::new(&Options::default().target("sm_120a").device(fourfold::DeviceChoice::None));
         let planned = backend.expect("there is the target").plan(program);
         let segments = &planned.partition().segments;
         assert_eq!(segments.len(), 4, "what nobody uses, a kernel, the ops between, a kernel");

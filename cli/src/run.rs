@@ -106,7 +106,7 @@ fn run_and_compare(
             report.symbols.insert(name.clone(), extent);
         }
     }
-    let options = RunOptions { keep_all: true, poison: Some(0xFF), locate: true, ..RunOptions::default() };
+    let options = RunOptions::default().keep_all(true).poison(0xFF).locate(true);
     let run = &*kept.insert(compiled.run_normalized(&bound, &options)?);
     for (segment, ran) in report.segments.iter_mut().zip(&run.segments) {
         segment.ran = ran.ran.as_str();

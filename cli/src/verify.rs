@@ -298,10 +298,8 @@ fn nan_rows(
         Shows::Everywhere => 0,
         Shows::Nowhere => 0xFF,
     };
-    let run = compiled.run_normalized(
-        &bound,
-        &RunOptions { keep_all: true, poison: Some(poison), locate: true, ..RunOptions::default() },
-    )?;
+    let run =
+        compiled.run_normalized(&bound, &RunOptions::default().keep_all(true).poison(poison).locate(true))?;
     let mut rows = Vec::new();
     for (segment, plan) in kernels {
         let kernel = KernelRun::of(program, partition, segment, &bound, &run, Some(recipe.rule))?;

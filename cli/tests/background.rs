@@ -75,17 +75,14 @@ impl Workshop {
     }
 
     fn options(&self) -> CompileOptions {
-        CompileOptions {
-            toolchain: ToolchainOptions {
+        CompileOptions::default()
+            .toolchain(ToolchainOptions {
                 nvcc: Some(self.path("nvcc")),
                 cutlass: Some(self.path("cutlass")),
                 ..ToolchainOptions::default()
-            },
-            // There is no device in these tests.
-            build_anyway: true,
-            cache: CacheChoice::At(CacheOptions::new(self.path("cache"))),
-            ..CompileOptions::default()
-        }
+            })
+            .build_anyway(true)
+            .cache(CacheChoice::At(CacheOptions::new(self.path("cache"))))
     }
 
     fn has_processes(&self) -> bool {
@@ -98,8 +95,7 @@ impl Workshop {
 fn planned() -> (Backend, Planned) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/gemm/epilogue_full.fir");
     let loaded = fourfold_cli::replay::load(&file).expect("a program");
-    let options =
-        Options { target: Some("sm_100a".into()), device: DeviceChoice::None, ..Options::default() };
+    let options = Options::default().target("sm_100a").device(DeviceChoice::None);
     let backend = Backend::new(&options).expect("a target");
     let planned = fourfold_cli::replay::plan(&backend, &loaded).expect("a plan");
     (backend, planned)
@@ -181,7 +177,7 @@ fn programs_of_a_process_share_a_build_and_the_next_finds_it_in_the_cache() {
     assert!(compiled.built()[0].outcome.is_ok() && compiled.built_so_far().len() == 1);
     assert_eq!(workshop.builds(), 1);
     // Without the cache it is built anew.
-    let options = CompileOptions { cache: CacheChoice::None, ..workshop.options() };
+    let options = workshop.options().cache(CacheChoice::None);
     let (alone, _) = background(&options);
     assert!(alone.wait(Wait::Forever));
     assert_eq!(workshop.builds(), 2);

@@ -160,9 +160,7 @@ pub fn check_run(seed: u64, steps: usize) {
 
     // The whole program, segment by segment: bit for bit as long as every sum is exact in f32, and each op within its
     // bound of the interpreter on what the run itself fed it.
-    let run = planned
-        .run(&tensors, &executor::RunOptions { keep_all: true, ..Default::default() })
-        .expect("it runs");
+    let run = planned.run(&tensors, &executor::RunOptions::default().keep_all(true)).expect("it runs");
     let module = program.module();
     let inputs: HashMap<Value, &Tensor> =
         module.inputs.iter().copied().zip(bound.inputs.iter().copied()).collect();

@@ -17,7 +17,7 @@ use fourfold::{Backend, DeviceChoice, Options};
 /// Options that plan for a target and keep off the GPU, so that a test shows the same on every machine.
 pub fn options(target: &str) -> Options {
     let target = Some(target.to_owned());
-    Options { target, device: DeviceChoice::None, ..Options::default() }
+    Options::default().maybe_target(target).device(DeviceChoice::None)
 }
 
 /// A backend with these [`options`].

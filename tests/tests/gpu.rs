@@ -72,7 +72,7 @@ fn backend() -> Option<Backend> {
 
 fn compile_options() -> CompileOptions {
     let toolchain = ToolchainOptions { provision: true, ..ToolchainOptions::default() };
-    CompileOptions { toolchain, ..CompileOptions::default() }
+    CompileOptions::default().toolchain(toolchain)
 }
 
 fn compile(source: &str) -> Result<Compiled> {
@@ -199,7 +199,7 @@ const EMULATED: [&str; 6] =
     ["exact_m91", "exact_m130", "dag_mxfp4", "dag_batch", "dag_out_max", "dag_out_nvfp4_symbolic"];
 
 fn emulated_fixtures() -> Result<Completion> {
-    let options = Options { emulate: true, ..Options::default() };
+    let options = Options::default().emulate(true);
     if let Err(reason) = Backend::new(&options)?.execution() {
         return Ok(Completion::ignored_with(reason.message));
     }
@@ -217,7 +217,7 @@ fn moves_once() -> Result<()> {
     let compiled = compile(MIXED)?;
     let program = compiled.planned().program();
     let tensors = sample::inputs(program, &recipe(43, 5))?;
-    let run = compiled.run(&tensors, &RunOptions { poison: Some(0xFF), ..RunOptions::default() })?;
+    let run = compiled.run(&tensors, &RunOptions::default().poison(0xFF))?;
     let bytes =
         |names: &[&str]| -> u64 { names.iter().map(|name| tensors[*name].bytes().len() as u64).sum() };
     let (h, q, sq, d) = (43 * 160 * 4, 43 * 160 / 2, 128 * 12, 43 * 72 * 4);
@@ -352,7 +352,7 @@ fn prepared_outputs() -> Result<()> {
     for m in [1, 37, 130, 0] {
         let tensors = sample::inputs(program, &recipe(m, 31))?;
         let bound = bind::bind(program, &tensors)?;
-        let run = compiled.run(&tensors, &RunOptions { poison: Some(0xFF), ..RunOptions::default() })?;
+        let run = compiled.run(&tensors, &RunOptions::default().poison(0xFF))?;
         let interpreted = interpret(program, &bound)?;
         let mut buffers = HashMap::new();
         for (value, tensor) in module.inputs.iter().zip(&bound.inputs) {

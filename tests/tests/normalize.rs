@@ -3,7 +3,7 @@
 use fourfold::executor::RunOptions;
 use fourfold::ir::{Entity, Program, bind, interpret, sample, text, verify};
 use fourfold::scheduler::{NormalizeOptions, Normalized, normalize};
-use fourfold::{Backend, Claim, CompileOptions, Options};
+use fourfold::{Backend, Claim, CompileOptions};
 use fourfold_cli::replay::load;
 use fourfold_tests::generate::case;
 use fourfold_tests::random::Random;
@@ -41,7 +41,7 @@ fn a_run_has_the_values_of_the_program_as_it_was_given() {
     let backend = fourfold_tests::backend("sm_120a").expect("a target");
     let planned = backend.plan(program.clone());
     assert!(planned.normalized().is_changed() && planned.partition().kernels().count() == 1);
-    let options = RunOptions { keep_all: true, ..RunOptions::default() };
+    let options = RunOptions::default().keep_all(true);
     let named = |name: &str| program.facts().value_named(name).expect("the program has it");
     let (y, scaled, product) = (named("y"), named("scaled"), named("product"));
     let run = planned.run(&tensors, &options).expect("it runs");
@@ -52,7 +52,7 @@ fn a_run_has_the_values_of_the_program_as_it_was_given() {
     let run = compiled.run(&tensors, &RunOptions::default()).expect("it runs");
     assert_eq!(run.value(y), Some(&want[y.index()]));
 
-    let options = Options { claim: Claim::KernelsOnly, contract: true, ..fourfold_tests::options("sm_120a") };
+    let options = fourfold_tests::options("sm_120a").claim(Claim::KernelsOnly).contract(true);
     let claimed = Backend::new(&options).expect("a target").plan(program);
     assert!(!claimed.normalized().is_changed(), "the host keeps the ops that it has");
     assert!(claimed.claimed().is_empty());

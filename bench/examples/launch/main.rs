@@ -96,7 +96,7 @@ fn measure_all(cli: &Cli) -> Result<Report> {
     let toolchain = fourfold::kernels::toolchain(&toolchain_options, &mut |line| eprintln!("{line}"))?;
     let programs: Vec<Loaded> = paths(cli).iter().map(|path| load(path)).collect::<Result<_, _>>()?;
     let planned = programs.iter().map(|loaded| backend.plan(loaded.program.clone())).collect();
-    let options = CompileOptions { toolchain: toolchain_options, ..CompileOptions::default() };
+    let options = CompileOptions::default().toolchain(toolchain_options);
     let compiled = backend.compile_all(planned, &options, &|line| eprintln!("{line}"));
 
     let mut subjects = Vec::new();

@@ -158,19 +158,18 @@ impl Opened {
             }
             (given, _) => given.clone(),
         };
-        let backend = Options {
-            emulate: backend.emulate || (backend.target.is_none() && said.emulate),
-            target: backend.target.clone().or_else(|| said.target.clone()),
-            contract: backend.contract || said.contract,
-            claim,
-            dispatch,
-            ..backend.clone()
-        };
-        let compile = CompileOptions {
-            build_anyway: given.compile.build_anyway || said.build_anyway,
-            debug: given.compile.debug || said.debug,
-            ..given.compile.clone()
-        };
+        let backend = backend
+            .clone()
+            .emulate(backend.emulate || (backend.target.is_none() && said.emulate))
+            .maybe_target(backend.target.clone().or_else(|| said.target.clone()))
+            .contract(backend.contract || said.contract)
+            .claim(claim)
+            .dispatch(dispatch);
+        let compile = given
+            .compile
+            .clone()
+            .build_anyway(given.compile.build_anyway || said.build_anyway)
+            .debug(given.compile.debug || said.debug);
         Ok((backend, compile))
     }
 

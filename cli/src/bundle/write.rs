@@ -234,7 +234,7 @@ fn cut(
         None => {
             let why = "the run failed, so the inputs of the segment are what the fallback computed";
             writing.lack("the inputs of the segment as they were", why);
-            let options = RunOptions { keep_all: true, ..RunOptions::default() };
+            let options = RunOptions::default().keep_all(true);
             let run = fourfold_executor::run(program, partition, &bound, &options, None);
             Some(run.map_err(|error| failed(Error::from(error).message()))?)
         }
@@ -262,11 +262,10 @@ fn cut(
         return Ok((stages, Err(Error::Missing(why))));
     }
     let backend = &options.backend;
-    let place = fourfold::Options {
-        target: Some(partition.target.clone()),
-        emulate: whole.backend.as_ref().map_or(backend.emulate, |backend| backend.emulates()),
-        ..backend.clone()
-    };
+    let place = backend
+        .clone()
+        .target(partition.target.clone())
+        .emulate(whole.backend.as_ref().map_or(backend.emulate, |backend| backend.emulates()));
     let inputs = std::cell::Cell::new(Some(inputs));
     let taken = |_: &Loaded| {
         inputs.take().ok_or_else(|| Error::Missing("the segment's inputs were taken before".to_owned()))

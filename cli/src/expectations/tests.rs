@@ -55,7 +55,8 @@ impl Case {
     fn on_cpu(source: &str, contract: bool, given: &[(&str, Tensor)]) -> Case {
         let (program, _) = fourfold_ir::load(source).unwrap_or_else(|errors| panic!("{}", errors[0].message));
         let (target, device) = (Some("sm_120a".to_owned()), DeviceChoice::None);
-        let backend = Backend::new(&Options { target, device, contract, ..Options::default() });
+        let backend =
+            Backend::new(&Options::default().maybe_target(target).device(device).contract(contract));
         let backend = backend.expect("a target");
         let recipe = Recipe { rule: Rule::Normal, seed: 7, symbols: Vec::new() };
         let mut tensors = sample::inputs(&program, &recipe).expect("inputs");
@@ -64,7 +65,7 @@ impl Case {
         assert!(planned.normalized().is_changed(), "{}", text::print(planned.program().module()));
         let compiled = backend.compile(planned.clone(), &CompileOptions::default(), &|_| {});
         let bound = bind::bind(planned.program(), &tensors).expect("they fit");
-        let options = RunOptions { keep_all: true, ..RunOptions::default() };
+        let options = RunOptions::default().keep_all(true);
         let run = compiled.run_normalized(&bound, &options).expect("it runs");
         Case { planned, inputs: Inputs::Sampled { recipe, tensors }, run }
     }

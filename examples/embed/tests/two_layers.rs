@@ -37,7 +37,7 @@ fn main() -> ExitCode {
 
 /// Options under which kernels run on the GPU that is here.
 fn device() -> Option<Options> {
-    let options = Options { claim: Claim::KernelsOnly, ..Options::default() };
+    let options = Options::default().claim(Claim::KernelsOnly);
     let backend = Backend::new(&options).ok()?;
     (backend.execution().is_ok() && !backend.capabilities().formats.is_empty()).then_some(options)
 }
@@ -123,19 +123,14 @@ fn check(options: &Options, compile: &CompileOptions, ran: impl Fn(Ran) -> bool)
 }
 
 fn on_the_fallback() -> Result<()> {
-    let options = Options {
-        target: Some("sm_120a".to_owned()),
-        device: DeviceChoice::None,
-        claim: Claim::KernelsOnly,
-        ..Options::default()
-    };
+    let options = Options::default().target("sm_120a").device(DeviceChoice::None).claim(Claim::KernelsOnly);
     check(&options, &CompileOptions::default(), |ran| ran == Ran::Fallback)
 }
 
 fn on_the_gpu() -> Result<()> {
     let options = device().ok_or_else(|| anyhow::anyhow!("there is no GPU"))?;
     let toolchain = ToolchainOptions { provision: true, ..ToolchainOptions::default() };
-    let compile = CompileOptions { toolchain, ..CompileOptions::default() };
+    let compile = CompileOptions::default().toolchain(toolchain);
     check(&options, &compile, |ran| matches!(ran, Ran::Kernel | Ran::Emulated))
 }
 
@@ -145,7 +140,7 @@ fn whole() -> Result<()> {
     let m = builder.symbol("M");
     let x = builder.input("x", TensorType::new(vec![m], ElementType::F32));
     let y = builder.unary("y", UnaryKind::Gelu, x);
-    let options = Options { device: DeviceChoice::None, claim: Claim::KernelsOnly, ..Options::default() };
+    let options = Options::default().device(DeviceChoice::None).claim(Claim::KernelsOnly);
     let planned = Backend::new(&options)?.plan_module(builder.finish(&[y]))?;
     ensure!(planned.claimed().is_empty());
     let error = planned.run(&Default::default(), &Default::default()).expect_err("nothing is claimed");

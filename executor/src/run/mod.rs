@@ -46,8 +46,9 @@ use runner::Runner;
 pub use signature::signature_of;
 use values::Values;
 
-/// How to run.
+/// Options of a run.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct RunOptions {
     /// Keep every value, not only program outputs. What a kernel fuses away is never there.
     pub keep_all: bool,
@@ -63,6 +64,43 @@ pub struct RunOptions {
     /// How long the whole call may wait for kernels that are still being built. What is not there by then runs on the
     /// fallback.
     pub wait: Wait,
+}
+
+impl RunOptions {
+    /// Keeps every value.
+    #[must_use]
+    pub fn keep_all(mut self, keep_all: bool) -> RunOptions {
+        self.keep_all = keep_all;
+        self
+    }
+
+    /// Fills a kernel's results with this byte before it is launched.
+    #[must_use]
+    pub fn poison(mut self, poison: impl Into<Option<u8>>) -> RunOptions {
+        self.poison = poison.into();
+        self
+    }
+
+    /// Waits for each kernel and measures it.
+    #[must_use]
+    pub fn locate(mut self, locate: bool) -> RunOptions {
+        self.locate = locate;
+        self
+    }
+
+    /// Runs in debug mode.
+    #[must_use]
+    pub fn debug(mut self, debug: bool) -> RunOptions {
+        self.debug = debug;
+        self
+    }
+
+    /// Waits this long for kernels that are being built.
+    #[must_use]
+    pub fn wait(mut self, wait: Wait) -> RunOptions {
+        self.wait = wait;
+        self
+    }
 }
 
 /// What a run gave.

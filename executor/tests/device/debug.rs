@@ -7,7 +7,7 @@ use crate::fixture::{Between, N, flattened, layers, story};
 use crate::stand_in::StandIn;
 
 fn debug() -> RunOptions {
-    RunOptions { debug: true, ..RunOptions::default() }
+    RunOptions::default().debug(true)
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn nothing_is_recorded_unless_it_is_asked_for() {
     let device = Device::open(0).unwrap();
     let fixture = layers(37, 64, Between::Nothing);
     for locate in [false, true] {
-        let options = RunOptions { locate, poison: Some(0xFF), ..RunOptions::default() };
+        let options = RunOptions::default().locate(locate).poison(0xFF);
         let run = fixture.run(Some(&device), &options).unwrap();
         assert!(run.segments.iter().all(|segment| segment.launch.is_none()));
     }

@@ -218,7 +218,7 @@ impl Fixture {
 
     /// What the fallback computes for a value.
     pub fn expected(&self, name: &str) -> Tensor {
-        let run = self.run(None, &RunOptions { keep_all: true, ..RunOptions::default() }).unwrap();
+        let run = self.run(None, &RunOptions::default().keep_all(true)).unwrap();
         run.value(self.value(name)).unwrap().clone()
     }
 

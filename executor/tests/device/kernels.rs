@@ -41,7 +41,7 @@ fn kernels_compute_what_the_fallback_computes() {
             let [keep_all, poison, locate] = [1, 2, 4].map(|bit| bits & bit != 0);
             let poison = poison.then_some(0xFF);
             let run = fixture
-                .run(Some(&device), &RunOptions { keep_all, poison, locate, ..RunOptions::default() })
+                .run(Some(&device), &RunOptions::default().keep_all(keep_all).poison(poison).locate(locate))
                 .unwrap();
             assert_eq!(run.value(fixture.value("y")), Some(&expected), "M = {m}");
             let host = (between == Between::AnOpOfTheHost).then_some(HOST);
@@ -101,7 +101,7 @@ fn a_value_moves_once_and_only_where_it_is_needed() {
     let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();
     assert_eq!([run.segments[0].moved.to_host, run.segments[1].moved.to_host], [0, d]);
     // With everything kept, r is wanted as well; what was fused away is nowhere.
-    let run = fixture.run(Some(&device), &RunOptions { keep_all: true, ..RunOptions::default() }).unwrap();
+    let run = fixture.run(Some(&device), &RunOptions::default().keep_all(true)).unwrap();
     assert_eq!(run.segments[0].moved.to_host, d);
     assert_eq!(run.value(fixture.value("r")), Some(&fixture.expected("r")));
     assert_eq!(["product", "biased", "x"].map(|name| run.value(fixture.value(name)).is_some()), [false; 3]);
@@ -352,7 +352,7 @@ fn a_kernel_that_faults_is_named_when_it_is_waited_for() {
     for faulty in [0, 1] {
         let device = Device::open(0).unwrap();
         let fixture = layers(37, 64, Between::Nothing).with_kernel(faulty, &["RUN_STATUS=719"]);
-        let options = RunOptions { locate: true, ..RunOptions::default() };
+        let options = RunOptions::default().locate(true);
         let error = fixture.run(Some(&device), &options).unwrap_err();
         let RunError::Device { segment, source, .. } = &error else { panic!("{error}") };
         assert_eq!((*segment, source.is_sticky()), (faulty, true), "{error}");
@@ -385,7 +385,7 @@ fn an_empty_problem_launches_nothing_and_counts_as_run() {
         (layers(0, 160, Between::AnOpOfTheHost), &device),
         (flattened(0, 128), &emulating),
     ] {
-        let run = fixture.run(Some(device), &RunOptions { locate: true, ..RunOptions::default() }).unwrap();
+        let run = fixture.run(Some(device), &RunOptions::default().locate(true)).unwrap();
         assert!(run.segments.iter().all(|segment| segment.reason.is_none()), "{:?}", run.segments);
         assert!(run.segments.iter().all(|segment| !segment.synchronized));
         assert_eq!(run.segments[0].kernel_seconds, None);

@@ -175,7 +175,7 @@ fn every_output_is_what_the_fallback_computes() {
             let down = stand_in.count(Counter::Down);
             let poison = poison.then_some(0xFF);
             let run = fixture
-                .run(Some(&device), &RunOptions { keep_all, poison, locate, ..RunOptions::default() })
+                .run(Some(&device), &RunOptions::default().keep_all(keep_all).poison(poison).locate(locate))
                 .unwrap();
             assert_eq!(story(&run), [KERNEL; 2]);
             for name in RETURNED {
@@ -199,8 +199,7 @@ fn what_a_kernel_does_not_write_is_seen() {
     let _stand_in = StandIn::new();
     let device = Device::open(0).unwrap();
     let fixture = outputs(37).with_kernel(0, &["RELU", "WRITES_NOTHING"]);
-    let run =
-        fixture.run(Some(&device), &RunOptions { poison: Some(0xFF), ..RunOptions::default() }).unwrap();
+    let run = fixture.run(Some(&device), &RunOptions::default().poison(0xFF)).unwrap();
     for name in RETURNED {
         let tensor = run.value(fixture.value(name)).unwrap();
         assert!(tensor.bytes().iter().all(|byte| *byte == 0xFF), "%{name}");
@@ -213,8 +212,7 @@ fn a_reduction_over_nothing_is_zero_and_launches_nothing() {
     let device = Device::open(0).unwrap();
     let fixture = outputs(0);
     let launches = stand_in.count(Counter::Launches);
-    let run =
-        fixture.run(Some(&device), &RunOptions { poison: Some(0xFF), ..RunOptions::default() }).unwrap();
+    let run = fixture.run(Some(&device), &RunOptions::default().poison(0xFF)).unwrap();
     assert_eq!(story(&run), [KERNEL; 2]);
     for name in RETURNED.into_iter().chain(["y"]) {
         assert_eq!(run.value(fixture.value(name)), Some(&fixture.expected(name)), "%{name}");

@@ -100,7 +100,7 @@ const KERNEL: (&str, Option<&str>) = ("kernel", None);
 const WAITS: (&str, Option<&str>) = ("fallback", Some(BUILDING));
 
 fn waiting(wait: Wait) -> RunOptions {
-    RunOptions { wait, ..RunOptions::default() }
+    RunOptions::default().wait(wait)
 }
 
 #[test]

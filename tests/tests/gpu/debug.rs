@@ -3,7 +3,6 @@
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use fourfold::CompileOptions;
 use fourfold::executor::stdout_on_stderr;
 use fourfold_cli::Report;
 use fourfold_cli::bundle::BundleOptions;
@@ -17,10 +16,7 @@ use super::compile_options;
 pub fn debug_mode() -> Result<()> {
     // CUTLASS tells of what its host code does on the standard output.
     let _kept = stdout_on_stderr()?;
-    let options = ReplayOptions {
-        compile: CompileOptions { debug: true, ..compile_options() },
-        ..ReplayOptions::default()
-    };
+    let options = ReplayOptions { compile: compile_options().debug(true), ..ReplayOptions::default() };
     let folder = tempfile::tempdir()?;
     let bundle = BundleOptions { folder: folder.path().join("bundle"), segment: None };
     let file = repository().join("fixtures/gemm/epilogue_full.fir");

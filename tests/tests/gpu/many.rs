@@ -331,7 +331,7 @@ fn join(threads: Vec<thread::ScopedJoinHandle<'_, Result<()>>>) -> Result<()> {
 
 /// A backend that was asked for the second device compiles for it and runs there.
 fn second_backend(on_first: &Compiled, ordinal: usize) -> Result<()> {
-    let options = Options { device: DeviceChoice::Ordinal(ordinal), ..Options::default() };
+    let options = Options::default().device(DeviceChoice::Ordinal(ordinal));
     let backend = Backend::new(&options)?;
     let planned = backend.plan(on_first.planned().original().clone());
     let compiled = backend.compile(planned, &compile_options(), &|line| eprintln!("{line}"));
@@ -339,7 +339,7 @@ fn second_backend(on_first: &Compiled, ordinal: usize) -> Result<()> {
     ensure!(device.gpu().ordinal == ordinal, "{}", device.gpu());
     let program = compiled.planned().program();
     let tensors = sample::inputs(program, &recipe(M, 100))?;
-    let run = compiled.run(&tensors, &RunOptions { poison: Some(POISON), ..RunOptions::default() })?;
+    let run = compiled.run(&tensors, &RunOptions::default().poison(POISON))?;
     ensure!(run.segments.iter().all(|s| matches!(s.ran, Ran::Kernel | Ran::Emulated)), "{:?}", run.segments);
     let bound = bind::bind(program, &tensors)?;
     let output = program.module().outputs[0];

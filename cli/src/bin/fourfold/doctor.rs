@@ -51,13 +51,13 @@ pub fn run(arguments: &Arguments) -> ExitCode {
             },
             None => DeviceChoice::First,
         };
-        let place = Options { device, target: arguments.target.clone(), ..Options::default() };
+        let place = Options::default().device(device).maybe_target(arguments.target.clone());
         let build = BuildOptions {
             time_limit: Duration::from_secs(arguments.time_limit),
             launcher: arguments.launcher.clone(),
             ..BuildOptions::default()
         };
-        let compile = CompileOptions { toolchain: options, build, ..CompileOptions::default() };
+        let compile = CompileOptions::default().toolchain(options).build(build);
         let progress = Progress::new(arguments.json);
         crate::with_stdout_kept(|| doctor.test(&place, &compile, &|event| progress.event(event)));
     }

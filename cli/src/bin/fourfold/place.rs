@@ -41,7 +41,12 @@ impl Place {
         };
         let Place { emulate, contract, .. } = *self;
         let dispatch = self.dispatch.as_deref().map(read_tables).transpose()?;
-        Ok(Options { target: self.target.clone(), device, emulate, contract, dispatch, ..Options::default() })
+        Ok(Options::default()
+            .maybe_target(self.target.clone())
+            .device(device)
+            .emulate(emulate)
+            .contract(contract)
+            .dispatch(dispatch))
     }
 }
 

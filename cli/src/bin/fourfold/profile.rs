@@ -321,7 +321,7 @@ fn distinct(tools: &[Tool]) -> Vec<Tool> {
 
 fn compile_options(arguments: &Arguments) -> CompileOptions {
     let toolchain = ToolchainOptions { provision: true, ..arguments.toolchain.options() };
-    CompileOptions { toolchain, ..CompileOptions::default() }
+    CompileOptions::default().toolchain(toolchain)
 }
 
 /// The program of a tool, if it can measure this GPU.

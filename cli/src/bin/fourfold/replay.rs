@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use fourfold::{CompileOptions, Event};
+use fourfold::Event;
 use fourfold_cli::bundle::BundleOptions;
 use fourfold_cli::replay::{Bundled, ReplayOptions, replay, replay_bundled};
 
@@ -74,7 +74,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     }
     let options = ReplayOptions {
         backend,
-        compile: CompileOptions { build_anyway: build, debug, ..choice.compile_options() },
+        compile: choice.compile_options().build_anyway(build).debug(debug),
         data,
         symbols: symbol,
     };

@@ -54,18 +54,16 @@ pub struct Choice {
 impl Choice {
     /// How kernels are had; a toolchain may be installed for them.
     pub fn compile_options(&self) -> CompileOptions {
-        CompileOptions {
-            toolchain: ToolchainOptions { provision: true, ..self.tools.options() },
-            build: BuildOptions {
+        CompileOptions::default()
+            .toolchain(ToolchainOptions { provision: true, ..self.tools.options() })
+            .build(BuildOptions {
                 time_limit: Duration::from_secs(self.time_limit),
                 launcher: self.launcher.clone(),
                 ..BuildOptions::default()
-            },
-            cache: if self.no_cache { CacheChoice::None } else { CacheChoice::Usual },
-            retry: self.retry,
-            jobs: self.jobs.map(|jobs| jobs as usize),
-            ..CompileOptions::default()
-        }
+            })
+            .cache(if self.no_cache { CacheChoice::None } else { CacheChoice::Usual })
+            .retry(self.retry)
+            .jobs(self.jobs.map(|jobs| jobs as usize))
     }
 }
 

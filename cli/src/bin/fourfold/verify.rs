@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use fourfold::CompileOptions;
 use fourfold_cli::VerifyReport;
 use fourfold_cli::verify::{VerifyOptions, verify};
 
@@ -50,7 +49,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     };
     let options = VerifyOptions {
         backend,
-        compile: CompileOptions { debug: arguments.debug, ..arguments.choice.compile_options() },
+        compile: arguments.choice.compile_options().debug(arguments.debug),
         data: arguments.data.clone(),
     };
     let progress = Progress::new(arguments.json);

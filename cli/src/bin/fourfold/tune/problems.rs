@@ -30,11 +30,7 @@ fn of_graph(graph: &Graph, beside: &Path) -> Result<Vec<Weighted>> {
     let path = beside.join(&graph.file);
     let name = path.display();
     let loaded = load(&path).map_err(Refused::from)?;
-    let options = Options {
-        target: Some(fourfold::DEFAULT_TARGET.to_owned()),
-        device: DeviceChoice::None,
-        ..Options::default()
-    };
+    let options = Options::default().target(fourfold::DEFAULT_TARGET).device(DeviceChoice::None);
     let backend = Backend::new(&options).map_err(|error| Refused::from(fourfold_cli::Error::from(error)))?;
     let planned = plan(&backend, &loaded).map_err(Refused::from)?;
     let (module, partition) = (planned.program().module(), planned.partition());
