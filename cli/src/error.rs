@@ -177,7 +177,7 @@ pub enum Error {
     },
     /// The program could not be planned or compiled.
     #[error(transparent)]
-    Backend(fourfold::Error),
+    Backend(Box<fourfold::Error>),
 }
 
 impl Error {
@@ -220,9 +220,6 @@ impl Error {
             Error::Program { file, source_text, diagnostics } => {
                 let file = file.display().to_string();
                 diagnostics.iter().map(|diagnostic| diagnostic.render(&file, source_text)).collect()
-            }
-            Error::Backend(fourfold::Error::Module { name, diagnostics }) => {
-                diagnostics.iter().map(|diagnostic| diagnostic.render(name, "")).collect()
             }
             other => {
                 let launch = other.launch().map_or_else(String::new, |launch| format!("{launch}\n"));
@@ -286,7 +283,7 @@ impl From<fourfold::Error> for Error {
         match error {
             fourfold::Error::Bind(error) => Error::Bind(error),
             fourfold::Error::Run(error) => Error::Run(error),
-            error => Error::Backend(error),
+            error => Error::Backend(Box::new(error)),
         }
     }
 }

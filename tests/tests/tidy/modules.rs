@@ -85,7 +85,7 @@ impl Crate {
                 continue;
             };
             let name = module.ident.to_string();
-            let of_child = [path.as_slice(), &[name.clone()]].concat();
+            let of_child = [path.as_slice(), std::slice::from_ref(&name)].concat();
             let below_child = below.join(&name);
             let child = match &module.content {
                 Some((_, items)) => self.add(of_child, Some(number), items, &below_child)?,
