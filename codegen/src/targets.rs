@@ -168,7 +168,7 @@ fn quantized_capabilities() -> Vec<QuantizedCapability> {
 }
 
 /// The most tensors that a kernel writes. With as many, all of them blocks, and everything else that an epilogue may have,
-/// both families build (`fixtures/gemm/dag_out_largest.fir`; on Sm100 it spills).
+/// both families build (`fixtures/outputs/dag_out_largest.fir`; on Sm100 it spills).
 const MAX_OUTPUTS: usize = 4;
 
 /// The most steps of an epilogue. With as many, and as many operands as there may be, every default builds.

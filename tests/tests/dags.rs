@@ -1,4 +1,4 @@
-//! The epilogues of `fixtures/gemm/dag_*.fir` and `activations.fir`, each built for every family of targets: one test for
+//! The epilogues of `dag_*.fir` and `activations.fir` in `fixtures/`, each built for every family of targets: one test for
 //! each kernel, named `TARGET/PROGRAM`. A run builds three of each family by turns and lists the others as ignored; `--features full` builds
 //! all of them.
 

@@ -39,13 +39,22 @@ fn feature_table() -> String {
         let (name, _) = shown
             .min_by_key(|(name, spec)| (spec.epilogue.steps.len() + spec.epilogue.outputs.len(), name.len()))
             .unwrap_or_else(|| panic!("no program shows `{}`", feature.name));
-        let file = name.split('.').next().unwrap_or(name);
+        let program = program(name.split('.').next().unwrap_or(name));
         table += &format!(
-            "| {} | `sm_100a/{name}` | `sm_120a/{name}` | `sm_90a/{name}` | `gemm/{file}` | `gemm/{file}.fir` |\n",
+            "| {} | `sm_100a/{name}` | `sm_120a/{name}` | `sm_90a/{name}` | `{program}` | `{program}.fir` |\n",
             feature.name
         );
     }
     table
+}
+
+/// The path of a program below `fixtures/`, without its ending.
+fn program(name: &str) -> String {
+    let files = fourfold_tests::fixtures().expect("fixtures can be listed");
+    let file = files.iter().find(|file| file.file_stem().is_some_and(|stem| stem == name));
+    let root = repository().join("fixtures");
+    let below = file.and_then(|file| file.strip_prefix(&root).ok()).expect("a fixture has this name");
+    below.with_extension("").display().to_string()
 }
 
 #[test]

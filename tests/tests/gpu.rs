@@ -195,8 +195,14 @@ fn every_fixture() -> Result<()> {
 
 /// A few, each with something of its own: layouts, both formats, batches, every kind of output. `fourfold verify fixtures
 /// --emulate` runs all of them.
-const EMULATED: [&str; 6] =
-    ["exact_m91", "exact_m130", "dag_mxfp4", "dag_batch", "dag_out_max", "dag_out_nvfp4_symbolic"];
+const EMULATED: [&str; 6] = [
+    "shapes/exact_m91",
+    "shapes/exact_m130",
+    "epilogue/dag_mxfp4",
+    "epilogue/dag_batch",
+    "outputs/dag_out_max",
+    "outputs/dag_out_nvfp4_symbolic",
+];
 
 fn emulated_fixtures() -> Result<Completion> {
     let options = Options::default().emulate(true);
@@ -204,7 +210,7 @@ fn emulated_fixtures() -> Result<Completion> {
         return Ok(Completion::ignored_with(reason.message));
     }
     let options = VerifyOptions { backend: options, compile: compile_options(), ..VerifyOptions::default() };
-    let files = EMULATED.map(|name| repository().join(format!("fixtures/gemm/{name}.fir")));
+    let files = EMULATED.map(|name| repository().join(format!("fixtures/{name}.fir")));
     let report = verify(&files, &options, &|line| eprintln!("{line}"))?;
     ensure!(report.ok && report.ran_kernels == report.kernels, "{report}");
     ensure!(report.kernels >= EMULATED.len() && report.emulated, "{report}");

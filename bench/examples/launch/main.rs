@@ -27,13 +27,13 @@ use bare::{Bare, BareWork};
 
 /// Plain, with C, with everything, with many operands, with as many as there may be, with cleared outputs, two kernels.
 const FIXTURES: [&str; 7] = [
-    "gemm/exact_m1.fir",
-    "gemm/c_without_beta.fir",
-    "gemm/epilogue_full.fir",
-    "gemm/dag_two_matrices.fir",
-    "gemm/dag_largest.fir",
-    "gemm/dag_out_nvfp4_value.fir",
-    "gemm/two_kernels.fir",
+    "shapes/exact_m1.fir",
+    "epilogue/c_without_beta.fir",
+    "epilogue/epilogue_full.fir",
+    "epilogue/dag_two_matrices.fir",
+    "epilogue/dag_largest.fir",
+    "outputs/dag_out_nvfp4_value.fir",
+    "shapes/two_kernels.fir",
 ];
 
 /// Batches of each kind before the first that counts: modules are loaded, and queues grow, in the first launches.

@@ -7,7 +7,7 @@
 
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
-#[path = "../machine/mod.rs"]
+#[path = "../command/machine.rs"]
 mod machine;
 
 use std::fs;

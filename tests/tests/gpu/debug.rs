@@ -19,7 +19,7 @@ pub fn debug_mode() -> Result<()> {
     let options = ReplayOptions { compile: compile_options().debug(true), ..ReplayOptions::default() };
     let folder = tempfile::tempdir()?;
     let bundle = BundleOptions { folder: folder.path().join("bundle"), segment: None };
-    let file = repository().join("fixtures/gemm/epilogue_full.fir");
+    let file = repository().join("fixtures/epilogue/epilogue_full.fir");
     let told = |event: &fourfold::Event| eprintln!("{event}");
     let bundled = replay_bundled(&file, &options, &bundle, &told)?;
     let report = bundled.outcome?;

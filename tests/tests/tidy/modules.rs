@@ -342,7 +342,7 @@ mod tests {
         let through = [
             ("lib.rs", "mod x;"),
             ("x/mod.rs", "mod a; mod b; mod c;"),
-            ("x/a.rs", "use super::b::B;"),
+            ("x/a.rs", "use super::b::B; pub struct A;"),
             ("x/b.rs", "use super::c::C; pub struct B;"),
             ("x/c.rs", "fn f(_: &super::a::A) {} pub struct C;"),
         ];

@@ -1,9 +1,6 @@
 //! Tests of the streams and files of commands: one JSON object on every exit, an exit code for what cannot be written, and nothing but
 //! regular files and the standard streams.
 
-#[path = "machine/mod.rs"]
-mod machine;
-
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::fs::File;
@@ -13,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use machine::Machine;
+use crate::machine::Machine;
 use serde_json::Value;
 
 const PROGRAM: &str = "fir 1
@@ -172,7 +169,7 @@ fn an_interrupt_prints_one_object_too() {
     let begun = machine.path("begun");
     let version = "case \"$1\" in --version | --dryrun) echo 'release 13.0, V13.0.88'; exit 0;; esac";
     machine.script("nvcc", &format!("{version}\n: > '{}'; sleep 4244", begun.display()));
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/gemm/exact_m1.fir");
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/shapes/exact_m1.fir");
     let fixture = fixture.display().to_string();
     let (nvcc, cutlass) = (machine.name("nvcc"), machine.name("cutlass"));
     let tools = ["--nvcc", &nvcc, "--cutlass", &cutlass];

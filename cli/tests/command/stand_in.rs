@@ -1,14 +1,11 @@
 //! The command line on a machine with a GPU, where driver, compiler and kernels are stand-ins that really compute: debug
 //! mode, the doctor's self-test, and bundles of runs that fail on the device.
 
-#[path = "machine/mod.rs"]
-mod machine;
-
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use machine::Machine;
+use crate::machine::Machine;
 use serde_json::Value;
 
 /// Two kernels with an op between them that is none.

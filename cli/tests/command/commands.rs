@@ -240,7 +240,7 @@ fn a_folder_without_programs_is_no_success() {
     std::fs::write(folder.path().join("note.txt"), "").expect("a file");
     let name = folder.path().display().to_string();
     for arguments in
-        [&["verify", &name, "--json"][..], &["verify", &path("gemm/exact_m1.fir"), &name, "--json"]]
+        [&["verify", &name, "--json"][..], &["verify", &path("shapes/exact_m1.fir"), &name, "--json"]]
     {
         let output = fourfold(arguments);
         assert_eq!(exit_code(&output), 2, "{}", text(&output.stderr));
@@ -250,10 +250,10 @@ fn a_folder_without_programs_is_no_success() {
         assert!(error.contains(&name) && error.contains(".fir"), "{error}");
     }
     // One with programs of which none becomes a kernel says that nothing was compared.
-    let output = fourfold(&["verify", &path("gemm/mxfp8_e5m2.fir")]);
+    let output = fourfold(&["verify", &path("shapes/mxfp8_e5m2.fir")]);
     assert_eq!(exit_code(&output), 0, "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("nothing was compared"), "{}", text(&output.stdout));
-    assert_eq!(json(&fourfold(&["verify", &path("gemm/mxfp8_e5m2.fir"), "--json"]))["compared"], 0);
+    assert_eq!(json(&fourfold(&["verify", &path("shapes/mxfp8_e5m2.fir"), "--json"]))["compared"], 0);
 }
 
 #[test]
@@ -429,7 +429,7 @@ fn explain_says_that_plain_mma_is_left_alone() {
 
 #[test]
 fn required_kernels_that_did_not_run_give_exit_3() {
-    let file = path("gemm/exact_m91.fir");
+    let file = path("shapes/exact_m91.fir");
     assert_eq!(exit_code(&fourfold(&["replay", &file])), 0);
     assert_eq!(exit_code(&fourfold(&["replay", &file, "--require-kernels"])), 3);
     assert_eq!(
@@ -443,7 +443,7 @@ fn required_kernels_that_did_not_run_give_exit_3() {
 
 #[test]
 fn an_extent_is_given_once_and_quoted_text_controls_no_terminal() {
-    let file = path("gemm/exact_symbolic_m.fir");
+    let file = path("shapes/exact_symbolic_m.fir");
     let output = fourfold(&["replay", &file, "--symbol", "M=2", "--symbol", "M=3"]);
     assert_eq!(exit_code(&output), 2);
     assert!(text(&output.stderr).contains("gives `M` twice"), "{}", text(&output.stderr));
@@ -453,7 +453,7 @@ fn an_extent_is_given_once_and_quoted_text_controls_no_terminal() {
 
 #[test]
 fn verify_without_a_gpu_runs_on_the_fallback_and_says_so() {
-    let folder = path("gemm");
+    let folder = path("shapes");
     let files = ["exact_m1.fir", "exact_symbolic_m.fir", "two_kernels.fir", "mxfp8_e5m2.fir"]
         .map(|name| format!("{folder}/{name}"));
     let mut arguments = vec!["verify", "--target", "sm_120a", "--json"];
@@ -498,7 +498,7 @@ fn verify_leaves_invalid_programs_of_a_folder_out_and_refuses_one_that_is_named(
     // One that does not say of itself that it is invalid is not passed over.
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("broken.fir"), "fir 1\nfunc @broken(").expect("a file");
-    std::fs::copy(path("gemm/exact_m1.fir"), folder.path().join("good.fir")).expect("a file");
+    std::fs::copy(path("shapes/exact_m1.fir"), folder.path().join("good.fir")).expect("a file");
     let output = fourfold(&["verify", &folder.path().display().to_string(), "--target", "sm_120a", "--json"]);
     assert_eq!(exit_code(&output), 2, "{}", text(&output.stderr));
     let report = json(&output);
@@ -524,7 +524,7 @@ fn a_wrong_result_of_verify_gives_exit_1_and_names_the_element() {
 
 #[test]
 fn a_gpu_that_is_not_there_and_a_target_that_cannot_be_emulated_are_refused() {
-    let file = path("gemm/exact_m1.fir");
+    let file = path("shapes/exact_m1.fir");
     let refused = |arguments: &[&str], code: i32, words: &str| {
         let output = fourfold(&[&["replay", &file], arguments].concat());
         assert_eq!(exit_code(&output), code, "{arguments:?}");
@@ -548,7 +548,7 @@ fn a_dispatch_table_replaces_the_default_and_one_that_is_none_is_refused() {
     let table = "schema = 1\n[[table]]\ntargets = [\"sm_100a\"]\nformats = [\"nvfp4\"]\n[table.default]\n\
                  kernel = { tile = [128, 192, 256] }\nwhy = \"measured with M = {m}\"\n";
     let (good, bad) = (write("good.toml", table), write("bad.toml", &table.replace("tile", "tiles")));
-    let file = path("gemm/exact_m91.fir");
+    let file = path("shapes/exact_m91.fir");
     let kernel = |arguments: &[&str]| {
         let report = json(&fourfold(&[&["explain", &file, "--json"], arguments].concat()));
         let kernels = report["segments"].as_array().expect("segments").iter();
@@ -576,7 +576,7 @@ fn a_dispatch_table_replaces_the_default_and_one_that_is_none_is_refused() {
 
 #[test]
 fn sm_90a_plans_kernels_of_its_own() {
-    let file = path("gemm/exact_m1.fir");
+    let file = path("shapes/exact_m1.fir");
     for command in ["explain", "replay", "verify"] {
         let report = json(&fourfold(&[command, &file, "--target", "sm_90a", "--json"]));
         let found = (&report["ok"], &report["target"], &report["kernels"]);
@@ -609,7 +609,7 @@ fn the_doctor_finds_a_choice_of_gpu_that_is_refused() {
 #[test]
 fn a_symbol_can_be_given() {
     let report =
-        json(&fourfold(&["replay", &path("gemm/exact_symbolic_m.fir"), "--symbol", "M=17", "--json"]));
+        json(&fourfold(&["replay", &path("shapes/exact_symbolic_m.fir"), "--symbol", "M=17", "--json"]));
     assert_eq!((&report["symbols"]["M"], &report["ok"]), (&Value::from(17), &Value::from(true)));
 }
 

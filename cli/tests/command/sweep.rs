@@ -1,16 +1,13 @@
 //! Sweeps from the command line, on a machine whose compiler, driver and kernels are stand-ins that really compute: killed,
 //! resumed, shared out, merged, measured, selected and drawn.
 
-#[path = "machine/mod.rs"]
-mod machine;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
-use machine::Machine;
+use crate::machine::Machine;
 use serde_json::Value;
 
 /// Eleven kernels of a Blackwell, of which two break a rule.

@@ -1,13 +1,10 @@
 //! A machine whose only compiler is known to be bad: what the pinned toolchain built is served, and nothing else is built.
 
-#[path = "machine/mod.rs"]
-mod machine;
-
 use std::fs;
 use std::process::{Command, Output};
 
+use crate::machine::Machine;
 use fourfold_executor::toolchain::PINNED;
-use machine::Machine;
 use serde_json::Value;
 
 const PROGRAM: &str = "fir 1

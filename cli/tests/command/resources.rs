@@ -3,9 +3,6 @@
 //!
 //! Limits of processes do not hold for root, so a test that runs as root starts the program as `nobody`.
 
-#[path = "machine/mod.rs"]
-mod machine;
-
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -13,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::machine::Machine;
 use fourfold::ir::memory;
-use machine::Machine;
 use serde_json::Value;
 
 /// A user who has no processes.

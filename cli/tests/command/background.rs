@@ -93,7 +93,7 @@ impl Workshop {
 }
 
 fn planned() -> (Backend, Planned) {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/gemm/epilogue_full.fir");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/epilogue/epilogue_full.fir");
     let loaded = fourfold_cli::replay::load(&file).expect("a program");
     let options = Options::default().target("sm_100a").device(DeviceChoice::None);
     let backend = Backend::new(&options).expect("a target");

@@ -71,7 +71,7 @@ impl Setting {
     }
 
     fn command(&self, nvcc: &Path, cutlass: &Path, more: &[&str]) -> Command {
-        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/gemm/epilogue_full.fir");
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/epilogue/epilogue_full.fir");
         let mut command = fourfold();
         command.args(["replay", "--build", "--json"]).arg(program);
         command.arg("--nvcc").arg(nvcc).arg("--cutlass").arg(cutlass).args(more);
@@ -85,7 +85,7 @@ impl Setting {
     }
 
     fn compile(&self, nvcc: &Path, more: &[&str]) -> Output {
-        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/gemm/epilogue_full.fir");
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/epilogue/epilogue_full.fir");
         let mut command = fourfold();
         command
             .arg("compile")

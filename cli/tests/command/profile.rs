@@ -1,9 +1,6 @@
 //! `fourfold profile` where the GPU's driver, the compiler, the kernels, ncu and compute-sanitizer are stand-ins: the tools
 //! are scripts that run what they are given, as the tools do, and print what the tools print.
 
-#[path = "machine/mod.rs"]
-mod machine;
-
 use std::fs;
 use std::ops::Deref;
 use std::path::Path;
@@ -80,12 +77,12 @@ exit $code
 "#;
 
 /// A machine with profilers, and two GPUs, of which the tests take the Hopper.
-struct Machine(machine::Machine);
+struct Machine(crate::machine::Machine);
 
 impl Deref for Machine {
-    type Target = machine::Machine;
+    type Target = crate::machine::Machine;
 
-    fn deref(&self) -> &machine::Machine {
+    fn deref(&self) -> &crate::machine::Machine {
         &self.0
     }
 }
@@ -93,7 +90,7 @@ impl Deref for Machine {
 impl Machine {
     /// One whose compiler makes kernels with these definitions, and whose tools work and find nothing.
     fn new(defines: &str) -> Machine {
-        let machine = Machine(machine::Machine::with_program(PROGRAM, defines));
+        let machine = Machine(crate::machine::Machine::with_program(PROGRAM, defines));
         machine.ncu(MEASURE);
         machine.sanitizer(CLEAN);
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tuner/tests/data/raw_gh100_base.csv");

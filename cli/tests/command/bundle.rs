@@ -149,7 +149,13 @@ fn a_bundle_has_what_it_takes_and_no_secret() {
     fs::write(entry.join("kernel.so"), "no library").expect("it can be written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_fourfold"));
     let output = command
-        .args(["replay", &fixture("gemm/epilogue_full.fir"), "--emulate", "--bundle", &place.name("bundle")])
+        .args([
+            "replay",
+            &fixture("epilogue/epilogue_full.fir"),
+            "--emulate",
+            "--bundle",
+            &place.name("bundle"),
+        ])
         .env("FOURFOLD_DEVICE", "none")
         .env("FOURFOLD_CACHE_DIR", place.path("cache"))
         .env("FOURFOLD_CACHE_TIERS", "gopher://me:hunter2@host/kernels?sig=hunter2")
@@ -160,7 +166,7 @@ fn a_bundle_has_what_it_takes_and_no_secret() {
     let bundle = place.path("bundle");
     assert!(said(&output).contains("the bundle lacks kernels/0/build.log"), "{}", said(&output));
     let source = fs::read_to_string(bundle.join("program.fir")).expect("the program");
-    assert_eq!(source, fs::read_to_string(fixture("gemm/epilogue_full.fir")).expect("the fixture"));
+    assert_eq!(source, fs::read_to_string(fixture("epilogue/epilogue_full.fir")).expect("the fixture"));
     let readme = fs::read_to_string(bundle.join("README.txt")).expect("it is there");
     assert!(readme.contains("fourfold replay DIR") && readme.contains("kernels/0/build.log"), "{readme}");
     let kernel = bundle.join("kernels/0");
@@ -273,7 +279,7 @@ fn a_segment_becomes_a_program_of_its_own() {
 #[test]
 fn a_bundle_that_is_not_what_it_was_is_refused() {
     let place = Place::new();
-    place.bundle(&fixture("gemm/exact_m1.fir"), "bundle", &[]);
+    place.bundle(&fixture("shapes/exact_m1.fir"), "bundle", &[]);
     let refused = |file: &str, change: &dyn Fn(&Path), words: &str| {
         let path = place.path("bundle").join(file);
         let bytes = fs::read(&path).expect(file);
@@ -308,7 +314,7 @@ fn a_bundle_that_is_not_what_it_was_is_refused() {
 #[test]
 fn a_folder_of_somebody_s_is_left_alone_and_an_old_bundle_is_replaced() {
     let place = Place::new();
-    let file = fixture("gemm/exact_m1.fir");
+    let file = fixture("shapes/exact_m1.fir");
     fs::create_dir(place.path("thesis")).expect("a folder");
     place.write("thesis/chapter1.txt", "years of work");
     let output = fourfold(&["replay", &file, "--bundle", &place.name("thesis")]);
@@ -323,7 +329,7 @@ fn a_folder_of_somebody_s_is_left_alone_and_an_old_bundle_is_replaced() {
     assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("holds `notes.txt`, which is not part of it"), "{}", said(&output));
     fs::remove_file(place.path("bundle/notes.txt")).expect("it is still there");
-    place.bundle(&fixture("gemm/exact_m91.fir"), "bundle", &[]);
+    place.bundle(&fixture("shapes/exact_m91.fir"), "bundle", &[]);
     let (code, report) = place.replay("bundle", &[]);
     assert_eq!((code, &report["segments"][0]["kind"]), (0, &"kernel".into()));
     let manifest = read(&place.path("bundle/manifest.json"));
@@ -389,7 +395,7 @@ func @f(%a: tensor<[256, 512], bf16>, %b: tensor<[264, 512], bf16>) {
 #[test]
 fn why_there_is_no_bundle_is_in_the_report_or_known_before_the_run() {
     let place = Place::new();
-    let file = fixture("gemm/exact_m1.fir");
+    let file = fixture("shapes/exact_m1.fir");
     let bundled = |file: &str, folder: &str| {
         let output = fourfold(&["replay", file, "--json", "--bundle", folder]);
         (output.status.code(), json(&output))
@@ -478,7 +484,7 @@ func @f(%a: tensor<[37, 512], bf16>, %b: tensor<[264, 512], bf16>) {
 #[test]
 fn a_bundle_with_an_option_that_is_no_more_is_replayed() {
     let place = Place::new();
-    place.bundle(&fixture("gemm/exact_m1.fir"), "bundle", &["--target", "sm_90a"]);
+    place.bundle(&fixture("shapes/exact_m1.fir"), "bundle", &["--target", "sm_90a"]);
     let former = |about: &mut Value| about["options"]["a_former_option"] = true.into();
     rewrite(&place.path("bundle"), &place.path("former"), former, |_| {});
     for name in ["bundle", "former"] {
@@ -494,7 +500,7 @@ fn a_bundle_with_an_option_that_is_no_more_is_replayed() {
 #[test]
 fn another_target_replaces_that_of_the_bundle() {
     let place = Place::new();
-    place.bundle(&fixture("gemm/exact_m91.fir"), "bundle", &["--emulate"]);
+    place.bundle(&fixture("shapes/exact_m91.fir"), "bundle", &["--emulate"]);
     let (code, report) = place.replay("bundle", &[]);
     assert_eq!((code, &report["target"]), (0, &"sm_120a".into()));
     let (code, report) = place.replay("bundle", &["--target", "cpu"]);
@@ -511,7 +517,7 @@ fn a_bundle_has_the_dispatch_table_of_its_run() {
                  kernel = { tile = [128, 192, 256] }\nwhy = \"measured\"\n";
     std::fs::write(&file, table).expect("it can be written");
     let given = ["--target", "sm_100a", "--dispatch", file.to_str().expect("a name")];
-    place.bundle(&fixture("gemm/exact_m91.fir"), "bundle", &given);
+    place.bundle(&fixture("shapes/exact_m91.fir"), "bundle", &given);
     std::fs::remove_file(&file).expect("it is there");
     let (code, report) = place.replay("bundle", &[]);
     assert_eq!(code, 0);

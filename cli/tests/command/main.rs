@@ -1,0 +1,18 @@
+//! The command `fourfold` as its users see it: what it prints, writes and leaves behind, and how it exits.
+
+mod background;
+mod bundle;
+mod cache;
+mod commands;
+mod failures;
+mod known_bad;
+mod machine;
+#[cfg(feature = "tune")]
+mod profile;
+mod resources;
+mod stand_in;
+#[cfg(feature = "tune")]
+mod streams;
+#[cfg(feature = "tune")]
+mod sweep;
+mod toolchain;
