@@ -5,6 +5,7 @@ mod bundle;
 mod cache;
 mod commands;
 mod failures;
+mod interface;
 mod known_bad;
 mod machine;
 #[cfg(feature = "tune")]
