@@ -87,9 +87,8 @@ pub(super) fn nvcc_version(nvcc: &Path, environment: &Environment) -> Result<Ver
 pub(super) fn toolkit_root(nvcc: &Path, environment: &Environment) -> Option<PathBuf> {
     let mut command = Command::new(nvcc);
     isolate(&mut command, environment);
-    // A script that does not know the option may write into its working directory.
-    let scratch = tempfile::tempdir().ok()?;
-    command.current_dir(&scratch).args(["--dryrun", "-c", "-x", "cu", "/dev/null"]);
+    // A script that does not know the option may write into its working directory. Nobody can write into this one.
+    command.current_dir("/proc").args(["--dryrun", "-c", "-x", "cu", "/dev/null"]);
     let run = run_tool(&mut command, VERSION_LIMIT).ok().filter(ToolRun::succeeded)?;
     let root = run.log.lines().find_map(|line| line.strip_prefix("#$ TOP="))?;
     Path::new(root).canonicalize().ok()
