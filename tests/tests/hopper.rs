@@ -585,7 +585,7 @@ fn what_is_wrong_is_found() {
             regs,
         ),
         ("scales + place * V::kSfbRoom", "scales", regs),
-        ("kept.\n        __syncwarp();", "kept.", regs),
+        ("kept.\n      __syncwarp();", "kept.", regs),
         // Other parts, other rows, and scales of these, and of other rows of A.
         ("part + 1 == parts ? 0 : part + 1", "part + 1", regs),
         ("block * 4 + stage * 2, batch", "block * 4 + stage, batch", regs),
@@ -596,9 +596,13 @@ fn what_is_wrong_is_found() {
         ("first_atom_m = static_cast<int>(batch) * parameters.atoms_m;", "", regs_batch),
         // Rows at the other's place, sums of warps that have none, and those of others before they are there.
         ("part = order.part(place / V::kStages)", "part = place / V::kStages", regs),
-        ("piece = lane(); piece < groups * (kPieces / 2);", "piece = lane(); piece < kPieces / 2;", regs),
-        ("barrier_wait(sums_full, 0);", "", regs),
-        ("barrier_wait(exchange_full, 0);\n        add_pair", "add_pair", regs),
+        (
+            "piece = lane(); piece < groups * (kSumPieces / 2);",
+            "piece = lane(); piece < kSumPieces / 2;",
+            regs,
+        ),
+        ("barrier_wait(smem.sums_full, 0);", "", regs),
+        ("barrier_wait(smem.exchange_full, 0);\n        add_pair", "add_pair", regs),
     ];
     // Where outputs are in blocks: units that both of two CTAs write.
     let of_blocks = [(">= first + others;", ">= first;", regs)];
