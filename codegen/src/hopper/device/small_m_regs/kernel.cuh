@@ -109,8 +109,8 @@ CUTLASS_DEVICE void load_regs(Parameters const &parameters, SmallMRegsSmem const
 // Mainloop: a warp decodes the rows of A of its chunk into registers, and multiplies them by all groups of B of the CTA, one after the
 // other. Their sums go to `own_sums`.
 CUTLASS_DEVICE void mainloop_regs(SmallMParameters const &p, SmallMRegsReduce const &reduce, SmallMRegsProducer &source,
-                                  SmallMRegsB const &part, SmallMRegsA &fragments_a, uint32_t barriers, uint32_t own_sums, bool sends,
-                                  bool is_one) {
+                                  SmallMRegsB const &part, SmallMRegsA &fragments_a, SmallMRegsAccumulators &mine, uint32_t barriers,
+                                  uint32_t own_sums, bool sends, bool is_one) {
   using V = SmallMRegs;
   barrier_wait(barriers + 8, 0);
   // Rows of B come where rows of A were, so what asks for them knows that these were read. Zero, as no more than two CTAs share K; the
@@ -126,7 +126,7 @@ CUTLASS_DEVICE void mainloop_regs(SmallMParameters const &p, SmallMRegsReduce co
     --left;
     CUTLASS_PRAGMA_UNROLL
     for (int stage = 0; stage < V::kStages; ++stage) {
-      SmallMRegsAccumulators mine;
+      mine.clear();
       // The second stage had the rows of A before.
       barrier_wait(barriers + stage * 8, phase ^ stage);
       // The next group goes where the one before was: the sums of that are kept.
@@ -158,6 +158,25 @@ CUTLASS_DEVICE void clear_sums(uint32_t own_sums, unsigned groups) {
   for (unsigned piece = lane(); piece < groups * (kSumPieces / 2); piece += 32) {
     store_words(own_sums + piece * 16, 0, 0, 0, 0);
   }
+}
+
+// Store: writes the CTA's sums as they are, without vectors.
+template <int kAtOnce, class States>
+CUTLASS_DEVICE void store_sums(SmallMParameters const &p, SmallMRegsReduce const &reduce, unsigned const &batch, unsigned const &first_unit,
+                               EpilogueArguments const &epilogue, States &states) {
+  reduce.for_each_own([&](unsigned vector, unsigned inside, unsigned m, float2 sum) {
+    int const column = small_m_column(first_unit, vector) + static_cast<int>(inside);
+    auto const write = [&](unsigned row, float of_row) {
+      Place const here{static_cast<int>(batch), static_cast<int>(row), column, p.m, static_cast<int>(p.n), 0};
+      cutlass::Array<float, kAtOnce> one;
+      one[0] = of_row * kFactor;
+      if (here.contains(0, 0)) {
+        write_outputs<kAtOnce>(epilogue, states, here, one);
+      }
+    };
+    write(m, sum.x);
+    write(m + 1, sum.y);
+  });
 }
 
 CUTLASS_DEVICE void run_small_m_regs(Parameters const &parameters, void *shared) {
@@ -209,8 +228,10 @@ CUTLASS_DEVICE void run_small_m_regs(Parameters const &parameters, void *shared)
   SmallMRegsReduce const reduce{smem, order, is_of_pair, groups, others, warp, other};
   if (has_chunk) {
     SmallMRegsB const part(ring, scales);
+    // As locals of the function that uses them the compiler emits other instructions.
     SmallMRegsA fragments_a;
-    mainloop_regs(p, reduce, source, part, fragments_a, barriers, own_sums, sends, is_one);
+    SmallMRegsAccumulators mine;
+    mainloop_regs(p, reduce, source, part, fragments_a, mine, barriers, own_sums, sends, is_one);
   } else {
     clear_sums(own_sums, groups);
     if (sends) {
@@ -230,19 +251,7 @@ CUTLASS_DEVICE void run_small_m_regs(Parameters const &parameters, void *shared)
   if constexpr (kAtOnce == 1) {
     EpilogueArguments const epilogue = small_m_epilogue(parameters, smem.zeros);
     auto states = begin_outputs<kAtOnce>(epilogue);
-    reduce.for_each_own([&](unsigned vector, unsigned inside, unsigned m, float2 sum) {
-      int const column = small_m_column(first_unit, vector) + static_cast<int>(inside);
-      auto const write = [&](unsigned row, float of_row) {
-        Place const here{static_cast<int>(batch), static_cast<int>(row), column, p.m, static_cast<int>(p.n), 0};
-        cutlass::Array<float, kAtOnce> one;
-        one[0] = of_row * kFactor;
-        if (here.contains(0, 0)) {
-          write_outputs<kAtOnce>(epilogue, states, here, one);
-        }
-      };
-      write(m, sum.x);
-      write(m + 1, sum.y);
-    });
+    store_sums<kAtOnce>(p, reduce, batch, first_unit, epilogue, states);
   } else {
     reduce.for_each_own([&](unsigned vector, unsigned inside, unsigned m, float2 sum) {
       uint32_t const to = smem.totals + ((vector * kRegsM + m) * N + inside) * 4;
