@@ -561,7 +561,7 @@ fn what_is_wrong_is_found() {
             "word % 2) * kTileM + kTileM - 1 - m) * V::kMatrixBytes",
             two,
         ),
-        ("wgmma_wait<V::kBlocks - 1 - block>();\n          mine", "mine", one),
+        ("wgmma_wait<V::kBlocks - 1 - block>();\n        mine", "mine", one),
         ("warp / V::kMmaWarps * V::kMaxGroups + run.group", "run.group", one),
         // Rows of A that are not there yet, and of B; and the next over those that are still read.
         ("    fence_async_proxy();\n  }\n  __syncthreads();\n", "  }\n", alone),
@@ -571,12 +571,12 @@ fn what_is_wrong_is_found() {
         // Other rows, and sums of another group.
         ("min(at_row + i * 32, last)", "min(at_row + i * 4, last)", one),
         ("vector / 4 * V::kGroups + part, m", "vector / 4 * V::kGroups + 1 - part, m", one),
-        ("end <= last ? rings + warp", "end < last ? rings + warp", small_m),
+        ("end <= last ? smem.rings + warp", "end < last ? smem.rings + warp", small_m),
         // One of two sums.
         ("acc[chunk][0][i] + acc[chunk][1][i]", "acc[chunk][0][i]", small_m),
         // Sums of a cluster before they are there, and bytes that never come.
-        ("    if (mask > 0) {\n      barrier_wait(exchange_full, 0);\n    }", "", small_m),
-        ("units * 4 + mask - rank", "units * 4 + mask + 1", small_m),
+        ("  if (cluster.mask > 0) {\n    barrier_wait(smem.exchange_full, 0);\n  }", "", small_m),
+        ("units * 4 + cluster.mask - cluster.rank", "units * 4 + cluster.mask + 1", small_m),
         // Of A that warps keep in registers: B of a stage that still has it, scales of another part, and B over A that is
         // still read.
         (
@@ -585,7 +585,7 @@ fn what_is_wrong_is_found() {
             regs,
         ),
         ("scales + place * V::kSfbRoom", "scales", regs),
-        ("kept.\n        __syncwarp();", "kept.", regs),
+        ("kept.\n      __syncwarp();", "kept.", regs),
         // Other parts, other rows, and scales of these, and of other rows of A.
         ("part + 1 == parts ? 0 : part + 1", "part + 1", regs),
         ("block * 4 + stage * 2, batch", "block * 4 + stage, batch", regs),
@@ -596,9 +596,13 @@ fn what_is_wrong_is_found() {
         ("first_atom_m = static_cast<int>(batch) * parameters.atoms_m;", "", regs_batch),
         // Rows at the other's place, sums of warps that have none, and those of others before they are there.
         ("part = order.part(place / V::kStages)", "part = place / V::kStages", regs),
-        ("piece = lane(); piece < groups * (kPieces / 2);", "piece = lane(); piece < kPieces / 2;", regs),
-        ("barrier_wait(sums_full, 0);", "", regs),
-        ("barrier_wait(exchange_full, 0);\n        add_pair", "add_pair", regs),
+        (
+            "piece = lane(); piece < groups * (kSumPieces / 2);",
+            "piece = lane(); piece < kSumPieces / 2;",
+            regs,
+        ),
+        ("barrier_wait(smem.sums_full, 0);", "", regs),
+        ("barrier_wait(smem.exchange_full, 0);\n        add_pair", "add_pair", regs),
     ];
     // Where outputs are in blocks: units that both of two CTAs write.
     let of_blocks = [(">= first + others;", ">= first;", regs)];

@@ -1,4 +1,4 @@
-// What a kernel for small M does.
+// The kernel for small M: load, mainloop, cluster reduce, store. traits.cuh has its design.
 
 #ifndef FOURFOLD_HOST
 // a / b, rounded down, of numbers below 2^20: a division of integers takes some hundred cycles. b is not 0: extents of zero
@@ -7,10 +7,68 @@ CUTLASS_DEVICE unsigned divide(unsigned a, unsigned b) {
   return static_cast<unsigned>(__fdividef(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
 }
 
+// The arrays of a CTA in shared memory: traits.cuh has the map.
+struct SmallMSmem {
+  uint32_t rings, a, sums, totals, zeros, exchange_full, unused;
+};
+
+// A CTA's place in its cluster of 1 << shift.
+struct SmallMCluster {
+  unsigned shift, mask, rank;
+  CUTLASS_DEVICE explicit SmallMCluster(SmallMParameters const &p)
+      : shift(p.cluster_bits), mask((1u << shift) - 1), rank(shift == 0 ? 0 : cluster_rank()) {}
+};
+
+// Bytes from a row of A to the next in shared memory, as fp16 or bf16.
+template <int kTileM>
+CUTLASS_DEVICE int small_m_pitch(SmallMWork const &work) {
+  return static_cast<int>(work.chunks.number * SmallM<kTileM>::kChunkK) * 2 + 64;
+}
+
+// Load: asks for a warp's first chunks of B, and decodes the rows of A, which `pieces` asked for, into shared memory. After it every
+// thread of the CTA may read these, and the other CTAs of the cluster may send to this one.
+template <int kTileM>
+CUTLASS_DEVICE void load_small_m(Parameters const &parameters, SmallMWork const &work, SmallMSmem const &smem,
+                                 SmallMCluster const &cluster, unsigned units, SmallMProducer<kTileM> &source, uint32_t ring,
+                                 SmallMDecodeA<kTileM> const &pieces) {
+  using V = SmallM<kTileM>;
+  SmallMParameters const &p = parameters.small_m;
+  CUTLASS_PRAGMA_NO_UNROLL
+  for (int i = 0; i < V::kStages; ++i) {
+    source.fetch(ring + i * V::kChunkBytes);
+  }
+  if (threadIdx.x == 0) {
+    // The end would wait for memory otherwise.
+    for_each_scalar(parameters.epilogue, [&](auto const *number) { prefetch_scalar(number, smem.unused); });
+  }
+  if (cluster.mask > 0) {
+    if (threadIdx.x == 0) {
+      // Of each vector that this CTA has, each of the others sends what it has.
+      unsigned const vectors = (units * 4 + cluster.mask - cluster.rank) >> cluster.shift;
+      barrier_init(smem.exchange_full, 1);
+      barrier_expect_tx(smem.exchange_full, static_cast<int>(vectors * p.m * cluster.mask * V::kWidth * 4));
+      fence_barrier_init();
+    }
+    cluster_arrive();
+  }
+  pieces.decode_to(work, smem.a, small_m_pitch<kTileM>(work));
+  if (threadIdx.x < V::kZeroBytes / 4) {
+    store_word(smem.zeros + threadIdx.x * 4, 0);
+  }
+  if constexpr (V::kUsesE4m3) {
+    // wgmma reads what was written here.
+    fence_async_proxy();
+  }
+  __syncthreads();
+  if (cluster.mask > 0) {
+    cluster_wait();
+  }
+}
+
 // Adds up what the warps have of four rows of a group, side by side.
 template <int kTileM>
-CUTLASS_DEVICE cutlass::Array<float, 4> reduce_small_m(SmallMWork const &work, uint32_t rings, uint32_t sums, uint32_t zeros,
-                                                       unsigned group, unsigned m, unsigned quarter) {
+CUTLASS_DEVICE cutlass::Array<float, 4> reduce_small_m(SmallMWork const &work, SmallMSmem const &smem, unsigned group,
+                                                       unsigned m, unsigned quarter) {
   using V = SmallM<kTileM>;
   unsigned const first = group * work.chunks.number, last = first + work.chunks.number;
   unsigned const at = (m * V::kSumPitch + quarter * 4) * 4;
@@ -19,7 +77,7 @@ CUTLASS_DEVICE cutlass::Array<float, 4> reduce_small_m(SmallMWork const &work, u
   if constexpr (V::kUsesE4m3) {
     CUTLASS_PRAGMA_UNROLL
     for (int issuer = 0; issuer < V::kMmaIssuers; ++issuer) {
-      auto const one = load_floats<4>(sums + (issuer * V::kMaxGroups + group) * V::kSumBytes + at);
+      auto const one = load_floats<4>(smem.sums + (issuer * V::kMaxGroups + group) * V::kSumBytes + at);
       CUTLASS_PRAGMA_UNROLL
       for (int j = 0; j < 4; ++j) {
         sum[j] += one[j];
@@ -36,9 +94,9 @@ CUTLASS_DEVICE cutlass::Array<float, 4> reduce_small_m(SmallMWork const &work, u
     CUTLASS_PRAGMA_UNROLL
     for (unsigned i = 0; i < kAtOnce; ++i, ++warp) {
       unsigned const end = work.begin<V::kWarps>(warp + 1);
-      uint32_t const from = (end <= last ? rings + warp * V::kRingBytes : sums + group * V::kSumBytes) + at;
+      uint32_t const from = (end <= last ? smem.rings + warp * V::kRingBytes : smem.sums + group * V::kSumBytes) + at;
       bool const has = begin < min(end, last) && end > first && warp < V::kWarps;
-      auto const one = load_floats<4>(has ? from : zeros);
+      auto const one = load_floats<4>(has ? from : smem.zeros);
       CUTLASS_PRAGMA_UNROLL
       for (int j = 0; j < 4; ++j) {
         sum[j] += one[j];
@@ -49,10 +107,77 @@ CUTLASS_DEVICE cutlass::Array<float, 4> reduce_small_m(SmallMWork const &work, u
   return sum;
 }
 
+// Where the part of a vector that the CTA `source` of the cluster computed lies in `totals` of the CTA that writes the vector.
+template <int kTileM>
+CUTLASS_DEVICE uint32_t small_m_total(SmallMParameters const &p, SmallMSmem const &smem, SmallMCluster const &cluster, unsigned vector,
+                                      unsigned m, unsigned source) {
+  return smem.totals + (((((vector >> cluster.shift) * p.m + m) << cluster.shift) + source) * SmallM<kTileM>::kWidth) * 4;
+}
+
+// Cluster reduce: adds up the warps' sums, and sends those of each vector to the CTA that writes it. After it `totals` has what every CTA
+// of the cluster computed of this CTA's vectors.
+template <int kTileM>
+CUTLASS_DEVICE void reduce_cluster_small_m(SmallMParameters const &p, SmallMWork const &work, SmallMSmem const &smem,
+                                           SmallMCluster const &cluster) {
+  using V = SmallM<kTileM>;
+  CUTLASS_PRAGMA_NO_UNROLL
+  for (unsigned i = threadIdx.x; i < work.groups * 4 * kTileM; i += V::kThreads) {
+    unsigned const quarter = i % 4, m = i / 4 % kTileM, of = i / 4 / kTileM;
+    if (static_cast<int>(m) >= p.m) {
+      continue;
+    }
+    auto const sum = reduce_small_m<kTileM>(work, smem, of, m, quarter);
+    unsigned const vector = of / V::kGroups * 4 + quarter;
+    uint32_t const at = small_m_total<kTileM>(p, smem, cluster, vector, m, cluster.rank) + of % V::kGroups * 16;
+    unsigned const owner = vector & cluster.mask;
+    if (owner == cluster.rank) {
+      store_words(at, __float_as_uint(sum[0]), __float_as_uint(sum[1]), __float_as_uint(sum[2]), __float_as_uint(sum[3]));
+    } else {
+      store_async(cluster_address(at, owner), &sum[0], cluster_address(smem.exchange_full, owner));
+    }
+  }
+  __syncthreads();
+  if (cluster.mask > 0) {
+    barrier_wait(smem.exchange_full, 0);
+  }
+}
+
+// Store: the sum of a vector, from the warps' sums if `at_once`, else from `totals`.
+template <int kTileM>
+CUTLASS_DEVICE cutlass::Array<float, SmallM<kTileM>::kWidth> sum_of_vector(SmallMParameters const &p, SmallMWork const &work,
+                                                                          SmallMSmem const &smem, SmallMCluster const &cluster,
+                                                                          bool at_once, unsigned vector, unsigned m) {
+  using V = SmallM<kTileM>;
+  constexpr int N = V::kWidth;
+  cutlass::Array<float, N> sum;
+  sum.clear();
+  if (at_once) {
+    if constexpr (kSimple) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int part = 0; part < V::kGroups; ++part) {
+        auto const four = reduce_small_m<kTileM>(work, smem, vector / 4 * V::kGroups + part, m, vector % 4);
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          sum[part * 4 + i] = four[i];
+        }
+      }
+    }
+    return sum;
+  }
+  CUTLASS_PRAGMA_NO_UNROLL
+  for (unsigned source = 0; source <= cluster.mask; ++source) {
+    auto const one = load_floats<N>(small_m_total<kTileM>(p, smem, cluster, vector, m, source));
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N; ++i) {
+      sum[i] += one[i];
+    }
+  }
+  return sum;
+}
+
 template <int kTileM>
 CUTLASS_DEVICE void run_small_m(Parameters const &parameters, void *shared) {
   using V = SmallM<kTileM>;
-  constexpr int N = V::kWidth;
   SmallMParameters const &p = parameters.small_m;
   int const warp = static_cast<int>(threadIdx.x / 32), quad = lane() / 4, t = lane() % 4;
   uint32_t const rings = rematerialize((shared_address(shared) + V::kAlignment - 1) & ~(V::kAlignment - 1u));
@@ -60,15 +185,16 @@ CUTLASS_DEVICE void run_small_m(Parameters const &parameters, void *shared) {
   uint32_t const smem_a = rings + V::kWarps * V::kRingBytes, sums = smem_a + V::kABytes;
   uint32_t const totals = sums + V::kAllSums, zeros = totals + V::kTotalBytes;
   uint32_t const exchange_full = zeros + V::kZeroBytes, unused = exchange_full + 8;
-  unsigned const shift = p.cluster_bits, mask = (1u << shift) - 1, rank = shift == 0 ? 0 : cluster_rank();
-  unsigned const all = blockIdx.x >> shift, batch = p.is_batch ? p.ctas.divide(all) : 0;
+  SmallMSmem const smem{rings, smem_a, sums, totals, zeros, exchange_full, unused};
+  SmallMCluster const cluster(p);
+  unsigned const all = blockIdx.x >> cluster.shift, batch = p.is_batch ? p.ctas.divide(all) : 0;
   unsigned const cta = p.is_batch ? all - batch * p.ctas.number : all;
   unsigned const units = p.units_per_cta + (cta < p.extra_units);
   SmallMOperands const matrix(p, batch);
-  bool const has_more = rank < p.extra_chunks;
+  bool const has_more = cluster.rank < p.extra_chunks;
   Divisor const &chunks = has_more ? p.chunks_plus_one : p.chunks;
   SmallMWork const work{cta * p.units_per_cta + min(cta, p.extra_units), units * V::kGroups,
-                        rank * p.chunks_per_cta + min(rank, static_cast<unsigned>(p.extra_chunks)),
+                        cluster.rank * p.chunks_per_cta + min(cluster.rank, static_cast<unsigned>(p.extra_chunks)),
                         {p.chunks_per_cta + has_more, chunks.multiplier, chunks.shift}};
   SmallMChunks run = chunks_of<kTileM>(work, warp);
   SmallMProducer<kTileM> source(p, matrix, work, run);
@@ -80,168 +206,33 @@ CUTLASS_DEVICE void run_small_m(Parameters const &parameters, void *shared) {
   grid_dependency_wait();
   // The rows of A first, as nothing can be multiplied without them.
   SmallMDecodeA<kTileM> const pieces(p, matrix, work);
-  CUTLASS_PRAGMA_NO_UNROLL
-  for (int i = 0; i < V::kStages; ++i) {
-    source.fetch(ring + i * V::kChunkBytes);
-  }
-  if (threadIdx.x == 0) {
-    // The end would wait for memory otherwise.
-    for_each_scalar(parameters.epilogue, [&](auto const *number) { prefetch_scalar(number, unused); });
-  }
-  if (mask > 0) {
-    if (threadIdx.x == 0) {
-      // Of each vector that this CTA has, each of the others sends what it has.
-      unsigned const vectors = (units * 4 + mask - rank) >> shift;
-      barrier_init(exchange_full, 1);
-      barrier_expect_tx(exchange_full, static_cast<int>(vectors * p.m * mask * N * 4));
-      fence_barrier_init();
-    }
-    cluster_arrive();
-  }
-  int const k = static_cast<int>(work.chunks.number * V::kChunkK), pitch = k * 2 + 64;
-  pieces.decode_to(work, smem_a, pitch);
-  if (threadIdx.x < V::kZeroBytes / 4) {
-    store_word(zeros + threadIdx.x * 4, 0);
-  }
-  if constexpr (V::kUsesE4m3) {
-    // wgmma reads what was written here.
-    fence_async_proxy();
-  }
-  __syncthreads();
-  if (mask > 0) {
-    cluster_wait();
-  }
+  load_small_m<kTileM>(parameters, work, smem, cluster, units, source, ring, pieces);
 
-  uint32_t const codes_at = rematerialize(ring + quad * V::kRowBytes + (t ^ quad % 2 * 4) * 16);
-  uint32_t const scales_at = rematerialize(ring + V::kGroupN * V::kRowBytes + quad % 4 * 16 + quad / 4 * 4 +
-                                           (kMx ? t : t / 2 * V::kAtomPart + t % 2 * 2));
-  int stage = 0;
-  // Codes and scales of rows `quad` and `quad + 8` of a chunk.
-  auto const read = [&](uint4 (&codes)[V::kBlocks][2], uint32_t (&scales)[V::kBlocks][2]) {
-    cp_async_wait<V::kStages - 1>();
-    __syncwarp();
-    CUTLASS_PRAGMA_UNROLL
-    for (int block = 0; block < V::kBlocks; ++block) {
-      CUTLASS_PRAGMA_UNROLL
-      for (int row = 0; row < 2; ++row) {
-        codes[block][row] = load_words(((codes_at + stage * V::kChunkBytes) ^ block * 64) + row * 8 * V::kRowBytes);
-        uint32_t const at = scales_at + stage * V::kChunkBytes + row * 8 + block * kAtomsPerBlock * V::kAtomPart;
-        scales[block][row] = kMx ? load_byte(at) : load_half(at);
-      }
-    }
-  };
-  // Codes that were read of the stage were used, and scales were asked for before, by the same warp: it waits for all its lanes.
-  auto const release = [&] {
-    __syncwarp();
-    source.fetch(ring + stage * V::kChunkBytes);
-    stage = stage + 1 == V::kStages ? 0 : stage + 1;
-  };
+  int const pitch = small_m_pitch<kTileM>(work);
+  // What stays in registers over the mainloop is declared here, not in the functions that use it: there the compiler emits other
+  // instructions.
+  SmallMRing<kTileM> stages(source, ring, quad, t);
   if constexpr (V::kUsesE4m3) {
-    using Sums = SmallME4m3Accumulators<kTileM>;
-    Sums mine;
-    // All four warps go the same way, those without rows of their own, too.
-    int const chunks = warp_uniform(run.last - run.first);
-    unsigned const first = warp_uniform(run.first);
-    uint32_t operands[V::kBlocks][4][4] = {};
-    for (unsigned of_four = 0; of_four < work.groups; of_four += V::kMmaWarps, run.group += V::kMmaWarps) {
-      bool const has_rows = run.group < work.groups;
-      mine.begin(smem_a, work.chunks.number * V::kBlocks, first * V::kBlocks);
-      for (int i = 0; i < chunks; ++i, mine.next()) {
-        uint4 codes[V::kBlocks][2];
-        uint32_t scales[V::kBlocks][2];
-        typename Sums::Products products[V::kBlocks];
-        read(codes, scales);
-        CUTLASS_PRAGMA_UNROLL
-        for (int block = 0; block < V::kBlocks; ++block) {
-          mine.multiply(block, has_rows, codes[block], operands[block], products[block]);
-        }
-        release();
-        cute::for_each(cute::make_seq<V::kBlocks>{}, [&](auto block) {
-          wgmma_wait<V::kBlocks - 1 - block>();
-          mine.add(block, scales[block], products[block]);
-        });
-      }
-      if (has_rows) {
-        mine.keep(sums + (warp / V::kMmaWarps * V::kMaxGroups + run.group) * V::kSumBytes);
-      }
-    }
+    SmallME4m3Accumulators<kTileM> mine;
+    SmallME4m3Registers<kTileM> registers;
+    SmallMFragment<kTileM> b;
+    mainloop_e4m3<kTileM>(stages, work, run, warp, smem.a, smem.sums, mine, b, registers);
   } else {
-    SmallMAccumulators<kTileM> mine(p, smem_a, pitch);
-    for (int i = 0; i < run.count; ++i) {
-      uint4 codes[V::kBlocks][2];
-      uint32_t scales[V::kBlocks][2];
-      read(codes, scales);
-      CUTLASS_PRAGMA_UNROLL
-      for (int block = 0; block < V::kBlocks; ++block) {
-        mine.add(static_cast<int>(run.chunk * V::kBlocks + block), codes[block], scales[block]);
-      }
-      release();
-      unsigned const group = run.group;
-      if (run.next() && i + 1 < run.count) {
-        mine.keep(sums + group * V::kSumBytes);
-      }
-    }
-    if (run.count > 0) {
-      mine.keep(ring);
-    }
+    SmallMAccumulators<kTileM> mine(p, smem.a, pitch);
+    SmallMFragment<kTileM> b;
+    mainloop_wide<kTileM>(stages, run, smem.sums, mine, b);
   }
   __syncthreads();
 
-  // A vector is N columns of a row of A, and a CTA of a cluster has every so many of them. Where a CTA has all of K and a vector
-  // is of few groups, who writes it adds up what warps have; else that is put together before.
-  bool const at_once = kSimple && mask == 0;
-  auto const total = [&](unsigned vector, unsigned m, unsigned source) {
-    return totals + (((((vector >> shift) * p.m + m) << shift) + source) * N) * 4;
-  };
+  // A vector is kWidth columns of a row of A, and a CTA of a cluster writes every so many of them. Where a CTA has all of K and a
+  // vector is of few groups, the thread that writes it adds up the warps' sums; else these are added up before.
+  bool const at_once = kSimple && cluster.mask == 0;
   if (!at_once) {
-    CUTLASS_PRAGMA_NO_UNROLL
-    for (unsigned i = threadIdx.x; i < work.groups * 4 * kTileM; i += V::kThreads) {
-      unsigned const quarter = i % 4, m = i / 4 % kTileM, of = i / 4 / kTileM;
-      if (static_cast<int>(m) >= p.m) {
-        continue;
-      }
-      auto const sum = reduce_small_m<kTileM>(work, rings, sums, zeros, of, m, quarter);
-      unsigned const vector = of / V::kGroups * 4 + quarter;
-      uint32_t const at = total(vector, m, rank) + of % V::kGroups * 16;
-      unsigned const owner = vector & mask;
-      if (owner == rank) {
-        store_words(at, __float_as_uint(sum[0]), __float_as_uint(sum[1]), __float_as_uint(sum[2]), __float_as_uint(sum[3]));
-      } else {
-        store_async(cluster_address(at, owner), &sum[0], cluster_address(exchange_full, owner));
-      }
-    }
-    __syncthreads();
-    if (mask > 0) {
-      barrier_wait(exchange_full, 0);
-    }
+    reduce_cluster_small_m<kTileM>(p, work, smem, cluster);
   }
-  store_small_m<kTileM, V>(parameters, work.first_unit, units, batch, zeros, [&](unsigned vector) { return (vector & mask) == rank; },
-                           [&](unsigned vector, unsigned m) {
-    cutlass::Array<float, N> sum;
-    sum.clear();
-    if (at_once) {
-      if constexpr (kSimple) {
-        CUTLASS_PRAGMA_UNROLL
-        for (int part = 0; part < V::kGroups; ++part) {
-          auto const four = reduce_small_m<kTileM>(work, rings, sums, zeros, vector / 4 * V::kGroups + part, m, vector % 4);
-          CUTLASS_PRAGMA_UNROLL
-          for (int i = 0; i < 4; ++i) {
-            sum[part * 4 + i] = four[i];
-          }
-        }
-      }
-      return sum;
-    }
-    CUTLASS_PRAGMA_NO_UNROLL
-    for (unsigned source = 0; source <= mask; ++source) {
-      auto const one = load_floats<N>(total(vector, m, source));
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < N; ++i) {
-        sum[i] += one[i];
-      }
-    }
-    return sum;
-  });
+  store_small_m<kTileM, V>(
+      parameters, work.first_unit, units, batch, smem.zeros, [&](unsigned vector) { return (vector & cluster.mask) == cluster.rank; },
+      [&](unsigned vector, unsigned m) { return sum_of_vector<kTileM>(p, work, smem, cluster, at_once, vector, m); });
   // Nobody leaves while others still send to it: all have waited for what they send.
 }
 #endif

@@ -1,4 +1,4 @@
-// What warps multiply, and their sums.
+// The loop along K, and the warps' sums.
 
 #ifndef FOURFOLD_HOST
 // A warp's sums of a group, of fp16 or bf16.
@@ -144,4 +144,108 @@ struct SmallME4m3Accumulators {
     }
   }
 };
+
+// What a thread has of a chunk: codes and scales of rows `quad` and `quad + 8`.
+template <int kTileM>
+struct SmallMFragment {
+  uint4 codes[SmallM<kTileM>::kBlocks][2];
+  uint32_t scales[SmallM<kTileM>::kBlocks][2];
+};
+
+// What wgmma takes of a chunk, and what it gives.
+template <int kTileM>
+struct SmallME4m3Registers {
+  uint32_t operands[SmallM<kTileM>::kBlocks][4][4] = {};
+  typename SmallME4m3Accumulators<kTileM>::Products products[SmallM<kTileM>::kBlocks];
+};
+
+// A warp's ring of stages: hands out the chunk of the current stage, and refills the stage with the warp's next chunk.
+template <int kTileM>
+struct SmallMRing {
+  using V = SmallM<kTileM>;
+  SmallMProducer<kTileM> &source;
+  uint32_t ring, codes_at, scales_at;
+  int stage = 0;
+
+  CUTLASS_DEVICE SmallMRing(SmallMProducer<kTileM> &source, uint32_t ring, int quad, int t) : source(source), ring(ring) {
+    codes_at = rematerialize(ring + quad * V::kRowBytes + (t ^ quad % 2 * 4) * 16);
+    scales_at = rematerialize(ring + V::kGroupN * V::kRowBytes + quad % 4 * 16 + quad / 4 * 4 +
+                              (kMx ? t : t / 2 * V::kAtomPart + t % 2 * 2));
+  }
+
+  // Reads the chunk of the current stage, once its copies have arrived.
+  CUTLASS_DEVICE void read(SmallMFragment<kTileM> &b) const {
+    cp_async_wait<V::kStages - 1>();
+    __syncwarp();
+    CUTLASS_PRAGMA_UNROLL
+    for (int block = 0; block < V::kBlocks; ++block) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int row = 0; row < 2; ++row) {
+        b.codes[block][row] = load_words(((codes_at + stage * V::kChunkBytes) ^ block * 64) + row * 8 * V::kRowBytes);
+        uint32_t const at = scales_at + stage * V::kChunkBytes + row * 8 + block * kAtomsPerBlock * V::kAtomPart;
+        b.scales[block][row] = kMx ? load_byte(at) : load_half(at);
+      }
+    }
+  }
+
+  // Refills the stage. Its codes were used, and its scales were asked for before, by the same warp: it waits for all its lanes.
+  CUTLASS_DEVICE void release() {
+    __syncwarp();
+    source.fetch(ring + stage * V::kChunkBytes);
+    stage = stage + 1 == V::kStages ? 0 : stage + 1;
+  }
+};
+
+// Multiplies a warp's chunks as e4m3, by wgmma of its warpgroup, and leaves the sums of each of its groups in `sums`.
+template <int kTileM>
+CUTLASS_DEVICE void mainloop_e4m3(SmallMRing<kTileM> &ring, SmallMWork const &work, SmallMChunks &run, int warp, uint32_t smem_a,
+                                  uint32_t sums, SmallME4m3Accumulators<kTileM> &mine, SmallMFragment<kTileM> &b,
+                                  SmallME4m3Registers<kTileM> &registers) {
+  using V = SmallM<kTileM>;
+  // All four warps go the same way, those without rows of their own, too.
+  int const chunks = warp_uniform(run.last - run.first);
+  unsigned const first = warp_uniform(run.first);
+  for (unsigned of_four = 0; of_four < work.groups; of_four += V::kMmaWarps, run.group += V::kMmaWarps) {
+    bool const has_rows = run.group < work.groups;
+    mine.begin(smem_a, work.chunks.number * V::kBlocks, first * V::kBlocks);
+    for (int i = 0; i < chunks; ++i, mine.next()) {
+      ring.read(b);
+      CUTLASS_PRAGMA_UNROLL
+      for (int block = 0; block < V::kBlocks; ++block) {
+        mine.multiply(block, has_rows, b.codes[block], registers.operands[block], registers.products[block]);
+      }
+      ring.release();
+      cute::for_each(cute::make_seq<V::kBlocks>{}, [&](auto block) {
+        wgmma_wait<V::kBlocks - 1 - block>();
+        mine.add(block, b.scales[block], registers.products[block]);
+      });
+    }
+    if (has_rows) {
+      mine.keep(sums + (warp / V::kMmaWarps * V::kMaxGroups + run.group) * V::kSumBytes);
+    }
+  }
+}
+
+// Multiplies a warp's chunks as fp16 or bf16, by mma.sync. The sums of the warp's last group go to the first stage of its own ring,
+// those of its other groups to `sums`.
+template <int kTileM>
+CUTLASS_DEVICE void mainloop_wide(SmallMRing<kTileM> &ring, SmallMChunks &run, uint32_t sums, SmallMAccumulators<kTileM> &mine,
+                                  SmallMFragment<kTileM> &b) {
+  using V = SmallM<kTileM>;
+  for (int i = 0; i < run.count; ++i) {
+    ring.read(b);
+    CUTLASS_PRAGMA_UNROLL
+    for (int block = 0; block < V::kBlocks; ++block) {
+      mine.add(static_cast<int>(run.chunk * V::kBlocks + block), b.codes[block], b.scales[block]);
+    }
+    ring.release();
+    unsigned const group = run.group;
+    if (run.next() && i + 1 < run.count) {
+      mine.keep(sums + group * V::kSumBytes);
+    }
+  }
+  if (run.count > 0) {
+    mine.keep(ring.ring);
+  }
+}
 #endif

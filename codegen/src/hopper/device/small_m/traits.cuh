@@ -1,13 +1,51 @@
-// Small M: what counts is that B is read once, as fast as memory gives them. A CTA has some
-// rows of B, and its warps share their bytes evenly, each a run of rows' pieces one after the other. A warp brings its
-// pieces into its own shared memory, some ahead, decodes them in registers and multiplies them by all rows of A, which were
-// decoded into shared memory before. Where those of all of K have no room there, a cluster shares K.
+// Small M (M <= kTileM <= 16): B is read once, as fast as memory delivers it.
 //
-// What limits that is how many instructions decode. So where rows of A are fewest neither operand is multiplied with its scales:
-// their codes become e4m3, by half as many instructions as fp16 with scales, for a multiplication of warpgroups, each of whose
-// columns has the sums of another group of 16 along K. These are exact: multiples of 1/4 up to 576, 12 bits, where tensor cores
-// keep 13 and more of e4m3. The scales are multiplied with them, not with every element of B. For more rows of A a column for each group is
-// too many; those are multiplied as fp16 or bf16, with their scales, by mma.sync.
+// A CTA has some units of N, and its warps share the chunks of these evenly. A chunk is kGroupN rows of B by kChunkK elements of K.
+// A is decoded into shared memory before. A cluster of up to kMaxCluster CTAs shares K where the plan says so, and always where decoded A
+// of all of K does not fit.
+//
+// The limit is the number of instructions that decode. So for kTileM < 8 (kUsesE4m3) neither operand is multiplied with its scales: codes
+// become e4m3, by half as many instructions as fp16 with scales, for wgmma. Each of its columns has the sums of another group of 16
+// along K. These are exact: multiples of 1/4 up to 576, 12 bits, where tensor cores keep 13 and more of e4m3. The sums are multiplied by
+// the scales, not every element of B. For larger kTileM a column for each group is too many: fp16 or bf16 with scales, by mma.sync.
+//
+// Warp roles. There are no producer warps: each warp fills its own ring, and there are no empty barriers.
+//   all 16 warps  load: cp.async of the warp's own chunks of B and SFB; all threads decode A
+//                 mainloop: the warp's chunks, by mma.sync; if kUsesE4m3, the four warps of a warpgroup by wgmma, each another group of
+//                 rows by the same part of K
+//                 cluster reduce, store: all threads add up the warps' sums, send them to the CTA that writes them, and write D
+//   thread 0      prefetches scalars of the epilogue; makes exchange_full
+//
+// Barriers
+//   exchange_full        mbarrier, if K is shared. One arrival: thread 0 of the CTA, with the bytes to come. The bytes: st.async of the
+//                        other CTAs. All threads of the CTA wait, for phase 0: it is used once.
+//   barrier.cluster      if K is shared. All arrive, thread 0 when it has made exchange_full, and wait when A is decoded: nobody
+//                        sends before.
+//   cp.async groups      each fetch() is one, empty if no chunk is left. A lane waits for all but its last kStages - 1, and __syncwarp
+//                        makes the other lanes' copies visible. release() is __syncwarp, then the next fetch() into the stage.
+//   __syncthreads        A and zeros are stored (behind fence.proxy.async if wgmma reads A); the warps' sums are; totals are.
+//   griddepcontrol.wait  before the first read. Before it B and SFB may be prefetched into L2, which reads nothing.
+//
+// Shared memory, from a multiple of kAlignment = 128 bytes on; each array but `unused` begins at such a multiple
+//   rings          kWarps * kRingBytes  of each warp kStages chunks: kGroupN rows of codes, kRowBytes each, odd rows with the halves
+//                                       swapped; then kChunkAtoms * kAtomPart bytes of scales. Behind the mainloop, unless kUsesE4m3:
+//                                       the sums of the warp's last group
+//   a              kABytes              rows of A, 2 bytes an element, padded by 64 bytes; or of each block of K two matrices of e4m3
+//                                       for each row of A (kMatrixBytes), then all scales as f32
+//   sums           kAllSums             of each group kTileM * kSumPitch floats; if kUsesE4m3, of each warpgroup
+//   totals         kTotalBytes          sums by vector, row of A and CTA of the cluster. The others write here while this CTA still
+//                                       multiplies, so it overlaps nothing
+//   zeros          kZeroBytes           read in the place of sums that a warp does not have, and by small_m_epilogue
+//   exchange_full  8                    the mbarrier
+//   unused         8                    the target of copies that nobody reads
+//
+// Pipeline of a warp, kStages = 2, ci its i-th chunk. The codes are in registers when a stage is released.
+//            load                                mainloop
+//   stage 0  |copy c0..................|read c0|copy c2...............|read c2|copy c4......
+//   stage 1     |copy c1...............................|read c1|copy c3..............|read c3|
+//   A        |load|decode|__syncthreads|
+//   math                                       |mma c0|        |mma c1|       |mma c2|
+
 template <int kTileM>
 struct SmallM {
   static constexpr bool kUsesE4m3 = kTileM < 8;

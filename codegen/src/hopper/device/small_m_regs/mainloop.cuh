@@ -59,7 +59,18 @@ struct SmallMRegsA {
 // Sums of a group. A multiplication waits for the one before that adds to the same, but three other warps have something to do then.
 struct SmallMRegsAccumulators {
   using V = SmallMRegs;
-  float acc[V::kColumns][4] = {};
+  float acc[V::kColumns][4];
+
+  // Begins another group.
+  CUTLASS_DEVICE void clear() {
+    CUTLASS_PRAGMA_UNROLL
+    for (int column = 0; column < V::kColumns; ++column) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        acc[column][i] = 0.0f;
+      }
+    }
+  }
 
   // Adds what a stage has of a group, by the rows of A of the same chunk.
   CUTLASS_DEVICE void add(SmallMRegsA const &fragments_a, SmallMRegsB const &part, int stage, uint32_t scales) {

@@ -1,8 +1,43 @@
-// What nine to 16 rows of A have where a CTA has as many chunks of K as warps. What limits them is how many instructions
-// decode B, not memory. So nothing else is done: each warp keeps the rows of A of one chunk, decoded, in registers, and goes through
-// all rows of B that its CTA has: nobody waits for others' rows of A, nor reads them again. B comes by tensor copies that one lane asks
-// for. Warps' sums of the same rows are added up at the end; of two CTAs that share K each has first the rows that the other will write,
-// and sends their sums while it has the others.
+// Small M, kTileM = 16, where a CTA has 13 to 16 chunks of K, no more than warps (fits_regs in plan.cuh). The limit is the number of
+// instructions that decode B, not memory. So nothing else is done: each warp keeps A of one chunk of K, decoded, in registers, and goes
+// through all rows of B of its CTA. No warp waits for A of others, nor reads A again. The warps' sums of the same rows of B are added up
+// at the end. Of two CTAs that share K each first multiplies the rows of B whose sums the other writes, and sends these sums while it
+// multiplies its own.
+//
+// A group is 16 rows of B, two runs of kRunN; a part is kStages = 2 groups.
+//
+// Warp roles. Each warp fills its own ring: there are no producer warps, and no empty barriers.
+//   warp w, w < chunks   one elected lane asks for A, B and their scales by TMA; all lanes decode A into registers, then decode and
+//                        multiply one group of B after the other; then, as all, reduce and store
+//   other warps          store zeros as their sums; then reduce and store
+//   warp 0               its elected lane makes sums_full and exchange_full; its lane 0 prefetches scalars of the epilogue
+//
+// Barriers
+//   barriers[warp][stage]  full: the elected lane of the warp arrives with the bytes of a TMA copy; the warp waits. Of stage 1 phase 0 is A
+//                          with SFA, and groups are the phases from 1 on; of stage 0 groups are all phases. A part's SFB come with
+//                          stage 0.
+//   sums_full              all threads of a CTA that sends arrive, when they have the sums of all groups that the other CTA writes, and
+//                          wait in send(). Phase 0 only.
+//   exchange_full          the elected lane of warp 0 arrives with the bytes to come; the bytes are st.async of the other CTA. A thread
+//                          of a pair waits each time before it adds the other's sums. Phase 0 only.
+//   barrier.cluster        of a pair: all arrive when all barriers are made, and wait in send(), or behind the mainloop if nothing is sent
+//   __syncwarp             before the elected lane asks for the next group: it goes where the group before was, whose sums are kept
+//
+// Shared memory, from a multiple of kAlignment = 1024 bytes on, as TMA swizzles rows of 128 bytes. Each array up to `exchange` begins at
+// such a multiple
+//   rings          kWarps * kRingBytes     of each warp kStages groups of codes; stage 1 has A at first
+//   scales         kWarps * kSfbRingBytes  of each warp SFB of two parts; at the end `totals`, the sums by vector, unless kSimple
+//   sums           kWarps * kOwnSums       of each warp the sums of all its groups; at first SFA of its chunk
+//   exchange       kExchangeBytes          sums that the other CTA sends
+//   zeros, unused  kZeroBytes, kUnusedBytes  zeros for addresses of scalars; the target of copies that nobody reads
+//   barriers       (kWarps * kBarriers + 2) * 8  of each warp's stages, then sums_full, then exchange_full
+//
+// Pipeline of a warp, gi its i-th group. The next group is on its way while one is multiplied, and no more: the first groups of all warps
+// come as fast as memory delivers them.
+//   stage 0  |copy g0.................|mma g0|copy g2|mma g2|copy g4|
+//   stage 1  |copy A....|decode A|    |copy g1|mma g1|copy g3|mma g3|
+//   pair                                        | others' groups are done: sums_full | one part later: send |
+
 constexpr int kRegsM = 16;
 // Rows of B side by side whose chunks are loaded together.
 constexpr int kRunN = 8;

@@ -1,15 +1,54 @@
-// Large M: tiles of kTileN rows of B by kTileM rows of A, for wgmma, which is given B
-// from registers and A from shared memory. The rows of B of a tile are decoded where they are used, once; the
-// rows of A were decoded before, by another kernel (decode_a), or while other tiles were computed (decode_ahead), and are
-// loaded as they are multiplied.
+// Large M: tiles of kTileM rows of A by kTileN rows of B, for wgmma, which takes B from registers and A from shared memory. The rows of B
+// of a tile are decoded where they are used, once. The rows of A were decoded before, by another kernel (decode_a), or are decoded while
+// other tiles are computed (decode_ahead).
 //
-// Warpgroups multiply 64 rows of B each, or twice as many where a warp needs whole blocks of a row of D; of one more a thread
-// loads rows of B, another rows of A, and two warps may decode rows of A of later tiles. While a warp has wgmma take operands from its
-// registers it does nothing else, so that others must decode meanwhile: there are four that multiply, or two that have room for
-// the operands of two blocks. Of 64 rows of B two have every other block of K. Where there are fewer tiles than SMs, a cluster
-// shares a tile: each CTA takes a part of K, and of the sums each keeps some rows of D and gets what the others have of these,
-// which it adds up always in the same order. Of two CTAs whose warpgroups have rows of B of their own each keeps those of one: the
-// other ends some blocks sooner, and sends what it has while the one that is kept has the last blocks for itself.
+// While a warp has wgmma take operands from its registers it does nothing else, so that others must decode meanwhile: there are four
+// warpgroups that multiply, or two that have room for the operands of two blocks of K. Each multiplies 64 rows of B, or twice as many
+// where a warp needs whole blocks of a row of D. Of 64 rows of B two phases take every other block of K.
+//
+// Where there are fewer tiles than SMs, a cluster shares a tile: each CTA takes a part of K, keeps the sums of some rows of D, and adds
+// what the others have of these, always in the same order. If kKeepsGroup, each of two CTAs keeps the sums of one warpgroup's rows of B:
+// the other warpgroup ends some blocks sooner, and sends what it has while the one that is kept has the last blocks for itself.
+//
+// Warp roles, by warp, from run_tiled
+//   0 .. kWarps - 1         consumers: kPhases times kGroupsN warpgroups. Decode B, multiply, reduce and store D
+//   kWarps                  producer of B: an elected lane loads B and SFB by TMA
+//   kWarps + 1              producer of A: lane 0 loads decoded A by TMA, behind griddepcontrol.wait; before, its elected lane makes the
+//                           barriers of the CTA. At the end it tells the other CTAs of a cluster that they may send
+//   kWarps + 2, kWarps + 3  decode the rest of A, if kDecodesAhead. Of the first, lane 0 makes the barriers of the exchange and
+//                           prefetches scalars of the epilogue
+//
+// Barriers (mbarriers)  arrivals                                            who waits
+//   full_b[stage]       1, and the bytes of B and SFB: the producer of B    consumers of the stage's phase
+//   empty_b[stage]      all threads of the phase: release_b                 the producer of B
+//   full_a[stage][]     1, and the bytes of A: the producer of A; one       consumers of the stage's phase
+//                       for each panel if kByPanels
+//   empty_a[stage]      lane 0 of each warp of the phase: release_a         the producer of A
+//   tile_stored         all consumers, if kPhases > 1 and a CTA has         the producer of A, before it loads another tile where
+//                       several tiles                                       sums of the phases were
+//   exchange_empty      one thread of each other CTA of the cluster         consumers, before they send. Phase 0 only
+//   exchange_full[warp] 1, and the bytes that other CTAs send: st.async     the consumer warp. Phase 0 only: a cluster has one tile
+// A producer waits for the phase before (phase ^ 1), so that the first round of a ring does not wait. All threads of a cluster arrive at
+// barrier.cluster when the barriers are made. The producer warps wait for it before they arrive at exchange_empty of other CTAs, consumers
+// when they are done. Named barriers 1 and 2 are of one phase each, 3 is of all consumers: reduce_phases. Flags in global memory tell
+// that splits are stored and slabs decoded: split_flags, decoded_units.
+//
+// Shared memory, from a multiple of 1024 bytes on, as TMA and wgmma swizzle rows of 128 bytes
+//   a(stage)        kStages * kABytes      decoded A of a block of K: two panels of kTileM rows of 128 bytes. At the end of a tile, sums:
+//                                          of the other phase (partial), or from the cluster (exchange, send_group)
+//   b(stage)        kStages * kStageBytes  kTileN rows of codes, kBlockBytes each, then SFB of kSfbAtomsN * 128 rows
+//   staging(warp)   kStagingBytes          rows of D for outputs with blocks; nothing if kSimple
+//   barrier(index)  kBarrierBytes          the mbarriers; the last 8 bytes are `unused`, the target of copies that nobody reads
+//
+// Pipeline of mainloop_two_buffers, kStages = 3 and kPhases = 1; bi is the i-th block of K, where its loads are asked for. A and B count
+// one ring, with barriers of their own: codes of B are in registers when a block is given to wgmma, A is read until that ends.
+//   producer B  b0 b1 b2          b3  b4              b5              b6
+//   producer A    b0 b1 b2                        b3              b4
+//   decode                      b0  b1              b2              b3
+//   wgmma                         [----- b0 -----][----- b1 -----][----- b2 ---
+//   release                       B0  B1          A0  B2          A1  B3
+// mainloop_prefetch reads the codes of the next block before it waits for wgmma, too. mainloop_words alternates so between the words of a
+// block. mainloop_one_buffer waits for each part of a block that it decodes: other warpgroups decode meanwhile.
 
 // Tiles along N that are computed together, for all of M.
 constexpr int kGroupWidth = 32;
