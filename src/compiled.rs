@@ -267,7 +267,7 @@ impl Compiled {
     }
 
     /// Prepares the launches of a program in which every segment is a kernel, for a host with device memory and a stream
-    /// of its own. Each input and output is a [`Value`] of [`Planned::program`].
+    /// of its own. Each input and output is a [`Value`](fourfold_ir::Value) of [`Planned::program`].
     ///
     /// # Errors
     /// When a segment is no kernel, or its kernel cannot run here with these extents.

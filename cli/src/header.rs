@@ -10,7 +10,8 @@
 //! - `; test: KIND ...` — what the file tests do with the program.
 //!
 //! Other comments are comments, unless they are nearly a directive: a key that is misspelt, has another case, or lacks
-//! its colon; or a directive below the function or behind code. These are errors, because whoever wrote one wants it to count.
+//! its colon; or a directive below the function or behind code. These are errors, because whoever wrote one wants it to
+//! count.
 
 mod spelling;
 

@@ -73,8 +73,8 @@ pub(crate) fn replay_stages(
 /// # Errors
 /// As [`replay`].
 pub fn replay_sample(loaded: &Loaded, target: Option<&str>, recipe: &Recipe) -> Result<Report, Error> {
-    let target = Some(target.unwrap_or(fourfold::DEFAULT_TARGET).to_owned());
-    let backend = Backend::new(&Options::default().maybe_target(target).device(DeviceChoice::None))?;
+    let target = target.unwrap_or(fourfold::DEFAULT_TARGET);
+    let backend = Backend::new(&Options::default().target(target).device(DeviceChoice::None))?;
     let inputs = sampled_inputs(recipe.clone(), &loaded.program)?;
     let compiled = backend.compile(plan(&backend, loaded)?, &CompileOptions::default(), &|_| {});
     replay_compiled(loaded, &compiled, &inputs, Scope::Outputs)

@@ -1,4 +1,5 @@
-//! The environment of tools that are asked about themselves: nothing of the caller's but what names a toolchain.
+//! The part of the caller's environment that no tool escapes: the system's folders, and the folder of a toolchain where
+//! its name is plain.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

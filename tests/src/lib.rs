@@ -11,13 +11,11 @@ pub mod structure;
 
 use std::path::{Path, PathBuf};
 
-use fourfold::Error;
-use fourfold::{Backend, DeviceChoice, Options};
+use fourfold::{Backend, DeviceChoice, Error, Options};
 
 /// Options that plan for a target and keep off the GPU, so that a test shows the same on every machine.
 pub fn options(target: &str) -> Options {
-    let target = Some(target.to_owned());
-    Options::default().maybe_target(target).device(DeviceChoice::None)
+    Options::default().target(target).device(DeviceChoice::None)
 }
 
 /// A backend with these [`options`].

@@ -442,6 +442,12 @@ fn required_kernels_that_did_not_run_give_exit_3() {
 }
 
 #[test]
+fn the_program_says_its_own_name_and_version() {
+    let output = fourfold(&["--version"]);
+    assert_eq!(text(&output.stdout), format!("fourfold {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
 fn an_extent_is_given_once_and_quoted_text_controls_no_terminal() {
     let file = path("shapes/exact_symbolic_m.fir");
     let output = fourfold(&["replay", &file, "--symbol", "M=2", "--symbol", "M=3"]);
@@ -485,7 +491,9 @@ fn verify_without_a_gpu_runs_on_the_fallback_and_says_so() {
     let output = fourfold(&arguments);
     assert_eq!((exit_code(&output), &json(&output)["ok"]), (3, &false.into()));
     // Nothing was planned, so nothing ran: that is not what was required either.
-    assert_eq!(exit_code(&fourfold(&["verify", &files[3], "--require-kernels"])), 3);
+    let output = fourfold(&["verify", &files[3], "--require-kernels"]);
+    assert_eq!(exit_code(&output), 3);
+    assert!(text(&output.stderr).contains("no kernel was planned"), "{}", text(&output.stderr));
     assert_eq!(exit_code(&fourfold(&["verify", &files[3]])), 0);
 }
 

@@ -1,9 +1,9 @@
 //! The environment of the compiler and of what it starts: an allow list, and what of it a key holds.
 //!
 //! nvcc, its parts and the host's compiler read dozens of variables that change what they make (`PTXAS_FLAGS`, `CPATH`,
-//! `COMPILER_PATH`, ...). None is passed on. They get `LC_ALL`, `TMPDIR` and `PATH`, whose values are ours,
-//! `FOURFOLD_TOOLCHAIN`, which none of them reads, and `LD_LIBRARY_PATH` for a host compiler that is not the system's. What the caller decides is which host compiler is used: the one that
-//! `NVCC_CCBIN` names, else `g++` on `PATH`.
+//! `COMPILER_PATH`, ...). None is passed on. The tools get `LC_ALL`, `TMPDIR` and `PATH`, whose values are ours, and
+//! `FOURFOLD_TOOLCHAIN`, which none of them reads. A host compiler that is not the system's also gets `LD_LIBRARY_PATH`.
+//! The caller decides on the host compiler alone: the one that `NVCC_CCBIN` names, else `g++` on `PATH`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

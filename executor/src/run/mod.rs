@@ -189,7 +189,7 @@ pub struct RunReason {
 /// Runs the segments in order, kernels on the machine if there is one. A value is moved only when it is needed on
 /// the other side, and dropped after its last use unless it is to be kept. Everything on the device is done when
 /// this returns, whatever it returns: as results are given on the host, it has always waited at the end, and before
-/// that where [`SegmentRun::synchronized`] says so. [`prepare`] is what does not wait.
+/// that where [`SegmentRun::synchronized`] says so. A [`Preparation`] builds launches that do not wait.
 ///
 /// # Errors
 /// When the inputs or the partition are not this program's, an op cannot be computed on these inputs, or the device

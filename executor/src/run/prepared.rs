@@ -77,7 +77,8 @@ impl PreparedProgram {
     /// When they do not do; the old ones then stay, all of them.
     ///
     /// # Safety
-    /// As for [`Preparation::build`](super::Preparation::build). No launch may be in flight. Graphs that captured this keep the old addresses.
+    /// As for [`Preparation::build`](super::Preparation::build). No launch may be in flight. Graphs that captured this
+    /// keep the old addresses.
     pub unsafe fn update_addresses(&mut self, addresses: &HashMap<Value, u64>) -> Result<(), Refused> {
         let mut all = self.addresses.clone();
         all.extend(addresses);

@@ -1,16 +1,18 @@
-//! Why a program cannot be prepared.
+//! The refusal to prepare a program or a segment.
 
 use crate::device::DeviceError;
 
-/// Why a program cannot be prepared. Nothing was launched, and nothing is kept.
+/// The reason a program or a segment cannot be prepared. Nothing was launched, and nothing is kept.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {message}")]
 pub struct Refused {
-    /// A stable code: [`FALLBACK_SEGMENT`](super::FALLBACK_SEGMENT), [`NO_SUCH_SEGMENT`](super::NO_SUCH_SEGMENT),
-    /// [`NOT_BUILT`](super::NOT_BUILT), [`BUILDING`](super::BUILDING), [`NO_DEVICE`](super::NO_DEVICE), [`KERNEL_REFUSED`](super::KERNEL_REFUSED),
-    /// [`POINTER_ALIGNMENT`](super::POINTER_ALIGNMENT), [`WORKSPACE_SIZE`](super::WORKSPACE_SIZE), [`DEVICE_MEMORY`](super::DEVICE_MEMORY),
-    /// [`DEVICE_ERROR`](super::DEVICE_ERROR), [`MISSING_ADDRESS`](super::MISSING_ADDRESS), [`ALIAS`](super::ALIAS), that of a constraint, or that of a kernel
-    /// that could not be had.
+    /// A stable code: one of these, that of a constraint, or that of a kernel that could not be built or loaded.
+    ///
+    /// [`FALLBACK_SEGMENT`](super::FALLBACK_SEGMENT), [`NO_SUCH_SEGMENT`](super::NO_SUCH_SEGMENT),
+    /// [`NOT_BUILT`](super::NOT_BUILT), [`BUILDING`](super::BUILDING), [`NO_DEVICE`](super::NO_DEVICE),
+    /// [`KERNEL_REFUSED`](super::KERNEL_REFUSED), [`POINTER_ALIGNMENT`](super::POINTER_ALIGNMENT),
+    /// [`WORKSPACE_SIZE`](super::WORKSPACE_SIZE), [`DEVICE_MEMORY`](super::DEVICE_MEMORY),
+    /// [`DEVICE_ERROR`](super::DEVICE_ERROR), [`MISSING_ADDRESS`](super::MISSING_ADDRESS), [`ALIAS`](super::ALIAS).
     pub code: &'static str,
     /// The segment that is to blame, if it is one.
     pub segment: Option<usize>,

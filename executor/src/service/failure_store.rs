@@ -176,10 +176,13 @@ pub(super) fn stamp(
     // One without a folder is found on the search path.
     let found = launcher.and_then(|launcher| environment.find_program(launcher));
     let host = environment.host_compilers();
+    // A script in place of nvcc may lead elsewhere than before.
+    let toolkit = toolchain.include.iter().chain(&toolchain.libraries).map(|folder| &**folder);
     tools
         .into_iter()
         .flatten()
         .chain(found.iter().chain(&host).map(|path| &**path))
+        .chain(toolkit)
         .map(one)
         .chain([visible.identity().to_owned()])
         .collect::<Vec<_>>()
@@ -263,6 +266,8 @@ mod tests {
         assert_ne!(stamp(&toolchain, Some(&launcher), &usual, &visible(&usual)), before[0]);
         let libraries = Environment { ld_library_path: Some("/lib".into()), ..usual.clone() };
         assert_ne!(of(&libraries), before[0]);
+        let elsewhere = Toolchain { libraries: vec!["/another/toolkit/lib".into()], ..toolchain.clone() };
+        assert_ne!(stamp(&elsewhere, None, &usual, &visible(&usual)), before[0]);
         write("other", "it is mended");
         assert_ne!(of(&other), before[1]);
         assert_eq!(of(&usual), before[0]);

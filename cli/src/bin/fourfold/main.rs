@@ -44,6 +44,7 @@ use place::Place;
 
 #[derive(Parser)]
 #[command(
+    name = "fourfold",
     version,
     about = "Plans, runs and checks programs with block-scaled FP4 matrix multiplications",
     after_help = "Exit codes: 0 ok, 1 a value is not what was expected, 2 bad input, 3 something is missing here (a \
@@ -182,7 +183,12 @@ fn finish(
 
 /// Says why `--require-kernels` is not met.
 fn tell_of_missing_kernels(ran: usize, planned: usize) {
-    tell!("error: {ran} of {planned} planned kernels ran, and --require-kernels asks for all of them");
+    match planned {
+        0 => tell!("error: no kernel was planned, and --require-kernels asks for one"),
+        _ => {
+            tell!("error: {ran} of {planned} planned kernels ran, and --require-kernels asks for all of them")
+        }
+    }
 }
 
 /// Runs what may call libraries that print, of kernels in debug mode, with the standard output kept for the report.
