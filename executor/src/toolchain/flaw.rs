@@ -1,4 +1,4 @@
-//! What is wrong with a tool or a folder that was found.
+//! Flaws of tools and folders that were found: the problem in words, and whether it passes.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use crate::transient::Transient;
 /// The reason something that was found cannot be used.
 #[derive(Clone, Debug)]
 pub(super) struct Flaw {
-    /// What is wrong with it, as the end of a sentence.
+    /// The problem, as the end of a sentence.
     pub(super) problem: String,
     /// The shortage, where that and not the thing itself is the reason: it passes.
     pub(super) shortage: Option<Transient>,
