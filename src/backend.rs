@@ -280,7 +280,14 @@ impl Backend {
             }
             Claim::KernelsOnly => Normalized::unchanged(program.clone()),
         };
-        let partition = partition(normalized.program(), &self.capabilities);
+        let partition = match self.claim {
+            Claim::Everything => partition(normalized.program(), &self.capabilities),
+            // A host that claims kernels only keeps every other op, on the device too.
+            Claim::KernelsOnly => {
+                let capabilities = Capabilities { block_quantize: None, ..self.capabilities.clone() };
+                partition(normalized.program(), &capabilities)
+            }
+        };
         let (claim, dispatch) = (self.claim, self.dispatch.clone());
         Planned { original: program, normalized, partition, claim, dispatch }
     }

@@ -189,13 +189,13 @@ impl Compiled {
 
     /// Whether it has kernels about which nothing is known yet.
     fn needs_kernels(&self) -> bool {
-        self.kernels.is_empty() && self.planned.partition().kernels().next().is_some()
+        self.kernels.is_empty() && self.planned.partition().plans().next().is_some()
     }
 
     /// Nothing can be built or run, for one reason.
     fn refuse_all(&mut self, emulate: bool, reason: &RunReason) {
         self.configured = planned_kernels(&self.planned, CutlassVersion::PINNED, emulate);
-        for (segment, _) in self.planned.partition().kernels() {
+        for (segment, _) in self.planned.partition().plans() {
             self.kernels.insert(segment, SegmentKernel::Unavailable(reason.clone()));
         }
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use fourfold_codegen::cutlass::CutlassVersion;
-use fourfold_codegen::{EMULATOR, KernelSource, KernelSpec, emit, emulate, specify, target};
+use fourfold_codegen::{EMULATOR, KernelSource, KernelSpec, emulate, specify, target};
 use fourfold_executor::cache::CacheKey;
 use fourfold_executor::service::{
     CompileService, Event, Failure, Outcome, Request, ServiceOptions, build_slots,
@@ -73,10 +73,10 @@ pub fn planned_kernels(planned: &Planned, cutlass: CutlassVersion, emulated: boo
     let partition = planned.partition();
     let Some(target) = target(&partition.target) else { return Vec::new() };
     partition
-        .kernels()
+        .plans()
         .filter_map(|(segment, plan)| {
             let (spec, why) = specify(planned.program(), plan, target, cutlass, planned.dispatch())?;
-            let source = emit(&spec);
+            let source = spec.emit();
             let source = if emulated { emulate(&source)? } else { source };
             Some(PlannedKernel { segment, spec, why, source })
         })

@@ -7,17 +7,20 @@
 #include <stdlib.h>
 
 typedef struct { int32_t sm_count, max_active_clusters; } Device;
-typedef struct { int64_t l, m, n, k; } Problem;
-typedef struct { uint64_t workspace, sfa, sfb, outputs[8]; } Requirements;
+typedef struct { int64_t values[8]; uint32_t count; } Extents;
+typedef struct { uint64_t workspace, operands[32], outputs[8]; } Requirements;
 typedef struct {
-  void const *a, *sfa, *b, *sfb, *c;
-  float const *alpha, *beta;
-  void const *operands[24];
+  void const *operands[32];
   uint32_t operand_count;
+  float const *scalars[8];
+  uint32_t scalar_count;
   void *outputs[8];
   uint32_t output_count;
-} Pointers;
-typedef struct { Problem problem; Pointers pointers; } Prepared;
+} Addresses;
+typedef struct { Extents extents; Addresses addresses; } Prepared;
+// In the order of the metadata.
+enum { L, M, N, K };
+enum { A, SFA, B, SFB };
 
 static float code_value(uint8_t const *codes, int64_t at) {
   static float const values[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
@@ -34,29 +37,35 @@ static float scale_value(uint8_t const *scales, int64_t row, int64_t group, int6
 
 static uint64_t scale_bytes(int64_t rows, int64_t k) { return (rows + 127) / 128 * ((k / 16 + 3) / 4) * 512; }
 
-uint32_t fourfold_abi_version(void) { return 4; }
+uint32_t fourfold_abi_version(void) { return 5; }
 
-char const *fourfold_metadata(void) { return "{\"kernel\":\"fake\",\"target\":\"host\"}"; }
+char const *fourfold_metadata(void) { 
+  return "{\"kernel\":\"fake\",\"target\":\"host\",\"extents\":[\"L\",\"M\",\"N\",\"K\"],\"operands\":[{\"role\":\"a\"},"
+         "{\"role\":\"sfa\"},{\"role\":\"b\"},{\"role\":\"sfb\"}],\"scalars\":[\"alpha\"],\"outputs\":[{\"role\":\"y0\"}]}";
+}
 
-int32_t fourfold_query(Device const *device, Problem const *p, Requirements *requirements, char *message, size_t size) {
-  if (device->sm_count != 132 || p->l != 1 || p->k % 32) {
+int32_t fourfold_query(Device const *device, Extents const *extents, Requirements *requirements, char *message, size_t size) {
+  int64_t const *at = extents->values;
+  if (device->sm_count != 132 || extents->count != 4 || at[L] != 1 || at[K] % 32) {
     snprintf(message, size, "K is no multiple of 32");
     return 2;
   }
-  *requirements = (Requirements){.workspace = 0, .sfa = scale_bytes(p->m, p->k), .sfb = scale_bytes(p->n, p->k)};
-  requirements->outputs[0] = 4 * p->m * p->n;
+  *requirements = (Requirements){0};
+  requirements->operands[SFA] = scale_bytes(at[M], at[K]);
+  requirements->operands[SFB] = scale_bytes(at[N], at[K]);
+  requirements->outputs[0] = 4 * at[M] * at[N];
   return 0;
 }
 
-int32_t fourfold_prepare(Device const *device, Problem const *problem, Pointers const *pointers, void *workspace,
+int32_t fourfold_prepare(Device const *device, Extents const *extents, Addresses const *addresses, void *workspace,
                          size_t workspace_size, void *stream, void **prepared, char *message, size_t size) {
   (void)device, (void)workspace, (void)workspace_size, (void)stream;
-  if (pointers->operand_count != 0 || pointers->output_count != 1 || pointers->beta || pointers->c) {
-    snprintf(message, size, "one output and no operands");
+  if (addresses->operand_count != 4 || addresses->scalar_count != 1 || addresses->output_count != 1) {
+    snprintf(message, size, "four operands, one scalar and one output");
     return 3;
   }
   Prepared *result = malloc(sizeof *result);
-  *result = (Prepared){*problem, *pointers};
+  *result = (Prepared){*extents, *addresses};
   *prepared = result;
   return 0;
 }
@@ -64,22 +73,22 @@ int32_t fourfold_prepare(Device const *device, Problem const *problem, Pointers 
 int32_t fourfold_launch(void *prepared, void *stream) {
   (void)stream;
   Prepared const *self = prepared;
-  Problem const *p = &self->problem;
-  Pointers const *at = &self->pointers;
+  int64_t const m_extent = self->extents.values[M], n_extent = self->extents.values[N], k_extent = self->extents.values[K];
+  Addresses const *at = &self->addresses;
   float *d = at->outputs[0];
-  for (int64_t m = 0; m < p->m; ++m) {
-    for (int64_t n = 0; n < p->n; ++n) {
+  for (int64_t m = 0; m < m_extent; ++m) {
+    for (int64_t n = 0; n < n_extent; ++n) {
       float sum = 0;
-      for (int64_t k = 0; k < p->k; ++k) {
-        float const a = code_value(at->a, m * p->k + k) * scale_value(at->sfa, m, k / 16, p->k / 16);
-        float const b = code_value(at->b, n * p->k + k) * scale_value(at->sfb, n, k / 16, p->k / 16);
+      for (int64_t k = 0; k < k_extent; ++k) {
+        float const a = code_value(at->operands[A], m * k_extent + k) * scale_value(at->operands[SFA], m, k / 16, k_extent / 16);
+        float const b = code_value(at->operands[B], n * k_extent + k) * scale_value(at->operands[SFB], n, k / 16, k_extent / 16);
         sum += a * b;
       }
-      d[m * p->n + n] = sum * *at->alpha;
+      d[m * n_extent + n] = sum * *at->scalars[0];
     }
   }
 #ifdef FAULT
-  d[p->m * p->n - 1] += FAULT;
+  d[m_extent * n_extent - 1] += FAULT;
 #endif
   return 0;
 }

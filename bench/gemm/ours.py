@@ -18,9 +18,8 @@ from device_code import Unavailable
 PROGRAM = Path(__file__).with_name("gemm.fir")
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-ABI_VERSION = 4
-MAX_OPERANDS = 24
-MAX_OUTPUTS = 8
+ABI_VERSION = 5
+MAX_EXTENTS, MAX_OPERANDS, MAX_SCALARS, MAX_OUTPUTS = 8, 32, 8, 8
 
 OUTPUT_TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 
@@ -31,10 +30,16 @@ class Device(ctypes.Structure):
     _fields_ = [("sm_count", ctypes.c_int32), ("max_active_clusters", ctypes.c_int32)]
 
 
-class Problem(ctypes.Structure):
-    """The extents of one call."""
+class Extents(ctypes.Structure):
+    """The extents of one call, in the order of the library's metadata."""
 
-    _fields_ = [(name, ctypes.c_int64) for name in "lmnk"]
+    _fields_ = [("values", ctypes.c_int64 * MAX_EXTENTS), ("count", ctypes.c_uint32)]
+
+    @classmethod
+    def of(cls, metadata, named):
+        """The extents with these names, as the library orders them."""
+        values = [named[name] for name in metadata["extents"]]
+        return cls((ctypes.c_int64 * MAX_EXTENTS)(*values), len(values))
 
 
 class Requirements(ctypes.Structure):
@@ -42,22 +47,34 @@ class Requirements(ctypes.Structure):
 
     _fields_ = [
         ("workspace", ctypes.c_uint64),
-        ("sfa", ctypes.c_uint64),
-        ("sfb", ctypes.c_uint64),
+        ("operands", ctypes.c_uint64 * MAX_OPERANDS),
         ("outputs", ctypes.c_uint64 * MAX_OUTPUTS),
     ]
 
 
-class Pointers(ctypes.Structure):
-    """The device addresses of one call."""
+class Addresses(ctypes.Structure):
+    """The device addresses of one call, in the order of the library's metadata."""
 
     _fields_ = [
-        *[(name, ctypes.c_void_p) for name in ("a", "sfa", "b", "sfb", "c", "alpha", "beta")],
         ("operands", ctypes.c_void_p * MAX_OPERANDS),
         ("operand_count", ctypes.c_uint32),
+        ("scalars", ctypes.c_void_p * MAX_SCALARS),
+        ("scalar_count", ctypes.c_uint32),
         ("outputs", ctypes.c_void_p * MAX_OUTPUTS),
         ("output_count", ctypes.c_uint32),
     ]
+
+    @classmethod
+    def of(cls, operands, scalars, outputs):
+        """The addresses of three lists."""
+        return cls(
+            (ctypes.c_void_p * MAX_OPERANDS)(*operands),
+            len(operands),
+            (ctypes.c_void_p * MAX_SCALARS)(*scalars),
+            len(scalars),
+            (ctypes.c_void_p * MAX_OUTPUTS)(*outputs),
+            len(outputs),
+        )
 
 
 def find_fourfold(named=None):
@@ -106,15 +123,15 @@ class Library:
         except OSError as error:
             raise Unavailable(str(error)) from None
         void, i32, size = ctypes.c_void_p, ctypes.c_int32, ctypes.c_size_t
-        device, problem, pointers = (ctypes.POINTER(kind) for kind in (Device, Problem, Pointers))
+        device, extents, addresses = (ctypes.POINTER(kind) for kind in (Device, Extents, Addresses))
         text = ctypes.c_char_p
         signatures = {
             "abi_version": (ctypes.c_uint32, []),
             "metadata": (text, []),
-            "query": (i32, [device, problem, ctypes.POINTER(Requirements), text, size]),
+            "query": (i32, [device, extents, ctypes.POINTER(Requirements), text, size]),
             "prepare": (
                 i32,
-                [device, problem, pointers, void, size, void, ctypes.POINTER(void), text, size],
+                [device, extents, addresses, void, size, void, ctypes.POINTER(void), text, size],
             ),
             "launch": (i32, [void, void]),
             "destroy": (None, [void]),
@@ -129,11 +146,11 @@ class Library:
                 raise Unavailable(f"{self.path} speaks version {function()} of the interface, not {ABI_VERSION}")
         self.metadata = json.loads(self.functions.fourfold_metadata().decode())
 
-    def query(self, device, problem):
+    def query(self, device, extents):
         """What a call of these extents must bring."""
         requirements, message = Requirements(), ctypes.create_string_buffer(512)
         code = self.functions.fourfold_query(
-            ctypes.byref(device), ctypes.byref(problem), ctypes.byref(requirements), message, len(message)
+            ctypes.byref(device), ctypes.byref(extents), ctypes.byref(requirements), message, len(message)
         )
         if code != 0:
             raise Unavailable(f"query: {code}: {message.value.decode(errors='replace')}")
@@ -143,38 +160,44 @@ class Library:
         """A call of a set of operands that writes `output`; everything but the launch is done."""
         properties = torch.cuda.get_device_properties(output.device)
         device = Device(properties.multi_processor_count, 0)
-        problem = Problem(1, shape.m, shape.n, shape.k)
-        required = self.query(device, problem)
+        extents = Extents.of(self.metadata, {"L": 1, "M": shape.m, "N": shape.n, "K": shape.k})
+        required = self.query(device, extents)
+        roles = [role["role"] for role in self.metadata["operands"]]
+        if sorted(roles) != ["a", "b", "sfa", "sfb"] or self.metadata["scalars"] != ["alpha"]:
+            raise Unavailable(f"the kernel reads {roles} and {self.metadata['scalars']}: another program?")
         brought = {
-            "the scales of A": (operands.a.blocked.numel(), required.sfa),
-            "the scales of B": (operands.b.blocked.numel(), required.sfb),
+            "the scales of A": (operands.a.blocked.numel(), required.operands[roles.index("sfa")]),
+            "the scales of B": (operands.b.blocked.numel(), required.operands[roles.index("sfb")]),
             "D": (output.numel() * output.element_size(), required.outputs[0]),
         }
         for what, (have, need) in brought.items():
             if have != need:
                 raise Unavailable(f"{what} takes {have} bytes; the kernel wants {need}: another type or layout?")
-        return Call(self, device, problem, required, operands, alpha, output)
+        return Call(self, device, extents, required, operands, alpha, output)
 
 
 class Call:
     """A prepared launch, with all that it reads and writes."""
 
-    def __init__(self, library, device, problem, required, operands, alpha, output):
+    def __init__(self, library, device, extents, required, operands, alpha, output):
         self.library, self.operands, self.output = library, operands, output
         self.alpha = torch.tensor([alpha], dtype=torch.float32, device=output.device)
         # Rounded up, as a tensor without elements has no address.
         self.workspace = torch.zeros(max(required.workspace, 16), dtype=torch.uint8, device=output.device)
-        pointers = Pointers()
-        pointers.a, pointers.sfa = operands.a.codes.data_ptr(), operands.a.blocked.data_ptr()
-        pointers.b, pointers.sfb = operands.b.codes.data_ptr(), operands.b.blocked.data_ptr()
-        pointers.alpha = self.alpha.data_ptr()
-        pointers.outputs[0], pointers.output_count = output.data_ptr(), 1
+        tensors = {
+            "a": operands.a.codes,
+            "sfa": operands.a.blocked,
+            "b": operands.b.codes,
+            "sfb": operands.b.blocked,
+        }
+        operand_addresses = [tensors[role["role"]].data_ptr() for role in library.metadata["operands"]]
+        addresses = Addresses.of(operand_addresses, [self.alpha.data_ptr()], [output.data_ptr()])
         self.prepared, message = ctypes.c_void_p(), ctypes.create_string_buffer(512)
         stream = torch.cuda.current_stream().cuda_stream
         code = library.functions.fourfold_prepare(
             ctypes.byref(device),
-            ctypes.byref(problem),
-            ctypes.byref(pointers),
+            ctypes.byref(extents),
+            ctypes.byref(addresses),
             self.workspace.data_ptr(),
             required.workspace,
             stream,

@@ -228,11 +228,11 @@ class Check(unittest.TestCase):
 class Ours(unittest.TestCase):
     def test_structures_have_the_layout_of_the_interface(self):
         self.assertEqual(ctypes.sizeof(ours.Device), 8)
-        self.assertEqual(ctypes.sizeof(ours.Problem), 32)
-        self.assertEqual(ctypes.sizeof(ours.Requirements), 88)
-        self.assertEqual(ctypes.sizeof(ours.Pointers), struct.calcsize("7P24PI8PI0P"))
-        self.assertEqual(ours.Pointers.outputs.offset, 56 + 24 * 8 + 8)
-        self.assertEqual(ours.Pointers.output_count.offset, 56 + 24 * 8 + 8 + 64)
+        self.assertEqual(ctypes.sizeof(ours.Extents), 72)
+        self.assertEqual(ctypes.sizeof(ours.Requirements), 8 + 32 * 8 + 8 * 8)
+        self.assertEqual(ctypes.sizeof(ours.Addresses), struct.calcsize("32PI8PI8PI0P"))
+        self.assertEqual(ours.Addresses.scalars.offset, 32 * 8 + 8)
+        self.assertEqual(ours.Addresses.outputs.offset, 32 * 8 + 8 + 8 * 8 + 8)
 
     def test_a_library_that_is_none(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -12,7 +12,7 @@ use fourfold_ir::{
     Bound, Dim, Entity, InterpretError, Op, OpKind, Program, ScaleLayout, Tensor, TensorError, Value, bind,
     interpret,
 };
-use fourfold_scheduler::{Fate, KernelPlan, Normalized, Partition};
+use fourfold_scheduler::{Fate, Normalized, Partition, ScaledMmaPlan};
 
 use crate::compare::{Comparison, Rounding, Tolerance, compare, compare_or, largest};
 use crate::error::Error;
@@ -315,7 +315,7 @@ impl<'a> Comparer<'a> {
             .map(|value| Held { original: Some(*value), ran: self.normalized.value(*value) })
             .collect();
         if scope == Scope::KernelResults {
-            for ran in self.partition.kernels().flat_map(|(_, plan)| plan.written()) {
+            for ran in self.partition.plans().flat_map(|(_, plan)| plan.written()) {
                 let named = self.original.facts().value_named(self.program.module().name_of(ran));
                 let original = named.filter(|value| self.normalized.value(*value) == Some(ran));
                 if !values.iter().any(|known| known.ran == Some(ran)) {
@@ -333,7 +333,7 @@ impl<'a> Comparer<'a> {
     }
 
     /// The segment that computes a value, and its plan when it is a kernel's.
-    fn segment_of(&self, value: Value) -> Option<(usize, Option<&KernelPlan>)> {
+    fn segment_of(&self, value: Value) -> Option<(usize, Option<&ScaledMmaPlan>)> {
         let op = self.program.module().defining_op(value)?;
         let segment = self.partition.decisions[op.index()].segment;
         Some((segment, self.partition.segments[segment].kernel()))

@@ -149,7 +149,7 @@ fn run_and_compare(
 pub(crate) fn describe_kernels(report: &mut Report, kernels: &[PlannedKernel]) {
     for kernel in kernels {
         let segment = &mut report.segments[kernel.segment];
-        segment.configuration = Some(kernel.spec.configuration.name());
+        segment.configuration = Some(kernel.spec.configuration_name());
         segment.why = Some(kernel.why.clone());
     }
 }

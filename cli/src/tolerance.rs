@@ -21,7 +21,7 @@ use fourfold_ir::memory::{NoMemory, check_memory};
 use fourfold_ir::sample::Rule;
 use fourfold_ir::{Bound, ElementType, Op, Program, SymbolValues, Tensor, TensorError, Value, interpret_op};
 use fourfold_scheduler::{
-    EpilogueKind, EpilogueRef, EpilogueStep, KernelOutput, KernelPlan, OutputKind, Partition,
+    EpilogueKind, EpilogueRef, EpilogueStep, KernelOutput, OutputKind, Partition, ScaledMmaPlan,
 };
 
 use self::blocks::{BlockRule, Blocks, compare_blocks};
@@ -58,7 +58,7 @@ pub(crate) struct KernelRun<'a> {
     /// The ops that the kernel stands for, in program order.
     pub(crate) ops: &'a [Op],
     /// Its plan.
-    pub(crate) plan: &'a KernelPlan,
+    pub(crate) plan: &'a ScaledMmaPlan,
     /// The extents of this run.
     pub(crate) symbols: &'a SymbolValues,
     /// The rule of seeded inputs.

@@ -14,7 +14,7 @@ use fourfold_executor::service::Event;
 use fourfold_executor::{Ran, RunError, RunOptions};
 use fourfold_ir::text::{self, Directive};
 use fourfold_ir::{Program, ScaleLayout, Tensor, Value, bind, sample};
-use fourfold_scheduler::KernelPlan;
+use fourfold_scheduler::ScaledMmaPlan;
 
 use crate::error::Error;
 use crate::expectations::{NORMALIZED, Scope, check_work};
@@ -211,12 +211,12 @@ fn verify_run(
     Ok(())
 }
 
-fn plan_of(compiled: &Compiled, segment: usize) -> Option<&KernelPlan> {
+fn plan_of(compiled: &Compiled, segment: usize) -> Option<&ScaledMmaPlan> {
     compiled.planned().partition().segments[segment].kernel()
 }
 
 /// L x M x N x K of one run.
-fn extents(plan: &KernelPlan, report: &Report, program: &Program) -> Option<[u64; 4]> {
+fn extents(plan: &ScaledMmaPlan, report: &Report, program: &Program) -> Option<[u64; 4]> {
     let mut symbols = fourfold_ir::SymbolValues::default();
     for (symbol, name) in program.module().symbols.iter() {
         if let Some(extent) = report.symbols.get(name) {
@@ -265,7 +265,7 @@ fn nan_rows(
             _ => None,
         }
     };
-    let concerned = |shows: Shows| -> Vec<(usize, &KernelPlan)> {
+    let concerned = |shows: Shows| -> Vec<(usize, &ScaledMmaPlan)> {
         let kernels = partition.kernels().filter(|(segment, plan)| {
             let is_given = |value: &Value| module.defining_op(*value).is_none();
             let mut given = [plan.sfa, plan.sfb].into_iter().filter(is_given);

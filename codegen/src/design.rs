@@ -1,6 +1,6 @@
 //! What a kernel is built from, whichever kind it is of.
 
-use fourfold_ir::BlockFormat;
+use fourfold_ir::{BlockFormat, ElementType};
 
 use crate::cutlass::configuration::Configuration;
 use crate::hopper;
@@ -36,6 +36,29 @@ impl Design {
         match self {
             Design::Cutlass(configuration) => configuration.block_format(),
             Design::Hopper(configuration) => Some(configuration.format),
+        }
+    }
+
+    /// The names of the element types of A and B.
+    pub(crate) fn operand_elements(&self) -> [&'static str; 2] {
+        match self {
+            Design::Cutlass(configuration) => {
+                [configuration.a, configuration.b].map(|operand| operand.format.element_name())
+            }
+            Design::Hopper(configuration) => {
+                [configuration.format.a, configuration.format.b].map(ElementType::name)
+            }
+        }
+    }
+
+    /// The element type of the scales: f8E4M3FN read unsigned for one per 16 of K, f8E8M0FNU for one per 32.
+    pub(crate) fn scale_element(&self) -> ElementType {
+        match self {
+            Design::Cutlass(configuration) if configuration.a.format.scale_vector() == 16 => {
+                ElementType::F8E4M3FN
+            }
+            Design::Cutlass(_) => ElementType::F8E8M0FNU,
+            Design::Hopper(configuration) => configuration.format.scale,
         }
     }
 

@@ -1,20 +1,19 @@
-//! The source of a kernel from its specification. It is a pure function: equal specifications give equal bytes.
+//! The source of a `scaled_mma` kernel from its specification. It is a pure function: equal specifications give equal bytes.
 
 #[cfg(test)]
 mod tests;
 
-use fourfold_ir::{BlockFormat, OperandShape};
+use fourfold_ir::BlockFormat;
 use minijinja::value::{Serde, Value};
 use serde::Serialize;
 
 use crate::cutlass::configuration::Family;
 use crate::cutlass::template as cutlass;
 use crate::design::Design;
-use crate::epilogue::{Operand, body, formula, outputs};
+use crate::epilogue::{body, formula, outputs};
 use crate::hopper::template as hopper;
-use crate::source::{ABI_VERSION, KernelSource, MAX_OPERANDS, MAX_OUTPUTS, environment, fnv1a};
-use crate::spec::KernelSpec;
-use crate::targets::MAX_GRID_YZ;
+use crate::source::{Interface, KernelKind, KernelSource, LIMITS, Limits, environment, fnv1a};
+use crate::spec::ScaledMmaSpec;
 
 /// What the templates are filled with.
 #[derive(Serialize)]
@@ -31,8 +30,7 @@ struct Context {
     /// Elements of K that share a scale.
     block: u32,
     functions: Vec<String>,
-    operand_alignments: Vec<u32>,
-    max_operands: usize,
+    interface: Interface,
     /// What is asked of N, other than what the kernel itself asks.
     n_multiple: usize,
     body: Vec<String>,
@@ -41,12 +39,8 @@ struct Context {
     /// The tensors that are written, D among them.
     outputs: Vec<outputs::Tensor>,
     clears: Vec<outputs::Clear>,
-    max_outputs: usize,
-    /// The most blocks along y and z of a grid.
-    max_grid_yz: u64,
-    required_pointers: String,
-    scalars: Vec<&'static str>,
-    abi_version: u32,
+    #[serde(flatten)]
+    limits: Limits,
     #[serde(flatten)]
     own: Own,
 }
@@ -63,7 +57,7 @@ enum Own {
 ///
 /// # Panics
 /// When the template does not fit its context, which is a bug that every test of this function would show.
-pub fn emit(spec: &KernelSpec) -> KernelSource {
+pub(crate) fn emit(spec: &ScaledMmaSpec) -> KernelSource {
     let mut context = context(spec);
     // The text without its hash is what is hashed.
     let hash = fnv1a(render(&context).as_bytes());
@@ -80,6 +74,7 @@ pub fn emit(spec: &KernelSpec) -> KernelSource {
     KernelSource {
         text,
         kernel: context.kernel,
+        kind: KernelKind::ScaledMma,
         target: spec.target.name,
         architecture,
         opcode,
@@ -102,8 +97,8 @@ fn render(context: &Context) -> String {
     template.render(Value::from(Serde(context))).expect("the context has every variable")
 }
 
-fn context(spec: &KernelSpec) -> Context {
-    let KernelSpec { target, configuration, epilogue } = spec;
+fn context(spec: &ScaledMmaSpec) -> Context {
+    let ScaledMmaSpec { target, configuration, epilogue } = spec;
     let (own, results, n_multiple) = match configuration {
         Design::Cutlass(configuration) => (
             Own::Cutlass(Box::new(cutlass::context(configuration, epilogue))),
@@ -118,8 +113,6 @@ fn context(spec: &KernelSpec) -> Context {
     };
     // A and B are of one format wherever there are defaults.
     let block = configuration.block_format().map_or(BlockFormat::NVFP4.block, |format| format.block);
-    let mut required = vec!["pointers.a", "pointers.sfa", "pointers.b", "pointers.sfb"];
-    required.extend(epilogue.c.map(|_| "pointers.c"));
     Context {
         head: match configuration {
             Design::Cutlass(_) => cutlass::HEAD,
@@ -134,29 +127,13 @@ fn context(spec: &KernelSpec) -> Context {
         scale: if block == BlockFormat::NVFP4.block { "ue4m3" } else { "ue8m0" },
         block,
         functions: body::functions(epilogue),
-        operand_alignments: epilogue.operands.iter().map(|operand| pointer_alignment(*operand)).collect(),
-        max_operands: MAX_OPERANDS,
+        interface: spec.interface(),
         n_multiple,
         body: body::statements(epilogue, results == 0),
         results,
         outputs: outputs::tensors(epilogue),
         clears: outputs::clears(epilogue),
-        max_outputs: MAX_OUTPUTS,
-        max_grid_yz: MAX_GRID_YZ,
-        required_pointers: required.join(", "),
-        scalars: [(epilogue.alpha, "alpha"), (epilogue.beta, "beta")]
-            .into_iter()
-            .filter_map(|(present, name)| present.then_some(name))
-            .collect(),
-        abi_version: ABI_VERSION,
+        limits: LIMITS,
         own,
-    }
-}
-
-/// Bytes that the address of an operand is a multiple of: those of an element, but for vectors and matrices.
-fn pointer_alignment(operand: Operand) -> u32 {
-    match operand.shape {
-        OperandShape::Scalar => (operand.element.storage_bits() / 8) as u32,
-        OperandShape::Row | OperandShape::Column | OperandShape::Matrix => 16,
     }
 }

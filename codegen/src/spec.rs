@@ -1,12 +1,107 @@
-//! Everything that a kernel depends on.
+//! The specifications of kernels.
 
+use crate::block_quantize::BlockQuantizeSpec;
 use crate::design::Design;
-use crate::epilogue::Epilogue;
+use crate::emit::emit;
+use crate::epilogue::{Epilogue, outputs};
+use crate::source::{Interface, KernelSource, Role};
 use crate::targets::Target;
 
-/// Everything that a kernel depends on.
+/// The specification of one kernel: it has no name of the program and no extent, so equal specifications are equal
+/// kernels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct KernelSpec {
+pub enum KernelSpec {
+    /// A `scaled_mma` with its epilogue.
+    ScaledMma(ScaledMmaSpec),
+    /// A `block_quantize` by itself.
+    BlockQuantize(BlockQuantizeSpec),
+}
+
+impl KernelSpec {
+    /// The target that the kernel is compiled for.
+    pub fn target(&self) -> &'static Target {
+        match self {
+            KernelSpec::ScaledMma(spec) => spec.target,
+            KernelSpec::BlockQuantize(spec) => spec.target,
+        }
+    }
+
+    /// A readable name, not unique.
+    pub fn name(&self) -> String {
+        match self {
+            KernelSpec::ScaledMma(spec) => spec.name(),
+            KernelSpec::BlockQuantize(spec) => spec.configuration.name(),
+        }
+    }
+
+    /// A readable name of the configuration.
+    pub fn configuration_name(&self) -> String {
+        match self {
+            KernelSpec::ScaledMma(spec) => spec.configuration.name(),
+            KernelSpec::BlockQuantize(spec) => spec.configuration.name(),
+        }
+    }
+
+    /// The tile of a CTA in elements: M, N and K; the largest where there are several. A kernel that multiplies nothing has
+    /// N = 1.
+    pub fn tile(&self) -> [u32; 3] {
+        match self {
+            KernelSpec::ScaledMma(spec) => spec.configuration.tile(),
+            KernelSpec::BlockQuantize(spec) => spec.configuration.tile(),
+        }
+    }
+
+    /// The specification of a `scaled_mma` kernel; `None` for another kind.
+    pub fn scaled_mma(&self) -> Option<&ScaledMmaSpec> {
+        match self {
+            KernelSpec::ScaledMma(spec) => Some(spec),
+            KernelSpec::BlockQuantize(_) => None,
+        }
+    }
+
+    /// The description of what the kernel reads and writes, which equals the plan's.
+    pub fn signature(&self) -> String {
+        match self {
+            KernelSpec::ScaledMma(spec) => spec.signature(),
+            KernelSpec::BlockQuantize(spec) => spec.signature(),
+        }
+    }
+
+    /// The roles of a call.
+    pub fn interface(&self) -> Interface {
+        match self {
+            KernelSpec::ScaledMma(spec) => spec.interface(),
+            KernelSpec::BlockQuantize(spec) => spec.interface(),
+        }
+    }
+
+    /// The source of the kernel. Equal specifications give equal bytes.
+    ///
+    /// # Panics
+    /// When the template does not fit its context, which is a bug that every test of it would show.
+    pub fn emit(&self) -> KernelSource {
+        match self {
+            KernelSpec::ScaledMma(spec) => spec.emit(),
+            KernelSpec::BlockQuantize(spec) => spec.emit(),
+        }
+    }
+}
+
+impl From<ScaledMmaSpec> for KernelSpec {
+    fn from(spec: ScaledMmaSpec) -> KernelSpec {
+        KernelSpec::ScaledMma(spec)
+    }
+}
+
+impl From<BlockQuantizeSpec> for KernelSpec {
+    fn from(spec: BlockQuantizeSpec) -> KernelSpec {
+        KernelSpec::BlockQuantize(spec)
+    }
+}
+
+/// The specification of a `scaled_mma` kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ScaledMmaSpec {
     /// What it is compiled for.
     pub target: &'static Target,
     /// Tiles, clusters, schedules, stages.
@@ -15,7 +110,7 @@ pub struct KernelSpec {
     pub epilogue: Epilogue,
 }
 
-impl KernelSpec {
+impl ScaledMmaSpec {
     /// A readable name: `nvfp4_scaled_mm_sm100_128x128x256_1sm_c1x1_alpha_add_gelu_bf16`. Not unique; see
     /// [`KernelSource::hash`](crate::KernelSource::hash).
     pub fn name(&self) -> String {
@@ -35,5 +130,33 @@ impl KernelSpec {
         let mut parts = vec![format];
         parts.extend(self.epilogue.signature());
         parts.join(" ")
+    }
+
+    /// The source of the kernel.
+    ///
+    /// # Panics
+    /// As [`KernelSpec::emit`].
+    pub fn emit(&self) -> KernelSource {
+        emit(self)
+    }
+
+    /// The roles of a call: A `[L, M, K]` and B `[L, N, K]` with their padded scales, C, the epilogue's operands, and the
+    /// outputs, each in the order of the C interface.
+    pub fn interface(&self) -> Interface {
+        let ScaledMmaSpec { configuration, epilogue, .. } = self;
+        let [a, b] = configuration.operand_elements();
+        let scale = configuration.scale_element();
+        let mut operands = vec![
+            Role::tensor("a", a, &["L", "M", "K"]),
+            Role::padded_scales("sfa", scale),
+            Role::tensor("b", b, &["L", "N", "K"]),
+            Role::padded_scales("sfb", scale),
+        ];
+        operands.extend(epilogue.c.map(|c| Role::tensor("c", c, &["L", "M", "N"])));
+        let read = epilogue.operands.iter().enumerate();
+        operands.extend(read.map(|(position, it)| Role::beside_d(position, it.element, it.shape)));
+        let scalars = [(epilogue.alpha, "alpha"), (epilogue.beta, "beta")];
+        let scalars = scalars.into_iter().filter_map(|(present, name)| present.then_some(name)).collect();
+        Interface { extents: vec!["L", "M", "N", "K"], operands, scalars, outputs: outputs::roles(epilogue) }
     }
 }

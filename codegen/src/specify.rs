@@ -5,8 +5,9 @@
 mod tests;
 
 use fourfold_ir::Program;
-use fourfold_scheduler::KernelPlan;
+use fourfold_scheduler::{Plan, ScaledMmaPlan};
 
+use crate::block_quantize::{self, BlockQuantizeSpec};
 use crate::cutlass::configuration::Configuration;
 use crate::cutlass::{CutlassVersion, defaults, grid, rules};
 use crate::dispatch::Tables;
@@ -14,19 +15,43 @@ use crate::epilogue::{self, Epilogue};
 use crate::extents::Extents;
 use crate::hopper;
 use crate::select;
-use crate::spec::KernelSpec;
+use crate::spec::{KernelSpec, ScaledMmaSpec};
 use crate::targets::Target;
 
-/// The specification of a plan's kernel with the configuration that a table has for its extents, and why it was chosen.
-/// Of `tables` the one for the target and the format counts; without one, and for what its kernel cannot do, the default.
-/// `None` for a target or a format without kernels, which no plan is made for.
+/// The specification of a plan's kernel, and the reason for its configuration. `tables` may name another configuration
+/// than the default for a target, a format and extents; a kernel that cannot be built as named gets the default. `None`
+/// for a target or a format without kernels, which no plan is made for.
 pub fn specify(
     program: &Program,
-    plan: &KernelPlan,
+    plan: &Plan,
     target: &'static Target,
     cutlass: CutlassVersion,
     tables: Option<&Tables>,
 ) -> Option<(KernelSpec, String)> {
+    match plan {
+        Plan::ScaledMma(plan) => {
+            let (spec, why) = specify_scaled_mma(program, plan, target, cutlass, tables)?;
+            Some((spec.into(), why))
+        }
+        Plan::BlockQuantize(plan) => {
+            let format = match plan.scale_rounding {
+                None => block_quantize::Format::Nvfp4,
+                Some(rounding) => block_quantize::Format::Mx(plan.format.element, rounding),
+            };
+            let configuration = block_quantize::Configuration::usual(plan.input, format, plan.layout);
+            let why = "the usual threads, values and rows".to_owned();
+            Some((BlockQuantizeSpec { target, configuration }.into(), why))
+        }
+    }
+}
+
+fn specify_scaled_mma(
+    program: &Program,
+    plan: &ScaledMmaPlan,
+    target: &'static Target,
+    cutlass: CutlassVersion,
+    tables: Option<&Tables>,
+) -> Option<(ScaledMmaSpec, String)> {
     // One B for every matrix of A flattens the batch into M.
     let rows = if plan.b_batched { plan.m.as_fixed() } else { plan.m.times(&plan.batch)?.as_fixed() };
     let matrices = if plan.b_batched { plan.batch.as_fixed() } else { Some(1) };
@@ -39,7 +64,7 @@ pub fn specify(
             Some(table) => select::hopper::choose_by(table, plan.format, extents, only_values, cutlass)?,
             None => select::hopper::choose(plan.format, extents, only_values)?,
         };
-        return Some((KernelSpec { target, configuration: configuration.into(), epilogue }, why));
+        return Some((ScaledMmaSpec { target, configuration: configuration.into(), epilogue }, why));
     }
     let family = defaults::family(target.name)?;
     let vectors = |tile: [u32; 3]| epilogue.row_bits() / 8 * u64::from(tile[1]);
@@ -58,7 +83,7 @@ pub fn specify(
         match held {
             Ok(configuration) => {
                 return Some((
-                    KernelSpec { target, configuration: configuration.into(), epilogue },
+                    ScaledMmaSpec { target, configuration: configuration.into(), epilogue },
                     pick.why,
                 ));
             }
@@ -82,7 +107,7 @@ pub fn specify(
     let (configuration, shorter) = defaults::with_room(configuration, room, cutlass);
     let why = shorter.unwrap_or(why);
     let why = refused.map_or(why.clone(), |refused| format!("{why}; {refused}"));
-    Some((KernelSpec { target, configuration: configuration.into(), epilogue }, why))
+    Some((ScaledMmaSpec { target, configuration: configuration.into(), epilogue }, why))
 }
 
 /// A configuration with what an epilogue asks of it.

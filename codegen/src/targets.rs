@@ -1,8 +1,9 @@
 //! The table of targets: data that the scheduler decides from and that the generator is held to.
 
 use fourfold_ir::{
-    BinaryKind, BlockFormat, Capabilities, ElementType, EpilogueCapability, FormatCapability, GridCapability,
-    OperandCapability, OperandShape, OutputCapability, QuantizedCapability, ReduceKind, UnaryKind,
+    BinaryKind, BlockFormat, BlockQuantizeCapability, Capabilities, ElementType, EpilogueCapability,
+    FormatCapability, GridCapability, OperandCapability, OperandShape, OutputCapability, QuantizedCapability,
+    QuantizedFormat, ReduceKind, UnaryKind,
 };
 
 /// What kernels are planned for.
@@ -110,6 +111,7 @@ pub fn capabilities(target: &str) -> Option<Capabilities> {
     Some(Capabilities {
         target: target.name.to_owned(),
         formats: target.formats.iter().map(|format| format_capability(*format, target.grid)).collect(),
+        block_quantize: (!target.formats.is_empty()).then(block_quantize_capability),
     })
 }
 
@@ -154,17 +156,31 @@ fn format_capability(format: BlockFormat, grid: GridCapability) -> FormatCapabil
     }
 }
 
-/// What a kernel writes in blocks: NVFP4, and MX with any element.
+/// The kernel of a `block_quantize` by itself. A CTA has at least one scale, so the bytes of scales bound the grid.
+fn block_quantize_capability() -> BlockQuantizeCapability {
+    BlockQuantizeCapability {
+        inputs: vec![ElementType::BF16, ElementType::F16, ElementType::F32],
+        formats: quantized_formats().to_vec(),
+        max_extent: MAX_EXTENT,
+        max_scale_bytes: MAX_SCALE_BYTES,
+        pointer_alignment: TMA_BYTES,
+    }
+}
+
+/// The formats that kernels quantize to: NVFP4, and MX with any element.
+fn quantized_formats() -> [QuantizedFormat; 4] {
+    let mx = |element| QuantizedFormat { element, scale: ElementType::F8E8M0FNU, block: 32 };
+    let nvfp4 = QuantizedFormat { element: ElementType::F4E2M1FN, scale: ElementType::F8E4M3FN, block: 16 };
+    [nvfp4, mx(ElementType::F4E2M1FN), mx(ElementType::F8E4M3FN), mx(ElementType::F8E5M2)]
+}
+
+/// The formats that an epilogue writes.
 fn quantized_capabilities() -> Vec<QuantizedCapability> {
-    let nvfp4 = (ElementType::F4E2M1FN, ElementType::F8E4M3FN, 16);
-    let mx = [ElementType::F4E2M1FN, ElementType::F8E4M3FN, ElementType::F8E5M2]
-        .map(|element| (element, ElementType::F8E8M0FNU, 32));
-    let formats = std::iter::once(nvfp4).chain(mx);
-    let capability = |(element, scale, block): (ElementType, ElementType, u32)| {
+    let capability = |QuantizedFormat { element, scale, block }: QuantizedFormat| {
         let n_multiple = (u64::from(TMA_BYTES) * 8 / element.storage_bits() as u64).max(u64::from(block));
         QuantizedCapability { element, scale, block, n_multiple }
     };
-    formats.map(capability).collect()
+    quantized_formats().map(capability).to_vec()
 }
 
 /// The most tensors that a kernel writes. With as many, all of them blocks, and everything else that an epilogue may have,

@@ -13,7 +13,7 @@
 //! What safe functions here rely on, beyond their types: a [`Kernel`] is what [`build()`] made of a generated source, or
 //! what the caller of the unsafe [`Kernel::open`] vouches for. Whatever segment it is put at, it is launched only if it
 //! says of itself that it is for the device ([`kernel::Metadata`]), and that it reads and writes what the segment's plan
-//! says ([`signature_of`]), and if the sizes that it asks for are those of the operands. That it computes what the plan
+//! says ([`signature`](fourfold_scheduler::Plan::signature)), and if the sizes that it asks for are those of the operands. That it computes what the plan
 //! says is left to whoever chose it.
 
 #![allow(unsafe_code, reason = "vector instructions, gemm, fallible allocations, the CUDA driver, kernels")]
@@ -68,7 +68,6 @@ pub use run::{
     LaunchArgument, LaunchRecord, LaunchWorkspace, MISSING_ADDRESS, Machine, Moved, NO_DEVICE,
     NO_SUCH_SEGMENT, NOT_BUILT, POINTER_ALIGNMENT, PendingKernel, Preparation, PreparedProgram, Ran, Refused,
     Run, RunError, RunOptions, RunReason, SegmentKernel, SegmentRun, WORKSPACE_SIZE, run, run_segment,
-    signature_of,
 };
 pub use sealed::{Sealed, SealedError, SealedFormat, SealedWriter};
 pub use signals::{ignore_file_size_signal, keep_ignored};

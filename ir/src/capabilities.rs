@@ -11,6 +11,34 @@ pub struct Capabilities {
     pub target: String,
     /// One entry per format that the target has kernels for; none for `cpu`.
     pub formats: Vec<FormatCapability>,
+    /// The rules for a `block_quantize` as a kernel of its own; `None` where there is no such kernel.
+    pub block_quantize: Option<BlockQuantizeCapability>,
+}
+
+/// The `block_quantize` ops that a kernel of their own computes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BlockQuantizeCapability {
+    /// The element types of the values.
+    pub inputs: Vec<ElementType>,
+    /// The formats of codes and scales.
+    pub formats: Vec<QuantizedFormat>,
+    /// No extent exceeds this.
+    pub max_extent: u64,
+    /// The scales, counted as if padded to the blocked layout, take no more bytes than this.
+    pub max_scale_bytes: u64,
+    /// Base pointers of values, codes and scales are multiples of this, in bytes.
+    pub pointer_alignment: u32,
+}
+
+/// The element types of codes and scales, and the values that share a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QuantizedFormat {
+    /// The element type of the codes.
+    pub element: ElementType,
+    /// The element type of the scales.
+    pub scale: ElementType,
+    /// Elements per scale.
+    pub block: u32,
 }
 
 impl Capabilities {

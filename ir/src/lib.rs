@@ -86,8 +86,8 @@ mod verify;
 pub use bind::{BindError, Bound};
 pub use builder::{Builder, ScaledMmaOptions};
 pub use capabilities::{
-    Capabilities, EpilogueCapability, FormatCapability, GridCapability, OperandCapability, OperandShape,
-    OutputCapability, QuantizedCapability,
+    BlockQuantizeCapability, Capabilities, EpilogueCapability, FormatCapability, GridCapability,
+    OperandCapability, OperandShape, OutputCapability, QuantizedCapability, QuantizedFormat,
 };
 pub use diagnostics::{Diagnostic, Place, Span, Spans};
 pub use entities::{Arena, Entity, Op, Symbol, Value};

@@ -12,9 +12,10 @@
 
 use fourfold_ir::{Capabilities, Dim, Entity, Op, OpKind, Program, Value};
 
-use crate::plan::{Constraint, Decision, Partition, Segment, SegmentKind};
+use crate::plan::{Constraint, Decision, Partition, Plan, Segment, Tier};
 use crate::reason::ReasonCode;
 
+mod block_quantize;
 mod epilogue;
 mod kernel;
 mod outputs;
@@ -192,8 +193,14 @@ pub fn check(
             continue;
         }
         boundary(program, index, segment, &owners, &mut errors);
-        if let SegmentKind::Kernel(plan) = &segment.kind {
-            kernel::check(program, capabilities, index, segment, plan, &mut errors);
+        match segment.plan() {
+            None => {}
+            Some(Plan::ScaledMma(plan)) => {
+                kernel::check(program, capabilities, index, segment, plan, &mut errors);
+            }
+            Some(Plan::BlockQuantize(plan)) => {
+                block_quantize::check(program, capabilities, index, segment, plan, &mut errors);
+            }
         }
     }
     if errors.is_empty() { Ok(()) } else { Err(errors) }
@@ -241,7 +248,7 @@ fn decisions(
             errors.push(CheckError::DecisionSegment { op, segment: *segment });
             continue;
         }
-        let in_kernel = matches!(partition.segments[*segment].kind, SegmentKind::Kernel(_));
+        let in_kernel = partition.segments[*segment].tier() == Tier::Kernel;
         let found = rejection.as_ref().map(|rejection| rejection.code);
         let plain = operation.kind == OpKind::Mma;
         let fits = match found {

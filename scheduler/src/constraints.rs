@@ -5,15 +5,15 @@ use fourfold_ir::{Dim, GridCapability, Matmul, Module, OperandShape, SymbolValue
 use crate::geometry::{
     Divides, extent_limits, launched_extents, max_tile_count, scale_bytes, scale_operands, tile_count,
 };
-use crate::plan::{Constraint, EpilogueOperand, KernelOutput, KernelPlan, OutputKind};
+use crate::plan::{Constraint, EpilogueOperand, KernelOutput, OutputKind};
 use crate::properties::needs_rows;
 use crate::reason::{ReasonCode, Rejection, scale_message, tile_message};
 use crate::root::Root;
 
 /// The first condition on extents that these symbol values break, as the reason to run the plan's ops on the
 /// fallback; `None` when the kernel may be launched as far as extents go. Pointers are for the caller to check.
-pub fn violated(plan: &KernelPlan, symbols: &SymbolValues) -> Option<Rejection> {
-    plan.constraints.iter().find_map(|constraint| {
+pub fn violated(constraints: &[Constraint], symbols: &SymbolValues) -> Option<Rejection> {
+    constraints.iter().find_map(|constraint| {
         if let Constraint::ScaleBytes { name, matrices, rows, k, block, limit } = constraint {
             let bytes = scale_bytes([matrices, rows, k].map(|dim| dim.evaluate(symbols)), *block);
             let too_many = bytes.is_none_or(|bytes| *limit < bytes);

@@ -6,7 +6,7 @@ use fourfold_ir::{
 
 use crate::geometry::{Divides, operand_shape};
 use crate::legality::{Illegal, check_legal};
-use crate::plan::{EpilogueKind, KernelPlan, OutputKind};
+use crate::plan::{EpilogueKind, OutputKind, ScaledMmaPlan};
 use crate::properties::{is_inlinable, is_sink};
 use crate::reason::{ReasonCode, element_list, scale_message};
 use crate::root::Root;
@@ -14,7 +14,7 @@ use crate::root::Root;
 /// A kernel that computes an operand of the op.
 #[derive(Clone, Copy)]
 pub(crate) struct Producer<'a> {
-    pub(crate) plan: &'a KernelPlan,
+    pub(crate) plan: &'a ScaledMmaPlan,
     pub(crate) root: &'a Root<'a>,
     /// Says of an op whether it is in this kernel.
     pub(crate) has: &'a dyn Fn(Op) -> bool,

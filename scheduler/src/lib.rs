@@ -22,6 +22,7 @@ mod plan;
 mod plan_builder;
 mod properties;
 mod prove;
+mod quantize;
 mod reason;
 mod region;
 mod root;
@@ -34,7 +35,7 @@ pub use normalize::{
 };
 pub use partition::partition;
 pub use plan::{
-    Constraint, Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, KernelPlan,
-    OutputKind, Partition, Segment, SegmentKind,
+    BlockQuantizePlan, Constraint, Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep,
+    KernelOutput, OutputKind, Partition, Plan, Roles, ScaledMmaPlan, Segment, SegmentKind, Tier,
 };
 pub use reason::{ReasonCode, Rejection};

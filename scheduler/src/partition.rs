@@ -8,9 +8,10 @@ use crate::dataflow::{Stages, stages};
 use crate::explain::{Obstacle, Producer, explain};
 use crate::geometry::Divides;
 use crate::grow::{Growth, grow};
-use crate::plan::{Decision, KernelPlan, Partition, Segment, SegmentKind};
+use crate::plan::{BlockQuantizePlan, Decision, Partition, Plan, ScaledMmaPlan, Segment, SegmentKind};
 use crate::plan_builder::build_plan;
 use crate::prove::Prover;
+use crate::quantize::plan_block_quantize;
 use crate::reason::{ReasonCode, Rejection, element_list};
 use crate::region::region;
 use crate::root::Root;
@@ -18,19 +19,22 @@ use crate::root::Root;
 /// Decides for every op of a program whether it runs in a kernel, and in which order segments run.
 ///
 /// Each `scaled_mma` that the target takes becomes a kernel with as much of what follows it as the epilogue computes,
-/// and writes what of it is seen outside; `mma` never does. Every other op goes to a fallback segment with a [`Rejection`]. The result depends
-/// on nothing but the arguments, and takes time proportional to the program.
+/// and writes what of it is seen outside; `mma` never does. A `block_quantize` that no epilogue computes becomes a segment
+/// of the device tier where the target has a kernel for it. Every other op goes to a fallback segment. Each op outside the
+/// kernel tier has a [`Rejection`]. The result depends on nothing but the arguments, and takes time proportional to the
+/// program.
 pub fn partition(program: &Program, capabilities: &Capabilities) -> Partition {
     let kernels = Kernels::find(program, capabilities);
-    let stages = stages(program, &kernels.kernel_of);
-    let (segments, segment_of) = segments(program, &kernels, &stages);
+    let units = Units::of(program, capabilities, &kernels);
+    let stages = stages(program, &units.unit_of);
+    let (segments, segment_of) = segments(program, &kernels, &units, &stages);
     let decisions = program
         .module()
         .ops
         .keys()
         .map(|op| Decision {
             segment: segment_of[op.index()],
-            rejection: kernels.rejection(program, &stages, op),
+            rejection: kernels.rejection(program, &units, &stages, op),
         })
         .collect();
     Partition { target: capabilities.target.clone(), segments, decisions }
@@ -38,7 +42,7 @@ pub fn partition(program: &Program, capabilities: &Capabilities) -> Partition {
 
 /// The kernels of a program, in the order of their roots.
 struct Kernels<'a> {
-    plans: Vec<KernelPlan>,
+    plans: Vec<ScaledMmaPlan>,
     /// By plan.
     roots: Vec<Root<'a>>,
     /// By op.
@@ -89,7 +93,7 @@ impl<'a> Kernels<'a> {
         kernels
     }
 
-    fn add(&mut self, root: Root<'a>, plan: KernelPlan) {
+    fn add(&mut self, root: Root<'a>, plan: ScaledMmaPlan) {
         for op in plan.ops() {
             self.kernel_of[op.index()] = Some(self.plans.len());
         }
@@ -97,7 +101,7 @@ impl<'a> Kernels<'a> {
         self.roots.push(root);
     }
 
-    fn rejection(&self, program: &Program, stages: &Stages, op: Op) -> Option<Rejection> {
+    fn rejection(&self, program: &Program, units: &Units, stages: &Stages, op: Op) -> Option<Rejection> {
         let module = program.module();
         if self.kernel_of[op.index()].is_some() {
             return None;
@@ -115,7 +119,7 @@ impl<'a> Kernels<'a> {
         let defining_ops = || operation.operands.iter().filter_map(|operand| module.defining_op(*operand));
         let mut closest: Option<Obstacle> = None;
         for kernel in defining_ops().filter_map(|producer| self.kernel_of[producer.index()]) {
-            let found = self.obstacle(program, stages, op, kernel);
+            let found = self.obstacle(program, units, stages, op, kernel);
             if closest.as_ref().is_none_or(|closest| closest.rank < found.rank) {
                 closest = Some(found);
             }
@@ -133,18 +137,40 @@ impl<'a> Kernels<'a> {
     }
 
     /// Finds what keeps an op out of one of these kernels.
-    fn obstacle(&self, program: &Program, stages: &Stages, op: Op, kernel: usize) -> Obstacle {
+    fn obstacle(&self, program: &Program, units: &Units, stages: &Stages, op: Op, kernel: usize) -> Obstacle {
         let (plan, root) = (&self.plans[kernel], &self.roots[kernel]);
         let has = |op: Op| self.kernel_of[op.index()] == Some(kernel);
         let late = self.late.get(&(op, root.op)).copied();
         let stage = stages.ops[root.op.index()];
         let before = |value: Value| {
             program.module().defining_op(value).is_none_or(|op| {
-                let by_kernel = usize::from(self.kernel_of[op.index()].is_some());
+                let by_kernel = usize::from(units.unit_of[op.index()].is_some());
                 stages.ops[op.index()] + by_kernel <= stage
             })
         };
         explain(program, op, Producer { plan, root, has: &has, late, before: &before })
+    }
+}
+
+/// Everything that runs as a generated kernel: the kernels of `scaled_mma`, and then those of the device tier.
+struct Units {
+    /// Device kernels, in program order.
+    device: Vec<BlockQuantizePlan>,
+    /// By op: the position among all units.
+    unit_of: Vec<Option<usize>>,
+}
+
+impl Units {
+    fn of(program: &Program, capabilities: &Capabilities, kernels: &Kernels<'_>) -> Units {
+        let mut units = Units { device: Vec::new(), unit_of: kernels.kernel_of.clone() };
+        let Some(capability) = &capabilities.block_quantize else { return units };
+        for op in program.module().ops.keys().filter(|op| kernels.kernel_of[op.index()].is_none()) {
+            if let Some(plan) = plan_block_quantize(program, capability, op) {
+                units.unit_of[op.index()] = Some(kernels.plans.len() + units.device.len());
+                units.device.push(plan);
+            }
+        }
+        units
     }
 }
 
@@ -166,19 +192,25 @@ fn unwritable(module: &Module, root: &Root<'_>) -> Rejection {
     }
 }
 
-/// The segments in order, and the segment of each op: at each stage the fallback, then the kernels. A path from
-/// one op of a fallback segment to another passes no kernel, as that would raise the stage.
-fn segments(program: &Program, kernels: &Kernels<'_>, stages: &Stages) -> (Vec<Segment>, Vec<usize>) {
+/// The segments in order, and the segment of each op: at each stage the fallback, then kernels, then device kernels. A
+/// path from one op of a fallback segment to another passes no kernel, as that would raise the stage.
+fn segments(
+    program: &Program,
+    kernels: &Kernels<'_>,
+    units: &Units,
+    stages: &Stages,
+) -> (Vec<Segment>, Vec<usize>) {
     let module = program.module();
     let stage_of = &stages.ops;
     let count = stage_of.iter().max().map_or(0, |last| last + 1);
     let mut fallbacks = vec![Vec::new(); count];
-    for op in module.ops.keys().filter(|op| kernels.kernel_of[op.index()].is_none()) {
+    for op in module.ops.keys().filter(|op| units.unit_of[op.index()].is_none()) {
         fallbacks[stage_of[op.index()]].push(op);
     }
-    let mut plans = vec![Vec::new(); count];
-    for plan in &kernels.plans {
-        plans[stage_of[plan.root.index()]].push(plan);
+    let mut plans: Vec<Vec<Plan>> = vec![Vec::new(); count];
+    let of_kernels = kernels.plans.iter().cloned().map(Plan::ScaledMma);
+    for plan in of_kernels.chain(units.device.iter().cloned().map(Plan::BlockQuantize)) {
+        plans[stage_of[plan.root().index()]].push(plan);
     }
 
     let mut cut: Vec<(Vec<Op>, SegmentKind)> = Vec::new();
@@ -186,11 +218,7 @@ fn segments(program: &Program, kernels: &Kernels<'_>, stages: &Stages) -> (Vec<S
         if !fallback.is_empty() {
             cut.push((fallback, SegmentKind::Fallback));
         }
-        cut.extend(
-            plans
-                .into_iter()
-                .map(|plan| (sorted(plan.ops().collect()), SegmentKind::Kernel(Box::new(plan.clone())))),
-        );
+        cut.extend(plans.into_iter().map(|plan| (sorted(plan.ops()), SegmentKind::Kernel(Box::new(plan)))));
     }
     let mut segment_of = vec![0; module.ops.len()];
     for (index, (ops, _)) in cut.iter().enumerate() {

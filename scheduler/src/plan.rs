@@ -1,8 +1,10 @@
 //! The types of a partition: segments in the order in which they run, kernel plans, and a decision for every op.
 
+mod interface;
+
 use fourfold_ir::{
-    BinaryKind, BlockFormat, Dim, ElementType, Op, OperandShape, Predicate, ReduceKind, ScaleRounding,
-    UnaryKind, Value,
+    BinaryKind, BlockFormat, Dim, ElementType, Op, OperandShape, Predicate, QuantizedFormat, ReduceKind,
+    ScaleLayout, ScaleRounding, UnaryKind, Value,
 };
 
 use crate::reason::{ReasonCode, Rejection};
@@ -19,9 +21,14 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// The kernel segments with their positions.
-    pub fn kernels(&self) -> impl Iterator<Item = (usize, &KernelPlan)> {
+    /// The segments of the kernel tier with their positions: one `scaled_mma` each.
+    pub fn kernels(&self) -> impl Iterator<Item = (usize, &ScaledMmaPlan)> {
         self.segments.iter().enumerate().filter_map(|(index, segment)| Some((index, segment.kernel()?)))
+    }
+
+    /// The segments that run as generated kernels, of the kernel and the device tier, with their positions.
+    pub fn plans(&self) -> impl Iterator<Item = (usize, &Plan)> {
+        self.segments.iter().enumerate().filter_map(|(index, segment)| Some((index, segment.plan()?)))
     }
 }
 
@@ -40,22 +47,80 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The plan, when it is a kernel segment.
-    pub fn kernel(&self) -> Option<&KernelPlan> {
+    /// The plan of a segment that runs as a generated kernel.
+    pub fn plan(&self) -> Option<&Plan> {
         match &self.kind {
             SegmentKind::Kernel(plan) => Some(plan),
             SegmentKind::Fallback => None,
         }
+    }
+
+    /// The plan of a segment of the kernel tier.
+    pub fn kernel(&self) -> Option<&ScaledMmaPlan> {
+        self.plan().and_then(Plan::scaled_mma)
+    }
+
+    /// The tier that the segment runs on where nothing prevents it.
+    pub fn tier(&self) -> Tier {
+        self.plan().map_or(Tier::Fallback, Plan::tier)
     }
 }
 
 /// How a segment runs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SegmentKind {
-    /// As one kernel, or on the fallback when that is not possible at run time.
-    Kernel(Box<KernelPlan>),
+    /// As one generated kernel, or on the fallback when that is not possible at run time.
+    Kernel(Box<Plan>),
     /// On the fallback, op by op.
     Fallback,
+}
+
+/// The plan of one generated kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Plan {
+    /// A `scaled_mma` with its epilogue.
+    ScaledMma(ScaledMmaPlan),
+    /// A `block_quantize` by itself.
+    BlockQuantize(BlockQuantizePlan),
+}
+
+/// The tier of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tier {
+    /// A generated kernel rooted at one `scaled_mma`.
+    Kernel,
+    /// Everything else that stays on the GPU.
+    Device,
+    /// The CPU.
+    Fallback,
+}
+
+impl Tier {
+    /// The name in reports: `kernel`, `device` or `fallback`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tier::Kernel => "kernel",
+            Tier::Device => "device",
+            Tier::Fallback => "fallback",
+        }
+    }
+}
+
+impl std::fmt::Display for Tier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The values of one call, each under its role in the kernel's C interface.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Roles {
+    /// The tensors that the kernel reads. A value that it reads in two roles is there twice.
+    pub operands: Vec<(String, Value)>,
+    /// The f32 numbers that it reads.
+    pub scalars: Vec<(String, Value)>,
+    /// The tensors that it writes, `y0` first, codes before their scales.
+    pub outputs: Vec<(String, Value)>,
 }
 
 /// One fused kernel: its outputs are what the steps of the epilogue make of alpha · A·Bᵀ + beta · C, with each rounding
@@ -65,7 +130,7 @@ pub enum SegmentKind {
 /// L·M rows that A, its scales, C and D are in memory, with the one B. The plan still states L and M apart, M is
 /// then a multiple of 128, and L·M is what must not exceed the largest extent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct KernelPlan {
+pub struct ScaledMmaPlan {
     /// The `scaled_mma`.
     pub root: Op,
     /// The format of operands and scales.
@@ -109,7 +174,38 @@ pub struct KernelPlan {
     pub constraints: Vec<Constraint>,
 }
 
-impl KernelPlan {
+/// A `block_quantize` of values `[L, M, K]` as a kernel of its own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BlockQuantizePlan {
+    /// The op.
+    pub op: Op,
+    /// The values, `[.., M, K]`.
+    pub values: Value,
+    /// The f32 scale of the tensor; present exactly for NVFP4.
+    pub global: Option<Value>,
+    /// The codes, `[.., M, K]`, packed.
+    pub codes: Value,
+    /// The scales, `[.., M, K / block]`.
+    pub scales: Value,
+    /// The element type of the values.
+    pub input: ElementType,
+    /// The element types of codes and scales, and the values that share a scale.
+    pub format: QuantizedFormat,
+    /// The rounding of MX scales; absent exactly for NVFP4.
+    pub scale_rounding: Option<ScaleRounding>,
+    /// The layout of the scales.
+    pub layout: ScaleLayout,
+    /// L, the product of the leading extents.
+    pub batch: Dim,
+    /// Rows of one matrix.
+    pub m: Dim,
+    /// Values of one row.
+    pub k: Dim,
+    /// The conditions on a call.
+    pub constraints: Vec<Constraint>,
+}
+
+impl ScaledMmaPlan {
     /// The values that it writes, in the order in which a call gives their addresses: codes before their scales.
     pub fn written(&self) -> impl Iterator<Item = Value> + '_ {
         self.outputs
@@ -156,7 +252,7 @@ pub enum OutputKind {
         codes: Value,
         /// `[.., M, N / block]` in the blocked layout, with zeros as padding.
         scales: Value,
-        /// The per-tensor scale of NVFP4, one of the scalars among [`KernelPlan::operands`], by its position.
+        /// The per-tensor scale of NVFP4, one of the scalars among [`ScaledMmaPlan::operands`], by its position.
         global: Option<usize>,
         /// Element type of the codes.
         element: ElementType,
@@ -225,7 +321,7 @@ pub enum EpilogueRef {
     Accumulator,
     /// The result of an earlier step, by its position.
     Step(usize),
-    /// One of [`KernelPlan::operands`], by its position.
+    /// One of [`ScaledMmaPlan::operands`], by its position.
     Operand(usize),
 }
 
@@ -308,11 +404,11 @@ pub enum Constraint {
     },
 }
 
-/// What became of one op.
+/// The segment of one op, and the reason why no kernel of a `scaled_mma` computes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     /// The position of its segment.
     pub segment: usize,
-    /// Why it is not in a kernel; `None` when it is.
+    /// Why the op is in no segment of the kernel tier; `None` when it is in one. An op of the device tier has a reason.
     pub rejection: Option<Rejection>,
 }

@@ -8,7 +8,7 @@ use crate::constraints::constraints;
 use crate::geometry::{operand_shape, reduced_shape};
 use crate::grow::Grown;
 use crate::plan::{
-    EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, KernelPlan, OutputKind,
+    EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, OutputKind, ScaledMmaPlan,
 };
 use crate::properties::splat;
 use crate::prove::ProvedKernel;
@@ -21,7 +21,7 @@ pub(crate) fn build_plan(
     grown: &Grown<'_>,
     region: &Region,
     found: ProvedKernel,
-) -> KernelPlan {
+) -> ScaledMmaPlan {
     let module = program.module();
     let Grown { root, ops } = grown;
     let members = &region.expression.members;
@@ -51,7 +51,7 @@ pub(crate) fn build_plan(
     let EpilogueBuilder { steps: epilogue, operands: read, .. } = steps;
     let (matmul, operands) = (root.matmul, root.operands);
     let constraints = constraints(module, root, &read, &outputs);
-    KernelPlan {
+    ScaledMmaPlan {
         root: root.op,
         format: matmul.format,
         batch: matmul.batch.clone(),

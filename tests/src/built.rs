@@ -9,8 +9,8 @@ use fourfold::codegen::cutlass::configuration::Configuration;
 use fourfold::codegen::cutlass::grid::{self, Grid};
 use fourfold::codegen::cutlass::{CutlassVersion, stages, tensor_memory};
 use fourfold::codegen::hopper::Tile;
-use fourfold::codegen::{Design, KernelSpec, Output, OutputKind, capabilities, emit, hopper};
-use fourfold::executor::kernel::{Device, Kernel, Operand, Problem};
+use fourfold::codegen::{Design, Output, OutputKind, ScaledMmaSpec, capabilities, hopper};
+use fourfold::executor::kernel::{Device, Extents, Kernel};
 use fourfold::executor::toolchain::{Toolchain, ToolchainOptions};
 use fourfold::executor::{Artifact, BuildOptions};
 use fourfold::ir::{BlockFormat, Dim, ElementType, OperandShape, numeric};
@@ -45,8 +45,8 @@ pub fn cutlass() -> CutlassVersion {
 }
 
 /// The kernel of a specification.
-pub fn planned(spec: KernelSpec) -> PlannedKernel {
-    PlannedKernel { segment: 0, source: emit(&spec), why: "a test".to_owned(), spec }
+pub fn planned(spec: ScaledMmaSpec) -> PlannedKernel {
+    PlannedKernel { segment: 0, source: spec.emit(), why: "a test".to_owned(), spec: spec.into() }
 }
 
 /// Builds kernels in a folder of their own below `folder`, which the run before may have left behind.
@@ -67,6 +67,29 @@ pub fn build(kernels: Vec<PlannedKernel>, folder: PathBuf) -> Vec<BuiltKernel> {
     build_kernels(kernels, toolchain(), &options, &|line| eprintln!("{line}"))
 }
 
+/// The specification of a kernel that multiplies.
+///
+/// # Panics
+/// When the kernel is of another kind.
+pub fn scaled_mma(built: &BuiltKernel) -> &ScaledMmaSpec {
+    built.planned.spec.scaled_mma().expect("a kernel that multiplies")
+}
+
+/// The extents of one call of such a kernel.
+#[derive(Clone, Copy, Debug)]
+struct Problem {
+    l: i64,
+    m: i64,
+    n: i64,
+    k: i64,
+}
+
+impl Problem {
+    fn extents(self) -> Extents {
+        Extents::of_product(self.l, self.m, self.n, self.k)
+    }
+}
+
 /// The library of a kernel that was to be built.
 ///
 /// # Panics
@@ -78,7 +101,7 @@ pub fn artifact(built: &BuiltKernel) -> &Artifact {
 }
 
 /// The format of a kernel's operands.
-pub fn format(spec: &KernelSpec) -> BlockFormat {
+pub fn format(spec: &ScaledMmaSpec) -> BlockFormat {
     spec.configuration.block_format().expect("a format that programs have")
 }
 
@@ -87,7 +110,7 @@ pub fn describe(built: &BuiltKernel) -> String {
     let resources = artifact(built).resources();
     format!(
         "{} {}: {} registers, {} B spilled, {} stages, {} B shared, {} threads, {:?}, {:.0} s",
-        built.planned.spec.target.name,
+        scaled_mma(built).target.name,
         built.planned.source.kernel,
         resources.registers.expect("the compiler reports registers"),
         resources.spill_stores.expect("the compiler reports spills"),
@@ -109,7 +132,7 @@ const HOPPER_SHARED_MEMORY: u64 = 227 << 10;
 pub fn check_resources(built: &BuiltKernel) {
     let resources = artifact(built).resources();
     let (kernel, opcode) = (&built.planned.source.kernel, built.planned.source.opcode);
-    let configuration = &built.planned.spec.configuration;
+    let configuration = &scaled_mma(built).configuration;
     assert!(resources.opcodes.keys().any(|found| found.starts_with(opcode)), "{kernel} has {opcode}");
     let Some(configuration) = configuration.cutlass() else {
         assert!(resources.shared_memory <= HOPPER_SHARED_MEMORY, "{kernel}: {resources:?}");
@@ -136,7 +159,7 @@ pub fn check_acceptance(built: &BuiltKernel) {
     let kernel = Kernel::load(artifact(built)).expect("it loads without a GPU");
     let mut random = Random::new(0xACCE);
     let (mut good, mut bad) = (0, 0);
-    let block = format(&built.planned.spec).block as usize;
+    let block = format(scaled_mma(built)).block as usize;
     for _ in 0..SHAPES {
         let problem = Problem {
             l: random.pick(&[1, 1, 1, 2, 3, 0]),
@@ -145,26 +168,29 @@ pub fn check_acceptance(built: &BuiltKernel) {
             // 2^28 has scales of 2^30 bytes per 128 rows in MXFP4, and of 2^31 in NVFP4.
             k: random.pick(&[32, 96, 160, 256, 480, 7168, 48, 16, 40, 0, 3 << 32, 1 << 30, 1 << 28]),
         };
-        let expected = meets_the_rules(&built.planned.spec, &problem);
-        let answer = kernel.query(&DEVICE, &problem);
+        let expected = meets_the_rules(scaled_mma(built), &problem);
+        let answer = kernel.query(&DEVICE, &problem.extents());
         let name = &built.planned.source.kernel;
         assert_eq!(answer.is_ok(), expected, "{problem:?}: {answer:?} of {name}");
         good += usize::from(expected);
         bad += usize::from(!expected);
         let Ok(requirements) = answer else { continue };
-        let mut outputs = output_bytes(&built.planned.spec, &problem);
+        let mut outputs = output_bytes(scaled_mma(built), &problem);
         outputs.resize(requirements.outputs.len(), 0);
         assert_eq!(requirements.outputs[..], outputs, "{problem:?} of {name}");
         if problem.l == 0 || problem.m == 0 {
-            assert_eq!((requirements.workspace, requirements.sfa, requirements.sfb), (0, 0, 0));
+            assert_eq!(
+                (requirements.workspace, requirements.operands[1], requirements.operands[3]),
+                (0, 0, 0)
+            );
             continue;
         }
         let columns = problem.k as usize / block;
         let bytes = |rows: i64| problem.l as usize * numeric::blocked_len(rows as usize, columns);
-        assert_eq!(requirements.sfa as usize, bytes(problem.m), "{problem:?}");
-        assert_eq!(requirements.sfb as usize, bytes(problem.n), "{problem:?}");
-        let is_right = match built.planned.spec.target.name {
-            hopper::TARGET => workspaces(&built.planned.spec, &problem).any(|(decoded, piece)| {
+        assert_eq!(requirements.operands[1] as usize, bytes(problem.m), "{problem:?}");
+        assert_eq!(requirements.operands[3] as usize, bytes(problem.n), "{problem:?}");
+        let is_right = match scaled_mma(built).target.name {
+            hopper::TARGET => workspaces(scaled_mma(built), &problem).any(|(decoded, piece)| {
                 let rest = requirements.workspace.checked_sub(decoded);
                 rest.is_some_and(|rest| rest % piece == 0 && rest / piece < DEVICE.sm_count as u64)
             }),
@@ -184,23 +210,23 @@ pub fn check_grid(built: &BuiltKernel) {
     let kernel = Kernel::load(artifact(built)).expect("it loads without a GPU");
     let name = &built.planned.source.kernel;
     let (mut taken, mut refused) = (0, 0);
-    let problems = match &built.planned.spec.configuration {
+    let problems = match &scaled_mma(built).configuration {
         Design::Cutlass(configuration) => cutlass_limits(configuration),
         Design::Hopper(configuration) => hopper_limits(configuration),
     };
     for ([l, m, n], launches) in problems {
         let extent = |extent: u64| i64::try_from(extent).expect("an extent");
         let problem = Problem { l: extent(l), m: extent(m), n: extent(n), k: 64 };
-        let answer = kernel.grid(&DEVICE, &problem);
+        let answer = kernel.grid(&DEVICE, &problem.extents());
         assert_eq!(answer.is_ok(), launches, "{problem:?}: {answer:?} of {name}");
-        assert_eq!(kernel.query(&DEVICE, &problem).is_ok(), launches, "{problem:?} of {name}");
+        assert_eq!(kernel.query(&DEVICE, &problem.extents()).is_ok(), launches, "{problem:?} of {name}");
         refused += usize::from(!launches);
         let Ok(found) = answer else { continue };
         taken += 1;
         let found = found.expect("a library of this version says it").map(u64::from);
         let [x, y, z] = found;
         assert!(0 < x && x <= i32::MAX as u64 && y <= grid::MAX_GRID_YZ && z <= grid::MAX_GRID_YZ);
-        let Design::Cutlass(configuration) = &built.planned.spec.configuration else {
+        let Design::Cutlass(configuration) = &scaled_mma(built).configuration else {
             assert_eq!([y, z], [1, 1], "{problem:?} of {name}");
             continue;
         };
@@ -266,7 +292,7 @@ fn hopper_limits(configuration: &hopper::Configuration) -> Vec<([u64; 3], bool)>
 /// The bytes that a kernel of `sm_90a` may have for A decoded before it begins, by its tiles that take the problem: two for
 /// an element, K in steps of 128, and of the last matrix the rows of whole tiles. Small-M tiles want none. And
 /// those of each split of a tile that others compute: its sums, and sixteen flags.
-fn workspaces(spec: &KernelSpec, problem: &Problem) -> impl Iterator<Item = (u64, u64)> {
+fn workspaces(spec: &ScaledMmaSpec, problem: &Problem) -> impl Iterator<Item = (u64, u64)> {
     let Design::Hopper(configuration) = &spec.configuration else { panic!("{:?}", spec.configuration) };
     let [l, m, k] = [problem.l, problem.m, problem.k].map(|extent| extent as u64);
     let of_tile = move |tile: &Tile| match u64::from(tile.m) {
@@ -286,7 +312,7 @@ fn workspaces(spec: &KernelSpec, problem: &Problem) -> impl Iterator<Item = (u64
 pub fn check_tensor_memory(built: &BuiltKernel, sass: &str) {
     /// Columns that one such copy writes.
     const OF_COPY: u64 = 4;
-    let Some(configuration) = built.planned.spec.configuration.cutlass() else { return };
+    let Some(configuration) = scaled_mma(built).configuration.cutlass() else { return };
     let Some(expected) = tensor_memory::columns(configuration) else { return };
     let copies = scale_columns(sass);
     let name = &built.planned.source.kernel;
@@ -312,7 +338,7 @@ fn scale_columns(sass: &str) -> BTreeSet<u64> {
 }
 
 /// The bytes of what it writes, in order.
-fn output_bytes(spec: &KernelSpec, problem: &Problem) -> Vec<u64> {
+fn output_bytes(spec: &ScaledMmaSpec, problem: &Problem) -> Vec<u64> {
     let [l, m, n] = [problem.l, problem.m, problem.n].map(|extent| extent as usize);
     let matrix = |element: ElementType| l * m * n * element.storage_bits() / 8;
     let bytes = spec.epilogue.outputs.iter().flat_map(|output| match output.kind {
@@ -330,7 +356,7 @@ fn output_bytes(spec: &KernelSpec, problem: &Problem) -> Vec<u64> {
 }
 
 /// What the plan of such a kernel promises: the call is right exactly when these hold.
-fn meets_the_rules(spec: &KernelSpec, problem: &Problem) -> bool {
+fn meets_the_rules(spec: &ScaledMmaSpec, problem: &Problem) -> bool {
     let capabilities = capabilities(spec.target.name).expect("a known target");
     let format = capabilities.format(format(spec)).expect("a format of the target");
     let extents = [problem.l, problem.m, problem.n, problem.k];
@@ -400,19 +426,18 @@ pub fn check_scale_places(built: &BuiltKernel) {
     let mut random = Random::new(0x5CA1E);
     let mut tensors = Vec::new();
     let mut position = 0;
-    for output in &built.planned.spec.epilogue.outputs {
+    for output in &scaled_mma(built).epilogue.outputs {
         if let OutputKind::Quantized { block, .. } = output.kind {
-            tensors.push((Operand::Output(position + 1), block));
+            tensors.push((format!("y{}", position + 1), block));
             position += 1;
         }
         position += 1;
     }
     for (m, n, k, l) in [(1, 32, 32, 1), (130, 96, 96, 3), (37, 288, 160, 2), (257, 160, 1056, 1)] {
         let problem = Problem { l, m, n, k };
-        let operands = [(Operand::A, m, k), (Operand::B, n, k)];
-        let operands =
-            operands.map(|(it, rows, extent)| (it, rows, extent, format(&built.planned.spec).block));
-        let outputs = tensors.iter().map(|(output, block)| (*output, m, n, *block));
+        let operands = [("sfa".to_owned(), m, k), ("sfb".to_owned(), n, k)];
+        let operands = operands.map(|(it, rows, extent)| (it, rows, extent, format(scaled_mma(built)).block));
+        let outputs = tensors.iter().map(|(output, block)| (output.clone(), m, n, *block));
         for (operand, rows, extent, block) in operands.into_iter().chain(outputs) {
             let columns = extent as usize / block as usize;
             let matrix = numeric::blocked_len(rows as usize, columns);
@@ -421,8 +446,9 @@ pub fn check_scale_places(built: &BuiltKernel) {
                 let block = random.below(columns);
                 let batch = random.below(l as usize);
                 let ours = batch * matrix + numeric::blocked_offset(row, block, columns);
-                let theirs = kernel.scale_offset(operand, &problem, row as i64, block as i64, batch as i64);
-                assert_eq!(theirs, ours as i64, "{operand:?} ({row}, {block}, {batch}) of {problem:?}");
+                let theirs =
+                    kernel.scale_offset(&operand, &problem.extents(), row as i64, block as i64, batch as i64);
+                assert_eq!(theirs, Some(ours as i64), "{operand} ({row}, {block}, {batch}) of {problem:?}");
             }
         }
     }

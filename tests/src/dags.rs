@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use fourfold::codegen::cutlass::CutlassVersion;
-use fourfold::codegen::{Epilogue, KernelSpec, OutputKind, StepKind};
+use fourfold::codegen::{Epilogue, KernelSpec, OutputKind, ScaledMmaSpec, StepKind};
 use fourfold::ir::{BinaryKind, ElementType, OperandShape, ReduceKind, UnaryKind};
 use fourfold::kernels::planned_kernels;
 
@@ -15,7 +15,7 @@ pub const DAG_TARGETS: [&str; 3] = ["sm_100a", "sm_120a", "sm_90a"];
 ///
 /// # Errors
 /// When a program is invalid, or has no kernel.
-pub fn kernels(target: &str) -> Result<BTreeMap<String, KernelSpec>> {
+pub fn kernels(target: &str) -> Result<BTreeMap<String, ScaledMmaSpec>> {
     let backend = crate::backend(target)?;
     let mut kernels = BTreeMap::new();
     for file in crate::fixtures()? {
@@ -30,7 +30,9 @@ pub fn kernels(target: &str) -> Result<BTreeMap<String, KernelSpec>> {
         ensure!(!planned.is_empty(), "{} has no kernel", file.display());
         for (index, kernel) in planned.into_iter().enumerate() {
             let name = if index == 0 { name.clone() } else { format!("{name}.{index}") };
-            kernels.insert(name, kernel.spec);
+            if let KernelSpec::ScaledMma(spec) = kernel.spec {
+                kernels.insert(name, spec);
+            }
         }
     }
     Ok(kernels)

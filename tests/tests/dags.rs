@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use fourfold::codegen::KernelSpec;
+use fourfold::codegen::ScaledMmaSpec;
 use fourfold_tests::built::{
     build, check_acceptance, check_resources, check_scale_places, describe, planned, turn,
 };
@@ -63,7 +63,7 @@ fn different_graphs() -> Result<()> {
     Ok(())
 }
 
-fn builds(spec: KernelSpec) {
+fn builds(spec: ScaledMmaSpec) {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("dags");
     let built = build(vec![planned(spec)], folder);
     for built in &built {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fourfold::DEFAULT_TARGET;
-use fourfold::codegen::KernelSpec;
+use fourfold::codegen::ScaledMmaSpec;
 use fourfold_tests::dags::{DAG_TARGETS, features, kernels};
 use fourfold_tests::{backend, repository};
 
@@ -25,13 +25,13 @@ const END: &str = "<!-- end of features -->";
 
 /// Each feature with a program that has it on every family, so that no row can name a test that is none.
 fn feature_table() -> String {
-    let kernels: Vec<BTreeMap<String, KernelSpec>> =
+    let kernels: Vec<BTreeMap<String, ScaledMmaSpec>> =
         DAG_TARGETS.iter().map(|target| kernels(target).expect("the programs have kernels")).collect();
     let mut table =
         "| feature | sm_100a | sm_120a | sm_90a | on a Hopper | cpu |\n|---|---|---|---|---|---|\n"
             .to_owned();
     for feature in features() {
-        let has = |kernels: &BTreeMap<String, KernelSpec>, name: &String| {
+        let has = |kernels: &BTreeMap<String, ScaledMmaSpec>, name: &String| {
             kernels.get(name).is_some_and(|spec| (feature.holds)(&spec.epilogue))
         };
         // The kernel with the fewest steps shows it best.

@@ -17,6 +17,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use fourfold::DEFAULT_TARGET;
+use fourfold::codegen::KernelKind;
 use fourfold::codegen::cutlass::{self, CutlassVersion};
 use fourfold::codegen::hopper;
 use fourfold::ir::sample;
@@ -198,6 +199,21 @@ const HEAD_STANDS_HERE: &str = "// (codegen/src/cutlass/head.cuh)\n";
 const HOPPER_HEAD_STANDS_HERE: &str = "// (codegen/src/hopper/device/head.cuh)\n";
 const KERNEL_STANDS_HERE: &str = "// (codegen/src/hopper/device/{instructions,decode,parameters,decode_a,tiled,small_m,small_m_regs,select})\n";
 
+/// The source of a kernel that multiplies, without the texts that all such sources have.
+fn abridged(name: &str, source: &str, target: &str) -> Result<String> {
+    let (head, stands_here) = match target == hopper::TARGET {
+        true => (hopper::HEAD, HOPPER_HEAD_STANDS_HERE),
+        false => (cutlass::HEAD, HEAD_STANDS_HERE),
+    };
+    ensure!(source.matches(head).count() == 1, "{name} does not have the head once");
+    let text = source.replace(head, stands_here).replace(hopper::KERNEL, KERNEL_STANDS_HERE);
+    ensure!(
+        (target == hopper::TARGET) == text.contains(KERNEL_STANDS_HERE),
+        "{name} has the kernel of sm_90a or lacks it"
+    );
+    Ok(text)
+}
+
 /// The source of each kernel is `fixtures/golden/PROGRAM_TARGET_SEGMENT.cu`.
 fn emit(file: &Path, target: &str) -> Result<String> {
     let backend = backend(target)?;
@@ -207,17 +223,11 @@ fn emit(file: &Path, target: &str) -> Result<String> {
     for kernel in planned_kernels(&planned, CutlassVersion::PINNED, false) {
         let name = format!("{stem}_{target}_{}.cu", kernel.segment);
         let golden = fourfold_tests::repository().join("fixtures/golden").join(&name);
-        let (head, stands_here) = match target == hopper::TARGET {
-            true => (hopper::HEAD, HOPPER_HEAD_STANDS_HERE),
-            false => (cutlass::HEAD, HEAD_STANDS_HERE),
+        let text = match kernel.source.kind {
+            KernelKind::ScaledMma => abridged(&name, &kernel.source.text, target)?,
+            // It is written out: nothing of it stands in every source.
+            KernelKind::BlockQuantize => kernel.source.text.clone(),
         };
-        ensure!(kernel.source.text.matches(head).count() == 1, "{name} does not have the head once");
-        let text = kernel.source.text.replace(head, stands_here);
-        let text = text.replace(hopper::KERNEL, KERNEL_STANDS_HERE);
-        ensure!(
-            (target == hopper::TARGET) == text.contains(KERNEL_STANDS_HERE),
-            "{name} has the kernel of sm_90a or lacks it"
-        );
         if std::env::var_os("FOURFOLD_BLESS").is_some() {
             std::fs::create_dir_all(golden.parent().context("a folder")?)?;
             std::fs::write(&golden, &text)?;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fourfold::codegen::cutlass::CutlassVersion;
 use fourfold::codegen::hopper::{Configuration, HEAD, KERNEL, SMALL_M, TARGET, TILES, Tile};
-use fourfold::codegen::{Design, KernelSpec, emit};
+use fourfold::codegen::{Design, KernelSpec, ScaledMmaSpec};
 use fourfold::ir::sample::{self, Recipe, Rule};
 use fourfold::ir::{BlockFormat, ElementType, Entity as _, Tensor, bind, interpret, numeric};
 use fourfold::kernels::planned_kernels;
@@ -157,17 +157,17 @@ impl Program {
     }
 
     /// The kernel with all tiles.
-    fn spec(&self) -> KernelSpec {
+    fn spec(&self) -> ScaledMmaSpec {
         let (program, _) = fourfold::ir::load(&self.with([2, 0, 96, 192]))
             .unwrap_or_else(|errors| panic!("{}", errors[0].message));
         let planned = backend(TARGET).expect("a target").plan(program);
         let mut kernels = planned_kernels(&planned, CutlassVersion::PINNED, false);
         assert_eq!(kernels.len(), 1, "one kernel");
-        let spec = kernels.remove(0).spec;
+        let KernelSpec::ScaledMma(spec) = kernels.remove(0).spec else { panic!("a kernel that multiplies") };
         assert_eq!(spec.signature(), self.signature);
         let Design::Hopper(configuration) = &spec.configuration else { panic!("{:?}", spec.configuration) };
         let all = Configuration { variants: self.tiles(), ..configuration.clone() };
-        KernelSpec { configuration: all.into(), ..spec }
+        ScaledMmaSpec { configuration: all.into(), ..spec }
     }
 
     /// Compiles what simulates it, with a change of the kernels' text.
@@ -183,7 +183,7 @@ impl Program {
         if let Some((what, by)) = change {
             device = without(&device, what, by);
         }
-        let source = without(&emit(&self.spec()).text, HEAD, "");
+        let source = without(&self.spec().emit().text, HEAD, "");
         let source = without(&source, KERNEL, &device);
         let kernel = between(&source, "namespace fourfold {\n", "}  // namespace fourfold\n");
         let pieces = [

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use fourfold::codegen::Extents;
 use fourfold::codegen::cutlass::{CutlassVersion, defaults};
 use fourfold::codegen::{
-    Design, Epilogue, KernelSpec, Operand as EpilogueOperand, Output, OutputKind, Step, StepKind, emit,
-    emulate, hopper, select, target,
+    Design, Epilogue, Operand as EpilogueOperand, Output, OutputKind, ScaledMmaSpec, Step, StepKind, emulate,
+    hopper, select, target,
 };
 use fourfold::ir::{BinaryKind, BlockFormat, ElementType, OperandShape, UnaryKind};
 use fourfold::kernels::{BuiltKernel, PlannedKernel};
@@ -23,7 +23,7 @@ use fourfold::scheduler::EpilogueRef;
 use fourfold_executor::kernel::Kernel;
 use fourfold_tests::built::{
     artifact, build, check_acceptance, check_grid, check_resources, check_scale_places, check_tensor_memory,
-    cutlass, describe, format, planned, toolchain, turn,
+    cutlass, describe, format, planned, scaled_mma, toolchain, turn,
 };
 
 /// Those of a family side by side.
@@ -95,14 +95,14 @@ fn usual_epilogue() -> Epilogue {
     }
 }
 
-fn spec(name: &str, design: &Design, epilogue: Epilogue) -> KernelSpec {
+fn spec(name: &str, design: &Design, epilogue: Epilogue) -> ScaledMmaSpec {
     let configuration = match design {
         Design::Cutlass(configuration) => {
             configuration.with_elements(epilogue.source(), epilogue.destination()).into()
         }
         Design::Hopper(_) => design.clone(),
     };
-    KernelSpec { target: target(name).expect("a known target"), configuration, epilogue }
+    ScaledMmaSpec { target: target(name).expect("a known target"), configuration, epilogue }
 }
 
 /// What a target's kernels are built from when nothing was tuned.
@@ -120,10 +120,10 @@ fn designs(name: &str, format: BlockFormat, cutlass: CutlassVersion) -> Vec<Desi
     }
 }
 
-fn specs(cutlass: CutlassVersion) -> Vec<KernelSpec> {
+fn specs(cutlass: CutlassVersion) -> Vec<ScaledMmaSpec> {
     let of = |name: &str, format: BlockFormat| designs(name, format, cutlass);
     if cfg!(feature = "full") {
-        let mut specs: Vec<KernelSpec> = TARGETS
+        let mut specs: Vec<ScaledMmaSpec> = TARGETS
             .iter()
             .flat_map(|name| [BlockFormat::NVFP4, BlockFormat::MXFP4].map(|format| (name, of(name, format))))
             .flat_map(|(name, defaults)| defaults.into_iter().map(|it| spec(name, &it, usual_epilogue())))
@@ -135,7 +135,7 @@ fn specs(cutlass: CutlassVersion) -> Vec<KernelSpec> {
         }));
         return specs;
     }
-    let mut specs: Vec<KernelSpec> = TARGETS
+    let mut specs: Vec<ScaledMmaSpec> = TARGETS
         .iter()
         .enumerate()
         .map(|(index, name)| {
@@ -200,10 +200,10 @@ fn every_target_builds_with_its_mma_and_without_spills() {
     for built in &builds().good {
         println!("{}", describe(built));
         check_resources(built);
-        if built.planned.spec.epilogue == usual_epilogue() {
+        if scaled_mma(built).epilogue == usual_epilogue() {
             let resources = artifact(built).resources();
             let kernel = &built.planned.source.kernel;
-            let configuration = built.planned.spec.configuration.cutlass();
+            let configuration = scaled_mma(built).configuration.cutlass();
             let most = configuration.map_or(0, defaults::spills);
             let few = |bytes: Option<u32>| bytes.is_some_and(|bytes| bytes <= most);
             assert!(few(resources.spill_stores) && few(resources.spill_loads), "{kernel}: {resources:?}");
@@ -235,7 +235,7 @@ fn disassembled(built: &BuiltKernel) -> String {
 
 /// What the binaries of sm_90a do.
 fn hopper_texts() -> impl Iterator<Item = String> {
-    let is_hopper = |built: &&BuiltKernel| built.planned.spec.target.name == hopper::TARGET;
+    let is_hopper = |built: &&BuiltKernel| scaled_mma(built).target.name == hopper::TARGET;
     builds().good.iter().filter(is_hopper).map(disassembled)
 }
 
@@ -358,8 +358,8 @@ fn mmas_of_tiles(configuration: &hopper::Configuration) -> BTreeSet<String> {
 fn the_mma_is_that_of_the_format() {
     for built in &builds().good {
         let mmas = artifact(built).resources().opcodes.keys().filter(|opcode| opcode.contains("MMA"));
-        let (target, format) = (built.planned.spec.target.name, format(&built.planned.spec));
-        if let Design::Hopper(configuration) = &built.planned.spec.configuration {
+        let (target, format) = (scaled_mma(built).target.name, format(scaled_mma(built)));
+        if let Design::Hopper(configuration) = &scaled_mma(built).configuration {
             assert_eq!(mmas.collect::<BTreeSet<_>>(), mmas_of_tiles(configuration).iter().collect());
             continue;
         }
@@ -416,7 +416,7 @@ fn an_emulated_kernel_has_what_stands_for_the_mma_and_no_invalid_path() {
     // It is the kernel of its target in every other way.
     let kernel = Kernel::load(artifact(built)).expect("it loads without a GPU");
     assert_eq!(kernel.metadata().target, "sm_120a");
-    assert_eq!(built.planned.source.text, emit(&built.planned.spec).text, "the shipped source");
+    assert_eq!(built.planned.source.text, scaled_mma(built).emit().text, "the shipped source");
 }
 
 #[test]

@@ -21,7 +21,7 @@ const KERNEL: &str = "small_sm120";
 fn source(number: usize) -> String {
     let abi = fourfold::executor::kernel::ABI_VERSION;
     let metadata = format!(
-        r#"{{"abi":{abi},"target":"sm_120a","kernel":"{KERNEL}","tile":[16,8,64],"cluster":[1,1,1],"shared_memory":0,"threads":32,"signature":"","emulated":false,"hash":"{number:04}"}}"#
+        r#"{{"abi":{abi},"target":"sm_120a","kernel":"{KERNEL}","tile":[16,8,64],"cluster":[1,1,1],"shared_memory":0,"threads":32,"signature":"","extents":[],"operands":[],"scalars":[],"outputs":[],"emulated":false,"hash":"{number:04}"}}"#
     );
     format!(
         r#"#include <cstddef>
@@ -44,7 +44,6 @@ int32_t fourfold_prepare(const void *, const void *, const void *, void *, size_
 int32_t fourfold_update_pointers(void *, const void *, char *, size_t) {{ return 1; }}
 int32_t fourfold_launch(void *, void *) {{ return 1; }}
 void fourfold_destroy(void *) {{}}
-int64_t fourfold_scale_offset(int32_t, const void *, int64_t, int64_t, int64_t) {{ return {number}; }}
 }}
 "#
     )

@@ -2,14 +2,14 @@
 
 use anyhow::{Context, Result, ensure};
 use fourfold::codegen::cutlass::CutlassVersion;
-use fourfold::codegen::{emit, specify, target};
-use fourfold::executor::signature_of;
+use fourfold::codegen::{KernelSpec, Role, specify, target};
 use fourfold::ir::{
-    BinaryKind, Dim, ElementType, Op, OperandShape, Program, ReduceKind, ScaleRounding, UnaryKind, Value,
+    BinaryKind, Dim, ElementType, Op, OperandShape, Program, ReduceKind, ScaleRounding, SymbolValues,
+    UnaryKind, Value,
 };
 use fourfold::kernels::planned_kernels;
 use fourfold::scheduler::{
-    EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, KernelPlan, OutputKind,
+    EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, OutputKind, Plan, ScaledMmaPlan,
 };
 
 #[test]
@@ -21,8 +21,9 @@ fn the_generator_and_the_executor_agree_on_every_signature() -> Result<()> {
             let Ok((program, _)) = fourfold::ir::load(&std::fs::read_to_string(&file)?) else { continue };
             let planned = backend.plan(program);
             for kernel in planned_kernels(&planned, CutlassVersion::PINNED, false) {
-                let plan = planned.partition().segments[kernel.segment].kernel().context("a plan")?;
-                let signature = signature_of(planned.program(), plan);
+                let plan = planned.partition().segments[kernel.segment].plan().context("a plan")?;
+                let signature = plan.signature(planned.program());
+                ensure!(agree(&kernel.spec, plan), "{}: {:?}", file.display(), kernel.spec.interface());
                 let stated = format!("\\\"signature\\\":\\\"{signature}\\\",");
                 ensure!(kernel.source.text.contains(&stated), "{}: {signature}", file.display());
                 seen.insert(signature);
@@ -56,7 +57,7 @@ func @outputs(
 ";
 
 /// A plan with these outputs, and as many steps.
-fn plan(program: &Program, steps: usize, outputs: Vec<KernelOutput>) -> KernelPlan {
+fn plan(program: &Program, steps: usize, outputs: Vec<KernelOutput>) -> ScaledMmaPlan {
     let module = program.module();
     let ops: Vec<Op> = module.ops.keys().collect();
     let value = |name: &str| program.facts().value_named(name).unwrap();
@@ -78,7 +79,7 @@ fn plan(program: &Program, steps: usize, outputs: Vec<KernelOutput>) -> KernelPl
     ];
     epilogue.truncate(steps);
     let matmul = program.facts().matmul(ops[0]).unwrap();
-    KernelPlan {
+    ScaledMmaPlan {
         root: ops[0],
         format: matmul.format,
         batch: Dim::fixed(1),
@@ -100,6 +101,19 @@ fn plan(program: &Program, steps: usize, outputs: Vec<KernelOutput>) -> KernelPl
         proof: Vec::new(),
         constraints: Vec::new(),
     }
+}
+
+/// Tells if a kernel describes the roles of its plan, in the same order.
+fn agree(spec: &KernelSpec, plan: &Plan) -> bool {
+    let (interface, planned) = (spec.interface(), plan.roles());
+    let extents = plan.extents(&SymbolValues::default());
+    let names = |roles: &[(String, Value)]| roles.iter().map(|(role, _)| role.clone()).collect::<Vec<_>>();
+    let described = |roles: &[Role]| roles.iter().map(|role| role.name.clone()).collect::<Vec<_>>();
+    described(&interface.operands) == names(&planned.operands)
+        && interface.scalars == names(&planned.scalars)
+        && described(&interface.outputs) == names(&planned.outputs)
+        && extents
+            .is_none_or(|extents| extents.iter().map(|(name, _)| *name).eq(interface.extents.iter().copied()))
 }
 
 #[test]
@@ -150,13 +164,15 @@ fn every_kind_of_output_has_a_word_in_which_both_agree() -> Result<()> {
         let target = target(target_name).context("a target")?;
         for (steps, outputs, words) in &cases {
             let plan = plan(&program, *steps, outputs.clone());
-            let signature = signature_of(&program, &plan);
+            let plan = Plan::from(plan);
+            let signature = plan.signature(&program);
             ensure!(signature == format!("nvfp4 row=f32 scalar=f32 {words}"), "{signature}");
             let (spec, _) =
                 specify(&program, &plan, target, CutlassVersion::PINNED, None).context("a kernel")?;
             ensure!(spec.signature() == signature, "{}, not {signature}", spec.signature());
             let stated = format!("\\\"signature\\\":\\\"{signature}\\\",");
-            ensure!(emit(&spec).text.contains(&stated), "{signature}");
+            ensure!(spec.emit().text.contains(&stated), "{signature}");
+            ensure!(agree(&spec, &plan), "{:?}", spec.interface());
         }
     }
     Ok(())

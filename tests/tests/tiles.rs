@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use fourfold::codegen::cutlass::CutlassVersion;
 use fourfold::codegen::hopper::{ANY, Configuration, TARGET, TILES, Tile};
 use fourfold::codegen::select::hopper::CHOICES;
-use fourfold::codegen::{Design, KernelSpec, emit};
+use fourfold::codegen::{Design, KernelSpec, ScaledMmaSpec};
 use fourfold::ir::BlockFormat;
 use fourfold::kernels::planned_kernels;
 use fourfold_tests::backend;
@@ -54,10 +54,10 @@ struct Plan {
     slabs: [u64; 4],
 }
 
-fn plans(name: &str, spec: &KernelSpec, cases: &[Case]) -> Vec<Plan> {
+fn plans(name: &str, spec: &ScaledMmaSpec, cases: &[Case]) -> Vec<Plan> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tiles");
     std::fs::create_dir_all(&folder).expect("the folder can be made");
-    let source = emit(spec).text;
+    let source = spec.emit().text;
     let begin = "constexpr int kVariantCount = ";
     let plan = source.split_once(begin).expect("the source has tiles").1;
     let plan = plan.split_once("// How a problem and its plan become parameters").expect("the plan ends").0;
@@ -157,15 +157,16 @@ fn cases() -> Vec<Case> {
 }
 
 /// Specifications of the program's kernel with these tiles, of each format.
-fn specs(variants: Option<&[Tile]>) -> [KernelSpec; 2] {
+fn specs(variants: Option<&[Tile]>) -> [ScaledMmaSpec; 2] {
     [PROGRAM.to_owned(), PROGRAM.replace("6], f8E4M3FN", "3], f8E8M0FNU").replace("16}", "32}")].map(|text| {
         let (program, _) = fourfold::ir::load(&text).unwrap_or_else(|errors| panic!("{}", errors[0].message));
         let planned = backend(TARGET).expect("a target").plan(program);
         let all = planned_kernels(&planned, CutlassVersion::PINNED, false).remove(0).spec;
+        let KernelSpec::ScaledMma(all) = all else { panic!("{all:?}") };
         let Design::Hopper(configuration) = &all.configuration else { panic!("{:?}", all.configuration) };
         let variants = variants.unwrap_or(&configuration.variants).to_vec();
         let configuration = Configuration { variants, ..configuration.clone() };
-        KernelSpec { configuration: configuration.into(), ..all }
+        ScaledMmaSpec { configuration: configuration.into(), ..all }
     })
 }
 
@@ -395,10 +396,10 @@ fn a_source_without_the_best_tile_takes_one_that_it_has() {
 /// A kernel that is forced to one tile takes what the tile takes, and so many blocks share it wherever each has a part of K.
 #[test]
 fn a_forced_source_has_one_tile_and_as_many_blocks_share_it_as_it_is_told() {
-    let forced = |spec: &KernelSpec, tile: Tile, cluster: u32| {
+    let forced = |spec: &ScaledMmaSpec, tile: Tile, cluster: u32| {
         let format = spec.configuration.block_format().expect("a format");
         let configuration = Configuration::forced(format, tile, cluster).expect("a tile");
-        KernelSpec { configuration: configuration.into(), ..spec.clone() }
+        ScaledMmaSpec { configuration: configuration.into(), ..spec.clone() }
     };
     for (format, spec) in [BlockFormat::NVFP4, BlockFormat::MXFP4].into_iter().zip(specs(None)) {
         for tile in TILES.into_iter().filter(|tile| tile.takes(format)) {

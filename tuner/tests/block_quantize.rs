@@ -9,12 +9,12 @@ use std::process::{Command, Stdio};
 use fourfold_codegen::cutlass::CutlassVersion;
 use fourfold_codegen::{KernelSource, target};
 use fourfold_executor::environment::Environment;
-use fourfold_executor::kernel::{self, Device, Kernel};
+use fourfold_executor::kernel::{self, Device, Extents, Kernel};
 use fourfold_executor::toolchain::{Toolchain, ToolchainOptions, locate};
 use fourfold_executor::{Artifact, BuildInput, BuildOptions, BuildTools, ToolEnvironment, build};
 use fourfold_ir::bind::bind;
 use fourfold_ir::{ElementType, Entity, Tensor, interpret, numeric};
-use fourfold_tuner::generator::{Broken, Configured, Slot, Workload, generator};
+use fourfold_tuner::generator::{Broken, Configured, Workload, generator};
 use fourfold_tuner::parameters::{Parameters, Value};
 use fourfold_tuner::problem::Problem;
 
@@ -136,8 +136,8 @@ fn problems_that_are_none_are_refused_with_their_reason() {
     assert_eq!(nvfp4.work(&Problem::new(128, 1, 1024)).bytes, 128 * (2048 + 512 + 64) + 4);
 }
 
-fn input(workload: &Workload, slot: Slot) -> &[u8] {
-    let found = workload.inputs.iter().find(|(other, _)| *other == slot);
+fn input<'a>(workload: &'a Workload, role: &str) -> &'a [u8] {
+    let found = workload.inputs.iter().find(|(other, _)| other == role);
     &found.expect("it is given").1
 }
 
@@ -168,12 +168,12 @@ fn the_reference_is_what_the_interpreter_makes_of_a_program() {
              {attributes} : tensor<[3, 37, 224], f4E2M1FN>, tensor<[3, 37, {columns}], {result}>\n  return %q, %s\n}}\n"
         );
         let (program, _) = fourfold_ir::load(&program).expect("it is valid");
-        let tensor = |element, dims, slot| {
-            Tensor::new(element, dims, None, input(&workload, slot).to_vec()).expect("its bytes")
+        let tensor = |element, dims, role| {
+            Tensor::new(element, dims, None, input(&workload, role).to_vec()).expect("its bytes")
         };
-        let mut tensors = HashMap::from([("v".to_owned(), tensor(element, vec![3, 37, 224], Slot::A))]);
+        let mut tensors = HashMap::from([("v".to_owned(), tensor(element, vec![3, 37, 224], "values"))]);
         if is_nvfp4 {
-            tensors.insert("g".to_owned(), tensor(ElementType::F32, vec![], Slot::Operand(0)));
+            tensors.insert("g".to_owned(), tensor(ElementType::F32, vec![], "global"));
         }
         let values =
             interpret(&program, &bind(&program, &tensors).expect("they fit")).expect("it is interpreted");
@@ -190,12 +190,12 @@ fn the_data_has_what_can_go_wrong_and_is_the_same_for_the_same_seed() {
         let workload = configured.workload(&problem, 3).expect("it is taken");
         let values: Vec<f32> = match input_type {
             "f32" => {
-                input(&workload, Slot::A).as_chunks().0.iter().map(|it| f32::from_le_bytes(*it)).collect()
+                input(&workload, "values").as_chunks().0.iter().map(|it| f32::from_le_bytes(*it)).collect()
             }
             _ => {
                 let narrow =
                     if input_type == "f16" { numeric::f16_bits_to_f32 } else { numeric::bf16_bits_to_f32 };
-                input(&workload, Slot::A)
+                input(&workload, "values")
                     .as_chunks()
                     .0
                     .iter()
@@ -255,8 +255,8 @@ fn simulation(configured: &dyn Configured) -> PathBuf {
 fn check(text: &str, workloads: &[Workload]) {
     let program = simulation(&*configure(text));
     let (mut given, mut has_global) = (Vec::new(), false);
-    for Workload { problem, inputs, .. } in workloads {
-        let kernel::Problem { l, m, k, .. } = *problem;
+    for Workload { extents, inputs, .. } in workloads {
+        let &[l, m, k] = extents.values() else { panic!("{extents:?}") };
         for extent in [l, m, k, inputs[0].1.len() as i64] {
             given.extend(extent.to_ne_bytes());
         }
@@ -277,7 +277,7 @@ fn check(text: &str, workloads: &[Workload]) {
     assert!(output.status.success(), "{text}: {:?}", output.status);
     let mut written = output.stdout.as_slice();
     for workload in workloads {
-        let problem = workload.problem;
+        let problem = workload.extents;
         for (expected, what) in workload.expected.iter().zip(["codes", "scales"]) {
             let (size, rest) = written.split_first_chunk().expect("a size");
             assert_eq!(u64::from_ne_bytes(*size), expected.len() as u64, "{what}, {text}, {problem:?}");
@@ -336,9 +336,9 @@ fn whatever_the_scale_of_the_tensor_is_the_padding_is_zero() {
     for global in [0.0, -0.0, -1.0, 1e-45, f32::MAX, f32::INFINITY, f32::NAN] {
         let mut workload = configure(text).workload(&Problem::new(m, 1, k), 11).expect("it is taken");
         // Some blocks are zeros: their scale and codes are, too.
-        let mut bytes = input(&workload, Slot::A).to_vec();
+        let mut bytes = input(&workload, "values").to_vec();
         bytes.chunks_mut(2 * 16).step_by(5).for_each(|block| block.fill(0));
-        workload.inputs[0] = (Slot::A, bytes.clone());
+        workload.inputs[0] = ("values".to_owned(), bytes.clone());
         let values = Tensor::new(ElementType::BF16, vec![37, 96], None, bytes);
         let (mut codes, mut scales) = (vec![0xEE; 37 * 96], vec![0; numeric::blocked_len(37, columns)]);
         let values = values.expect("its bytes").to_f32();
@@ -347,7 +347,7 @@ fn whatever_the_scale_of_the_tensor_is_the_padding_is_zero() {
             scales[at] = numeric::quantize_nvfp4_block(values, global, codes);
         }
         workload.expected = vec![numeric::pack_e2m1(&codes), scales];
-        workload.inputs[1] = (Slot::Operand(0), global.to_le_bytes().to_vec());
+        workload.inputs[1] = ("global".to_owned(), global.to_le_bytes().to_vec());
         workloads.push(workload);
     }
     check(text, &workloads);
@@ -405,25 +405,25 @@ fn a_kernel_is_built_and_answers_without_a_gpu() {
     let kernel = Kernel::load(&artifact).expect("it loads without a GPU");
     assert_eq!(kernel.metadata().kernel, source.kernel);
     assert_eq!((kernel.metadata().threads, kernel.metadata().stages), (256, None));
-    let problem = kernel::Problem { l: 3, m: 130, n: 1, k: 112 };
-    let requirements = kernel.query(&DEVICE, &problem).expect("it is taken");
-    assert_eq!((requirements.workspace, requirements.sfa, requirements.sfb), (0, 0, 0));
+    let extents = Extents::new(&[3, 130, 112]);
+    let requirements = kernel.query(&DEVICE, &extents).expect("it is taken");
+    assert_eq!((requirements.workspace, requirements.operands[0]), (0, 0));
     assert_eq!(requirements.outputs[..3], [3 * 130 * 56, 3 * 256 * 8, 0]);
     for row in [0, 1, 31, 32, 127, 128, 129] {
         for block in 0..7 {
             let ours = 2 * numeric::blocked_len(130, 7) + numeric::blocked_offset(row, block, 7);
-            let theirs =
-                kernel.scale_offset(kernel::Operand::Output(1), &problem, row as i64, block as i64, 2);
-            assert_eq!(theirs, ours as i64);
+            let theirs = kernel.scale_offset("y1", &extents, row as i64, block as i64, 2);
+            assert_eq!(theirs, Some(ours as i64));
         }
     }
-    assert_eq!(kernel.scale_offset(kernel::Operand::A, &problem, 0, 0, 0), -1);
-    let refused = |n, k| {
-        kernel.query(&DEVICE, &kernel::Problem { n, k, ..problem }).expect_err("it is no problem").message
+    assert_eq!(kernel.scale_offset("values", &extents, 0, 0, 0), None);
+    let refused = |extents: &[i64]| {
+        kernel.query(&DEVICE, &Extents::new(extents)).expect_err("it is no problem").message
     };
-    assert!(refused(2, 112).contains("N is not 1"));
-    assert!(refused(1, 120).contains("no multiple of 16"));
-    let empty = kernel.query(&DEVICE, &kernel::Problem { m: 0, ..problem }).expect("nothing is taken");
+    assert!(refused(&[3, 130, 2, 112]).contains("the extents are L, M, K"));
+    assert!(refused(&[3, 130, 120]).contains("no multiple of 16"));
+    assert!(refused(&[3, 130, 0]).contains("K is zero"));
+    let empty = kernel.query(&DEVICE, &Extents::new(&[3, 0, 112])).expect("nothing is taken");
     assert_eq!(empty.outputs[..2], [0, 0]);
     grids_are_within_what_a_launch_takes(&kernel);
 }
@@ -437,13 +437,13 @@ fn grids_are_within_what_a_launch_takes(kernel: &Kernel) {
         ([1, MOST * 128, 16], [1, MOST * 128 + 1, 16], MOST * 32),
         ([1, 1, MOST * 64], [1, 1, MOST * 64 + 16], 32 * (MOST * 64).div_euclid(1024) + 32),
     ] {
-        let problem = |[l, m, k]: [i64; 3]| kernel::Problem { l, m, n: 1, k };
-        let grid = kernel.grid(&DEVICE, &problem(limit)).expect("it is taken").expect("the library says it");
+        let grid =
+            kernel.grid(&DEVICE, &Extents::new(&limit)).expect("it is taken").expect("the library says it");
         assert_eq!(grid.map(i64::from), [blocks, 1, 1], "{limit:?}");
-        let refused = kernel.query(&DEVICE, &problem(beyond)).expect_err("it is beyond the limit");
+        let refused = kernel.query(&DEVICE, &Extents::new(&beyond)).expect_err("it is beyond the limit");
         assert_eq!(refused.code, kernel::Status::EXTENT, "{refused}");
     }
-    let nothing = kernel.grid(&DEVICE, &kernel::Problem { l: 0, m: 1, n: 1, k: 16 });
+    let nothing = kernel.grid(&DEVICE, &Extents::new(&[0, 1, 16]));
     assert_eq!(nothing, Ok(Some([0, 0, 0])));
 }
 

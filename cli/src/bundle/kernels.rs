@@ -40,7 +40,7 @@ pub(super) fn write_kernels(
     }
     for kernel in planned {
         let folder = format!("kernels/{}", kernel.segment);
-        let (source, configuration) = (&kernel.source, &kernel.spec.configuration);
+        let source = &kernel.source;
         writing.folder.write(&format!("{folder}/kernel.cu"), source.text.as_bytes())?;
         if let Some(prelude) = source.prelude {
             writing.folder.write(&format!("{folder}/prelude.cuh"), prelude.as_bytes())?;
@@ -72,7 +72,7 @@ pub(super) fn write_kernels(
             "architecture": source.architecture,
             "opcode": source.opcode,
             "emulated": source.prelude.is_some(),
-            "configuration": configuration.name(),
+            "configuration": kernel.spec.configuration_name(),
             "why": kernel.why,
             "abi": ABI_VERSION,
             "flags": flags,

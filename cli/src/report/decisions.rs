@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use fourfold::Planned;
 use fourfold_ir::{Entity, Op, OpKind};
 use fourfold_scheduler::{
-    Decision, EpilogueKind, Fate, KernelPlan, Origin, OutputKind, Partition, Segment, Step,
+    Decision, EpilogueKind, Fate, Origin, OutputKind, Partition, ScaledMmaPlan, Segment, Step,
 };
 
 use super::DecisionReport;
@@ -97,7 +97,7 @@ pub(super) fn contracted(planned: &Planned) -> Vec<String> {
 }
 
 /// The rules behind a kernel: those of normalization, then those that make its ops one kernel.
-pub(super) fn proof(planned: &Planned, segment: &Segment, plan: &KernelPlan) -> Vec<String> {
+pub(super) fn proof(planned: &Planned, segment: &Segment, plan: &ScaledMmaPlan) -> Vec<String> {
     let (original, module) = (planned.original().module(), planned.program().module());
     let mut lines = Vec::new();
     // What its ops became what they are by, and what was inserted for them to read.

@@ -10,7 +10,9 @@ use std::fmt::{self, Write};
 use fourfold::{Fault, Planned};
 use fourfold_executor::{LaunchRecord, Resources};
 use fourfold_ir::{Dim, ElementType, Module};
-use fourfold_scheduler::{Constraint, EpilogueKind, EpilogueRef, KernelOutput, KernelPlan, OutputKind};
+use fourfold_scheduler::{
+    Constraint, EpilogueKind, EpilogueRef, KernelOutput, OutputKind, Plan, ScaledMmaPlan,
+};
 use serde::Serialize;
 
 use crate::error::exit_code;
@@ -265,14 +267,14 @@ impl Report {
             .segments
             .iter()
             .map(|segment| {
-                let plan = segment.kernel();
+                let (plan, kernel) = (segment.plan(), segment.kernel());
                 SegmentReport {
-                    kind: if plan.is_some() { "kernel" } else { "fallback" },
+                    kind: segment.tier().name(),
                     ops: segment.ops.iter().map(|op| module.op_label(*op)).collect(),
-                    kernel: plan.map(kernel_name),
+                    kernel: plan.map(plan_name),
                     extents: plan.map(|plan| extents(module, plan)),
-                    rules: plan.map_or_else(Vec::new, |plan| plan.proof.clone()),
-                    proof: plan.map_or_else(Vec::new, |plan| decisions::proof(planned, segment, plan)),
+                    rules: kernel.map_or_else(Vec::new, |plan| plan.proof.clone()),
+                    proof: kernel.map_or_else(Vec::new, |plan| decisions::proof(planned, segment, plan)),
                     constraints: plan.map_or_else(Vec::new, |plan| constraints(module, plan)),
                     configuration: None,
                     why: None,
@@ -335,9 +337,28 @@ impl OutputReport {
     }
 }
 
+/// A readable name of a generated kernel: [`kernel_name`], or `block_quantize>nvfp4`.
+fn plan_name(plan: &Plan) -> String {
+    match plan {
+        Plan::ScaledMma(plan) => kernel_name(plan),
+        Plan::BlockQuantize(plan) => {
+            format!("block_quantize>{}", quantized_name(plan.format.element, plan.scale_rounding.is_some()))
+        }
+    }
+}
+
+/// A readable name of a format of codes and scales.
+fn quantized_name(element: ElementType, is_mx: bool) -> String {
+    match (is_mx, element) {
+        (false, _) => "nvfp4".to_owned(),
+        (true, ElementType::F4E2M1FN) => "mxfp4".to_owned(),
+        (true, element) => format!("mx:{element}"),
+    }
+}
+
 /// A readable name of a kernel: its format, what its epilogue does and what it writes, such as
 /// `nvfp4_scaled_mm+alpha+add+gelu>bf16`.
-pub fn kernel_name(plan: &KernelPlan) -> String {
+pub fn kernel_name(plan: &ScaledMmaPlan) -> String {
     /// Of a longer epilogue the rest is counted.
     const NAMED: usize = 8;
     let mut name = format!("{}_scaled_mm", plan.format);
@@ -364,16 +385,16 @@ pub fn kernel_name(plan: &KernelPlan) -> String {
 }
 
 /// What is written: `bf16`, `nvfp4`, `mx:f8E4M3FN`, `amax:row`.
-fn output_name(plan: &KernelPlan, output: &KernelOutput) -> String {
+fn output_name(plan: &ScaledMmaPlan, output: &KernelOutput) -> String {
     match output.kind {
         OutputKind::Value { .. } => match output.of {
             EpilogueRef::Step(step) => plan.epilogue.get(step).map_or(plan.accumulator, |step| step.element),
             EpilogueRef::Accumulator | EpilogueRef::Operand(_) => plan.accumulator,
         }
         .to_string(),
-        OutputKind::Quantized { scale_rounding: None, .. } => "nvfp4".to_owned(),
-        OutputKind::Quantized { element: ElementType::F4E2M1FN, .. } => "mxfp4".to_owned(),
-        OutputKind::Quantized { element, .. } => format!("mx:{element}"),
+        OutputKind::Quantized { element, scale_rounding, .. } => {
+            quantized_name(element, scale_rounding.is_some())
+        }
         OutputKind::Reduced { kind, shape, .. } => format!("{}:{shape}", kind.name()),
     }
 }
@@ -390,13 +411,17 @@ fn function(kind: &EpilogueKind) -> Option<&'static str> {
     }
 }
 
-fn extents(module: &Module, plan: &KernelPlan) -> String {
-    let [l, m, n, k] =
-        [&plan.batch, &plan.m, &plan.n, &plan.k].map(|dim| module.display_dim(dim).to_string());
-    format!("L={l} M={m} N={n} K={k}")
+fn extents(module: &Module, plan: &Plan) -> String {
+    let named: Vec<(&str, &Dim)> = match plan {
+        Plan::ScaledMma(plan) => vec![("L", &plan.batch), ("M", &plan.m), ("N", &plan.n), ("K", &plan.k)],
+        Plan::BlockQuantize(plan) => vec![("L", &plan.batch), ("M", &plan.m), ("K", &plan.k)],
+    };
+    let named: Vec<String> =
+        named.into_iter().map(|(name, dim)| format!("{name}={}", module.display_dim(dim))).collect();
+    named.join(" ")
 }
 
-fn constraints(module: &Module, plan: &KernelPlan) -> Vec<String> {
+fn constraints(module: &Module, plan: &Plan) -> Vec<String> {
     let extent = |name: &str, dim: &Dim| {
         let text = module.display_dim(dim).to_string();
         if text == name { text } else { format!("{name} = {text}") }
@@ -404,7 +429,7 @@ fn constraints(module: &Module, plan: &KernelPlan) -> Vec<String> {
     let mut lines = Vec::new();
     // One line for all pointers of one alignment: there are as many as operands.
     let mut pointers: BTreeMap<u32, Vec<String>> = BTreeMap::new();
-    for constraint in &plan.constraints {
+    for constraint in plan.constraints() {
         match constraint {
             Constraint::Multiple { name, dim, of, .. } => {
                 lines.push(format!("{} is a multiple of {of}", extent(name, dim)));

@@ -6,7 +6,7 @@
 //! operands of a step depend on each other, so that a difference of equal things may get a wide interval.
 
 use fourfold_ir::{BinaryKind, ElementType, OperandShape, Predicate, UnaryKind, scalar};
-use fourfold_scheduler::{EpilogueKind, EpilogueRef, EpilogueStep, KernelPlan};
+use fourfold_scheduler::{EpilogueKind, EpilogueRef, EpilogueStep, ScaledMmaPlan};
 
 use super::{ULPS, ulp};
 use crate::precision::is_correctly_rounded;
@@ -20,7 +20,7 @@ pub(super) const UNKNOWN: Interval = [f64::NEG_INFINITY, f64::INFINITY];
 /// What everything that a kernel computes may be.
 pub(super) struct Intervals<'a> {
     /// The plan.
-    pub(super) plan: &'a KernelPlan,
+    pub(super) plan: &'a ScaledMmaPlan,
     /// The result of the `scaled_mma`: before it is rounded to its type where there is an error, and else as it is.
     pub(super) sum: Vec<f64>,
     /// The largest error of each sum but for 4 ulp; absent where there is none.

@@ -79,6 +79,15 @@ impl Format {
         }
     }
 
+    /// The name of the element type. No program has 6-bit floats yet: their names are MLIR's.
+    pub(crate) fn element_name(self) -> &'static str {
+        match (self.element(), self) {
+            (Some(element), _) => element.name(),
+            (None, Format::Mxfp6(Fp6::E2m3)) => "f6E2M3FN",
+            (None, _) => "f6E3M2FN",
+        }
+    }
+
     /// Bits of an element in global memory: 4, 6 or 8.
     pub fn bits(self) -> u32 {
         match self {

@@ -3,7 +3,6 @@
 
 pub mod configuration;
 pub mod defaults;
-pub(crate) mod emulation;
 mod epilogue_tile;
 pub mod grid;
 pub mod rules;

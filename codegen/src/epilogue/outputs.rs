@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::{Epilogue, Output, OutputKind, body};
 use crate::cuda::element_type;
+use crate::source::Role;
 
 const FORMATS: &str = include_str!("outputs/formats.cuh");
 const SUBTILE: &str = include_str!("outputs/subtile.cuh");
@@ -35,8 +36,6 @@ pub fn output_functions() -> String {
 pub(crate) struct Tensor {
     /// Its bytes, in `l`, `m` and `n`.
     bytes: String,
-    /// What its address is a multiple of.
-    alignment: u32,
     /// Elements per scale of blocked scales; 0 for other tensors.
     scale_block: u32,
 }
@@ -80,7 +79,7 @@ pub(crate) fn tensors(epilogue: &Epilogue) -> Vec<Tensor> {
             4 => "l * m * n / 2".to_owned(),
             bits => format!("l * m * n * {}", bits / 8),
         };
-        Tensor { bytes, alignment: 16, scale_block: 0 }
+        Tensor { bytes, scale_block: 0 }
     };
     let mut tensors = Vec::new();
     for output in &epilogue.outputs {
@@ -89,7 +88,7 @@ pub(crate) fn tensors(epilogue: &Epilogue) -> Vec<Tensor> {
             OutputKind::Quantized { element, block, .. } => {
                 tensors.push(matrix(element));
                 let bytes = format!("l * scale_bytes(m, n / {block})");
-                tensors.push(Tensor { bytes, alignment: 16, scale_block: block });
+                tensors.push(Tensor { bytes, scale_block: block });
             }
             OutputKind::Reduced { shape, .. } => {
                 let bytes = match shape {
@@ -97,11 +96,39 @@ pub(crate) fn tensors(epilogue: &Epilogue) -> Vec<Tensor> {
                     OperandShape::Column => "l * m * 4",
                     OperandShape::Scalar | OperandShape::Matrix => "4",
                 };
-                tensors.push(Tensor { bytes: bytes.to_owned(), alignment: 4, scale_block: 0 });
+                tensors.push(Tensor { bytes: bytes.to_owned(), scale_block: 0 });
             }
         }
     }
     tensors
+}
+
+/// The roles of the tensors, `y0` first, in the order of [`tensors`].
+pub(crate) fn roles(epilogue: &Epilogue) -> Vec<Role> {
+    const D: [&str; 3] = ["L", "M", "N"];
+    let mut roles: Vec<Role> = Vec::new();
+    for output in &epilogue.outputs {
+        let name = |offset: usize| format!("y{}", roles.len() + offset);
+        let new = match output.kind {
+            OutputKind::Value => vec![Role::tensor(&name(0), epilogue.element(output.of), &D)],
+            OutputKind::Quantized { element, scale_rounding, .. } => {
+                let scale =
+                    if scale_rounding.is_some() { ElementType::F8E8M0FNU } else { ElementType::F8E4M3FN };
+                vec![Role::tensor(&name(0), element, &D), Role::padded_scales(&name(1), scale)]
+            }
+            OutputKind::Reduced { shape, .. } => {
+                let extents: &[&'static str] = match shape {
+                    OperandShape::Row => &["N"],
+                    OperandShape::Column => &["L", "M"],
+                    OperandShape::Scalar | OperandShape::Matrix => &[],
+                };
+                // Its elements are combined one by one.
+                vec![Role { alignment: 4, ..Role::tensor(&name(0), ElementType::F32, extents) }]
+            }
+        };
+        roles.extend(new);
+    }
+    roles
 }
 
 /// The outputs that are not D, in their order.
@@ -232,7 +259,8 @@ pub(crate) fn clears(epilogue: &Epilogue) -> Vec<Clear> {
     clears.collect()
 }
 
-fn blocks(element: ElementType, scale_rounding: Option<ScaleRounding>) -> String {
+/// The device type that quantizes a block.
+pub(crate) fn blocks(element: ElementType, scale_rounding: Option<ScaleRounding>) -> String {
     let format = match element {
         ElementType::F8E4M3FN => "E4m3",
         ElementType::F8E5M2 => "E5m2",

@@ -1,12 +1,14 @@
 //! The epilogue of a planned kernel.
 
 use fourfold_ir::{Program, scalar};
-use fourfold_scheduler::{EpilogueKind, EpilogueStep, KernelOutput, KernelPlan, OutputKind as PlannedOutput};
+use fourfold_scheduler::{
+    EpilogueKind, EpilogueStep, KernelOutput, OutputKind as PlannedOutput, ScaledMmaPlan,
+};
 
 use super::{Epilogue, Operand, Output, OutputKind, Step, StepKind};
 
 /// The epilogue of a plan.
-pub(crate) fn of_plan(program: &Program, plan: &KernelPlan) -> Epilogue {
+pub(crate) fn of_plan(program: &Program, plan: &ScaledMmaPlan) -> Epilogue {
     let element = |value| program.module().ty(value).element;
     let operands =
         plan.operands.iter().map(|operand| Operand { shape: operand.shape, element: operand.element });

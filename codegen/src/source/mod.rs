@@ -1,23 +1,65 @@
 //! What the sources of all kernels have in common: the templates of every source, the C interface above all.
 
+mod interface;
 mod template;
 
 use minijinja::{AutoEscape, Environment, UndefinedBehavior};
+use serde::Serialize;
 
-pub use self::template::{Templated, emit_template};
+use crate::targets::MAX_GRID_YZ;
+
+pub use self::interface::{Interface, Role};
+pub(crate) use self::template::{Templated, emit_template};
 
 /// The version of the C interface of generated kernels. Raised by every change to it.
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 5;
 
-/// How many operands of an epilogue the interface has room for.
-pub const MAX_OPERANDS: usize = 24;
+/// The most extents of a call.
+pub const MAX_EXTENTS: usize = 8;
 
-/// How many tensors the interface lets a kernel write.
+/// The most tensors that a kernel reads.
+pub const MAX_OPERANDS: usize = 32;
+
+/// The most single numbers that a kernel reads from device memory.
+pub const MAX_SCALARS: usize = 8;
+
+/// The most tensors that a kernel writes.
 pub const MAX_OUTPUTS: usize = 8;
+
+/// The limits of the interface, as templates print them.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Limits {
+    abi_version: u32,
+    max_extents: usize,
+    max_operands: usize,
+    max_scalars: usize,
+    max_outputs: usize,
+    /// The most blocks along y and z of a grid.
+    max_grid_yz: u64,
+}
+
+/// The limits of every kernel.
+pub(crate) const LIMITS: Limits = Limits {
+    abi_version: ABI_VERSION,
+    max_extents: MAX_EXTENTS,
+    max_operands: MAX_OPERANDS,
+    max_scalars: MAX_SCALARS,
+    max_outputs: MAX_OUTPUTS,
+    max_grid_yz: MAX_GRID_YZ,
+};
 
 /// The templates of every source, and of what every library answers.
 pub(crate) const SOURCE: &str = "source.cu.j2";
 pub(crate) const ABI: &str = "abi.cu.j2";
+
+/// The kinds of generated kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KernelKind {
+    /// A `scaled_mma` with its epilogue.
+    ScaledMma,
+    /// A `block_quantize` by itself.
+    BlockQuantize,
+}
 
 /// The source of one kernel. Equal specifications give equal bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -26,6 +68,8 @@ pub struct KernelSource {
     pub text: String,
     /// A readable name.
     pub kernel: String,
+    /// The kind of kernel, which decides how it is emulated.
+    pub kind: KernelKind,
     /// What it was generated for, and what it says of itself: `sm_100a`.
     pub target: &'static str,
     /// The architecture that it is compiled for, as the compiler spells it: `100a`.

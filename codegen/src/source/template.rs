@@ -1,25 +1,27 @@
-//! Kernels whose template is somebody else's.
+//! Sources from a template with a context of its own.
 
 use minijinja::value::{Serde, Value};
 use serde::Serialize;
 
-use super::{ABI_VERSION, KernelSource, MAX_OPERANDS, MAX_OUTPUTS, environment, fnv1a};
-use crate::targets::{MAX_GRID_YZ, Target};
+use super::{KernelKind, KernelSource, LIMITS, Limits, environment, fnv1a};
+use crate::targets::Target;
 
 /// A kernel made from a template of its own, which extends `source.cu.j2`: its blocks are filled there, and the
 /// interface, the launch and what every library answers are those of all kernels.
 #[derive(Clone, Debug)]
-pub struct Templated<'a, C> {
+pub(crate) struct Templated<'a, C> {
     /// The template's text.
-    pub template: &'a str,
+    pub(crate) template: &'a str,
     /// The kernel's readable name.
-    pub kernel: String,
+    pub(crate) kernel: String,
+    /// The kind of kernel.
+    pub(crate) kind: KernelKind,
     /// What it is compiled for.
-    pub target: &'static Target,
+    pub(crate) target: &'static Target,
     /// What the name of an instruction in the binary must begin with.
-    pub opcode: &'static str,
+    pub(crate) opcode: &'static str,
     /// The variables of the template, and those of `source.cu.j2` and `abi.cu.j2` that are not the same for all kernels.
-    pub context: C,
+    pub(crate) context: C,
 }
 
 #[derive(Serialize)]
@@ -28,11 +30,8 @@ struct Context<'a, C> {
     kernel: &'a str,
     target: &'static str,
     hash: &'a str,
-    max_operands: usize,
-    max_outputs: usize,
-    /// The most blocks along y and z of a grid.
-    max_grid_yz: u64,
-    abi_version: u32,
+    #[serde(flatten)]
+    limits: Limits,
     #[serde(flatten)]
     own: &'a C,
 }
@@ -41,8 +40,8 @@ struct Context<'a, C> {
 ///
 /// # Panics
 /// When the template does not fit its context, which is a bug that every test of it would show.
-pub fn emit_template<C: Serialize>(kernel: Templated<'_, C>) -> KernelSource {
-    let Templated { template, kernel, target, opcode, context } = kernel;
+pub(crate) fn emit_template<C: Serialize>(kernel: Templated<'_, C>) -> KernelSource {
+    let Templated { template, kernel, kind, target, opcode, context } = kernel;
     let environment = environment();
     let template = environment.template_from_str(template).expect("the template parses");
     let render = |hash: &str| {
@@ -51,10 +50,7 @@ pub fn emit_template<C: Serialize>(kernel: Templated<'_, C>) -> KernelSource {
             kernel: &kernel,
             target: target.name,
             hash,
-            max_operands: MAX_OPERANDS,
-            max_outputs: MAX_OUTPUTS,
-            max_grid_yz: MAX_GRID_YZ,
-            abi_version: ABI_VERSION,
+            limits: LIMITS,
             own: &context,
         };
         template.render(Value::from(Serde(&context))).expect("the context has every variable")
@@ -65,6 +61,7 @@ pub fn emit_template<C: Serialize>(kernel: Templated<'_, C>) -> KernelSource {
     KernelSource {
         text,
         kernel,
+        kind,
         target: target.name,
         architecture: target.name.trim_start_matches("sm_"),
         opcode,

@@ -49,11 +49,11 @@ func @main(
     let tables = Tables::parse(&table).expect("it is well-formed");
     let (program, _) = fourfold_ir::load(&program).unwrap_or_else(|errors| panic!("{}", errors[0].message));
     let partition = fourfold_scheduler::partition(&program, &capabilities(name).expect("a known target"));
-    let (_, plan) = partition.kernels().next().expect("one kernel");
+    let (_, plan) = partition.plans().next().expect("one kernel");
     let target = crate::target(name).expect("a known target");
     let (spec, why) =
         specify(&program, plan, target, CutlassVersion::PINNED, Some(&tables)).expect("it has kernels");
-    (spec.configuration.name(), why)
+    (spec.configuration_name(), why)
 }
 
 #[test]

@@ -2,18 +2,25 @@
 
 use std::ffi::{c_char, c_void};
 use std::path::Path;
+use std::ptr;
 
 use libloading::os::unix::Library;
 
 use super::LoadError;
 
 /// The version of the interface that this crate speaks.
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 5;
 
-/// How many operands of an epilogue [`Pointers`] has room for.
-pub const MAX_OPERANDS: usize = 24;
+/// The most extents of a call.
+pub const MAX_EXTENTS: usize = 8;
 
-/// How many tensors [`Pointers`] has room for that a kernel writes.
+/// The most tensors that a kernel reads.
+pub const MAX_OPERANDS: usize = 32;
+
+/// The most f32 numbers that a kernel reads from device memory.
+pub const MAX_SCALARS: usize = 8;
+
+/// The most tensors that a kernel writes.
 pub const MAX_OUTPUTS: usize = 8;
 
 /// What a kernel needs to know of the device it is asked about.
@@ -28,72 +35,100 @@ pub struct Device {
     pub max_active_clusters: i32,
 }
 
-/// The extents of one call: D is `[l, m, n]`, A is `[l, m, k]` and B is `[l, n, k]`, in elements.
+/// The extents of one call, in elements, in the order of [`Metadata::extents`](super::Metadata::extents).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
-pub struct Problem {
-    /// Batch.
-    pub l: i64,
-    /// Rows of A and D.
-    pub m: i64,
-    /// Rows of B, columns of D.
-    pub n: i64,
-    /// The summed extent.
-    pub k: i64,
+pub struct Extents {
+    values: [i64; MAX_EXTENTS],
+    count: u32,
 }
 
-/// What a call must bring, in bytes.
+impl Extents {
+    /// Extents in the order of the kernel.
+    ///
+    /// # Panics
+    /// When there are more than [`MAX_EXTENTS`].
+    pub fn new(extents: &[i64]) -> Extents {
+        let mut values = [0; MAX_EXTENTS];
+        values[..extents.len()].copy_from_slice(extents);
+        Extents { values, count: extents.len() as u32 }
+    }
+
+    /// The extents of a `scaled_mma` kernel: D is `[l, m, n]`, A is `[l, m, k]` and B is `[l, n, k]`.
+    pub fn of_product(l: i64, m: i64, n: i64, k: i64) -> Extents {
+        Extents::new(&[l, m, n, k])
+    }
+
+    /// The extents.
+    pub fn values(&self) -> &[i64] {
+        &self.values[..self.count as usize]
+    }
+}
+
+/// The bytes that a call must bring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Requirements {
     /// Workspace on the device.
     pub workspace: u64,
-    /// The blocked scales of A, all matrices of the batch.
-    pub sfa: u64,
-    /// The blocked scales of B, all matrices of the batch.
-    pub sfb: u64,
-    /// What the kernel writes of each output, in the order of [`Pointers::outputs`], the padding of scales included; 0
-    /// beyond the last.
+    /// The bytes of each operand whose extents do not say them, such as padded scales; 0 for the others.
+    pub operands: [u64; MAX_OPERANDS],
+    /// The bytes that the kernel writes of each output, padding included; 0 beyond the last.
     pub outputs: [u64; MAX_OUTPUTS],
 }
 
-/// The device addresses of one call; null where the kernel has no such operand.
+/// The device addresses of one call, each list in the order of the kernel's [`Metadata`](super::Metadata).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Pointers {
-    /// A, packed.
-    pub a: *const c_void,
-    /// The scales of A, blocked.
-    pub sfa: *const c_void,
-    /// B, packed.
-    pub b: *const c_void,
-    /// The scales of B, blocked.
-    pub sfb: *const c_void,
-    /// C.
-    pub c: *const c_void,
-    /// alpha, one f32 on the device.
-    pub alpha: *const f32,
-    /// beta, one f32 on the device.
-    pub beta: *const f32,
-    /// What the epilogue reads besides, in the order of the plan.
-    pub operands: [*const c_void; MAX_OPERANDS],
-    /// How many of them there are.
-    pub operand_count: u32,
-    /// What the kernel writes, in the order of the plan: codes before their scales.
-    pub outputs: [*mut c_void; MAX_OUTPUTS],
-    /// How many of them there are.
-    pub output_count: u32,
+pub struct Addresses {
+    operands: [*const c_void; MAX_OPERANDS],
+    operand_count: u32,
+    scalars: [*const c_void; MAX_SCALARS],
+    scalar_count: u32,
+    outputs: [*mut c_void; MAX_OUTPUTS],
+    output_count: u32,
+}
+
+impl Default for Addresses {
+    fn default() -> Addresses {
+        Addresses {
+            operands: [ptr::null(); MAX_OPERANDS],
+            operand_count: 0,
+            scalars: [ptr::null(); MAX_SCALARS],
+            scalar_count: 0,
+            outputs: [ptr::null_mut(); MAX_OUTPUTS],
+            output_count: 0,
+        }
+    }
+}
+
+impl Addresses {
+    /// The addresses of operands, scalars and outputs; `None` for more than the interface has room for.
+    pub fn new(
+        operands: &[*const c_void],
+        scalars: &[*const c_void],
+        outputs: &[*mut c_void],
+    ) -> Option<Addresses> {
+        let mut addresses = Addresses::default();
+        addresses.operands.get_mut(..operands.len())?.copy_from_slice(operands);
+        addresses.scalars.get_mut(..scalars.len())?.copy_from_slice(scalars);
+        addresses.outputs.get_mut(..outputs.len())?.copy_from_slice(outputs);
+        addresses.operand_count = operands.len() as u32;
+        addresses.scalar_count = scalars.len() as u32;
+        addresses.output_count = outputs.len() as u32;
+        Some(addresses)
+    }
 }
 
 type AbiVersion = unsafe extern "C" fn() -> u32;
 type Metadata = unsafe extern "C" fn() -> *const c_char;
 type Query =
-    unsafe extern "C" fn(*const Device, *const Problem, *mut Requirements, *mut c_char, usize) -> i32;
-type Grid = unsafe extern "C" fn(*const Device, *const Problem, *mut u32, *mut c_char, usize) -> i32;
+    unsafe extern "C" fn(*const Device, *const Extents, *mut Requirements, *mut c_char, usize) -> i32;
+type Grid = unsafe extern "C" fn(*const Device, *const Extents, *mut u32, *mut c_char, usize) -> i32;
 type Prepare = unsafe extern "C" fn(
     *const Device,
-    *const Problem,
-    *const Pointers,
+    *const Extents,
+    *const Addresses,
     *mut c_void,
     usize,
     *mut c_void,
@@ -101,10 +136,10 @@ type Prepare = unsafe extern "C" fn(
     *mut c_char,
     usize,
 ) -> i32;
-type UpdatePointers = unsafe extern "C" fn(*mut c_void, *const Pointers, *mut c_char, usize) -> i32;
+type UpdatePointers = unsafe extern "C" fn(*mut c_void, *const Addresses, *mut c_char, usize) -> i32;
 type Launch = unsafe extern "C" fn(*mut c_void, *mut c_void) -> i32;
 type Destroy = unsafe extern "C" fn(*mut c_void);
-type ScaleOffset = unsafe extern "C" fn(i32, *const Problem, i64, i64, i64) -> i64;
+type ScaleOffset = unsafe extern "C" fn(*const c_char, *const Extents, i64, i64, i64) -> i64;
 
 /// The functions of a loaded library. They are good for as long as the library that they came from is open.
 #[derive(Debug)]
@@ -117,7 +152,8 @@ pub(super) struct Symbols {
     pub(super) update_pointers: UpdatePointers,
     pub(super) launch: Launch,
     pub(super) destroy: Destroy,
-    pub(super) scale_offset: ScaleOffset,
+    /// For tests: a library whose kernel has no scales lacks it.
+    pub(super) scale_offset: Option<ScaleOffset>,
 }
 
 impl Symbols {
@@ -140,7 +176,7 @@ impl Symbols {
                 update_pointers: symbol(library, path, "fourfold_update_pointers")?,
                 launch: symbol(library, path, "fourfold_launch")?,
                 destroy: symbol(library, path, "fourfold_destroy")?,
-                scale_offset: symbol(library, path, "fourfold_scale_offset")?,
+                scale_offset: symbol(library, path, "fourfold_scale_offset").ok(),
             })
         }
     }

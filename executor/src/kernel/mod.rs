@@ -12,7 +12,7 @@ mod abi;
 mod error;
 mod prepared;
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt::Debug;
 use std::fs::File;
 use std::io;
@@ -25,7 +25,10 @@ use std::sync::Arc;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use serde::{Deserialize, Serialize};
 
-pub use abi::{ABI_VERSION, Device, MAX_OPERANDS, MAX_OUTPUTS, Pointers, Problem, Requirements};
+pub use abi::{
+    ABI_VERSION, Addresses, Device, Extents, MAX_EXTENTS, MAX_OPERANDS, MAX_OUTPUTS, MAX_SCALARS,
+    Requirements,
+};
 pub use error::{LoadError, Status};
 pub use prepared::Prepared;
 
@@ -58,9 +61,18 @@ pub struct Metadata {
     pub shared_memory: u64,
     /// Threads per block.
     pub threads: u32,
-    /// What it reads and writes, as [`signature_of`](crate::signature_of) says it of a plan; empty if it does not say.
+    /// The description of what the kernel reads and writes, equal to the plan's
+    /// [`signature`](fourfold_scheduler::Plan::signature); empty if the library does not say.
     #[serde(default)]
     pub signature: String,
+    /// The names of the extents of a call, in order: `L`, `M`, `N`, `K`.
+    pub extents: Vec<String>,
+    /// The tensors that the kernel reads, in order.
+    pub operands: Vec<Role>,
+    /// The names of the f32 numbers that the kernel reads, in order: `alpha`, `beta`.
+    pub scalars: Vec<String>,
+    /// The tensors that the kernel writes, in order: codes before their scales.
+    pub outputs: Vec<Role>,
     /// Whether it was compiled for another architecture than its target's, with the target's instructions emulated.
     pub emulated: bool,
     /// What the name of its kernel begins with in the binary: it says how large the parameters and the shared memory
@@ -73,15 +85,38 @@ pub struct Metadata {
     pub hash: String,
 }
 
-/// What has scales.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Operand {
-    /// The operand with M rows.
-    A,
-    /// The operand with N rows.
-    B,
-    /// A quantized result: the position of its scales among what the kernel writes.
-    Output(u8),
+/// One tensor of a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Role {
+    /// The name: `a`, `sfa`, `b`, `sfb`, `c`, `values`, `x0` for an operand of an epilogue, `y0` for an output.
+    pub role: String,
+    /// The name of the element type.
+    pub element: String,
+    /// The names of the extents whose product is the number of elements; absent where the kernel says the bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extents: Option<Vec<String>>,
+}
+
+impl Metadata {
+    /// The extent of this name in a call.
+    pub fn extent(&self, name: &str, extents: &Extents) -> Option<i64> {
+        let position = self.extents.iter().position(|known| known == name)?;
+        extents.values().get(position).copied()
+    }
+
+    /// True if a call of these extents launches nothing: L or M is 0.
+    pub fn is_empty(&self, extents: &Extents) -> bool {
+        ["L", "M"].iter().any(|name| self.extent(name, extents) == Some(0))
+    }
+
+    /// The number of elements of a role; `None` where the kernel says the bytes, or beyond 64 bits.
+    pub fn elements(&self, role: &Role, extents: &Extents) -> Option<u64> {
+        let mut elements = 1u64;
+        for name in role.extents.as_ref()? {
+            elements = elements.checked_mul(u64::try_from(self.extent(name, extents)?).ok()?)?;
+        }
+        Some(elements)
+    }
 }
 
 impl Kernel {
@@ -113,16 +148,16 @@ impl Kernel {
         &self.loaded.path
     }
 
-    /// Whether the kernel takes a problem on such a device, and what a call must bring.
+    /// Asks whether the kernel takes these extents on such a device, and for the bytes that a call must bring.
     ///
     /// # Errors
     /// The kernel's own refusal.
-    pub fn query(&self, device: &Device, problem: &Problem) -> Result<Requirements, Status> {
+    pub fn query(&self, device: &Device, extents: &Extents) -> Result<Requirements, Status> {
         let mut requirements = Requirements::default();
         answer(|message, size| {
             // SAFETY: every pointer is to a live object of the interface's type and is not kept; the function reads no
             // other memory, keeps no state and lets no exception out.
-            unsafe { (self.symbols().query)(device, problem, &mut requirements, message, size) }
+            unsafe { (self.symbols().query)(device, extents, &mut requirements, message, size) }
         })?;
         Ok(requirements)
     }
@@ -132,27 +167,33 @@ impl Kernel {
     ///
     /// # Errors
     /// The kernel's own refusal, that of [`Kernel::query`].
-    pub fn grid(&self, device: &Device, problem: &Problem) -> Result<Option<[u32; 3]>, Status> {
+    pub fn grid(&self, device: &Device, extents: &Extents) -> Result<Option<[u32; 3]>, Status> {
         let Some(grid) = self.symbols().grid else { return Ok(None) };
         let mut blocks = [0; 3];
         answer(|message, size| {
             // SAFETY: every pointer is to a live object of the interface's type and is not kept, three numbers among them;
             // the function reads no other memory, keeps no state and lets no exception out.
-            unsafe { grid(device, problem, blocks.as_mut_ptr(), message, size) }
+            unsafe { grid(device, extents, blocks.as_mut_ptr(), message, size) }
         })?;
         Ok(Some(blocks))
     }
 
-    /// Where CUTLASS's own layout puts the scale of `row` and of the `block`-th group of elements (of K; of N for a
-    /// result) of matrix `batch`, in bytes from the beginning of the scales. It is negative if the kernel does not know.
-    pub fn scale_offset(&self, operand: Operand, problem: &Problem, row: i64, block: i64, batch: i64) -> i64 {
-        let operand = match operand {
-            Operand::A => 0,
-            Operand::B => 1,
-            Operand::Output(position) => 2 + i32::from(position),
-        };
-        // SAFETY: the problem is live and not kept; the function is arithmetic on its arguments.
-        unsafe { (self.symbols().scale_offset)(operand, problem, row, block, batch) }
+    /// The offset in the scales of `role` (`sfa`, `sfb`, an output) of the scale of `row` and the `block`-th group of
+    /// elements along K (along N for an output) of matrix `batch`, in bytes; with CUTLASS by its own layout. `None` where
+    /// the kernel has no such scales or does not take the extents.
+    pub fn scale_offset(
+        &self,
+        role: &str,
+        extents: &Extents,
+        row: i64,
+        block: i64,
+        batch: i64,
+    ) -> Option<i64> {
+        let role = CString::new(role).ok()?;
+        let function = self.symbols().scale_offset?;
+        // SAFETY: the string and the extents are live and not kept; the function is arithmetic on its arguments.
+        let offset = unsafe { function(role.as_ptr(), extents, row, block, batch) };
+        (offset >= 0).then_some(offset)
     }
 
     /// Builds the launch parameters of one call.
@@ -162,15 +203,15 @@ impl Kernel {
     ///
     /// # Safety
     /// The context of the device to run on must be current, `device` must describe it, and `stream` (a `CUstream`, null
-    /// for the default one) must belong to it. `pointers` must hold device addresses of buffers that are as large as
-    /// [`Kernel::query`] and the problem say, or null where the kernel has no such operand; `workspace` must be the
+    /// for the default one) must belong to it. `addresses` must hold those of buffers that are as large as
+    /// [`Kernel::query`] and the extents say; `workspace` must be the
     /// device address of `workspace_size` bytes, or null if that is 0. All of it must stay valid until the call is
-    /// dropped or its pointers are updated, and no other call may use the workspace meanwhile.
+    /// dropped or its addresses are updated, and no other call may use the workspace meanwhile.
     pub unsafe fn prepare(
         &self,
         device: &Device,
-        problem: &Problem,
-        pointers: &Pointers,
+        extents: &Extents,
+        addresses: &Addresses,
         workspace: *mut c_void,
         workspace_size: usize,
         stream: *mut c_void,
@@ -182,8 +223,8 @@ impl Kernel {
             unsafe {
                 (self.symbols().prepare)(
                     device,
-                    problem,
-                    pointers,
+                    extents,
+                    addresses,
                     workspace,
                     workspace_size,
                     stream,

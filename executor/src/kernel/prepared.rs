@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
-use super::{Kernel, Pointers, Status, answer};
+use super::{Addresses, Kernel, Status, answer};
 
 /// The launch parameters of one call, built once. Dropping it frees them.
 ///
@@ -30,18 +30,18 @@ impl Prepared {
         &self.kernel
     }
 
-    /// Replaces every pointer.
+    /// Replaces every address.
     ///
     /// # Errors
     /// When the kernel refuses one of them; the old ones then stay.
     ///
     /// # Safety
     /// As for [`Kernel::prepare`]. No launch of this call may be in flight.
-    pub unsafe fn update_pointers(&mut self, pointers: &Pointers) -> Result<(), Status> {
+    pub unsafe fn update_addresses(&mut self, addresses: &Addresses) -> Result<(), Status> {
         let symbols = self.kernel.symbols();
         answer(|message, size| {
-            // SAFETY: the handle is live until it is dropped; the buffers are ours; the caller vouches for the pointers.
-            unsafe { (symbols.update_pointers)(self.handle.as_ptr(), pointers, message, size) }
+            // SAFETY: the handle is live until it is dropped; the buffers are ours; the caller vouches for the addresses.
+            unsafe { (symbols.update_pointers)(self.handle.as_ptr(), addresses, message, size) }
         })
     }
 

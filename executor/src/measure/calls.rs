@@ -24,12 +24,13 @@ impl<'a> Calls<'a> {
         for half in [Half::Lead, Half::Timed] {
             for number in 0..sets.calls {
                 let (workspace, size) = sets.workspace(half, number);
-                let pointers = sets.pointers(half, number % sets.copies);
-                let (problem, stream) = (&sets.call.problem, sets.stream.raw());
+                let addresses = sets.addresses(half, number % sets.copies);
+                let (extents, stream) = (&sets.call.extents, sets.stream.raw());
                 // SAFETY: the context is current and the stream one of its. `admit` has compared the length of every
                 // operand with what the kernel says that it reads, and of every output with what it says that it
                 // writes; the sets have that much of each, with a workspace for each call, and outlive it.
-                let prepared = unsafe { kernel.prepare(device, problem, &pointers, workspace, size, stream) };
+                let prepared =
+                    unsafe { kernel.prepare(device, extents, &addresses, workspace, size, stream) };
                 match prepared {
                     Ok(prepared) => calls.half(half).push(prepared),
                     Err(status) => {

@@ -2,7 +2,7 @@
 //!
 //! [`measure`] takes a loaded kernel, the operands of a call and every byte that must come out. It copies all of that to
 //! memory of its own, so often that all copies together exceed three times the L2 cache, and never gives a kernel less
-//! memory than it says that it reads ([`kernel::Metadata::signature`](crate::kernel::Metadata::signature)) and writes
+//! memory than it says that it reads ([`kernel::Metadata::operands`](crate::kernel::Metadata::operands)) and writes
 //! ([`Kernel::query`]). The outputs are poisoned, each copy is called, and every byte of every copy is compared, with some
 //! that follow the outputs. Only what is right is timed: at least [`LEAST_CALLS`] calls that take turns with the copies are
 //! recorded as one graph, which is replayed at least [`LEAST_REPLAYS`] times. Before each replay its outputs are poisoned,
@@ -30,11 +30,10 @@ mod timing;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-pub use reads::Slot;
 pub use timing::Timing;
 
 use crate::device::{Device, DeviceError, Gpu};
-use crate::kernel::{self, Kernel, MAX_OUTPUTS, Problem, Requirements, Status};
+use crate::kernel::{self, Extents, Kernel, MAX_OUTPUTS, Requirements, Status};
 use crate::run::check_target;
 use calls::Calls;
 use sets::{Comparison, Half, Sets};
@@ -63,10 +62,10 @@ pub const EMPTY_PROBLEM: &str = "empty_problem";
 /// One call: its extents, what it reads, and what it must write.
 #[derive(Clone, Copy, Debug)]
 pub struct CallData<'a> {
-    /// The extents as the kernel is told them.
-    pub problem: Problem,
-    /// What it reads, each slot once, in any order.
-    pub inputs: &'a [(Slot, Vec<u8>)],
+    /// The extents in the kernel's order.
+    pub extents: Extents,
+    /// The bytes that it reads in each role, each once, in any order.
+    pub inputs: &'a [(String, Vec<u8>)],
     /// What it must write, in the order of the interface: all bytes, padding included.
     pub expected: &'a [Vec<u8>],
 }
@@ -219,7 +218,7 @@ fn try_measure(
     let requirements = admit(kernel, &described, device.gpu(), &call)?;
     let stream = device.new_stream()?;
     let least_calls = options.calls.clamp(LEAST_CALLS, MOST_CALLS);
-    let sets = Sets::place(device, &stream, call, &requirements, least_calls)?;
+    let sets = Sets::place(device, &stream, call, kernel.metadata(), &requirements, least_calls)?;
     let mut calls = Calls::prepare(kernel, &described, &sets)?;
     let mut comparison = Comparison::default();
     let slow = |estimate_us, comparison: &Comparison| {
@@ -298,33 +297,33 @@ fn admit(
 ) -> Result<Requirements, Refusal> {
     let metadata = kernel.metadata();
     check_target(metadata, gpu).map_err(|reason| Refusal { code: reason.code, message: reason.message })?;
-    if call.problem.l == 0 || call.problem.m == 0 {
+    if metadata.is_empty(&call.extents) {
         let message = "nothing is launched for a problem without elements".to_owned();
         return Err(Refusal { code: EMPTY_PROBLEM, message });
     }
     let refused = |status: Status| Refusal { code: status.name(), message: status.to_string() };
-    let requirements = kernel.query(described, &call.problem).map_err(refused)?;
+    let requirements = kernel.query(described, &call.extents).map_err(refused)?;
     let mismatch = |message| Refusal { code: CALL_MISMATCH, message };
-    let reads = reads::reads(&metadata.signature, &call.problem, &requirements).map_err(mismatch)?;
+    let reads = reads::reads(metadata, &call.extents, &requirements).map_err(mismatch)?;
     check_inputs(&reads, call.inputs).map_err(mismatch)?;
     check_outputs(&requirements, call.expected).map_err(mismatch)?;
     Ok(requirements)
 }
 
-fn check_inputs(reads: &[(Slot, u64)], inputs: &[(Slot, Vec<u8>)]) -> Result<(), String> {
-    for (position, (slot, _)) in inputs.iter().enumerate() {
-        if inputs[..position].iter().any(|(other, _)| other == slot) {
-            return Err(format!("the call has {slot} twice"));
+fn check_inputs(reads: &[(String, u64)], inputs: &[(String, Vec<u8>)]) -> Result<(), String> {
+    for (position, (role, _)) in inputs.iter().enumerate() {
+        if inputs[..position].iter().any(|(other, _)| other == role) {
+            return Err(format!("the call has `{role}` twice"));
         }
-        if !reads.iter().any(|(read, _)| read == slot) {
-            return Err(format!("the call has {slot}, which the kernel does not read"));
+        if !reads.iter().any(|(read, _)| read == role) {
+            return Err(format!("the call has `{role}`, which the kernel does not read"));
         }
     }
-    for (slot, bytes) in reads {
-        let given = inputs.iter().find(|(given, _)| given == slot);
+    for (role, bytes) in reads {
+        let given = inputs.iter().find(|(given, _)| given == role);
         let given = given.map_or(0, |(_, given)| given.len() as u64);
         if given != *bytes {
-            return Err(format!("the kernel reads {bytes} bytes of {slot}, and the call has {given}"));
+            return Err(format!("the kernel reads {bytes} bytes of `{role}`, and the call has {given}"));
         }
     }
     Ok(())

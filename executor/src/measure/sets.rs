@@ -3,9 +3,9 @@
 use std::ffi::c_void;
 use std::{iter, ptr};
 
-use super::{CallData, LEAST_COPIES, Slot, Wrong, copies_beyond_l2};
+use super::{CallData, LEAST_COPIES, Wrong, copies_beyond_l2};
 use crate::device::{Buffer, Device, DeviceError, Stream};
-use crate::kernel::{MAX_OPERANDS, MAX_OUTPUTS, Pointers, Requirements};
+use crate::kernel::{Addresses, Metadata, Requirements};
 use crate::run::pointer;
 
 /// What the driver gives memory by, so that each part is as well aligned as memory of its own.
@@ -58,6 +58,7 @@ pub(super) struct Sets<'a> {
     pub(super) device: &'a Device,
     pub(super) stream: &'a Stream,
     pub(super) call: CallData<'a>,
+    metadata: &'a Metadata,
     pub(super) copies: usize,
     /// Calls of a half: a multiple of the copies.
     pub(super) calls: usize,
@@ -75,6 +76,7 @@ impl<'a> Sets<'a> {
         device: &'a Device,
         stream: &'a Stream,
         call: CallData<'a>,
+        metadata: &'a Metadata,
         requirements: &Requirements,
         least_calls: usize,
     ) -> Result<Sets<'a>, DeviceError> {
@@ -103,6 +105,7 @@ impl<'a> Sets<'a> {
                         device,
                         stream,
                         call,
+                        metadata,
                         copies,
                         calls,
                         workspace,
@@ -137,34 +140,20 @@ impl<'a> Sets<'a> {
         self.call.bytes() * self.copies as u64
     }
 
-    /// The addresses for a call of a copy.
-    pub(super) fn pointers(&self, half: Half, copy: usize) -> Pointers {
+    /// The addresses for a call of a copy, in the order of the kernel's roles.
+    pub(super) fn addresses(&self, half: Half, copy: usize) -> Addresses {
         let [inputs, outputs, _] = &self.places;
-        let input = |slot: Slot| match self.call.inputs.iter().position(|(of, _)| *of == slot) {
+        let input = |role: &String| match self.call.inputs.iter().position(|(of, _)| of == role) {
             Some(place) => address(&self.inputs, copy * inputs.stride + inputs.offsets[place]).cast_const(),
             None => ptr::null(),
         };
-        let mut pointers = Pointers {
-            a: input(Slot::A),
-            sfa: input(Slot::Sfa),
-            b: input(Slot::B),
-            sfb: input(Slot::Sfb),
-            c: input(Slot::C),
-            alpha: input(Slot::Alpha).cast(),
-            beta: input(Slot::Beta).cast(),
-            operands: [ptr::null(); MAX_OPERANDS],
-            operand_count: 0,
-            outputs: [ptr::null_mut(); MAX_OUTPUTS],
-            output_count: outputs.offsets.len() as u32,
-        };
-        for (position, place) in pointers.operands.iter_mut().enumerate() {
-            *place = input(Slot::Operand(position));
-            pointers.operand_count += u32::from(!place.is_null());
-        }
-        for (place, offset) in pointers.outputs.iter_mut().zip(&outputs.offsets) {
-            *place = address(&self.outputs, self.begin(half, copy) + offset);
-        }
-        pointers
+        let operands: Vec<_> = self.metadata.operands.iter().map(|role| input(&role.role)).collect();
+        let scalars: Vec<_> = self.metadata.scalars.iter().map(input).collect();
+        let begin = self.begin(half, copy);
+        let outputs: Vec<_> =
+            outputs.offsets.iter().map(|offset| address(&self.outputs, begin + offset)).collect();
+        // More than the interface has room for was refused before: the kernel refuses no addresses at all.
+        Addresses::new(&operands, &scalars, &outputs).unwrap_or_default()
     }
 
     /// The workspace of a call, which no other call has: its address, null if it is empty, and its bytes.

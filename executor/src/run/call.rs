@@ -3,22 +3,21 @@
 use std::time::Instant;
 
 use fourfold_ir::bind::concrete_dims;
-use fourfold_ir::{OperandShape, Program, ScaleLayout, SymbolValues, Tensor, Value};
-use fourfold_scheduler::{KernelPlan, OutputKind, Partition, Segment};
+use fourfold_ir::{Program, ScaleLayout, SymbolValues, Tensor, Value};
+use fourfold_scheduler::{OutputKind, Partition, Plan, Segment};
 
 use super::roles::Roles;
-use super::signature::signature_of;
 use super::{DEVICE_MEMORY, KERNEL_REFUSED, Machine, NO_DEVICE, NOT_BUILT, RunReason, SegmentKernel};
 use crate::device::{DeviceError, Gpu};
 use crate::fallback::{self, FallbackError};
-use crate::kernel::{Device, Kernel, Metadata, Problem, Requirements, Status};
+use crate::kernel::{Device, Extents, Kernel, MAX_EXTENTS, Metadata, Requirements, Status};
 
 /// A call that the kernel takes.
 pub(super) struct Call<'a> {
     pub(super) roles: Roles,
     pub(super) kernel: &'a Kernel,
     pub(super) device: Device,
-    pub(super) problem: Problem,
+    pub(super) extents: Extents,
     /// Bytes of workspace on the device.
     pub(super) workspace: u64,
     /// Bytes of each value that it writes.
@@ -28,7 +27,7 @@ pub(super) struct Call<'a> {
 impl Call<'_> {
     /// Whether there is nothing to launch.
     pub(super) fn is_empty(&self) -> bool {
-        is_empty(&self.problem)
+        self.kernel.metadata().is_empty(&self.extents)
     }
 
     /// The values that it writes, with the bytes of each.
@@ -40,7 +39,7 @@ impl Call<'_> {
 /// What the kernel of an empty problem would have written: tensors without elements, and reductions over nothing.
 pub(super) fn results_of_nothing(
     program: &Program,
-    plan: &KernelPlan,
+    plan: &Plan,
     symbols: &SymbolValues,
 ) -> Result<Vec<(Value, Tensor)>, FallbackError> {
     let module = program.module();
@@ -51,6 +50,9 @@ pub(super) fn results_of_nothing(
             ty: module.display_type(ty).to_string(),
         })?;
         Ok(Tensor::zeros(ty.element, dims, ty.layout)?)
+    };
+    let Plan::ScaledMma(plan) = plan else {
+        return plan.written().into_iter().map(|value| Ok((value, empty(value)?))).collect();
     };
     let mut results = Vec::new();
     for output in &plan.outputs {
@@ -77,19 +79,23 @@ pub(super) fn admit<'a>(
     program: &Program,
     partition: &Partition,
     position: usize,
-    plan: &KernelPlan,
+    plan: &Plan,
     symbols: &SymbolValues,
     machine: Option<&Machine<'a>>,
     deadline: Option<Instant>,
 ) -> Result<Call<'a>, RunReason> {
-    if let Some(rejection) = fourfold_scheduler::violated(plan, symbols) {
+    if let Some(rejection) = fourfold_scheduler::violated(plan.constraints(), symbols) {
         return Err(RunReason { code: rejection.code.as_str(), message: rejection.message });
     }
     let Some(machine) = machine else {
-        let (target, format) = (&partition.target, plan.format);
+        let target = &partition.target;
+        let kernel = match plan {
+            Plan::ScaledMma(plan) => plan.format.to_string(),
+            Plan::BlockQuantize(_) => "block_quantize".to_owned(),
+        };
         return Err(RunReason {
             code: NO_DEVICE,
-            message: format!("no GPU of target {target} was found: the {format} kernel ran on the CPU"),
+            message: format!("no GPU of target {target} was found: the {kernel} kernel ran on the CPU"),
         });
     };
     let kernel = match machine.kernels().get(&position) {
@@ -101,22 +107,23 @@ pub(super) fn admit<'a>(
             return Err(RunReason { code: NOT_BUILT, message });
         }
     };
-    check_identity(program, plan, kernel.metadata(), machine.device().gpu())?;
-    let problem = problem(plan, symbols).ok_or_else(|| refused("its extents are not known"))?;
-    let roles = Roles::of(plan);
+    let metadata = kernel.metadata();
+    check_identity(program, plan, metadata, machine.device().gpu())?;
+    let extents = extents_of(plan, metadata, symbols)?;
+    let roles = Roles::bind(plan, metadata).map_err(|why| refused(&why))?;
     check_written(program, &partition.segments[position], plan, &roles)?;
     let sm_count = i32::try_from(machine.device().gpu().sm_count).unwrap_or(i32::MAX);
     // No kernel that is generated asks how many clusters fit: see `Device::max_active_clusters`.
     let device = Device { sm_count, max_active_clusters: 0 };
     let mut requirements = Requirements::default();
-    if !is_empty(&problem) {
-        requirements = kernel.query(&device, &problem).map_err(|status| refused_by(&status))?;
-        check_sizes(program, plan, &roles, symbols, &problem, &requirements)?;
+    if !metadata.is_empty(&extents) {
+        requirements = kernel.query(&device, &extents).map_err(|status| refused_by(&status))?;
+        check_sizes(program, metadata, &roles, symbols, &extents, &requirements)?;
     }
     let sizes: Option<Vec<u64>> = roles.written.iter().map(|value| bytes(program, *value, symbols)).collect();
     let written_bytes = sizes.ok_or_else(|| refused("the size of what it writes is not known"))?;
     let workspace = requirements.workspace;
-    Ok(Call { roles, kernel, device, problem, workspace, written_bytes })
+    Ok(Call { roles, kernel, device, extents, workspace, written_bytes })
 }
 
 /// Why a call could not be prepared: a reason not to run the kernel, or a device that failed. `waited` is what waiting
@@ -137,14 +144,9 @@ pub(super) fn unprepared(status: Status, waited: Result<(), DeviceError>) -> Res
 const OUT_OF_MEMORY: i32 = 2;
 
 /// Whether the kernel is one for the device, and reads and writes what the plan says.
-fn check_identity(
-    program: &Program,
-    plan: &KernelPlan,
-    metadata: &Metadata,
-    gpu: &Gpu,
-) -> Result<(), RunReason> {
+fn check_identity(program: &Program, plan: &Plan, metadata: &Metadata, gpu: &Gpu) -> Result<(), RunReason> {
     check_target(metadata, gpu)?;
-    let signature = signature_of(program, plan);
+    let signature = plan.signature(program);
     if metadata.signature == signature {
         return Ok(());
     }
@@ -179,14 +181,9 @@ pub(super) fn refused(why: &str) -> RunReason {
 
 /// Whether the plan writes what its segment gives, and nothing of somebody else's. It may write more: of codes and
 /// scales nobody need use both.
-fn check_written(
-    program: &Program,
-    segment: &Segment,
-    plan: &KernelPlan,
-    roles: &Roles,
-) -> Result<(), RunReason> {
+fn check_written(program: &Program, segment: &Segment, plan: &Plan, roles: &Roles) -> Result<(), RunReason> {
     let module = program.module();
-    if !roles.fit() {
+    if roles.addresses(|_| Some(0)).is_none() {
         return Err(refused("it reads or writes more than the interface of kernels has room for"));
     }
     if let Some(value) = segment.outputs.iter().find(|value| !roles.written.contains(value)) {
@@ -204,6 +201,7 @@ fn check_written(
             return Err(refused(&format!("it writes `%{name}`, which its segment does not define")));
         }
     }
+    let Plan::ScaledMma(plan) = plan else { return Ok(()) };
     let linear = plan.outputs.iter().find_map(|output| match output.kind {
         OutputKind::Quantized { scales, .. } if module.ty(scales).layout != Some(ScaleLayout::Blocked) => {
             Some(scales)
@@ -218,67 +216,57 @@ fn check_written(
     }
 }
 
-fn is_empty(problem: &Problem) -> bool {
-    problem.l == 0 || problem.m == 0
-}
-
-/// The extents as the kernel takes them: see [`KernelPlan`] on flattening.
-fn problem(plan: &KernelPlan, symbols: &SymbolValues) -> Option<Problem> {
-    let extent = |dim: &fourfold_ir::Dim| i64::try_from(dim.evaluate(symbols)?).ok();
-    let (l, m, n, k) = (extent(&plan.batch)?, extent(&plan.m)?, extent(&plan.n)?, extent(&plan.k)?);
-    if plan.b_batched || l == 1 {
-        return Some(Problem { l, m, n, k });
+/// The extents of a call in the order of the kernel.
+fn extents_of(plan: &Plan, metadata: &Metadata, symbols: &SymbolValues) -> Result<Extents, RunReason> {
+    let planned = plan.extents(symbols).ok_or_else(|| refused("its extents are not known"))?;
+    let extent = |name: &String| {
+        let found = planned.iter().find(|(planned, _)| planned == name);
+        found
+            .map(|(_, extent)| *extent)
+            .ok_or_else(|| refused(&format!("the kernel has the extent `{name}`, and the plan has none")))
+    };
+    let extents: Vec<i64> = metadata.extents.iter().map(extent).collect::<Result<_, _>>()?;
+    if extents.len() != planned.len() || extents.len() > MAX_EXTENTS {
+        return Err(refused("the kernel has other extents than the plan"));
     }
-    Some(Problem { l: 1, m: l.checked_mul(m)?, n, k })
+    Ok(Extents::new(&extents))
 }
 
 /// No kernel is launched on a buffer that is shorter than what it reads or writes, whatever the partition says.
 fn check_sizes(
     program: &Program,
-    plan: &KernelPlan,
+    metadata: &Metadata,
     roles: &Roles,
     symbols: &SymbolValues,
-    problem: &Problem,
+    extents: &Extents,
     requirements: &Requirements,
 ) -> Result<(), RunReason> {
-    let product = |extents: &[i64]| {
-        extents.iter().try_fold(1u64, |product, extent| product.checked_mul(u64::try_from(*extent).ok()?))
+    let elements = |value: Value| {
+        let dims = concrete_dims(program.module().ty(value), symbols)?;
+        dims.iter().try_fold(1u64, |all, dim| all.checked_mul(*dim as u64))
     };
-    let Problem { l, m, n, k } = *problem;
-    let mut elements = vec![
-        ("A", Some(roles.a), product(&[l, m, k])),
-        ("B", Some(roles.b), product(&[if plan.b_batched { l } else { 1 }, n, k])),
-        ("C", roles.c, product(&[l, m, n])),
-        ("alpha", roles.alpha, Some(1)),
-        ("beta", roles.beta, Some(1)),
-    ];
-    elements.extend(plan.operands.iter().map(|operand| match operand.shape {
-        OperandShape::Scalar => ("a scalar", Some(operand.value), Some(1)),
-        OperandShape::Row => ("a row", Some(operand.value), product(&[n])),
-        OperandShape::Column => ("a column", Some(operand.value), product(&[l, m])),
-        OperandShape::Matrix => ("a matrix", Some(operand.value), product(&[l, m, n])),
-    }));
-    for (name, value, expected) in elements {
-        let Some(value) = value else { continue };
-        let found = concrete_dims(program.module().ty(value), symbols)
-            .and_then(|dims| dims.iter().try_fold(1u64, |all, dim| all.checked_mul(*dim as u64)));
-        if found.is_none() || found != expected {
-            return Err(refused(&format!(
-                "{name} has {} elements, and the kernel takes {}",
-                number(found),
-                number(expected)
-            )));
+    let take = |role: &str, found: Option<u64>, expected: Option<u64>| match found {
+        Some(_) if found == expected => Ok(()),
+        _ => Err(refused(&format!(
+            "`{role}` has {} elements, and the kernel takes {}",
+            number(found),
+            number(expected)
+        ))),
+    };
+    let operands = roles.operands.iter().zip(&metadata.operands).zip(requirements.operands);
+    for (((name, value), role), required) in operands {
+        if role.extents.is_some() {
+            take(name, elements(*value), metadata.elements(role, extents))?;
+            continue;
+        }
+        let found = bytes(program, *value, symbols);
+        if found != Some(required) {
+            let found = number(found);
+            return Err(refused(&format!("`{name}` takes {found} bytes, and the kernel reads {required}")));
         }
     }
-    let scales = [("A", roles.sfa, requirements.sfa), ("B", roles.sfb, requirements.sfb)];
-    for (name, value, expected) in scales {
-        let found = bytes(program, value, symbols);
-        if found != Some(expected) {
-            return Err(refused(&format!(
-                "the scales of {name} take {} bytes, and the kernel reads {expected}",
-                number(found)
-            )));
-        }
+    for (name, value) in &roles.scalars {
+        take(name, elements(*value), Some(1))?;
     }
     for (value, expected) in roles.written.iter().zip(requirements.outputs) {
         let found = bytes(program, *value, symbols);

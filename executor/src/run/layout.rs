@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use fourfold_ir::{Program, SymbolValues, Value};
-use fourfold_scheduler::{Constraint, KernelPlan, Partition, ReasonCode};
+use fourfold_scheduler::{Constraint, Partition, Plan, ReasonCode};
 
 use super::call::{Call, admit, bytes, refused, results_of_nothing};
 use super::{ALIAS, FALLBACK_SEGMENT, MISSING_ADDRESS, Machine, NO_SUCH_SEGMENT, Refused};
@@ -31,7 +31,7 @@ pub(super) struct Layout<'a> {
 /// What is done for a segment.
 pub(super) enum Step<'a> {
     /// Its kernel is launched.
-    Call(PlacedCall<'a>),
+    Call(Box<PlacedCall<'a>>),
     /// There is nothing to launch, and a value to be set to zero: a reduction over nothing.
     Zero(ZeroValue),
 }
@@ -140,7 +140,7 @@ pub(super) fn lay_out<'a>(
     }
     for position in scope.segments.clone() {
         let segment = &partition.segments[position];
-        let Some(plan) = segment.kernel() else {
+        let Some(plan) = segment.plan() else {
             let message = format!("segment {position} runs on the fallback: `run` runs such programs");
             return Err(Refused::new(FALLBACK_SEGMENT, Some(position), message));
         };
@@ -148,7 +148,7 @@ pub(super) fn lay_out<'a>(
         let deadline = Wait::Never.deadline();
         let call = admit(program, partition, position, plan, symbols, Some(machine), deadline)
             .map_err(|reason| Refused::new(reason.code, Some(position), reason.message))?;
-        if let Some(value) = call.roles.operands().find(|value| !made[index(*value)]) {
+        if let Some(value) = call.roles.reads().find(|value| !made[index(*value)]) {
             let name = module.name_of(value);
             let message = format!("nothing makes `%{name}` before segment {position} reads it");
             return Err(Refused::new(MISSING_ADDRESS, Some(position), message));
@@ -166,14 +166,14 @@ pub(super) fn lay_out<'a>(
         if call.is_empty() {
             layout.steps.extend(zeros(program, plan, symbols, position)?.into_iter().map(Step::Zero));
         } else {
-            for constraint in &plan.constraints {
+            for constraint in plan.constraints() {
                 if let Constraint::PointerAlignment { value, bytes } = constraint {
                     let bytes = u64::from(*bytes).max(1);
                     layout.alignments.push(Alignment { segment: position, value: *value, bytes });
                 }
             }
             let workspace = layout.part(call.workspace);
-            layout.steps.push(Step::Call(PlacedCall { segment: position, call, workspace }));
+            layout.steps.push(Step::Call(Box::new(PlacedCall { segment: position, call, workspace })));
         }
     }
     match scope.outputs.iter().find(|output| !made[index(**output)]) {
@@ -189,7 +189,7 @@ pub(super) fn lay_out<'a>(
 /// The values that a kernel which is not launched leaves to be set to zero.
 fn zeros(
     program: &Program,
-    plan: &KernelPlan,
+    plan: &Plan,
     symbols: &SymbolValues,
     segment: usize,
 ) -> Result<Vec<ZeroValue>, Refused> {

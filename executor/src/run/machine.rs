@@ -10,7 +10,7 @@ use crate::service::Wait;
 /// What a kernel segment has to run with.
 #[derive(Clone, Debug)]
 pub enum SegmentKernel {
-    /// The kernel that was built from the segment's own plan. One of another [`signature`](crate::signature_of), or for
+    /// The kernel that was built from the segment's own plan. One of another [`signature`](fourfold_scheduler::Plan::signature), or for
     /// another device, is refused; one of the same signature that computes something else is not noticed.
     Ready(Kernel),
     /// There is none, and why.

@@ -2,7 +2,7 @@
 //!
 //! A kernel segment that cannot run as one runs on the fallback, and its [`SegmentRun`] says why. The order in which
 //! that is found out is fixed: a run-time constraint, no device, a kernel that could not be had, one for another
-//! device or with another [`signature`](signature_of) than its plan, the kernel's own refusal, the device's memory.
+//! device or with another [`signature`](fourfold_scheduler::Plan::signature) than its plan, the kernel's own refusal, the device's memory.
 //! Only when nothing of this applies is anything launched, and what fails then is an error. [`prepare`] is for
 //! partitions of kernels only, and [`prepare_segment`] for one kernel: they check all that once, and what they give is
 //! launched as often as one likes.
@@ -19,7 +19,6 @@ mod record;
 mod refused;
 mod roles;
 mod runner;
-mod signature;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -43,7 +42,6 @@ pub use record::{LaunchArgument, LaunchRecord, LaunchWorkspace};
 pub use refused::Refused;
 pub(crate) use roles::pointer;
 use runner::Runner;
-pub use signature::signature_of;
 use values::Values;
 
 /// Options of a run.

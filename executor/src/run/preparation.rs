@@ -12,7 +12,7 @@ use super::prepared::{
 use super::roles::pointer;
 use super::{Machine, Refused};
 use crate::device::Stream;
-use crate::kernel::{Pointers, Status};
+use crate::kernel::{Addresses, Status};
 
 /// A program in which every segment is a kernel, or one kernel segment, about to be prepared: its kernels have taken the
 /// extents, and it is known how much memory they need.
@@ -180,7 +180,7 @@ impl<'a> Preparation<'a> {
 
 /// A step with its addresses.
 enum PlacedStep<'a> {
-    Call(PlacedCall<'a>, Box<Pointers>),
+    Call(Box<PlacedCall<'a>>, Box<Addresses>),
     Zero(ZeroValue, u64),
 }
 
@@ -189,8 +189,8 @@ enum PlacedStep<'a> {
 /// # Safety
 /// As for [`Kernel::prepare`](crate::kernel::Kernel::prepare).
 unsafe fn ready(
-    placed: PlacedCall<'_>,
-    pointers: &Pointers,
+    placed: Box<PlacedCall<'_>>,
+    pointers: &Addresses,
     workspace: u64,
     stream: &Stream,
 ) -> Result<ReadyCall, (usize, Status)> {
@@ -200,7 +200,7 @@ unsafe fn ready(
     let address = if call.workspace == 0 { 0 } else { workspace + placed.workspace };
     // SAFETY: the caller vouches for all of it.
     let prepared = unsafe {
-        call.kernel.prepare(&call.device, &call.problem, pointers, pointer(address), size, stream.raw())
+        call.kernel.prepare(&call.device, &call.extents, pointers, pointer(address), size, stream.raw())
     };
     let prepared = prepared.map_err(|status| (segment, status))?;
     Ok(ReadyCall { segment, roles: call.roles, prepared })

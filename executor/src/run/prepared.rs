@@ -10,7 +10,7 @@ use super::layout::{Alignment, Outside, PART_ALIGNMENT, ZeroValue};
 use super::roles::Roles;
 use super::{ALIAS, MISSING_ADDRESS, POINTER_ALIGNMENT, Refused, WORKSPACE_SIZE};
 use crate::device::{Buffer, Device, DeviceError, Stream};
-use crate::kernel::{Pointers, Prepared, Status};
+use crate::kernel::{Addresses, Prepared, Status};
 
 /// A program, or a segment of one, whose launches are built: all that remains is to put them on a stream.
 ///
@@ -117,7 +117,7 @@ impl PreparedProgram {
             ReadyStep::Call(call) => {
                 let pointers = pointers(&call.roles, addresses, &self.intermediates, call.segment)?;
                 // SAFETY: the context is current; the caller vouches for the addresses.
-                unsafe { call.prepared.update_pointers(&pointers) }
+                unsafe { call.prepared.update_addresses(&pointers) }
                     .map_err(|status| refused(status, Ok(()), call.segment))
             }
             ReadyStep::Zero(zero, address) => {
@@ -133,9 +133,9 @@ pub(super) fn pointers(
     addresses: &HashMap<Value, u64>,
     intermediates: &HashMap<Value, u64>,
     segment: usize,
-) -> Result<Pointers, Refused> {
+) -> Result<Addresses, Refused> {
     let address = |value| address_of(value, addresses, intermediates, segment).ok();
-    roles.pointers(address).ok_or_else(|| without_address(segment))
+    roles.addresses(address).ok_or_else(|| without_address(segment))
 }
 
 pub(super) fn address_of(

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use fourfold_ir::bind::concrete_dims;
 use fourfold_ir::{ElementType, Program, ScaleLayout, SymbolValues, Value};
-use fourfold_scheduler::{Constraint, KernelPlan};
+use fourfold_scheduler::{Constraint, Plan};
 use serde::{Serialize, Serializer};
 
 use super::call::Call;
@@ -37,8 +37,11 @@ pub struct LaunchRecord {
     pub device_name: String,
     /// Its multiprocessors, as the kernel was told.
     pub sm_count: i32,
-    /// L, M, N and K, as the kernel was told.
-    pub extents: [i64; 4],
+    /// The extents, in the kernel's order: L, M, N and K of a `scaled_mma`.
+    pub extents: Vec<i64>,
+    /// The names of the extents.
+    #[serde(skip)]
+    pub extent_names: Vec<String>,
     /// What it reads, then what it writes.
     pub arguments: Vec<LaunchArgument>,
     /// What it works in.
@@ -48,7 +51,8 @@ pub struct LaunchRecord {
 /// One tensor of a launch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LaunchArgument {
-    /// What it is to the kernel: `a`, `sfa`, `b`, `sfb`, `c`, `alpha`, `beta`, `operand 0` or `output 0`, and so on.
+    /// What it is to the kernel: `a`, `sfa`, `b`, `sfb`, `c`, `alpha`, `beta`, `x0` for an operand of the epilogue, `y0` for an
+    /// output, and so on.
     pub role: String,
     /// The name of the value.
     pub value: String,
@@ -95,7 +99,7 @@ impl LaunchRecord {
     /// The record of a call; `buffer` knows where each value lies.
     pub(super) fn of<'b>(
         program: &Program,
-        plan: &KernelPlan,
+        plan: &Plan,
         symbols: &SymbolValues,
         call: &Call<'_>,
         place: &LaunchPlace<'_>,
@@ -108,7 +112,7 @@ impl LaunchRecord {
             let found = buffer(value);
             let address = found.map_or(0, Buffer::address);
             let written = call.roles.written.contains(&value);
-            let required = plan.constraints.iter().find_map(|constraint| match constraint {
+            let required = plan.constraints().iter().find_map(|constraint| match constraint {
                 Constraint::PointerAlignment { value: of, bytes } if *of == value => Some(*bytes),
                 _ => None,
             });
@@ -133,11 +137,12 @@ impl LaunchRecord {
             target: metadata.target.clone(),
             emulated: metadata.emulated,
             library: call.kernel.path().to_owned(),
-            ops: plan.ops().map(|op| module.op_label(op)).collect(),
+            ops: plan.ops().into_iter().map(|op| module.op_label(op)).collect(),
             device: place.gpu.ordinal,
             device_name: place.gpu.to_string(),
             sm_count: call.device.sm_count,
-            extents: [call.problem.l, call.problem.m, call.problem.n, call.problem.k],
+            extents: call.extents.values().to_vec(),
+            extent_names: metadata.extents.clone(),
             arguments: call.roles.named().map(argument).collect(),
             workspace: LaunchWorkspace {
                 address: place.workspace.address(),
@@ -162,8 +167,9 @@ impl fmt::Display for LaunchRecord {
         writeln!(f, "launch of segment {segment}: {kernel} ({target}{emulated}{hash})")?;
         writeln!(f, "  for {}", self.ops.join("; "))?;
         writeln!(f, "  on GPU {}, {}, told of {} SMs", self.device, self.device_name, self.sm_count)?;
-        let [l, m, n, k] = self.extents;
-        writeln!(f, "  L={l} M={m} N={n} K={k}")?;
+        let extents = self.extent_names.iter().zip(&self.extents);
+        let extents: Vec<String> = extents.map(|(name, extent)| format!("{name}={extent}")).collect();
+        writeln!(f, "  {}", extents.join(" "))?;
         let width = |text: fn(&LaunchArgument) -> usize| self.arguments.iter().map(text).max().unwrap_or(0);
         let (names, types) = (width(|a| a.value.chars().count()), width(|a| a.ty.chars().count()));
         for argument in &self.arguments {

@@ -1,103 +1,82 @@
-//! Which value goes where in a call of a kernel.
+//! The values of one call in the order of a kernel's C interface.
 
 use std::ffi::c_void;
 use std::ptr;
 
 use fourfold_ir::Value;
-use fourfold_scheduler::KernelPlan;
+use fourfold_scheduler::Plan;
 
-use crate::kernel::{MAX_OPERANDS, MAX_OUTPUTS, Pointers};
+use crate::kernel::{Addresses, Metadata};
 
-/// Which value goes where.
+/// The values of one call, each list in the order in which the kernel describes its roles.
 #[derive(Clone, Debug)]
 pub(super) struct Roles {
-    pub(super) a: Value,
-    pub(super) sfa: Value,
-    pub(super) b: Value,
-    pub(super) sfb: Value,
-    pub(super) c: Option<Value>,
-    pub(super) alpha: Option<Value>,
-    pub(super) beta: Option<Value>,
-    /// What the epilogue reads, in the order of the plan.
-    epilogue: Vec<Value>,
-    /// What the kernel writes, in the order of the plan.
+    /// The tensors that the kernel reads.
+    pub(super) operands: Vec<(String, Value)>,
+    /// The f32 numbers that it reads.
+    pub(super) scalars: Vec<(String, Value)>,
+    /// The names of what it writes.
+    outputs: Vec<String>,
+    /// The values that it writes.
     pub(super) written: Vec<Value>,
 }
 
 impl Roles {
-    pub(super) fn of(plan: &KernelPlan) -> Roles {
-        Roles {
-            a: plan.a,
-            sfa: plan.sfa,
-            b: plan.b,
-            sfb: plan.sfb,
-            c: plan.c,
-            alpha: plan.alpha,
-            beta: plan.beta,
-            epilogue: plan.operands.iter().map(|operand| operand.value).collect(),
-            written: plan.written().collect(),
-        }
-    }
-
-    /// What the kernel reads. A value that it reads twice is there twice.
-    pub(super) fn operands(&self) -> impl Iterator<Item = Value> + '_ {
-        [Some(self.a), Some(self.sfa), Some(self.b), Some(self.sfb), self.c, self.alpha, self.beta]
-            .into_iter()
-            .flatten()
-            .chain(self.epilogue.iter().copied())
-    }
-
-    /// Each with what it is to the kernel: what it reads, then what it writes.
-    pub(super) fn named(&self) -> impl Iterator<Item = (String, Value)> + '_ {
-        let fixed = [("a", self.a), ("sfa", self.sfa), ("b", self.b), ("sfb", self.sfb)].map(Some);
-        let optional = [("c", self.c), ("alpha", self.alpha), ("beta", self.beta)];
-        let optional = optional.map(|(role, value)| Some((role, value?)));
-        let numbered = |role: &'static str, values: &'_ [Value]| {
-            let named = values.iter().enumerate().map(|(index, value)| (format!("{role} {index}"), *value));
-            named.collect::<Vec<_>>()
-        };
-        fixed
-            .into_iter()
-            .chain(optional)
-            .flatten()
-            .map(|(role, value)| (role.to_owned(), value))
-            .chain(numbered("operand", &self.epilogue))
-            .chain(numbered("output", &self.written))
-    }
-
-    /// Whether the kernels' interface has room for all of them.
-    pub(super) fn fit(&self) -> bool {
-        self.epilogue.len() <= MAX_OPERANDS && self.written.len() <= MAX_OUTPUTS
-    }
-
-    /// The addresses for the kernel, given that of each value; `None` for a value that has none, or more values than the
-    /// interface has room for.
-    pub(super) fn pointers(&self, address: impl Fn(Value) -> Option<u64>) -> Option<Pointers> {
-        let optional = |value: Option<Value>| match value {
-            Some(value) => address(value).map(pointer),
-            None => Some(ptr::null_mut()),
-        };
-        let mut operands = [ptr::null(); MAX_OPERANDS];
-        for (index, value) in self.epilogue.iter().enumerate() {
-            *operands.get_mut(index)? = pointer(address(*value)?).cast_const();
-        }
-        let mut outputs = [ptr::null_mut(); MAX_OUTPUTS];
-        for (index, value) in self.written.iter().enumerate() {
-            *outputs.get_mut(index)? = pointer(address(*value)?);
-        }
-        Some(Pointers {
-            a: pointer(address(self.a)?),
-            sfa: pointer(address(self.sfa)?),
-            b: pointer(address(self.b)?),
-            sfb: pointer(address(self.sfb)?),
-            c: optional(self.c)?,
-            alpha: optional(self.alpha)?.cast(),
-            beta: optional(self.beta)?.cast(),
-            operands,
-            operand_count: self.epilogue.len() as u32,
-            outputs,
-            output_count: self.written.len() as u32,
+    /// Binds the values of a plan to the roles of a kernel.
+    ///
+    /// # Errors
+    /// The role that one of the two lacks.
+    pub(super) fn bind(plan: &Plan, metadata: &Metadata) -> Result<Roles, String> {
+        let planned = plan.roles();
+        let names = |roles: &[crate::kernel::Role]| roles.iter().map(|role| role.role.clone()).collect();
+        let outputs = ordered("output", planned.outputs, names(&metadata.outputs))?;
+        Ok(Roles {
+            operands: ordered("operand", planned.operands, names(&metadata.operands))?,
+            scalars: ordered("scalar", planned.scalars, metadata.scalars.clone())?,
+            written: outputs.iter().map(|(_, value)| *value).collect(),
+            outputs: outputs.into_iter().map(|(role, _)| role).collect(),
         })
+    }
+
+    /// The values that the kernel reads. A value that it reads in two roles is there twice.
+    pub(super) fn reads(&self) -> impl Iterator<Item = Value> + '_ {
+        self.operands.iter().chain(&self.scalars).map(|(_, value)| *value)
+    }
+
+    /// Every value under its role: operands, scalars, outputs.
+    pub(super) fn named(&self) -> impl Iterator<Item = (String, Value)> + '_ {
+        let outputs = self.outputs.iter().cloned().zip(self.written.iter().copied());
+        self.operands.iter().chain(&self.scalars).cloned().chain(outputs)
+    }
+
+    /// The addresses for the kernel, given that of each value; `None` for a value without one, or more values than the
+    /// interface has room for.
+    pub(super) fn addresses(&self, address: impl Fn(Value) -> Option<u64>) -> Option<Addresses> {
+        let read = |values: &[(String, Value)]| -> Option<Vec<*const c_void>> {
+            values.iter().map(|(_, value)| Some(pointer(address(*value)?).cast_const())).collect()
+        };
+        let outputs: Option<Vec<_>> =
+            self.written.iter().map(|value| Some(pointer(address(*value)?))).collect();
+        Addresses::new(&read(&self.operands)?, &read(&self.scalars)?, &outputs?)
+    }
+}
+
+/// The planned values in the order of the kernel's roles; both must have the same.
+fn ordered(
+    what: &str,
+    mut planned: Vec<(String, Value)>,
+    roles: Vec<String>,
+) -> Result<Vec<(String, Value)>, String> {
+    let mut found = Vec::with_capacity(roles.len());
+    for role in roles {
+        match planned.iter().position(|(name, _)| *name == role) {
+            Some(position) => found.push(planned.remove(position)),
+            None => return Err(format!("the kernel has the {what} `{role}`, and the plan has none")),
+        }
+    }
+    match planned.first() {
+        None => Ok(found),
+        Some((role, _)) => Err(format!("the plan has the {what} `{role}`, and the kernel has none")),
     }
 }
 

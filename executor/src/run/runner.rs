@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use fourfold_ir::{Op, Program, SymbolValues, Tensor, Value};
-use fourfold_scheduler::{KernelPlan, Partition};
+use fourfold_scheduler::{Partition, Plan};
 
 use super::call::{Call, admit, results_of_nothing, unprepared};
 use super::record::{LaunchPlace, LaunchRecord};
@@ -69,7 +69,7 @@ impl<'a> Runner<'a> {
     pub(super) fn segment(&mut self, position: usize) -> Result<SegmentRun, RunError> {
         let start = Instant::now();
         let segment = &self.partition.segments[position];
-        let attempt = segment.kernel().map(|plan| self.kernel(position, plan)).transpose()?;
+        let attempt = segment.plan().map(|plan| self.kernel(position, plan)).transpose()?;
         let (ran, reason, kernel_seconds) = match attempt {
             Some(Attempt::Ran { emulated, kernel_seconds }) => {
                 for &op in &segment.ops {
@@ -141,7 +141,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    fn kernel(&mut self, position: usize, plan: &KernelPlan) -> Result<Attempt, RunError> {
+    fn kernel(&mut self, position: usize, plan: &Plan) -> Result<Attempt, RunError> {
         let (program, partition, symbols) = (self.program, self.partition, self.symbols);
         let admitted = admit(program, partition, position, plan, symbols, self.machine, self.deadline);
         let call = match admitted {
@@ -149,13 +149,13 @@ impl<'a> Runner<'a> {
             Err(reason) => return Ok(Attempt::Not(reason)),
         };
         // Nothing is admitted without a machine.
-        let Some(machine) = self.machine else { return Err(self.missing(position, plan.a)) };
+        let Some(machine) = self.machine else { return Err(self.missing(position, plan.written()[0])) };
         let emulated = call.kernel.metadata().emulated;
-        for value in call.roles.operands() {
+        for value in call.roles.reads() {
             self.values.check_operand(position, value)?;
         }
         if call.is_empty() {
-            let op = || self.program.module().op_label(plan.root);
+            let op = || self.program.module().op_label(plan.root());
             let results = results_of_nothing(self.program, plan, self.symbols)
                 .map_err(|source| RunError::Op { op: op(), segment: position, source })?;
             results.into_iter().for_each(|(value, tensor)| self.values.set_on_host(value, tensor));
@@ -195,14 +195,14 @@ impl<'a> Runner<'a> {
     ) -> Result<Result<Memory, RunReason>, RunError> {
         let nowhere =
             |value: &Value| self.values.on_device(*value).is_none() && self.values.on_host(*value).is_none();
-        if let Some(value) = call.roles.operands().find(nowhere) {
+        if let Some(value) = call.roles.reads().find(nowhere) {
             return Err(self.missing(position, value));
         }
         let mut place = || {
             let written = call.written_bytes.iter().map(|bytes| self.values.take(size(*bytes), machine));
             let written = written.collect::<Result<Vec<_>, _>>()?;
             let workspace = self.values.take(size(call.workspace), machine)?;
-            let operands = self.values.room_for(call.roles.operands(), machine)?;
+            let operands = self.values.room_for(call.roles.reads(), machine)?;
             self.caused[position].moved.to_device += self.values.upload(operands, machine)?;
             Ok(Memory { written, workspace })
         };
@@ -232,7 +232,8 @@ impl<'a> Runner<'a> {
             Some(index) => memory.written.get(index).map(Buffer::address),
             None => self.values.on_device(value).map(Buffer::address),
         };
-        let pointers = call.roles.pointers(address).ok_or_else(|| self.missing(position, call.roles.a))?;
+        let addresses = call.roles.addresses(address);
+        let addresses = addresses.ok_or_else(|| self.missing(position, call.roles.written[0]))?;
         let failed = |source| self.device_error(position, source);
         let _current = machine.device().enter().map_err(failed)?;
         if let Some(byte) = self.options.poison {
@@ -250,8 +251,8 @@ impl<'a> Runner<'a> {
         let prepared = unsafe {
             call.kernel.prepare(
                 &call.device,
-                &call.problem,
-                &pointers,
+                &call.extents,
+                &addresses,
                 pointer(memory.workspace.address()),
                 size(call.workspace),
                 stream.raw(),
@@ -322,7 +323,7 @@ impl<'a> Runner<'a> {
     fn record_of(
         &self,
         segment: usize,
-        plan: &KernelPlan,
+        plan: &Plan,
         call: &Call<'_>,
         memory: &Memory,
         machine: &Machine<'_>,

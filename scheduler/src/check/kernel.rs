@@ -6,7 +6,7 @@ use fourfold_ir::{
 };
 
 use super::{CheckError, known, may_divide};
-use crate::plan::{Constraint, KernelOutput, KernelPlan, OutputKind, Segment};
+use crate::plan::{Constraint, KernelOutput, OutputKind, ScaledMmaPlan, Segment};
 use crate::reason::ReasonCode;
 
 pub(super) fn check(
@@ -14,7 +14,7 @@ pub(super) fn check(
     capabilities: &Capabilities,
     index: usize,
     segment: &Segment,
-    plan: &KernelPlan,
+    plan: &ScaledMmaPlan,
     errors: &mut Vec<CheckError>,
 ) {
     let module = program.module();
@@ -40,7 +40,7 @@ pub(super) struct Checker<'a> {
     pub(super) program: &'a Program,
     pub(super) module: &'a Module,
     pub(super) index: usize,
-    pub(super) plan: &'a KernelPlan,
+    pub(super) plan: &'a ScaledMmaPlan,
     pub(super) errors: &'a mut Vec<CheckError>,
 }
 
@@ -303,7 +303,7 @@ impl<'a> Checker<'a> {
 
     /// Matrices, rows and columns of what is launched.
     fn launched(&self) -> Option<[Dim; 3]> {
-        let KernelPlan { batch, m, n, .. } = self.plan;
+        let ScaledMmaPlan { batch, m, n, .. } = self.plan;
         if self.has_matrices() {
             return Some([batch.clone(), m.clone(), n.clone()]);
         }

@@ -5,8 +5,8 @@ use fourfold_ir::{
     OperandShape, Program, ReduceKind, ScaleRounding, ScaledMmaOptions, TensorType, UnaryKind, Value,
 };
 use fourfold_scheduler::{
-    CheckError, Constraint, Decision, EpilogueKind, EpilogueRef, KernelPlan, OutputKind, Partition,
-    ReasonCode, Rejection, Segment, SegmentKind, check,
+    CheckError, Constraint, Decision, EpilogueKind, EpilogueRef, OutputKind, Partition, Plan, ReasonCode,
+    Rejection, ScaledMmaPlan, Segment, SegmentKind, check,
 };
 
 use crate::support::*;
@@ -59,9 +59,12 @@ fn base() -> (Program, Partition) {
     (program, partition)
 }
 
-fn plan_mut(partition: &mut Partition, segment: usize) -> &mut KernelPlan {
+fn plan_mut(partition: &mut Partition, segment: usize) -> &mut ScaledMmaPlan {
     match &mut partition.segments[segment].kind {
-        SegmentKind::Kernel(plan) => plan,
+        SegmentKind::Kernel(plan) => match &mut **plan {
+            Plan::ScaledMma(plan) => plan,
+            Plan::BlockQuantize(_) => panic!("segment {segment} quantizes"),
+        },
         SegmentKind::Fallback => panic!("segment {segment} is no kernel"),
     }
 }
@@ -250,7 +253,7 @@ fn a_fallback_segment_dressed_as_a_kernel() {
             plan.root = op(program, "plain");
             plan.epilogue.clear();
             let segment = partition.decisions[plan.root.index()].segment;
-            partition.segments[segment].kind = SegmentKind::Kernel(Box::new(plan));
+            partition.segments[segment].kind = SegmentKind::Kernel(Box::new(plan.into()));
         },
         |error| matches!(error, CheckError::Shape { .. }),
     );
@@ -267,7 +270,7 @@ fn a_fallback_segment_dressed_as_a_kernel() {
             ops: vec![plan.root],
             inputs: vec![p],
             outputs: vec![plain],
-            kind: SegmentKind::Kernel(Box::new(plan)),
+            kind: SegmentKind::Kernel(Box::new(plan.into())),
         }],
         decisions: vec![Decision { segment: 0, rejection: None }],
     };
@@ -277,7 +280,7 @@ fn a_fallback_segment_dressed_as_a_kernel() {
 
 #[test]
 fn steps_that_are_not_the_ops() {
-    type Change = fn(&Program, &mut KernelPlan);
+    type Change = fn(&Program, &mut ScaledMmaPlan);
     let changes: [Change; 16] = [
         |_, plan| plan.epilogue[0].kind = EpilogueKind::Binary(BinaryKind::Mul),
         |_, plan| plan.epilogue[0].operands.reverse(),
@@ -330,7 +333,7 @@ fn steps_that_are_not_the_ops() {
 /// The kernel writes %out, the blocks of %out, and the largest of each row of %y.
 #[test]
 fn outputs_that_are_not_what_is_seen() {
-    type Change = fn(&Program, &mut KernelPlan);
+    type Change = fn(&Program, &mut ScaledMmaPlan);
     let changes: [Change; 25] = [
         |_, plan| plan.outputs.clear(),
         |_, plan| plan.outputs.reverse(),
@@ -382,7 +385,7 @@ fn outputs_that_are_not_what_is_seen() {
     for change in changes {
         caught(|program, partition| change(program, plan_mut(partition, 1)), noticed);
     }
-    let ops: [fn(&mut KernelPlan, Op); 2] = [
+    let ops: [fn(&mut ScaledMmaPlan, Op); 2] = [
         |plan, other| {
             let OutputKind::Quantized { op, .. } = &mut plan.outputs[1].kind else { panic!("blocks") };
             *op = other;
@@ -405,14 +408,14 @@ fn outputs_that_are_not_what_is_seen() {
     }
 }
 
-fn quantized(plan: &mut KernelPlan) -> (&mut Value, &mut Value, &mut Option<usize>) {
+fn quantized(plan: &mut ScaledMmaPlan) -> (&mut Value, &mut Value, &mut Option<usize>) {
     match &mut plan.outputs[1].kind {
         OutputKind::Quantized { codes, scales, global, .. } => (codes, scales, global),
         other => panic!("{other:?}"),
     }
 }
 
-fn reduced(plan: &mut KernelPlan) -> (&mut Value, &mut ReduceKind, &mut OperandShape) {
+fn reduced(plan: &mut ScaledMmaPlan) -> (&mut Value, &mut ReduceKind, &mut OperandShape) {
     match &mut plan.outputs[2].kind {
         OutputKind::Reduced { value, kind, shape, .. } => (value, kind, shape),
         other => panic!("{other:?}"),
@@ -421,7 +424,7 @@ fn reduced(plan: &mut KernelPlan) -> (&mut Value, &mut ReduceKind, &mut OperandS
 
 #[test]
 fn fields_that_are_not_the_operands() {
-    type Change = fn(&mut KernelPlan);
+    type Change = fn(&mut ScaledMmaPlan);
     let changes: [(&str, Change); 14] = [
         ("a", |plan| plan.a = plan.b),
         ("b", |plan| plan.b = plan.a),
@@ -508,7 +511,7 @@ fn no_constraint_is_more_than_is_needed() {
             caught(renamed, extra);
         }
         // Not even M = 0 is within this, so that every call would run on the fallback.
-        let added: [fn(&KernelPlan) -> Constraint; 4] = [
+        let added: [fn(&ScaledMmaPlan) -> Constraint; 4] = [
             |plan| Constraint::AtMost { name: "M", dim: plan.m.clone(), limit: 0 },
             |plan| Constraint::NotEmpty { name: "M", dim: plan.m.clone() },
             |plan| Constraint::Multiple {
@@ -536,7 +539,7 @@ fn a_refusal_of_a_scaled_mma_that_does_not_hold() {
     let good = Gemm::of(F32, 37, 72, 96);
     let batch = |l: u64| vec![Dim::fixed(l)];
     let cpu = fourfold_codegen::capabilities("cpu").expect("a target");
-    let none = Capabilities { target: "sm_99a".to_owned(), formats: Vec::new() };
+    let none = Capabilities { target: "sm_99a".to_owned(), formats: Vec::new(), block_quantize: None };
     let cases: Vec<(Capabilities, Gemm, &[ReasonCode])> = vec![
         (cpu, good.clone(), &[CpuTarget, TargetLacksFormat]),
         (none, good.clone(), &[TargetLacksFormat]),

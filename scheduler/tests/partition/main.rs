@@ -1,6 +1,7 @@
 //! What is taken, what is not and why, in which order it runs, and that the checker would notice otherwise.
 
 mod checker;
+mod device;
 mod kernels;
 mod order;
 mod outputs;

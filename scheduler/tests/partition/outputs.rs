@@ -150,7 +150,7 @@ fn scales_that_are_written_have_a_largest_size_and_a_maximum_needs_rows() {
         for (symbol, extent) in symbols.iter().zip(extents) {
             values.set(*symbol, extent);
         }
-        violated(plan, &values).map(|rejection| (rejection.code, rejection.message))
+        violated(&plan.constraints, &values).map(|rejection| (rejection.code, rejection.message))
     };
     let refused = |code, message: &str| Some((code, message.to_owned()));
     assert_eq!(call([3, 37, 6]), None);

@@ -150,7 +150,7 @@ fn partition_many(capabilities: &Capabilities) -> Counts {
 
 #[test]
 fn every_op_of_a_random_program_gets_an_answer_that_the_checker_proves() {
-    let counts = partition_many(&blackwell());
+    let counts = partition_many(&with_device());
     println!("{counts:?}");
     let Counts { kernels, steps, several, ends } = counts;
     assert!(kernels > 800 && steps > 1000, "{kernels} kernels with {steps} steps test little");

@@ -6,11 +6,11 @@ use expect_test::Expect;
 use fourfold_ir::{
     BinaryKind, BlockFormat, Builder, Capabilities, ConstantValue, Dim, ElementType, EpilogueCapability,
     FormatCapability, GridCapability, Module, Op, OpKind, OperandCapability, OperandShape, OutputCapability,
-    Predicate, Program, QuantizedCapability, ReduceKind, ScaleLayout, ScaledMmaOptions, TensorType,
-    UnaryKind, Value, verify,
+    Predicate, Program, QuantizedCapability, QuantizedFormat, ReduceKind, ScaleLayout, ScaledMmaOptions,
+    TensorType, UnaryKind, Value, verify,
 };
 use fourfold_scheduler::{
-    Constraint, EpilogueKind, EpilogueRef, KernelPlan, OutputKind, Partition, ReasonCode, Segment,
+    Constraint, EpilogueKind, EpilogueRef, OutputKind, Partition, Plan, ReasonCode, ScaledMmaPlan, Segment,
     SegmentKind, check, partition,
 };
 
@@ -129,10 +129,16 @@ pub fn quantize(builder: &mut Builder, name: &str, value: Value, global: Value) 
     [results[0], results[1]]
 }
 
-/// The table of a target that people have, with all that an epilogue may write.
+/// The table of a target as it is.
+pub fn with_device() -> Capabilities {
+    fourfold_codegen::capabilities("sm_100a").expect("a target")
+}
+
+/// The table of a target that people have, with all that an epilogue may write and without device kernels.
 pub fn blackwell() -> Capabilities {
     use ElementType::{F4E2M1FN, F8E4M3FN, F8E5M2, F8E8M0FNU};
-    let mut capabilities = fourfold_codegen::capabilities("sm_100a").expect("a target");
+    let mut capabilities = with_device();
+    capabilities.block_quantize = None;
     for format in &mut capabilities.formats {
         format.outputs.retain(|output| output.element.is_arithmetic());
         format.epilogue.elements.retain(|element| element.is_arithmetic());
@@ -173,6 +179,7 @@ pub fn reduce(builder: &mut Builder, name: &str, kind: ReduceKind, axes: &[u32],
 pub fn narrow() -> Capabilities {
     Capabilities {
         target: "narrow".to_owned(),
+        block_quantize: None,
         formats: vec![FormatCapability {
             format: BlockFormat::NVFP4,
             k_multiple: 64,
@@ -251,40 +258,52 @@ fn segment_text(text: &mut String, module: &Module, index: usize, segment: &Segm
             let labels: Vec<_> = segment.ops.iter().map(|op| module.op_label(*op)).collect();
             writeln!(text, "{index} fallback {}", labels.join("; "))?;
         }
-        SegmentKind::Kernel(plan) => {
-            let [l, m, n, k] = [&plan.batch, &plan.m, &plan.n, &plan.k].map(|dim| module.display_dim(dim));
-            writeln!(
-                text,
-                "{index} kernel {} {l}x{m}x{n}x{k} {} -> {}",
-                plan.format,
-                plan.accumulator,
-                names(&plan.written().collect::<Vec<_>>())
-            )?;
-            for step in &plan.epilogue {
-                let operands: Vec<_> =
-                    step.operands.iter().map(|operand| reference(module, plan, *operand)).collect();
-                let result = module.name_of(module.ops[step.op].results[0]);
-                let kind = kind_text(&step.kind);
-                writeln!(text, "    %{result} = {kind}({}) {}", operands.join(", "), step.element)?;
+        SegmentKind::Kernel(plan) => match &**plan {
+            Plan::BlockQuantize(plan) => {
+                let [l, m, k] = [&plan.batch, &plan.m, &plan.k].map(|dim| module.display_dim(dim));
+                let QuantizedFormat { element, block, .. } = plan.format;
+                let (input, layout) = (plan.input, plan.layout);
+                writeln!(
+                    text,
+                    "{index} device block_quantize {l}x{m}x{k} {input} to {element} per {block} {layout}"
+                )?;
             }
-            for output in &plan.outputs {
-                let of = reference(module, plan, output.of);
-                match &output.kind {
-                    OutputKind::Value { .. } => {}
-                    OutputKind::Quantized { global, element, block, scale_rounding, .. } => {
-                        let global = global.map_or(String::new(), |global| {
-                            format!(" by {}", reference(module, plan, EpilogueRef::Operand(global)))
-                        });
-                        let rounding =
-                            scale_rounding.map_or(String::new(), |rounding| format!(" {rounding:?}"));
-                        writeln!(text, "    quantize {of} to {element} per {block}{rounding}{global}")?;
-                    }
-                    OutputKind::Reduced { kind, shape, .. } => {
-                        writeln!(text, "    {kind} of {of} as {shape}")?;
+            Plan::ScaledMma(plan) => {
+                let [l, m, n, k] =
+                    [&plan.batch, &plan.m, &plan.n, &plan.k].map(|dim| module.display_dim(dim));
+                writeln!(
+                    text,
+                    "{index} kernel {} {l}x{m}x{n}x{k} {} -> {}",
+                    plan.format,
+                    plan.accumulator,
+                    names(&plan.written().collect::<Vec<_>>())
+                )?;
+                for step in &plan.epilogue {
+                    let operands: Vec<_> =
+                        step.operands.iter().map(|operand| reference(module, plan, *operand)).collect();
+                    let result = module.name_of(module.ops[step.op].results[0]);
+                    let kind = kind_text(&step.kind);
+                    writeln!(text, "    %{result} = {kind}({}) {}", operands.join(", "), step.element)?;
+                }
+                for output in &plan.outputs {
+                    let of = reference(module, plan, output.of);
+                    match &output.kind {
+                        OutputKind::Value { .. } => {}
+                        OutputKind::Quantized { global, element, block, scale_rounding, .. } => {
+                            let global = global.map_or(String::new(), |global| {
+                                format!(" by {}", reference(module, plan, EpilogueRef::Operand(global)))
+                            });
+                            let rounding =
+                                scale_rounding.map_or(String::new(), |rounding| format!(" {rounding:?}"));
+                            writeln!(text, "    quantize {of} to {element} per {block}{rounding}{global}")?;
+                        }
+                        OutputKind::Reduced { kind, shape, .. } => {
+                            writeln!(text, "    {kind} of {of} as {shape}")?;
+                        }
                     }
                 }
             }
-        }
+        },
     }
     writeln!(text, "  {} -> {}", names(&segment.inputs), names(&segment.outputs))
 }
@@ -301,7 +320,7 @@ fn kind_text(kind: &EpilogueKind) -> String {
     }
 }
 
-fn reference(module: &Module, plan: &KernelPlan, reference: EpilogueRef) -> String {
+fn reference(module: &Module, plan: &ScaledMmaPlan, reference: EpilogueRef) -> String {
     match reference {
         EpilogueRef::Accumulator => "acc".to_owned(),
         EpilogueRef::Step(step) => {

@@ -897,13 +897,12 @@ int main(int count, char **) {
   Pointers pointers{};
   pointers.a = input(), pointers.sfa = input(), pointers.b = input(), pointers.sfb = input(), pointers.c = input();
   pointers.alpha = static_cast<float const *>(input()), pointers.beta = static_cast<float const *>(input());
-  pointers.operand_count = number();
-  for (uint32_t i = 0; i < pointers.operand_count; ++i) {
+  for (uint32_t i = 0, count = number(); i < count; ++i) {
     pointers.operands[i] = input();
   }
-  pointers.output_count = number();
+  size_t const outputs = number();
   std::vector<size_t> sizes;
-  for (uint32_t i = 0; i < pointers.output_count; ++i) {
+  for (size_t i = 0; i < outputs; ++i) {
     sizes.push_back(number());
     pointers.outputs[i] = guarded(sizes.back());
     std::memset(pointers.outputs[i], static_cast<int>(number()), (sizes.back() + 15) / 16 * 16);
@@ -933,7 +932,7 @@ VARIANTS
                            static_cast<uint32_t>(plan.slabs.tiles - plan.slabs.first_tiles),
                            static_cast<uint32_t>(plan.slabs.along_k - plan.slabs.first_along_k)};
   std::fwrite(said, sizeof(said), 1, stdout);
-  for (uint32_t i = 0; i < pointers.output_count; ++i) {
+  for (size_t i = 0; i < outputs; ++i) {
     std::fwrite(pointers.outputs[i], 1, sizes[i], stdout);
   }
 }

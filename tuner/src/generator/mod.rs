@@ -13,7 +13,6 @@ use fourfold_codegen::cutlass::CutlassVersion;
 use fourfold_codegen::cutlass::configuration::Family;
 use fourfold_codegen::{KernelSource, Target, dispatch};
 use fourfold_executor::kernel;
-pub use fourfold_executor::measure::Slot;
 use serde::{Deserialize, Serialize};
 
 use self::scaled_mma::{Cutlass, Hopper};
@@ -149,10 +148,10 @@ pub struct Work {
 /// One call: its extents, what it reads, and what it must write.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// The extents as the kernel is told them.
-    pub problem: kernel::Problem,
-    /// What it reads.
-    pub inputs: Vec<(Slot, Vec<u8>)>,
+    /// The extents in the kernel's order.
+    pub extents: kernel::Extents,
+    /// The bytes that it reads in each role.
+    pub inputs: Vec<(String, Vec<u8>)>,
     /// What it must write, in the order of the interface: all bytes, padding included.
     pub expected: Vec<Vec<u8>>,
     /// What the data is, and why equality of bytes may be demanded.

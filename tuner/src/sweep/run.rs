@@ -107,7 +107,7 @@ pub fn run(
                     }
                     Ok(kernel) => {
                         let call = CallData {
-                            problem: workload.problem,
+                            extents: workload.extents,
                             inputs: &workload.inputs,
                             expected: &workload.expected,
                         };

@@ -172,7 +172,7 @@ CUresult cuLaunchKernelEx(CUlaunchConfig const *config, CUfunction function, voi
   return cudaSuccess;
 }
 
-constexpr size_t kPage = 4096, kMargin = 64;
+constexpr size_t kPage = 4096, kMargin = 64, kAlignment = 16;
 
 // Memory that ends with a page that nobody may touch.
 uint8_t *ending(size_t size) {
@@ -195,34 +195,34 @@ int main(int argc, char **argv) {
   bool const has_global = argc > 1 && std::strcmp(argv[1], "global") == 0;
   Device const device = {};
   char message[256] = {};
-  for (int64_t extents[4]; std::fread(extents, sizeof(extents), 1, stdin) == 1;) {
-    Problem const problem = {extents[0], extents[1], 1, extents[2]};
-    uint8_t *values = ending(extents[3]);
-    read(values, extents[3]);
+  for (int64_t given[4]; std::fread(given, sizeof(given), 1, stdin) == 1;) {
+    Extents const extents = { {given[0], given[1], given[2]}, 3};
+    uint8_t *values = ending(given[3]);
+    read(values, given[3]);
     float global = 0.0f;
     Requirements requirements;
-    if (fourfold_query(&device, &problem, &requirements, message, sizeof(message)) != 0 || requirements.workspace != 0) {
+    if (fourfold_query(&device, &extents, &requirements, message, sizeof(message)) != 0 || requirements.workspace != 0) {
       simulation::fail(message);
     }
     std::vector<std::vector<uint8_t>> outputs;
-    Pointers pointers = {};
-    pointers.a = values;
+    Addresses addresses = {};
+    addresses.operands[addresses.operand_count++] = values;
     if (has_global) {
       read(&global, sizeof(global));
-      pointers.operands[pointers.operand_count++] = &global;
+      addresses.scalars[addresses.scalar_count++] = &global;
     }
     void *prepared = nullptr;
-    if (fourfold_prepare(&device, &problem, &pointers, nullptr, 0, nullptr, &prepared, message, sizeof(message)) != kPointer ||
+    if (fourfold_prepare(&device, &extents, &addresses, nullptr, 0, nullptr, &prepared, message, sizeof(message)) != kPointer ||
         prepared != nullptr) {
       simulation::fail("it was prepared without outputs");
     }
     for (int i = 0; i < 2; ++i) {
-      outputs.emplace_back(requirements.outputs[i] + 2 * kMargin + kPointerAlignment, 0xEE);
+      outputs.emplace_back(requirements.outputs[i] + 2 * kMargin + kAlignment, 0xEE);
       auto const address = reinterpret_cast<uintptr_t>(outputs[i].data() + kMargin);
-      auto const aligned = (address + kPointerAlignment - 1) / kPointerAlignment * kPointerAlignment;
-      pointers.outputs[pointers.output_count++] = reinterpret_cast<void *>(aligned);
+      auto const aligned = (address + kAlignment - 1) / kAlignment * kAlignment;
+      addresses.outputs[addresses.output_count++] = reinterpret_cast<void *>(aligned);
     }
-    if (fourfold_prepare(&device, &problem, &pointers, nullptr, 0, nullptr, &prepared, message, sizeof(message)) != 0) {
+    if (fourfold_prepare(&device, &extents, &addresses, nullptr, 0, nullptr, &prepared, message, sizeof(message)) != 0) {
       simulation::fail(message);
     }
     if (fourfold_launch(prepared, nullptr) != 0) {
@@ -230,7 +230,7 @@ int main(int argc, char **argv) {
     }
     fourfold_destroy(prepared);
     for (int i = 0; i < 2; ++i) {
-      auto const *written = static_cast<uint8_t const *>(pointers.outputs[i]);
+      auto const *written = static_cast<uint8_t const *>(addresses.outputs[i]);
       for (uint8_t const *byte = outputs[i].data(); byte != outputs[i].data() + outputs[i].size(); ++byte) {
         if ((byte < written || byte >= written + requirements.outputs[i]) && *byte != 0xEE) {
           simulation::fail("something was written beside an output");

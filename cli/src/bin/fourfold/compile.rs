@@ -111,14 +111,14 @@ fn object(
     let kernels: Vec<Value> = compiled
         .iter()
         .map(|Compiled { built, files, dump_error }| {
-            let (source, configuration) = (&built.planned.source, &built.planned.spec.configuration);
+            let (source, spec) = (&built.planned.source, &built.planned.spec);
             json!({
                 "segment": built.planned.segment,
                 "kernel": source.kernel,
                 "hash": source.hash,
                 "emulated": source.prelude.is_some(),
-                "configuration": configuration.name(),
-                "tile": configuration.tile(),
+                "configuration": spec.configuration_name(),
+                "tile": spec.tile(),
                 "why": built.planned.why,
                 "resources": built.outcome.as_ref().ok().map(|artifact| ResourceReport::from(artifact.resources())),
                 "error": built.outcome.as_ref().err().map(|failure| {
@@ -171,7 +171,7 @@ fn lines(
     for Compiled { built, files, dump_error } in compiled {
         let planned = &built.planned;
         text.push_str(&format!("\nsegment {}: {}\n", planned.segment, planned.source.kernel));
-        text.push_str(&format!("  {}: {}\n", planned.spec.configuration.name(), planned.why));
+        text.push_str(&format!("  {}: {}\n", planned.spec.configuration_name(), planned.why));
         match &built.outcome {
             Ok(artifact) => text.push_str(&format!("  {}\n", ResourceReport::from(artifact.resources()))),
             Err(failure) => {

@@ -11,7 +11,7 @@ const N: usize = 96;
 
 struct Case {
     program: Program,
-    plan: KernelPlan,
+    plan: ScaledMmaPlan,
     tensors: HashMap<String, Tensor>,
     rule: Rule,
 }
@@ -116,12 +116,12 @@ func @f(
 }
 
 /// The plan of a kernel that is the whole program.
-fn plan_of(program: &Program) -> KernelPlan {
+fn plan_of(program: &Program) -> ScaledMmaPlan {
     let module = program.module();
     let root = module.ops.keys().next().expect("a scaled_mma");
     let (matmul, operands) = (program.facts().matmul(root), module.scaled_mma_operands(root));
     let (matmul, operands) = (matmul.expect("a scaled_mma"), operands.expect("a scaled_mma"));
-    let mut plan = KernelPlan {
+    let mut plan = ScaledMmaPlan {
         root,
         format: matmul.format,
         batch: Dim::fixed(1),
@@ -145,7 +145,7 @@ fn plan_of(program: &Program) -> KernelPlan {
     };
     let mut known = HashMap::from([(module.ops[root].results[0], EpilogueRef::Accumulator)]);
     for (op, operation) in module.ops.iter() {
-        let mut reference = |plan: &mut KernelPlan, value: Value| {
+        let mut reference = |plan: &mut ScaledMmaPlan, value: Value| {
             *known.entry(value).or_insert_with(|| {
                 let ty = module.ty(value);
                 let shape = if ty.shape.is_empty() { OperandShape::Scalar } else { OperandShape::Row };

@@ -2,10 +2,10 @@
 //! nvcc 13.0.88.
 
 use fourfold_codegen::Target;
+use fourfold_codegen::block_quantize::{Configuration, Padding};
 use fourfold_ir::ScaleLayout;
 
 use super::TARGETS;
-use super::settings::{Padding, Settings};
 use crate::generator::Broken;
 
 struct Rule {
@@ -13,7 +13,7 @@ struct Rule {
     demands: &'static str,
     prevents: &'static str,
     /// What is wrong, if anything.
-    check: fn(&Settings, &Target) -> Option<String>,
+    check: fn(&Configuration, &Target) -> Option<String>,
 }
 
 static RULES: [Rule; 5] = [
@@ -22,7 +22,7 @@ static RULES: [Rule; 5] = [
         demands: "the target is a GPU that the generator names",
         prevents: "nvcc fatal   : Unsupported gpu architecture",
         check: |_, target| {
-            let is_known = TARGETS.iter().any(|(name, _)| *name == target.name);
+            let is_known = TARGETS.contains(&target.name);
             (!is_known).then(|| target.name.to_owned())
         },
     },
@@ -32,7 +32,7 @@ static RULES: [Rule; 5] = [
         prevents: "error: division by zero: no thread has a block's scale",
         check: |settings, _| {
             let block = settings.format.block();
-            (u64::from(settings.values) > block).then(|| format!("{} of {block}", settings.values))
+            (settings.values > block).then(|| format!("{} of {block}", settings.values))
         },
     },
     Rule {
@@ -41,8 +41,7 @@ static RULES: [Rule; 5] = [
         prevents: "error: static assertion failed: threads of two rows would share a block of values, and its scale",
         check: |settings, _| {
             let (threads, lanes) = (settings.threads / settings.rows, lanes(settings));
-            (u64::from(threads) < lanes)
-                .then(|| format!("{threads} threads of a row for a block that {lanes} share"))
+            (threads < lanes).then(|| format!("{threads} threads of a row for a block that {lanes} share"))
         },
     },
     Rule {
@@ -70,17 +69,17 @@ static RULES: [Rule; 5] = [
 ];
 
 /// Threads that share a block of values.
-fn lanes(settings: &Settings) -> u64 {
-    settings.format.block() / u64::from(settings.values)
+fn lanes(settings: &Configuration) -> u32 {
+    settings.format.block() / settings.values
 }
 
 /// Registers of a thread that its values take.
-fn words(settings: &Settings) -> u32 {
+fn words(settings: &Configuration) -> u32 {
     settings.values * settings.turns * settings.input.storage_bits() as u32 / 32
 }
 
 /// Holds settings against every rule.
-pub(super) fn check(settings: &Settings, target: &Target) -> Result<(), Vec<Broken>> {
+pub(super) fn check(settings: &Configuration, target: &Target) -> Result<(), Vec<Broken>> {
     let broken = |rule: &Rule| {
         (rule.check)(settings, target).map(|found| Broken {
             rule: rule.name.to_owned(),

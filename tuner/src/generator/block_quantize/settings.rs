@@ -1,75 +1,10 @@
 //! What a kernel of this type is made from, and how it is read from parameters.
 
-use std::fmt;
-
+use fourfold_codegen::block_quantize::{Configuration, Format, Padding};
 use fourfold_ir::{ElementType, ScaleLayout, ScaleRounding};
 
 use crate::generator::{Broken, Parameter};
 use crate::parameters::Parameters;
-
-/// One combination of values, each by itself a value that its parameter has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Settings {
-    /// The type of the values.
-    pub input: ElementType,
-    /// What they become.
-    pub format: Format,
-    /// How the scales lie.
-    pub layout: ScaleLayout,
-    /// Who writes the padding of scales.
-    pub padding: Padding,
-    /// Threads of a block of threads.
-    pub threads: u32,
-    /// Consecutive values of a thread.
-    pub values: u32,
-    /// How many times as many values a thread has, each of another block of the row.
-    pub turns: u32,
-    /// Rows that a block of threads has.
-    pub rows: u32,
-}
-
-/// What values become.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
-    /// e2m1 with an e4m3 scale for each 16, under one f32 for the tensor.
-    Nvfp4,
-    /// e2m1 with a ue8m0 scale for each 32.
-    Mxfp4(ScaleRounding),
-}
-
-impl Format {
-    /// Values that share a scale.
-    pub(super) fn block(self) -> u64 {
-        match self {
-            Format::Nvfp4 => 16,
-            Format::Mxfp4(_) => 32,
-        }
-    }
-
-    /// Whether the tensor has a scale of its own.
-    pub(super) fn has_global(self) -> bool {
-        self == Format::Nvfp4
-    }
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Format::Nvfp4 => "nvfp4",
-            Format::Mxfp4(ScaleRounding::Floor) => "mxfp4_floor",
-            Format::Mxfp4(ScaleRounding::Ceil) => "mxfp4_ceil",
-        })
-    }
-}
-
-/// Who writes the scales beyond the last row and column, which are zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Padding {
-    /// Threads of the kernel that have no values.
-    Kernel,
-    /// A memset of all scales before the kernel, in the calls that have padding.
-    Memset,
-}
 
 /// The parameters, in the order in which people read them.
 pub(super) static PARAMETERS: [Parameter; 8] = [
@@ -118,46 +53,43 @@ pub(super) static PARAMETERS: [Parameter; 8] = [
     },
 ];
 
-impl Settings {
-    /// Those of a combination; what it does not say is the default.
-    pub(super) fn read(parameters: &Parameters) -> Result<Settings, Vec<Broken>> {
-        let mut reader = Reader { parameters, broken: Vec::new() };
-        let settings = Settings {
-            input: reader.word(
-                "input",
-                &[("bf16", ElementType::BF16), ("f16", ElementType::F16), ("f32", ElementType::F32)],
-            ),
-            format: reader.word(
-                "format",
-                &[
-                    ("nvfp4", Format::Nvfp4),
-                    ("mxfp4_floor", Format::Mxfp4(ScaleRounding::Floor)),
-                    ("mxfp4_ceil", Format::Mxfp4(ScaleRounding::Ceil)),
-                ],
-            ),
-            layout: reader
-                .word("layout", &[("blocked", ScaleLayout::Blocked), ("linear", ScaleLayout::Linear)]),
-            padding: reader.word("padding", &[("kernel", Padding::Kernel), ("memset", Padding::Memset)]),
-            threads: reader
-                .word("threads", &[("64", 64), ("128", 128), ("256", 256), ("512", 512), ("1024", 1024)]),
-            values: reader.word("values", &[("4", 4), ("8", 8), ("16", 16), ("32", 32)]),
-            turns: reader.word("turns", &[("1", 1), ("2", 2), ("4", 4), ("8", 8)]),
-            rows: reader.word("rows", &[("1", 1), ("2", 2), ("4", 4), ("8", 8), ("16", 16), ("32", 32)]),
-        };
-        for name in parameters.0.keys() {
-            if !PARAMETERS.iter().any(|parameter| parameter.name == name) {
-                let names: Vec<&str> = PARAMETERS.iter().map(|parameter| parameter.name).collect();
-                reader.broken.push(Broken {
-                    rule: "parameters".to_owned(),
-                    demands: format!("the parameters are {}", names.join(", ")),
-                    found: format!("`{name}`"),
-                    prevents: "a sweep over something that no kernel depends on".to_owned(),
-                    refused: false,
-                });
-            }
+/// The configuration of a combination; a parameter without a value has its default.
+pub(super) fn read(parameters: &Parameters) -> Result<Configuration, Vec<Broken>> {
+    let mut reader = Reader { parameters, broken: Vec::new() };
+    let settings = Configuration {
+        input: reader.word(
+            "input",
+            &[("bf16", ElementType::BF16), ("f16", ElementType::F16), ("f32", ElementType::F32)],
+        ),
+        format: reader.word(
+            "format",
+            &[
+                ("nvfp4", Format::Nvfp4),
+                ("mxfp4_floor", Format::Mx(ElementType::F4E2M1FN, ScaleRounding::Floor)),
+                ("mxfp4_ceil", Format::Mx(ElementType::F4E2M1FN, ScaleRounding::Ceil)),
+            ],
+        ),
+        layout: reader.word("layout", &[("blocked", ScaleLayout::Blocked), ("linear", ScaleLayout::Linear)]),
+        padding: reader.word("padding", &[("kernel", Padding::Kernel), ("memset", Padding::Memset)]),
+        threads: reader
+            .word("threads", &[("64", 64), ("128", 128), ("256", 256), ("512", 512), ("1024", 1024)]),
+        values: reader.word("values", &[("4", 4), ("8", 8), ("16", 16), ("32", 32)]),
+        turns: reader.word("turns", &[("1", 1), ("2", 2), ("4", 4), ("8", 8)]),
+        rows: reader.word("rows", &[("1", 1), ("2", 2), ("4", 4), ("8", 8), ("16", 16), ("32", 32)]),
+    };
+    for name in parameters.0.keys() {
+        if !PARAMETERS.iter().any(|parameter| parameter.name == name) {
+            let names: Vec<&str> = PARAMETERS.iter().map(|parameter| parameter.name).collect();
+            reader.broken.push(Broken {
+                rule: "parameters".to_owned(),
+                demands: format!("the parameters are {}", names.join(", ")),
+                found: format!("`{name}`"),
+                prevents: "a sweep over something that no kernel depends on".to_owned(),
+                refused: false,
+            });
         }
-        if reader.broken.is_empty() { Ok(settings) } else { Err(reader.broken) }
     }
+    if reader.broken.is_empty() { Ok(settings) } else { Err(reader.broken) }
 }
 
 struct Reader<'a> {

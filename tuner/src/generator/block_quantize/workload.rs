@@ -1,11 +1,11 @@
 //! What a kernel is given, and what it must write.
 
+use fourfold_codegen::block_quantize::Configuration;
 use fourfold_executor::kernel;
 use fourfold_ir::numeric::{self, MxElement};
 use fourfold_ir::{ElementType, Tensor};
 
-use super::settings::{Format, Settings};
-use crate::generator::{Slot, Workload};
+use crate::generator::Workload;
 use crate::problem::Problem;
 
 /// What the data is. Nothing is summed, so every implementation has the same bits.
@@ -16,8 +16,8 @@ const RULE: &str = "blocks of seeded values over 28 binades, some of zeros, of s
 const MOST_BYTES: u64 = 1 << 32;
 
 /// A call for a problem that the kernel takes.
-pub(super) fn workload(settings: &Settings, problem: &Problem, seed: u64) -> Result<Workload, String> {
-    let Settings { input, format, layout, .. } = *settings;
+pub(super) fn workload(settings: &Configuration, problem: &Problem, seed: u64) -> Result<Workload, String> {
+    let Configuration { input, format, layout, .. } = *settings;
     let Problem { l, m, k, .. } = *problem;
     // At most 2^31 scales were taken, of 32 values each: no product overflows.
     if l * m * k * input.storage_bits() as u64 / 8 > MOST_BYTES {
@@ -37,22 +37,24 @@ pub(super) fn workload(settings: &Settings, problem: &Problem, seed: u64) -> Res
 
     let mut codes = vec![0; count];
     let blocks = values.to_f32();
-    let scales = blocks.chunks(block).zip(codes.chunks_mut(block)).map(|(values, codes)| match format {
-        Format::Nvfp4 => numeric::quantize_nvfp4_block(values, global, codes),
-        Format::Mxfp4(rounding) => numeric::quantize_mx_block(values, MxElement::E2M1, rounding, codes),
+    let scales = blocks.chunks(block).zip(codes.chunks_mut(block)).map(|(values, codes)| {
+        match format.scale_rounding() {
+            None => numeric::quantize_nvfp4_block(values, global, codes),
+            Some(rounding) => numeric::quantize_mx_block(values, MxElement::E2M1, rounding, codes),
+        }
     });
     let scales: Vec<u8> = scales.collect();
-    let scale_element = if format.has_global() { ElementType::F8E4M3FN } else { ElementType::F8E8M0FNU };
     let codes = Tensor::from_codes(ElementType::F4E2M1FN, dims(k), None, codes).map_err(reason)?;
-    let scales = Tensor::from_codes(scale_element, dims(k / format.block()), Some(layout), scales);
+    let scales =
+        Tensor::from_codes(format.scale(), dims(k / u64::from(format.block())), Some(layout), scales);
     let scales = scales.map_err(reason)?;
 
-    let mut inputs = vec![(Slot::A, values.bytes().to_vec())];
+    let mut inputs = vec![("values".to_owned(), values.bytes().to_vec())];
     if format.has_global() {
-        inputs.push((Slot::Operand(0), global.to_le_bytes().to_vec()));
+        inputs.push(("global".to_owned(), global.to_le_bytes().to_vec()));
     }
     Ok(Workload {
-        problem: kernel::Problem { l: l as i64, m: m as i64, n: 1, k: k as i64 },
+        extents: kernel::Extents::new(&[l, m, k].map(|extent| extent as i64)),
         inputs,
         expected: vec![codes.bytes().to_vec(), scales.bytes().to_vec()],
         rule: RULE,

@@ -5,7 +5,7 @@ use fourfold_codegen::cutlass::configuration::{
     OperatorClass, Raster, Sms, Stages, TileOrder, TileScheduler,
 };
 use fourfold_codegen::cutlass::{CutlassVersion, grid, rules};
-use fourfold_codegen::{Design, KernelSource, KernelSpec, Target, dispatch, emit};
+use fourfold_codegen::{Design, KernelSource, ScaledMmaSpec, Target, dispatch};
 use fourfold_ir::BlockFormat;
 
 use super::Computed;
@@ -238,8 +238,8 @@ struct Kernel {
 }
 
 impl Kernel {
-    fn spec(&self) -> KernelSpec {
-        KernelSpec {
+    fn spec(&self) -> ScaledMmaSpec {
+        ScaledMmaSpec {
             target: self.target,
             configuration: Design::Cutlass(self.configuration.clone()),
             epilogue: self.computed.epilogue(),
@@ -253,7 +253,7 @@ impl Configured for Kernel {
     }
 
     fn source(&self) -> KernelSource {
-        emit(&self.spec())
+        self.spec().emit()
     }
 
     fn takes(&self, problem: &Problem) -> Result<(), String> {

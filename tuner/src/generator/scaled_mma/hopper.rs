@@ -2,7 +2,7 @@
 
 use fourfold_codegen::cutlass::CutlassVersion;
 use fourfold_codegen::hopper::{Configuration, ForcedError, TARGET, Tile};
-use fourfold_codegen::{Design, KernelSource, KernelSpec, Target, dispatch, emit};
+use fourfold_codegen::{Design, KernelSource, ScaledMmaSpec, Target, dispatch};
 
 use super::Computed;
 use super::values::{D, FORMAT, Values, extents, format, output};
@@ -111,8 +111,8 @@ struct Kernel {
 }
 
 impl Kernel {
-    fn spec(&self) -> KernelSpec {
-        KernelSpec {
+    fn spec(&self) -> ScaledMmaSpec {
+        ScaledMmaSpec {
             target: self.target,
             configuration: Design::Hopper(self.configuration.clone()),
             epilogue: self.computed.epilogue(),
@@ -126,7 +126,7 @@ impl Configured for Kernel {
     }
 
     fn source(&self) -> KernelSource {
-        emit(&self.spec())
+        self.spec().emit()
     }
 
     fn takes(&self, problem: &Problem) -> Result<(), String> {

@@ -11,7 +11,7 @@ use fourfold_executor::{fallback, kernel};
 use fourfold_ir::{BlockFormat, ElementType, FormatCapability, SymbolValues, Tensor, sample};
 use fourfold_scheduler::EpilogueRef;
 
-use super::{Slot, Work, Workload};
+use super::{Work, Workload};
 use crate::problem::Problem;
 
 pub use cutlass::Cutlass;
@@ -104,17 +104,17 @@ impl Computed {
             sample::inputs(&program, &recipe).map_err(|error| error.to_string())?;
         let op = program.module().ops.keys().next().ok_or("the program has no op")?;
         let mut given = Vec::new();
-        for (slot, name) in [(Slot::A, "a"), (Slot::Sfa, "sfa"), (Slot::B, "b"), (Slot::Sfb, "sfb")] {
+        for name in ["a", "sfa", "b", "sfb"] {
             let tensor = tensors.remove(name).ok_or_else(|| format!("no sample for %{name}"))?;
-            given.push((slot, tensor));
+            given.push((name.to_owned(), tensor));
         }
         let operands: Vec<&Tensor> = given.iter().map(|(_, tensor)| tensor).collect();
         let results = fallback::run_op(&program, op, &operands, &SymbolValues::default())
             .map_err(|error| error.to_string())?;
         let extent = |extent: u64| i64::try_from(extent).map_err(|_| format!("{extent} is no extent"));
         Ok(Workload {
-            problem: kernel::Problem { l: extent(l)?, m: extent(m)?, n: extent(n)?, k: extent(k)? },
-            inputs: given.into_iter().map(|(slot, tensor)| (slot, tensor.bytes().to_vec())).collect(),
+            extents: kernel::Extents::of_product(extent(l)?, extent(m)?, extent(n)?, extent(k)?),
+            inputs: given.into_iter().map(|(role, tensor)| (role, tensor.bytes().to_vec())).collect(),
             expected: results.into_iter().map(|tensor| tensor.bytes().to_vec()).collect(),
             rule: "contest-rule data, every byte equal to the fallback's",
         })

@@ -1,0 +1,184 @@
+//! Block quantization by itself: the kernel of a `block_quantize` that no epilogue computes.
+//!
+//! Values `[L, M, K]` become FP4 codes, packed, and one scale for each block of a row, with the interpreter's bits. Each
+//! thread holds consecutive values of a block; the threads that share a block exchange their largest magnitude, and each
+//! computes the scale. The arithmetic is the text that quantizes in epilogues.
+
+mod template;
+
+use std::fmt;
+
+use fourfold_ir::{ElementType, ScaleLayout, ScaleRounding};
+
+pub(crate) use self::template::STORE;
+use self::template::emit;
+use crate::source::{Interface, KernelSource, Role};
+use crate::targets::Target;
+
+/// The parameters of a kernel that quantizes blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Configuration {
+    /// The element type of the values: bf16, f16 or f32.
+    pub input: ElementType,
+    /// The format of the codes and scales.
+    pub format: Format,
+    /// The layout of the scales.
+    pub layout: ScaleLayout,
+    /// The way in which the padding of blocked scales becomes zero.
+    pub padding: Padding,
+    /// Threads of a CTA.
+    pub threads: u32,
+    /// Consecutive values of one thread.
+    pub values: u32,
+    /// Blocks of values that one thread handles at once, `threads / rows` threads apart.
+    pub turns: u32,
+    /// Rows of a CTA.
+    pub rows: u32,
+}
+
+/// The format that values are quantized to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// f4E2M1FN codes with an f8E4M3FN scale for each 16, under one f32 for the tensor.
+    Nvfp4,
+    /// Codes of this element type (f4E2M1FN, f8E4M3FN or f8E5M2) with an f8E8M0FNU scale for each 32.
+    Mx(ElementType, ScaleRounding),
+}
+
+/// The way in which scales beyond the last row and column become zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Padding {
+    /// Threads of the kernel without values write the zeros.
+    Kernel,
+    /// A memset clears all scales before the kernel, in calls that have padding.
+    Memset,
+}
+
+/// The specification of one kernel that quantizes blocks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct BlockQuantizeSpec {
+    /// The target that the kernel is compiled for.
+    pub target: &'static Target,
+    /// The kernel's parameters.
+    pub configuration: Configuration,
+}
+
+impl Format {
+    /// Values that share a scale.
+    pub fn block(self) -> u32 {
+        match self {
+            Format::Nvfp4 => 16,
+            Format::Mx(..) => 32,
+        }
+    }
+
+    /// True if the tensor has an f32 scale of its own.
+    pub fn has_global(self) -> bool {
+        self == Format::Nvfp4
+    }
+
+    /// The element type of the scales.
+    pub fn scale(self) -> ElementType {
+        match self {
+            Format::Nvfp4 => ElementType::F8E4M3FN,
+            Format::Mx(..) => ElementType::F8E8M0FNU,
+        }
+    }
+
+    /// The element type of the codes.
+    pub fn element(self) -> ElementType {
+        match self {
+            Format::Nvfp4 => ElementType::F4E2M1FN,
+            Format::Mx(element, _) => element,
+        }
+    }
+
+    /// The rounding of MX scales; absent for NVFP4.
+    pub fn scale_rounding(self) -> Option<ScaleRounding> {
+        match self {
+            Format::Nvfp4 => None,
+            Format::Mx(_, rounding) => Some(rounding),
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Format::Mx(element, rounding) = self else { return f.write_str("nvfp4") };
+        let element = match element {
+            ElementType::F8E4M3FN => "mxfp8_e4m3",
+            ElementType::F8E5M2 => "mxfp8_e5m2",
+            _ => "mxfp4",
+        };
+        let rounding = match rounding {
+            ScaleRounding::Floor => "floor",
+            ScaleRounding::Ceil => "ceil",
+        };
+        write!(f, "{element}_{rounding}")
+    }
+}
+
+impl Configuration {
+    /// The usual parameters for values of this type: 256 threads of 8 values, 4 rows, 2 blocks at once.
+    pub fn usual(input: ElementType, format: Format, layout: ScaleLayout) -> Configuration {
+        Configuration {
+            input,
+            format,
+            layout,
+            padding: Padding::Kernel,
+            threads: 256,
+            values: 8,
+            turns: 2,
+            rows: 4,
+        }
+    }
+
+    /// The tile of a CTA in elements: rows, 1, and values of a row.
+    pub fn tile(&self) -> [u32; 3] {
+        [self.rows, 1, self.threads / self.rows * self.values * self.turns]
+    }
+
+    /// A readable name, such as `quantize_bf16_nvfp4_blocked_t256v8x2r4`.
+    pub fn name(&self) -> String {
+        let Configuration { input, format, layout, padding, threads, values, turns, rows } = self;
+        let padding = match padding {
+            Padding::Kernel => "",
+            Padding::Memset => "_memset",
+        };
+        format!("quantize_{input}_{format}_{layout}_t{threads}v{values}x{turns}r{rows}{padding}")
+    }
+}
+
+impl BlockQuantizeSpec {
+    /// The signature, which equals that of the plan: `block_quantize values=bf16 global q=f4E2M1FN:f8E4M3FN/16 blocked`.
+    pub fn signature(&self) -> String {
+        let Configuration { input, format, layout, .. } = self.configuration;
+        let global = if format.has_global() { " global" } else { "" };
+        let rounding = match format.scale_rounding() {
+            None => "",
+            Some(ScaleRounding::Floor) => ":floor",
+            Some(ScaleRounding::Ceil) => ":ceil",
+        };
+        let (element, scale, block) = (format.element(), format.scale(), format.block());
+        format!("block_quantize values={input}{global} q={element}:{scale}/{block}{rounding} {layout}")
+    }
+
+    /// The roles of a call: `values` `[L, M, K]`, the scalar `global` of NVFP4, and codes before scales.
+    pub fn interface(&self) -> Interface {
+        let Configuration { input, format, .. } = self.configuration;
+        Interface {
+            extents: vec!["L", "M", "K"],
+            operands: vec![Role::tensor("values", input, &["L", "M", "K"])],
+            scalars: if format.has_global() { vec!["global"] } else { Vec::new() },
+            outputs: vec![
+                Role::tensor("y0", format.element(), &["L", "M", "K"]),
+                Role::padded_scales("y1", format.scale()),
+            ],
+        }
+    }
+
+    /// The source of the kernel.
+    pub fn emit(&self) -> KernelSource {
+        emit(self)
+    }
+}

@@ -1,0 +1,183 @@
+//! The C interface of a plan's kernel: its roles, extents, signature and constraints.
+
+use fourfold_ir::{Dim, Op, Program, ScaleRounding, SymbolValues, Value};
+
+use super::{
+    BlockQuantizePlan, Constraint, EpilogueOperand, EpilogueRef, KernelOutput, OutputKind, Plan, Roles,
+    ScaledMmaPlan, Tier,
+};
+
+impl Plan {
+    /// The plan of a `scaled_mma`; `None` for another kind.
+    pub fn scaled_mma(&self) -> Option<&ScaledMmaPlan> {
+        match self {
+            Plan::ScaledMma(plan) => Some(plan),
+            Plan::BlockQuantize(_) => None,
+        }
+    }
+
+    /// The tier of the plan's segment.
+    pub fn tier(&self) -> Tier {
+        match self {
+            Plan::ScaledMma(_) => Tier::Kernel,
+            Plan::BlockQuantize(_) => Tier::Device,
+        }
+    }
+
+    /// The op that the plan is rooted at.
+    pub fn root(&self) -> Op {
+        match self {
+            Plan::ScaledMma(plan) => plan.root,
+            Plan::BlockQuantize(plan) => plan.op,
+        }
+    }
+
+    /// The ops that the kernel computes, in no particular order.
+    pub fn ops(&self) -> Vec<Op> {
+        match self {
+            Plan::ScaledMma(plan) => plan.ops().collect(),
+            Plan::BlockQuantize(plan) => vec![plan.op],
+        }
+    }
+
+    /// The values that the kernel writes, in the order of [`Roles::outputs`].
+    pub fn written(&self) -> Vec<Value> {
+        match self {
+            Plan::ScaledMma(plan) => plan.written().collect(),
+            Plan::BlockQuantize(plan) => vec![plan.codes, plan.scales],
+        }
+    }
+
+    /// The values of a call by role.
+    pub fn roles(&self) -> Roles {
+        let numbered = |prefix: &str, values: Vec<Value>| {
+            values.into_iter().enumerate().map(|(index, value)| (format!("{prefix}{index}"), value)).collect()
+        };
+        let outputs = numbered("y", self.written());
+        let named = |role: &str, value: Value| (role.to_owned(), value);
+        match self {
+            Plan::ScaledMma(plan) => {
+                let mut operands = vec![
+                    named("a", plan.a),
+                    named("sfa", plan.sfa),
+                    named("b", plan.b),
+                    named("sfb", plan.sfb),
+                ];
+                operands.extend(plan.c.map(|c| named("c", c)));
+                let read: Vec<(String, Value)> =
+                    numbered("x", plan.operands.iter().map(|operand| operand.value).collect());
+                operands.extend(read);
+                let scalars = [("alpha", plan.alpha), ("beta", plan.beta)];
+                let scalars = scalars.into_iter().filter_map(|(role, value)| Some(named(role, value?)));
+                Roles { operands, scalars: scalars.collect(), outputs }
+            }
+            Plan::BlockQuantize(plan) => Roles {
+                operands: vec![named("values", plan.values)],
+                scalars: plan.global.map(|global| named("global", global)).into_iter().collect(),
+                outputs,
+            },
+        }
+    }
+
+    /// The extents of one launch with their names in the C interface; `None` where a symbol has no value, or an extent
+    /// exceeds 63 bits. See [`ScaledMmaPlan`] on flattening.
+    pub fn extents(&self, symbols: &SymbolValues) -> Option<Vec<(&'static str, i64)>> {
+        let extent = |dim: &Dim| i64::try_from(dim.evaluate(symbols)?).ok();
+        match self {
+            Plan::ScaledMma(plan) => {
+                let (l, m) = (extent(&plan.batch)?, extent(&plan.m)?);
+                let (n, k) = (extent(&plan.n)?, extent(&plan.k)?);
+                let (l, m) = if plan.b_batched || l == 1 { (l, m) } else { (1, l.checked_mul(m)?) };
+                Some(vec![("L", l), ("M", m), ("N", n), ("K", k)])
+            }
+            Plan::BlockQuantize(plan) => {
+                Some(vec![("L", extent(&plan.batch)?), ("M", extent(&plan.m)?), ("K", extent(&plan.k)?)])
+            }
+        }
+    }
+
+    /// The conditions that a call meets for the kernel to be launched.
+    pub fn constraints(&self) -> &[Constraint] {
+        match self {
+            Plan::ScaledMma(plan) => &plan.constraints,
+            Plan::BlockQuantize(plan) => &plan.constraints,
+        }
+    }
+
+    /// The description of what the kernel reads and writes, as the generated library gives it. A library with another
+    /// signature is not launched for the plan.
+    ///
+    /// For a `scaled_mma` the format comes first, and then, where present, `alpha`, the type of C, `beta`, and the shape
+    /// and type of each operand of the epilogue. The outputs follow in order: `d=bf16` is a value;
+    /// `q=f4E2M1FN:f8E4M3FN/16*x2` are codes with a scale for each 16 under the per-tensor scale at position 2 among the
+    /// operands; `q=f8E4M3FN:f8E8M0FNU/32:floor` names the rounding of an MX scale; `amax=row` and `max=scalar` are
+    /// reductions. `@acc` or `@s3` marks an output of the accumulator or of the step at position 3, where that is not the
+    /// last step.
+    ///
+    /// For a `block_quantize`: `block_quantize values=bf16 global q=f4E2M1FN:f8E4M3FN/16 blocked`.
+    pub fn signature(&self, program: &Program) -> String {
+        match self {
+            Plan::ScaledMma(plan) => scaled_mma_signature(program, plan),
+            Plan::BlockQuantize(plan) => block_quantize_signature(plan),
+        }
+    }
+}
+
+impl From<ScaledMmaPlan> for Plan {
+    fn from(plan: ScaledMmaPlan) -> Plan {
+        Plan::ScaledMma(plan)
+    }
+}
+
+fn block_quantize_signature(plan: &BlockQuantizePlan) -> String {
+    let BlockQuantizePlan { input, format, scale_rounding, layout, .. } = plan;
+    let global = if plan.global.is_some() { " global" } else { "" };
+    let rounding = rounding_suffix(*scale_rounding);
+    format!(
+        "block_quantize values={input}{global} q={}:{}/{}{rounding} {layout}",
+        format.element, format.scale, format.block
+    )
+}
+
+fn rounding_suffix(rounding: Option<ScaleRounding>) -> &'static str {
+    match rounding {
+        None => "",
+        Some(ScaleRounding::Floor) => ":floor",
+        Some(ScaleRounding::Ceil) => ":ceil",
+    }
+}
+
+fn scaled_mma_signature(program: &Program, plan: &ScaledMmaPlan) -> String {
+    let element = |value| program.module().ty(value).element;
+    let mut parts = vec![plan.format.to_string()];
+    parts.extend(plan.alpha.map(|_| "alpha".to_owned()));
+    parts.extend(plan.c.map(|c| format!("c={}", element(c))));
+    parts.extend(plan.beta.map(|_| "beta".to_owned()));
+    let operand = |operand: &EpilogueOperand| format!("{}={}", operand.shape, element(operand.value));
+    parts.extend(plan.operands.iter().map(operand));
+    parts.extend(plan.outputs.iter().map(|output| output_of(program, plan, output)));
+    parts.join(" ")
+}
+
+fn output_of(program: &Program, plan: &ScaledMmaPlan, output: &KernelOutput) -> String {
+    let element = |value| program.module().ty(value).element;
+    let mut word = match &output.kind {
+        OutputKind::Value { value } => format!("d={}", element(*value)),
+        OutputKind::Quantized { codes, scales, global, block, scale_rounding, .. } => {
+            let rounding = rounding_suffix(*scale_rounding);
+            let global = global.map_or(String::new(), |operand| format!("*x{operand}"));
+            format!("q={}:{}/{block}{rounding}{global}", element(*codes), element(*scales))
+        }
+        OutputKind::Reduced { kind, shape, .. } => format!("{}={shape}", kind.name()),
+    };
+    let last = plan.epilogue.len().checked_sub(1).map_or(EpilogueRef::Accumulator, EpilogueRef::Step);
+    if output.of != last {
+        word += &match output.of {
+            EpilogueRef::Accumulator => "@acc".to_owned(),
+            EpilogueRef::Step(step) => format!("@s{step}"),
+            // No plan has it, and no kernel says it.
+            EpilogueRef::Operand(operand) => format!("@x{operand}"),
+        };
+    }
+    word
+}

@@ -1,0 +1,84 @@
+//! Plans a `block_quantize` that no epilogue computes as a kernel of its own.
+
+use fourfold_ir::{BlockQuantizeCapability, Dim, Op, OpKind, Program, QuantizedFormat, dim_product};
+
+use crate::geometry::scale_bytes;
+use crate::plan::{BlockQuantizePlan, Constraint};
+
+/// The plan of a `block_quantize`; `None` where the target's kernel does not take its types or its fixed extents.
+pub(crate) fn plan_block_quantize(
+    program: &Program,
+    capability: &BlockQuantizeCapability,
+    op: Op,
+) -> Option<BlockQuantizePlan> {
+    let module = program.module();
+    let operation = &module.ops[op];
+    let OpKind::BlockQuantize { block, scale_rounding } = operation.kind else { return None };
+    let (&[codes, scales], &[values, ref global @ ..]) = (&operation.results[..], &operation.operands[..])
+    else {
+        return None;
+    };
+    let (input, layout) = (module.ty(values).element, module.ty(scales).layout?);
+    let format =
+        QuantizedFormat { element: module.ty(codes).element, scale: module.ty(scales).element, block };
+    if !capability.inputs.contains(&input) || !capability.formats.contains(&format) {
+        return None;
+    }
+    let [leading @ .., m, k] = &module.ty(values).shape[..] else { return None };
+    let batch = dim_product(leading)?;
+    Some(BlockQuantizePlan {
+        op,
+        values,
+        global: global.first().copied(),
+        codes,
+        scales,
+        input,
+        format,
+        scale_rounding,
+        layout,
+        constraints: constraints(capability, [&batch, m, k], block, [values, codes, scales])?,
+        batch,
+        m: m.clone(),
+        k: k.clone(),
+    })
+}
+
+/// The conditions on a call that do not hold for all symbol values; `None` where one holds for none.
+fn constraints(
+    capability: &BlockQuantizeCapability,
+    [l, m, k]: [&Dim; 3],
+    block: u32,
+    pointers: [fourfold_ir::Value; 3],
+) -> Option<Vec<Constraint>> {
+    let BlockQuantizeCapability { max_extent, max_scale_bytes, pointer_alignment, .. } = *capability;
+    let extents = [("L", l), ("M", m), ("K", k)];
+    let fixed = |dim: &Dim| dim.as_fixed();
+    if extents.iter().any(|(_, dim)| fixed(dim).is_some_and(|extent| max_extent < extent))
+        || fixed(k) == Some(0)
+    {
+        return None;
+    }
+    let mut found: Vec<Constraint> = extents
+        .iter()
+        .filter(|(_, dim)| fixed(dim).is_none())
+        .map(|(name, dim)| Constraint::AtMost { name, dim: (*dim).clone(), limit: max_extent })
+        .collect();
+    match [l, m, k].map(fixed) {
+        known @ [Some(_), Some(_), Some(_)] => {
+            scale_bytes(known, block).filter(|bytes| *bytes <= max_scale_bytes)?;
+        }
+        _ => found.push(Constraint::ScaleBytes {
+            name: "the result",
+            matrices: l.clone(),
+            rows: m.clone(),
+            k: k.clone(),
+            block,
+            limit: max_scale_bytes,
+        }),
+    }
+    if fixed(k).is_none() {
+        found.push(Constraint::NotEmpty { name: "K", dim: k.clone() });
+    }
+    found.extend(pointers.map(|value| Constraint::PointerAlignment { value, bytes: pointer_alignment }));
+    Some(found)
+}
