@@ -1,5 +1,5 @@
-//! Every rejection code has a near miss among the fixtures and an entry in `docs/reasons.md`, every failure one in
-//! `docs/failures.md`; every error has a fixture.
+//! Every rejection code has a near miss among the fixtures and an entry in `docs/reference/reasons.md`, every failure one in
+//! `docs/reference/failures.md`; every error has a fixture.
 
 use fourfold::executor::service::{FAILURE_CODES, FailureCode};
 use fourfold::ir::VerifyErrorKind;
@@ -37,12 +37,12 @@ fn the_documentation_lists_every_code() {
     for code in ReasonCode::ALL {
         text.push_str(&format!("| `{code}` | {} |\n", code.advice()));
     }
-    let file = repository().join("docs/reasons.md");
+    let file = repository().join("docs/reference/reasons.md");
     if std::env::var_os("FOURFOLD_BLESS").is_some() {
         std::fs::write(&file, &text).expect("docs/ can be written");
     }
     let found = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(found == text, "docs/reasons.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace");
+    assert!(found == text, "docs/reference/reasons.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace");
 }
 
 #[test]
@@ -61,12 +61,12 @@ fn the_documentation_lists_every_way_in_which_a_kernel_cannot_be_had() {
         let remembered = if *lasts { "yes" } else { "no" };
         text.push_str(&format!("| `{code}` | {meaning} | {remedy} | {remembered} |\n"));
     }
-    let file = repository().join("docs/failures.md");
+    let file = repository().join("docs/reference/failures.md");
     if std::env::var_os("FOURFOLD_BLESS").is_some() {
         std::fs::write(&file, &text).expect("docs/ can be written");
     }
     let found = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(found == text, "docs/failures.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace");
+    assert!(found == text, "docs/reference/failures.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace");
 }
 
 /// Codes of errors that no text can have: the parser refuses it earlier, under a code of its own, or the tables of a
