@@ -136,7 +136,8 @@ def standalone(result):
     height = float(re.search(r'viewBox="0 0 \d+ (\d+)"', inner).group(1))
     environment = result["environment"]
     heading = f"One NVFP4 × NVFP4 GEMM on {environment['gpu']}, against the fastest exact alternative"
-    about = f"Shorter is faster: a bar that ends before 1.0 beats every exact peer. Medians of one run, {result['date'][:10]}."
+    day = result["date"][:10]
+    about = f"Shorter is faster: a bar that ends before 1.0 beats every exact peer. Medians of one run, {day}."
     width, whole = WIDTH + 2 * MARGIN, height + HEAD + 2 * MARGIN
     body = inner.replace("<svg ", f'<svg x="{MARGIN}" y="{HEAD + MARGIN}" width="{WIDTH}" height="{height:.0f}" ', 1)
     drawn = "\n".join(

@@ -213,8 +213,8 @@ and operations / 790 TFLOP/s; &ldquo;of run&rdquo; takes this run's own ceilings
 {failed}{missing}{stopped}
 <h2>How it was measured</h2>
 <p>CUDA graphs of {protocol["calls_per_graph"]} GEMMs over rotating operands that take more than three times the L2
-cache, the columns replayed in turns; median of {protocol["replays"] or "several"} replays after {protocol["warm_up_s"]} s of
-warm-up, each behind an untimed replay of the same graph; consecutive GEMMs do not overlap. All columns get the same
+cache, the columns replayed in turns; median of {protocol["replays"] or "several"} replays
+after {protocol["warm_up_s"]} s of warm-up, each behind an untimed replay of the same graph; consecutive GEMMs do not overlap. All columns get the same
 random codes and scales. Outputs are poisoned before the last replay, and every element is compared with the exact
 sum.</p>
 <p>{escape(labels)}.</p>
