@@ -8,27 +8,30 @@ use fourfold::codegen::KernelSpec;
 use fourfold_tests::dags::{DAG_TARGETS, features, kernels};
 use fourfold_tests::{backend, repository};
 
-/// Every Markdown file of the repository, relative to its root, with its text.
-fn documents() -> BTreeMap<PathBuf, String> {
-    let mut documents = BTreeMap::new();
+/// Every file of the repository, relative to its root, without what is built.
+fn files() -> Vec<PathBuf> {
+    let mut files = Vec::new();
     let mut folders = vec![repository()];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).expect("a folder can be listed") {
             let path = entry.expect("an entry can be read").path();
-            let name = path.file_name().expect("an entry has a name").to_string_lossy().into_owned();
-            let built = name == "target" || path.ends_with("docs/book") || path.ends_with("fuzz/corpus");
-            if path.is_dir() {
-                if !built && !name.starts_with('.') {
-                    folders.push(path);
-                }
-            } else if name.ends_with(".md") {
-                let text = std::fs::read_to_string(&path).expect("a document is text");
-                let below = path.strip_prefix(repository()).expect("it lies in the repository");
-                documents.insert(below.to_owned(), text);
+            let name = path.file_name().expect("an entry has a name").to_string_lossy();
+            let built = name == "target" || path.ends_with("docs/book");
+            if path.is_dir() && !built && !name.starts_with('.') {
+                folders.push(path);
+            } else if path.is_file() {
+                files.push(path.strip_prefix(repository()).expect("it lies in the repository").to_owned());
             }
         }
     }
-    documents
+    files
+}
+
+/// Every Markdown file, with its text.
+fn documents() -> BTreeMap<PathBuf, String> {
+    let documents = files().into_iter().filter(|file| file.extension().is_some_and(|it| it == "md"));
+    let text = |file: &PathBuf| std::fs::read_to_string(repository().join(file)).expect("it is text");
+    documents.map(|file| (file.clone(), text(&file))).collect()
 }
 
 /// The lines of a document that are prose: fenced code is left out.
@@ -124,8 +127,30 @@ fn is_pattern(path: &str) -> bool {
             .any(|part| part.len() > 2 && part.chars().all(|c| c.is_ascii_uppercase()))
 }
 
+/// The endings of sources. A name with one of them is a file of the repository, wherever it lies.
+const SOURCES: [&str; 6] = [".rs", ".cu", ".cuh", ".j2", ".toml", ".fir"];
+
+/// Whether a code span names a file or folder that does not exist: a path from the root, or the name of a source.
+fn names_nothing(span: &str, names: &BTreeSet<String>) -> bool {
+    if span.contains([' ', '(', '|', '=', '"', ';']) || is_pattern(span) {
+        return false;
+    }
+    match span.split_once('/') {
+        Some((top, _)) => {
+            let is_path = !top.is_empty() && !top.starts_with('.') && repository().join(top).is_dir();
+            is_path && !repository().join(span).exists()
+        }
+        None => {
+            let is_source = SOURCES.iter().any(|ending| span.len() > ending.len() && span.ends_with(ending));
+            is_source && !names.contains(span)
+        }
+    }
+}
+
 #[test]
 fn every_file_that_a_document_names_exists() {
+    let names: BTreeSet<String> =
+        files().iter().filter_map(|file| Some(file.file_name()?.to_string_lossy().into_owned())).collect();
     let mut missing = Vec::new();
     for (file, text) in documents() {
         // Lab notes and the changelog are records of their time.
@@ -133,19 +158,35 @@ fn every_file_that_a_document_names_exists() {
             continue;
         }
         for line in prose(&text) {
-            for path in spans(line).1.into_iter().flat_map(expanded) {
-                let Some((top, _)) = path.split_once('/') else { continue };
-                let is_path = !path.contains([' ', '(', '|', '=', '"', ';'])
-                    && !top.is_empty()
-                    && !top.starts_with('.')
-                    && repository().join(top).is_dir();
-                if is_path && !repository().join(&path).exists() && !is_pattern(&path) {
-                    missing.push(format!("{}: {path}", file.display()));
-                }
-            }
+            let named = spans(line).1.into_iter().flat_map(expanded);
+            let absent = named.filter(|span| names_nothing(span, &names));
+            missing.extend(absent.map(|path| format!("{}: {path}", file.display())));
         }
     }
     assert!(missing.is_empty(), "files that are not there:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn a_broken_name_link_or_anchor_would_be_found() {
+    let names = BTreeSet::from(["grow.rs".to_owned()]);
+    for (span, is_wrong) in [
+        ("scheduler/src/grow.rs", false),
+        ("scheduler/src/absent.rs", true),
+        ("scheduler/absent/", true),
+        ("grow.rs", false),
+        ("absent.rs", true),
+        ("fixtures/reject/CODE.fir", false),
+        ("a/b", false),
+        (".rs", false),
+    ] {
+        assert_eq!(names_nothing(span, &names), is_wrong, "{span}");
+    }
+    assert_eq!(expanded("a/{b,c}.rs"), ["a/b.rs", "a/c.rs"]);
+    assert_eq!(links("see [a](b.md) and `[c](d.md)` and ![e](f.svg)"), ["b.md", "f.svg"]);
+    let headings = "# A b\n```\n# no\n```\n## small_m, at last\n## A b\n";
+    assert_eq!(anchors(headings).into_iter().collect::<Vec<_>>(), ["a-b", "a-b-1", "small_m-at-last"]);
+    assert_eq!(normalized(Path::new("docs/a/../b.md")), Some(PathBuf::from("docs/b.md")));
+    assert_eq!(normalized(Path::new("docs/../../b.md")), None);
 }
 
 #[test]
