@@ -1,10 +1,12 @@
-"""The lines that a run must hold, from its figures alone."""
+"""Ratios of a run against its peers, and the judgement of a run by a file of requirements."""
 
+import json
 import math
 
 from shapes import CONTEST, DECODE, GROUPS, LARGE
 
 PASS, FAIL, UNKNOWN = "pass", "FAIL", "not measured"
+LEVELS = ("gate", "stretch")
 
 
 def median(row, name):
@@ -33,14 +35,58 @@ def speedup(row, name="ours"):
 
 
 def share(row, name="ours"):
-    """Which part of the reference rate is reached, or None."""
+    """The share of the reference rate that is reached, or None."""
     ours = median(row, name)
     return row["reference_us"] / ours if ours else None
 
 
 def geometric_mean(values):
-    """Of at least one."""
+    """The geometric mean of at least one value."""
     return math.exp(sum(math.log(value) for value in values) / len(values))
+
+
+# A figure of a requirement: of one row, how values are combined before they are judged, and how one is printed.
+FIGURES = {
+    "geometric_mean_us": (lambda row: median(row, "ours"), lambda values: [geometric_mean(values)], "{:.2f} us"),
+    "speedup": (speedup, list, "{:.3f}"),
+    "reference_share": (share, list, "{:.1%}"),
+}
+
+NAMES = {
+    "geometric_mean_us": "geometric mean of ours",
+    "speedup": "speed against the best exact peer",
+    "reference_share": "share of the reference rate",
+}
+
+
+class BadRequirements(ValueError):
+    """A file of requirements that cannot be used; the message names what is wrong."""
+
+
+def load(path):
+    """Reads a file of requirements: per level a list of {group, figure, at_least or at_most}."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise BadRequirements(f"{path}: {error}") from None
+    if not isinstance(found, dict) or not set(LEVELS) & set(found):
+        raise BadRequirements(f"{path}: expected an object with {' or '.join(LEVELS)}")
+    for level in LEVELS:
+        for rule in found.get(level, []):
+            problem = wrong_with(rule)
+            if problem:
+                raise BadRequirements(f"{path}: {level}: {problem}")
+    return {level: found.get(level, []) for level in LEVELS}
+
+
+def wrong_with(rule):
+    """Says what is wrong with one requirement, or None."""
+    if rule.get("group") not in (CONTEST, DECODE, LARGE):
+        return f"group {rule.get('group')!r} is none of {CONTEST}, {DECODE}, {LARGE}"
+    if rule.get("figure") not in FIGURES:
+        return f"figure {rule.get('figure')!r} is none of {', '.join(FIGURES)}"
+    bounds = [key for key in ("at_least", "at_most") if isinstance(rule.get(key), (int, float))]
+    return None if len(bounds) == 1 else "expected a number for one of at_least and at_most"
 
 
 def line(what, values, holds, shown):
@@ -50,43 +96,22 @@ def line(what, values, holds, shown):
     return {"what": what, "outcome": PASS if holds(values) else FAIL, "shown": shown(values)}
 
 
-def lines(rows, mean_us, decode_share, contest_speedup, large_speedup):
-    """The lines of one level. A group counts as measured when all of its shapes were."""
-    groups = {group: group_rows(rows, group) for group in (CONTEST, DECODE, LARGE)}
+def requirement(rows, rule):
+    """The line of one requirement. A group is measured when all of its shapes are."""
+    of_row, combined, text = FIGURES[rule["figure"]]
+    bound = "at_least" if "at_least" in rule else "at_most"
+    limit = rule[bound]
+    values = [of_row(row) if row else None for row in group_rows(rows, rule["group"])]
 
-    def at_least(least):
-        return lambda values: min(values) >= least
+    def holds(values):
+        return all(value >= limit if bound == "at_least" else value <= limit for value in combined(values))
 
-    def shown_as(text):
-        return lambda values: ", ".join(text.format(value) for value in values)
-
-    contest, decode, large = groups[CONTEST], groups[DECODE], groups[LARGE]
-    return [
-        line(
-            f"contest shapes: geometric mean at most {mean_us:.1f} us",
-            [median(row, "ours") if row else None for row in contest],
-            lambda values: geometric_mean(values) <= mean_us,
-            lambda values: f"{geometric_mean(values):.2f} us",
-        ),
-        line(
-            f"contest shapes: at least {contest_speedup:.2f} of the best exact peer's speed",
-            [speedup(row) if row else None for row in contest],
-            at_least(contest_speedup),
-            shown_as("{:.2f}"),
-        ),
-        line(
-            f"decode: at least {decode_share:.0%} of the reference rate",
-            [share(row) if row else None for row in decode],
-            at_least(decode_share),
-            shown_as("{:.1%}"),
-        ),
-        line(
-            f"larger shapes: at least {large_speedup:.2f} of the best exact peer's speed",
-            [speedup(row) if row else None for row in large],
-            at_least(large_speedup),
-            shown_as("{:.3f}"),
-        ),
-    ]
+    return line(
+        f"{rule['group']}: {NAMES[rule['figure']]} {bound.replace('_', ' ')} {text.format(limit)}",
+        values,
+        holds,
+        lambda values: ", ".join(text.format(value) for value in combined(values)),
+    )
 
 
 def group_rows(rows, group):
@@ -102,20 +127,19 @@ def correctness(rows):
         return {"what": "every output is right", "outcome": UNKNOWN, "shown": ""}
     bits = [check["bit_equal"] for check in checks]
     right = all(check["ok"] for check in checks)
-    shown = f"{sum(check['elements'] for check in checks):,} elements in bounds" if right else ""
-    wrong = sum(check["wrong"] for check in checks)
+    counted = [check["elements"] for check in checks if check.get("elements") is not None]
+    shown = f"{sum(counted):,} elements in bounds" if right and counted else ""
+    wrong = sum(check.get("wrong") or 0 for check in checks)
     if wrong:
         shown = f"{wrong:,} elements out of bounds"
     shown += f"; bit-equal {sum(bit is True for bit in bits)} of {sum(bit is not None for bit in bits)}"
     return {"what": "every output is right", "outcome": PASS if right else FAIL, "shown": shown.strip("; ")}
 
 
-def judge(rows):
-    """The gate and the stretch of a run."""
-    return {
-        "gate": [correctness(rows), *lines(rows, 18.0, 0.75, 1.0, 0.95)],
-        "stretch": lines(rows, 15.0, 0.80, 1.0, 1.0),
-    }
+def judge(rows, requirements=None):
+    """The judgement of a run: whether outputs are right, and a line for each requirement, if there are any."""
+    levels = {level: [requirement(rows, rule) for rule in (requirements or {}).get(level, [])] for level in LEVELS}
+    return {"correctness": correctness(rows), **levels}
 
 
 def failed(verdict, rows):

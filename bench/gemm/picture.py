@@ -1,13 +1,36 @@
-"""The picture of a run: for each shape a bar for ours and marks for the others, relative to the best exact peer."""
+#!/usr/bin/env python3
+"""The chart of a run: for each shape a bar for ours and marks for the others, relative to the best exact peer.
 
+Writes the chart of a recorded run: python3 bench/gemm/picture.py bench/gemm/h200.json --svg docs/images/gemm-h200.svg
+"""
+
+import argparse
 import html as markup
+import json
+import re
+from pathlib import Path
 
 import gate
 
 LARGEST = 2.0
-LABEL, PLOT, BEYOND, FIGURES, ROW, TOP, GAP = 168, 540, 136, 286, 36, 66, 26
+LABEL, PLOT, BEYOND, FIGURES, ROW, TOP, GAP = 160, 440, 118, 272, 34, 72, 26
 WIDTH = LABEL + PLOT + BEYOND + FIGURES
-TITLES = {"contest": "M = 128", "decode": "decode", "large": "larger", "other": "others"}
+TITLES = {"contest": "M = 128", "decode": "decode, M ≤ 16", "large": "larger", "other": "others"}
+
+# The colours of a chart that stands alone: an image has no page to take them from.
+COLOURS = {
+    "--paper": "#ffffff",
+    "--ink": "#1c1f26",
+    "--soft": "#5b6270",
+    "--rule": "#d9dde4",
+    "--ours": "#2563eb",
+    "--orange": "#c2570c",
+    "--purple": "#7c3aed",
+    "--teal": "#0f766e",
+    "--grey": "#737a87",
+    "--bad": "#b91c1c",
+}
+MARGIN, HEAD = 16, 62
 
 # Shape and colour by column; colour alone tells nothing.
 MARKS = {
@@ -70,8 +93,8 @@ def svg(result):
     """The picture; its colours are the page's."""
     rows = rows_of(result)
     groups = list(dict.fromkeys(row["group"] for row, _ in rows))
-    height = TOP + len(rows) * ROW + len(groups) * GAP + 34
-    bottom = height - 30
+    height = TOP + len(rows) * ROW + len(groups) * GAP + 50
+    bottom = height - 46
 
     def at(ratio):
         return LABEL + min(ratio, LARGEST) / LARGEST * PLOT
@@ -89,10 +112,12 @@ def svg(result):
         )
         if tick % 0.5 == 0:
             parts.append(text(at(tick), bottom + 16, f"{tick:.1f}", 12, "middle", "--soft"))
+    parts.append(text(at(1.0), bottom + 36, "time / time of the best exact peer", 12, "middle", "--soft"))
     parts.append(text(at(1.0), TOP - 6, "best exact peer", 12, "middle", "--soft"))
-    parts.append(text(at(LARGEST) + 12, TOP - 6, "beyond", 12, "start", "--soft"))
-    columns = [WIDTH - FIGURES + right for right in (64, 140, 210, 278)]
-    for x, words in zip(columns, ["ours µs", "best µs", "faster", "of ref."], strict=True):
+    parts.append(text(at(LARGEST) + 12, TOP - 6, "above 2", 12, "start", "--soft"))
+    parts.append(text(8, TOP - 6, "M × N × K", 12, "start", "--soft"))
+    columns = [WIDTH - FIGURES + right for right in (62, 134, 204, 268)]
+    for x, words in zip(columns, ["ours µs", "best µs", "speedup", "of ref."], strict=True):
         parts.append(text(x, TOP - 6, words, 12, "end", "--soft"))
     y, group = TOP, None
     for row, base in rows:
@@ -103,6 +128,31 @@ def svg(result):
         parts += draw_row(result, row, base, y, at, columns)
         y += ROW
     return "\n".join([*parts, "</svg>"])
+
+
+def standalone(result):
+    """The chart as a file of its own: a title, the machine, and fixed colours on a white ground."""
+    inner = svg(result)
+    height = float(re.search(r'viewBox="0 0 \d+ (\d+)"', inner).group(1))
+    environment = result["environment"]
+    heading = f"One NVFP4 × NVFP4 GEMM on {environment['gpu']}, against the fastest exact alternative"
+    day = result["date"][:10]
+    about = f"Shorter is faster: a bar that ends before 1.0 beats every exact peer. Medians of one run, {day}."
+    width, whole = WIDTH + 2 * MARGIN, height + HEAD + 2 * MARGIN
+    body = inner.replace("<svg ", f'<svg x="{MARGIN}" y="{HEAD + MARGIN}" width="{WIDTH}" height="{height:.0f}" ', 1)
+    drawn = "\n".join(
+        [
+            f'<svg viewBox="0 0 {width} {whole:.0f}" width="{width}" height="{whole:.0f}" role="img" '
+            'font-family="system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif" '
+            'xmlns="http://www.w3.org/2000/svg">',
+            f'<rect width="{width}" height="{whole:.0f}" rx="8" fill="var(--paper)"/>',
+            text(MARGIN + 8, 34, heading, 19, "start", "--ink", 600),
+            text(MARGIN + 8, 58, about, 14, "start", "--soft"),
+            body,
+            "</svg>",
+        ]
+    )
+    return re.sub(r"var\((--[a-z]+)\)", lambda found: COLOURS[found.group(1)], drawn) + "\n"
 
 
 def draw_row(result, row, base, y, at, columns):
@@ -146,8 +196,11 @@ def draw_row(result, row, base, y, at, columns):
         "-" if gate.speedup(row) is None else f"{gate.speedup(row):.2f}×",
         "-" if gate.share(row) is None else f"{gate.share(row):.0%}",
     ]
-    for x, words, weight in zip(columns, figures, [600, 400, 600, 400], strict=True):
-        parts.append(text(x, middle + 4, words, 13, "end", "--ink", weight))
+    slower = (gate.speedup(row) or 1) < 1
+    for x, words, weight, colour in zip(
+        columns, figures, [600, 400, 600, 400], ["--ink", "--ink", "--bad" if slower else "--ink", "--ink"], strict=True
+    ):
+        parts.append(text(x, middle + 4, words, 13, "end", colour, weight))
     return parts
 
 
@@ -155,8 +208,8 @@ def legend(result):
     """What the marks stand for, in one or two lines."""
     parts, x, y = [], 8, 16
     entries = [(column["name"], column["label"]) for column in result["columns"]]
-    for name, label in [*entries, ("reference", "reference time")]:
-        room = 36 + 7.2 * len(label)
+    for name, label in [*entries, ("reference", "memory or compute limit (reference)")]:
+        room = 40 + 6.8 * len(label)
         if x + room > WIDTH:
             x, y = 8, y + 20
         if name == "ours":
@@ -229,3 +282,19 @@ def png(result, path):
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncol=4, frameon=False, fontsize=8)
     figure.savefig(path, dpi=160, bbox_inches="tight")
     pyplot.close(figure)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("result", type=Path, help="a file that run.py wrote with --json")
+    parser.add_argument("--svg", type=Path, metavar="FILE", required=True, help="write the chart here")
+    chosen = parser.parse_args()
+    try:
+        result = json.loads(chosen.result.read_text())
+    except (OSError, ValueError) as error:
+        parser.error(f"{chosen.result}: {error}")
+    chosen.svg.write_text(standalone(result))
+
+
+if __name__ == "__main__":
+    main()

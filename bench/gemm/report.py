@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is shown of a run: a short table, a page with a picture, a PNG. Draws again from the JSON of a run."""
+"""Shows a run as a short table, a page with a chart, an SVG or a PNG, from the JSON that run.py writes."""
 
 import argparse
 import html as markup
@@ -31,7 +31,7 @@ def percent(value):
 
 
 def correct(row):
-    """What the check says of ours."""
+    """The outcome of the check of ours."""
     check = row["peers"].get("ours", {}).get("check")
     if check is None:
         return "-"
@@ -41,13 +41,13 @@ def correct(row):
 
 
 def measured_share(row):
-    """Which part of what this very run could have reached."""
+    """The share of this run's own ceilings that is reached."""
     ours = gate.median(row, "ours")
     return row["measured_reference_us"] / ours if ours else None
 
 
 def headings(result):
-    """The columns that were measured, ours first, and what they are called in little room."""
+    """The measured columns, ours first, with their short names."""
     return [(column["name"], SHORT.get(column["name"], column["name"].split(":")[-1])) for column in result["columns"]]
 
 
@@ -93,7 +93,7 @@ def moved(row):
 
 
 def notes(result):
-    """What the table's signs mean."""
+    """The legend of the table."""
     text = "us per GEMM, medians; * best exact peer; ~ approximate; of run: of this run's own ceilings"
     samples = [clock for row in result["shapes"] for clock in sm_clocks(row)]
     if samples:
@@ -104,7 +104,7 @@ def notes(result):
 
 
 def failures(result):
-    """Shapes that ours could not do."""
+    """Shapes that ours could not run."""
     found = []
     for row in result["shapes"]:
         found += [f"{name} at {name_of(row)}: {peer['reason']}" for name, peer in gate.own(row) if peer.get("reason")]
@@ -122,6 +122,13 @@ def ceilings(result):
     )
 
 
+def judged(result):
+    """The lines of a judgement, each with its level. Without requirements: only whether every output is right."""
+    verdict = result["verdict"]
+    levels = [(level, line) for level in gate.LEVELS for line in verdict[level]]
+    return [("check", verdict["correctness"]), *levels]
+
+
 def table(result):
     """The run in at most 25 lines, for a run of all shapes."""
     environment = result["environment"]
@@ -134,10 +141,9 @@ def table(result):
         first, *rest = zip(texts, widths, strict=True)
         lines.append("  ".join([first[0].ljust(first[1]), *[text.rjust(width) for text, width in rest]]))
     lines.append(notes(result))
-    for level in ("gate", "stretch"):
-        for line in result["verdict"][level]:
-            shown = f" ({line['shown']})" if line["shown"] else ""
-            lines.append(f"{level:8}{line['outcome']:13}{line['what']}{shown}")
+    for level, line in judged(result):
+        shown = f" ({line['shown']})" if line["shown"] else ""
+        lines.append(f"{level:8}{line['outcome']:13}{line['what']}{shown}")
     lines += failures(result)
     if result["missing"]:
         lines.append("not measured: " + "; ".join(f"{name}: {why}" for name, why in result["missing"].items())[:300])
@@ -171,13 +177,17 @@ def html(result):
     rows = ["<tr>" + "".join(f"<th>{escape(text)}</th>" for text in head) + "</tr>"]
     rows += ["<tr>" + "".join(f"<td>{escape(text)}</td>" for text in texts) + "</tr>" for texts in body]
     verdict = []
-    for level in ("gate", "stretch"):
-        for line in result["verdict"][level]:
-            outcome = line["outcome"]
-            verdict.append(
-                f'<tr><td>{level}</td><td class="left">{escape(line["what"])}</td>'
-                f'<td class="left">{escape(line["shown"])}</td><td class="{outcome.split()[0]}">{outcome}</td></tr>'
-            )
+    for level, line in judged(result):
+        outcome = line["outcome"]
+        if level == "check":
+            # Nothing was required: the page has ratios, and says only whether outputs are right.
+            checked = f"Every output was compared with the exact sum: {escape(outcome)} {escape(line['shown'])}".strip()
+            continue
+        verdict.append(
+            f'<tr><td>{level}</td><td class="left">{escape(line["what"])}</td>'
+            f'<td class="left">{escape(line["shown"])}</td><td class="{outcome.split()[0]}">{outcome}</td></tr>'
+        )
+    required = '<h2>Requirements</h2>\n<div class="scroll"><table>' + "".join(verdict) + "</table></div>"
     failed = "".join(f'<p class="FAIL">{escape(text)}</p>' for text in failures(result))
     missing = "".join(f"<p>Not measured: {escape(name)}: {escape(why)}</p>" for name, why in result["missing"].items())
     stopped = f'<p class="FAIL">The run stopped: {escape(result["error"])}</p>' if "error" in result else ""
@@ -198,13 +208,13 @@ fastest exact alternative of the same run. Shorter is faster.</p>
 <p>{escape(notes(result))}. &ldquo;ref&rdquo; is the larger of bytes / 4.3 TB/s
 and operations / 790 TFLOP/s; &ldquo;of run&rdquo; takes this run's own ceilings instead:
 {escape(ceilings(result))}.</p>
-<h2>Requirements</h2>
-<div class="scroll"><table>{"".join(verdict)}</table></div>
+<p>{checked}.</p>
+{required if verdict else ""}
 {failed}{missing}{stopped}
 <h2>How it was measured</h2>
 <p>CUDA graphs of {protocol["calls_per_graph"]} GEMMs over rotating operands that take more than three times the L2
-cache, the columns replayed in turns; median of {protocol["replays"]} replays after {protocol["warm_up_s"]} s of
-warm-up, each behind an untimed replay of the same graph; consecutive GEMMs do not overlap. All columns get the same
+cache, the columns replayed in turns; median of {protocol["replays"] or "several"} replays
+after {protocol["warm_up_s"]} s of warm-up, each behind an untimed replay of the same graph; consecutive GEMMs do not overlap. All columns get the same
 random codes and scales. Outputs are poisoned before the last replay, and every element is compared with the exact
 sum.</p>
 <p>{escape(labels)}.</p>
@@ -228,21 +238,26 @@ def png(result, path):
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog="Example:\n  python3 bench/gemm/report.py gemm.json --html gemm.html --png gemm.png",
+        epilog="Example:\n  python3 bench/gemm/report.py gemm.json --html gemm.html --svg gemm.svg",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("result", type=Path, help="what run.py wrote with --json")
-    parser.add_argument("--html", type=Path, metavar="FILE")
-    parser.add_argument("--png", type=Path, metavar="FILE")
+    add = parser.add_argument
+    add("result", type=Path, help="a file that run.py wrote with --json")
+    add("--require", type=Path, metavar="FILE", help="judge the run by these requirements [default: ratios only]")
+    add("--html", type=Path, metavar="FILE", help="write a page with a chart")
+    add("--svg", type=Path, metavar="FILE", help="write the chart")
+    add("--png", type=Path, metavar="FILE", help="write the chart, if matplotlib is installed")
     chosen = parser.parse_args()
     try:
         result = json.loads(chosen.result.read_text())
+        requirements = gate.load(chosen.require) if chosen.require else None
     except (OSError, ValueError) as error:
-        parser.error(f"{chosen.result}: {error}")
-    # The lines are judged anew, as the requirements may have changed since.
-    result["verdict"] = gate.judge(result["shapes"]) if result["verdict"]["gate"] else result["verdict"]
+        parser.error(f"{chosen.result}: {error}" if not isinstance(error, gate.BadRequirements) else str(error))
+    result["verdict"] = gate.judge(result["shapes"], requirements)
     if chosen.html:
         chosen.html.write_text(html(result))
+    if chosen.svg:
+        chosen.svg.write_text(picture.standalone(result))
     if chosen.png and (problem := png(result, chosen.png)):
         print(f"no {chosen.png}: {problem}", file=sys.stderr)
         return 3

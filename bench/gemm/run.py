@@ -11,23 +11,25 @@ import time
 from pathlib import Path
 
 import gate
+import picture
 import report
 import shapes as shape_list
 
 EXIT_FAILED, EXIT_MISUSED, EXIT_ENVIRONMENT = 1, 2, 3
-VERSION = 1
+VERSION = 2
 PEERS = ["ours", "cublas_f16", "cublas_bf16", "dequantize_cublas", "fp8", "humming"]
 FOLDER = Path(__file__).resolve().parents[2] / "target" / "bench-gemm"
 
 EPILOG = """\
-Example, the whole gate:
+Examples:
   python3 bench/gemm/run.py --json gemm.json --html gemm.html
+  python3 bench/gemm/run.py --require bench/gemm/h200.require.json
 
 A prototype beside the built kernel, on two shapes, quickly:
   python3 bench/gemm/run.py --library new=./prototype.so --library old=./kernel.so \\
       --shapes "128,7168,2048 1,8192,8192" --peers ours,cublas_f16,humming --quick
 
-Exit codes: 0 the gate holds as far as it was measured, 1 it does not, or an output is wrong, 2 bad arguments,
+Exit codes: 0 ok, 1 an output is wrong or a requirement of the gate fails, 2 bad arguments,
 3 no GPU, no torch, or no kernel of ours.
 """
 
@@ -39,7 +41,7 @@ def arguments():
     add = parser.add_argument
     add("--shapes", default="contest decode large", help="M,N,K ..., contest, decode or large [default: all three]")
     add("--peers", default=",".join(PEERS), help=f"of {', '.join(PEERS)} [default: all]")
-    add("--library", action="append", metavar="[NAME=]FILE.so", help="measure this kernel; the first is judged")
+    add("--library", action="append", metavar="[NAME=]FILE.so", help="measure this kernel; ratios are the first one's")
     add("--fourfold", metavar="FILE", help="the command line that builds ours [default: on PATH, or target/release]")
     add("--target", default="sm_90a", help="what to build ours for [default: sm_90a]")
     add("--nvcc", metavar="FILE", help="the CUDA compiler [default: FOURFOLD_NVCC, CUDA_HOME, PATH, /usr/local/cuda]")
@@ -48,9 +50,11 @@ def arguments():
     add("--replays", type=int, metavar="N", help="timed replays of each graph [default: 11, with --quick 7]")
     add("--calls", type=int, metavar="N", default=24, help="GEMMs in a graph [default: 24]")
     add("--quick", action="store_true", help="fewer replays and a shorter warm-up")
+    add("--require", metavar="FILE", type=Path, help="judge the run by these requirements [default: print ratios only]")
     add("--json", metavar="FILE", type=Path, help="write all figures")
-    add("--html", metavar="FILE", type=Path, help="write a page with a picture")
-    add("--png", metavar="FILE", type=Path, help="write the picture, if matplotlib is there")
+    add("--html", metavar="FILE", type=Path, help="write a page with a chart")
+    add("--svg", metavar="FILE", type=Path, help="write the chart")
+    add("--png", metavar="FILE", type=Path, help="write the chart, if matplotlib is installed")
     chosen = parser.parse_args()
     try:
         chosen.shapes = shape_list.parse_shapes(chosen.shapes)
@@ -60,6 +64,10 @@ def arguments():
     for name in chosen.peers:
         if name not in PEERS:
             parser.error(f"--peers: {name!r} is none of {', '.join(PEERS)}")
+    try:
+        chosen.requirements = gate.load(chosen.require) if chosen.require else None
+    except gate.BadRequirements as error:
+        parser.error(f"--require: {error}")
     chosen.replays = chosen.replays or (7 if chosen.quick else 11)
     chosen.warm_up_s = 0.05 if chosen.quick else 0.2
     if chosen.replays < 1 or chosen.calls < 4:
@@ -114,20 +122,21 @@ def main():
         result["error"] = str(error)
         say(result["error"])
     result["seconds"] = round(time.monotonic() - began, 1)
-    result["verdict"] = gate.judge(result["shapes"])
-    if "ours" not in chosen.peers:
-        result["verdict"] = {"gate": [], "stretch": []}
+    measured = result["shapes"] if "ours" in chosen.peers else []
+    result["verdict"] = gate.judge(measured, chosen.requirements)
     save(chosen, result)
     print(report.table(result))
     return EXIT_FAILED if "error" in result or gate.failed(result["verdict"], result["shapes"]) else 0
 
 
 def save(chosen, result):
-    """What was asked for. A picture that cannot be drawn costs no figures."""
+    """Writes the files that were asked for. A chart that cannot be drawn loses no figures."""
     if chosen.json:
         chosen.json.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
     if chosen.html:
         chosen.html.write_text(report.html(result))
+    if chosen.svg:
+        chosen.svg.write_text(picture.standalone(result))
     if chosen.png and (problem := report.png(result, chosen.png)):
         say(f"no {chosen.png}: {problem}")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What can be tested of the benchmark without a GPU. Needs torch (of any kind) and a C compiler.
+"""Tests of the benchmark that need no GPU. Needs torch (of any kind) and a C compiler.
 
 Run it with python3 bench/gemm/tests.py.
 """
@@ -32,6 +32,7 @@ import shapes
 import timing
 
 HERE = Path(__file__).resolve().parent
+REQUIREMENTS = gate.load(HERE / "h200.require.json")
 CPU = torch.device("cpu")
 
 
@@ -383,7 +384,7 @@ class Session(unittest.TestCase):
         for row in result["shapes"]:
             self.assertIn("another type", row["peers"]["ours"]["reason"])
         self.assertTrue(gate.failed(gate.judge(result["shapes"]), result["shapes"]))
-        self.assertEqual(gate.judge(result["shapes"])["gate"][0]["outcome"], gate.UNKNOWN)
+        self.assertEqual(gate.judge(result["shapes"])["correctness"]["outcome"], gate.UNKNOWN)
 
 
 TIMES = {
@@ -424,7 +425,7 @@ def example():
         for name, label in zip(names, labels, strict=True)
     ]
     return {
-        "version": 1,
+        "version": 2,
         "command": "python3 bench/gemm/run.py --json gemm.json",
         "date": "2026-11-22T00:00:00+00:00",
         "output": "f16",
@@ -434,7 +435,7 @@ def example():
         "columns": columns,
         "missing": {"other": "not <there>"},
         "shapes": rows,
-        "verdict": gate.judge(rows),
+        "verdict": gate.judge(rows, REQUIREMENTS),
     }
 
 
@@ -446,27 +447,55 @@ class Gate(unittest.TestCase):
     def test_lines(self):
         result = example()
         verdict = result["verdict"]
-        self.assertEqual([line["outcome"] for line in verdict["gate"]], ["pass"] * 5)
+        self.assertEqual(verdict["correctness"]["outcome"], "pass")
+        self.assertEqual([line["outcome"] for line in verdict["gate"]], ["pass"] * 4)
         # 17.5 us, 76 %, 0.968.
         self.assertEqual([line["outcome"] for line in verdict["stretch"]], ["FAIL", "pass", "FAIL", "FAIL"])
         self.assertFalse(gate.failed(verdict, result["shapes"]))
 
     def test_each_line_can_fail(self):
-        slower = {1: ((128, 7168, 16384), 53.0), 2: ((128, 7168, 2048), 10.4), 3: ((1, 8192, 8192), 11.8)}
-        slower[4] = ((8192, 8192, 8192), 1570.0)
+        slower = {0: ((128, 7168, 16384), 53.0), 1: ((128, 7168, 2048), 10.4), 2: ((1, 8192, 8192), 11.8)}
+        slower[3] = ((8192, 8192, 8192), 1570.0)
         for index, (shape, time) in slower.items():
             rows = copy.deepcopy(example()["shapes"])
             row = next(row for row in rows if (row["m"], row["n"], row["k"]) == shape)
             row["peers"]["ours"]["median_us"] = time
-            verdict = gate.judge(rows)
+            verdict = gate.judge(rows, REQUIREMENTS)
             self.assertEqual(verdict["gate"][index]["outcome"], "FAIL", verdict["gate"][index])
             self.assertTrue(gate.failed(verdict, rows))
 
+    def test_without_requirements_only_outputs_are_judged(self):
+        rows = copy.deepcopy(example()["shapes"])
+        for row in rows:
+            row["peers"]["ours"]["median_us"] = 1e6
+        verdict = gate.judge(rows)
+        self.assertEqual((verdict["gate"], verdict["stretch"]), ([], []))
+        self.assertFalse(gate.failed(verdict, rows))
+        rows[0]["peers"]["ours"]["check"]["ok"] = False
+        self.assertTrue(gate.failed(gate.judge(rows), rows))
+
     def test_what_was_not_measured_proves_nothing(self):
         rows = example()["shapes"][:2]
-        outcomes = [line["outcome"] for line in gate.judge(rows)["gate"]]
-        self.assertEqual(outcomes, ["pass", *[gate.UNKNOWN] * 4])
-        self.assertEqual(gate.judge([])["gate"][0]["outcome"], gate.UNKNOWN)
+        verdict = gate.judge(rows, REQUIREMENTS)
+        self.assertEqual(verdict["correctness"]["outcome"], "pass")
+        self.assertEqual([line["outcome"] for line in verdict["gate"]], [gate.UNKNOWN] * 4)
+        self.assertEqual(gate.judge([])["correctness"]["outcome"], gate.UNKNOWN)
+
+    def test_a_wrong_file_of_requirements_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "require.json"
+            for text, said in [
+                ("", "require.json"),
+                ("[]", "expected an object"),
+                ('{"gate": [{"group": "x"}]}', "group 'x'"),
+                ('{"gate": [{"group": "large", "figure": "x"}]}', "figure 'x'"),
+                ('{"gate": [{"group": "large", "figure": "speedup"}]}', "at_least and at_most"),
+            ]:
+                file.write_text(text)
+                with self.assertRaisesRegex(gate.BadRequirements, said):
+                    gate.load(file)
+            with self.assertRaises(gate.BadRequirements):
+                gate.load(Path(folder) / "absent.json")
 
     def test_only_exact_right_peers_count(self):
         row = example()["shapes"][0]
@@ -484,6 +513,7 @@ class Gate(unittest.TestCase):
 
 class Report(unittest.TestCase):
     def test_the_table_is_short(self):
+        # 12 lines of figures, and those of the requirements.
         lines = report.table(example()).splitlines()
         self.assertLessEqual(len(lines), 25)
         self.assertIn("53.8*", next(line for line in lines if line.startswith("128,7168,16384")))
@@ -493,6 +523,28 @@ class Report(unittest.TestCase):
         self.assertNotIn("http", page.replace('xmlns="http://www.w3.org/2000/svg"', ""))
         self.assertIn("H200 &lt;x&gt;", page)
         xml.etree.ElementTree.fromstring(picture.svg(example()))
+        self.assertIn("Requirements", page)
+
+    def test_without_requirements_the_page_has_ratios_only(self):
+        result = example()
+        result["verdict"] = gate.judge(result["shapes"])
+        page, lines = report.html(result), report.table(result)
+        self.assertNotIn("Requirements", page)
+        for text in (page, lines):
+            self.assertNotIn("FAIL", text.replace(".FAIL", ""))
+            self.assertIn("every output is right" if text is lines else "compared with the exact sum", text)
+
+    def test_the_committed_chart_is_drawn_from_the_committed_figures(self):
+        result = json.loads((HERE / "h200.json").read_text())
+        drawn = picture.standalone(result)
+        self.assertNotIn("var(", drawn)
+        xml.etree.ElementTree.fromstring(drawn)
+        self.assertEqual(drawn, (HERE / "../../docs/images/gemm-h200.svg").read_text(), "see picture.py")
+        self.assertEqual(result["verdict"], gate.judge(result["shapes"]))
+        report.html(result)
+        for row in result["shapes"]:
+            shape = shapes.Shape(row["m"], row["n"], row["k"])
+            self.assertEqual((row["reference_us"], row["bytes"]), (shape.reference_us(), shape.fp4_bytes(2)))
 
     def test_a_clock_that_moved_is_shown(self):
         result = example()
@@ -512,13 +564,13 @@ class Report(unittest.TestCase):
         for name in ("cublas_bf16", "dequantize_cublas"):
             result["shapes"][0]["peers"][name] = {"median_us": None}
         result["error"] = "lost"
-        result["verdict"] = gate.judge(result["shapes"])
+        result["verdict"] = gate.judge(result["shapes"], REQUIREMENTS)
         self.assertIn("stopped: lost", report.table(result))
         self.assertIn("failed: ours at 128,7168,16384: why, and 9 more", report.table(result))
         xml.etree.ElementTree.fromstring(picture.svg(result))
         self.assertIn("not measured", report.html(result))
         result["shapes"] = []
-        result["verdict"] = gate.judge([])
+        result["verdict"] = gate.judge([], REQUIREMENTS)
         report.table(result)
         report.html(result)
 

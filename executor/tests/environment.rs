@@ -34,12 +34,15 @@ fn the_documentation_lists_every_variable() {
              configuration files only the same settings count: package sources, network access and certificates.\n\n";
     let names: Vec<String> = PIP_VARIABLES.iter().map(|name| format!("`{name}`")).collect();
     text += &format!("{}\n", names.join(", "));
-    let file = repository().join("docs/environment.md");
+    let file = repository().join("docs/reference/environment.md");
     if std::env::var_os("FOURFOLD_BLESS").is_some() {
         std::fs::write(&file, &text).expect("docs/ can be written");
     }
     let found = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(found == text, "docs/environment.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace");
+    assert!(
+        found == text,
+        "docs/reference/environment.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace"
+    );
 }
 
 #[test]

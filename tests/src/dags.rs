@@ -49,7 +49,7 @@ pub struct Feature {
 /// Tells an output by its kind and the element type of what it is made of.
 type IsOutput = dyn Fn(&OutputKind, ElementType) -> bool;
 
-/// Every feature of epilogues, as the README lists them.
+/// Every feature of epilogues, as `docs/reference/epilogues.md` lists them.
 pub fn features() -> Vec<Feature> {
     let feature =
         |name: &str, holds: Box<dyn Fn(&Epilogue) -> bool>| Feature { name: name.to_owned(), holds };

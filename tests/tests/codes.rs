@@ -1,5 +1,5 @@
-//! Every rejection code has a near miss among the fixtures and an entry in `docs/reasons.md`, every failure one in
-//! `docs/failures.md`; every error has a fixture.
+//! Every reason code has a near miss among the fixtures and an entry in `docs/reference/reasons.md`, every failure code an
+//! entry in `docs/reference/failures.md`, and every error a fixture.
 
 use fourfold::executor::service::{FAILURE_CODES, FailureCode};
 use fourfold::ir::VerifyErrorKind;
@@ -29,44 +29,50 @@ fn every_code_has_a_fixture_that_shows_it() {
 #[test]
 fn the_documentation_lists_every_code() {
     let mut text = String::from(
-        "# Why an op is not in a kernel\n\n\
-         The codes are stable: scripts may rely on them. `fourfold explain FILE` gives one for every op outside a kernel.\n\
-         `fixtures/reject/CODE.fir` is a near miss for each.\n\n\
+        "# Reason codes\n\n\
+         Every op outside a kernel has one of these codes. `fourfold explain FILE` prints them. The codes are stable: scripts\n\
+         may rely on them. `fixtures/reject/CODE.fir` is a near miss for each.\n\n\
          | code | what to do |\n|---|---|\n",
     );
     for code in ReasonCode::ALL {
         text.push_str(&format!("| `{code}` | {} |\n", code.advice()));
     }
-    let file = repository().join("docs/reasons.md");
+    let file = repository().join("docs/reference/reasons.md");
     if std::env::var_os("FOURFOLD_BLESS").is_some() {
         std::fs::write(&file, &text).expect("docs/ can be written");
     }
     let found = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(found == text, "docs/reasons.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace");
+    assert!(
+        found == text,
+        "docs/reference/reasons.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace"
+    );
 }
 
 #[test]
 fn the_documentation_lists_every_way_in_which_a_kernel_cannot_be_had() {
     let mut text = String::from(
-        "# Why a kernel cannot be had\n\n\
-         Reports give one of these codes, with the compiler's own words and whose fault it was, for a kernel segment that ran\n\
-         on the fallback because its kernel was not found, built or loaded. The codes are stable.\n\n\
-         A failure that says something about the kernel or the compiler is remembered, and the compiler is not started again for\n\
-         that kernel until it changes or `--retry` is given. Where the output shows no error in the source, the build is\n\
-         retried once first. Failures of builds with `--launcher` are never remembered, nor are failures that pass (time, memory,\n\
-         disk space, processes, an unreachable file system, a crash).\n\n\
+        "# Failure codes\n\n\
+         A kernel that was not found, built or loaded has one of these codes, and its segment runs on the fallback. Reports add\n\
+         the compiler's message and whose fault it was. The codes are stable.\n\n\
+         A failure that depends on the kernel or the compiler is remembered. The same compiler does not try that kernel again\n\
+         unless `--retry` is given. If the output shows no error in the source, the build is retried once first.\n\n\
+         Two kinds of failures are never remembered: those of builds with `--launcher`, and those that pass (time, memory, disk\n\
+         space, processes, an unreachable file system, a crash).\n\n\
          | code | when | what to do | may be remembered |\n|---|---|---|---|\n",
     );
     for FailureCode { code, meaning, remedy, lasts } in FAILURE_CODES {
         let remembered = if *lasts { "yes" } else { "no" };
         text.push_str(&format!("| `{code}` | {meaning} | {remedy} | {remembered} |\n"));
     }
-    let file = repository().join("docs/failures.md");
+    let file = repository().join("docs/reference/failures.md");
     if std::env::var_os("FOURFOLD_BLESS").is_some() {
         std::fs::write(&file, &text).expect("docs/ can be written");
     }
     let found = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(found == text, "docs/failures.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace");
+    assert!(
+        found == text,
+        "docs/reference/failures.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace"
+    );
 }
 
 /// Codes of errors that no text can have: the parser refuses it earlier, under a code of its own, or the tables of a

@@ -10,6 +10,8 @@ mod known_bad;
 mod machine;
 #[cfg(feature = "tune")]
 mod profile;
+#[cfg(feature = "tune")]
+mod reference;
 mod resources;
 mod stand_in;
 #[cfg(feature = "tune")]

@@ -92,7 +92,7 @@ pub struct BuildOptions {
 }
 
 impl BuildOptions {
-    /// Far above the longest build in `docs/pins.md`.
+    /// Far above the longest build in `docs/reference/pins.md`.
     pub const TIME_LIMIT: Duration = Duration::from_secs(600);
 
     /// What one build takes of memory at its peak, in bytes: the front end of `cicc` has 5.4 GB for a plain kernel and

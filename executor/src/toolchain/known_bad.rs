@@ -161,14 +161,14 @@ mod tests {
             let (tool, targets) = (tool.name(), targets.join(", "));
             text += &format!("| {tool} | {from} | {below} | {targets} | {symptom} | {source} |\n");
         }
-        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/known_bad.md");
+        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/known_bad.md");
         if std::env::var_os("FOURFOLD_BLESS").is_some() {
             std::fs::write(&file, &text).unwrap();
         }
         let found = std::fs::read_to_string(&file).unwrap_or_default();
         assert!(
             found == text,
-            "docs/known_bad.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace"
+            "docs/reference/known_bad.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace"
         );
     }
 

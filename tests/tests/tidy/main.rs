@@ -1,4 +1,4 @@
-//! Holds the absences that ARCHITECTURE.md states, and a few rules of the house.
+//! Holds the absences that docs/internals/architecture.md states, and a few rules of the house.
 
 mod modules;
 

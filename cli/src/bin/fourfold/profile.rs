@@ -398,7 +398,7 @@ fn run_plain(
             "run",
             "not_a_kernel",
             format!("segment {} ran on the fallback: {code}: {message}", plan.segment),
-            "`fourfold replay` with the same options says more; `docs/failures.md` and `docs/reasons.md` list the codes",
+            "`fourfold replay` with the same options says more; `docs/reference/` lists the codes",
         )));
     }
     let launched = plan.launched((0..replayed.segments.len()).filter(as_kernel));
