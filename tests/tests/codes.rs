@@ -1,5 +1,5 @@
-//! Every rejection code has a near miss among the fixtures and an entry in `docs/reasons.md`, every failure one in
-//! `docs/failures.md`; every error has a fixture.
+//! Every rejection code has a near miss among the fixtures and an entry in `docs/reasons.md`, every failure code
+//! an entry in `docs/failures.md`, and every error a fixture.
 
 use fourfold::executor::service::{FAILURE_CODES, FailureCode};
 use fourfold::ir::VerifyErrorKind;
@@ -29,8 +29,8 @@ fn every_code_has_a_fixture_that_shows_it() {
 #[test]
 fn the_documentation_lists_every_code() {
     let mut text = String::from(
-        "# Why an op is not in a kernel\n\n\
-         The codes are stable: scripts may rely on them. `fourfold explain FILE` gives one for every op outside a kernel.\n\
+        "# Reasons: why an op is not in a kernel\n\n\
+         The codes are stable: scripts may rely on them. `fourfold explain FILE` prints one for every op outside a kernel.\n\
          `fixtures/reject/CODE.fir` is a near miss for each.\n\n\
          | code | what to do |\n|---|---|\n",
     );
@@ -46,15 +46,15 @@ fn the_documentation_lists_every_code() {
 }
 
 #[test]
-fn the_documentation_lists_every_way_in_which_a_kernel_cannot_be_had() {
+fn the_documentation_lists_every_failure() {
     let mut text = String::from(
-        "# Why a kernel cannot be had\n\n\
-         Reports give one of these codes, with the compiler's own words and whose fault it was, for a kernel segment that ran\n\
-         on the fallback because its kernel was not found, built or loaded. The codes are stable.\n\n\
-         A failure that says something about the kernel or the compiler is remembered, and the compiler is not started again for\n\
-         that kernel until it changes or `--retry` is given. Where the output shows no error in the source, the build is\n\
-         retried once first. Failures of builds with `--launcher` are never remembered, nor are failures that pass (time, memory,\n\
-         disk space, processes, an unreachable file system, a crash).\n\n\
+        "# Failures: why a kernel was not built or loaded\n\n\
+         Reports give one of these codes for a kernel segment that ran on the fallback because its kernel was not found, built\n\
+         or loaded, with the compiler's own words and the fault. The codes are stable.\n\n\
+         A failure caused by the kernel or the compiler is remembered: the compiler is not started again for that kernel until\n\
+         the compiler changes or `--retry` is given. If its output shows no error in the source, the build is retried once\n\
+         first. Failures with `--launcher` are never remembered, nor are temporary ones (time, memory, disk space, processes,\n\
+         an unreachable file system, a crash).\n\n\
          | code | when | what to do | may be remembered |\n|---|---|---|---|\n",
     );
     for FailureCode { code, meaning, remedy, lasts } in FAILURE_CODES {
@@ -69,8 +69,8 @@ fn the_documentation_lists_every_way_in_which_a_kernel_cannot_be_had() {
     assert!(found == text, "docs/failures.md is out of date; run FOURFOLD_BLESS=1 cargo test --workspace");
 }
 
-/// Codes of errors that no text can have: the parser refuses it earlier, under a code of its own, or the tables of a
-/// module that a host built by hand disagree. The verifier's own tests show each.
+/// Errors that no text can cause: the parser rejects it earlier with its own code, or the tables of a hand-built
+/// module disagree. The verifier's own tests show each.
 const ONLY_BUILT_BY_HAND: [(&str, &str); 8] = [
     ("bad_name", "the grammar allows no other names"),
     ("duplicate_name", "the parser says duplicate_value"),
@@ -93,7 +93,7 @@ fn every_error_has_a_fixture_that_shows_it() {
     for entry in std::fs::read_dir(&folder).expect("the folder can be listed") {
         let file = entry.expect("the folder can be listed").path();
         let name = file.file_stem().expect("a name").to_string_lossy().into_owned();
-        // A truncated program is a syntax error like any other, but the one that people have most.
+        // A truncated program is a syntax error like any other, but the most common one.
         let code = if name == "truncated" { "syntax".to_owned() } else { name };
         let source =
             std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
