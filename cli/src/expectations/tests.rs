@@ -262,7 +262,7 @@ fn what_contraction_moves_is_carried_on_and_what_is_beyond_its_range_is_said() {
     let beyond = Case::on_cpu(GROWING, true, &given(3e38));
     let infinite = beyond.changed(|values| values[9] = 1.0);
     assert!(
-        !infinite.ok && infinite.rule.ends_with("(1 beyond the range that its rules take)"),
+        !infinite.ok && infinite.rule.ends_with("(1 outside the range that its rules assume)"),
         "{infinite:?}"
     );
 }

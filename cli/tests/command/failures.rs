@@ -398,8 +398,7 @@ fn compile_leaves_the_log_and_the_source_of_what_is_not_built_where_it_says() {
     let output = compile(&["--dump", "/proc/none"]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
-        said.contains("cannot write to /proc/none")
-            && said.contains("a folder that can be written with --dump")
+        said.contains("cannot write to /proc/none") && said.contains("name a writable folder with --dump")
     );
     // A log that was not kept is reported as such.
     let said = String::from_utf8_lossy(&compile(&["--no-cache"]).stdout).into_owned();

@@ -36,13 +36,13 @@ pub struct Arguments {
     data: Option<PathBuf>,
     #[command(flatten)]
     place: Place,
-    /// Set the extent of a symbol
+    /// Set the extent of a symbol [default: that of the data or the `; sample:` line]
     #[arg(long, value_name = "NAME=EXTENT", value_parser = symbol_extent)]
     symbol: Vec<(String, u64)>,
     /// Build the kernels even if they cannot run here, and print their resources
     #[arg(long)]
     build: bool,
-    /// Debug: build with line information and CUTLASS tracing, poison workspaces, print the arguments of launches
+    /// Build with line information and CUTLASS tracing, poison workspaces, print the arguments of launches
     #[arg(long)]
     debug: bool,
     /// Write a bundle of the run to DIR; an unmodified bundle there is replaced

@@ -31,7 +31,7 @@ pub struct Arguments {
     data: Option<PathBuf>,
     #[command(flatten)]
     place: Place,
-    /// Debug: build with line information and CUTLASS tracing, poison workspaces, record the arguments of
+    /// Build with line information and CUTLASS tracing, poison workspaces, record the arguments of
     /// launches
     #[arg(long)]
     debug: bool,
