@@ -7,7 +7,7 @@
 //!
 //! Padding of seeded blocked scales is finite garbage. Where K leaves padding beside the scales of a row, each
 //! kernel runs once more with NaN there and must show it: a kernel that does not could not have seen the garbage
-//! either. On targets in [`ROWS_ARE_APART`], NaN below the last row must not show.
+//! either. On sm_90a, NaN below the last row must not show.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
