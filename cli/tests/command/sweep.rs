@@ -358,7 +358,7 @@ fn what_ran_out_is_deferred_and_tried_again() {
         fs::remove_file(machine.path("trouble")).expect("it is there");
         let output = sweep(&machine, "r.jsonl", &["--compile-only"]);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-        assert!(said(&output).contains("9 of 9 kernels"), "{}", said(&output));
+        assert!(said(&output).contains("9 of 9 compiled kernels"), "{}", said(&output));
     }
 }
 
