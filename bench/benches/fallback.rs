@@ -1,5 +1,5 @@
-//! `scaled_mma` on the CPU fallback beside what one would write without it: dequantize both operands to f32, then
-//! a well-kept f32 GEMM. Time by criterion, and in a table of interleaved medians; peak memory of one call.
+//! Compares `scaled_mma` on the CPU fallback with the plain alternative: dequantizing both operands to f32, then
+//! a fast f32 GEMM. Prints criterion times, a table of interleaved medians, and the peak memory of one call.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ static PEAK: PeakAlloc = PeakAlloc;
 /// M, N, K.
 const SHAPES: [(usize, usize, usize); 2] = [(128, 4096, 4096), (1, 4096, 4096)];
 const BLOCK: usize = 16;
-/// Rounds of calls per row of the table.
+/// The number of rounds behind each row of the table.
 const ROUNDS: usize = 31;
 
 struct Problem {
@@ -81,7 +81,7 @@ impl Problem {
         buffers.d
     }
 
-    /// The same with memory that the caller keeps from call to call.
+    /// The same with memory that the caller reuses.
     fn dequantize_then_gemm_into(&self, buffers: &mut Buffers) {
         let (m, n, k) = self.shape;
         let (a, b) = self.operands();
@@ -90,7 +90,7 @@ impl Problem {
         gemm_f32([m, n, k], &buffers.a, &buffers.b, &mut buffers.d);
     }
 
-    /// Both agree to f32 accumulation, so that equal work is timed.
+    /// Both results agree within f32 accumulation, so the timed work is equal.
     fn check(&self, kernel: ScaledMmaKernel) {
         let want = self.dequantize_then_gemm();
         let got = self.fallback(kernel);
@@ -108,7 +108,7 @@ impl Problem {
 fn kernels(problem: &Problem) -> Vec<ScaledMmaKernel> {
     let (a, b) = problem.operands();
     let mut kernels = ScaledMmaKernel::available(&a, &b);
-    // Sums in f64 serve the formats that the others do not take; here they would only be slow.
+    // The f64 sums serve formats that the alternative does not take, and would only slow it down.
     kernels.retain(|kernel| *kernel != ScaledMmaKernel::Double);
     kernels
 }
@@ -131,7 +131,7 @@ fn time(criterion: &mut Criterion) {
     }
 }
 
-/// Interleaved, so that all see the same machine.
+/// Rounds are interleaved, so all candidates see the same machine.
 fn table(_: &mut Criterion) {
     println!(
         "\n| M, N, K | kernel | fallback ms | dequantize + gemm ms (ratio) | the same, buffers reused (ratio) | peak MB \

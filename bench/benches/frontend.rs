@@ -1,4 +1,4 @@
-//! Parsing in bytes per second, and verifying plus partitioning programs of 1k, 10k and 100k ops.
+//! Measures parsing in bytes per second, and verifying plus partitioning programs of 1k, 10k and 100k ops.
 
 use std::time::Duration;
 

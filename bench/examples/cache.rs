@@ -1,11 +1,13 @@
-//! How long a kernel takes from the cache on disk to being ready to be asked: found, verified, loaded, checked.
+//! Measures the time a kernel takes from the cache on disk until it is ready: found, verified, loaded, checked.
 //!
 //! `cargo run --release -p fourfold-bench --example cache -- [--json] [--cache] [--require MILLISECONDS]`
 //!
-//! Each round is a process of its own, so that nothing is loaded or mapped already; its start is not counted. The files
-//! themselves are in the system's memory, as they are after the first use. Without `--cache`, the kernel is a stand-in of the size of a real library, built with the system's C compiler, in a
-//! cache of its own. With it, it is every kernel that the user's own cache holds. With `--require`, the exit code is 1 when
-//! the median of a kernel is above that, or there is no kernel.
+//! Each round is a new process, so nothing is loaded or mapped yet; the start of the process is not measured. The
+//! files are in the page cache, as after a first use.
+//!
+//! Without `--cache`, the kernel is a stand-in with the size of a real library, built with the system's C
+//! compiler, in a cache of its own. With `--cache`, every kernel in the user's cache is measured. With
+//! `--require`, the exit code is 1 if the median of a kernel exceeds the limit, or if there is no kernel.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -20,9 +22,9 @@ use fourfold::executor::{BuildInput, BuildOptions, BuildTools, Kernel, ToolEnvir
 use serde_json::json;
 
 const ROUNDS: usize = 101;
-/// What a process of one round is told: the cache folder and the key follow.
+/// The first argument of a round's process; the cache folder and the key follow.
 const ONCE: &str = "--once";
-/// What a kernel's library has, in bytes.
+/// The size of a kernel's library, in bytes.
 const SIZES: [usize; 2] = [1 << 20, 2 << 20];
 
 /// The times of one kernel in milliseconds.
@@ -117,13 +119,13 @@ fn measure(options: &CacheOptions, key: &CacheKey) -> Result<Times, Box<dyn std:
     Ok(times)
 }
 
-/// One round, in a process of its own: prints two times in milliseconds.
+/// Runs one round in its process and prints two times in milliseconds.
 fn once(folder: &str, key: &CacheKey) -> Result<(), Box<dyn std::error::Error>> {
     let cache = Cache::open(&CacheOptions::new(folder))?;
     let started = Instant::now();
     let artifact = cache.get(key).artifact.ok_or("the kernel is not in the cache")?;
     let found = started.elapsed();
-    // Verifies the library once more, runs the dynamic linker, checks the version of the interface.
+    // Loading verifies the library again, runs the dynamic linker, and checks the ABI version.
     let kernel = Kernel::load(&artifact)?;
     let loaded = started.elapsed() - found;
     assert_eq!(kernel.abi_version(), ABI_VERSION);
@@ -131,7 +133,7 @@ fn once(folder: &str, key: &CacheKey) -> Result<(), Box<dyn std::error::Error>> 
     Ok(())
 }
 
-/// Builds a stand-in kernel of so many bytes, and keeps it.
+/// Builds a stand-in kernel of this size and caches it.
 fn insert(cache: &Cache, size: usize) -> Result<CacheKey, Box<dyn std::error::Error>> {
     let stand_ins = Path::new(env!("CARGO_MANIFEST_DIR")).join("../executor/tests/stand_ins");
     let kernel = format!("stand_in_{size}");

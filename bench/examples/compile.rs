@@ -1,17 +1,18 @@
-//! Where a cold build's time goes, ours beside that of the nearest relative.
+//! Measures the phases of a cold build, beside a comparable build.
 //!
 //! `cargo run --release -p fourfold-bench --example compile -- [--rounds N] [--target T] [--json]`
 //!
-//! The default kernels of sm_120a and sm_100a (`compile/default.fir`) are built in turns, each time from nothing:
+//! The default kernels of sm_120a and sm_100a (`compile/default.fir`) are built from scratch, in turns:
 //!
-//! - `ours`: what `fourfold` does, two passes side by side; its processor time is that of the proofs too (the
-//!   disassembly, the first loading), which the others have not;
-//! - `relative`: one translation unit with CUTLASS's adapter and all of its headers (`compile/sm_*.cu`, which Fourfold
-//!   generated before its sources had passes), with the flags of nvFuser's just-in-time path: PTX beside the binary,
-//!   `-O3`, extended lambdas, packed tuples;
-//! - `flags`: our present source, whole, with those flags, which shows what is due to the source alone.
+//! - `ours`: the build of `fourfold`, two passes in parallel. Its processor time includes the checks
+//!   (disassembly, first loading) that the others lack;
+//! - `relative`: one translation unit with CUTLASS's adapter and all of its headers (`compile/sm_*.cu`, generated
+//!   by Fourfold before its sources had passes), with the flags of nvFuser's just-in-time path: PTX beside the
+//!   binary, `-O3`, extended lambdas, packed tuples;
+//! - `flags`: our present source in one piece with those flags, which isolates the effect of the source.
 //!
-//! What else runs on the machine changes the wall-clock time, so the processor time of all processes of a build (user
+//! Other load on the machine changes the wall-clock time, so the processor time of all processes of a build (user
+//! and system, from `/proc`) is printed too. The example `cache` measures kernels from the cache.
 //! and system, from `/proc`) is beside it. A kernel from the cache is measured by the example `cache`.
 
 use std::error::Error;
@@ -33,8 +34,8 @@ const TARGETS: [(&str, &str); 2] =
 const ROUNDS: usize = 3;
 const KINDS: [&str; 3] = ["ours", "relative", "flags"];
 
-/// The flags of the relative, but for the architecture and the folders, and a definition that stands for a header that
-/// its own build generates.
+/// The flags of `relative`, without architecture and folders. The definition replaces a header that nvFuser's
+/// build generates.
 const RELATIVE_FLAGS: [&str; 15] = [
     "-std=c++17",
     "-O3",
@@ -56,7 +57,7 @@ const RELATIVE_FLAGS: [&str; 15] = [
 /// One build.
 struct Sample {
     wall: f64,
-    /// User and system time of all its processes, in seconds.
+    /// User and system time of all processes, in seconds.
     cpu: f64,
     phases: Vec<Phase>,
 }
@@ -80,7 +81,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let source = kernel(target, &toolchain)?;
         let mut samples: [Vec<Sample>; 3] = Default::default();
         for round in 0..rounds {
-            // Whatever is slower at first, a cold disk say, meets each kind in turn.
+            // Turns spread initial slowness, such as a cold disk, over all kinds of builds.
             for turn in 0..KINDS.len() {
                 let kind = (turn + round) % KINDS.len();
                 let sample = match kind {
@@ -105,7 +106,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The default kernel of a target.
+/// Returns the default kernel of a target.
 fn kernel(target: &str, toolchain: &Toolchain) -> Result<KernelSource, Box<dyn Error>> {
     let (program, _) = fourfold::ir::load(PROGRAM).map_err(|diagnostics| format!("{diagnostics:?}"))?;
     let device = DeviceChoice::None;
@@ -143,7 +144,7 @@ fn ours(source: &KernelSource, toolchain: &Toolchain) -> Result<Sample, Box<dyn 
     })
 }
 
-/// Compiles a source whole, as the relative does.
+/// Compiles a source in one piece, as `relative` does.
 fn relative(text: &str, source: &KernelSource, toolchain: &Toolchain) -> Result<Sample, Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     fs::write(folder.path().join("kernel.cu"), text)?;
@@ -168,7 +169,7 @@ fn relative(text: &str, source: &KernelSource, toolchain: &Toolchain) -> Result<
     Ok(Sample { phases: phases(&folder.path().join("times.csv"))?, ..sample })
 }
 
-/// What `nvcc --time` says.
+/// Returns the phases that `nvcc --time` reports.
 fn phases(times: &Path) -> Result<Vec<Phase>, Box<dyn Error>> {
     let text = fs::read_to_string(times)?;
     let phases = text.lines().filter_map(|line| {
@@ -179,12 +180,12 @@ fn phases(times: &Path) -> Result<Vec<Phase>, Box<dyn Error>> {
     Ok(phases.collect())
 }
 
-/// User and system time of all processes that this one has started and that are over, in seconds.
+/// Returns user and system time of all finished child processes, in seconds.
 fn processor_time() -> Result<f64, Box<dyn Error>> {
-    /// What Linux tells programs that it counts in.
+    /// The clock ticks per second that Linux reports to programs.
     const TICKS_PER_SECOND: f64 = 100.0;
     let stat = fs::read_to_string("/proc/self/stat")?;
-    // The name of the program, in parentheses, may hold anything.
+    // The name of the program, in parentheses, may contain anything.
     let (_, rest) = stat.rsplit_once(')').ok_or("no name in /proc/self/stat")?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let ticks: Result<Vec<f64>, _> = fields[13..15].iter().map(|field| field.parse::<f64>()).collect();
@@ -197,7 +198,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// The median of each phase, in the order of the first round.
+/// Returns the median of each phase, in the order of the first round.
 fn median_phases(samples: &[Sample]) -> Vec<Phase> {
     let first = samples[0].phases.iter().enumerate();
     let median_of =

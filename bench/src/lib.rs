@@ -1,10 +1,10 @@
-//! What the benchmarks share: programs of any length.
+//! The programs that the benchmarks share.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
 
-/// A program of about `ops` ops as text: residual layers of a swizzle, a `scaled_mma`, a bias, an activation, a
-/// quantization and a plain op, each layer fed by the one before; one op in six is a `scaled_mma`.
+/// Returns a program of about `ops` ops as text. Each layer has a swizzle, a `scaled_mma`, a bias, an activation,
+/// a quantization and a plain op, and reads the layer before; one op in six is a `scaled_mma`.
 pub fn layers(ops: usize) -> String {
     let count = ops / 6;
     let mut inputs = vec!["%x0: tensor<[M, 64], f32>".to_owned(), "%g: tensor<[], f32>".to_owned()];

@@ -1,68 +1,71 @@
-//! Compares a tensor with what was expected of it.
+//! Compares a tensor with the expected one.
 
 use fourfold_ir::{ElementType, ScaleLayout, Tensor, scalar};
 
-/// How close two tensors must be.
+/// The largest difference at which two tensors still agree.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Tolerance {
-    /// At most this far apart, relative to the largest magnitude of the expected tensor; 0 is bit equality
-    /// (of values: -0 equals 0).
+    /// Allows this difference relative to the largest magnitude of the expected tensor; 0 demands equal bits,
+    /// except that -0 equals 0.
     Relative(f64),
-    /// Each element at most this far apart, in logical row-major order.
+    /// Allows each element a difference of its own, in logical row-major order.
     Each(Vec<f64>),
-    /// At most this many elements may differ, by however much: for codes of a quantization, where an input that
-    /// moved in its last bit can move a code.
+    /// Allows this number of elements to differ by any amount. Used for codes of a quantization, where an input
+    /// that moved in its last bit can move a code.
     Count(usize),
 }
 
 /// The outcome of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
-    /// The largest |got - want| but for moved roundings; infinite where one of them is NaN or infinite and the other
-    /// is not the same.
+    /// The largest |got - want|, moved roundings left out. It is infinite where one side is NaN or infinite and
+    /// the other is not the same.
     pub max_abs_err: f64,
-    /// The same over the largest finite magnitude of `want`.
+    /// The largest difference over the largest finite magnitude of `want`.
     pub max_rel_err: f64,
-    /// Elements that are too far apart.
+    /// The number of elements that are too far apart.
     pub mismatches: usize,
-    /// Elements that differ because a value near the middle of two neighbours of a narrow type was rounded the
-    /// other way: accepted where the unrounded value is within the tolerance of that middle, or, where it is not
-    /// known ([`Rounding::OneStep`]), for one step.
+    /// The number of elements that differ because a value near the middle of two neighbours of a narrow type was
+    /// rounded the other way. One is accepted if the unrounded value lies within the tolerance of that middle,
+    /// or, where that value is unknown ([`Rounding::OneStep`]), if it is one step off.
     pub moved_roundings: usize,
-    /// The largest |got - want| among those: at most one step of the narrow type.
+    /// The largest |got - want| among the moved roundings: at most one step of the narrow type.
     pub moved_max_abs_err: f64,
-    /// The element that is furthest apart among the mismatches.
+    /// The mismatch with the largest difference.
     pub worst: Option<Mismatch>,
-    /// Whether the tensors agree.
+    /// True if nothing is wrong but too few elements have a bound to call the tensors equal. `ok` is false then.
+    pub unbounded: bool,
+    /// True if the tensors agree.
     pub ok: bool,
 }
 
 /// One element that differs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mismatch {
-    /// Its index, outermost first.
+    /// The index, outermost first.
     pub index: Vec<usize>,
-    /// What was computed.
+    /// The computed value.
     pub got: f64,
-    /// What was expected.
+    /// The expected value.
     pub want: f64,
 }
 
-/// How a value of a narrow type may legitimately differ from another computation of it: a value near the middle of
-/// two neighbours can be rounded either way.
+/// The legitimate difference between two computations of a value of a narrow type. A value near the middle of two
+/// neighbours can be rounded either way.
 #[derive(Clone, Copy)]
 pub enum Rounding<'a> {
-    /// Not at all.
+    /// No difference is legitimate.
     Same,
-    /// The value is the conversion of this operand, which may itself be off by the tolerance: both sides must lie
-    /// between the roundings of operand - δ and operand + δ, δ being the tolerance times the largest magnitude.
+    /// The value is the conversion of this operand, which may itself be off by the tolerance. Both sides must lie
+    /// between the roundings of operand - δ and operand + δ. δ is the tolerance times the largest magnitude.
     Converted(&'a dyn Fn() -> Option<Tensor>),
-    /// By one step of the type: the value is the rounded result of an inexact accumulation, or follows from one.
+    /// One step of the type is legitimate: the value is the rounded result of an inexact accumulation, or follows
+    /// from one.
     OneStep,
 }
 
-/// At most one element in so many may have its rounding moved. Accumulation in another order moves a sum by some
-/// 1e-5 of itself, which is up to 1/200 of a step of bf16.
+/// At most one element in this many may have a moved rounding. Accumulation in another order moves a sum by about
+/// 1e-5 of itself, which is at most 1/200 of a step of bf16.
 pub(crate) const MOVED_ONE_IN: usize = 50;
 
 /// Compares two tensors of one shape element by element.
@@ -70,8 +73,8 @@ pub fn compare(got: &Tensor, want: &Tensor, tolerance: &Tolerance, rounding: Rou
     compare_or(got, want, tolerance, rounding, &|_, _, _| false)
 }
 
-/// [`compare`], but that what differs is right too where `allows` says so of its position, what was computed and what was
-/// expected.
+/// Compares like [`compare`], and also accepts an element that differs if `allows` returns true for its position,
+/// computed value and expected value.
 pub(crate) fn compare_or(
     got: &Tensor,
     want: &Tensor,
@@ -92,27 +95,27 @@ pub(crate) fn compare_or(
     }
 }
 
-/// What is said of one element by who knows more of it than its two values.
+/// The verdict on one element by a caller that knows more about it than the two values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// As expected.
+    /// The element is as expected.
     Same,
-    /// Not as expected, and a legitimate result all the same, of which there are few.
+    /// The element differs and is a legitimate result all the same. Few elements may be.
     Moved,
-    /// Nothing is demanded of it.
+    /// The element has no bound, so nothing is demanded of it.
     Free,
-    /// Too far from what was expected.
+    /// The element is too far from the expected one.
     Wrong,
 }
 
 impl Verdict {
-    /// As expected, or not.
+    /// `Same` or `Wrong`.
     pub(crate) fn of(is_right: bool) -> Verdict {
         if is_right { Verdict::Same } else { Verdict::Wrong }
     }
 }
 
-/// Counts verdicts, one for each element in logical row-major order.
+/// Tallies one verdict per element, in logical row-major order.
 pub(crate) fn compare_by(got: &Tensor, want: &Tensor, verdicts: &[Verdict]) -> Comparison {
     let (got_values, want_values) = (got.to_f64(), want.to_f64());
     let mut tally = Tally::new(got);
@@ -131,14 +134,14 @@ pub(crate) fn compare_by(got: &Tensor, want: &Tensor, verdicts: &[Verdict]) -> C
 }
 
 impl Comparison {
-    /// Counts the bytes of the padding of blocked scales that are not zero, as those of a producer are, as mismatches.
+    /// Counts padding bytes of blocked scales that are not zero as mismatches: a producer writes zero there.
     pub(crate) fn with_padding_of(mut self, got: &Tensor) -> Comparison {
         let (Some(ScaleLayout::Blocked), [batch @ .., rows, columns]) = (got.layout(), got.dims()) else {
             return self;
         };
         let (padded_rows, padded_columns) = (rows.next_multiple_of(ROWS), columns.next_multiple_of(COLUMNS));
         let dims = [batch, &[padded_rows, padded_columns]].concat();
-        // The same bytes, all of which are elements of this one.
+        // The padded shape has the same bytes, and the padding bytes are elements of it.
         let Ok(padded) = Tensor::new(got.element(), dims, got.layout(), got.bytes().to_vec()) else {
             return self;
         };
@@ -154,7 +157,7 @@ impl Comparison {
         self
     }
 
-    /// With what follows from the counts.
+    /// Sets the fields that follow from the tallies.
     fn finished(mut self, want: &[f64]) -> Comparison {
         let most_moved = 1 + want.len() / MOVED_ONE_IN;
         self.max_rel_err = if self.max_abs_err == 0.0 { 0.0 } else { self.max_abs_err / largest(want) };
@@ -163,11 +166,11 @@ impl Comparison {
     }
 }
 
-/// What the extents of blocked scales are padded to.
+/// The multiples to which the extents of blocked scales are padded.
 const ROWS: usize = 128;
 const COLUMNS: usize = 4;
 
-/// The largest finite magnitude.
+/// Returns the largest finite magnitude.
 pub(crate) fn largest(values: &[f64]) -> f64 {
     values.iter().filter(|v| v.is_finite()).fold(0.0f64, |largest, v| largest.max(v.abs()))
 }
@@ -223,7 +226,7 @@ fn compare_values(
     tally.result.finished(&want_values)
 }
 
-/// Counts differing codes; bit 7 of an e4m3 scale has no meaning.
+/// Counts codes that differ; bit 7 of an e4m3 scale has no meaning.
 fn compare_codes(got: &Tensor, want: &Tensor, may_differ: usize) -> Comparison {
     let meaning = |tensor: &Tensor| match (tensor.element(), tensor.layout()) {
         (ElementType::F8E4M3FN, Some(_)) => 0x7F,
@@ -264,6 +267,7 @@ impl Tally<'_> {
             moved_roundings: 0,
             moved_max_abs_err: 0.0,
             worst: None,
+            unbounded: false,
             ok: true,
         };
         Tally { dims: got.dims(), worst_error: -1.0, result }
@@ -288,21 +292,22 @@ impl Tally<'_> {
     }
 }
 
-/// Whether `rounded` is a value of the type between the roundings of `value` - δ and `value` + δ.
+/// Returns true if `rounded` is a value of the type between the roundings of `value` - δ and `value` + δ.
 fn is_rounding_of(element: ElementType, value: f64, delta: f64, rounded: f64) -> bool {
     let low = scalar::round_to(element, value - delta);
     let high = scalar::round_to(element, value + delta);
     low <= rounded && rounded <= high && scalar::round_to(element, rounded) == rounded
 }
 
-/// The distance of neighbours of a 16-bit type at a magnitude; zero for other types, which do not round so coarsely.
+/// Returns the distance of neighbours of a 16-bit type at a magnitude; zero for other types, which round less
+/// coarsely.
 fn step(element: ElementType, magnitude: f64) -> f64 {
     let (mantissa_bits, least_exponent) = match element {
         ElementType::F16 => (10, -14),
         ElementType::BF16 => (7, -126),
         _ => return 0.0,
     };
-    // The exponent of an f64, which is normal where either type is.
+    // The exponent of an f64, which is normal for every normal value of either type.
     let exponent = ((magnitude.to_bits() >> 52) as i32) - 1023;
     2f64.powi(exponent.max(least_exponent) - mantissa_bits)
 }
@@ -356,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_wrong_conversion_is_no_moved_rounding() {
-        // The expectation is what the operand rounds to; what was computed is not.
+        // The expected value is the rounded operand; the computed value is not.
         let operand = || Some(f32s(&[1.0, 1.003906]));
         let rounding = Rounding::Converted(&operand);
         let comparison =

@@ -1,4 +1,4 @@
-//! What this machine has for building and running kernels, what it lacks, and what to do about it.
+//! Examines what this machine offers for building and running kernels, what it lacks, and how to fix that.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,114 +23,114 @@ use crate::report::kernel_name;
 use crate::run::{plan, replay_compiled};
 use crate::version::Version;
 
-/// What a machine has and lacks. The keys are an interface: they are added to, not changed.
+/// The state of a machine. Its keys are a stable interface: keys may be added, never changed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Doctor {
-    /// Whether kernels could be built now, and the self-test, if it was run, did not fail.
+    /// True if kernels can be built and the self-test did not fail.
     pub ok: bool,
-    /// Which Fourfold says so.
+    /// The version of Fourfold that wrote the report.
     pub fourfold: Version,
-    /// Each GPU with what runs on it, or why there is none, for people.
+    /// One line of text for each GPU and the targets it runs, or the reason why none is usable.
     pub devices: Vec<String>,
-    /// Each GPU.
+    /// The GPUs.
     pub gpus: Vec<GpuReport>,
-    /// What was looked for, in the order of its use.
+    /// The items examined, in the order of their use.
     pub findings: Vec<FindingReport>,
-    /// What kernels could be planned for.
+    /// The targets.
     pub targets: Vec<TargetReport>,
-    /// The cache of built kernels; null where there is none yet, or it cannot be used: a finding then says so.
+    /// The cache of built kernels; null if it does not exist yet or cannot be used, which a finding reports.
     pub cache: Option<CacheHealth>,
-    /// Every environment variable that has a say.
+    /// The environment variables that Fourfold reads.
     pub variables: Vec<VariableReport>,
-    /// Whether a kernel really can be built, and run.
+    /// The outcome of the self-test.
     pub self_test: SelfTest,
 }
 
 /// A GPU.
 #[derive(Clone, Debug, Serialize)]
 pub struct GpuReport {
-    /// Its number.
+    /// The ordinal.
     pub ordinal: usize,
-    /// Its product name.
+    /// The product name.
     pub name: String,
     /// The compute capability: major, minor.
     pub capability: (u32, u32),
-    /// Multiprocessors.
+    /// The number of multiprocessors.
     pub sm_count: u32,
-    /// Memory, all of it.
+    /// The total memory in bytes.
     pub memory_bytes: u64,
     /// The CUDA version of the driver: major, minor.
     pub driver: (u32, u32),
-    /// The targets whose kernels run on it as they are.
+    /// The targets whose kernels run on it natively.
     pub native: Vec<&'static str>,
     /// The targets whose kernels run on it with their matrix instruction emulated.
     pub emulated: Vec<&'static str>,
 }
 
-/// One thing that was looked for.
+/// One examined item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FindingReport {
-    /// What it is, such as `nvcc`.
+    /// The name, such as `nvcc`.
     pub name: String,
-    /// `ok`; `missing` for what kernels cannot be built without; `note` for what someone should know.
+    /// `ok`; `missing` if kernels cannot be built without it; `note` for other remarks.
     pub state: &'static str,
-    /// What was found, or why it will not do.
+    /// The item that was found, or its defect.
     pub detail: String,
-    /// What to do about it; null for what is well.
+    /// The remedy; null if none is needed.
     pub remedy: Option<String>,
 }
 
-/// What kernels of one target can do here.
+/// The state of one target on this machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct TargetReport {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// Which GPUs those are.
+    /// The hardware.
     pub hardware: &'static str,
-    /// `ok` when its kernels can be built, `missing` when not, `none` when there are none in this version.
+    /// `ok` if its kernels can be built, `missing` if not, `none` if this version has no kernels for it.
     pub state: &'static str,
-    /// Why they cannot.
+    /// The reason why its kernels cannot be built.
     pub why: Option<String>,
-    /// The formats that kernels take.
+    /// The formats of its kernels.
     pub formats: Vec<String>,
-    /// `native` or `emulated` where a GPU here runs them; null where they can be built at most.
+    /// `native` or `emulated` if a GPU of this machine runs its kernels; else null.
     pub runs: Option<&'static str>,
 }
 
 /// An environment variable.
 #[derive(Clone, Debug, Serialize)]
 pub struct VariableReport {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// What its value is.
+    /// The type of its value.
     pub kind: &'static str,
-    /// What holds when it is unset.
+    /// The behaviour if it is unset.
     pub default: &'static str,
-    /// What it is for.
+    /// The purpose.
     pub meaning: &'static str,
-    /// Its value; null when it is unset or empty.
+    /// The value; null if it is unset or empty.
     pub value: Option<String>,
 }
 
-/// The outcome of the self-test: the smallest kernel, built by the compiler and not taken from any cache, and run on the
-/// GPU if there is one that can run or emulate it.
+/// The outcome of the self-test. It builds a small kernel without any cache and runs it if a GPU can run or
+/// emulate it.
 #[derive(Clone, Debug, Serialize)]
 pub struct SelfTest {
     /// `passed`, `failed` or `not_run`.
     pub state: &'static str,
-    /// For people.
+    /// The outcome as text.
     pub detail: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: Option<String>,
-    /// What the kernel was built for.
+    /// The target of the kernel.
     pub target: Option<String>,
-    /// What it computes.
+    /// The name of the kernel.
     pub kernel: Option<String>,
-    /// How it ran: `kernel` or `emulated`; null where no GPU can.
+    /// `kernel` or `emulated`; null if no GPU can run it.
     pub ran: Option<&'static str>,
-    /// How long the compiler took.
+    /// The time of the compiler.
     pub build_seconds: Option<f64>,
-    /// How long the kernel took on the device.
+    /// The time of the kernel on the device.
     pub kernel_seconds: Option<f64>,
 }
 
@@ -148,21 +148,21 @@ impl SelfTest {
         }
     }
 
-    /// It was not asked for.
+    /// The outcome without `--self-test`.
     fn not_asked_for() -> SelfTest {
-        let detail = "it builds a kernel, which takes some half a minute".to_owned();
+        let detail = "it was not requested; it builds a kernel, which takes about half a minute".to_owned();
         SelfTest::of("not_run", detail, Some("run `fourfold doctor --self-test`"))
     }
 }
 
-/// Looks at everything, and verifies the cache of kernels; needs no network, does not run the self-test, and changes
-/// nothing. It judges by what kernels of the [targets](ToolchainOptions::targets) need, or, where none is named, of the
-/// GPUs that are here.
+/// Examines the machine and verifies the cache of kernels. Needs no network, changes nothing and runs no
+/// self-test. Judges by the needs of the [targets](ToolchainOptions::targets) or, if none is named, of the
+/// machine's GPUs.
 pub fn examine(options: &ToolchainOptions, environment: &Environment) -> Doctor {
     look(options, environment, true)
 }
 
-/// As [`examine`]; without `verify` the kernels of the cache are counted and measured, and not read.
+/// Examines like [`examine`]. Without `verify`, cached kernels are counted but not read.
 pub(crate) fn look(options: &ToolchainOptions, environment: &Environment, verify: bool) -> Doctor {
     let (gpus, driver) = gpus(environment);
     let mut options = options.clone();
@@ -200,7 +200,7 @@ pub(crate) fn look(options: &ToolchainOptions, environment: &Environment, verify
             default: variable.default,
             meaning: variable.meaning,
             value: variable.value().map(|value| {
-                // A list may have several places, and a place may be a URL.
+                // The value may be a list, and a place may be a URL with a password to hide.
                 value.to_string_lossy().split(',').map(shown_place).collect::<Vec<_>>().join(",")
             }),
         })
@@ -219,20 +219,20 @@ pub(crate) fn look(options: &ToolchainOptions, environment: &Environment, verify
 }
 
 impl Doctor {
-    /// Runs the self-test, if kernels can be built.
+    /// Runs the self-test if kernels can be built.
     pub fn test(&mut self, options: &Options, compile: &CompileOptions, progress: &(dyn Fn(&Event) + Sync)) {
         self.self_test = match self.ok {
             true => self_test(options, compile, progress),
             false => {
                 let detail = "kernels cannot be built here".to_owned();
-                SelfTest::of("not_run", detail, Some("see to what is missing first"))
+                SelfTest::of("not_run", detail, Some("install the missing items first"))
             }
         };
         self.ok &= self.self_test.state != "failed";
     }
 }
 
-/// How the cache of built kernels does.
+/// Examines the cache of built kernels.
 fn kernel_cache(environment: &Environment, verify: bool) -> (Option<CacheHealth>, FindingReport) {
     let finding = |state: FindingState, detail: String, remedy: Option<String>| FindingReport {
         name: "kernel cache".to_owned(),
@@ -240,7 +240,7 @@ fn kernel_cache(environment: &Environment, verify: bool) -> (Option<CacheHealth>
         detail,
         remedy,
     };
-    // Its tiers are looked at by themselves.
+    // The tiers have findings of their own.
     let health = CacheOptions::from_environment(environment)
         .and_then(|options| Ok((CacheHealth::of(&options, verify)?, options.folder)));
     let health = match health {
@@ -250,8 +250,7 @@ fn kernel_cache(environment: &Environment, verify: bool) -> (Option<CacheHealth>
             let state = if is_missing { FindingState::Missing } else { FindingState::Note };
             let why = found.map_or_else(String::new, |found| found.to_string());
             let detail = format!("{}: kernels are not kept: {why}", folder.display());
-            let remedy =
-                "set FOURFOLD_CACHE_DIR to a folder that can be written and whose programs can be run";
+            let remedy = "set FOURFOLD_CACHE_DIR to a writable folder on a file system that allows execution";
             return (health, finding(state, detail, Some(remedy.to_owned())));
         }
         Ok((Some(health), _)) => health,
@@ -287,23 +286,26 @@ fn kernel_cache(environment: &Environment, verify: bool) -> (Option<CacheHealth>
         detail += ", not verified";
     }
     if *known_bad > 0 {
-        detail += &format!("; {known_bad} known not to build (--retry tries again)");
+        detail += &format!("; {known_bad} recorded build failures (--retry tries again)");
     }
     let is_full = free_bytes.is_some_and(|free| free < LITTLE_ROOM);
     let (state, remedy) = if let Some(refusal) = refused.first() {
-        detail += &format!("\n{} refused: {}: {}", refused.len(), refusal.entry, refusal.reason);
+        detail += &format!("\n{} rejected: {}: {}", refused.len(), refusal.entry, refusal.reason);
         (
             FindingState::Note,
-            Some("run `fourfold cache verify --repair`; they are built again when they are needed"),
+            Some("run `fourfold cache verify --repair`; the kernels are rebuilt when needed"),
         )
     } else if !health.writable {
-        detail += "\nit cannot be written to: what it has is used, and nothing is added";
+        detail += "\nit is read-only: its kernels are used and none are added";
         (
             FindingState::Note,
             Some("make it writable for this user, or set FOURFOLD_CACHE_DIR to another folder"),
         )
     } else if is_full {
-        (FindingState::Note, Some("free room there, run `fourfold cache prune`, or set FOURFOLD_CACHE_DIR"))
+        (
+            FindingState::Note,
+            Some("free disk space there, run `fourfold cache prune`, or set FOURFOLD_CACHE_DIR"),
+        )
     } else {
         (FindingState::Ok, None)
     };
@@ -311,16 +313,15 @@ fn kernel_cache(environment: &Environment, verify: bool) -> (Option<CacheHealth>
     (Some(health), finding(state, detail, remedy))
 }
 
-/// Returns whether no kernel can be kept in a cache folder, or none can be loaded from it. One that has kernels and cannot be
-/// written to is used.
+/// Returns true if a folder can neither keep nor load kernels. A read-only folder that holds kernels is usable.
 fn is_obstructed(folder: &Path, has_kernels: bool) -> bool {
     obstacle(folder).is_some_and(|found| !has_kernels || found.prevents_loading())
 }
 
-/// A build needs some tens of megabytes for a moment.
+/// The free space below which the doctor warns. A build temporarily needs some tens of megabytes.
 const LITTLE_ROOM: u64 = 256 << 20;
 
-/// The tiers of the cache that this program cannot read. They are named, and not asked.
+/// Returns a finding for each tier of the cache that this build cannot read. No tier is contacted.
 fn unusable_tiers(environment: &Environment) -> Vec<FindingReport> {
     let tiers =
         CacheOptions::from_environment(environment).map_or_else(|_| Vec::new(), |options| options.tiers);
@@ -335,7 +336,7 @@ fn unusable_tiers(environment: &Environment) -> Vec<FindingReport> {
         .collect()
 }
 
-/// The GPUs, and what there is to say of their driver.
+/// Returns the GPUs and the finding on their driver.
 fn gpus(environment: &Environment) -> (Vec<Gpu>, FindingReport) {
     let finding = |state: FindingState, detail: String, remedy: Option<&str>| FindingReport {
         name: "driver".to_owned(),
@@ -345,15 +346,15 @@ fn gpus(environment: &Environment) -> (Vec<Gpu>, FindingReport) {
     };
     let note = |detail: String, remedy: &str| (Vec::new(), finding(FindingState::Note, detail, Some(remedy)));
     if environment.fourfold_device.as_ref().is_some_and(|device| device == "none") {
-        let detail = "not looked for: FOURFOLD_DEVICE is `none`".to_owned();
+        let detail = "skipped: FOURFOLD_DEVICE is `none`".to_owned();
         return note(detail, "unset FOURFOLD_DEVICE to use a GPU");
     }
     match discover() {
         Err(error) => note(error.to_string(), error.remedy()),
         Ok(gpus) => match gpus.first() {
             None => note(
-                "the driver knows of no GPU".to_owned(),
-                "see what `nvidia-smi` shows; CUDA_VISIBLE_DEVICES may hide GPUs",
+                "the driver reports no GPU".to_owned(),
+                "compare with `nvidia-smi`; CUDA_VISIBLE_DEVICES may hide GPUs",
             ),
             Some(gpu) => {
                 let ((major, minor), count) = (gpu.driver_version, gpus.len());
@@ -366,14 +367,14 @@ fn gpus(environment: &Environment) -> (Vec<Gpu>, FindingReport) {
     }
 }
 
-/// What is wrong with the GPU that the environment chooses, if anything.
+/// Returns a finding if `FOURFOLD_DEVICE` selects a GPU that is not usable.
 fn chosen_device(environment: &Environment, gpus: &[Gpu]) -> Option<FindingReport> {
     let text = environment.fourfold_device.as_ref()?.to_string_lossy();
     let (why, remedy) = match text.parse() {
         Ok(DeviceChoice::First | DeviceChoice::None) => return None,
         Ok(DeviceChoice::Ordinal(ordinal)) if gpus.iter().any(|gpu| gpu.ordinal == ordinal) => return None,
         Ok(DeviceChoice::Ordinal(_)) => (
-            "there is no GPU of this number here".to_owned(),
+            "this machine has no GPU of this number".to_owned(),
             match gpus.len() {
                 0 => "set it to `none`, or unset it".to_owned(),
                 1 => "set it to 0 or `none`, or unset it".to_owned(),
@@ -385,12 +386,12 @@ fn chosen_device(environment: &Environment, gpus: &[Gpu]) -> Option<FindingRepor
     Some(FindingReport {
         name: "device".to_owned(),
         state: FindingState::Note.name(),
-        detail: format!("FOURFOLD_DEVICE is `{text}`: {why}; what would run kernels is refused"),
+        detail: format!("FOURFOLD_DEVICE is `{text}`: {why}; commands that run kernels fail"),
         remedy: Some(remedy),
     })
 }
 
-/// The targets whose kernels run on a GPU: as they are, and emulated.
+/// Returns the targets whose kernels run natively on a GPU, and those it emulates.
 fn runs(gpu: &Gpu) -> (Vec<&'static str>, Vec<&'static str>) {
     let native =
         TARGETS.iter().filter(|target| gpu.target() == Some(target.name) && has_kernels(target.name));
@@ -404,7 +405,7 @@ fn what_runs(gpu: &Gpu) -> String {
     match (native.is_empty(), emulated.is_empty()) {
         (false, true) => format!("runs kernels of {native}"),
         (false, false) => format!("runs kernels of {native}, and, with --emulate, those of {emulated}"),
-        (true, _) => "no target's kernels run on it".to_owned(),
+        (true, _) => "runs the kernels of no target".to_owned(),
     }
 }
 
@@ -430,7 +431,7 @@ fn target_report(target: &Target, diagnosis: &Diagnosis, gpus: &[Gpu]) -> Target
     let formats = capabilities(target.name).map_or_else(Vec::new, |found| found.formats);
     let formats: Vec<String> = formats.iter().map(|found| found.format.to_string()).collect();
     let found = diagnosis.targets.iter().find(|found| found.target == target.name);
-    // What is missing besides the tools that are chosen by target is missing for all.
+    // Any other missing item is missing for every target.
     let is_chosen = |name: &str| [Tool::Nvcc, Tool::Cutlass].iter().any(|tool| tool.name() == name);
     let mut other = diagnosis.findings.iter().filter(|finding| !is_chosen(finding.name));
     let (state, why) = match found {
@@ -449,7 +450,7 @@ fn target_report(target: &Target, diagnosis: &Diagnosis, gpus: &[Gpu]) -> Target
     TargetReport { name: target.name, hardware: target.hardware, state, why, formats, runs }
 }
 
-/// The smallest program of which every target makes a kernel; M is odd, and N and K leave partial tiles.
+/// The smallest program that becomes a kernel on every target; M is odd, and N and K leave partial tiles.
 const PROGRAM: &str = "fir 1
 func @self_test(
     %a: tensor<[M, 96], f4E2M1FN>, %sfa: tensor<[M, 6], f8E4M3FN, blocked>,
@@ -460,7 +461,7 @@ func @self_test(
 }
 ";
 
-/// Builds the smallest kernel, for the GPU if one can run or emulate it, and compares what it computes there.
+/// Builds the smallest kernel, for the GPU if one can run or emulate it, and compares its result.
 pub fn self_test(
     options: &Options,
     compile: &CompileOptions,
@@ -468,9 +469,11 @@ pub fn self_test(
 ) -> SelfTest {
     match try_self_test(options, compile, progress) {
         Ok(outcome) => outcome,
-        Err(error) => {
-            SelfTest::of("failed", error.message(), Some("report this: the program is a fixed one"))
-        }
+        Err(error) => SelfTest::of(
+            "failed",
+            error.message(),
+            Some("report this: the self-test always runs the same program"),
+        ),
     }
 }
 
@@ -481,7 +484,7 @@ fn try_self_test(
 ) -> Result<SelfTest, Error> {
     let loaded = load_text("self-test.fir".as_ref(), PROGRAM.to_owned())?;
     let backend = Backend::new(options)?;
-    // What a cache has says nothing of the compiler.
+    // A cached kernel would not test the compiler.
     let compile = compile.clone().build_anyway(true).cache(CacheChoice::None).retry(true);
     let compiled = backend.compile(plan(&backend, &loaded)?, &compile, progress);
     let mut outcome = SelfTest::of("failed", String::new(), None);
@@ -494,13 +497,13 @@ fn try_self_test(
             outcome.build_seconds = Some(artifact.resources().compile_time.as_secs_f64());
         }
         Some(Err(failure)) => {
-            outcome.detail = format!("the kernel of {target} was not built: {}", failure.message);
+            outcome.detail = format!("the kernel for {target} was not built: {}", failure.message);
             outcome.remedy = Some(failure.remedy.clone());
             return Ok(outcome);
         }
         None => {
             let reason = compiled.unavailable(0).map_or("no kernel was planned", |reason| &reason.message);
-            outcome.detail = format!("the kernel of {target} was not built: {reason}");
+            outcome.detail = format!("the kernel for {target} was not built: {reason}");
             outcome.remedy = Some("run `fourfold toolchain install`".to_owned());
             return Ok(outcome);
         }
@@ -509,7 +512,7 @@ fn try_self_test(
     if let Err(reason) = backend.execution() {
         outcome.state = "passed";
         let why = reason.message.trim_end_matches(": the kernel ran on the CPU");
-        outcome.detail = format!("a kernel of {target} was built in {seconds:.0} s, and not run: {why}");
+        outcome.detail = format!("a kernel for {target} was built in {seconds:.0} s and not run: {why}");
         return Ok(outcome);
     }
     let recipe = Recipe { rule: Rule::Exact, seed: 1, symbols: vec![("M".to_owned(), 37)] };
@@ -522,17 +525,19 @@ fn try_self_test(
     let device = report.device.unwrap_or_default();
     if ran != "kernel" && ran != "emulated" {
         let why = segment.and_then(|segment| segment.message.clone()).unwrap_or_default();
-        outcome.detail = format!("the kernel of {target} was built and did not run on {device}: {why}");
-        outcome.remedy = Some("`fourfold replay FILE --debug` shows what it was given".to_owned());
+        outcome.detail = format!("the kernel for {target} was built and did not run on {device}: {why}");
+        outcome.remedy =
+            Some("run `fourfold replay FILE --debug` to see the arguments of the launch".to_owned());
     } else if !report.ok {
         let wrong: usize = report.outputs.iter().map(|output| output.mismatches).sum();
-        outcome.detail = format!("the kernel of {target} ran on {device} and {wrong} elements are wrong");
-        outcome.remedy = Some("report this: `fourfold replay FILE --bundle DIR` makes a bundle".to_owned());
+        outcome.detail = format!("the kernel for {target} ran on {device}; {wrong} elements are wrong");
+        outcome.remedy =
+            Some("report this, with a bundle from `fourfold replay FILE --bundle DIR`".to_owned());
     } else {
         outcome.state = "passed";
         let how = if ran == "emulated" { ", emulated" } else { "" };
         outcome.detail =
-            format!("a kernel of {target} was built in {seconds:.0} s and is right on {device}{how}");
+            format!("a kernel for {target} was built in {seconds:.0} s and is right on {device}{how}");
     }
     Ok(outcome)
 }

@@ -1,4 +1,4 @@
-//! Errors of the commands, whose fault each is, and the exit codes.
+//! Errors of the commands, their faults and their exit codes.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -8,7 +8,8 @@ use fourfold_executor::{DataError, FileError, LaunchRecord, RunError, SealedErro
 use fourfold_ir::sample::SampleError;
 use fourfold_ir::{BindError, Diagnostic, InterpretError};
 
-/// The exit code for a fault: 2 for what the caller can mend, 3 for what this machine lacks, 70 for a bug of ours.
+/// Returns the exit code of a fault: 2 for input the caller can fix, 3 for something this machine lacks, 70 for a
+/// bug of ours.
 pub fn exit_code(fault: Fault) -> u8 {
     match fault {
         Fault::InvalidInput | Fault::Unsupported => 2,
@@ -17,7 +18,7 @@ pub fn exit_code(fault: Fault) -> u8 {
     }
 }
 
-/// Whose fault a file error is.
+/// Returns the fault of a file error.
 pub fn fault_of_file(error: &FileError) -> Fault {
     match error {
         FileError::Write { source, .. } if is_shortage(source) => Fault::ResourceLimit,
@@ -37,8 +38,8 @@ fn fault_of_data(error: &DataError) -> Fault {
     }
 }
 
-/// Whose fault it is that a file which was named cannot be read: the caller's, where its name is wrong or it is not
-/// for this user.
+/// Returns the fault of a named file that cannot be read: the caller's if the name is wrong or the file denies
+/// access.
 fn of_reading(error: &io::Error) -> Fault {
     match error.kind() {
         _ if is_shortage(error) => Fault::ResourceLimit,
@@ -58,115 +59,115 @@ fn of_reading(error: &io::Error) -> Fault {
 /// `ELOOP`.
 const LINK_LOOP: i32 = 40;
 
-/// Why a bundle could not be written or read.
+/// Errors of writing or reading a bundle.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BundleError {
-    /// Its folder or files.
+    /// Accessing the folder or its files failed.
     #[error(transparent)]
     Folder(#[from] SealedError),
-    /// What a bundle says of itself is not what bundles say.
-    #[error("`{}` is a bundle that does not say how it is replayed: {reason}", folder.display())]
+    /// The bundle's description of its run cannot be used.
+    #[error("the bundle `{}` has no valid description of its run: {reason}", folder.display())]
     About {
         /// The bundle.
         folder: PathBuf,
-        /// What is wrong.
+        /// The defect.
         reason: String,
     },
-    /// A bundle lacks what a replay needs.
+    /// The bundle lacks a file that a replay needs.
     #[error("the bundle `{}` lacks `{name}`", folder.display())]
     Lacks {
         /// The bundle.
         folder: PathBuf,
-        /// The file.
+        /// The missing file.
         name: &'static str,
     },
-    /// The segment that was to be cut out is not there.
-    #[error("there is no segment {segment}; the program has {count}")]
+    /// The requested segment does not exist.
+    #[error("the program has no segment {segment}; its {count} segments are numbered from 0")]
     NoSuchSegment {
-        /// What was asked for.
+        /// The requested segment.
         segment: usize,
-        /// How many there are, counted from 0.
+        /// The number of segments; their positions begin at 0.
         count: usize,
     },
-    /// The segment that was to be cut out could not be.
-    #[error("segment {segment} could not be cut out: {reason}")]
+    /// The requested segment could not become a program of its own.
+    #[error("segment {segment} cannot become a program of its own: {reason}")]
     Cut {
         /// The segment.
         segment: usize,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// There was nothing to be kept: the program itself could not be read.
-    #[error("there is no bundle, as the program could not be read")]
+    /// The program itself could not be read, so there is nothing to keep.
+    #[error("the program could not be read, so no bundle was written")]
     NoProgram,
 }
 
-/// Why a program was not partitioned, run or compared.
+/// Errors of partitioning, running or comparing a program.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The program's text is not a program.
+    /// The text is not a valid program.
     #[error("{} is not a valid program", file.display())]
     Program {
         /// The file.
         file: PathBuf,
-        /// Its text.
+        /// The text.
         source_text: String,
-        /// Every error in it, in order.
+        /// Every error in the text, in order.
         diagnostics: Vec<Diagnostic>,
     },
-    /// A file could not be read.
+    /// Reading or writing a file failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A data file could not be used.
+    /// Reading or writing a data file failed.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// Tensors do not fit the program's inputs.
+    /// The tensors do not fit the program's inputs.
     #[error("{0}{remedy}", remedy = remedy_of_bind(.0))]
     Bind(#[from] BindError),
-    /// Seeded inputs could not be made.
+    /// The seeded inputs could not be generated.
     #[error("{0}{remedy}", remedy = remedy_of_sample(.0))]
     Sample(#[from] SampleError),
-    /// A folder with programs has none.
-    #[error("there is no program in `{}`: no file in it or below it ends in .fir", folder.display())]
+    /// The folder holds no program.
+    #[error("`{}` has no program: no file in or below it ends in .fir", folder.display())]
     NoPrograms {
         /// The folder.
         folder: PathBuf,
     },
-    /// An expected tensor cannot be compared with the value of its name.
+    /// An expected tensor does not fit the value it belongs to.
     #[error("`{tensor}` is {found}, but %{value} is {expected}")]
     Expected {
-        /// The tensor of the data.
+        /// The tensor of the data file.
         tensor: String,
-        /// What it is.
+        /// The type and shape of the tensor.
         found: String,
         /// The value.
         value: String,
-        /// What the value is.
+        /// The type and shape of the value.
         expected: String,
     },
-    /// The data name an expectation that the program or the data lack.
+    /// The data file or the program lacks an expected tensor or value.
     #[error("{0}")]
     Missing(String),
-    /// A bundle could not be written or read.
+    /// Writing or reading a bundle failed.
     #[error(transparent)]
     Bundle(#[from] BundleError),
-    /// The program could not be run.
+    /// Running the program failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The program could not be interpreted.
+    /// Interpreting the program failed.
     #[error(transparent)]
     Interpret(#[from] InterpretError),
-    /// A run that was to keep every value did not.
-    #[error("bug: `{0}` is needed for a comparison and was not kept; please report the program")]
+    /// A run that had to keep every value did not keep this one.
+    #[error("bug: the run did not keep `{0}`, which a comparison needs; please report the program")]
     NotKept(String),
-    /// There is not enough memory.
-    #[error("{what} takes {bytes} bytes, more than there is memory")]
+    /// Memory is insufficient.
+    #[error("{what} needs {bytes} bytes, and memory does not suffice")]
     Memory {
         /// The purpose of the memory.
         what: String,
-        /// Bytes that were needed.
+        /// The bytes needed.
         bytes: usize,
     },
     /// Interpreting the program would take too long.
@@ -175,13 +176,13 @@ pub enum Error {
         /// The op, as `%name = mnemonic`.
         op: String,
     },
-    /// The program could not be planned or compiled.
+    /// Planning or compiling the program failed.
     #[error(transparent)]
     Backend(Box<fourfold::Error>),
 }
 
 impl Error {
-    /// Whose fault it was.
+    /// Returns who is at fault.
     pub fn fault(&self) -> Fault {
         match self {
             Error::Backend(error) => error.fault(),
@@ -204,7 +205,7 @@ impl Error {
         }
     }
 
-    /// Returns whether the interpreter does not take values of this size, however much memory there is.
+    /// Returns true if the interpreter refuses values of this size, however much memory is available.
     pub(crate) fn is_too_large_to_interpret(&self) -> bool {
         match self {
             Error::Interpret(InterpretError::Result { source, .. }) => source.is_resource_limit(),
@@ -214,7 +215,7 @@ impl Error {
         }
     }
 
-    /// The error as shown to people, ending in a newline: diagnostics with their source lines.
+    /// Returns the error as text for people, ending in a newline. Diagnostics come with their source lines.
     pub fn render(&self) -> String {
         match self {
             Error::Program { file, source_text, diagnostics } => {
@@ -228,7 +229,7 @@ impl Error {
         }
     }
 
-    /// What the kernel that failed was given, where that is known: in debug mode.
+    /// Returns the arguments of the launch that failed, which are recorded in debug mode only.
     pub fn launch(&self) -> Option<&LaunchRecord> {
         match self {
             Error::Run(RunError::Device { place, .. }) => place.launch.as_ref(),
@@ -236,13 +237,13 @@ impl Error {
         }
     }
 
-    /// The error with its causes, on one line.
+    /// Returns the error with its causes, on one line.
     pub fn message(&self) -> String {
         chain(self)
     }
 }
 
-/// Returns whether memory, open files or processes were not enough.
+/// Returns true if memory, open files or processes ran out.
 fn is_shortage(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::WouldBlock)
         || matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
@@ -259,7 +260,7 @@ fn is_resource_limit(error: &TensorDataError) -> bool {
     }
 }
 
-/// The remedy where data do not give a symbol its extent.
+/// Returns the remedy if the data do not determine the extent of a symbol.
 fn remedy_of_bind(error: &BindError) -> String {
     match error {
         BindError::Undetermined { name } => format!("; give its extent with `--symbol {name}=EXTENT`"),
@@ -267,7 +268,7 @@ fn remedy_of_bind(error: &BindError) -> String {
     }
 }
 
-/// The remedy where a symbol has no extent and inputs are seeded.
+/// Returns the remedy if seeded inputs lack the extent of a symbol.
 fn remedy_of_sample(error: &SampleError) -> String {
     match error {
         SampleError::MissingSymbol { name } => format!(

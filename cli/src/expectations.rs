@@ -1,4 +1,4 @@
-//! What a run is compared with: tensors of the data, and the interpreter.
+//! Compares a run with the tensors of its data and with the interpreter.
 
 use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
@@ -23,31 +23,31 @@ use crate::recorded::Recorded;
 use crate::report::{OutputReport, WorstReport};
 use crate::tolerance::{BIT_EQUAL, Compared, KernelRun, Moved, moved};
 
-/// The interpreter is not asked for more multiplications than this: some twenty seconds.
+/// The largest number of multiplications for the interpreter: about twenty seconds.
 const MOST_PRODUCTS: f64 = 2e10;
-/// Nor for values of more elements.
+/// The largest number of elements of a value for the interpreter.
 const MOST_ELEMENTS: f64 = 1.5e8;
 
-/// What the rule of a comparison of the two programs begins with.
+/// The first words of the rule that compares the normalized program with the original.
 pub(crate) const NORMALIZED: &str = "normalized against original";
 
-/// What outputs of a bundle are compared with besides.
+/// The reference of the outputs that a bundle recorded.
 pub(crate) const RECORDED: &str = "recorded";
 
-/// Which values are compared, besides those that the data have expectations for.
+/// The values to compare, besides those with an expectation in the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// The program's outputs.
     Outputs,
-    /// And whatever a kernel segment gives.
+    /// The program's outputs and every value that a kernel segment writes.
     KernelResults,
 }
 
-/// Compares a run with what is expected of it: values of the original program, though what ran was normalized.
+/// Compares values of a run. Expectations are about the original program; the run executed the normalized one.
 pub(crate) struct Comparer<'a> {
     original: &'a Program,
     normalized: &'a Normalized,
-    /// What ran.
+    /// The normalized program.
     program: &'a Program,
     partition: &'a Partition,
     header: &'a Header,
@@ -55,30 +55,30 @@ pub(crate) struct Comparer<'a> {
     bound: &'a Bound<'a>,
     rule: Option<Rule>,
     precisions: Vec<Precision>,
-    /// By op of the original, whether contraction touched it.
+    /// For each op of the original, true if contraction changed it.
     contracted: Vec<bool>,
     interpreted: OnceCell<Result<Vec<Tensor>, NotInterpreted>>,
-    /// Bounds on how far contraction may move the values of the original.
+    /// Bounds on the change that contraction makes to the values of the original.
     moved: OnceCell<HashMap<Value, Moved>>,
 }
 
-/// What a value of the original is compared with.
+/// The expectation of a value of the original.
 struct Expectation<'a> {
     value: Value,
-    /// How the report names it.
+    /// The name of the reference in the report.
     against: String,
     want: &'a Tensor,
-    /// With how a report calls it.
+    /// The tolerance and its text in the report.
     tolerance: (Tolerance, String),
 }
 
-/// A value that is compared: what it is in the original, and in the program that ran.
+/// A value to compare, in the original program and in the one that ran.
 struct Held {
     original: Option<Value>,
     ran: Option<Value>,
 }
 
-/// The op that computes what an op of the original did.
+/// Returns the op of the normalized program that computes the result of an op of the original.
 fn successor(normalized: &Normalized, op: Op) -> Option<Op> {
     match normalized.fate(op) {
         Fate::Kept(op) | Fate::Part { op, .. } => Some(*op),
@@ -91,7 +91,7 @@ fn is_on_device(ran: &Ran) -> bool {
 }
 
 impl<'a> Comparer<'a> {
-    /// A comparer for a run of `planned` on `bound`, which are `inputs`.
+    /// Creates a comparer for a run of `planned` on `bound`, which are bound from `inputs`.
     pub(crate) fn new(
         planned: &'a Planned,
         header: &'a Header,
@@ -129,7 +129,7 @@ impl<'a> Comparer<'a> {
         }
     }
 
-    /// Every comparison; what is not compared is said in `notes`.
+    /// Makes every comparison. `notes` name each value that is not compared, and the reason.
     pub(crate) fn compare_all(
         &self,
         inputs: &Inputs,
@@ -156,10 +156,10 @@ impl<'a> Comparer<'a> {
                     let (file, name, value) = (file.display(), &expected.tensor, &expected.value);
                     Error::Missing(match data.inputs.contains_key(name) {
                         true => format!(
-                            "`{name}` of {file} is an input of the program, so %{value} cannot be compared with it; give \
-                             the tensor another name"
+                            "`{name}` of {file} is an input of the program and cannot be the expectation of %{value}; \
+                             rename the tensor"
                         ),
-                        false => format!("{file} has no tensor `{name}`, with which %{value} is compared"),
+                        false => format!("{file} has no tensor `{name}`, the expectation of %{value}"),
                     })
                 })?;
                 let fitting = self.fitting(value, stored, expected.layout, &expected.tensor, &mut outputs)?;
@@ -186,7 +186,7 @@ impl<'a> Comparer<'a> {
                     Entry::Occupied(compared) => compared.into_mut(),
                     Entry::Vacant(none) => none.insert(self.compare_kernel(segment)?),
                 };
-                // Two values of the original may have become one.
+                // Normalization may merge two values of the original into one.
                 let name = original.map_or(self.program.module().name_of(value), |value| {
                     self.original.module().name_of(value)
                 });
@@ -218,8 +218,9 @@ impl<'a> Comparer<'a> {
         Ok(outputs)
     }
 
-    /// Holds the outputs against those of a recorded run: bit for bit if that ran the `same_way`, else within what the
-    /// values' roundings allow. Where the recorded run was not right nothing is demanded, and how it compares is noted.
+    /// Compares the outputs with those of a recorded run: bit for bit if that ran the `same_way`, else within the
+    /// roundings of the values. If the recorded run was wrong, nothing is demanded and the difference becomes a
+    /// note.
     pub(crate) fn compare_recorded(
         &self,
         recorded: &Recorded,
@@ -245,20 +246,20 @@ impl<'a> Comparer<'a> {
             return Ok(outputs);
         }
         notes.extend(outputs.iter().map(|output| match (output.ok, &output.error) {
-            (true, _) => format!("%{} is what the recorded run gave, which was not right", output.name),
+            (true, _) => format!("%{} equals the result of the recorded run, which was wrong", output.name),
             (false, Some(error)) => {
                 format!("%{} is not compared with the recorded run: {error}", output.name)
             }
             (false, None) => format!(
-                "%{} differs in {} of {} elements from what the recorded run gave, which was not right",
+                "%{} differs in {} of {} elements from the result of the recorded run, which was wrong",
                 output.name, output.mismatches, output.elements
             ),
         }));
         Ok(Vec::new())
     }
 
-    /// Holds the normalized program against the original, both interpreted, for values of which a kernel's results are
-    /// held against the normalized one only.
+    /// Compares the normalized program with the original, both interpreted. It covers values for which a kernel
+    /// is compared only with the normalized program.
     fn compare_normalized(
         &self,
         values: &[Value],
@@ -285,7 +286,7 @@ impl<'a> Comparer<'a> {
         ran.map(|(value, ran)| self.compare_rewritten(value, &got[ran.index()], want, is_exact)).collect()
     }
 
-    /// A value of the original that the normalized program computes as `got`.
+    /// Compares `got`, computed by the normalized program, with the value of the original.
     fn compare_rewritten(
         &self,
         value: Value,
@@ -308,7 +309,8 @@ impl<'a> Comparer<'a> {
         Ok(self.report(place, "interpreter", want, &rule, "interpreter", comparison))
     }
 
-    /// The outputs, and with that scope what kernel segments give, each once.
+    /// Returns the outputs and, with [`Scope::KernelResults`], every value that a kernel segment writes, each
+    /// once.
     fn program_and_kernel_results(&self, scope: Scope) -> Vec<Held> {
         let outputs = self.original.module().outputs.iter();
         let mut values: Vec<Held> = outputs
@@ -326,20 +328,20 @@ impl<'a> Comparer<'a> {
         values
     }
 
-    /// The segment that computes what became of a value of the original.
+    /// Returns the segment that computes a value of the original.
     fn segment_of_original(&self, value: Value) -> Option<usize> {
         let op = successor(self.normalized, self.original.module().defining_op(value)?)?;
         Some(self.partition.decisions[op.index()].segment)
     }
 
-    /// The segment that computes a value, and its plan when it is a kernel's.
+    /// Returns the segment that computes a value, and its plan if it is a kernel segment.
     fn segment_of(&self, value: Value) -> Option<(usize, Option<&ScaledMmaPlan>)> {
         let op = self.program.module().defining_op(value)?;
         let segment = self.partition.decisions[op.index()].segment;
         Some((segment, self.partition.segments[segment].kernel()))
     }
 
-    /// The position of the segment whose kernel computed a value in this run.
+    /// Returns the position of the segment whose kernel computed a value in this run.
     fn kernel_of(&self, value: Value) -> Option<usize> {
         let (segment, plan) = self.segment_of(value)?;
         (plan.is_some_and(|plan| plan.written().any(|written| written == value))
@@ -347,7 +349,7 @@ impl<'a> Comparer<'a> {
         .then_some(segment)
     }
 
-    /// Holds what a kernel wrote against the ops that it stands for, on the operands that it got: each value's report.
+    /// Compares the values that a kernel wrote with its ops evaluated on the same operands; one report per value.
     fn compare_kernel(&self, segment: usize) -> Result<Vec<(Value, OutputReport)>, Error> {
         let kernel = KernelRun::of(self.program, self.partition, segment, self.bound, self.run, self.rule)?;
         let interpret = check_work(self.program, self.bound, kernel.ops).is_ok();
@@ -365,7 +367,7 @@ impl<'a> Comparer<'a> {
         value.ok_or_else(|| Error::Missing(format!("the program has no value %{name}")))
     }
 
-    /// What the file states, else what the value's precision allows.
+    /// Returns the tolerance that the file states, else the one that follows from the value's precision.
     fn tolerance(&self, value: Value) -> (Tolerance, String) {
         let name = self.original.module().name_of(value);
         let stated = self.header.tolerance_of(name);
@@ -387,8 +389,9 @@ impl<'a> Comparer<'a> {
         Ok(self.report(place, against, want, &(tolerance.clone(), rule), source, comparison))
     }
 
-    /// Compares two computations of a value, of which one may be contracted, and says by which rule. Elements that differ
-    /// by more than the tolerance may differ by what contraction moves, unless the program states the tolerance.
+    /// Compares two computations of a value, one of which may be contracted, and returns the rule it applied.
+    /// Elements beyond the tolerance may differ by as much as contraction moves them, unless the program states
+    /// the tolerance.
     fn compare_moved(
         &self,
         value: Value,
@@ -412,13 +415,14 @@ impl<'a> Comparer<'a> {
             (0, false) => return (comparison, rule),
             (0, true) => format!("{rule}, or what contraction moves"),
             (count, _) => {
-                format!("{rule}, or what contraction moves ({count} beyond the range that its rules take)")
+                format!("{rule}, or what contraction moves ({count} outside the range that its rules assume)")
             }
         };
         (with_moved, rule)
     }
 
-    /// Bounds how far contraction may move the values of the original; `None` where there is none, or nothing to start from.
+    /// Bounds the change that contraction makes to values of the original; `None` without contraction, or without
+    /// interpreted values.
     fn moved(&self) -> Option<&HashMap<Value, Moved>> {
         if !self.contracted.contains(&true) {
             return None;
@@ -428,7 +432,7 @@ impl<'a> Comparer<'a> {
         Some(self.moved.get_or_init(|| moved(self.original, values, &is_contracted)))
     }
 
-    /// How the rounding of a value may be moved, where `unrounded` is what it is converted from if it is.
+    /// Returns the rounding that may legitimately differ. `unrounded` returns the operand of a conversion.
     fn rounding<'r>(
         &self,
         value: Value,
@@ -482,12 +486,13 @@ impl<'a> Comparer<'a> {
                 want: worst.want.to_string(),
             }),
             error: None,
+            unbounded: comparison.unbounded,
             ok: comparison.ok,
         }
     }
 
-    /// A value of the original and where it came from: what ran, unless it was rewritten away, or fused away inside a
-    /// kernel segment.
+    /// Returns a value of the original and its source: the run, or the interpreter if the value was rewritten
+    /// away or fused away inside a kernel segment.
     fn computed(&self, value: Value) -> Result<(&Tensor, &'static str), Error> {
         if let Some(ran) = self.normalized.value(value)
             && !self.is_fused_away(ran)
@@ -504,7 +509,7 @@ impl<'a> Comparer<'a> {
         segment.kernel().is_some() && !segment.outputs.contains(&value)
     }
 
-    /// The operand of the conversion that defines the value, when one does.
+    /// Returns the operand if a conversion defines the value.
     fn converted_operand(&self, value: Value) -> Option<Value> {
         let module = self.original.module();
         let operation = &module.ops[module.defining_op(value)?];
@@ -516,7 +521,7 @@ impl<'a> Comparer<'a> {
         self.interpreted.get_or_init(evaluate).as_deref().map_err(Clone::clone)
     }
 
-    /// [`Comparer::stored_as`]; of a tensor that does not fit the value, `outputs` get a report that says so.
+    /// Returns [`Comparer::stored_as`], or adds a report to `outputs` if the tensor does not fit the value.
     fn fitting(
         &self,
         value: Value,
@@ -536,8 +541,8 @@ impl<'a> Comparer<'a> {
         }
     }
 
-    /// A stored tensor in the type of a value. Values of arithmetic types may be stored in another one; scales have
-    /// the layout that is stated, or that of the value, or are linear where only that fits.
+    /// Converts a stored tensor to the type of a value. A value of an arithmetic type may be stored in another
+    /// one. Scales have the stated layout, else that of the value, else the linear one if only that fits.
     fn stored_as(
         &self,
         value: Value,
@@ -548,7 +553,7 @@ impl<'a> Comparer<'a> {
         let module = self.original.module();
         let ty = module.ty(value);
         let dims = bind::concrete_dims(ty, &self.bound.symbols).ok_or_else(|| {
-            Error::Missing(format!("the shape of %{} has no value in this run", module.name_of(value)))
+            Error::Missing(format!("the shape of %{} is not determined in this run", module.name_of(value)))
         })?;
         let layouts = match (ty.layout, layout) {
             (None, _) => vec![None],
@@ -574,22 +579,22 @@ impl<'a> Comparer<'a> {
     }
 }
 
-/// Fails where there is no memory to compare a value with `want`: both in f64, the codes of both, and what the value is
-/// converted from.
+/// Fails if memory does not suffice to compare a value with `want`: both in f64, the codes of both, and the
+/// unrounded operand.
 fn check_room_to_compare(name: &str, want: &Tensor) -> Result<(), Error> {
     const EACH: usize = 40;
     let no_memory = |NoMemory { bytes }| Error::Memory { what: format!("the comparison of %{name}"), bytes };
     check_memory(want.count().saturating_mul(EACH)).map_err(no_memory)
 }
 
-/// Every value of a program. The inputs and symbols of the original and the normalized program are the same.
+/// Interprets every value of a program. The original and the normalized program have the same inputs and symbols.
 fn interpreted(program: &Program, bound: &Bound<'_>) -> Result<Vec<Tensor>, NotInterpreted> {
     let ops: Vec<Op> = program.module().ops.keys().collect();
     check_work(program, bound, &ops)?;
     interpret(program, bound).map_err(NotInterpreted::Failed)
 }
 
-/// Why there are no interpreted values; kept, so that each comparison can say so.
+/// The reason why interpreted values are missing. It is kept so that each comparison can report it.
 #[derive(Clone)]
 pub(crate) enum NotInterpreted {
     TooMuchWork { op: String },
@@ -605,7 +610,7 @@ impl From<NotInterpreted> for Error {
     }
 }
 
-/// Refuses what the interpreter, which is simple and not fast, would take too long for.
+/// Refuses work for which the interpreter, which is simple and slow, would take too long.
 pub(crate) fn check_work(program: &Program, bound: &Bound<'_>, ops: &[Op]) -> Result<(), NotInterpreted> {
     let module = program.module();
     let extent = |dim: &Dim| dim.evaluate(&bound.symbols).map_or(f64::INFINITY, |extent| extent as f64);

@@ -1,4 +1,4 @@
-//! Cuts a segment out of a program, as a program of its own.
+//! Extracts a segment as a program of its own.
 
 use std::collections::HashMap;
 
@@ -7,9 +7,9 @@ use fourfold_scheduler::Segment;
 
 use crate::header::Header;
 
-/// The text of a program that is one segment of `program`: what it needs are its inputs, what it gives its outputs. The
-/// comments above it name `data`, and what `header` says of the values that it has. A segment whose results nobody uses
-/// gives those of its last op.
+/// Returns the text of a program that consists of one segment. Its inputs are the values the segment reads, its
+/// outputs those it produces; a segment with unused results returns those of its last op. The comments above it
+/// name `data` and repeat the directives of `header` that concern its values.
 pub(crate) fn cut_out(
     program: &Program,
     segment: &Segment,
@@ -34,7 +34,7 @@ pub(crate) fn cut_out(
     format!("{version}{}\n{body}", lines.join("\n"))
 }
 
-/// The extents of those symbols that a program has, by name.
+/// Returns the extents of the symbols that a program has, by name.
 pub(crate) fn extents_of(module: &Module, known: &Module, symbols: &SymbolValues) -> Vec<(String, u64)> {
     let extent = |name: &str| {
         let (symbol, _) = known.symbols.iter().find(|(_, known)| known.as_str() == name)?;
@@ -45,7 +45,7 @@ pub(crate) fn extents_of(module: &Module, known: &Module, symbols: &SymbolValues
 
 fn module_of(module: &Module, segment: &Segment) -> Module {
     let mut cut = Module::new(module.name.clone());
-    // All of them: those that nothing has any more are not printed.
+    // The new module keeps every symbol; those without a use are not printed.
     cut.symbols = module.symbols.clone();
     let mut moved: HashMap<Value, Value> = HashMap::new();
     for &input in &segment.inputs {

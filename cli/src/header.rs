@@ -1,17 +1,18 @@
-//! What the comments above a program say about running it: data, samples, tolerances, tests.
+//! The directives in the comments above a program: data, samples, tolerances, tests.
 //!
 //! Directives stand before the function, one per line:
-//! - `; data: FILE` — the tensors, a safetensors file beside the program;
-//! - `; sample: RULE seed=N [SYMBOL=EXTENT ...]` — seeded inputs ([`fourfold_ir::sample`]); may repeat;
-//! - `; tolerance: [NAME] T` — of one value, or of all others, relative to its largest magnitude;
-//! - `; expected: NAME = TENSOR [linear | blocked], N may differ` — the codes of value NAME are the tensor TENSOR of
-//!   the data, for scales with the layout in which they are stored there (that of NAME when it is not said);
-//! - `; allow: contract` — normalization may drop roundings that the program states;
-//! - `; test: KIND ...` — what the file tests do with the program.
+//! - `; data: FILE`: the tensors, in a safetensors file beside the program;
+//! - `; sample: RULE seed=N [SYMBOL=EXTENT ...]`: seeded inputs ([`fourfold_ir::sample`]); may repeat;
+//! - `; tolerance: [NAME] T`: the tolerance of value NAME, or of every other value, relative to its largest
+//!   magnitude;
+//! - `; expected: NAME = TENSOR [linear | blocked], N may differ`: the codes of value NAME are those of TENSOR in
+//!   the data. The layout is that of stored scales [default: that of NAME];
+//! - `; allow: contract`: normalization may drop roundings that the program states;
+//! - `; test: KIND ...`: the file tests that run on the program.
 //!
-//! Other comments are comments, unless they are nearly a directive: a key that is misspelt, has another case, or lacks
-//! its colon; or a directive below the function or behind code. These are errors, because whoever wrote one wants it to
-//! count.
+//! Other comments are free text, unless they look like a misspelt directive: a key with a typo, in another case
+//! or without its colon, or a directive below the function or behind code. These are errors, so that a directive
+//! is never ignored by accident.
 
 mod spelling;
 
@@ -33,37 +34,37 @@ const TESTS: [&str; 5] = ["partition", "normalize", "emit", "run", "error"];
 pub struct Header {
     /// The data file, relative to the program's folder.
     pub data: Option<String>,
-    /// Seeded inputs, in order.
+    /// The recipes of seeded inputs, in order.
     pub samples: Vec<Recipe>,
-    /// The tolerance of values that have none of their own.
+    /// The tolerance of every value without one of its own.
     pub tolerance: Option<f64>,
     /// Tolerances by value name.
     pub tolerances: BTreeMap<String, f64>,
-    /// Values that equal tensors of the data that are not called `expected.NAME`.
+    /// Values that equal a tensor of the data whose name is not `expected.NAME`.
     pub expected: Vec<ExpectedCodes>,
-    /// What normalization may do.
+    /// The rewrites that normalization may make.
     pub allow: NormalizeOptions,
-    /// The tests.
+    /// The file tests.
     pub tests: Vec<String>,
 }
 
-/// A value whose codes are a tensor of the data.
+/// A value and the tensor of the data that holds its codes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpectedCodes {
     /// The name of the value.
     pub value: String,
     /// The name of the tensor.
     pub tensor: String,
-    /// The layout in which scales are stored, when it is not that of the value.
+    /// The layout of stored scales; `None` if it is that of the value.
     pub layout: Option<ScaleLayout>,
-    /// How many elements may differ.
+    /// The number of elements that may differ.
     pub may_differ: usize,
 }
 
-/// Reads the directives of a program's text. Those that name values must name values of `program`.
+/// Reads the directives of a program's text. A directive that names a value must name one of `program`.
 ///
 /// # Errors
-/// Every directive that is not of the form above, and every comment that is nearly one, with its place.
+/// Returns every malformed directive and every comment that looks like one, each with its place.
 pub fn read(source: &str, program: &Program) -> Result<Header, Vec<Diagnostic>> {
     let mut header = Header::default();
     let mut errors = Vec::new();
@@ -84,7 +85,7 @@ pub fn read(source: &str, program: &Program) -> Result<Header, Vec<Diagnostic>> 
     if errors.is_empty() { Ok(header) } else { Err(errors) }
 }
 
-/// The comments behind code on a line, of which none is a directive.
+/// Returns the comments behind code on a line, none of which is a directive.
 fn trailing(source: &str) -> Vec<Comment<'_>> {
     let mut found = Vec::new();
     let mut offset = 0;
@@ -103,7 +104,7 @@ fn trailing(source: &str) -> Vec<Comment<'_>> {
 }
 
 impl Header {
-    /// The tolerance of a value's comparison, if the file states one.
+    /// Returns the tolerance that the file states for a value.
     pub fn tolerance_of(&self, name: &str) -> Option<f64> {
         self.tolerances.get(name).copied().or(self.tolerance)
     }
@@ -115,7 +116,7 @@ impl Header {
             None => Err(format!("the program has no value %{name}")),
         };
         match directive.key.as_str() {
-            "data" if self.data.is_some() => return Err("there is a `data` line already".to_owned()),
+            "data" if self.data.is_some() => return Err("the program has a second `data` line".to_owned()),
             "data" => self.data = Some(value.to_owned()),
             "sample" => self.samples.push(read_sample(value, program)?),
             "tolerance" => {
@@ -128,7 +129,7 @@ impl Header {
                     None => self.tolerance.replace(read_tolerance(value)?).is_some(),
                 };
                 if replaced {
-                    return Err("there is such a `tolerance` line already".to_owned());
+                    return Err("this tolerance is given twice".to_owned());
                 }
             }
             "expected" => {
@@ -141,13 +142,13 @@ impl Header {
             "test" => {
                 let kind = value.split_whitespace().next().unwrap_or_default();
                 if let Some(meant) = nearest(kind, &TESTS).filter(|meant| *meant != kind) {
-                    return Err(format!("there is no test `{kind}`; is it meant to be `{meant}`?"));
+                    return Err(format!("unknown test `{kind}`; did you mean `{meant}`?"));
                 }
                 self.tests.push(value.to_owned());
             }
             key => {
                 if let Some(meant) = nearest(key, &KEYS) {
-                    return Err(format!("there is no directive `{key}`; is it meant to be `{meant}`?"));
+                    return Err(format!("unknown directive `{key}`; did you mean `{meant}`?"));
                 }
             }
         }
@@ -155,7 +156,7 @@ impl Header {
     }
 }
 
-/// Makes sure that a comment which is no directive is not meant to be one.
+/// Fails if a comment looks like a misspelt directive.
 fn check_comment(comment: &Comment<'_>, program: &Program) -> Result<(), String> {
     // Below the function, and after `;;`, `; ;` or `;#`.
     let text = comment.text.trim_start_matches([';', '#', ' ', '\t']);
@@ -178,16 +179,16 @@ fn check_comment(comment: &Comment<'_>, program: &Program) -> Result<(), String>
     match (is_meant, comment.is_before) {
         (false, _) => Ok(()),
         (true, false) if is_key && word == key && comment.directive().is_some() => {
-            Err(format!("the directive `{key}` counts above the function only; write it there"))
+            Err(format!("the directive `{key}` has no effect here; write it above the function"))
         }
         (true, _) => {
             let value = value.unwrap_or(rest);
-            Err(format!("this is no directive; is it meant to be `; {key}: {value}`?"))
+            Err(format!("this comment looks like a directive; did you mean `; {key}: {value}`?"))
         }
     }
 }
 
-/// Returns whether a text is `NAME = TENSOR`, with the name of a value.
+/// Returns true if a text is `NAME = TENSOR` and NAME is a value.
 fn names_two(text: &str, program: &Program) -> bool {
     let is_word = |text: &str| !text.is_empty() && !text.contains(char::is_whitespace);
     text.split_once('=').is_some_and(|(value, tensor)| {
@@ -196,11 +197,11 @@ fn names_two(text: &str, program: &Program) -> bool {
     })
 }
 
-/// Returns whether a directive with this value would be right.
+/// Returns true if a directive with this value would be valid.
 fn reads(key: &str, value: &str, program: &Program) -> bool {
     let mut words = value.split_whitespace();
     match key {
-        // Any text could be the name of a file, and that of a test.
+        // Any text may name a file or a test, so these two are judged by stricter rules.
         "data" => words.next().is_some_and(|word| word.ends_with(".safetensors")) && words.next().is_none(),
         "test" => words.next().is_some_and(|word| TESTS.contains(&word)) && words.count() < 2,
         _ => {
@@ -221,7 +222,7 @@ fn wrong(span: Span, message: String) -> Diagnostic {
 
 fn read_tolerance(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        // Beyond 1 even zeros would do.
+        // A tolerance beyond 1 would accept zeros.
         Ok(tolerance) if (0.0..=1.0).contains(&tolerance) => Ok(tolerance),
         _ => Err(format!("expected a tolerance from 0 to 1, such as `1e-5` or `fc2 1e-4`, found `{text}`")),
     }
@@ -260,7 +261,7 @@ fn no_symbol(name: &str, program: &Program) -> String {
     let known: Vec<&str> = symbols.chain(["seed"]).collect();
     let listed: Vec<String> = known.iter().map(|known| format!("`{known}`")).collect();
     match nearest(&name.to_ascii_lowercase(), &["seed"]) {
-        Some(meant) => format!("the program has no symbol `{name}`; is it meant to be `{meant}`?"),
+        Some(meant) => format!("the program has no symbol `{name}`; did you mean `{meant}`?"),
         None => format!("the program has no symbol `{name}`; a sample takes {}", listed.join(", ")),
     }
 }

@@ -1,9 +1,49 @@
-//! The commands of `fourfold` as a library: replay, explain, verify, bundles, reports and diagnosis.
+//! The commands of `fourfold` as a library: replay, explain, verify, bundles and diagnosis of the machine.
 //!
-//! [`mod@replay`] runs a program from a file and compares every expected value, [`verify`](mod@verify) does so for the
-//! kernels of many programs, [`bundle`] keeps a replay in a folder that can be replayed elsewhere, and [`doctor`] says
-//! what this machine has and lacks. The binary `fourfold` parses arguments, calls these and prints their reports. Hosts
-//! that embed Fourfold need none of it: they use the crate `fourfold`.
+//! The binary `fourfold` parses arguments, calls this crate and prints its reports. Use the crate to run the same checks
+//! from a test or a tool. A graph compiler that embeds Fourfold does not need it: it uses the crate [`fourfold`].
+//!
+//! # Entry points
+//!
+//! | function | command | purpose |
+//! |---|---|---|
+//! | [`replay::explain`] | `explain` | plans a program and lists the decision on each op, without running it |
+//! | [`replay::replay`] | `replay` | runs a program or a bundle and compares every expected value |
+//! | [`replay::replay_bundled`] | `replay --bundle` | does the same and keeps the run in a folder that replays elsewhere |
+//! | [`verify::verify`](fn@verify::verify) | `verify` | compares every value that the kernels of many programs write |
+//! | [`doctor::examine`] | `doctor` | reports what this machine has for building and running kernels |
+//!
+//! Each returns a report that serializes to the object of `--json`. [`Report`] and [`VerifyReport`] also display as text;
+//! [`Summary`] is the short text of a [`Report`]. [`Error`] and the reports know the exit code of the command.
+//!
+//! # Example
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! use fourfold::{DeviceChoice, Options};
+//! use fourfold_cli::Summary;
+//! use fourfold_cli::replay::{ReplayOptions, explain, replay};
+//!
+//! # fn main() -> Result<(), fourfold_cli::Error> {
+//! let file = Path::new("../fixtures/minilm_ffn.fir");
+//! let backend = Options::default().target("sm_90a").device(DeviceChoice::None);
+//!
+//! let plan = explain(file, &backend)?;
+//! assert_eq!((plan.kernels, plan.segments.len()), (2, 4));
+//!
+//! // Without a GPU, everything runs on the CPU fallback and is compared all the same.
+//! let report = replay(file, &ReplayOptions { backend, ..ReplayOptions::default() }, &|_| {})?;
+//! assert!(report.ok && report.ran_kernels == 0);
+//! print!("{}", Summary(&report));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Features
+//!
+//! - `tune` (default): the commands `sweep`, `merge`, `select`, `heatmap` and `profile`;
+//! - `object-store`: object stores, such as `s3://`, as tiers of the kernel cache.
 #![forbid(unsafe_code)]
 
 pub mod bundle;
@@ -26,6 +66,6 @@ mod version;
 pub use error::{BundleError, Error, exit_code, fault_of_file};
 pub use header::{ExpectedCodes, Header};
 pub use report::{
-    DecisionReport, LeftOut, LeftOutFile, OutputReport, Report, ResourceReport, SegmentReport, VerifyLaunch,
-    VerifyReport, VerifyRow, WorstReport, kernel_name,
+    DecisionReport, LeftOut, LeftOutFile, OutputReport, Report, ResourceReport, SegmentReport, Summary,
+    VerifyLaunch, VerifyReport, VerifyRow, WorstReport, kernel_name,
 };

@@ -1,4 +1,4 @@
-//! Programs and inputs as they are read: a program from its file, and its inputs from a data file or a seed.
+//! Reads programs from files, and their inputs from a data file or a seed.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -13,32 +13,32 @@ use crate::header::{self, Header};
 /// A program read from a file.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// Where it was read from.
+    /// The file.
     pub file: PathBuf,
-    /// Its text.
+    /// The text.
     pub source: String,
-    /// What its comments say about running it.
+    /// The directives of the text.
     pub header: Header,
     /// The program.
     pub program: Program,
 }
 
-/// Where a run's inputs come from.
+/// The inputs of a run.
 #[derive(Debug)]
 pub(crate) enum Inputs {
     Data { file: PathBuf, data: DataFile, symbols: Vec<(String, u64)> },
     Sampled { recipe: Recipe, tensors: HashMap<String, Tensor> },
 }
 
-/// Reads and verifies a program; that of the standard input, where the file is `-`.
+/// Reads and verifies a program; `-` is the standard input.
 ///
 /// # Errors
-/// When the file cannot be read, or with every error in its text.
+/// Fails if the file cannot be read, or with every error in its text.
 pub fn load(file: &Path) -> Result<Loaded, Error> {
     load_text(file, read_input(file, TEXT_LIMIT)?)
 }
 
-/// [`load`] for a text that was read already.
+/// Parses and verifies a text that was read from `file`.
 pub(crate) fn load_text(file: &Path, source: String) -> Result<Loaded, Error> {
     let invalid = |diagnostics: Vec<Diagnostic>, source_text: String| Error::Program {
         file: file.to_owned(),
@@ -64,7 +64,7 @@ impl Inputs {
         }
     }
 
-    /// The tensors by name, and the extents that were given for symbols.
+    /// Returns the tensors by name, and the given extents of symbols.
     pub(crate) fn tensors(&self) -> (&HashMap<String, Tensor>, &[(String, u64)]) {
         match self {
             Inputs::Data { data, symbols, .. } => (&data.inputs, symbols),
@@ -72,7 +72,7 @@ impl Inputs {
         }
     }
 
-    /// What a report calls them.
+    /// Returns the name of the inputs in reports.
     pub(crate) fn describe(&self) -> String {
         match self {
             Inputs::Data { file, .. } => file.display().to_string(),
@@ -83,7 +83,7 @@ impl Inputs {
     }
 }
 
-/// The data file: the one that is given, else the one that the program names.
+/// Returns the data file: the given one, else the one that the program names.
 pub(crate) fn data_of(loaded: &Loaded, given: Option<&Path>) -> Option<PathBuf> {
     let folder = loaded.file.parent().unwrap_or(Path::new("."));
     given.map(Path::to_owned).or_else(|| Some(folder.join(loaded.header.data.as_ref()?)))

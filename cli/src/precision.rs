@@ -1,39 +1,39 @@
-//! What may be expected of each value's last bits: where accumulation is exact in any order, and where it is not.
+//! The precision of values: exact where accumulation gives the same bits in any order, inexact elsewhere.
 
 use fourfold_ir::sample::Rule;
 use fourfold_ir::{ElementType, Entity, Op, OpKind, Program, UnaryKind, Value};
 
-/// What is known of a value's roundings.
+/// The precision of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Precision {
-    /// Every implementation gives the same bits.
+    /// Every implementation computes the same bits.
     Exact,
-    /// It follows from an accumulation in f32 whose order moves the last bits.
+    /// The value follows from an accumulation in f32 whose order changes the last bits.
     Inexact {
-        /// The narrowest type that such a value was rounded to on the way, itself included.
+        /// The narrowest type to which such a value was rounded on the way, its own type included.
         narrowest: ElementType,
     },
 }
 
 impl Precision {
-    /// The tolerance, relative to the largest magnitude, where a program states none. f32 accumulation in another
-    /// order typically moves a sum by 1e-7 of the largest; a wrong scale, layout or rounding moves it by 1e-3. A
-    /// value that follows from a narrow one may differ by the steps by which that one differs.
+    /// Returns the default tolerance, relative to the largest magnitude. f32 accumulation in another order
+    /// typically moves a sum by 1e-7 of the largest; a wrong scale, layout or rounding moves it by 1e-3. A value
+    /// that follows from a narrow one may differ by as many steps as that one.
     pub(crate) fn tolerance(self) -> f64 {
         match self {
             Precision::Exact => 0.0,
             Precision::Inexact { narrowest: ElementType::F32 } => 1e-5,
             Precision::Inexact { narrowest: ElementType::F16 } => 2f64.powi(-10),
             Precision::Inexact { narrowest: ElementType::BF16 } => 2f64.powi(-7),
-            // A code of FP8 or FP4 moved by one.
+            // One step of an FP8 or FP4 code.
             Precision::Inexact { .. } => 2f64.powi(-2),
         }
     }
 }
 
-/// The precision of every value, by value index. `rule` is that of seeded inputs; stored data promise nothing.
-/// `on_device` says which ops ran in a kernel, where some functions have other last bits, and `contracted` which lost a
-/// rounding that the program states.
+/// Returns the precision of every value, by value index. `rule` is that of seeded inputs; stored data guarantee
+/// nothing. `on_device` returns true for ops that ran in a kernel, where some functions have other last bits.
+/// `contracted` returns true for ops that lost a rounding the program states.
 pub(crate) fn precisions(
     program: &Program,
     rule: Option<Rule>,
@@ -56,7 +56,7 @@ pub(crate) fn precisions(
             let element = module.ty(*result).element;
             precisions[result.index()] = match (inherited, accumulates) {
                 (Precision::Exact, false) => Precision::Exact,
-                // The bits that an accumulation moves are those of its own result type, or of what is narrower.
+                // An accumulation moves bits of its own result type, or of a narrower one on the way.
                 (inherited, _) => narrower(inherited, Precision::Inexact { narrowest: element }),
             };
         }
@@ -78,7 +78,8 @@ fn narrower(left: Precision, right: Precision) -> Precision {
     }
 }
 
-/// Whether a `scaled_mma` has sampled operands and a K up to which the rule keeps every sum exact.
+/// Returns true if a `scaled_mma` has sampled operands and K is small enough for the rule to keep every sum
+/// exact.
 pub(crate) fn is_exact_product(program: &Program, rule: Option<Rule>, op: Op) -> bool {
     let module = program.module();
     let is_sampled = |value: Value| match module.defining_op(value) {
@@ -96,7 +97,7 @@ pub(crate) fn is_exact_product(program: &Program, rule: Option<Rule>, op: Op) ->
         && [operands.a, operands.sfa, operands.b, operands.sfb].into_iter().all(is_sampled)
 }
 
-/// Whether the device and the CPU give the same bits.
+/// Returns true if device and CPU compute the same bits.
 pub(crate) fn is_correctly_rounded(kind: UnaryKind) -> bool {
     use UnaryKind::{Abs, Neg, Reciprocal, Relu, Sqrt};
     matches!(kind, Neg | Abs | Relu | Sqrt | Reciprocal)

@@ -1,4 +1,4 @@
-//! The results of an earlier run, which a bundle keeps and a replay compares with.
+//! The results of an earlier run, kept by a bundle and compared by its replay.
 
 use std::collections::HashMap;
 
@@ -9,29 +9,29 @@ use crate::report::Report;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RecordedRun {
-    /// Whether every expectation was met.
+    /// True if every expectation was met.
     pub(crate) ok: bool,
     pub(crate) device: Option<String>,
-    /// What computed what no kernel did; null where that is not known.
+    /// The processor that ran the fallback; null if it is unknown.
     #[serde(default)]
     pub(crate) processor: Option<String>,
-    /// How each segment ran.
+    /// The tier that ran each segment.
     pub(crate) ran: Vec<String>,
 }
 
-/// What a run gave that a bundle keeps.
+/// The results of a run that a bundle keeps.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded {
     pub(crate) run: RecordedRun,
-    /// Whether every expectation was met.
+    /// True if every expectation was met.
     pub(crate) ok: bool,
     /// The program's outputs.
     pub(crate) tensors: HashMap<String, RawTensor>,
 }
 
 impl Recorded {
-    /// Whether another run ran each segment as this one did, on such a device, and on such a processor where one had a
-    /// part in it. If not, and that is not to be seen in the report, it is said why.
+    /// Returns `Ok` if another run ran each segment the same way: on the same tier and device, and on the same
+    /// processor where the fallback ran. An error holds the reason where the report does not show it.
     pub(crate) fn ran_as(&self, report: &Report, processor: Option<&str>) -> Result<(), Option<String>> {
         let ran = report.segments.iter().map(|segment| segment.ran);
         if self.run.device != report.device || !ran.eq(self.run.ran.iter().map(String::as_str)) {
@@ -44,10 +44,10 @@ impl Recorded {
         match (self.run.processor.as_deref(), processor) {
             (Some(then), Some(now)) if then == now => Ok(()),
             (then, now) => {
-                let [then, now] = [then, now].map(|name| name.unwrap_or("one of which nothing is known"));
+                let [then, now] = [then, now].map(|name| name.unwrap_or("an unknown processor"));
                 Err(Some(format!(
-                    "what was recorded ran on another processor, and sums are rounded in another order there: {then}; \
-                     this is {now}"
+                    "the recorded run used another processor, where sums are rounded in another order: {then}; this \
+                     is {now}"
                 )))
             }
         }

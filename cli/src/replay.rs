@@ -1,4 +1,4 @@
-//! Replays a program from a file, or from a bundle: plan it, run it on its data, compare every expected value.
+//! Replays a program from a file or a bundle: plans it, runs it on its data, compares every expected value.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -17,10 +17,10 @@ use crate::report::Report;
 pub use crate::run::{ReplayOptions, plan};
 use crate::run::{Stages, describe_kernels, replay_compiled, run_stages};
 
-/// Plans a program and proves the plan, without running it.
+/// Plans a program and checks the plan, without running it.
 ///
 /// # Errors
-/// When the program is not valid, or as [`Backend::new`].
+/// Fails if the program is invalid or [`Backend::new`] fails.
 pub fn explain(file: &Path, options: &Options) -> Result<Report, Error> {
     let loaded = load(file)?;
     let backend = Backend::new(options)?;
@@ -30,12 +30,13 @@ pub fn explain(file: &Path, options: &Options) -> Result<Report, Error> {
     Ok(report)
 }
 
-/// Plans a program, builds its kernels if they can run here, runs it and compares every expected value. A folder is a
-/// bundle ([`mod@crate::bundle`]): what its run gave is compared as well. `progress` is told of what takes long.
+/// Plans a program, builds its kernels if they can run here, runs it and compares every expected value. A folder
+/// is a bundle ([`mod@crate::bundle`]), and its recorded outputs are compared as well. `progress` receives the
+/// events of long steps.
 ///
 /// # Errors
-/// When the program, its data or the bundle are not valid, or as [`Backend::new`]. A mismatch is no error: see
-/// [`Report::ok`].
+/// Fails if the program, its data or the bundle are invalid, or [`Backend::new`] fails. A mismatch is not an
+/// error: see [`Report::ok`].
 pub fn replay(
     file: &Path,
     options: &ReplayOptions,
@@ -44,7 +45,7 @@ pub fn replay(
     replay_stages(file, options, progress, &mut Stages::default())
 }
 
-/// [`replay`] that says how far it came.
+/// Replays like [`replay`] and records how far it came in `stages`.
 pub(crate) fn replay_stages(
     file: &Path,
     options: &ReplayOptions,
@@ -71,7 +72,7 @@ pub(crate) fn replay_stages(
 /// Replays a program on seeded inputs, on the fallback.
 ///
 /// # Errors
-/// As [`replay`].
+/// Fails like [`replay`].
 pub fn replay_sample(loaded: &Loaded, target: Option<&str>, recipe: &Recipe) -> Result<Report, Error> {
     let target = target.unwrap_or(fourfold::DEFAULT_TARGET);
     let backend = Backend::new(&Options::default().target(target).device(DeviceChoice::None))?;
@@ -88,20 +89,20 @@ fn with_symbols(mut recipe: Recipe, symbols: &[(String, u64)]) -> Recipe {
     recipe
 }
 
-/// A replay that was kept.
+/// A replay that was kept as a bundle.
 #[derive(Debug)]
 pub struct Bundled {
-    /// What the replay gave.
+    /// The report or the error of the replay.
     pub outcome: Result<Report, Error>,
-    /// The bundle, or why there is none.
+    /// The bundle, or the error of writing it.
     pub bundle: Result<Bundle, BundleError>,
 }
 
-/// Replays a program, or a bundle, and keeps the replay as a bundle, whatever becomes of it.
+/// Replays a program or a bundle and keeps the replay as a bundle, whether it succeeds or fails.
 ///
 /// # Errors
-/// When the folder is somebody's, or the program has no such segment: nothing is run then. See [`Bundled`] for what goes
-/// wrong later.
+/// Fails before running anything if the folder holds anything but an unmodified bundle, or the program has
+/// no such segment. [`Bundled`] holds later errors.
 pub fn replay_bundled(
     file: &Path,
     options: &ReplayOptions,
@@ -123,7 +124,7 @@ pub fn replay_bundled(
     Ok(Bundled { outcome, bundle: written })
 }
 
-/// The path without its `..`, which would only mean something once what is before them is there.
+/// Returns the path without `..`, which could only be resolved if everything before it existed.
 fn without_parents(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {

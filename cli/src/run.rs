@@ -1,4 +1,4 @@
-//! One run of a program that is loaded: plan it, compile it, run it, and compare every expected value.
+//! Runs a loaded program: plans it, compiles it, runs it and compares every expected value.
 
 use std::path::PathBuf;
 
@@ -14,27 +14,28 @@ use crate::load::{Inputs, Loaded};
 use crate::recorded::Recorded;
 use crate::report::{Report, ResourceReport};
 
-/// How a program is replayed.
+/// Options of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayOptions {
-    /// What is planned for, and where it runs. For a bundle: what it says holds where nothing is said here.
+    /// The target and the device. For a bundle, options that are unset here come from the bundle.
     pub backend: Options,
-    /// How kernels are built, and whether that and the run are in debug mode.
+    /// Options of the compiler, and debug mode for both the build and the run.
     pub compile: CompileOptions,
-    /// The data file; the one that the program names, or that of the bundle, when absent.
+    /// The data file; by default the one that the program names, or that of the bundle.
     pub data: Option<PathBuf>,
-    /// Extents of symbols: for seeded inputs over those of the program's `sample` line, for data as a condition.
+    /// Extents of symbols. For seeded inputs they override those of the program's `sample` line; data must agree
+    /// with them.
     pub symbols: Vec<(String, u64)>,
 }
 
-/// How far a replay came, and what it had by then.
+/// The state of a replay at the stage it reached.
 #[derive(Debug, Default)]
 pub(crate) struct Stages {
-    /// The segment that is to be cut out, without which there is nothing to run.
+    /// The segment to extract; the replay ends with an error if the plan lacks it.
     pub(crate) segment: Option<usize>,
     pub(crate) loaded: Option<Loaded>,
     pub(crate) backend: Option<Backend>,
-    /// The data file that was to be read.
+    /// The data file to read.
     pub(crate) data: Option<PathBuf>,
     pub(crate) inputs: Option<Inputs>,
     pub(crate) compiled: Option<Compiled>,
@@ -42,7 +43,7 @@ pub(crate) struct Stages {
     pub(crate) run: Option<Run>,
 }
 
-/// Replays what is loaded on the inputs that are `read`.
+/// Replays the loaded program on the inputs that `read` returns.
 pub(crate) fn run_stages(
     options: &Options,
     compile: &CompileOptions,
@@ -63,17 +64,17 @@ pub(crate) fn run_stages(
     run_and_compare(loaded, compiled, inputs, Scope::Outputs, recorded, &mut stages.run)
 }
 
-/// Plans a program as its comments allow, and proves the plan.
+/// Plans a program, with the rewrites its `; allow:` lines permit, and checks the plan.
 ///
 /// # Errors
-/// A bug of ours, with everything that is wrong with the plan.
+/// An error that lists every flaw of the plan: a bug of ours.
 pub fn plan(backend: &Backend, loaded: &Loaded) -> Result<Planned, Error> {
     let planned = backend.plan_with(loaded.program.clone(), &loaded.header.allow);
     backend.check(&planned)?;
     Ok(planned)
 }
 
-/// Runs a compiled program and compares.
+/// Runs a compiled program and compares its values.
 pub(crate) fn replay_compiled(
     loaded: &Loaded,
     compiled: &Compiled,
@@ -83,9 +84,9 @@ pub(crate) fn replay_compiled(
     run_and_compare(loaded, compiled, inputs, scope, None, &mut None)
 }
 
-/// Runs a compiled program, keeps what it gave, and compares that with what is expected and with what was recorded.
-/// Kernels write over NaN, and are waited for one by one, so that what one does not write is seen and an error belongs to
-/// its segment.
+/// Runs a compiled program, keeps its values, and compares them with the expectations and with a recorded run.
+/// Workspaces and outputs begin as NaN, so an element that a kernel leaves out shows. Kernels are waited for one
+/// by one, so an error names its segment.
 fn run_and_compare(
     loaded: &Loaded,
     compiled: &Compiled,
@@ -145,7 +146,7 @@ fn run_and_compare(
     Ok(report)
 }
 
-/// Says how each kernel is configured.
+/// Fills in the configuration of each kernel.
 pub(crate) fn describe_kernels(report: &mut Report, kernels: &[PlannedKernel]) {
     for kernel in kernels {
         let segment = &mut report.segments[kernel.segment];

@@ -1,10 +1,9 @@
-//! What a kernel's results must be: the meaning of the ops that it stands for, on the very operands that it got, and how
-//! far they may lie from that, element by element.
+//! Compares a kernel's results, element by element, with its ops evaluated on the same operands.
 //!
-//! A kernel sums in f32 in an order of its own: |error| ≤ γ_K·|alpha|·Σ|a·b| + 4 ulp with γ_K = K·2^-24/(1 - K·2^-24).
-//! Where every order gives the same sum there is no error, and but for functions that are within 4 ulp every result has
-//! the interpreter's bits, the sign of a zero aside. What follows carries such errors on: step by step ([`interval`]), into reductions
-//! ([`reduced`]), and into codes and scales ([`blocks`]), of which few may differ, each with a reason.
+//! A kernel sums in f32 in an order of its own: |error| ≤ γ_K·|alpha|·Σ|a·b| + 4 ulp with γ_K = K·2^-24/(1 -
+//! K·2^-24). If every order gives the same sum, the error is zero, and results have the interpreter's bits,
+//! except for the sign of zero and for functions within 4 ulp. The error is carried through the epilogue
+//! ([`interval`]), reductions ([`reduced`]), and codes and scales ([`blocks`]), few of which may differ.
 
 mod blocks;
 mod contracted;
@@ -33,19 +32,19 @@ use crate::compare::{Comparison, MOVED_ONE_IN, Rounding, Tolerance, Verdict, com
 use crate::error::Error;
 use crate::precision::is_correctly_rounded;
 
-/// One value that a kernel wrote, held against what it must be.
+/// The comparison of one value that a kernel wrote.
 pub(crate) struct Compared {
     /// The value.
     pub(crate) value: Value,
     /// The value as the ops define it.
     pub(crate) want: Tensor,
-    /// How far it may lie from that, before the rounding to its type.
+    /// The largest difference before rounding to the type of the value.
     pub(crate) tolerance: Tolerance,
-    /// How reports call that.
+    /// The rule in words, for reports.
     pub(crate) rule: String,
-    /// `interpreter`, or `fallback` for what is too large for it.
+    /// `interpreter`, or `fallback` if the segment is too large for it.
     pub(crate) by: &'static str,
-    /// What came of it.
+    /// The outcome.
     pub(crate) comparison: Comparison,
 }
 
@@ -55,35 +54,35 @@ pub(crate) struct KernelRun<'a> {
     pub(crate) program: &'a Program,
     /// The position of the segment.
     pub(crate) segment: usize,
-    /// The ops that the kernel stands for, in program order.
+    /// The ops of the segment, in program order.
     pub(crate) ops: &'a [Op],
-    /// Its plan.
+    /// The plan of the kernel.
     pub(crate) plan: &'a ScaledMmaPlan,
     /// The extents of this run.
     pub(crate) symbols: &'a SymbolValues,
     /// The rule of seeded inputs.
     pub(crate) rule: Option<Rule>,
-    /// The operands that it got, by value.
+    /// The operands of the kernel, by value.
     pub(crate) operands: HashMap<Value, &'a Tensor>,
-    /// Whether it is small enough for the interpreter.
+    /// True if the segment is small enough for the interpreter.
     pub(crate) interpret: bool,
 }
 
-/// How reports call equality. The sign of a zero is aside: a sum of exact zeros has the sign that its order and its
-/// hardware give it, and steps pass it on. Of codes it counts.
+/// The name of equality in reports. Zeros may differ in sign: the sign of a sum of exact zeros depends on the
+/// order and the hardware, and later steps pass it on. Codes of zero must have equal signs.
 pub(crate) const BIT_EQUAL: &str = "bit-equal";
 
 /// The values that ops define.
 type Values = HashMap<Value, Tensor>;
 
-/// What it is that a kernel gave, by value.
+/// Returns the value that a kernel wrote.
 type Got<'a> = dyn Fn(Value) -> Option<&'a Tensor> + 'a;
 
 impl<'a> KernelRun<'a> {
-    /// A kernel segment of a run that kept every value.
+    /// Creates the comparison of a kernel segment in a run that kept every value.
     ///
     /// # Errors
-    /// When the segment is none of a kernel, or an operand was not kept.
+    /// Fails if the segment is not a kernel, or an operand was not kept.
     pub(crate) fn of(
         program: &'a Program,
         partition: &'a Partition,
@@ -107,10 +106,10 @@ impl<'a> KernelRun<'a> {
         Ok(KernelRun { program, segment, ops: &planned.ops, plan, symbols, rule, operands, interpret: true })
     }
 
-    /// Holds every value that the kernel wrote against what it must be.
+    /// Compares every value that the kernel wrote.
     ///
     /// # Errors
-    /// When an op cannot be evaluated on these operands, memory does not suffice, or a value is not among what was got.
+    /// Fails if an op cannot be evaluated on these operands, memory is insufficient, or a value was not kept.
     pub(crate) fn compare<'g>(&self, got: &Got<'g>) -> Result<Vec<Compared>, Error> {
         self.check_room()?;
         let values = self.evaluate(Values::new())?;
@@ -134,11 +133,11 @@ impl<'a> KernelRun<'a> {
         Ok(compared)
     }
 
-    /// Holds every value that the kernel wrote against what it must be when D is NaN, all of it. Elements that are not
-    /// NaN even so are not looked at.
+    /// Compares every value that the kernel wrote with the values that follow if every element of D is NaN.
+    /// Elements that are not NaN even then are not compared.
     ///
     /// # Errors
-    /// As [`KernelRun::compare`].
+    /// Fails like [`KernelRun::compare`].
     pub(crate) fn compare_nan<'g>(&self, got: &Got<'g>) -> Result<Vec<Compared>, Error> {
         let module = self.program.module();
         let root = module.ops[self.plan.root].results[0];
@@ -172,8 +171,8 @@ impl<'a> KernelRun<'a> {
         Ok(compared)
     }
 
-    /// Fails where there is no memory for what is kept of each element: operands in f64, and for each element of D a few
-    /// values, their bounds and those of the sum.
+    /// Fails if memory does not suffice: operands in f64, and for each element of D a few values with their
+    /// bounds.
     fn check_room(&self) -> Result<(), Error> {
         const EACH_OPERAND: usize = 16;
         const EACH_RESULT: usize = 256;
@@ -187,7 +186,7 @@ impl<'a> KernelRun<'a> {
         })
     }
 
-    /// An output with the interpreter's bits.
+    /// Compares an output with the interpreter's bits.
     fn compare_bits<'g>(
         &self,
         output: &KernelOutput,
@@ -212,7 +211,7 @@ impl<'a> KernelRun<'a> {
         }
     }
 
-    /// An output of which each element lies within an interval.
+    /// Compares an output, each element of which lies within an interval.
     fn compare_within<'g>(
         &self,
         output: &KernelOutput,
@@ -269,8 +268,8 @@ impl<'a> KernelRun<'a> {
         }
     }
 
-    /// A comparison with bounds of each element. Near a pole an interval is anything: such an element is not checked,
-    /// of which there may be few, and the report must not hide it.
+    /// Compares a value with bounds for each element. Near a pole an interval is unbounded: few elements may be,
+    /// and the rule in the report tells how many are.
     fn within<'g>(
         &self,
         value: Value,
@@ -296,7 +295,7 @@ impl<'a> KernelRun<'a> {
         Compared { value, want, tolerance, rule, by, comparison }
     }
 
-    /// What the elements of a result may be that is the sum itself, rounded where the result is narrow.
+    /// Returns the bounds of a result that is the sum itself, rounded if the result is narrow.
     fn of_sum(&self, values: &Values, intervals: &Intervals<'_>, want: &Tensor) -> Result<Bounds, Error> {
         let element = self.plan.accumulator;
         let points = if element == ElementType::F32 { want.to_f64() } else { self.sum(values)?.to_f64() };
@@ -308,7 +307,7 @@ impl<'a> KernelRun<'a> {
         Ok(bounds)
     }
 
-    /// The same of a result that a step of the epilogue gives.
+    /// Returns the bounds of a result that a step of the epilogue computes.
     fn of_step(
         &self,
         values: &Values,
@@ -336,7 +335,7 @@ impl<'a> KernelRun<'a> {
         Ok(bounds)
     }
 
-    /// The values that a step is computed of, where they are computed themselves.
+    /// Returns the values of a step's operands, except for operands of the plan.
     fn operand_points(
         &self,
         values: &Values,
@@ -358,7 +357,7 @@ impl<'a> KernelRun<'a> {
         step.operands.iter().zip(operands).map(of).collect()
     }
 
-    /// What every value of the kernel may be.
+    /// Returns the intervals of every value of the kernel.
     fn intervals<'e>(&'e self, values: &Values, error: Option<&'e [f64]>) -> Result<Intervals<'e>, Error> {
         let plan = self.plan;
         let root = self.take(values, self.program.module().ops[plan.root].results[0])?;
@@ -369,7 +368,7 @@ impl<'a> KernelRun<'a> {
         Ok(Intervals { plan, sum, error, operands, columns })
     }
 
-    /// The step that something is made of; `None` for the sum.
+    /// Returns the step behind a reference; `None` for the sum.
     fn step(&self, of: EpilogueRef) -> Option<(usize, &EpilogueStep)> {
         match of {
             EpilogueRef::Step(position) => Some((position, self.plan.epilogue.get(position)?)),
@@ -377,7 +376,7 @@ impl<'a> KernelRun<'a> {
         }
     }
 
-    /// Whether a step on the way to this is a function that the device computes within 4 ulp.
+    /// Returns true if a step on the way to this value is a function that the device computes within 4 ulp.
     fn has_inexact_function(&self, of: EpilogueRef) -> bool {
         let mut reached = vec![false; self.plan.epilogue.len()];
         let mut pending = vec![of];
@@ -394,7 +393,7 @@ impl<'a> KernelRun<'a> {
         })
     }
 
-    /// The values that the ops define, on top of those that are given.
+    /// Evaluates the ops, on top of the given values.
     fn evaluate(&self, mut values: Values) -> Result<Values, Error> {
         let module = self.program.module();
         for &op in self.ops {
@@ -441,13 +440,13 @@ impl<'a> KernelRun<'a> {
     }
 }
 
-/// What a value is where D is NaN.
+/// A comparison with a value that follows from D being NaN.
 fn of_nan(value: Value, want: Tensor, rule: &str, comparison: Comparison) -> Compared {
     let tolerance = Tolerance::Count(0);
     Compared { value, want, tolerance, rule: rule.to_owned(), by: "NaN", comparison }
 }
 
-/// Whether what is combined of exact elements is exact.
+/// Returns true if combining exact elements is exact.
 fn combines_exactly(output: &KernelOutput) -> bool {
     match output.kind {
         OutputKind::Value { .. } | OutputKind::Quantized { .. } => true,
@@ -455,10 +454,10 @@ fn combines_exactly(output: &KernelOutput) -> bool {
     }
 }
 
-/// What a function on the device may be off by.
+/// The largest error of a function on the device, in ulp.
 const ULPS: f64 = 4.0;
 
-/// The distance of neighbours in f32.
+/// Returns the distance of neighbours in f32.
 fn ulp(value: f64) -> f64 {
     const LEAST: i32 = -126;
     let exponent = ((value.abs().to_bits() >> 52) as i32) - 1023;

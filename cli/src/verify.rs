@@ -1,10 +1,13 @@
-//! Verifies the kernels of programs on the GPU that is here: each program's inputs, each kernel, one row.
+//! Verifies the kernels of programs on this machine's GPU: one row for each value a kernel writes, for each of a
+//! program's inputs.
 //!
-//! Kernels run as they are on a GPU of their target, and those of the sm_120 family, where that is asked for, emulated on a
-//! Hopper GPU. Every value that a kernel writes is compared, also where the program uses it only itself. Outputs are NaN
-//! before each run. Seeded blocked scales have finite garbage as padding; where K leaves padding beside a row's own scales,
-//! each kernel runs once more with NaN there and must show it: a kernel that does not could not have seen garbage either. On
-//! targets where rows are known to be apart, NaN below the last row must not show.
+//! Kernels run natively on a GPU of their target; with `--emulate`, kernels of the sm_120 family run emulated on
+//! Hopper. Every value that a kernel writes is compared, even if only the program itself uses it. Outputs are
+//! filled with NaN before each run.
+//!
+//! Padding of seeded blocked scales is finite garbage. Where K leaves padding beside the scales of a row, each
+//! kernel runs once more with NaN there and must show it: a kernel that does not could not have seen the garbage
+//! either. On sm_90a, NaN below the last row must not show.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -23,31 +26,32 @@ use crate::report::{LeftOut, Report, VerifyLaunch, VerifyReport, VerifyRow, kern
 use crate::run::{plan, replay_compiled};
 use crate::tolerance::{Compared, KernelRun};
 
-/// How programs are verified.
+/// Options of a verification.
 #[derive(Clone, Debug, Default)]
 pub struct VerifyOptions {
-    /// What is planned for, and where it runs.
+    /// The target and the device.
     pub backend: Options,
-    /// How kernels are built.
+    /// Options of the compiler.
     pub compile: CompileOptions,
-    /// The data file of every program, over the one that it names.
+    /// The data file of every program, instead of the one that it names.
     pub data: Option<PathBuf>,
 }
 
-/// A program with all the inputs that it is run on.
+/// A program with every set of inputs it runs on.
 struct Candidate {
     name: String,
     loaded: Loaded,
     inputs: Vec<Inputs>,
 }
 
-/// Verifies the programs at `paths`: files, and folders with all files ending in `.fir` in and below them. Left out, and
-/// named in the report: programs of which no op becomes a kernel, programs without inputs, and in folders those that
-/// say of themselves that they are invalid (`; test: error`).
+/// Verifies the programs at `paths`: files, and folders with every `.fir` file below them. The report lists
+/// skipped programs: those without a kernel, those without inputs, and, in folders, those that declare themselves
+/// invalid (`; test: error`).
 ///
 /// # Errors
-/// When a path or its data cannot be read, a folder has no program, one that is named is invalid, or as [`Backend::new`]. What a kernel
-/// does wrong, a device that fails, and an invalid program of a folder are in the report.
+/// Fails if a path or its data cannot be read, a folder has no program, a named program is invalid, or
+/// [`Backend::new`] fails. Wrong results, a failing device and an invalid program in a folder are reported, not
+/// returned.
 pub fn verify(
     paths: &[PathBuf],
     options: &VerifyOptions,
@@ -64,7 +68,7 @@ pub fn verify(
             let name = name.unwrap_or(&file).display().to_string();
             let loaded = match load(&file) {
                 Ok(loaded) => loaded,
-                // Folders hold invalid programs on purpose; a file that is named must be right.
+                // Folders hold invalid programs on purpose; a file that is named must be valid.
                 Err(error @ Error::Program { .. }) if is_folder => {
                     if is_invalid_on_purpose(&error) {
                         report.leave_out(name, LeftOut::Invalid);
@@ -103,7 +107,7 @@ pub fn verify(
             if let Err(error) = verify_run(candidate, compiled, inputs, &mut report) {
                 report.rows.push(VerifyRow::error(&candidate.name, &inputs.describe(), &error));
                 if is_end_of_device(&error) {
-                    // Whatever ran after it would fail too, and say nothing.
+                    // Every later run would fail too and tell nothing new.
                     break 'programs;
                 }
             }
@@ -113,19 +117,19 @@ pub fn verify(
     Ok(report)
 }
 
-/// Whether an invalid program says of itself that it is.
+/// Returns true if an invalid program declares itself invalid.
 fn is_invalid_on_purpose(error: &Error) -> bool {
     let Error::Program { source_text, .. } = error else { return false };
     let says_so = |directive: &Directive| directive.key == "test" && directive.value == "error";
     text::directives(source_text).iter().any(says_so)
 }
 
-/// Whether the device can do nothing any more.
+/// Returns true if the device cannot run anything any more.
 fn is_end_of_device(error: &Error) -> bool {
     matches!(error, Error::Run(RunError::Device { source, .. }) if source.is_sticky())
 }
 
-/// The programs at a path, in order of their names; at least one.
+/// Returns the programs at a path, sorted by name; at least one.
 fn programs(path: &Path) -> Result<Vec<PathBuf>, Error> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -134,7 +138,7 @@ fn programs(path: &Path) -> Result<Vec<PathBuf>, Error> {
     if programs.is_empty() { Err(Error::NoPrograms { folder: path.to_owned() }) } else { Ok(programs) }
 }
 
-/// The data, or every recipe.
+/// Returns the data, or every recipe of seeded inputs.
 fn all_inputs(loaded: &Loaded, data: Option<&Path>) -> Result<Vec<Inputs>, Error> {
     if let Some(data) = data_of(loaded, data) {
         return Ok(vec![data_inputs(data, &[], &loaded.program)?]);
@@ -142,8 +146,7 @@ fn all_inputs(loaded: &Loaded, data: Option<&Path>) -> Result<Vec<Inputs>, Error
     loaded.header.samples.iter().map(|recipe| sampled_inputs(recipe.clone(), &loaded.program)).collect()
 }
 
-/// Adds what one run shows: a row for each value that a kernel wrote, and for other values that are not what they
-/// should be.
+/// Adds the rows of one run: one for each value that a kernel wrote, and one for every other value that is wrong.
 fn verify_run(
     candidate: &Candidate,
     compiled: &Compiled,
@@ -161,7 +164,8 @@ fn verify_run(
             report.rows.push(VerifyRow::unfit(&candidate.name, &inputs.describe(), &output.name, error));
             continue;
         }
-        // A value that was fused away was not computed by what ran. Where normalization went wrong is another matter.
+        // A value that was fused away was not computed by the run. An error of normalization is reported all the
+        // same.
         let is_wrongly_normalized = !output.ok && output.rule.starts_with(NORMALIZED);
         if output.source != "run" && !is_wrongly_normalized {
             continue;
@@ -199,6 +203,7 @@ fn verify_run(
                 .as_ref()
                 .map(|worst| format!("{:?}: {}, expected {}", worst.index, worst.got, worst.want)),
             seconds: segment.and_then(|segment| segment.kernel_seconds.or(segment.seconds)),
+            unbounded: output.unbounded,
             ok: output.ok,
         });
     }
@@ -215,7 +220,7 @@ fn plan_of(compiled: &Compiled, segment: usize) -> Option<&ScaledMmaPlan> {
     compiled.planned().partition().segments[segment].kernel()
 }
 
-/// L x M x N x K of one run.
+/// Returns L, M, N and K of one run.
 fn extents(plan: &ScaledMmaPlan, report: &Report, program: &Program) -> Option<[u64; 4]> {
     let mut symbols = fourfold_ir::SymbolValues::default();
     for (symbol, name) in program.module().symbols.iter() {
@@ -230,22 +235,22 @@ fn extents(plan: &ScaledMmaPlan, report: &Report, program: &Program) -> Option<[
     Some(extents)
 }
 
-/// What NaN as the padding of scales must do to the results of a kernel.
+/// The effect that NaN padding of scales must have on the results of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shows {
-    /// Padding lies beside the scales of a row, and meets operands that are zero there: zero times NaN is NaN, and every
-    /// element of D is. That is so on every target.
+    /// The padding lies beside the scales of a row and meets operands that are zero. Zero times NaN is NaN, so
+    /// every element of D is NaN, on every target.
     Everywhere,
-    /// Padding lies below the last row only: no element is what it would not be without.
+    /// The padding lies below the last row only: no element may change.
     Nowhere,
 }
 
-/// The targets on which a row of scales counts for its own row of D and for no other. Of the others nothing is demanded
-/// that no GPU of theirs has shown.
+/// The targets on which a row of scales affects only its own row of D. Nothing is demanded on targets for which
+/// no GPU has shown it.
 const ROWS_ARE_APART: [&str; 1] = ["sm_90a"];
 
-/// Runs again with NaN as the padding of blocked scales, for the kernels that must show it; and where there are none, for
-/// those that must not.
+/// Runs again with NaN as the padding of blocked scales, for kernels that must show it, or, if there are none,
+/// for kernels that must not.
 fn nan_rows(
     candidate: &Candidate,
     compiled: &Compiled,
@@ -293,7 +298,8 @@ fn nan_rows(
         poisoned.insert(name.clone(), copy);
     }
     let bound = bind::bind_given(program, &poisoned, &recipe.symbols)?;
-    // Results begin as what they must not be. NaN, which memory may hold from the run before, would look like NaN.
+    // Results start as a value they must not have: where NaN must show, memory that still holds NaN of the run
+    // before would pass.
     let poison = match shows {
         Shows::Everywhere => 0,
         Shows::Nowhere => 0xFF,
@@ -329,11 +335,12 @@ fn nan_rows(
                 elements: want.count(),
                 mismatches: comparison.mismatches,
                 moved_roundings: comparison.moved_roundings,
-                // NaN is no distance from NaN.
+                // NaN compared with NaN has no distance.
                 max_abs_err: if shows == Shows::Nowhere { comparison.max_abs_err } else { 0.0 },
                 max_rel_err: if shows == Shows::Nowhere { comparison.max_rel_err } else { 0.0 },
                 worst: comparison.worst.map(|worst| format!("{:?}: {}", worst.index, worst.got)),
                 seconds: ran.kernel_seconds.or(Some(ran.seconds)),
+                unbounded: comparison.unbounded,
                 ok: comparison.ok && matches!(ran.ran, Ran::Kernel | Ran::Emulated),
             });
         }

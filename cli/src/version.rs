@@ -1,4 +1,4 @@
-//! The version of Fourfold that writes a report.
+//! The version of Fourfold, for reports.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,13 +7,12 @@ use serde::{Deserialize, Serialize};
 pub struct Version {
     /// The version of the package.
     pub version: String,
-    /// What it was built from, as `git describe` names it; null where whoever built it did not say it in
-    /// `FOURFOLD_GIT_DESCRIBE`.
+    /// The commit, as `git describe` names it; null unless the build set `FOURFOLD_GIT_DESCRIBE`.
     pub described: Option<String>,
 }
 
 impl Version {
-    /// This one.
+    /// The version of this build.
     pub fn own() -> Version {
         Version {
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -1,4 +1,4 @@
-//! Checks random programs until it is stopped, or for so many seconds: what must hold of them is in `check.rs`.
+//! Checks random programs until it is stopped, or for a number of seconds. `check.rs` lists the properties.
 
 use std::panic;
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! Kernels really built, without a GPU, and what is demanded of each: the instructions that it must contain, what it may
-//! cost, and whether its own answers agree with what the plan promises.
+//! Builds kernels without a GPU and checks each one: its instructions, its resources, and whether its own answers
+//! agree with the promises of the plan.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -20,16 +20,16 @@ use crate::random::Random;
 
 const SECONDS_A_DAY: u64 = 86_400;
 
-/// The turn of what is built by turns: one a day, so that a failure stays where it is while it is looked into.
+/// Returns the position in a rotation that advances once a day, so that a failure stays while it is investigated.
 pub fn turn() -> usize {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     (now.as_secs() / SECONDS_A_DAY) as usize
 }
 
-/// The toolchain, found or installed once.
+/// Returns the toolchain, found or installed once.
 ///
 /// # Panics
-/// When there is none and none can be installed.
+/// Panics if there is none and none can be installed.
 pub fn toolchain() -> &'static Toolchain {
     static TOOLCHAIN: OnceLock<Toolchain> = OnceLock::new();
     TOOLCHAIN.get_or_init(|| {
@@ -39,20 +39,20 @@ pub fn toolchain() -> &'static Toolchain {
     })
 }
 
-/// The version of CUTLASS that it has.
+/// Returns the version of CUTLASS in the toolchain.
 pub fn cutlass() -> CutlassVersion {
     cutlass_version(toolchain())
 }
 
-/// The kernel of a specification.
+/// Returns the planned kernel of a specification.
 pub fn planned(spec: ScaledMmaSpec) -> PlannedKernel {
     PlannedKernel { segment: 0, source: spec.emit(), why: "a test".to_owned(), spec: spec.into() }
 }
 
-/// Builds kernels in a folder of their own below `folder`, which the run before may have left behind.
+/// Builds kernels in a new folder below `folder`, which is cleared of an earlier run's first.
 ///
 /// # Panics
-/// When the folder cannot be made.
+/// Panics if the folder cannot be created.
 pub fn build(kernels: Vec<PlannedKernel>, folder: PathBuf) -> Vec<BuiltKernel> {
     static CLEARED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
     {
@@ -90,22 +90,22 @@ impl Problem {
     }
 }
 
-/// The library of a kernel that was to be built.
+/// Returns the library of a built kernel.
 ///
 /// # Panics
-/// When it was not, with the compiler's words.
+/// Panics with the compiler's message if the build failed.
 pub fn artifact(built: &BuiltKernel) -> &Artifact {
     built.outcome.as_ref().unwrap_or_else(|failure| {
         panic!("{}: {} ({})", built.planned.source.kernel, failure.message, failure.code)
     })
 }
 
-/// The format of a kernel's operands.
+/// Returns the format of a kernel's operands.
 pub fn format(spec: &ScaledMmaSpec) -> BlockFormat {
     spec.configuration.block_format().expect("a format that programs have")
 }
 
-/// What a kernel costs and contains, on one line.
+/// Returns the resources of a kernel on one line.
 pub fn describe(built: &BuiltKernel) -> String {
     let resources = artifact(built).resources();
     format!(
@@ -122,13 +122,13 @@ pub fn describe(built: &BuiltKernel) -> String {
     )
 }
 
-/// What a block may have on sm_90a, in bytes.
+/// The shared memory that a CTA can have on sm_90a, in bytes.
 const HOPPER_SHARED_MEMORY: u64 = 227 << 10;
 
-/// It has its matrix instruction, stages, and room on the device.
+/// Checks that a kernel has its matrix instruction and stages and fits on the device.
 ///
 /// # Panics
-/// When it has not.
+/// Panics if it does not.
 pub fn check_resources(built: &BuiltKernel) {
     let resources = artifact(built).resources();
     let (kernel, opcode) = (&built.planned.source.kernel, built.planned.source.opcode);
@@ -139,10 +139,10 @@ pub fn check_resources(built: &BuiltKernel) {
         assert!(resources.stages.is_some_and(|stages| 2 <= stages), "{kernel}: {resources:?}");
         return;
     };
-    // MXFP4 with a 16-bit C takes all that Sm120 has: a byte more, and no launch succeeds.
+    // MXFP4 with a 16-bit C takes all of Sm120's shared memory: with one byte more, every launch fails.
     let budget = stages::budget(configuration, cutlass()).expect("a default has a budget");
     assert!(resources.shared_memory <= budget.capacity, "{kernel}: {budget:?}");
-    // Fused vectors take shared memory that the formula does not count: a stage may be lost, none appears.
+    // Fused vectors take shared memory that the formula ignores, so a stage may be lost but none gained.
     let formula = stages::stages(configuration, cutlass()).expect("a default has stages");
     let fits = resources.stages.is_some_and(|stages| 2 <= stages && stages <= formula);
     assert!(fits, "{kernel}: {:?} of {formula}", resources.stages);
@@ -150,10 +150,11 @@ pub fn check_resources(built: &BuiltKernel) {
 
 const DEVICE: Device = Device { sm_count: 148, max_active_clusters: 74 };
 
-/// It takes exactly the extents that a plan for it would promise, and asks for the scale buffers that a plan allocates.
+/// Checks that a kernel accepts exactly the extents that its plan promises, and asks for the scale buffers that
+/// the plan allocates.
 ///
 /// # Panics
-/// When it does not.
+/// Panics if it does not.
 pub fn check_acceptance(built: &BuiltKernel) {
     const SHAPES: usize = 200;
     let kernel = Kernel::load(artifact(built)).expect("it loads without a GPU");
@@ -165,7 +166,7 @@ pub fn check_acceptance(built: &BuiltKernel) {
             l: random.pick(&[1, 1, 1, 2, 3, 0]),
             m: random.pick(&[0, 1, 8, 9, 16, 37, 91, 128, 129, 130, 257, 1000]),
             n: random.pick(&[4, 8, 12, 24, 32, 40, 72, 96, 100, 136, 7, 256, 264, 416, 0]),
-            // 2^28 has scales of 2^30 bytes per 128 rows in MXFP4, and of 2^31 in NVFP4.
+            // At K = 2^28, scales take 2^30 bytes per 128 rows in MXFP4, and 2^31 in NVFP4.
             k: random.pick(&[32, 96, 160, 256, 480, 7168, 48, 16, 40, 0, 3 << 32, 1 << 30, 1 << 28]),
         };
         let expected = meets_the_rules(scaled_mma(built), &problem);
@@ -201,11 +202,11 @@ pub fn check_acceptance(built: &BuiltKernel) {
     assert!(good >= SHAPES / 20 && bad >= SHAPES / 10, "{good} good and {bad} bad shapes");
 }
 
-/// At the limits of L, M and N it takes a problem, with the grid that its own parameters give, and one beyond it refuses it.
-/// So whatever a plan admits can be launched.
+/// Checks that a kernel accepts problems at the limits of L, M and N, with the grid of its own parameters, and
+/// rejects those beyond. Thus every problem that a plan admits can be launched.
 ///
 /// # Panics
-/// When it does not.
+/// Panics if it does not.
 pub fn check_grid(built: &BuiltKernel) {
     let kernel = Kernel::load(artifact(built)).expect("it loads without a GPU");
     let name = &built.planned.source.kernel;
@@ -241,11 +242,11 @@ pub fn check_grid(built: &BuiltKernel) {
     assert!(taken >= 4 && refused >= 1, "{name}: {taken} taken and {refused} refused");
 }
 
-/// Problems at the limits of L, M and N, and one beyond each, with whether they are launched.
+/// Returns problems at the limits of L, M and N, and one beyond each, with true for those that can be launched.
 fn cutlass_limits(configuration: &Configuration) -> Vec<([u64; 3], bool)> {
     let [tile_m, tile_n, _] = configuration.tile.map(u64::from);
     let most = grid::MAX_GRID_YZ;
-    // Scales end at 2^22 blocks of 128 rows.
+    // Scales are limited to 2^22 blocks of 128 rows.
     let (rows, blocks) = (1 << 29, 1 << 22);
     let problems = [
         [most, 1, 64],
@@ -256,7 +257,7 @@ fn cutlass_limits(configuration: &Configuration) -> Vec<([u64; 3], bool)> {
         [1, (most + 1) * tile_m, 64],
         [blocks - 1, 1, 64],
         [1, rows - 128, 64],
-        // 2^15 tiles along N, and 2^16 along M, which is as many as are no longer counted.
+        // 2^15 tiles along N and 2^16 along M are one more than a 31-bit tile index can count.
         [1, (1 << 16) * tile_m, ((1 << 15) - 1) * tile_n],
         [1, (1 << 16) * tile_m, (1 << 15) * tile_n],
         [3, 257, 320],
@@ -264,11 +265,11 @@ fn cutlass_limits(configuration: &Configuration) -> Vec<([u64; 3], bool)> {
     problems.map(|problem| (problem, grid::launches(configuration, problem).is_ok())).to_vec()
 }
 
-/// The same for `sm_90a`, whose grids lie along x. Where M is known to be small there is no limit to be reached.
+/// Returns the same for `sm_90a`, whose grids extend along x. Kernels for small M have no limit to test.
 fn hopper_limits(configuration: &hopper::Configuration) -> Vec<([u64; 3], bool)> {
     const MATRICES: u64 = (1 << 22) - 1;
     let most_m = configuration.max_m().map_or(u64::MAX, u64::from);
-    // 2^28 tiles are one too many. Where there are several kinds, so large a problem gets those of 256 by 128.
+    // 2^28 tiles are one too many. With several variants, so large a problem takes tiles of 256 by 128.
     let large: Vec<&Tile> = configuration.variants.iter().filter(|tile| !tile.is_small_m()).collect();
     let (tile_m, tile_n) = match large[..] {
         [only] => (u64::from(only.m), u64::from(only.n)),
@@ -289,9 +290,10 @@ fn hopper_limits(configuration: &hopper::Configuration) -> Vec<([u64; 3], bool)>
     problems.into_iter().filter(is_taken).collect()
 }
 
-/// The bytes that a kernel of `sm_90a` may have for A decoded before it begins, by its tiles that take the problem: two for
-/// an element, K in steps of 128, and of the last matrix the rows of whole tiles. Small-M tiles want none. And
-/// those of each split of a tile that others compute: its sums, and sixteen flags.
+/// Returns, for each tile that takes the problem, the workspace of a `sm_90a` kernel in bytes. The first number
+/// is that of A decoded in advance: two bytes per element, K in steps of 128, whole tiles of rows in the last
+/// matrix; none for small-M tiles. The second is that of each split of a tile that other CTAs compute: its sums
+/// and sixteen flags.
 fn workspaces(spec: &ScaledMmaSpec, problem: &Problem) -> impl Iterator<Item = (u64, u64)> {
     let Design::Hopper(configuration) = &spec.configuration else { panic!("{:?}", spec.configuration) };
     let [l, m, k] = [problem.l, problem.m, problem.k].map(|extent| extent as u64);
@@ -305,12 +307,13 @@ fn workspaces(spec: &ScaledMmaSpec, problem: &Problem) -> impl Iterator<Item = (
     configuration.variants.iter().filter_map(of_tile)
 }
 
-/// Its tensor memory is laid out as the rule of the generator says: read from the offsets at which scales are copied there.
+/// Checks that scales lie in tensor memory where the generator's rule puts them, by the offsets at which they are
+/// copied.
 ///
 /// # Panics
-/// When it is not, and when scales lie outside of what is allocated.
+/// Panics if they do not, or lie outside the allocation.
 pub fn check_tensor_memory(built: &BuiltKernel, sass: &str) {
-    /// Columns that one such copy writes.
+    /// The columns that one copy writes.
     const OF_COPY: u64 = 4;
     let Some(configuration) = scaled_mma(built).configuration.cutlass() else { return };
     let Some(expected) = tensor_memory::columns(configuration) else { return };
@@ -320,12 +323,12 @@ pub fn check_tensor_memory(built: &BuiltKernel, sass: &str) {
     let end = copies.last().map_or(0, |last| last + OF_COPY);
     assert!(end <= tensor_memory::CAPACITY, "{name}: scales end at column {end}");
     assert_eq!((first, end), (expected.accumulators, expected.total()), "{name}: {copies:?}");
-    // What lies between is copied without gaps.
+    // Everything between is copied without gaps.
     let all = (first..end).step_by(OF_COPY as usize);
     assert!(all.eq(copies.iter().copied()), "{name}: {copies:?}");
 }
 
-/// The columns, relative to what is allocated, at which the copies of scales in a disassembly begin, in order:
+/// Returns the columns, relative to the allocation, at which copies of scales in a disassembly begin, in order:
 /// `UTCCP.T.S.4x32dp128bit tmem[UR27+0x1e0], gdesc[UR54]`.
 fn scale_columns(sass: &str) -> BTreeSet<u64> {
     let copies =
@@ -337,7 +340,7 @@ fn scale_columns(sass: &str) -> BTreeSet<u64> {
     copies.map(column).collect()
 }
 
-/// The bytes of what it writes, in order.
+/// Returns the sizes of the outputs in bytes, in order.
 fn output_bytes(spec: &ScaledMmaSpec, problem: &Problem) -> Vec<u64> {
     let [l, m, n] = [problem.l, problem.m, problem.n].map(|extent| extent as usize);
     let matrix = |element: ElementType| l * m * n * element.storage_bits() / 8;
@@ -355,7 +358,7 @@ fn output_bytes(spec: &ScaledMmaSpec, problem: &Problem) -> Vec<u64> {
     bytes.map(|bytes| bytes as u64).collect()
 }
 
-/// What the plan of such a kernel promises: the call is right exactly when these hold.
+/// Returns the promise of the plan: true exactly if a call with this problem is valid.
 fn meets_the_rules(spec: &ScaledMmaSpec, problem: &Problem) -> bool {
     let capabilities = capabilities(spec.target.name).expect("a known target");
     let format = capabilities.format(format(spec)).expect("a format of the target");
@@ -374,7 +377,7 @@ fn meets_the_rules(spec: &ScaledMmaSpec, problem: &Problem) -> bool {
     {
         return false;
     }
-    // A plan has a kernel for few rows only where M is known.
+    // A plan selects a kernel for small M only where M is known.
     if let Design::Hopper(configuration) = &spec.configuration
         && configuration.max_m().is_some_and(|most| i64::from(most) < problem.m)
     {
@@ -417,10 +420,10 @@ fn meets_the_rules(spec: &ScaledMmaSpec, problem: &Problem) -> bool {
         })
 }
 
-/// It looks for scales where blocked tensors have them.
+/// Checks that a kernel looks for scales where blocked tensors have them.
 ///
 /// # Panics
-/// When it does not.
+/// Panics if it does not.
 pub fn check_scale_places(built: &BuiltKernel) {
     let kernel = Kernel::load(artifact(built)).expect("it loads without a GPU");
     let mut random = Random::new(0x5CA1E);

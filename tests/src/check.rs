@@ -1,5 +1,5 @@
-//! What must hold of every valid program: its partition proves itself again, every kernel has a source, and the fallback
-//! equals the interpreter, run as planned.
+//! Properties of every valid program: its partition passes the checker, every kernel has a source, and the
+//! fallback equals the interpreter, run as planned.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -15,40 +15,40 @@ use fourfold::scheduler::{EpilogueRef, NormalizeOptions, OutputKind, ScaledMmaPl
 
 use crate::generate::{Case, case};
 
-/// What the programs held.
+/// The features covered by the programs so far.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Programs.
+    /// The number of programs.
     pub programs: usize,
     /// Programs that normalization changed.
     pub normalized: usize,
     /// Programs with a kernel segment.
     pub with_kernel: usize,
-    /// With two or more.
+    /// Programs with two or more kernel segments.
     pub with_two: usize,
-    /// With an epilogue that is no chain.
+    /// Programs with an epilogue that is not a chain.
     pub with_dag: usize,
-    /// With a kernel of several outputs.
+    /// Programs with a kernel of several outputs.
     pub with_several: usize,
-    /// With a kernel that quantizes.
+    /// Programs with a kernel that quantizes.
     pub with_blocks: usize,
-    /// With a kernel that reduces.
+    /// Programs with a kernel that reduces.
     pub with_reduction: usize,
-    /// With a kernel that reads what another wrote.
+    /// Programs with a kernel that reads the output of another.
     pub with_chain: usize,
-    /// Kernel segments.
+    /// The number of kernel segments.
     pub kernels: usize,
-    /// Their steps.
+    /// The number of their steps.
     pub steps: usize,
     /// Kernel segments whose results are compared bit for bit.
     pub exact_kernels: usize,
-    /// Ops that are in no kernel, by reason.
+    /// The number of ops outside kernels, by reason code.
     pub rejections: BTreeMap<&'static str, usize>,
 }
 
 static COUNTS: Mutex<Option<Counts>> = Mutex::new(None);
 
-/// What the programs so far held; counting begins again.
+/// Returns the features covered so far and resets them.
 pub fn take_counts() -> Counts {
     COUNTS.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
 }
@@ -58,10 +58,10 @@ fn count(add: impl FnOnce(&mut Counts)) {
     add(counts.get_or_insert_default());
 }
 
-/// The program of a case.
+/// Returns the program of a case.
 ///
 /// # Panics
-/// When the generator made an invalid one.
+/// Panics if the generator made an invalid one.
 pub fn program(case: &Case) -> Program {
     match verify(case.module.clone()) {
         Ok(program) => program,
@@ -77,17 +77,17 @@ pub fn program(case: &Case) -> Program {
     }
 }
 
-/// Makes a program of so many steps or more, and checks all of it.
+/// Makes a program of at least this many steps and checks every property.
 ///
 /// # Panics
-/// When something does not hold.
+/// Panics if a property does not hold.
 pub fn check_run(seed: u64, steps: usize) {
     let case = case(seed, steps);
-    // What is normalized already is planned as it is, so that its values are those of what ran.
+    // A normalized program is planned unchanged, so its values are those of the run.
     let original = program(&case);
     let normalized = normalize(&original, &NormalizeOptions::default());
     let program = normalized.program().clone();
-    // Mostly targets that have kernels.
+    // Prefers targets that have kernels.
     let blackwell = ["sm_100a", "sm_103a", "sm_120a", "sm_121a"];
     let target = match seed % 16 {
         0 => "cpu",
@@ -144,7 +144,7 @@ pub fn check_run(seed: u64, steps: usize) {
         }
     }
 
-    // Op by op on the interpreter's operands, so that one op's rounding does not become another's error.
+    // Each op runs on the interpreter's operands, so that the rounding of one op is no error of the next.
     for (op, operation) in program.module().ops.iter() {
         let operands: Vec<&Tensor> =
             operation.operands.iter().map(|operand| &want[operand.index()]).collect();
@@ -159,8 +159,8 @@ pub fn check_run(seed: u64, steps: usize) {
         }
     }
 
-    // The whole program, segment by segment: bit for bit as long as every sum is exact in f32, and each op within its
-    // bound of the interpreter on what the run itself fed it.
+    // The whole program, segment by segment. While every sum is exact in f32, bits must be equal; afterwards each
+    // op must lie within its bound of the interpreter on the run's own operands.
     let run = planned.run(&tensors, &executor::RunOptions::default().keep_all(true)).expect("it runs");
     let module = program.module();
     let inputs: HashMap<Value, &Tensor> =
@@ -189,7 +189,7 @@ pub fn check_run(seed: u64, steps: usize) {
     count(|counts| counts.exact_kernels += exact_kernels);
 }
 
-/// Whether some value of an epilogue is used more than once.
+/// Returns true if a value of an epilogue has more than one use.
 fn shares_a_value(plan: &ScaledMmaPlan) -> bool {
     let uses = |value: EpilogueRef| {
         let operands = plan.epilogue.iter().flat_map(|step| &step.operands);
@@ -199,8 +199,8 @@ fn shares_a_value(plan: &ScaledMmaPlan) -> bool {
     steps.chain([EpilogueRef::Accumulator]).any(|value| uses(value) > 1)
 }
 
-/// Whether an op's own sums depend on the order of accumulation: every multiplication but a `scaled_mma` of sampled
-/// operands with a K that the rule keeps exact.
+/// Returns true if the sums of an op depend on the order of accumulation. That holds for every multiplication
+/// except a `scaled_mma` of sampled operands with a K that the rule keeps exact.
 fn is_inexact(program: &Program, rule: sample::Rule, op: Op) -> bool {
     let module = program.module();
     if module.ops[op].kind == OpKind::Mma {
@@ -218,8 +218,8 @@ fn is_inexact(program: &Program, rule: sample::Rule, op: Op) -> bool {
         || ![operands.a, operands.sfa, operands.b, operands.sfb].into_iter().all(is_sampled)
 }
 
-/// The largest error that f32 accumulation in any order may make in each element, before the rounding to the
-/// result type; `None` when the op is no multiplication. γ_K·|alpha|·Σ|a·b| (the design's rule).
+/// Returns the largest error that f32 accumulation in any order can make in each element, before rounding to the
+/// result type: γ_K·|alpha|·Σ|a·b|. `None` if the op is no multiplication.
 fn multiplication_bound(program: &Program, op: Op, operands: &[&Tensor]) -> Option<Vec<f64>> {
     let module = program.module();
     let (a, b, batched, alpha) = match &module.ops[op].kind {
@@ -261,7 +261,7 @@ fn multiplication_bound(program: &Program, op: Op, operands: &[&Tensor]) -> Opti
     Some(bound)
 }
 
-/// The same bits, any NaN standing for any other.
+/// Returns true if the bits are equal; every NaN equals every other.
 fn is_same(got: &Tensor, want: &Tensor) -> bool {
     let same = |(got, want): (f64, f64)| got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan());
     got.dims() == want.dims() && got.to_f64().into_iter().zip(want.to_f64()).all(same)
@@ -281,7 +281,7 @@ fn assert_same(got: &Tensor, want: &Tensor, program: &Program, op: Op) {
     assert!(padding_is_the_difference, "{}: bytes differ", text::print_op(program.module(), op));
 }
 
-/// Within the bound, plus 4 ulp of f32 and one rounding of the result type.
+/// Returns true if the values agree within the bound plus 4 ulp of f32 and one rounding of the result type.
 fn assert_within(got: &Tensor, want: &Tensor, bound: &[f64], program: &Program, op: Op) {
     assert_eq!(got.dims(), want.dims(), "{}", text::print_op(program.module(), op));
     let digits = match want.element() {
@@ -294,17 +294,17 @@ fn assert_within(got: &Tensor, want: &Tensor, bound: &[f64], program: &Program, 
         if got == want || (got.is_nan() && want.is_nan()) {
             continue;
         }
-        // f16 overflows, and a sum near the edge may fall on either side of it.
+        // f16 overflows, and a sum near the edge may fall on either side.
         let at_the_edge =
             digits == 11 && got.abs().min(want.abs()) >= 65_504.0 && got.signum() == want.signum();
-        // An f16 infinity stands for every sum beyond the largest f16: it is at least as far away as that.
+        // An f16 infinity stands for every sum beyond the largest f16, so it is at least that far away.
         let nearest = |value: f64| {
             if digits == 11 && value.is_infinite() { 65_504.0 * value.signum() } else { value }
         };
         let (from, to) = (nearest(*want), nearest(*got));
         let rounding = from.abs() * (4.0 * 2f64.powi(-24) + 2f64.powi(1 - digits)) + 2f64.powi(-24);
         let error = (to - from).abs();
-        // Where c cancels the product, the error is relative to the product, which the bound covers.
+        // If c cancels the product, the error is relative to the product, which the bound covers.
         assert!(
             at_the_edge || (error.is_finite() && error <= bound * 1.0001 + rounding),
             "{}: element {index} is {got}, not {want}; bound {bound}",

@@ -1,4 +1,4 @@
-//! The programs whose epilogues are built for every family, and which feature each of them shows.
+//! The programs whose epilogues are built for every family, and the features they cover.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,14 @@ use fourfold::codegen::{Epilogue, KernelSpec, OutputKind, ScaledMmaSpec, StepKin
 use fourfold::ir::{BinaryKind, ElementType, OperandShape, ReduceKind, UnaryKind};
 use fourfold::kernels::planned_kernels;
 
-/// One of each family, as everything but the tag and the tile is the same.
+/// One target per family; its members differ only in the tag and the tile.
 pub const DAG_TARGETS: [&str; 3] = ["sm_100a", "sm_120a", "sm_90a"];
 
-/// The kernels of the programs, by the name of the program; what a second kernel is called ends in its number.
+/// Returns the kernels of the programs by the name of the program; the name of a second kernel ends in its
+/// number.
 ///
 /// # Errors
-/// When a program is invalid, or has no kernel.
+/// Fails if a program is invalid or has no kernel.
 pub fn kernels(target: &str) -> Result<BTreeMap<String, ScaledMmaSpec>> {
     let backend = crate::backend(target)?;
     let mut kernels = BTreeMap::new();
@@ -38,15 +39,15 @@ pub fn kernels(target: &str) -> Result<BTreeMap<String, ScaledMmaSpec>> {
     Ok(kernels)
 }
 
-/// What an epilogue can have, and how to tell.
+/// A feature of epilogues and its test.
 pub struct Feature {
-    /// For people.
+    /// The name.
     pub name: String,
-    /// Whether an epilogue has it.
+    /// Returns true if an epilogue has it.
     pub holds: Box<dyn Fn(&Epilogue) -> bool>,
 }
 
-/// Tells an output by its kind and the element type of what it is made of.
+/// A test of an output, given its kind and the element type of its source.
 type IsOutput = dyn Fn(&OutputKind, ElementType) -> bool;
 
 /// Every feature of epilogues, as `docs/reference/epilogues.md` lists them.

@@ -1,5 +1,5 @@
-//! Random valid programs: odd shapes, symbolic extents, values that are used inside and outside of what may be a kernel,
-//! several roots, chains of them through quantization, near misses.
+//! Generates random valid programs: odd shapes, symbolic extents, values used inside and outside of kernels,
+//! several roots, chains of roots through quantization, and near misses.
 
 use fourfold::ir::sample::{Recipe, Rule};
 use fourfold::ir::{
@@ -9,16 +9,16 @@ use fourfold::ir::{
 
 use crate::random::Random;
 
-/// A program and how to make its inputs.
+/// A program and the recipe of its inputs.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// A module that verifies.
+    /// The module, which verifies.
     pub module: Module,
-    /// Seeded inputs for it.
+    /// The recipe of seeded inputs.
     pub recipe: Recipe,
 }
 
-/// A random program with about so many steps. The same seed gives the same program.
+/// Returns a random program of about this many steps. The same seed gives the same program.
 pub fn case(seed: u64, steps: usize) -> Case {
     let mut random = Random::new(seed);
     let builder = Builder::new("random");
@@ -37,7 +37,7 @@ pub fn case(seed: u64, steps: usize) -> Case {
     let symbolic = generator.random.percent(50);
     let m = if symbolic { generator.builder.symbol("M") } else { Dim::fixed(rows) };
     if symbolic {
-        // The symbol needs an input that determines it, whatever the rest does.
+        // A symbol needs an input that determines it, whatever else the program does.
         let seen = generator.input(TensorType::new(vec![m.clone()], ElementType::F32));
         generator.pool.push(seen);
     }
@@ -53,18 +53,18 @@ struct Generator {
     random: Random,
     builder: Builder,
     inputs: usize,
-    /// Values that arithmetic ops take.
+    /// Values that arithmetic ops accept.
     pool: Vec<Value>,
     /// Other values that may be returned.
     ends: Vec<Value>,
-    /// What was quantized in the program, to be multiplied.
+    /// Values quantized by the program, to be multiplied.
     quantized: Vec<Quantized>,
-    /// The A of products.
+    /// The A operands of products.
     sampled: Vec<Quantized>,
     used: Vec<Value>,
 }
 
-/// A matrix in blocks.
+/// A matrix quantized in blocks.
 #[derive(Clone)]
 struct Quantized {
     codes: Value,
@@ -143,7 +143,7 @@ impl Generator {
         self.pool.push(value);
     }
 
-    /// Scales of `[.., rows, k]`, linear or blocked or converted from one to the other.
+    /// Returns scales of `[.., rows, k]`: linear, blocked, or converted from one to the other.
     fn scales(
         &mut self,
         mut shape: Shape,
@@ -180,7 +180,7 @@ impl Generator {
                 let block = if nvfp4 { 16 } else { 32 };
                 let scale = if nvfp4 { ElementType::F8E4M3FN } else { ElementType::F8E8M0FNU };
                 let element = if nvfp4 { ElementType::F4E2M1FN } else { self.random.pick(&wide) };
-                // Mostly what a kernel takes, with near misses in K.
+                // Mostly a K that kernels take, with near misses.
                 let k = u64::from(block) * self.random.pick(&[2u64, 2, 4, 6, 8, 10, 3, 1]);
                 let batch = if self.random.percent(15) { Some(self.random.pick(&[2u64, 3])) } else { None };
                 let lead: Shape = batch.map(Dim::fixed).into_iter().collect();
@@ -240,14 +240,15 @@ impl Generator {
         self.epilogue(m, product, n, &shape)
     }
 
-    /// A DAG of elementwise ops over a product: mostly one that an epilogue computes and that comes down to one value.
+    /// Adds a DAG of elementwise ops over a product, mostly one that an epilogue can compute and that ends in one
+    /// value.
     fn epilogue(&mut self, m: &Dim, product: Value, n: u64, shape: &Shape) -> Value {
-        // Values that no step has used yet, the newest last.
+        // Values without a use so far, the newest last.
         let mut open = vec![product];
         let mut all = vec![product];
         for _ in 0..self.random.below(8) {
             let last = *open.last().unwrap_or(&product);
-            // Another branch from something computed before.
+            // Another branch from an earlier value.
             let value = if self.random.percent(25) { self.random.pick(&all) } else { last };
             if self.random.percent(8) {
                 self.pool.push(value); // another use may follow, or it is returned
@@ -273,7 +274,7 @@ impl Generator {
         open.pop().unwrap_or(product)
     }
 
-    /// What a kernel may write besides values: blocks, or a reduction; and near misses.
+    /// Adds another output that a kernel may write: blocks or a reduction, with near misses.
     fn end(&mut self, value: Value, n: u64, shape: &Shape) {
         let element = self.builder.ty(value).element;
         if !element.is_arithmetic() {
@@ -300,11 +301,11 @@ impl Generator {
         };
         let kind = self.random.pick(&[ReduceKind::Amax, ReduceKind::Amax, ReduceKind::Max, ReduceKind::Sum]);
         let reduced = self.reduce_along(kind, axes, value);
-        // It may go on, as a scale perhaps.
+        // It may be used further, such as for a scale.
         if self.random.percent(40) { self.pool.push(reduced) } else { self.ends.push(reduced) }
     }
 
-    /// Codes, mostly with blocked scales.
+    /// Returns codes, mostly with blocked scales.
     fn quantize(&mut self, value: Value, block: u32) -> Quantized {
         let shape = self.builder.ty(value).shape.clone();
         let nvfp4 = block == 16;
@@ -380,7 +381,7 @@ impl Generator {
         }
     }
 
-    /// What an epilogue reads, and now and then what it does not.
+    /// Returns an operand that an epilogue can read and, now and then, one that it cannot.
     fn epilogue_operand(&mut self, m: &Dim, n: u64, shape: &Shape) -> Value {
         let rows: Shape = shape[..shape.len() - 1].iter().cloned().chain([Dim::fixed(1)]).collect();
         let operand = match self.random.below(12) {
@@ -443,7 +444,7 @@ impl Generator {
         self.epilogue(m, product, n, &vec![m.clone(), Dim::fixed(n)])
     }
 
-    /// NVFP4 codes with their scales, multiplied out: what normalization makes a `scaled_mma` of.
+    /// Multiplies NVFP4 codes with their scales: normalization turns the product into a `scaled_mma`.
     fn dequantized(&mut self, rows: Dim, k: u64, element: ElementType) -> Value {
         const BLOCK: u32 = 16;
         let shape = vec![rows.clone(), Dim::fixed(k)];
@@ -462,7 +463,7 @@ impl Generator {
         let right = if self.random.percent(30) && self.builder.ty(left).element.is_arithmetic() {
             left
         } else {
-            // An operand that broadcasts: some extents become 1, leading ones may go.
+            // An operand to broadcast: some extents become 1, leading ones may be dropped.
             let keep = self.random.below(shape.len() + 1);
             let mut shape = shape[shape.len() - keep..].to_vec();
             for dim in &mut shape {
@@ -576,7 +577,7 @@ impl Generator {
         self.op(OpKind::Broadcast, &[value], TensorType::new(shape, ty.element))
     }
 
-    /// What nothing uses, and now and then a value that something does use.
+    /// Returns the values without a use and, now and then, one with a use.
     fn outputs(&mut self) -> Vec<Value> {
         let mut outputs = Vec::new();
         let ends = std::mem::take(&mut self.ends);

@@ -1,5 +1,5 @@
-//! What the tests share: where the repository is, seeded randomness, a generator of valid programs, and what is demanded
-//! of a kernel that was built.
+//! The common part of the tests: the root of the repository, seeded randomness, a generator of valid programs,
+//! and the checks of a built kernel.
 #![forbid(unsafe_code)]
 
 pub mod built;
@@ -13,28 +13,28 @@ use std::path::{Path, PathBuf};
 
 use fourfold::{Backend, DeviceChoice, Error, Options};
 
-/// Options that plan for a target and keep off the GPU, so that a test shows the same on every machine.
+/// Returns options that plan for a target and use no GPU, so that a test shows the same on every machine.
 pub fn options(target: &str) -> Options {
     Options::default().target(target).device(DeviceChoice::None)
 }
 
-/// A backend with these [`options`].
+/// Returns a backend with these [`options`].
 ///
 /// # Errors
-/// When there is no such target.
+/// Fails if there is no such target.
 pub fn backend(target: &str) -> Result<Backend, Error> {
     Backend::new(&options(target))
 }
 
-/// The root of the repository.
+/// Returns the root of the repository.
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Every `.fir` file under `fixtures/`, sorted.
+/// Returns every `.fir` file below `fixtures/`, sorted.
 ///
 /// # Errors
-/// When a folder cannot be listed.
+/// Fails if a folder cannot be listed.
 pub fn fixtures() -> anyhow::Result<Vec<PathBuf>> {
     Ok(fourfold::executor::files_below(&repository().join("fixtures"), "fir")?)
 }

@@ -1,16 +1,16 @@
-//! A small seeded generator (SplitMix64), so that a failing program is named by one number.
+//! A small seeded generator (SplitMix64): one number identifies a failing program.
 
 /// The state of the generator.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A generator that always gives the same sequence for the same seed.
+    /// Creates a generator; the same seed gives the same sequence.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -19,17 +19,17 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`, which is not zero.
+    /// Returns a number below `limit`, which is not zero.
     pub fn below(&mut self, limit: usize) -> usize {
         (self.bits() % limit as u64) as usize
     }
 
-    /// True this often in a hundred.
+    /// Returns true in this percentage of calls.
     pub fn percent(&mut self, chance: usize) -> bool {
         self.below(100) < chance
     }
 
-    /// One of these.
+    /// Returns one of these choices.
     pub fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())].clone()
     }

@@ -1,13 +1,13 @@
-//! What is left of an epilogue when the names of its ops and all element types are erased: two epilogues that differ here
-//! are different graphs.
+//! The structure of an epilogue without the names of its ops and element types. Epilogues that differ here are
+//! different graphs.
 
 use std::fmt::Write;
 
 use fourfold::codegen::{Epilogue, OutputKind, StepKind};
 use fourfold::scheduler::EpilogueRef;
 
-/// The graph as text: what the root reads, then each step as the number of its operands and where they come from, then
-/// the outputs.
+/// Returns the graph as text: the operands of the root, then the operand count and sources of each step, then the
+/// outputs.
 pub fn structure(epilogue: &Epilogue) -> String {
     let mut text = String::from("root");
     for (present, name) in

@@ -49,7 +49,7 @@ fn the_documentation_lists_every_code() {
 }
 
 #[test]
-fn the_documentation_lists_every_way_in_which_a_kernel_cannot_be_had() {
+fn the_documentation_lists_every_failure() {
     let mut text = String::from(
         "# Failure codes\n\n\
          A kernel that was not found, built or loaded has one of these codes, and its segment runs on the fallback. Reports add\n\
@@ -75,8 +75,8 @@ fn the_documentation_lists_every_way_in_which_a_kernel_cannot_be_had() {
     );
 }
 
-/// Codes of errors that no text can have: the parser refuses it earlier, under a code of its own, or the tables of a
-/// module that a host built by hand disagree. The verifier's own tests show each.
+/// Errors that no text can cause: the parser rejects it earlier with its own code, or the tables of a hand-built
+/// module disagree. The verifier's own tests show each.
 const ONLY_BUILT_BY_HAND: [(&str, &str); 8] = [
     ("bad_name", "the grammar allows no other names"),
     ("duplicate_name", "the parser says duplicate_value"),
@@ -99,7 +99,7 @@ fn every_error_has_a_fixture_that_shows_it() {
     for entry in std::fs::read_dir(&folder).expect("the folder can be listed") {
         let file = entry.expect("the folder can be listed").path();
         let name = file.file_stem().expect("a name").to_string_lossy().into_owned();
-        // A truncated program is a syntax error like any other, but the one that people have most.
+        // A truncated program is a syntax error like any other, but the most common one.
         let code = if name == "truncated" { "syntax".to_owned() } else { name };
         let source =
             std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));

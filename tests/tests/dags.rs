@@ -1,6 +1,6 @@
-//! The epilogues of `dag_*.fir` and `activations.fir` in `fixtures/`, each built for every family of targets: one test for
-//! each kernel, named `TARGET/PROGRAM`. A run builds three of each family by turns and lists the others as ignored; `--features full` builds
-//! all of them.
+//! Builds the epilogues of `dag_*.fir` and `activations.fir` in `fixtures/` for every family of targets. Each
+//! kernel is a test, named `TARGET/PROGRAM`. A run builds three of each family in rotation and lists the others
+//! as ignored; `--features full` builds all.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -14,9 +14,9 @@ use fourfold_tests::dags::{DAG_TARGETS, kernels};
 use fourfold_tests::structure::structure;
 use libtest_mimic::{Arguments, Trial};
 
-/// How many of each family a run builds.
+/// The number of kernels of each family that a run builds.
 const BY_TURNS: usize = 3;
-/// How many graphs there are to be.
+/// The least number of different graphs.
 const STRUCTURES: usize = 24;
 
 fn main() -> ExitCode {
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
             }
         };
         let count = kernels.len();
-        // Each of the families is a part of a round ahead of the one before.
+        // The rotations of the families are offset against each other.
         let first = turn() * BY_TURNS + family * count / DAG_TARGETS.len();
         for (index, (name, spec)) in kernels.into_iter().enumerate() {
             let is_due = (index + count - first % count) % count < BY_TURNS;
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         }
     }
     let mut arguments = Arguments::from_args();
-    // Each build runs a compiler that takes gigabytes.
+    // A build runs a compiler that takes gigabytes.
     let most = std::thread::available_parallelism().map_or(1, usize::from).min(8);
     arguments.test_threads = Some(arguments.test_threads.map_or(most, |threads| threads.min(most)));
     libtest_mimic::run(&arguments, trials).exit_code()

@@ -1,15 +1,15 @@
-//! One test per `.fir` file under `fixtures/`: what it says after the marker line must be what happens.
+//! One test per `.fir` file below `fixtures/`: the text after the marker line must equal the outcome.
 //!
-//! `; test:` lines before the function say what is tested:
-//! - `partition TARGET` — segments and decisions;
-//! - `normalize` — the normalized program, and what justifies each op of it;
-//! - `emit TARGET` — the sources of the kernels, which stand under `fixtures/golden/`;
-//! - `run` — on the file's data, or on each of its samples: every expectation met, and a digest of each output as
-//!   the interpreter computes it;
-//! - `error` — the program is refused; the rendered errors.
+//! `; test:` lines before the function select the tests:
+//! - `partition TARGET`: segments and decisions;
+//! - `normalize`: the normalized program, with the justification of each op;
+//! - `emit TARGET`: the sources of the kernels, which are stored below `fixtures/golden/`;
+//! - `run`: a run on the file's data, or on each of its samples. Every expectation must be met, and the digest of
+//!   each output as the interpreter computes it must be equal;
+//! - `error`: the errors of a rejected program.
 //!
-//! Every valid program is also printed, parsed and printed again. `FOURFOLD_BLESS=1 cargo test` rewrites what
-//! stands after the marker.
+//! Every valid program is also printed, parsed and printed again. `FOURFOLD_BLESS=1 cargo test` rewrites the text
+//! after the marker.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -90,7 +90,7 @@ fn first_difference(expected: &str, actual: &str) -> String {
     }
 }
 
-/// Everything that the file's tests say happens, as text.
+/// Returns the outcome of the file's tests as text.
 fn outcome(file: &Path, program: &str) -> Result<String> {
     let tests: Vec<String> =
         text::directives(program).into_iter().filter(|d| d.key == "test").map(|d| d.value).collect();
@@ -118,7 +118,8 @@ fn outcome(file: &Path, program: &str) -> Result<String> {
     Ok(out)
 }
 
-/// Print, parse and print is a fixed point, and the parsed module is the printed one.
+/// Checks that printing, parsing and printing again is a fixed point, and that the parsed module is the printed
+/// one.
 fn check_printing(program: &str) -> Result<()> {
     let parse = |source: &str| {
         text::parse(source)
@@ -137,7 +138,7 @@ fn errors(file: &Path, program: &str) -> Result<String> {
     let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     let errors = match (fourfold::ir::load(program), load(file)) {
         (Err(errors), _) => errors,
-        // The program is valid, but not what its comments say about running it.
+        // The program is valid, but its directives are not.
         (Ok(_), Err(Error::Program { diagnostics, .. })) => diagnostics,
         _ => bail!("the program is valid, but an error is expected"),
     };
@@ -168,7 +169,7 @@ fn partition(report: &Report) -> String {
     out
 }
 
-/// The body of the normalized program, each new op with what it is from and by which rules.
+/// Returns the body of the normalized program; each new op is followed by its origin and its rules.
 fn normalized(loaded: &Loaded) -> String {
     let normalized = normalize(&loaded.program, &loaded.header.allow);
     let (before, after) = (loaded.program.module(), normalized.program().module());
@@ -194,7 +195,7 @@ fn normalized(loaded: &Loaded) -> String {
     out
 }
 
-/// Stand in golden sources for what all have word for word, or all of sm_90a.
+/// Placeholders in golden sources for the text that all of them share, or all of sm_90a.
 const HEAD_STANDS_HERE: &str = "// (codegen/src/cutlass/head.cuh)\n";
 const HOPPER_HEAD_STANDS_HERE: &str = "// (codegen/src/hopper/device/head.cuh)\n";
 const KERNEL_STANDS_HERE: &str = "// (codegen/src/hopper/device/{instructions,decode,parameters,decode_a,tiled,small_m,small_m_regs,select})\n";
@@ -214,7 +215,7 @@ fn abridged(name: &str, source: &str, target: &str) -> Result<String> {
     Ok(text)
 }
 
-/// The source of each kernel is `fixtures/golden/PROGRAM_TARGET_SEGMENT.cu`.
+/// Compares the source of each kernel with `fixtures/golden/PROGRAM_TARGET_SEGMENT.cu`.
 fn emit(file: &Path, target: &str) -> Result<String> {
     let backend = backend(target)?;
     let planned = plan(&backend, &load(file)?)?;
@@ -286,7 +287,7 @@ fn check_run(report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// FNV-1a over the values' codes in logical order, so that the padding of blocked scales does not count.
+/// Returns FNV-1a over the values' codes in logical order, which leaves out the padding of blocked scales.
 fn digest(tensor: &Tensor) -> u64 {
     tensor
         .to_codes()

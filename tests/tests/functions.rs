@@ -1,5 +1,5 @@
-//! The elementwise functions of generated kernels, compiled for the host and compared with `ir::scalar`: NaN and infinity
-//! where they are, and within 4 ulp elsewhere. The functions of CUDA's mathematics library are those of the host here.
+//! Compiles the elementwise functions of generated kernels for the host and compares them with `ir::scalar`: NaN
+//! and infinity must agree, and other results within 4 ulp. The host's mathematics library stands in for CUDA's.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -36,7 +36,7 @@ int main() {
 }
 "#;
 
-/// The results of the device functions of all kinds for each number.
+/// Returns the results of every device function for each number.
 fn device(numbers: &[f32]) -> Vec<f32> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("functions");
     std::fs::create_dir_all(&folder).expect("the folder can be made");
@@ -56,7 +56,7 @@ fn device(numbers: &[f32]) -> Vec<f32> {
         .expect("the program starts");
     let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_ne_bytes()).collect();
     let mut input = child.stdin.take().expect("it is a pipe");
-    // It writes while it reads.
+    // The program writes while it reads.
     let writer = std::thread::spawn(move || input.write_all(&bytes));
     let output = child.wait_with_output().expect("the program ends");
     writer.join().expect("it does not panic").expect("the program reads");
@@ -64,7 +64,7 @@ fn device(numbers: &[f32]) -> Vec<f32> {
     output.stdout.as_chunks().0.iter().map(|word| f32::from_ne_bytes(*word)).collect()
 }
 
-/// The distance in multiples of that of neighbours at the expected number.
+/// Returns the distance in units of the distance of neighbours at the expected number.
 fn ulps(got: f32, want: f64) -> f64 {
     let exponent = ((want.abs().to_bits() >> 52) as i32) - 1023;
     (f64::from(got) - want).abs() / 2f64.powi(exponent.clamp(-126, 127) - 23)

@@ -1,5 +1,5 @@
-//! What only a GPU can show. Without one that runs our kernels as they are every test here is skipped by
-//! name; a driver that fails is a failure.
+//! Tests that need a GPU. Without one that runs our kernels natively, every test is skipped by name; a failing
+//! driver is a failure.
 #![allow(unsafe_code, reason = "prepared programs take device addresses")]
 
 #[path = "gpu/debug.rs"]
@@ -59,12 +59,12 @@ fn main() -> ExitCode {
     }
     trials.push(trial("kernels_of_another_target_run_emulated_on_a_hopper", Box::new(emulated_fixtures)));
     trials.push(trial("two_devices_are_used_in_turns_and_at_once", Box::new(many::two_devices)));
-    // One at a time: one of them takes all of the GPU's memory.
+    // Tests run one at a time, because one takes all of the GPU's memory.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// A backend whose kernels run on the GPU that is here.
+/// Returns a backend whose kernels run on this machine's GPU.
 fn backend() -> Option<Backend> {
     let backend = Backend::new(&Options::default()).ok()?;
     (backend.execution().is_ok() && !backend.capabilities().formats.is_empty()).then_some(backend)
@@ -88,7 +88,7 @@ fn compile(source: &str) -> Result<Compiled> {
     Ok(compiled)
 }
 
-/// Two kernels, the first of which makes the C of the second.
+/// Two kernels; the first computes the C of the second.
 const CHAIN: &str = "fir 1
 func @chain(
     %a: tensor<[M, 96], f4E2M1FN>, %sfa: tensor<[M, 6], f8E4M3FN, blocked>,
@@ -102,7 +102,7 @@ func @chain(
 }
 ";
 
-/// A kernel, ops that are none, and a kernel.
+/// A kernel, ops outside kernels, and a kernel.
 const MIXED: &str = "fir 1
 func @mixed(
     %a: tensor<[M, 96], f4E2M1FN>, %sfa: tensor<[M, 6], f8E4M3FN, blocked>,
@@ -118,7 +118,7 @@ func @mixed(
 }
 ";
 
-/// A kernel that writes a value, a reduction of it, and its blocks, which the second reads.
+/// A kernel that writes a value, a reduction of it, and its blocks, which the second kernel reads.
 const OUTPUTS: &str = "fir 1
 func @outputs(
     %a: tensor<[M, 96], f4E2M1FN>, %sfa: tensor<[M, 6], f8E4M3FN, blocked>,
@@ -166,7 +166,7 @@ fn says_what_it_is() -> Result<()> {
 fn every_fixture() -> Result<()> {
     let options = VerifyOptions { compile: compile_options(), ..VerifyOptions::default() };
     let report = verify(&[repository().join("fixtures")], &options, &|line| eprintln!("{line}"))?;
-    // A largest element needs elements: such a plan says so, and runs elsewhere without rows.
+    // A largest element needs elements: such a plan requires them, and a call without rows runs elsewhere.
     let without_rows = |row: &&VerifyRow| {
         row.ran == "fallback"
             && row.reason.as_deref() == Some("extent_range")
@@ -177,7 +177,7 @@ fn every_fixture() -> Result<()> {
     ensure!(report.ok && report.ran_kernels + elsewhere.len() == report.kernels, "{report}");
     let backend = backend().context("there is no GPU")?;
     ensure!(!report.emulated, "{report}");
-    // Every fixture whose plan for this target has a kernel was run: none fell out unnoticed.
+    // Every fixture with a kernel for this target ran: none was dropped unnoticed.
     let mut expected = 0;
     for file in fourfold_tests::fixtures()? {
         let Ok(loaded) = load(&file) else { continue };
@@ -193,8 +193,8 @@ fn every_fixture() -> Result<()> {
     Ok(())
 }
 
-/// A few, each with something of its own: layouts, both formats, batches, every kind of output. `fourfold verify fixtures
-/// --emulate` runs all of them.
+/// A few fixtures, each with a feature of its own: layouts, both formats, batches, every kind of output.
+/// `fourfold verify fixtures --emulate` runs all of them.
 const EMULATED: [&str; 6] = [
     "shapes/exact_m91",
     "shapes/exact_m130",
@@ -245,7 +245,7 @@ fn moves_once() -> Result<()> {
     Ok(())
 }
 
-/// The inputs of a program on the device.
+/// Uploads the inputs of a program to the device.
 struct OnDevice {
     buffers: HashMap<Value, Buffer>,
     symbols: SymbolValues,
@@ -302,7 +302,7 @@ fn prepared() -> Result<()> {
         let bytes = preparation.workspace_size();
         ensure!(bytes >= m * 72 * 4, "the intermediate is in the workspace, of {bytes} bytes");
         let workspace = device.alloc(bytes as usize)?;
-        // SAFETY: the buffers are as large as the program says and live to the end of this turn.
+        // SAFETY: the buffers have the sizes of the program's values and live to the end of this iteration.
         let mut call: PreparedProgram =
             unsafe { preparation.bind_all(first.addresses()).workspace(workspace.address(), bytes).build() }?;
         ensure!(call.kernels() == 2);
@@ -312,28 +312,28 @@ fn prepared() -> Result<()> {
             unsafe { call.launch(&stream) }?;
             first.check(&stream, &format!("M = {m}, launch {turn}"))?;
         }
-        // SAFETY: nothing is launched while it is recorded, and each launch is waited for.
+        // SAFETY: nothing is launched during the capture, and each launch is waited for.
         let graph = stream.capture(|| unsafe { call.launch(&stream) })?;
         for turn in 0..3 {
             first.poison(&stream)?;
-            // SAFETY: what was recorded is still where it was, and the download waits for it.
+            // SAFETY: the captured buffers are alive, and the download waits for the launch.
             unsafe { graph.launch(&stream) }?;
             first.check(&stream, &format!("M = {m}, graph {turn}"))?;
         }
-        // SAFETY: as for `prepare`; the last launch has been waited for.
+        // SAFETY: as for `build`; the last launch has been waited for.
         unsafe { call.update_addresses(&second.addresses()) }?;
         second.poison(&stream)?;
         // SAFETY: as above.
         unsafe { call.launch(&stream) }?;
         second.check(&stream, &format!("M = {m}, other addresses"))?;
-        // The graph still has the addresses that it was recorded with.
+        // The graph still uses the addresses of its capture.
         first.poison(&stream)?;
-        // SAFETY: as above; the first operands are still there.
+        // SAFETY: as above; the first buffers are still alive.
         unsafe { graph.launch(&stream) }?;
         first.check(&stream, &format!("M = {m}, the graph after that"))?;
         drop(graph);
         drop(call);
-        // A host's stream, and a workspace of our own.
+        // A stream of the host, and a workspace that Fourfold allocates.
         let host = device.new_stream()?;
         // SAFETY: `host` outlives it.
         let borrowed = unsafe { device.borrow_stream(host.raw()) };
@@ -347,7 +347,8 @@ fn prepared() -> Result<()> {
     Ok(())
 }
 
-/// What a run gives, a prepared program gives too, launch by launch: what is combined begins anew each time.
+/// Checks that a prepared program writes the outputs of a run at every launch: combined values must start anew
+/// each time.
 fn prepared_outputs() -> Result<()> {
     let compiled = compile(OUTPUTS)?;
     let machine = compiled.machine().context("a machine")?;
@@ -374,22 +375,22 @@ fn prepared_outputs() -> Result<()> {
             buffers.insert(*value, device.alloc(got.bytes().len())?);
         }
         let addresses = buffers.iter().map(|(value, buffer)| (*value, buffer.address()));
-        // SAFETY: the buffers are as large as the program says and live to the end of this turn.
+        // SAFETY: the buffers have the sizes of the program's values and live to the end of this iteration.
         let mut call = unsafe { compiled.prepare(&bound.symbols)?.bind_all(addresses).build() }?;
         ensure!(call.kernels() == if m == 0 { 0 } else { 2 });
         for moved in [false, true] {
             if moved {
-                // What is cleared before a launch is what the new addresses are of.
+                // The memsets before a launch must clear the new addresses.
                 let mut elsewhere = HashMap::new();
                 for value in &module.outputs {
                     elsewhere.insert(*value, device.alloc(buffers[value].len())?);
                 }
                 let addresses = elsewhere.iter().map(|(value, buffer)| (*value, buffer.address())).collect();
-                // SAFETY: nothing is in flight, and the new buffers live as long as the old.
+                // SAFETY: nothing is in flight, and the new buffers live as long as the old ones.
                 unsafe { call.update_addresses(&addresses) }?;
                 buffers.extend(elsewhere);
             }
-            // SAFETY: nothing is launched while it is recorded, and each launch is waited for.
+            // SAFETY: nothing is launched during the capture, and each launch is waited for.
             let graph = stream.capture(|| unsafe { call.launch(&stream) })?;
             for turn in 0..4 {
                 for value in &module.outputs {
@@ -444,7 +445,7 @@ fn prepared_segments() -> Result<()> {
                 compiled.prepare_segment(segment, &bound.symbols)?.stream(&stream)?.bind_all(addresses);
             let bytes = preparation.workspace_size();
             let workspace = device.alloc(bytes as usize)?;
-            // SAFETY: the buffers are as large as the program says and live to the end of this turn.
+            // SAFETY: the buffers have the sizes of the program's values and live to the end of this iteration.
             let mut call = unsafe { preparation.workspace(workspace.address(), bytes).build() }?;
             ensure!(call.kernels() == 1);
             stream.fill(d, 0, d.len(), 0xFF)?;
@@ -478,7 +479,7 @@ fn refused() -> Result<()> {
         if let Some((address, bytes)) = workspace {
             preparation = preparation.workspace(address, bytes);
         }
-        // SAFETY: it is refused, so nothing is ever launched; the addresses that are right are those of live buffers.
+        // SAFETY: the call is rejected, so nothing is launched; the valid addresses are those of live buffers.
         match unsafe { preparation.build() } {
             Ok(_) => bail!("prepared, and {code} was expected"),
             Err(refused) if refused.code == code => Ok(()),
@@ -509,7 +510,7 @@ fn refused() -> Result<()> {
 fn out_of_memory() -> Result<()> {
     let compiled = compile(CHAIN)?;
     let device = compiled.device().context("a device")?;
-    // All of the card's memory, in pieces that halve until none is left.
+    // All of the GPU's memory, in pieces that halve until none is left.
     let mut taken = Vec::new();
     let mut piece = 1usize << 36;
     while piece >= 1 << 16 {

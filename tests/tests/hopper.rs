@@ -1,8 +1,9 @@
-//! The kernels of sm_90a, simulated on the host from the text of a generated source: all threads of a cluster, with the
-//! instructions that C++ has no words for replaced. What comes out is the interpreter's, bit for bit, where sums are exact.
+//! Simulates the kernels of sm_90a on the host, from the text of a generated source: all threads of a cluster
+//! run, and instructions without a C++ equivalent are replaced. Where sums are exact, results equal the
+//! interpreter's bit for bit.
 //!
-//! What only a GPU shows: that the instructions do what they are said to do here, and what memory looks like between
-//! threads that are not ordered by barriers.
+//! Only a GPU can show that the instructions behave as simulated here, and the memory ordering between threads
+//! that no barrier orders.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Write as _;
@@ -23,34 +24,35 @@ use fourfold_tests::random::Random;
 const SIMULATION: &str = include_str!("hopper/simulate.cc");
 const INSTRUCTIONS: &str = include_str!("../../codegen/src/hopper/device/instructions.cuh");
 
-/// What stands for instructions in other files, and what stands for it here.
+/// The instructions in other files, and their replacements here.
 const CONVERT: &str =
     r#"asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(static_cast<uint16_t>(bytes)));"#;
 const CONVERTED: &str = "result = simulation::e4m3x2_to_halves(static_cast<uint16_t>(bytes));";
-/// They change nothing that is simulated: who has how many registers.
+/// Instructions without an effect in the simulation: they only move registers between warps.
 const WITHOUT_EFFECT: [&str; 2] = [
     r#"asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(V::kProducerRegisters));"#,
     r#"asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(V::kConsumerRegisters));"#,
 ];
 
-/// A program in text, for L, M, N and K.
+/// The text of a program, parameterized by L, M, N and K.
 struct Program {
     name: &'static str,
     block: usize,
     signature: &'static str,
     text: &'static str,
-    /// What is computed beside A, B and their scales, in the order of the kernel's interface: C, alpha, beta and operands.
+    /// The inputs besides A, B and their scales, in the order of the kernel's interface: C, alpha, beta and
+    /// operands.
     c: &'static str,
     alpha: &'static str,
     operands: &'static [&'static str],
-    /// What the interface wants an output to be filled with before.
+    /// The bytes with which the interface expects each output to be filled.
     fills: &'static [u8],
 }
 
-/// Bytes that a simulation says of the launch before the outputs.
+/// The bytes that describe the launch, before the outputs.
 const SAID: usize = 10 * 4;
 
-/// What remains as it was is seen.
+/// Shows elements that were never written.
 const UNWRITTEN: u8 = 0xEE;
 
 const VALUES: &str = "fir 1
@@ -114,15 +116,15 @@ const PROGRAMS: [Program; 3] = [
     },
 ];
 
-/// How many cases chance gives.
+/// The number of random cases.
 const RANDOM: usize = 12;
 
 /// L, M, N, K and the SMs of a device.
 type Case = [u64; 5];
 
-/// How a case was launched: the tile and how many CTAs share one; of how many tiles others compute splits, how many of each,
-/// and how many clusters they are; and what was left of A to be decoded meanwhile: of how many tiles along M all, and of
-/// the others how many slabs along K.
+/// The launch of a case. `cluster` CTAs share a tile. `helpers` clusters compute `per_tile` splits of each of
+/// `helped` of the `tiles`. `left_tiles` tiles along M, and `left_slabs` slabs along K of the other ones, are
+/// decoded while tiles are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Launch {
     tile: Tile,
@@ -149,14 +151,14 @@ impl Program {
         text
     }
 
-    /// The tiles that its kernel may have.
+    /// Returns the tiles that its kernel may have.
     fn tiles(&self) -> Vec<Tile> {
         let format = if self.block == 16 { BlockFormat::NVFP4 } else { BlockFormat::MXFP4 };
         let held = |tile: &Tile| tile.takes(format) && (self.text == VALUES || tile.has_wide_rows());
         TILES.into_iter().filter(held).collect()
     }
 
-    /// The kernel with all tiles.
+    /// Returns the specification of the kernel with all tiles.
     fn spec(&self) -> ScaledMmaSpec {
         let (program, _) = fourfold::ir::load(&self.with([2, 0, 96, 192]))
             .unwrap_or_else(|errors| panic!("{}", errors[0].message));
@@ -170,7 +172,7 @@ impl Program {
         ScaledMmaSpec { configuration: all.into(), ..spec }
     }
 
-    /// Compiles what simulates it, with a change of the kernels' text.
+    /// Compiles the simulation, with an optional change of the kernel's text.
     fn build(&self, name: &str, change: Option<(&str, &str)>) -> PathBuf {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hopper");
         std::fs::create_dir_all(&folder).expect("the folder can be made");
@@ -226,8 +228,8 @@ impl Program {
         program
     }
 
-    /// Runs a case, and compares every output with the interpreter's. How it was launched comes back: with the tile of the
-    /// table, or this one.
+    /// Runs a case and compares every output with the interpreter's. The tile is the given one or that of the
+    /// table. Returns the launch.
     fn check(&self, simulation: &Path, case: Case, tile: Option<Tile>, seed: u64) -> Launch {
         let [l, m, n, k, sms] = case;
         let name = format!("{} {case:?} {tile:?} seed={seed}", self.name);
@@ -241,7 +243,7 @@ impl Program {
         let mut tensors = sample::inputs(&program, &recipe).expect("inputs");
         let only_rows_are_padded = (k as usize / self.block).is_multiple_of(4);
         if only_rows_are_padded {
-            // That must not show.
+            // NaN below the last row must not show.
             for scales in ["sfa", "sfb"] {
                 sample::fill_padding_with_nan(tensors.get_mut(scales).expect("an input"));
             }
@@ -308,7 +310,7 @@ impl Program {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the program starts");
-        // A program that ends early says why.
+        // A program that ends early prints the reason.
         let _ = child.stdin.take().expect("it is a pipe").write_all(&input);
         let output = child.wait_with_output().expect("the program ends");
         let said = String::from_utf8_lossy(&output.stderr);
@@ -317,7 +319,7 @@ impl Program {
     }
 }
 
-/// The text with `what`, which it has once, replaced.
+/// Replaces `what`, which the text must have exactly once.
 fn without(text: &str, what: &str, by: &str) -> String {
     assert_eq!(text.matches(what).count(), 1, "{what}");
     text.replace(what, by)
@@ -328,7 +330,8 @@ fn between<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
     rest.split_once(end).unwrap_or_else(|| panic!("{end}")).0
 }
 
-/// Extents at the edges of tiles, of scales and of K; every tile, and every number of CTAs that share one.
+/// Returns extents at the edges of tiles, of scales and of K, for every tile and every number of CTAs that share
+/// one.
 fn cases(program: &Program) -> Vec<Case> {
     let mut cases = vec![
         // Small M.
@@ -358,7 +361,7 @@ fn cases(program: &Program) -> Vec<Case> {
         [1, 11, 32, 96, 132],
         [1, 16, 288, 2208, 1],
         [1, 10, 64, 4256, 1],
-        // A that warps keep in registers: of one CTA, and of two that share K; with warps that have none of it.
+        // A kept in registers by warps: of one CTA, and of two that share K; with idle warps.
         [1, 7, 160, 4096, 2],
         [3, 16, 96, 3488, 1],
         [1, 16, 256, 8160, 2],
@@ -378,19 +381,19 @@ fn cases(program: &Program) -> Vec<Case> {
         [1, 128, 288, 512, 132],
         [1, 65, 256, 1056, 5],
         [2, 130, 64, 2080, 132],
-        // Tiles that others help with.
+        // Tiles with helpers.
         [1, 40, 288, 1056, 2],
         [1, 40, 544, 1056, 2],
         [1, 40, 96, 4128, 4],
         [1, 40, 288, 2080, 3],
         [1, 130, 96, 2080, 3],
         [1, 300, 96, 2080, 3],
-        // A that is decoded while tiles are computed.
+        // A decoded while tiles are computed.
         [2, 300, 288, 2080, 1],
         [3, 20, 160, 3104, 2],
     ];
     if program.text == VALUES {
-        // Blocks of N ask for more.
+        // The blocks of outputs restrict N further.
         cases.extend([
             [1, 1, 8, 32, 132],
             [2, 13, 24, 96, 132],
@@ -428,7 +431,8 @@ fn check_all(program: &Program) {
             assert!(is_met, "{tile} shared by {cluster}: {met:?}");
         }
     }
-    // Of each tile that may be helped with: alone and shared; several splits of one, and for one; behind whole tiles.
+    // Every tile with helpers: alone and shared, several splits of a tile, several splits for a CTA, and after
+    // whole tiles.
     for tile in program.tiles().into_iter().filter(|tile| !tile.is_small_m() && tile.n > 64) {
         let helped: Vec<&Launch> = met.iter().filter(|it| it.tile == tile && it.helpers > 0).collect();
         let has = |what: &str, is_so: &dyn Fn(&Launch) -> bool| {
@@ -440,7 +444,7 @@ fn check_all(program: &Program) {
         has("several splits for a CTA", &|it| it.helped > it.helpers * it.cluster);
         has("behind whole tiles", &|it| it.tiles > it.helped);
     }
-    // Of A, where M may be large: none, some slabs, and all of a tile.
+    // Of A, with large M: nothing, some slabs, or whole tiles are decoded late.
     for tile in program.tiles().into_iter().filter(|tile| tile.m == 256) {
         let left: BTreeSet<_> =
             met.iter().filter(|it| it.tile == tile).map(|it| [it.left_tiles, it.left_slabs]).collect();
@@ -464,13 +468,13 @@ fn blocks_and_reductions_are_the_interpreter_s() {
     check_all(&PROGRAMS[2]);
 }
 
-/// What a wrong kernel would do: that the simulation finds it.
+/// Plants faults in the kernels, each of which the simulation must find.
 #[test]
 fn what_is_wrong_is_found() {
     let (many, small_m, shared) = ([1, 64, 544, 1056, 1], [1, 8, 288, 8192, 1], [1, 64, 256, 2112, 132]);
     let kept = [1, 64, 96, 2112, 2];
     let helped = [1, 40, 96, 4128, 4];
-    // Of two CTAs one has 14 chunks of K, the other 13.
+    // One of two CTAs has 14 chunks of K, the other 13.
     let regs = [1, 16, 96, 6784, 2];
     let regs_batch = [2, 16, 96, 3488, 1];
     let left = [2, 300, 96, 2080, 1];
@@ -478,7 +482,7 @@ fn what_is_wrong_is_found() {
     let near = [1, 1, 416, 8352, 1];
     let several = [Tile::new(128, 64), Tile::new(128, 256), Tile::new(64, 128)];
     let faults = [
-        // Read before it was loaded, and multiplied before that.
+        // Read before it is loaded, and multiplied before that.
         ("barrier_wait(smem.full_b(from.stage), from.phase);", "", many),
         (
             "  barrier_wait(consumer.smem.full_a(consumer.ring.stage), consumer.ring.phase);\n  uint64_t",
@@ -486,11 +490,11 @@ fn what_is_wrong_is_found() {
             many,
         ),
         ("(step == 2 || step == 4)", "step == 2", many),
-        // Overwritten while it is multiplied, or before it was read.
+        // Overwritten while it is multiplied, or before it is read.
         ("barrier_wait(smem.empty_a(ring.stage), ring.phase ^ 1);\n      CUTLASS", "\n      CUTLASS", many),
         ("barrier_wait(smem.empty_b(ring.stage), ring.phase ^ 1);", "", many),
         ("barrier_wait(smem.tile_stored(), tiles_done & 1);", "", many),
-        // One arrival too few, and bytes that never come.
+        // One arrival too few, and bytes that never arrive.
         ("barrier_init(smem.empty_a(i), V::kPhaseWarps);", "barrier_init(smem.empty_a(i), 9);", many),
         (
             "barrier_expect_tx(barrier, V::kStageBytes);",
@@ -502,42 +506,42 @@ fn what_is_wrong_is_found() {
             "barrier_expect_tx(barrier, V::kABytes / V::kFullBarriersA - 16);",
             many,
         ),
-        // Tokens of another word, and scales of another row of A.
+        // A of another word, and scales of another row of A.
         ("block * kBlockBytes + word * 16;", "block * kBlockBytes + (word ^ 1) * 16;", many),
         ("m % 128 / 32 * 4;", "m % 128 / 64 * 4;", many),
-        // Scales of other rows.
+        // Scales of other rows of B.
         ("block * (kAtomsPerBlock * kAtomRows)", "block * kAtomsPerBlock", many),
         ("min(work.n_idx * V::kTileN / 128 + i, p.atoms_n - 1)", "work.n_idx / 2", many),
         ("block * 2 + panel);", "block * 2 + 1 - panel);", many),
         ("+ 2 * block * next_panel", "+ block * next_panel", many),
-        // Another panel, and another order of a thread's rows of B, and of its columns of D.
+        // Another panel, and another order of a thread's rows of B and columns of D.
         ("step / 4 * V::kPanelBytes + step % 4 * 32", "step % 2 * V::kPanelBytes + step / 2 * 32", many),
         ("codes_at[i] = codes ^ i * kBlockBytes;", "codes_at[i] = codes;", many),
         ("scales_at[i] = scales ^ i * 16;", "scales_at[i] = scales;", many),
         ("far = (1 - i % 2) * 2 + row", "far = i % 2 * 2 + row", many),
-        // The sums of a phase before they are there, where the other's operands are, and where it does not look for them.
+        // Sums of a phase before they are ready, on top of the other's operands, or at the wrong place.
         ("named_barrier_sync<3, V::kConsumerThreads>();", "", many),
         ("a((first + 2 - phase) % V::kStages)", "a((first + 3 + phase) % V::kStages)", many),
         ("consumer.ring.stage - phase, phase, sums", "consumer.ring.stage, phase, sums", many),
-        // Sums of a cluster where operands still are, and added up before they are there.
+        // Sums of a cluster on top of operands, and added before they are ready.
         (">> p.cluster_bits;\n  barrier_wait(smem.exchange_empty(), 0);", ">> p.cluster_bits;", shared),
         ("barrier_wait(smem.empty_a(ring.stage), ring.phase ^ 1);\n    }", "}", shared),
         ("barrier_wait(smem.exchange_full(warp), 0);", "", shared),
         ("smem.exchange(blocks % V::kStages, source)", "smem.exchange(0, source)", shared),
         ("(first + slice / V::kSlicesPerStage) % V::kStages", "(first + 1) % V::kStages", shared),
-        // Of two CTAs: the same, blocks that both have, or others, and sums that are sent to nobody else.
+        // With two CTAs: the same, blocks that both have, the wrong blocks, and sums sent to the CTA itself.
         ("other);\n  barrier_wait(smem.exchange_empty(), 0);", "other);", kept),
         ("barrier_wait(smem.exchange_full(thread / 32), 0);", "", kept),
         ("rank * (common + result.alone)", "rank * common", kept),
         ("i < end - begin ? begin + i : i", "begin + i", kept),
         ("work, 1 - own_rank(p), sums", "work, own_rank(p), sums", kept),
-        // Another split, one that others have too, and flags that say that it is there from the beginning.
+        // Another split, a split that two compute, and flags that are set from the beginning.
         ("steps_before += p.split_steps;", "", helped),
         ("~((beyond << p.cluster_bits) + rank)", "~(beyond << p.cluster_bits)", helped),
         ("p.flags[item] = 0;", "", helped),
-        // What is said to one that may have ended.
+        // A message to a CTA that may have ended.
         (" && !TileScheduler<V>(p, rank).helps()", "", helped),
-        // Rows of A that were left, before they are decoded; others; and none.
+        // Rows of A decoded late: read too early, the wrong ones, and none.
         ("wait_for_slab<V>(p, work, block / kSlabBlocks);", "", left),
         ("--left, run.next(matrix)", "--left", left),
         ("tile = behind + ahead.first_tiles.number;", "tile = behind;", left),
@@ -552,8 +556,8 @@ fn what_is_wrong_is_found() {
             "block * V::kABlockScaleBytes + (lane() % 4 ^ 1) * 8",
             one,
         ),
-        // Of e4m3: words of another group, and one that is forgotten; what another row of A has; sums before they are there, and those of
-        // another warpgroup.
+        // With e4m3: words of another group, a word left out, another row of A, sums before they are ready, and
+        // those of another warpgroup.
         ("(2 * t + word / 2) * 16", "(2 * t + 1 - word / 2) * 16", one),
         ("WgmmaE4m3<8 * kTileM>::add(", "WgmmaE4m3<8 * kTileM>::begin(", one),
         (
@@ -563,22 +567,22 @@ fn what_is_wrong_is_found() {
         ),
         ("wgmma_wait<V::kBlocks - 1 - block>();\n        mine", "mine", one),
         ("warp / V::kMmaWarps * V::kMaxGroups + run.group", "run.group", one),
-        // Rows of A that are not there yet, and of B; and the next over those that are still read.
+        // Rows of A and B before they are loaded, and the next stage over rows that are still read.
         ("    fence_async_proxy();\n  }\n  __syncthreads();\n", "  }\n", alone),
         ("cp_async_wait<V::kStages - 1>();", "cp_async_wait<V::kStages>();", one),
-        // What is brought near from outside of memory.
+        // A prefetch from outside the tensor.
         ("prefetch_l2(first_row + rows[i]);", "prefetch_l2(first_row + p.n * p.row_bytes);", near),
         // Other rows, and sums of another group.
         ("min(at_row + i * 32, last)", "min(at_row + i * 4, last)", one),
         ("vector / 4 * V::kGroups + part, m", "vector / 4 * V::kGroups + 1 - part, m", one),
         ("end <= last ? smem.rings + warp", "end < last ? smem.rings + warp", small_m),
-        // One of two sums.
+        // One of two sums is left out.
         ("acc[chunk][0][i] + acc[chunk][1][i]", "acc[chunk][0][i]", small_m),
-        // Sums of a cluster before they are there, and bytes that never come.
+        // Sums of a cluster before they are ready, and bytes that never arrive.
         ("  if (cluster.mask > 0) {\n    barrier_wait(smem.exchange_full, 0);\n  }", "", small_m),
         ("units * 4 + cluster.mask - cluster.rank", "units * 4 + cluster.mask + 1", small_m),
-        // Of A that warps keep in registers: B of a stage that still has it, scales of another part, and B over A that is
-        // still read.
+        // With A kept in registers: B of the previous stage, scales of another part, and B over A that is still
+        // read.
         (
             "barrier_wait(barriers + stage * 8, phase ^ stage);",
             "barrier_wait(barriers + stage * 8, phase);",
@@ -586,7 +590,7 @@ fn what_is_wrong_is_found() {
         ),
         ("scales + place * V::kSfbRoom", "scales", regs),
         ("kept.\n      __syncwarp();", "kept.", regs),
-        // Other parts, other rows, and scales of these, and of other rows of A.
+        // Other parts, other rows, scales of these, and of other rows of A.
         ("part + 1 == parts ? 0 : part + 1", "part + 1", regs),
         ("block * 4 + stage * 2, batch", "block * 4 + stage, batch", regs),
         ("phase * V::kSfbRoom + stage * 8", "phase * V::kSfbRoom", regs),
@@ -594,7 +598,7 @@ fn what_is_wrong_is_found() {
         // Scales of another matrix.
         ("first_atom_n = static_cast<int>(batch) * parameters.atoms_n;", "", regs_batch),
         ("first_atom_m = static_cast<int>(batch) * parameters.atoms_m;", "", regs_batch),
-        // Rows at the other's place, sums of warps that have none, and those of others before they are there.
+        // Rows at another warp's place, sums of idle warps, and sums of other warps before they are ready.
         ("part = order.part(place / V::kStages)", "part = place / V::kStages", regs),
         (
             "piece = lane(); piece < groups * (kSumPieces / 2);",
@@ -604,7 +608,7 @@ fn what_is_wrong_is_found() {
         ("barrier_wait(smem.sums_full, 0);", "", regs),
         ("barrier_wait(smem.exchange_full, 0);\n        add_pair", "add_pair", regs),
     ];
-    // Where outputs are in blocks: units that both of two CTAs write.
+    // With outputs in blocks: units that two CTAs both write.
     let of_blocks = [(">= first + others;", ">= first;", regs)];
     let all: Vec<_> = faults
         .map(|fault| (&PROGRAMS[0], fault))
@@ -623,7 +627,7 @@ fn what_is_wrong_is_found() {
         let found = tiles.into_iter().any(|tile| (0..64).any(|seed| fails(Some(tile), seed)));
         assert!(found, "{what} -> {by}");
     };
-    // Each takes some seconds, most of them the compiler's.
+    // Each takes some seconds, most of them for the compiler.
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
@@ -638,8 +642,7 @@ fn what_is_wrong_is_found() {
     });
 }
 
-/// What a code and a scale become is their product but for a power of two, exactly; and of eight codes each has a place of
-/// its own.
+/// A decoded code times its scale is exact up to a power of two, and each of eight codes has a place of its own.
 #[test]
 fn every_code_is_decoded_exactly_with_every_scale() {
     for (program, format) in [(&PROGRAMS[0], ElementType::F8E4M3FN), (&PROGRAMS[1], ElementType::F8E8M0FNU)] {

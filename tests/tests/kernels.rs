@@ -1,9 +1,9 @@
-//! Kernels really built for every target, without a GPU: the instructions that they must contain, what they cost,
-//! and whether their own answers agree with what the plan promises.
+//! Builds kernels for every target without a GPU and checks their instructions, their resources, and whether
+//! their own answers agree with the promises of the plan.
 //!
-//! Each run builds one NVFP4 kernel for each target and one MXFP4 kernel for each family, taking turns through
-//! configurations and epilogues; `--features full` builds every default configuration of both formats and every
-//! activation. Epilogues of other forms are built in `dags.rs`.
+//! Each run builds one NVFP4 kernel for each target and one MXFP4 kernel for each family, rotating through
+//! configurations and epilogues. `--features full` builds every default configuration of both formats and every
+//! activation. `dags.rs` builds epilogues of other forms.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,10 +26,10 @@ use fourfold_tests::built::{
     cutlass, describe, format, planned, scaled_mma, toolchain, turn,
 };
 
-/// Those of a family side by side.
+/// The targets; those of a family are adjacent.
 const TARGETS: [&str; 5] = ["sm_100a", "sm_103a", "sm_120a", "sm_121a", "sm_90a"];
 
-/// Steps of which each uses the one before, and what they read.
+/// A chain of steps, each of which reads the one before, and their operands.
 #[derive(Default)]
 struct Chain {
     steps: Vec<Step>,
@@ -45,13 +45,13 @@ impl Chain {
         self.steps.push(Step { kind, operands, element });
     }
 
-    /// The last step is what is written.
+    /// Returns the output: the last step.
     fn written(&self) -> Vec<Output> {
         vec![Output { of: EpilogueRef::Step(self.steps.len() - 1), kind: OutputKind::Value }]
     }
 }
 
-/// An epilogue by number: every activation and output type, with and without alpha, C, beta and a row.
+/// Returns an epilogue by number: every activation and output type, with and without alpha, C, beta and a row.
 fn epilogue(index: usize) -> Epilogue {
     const OUTPUTS: [ElementType; 3] = [ElementType::BF16, ElementType::F16, ElementType::F32];
     let output = OUTPUTS[index % 3];
@@ -78,7 +78,7 @@ fn epilogue(index: usize) -> Epilogue {
     }
 }
 
-/// The epilogue that most layers have, with which no default may spill.
+/// Returns the epilogue that most layers have, with which no default may spill.
 fn usual_epilogue() -> Epilogue {
     let mut chain = Chain::default();
     chain.then(StepKind::Binary(BinaryKind::Add), Some(ElementType::BF16), ElementType::F32);
@@ -105,13 +105,13 @@ fn spec(name: &str, design: &Design, epilogue: Epilogue) -> ScaledMmaSpec {
     ScaledMmaSpec { target: target(name).expect("a known target"), configuration, epilogue }
 }
 
-/// What a target's kernels are built from when nothing was tuned.
+/// Returns the default configurations of a target.
 fn designs(name: &str, format: BlockFormat, cutlass: CutlassVersion) -> Vec<Design> {
     match defaults::family(name) {
         Some(family) => {
             select::cutlass::defaults(family, format, cutlass).into_iter().map(Design::from).collect()
         }
-        // All tiles in one source, as an unknown M asks for; those of large M only, and of small M.
+        // All tiles in one source, for an unknown M; those for large M, and those for small M.
         None => [None, Some(4096), Some(16)]
             .into_iter()
             .filter_map(|m| select::hopper::choose(format, Extents { l: Some(1), m, n: None, k: None }, true))
@@ -141,7 +141,7 @@ fn specs(cutlass: CutlassVersion) -> Vec<ScaledMmaSpec> {
         .map(|(index, name)| {
             let configurations = of(name, BlockFormat::NVFP4);
             let choice = &configurations[(turn() + index) % configurations.len()];
-            // Every other one has the usual epilogue, the rest take their turn.
+            // Every second kernel has the usual epilogue, the rest rotate.
             let epilogue = if index % 2 == turn() % 2 { usual_epilogue() } else { epilogue(turn() + index) };
             spec(name, choice, epilogue)
         })
@@ -159,15 +159,15 @@ fn specs(cutlass: CutlassVersion) -> Vec<ScaledMmaSpec> {
 
 struct Builds {
     good: Vec<BuiltKernel>,
-    /// A kernel of one family, compiled for the other.
+    /// A kernel of one family, compiled for another.
     crossed: BuiltKernel,
-    /// A kernel of sm_120a that is to run on a Hopper GPU.
+    /// A kernel of sm_120a for an emulating Hopper GPU.
     emulated: BuiltKernel,
-    /// The same, with rows of A looked for in the wrong registers.
+    /// The same, with a wrong register mapping for the rows of A.
     misread: BuiltKernel,
 }
 
-/// Everything is built once, at most two at a time on two cores.
+/// Builds everything once, at most two kernels at a time on two cores.
 fn builds() -> &'static Builds {
     static BUILDS: OnceLock<Builds> = OnceLock::new();
     BUILDS.get_or_init(|| {
@@ -187,7 +187,7 @@ fn builds() -> &'static Builds {
         let wrong = prelude.replace(map, "register_of_a(int m, int k) { return 2 * (m / 8) + k / 32; }");
         misread.source.prelude = Some(Box::leak(wrong.into_boxed_str()));
         kernels.extend([emulated, misread]);
-        // What a static holds is never dropped: its folders lie where the next run finds and removes them.
+        // A static is never dropped, so its folder is at a fixed place that the next run clears.
         let mut built = build(kernels, Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels"));
         let mut last = || built.pop().expect("every kernel has an outcome");
         let (misread, emulated, crossed) = (last(), last(), last());
@@ -211,8 +211,8 @@ fn every_target_builds_with_its_mma_and_without_spills() {
     }
 }
 
-/// `ptxas` lets each `wgmma` wait for the one before where it cannot prove that registers are not touched in between, or
-/// runs out of them: the kernel is right then, and a fifth slower. All it does about it is to say so.
+/// `ptxas` serializes `wgmma` if it cannot prove that registers are untouched in between, or runs out of them.
+/// The kernel is right then, but a fifth slower, and the log is the only sign.
 #[test]
 fn no_multiplication_of_warpgroups_waits_for_another() {
     for built in &builds().good {
@@ -224,7 +224,7 @@ fn no_multiplication_of_warpgroups_waits_for_another() {
     }
 }
 
-/// The instructions of a kernel's library, by function.
+/// Returns the SASS of a kernel's library.
 fn disassembled(built: &BuiltKernel) -> String {
     let cuobjdump = toolchain().cuobjdump.as_ref().expect("the toolchain has a disassembler");
     let output =
@@ -233,26 +233,27 @@ fn disassembled(built: &BuiltKernel) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// What the binaries of sm_90a do.
+/// Returns the SASS of the kernels of sm_90a.
 fn hopper_texts() -> impl Iterator<Item = String> {
     let is_hopper = |built: &&BuiltKernel| scaled_mma(built).target.name == hopper::TARGET;
     builds().good.iter().filter(is_hopper).map(disassembled)
 }
 
-/// The functions of a binary, by name. Before the first there is none.
+/// Returns the functions of a disassembly, with their names.
 fn functions(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.split("Function :").skip(1).map(|function| (function.lines().next().unwrap_or_default(), function))
 }
 
-/// What `wgmma` is made of is read from shared memory, and where it was read from is given back to be loaded anew. Between
-/// the two there must be what waits for what was read: a multiplication that was given it. The compiler keeps only the order
-/// in which reads were asked for. Every lane gives B back; where one does for all it is A, which only `wgmma` reads.
+/// Operands of `wgmma` are read from shared memory, whose stage is then released for the next load. Between the
+/// read and the release there must be a wait for the read: a multiplication that takes the result. The compiler
+/// keeps only the order in which reads are issued. Every lane releases B; a single lane releases A, which only
+/// `wgmma` reads.
 #[test]
 fn where_b_was_read_from_is_given_back_when_wgmma_has_them() {
     let mut seen = 0;
     for text in hopper_texts() {
         for (name, function) in functions(&text).filter(|(_, function)| function.contains("HGMMA")) {
-            // What was read, and whether what a multiplication has taken was not given back yet.
+            // The first read without a multiplication, and true if a multiplied stage is not released yet.
             let (mut read, mut is_owed): (Option<&str>, bool) = (None, false);
             for line in function.lines() {
                 if line.contains("LDS.128") {
@@ -276,15 +277,16 @@ fn where_b_was_read_from_is_given_back_when_wgmma_has_them() {
     assert!(seen > 0, "no kernel was looked at");
 }
 
-/// Warps that keep A in registers ask for B where others, or A, were that they have read. What is asked for must not overtake what
-/// is still on its way to registers: so something before has waited for each of these reads, as it names a register that it writes.
+/// Warps that keep A in registers load B over memory that they have read before. The load must not overtake reads
+/// still on their way to registers, so an earlier instruction has waited for each of them: it names a register
+/// that the read writes.
 #[test]
 fn where_operands_were_b_is_asked_for_when_registers_have_them() {
     const READ: &str = "LDS.128 R";
     let (mut seen, mut loops) = (0, 0);
     for text in hopper_texts() {
         for (name, function) in functions(&text).filter(|(name, _)| name.contains("small_m_regs_kernel")) {
-            // The first of four registers, and the line; and where copies are asked for.
+            // The first of four registers with the line of its read, and the addresses of the loads.
             let (mut awaited, mut copies): (Vec<(u32, &str)>, Vec<u32>) = (Vec::new(), Vec::new());
             let hexadecimal = |text: &str| u32::from_str_radix(text.trim(), 16).ok();
             for line in function.lines().filter_map(|line| line.split(';').next()) {
@@ -302,7 +304,7 @@ fn where_operands_were_b_is_asked_for_when_registers_have_them() {
                     let address = line.split("/*").nth(1).and_then(|rest| rest.split("*/").next());
                     copies.push(address.and_then(hexadecimal).unwrap_or_else(|| panic!("{name}: {line}")));
                 } else if let Some((_, target)) = line.split_once("BRA 0x") {
-                    // A loop in which there are copies begins again.
+                    // The branch repeats a loop that contains loads.
                     let target = hexadecimal(target).unwrap_or_else(|| panic!("{name}: {line}"));
                     if copies.iter().any(|copy| *copy >= target) {
                         loops += 1;
@@ -315,9 +317,9 @@ fn where_operands_were_b_is_asked_for_when_registers_have_them() {
     assert!(seen > 0 && loops > 0, "no kernel was looked at");
 }
 
-/// A kernel that does not begin behind another's wait begins before memory has what it reads: all but the tiled ones, which wait for
-/// A only. It asks for nothing before it has waited, nor does it let the next begin, which does not wait for that. What it only
-/// brings into the L2 cache it does not read: others' writes go there, too.
+/// A kernel launched early begins before the memory it reads is written, except for tiled ones, which wait for A
+/// only. It accesses nothing before it has waited, and does not let the next kernel begin, which would not wait
+/// for this one. A prefetch into L2 is no read: other kernels' writes go through L2 too.
 #[test]
 fn who_begins_early_waits_before_memory_is_read() {
     const GLOBAL: [&str; 8] = ["LDG.", "LDGSTS.", "STG.", "UTMALDG.", "UBLKCP", "ATOMG.", "RED.", "PREEXIT"];
@@ -334,13 +336,13 @@ fn who_begins_early_waits_before_memory_is_read() {
     assert!(seen > 0, "no kernel was looked at");
 }
 
-/// Whether there is a multiplication behind a line: what is read behind the last is read to be written to D.
+/// Returns true if a multiplication follows a line; reads after the last one are those for D.
 fn function_goes_on(function: &str, line: &str) -> bool {
     function.split_once(line).is_some_and(|(_, rest)| rest.contains("HGMMA"))
 }
 
-/// One for each tile that a source of sm_90a holds, but the same for all small-M ones that are not of e4m3: fp16 is not in its
-/// name, bf16 is.
+/// Returns the instruction of each tile in a source of sm_90a. All small-M tiles without e4m3 have the same one;
+/// its name contains bf16, but not fp16.
 fn mmas_of_tiles(configuration: &hopper::Configuration) -> BTreeSet<String> {
     let operands = if configuration.format == BlockFormat::NVFP4 { "" } else { ".BF16" };
     let of_tile = |tile: &hopper::Tile| {
@@ -377,7 +379,8 @@ fn the_mma_is_that_of_the_format() {
     }
 }
 
-/// The C++ runtime of a process is bound to whatever it finds first; were that a kernel's, it could never be unloaded.
+/// A process binds the C++ runtime to the first definitions it finds. If they were a kernel's, it could never be
+/// unloaded.
 #[test]
 fn a_kernel_is_unloaded_with_its_last_handle() {
     let kernel = Kernel::load(artifact(&builds().good[0])).expect("it loads");
@@ -388,7 +391,7 @@ fn a_kernel_is_unloaded_with_its_last_handle() {
     };
     assert!(is_mapped());
     drop(kernel);
-    // Other tests have it loaded while they ask it.
+    // Other tests may have the library loaded.
     let deadline = Instant::now() + Duration::from_secs(60);
     while is_mapped() {
         assert!(Instant::now() < deadline, "{} stays", library.display());
@@ -413,7 +416,7 @@ fn an_emulated_kernel_has_what_stands_for_the_mma_and_no_invalid_path() {
     println!("{}: {:?}, {} traps", built.planned.source.kernel, resources.opcodes, resources.traps);
     assert!(count("IDP.4A") > 0, "{:?}", resources.opcodes);
     assert_eq!((count("OMMA"), resources.traps), (0, 0), "{:?}", resources.opcodes);
-    // It is the kernel of its target in every other way.
+    // In every other way it is the kernel of its target.
     let kernel = Kernel::load(artifact(built)).expect("it loads without a GPU");
     assert_eq!(kernel.metadata().target, "sm_120a");
     assert_eq!(built.planned.source.text, scaled_mma(built).emit().text, "the shipped source");

@@ -1,5 +1,5 @@
-//! 10,000 random mutations of the fixtures: every one is either a program or is refused with errors, and a program
-//! is partitioned, proved again and, when it is small, run.
+//! Applies 10,000 random mutations to the fixtures. Each result is a program or is rejected with errors, and a
+//! program is partitioned, checked and, if it is small, run.
 
 use fourfold::ir::Program;
 use fourfold::ir::sample::{self, Recipe, Rule};
@@ -7,9 +7,9 @@ use fourfold::{Backend, codegen};
 use fourfold_tests::random::Random;
 
 const MUTATIONS: usize = 10_000;
-/// Programs whose values have more elements than this are not run: a mutated extent may ask for all memory.
+/// The largest number of elements of a value in a program that is run: a mutated extent may ask for all memory.
 const MOST_ELEMENTS: u64 = 1 << 16;
-/// The same for one multiplication's M·N·K.
+/// The same for M·N·K of one multiplication.
 const MOST_PRODUCTS: u64 = 1 << 22;
 
 #[test]
@@ -18,7 +18,7 @@ fn mutated_fixtures_never_panic() {
         .expect("fixtures can be listed")
         .iter()
         .map(|file| std::fs::read_to_string(file).expect("fixtures can be read"))
-        // What stands after the marker is comments, which would only dilute the mutations.
+        // The text after the marker is comments, which would dilute the mutations.
         .map(|source| source.split("; --- expected").next().unwrap_or_default().to_owned())
         .collect();
     let backends: Vec<Backend> = codegen::TARGETS
@@ -29,7 +29,7 @@ fn mutated_fixtures_never_panic() {
     let (mut refused, mut planned, mut ran) = (0, 0, 0);
     for _ in 0..MUTATIONS {
         let mut source = random.pick(&sources);
-        // Half of them stay close to a program; the others need not.
+        // Half of the mutations stay close to a program; the others need not.
         if random.percent(50) {
             source = exchange(&source, &mut random);
         } else {
@@ -86,7 +86,7 @@ fn is_small(program: &Program) -> bool {
         })
 }
 
-/// Puts one token in the place of another of its kind: a value, a number, a type, a layout.
+/// Replaces a token by another of its kind: a value, a number, a type, a layout.
 fn exchange(source: &str, random: &mut Random) -> String {
     const TYPES: [&str; 7] = ["f4E2M1FN", "f8E4M3FN", "f8E8M0FNU", "f16", "bf16", "f32", "i1"];
     const LAYOUTS: [&str; 2] = ["linear", "blocked"];
@@ -135,7 +135,7 @@ fn mutate(source: &str, sources: &[String], random: &mut Random) -> String {
         2 => bytes.insert(at, random.pick(b"%{}[](),:=<>*-;@.0129aMf\n \xC3")),
         3 => bytes.truncate(at),
         4 | 5 => {
-            // Another token of the same kind of place, from any fixture.
+            // Another token of the same kind, from any fixture.
             let words: Vec<&str> = source.split_inclusive([' ', ',', '\n']).collect();
             let donor = random.pick(sources);
             let donors: Vec<&str> = donor.split_inclusive([' ', ',', '\n']).collect();

@@ -1,4 +1,5 @@
-//! Normalization of random programs: the same bits, every value that is still there, and nothing left to do.
+//! Normalizes random programs: bits are equal, every remaining value is unchanged, and a second pass changes
+//! nothing.
 
 use fourfold::executor::RunOptions;
 use fourfold::ir::{Entity, Program, bind, interpret, sample, text, verify};
@@ -30,7 +31,7 @@ fn normalized_programs_have_the_bits_of_the_original() {
     assert!(changed * 20 >= PROGRAMS, "only {changed} of {PROGRAMS} programs changed");
 }
 
-/// Who runs a program asks for the values that it gave, whatever became of them on the way.
+/// Callers ask for values of the program they gave, whatever normalization did to them.
 #[test]
 fn a_run_has_the_values_of_the_program_as_it_was_given() {
     let loaded = load(&fourfold_tests::repository().join("fixtures/normalize/exact.fir")).expect("it loads");
@@ -58,7 +59,7 @@ fn a_run_has_the_values_of_the_program_as_it_was_given() {
     assert!(claimed.claimed().is_empty());
 }
 
-/// Of every value that both have: the outputs are among them.
+/// Every value that both programs have, outputs included.
 fn check_same_bits(program: &Program, normalized: &Normalized, recipe: &sample::Recipe, seed: u64) {
     if !normalized.is_changed() {
         return;

@@ -1,6 +1,6 @@
-//! What a kernel writes besides D, simulated on the host: the device code of the outputs, with threads that take turns,
-//! over the layouts of all families, compared with `ir::numeric`. What is real on a GPU only is that the layouts are
-//! those of the collectives, which the device code checks while it is compiled.
+//! Simulates the outputs of kernels other than D on the host: the device code runs with threads in turns, over
+//! the layouts of all families, and is compared with `ir::numeric`. A GPU adds only that the layouts are those of
+//! the collectives, which the device code checks at compile time.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use fourfold_tests::random::Random;
 
 const SIMULATION: &str = include_str!("outputs/simulate.cc");
 
-/// The program, once for all tests of this file.
+/// Returns the program, compiled once for all tests of this file.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -39,7 +39,7 @@ fn program() -> &'static Path {
     })
 }
 
-/// What the simulation writes, piece by piece.
+/// The parts of the simulation's output, in order.
 struct Written(Vec<u8>);
 
 impl Written {
@@ -69,7 +69,7 @@ fn simulate(family: &str, [l, m, n]: [usize; 3], global: f32, values: &[f32]) ->
     Written(output.stdout)
 }
 
-/// Values of very different sizes, with the special ones here and there.
+/// Returns values of very different sizes, with special ones in between.
 fn values(count: usize, random: &mut Random, special: bool) -> Vec<f32> {
     const SPECIAL: [f32; 5] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, f32::MAX];
     let mut value = || {
@@ -80,7 +80,7 @@ fn values(count: usize, random: &mut Random, special: bool) -> Vec<f32> {
     (0..count).map(|_| value()).collect()
 }
 
-/// Codes as they lie in memory, and scales in the blocked layout, of `[l, m, n]`.
+/// Returns codes as they are stored, and scales in the blocked layout, of `[l, m, n]`.
 fn quantized(
     values: &[f32],
     [l, m, n]: [usize; 3],
@@ -125,7 +125,7 @@ const FAMILIES: [&str; 3] = ["sm100", "sm120", "sm90"];
 #[test]
 fn all_outputs_of_all_families_are_those_of_the_interpreter() {
     let mut random = Random::new(0x0117);
-    // Global scales of tensors that are zero, or not finite; in these, too, every block of zeros is one.
+    // Global scales of tensors that are zero or not finite. Here, too, every block of zeros is zero.
     let unusual = [0.0, -0.0, -1.0, f32::INFINITY, f32::NAN];
     for (case, shape) in
         [[1, 1, 32], [1, 37, 96], [2, 130, 160], [1, 128, 128], [3, 91, 64]].into_iter().enumerate()

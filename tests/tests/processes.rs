@@ -1,4 +1,5 @@
-//! Many processes that ask for the same kernels, with the real compiler: each is compiled once, and everybody gets it.
+//! Many processes that request the same kernels, with the real compiler: each kernel is compiled once and every
+//! process gets it.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -16,8 +17,8 @@ const PROCESSES: usize = 64;
 const KEYS: usize = 4;
 const KERNEL: &str = "small_sm120";
 
-/// A small kernel with the interface of a generated one and a real block-scaled matrix instruction, which the compiler
-/// takes seconds for instead of a minute.
+/// A small kernel with the interface of a generated one and a real block-scaled matrix instruction. The compiler
+/// takes seconds for it instead of a minute.
 fn source(number: usize) -> String {
     let abi = fourfold::executor::kernel::ABI_VERSION;
     let metadata = format!(
@@ -49,17 +50,17 @@ void fourfold_destroy(void *) {{}}
     )
 }
 
-/// A program that starts the compiler, and counts that.
+/// Returns a program that starts the compiler and counts the starts.
 fn launcher(folder: &Path) -> PathBuf {
     folder.join("launcher.sh")
 }
 
-/// What the launcher writes a line to for each compiler.
+/// The file to which the launcher adds a line for each compiler.
 fn launches(folder: &Path) -> PathBuf {
     folder.join("launches")
 }
 
-/// A service with the provisioned toolchain and a cache of its own.
+/// Returns a service with the provisioned toolchain and a cache of its own.
 fn service(folder: &Path) -> CompileService {
     let options = ToolchainOptions { provision: true, ..ToolchainOptions::default() };
     let toolchain = locate(&options, &Environment::from_process()).expect("the toolchain is provisioned");
@@ -100,7 +101,7 @@ fn sixty_four_processes_that_want_four_kernels_cause_four_compilations() {
     assert_eq!(launches.lines().count(), KEYS);
     let entries = std::fs::read_dir(folder.path().join("kernels/entries")).expect("entries").count();
     assert_eq!(entries, KEYS);
-    // What a machine without a compiler looks for is what the pinned one makes.
+    // A machine without a compiler looks for kernels of the pinned one.
     let service = service(folder.path());
     if let Ok(toolchain) = &service.options().toolchain
         && toolchain.nvcc_origin == fourfold::executor::toolchain::Origin::Provisioned
@@ -109,7 +110,7 @@ fn sixty_four_processes_that_want_four_kernels_cause_four_compilations() {
     }
 }
 
-/// The other half: gets every kernel, each process in another order.
+/// The child process: requests every kernel, each process in another order.
 #[test]
 fn one_of_many() {
     let Ok(role) = std::env::var("FOURFOLD_TEST_OTHER") else { return };

@@ -1,7 +1,7 @@
-//! Properties over random programs: printing is a fixed point, the verifier is total, the partition proves itself
-//! again, and the fallback equals the interpreter.
+//! Properties of random programs: printing is a fixed point, the verifier is total, the partition passes the
+//! checker, and the fallback equals the interpreter.
 //!
-//! `FOURFOLD_PROGRAMS` says how many programs the last two are tried on, 10,000 unless set.
+//! `FOURFOLD_PROGRAMS` sets the number of programs for the last two, 10,000 by default.
 
 use fourfold::ir::{ElementType, Entity, Module, Op, Value, text, verify};
 use fourfold_tests::check::{Counts, check_run, program, take_counts};
@@ -9,7 +9,7 @@ use fourfold_tests::generate::case;
 use fourfold_tests::random::Random;
 use proptest::prelude::*;
 
-/// Of the cheap properties.
+/// The number of programs for the cheap properties.
 const PROGRAMS: u32 = 2000;
 
 fn config(cases: u32) -> ProptestConfig {
@@ -80,7 +80,7 @@ fn damage_module(module: &mut Module, random: &mut Random) {
     }
 }
 
-/// One body for the last two properties, so that each program is interpreted once.
+/// One test for the last two properties, so that each program is interpreted once.
 #[test]
 fn partitions_prove_themselves_and_the_fallback_equals_the_interpreter() {
     let programs: u32 = match std::env::var("FOURFOLD_PROGRAMS") {
@@ -126,7 +126,8 @@ fn partitions_prove_themselves_and_the_fallback_equals_the_interpreter() {
     }
 }
 
-/// A sum whose terms cancel beyond what f32 holds, in f16: one order of summation overflows, another gives a small number.
+/// An f16 sum whose terms cancel beyond the precision of f32: one order of summation overflows, another gives a
+/// small number.
 #[test]
 fn an_overflow_within_the_bound_of_a_sum_is_no_error() {
     check_run(16_372_662_262_289_081_757, 9);

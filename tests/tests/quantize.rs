@@ -1,7 +1,8 @@
-//! The block quantization of generated kernels, compiled for the host and compared with `ir::numeric` bit for bit.
+//! Compiles the block quantization of generated kernels for the host and compares it with `ir::numeric` bit for
+//! bit.
 //!
-//! The host has the same text but for the conversion instructions of a GPU, which are said to do what is done here
-//! without them.
+//! The text is the same on host and device, except for the conversion instructions of a GPU, which plain code
+//! replaces here.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -21,7 +22,7 @@ const MAIN: &str = r#"
 
 FUNCTIONS
 
-// Blocks of values and a global scale in, a scale and codes in bytes of their own out.
+// Reads blocks of values and a global scale; writes a scale, and codes one per byte.
 template <class Blocks>
 void quantize(std::vector<float> const &in, std::vector<uint8_t> &out) {
   constexpr int kRecord = Blocks::kBlock + 1, kBits = Blocks::Element::kBits;
@@ -64,7 +65,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// The program, once for all tests of this file.
+/// Returns the program, compiled once for all tests of this file.
 fn program() -> &'static Path {
     static PROGRAM: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -83,7 +84,8 @@ fn program() -> &'static Path {
     })
 }
 
-/// What the device functions make of blocks, each followed by its global scale: a scale and codes per block.
+/// Returns a scale and the codes that the device functions compute for each block, which is followed by its
+/// global scale.
 fn device(format: &str, records: &[f32]) -> Vec<u8> {
     let mut child = Command::new(program())
         .arg(format)
@@ -92,7 +94,7 @@ fn device(format: &str, records: &[f32]) -> Vec<u8> {
         .spawn()
         .expect("the program starts");
     let bytes: Vec<u8> = records.iter().flat_map(|x| x.to_ne_bytes()).collect();
-    // Nothing is written before all is read.
+    // The program writes nothing before it has read everything.
     child.stdin.take().expect("it is a pipe").write_all(&bytes).expect("the program reads");
     let output = child.wait_with_output().expect("the program ends");
     assert!(output.status.success());
@@ -110,7 +112,7 @@ fn check(format: &str, block: usize, records: &[f32], expected: impl Fn(&[f32], 
     }
 }
 
-/// Numbers at which something changes, and any bits.
+/// Returns numbers at which something changes, and random bits.
 fn number(random: &mut Random) -> f32 {
     const SPECIAL: [f32; 12] = [
         0.0,
@@ -133,7 +135,7 @@ fn number(random: &mut Random) -> f32 {
     }
 }
 
-/// Blocks at one scale each, most of them without NaN and infinities.
+/// Returns blocks with one magnitude each, most of them without NaN and infinities.
 fn blocks(count: usize, block: usize, seed: u64) -> Vec<f32> {
     let mut random = Random::new(seed);
     let mut records = Vec::with_capacity(count * (block + 1));
@@ -236,7 +238,7 @@ fn mx_blocks_are_those_of_the_interpreter() {
             numeric::quantize_mx_block(values, element, rounding, codes)
         };
         check(name, 32, &blocks(20_000, 32, 0x3A), expected);
-        // Every exponent, with significands around where codes and scales change.
+        // Every exponent, with significands around the points where codes and scales change.
         let mut records = Vec::new();
         for exponent in 0..255u32 {
             for significand in 0..32u32 {

@@ -1,4 +1,5 @@
-//! What a kernel says of itself is what its plan is compared with before it is launched: the two are written apart.
+//! Compares the signature in a kernel's metadata with that of its plan, which is checked before each launch: two
+//! independent implementations.
 
 use anyhow::{Context, Result, ensure};
 use fourfold::codegen::cutlass::CutlassVersion;
@@ -34,7 +35,7 @@ fn the_generator_and_the_executor_agree_on_every_signature() -> Result<()> {
     Ok(())
 }
 
-/// Whatever a kernel may write, each once.
+/// Every kind of output, once.
 const PROGRAM: &str = "fir 1
 func @outputs(
     %a: tensor<[37, 96], f4E2M1FN>, %sfa: tensor<[37, 6], f8E4M3FN, blocked>,
@@ -56,7 +57,7 @@ func @outputs(
 }
 ";
 
-/// A plan with these outputs, and as many steps.
+/// Returns a plan with these outputs, and as many steps.
 fn plan(program: &Program, steps: usize, outputs: Vec<KernelOutput>) -> ScaledMmaPlan {
     let module = program.module();
     let ops: Vec<Op> = module.ops.keys().collect();

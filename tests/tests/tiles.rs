@@ -1,4 +1,4 @@
-//! Which tile of sm_90a a call gets, and how many blocks share it: what a source does with the table of `codegen`.
+//! The choice of tile and cluster that a source of sm_90a makes for a call, compared with the table of `codegen`.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -29,7 +29,7 @@ func @main(
 /// L, M, N, K and the SMs of a device.
 type Case = [u64; 5];
 
-/// What a source says to a case: how it is launched, and what the kernel has that it gets.
+/// The choice of a source for a case: the launch, and the properties of the selected kernel.
 #[derive(Debug)]
 struct Plan {
     tile_m: u64,
@@ -38,19 +38,22 @@ struct Plan {
     tile_n: u64,
     ctas_per_sm: u64,
     max_cluster: u64,
-    /// Of a small-M kernel: what its CTAs share out of N, and what one may have of N and of A.
+    /// For a small-M kernel: the unit of N that its CTAs share out, and the most units and elements of A for one
+    /// CTA.
     unit_n: u64,
     max_units: u64,
     max_elements: u64,
-    /// Units that a CTA has at most where its warps keep A in registers, and whether they do.
+    /// The most units of a CTA whose warps keep A in registers, and true if they do.
     max_regs_units: u64,
     is_small_m_regs: bool,
-    /// Clusters that help with tiles of the last round: with how many, and of each how many splits of how many steps along K.
+    /// Clusters that help with tiles of the last round: their number, the helped tiles, the splits of each, and
+    /// the K-steps of each split.
     helpers: u64,
     helped: u64,
     per_tile: u64,
     split: u64,
-    /// What is decoded of A before: tiles along M of all matrices and the first of these, slabs along K and the first of these.
+    /// The slabs of A decoded in advance: tiles along M in all matrices and the first of these, slabs along K and
+    /// the first of these.
     slabs: [u64; 4],
 }
 
@@ -138,15 +141,15 @@ fn cases() -> Vec<Case> {
     let mut extents: Vec<u64> = bounds.filter(|bound| *bound != ANY).map(u64::from).collect();
     extents.extend(extents.clone().iter().map(|bound| bound + 1));
     extents.extend([1, 7, 11, 13, 16, 100, 128, 129, 256, 257, 2048, 4096, 8192, 28672]);
-    // However many lines have the same bound, it is met as often as others.
+    // A bound shared by many lines is tested as often as any other.
     extents.sort_unstable();
     extents.dedup();
     let mut cases = vec![[1, 1, 8192, 8192, 132], [1, 128, 7168, 16384, 132], [1, 8192, 8192, 8192, 132]];
-    // With N above 4096 there are so many tiles that four blocks share one on large devices only.
+    // With N above 4096 there are so many tiles that four CTAs share one on large devices only.
     cases.extend([[1, 96, 7168, 2048, 264], [1, 144, 8192, 8192, 528]]);
-    // M = 2, and four blocks that share K.
+    // M = 2, with four CTAs that share K.
     cases.push([1, 2, 1024, 8192, 132]);
-    // What only the tiles with M = 1 and 2 have room for.
+    // K that only the tiles with M = 1 and 2 have room for.
     cases.extend([1, 7, 132].map(|sms| [1, 1, 16384, 53248, sms]));
     cases.extend((0..4000).map(|_| {
         let k = 32 * random.pick(&[1, 3, 4, 5, 7, 8, 9, 16, 31, 32, 64, 128, 224, 512]);
@@ -156,7 +159,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Specifications of the program's kernel with these tiles, of each format.
+/// Returns specifications of the program's kernel with these tiles, one per format.
 fn specs(variants: Option<&[Tile]>) -> [ScaledMmaSpec; 2] {
     [PROGRAM.to_owned(), PROGRAM.replace("6], f8E4M3FN", "3], f8E8M0FNU").replace("16}", "32}")].map(|text| {
         let (program, _) = fourfold::ir::load(&text).unwrap_or_else(|errors| panic!("{}", errors[0].message));
@@ -170,8 +173,8 @@ fn specs(variants: Option<&[Tile]>) -> [ScaledMmaSpec; 2] {
     })
 }
 
-/// A plan that a kernel can be launched by, whatever the extents: every tile is somebody's, every CTA of a cluster has a part
-/// of K, and all that must run at a time has room.
+/// Checks that a plan can be launched: every tile has a CTA, every CTA of a cluster has a part of K, and
+/// everything that must run concurrently fits on the device.
 fn check_plan(case: &Case, plan: &Plan) {
     let name = format!("{case:?}: {plan:?}");
     let [l, m, n, k, sms] = *case;
@@ -179,14 +182,14 @@ fn check_plan(case: &Case, plan: &Plan) {
     let tile = Tile::new(tile_m as u32, tile_n as u32);
     assert!(TILES.contains(&tile), "{name}");
     assert!([1, 2, 4, 8].contains(&cluster) && cluster <= max_cluster && max_cluster <= 8, "{name}");
-    // Of the blocks along K each CTA has those from its rank's share on.
+    // Each CTA computes the K-steps of its rank's share.
     let blocks = k.div_ceil(u64::from(tile.step()));
     assert!((0..cluster).all(|rank| blocks * rank / cluster < blocks * (rank + 1) / cluster), "{name}");
     assert_eq!([y, z], [1, 1], "{name}");
     assert!(x > 0 && x < 1 << 31 && x % cluster == 0, "{name}");
     if tile.is_small_m() {
         assert_eq!(plan.helpers, 0, "{name}");
-        // It has no loop over M, and N is shared out among the CTAs of each matrix.
+        // There is no loop over M, and N is divided among the CTAs of each matrix.
         assert!(m <= tile_m && x % (l * cluster) == 0, "{name}");
         let of_block = 128 / plan.unit_n;
         let units = n / 128 * of_block + (n % 128).div_ceil(plan.unit_n / 4).min(of_block);
@@ -196,8 +199,8 @@ fn check_plan(case: &Case, plan: &Plan) {
         assert!(ctas <= fewest.max(1).max(sms / cluster / l), "{name}");
         assert!(m * blocks.div_ceil(cluster) * u64::from(tile.step()) <= plan.max_elements, "{name}");
         if plan.is_small_m_regs {
-            // Most of a block's 16 warps have a chunk of K, and none has two; it has room for the sums, and there are no more blocks
-            // than as many units for each want.
+            // Most of a CTA's 16 warps have a chunk of K, and none has two. The sums fit, and there are no more
+            // CTAs than the units for each require.
             let (chunks, most) = (blocks.div_ceil(cluster), units.div_ceil(ctas));
             assert!(cluster <= 2 && (13..=16).contains(&chunks) && most <= plan.max_regs_units, "{name}");
             assert!(tile_m == 16 && n % 32 == 0 && units.div_ceil(most) == ctas, "{name}");
@@ -206,7 +209,7 @@ fn check_plan(case: &Case, plan: &Plan) {
     }
     let tiles = l * m.div_ceil(tile_m) * n.div_ceil(tile_n);
     check_slabs(case, plan);
-    // A CTA takes one tile after the other where it has an SM for itself; all others have one.
+    // A CTA loops over tiles if it has an SM for itself; otherwise it has one tile.
     let takes_turns = ctas_per_sm == 1 && cluster == 1;
     let Plan { helpers, helped, per_tile, split, .. } = *plan;
     if helpers == 0 {
@@ -214,19 +217,21 @@ fn check_plan(case: &Case, plan: &Plan) {
         assert_eq!([helped, per_tile, split], [0; 3], "{name}");
         return;
     }
-    // Those who help have no tile in the last round, and all of it runs at a time.
+    // Helpers have no tile in the last round, all of which runs concurrently.
     let room = if cluster > 2 { sms * 7 / 8 } else { sms } / cluster;
     assert!(ctas_per_sm == 1 && tile.n > 64, "{name}");
     assert!(takes_turns || tiles <= room, "{name}");
     assert_eq!([x, helpers + helped, helped], [room * cluster, room, tiles % room], "{name}");
-    // Every CTA of a cluster keeps some of K, and both who helps and who is helped has less than without.
+    // Every CTA of a cluster keeps a part of K, and both helpers and helped CTAs have less work than without
+    // help.
     let own = blocks.checked_sub(per_tile * split).expect("it has no more to give");
     let each = (helped * per_tile).div_ceil(helpers * cluster);
     assert!(own >= cluster && split > 0 && per_tile > 0, "{name}");
     assert!(own.div_ceil(cluster) < blocks.div_ceil(cluster) && each * split * cluster < blocks, "{name}");
 }
 
-/// What is decoded of A before is all that the first tiles need at first; and all where nobody else would decode it.
+/// Checks that A decoded in advance is what the first tiles need first, or all of it if nobody would decode it
+/// later.
 fn check_slabs(case: &Case, plan: &Plan) {
     const GROUP: u64 = 32;
     let name = format!("{case:?}: {plan:?}");
@@ -239,7 +244,7 @@ fn check_slabs(case: &Case, plan: &Plan) {
         return;
     }
     assert_eq!(first_along_k, along_k.min(2), "{name}");
-    // Where a tile is along M, in the order in which CTAs take them.
+    // The position of a tile along M, in the order in which CTAs take tiles.
     let along_m = |tile: u64| {
         let (batch, inside) = (tile / (tiles_m * tiles_n), tile % (tiles_m * tiles_n));
         let group = inside / (tiles_m * GROUP);
@@ -248,16 +253,16 @@ fn check_slabs(case: &Case, plan: &Plan) {
     };
     let at_once = plan.grid[0].min(l * tiles_m * tiles_n);
     let needed = (0..at_once).map(along_m).max().expect("there are tiles") + 1;
-    // Of several matrices the last of the first may be there as a whole.
+    // With several matrices, the last of the first tiles may be decoded as a whole.
     let most = if at_once > tiles_m * tiles_n { needed.next_multiple_of(tiles_m) } else { needed };
     assert!((needed..=most).contains(&first_tiles), "{name}: {needed}");
 }
 
-/// Help is for those who have much to do: there are cases of each kind.
+/// Long tiles get help: one case of each kind.
 #[test]
 fn clusters_without_a_tile_help_those_with_one() {
     let [spec, _] = specs(None);
-    // The first contest shape; fewer tiles than SMs for each; more tiles than SMs; too little to do; no SM left.
+    // The first contest shape; fewer tiles than SMs for each; more tiles than SMs; too little work; no idle SM.
     let cases: [Case; 5] = [
         [1, 128, 7168, 16384, 132],
         [1, 40, 4096, 14336, 132],
@@ -307,7 +312,7 @@ fn a_call_gets_the_first_line_that_it_meets_and_as_many_blocks_as_there_is_room_
             let tiles = l * m.div_ceil(plan.tile_m) * n.div_ceil(plan.tile_n);
             let blocks = k.div_ceil(u64::from(choice.tile.step()));
             let fits = |cluster: u64| {
-                // Larger clusters that have SMs for themselves leave an eighth of these.
+                // Larger clusters with SMs of their own leave an eighth of the SMs idle.
                 let room =
                     if cluster > 2 && plan.ctas_per_sm == 1 { sms * 7 / 8 } else { sms * plan.ctas_per_sm };
                 cluster <= plan.max_cluster && tiles * cluster <= room && 2 * cluster <= blocks
@@ -324,8 +329,8 @@ fn a_call_gets_the_first_line_that_it_meets_and_as_many_blocks_as_there_is_room_
     }
 }
 
-/// With small M blocks share K as the table says; but not where some of them would have to wait for others' end, as there are
-/// several matrices or fewer SMs than where the table was measured, and would not if they did not share it.
+/// With small M, CTAs share K as the table says. They do not if some would have to wait for others, which they
+/// would not without sharing: with several matrices, or fewer SMs than where the table was measured.
 #[test]
 fn blocks_share_k_where_all_run_at_once() {
     let expected = [
@@ -334,18 +339,18 @@ fn blocks_share_k_where_all_run_at_once() {
         ([1, 16, 8192, 2048, 114], 1),
         ([2, 9, 4096, 2048, 132], 2),
         ([4, 9, 4096, 2048, 132], 1),
-        // Either way several rounds.
+        // Several rounds either way.
         ([8, 16, 8192, 2048, 132], 2),
-        // One block holds A for all of K, or the blocks would be too few for that.
+        // One CTA holds A for all of K, unless there would be too few CTAs.
         ([1, 16, 8192, 4096, 132], 1),
         ([1, 16, 2048, 4096, 132], 2),
-        // An N that it could not load so.
+        // An N that does not fit this way of loading.
         ([1, 16, 4104, 4096, 132], 2),
-        // A wants the room of two.
+        // A takes the room of two CTAs.
         ([2, 16, 8192, 8192, 132], 2),
         ([1, 8, 8192, 8192, 132], 2),
-        // One or two tile_n, of which a block has 64 of B at a time: what was fastest on an H200, all of K in one block, or as leaves
-        // each fewer times of 64 rows.
+        // One or two tile_n, with B in steps of 64. The choice was the fastest on an H200: all of K in one CTA,
+        // or the cluster with the fewest steps of 64 rows for each.
         ([1, 1, 8192, 8192, 132], 1),
         ([1, 2, 8192, 8192, 132], 1),
         ([1, 1, 6144, 14336, 132], 1),
@@ -357,7 +362,7 @@ fn blocks_share_k_where_all_run_at_once() {
         ([1, 1, 5120, 8192, 132], 4),
         ([1, 1, 1024, 14336, 132], 4),
         ([1, 1, 2048, 14336, 132], 2),
-        // Several matrices want the blocks themselves, and long K more room.
+        // Several matrices need the CTAs themselves, and long K needs more room.
         ([4, 1, 4096, 14336, 132], 1),
         ([1, 2, 8192, 28672, 132], 2),
     ];
@@ -369,7 +374,8 @@ fn blocks_share_k_where_all_run_at_once() {
     }
 }
 
-/// A kernel was made for some extents, and its interface takes all; but a small-M one takes no larger M.
+/// A kernel made for some extents accepts all through its interface, except that a small-M kernel accepts no
+/// larger M.
 #[test]
 fn a_source_without_the_best_tile_takes_one_that_it_has() {
     for tile in TILES {
@@ -393,7 +399,8 @@ fn a_source_without_the_best_tile_takes_one_that_it_has() {
     }
 }
 
-/// A kernel that is forced to one tile takes what the tile takes, and so many blocks share it wherever each has a part of K.
+/// A kernel forced to one tile accepts the extents of the tile, with the forced cluster wherever each CTA has a
+/// part of K.
 #[test]
 fn a_forced_source_has_one_tile_and_as_many_blocks_share_it_as_it_is_told() {
     let forced = |spec: &ScaledMmaSpec, tile: Tile, cluster: u32| {
@@ -418,7 +425,7 @@ fn a_forced_source_has_one_tile_and_as_many_blocks_share_it_as_it_is_told() {
                     let steps = k.div_ceil(u64::from(tile.step()));
                     let wanted = (0..=cluster.ilog2()).rev().map(|bits| 1 << bits);
                     let parts = wanted.into_iter().find(|parts| *parts <= steps).expect("one has all of K");
-                    // Small M may need the room of more blocks.
+                    // Small M may need the room of more CTAs.
                     let needs = |parts: u64| {
                         m * steps.div_ceil(parts) * u64::from(tile.step()) > plan.max_elements
                             && 2 * parts <= steps

@@ -1,5 +1,5 @@
-//! Counts allocations of this process: those of Rust by its allocator, and those of anything, the driver and the CUDA
-//! runtime included, by standing before the C library's functions.
+//! Counts allocations of this process: those of Rust through its allocator, and all others, including the
+//! driver's and the CUDA runtime's, by interposing the functions of the C library.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::{c_int, c_void};
@@ -8,22 +8,22 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 static RUST: AtomicU64 = AtomicU64::new(0);
 static ALL: AtomicU64 = AtomicU64::new(0);
 
-/// How often memory was allocated.
+/// The number of allocations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allocations {
-    /// In Rust.
+    /// Allocations of Rust.
     pub rust: u64,
-    /// By anybody, Rust included.
+    /// All allocations, Rust included.
     pub all: u64,
 }
 
 impl Allocations {
-    /// Since the process began.
+    /// Returns the counts since the process began.
     pub fn now() -> Allocations {
         Allocations { rust: RUST.load(Relaxed), all: ALL.load(Relaxed) }
     }
 
-    /// Adds what happened since `before`.
+    /// Adds the allocations since `before`.
     pub fn add_since(&mut self, before: Allocations) {
         let now = Allocations::now();
         self.rust += now.rust - before.rust;
@@ -50,8 +50,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-// The dynamic linker takes an executable's functions before those of libraries: whoever in the process calls `malloc`
-// comes here. These are glibc's own names for what they do; `free` stays as it is.
+// The dynamic linker prefers an executable's functions to those of libraries, so every `malloc` of the process
+// comes here. These are glibc's own names for the functions; `free` stays as it is.
 unsafe extern "C" {
     fn __libc_malloc(size: usize) -> *mut c_void;
     fn __libc_calloc(count: usize, size: usize) -> *mut c_void;

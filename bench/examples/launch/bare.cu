@@ -1,5 +1,5 @@
-// What a launch costs at least: `cudaLaunchKernelEx` of a kernel that does nothing, with as many parameter bytes as
-// another and launched as it is, through a static CUDA runtime like that of generated kernels.
+// Measures the least cost of a launch: `cudaLaunchKernelEx` of an empty kernel with the parameter bytes and
+// attributes of another one, through a static CUDA runtime like that of generated kernels.
 //
 // Compiled with -DFOURFOLD_PARAMETER_BYTES=BYTES(n)BYTES(m)...: kernels differ by the size of their parameters.
 #include <cuda_runtime.h>
@@ -34,7 +34,7 @@ struct Launch {
   cudaLaunchAttribute cluster;
   void const *kernel;
   void *arguments[1];
-  // As many as a kernel may have.
+  // The largest size of a kernel's parameters.
   alignas(64) unsigned char parameters[32764];
 };
 
@@ -44,7 +44,8 @@ int32_t bare_use_device(int32_t ordinal) { return cudaSetDevice(ordinal); }
 
 char const *bare_error(int32_t error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
 
-// Builds what `bare_launch` needs: cudaErrorInvalidDeviceFunction if there is no kernel with so many bytes.
+// Prepares the arguments of `bare_launch`. Returns cudaErrorInvalidDeviceFunction if no kernel has this many
+// bytes.
 int32_t bare_prepare(Call const *call, void **result) {
   void const *kernel = nullptr;
 #define BYTES(n)                                                     \
@@ -60,7 +61,7 @@ int32_t bare_prepare(Call const *call, void **result) {
   cudaError_t error = cudaSuccess;
   cudaFuncAttributes attributes;
   error = cudaFuncGetAttributes(&attributes, kernel);
-  // Calls of several kinds may share the kernel: what one of them needs must not be taken from it.
+  // Calls may share the kernel, so a limit is only ever raised.
   if (error == cudaSuccess && static_cast<int>(call->shared_memory) > attributes.maxDynamicSharedSizeBytes) {
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(call->shared_memory));
   }
@@ -88,7 +89,7 @@ int32_t bare_prepare(Call const *call, void **result) {
   return cudaSuccess;
 }
 
-// What `cudaLaunchKernelEx` calls, without the copy of the parameters that its template makes.
+// Does what `cudaLaunchKernelEx` does, without the copy of the parameters that its template makes.
 int32_t bare_launch(void *prepared, void *stream) {
   auto *launch = static_cast<Launch *>(prepared);
   launch->config.stream = static_cast<cudaStream_t>(stream);
@@ -101,7 +102,7 @@ int32_t bare_memset(void *address, int32_t byte, uint64_t bytes, void *stream) {
 
 void bare_destroy(void *prepared) { delete static_cast<Launch *>(prepared); }
 
-// An allocation in C, to see that it is counted.
+// Allocates in C, to check that such allocations are counted.
 void bare_allocate() {
   void *volatile memory = std::malloc(1);
   std::free(memory);

@@ -1,4 +1,4 @@
-//! The least that a launch costs: the same memsets, and kernels that do nothing, launched by the CUDA runtime.
+//! Measures the least cost of a launch: the same memsets, and empty kernels, launched by the CUDA runtime.
 
 use std::ffi::{CStr, OsString, c_char, c_void};
 use std::path::Path;
@@ -25,7 +25,7 @@ type Memset = unsafe extern "C" fn(*mut c_void, i32, u64, *mut c_void) -> i32;
 type Destroy = unsafe extern "C" fn(*mut c_void);
 type Allocate = unsafe extern "C" fn();
 
-/// How a kernel is launched, as the library takes it.
+/// The parameters of a launch, as the library takes them.
 #[repr(C)]
 struct Call {
     grid: [u32; 3],
@@ -45,7 +45,7 @@ pub struct Bare {
     _library: Library,
 }
 
-/// Work of the same form as what was recorded, which computes nothing.
+/// Work of the same form as the recorded one, which computes nothing.
 pub struct BareWork<'a> {
     bare: &'a Bare,
     steps: Vec<Step>,
@@ -88,7 +88,7 @@ impl Bare {
         Ok(bare)
     }
 
-    /// The memsets and kernels of what was recorded, or only its memsets.
+    /// Copies the recorded memsets and kernels, or only the memsets.
     pub fn like(&self, nodes: &[Node], kernels: bool) -> Result<BareWork<'_>> {
         let mut work = BareWork { bare: self, steps: Vec::new() };
         for node in nodes {
@@ -135,7 +135,7 @@ impl Bare {
 }
 
 impl BareWork<'_> {
-    /// Puts it on a stream.
+    /// Launches the work on a stream.
     ///
     /// # Safety
     /// The stream's context must be current, and the memory of the memsets there until the device is done.

@@ -1,5 +1,5 @@
-//! What a prepared launch costs the host, beside `cudaLaunchKernelEx` of a kernel that does nothing: with the same
-//! parameter bytes, grid, cluster, block, shared memory and attributes, and after the same memsets, side by side.
+//! Measures the host time of a prepared launch beside `cudaLaunchKernelEx` of an empty kernel with the same
+//! parameter bytes, grid, cluster, block, shared memory and attributes, after the same memsets.
 #![allow(unsafe_code, reason = "prepared programs take addresses, and the bare launch is C")]
 
 mod allocations;
@@ -25,7 +25,8 @@ use serde_json::{Value as Json, json};
 use allocations::Allocations;
 use bare::{Bare, BareWork};
 
-/// Plain, with C, with everything, with many operands, with as many as there may be, with cleared outputs, two kernels.
+/// Fixtures: plain, with C, with all operands, with many operands, with the most operands, with cleared outputs,
+/// two kernels.
 const FIXTURES: [&str; 7] = [
     "shapes/exact_m1.fir",
     "epilogue/c_without_beta.fir",
@@ -36,25 +37,25 @@ const FIXTURES: [&str; 7] = [
     "shapes/two_kernels.fir",
 ];
 
-/// Batches of each kind before the first that counts: modules are loaded, and queues grow, in the first launches.
+/// Warm-up batches of each kind: the first launches load modules and grow queues.
 const WARM_UP: usize = 5;
 
-/// The host's time for a prepared launch, beside a bare one of an empty kernel.
+/// Measure the host time of a prepared launch beside a bare launch of an empty kernel
 #[derive(Parser)]
 #[command(
     after_help = "Example:\n  cargo run --release -p fourfold-bench --example launch -- --require 1.2\n\n\
-    Exit codes: 0 ok, 1 more than what is required or something was allocated, 3 no GPU or no compiler"
+    Exit codes: 0 ok, 1 above RATIO or an allocation was made, 3 no GPU or no compiler"
 )]
 struct Cli {
-    /// Programs of kernels only; some fixtures when there are none
+    /// Launch these programs, which must consist of kernels [default: some fixtures]
     programs: Vec<PathBuf>,
-    /// Launches of a batch, which is waited for
-    #[arg(long, default_value_t = 50)]
+    /// Launch N times before waiting
+    #[arg(long, value_name = "N", default_value_t = 50)]
     launches: usize,
-    /// Batches of each kind; they take turns, and the median counts
-    #[arg(long, default_value_t = 101)]
+    /// Run N batches of each kind in turns and report the median
+    #[arg(long, value_name = "N", default_value_t = 101)]
     rounds: usize,
-    /// Exit with 1 when a launch takes more than this of a bare one
+    /// Exit with 1 if a launch takes more than this multiple of a bare one
     #[arg(long, value_name = "RATIO")]
     require: Option<f64>,
     /// Print one JSON object
@@ -79,7 +80,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A backend whose kernels run on the GPU that is here.
+/// Returns a backend whose kernels run on this machine's GPU.
 fn backend() -> Result<Backend> {
     let backend = Backend::new(&Options::default())?;
     if backend.execution().is_err() || backend.capabilities().formats.is_empty() {
@@ -127,7 +128,7 @@ fn paths(cli: &Cli) -> Vec<PathBuf> {
     FIXTURES.iter().map(|name| folder.join(name)).collect()
 }
 
-/// A program that is ready to launch. Fields are dropped in order: what is launched goes before its memory.
+/// A program that is ready to launch. Fields are dropped in order: the launches before their memory.
 struct Subject<'a> {
     name: String,
     call: PreparedProgram,
@@ -233,7 +234,7 @@ impl<'a> Subject<'a> {
             }
         }
         let free_after = self.device.free_memory()?;
-        // A host's thread that has no context, or another: ours is then pushed and popped.
+        // A host thread with no context or another one makes us push and pop our own.
         let mut without_context = Times::with_room(cli.rounds);
         std::thread::scope(|scope| {
             let measured = scope.spawn(|| -> Result<()> {
@@ -268,7 +269,7 @@ struct Times {
 }
 
 impl Times {
-    /// Nothing is allocated while it is filled.
+    /// Filling it allocates nothing.
     fn with_room(batches: usize) -> Times {
         Times { batches: Vec::with_capacity(batches + 1), allocations: Allocations::default() }
     }
@@ -285,7 +286,7 @@ impl Times {
     }
 }
 
-/// What one program gave; times in seconds per launch.
+/// The results of one program, in seconds per launch.
 struct Row {
     name: String,
     launch: f64,
@@ -304,8 +305,8 @@ impl Row {
         self.launch / self.bare
     }
 
-    /// Nothing is allocated by us. The driver allocates something for itself now and then, whoever launches: once in some
-    /// thousand launches, where an allocation in each, or in each batch, would be ours.
+    /// The number of our allocations must be zero. The driver allocates for itself once in some thousand
+    /// launches; ours would show in each launch or batch.
     fn allocates_nothing(&self) -> bool {
         const THE_DRIVER_S: u64 = 4;
         let extra = self.allocations.all > self.bare_allocations.all + THE_DRIVER_S;
@@ -405,7 +406,7 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "driver: what a launch records, launched by the driver alone; no ctx: from a thread without context"
+            "driver: the recorded launch through the driver alone; no ctx: from a thread without context"
         )?;
         write!(
             f,

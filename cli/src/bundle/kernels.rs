@@ -1,4 +1,4 @@
-//! Of each kernel of a bundle: its source, how it is built, and what came of that.
+//! Writes the kernels of a bundle: source, build command and build outcome.
 
 use fourfold::kernels::{build_input, build_targets, planned_kernels};
 use fourfold_codegen::cutlass::CutlassVersion;
@@ -20,7 +20,7 @@ pub(super) fn write_kernels(
     stages: &Stages,
 ) -> Result<(), BundleError> {
     let Some(compiled) = &stages.compiled else {
-        writing.lack("kernels", "the replay failed before there were any");
+        writing.lack("kernels", "the replay failed before kernels were planned");
         return Ok(());
     };
     let emulated = stages.backend.as_ref().is_some_and(|backend| backend.emulates());
@@ -31,7 +31,7 @@ pub(super) fn write_kernels(
     if planned.is_empty() {
         return Ok(());
     }
-    // Nothing is installed for the sake of a bundle.
+    // Writing a bundle installs nothing.
     let targets = build_targets(&compiled.planned().partition().target, emulated);
     let search = ToolchainOptions { provision: false, ..options.compile.toolchain_for(&targets) };
     let toolchain = locate(&search, &Environment::from_process());
@@ -97,7 +97,7 @@ pub(super) fn write_kernels(
     Ok(())
 }
 
-/// One command that builds a kernel in its folder, as a shell takes it. Without a toolchain its paths are left to whoever runs it.
+/// Returns one shell command that builds a kernel in its folder. Without a toolchain, its paths are placeholders.
 fn command_line(toolchain: Option<&Toolchain>, flags: &[String]) -> String {
     let mut words: Vec<String> = vec![match toolchain {
         Some(toolchain) => toolchain.nvcc.display().to_string(),
@@ -113,12 +113,12 @@ fn command_line(toolchain: Option<&Toolchain>, flags: &[String]) -> String {
         None => words.extend(["-I$CUTLASS/include", "-I$CUTLASS/tools/util/include"].map(str::to_owned)),
     }
     words.extend(["-o", "kernel.so", "kernel.cu"].map(str::to_owned));
-    let remark = "# The equivalent of how it is built, as one command: Fourfold compiles the kernel and what calls it side by \
-                  side, and links them";
+    let remark =
+        "# One equivalent command. Fourfold compiles the kernel and its launcher in parallel and links them.";
     format!("{remark}\n{}\n", words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "))
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,+:$".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {

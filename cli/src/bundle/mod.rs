@@ -1,19 +1,20 @@
-//! Bundles: a replay as a folder, with everything that it takes to replay it on another machine.
+//! Bundles: folders that hold everything needed to replay a run on another machine.
 //!
-//! A bundle holds the program, its inputs, what the run gave, the source and command line of each kernel, the report and
-//! one on the machine. It is written also when the run failed or was wrong, and says what it then lacks. It is written
-//! whole or not at all, and what is missing or was changed since is refused ([`fourfold_executor::Sealed`]).
+//! A bundle holds the program, its inputs and outputs, the source and build command of each kernel, the report
+//! and a description of the machine. It is written even if the run failed or was wrong, and lists the files it
+//! lacks. It is written as a whole or not at all; a bundle with missing or changed files is rejected
+//! ([`fourfold_executor::Sealed`]).
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
-//! | `README.txt` | how to replay it |
-//! | `program.fir` | the program, as it was; with a segment chosen, that segment as a program of its own |
-//! | `data.safetensors` | its inputs, and what the data file has besides |
-//! | `outputs.safetensors` | what the run gave |
-//! | `report.json`, `error.json` | the report, or what went wrong |
-//! | `environment.json` | what `fourfold doctor --json` says of the machine, the cache of kernels not verified |
-//! | `kernels/N/` | of segment N `kernel.cu`, `command.txt`, `kernel.json`, and what the compiler printed |
-//! | `whole/` | with a segment chosen, the whole program and its report |
+//! | `README.txt` | instructions for a replay |
+//! | `program.fir` | the program; with `--segment`, that segment as a program of its own |
+//! | `data.safetensors` | the inputs, and every other tensor of the data file |
+//! | `outputs.safetensors` | the outputs of the run |
+//! | `report.json`, `error.json` | the report or the error |
+//! | `environment.json` | the report of `fourfold doctor --json`, without verifying the cache |
+//! | `kernels/N/` | `kernel.cu`, `command.txt`, `kernel.json` and the compiler's output for segment N |
+//! | `whole/` | with `--segment`, the whole program and its report |
 
 mod kernels;
 mod write;
@@ -39,40 +40,40 @@ use crate::run::{ReplayOptions, Stages, run_stages};
 use crate::version::Version;
 pub(crate) use write::write;
 
-/// What bundles are.
+/// The format of bundles.
 pub(crate) const FORMAT: SealedFormat = SealedFormat { name: "Fourfold bundle", version: 1 };
 const PROGRAM: &str = "program.fir";
 const DATA: &str = "data.safetensors";
 const OUTPUTS: &str = "outputs.safetensors";
 
-/// Where a replay is kept, and what of it.
+/// The place and the contents of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BundleOptions {
-    /// The folder: one that is not there, is empty, or is a bundle to which nothing was added, which is replaced.
+    /// The folder. It must be absent, empty, or an unmodified bundle, which is replaced.
     pub folder: PathBuf,
-    /// The segment that becomes a program of its own; the whole program when absent.
+    /// The segment to extract as a program of its own; `None` keeps the whole program.
     pub segment: Option<usize>,
 }
 
-/// What a bundle says of itself.
+/// The description of a bundle, stored in its manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct About {
-    /// What wrote it.
+    /// The version that wrote the bundle.
     fourfold: Version,
     /// The file that was replayed.
     file: String,
-    /// The segment of it that the bundle's program is.
+    /// The segment of that file which the bundle's program is.
     segment: Option<usize>,
     options: RunAs,
     inputs: Option<GivenInputs>,
-    /// What became of the run; null when it failed.
+    /// The outcome of the run; null if it failed.
     recorded: Option<RecordedRun>,
-    /// Why it failed.
+    /// The error of a failed run.
     error: Option<String>,
     lacks: Vec<Lack>,
 }
 
-/// How the program was run.
+/// The options of the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct RunAs {
     target: Option<String>,
@@ -81,17 +82,17 @@ struct RunAs {
     kernels_only: bool,
     build_anyway: bool,
     debug: bool,
-    /// The text of the tables that say which kernel a problem gets, where these are not the default.
+    /// The text of the dispatch tables, unless they are the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     dispatch: Option<String>,
 }
 
-/// What the inputs were.
+/// The inputs of the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct GivenInputs {
-    /// What a report calls them.
+    /// The name of the inputs in reports.
     described: String,
-    /// For seeded ones.
+    /// The recipe of seeded inputs.
     seeded: Option<Seeded>,
     symbols: Vec<(String, u64)>,
 }
@@ -102,14 +103,14 @@ struct Seeded {
     seed: u64,
 }
 
-/// A bundle that is whole.
+/// A bundle that passed verification.
 pub(crate) struct Opened {
     folder: PathBuf,
     sealed: Sealed,
     about: About,
 }
 
-/// Opens a bundle, and makes sure that it is whole.
+/// Opens a bundle and verifies that it is complete and unchanged.
 pub(crate) fn open(folder: &Path) -> Result<Opened, BundleError> {
     let sealed = Sealed::open(folder, FORMAT)?;
     let about = serde_json::from_value(sealed.about().clone())
@@ -117,7 +118,7 @@ pub(crate) fn open(folder: &Path) -> Result<Opened, BundleError> {
     Ok(Opened { folder: folder.to_owned(), sealed, about })
 }
 
-/// Replays a bundle on what its own run had, and compares with what that gave.
+/// Replays a bundle on its own inputs and compares with its recorded outputs.
 pub(crate) fn replay_opened(
     file: &Path,
     opened: &Opened,
@@ -133,7 +134,7 @@ pub(crate) fn replay_opened(
     let read = |loaded: &Loaded| opened.inputs(options, &loaded.program);
     let mut report = run_stages(&backend, &compile, recorded.as_ref(), progress, stages, &read)?;
     if let Some(error) = &opened.about.error {
-        report.notes.push(format!("the run that was recorded failed, and this one did not: {error}"));
+        report.notes.push(format!("the recorded run failed, and this one did not: {error}"));
     }
     Ok(report)
 }
@@ -144,7 +145,7 @@ impl Opened {
         self.sealed.path(name).ok_or_else(lacks)
     }
 
-    /// What is said now, over what the bundle says. A target that is named also replaces whether it is emulated.
+    /// Merges the given options with those of the bundle. A given target also replaces emulation.
     fn options(&self, given: &ReplayOptions) -> Result<(Options, CompileOptions), BundleError> {
         let (said, backend) = (&self.about.options, &given.backend);
         let claim = if said.kernels_only { Claim::KernelsOnly } else { backend.claim };
@@ -186,24 +187,24 @@ impl Opened {
         match said.and_then(|said| said.seeded.as_ref()) {
             Some(Seeded { rule, seed }) => {
                 let rule = Rule::from_name(rule)
-                    .ok_or_else(|| unknown(format!("there is no rule `{rule}` of seeded inputs")))?;
+                    .ok_or_else(|| unknown(format!("unknown rule `{rule}` of seeded inputs")))?;
                 let recipe = Recipe { rule, seed: *seed, symbols };
                 Ok(Inputs::Sampled { recipe, tensors: data.inputs })
             }
             None => {
-                // As the recorded report calls it.
+                // The recorded report uses this name.
                 let file = said.map_or_else(|| PathBuf::from(DATA), |said| PathBuf::from(&said.described));
                 Ok(Inputs::Data { file, data, symbols })
             }
         }
     }
 
-    /// What the recorded run gave, if it gave anything.
+    /// Returns the recorded outputs, if the run had any.
     fn recorded(&self) -> Result<Option<Recorded>, Error> {
         let (Some(run), Some(path)) = (&self.about.recorded, self.sealed.path(OUTPUTS)) else {
             return Ok(None);
         };
-        // No module has these as inputs, so every tensor is as it was stored, by its name.
+        // A module without inputs leaves every tensor as it was stored, by its name.
         let data = read_tensors(&path, &Module::new(""))?;
         let mut tensors = data.other;
         tensors.extend(data.expected.into_iter().map(|(name, tensor)| (format!("expected.{name}"), tensor)));

@@ -1,4 +1,4 @@
-//! Writes a bundle of what a replay had when it ended, however it ended.
+//! Writes a bundle of a replay at the stage it reached.
 
 use std::path::Path;
 
@@ -45,7 +45,8 @@ pub(crate) fn write(
                 About { segment: Some(segment), ..about }
             }
             Err(BundleError::Cut { segment, reason }) => {
-                writing.lack(format!("segment {segment} by itself: this is the whole program"), reason);
+                writing
+                    .lack(format!("segment {segment} alone (this bundle holds the whole program)"), reason);
                 write_run(&mut writing, options, stages, outcome)?
             }
             Err(error) => return Err(error),
@@ -62,7 +63,7 @@ pub(crate) fn write(
     Ok(Bundle { folder, lacks: writing.lacks })
 }
 
-/// Writes the program and its report, or what went wrong, in a folder of the bundle.
+/// Writes the program and its report or error to a folder of the bundle.
 fn write_report(
     writing: &mut Writing,
     folder: &str,
@@ -92,7 +93,7 @@ fn write_report(
     Ok(())
 }
 
-/// Writes the program, its inputs, what its run gave, and its kernels.
+/// Writes the program, its inputs, its outputs and its kernels.
 fn write_run(
     writing: &mut Writing,
     options: &ReplayOptions,
@@ -143,7 +144,7 @@ fn write_run(
             kernels_only: planned_for.map_or(backend.claim, |backend| backend.claim()) == Claim::KernelsOnly,
             build_anyway: compile.build_anyway,
             debug,
-            // What TOML cannot say was not read from it.
+            // Tables that TOML cannot express were not read from TOML.
             dispatch: planned_for
                 .map_or(backend.dispatch.as_ref(), |backend| backend.dispatch())
                 .and_then(|tables| tables.to_text().ok()),
@@ -155,7 +156,7 @@ fn write_run(
     })
 }
 
-/// Writes the inputs: a data file as it is, though it may not be one; seeded ones as a data file.
+/// Writes the inputs: a data file unchanged, even an invalid one; seeded inputs as a new data file.
 fn write_inputs(
     writing: &mut Writing,
     name: &str,
@@ -184,7 +185,7 @@ fn write_inputs(
             Ok(Some(GivenInputs { described: inputs.describe(), seeded, symbols: symbols.to_vec() }))
         }
         (None, Some(data)) => {
-            // It could not be used, which is what whoever gets the bundle is to see.
+            // The file could not be used; the reader of the bundle must see it as it was.
             match writing.folder.copy(name, data) {
                 Ok(()) => {}
                 Err(SealedError::Disk { source, .. }) => writing.lack(name, source.to_string()),
@@ -194,7 +195,7 @@ fn write_inputs(
             Ok(Some(GivenInputs { described, seeded: None, symbols: Vec::new() }))
         }
         (None, None) => {
-            writing.lack(name, "the replay failed before it had inputs");
+            writing.lack(name, "the replay failed before inputs were read");
             Ok(None)
         }
     }
@@ -207,7 +208,7 @@ fn write_data(writing: &mut Writing, name: &str, data: &DataFile) -> Result<(), 
     writing.folder.write_tensors(name, &tensors)
 }
 
-/// Replays one segment of what was replayed as a program of its own.
+/// Replays one segment of the replayed program as a program of its own.
 fn cut(
     writing: &mut Writing,
     segment: usize,
@@ -219,7 +220,7 @@ fn cut(
     let failed = |reason: String| BundleError::Cut { segment, reason };
     let parts = (&whole.loaded, &whole.backend, &whole.inputs, &whole.compiled);
     let (Some(loaded), Some(backend), Some(inputs), Some(compiled)) = parts else {
-        return Err(failed("the replay failed before there were segments".to_owned()));
+        return Err(failed("the replay failed before segments were planned".to_owned()));
     };
     let (program, partition) = (compiled.planned().program(), compiled.planned().partition());
     let count = partition.segments.len();
@@ -228,12 +229,12 @@ fn cut(
     let bound =
         bind::bind_given(program, tensors, given).map_err(|error| failed(Error::from(error).message()))?;
 
-    // What the segment was really given; where the run failed, what the fallback computes for it.
+    // The segment's actual inputs, or, if the run failed, those that the fallback computes.
     let computed = match &whole.run {
         Some(_) => None,
         None => {
-            let why = "the run failed, so the inputs of the segment are what the fallback computed";
-            writing.lack("the inputs of the segment as they were", why);
+            let why = "the run failed; the bundle holds the inputs that the fallback computes";
+            writing.lack("the inputs of the segment in that run", why);
             let options = RunOptions::default().keep_all(true);
             let run = fourfold_executor::run(program, partition, &bound, &options, None);
             Some(run.map_err(|error| failed(Error::from(error).message()))?)
@@ -242,9 +243,9 @@ fn cut(
     let run = whole.run.as_ref().or(computed.as_ref());
     let mut data = DataFile::default();
     for &input in &planned.inputs {
-        let tensor = input_of(program, &bound, input).or_else(|| run?.value(input)).ok_or_else(|| {
-            failed(format!("nothing is known of its input %{}", program.module().name_of(input)))
-        })?;
+        let tensor = input_of(program, &bound, input)
+            .or_else(|| run?.value(input))
+            .ok_or_else(|| failed(format!("its input %{} is unknown", program.module().name_of(input))))?;
         let copy = tensor.try_clone().map_err(|error| failed(error.to_string()))?;
         data.inputs.insert(program.module().name_of(input).to_owned(), copy);
     }
@@ -257,7 +258,7 @@ fn cut(
     if let Err(error) = outcome
         && is_end_of_device(error)
     {
-        let why = format!("the device is lost to this process: {}", error.message());
+        let why = format!("this process lost the device: {}", error.message());
         stages.inputs = Some(inputs);
         return Ok((stages, Err(Error::Missing(why))));
     }
@@ -268,7 +269,7 @@ fn cut(
         .emulate(whole.backend.as_ref().map_or(backend.emulate, |backend| backend.emulates()));
     let inputs = std::cell::Cell::new(Some(inputs));
     let taken = |_: &Loaded| {
-        inputs.take().ok_or_else(|| Error::Missing("the segment's inputs were taken before".to_owned()))
+        inputs.take().ok_or_else(|| Error::Missing("the inputs of the segment were already used".to_owned()))
     };
     let outcome = run_stages(&place, &options.compile, None, progress, &mut stages, &taken);
     let kernel_of =
@@ -276,7 +277,7 @@ fn cut(
     let original =
         compiled.configured().iter().find(|kernel| kernel.segment == segment).map(|k| k.source.hash.clone());
     if planned.kernel().is_some() && original != stages.compiled.as_ref().and_then(kernel_of) {
-        writing.lack("the kernel as it was", "cut out, the segment's kernel is another");
+        writing.lack("the same kernel", "the extracted segment is planned as a different kernel");
     }
     Ok((stages, outcome))
 }
@@ -294,14 +295,14 @@ fn readme(about: &About, lacks: &[Lack]) -> String {
     let Version { version, described } = &about.fourfold;
     let described = described.as_ref().map_or(String::new(), |text| format!(" ({text})"));
     let what = match about.segment {
-        Some(segment) => format!("segment {segment} of {}, as a program of its own", about.file),
+        Some(segment) => format!("segment {segment} of {} as a program of its own", about.file),
         None => about.file.clone(),
     };
     let how = match (&about.recorded, &about.error) {
         (Some(run), _) => {
-            let device = run.device.as_deref().unwrap_or("no GPU");
+            let device = run.device.as_deref().unwrap_or("the CPU");
             let verdict = if run.ok { "every expectation was met" } else { "an expectation was NOT met" };
-            format!("It ran with {device}, and {verdict}.")
+            format!("It ran on {device}, and {verdict}.")
         }
         (None, Some(error)) => format!("It failed: {error}"),
         (None, None) => "It was not run.".to_owned(),
@@ -315,22 +316,22 @@ fn readme(about: &About, lacks: &[Lack]) -> String {
 for {target}{emulated}, by Fourfold {version}{described}.
 {how}
 
-To replay it, here or on another machine, with this folder as DIR:
+To replay this folder, DIR, on any machine:
 
   fourfold replay DIR
 
-That plans the program for the same target with the same options, and runs it on the same inputs: on a GPU
-where one can run it, else on the CPU. What comes out is compared with the expectations, and with what came
-out here. --target NAME plans for another target, --device none keeps off the GPU, --data FILE takes other
-inputs, --debug shows what each kernel is given.
+The replay plans the program for the same target with the same options and runs it on the same inputs: on a
+GPU that can run it, else on the CPU. It compares the outputs with the expectations and with the outputs of
+the recorded run. --target NAME plans for another target, --device none uses no GPU, --data FILE reads other
+inputs, --debug prints the arguments of each launch.
 
-manifest.json has the hash of every file: a bundle of which something is missing or was changed is refused.
-manifest.b3 has the hash of manifest.json, as `b3sum --check` reads it.
+manifest.json has the hash of every file. A bundle with a missing or changed file is rejected.
+manifest.b3 has the hash of manifest.json in the format of `b3sum --check`.
 
-kernels/N/command.txt is one command that builds the kernel of segment N. environment.json names the
-machine's toolchain, its GPUs, and the variables that Fourfold reads, and no other variables.
+kernels/N/command.txt builds the kernel of segment N. environment.json describes the machine's toolchain and
+GPUs, and the environment variables that Fourfold reads; it holds no other variables.
 
-What this bundle lacks:
+This bundle lacks:
 {lacks}"
     )
 }

@@ -1,4 +1,4 @@
-//! The files of a bundle that is being written, and what it lacks.
+//! A bundle while it is written: its files and the list of what it lacks.
 
 use fourfold_executor::{SealedError, SealedWriter};
 use serde::Serialize;
@@ -12,7 +12,7 @@ pub(super) struct Writing {
 }
 
 impl Writing {
-    /// Something that cannot be had.
+    /// Records a file that cannot be provided.
     pub(super) fn lack(&mut self, what: impl Into<String>, why: impl Into<String>) {
         self.lacks.push(Lack { what: what.into(), why: why.into() });
     }

@@ -1,4 +1,4 @@
-//! What is held against what, where normalization changed the program and a kernel computed its outputs.
+//! Comparisons where normalization changed the program and a kernel computed its outputs.
 
 use fourfold::{Backend, CompileOptions, DeviceChoice, Options};
 use fourfold_executor::RunOptions;
@@ -7,7 +7,7 @@ use fourfold_ir::{ElementType, UnaryKind, text, verify};
 
 use super::*;
 
-/// A conversion that vanishes, and two outputs.
+/// A conversion that normalization removes, and two outputs.
 const TWICE: &str = "fir 1
 func @f(
     %a: tensor<[37, 96], f4E2M1FN>, %sfa: tensor<[37, 6], f8E4M3FN, blocked>,
@@ -21,7 +21,7 @@ func @f(
 }
 ";
 
-/// A product that becomes a `scaled_mma`, where that is allowed.
+/// A product that becomes a `scaled_mma` if contraction is allowed.
 const DEQUANTIZED: &str = "fir 1
 func @f(
     %a: tensor<[37, 96], f4E2M1FN>, %sa: tensor<[37, 6], f8E4M3FN, linear>, %g: tensor<[], f32>,
@@ -42,7 +42,7 @@ struct Case {
 }
 
 impl Case {
-    /// A run on the CPU that says of its kernels that they ran as such.
+    /// A run on the CPU whose kernels are marked as having run.
     fn new(source: &str, contract: bool) -> Case {
         let mut case = Case::on_cpu(source, contract, &[]);
         for (segment, _) in case.planned.partition().kernels() {
@@ -51,7 +51,7 @@ impl Case {
         case
     }
 
-    /// A run on the CPU, on seeded inputs but for those that are given.
+    /// A run on the CPU, on seeded inputs except for the given ones.
     fn on_cpu(source: &str, contract: bool, given: &[(&str, Tensor)]) -> Case {
         let (program, _) = fourfold_ir::load(source).unwrap_or_else(|errors| panic!("{}", errors[0].message));
         let (target, device) = (Some("sm_120a".to_owned()), DeviceChoice::None);
@@ -81,7 +81,7 @@ impl Case {
         reports
     }
 
-    /// The normalized program, but that it negates where it should rectify.
+    /// The normalized program, with negation in place of relu.
     fn wrong(&self) -> Program {
         let mut module = self.planned.program().module().clone();
         let relu = module.ops.keys().find(|op| module.ops[*op].kind == OpKind::Unary(UnaryKind::Relu));
@@ -115,7 +115,7 @@ fn a_program_that_was_normalized_wrongly_is_seen_though_its_kernels_are_right() 
         let wanted = format!("{NORMALIZED}: {rule}");
         assert!(right.iter().any(|report| report.rule == wanted), "{right:?}");
 
-        // What ran is what the kernels stand for, but not the program.
+        // The run agrees with the kernels' ops but not with the program.
         let wrong = case.wrong();
         let (tensors, _) = case.inputs.tensors();
         let bound = bind::bind(&wrong, tensors).expect("they fit");
@@ -133,7 +133,7 @@ fn a_program_that_was_normalized_wrongly_is_seen_though_its_kernels_are_right() 
     }
 }
 
-/// The result of `body` for `%x`, which follows a product; the product is zero where the codes of `%a` are.
+/// The result of `body` for `%x`, which follows a product that is zero where the codes of `%a` are.
 fn behind_product(element: &str, body: &str) -> String {
     format!(
         "fir 1
@@ -172,7 +172,7 @@ fn behind_zero(element: ElementType, body: &str, given: impl Fn(usize) -> f64) -
 }
 
 impl Case {
-    /// The report of the only output, when the run gave something else for it.
+    /// Returns the report of the only output if the run computed `got` for it.
     fn changed(&self, change: impl Fn(&mut Vec<f64>)) -> OutputReport {
         let mut run = self.run.clone();
         let output = self.planned.program().module().outputs[0];
@@ -188,7 +188,7 @@ impl Case {
     }
 }
 
-/// 1 + erf(x/√2) has hardly a digit left in bf16 where x is about -3, and gelu has them all.
+/// In bf16, 1 + erf(x/√2) has hardly a correct digit where x is about -3; gelu has all of them.
 #[test]
 fn what_contraction_moves_is_right_and_what_it_does_not_is_wrong() {
     let case = behind_zero(ElementType::BF16, GELU, |index| -4.0 + index as f64 / 2664.0);
@@ -219,7 +219,7 @@ fn contraction_makes_no_number_of_a_nan() {
     }
 }
 
-/// Elements that were rounded to bf16 and a sum that grows exponentially.
+/// Elements that were rounded to bf16, and a sum that grows exponentially.
 const GROWING: &str = "fir 1
 func @f(
     %a: tensor<[37, 96], f4E2M1FN>, %sa: tensor<[37, 6], f8E4M3FN, linear>, %g: tensor<[], f32>,
@@ -251,18 +251,18 @@ fn what_contraction_moves_is_carried_on_and_what_is_beyond_its_range_is_said() {
             ("g", Tensor::from_f32(vec![], &[factor]).expect("a number")),
         ]
     };
-    // 1.5 · 0.37 is rounded by 2^-10.3 of itself, each time alike: e^(0.06) times as much.
+    // Rounding 1.5 · 0.37 changes it by 2^-10.3 of itself, each time alike: e^(0.06) times as much.
     let case = Case::on_cpu(GROWING, true, &given(0.37));
     let right = case.changed(|_| {});
     assert!(right.ok && right.rule.ends_with(", or what contraction moves"), "{right:?}");
     let wrong = case.changed(|values| values[9] *= 100.0);
     assert_eq!((wrong.ok, wrong.mismatches), (false, 1), "{wrong:?}");
 
-    // 1.5 · g overflows in bf16, and what is infinite in the program is not in a product with g.
+    // 1.5 · g overflows in bf16; the product with g contracted does not.
     let beyond = Case::on_cpu(GROWING, true, &given(3e38));
     let infinite = beyond.changed(|values| values[9] = 1.0);
     assert!(
-        !infinite.ok && infinite.rule.ends_with("(1 beyond the range that its rules take)"),
+        !infinite.ok && infinite.rule.ends_with("(1 outside the range that its rules assume)"),
         "{infinite:?}"
     );
 }

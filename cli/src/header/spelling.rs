@@ -1,7 +1,7 @@
-//! The distance between words.
+//! Finds the known word closest to a misspelt one.
 
-/// The known word that `word` is, or is a misspelling of: one letter more, less, changed or swapped with the next, and in
-/// longer words up to a third of them, if the first is right.
+/// Returns the known word that `word` is or misspells. Tolerates one letter added, dropped, changed or swapped,
+/// and in longer words up to a third of the letters if the first one is right.
 pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let is_near = |(distance, candidate): &(usize, &str)| {
         let longer = word.len().max(candidate.len());
@@ -13,7 +13,7 @@ pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     distances.filter(is_near).min_by_key(|(distance, _)| *distance).map(|(_, candidate)| candidate)
 }
 
-/// The number of letters to add, take away, change, or swap with the next.
+/// Returns the number of letters to add, drop, change or swap with the next.
 fn distance(word: &[u8], known: &[u8]) -> usize {
     let mut rows = [vec![0; known.len() + 1], vec![0; known.len() + 1], (0..=known.len()).collect()];
     for (i, letter) in word.iter().enumerate() {

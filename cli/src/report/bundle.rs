@@ -1,4 +1,4 @@
-//! The bundle that a replay was kept in, as its report names it.
+//! The bundle of a replay, as its report names it.
 
 use std::path::PathBuf;
 
@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 /// A bundle that was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bundle {
-    /// Its folder.
+    /// The folder.
     #[serde(serialize_with = "fourfold_executor::serialize_path")]
     pub folder: PathBuf,
-    /// What it could not be given.
+    /// The files the bundle lacks.
     pub lacks: Vec<Lack>,
 }
 
-/// Something that a bundle could not be given.
+/// A file that a bundle lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lack {
-    /// The file, or what it would have been.
+    /// The file, or its contents in words.
     pub what: String,
-    /// Why not.
+    /// The reason.
     pub why: String,
 }

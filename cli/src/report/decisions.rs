@@ -1,4 +1,4 @@
-//! What became of each op, and what justifies each kernel.
+//! The decision on each op and the justification of each kernel.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use fourfold_scheduler::{
 
 use super::DecisionReport;
 
-/// One decision for each op of the original, in order, and one for each op that normalization inserted.
+/// Returns one decision for each op of the original, in order, and one for each op that normalization inserted.
 pub(super) fn decisions(planned: &Planned) -> Vec<DecisionReport> {
     let (original, module) = (planned.original().module(), planned.program().module());
     let (normalized, partition) = (planned.normalized(), planned.partition());
@@ -32,7 +32,7 @@ pub(super) fn decisions(planned: &Planned) -> Vec<DecisionReport> {
                     op: label,
                     segment: None,
                     code: None,
-                    message: format!("gone: nothing uses it any more{why}"),
+                    message: format!("removed: nothing uses its result{why}"),
                     advice: None,
                     became: None,
                     inserted: false,
@@ -78,7 +78,7 @@ fn accepted_message(partition: &Partition, op: Op, segment: usize) -> String {
             Some(EpilogueKind::Constant { .. }) => "constant",
             Some(EpilogueKind::Convert) => "conversion",
             Some(_) => "epilogue",
-            // What has no step is combined of what has.
+            // Ops without a step are outputs, such as reductions.
             None => "output",
         },
         None => "part",
@@ -86,7 +86,7 @@ fn accepted_message(partition: &Partition, op: Op, segment: usize) -> String {
     format!("{role} of the kernel of segment {segment}")
 }
 
-/// The ops of the normalized program that lost a rounding, each with the rules that drop it.
+/// Returns the ops of the normalized program that lost a rounding, each with the rules that drop it.
 pub(super) fn contracted(planned: &Planned) -> Vec<String> {
     let module = planned.program().module();
     let line = |(op, rules): (Op, Vec<&str>)| {
@@ -96,11 +96,11 @@ pub(super) fn contracted(planned: &Planned) -> Vec<String> {
     planned.normalized().contracted().map(line).collect()
 }
 
-/// The rules behind a kernel: those of normalization, then those that make its ops one kernel.
+/// Returns the rules behind a kernel: those of normalization, then those that fuse its ops.
 pub(super) fn proof(planned: &Planned, segment: &Segment, plan: &ScaledMmaPlan) -> Vec<String> {
     let (original, module) = (planned.original().module(), planned.program().module());
     let mut lines = Vec::new();
-    // What its ops became what they are by, and what was inserted for them to read.
+    // Rewrites that made the ops of the segment, and those that inserted ops for it to read.
     let inserted = segment.inputs.iter().filter_map(|value| module.defining_op(*value));
     let is_inserted =
         |op: &Op| matches!(planned.normalized().origin(*op), Origin::Made { from, .. } if from.is_empty());
@@ -110,7 +110,7 @@ pub(super) fn proof(planned: &Planned, segment: &Segment, plan: &ScaledMmaPlan) 
         let from = if from.is_empty() { "inserted".to_owned() } else { from.join(", ") };
         lines.push(format!("{}: {from} -> {}", steps_text(steps), module.op_label(op)));
     }
-    // The rules are those of the ops in order, but for constants, which need none, and then those of what is written as
+    // The plan lists a rule for each op in order, constants left out, then one for each value that is written as
     // it is, in the same order.
     let members = segment.ops.iter().filter(|op| !matches!(module.ops[**op].kind, OpKind::Constant(_)));
     let mut written: Vec<Op> = plan

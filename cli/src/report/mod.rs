@@ -1,7 +1,9 @@
-//! What `replay` and `explain` say, as one object for scripts and as text for people.
+//! The report of `replay` and `explain`, as one object for scripts and as text for people.
 
 mod bundle;
 mod decisions;
+mod summary;
+mod text;
 mod verification;
 
 use std::collections::BTreeMap;
@@ -18,47 +20,50 @@ use serde::Serialize;
 use crate::error::exit_code;
 
 pub use bundle::{Bundle, Lack};
+pub use summary::Summary;
 pub use verification::{LeftOut, LeftOutFile, VerifyLaunch, VerifyReport, VerifyRow};
 
-/// The report of one program. The keys are an interface: they are added to, not changed.
+/// The report of one program. Its keys are a stable interface: keys may be added, never changed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// True if every expectation was met, a run with values that have elements compared at least one, and what the command
-    /// was asked for besides was done: kernels that are required ran, and a bundle was written.
+    /// True if every expectation was met and, unless no value has elements, at least one was compared. Also false
+    /// if a required kernel did not run or a requested bundle was not written.
     pub ok: bool,
-    /// The reason it is not ok, where that is no mismatch: an expectation does not fit its value, or nothing could be compared.
+    /// The fault if `ok` is false without a mismatch: an expectation does not fit its value, or nothing could be
+    /// compared.
     pub fault: Option<Fault>,
     /// The program's file.
     pub file: String,
-    /// What was planned for.
+    /// The target of the plan.
     pub target: String,
-    /// The GPU that the target's kernels run on; null where there is none.
+    /// The GPU that runs the target's kernels; null without one.
     pub device: Option<String>,
-    /// Where the inputs came from.
+    /// The origin of the inputs.
     pub inputs: Option<String>,
     /// The extents of the symbols in this run.
     pub symbols: BTreeMap<String, u64>,
-    /// Planned kernel segments.
+    /// The number of planned kernel segments.
     pub kernels: usize,
-    /// Kernel segments that really ran as a kernel.
+    /// The number of kernel segments that ran as a kernel.
     pub ran_kernels: usize,
-    /// In the order in which they run.
+    /// The segments, in the order in which they run.
     pub segments: Vec<SegmentReport>,
-    /// One for each op of the program as it was given, in its order; then one for each op that normalization inserted.
+    /// The decisions: one for each op of the original program, in order, then one for each op that normalization
+    /// inserted.
     pub decisions: Vec<DecisionReport>,
     /// The number of comparisons with at least one element.
     pub compared: usize,
-    /// One for each comparison.
+    /// The comparisons.
     pub outputs: Vec<OutputReport>,
-    /// Ops of the normalized program that lost a rounding which the program states, each with the rules that drop it.
+    /// Ops of the normalized program that lost a rounding the program states, each with the rules that drop it.
     pub contracted: Vec<String>,
-    /// Anything else worth knowing.
+    /// Other remarks.
     pub notes: Vec<String>,
-    /// The bundle that the replay was kept in.
+    /// The bundle that was written.
     pub bundle: Option<Bundle>,
-    /// Why it is in none, though it should be.
+    /// The reason why a requested bundle was not written.
     pub bundle_error: Option<String>,
-    /// Whether the text shows the proof of each kernel.
+    /// True if the text shows the proof of each kernel.
     #[serde(skip)]
     pub show_proof: bool,
 }
@@ -70,42 +75,42 @@ pub struct SegmentReport {
     pub kind: &'static str,
     /// The ops of the normalized program, as `%name = mnemonic`.
     pub ops: Vec<String>,
-    /// What the kernel is; null for a fallback segment.
+    /// The name of the kernel; null for a fallback segment.
     pub kernel: Option<String>,
-    /// Its extents, as `L x M x N x K`.
+    /// The extents of the kernel, as `L=… M=… N=… K=…`.
     pub extents: Option<String>,
-    /// The rules that make its ops one kernel.
+    /// The rules that fuse the ops into one kernel.
     pub rules: Vec<String>,
-    /// Every rule that justifies it, in order: those of normalization with what they turned into what, then those that
-    /// make its ops one kernel, each with its op.
+    /// The full justification, in order: each rewrite of normalization with the ops before and after, then each
+    /// rule that fuses an op.
     pub proof: Vec<String>,
-    /// What a call must meet for the kernel to be launched.
+    /// The constraints that a call must meet to launch the kernel.
     pub constraints: Vec<String>,
     /// The configuration of the kernel: its tile, cluster and schedules.
     pub configuration: Option<String>,
-    /// Why it was chosen.
+    /// The reason for this configuration.
     pub why: Option<String>,
-    /// What the built kernel costs; null unless it was built.
+    /// The resources of the built kernel; null unless it was built.
     pub resources: Option<ResourceReport>,
     /// `kernel`, `emulated`, `fallback` or `not_run`.
     pub ran: &'static str,
-    /// The code of why it did not run as a kernel.
+    /// The reason code if the segment did not run as a kernel.
     pub reason: Option<String>,
-    /// The same for people.
+    /// The reason as text.
     pub message: Option<String>,
-    /// How long it took, moving data included.
+    /// The time of the segment, transfers included.
     pub seconds: Option<f64>,
-    /// How long its kernel took on the device; null where it did not run as one.
+    /// The time of the kernel on the device; null if the segment did not run as a kernel.
     pub kernel_seconds: Option<f64>,
-    /// Bytes that were moved to the device for it.
+    /// The bytes transferred to the device.
     pub bytes_to_device: u64,
-    /// Bytes that were moved from the device for it.
+    /// The bytes transferred from the device.
     pub bytes_to_host: u64,
-    /// What its kernel was given; null but in debug mode.
+    /// The arguments of the launch; null except in debug mode.
     pub launch: Option<LaunchRecord>,
 }
 
-/// What a built kernel costs, read back from its binary.
+/// The resources of a built kernel, read back from its binary.
 #[derive(Clone, Debug, Serialize)]
 pub struct ResourceReport {
     /// Registers per thread.
@@ -122,13 +127,13 @@ pub struct ResourceReport {
     pub stages: Option<u32>,
     /// Matrix instructions and scale copies.
     pub opcodes: BTreeMap<String, usize>,
-    /// All instructions.
+    /// The number of instructions.
     pub instructions: usize,
     /// The size of the library in bytes.
     pub library_bytes: u64,
-    /// How long the compiler took.
+    /// The time of the compiler.
     pub compile_seconds: f64,
-    /// How long the disassembler took.
+    /// The time of the disassembler.
     pub census_seconds: f64,
 }
 
@@ -166,77 +171,80 @@ impl fmt::Display for ResourceReport {
     }
 }
 
-/// What became of one op.
+/// The decision on one op.
 #[derive(Clone, Debug, Serialize)]
 pub struct DecisionReport {
-    /// `%name = mnemonic`
+    /// The op, as `%name = mnemonic`.
     pub op: String,
-    /// The position of its segment.
+    /// The position of the op's segment.
     pub segment: Option<usize>,
-    /// Why it is not in a kernel; null when it is.
+    /// The reason code of an op outside kernels; null for an op in one.
     pub code: Option<&'static str>,
-    /// The same for people.
+    /// The reason or the op's role as text.
     pub message: String,
-    /// What the program's author can do about it.
+    /// The remedy for the program's author.
     pub advice: Option<&'static str>,
-    /// The op of the normalized program that it became; null when it is the same, or gone.
+    /// The op of the normalized program that replaces it; null if it is unchanged or gone.
     pub became: Option<String>,
-    /// Whether normalization inserted it.
+    /// True if normalization inserted the op.
     pub inserted: bool,
 }
 
 /// One comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct OutputReport {
-    /// The value.
+    /// The name of the value.
     pub name: String,
     /// The segment that computed it; null for an input.
     pub segment: Option<usize>,
-    /// What is demanded: `bit-equal` (of values the sign of zero aside), or how far apart elements may be.
+    /// The rule: `bit-equal` (a zero may have either sign, codes excepted), or the largest difference allowed.
     pub rule: String,
-    /// What it was compared with: a tensor of the data, or `interpreter`.
+    /// The reference: a tensor of the data, `interpreter` or `fallback`.
     pub expected: String,
-    /// Where the value came from: `run`, or `interpreter` for one that was fused away.
+    /// The origin of the value: `run`, or `interpreter` for a value that was fused away.
     pub source: &'static str,
-    /// How many elements were compared.
+    /// The number of compared elements.
     pub elements: usize,
-    /// The largest difference; infinite, which JSON writes as null, where one side is NaN or infinite alone.
+    /// The largest difference. It is infinite, which JSON writes as null, if only one side is NaN or infinite.
     pub max_abs_err: f64,
-    /// The same over the largest magnitude.
+    /// The largest difference over the largest magnitude.
     pub max_rel_err: f64,
-    /// What the latter may be; null where differing codes are counted instead.
+    /// The largest `max_rel_err` allowed; null if differing codes are counted instead.
     pub tolerance: Option<f64>,
-    /// How many codes may differ, where they are counted.
+    /// The number of codes that may differ, if they are counted.
     pub may_differ: Option<usize>,
-    /// Elements too far apart.
+    /// The number of elements that are too far apart.
     pub mismatches: usize,
-    /// Elements rounded the other way, accepted because the unrounded value lies near the middle, or, where it is not
-    /// known, because they are one step apart and few; and codes and scales of a quantization that a legitimate error of
-    /// its operand moved. They count neither as mismatches nor in the errors above.
+    /// The number of elements that were rounded the other way, or whose code or scale moved with a legitimate
+    /// error of its operand. Such an element lies near the middle of two neighbours, or is one step off where the
+    /// unrounded value is unknown. It adds neither to the mismatches nor to the errors above.
     pub moved_roundings: usize,
-    /// The largest difference among those.
+    /// The largest difference among the moved elements.
     pub moved_max_abs_err: f64,
     /// The worst mismatch.
     pub worst: Option<WorstReport>,
-    /// The reason nothing was compared: the expectation does not fit the value. Null otherwise.
+    /// The reason why nothing was compared: the expectation does not fit the value. Null otherwise.
     pub error: Option<String>,
-    /// Whether the expectation is met.
+    /// True if nothing is wrong but too few elements have a bound to call the value right. `ok` is false then.
+    #[serde(skip)]
+    pub unbounded: bool,
+    /// True if the expectation is met.
     pub ok: bool,
 }
 
 /// One mismatching element.
 #[derive(Clone, Debug, Serialize)]
 pub struct WorstReport {
-    /// Outermost first.
+    /// The index, outermost first.
     pub index: Vec<usize>,
-    /// What was computed, as text, so that NaN and infinity survive JSON.
+    /// The computed value, as text so that NaN and infinity survive JSON.
     pub got: String,
-    /// What was expected.
+    /// The expected value.
     pub want: String,
 }
 
 impl Report {
-    /// Says whether all is well with a run, of which at least one output has elements, or none.
+    /// Sets the verdict. `has_elements` is true if an output of the run has elements.
     pub(crate) fn conclude(&mut self, has_elements: bool) {
         self.compared = self.outputs.iter().filter(|output| output.elements > 0).count();
         let is_unfit = self.outputs.iter().any(|output| output.error.is_some());
@@ -244,14 +252,14 @@ impl Report {
         self.fault = match (is_wrong, is_unfit) {
             (true, _) => None,
             (false, true) => Some(Fault::InvalidInput),
-            // The interpreter takes too long for each of them.
+            // Every value is too large for the interpreter.
             (false, false) if self.compared == 0 && has_elements => Some(Fault::ResourceLimit),
             (false, false) => None,
         };
         self.ok = !is_wrong && self.fault.is_none();
     }
 
-    /// The exit code of the command line: 1 for a mismatch, else that of what kept values from being compared.
+    /// Returns the exit code: 1 for a mismatch, else that of the fault.
     pub fn exit_code(&self) -> u8 {
         match self.fault {
             Some(fault) => exit_code(fault),
@@ -259,7 +267,7 @@ impl Report {
         }
     }
 
-    /// A report of a plan that has not run.
+    /// Creates the report of a plan that has not run.
     pub fn of_plan(file: &str, planned: &Planned) -> Report {
         let module = planned.program().module();
         let partition = planned.partition();
@@ -314,7 +322,7 @@ impl Report {
 }
 
 impl OutputReport {
-    /// An expectation that cannot be one of the value.
+    /// A report on an expectation that does not fit its value.
     pub(crate) fn unfit(name: &str, expected: &str, why: String) -> OutputReport {
         OutputReport {
             name: name.to_owned(),
@@ -332,6 +340,7 @@ impl OutputReport {
             moved_max_abs_err: 0.0,
             worst: None,
             error: Some(why),
+            unbounded: false,
             ok: false,
         }
     }
@@ -356,10 +365,10 @@ fn quantized_name(element: ElementType, is_mx: bool) -> String {
     }
 }
 
-/// A readable name of a kernel: its format, what its epilogue does and what it writes, such as
+/// Returns a readable name of a kernel from its format, epilogue and outputs, such as
 /// `nvfp4_scaled_mm+alpha+add+gelu>bf16`.
 pub fn kernel_name(plan: &ScaledMmaPlan) -> String {
-    /// Of a longer epilogue the rest is counted.
+    /// Functions beyond this number are counted, not named.
     const NAMED: usize = 8;
     let mut name = format!("{}_scaled_mm", plan.format);
     for (present, text) in
@@ -384,7 +393,7 @@ pub fn kernel_name(plan: &ScaledMmaPlan) -> String {
     name
 }
 
-/// What is written: `bf16`, `nvfp4`, `mx:f8E4M3FN`, `amax:row`.
+/// Returns the name of an output: `bf16`, `nvfp4`, `mx:f8E4M3FN`, `amax:row`.
 fn output_name(plan: &ScaledMmaPlan, output: &KernelOutput) -> String {
     match output.kind {
         OutputKind::Value { .. } => match output.of {
@@ -399,7 +408,7 @@ fn output_name(plan: &ScaledMmaPlan, output: &KernelOutput) -> String {
     }
 }
 
-/// What a step computes; `None` for what computes nothing.
+/// Returns the name of the function a step computes; `None` for a constant or conversion.
 fn function(kind: &EpilogueKind) -> Option<&'static str> {
     match kind {
         EpilogueKind::Constant { .. } | EpilogueKind::Convert => None,
@@ -427,7 +436,7 @@ fn constraints(module: &Module, plan: &Plan) -> Vec<String> {
         if text == name { text } else { format!("{name} = {text}") }
     };
     let mut lines = Vec::new();
-    // One line for all pointers of one alignment: there are as many as operands.
+    // One line lists all pointers of one alignment, since every operand has one.
     let mut pointers: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     for constraint in plan.constraints() {
         match constraint {
@@ -453,155 +462,4 @@ fn constraints(module: &Module, plan: &Plan) -> Vec<String> {
         pointers.iter().map(|(bytes, names)| format!("{} are aligned to {bytes} bytes", names.join(", "))),
     );
     lines
-}
-
-fn how_it_ran(segment: &SegmentReport) -> String {
-    let mut text = match segment.ran {
-        "kernel" => "ran as its kernel".to_owned(),
-        "emulated" => "ran as its kernel, emulated".to_owned(),
-        other => format!("ran on the {other}"),
-    };
-    if let Some(seconds) = segment.seconds {
-        let _ = write!(text, " in {:.2} ms", seconds * 1e3);
-    }
-    if let Some(seconds) = segment.kernel_seconds {
-        let _ = write!(text, ", of which {:.1} µs on the device", seconds * 1e6);
-    }
-    for (bytes, to) in [(segment.bytes_to_device, "to the device"), (segment.bytes_to_host, "to the host")] {
-        if bytes > 0 {
-            let _ = write!(text, ", {bytes} B moved {to}");
-        }
-    }
-    if let Some(reason) = &segment.reason {
-        let _ = write!(text, ": {reason}");
-    }
-    if let Some(message) = &segment.message {
-        let _ = write!(text, " ({message})");
-    }
-    text
-}
-
-/// The report as text for people.
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let device = match &self.device {
-            Some(device) => format!("on {device}"),
-            None => "no device".to_owned(),
-        };
-        writeln!(f, "{} for {}, {device}", self.file, self.target)?;
-        if let Some(inputs) = &self.inputs {
-            let symbols: String = self.symbols.iter().fold(String::new(), |mut text, (name, extent)| {
-                let _ = write!(text, ", {name} = {extent}");
-                text
-            });
-            writeln!(f, "inputs: {inputs}{symbols}")?;
-        }
-        let (kernels, ran) = (self.kernels, self.ran_kernels);
-        let plural = if kernels == 1 { "" } else { "s" };
-        writeln!(f, "\nplan: {kernels} kernel segment{plural}, {ran} ran as a kernel")?;
-        for (index, segment) in self.segments.iter().enumerate() {
-            let title = match (&segment.kernel, &segment.extents) {
-                (Some(kernel), Some(extents)) => format!("{kernel}  {extents}"),
-                _ => format!("{} ops", segment.ops.len()),
-            };
-            writeln!(f, "  {index:>2}  {:<8}  {title}", segment.kind)?;
-            if self.show_proof {
-                for step in &segment.proof {
-                    writeln!(f, "                {step}")?;
-                }
-            } else if !segment.rules.is_empty() {
-                writeln!(f, "                justified by {}", segment.rules.join(", "))?;
-            }
-            if let (Some(configuration), Some(why)) = (&segment.configuration, &segment.why) {
-                writeln!(f, "                as {configuration}: {why}")?;
-            }
-            if let Some(resources) = &segment.resources {
-                writeln!(f, "                {resources}")?;
-            }
-            for constraint in &segment.constraints {
-                writeln!(f, "                requires that {constraint}")?;
-            }
-            if segment.ran != "not_run" {
-                writeln!(f, "                {}", how_it_ran(segment))?;
-            }
-            if let Some(launch) = &segment.launch {
-                for line in launch.to_string().lines() {
-                    writeln!(f, "                {line}")?;
-                }
-            }
-        }
-        if !self.contracted.is_empty() {
-            writeln!(f, "\ncontracted, so that a rounding which the program states is dropped:")?;
-            for line in &self.contracted {
-                writeln!(f, "  {line}")?;
-            }
-        }
-        writeln!(f, "\ndecisions:")?;
-        let width = self.decisions.iter().map(|d| d.op.chars().count()).max().unwrap_or(0).min(44);
-        for decision in &self.decisions {
-            let segment = decision.segment.map_or("-".to_owned(), |segment| segment.to_string());
-            let code = decision.code.map_or(String::new(), |code| format!("{code}: "));
-            // The message names its op for those who see nothing else; here it stands at the left.
-            let message = decision.message.strip_prefix(&decision.op).unwrap_or(&decision.message);
-            let message = message.trim_start_matches([':', ' ']);
-            writeln!(f, "  {:<width$}  segment {segment:>2}  {code}{message}", decision.op)?;
-        }
-        if !self.outputs.is_empty() {
-            writeln!(f, "\noutputs:")?;
-            let width = self.outputs.iter().map(|o| o.name.chars().count()).max().unwrap_or(0);
-            let expected = self.outputs.iter().map(|o| o.expected.chars().count()).max().unwrap_or(0);
-            for output in &self.outputs {
-                let (name, against, source) = (&output.name, &output.expected, output.source);
-                let limit = match (output.tolerance, output.may_differ) {
-                    (Some(tolerance), _) => format!("error {:.2e} of {tolerance:.0e}", output.max_rel_err),
-                    (None, Some(count)) => format!("{} of {count} codes differ", output.mismatches),
-                    (None, None) => String::new(),
-                };
-                let moved = match output.moved_roundings {
-                    0 => String::new(),
-                    count if output.may_differ.is_some() => format!(", {count} codes moved"),
-                    count => format!(", {count} roundings moved"),
-                };
-                if let Some(error) = &output.error {
-                    writeln!(f, "  %{name:<width$}  against {against:<expected$}  NOT COMPARED: {error}")?;
-                    continue;
-                }
-                let verdict = if output.ok { "ok" } else { "MISMATCH" };
-                writeln!(
-                    f,
-                    "  %{name:<width$}  against {against:<expected$}  from {source:<11}  {limit}{moved}  {verdict}"
-                )?;
-                if let (false, Some(worst)) = (output.ok, &output.worst) {
-                    let (count, index) = (output.mismatches, &worst.index);
-                    let (got, want) = (&worst.got, &worst.want);
-                    writeln!(
-                        f,
-                        "      {count} elements differ; the worst is {index:?}: {got}, expected {want}"
-                    )?;
-                }
-            }
-        }
-        for note in &self.notes {
-            writeln!(f, "note: {note}")?;
-        }
-        let count = self.outputs.len();
-        let met = self.outputs.iter().filter(|output| output.ok).count();
-        match (self.inputs.is_some(), self.ok) {
-            (false, _) => Ok(()),
-            (true, true) if self.compared == 0 => {
-                writeln!(f, "\nnothing was compared: no value has elements")
-            }
-            (true, false) if count == 0 => {
-                writeln!(
-                    f,
-                    "\nNOTHING WAS COMPARED: give the expected results in the data, as `expected.NAME`"
-                )
-            }
-            (true, true) => writeln!(f, "\nok: {met} of {count} expectations met"),
-            (true, false) if self.fault.is_some() => {
-                writeln!(f, "\nNOT COMPARED: {met} of {count} expectations met")
-            }
-            (true, false) => writeln!(f, "\nMISMATCH: {met} of {count} expectations met"),
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! What `verify` says: one row for each value that a kernel wrote in each run.
+//! The report of `verify`: one row for each value that a kernel wrote in each run.
 
 use std::fmt;
 
@@ -8,105 +8,109 @@ use serde::Serialize;
 
 use crate::error::{Error, exit_code};
 
-/// The report of a verification. The keys are an interface: they are added to, not changed.
+/// The report of a verification. Its keys are a stable interface: keys may be added, never changed.
 #[derive(Clone, Debug, Serialize)]
 pub struct VerifyReport {
-    /// Whether every row is, and every planned kernel ran where all are required.
+    /// True if every row is right and, with `--require-kernels`, every planned kernel ran.
     pub ok: bool,
-    /// What was planned for.
+    /// The target of the plan.
     pub target: String,
-    /// Where kernels ran; null where they could not.
+    /// The GPU on which kernels ran; null if none could run.
     pub device: Option<String>,
-    /// Whether their matrix instruction was emulated.
+    /// True if the matrix instruction of the kernels was emulated.
     pub emulated: bool,
-    /// Why kernels could not run here.
+    /// The reason why no kernel can run here.
     pub reason: Option<String>,
-    /// Kernel segments that were planned, counted anew for each of a program's inputs.
+    /// The number of planned kernel segments, counted once for each inputs of a program.
     pub kernels: usize,
-    /// Those of them that really ran as a kernel.
+    /// The number of kernel segments that ran as a kernel.
     pub ran_kernels: usize,
-    /// Rows in which at least one element was compared.
+    /// The number of rows in which at least one element was compared.
     pub compared: usize,
-    /// In order of files and inputs.
+    /// The rows, in the order of files and inputs.
     pub rows: Vec<VerifyRow>,
-    /// Programs that were not run.
+    /// The programs that were not run.
     pub left_out: Vec<LeftOutFile>,
-    /// What each launch was given, in debug mode.
+    /// The arguments of each launch, in debug mode.
     pub launches: Vec<VerifyLaunch>,
 }
 
 /// One launch of one run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VerifyLaunch {
-    /// The program's file, below the folder that was given.
+    /// The program's file, relative to the given folder.
     pub fixture: String,
-    /// Where the inputs came from.
+    /// The origin of the inputs.
     pub inputs: String,
-    /// What it was given.
+    /// The arguments of the launch.
     pub launch: LaunchRecord,
 }
 
 /// A program that was not run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftOutFile {
-    /// Its file, below the folder that was given.
+    /// The file, relative to the given folder.
     pub file: String,
-    /// Why.
+    /// The reason.
     pub why: LeftOut,
 }
 
-/// Why a program was not run.
+/// Reasons for not running a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeftOut {
-    /// It says of itself that it is invalid.
+    /// The program declares itself invalid (`; test: error`).
     Invalid,
-    /// None of its ops becomes a kernel of the target.
+    /// No op of the program becomes a kernel of the target.
     NoKernel,
-    /// It names neither data nor a sample.
+    /// The program names neither data nor a sample.
     NoInputs,
 }
 
 /// One value of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct VerifyRow {
-    /// The program's file, below the folder that was given.
+    /// The program's file, relative to the given folder.
     pub fixture: String,
-    /// Where the inputs came from.
+    /// The origin of the inputs.
     pub inputs: String,
-    /// The value that was compared.
+    /// The compared value.
     pub value: String,
-    /// The kernel that computed it; null for what the fallback computed.
+    /// The kernel that computed it; null for a value of the fallback.
     pub kernel: Option<String>,
     /// L, M, N and K of this run.
     pub extents: Option<[u64; 4]>,
     /// `kernel`, `emulated`, `fallback` or `not_run`.
     pub ran: &'static str,
-    /// The code of why it did not run as a kernel.
+    /// The reason code if the segment did not run as a kernel.
     pub reason: Option<String>,
-    /// The same for people; also what went wrong, and what could not be compared.
+    /// The reason as text; also the error of a failed run, or a note on a value that was not compared.
     pub message: Option<String>,
-    /// Whose fault it was that the run failed; null for a run that did not.
+    /// The fault of a failed run; null if the run did not fail.
     pub fault: Option<Fault>,
-    /// What is demanded.
+    /// The rule that the elements must meet.
     pub rule: String,
-    /// What it was compared with.
+    /// The reference: a tensor of the data, `interpreter` or `fallback`.
     pub against: String,
-    /// How many elements were compared.
+    /// The number of compared elements.
     pub elements: usize,
-    /// Those of them that do not meet the rule.
+    /// The number of compared elements that break the rule.
     pub mismatches: usize,
-    /// Elements of a narrow type that were rounded the other way, and codes and scales that moved, as the rule allows.
+    /// The number of elements of a narrow type that were rounded the other way, and of codes and scales that
+    /// moved, within the rule.
     pub moved_roundings: usize,
     /// The largest difference.
     pub max_abs_err: f64,
-    /// The same over the largest magnitude.
+    /// The largest difference over the largest magnitude.
     pub max_rel_err: f64,
     /// The worst element.
     pub worst: Option<String>,
     /// The time of the kernel on the device, or of the segment on the CPU.
     pub seconds: Option<f64>,
-    /// Whether the rule is met.
+    /// True if nothing is wrong but too few elements have a bound to call the value right. `ok` is false then.
+    #[serde(skip)]
+    pub unbounded: bool,
+    /// True if the rule is met and, for a run with NaN padding, the kernel ran.
     pub ok: bool,
 }
 
@@ -132,13 +136,13 @@ impl VerifyReport {
         self.left_out.push(LeftOutFile { file, why });
     }
 
-    /// Says whether all is well.
+    /// Sets the totals.
     pub(crate) fn finish(&mut self) {
         self.ok = self.rows.iter().all(|row| row.ok);
         self.compared = self.rows.iter().filter(|row| row.elements > 0).count();
     }
 
-    /// The exit code of the command line: 0 when every row is as demanded, 1 when a result is wrong, else that of the
+    /// Returns the exit code: 0 if every row is right, 1 if a value is wrong or lacks bounds, else that of the
     /// first run that failed.
     pub fn exit_code(&self) -> u8 {
         let wrong = |row: &&VerifyRow| !row.ok && row.fault.is_none();
@@ -152,7 +156,7 @@ impl VerifyReport {
 }
 
 impl VerifyRow {
-    /// A run that failed.
+    /// A row for a run that failed.
     pub(crate) fn error(fixture: &str, inputs: &str, error: &Error) -> VerifyRow {
         let fault = Some(error.fault());
         let launch = error.launch().map_or_else(String::new, |launch| format!("\n{launch}"));
@@ -160,14 +164,14 @@ impl VerifyRow {
         VerifyRow { ok: false, fault, ..VerifyRow::empty(fixture, inputs, message) }
     }
 
-    /// An expectation that does not fit its value.
+    /// A row for an expectation that does not fit its value.
     pub(crate) fn unfit(fixture: &str, inputs: &str, value: &str, why: &str) -> VerifyRow {
         let fault = Some(Fault::InvalidInput);
         let row = VerifyRow::empty(fixture, inputs, why.to_owned());
         VerifyRow { ok: false, fault, value: value.to_owned(), ..row }
     }
 
-    /// Something that was not compared.
+    /// A row for a value that was not compared.
     pub(crate) fn note(fixture: &str, inputs: &str, note: &str) -> VerifyRow {
         VerifyRow { ok: true, ..VerifyRow::empty(fixture, inputs, note.to_owned()) }
     }
@@ -192,14 +196,28 @@ impl VerifyRow {
             max_rel_err: 0.0,
             worst: None,
             seconds: None,
+            unbounded: false,
             ok: true,
         }
     }
 
-    /// The cells of the table.
+    /// The word behind the row: nothing if it is right, `WRONG` only if the result is wrong.
+    fn verdict(&self) -> &'static str {
+        let ran = matches!(self.ran, "kernel" | "emulated");
+        match self.ok {
+            true => "",
+            false if self.fault.is_some() => "  FAILED",
+            false if self.unbounded => "  no bound",
+            // A run with NaN padding that fell back says nothing about the kernel.
+            false if !ran && self.mismatches == 0 && self.moved_roundings == 0 => "  not run",
+            false => "  WRONG",
+        }
+    }
+
+    /// Returns the cells of the table.
     fn cells(&self) -> [String; 9] {
         let extents = self.extents.map_or(String::new(), |[l, m, n, k]| format!("{l}x{m}x{n}x{k}"));
-        // A seed without its word, and a file without its folder.
+        // Seeds lose their word and files their folder.
         let inputs =
             self.inputs.strip_prefix("seeded, rule ").unwrap_or(&self.inputs).replace(", seed ", " ");
         let inputs = inputs.rsplit('/').next().unwrap_or(&inputs).to_owned();
@@ -243,14 +261,14 @@ impl fmt::Display for VerifyReport {
             let mut text = String::new();
             for (index, (cell, width)) in row.iter().zip(widths).enumerate() {
                 let pad = " ".repeat(width - cell.chars().count());
-                // Numbers stand to the right.
+                // Numbers are aligned to the right.
                 text += &if index >= 7 { format!("{pad}{cell}  ") } else { format!("{cell}{pad}  ") };
             }
             text.trim_end().to_owned()
         };
         writeln!(f, "{}", line(&HEADER.map(str::to_owned)))?;
         for (row, cells) in self.rows.iter().zip(&cells) {
-            writeln!(f, "{}{}", line(cells), if row.ok { "" } else { "  WRONG" })?;
+            writeln!(f, "{}{}", line(cells), row.verdict())?;
             if let Some(worst) = row.worst.as_ref().filter(|_| !row.ok) {
                 writeln!(f, "    %{}, worst {worst}", row.value)?;
             }
@@ -268,9 +286,13 @@ impl fmt::Display for VerifyReport {
         }
         let met = self.rows.iter().filter(|row| row.ok).count();
         let (rows, ran, kernels) = (self.rows.len(), self.ran_kernels, self.kernels);
+        let unbounded = match self.rows.iter().filter(|row| row.unbounded).count() {
+            0 => String::new(),
+            count => format!(", {count} with too many elements without a bound"),
+        };
         writeln!(
             f,
-            "\n{met} of {rows} rows as demanded; {ran} of {kernels} kernel segments ran as a kernel"
+            "\n{met} of {rows} rows are right{unbounded}; {ran} of {kernels} kernel segments ran as a kernel"
         )?;
         if self.compared == 0 {
             writeln!(f, "nothing was compared")?;
@@ -278,7 +300,7 @@ impl fmt::Display for VerifyReport {
         let count = |why| self.left_out.iter().filter(|left| left.why == why).count();
         writeln!(
             f,
-            "left out: {} programs without a kernel, {} without inputs, {} that are invalid on purpose",
+            "skipped: {} programs without a kernel, {} without inputs, {} marked invalid",
             count(LeftOut::NoKernel),
             count(LeftOut::NoInputs),
             count(LeftOut::Invalid)

@@ -1,8 +1,8 @@
-//! What codes and scales a right kernel may give where the values that it quantizes are not known to the last bit.
+//! Compares codes and scales of quantized blocks whose elements are known only to within intervals.
 //!
-//! Each element of a block is an interval, so the largest magnitude is one, and as quantizing is monotonic, the scale
-//! lies between those of its ends. The codes are held against the kernel's own scale: each lies between the codes of
-//! the ends of its interval under that scale. All of it is computed as `fourfold_ir::numeric` computes it.
+//! The largest magnitude of a block lies in an interval, and quantizing is monotonic, so the scale lies between
+//! those of the ends. Each code is compared under the kernel's own scale: it lies between the codes of the ends
+//! of its interval. Everything is computed as `fourfold_ir::numeric` computes it.
 
 use fourfold_ir::numeric::{self, MxElement, ScaleRounding};
 use fourfold_ir::{ElementType, Tensor};
@@ -12,24 +12,24 @@ use super::reduced::magnitudes;
 use super::within::with_free;
 use crate::compare::{Comparison, Verdict, compare_by};
 
-/// How a block is quantized.
+/// The quantization of a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockRule {
-    /// Of the codes.
+    /// The type of the codes.
     pub(super) element: ElementType,
     /// Elements per scale.
     pub(super) block: usize,
-    /// Absent for NVFP4.
+    /// The rounding of MX scales; `None` for NVFP4.
     pub(super) rounding: Option<ScaleRounding>,
-    /// The per-tensor scale of NVFP4; 1 where there is none.
+    /// The per-tensor scale of NVFP4; 1 without one.
     pub(super) global: f32,
 }
 
-/// What a kernel's blocks are.
+/// The comparison of a kernel's blocks.
 pub(super) struct BlockComparison {
     pub(super) codes: Comparison,
     pub(super) scales: Comparison,
-    /// Codes and scales of which nothing is demanded.
+    /// The numbers of codes and scales without a bound.
     pub(super) free_codes: usize,
     pub(super) free_scales: usize,
 }
@@ -41,7 +41,7 @@ pub(super) struct Blocks<'a> {
     pub(super) scales: &'a Tensor,
 }
 
-/// Compares blocks with those of the reference, where `interval` says what the element at a position may be.
+/// Compares blocks with the reference. `interval` returns the interval of the element at a position.
 pub(super) fn compare_blocks(
     rule: BlockRule,
     got: Blocks<'_>,
@@ -62,10 +62,10 @@ pub(super) fn compare_blocks(
         ends.clear();
         ends.extend(elements.clone().map(&mut interval));
         let known = Known::of(&ends);
-        // Zeros have the code 0 whatever the global scale is, which is no part of a step that is NaN.
+        // Zeros have code 0 under any global scale. A global scale of NaN does not change that.
         let may_be_zeros = rule.rounding.is_none() && *got_scale == 0 && ends.iter().all(spans_zero);
         free_scales += usize::from(known == Known::Some && rule.least_scale(&ends) == 0);
-        // An element that may be anything may be NaN, and so may then the scale.
+        // An element without a bound may be NaN, and then so may the scale.
         let is_nan = known == Known::Some && rule.is_nan(*got_scale);
         let scale = known.verdict(got_scale == want_scale, || is_nan || rule.has_scale(&ends, *got_scale));
         for (index, ends) in elements.zip(&ends) {
@@ -77,7 +77,7 @@ pub(super) fn compare_blocks(
             }
             let has_code = || may_be_zeros && got == 0 || rule.has_code(*ends, *got_scale, got);
             code_verdicts.push(match known.verdict(got == want, has_code) {
-                // Another scale has other codes, and is counted itself.
+                // A moved scale has other codes; the scale itself is tallied as moved.
                 Verdict::Moved if scale != Verdict::Same => Verdict::Free,
                 verdict => verdict,
             });
@@ -94,14 +94,14 @@ pub(super) fn compare_blocks(
     }
 }
 
-/// What is known of a block.
+/// The knowledge about a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Known {
-    /// Every bit.
+    /// Every element is known exactly.
     All,
-    /// Each element to within an interval.
+    /// Each element is known to within an interval.
     Intervals,
-    /// The same of some; another may be anything, and the scale anything from that of those on.
+    /// At least one element has no bound, so the scale is bounded from below only, by the other elements.
     Some,
 }
 
@@ -119,7 +119,7 @@ impl Known {
     fn verdict(self, is_same: bool, is_admissible: impl FnOnce() -> bool) -> Verdict {
         match self {
             Known::All => Verdict::of(is_same),
-            // What is the same must be admissible as well: a code is not right under another scale.
+            // Equality does not suffice: under another scale the same code is wrong.
             _ if !is_admissible() => Verdict::Wrong,
             _ if is_same => Verdict::Same,
             Known::Intervals => Verdict::Moved,
@@ -138,49 +138,49 @@ fn spans_zero(ends: &Interval) -> bool {
 }
 
 impl BlockRule {
-    /// Whether a block with elements in these intervals may have this scale.
+    /// Returns true if a block with elements in these intervals may have this scale.
     fn has_scale(&self, ends: &[Interval], scale: u8) -> bool {
         let [least, most] = self.extreme_magnitudes(ends);
         if least == 0.0 && scale == 0 {
             return true;
         }
-        // The scale of zeros is 0, and that of anything else may be NaN at once.
+        // The scale of zeros is 0, and the scale of any other block may be NaN.
         let scales = [least.max(f32::from_bits(1)), most].map(|amax| self.scale(amax));
         most > 0.0 && (scales[0].min(scales[1])..=scales[0].max(scales[1])).contains(&scale)
     }
 
-    /// The least scale of such a block.
+    /// Returns the smallest scale of such a block.
     fn least_scale(&self, ends: &[Interval]) -> u8 {
         let [one, other] = self.extreme_magnitudes(ends).map(|amax| self.scale(amax));
         one.min(other)
     }
 
-    /// The least and the largest magnitude that a block can have.
+    /// Returns the least and the largest magnitude of such a block.
     fn extreme_magnitudes(&self, ends: &[Interval]) -> [f32; 2] {
         let (mut least, mut most) = (0f64, 0f64);
         for ends in ends {
             let [low, high] = magnitudes(*ends);
             (least, most) = (least.max(low), most.max(high));
         }
-        // All are values of f32 or a narrower type; infinity has the scale of the largest, or NaN.
+        // Every value is in f32 or a narrower type. Infinity has the largest scale, or NaN.
         [least, most].map(|amax| (amax as f32).min(f32::MAX))
     }
 
-    /// Whether a scale is NaN.
+    /// Returns true if a scale is NaN.
     fn is_nan(&self, scale: u8) -> bool {
         scale == if self.rounding.is_none() { 0x7F } else { 0xFF }
     }
 
-    /// Whether an element in this interval may have this code under a scale.
+    /// Returns true if an element in this interval may have this code under a scale.
     fn has_code(&self, [low, high]: Interval, scale: u8, code: u8) -> bool {
-        // Zero may have either sign: intervals do not keep it.
+        // Intervals do not keep the sign of zero, so a zero end stands for both.
         let low = if low == 0.0 { -0.0 } else { low };
         let high = if high == 0.0 { 0.0 } else { high };
         let ranks = [low, high].map(|end| self.rank(self.code(end as f32, scale)));
         (ranks[0]..=ranks[1]).contains(&self.rank(code))
     }
 
-    /// The scale of a block whose largest magnitude is `amax`.
+    /// Returns the scale of a block whose largest magnitude is `amax`.
     fn scale(&self, amax: f32) -> u8 {
         match self.rounding {
             None => numeric::quantize_nvfp4_block(&[amax], self.global, &mut [0]),
@@ -188,7 +188,7 @@ impl BlockRule {
         }
     }
 
-    /// The code of a value in a block of this scale.
+    /// Returns the code of a value in a block of this scale.
     fn code(&self, value: f32, scale: u8) -> u8 {
         match self.rounding {
             None => {
@@ -199,7 +199,7 @@ impl BlockRule {
         }
     }
 
-    /// Codes in the order of their values, -0 below +0.
+    /// Orders codes by their values, -0 below +0.
     fn rank(&self, code: u8) -> i32 {
         let sign = if self.element == ElementType::F4E2M1FN { 0x08 } else { 0x80 };
         let magnitude = i32::from(code & (sign - 1));
@@ -242,7 +242,7 @@ mod tests {
         nvfp4.into_iter().chain(mx).collect()
     }
 
-    /// Codes and scales of rows of 96, by the definition.
+    /// Quantizes rows of 96 by the definition.
     fn quantized(rule: BlockRule, values: &[f32]) -> (Tensor, Tensor) {
         let mut codes = vec![0; values.len()];
         let blocks = values.chunks(rule.block).zip(codes.chunks_mut(rule.block));
@@ -273,7 +273,7 @@ mod tests {
         )
     }
 
-    /// Numbers of many sizes and both signs.
+    /// Returns numbers of many sizes and both signs.
     fn numbers(seed: u64, count: usize) -> Vec<f32> {
         let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let mut next = move || {
@@ -375,7 +375,7 @@ mod tests {
             assert_eq!((compared.free_codes, compared.free_scales), (1, 0));
             assert_eq!((compared.codes.mismatches, compared.scales.mismatches), (0, 0), "{rule:?}");
 
-            // Another element of the block is of a code that it has not under that scale.
+            // Another element of the block gets a code that is wrong under that scale.
             let (mut codes, scales) = quantized(rule, &got);
             let (want_codes, want_scales) = quantized(rule, &want);
             let mut changed = codes.to_codes();
@@ -386,7 +386,7 @@ mod tests {
             let of = compare_blocks(rule, blocks(&codes, &scales), wanted, |index| ends[index]);
             assert_eq!((of.codes.mismatches, of.scales.mismatches), (1, 0), "{rule:?}");
 
-            // A scale below that of the elements that are known.
+            // The scale is below that of the known elements.
             let least = want_scales.to_codes().iter().map(|scale| scale - 1).collect();
             let (dims, layout) = (want_scales.dims().to_vec(), want_scales.layout());
             let below = Tensor::from_codes(want_scales.element(), dims, layout, least).expect("the shape");
@@ -405,6 +405,7 @@ mod tests {
         ends[18..20].fill([f64::NEG_INFINITY, f64::INFINITY]);
         let three = compared(rule, &want, &want, &ends);
         assert!(three.free_codes == 3 && !three.codes.ok && three.scales.ok);
+        assert!(three.codes.unbounded && !three.scales.unbounded);
         ends[16..48].fill([f64::NEG_INFINITY, f64::INFINITY]);
         let two = compared(rule, &want, &want, &ends);
         assert!(two.free_scales == 2 && !two.scales.ok);
@@ -414,7 +415,7 @@ mod tests {
     fn few_may_move() {
         let rule = BlockRule { element: ElementType::F4E2M1FN, block: 16, rounding: None, global: 1.0 };
         let count = 96 * 10;
-        // Every block has the scale 1, and its other elements lie at the middle of 1 and 1.5.
+        // Every block has scale 1, and its other elements lie at the middle of 1 and 1.5.
         let at = |value: f32| -> Vec<f32> {
             (0..count).map(|index| if index % 16 == 0 { 6.0 } else { value }).collect()
         };
@@ -450,7 +451,7 @@ mod tests {
     #[test]
     fn codes_are_held_against_the_kernel_s_own_scale() {
         let rule = BlockRule { element: ElementType::F4E2M1FN, block: 16, rounding: None, global: 1.0 };
-        // The scale may be 1 or 1.125; 5.0 is the code 6 or 7 under 1 (a tie), and 4.44 is 4 under 1.125.
+        // The scale may be 1 or 1.125. 5.1 rounds to 6 under 1, and 5.1 / 1.125 = 4.53 rounds to 4.
         let values: Vec<f32> = (0..96).map(|index| if index % 16 == 0 { 6.374 } else { 5.1 }).collect();
         let ends: Vec<Interval> = values
             .iter()

@@ -1,9 +1,8 @@
-//! Bounds how far contraction may move the values of a program: each element of what a contract rule touched, and of what follows
-//! from it, lies in an interval.
+//! Bounds the change that contraction makes to values of a program, one interval per element.
 //!
-//! Of an op whose rounding was dropped, both the rounded and the unrounded result lie in its interval; an op that was
-//! kept rounds the ends. What is not followed (sums of moved values, for one) has no interval, and is compared as any
-//! inexact value is.
+//! The interval of an op whose rounding was dropped contains both the rounded and the unrounded result; an op
+//! that was kept rounds the ends. Values that follow in other ways, such as sums of moved values, have no
+//! interval and are compared like any inexact value.
 
 use std::collections::HashMap;
 
@@ -12,18 +11,18 @@ use fourfold_ir::{BinaryKind, ElementType, Entity, Op, OpKind, Program, Tensor, 
 use super::interval::{self, Interval};
 use crate::precision::is_correctly_rounded;
 
-/// The element is beyond the range that a rule takes factors and scales to be in: nothing is said of it.
+/// The interval of an element outside the range that a rule assumes of factors and scales: it has no bound.
 const BEYOND: Interval = [f64::INFINITY, f64::NEG_INFINITY];
-/// No more products than this are summed again for their magnitudes: a few seconds.
+/// The largest number of products that are summed again for their magnitudes: a few seconds.
 const MOST_PRODUCTS: usize = 2_000_000_000;
 
-/// The range of a value's elements under contraction.
+/// The intervals of a value's elements under contraction.
 #[derive(Clone, Debug)]
 pub(crate) struct Moved(Vec<Interval>);
 
 impl Moved {
-    /// Returns whether contraction accounts for the difference of two computations of an element. It makes no NaN, and no number of
-    /// one, and an interval without ends says nothing.
+    /// Returns true if contraction explains the difference of two computations of an element. It neither creates
+    /// nor removes NaN, and an interval without a finite end explains nothing.
     pub(crate) fn allows(&self, index: usize, got: f64, want: f64) -> bool {
         self.0.get(index).is_some_and(|ends @ [low, high]| {
             let is_within = |x: f64| *low <= x && x <= *high;
@@ -31,7 +30,7 @@ impl Moved {
         })
     }
 
-    /// Returns whether an element is beyond the range that the rules take.
+    /// Returns true if an element is outside the range that the rules assume.
     pub(crate) fn is_beyond(&self, index: usize) -> bool {
         self.0.get(index).is_some_and(is_beyond)
     }
@@ -41,8 +40,8 @@ fn is_beyond(ends: &Interval) -> bool {
     ends[0] > ends[1]
 }
 
-/// The values of a program that contraction may move, of which `is_contracted` says which ops it touched. `values` are
-/// those that the interpreter gives.
+/// Returns the values of a program that contraction may move. `is_contracted` returns true for the ops it
+/// changed; `values` are those of the interpreter.
 pub(crate) fn moved(
     program: &Program,
     values: &[Tensor],
@@ -58,7 +57,7 @@ pub(crate) fn moved(
 struct Following<'a> {
     program: &'a Program,
     values: &'a [Tensor],
-    /// Those that are not the interpreter's alone; `None` for one that may be anything.
+    /// The values that may differ from the interpreter's; `None` for one without a bound.
     moved: HashMap<Value, Option<Vec<Interval>>>,
 }
 
@@ -76,13 +75,13 @@ impl Following<'_> {
             _ if known => self.elements(op, is_contracted),
             _ => None,
         };
-        // Only multiplications and quantization have more results, or one that is not followed.
+        // Only multiplications and quantization have more results, and their further results have no interval.
         for (position, result) in operation.results.iter().enumerate() {
             self.moved.insert(*result, ends.clone().filter(|_| position == 0));
         }
     }
 
-    /// The result of an op that computes or moves single elements.
+    /// Returns the intervals of an op that computes or moves single elements.
     fn elements(&self, op: Op, is_contracted: bool) -> Option<Vec<Interval>> {
         let module = self.program.module();
         let operation = &module.ops[op];
@@ -120,7 +119,8 @@ impl Following<'_> {
         Some(all)
     }
 
-    /// The product of dequantized operands: roundings of their elements, of factors and of the sum are dropped or moved.
+    /// Returns the intervals of a product of dequantized operands, where roundings of elements, factors and the
+    /// sum are dropped or moved.
     fn product(&self, op: Op) -> Option<Vec<Interval>> {
         let operation = &self.program.module().ops[op];
         let [a, b] = [operation.operands[0], operation.operands[1]];
@@ -152,7 +152,7 @@ impl Following<'_> {
                     magnitude += (x.abs() + left.normal) * (y.abs() + right.normal);
                     beyond |= x.is_infinite() || y.is_infinite();
                 }
-                // The sum is rounded without the factors.
+                // The sum is rounded before the factors are applied.
                 beyond |= alpha != 0.0 && magnitude / alpha.abs() > f64::from(f32::MAX);
                 let error = unit * magnitude + alpha.abs() * 2f64.powi(-149);
                 let ends = interval::round(ElementType::F32, [sum - error, sum + error]);
@@ -162,7 +162,7 @@ impl Following<'_> {
         Some(all)
     }
 
-    /// An operand of a product, back to where it was dequantized.
+    /// Follows an operand of a product back to its dequantization.
     fn dequantized(&self, value: Value) -> Option<Dequantized> {
         let module = self.program.module();
         let mut found = Dequantized {
@@ -200,17 +200,17 @@ impl Following<'_> {
     }
 }
 
-/// Elements that were dequantized, with how they were rounded.
+/// Dequantized elements and their roundings.
 struct Dequantized {
     elements: Vec<f64>,
-    /// The most by which roundings move an element, relative to it, and to `normal` if it is smaller.
+    /// The largest error of an element relative to its magnitude, or to `normal` if it is smaller.
     unit: f64,
     normal: f64,
-    /// By what they are multiplied besides their scales.
+    /// The product of the factors other than block scales.
     factor: f64,
 }
 
-/// Half of the distance of neighbours from 1 on, and the least normal number.
+/// Returns half the distance of neighbours at 1, and the least normal number.
 fn precision(element: ElementType) -> Option<(f64, f64)> {
     match element {
         ElementType::F32 => Some((2f64.powi(-24), 2f64.powi(-126))),
@@ -220,11 +220,11 @@ fn precision(element: ElementType) -> Option<(f64, f64)> {
     }
 }
 
-/// An operand of an op over elements.
+/// An operand of an elementwise op.
 struct Operand<'a> {
     ends: Option<&'a [Interval]>,
     points: Vec<f64>,
-    /// Of the axes of the result.
+    /// The strides along the axes of the result.
     strides: Vec<usize>,
 }
 
@@ -241,7 +241,7 @@ impl Operand<'_> {
     }
 }
 
-/// The strides of an operand along each axis of the result; 0 where it is repeated.
+/// Returns the strides of an operand along each axis of the result; 0 where it is broadcast.
 fn strides(kind: &OpKind, operand: &[usize], result: &[usize]) -> Vec<usize> {
     let mut next = 1;
     let mut own = vec![0; operand.len()];
@@ -266,7 +266,7 @@ fn advance(index: &mut [usize], dims: &[usize]) {
     }
 }
 
-/// Returns whether each element of an op's result follows from one element of each operand.
+/// Returns true if each element of the result follows from one element of each operand.
 fn is_followed(kind: &OpKind) -> bool {
     use OpKind::{Binary, Broadcast, Clamp, Compare, Convert, Reshape, Select, Transpose, Unary};
     matches!(
@@ -283,7 +283,7 @@ fn is_followed(kind: &OpKind) -> bool {
     )
 }
 
-/// The interval of an op's result for elements in these intervals, before it is rounded; `None` for an op that is not followed.
+/// Returns the interval of a result before it is rounded; `None` for an op that is not followed.
 fn step(kind: &OpKind, operands: &[Interval]) -> Option<Interval> {
     Some(match kind {
         OpKind::Unary(kind) => {
@@ -299,7 +299,7 @@ fn step(kind: &OpKind, operands: &[Interval]) -> Option<Interval> {
     })
 }
 
-/// Rounded, and, where the rounding was dropped, as it was before as well.
+/// Rounds an interval. If the rounding was dropped, the result contains the unrounded ends too.
 fn rounded(element: ElementType, ends: Interval, is_contracted: bool) -> Interval {
     if element == ElementType::I1 {
         return ends;

@@ -1,9 +1,8 @@
-//! How far a kernel's result may lie from its meaning after the steps of an epilogue: each value of a step is an
-//! interval that contains whatever a right kernel has there.
+//! Intervals of the values of an epilogue. Each contains every value that a right kernel can compute there.
 //!
-//! The ends of an interval are rounded as the step rounds, which keeps everything inside, as rounding is monotonic. A
-//! function that the device computes within 4 ulp widens its interval by as much. Nothing is known of how two
-//! operands of a step depend on each other, so that a difference of equal things may get a wide interval.
+//! The ends of an interval are rounded as the step rounds; rounding is monotonic, so everything stays inside. A
+//! function that the device computes within 4 ulp widens its interval by 4 ulp. Operands of a step are treated as
+//! independent, so the difference of equal values may have a wide interval.
 
 use fourfold_ir::{BinaryKind, ElementType, OperandShape, Predicate, UnaryKind, scalar};
 use fourfold_scheduler::{EpilogueKind, EpilogueRef, EpilogueStep, ScaledMmaPlan};
@@ -11,29 +10,28 @@ use fourfold_scheduler::{EpilogueKind, EpilogueRef, EpilogueStep, ScaledMmaPlan}
 use super::{ULPS, ulp};
 use crate::precision::is_correctly_rounded;
 
-/// What a right kernel may have: from the first to the second.
+/// The least and the largest value that a right kernel can compute.
 pub(super) type Interval = [f64; 2];
 
-/// Anything.
+/// The interval of every value.
 pub(super) const UNKNOWN: Interval = [f64::NEG_INFINITY, f64::INFINITY];
 
-/// What everything that a kernel computes may be.
+/// The inputs from which the intervals of a kernel's values follow.
 pub(super) struct Intervals<'a> {
     /// The plan.
     pub(super) plan: &'a ScaledMmaPlan,
-    /// The result of the `scaled_mma`: before it is rounded to its type where there is an error, and else as it is.
+    /// The result of the `scaled_mma`: before it is rounded to its type if it has an error, else as it is.
     pub(super) sum: Vec<f64>,
-    /// The largest error of each sum but for 4 ulp; absent where there is none.
+    /// The largest error of each sum, without the 4 ulp; `None` if sums are exact.
     pub(super) error: Option<&'a [f64]>,
     /// The values of each of the plan's operands.
     pub(super) operands: Vec<Vec<f64>>,
-    /// Columns of D.
+    /// The number of columns of D.
     pub(super) columns: usize,
 }
 
 impl Intervals<'_> {
-    /// The interval of a value that the kernel computes, at this position of D in row-major order. `steps` is room to
-    /// work in.
+    /// Returns the interval of a value at a position of D in row-major order. `steps` is scratch space.
     pub(super) fn value(&self, of: EpilogueRef, index: usize, steps: &mut Vec<Interval>) -> Interval {
         match of {
             EpilogueRef::Accumulator => self.accumulator(index),
@@ -45,7 +43,7 @@ impl Intervals<'_> {
         }
     }
 
-    /// The interval of a step before it is rounded.
+    /// Returns the interval of a step before it is rounded.
     pub(super) fn unrounded(&self, step: usize, index: usize, steps: &mut Vec<Interval>) -> Interval {
         steps.clear();
         let accumulator = self.accumulator(index);
@@ -68,7 +66,7 @@ impl Intervals<'_> {
         round(self.plan.accumulator, [sum - error, sum + error])
     }
 
-    /// The value of an operand at an element of D.
+    /// Returns the value of an operand at an element of D.
     pub(super) fn operand(&self, operand: usize, index: usize) -> f64 {
         let at = match self.plan.operands[operand].shape {
             OperandShape::Scalar => 0,
@@ -96,7 +94,7 @@ impl Intervals<'_> {
     }
 }
 
-/// The step on single values, not rounded.
+/// Evaluates a step on single values, without rounding.
 pub(super) fn point(step: &EpilogueStep, operands: &[f64]) -> f64 {
     match step.kind {
         EpilogueKind::Constant { bits } => f64::from(f32::from_bits(bits)),
@@ -111,12 +109,12 @@ pub(super) fn point(step: &EpilogueStep, operands: &[f64]) -> f64 {
     }
 }
 
-/// Both ends rounded to an element type.
+/// Rounds both ends to an element type.
 pub(super) fn round(element: ElementType, interval: Interval) -> Interval {
     interval.map(|end| scalar::round_to(element, end))
 }
 
-/// One of two, or both where it is not known which.
+/// Returns the chosen interval, or the hull of both if the condition is not certain.
 pub(super) fn select(condition: Interval, x: Interval, y: Interval) -> Interval {
     match condition {
         [1.0, _] => x,
@@ -129,7 +127,7 @@ pub(super) fn widened([low, high]: Interval) -> Interval {
     [low - ULPS * ulp(low), high + ULPS * ulp(high)]
 }
 
-/// An end that is no number says nothing.
+/// Returns the interval, or [`UNKNOWN`] if an end is NaN.
 pub(super) fn sound([low, high]: Interval) -> Interval {
     if low.is_nan() || high.is_nan() { UNKNOWN } else { [low, high] }
 }
@@ -155,11 +153,11 @@ pub(super) fn unary(kind: UnaryKind, [low, high]: Interval) -> Interval {
         UnaryKind::Neg => [-high, -low],
         UnaryKind::Abs if low < 0.0 && 0.0 < high => [0.0, f(low).max(high)],
         UnaryKind::Abs => hull([f(low), f(high)]),
-        // Falling on either side of the pole.
+        // The function falls on either side of the pole.
         UnaryKind::Reciprocal | UnaryKind::Rsqrt if low <= 0.0 && 0.0 <= high && low < high => UNKNOWN,
         UnaryKind::Reciprocal | UnaryKind::Rsqrt => [f(high), f(low)],
         UnaryKind::Gelu | UnaryKind::GeluTanh | UnaryKind::Silu => {
-            // Falling down to one minimum, and rising from there.
+            // The function falls to its one minimum and rises from there.
             const MINIMUM_LIES_WITHIN: [f64; 2] = [-1.3, -0.7];
             let least = match kind {
                 UnaryKind::Silu => -0.278_464_543,
@@ -184,7 +182,7 @@ pub(super) fn binary(kind: BinaryKind, a: Interval, b: Interval) -> Interval {
     }
 }
 
-/// Certainly true is `[1, 1]`, certainly false is `[0, 0]`.
+/// Returns `[1, 1]` if the comparison is certainly true, `[0, 0]` if it is certainly false, else `[0, 1]`.
 pub(super) fn compare(predicate: Predicate, a: Interval, b: Interval) -> Interval {
     let known = match predicate {
         Predicate::Lt => (a[1] < b[0], a[0] >= b[1]),
@@ -208,7 +206,7 @@ pub(super) fn compare(predicate: Predicate, a: Interval, b: Interval) -> Interva
 mod tests {
     use super::*;
 
-    /// A few hundred intervals, and points in them: no function leaves its interval.
+    /// Checks a few hundred intervals and points inside them.
     #[test]
     fn every_function_stays_within_its_interval() {
         let mut ends: Vec<f64> = (-40..=40).map(|i| f64::from(i) * 0.171).collect();

@@ -1,4 +1,4 @@
-//! How far the sum of a kernel may be off: it is in f32, in an order of the kernel's own.
+//! Bounds the error of a kernel's sum, which is accumulated in f32 in an order that the kernel chooses.
 
 use fourfold_executor::fallback::{BlockScaled, BlockScaledShape, Epilogue, FallbackError, scaled_mma};
 use fourfold_ir::sample::Rule;
@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::precision::is_exact_product;
 
 impl KernelRun<'_> {
-    /// The largest error of the sum, times alpha, for each element; `None` where no order of summation has one.
+    /// Returns the largest error of each element's sum, times alpha; `None` if every order of summation is exact.
     pub(super) fn accumulation_error(&self) -> Result<Option<Vec<f64>>, Error> {
         if is_exact_product(self.program, self.rule, self.plan.root) {
             return Ok(None);
@@ -24,14 +24,14 @@ impl KernelRun<'_> {
         };
         let k = *self.operand(self.plan.a)?.dims().last().unwrap_or(&0) as f64;
         let unit = k * 2f64.powi(-24);
-        // The fallback sums in f32 as well.
+        // The fallback sums in f32 as well, so both sides may err.
         let orders = if self.interpret { 1.0 } else { 2.0 };
         let gamma = orders * unit / (1.0 - unit);
         Ok(Some(sums.iter().map(|sum| gamma * alpha * f64::from(*sum)).collect()))
     }
 
-    /// Whether every partial sum is a whole number of units that f32 can hold: contest-rule products are multiples of
-    /// 1/4 (1/16 with power-of-two scales), and no partial sum exceeds the sum of magnitudes.
+    /// Returns true if every partial sum is a whole number of units that f32 can hold. Contest-rule products are
+    /// multiples of 1/4 (1/16 with power-of-two scales), and no partial sum exceeds the sum of magnitudes.
     fn is_exact_in_any_order(&self, sums: &[f32]) -> bool {
         let plan = self.plan;
         let is_made = |value: Value| self.program.module().defining_op(value).is_some();
@@ -46,13 +46,13 @@ impl KernelRun<'_> {
         largest < unit * 2f32.powi(24)
     }
 
-    /// Σ|a·b| for every element of D.
+    /// Returns Σ|a·b| for every element of D.
     fn magnitudes(&self) -> Result<Vec<f32>, Error> {
         let (a, b) = (self.operand(self.plan.a)?, self.operand(self.plan.b)?);
         self.multiply(&without_signs(a), &without_signs(b), Epilogue::default())
     }
 
-    /// The result of the `scaled_mma` before it is rounded to its type.
+    /// Returns the result of the `scaled_mma` before it is rounded to its type.
     pub(super) fn sum(&self, values: &Values) -> Result<Tensor, Error> {
         let module = self.program.module();
         let root = self.take(values, module.ops[self.plan.root].results[0])?;
@@ -102,7 +102,7 @@ impl KernelRun<'_> {
     }
 }
 
-/// The codes with every sign cleared.
+/// Returns the codes with every sign cleared.
 fn without_signs(tensor: &Tensor) -> Vec<u8> {
     let mask = if tensor.element() == ElementType::F4E2M1FN { 0x77 } else { 0x7F };
     tensor.bytes().iter().map(|byte| byte & mask).collect()

@@ -1,4 +1,4 @@
-//! What a reduction may be, given what the elements may.
+//! Bounds a reduction, given the intervals of its elements.
 
 use fourfold_ir::{BinaryKind, ElementType, OperandShape, ReduceKind, scalar};
 
@@ -6,7 +6,7 @@ use super::interval::{Interval, UNKNOWN};
 use super::ulp;
 use super::within::Bounds;
 
-/// What a right kernel may have combined, for each result.
+/// The intervals of the results of a reduction.
 pub(super) struct Reduced {
     kind: ReduceKind,
     shape: OperandShape,
@@ -14,7 +14,7 @@ pub(super) struct Reduced {
     slots: Vec<Slot>,
 }
 
-/// One result.
+/// The interval of one result.
 #[derive(Clone, Copy)]
 struct Slot {
     ends: Interval,
@@ -24,7 +24,7 @@ struct Slot {
 }
 
 impl Reduced {
-    /// Nothing is combined yet. `columns` are those of what is reduced.
+    /// Creates the reduction of no elements. `columns` is the number of columns of its operand.
     pub(super) fn new(kind: ReduceKind, shape: OperandShape, columns: usize, results: usize) -> Reduced {
         let of_nothing = match kind {
             ReduceKind::Sum | ReduceKind::Mean | ReduceKind::Amax => 0.0,
@@ -35,7 +35,7 @@ impl Reduced {
         Reduced { kind, shape, columns, slots: vec![slot; results] }
     }
 
-    /// Combines the element at this position in row-major order.
+    /// Adds the element at this position in row-major order.
     pub(super) fn add(&mut self, index: usize, [low, high]: Interval) {
         let slot = match self.shape {
             OperandShape::Scalar => 0,
@@ -58,9 +58,10 @@ impl Reduced {
         slot.count += 1.0;
     }
 
-    /// What each result may be where `want` is expected. A sum is in f32, in an order of the kernel's own.
+    /// Returns the bounds of each result, where `want` is expected. Sums are in f32, in an order that the kernel
+    /// chooses.
     pub(super) fn bounds(&self, want: &[f64]) -> Bounds {
-        // No magnitude is less than nothing.
+        // No magnitude is negative.
         let range = if self.kind == ReduceKind::Amax { [0.0, f64::INFINITY] } else { UNKNOWN };
         let mut bounds = Bounds::with_capacity(want.len());
         for (slot, want) in self.slots.iter().zip(want) {
@@ -79,7 +80,7 @@ impl Reduced {
     }
 }
 
-/// Whether every order of combining gives the same bits.
+/// Returns true if every order of combining gives the same bits.
 pub(super) fn is_exact(kind: ReduceKind) -> bool {
     match kind {
         ReduceKind::Max | ReduceKind::Min | ReduceKind::Amax => true,
@@ -87,7 +88,7 @@ pub(super) fn is_exact(kind: ReduceKind) -> bool {
     }
 }
 
-/// The least and the largest magnitude in an interval.
+/// Returns the least and the largest magnitude in an interval.
 pub(super) fn magnitudes([low, high]: Interval) -> Interval {
     if low.is_nan() || high.is_nan() {
         return [f64::NAN; 2];

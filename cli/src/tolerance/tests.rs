@@ -1,4 +1,4 @@
-//! A wrong kernel is never called right: results that are a little wrong in each of the ways that kernels are.
+//! Wrong kernels are never called right: results are slightly wrong in each of the ways that occur.
 
 mod outputs;
 
@@ -17,7 +17,7 @@ struct Case {
 }
 
 impl Case {
-    /// One kernel with K = 352 and this epilogue behind `%p`, whose type is `root`.
+    /// A kernel with K = 352 and this epilogue after `%p`, whose type is `root`.
     fn new(root: &str, epilogue: &str, result: &str, rule: Rule) -> Case {
         let source = format!(
             "fir 1
@@ -40,7 +40,7 @@ func @f(
         Case { program, partition, tensors, rule }
     }
 
-    /// Holds what a kernel would have given against what it must be. `change` sees the right result.
+    /// Compares the right result, altered by `change`.
     fn compared(&self, interpret_it: bool, change: impl Fn(&mut Vec<f64>)) -> Compared {
         let bound = bind::bind(&self.program, &self.tensors).expect("they fit");
         let module = self.program.module();
@@ -128,7 +128,7 @@ fn an_inexact_sum_is_bounded_element_by_element() {
 fn another_function_is_not_the_function() {
     let mut case = Case::new("f32", GELU, "y", Rule::Normal);
     let mut tanh = Case::new("f32", &GELU.replace("= gelu", "= gelu_tanh"), "y", Rule::Normal);
-    // Arguments of the size at which the two differ, by at most 5e-4.
+    // Arguments at which the two functions differ, by at most 5e-4.
     for case in [&mut case, &mut tanh] {
         let alpha = Tensor::from_f32(vec![], &[3e-5]).expect("a scalar");
         case.tensors.insert("alpha".to_owned(), alpha);
@@ -147,7 +147,7 @@ fn contest_sums_beyond_the_rule_s_limit_are_exact_where_their_magnitudes_say_so(
     assert!(!case.accepts(|values| values[1] += 0.001));
 }
 
-/// A value that is used three times, a choice by comparison, and steps in bf16.
+/// A value with three uses, a choice by comparison, and steps in bf16.
 const GATED: &str = "  %x = add %p, %bias : tensor<[37, 72], f32>
   %g = sigmoid %x : tensor<[37, 72], f32>
   %m = mul %x, %g : tensor<[37, 72], f32>

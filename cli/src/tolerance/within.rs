@@ -1,17 +1,17 @@
-//! Results of which each must lie in an interval of its own.
+//! Compares results, each of which must lie in an interval of its own.
 
 use fourfold_ir::{ElementType, Tensor};
 
 use super::interval::{self, Interval};
 use crate::compare::{Comparison, MOVED_ONE_IN, Verdict, compare_by};
 
-/// What each element of a value may be.
+/// The interval of each element of a value.
 pub(super) struct Bounds {
-    /// Rounded as the value is.
+    /// The intervals, rounded to the type of the value.
     ends: Vec<Interval>,
-    /// How far each may lie from what is expected but for the rounding to its type.
+    /// The largest distance of each element from the expected one before rounding to its type.
     pub(super) distances: Vec<f64>,
-    /// Of which nothing is known.
+    /// True for each element that may be anything.
     is_free: Vec<bool>,
 }
 
@@ -24,22 +24,22 @@ impl Bounds {
         }
     }
 
-    /// The next element: within `ends` before it is rounded to `element`, and expected `at` a point before that. `range`
-    /// is whatever such a value can be.
+    /// Adds the next element: it lies within `ends` before it is rounded to `element`, and the exact expectation
+    /// is `at`. `range` is the interval of every possible value.
     pub(super) fn push(&mut self, element: ElementType, ends: Interval, at: f64, range: Interval) {
         let distance = (ends[1] - at).max(at - ends[0]);
-        // NaN is met by NaN alone: what this is for it does not matter.
+        // Only NaN meets NaN, so the distance is not used.
         self.distances.push(if distance.is_nan() { f64::INFINITY } else { distance });
-        // An end that is no number says nothing.
+        // An infinite or NaN end is no bound.
         let is_above = ends[0] > range[0];
         let is_below = ends[1] < range[1];
         self.is_free.push(!is_above && !is_below);
-        // A truth value is not rounded.
+        // Truth values are not rounded.
         let is_rounded = element != ElementType::I1;
         self.ends.push(if is_rounded { interval::round(element, ends) } else { ends });
     }
 
-    /// Holds a result against what each element may be; says of how many nothing is known.
+    /// Compares a result with the bounds; also returns the number of elements without a bound.
     pub(super) fn compare(&self, got: &Tensor, want: &Tensor) -> (Comparison, usize) {
         let pairs: Vec<(f64, f64)> = got.to_f64().into_iter().zip(want.to_f64()).collect();
         let verdict = |(index, (got, want)): (usize, &(f64, f64))| self.verdict(index, *got, *want);
@@ -60,17 +60,18 @@ impl Bounds {
         if self.is_free[index] {
             return Verdict::Free;
         }
-        // What differs by more than the value before rounding may is a rounding that went the other way.
+        // A difference larger than that before rounding is a rounding that went the other way.
         if (got - want).abs() <= self.distances[index] { Verdict::Same } else { Verdict::Moved }
     }
 }
 
-/// A comparison that fails where more elements are free than may be.
+/// Fails a comparison in which more elements are free than [`most_free`].
 pub(super) fn with_free(comparison: Comparison, free: usize, count: usize) -> Comparison {
-    Comparison { ok: comparison.ok && free <= most_free(count), ..comparison }
+    let lacks_bounds = free > most_free(count);
+    Comparison { unbounded: comparison.ok && lacks_bounds, ok: comparison.ok && !lacks_bounds, ..comparison }
 }
 
-/// What a rule says of elements that nothing is demanded of.
+/// Returns the words in a rule for elements without a bound.
 pub(super) fn free_text(free: usize, count: usize) -> String {
     match free {
         0 => String::new(),
@@ -79,7 +80,7 @@ pub(super) fn free_text(free: usize, count: usize) -> String {
     }
 }
 
-/// A comparison that demands nothing of more elements than this says too little.
+/// Returns the largest number of elements without a bound in a useful comparison.
 fn most_free(count: usize) -> usize {
     (count / MOVED_ONE_IN).max(1)
 }
@@ -141,8 +142,16 @@ mod tests {
             let ones = f32s(&vec![1.0; count]);
             let (comparison, found) = bounds.compare(&ones, &ones);
             assert_eq!((comparison.ok, found, comparison.mismatches), (is_right, free, 0));
+            assert_eq!(comparison.unbounded, !is_right, "nothing is wrong, so it is not a mismatch");
             assert_eq!(free_text(found, count).contains("more than 1 in 50"), !is_right);
         }
+    }
+
+    #[test]
+    fn a_wrong_element_is_wrong_even_among_elements_without_a_bound() {
+        let bounds = bounds(ElementType::F32, &[(UNKNOWN, 1.0), (UNKNOWN, 1.0), ([1.0; 2], 1.0)]);
+        let (comparison, free) = bounds.compare(&f32s(&[1.0, 1.0, 7.0]), &f32s(&[1.0; 3]));
+        assert_eq!((comparison.ok, comparison.unbounded, comparison.mismatches, free), (false, false, 1, 2));
     }
 
     #[test]

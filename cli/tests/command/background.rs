@@ -1,5 +1,5 @@
-//! Programs whose kernels are built in the background, as an embedding host sees them: nothing waits, the fallback runs
-//! meanwhile, and what is built is shared by the programs of a process and kept for the next one.
+//! Kernels built in the background, as an embedding host uses them. Nothing waits, the fallback runs meanwhile,
+//! and a built kernel is shared by the programs of the process and kept for the next one.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ use fourfold::executor::{BuildFault, Cancel};
 use fourfold::ir::sample;
 use fourfold::{Backend, CacheChoice, CompileOptions, Compiled, DeviceChoice, Event, Options, Planned, Wait};
 
-/// A compiler that works once it is let to, and a cache.
+/// A compiler that works once it is released, and a cache.
 struct Workshop {
     folder: tempfile::TempDir,
 }
 
-/// Writes a library that says of itself what the source says.
+/// Writes a library whose metadata are those of the source.
 const COMPILE: &str = r#"
 field() { sed -n "s/.*\\\\\"$1\\\\\":\\\\\"\([^\\\\]*\)\\\\\".*/\1/p" kernel.cu | head -n 1; }
 cat > said.h <<END
@@ -63,13 +63,13 @@ impl Workshop {
         std::fs::set_permissions(self.path(name), std::fs::Permissions::from_mode(0o755)).expect("a script");
     }
 
-    /// Lets the compiler work.
+    /// Releases the compiler.
     fn open(&self) {
         std::fs::write(self.path("go"), "").expect("a file");
     }
 
     fn builds(&self) -> usize {
-        // The compiler may be started several times for a build, in the build's folder.
+        // One build may start the compiler several times, in the folder of the build.
         let folders = std::fs::read_to_string(self.path("builds")).unwrap_or_default();
         folders.lines().collect::<std::collections::BTreeSet<_>>().len()
     }
@@ -176,7 +176,7 @@ fn programs_of_a_process_share_a_build_and_the_next_finds_it_in_the_cache() {
     assert_eq!(from(&events), Some(Source::Cache));
     assert!(compiled.built()[0].outcome.is_ok() && compiled.built_so_far().len() == 1);
     assert_eq!(workshop.builds(), 1);
-    // Without the cache it is built anew.
+    // Without the cache it is built again.
     let options = workshop.options().cache(CacheChoice::None);
     let (alone, _) = background(&options);
     assert!(alone.wait(Wait::Forever));
@@ -194,7 +194,7 @@ fn dropping_the_last_program_that_wants_a_kernel_ends_its_build() {
     assert!(workshop.has_processes(), "the second program still wants it");
     drop(second);
     wait_for("the compiler ends", || !workshop.has_processes());
-    // Whoever asks then gets it.
+    // A later request then gets the kernel.
     workshop.open();
     let (third, _) = background(&workshop.options());
     assert!(third.wait(Wait::Forever));
@@ -216,10 +216,10 @@ fn a_wish_to_stop_ends_what_is_built_in_the_background() {
     assert_eq!(built[0].outcome.as_ref().expect_err("it was cancelled").code, "cancelled");
     wait_for("the compiler ends", || !workshop.has_processes());
     assert_eq!(run(&compiled).segments[0].ran.as_str(), "fallback");
-    // One that comes later is not even begun for.
+    // A request that comes later does not even start.
     let (late, _) = background(&options);
     assert!(late.wait(Wait::Never));
-    // Somebody else's wish is another one.
+    // The request of another program is independent.
     workshop.open();
     let (other, _) = background(&workshop.options());
     assert!(other.wait(Wait::Forever));
@@ -232,7 +232,7 @@ fn how_many_kernels_are_needed_is_said_before_anything_of_them() {
     workshop.open();
     let (first, events) = background(&workshop.options());
     assert!(first.wait(Wait::Forever));
-    // Now it is told of at once that it is there.
+    // The event now comes at once.
     let (second, again) = background(&workshop.options());
     assert!(second.wait(Wait::Never));
     for events in [events, again] {

@@ -1,4 +1,4 @@
-//! Bundles: a replay as a folder, which is moved and replayed elsewhere, and refused when it is no longer what it was.
+//! Bundles: replays kept in folders, replayed elsewhere, and rejected once they were changed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use serde_json::Value;
 
-/// A folder of these tests, so that they depend on nobody's cache and change none.
+/// The cache of these tests, so that they neither read nor change another one.
 const CACHE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/bundle-cache");
 
 fn fixture(name: &str) -> String {
@@ -53,7 +53,7 @@ impl Place {
         self.path(name).display().to_string()
     }
 
-    /// Replays into a bundle, and gives the report.
+    /// Replays into a bundle and returns the report.
     fn bundle(&self, file: &str, name: &str, more: &[&str]) -> Value {
         let output =
             fourfold(&[&["replay", file, "--json", "--bundle", self.name(name).as_str()], more].concat());
@@ -72,11 +72,11 @@ impl Place {
     }
 }
 
-/// A report without what differs from run to run: the file, times, and where it was kept.
+/// Removes what differs from run to run: the file, times, and the bundle's folder.
 fn comparable(report: &Value) -> Value {
     let mut report = report.clone();
     let object = report.as_object_mut().expect("an object");
-    // The replay of a bundle also compares what was recorded.
+    // The replay of a bundle also compares with the recorded run.
     for key in ["file", "bundle", "compared"] {
         object.remove(key);
     }
@@ -93,7 +93,7 @@ fn recorded(report: &Value) -> Vec<&Value> {
     outputs.filter(|output| output["expected"] == "recorded").collect()
 }
 
-/// Two kernels with ops between them that are none.
+/// Two kernels with ops between them that are in no kernel.
 const MIXED: &str = "fir 1
 ; sample: exact seed=3 M=37
 func @mixed(
@@ -130,7 +130,7 @@ fn a_moved_bundle_is_replayed_with_the_same_report_and_the_same_bits() {
         for output in recorded(&second) {
             assert_eq!((&output["ok"], &output["rule"]), (&true.into(), &"bit-equal".into()), "{output}");
         }
-        // What it gives is the same file, bit for bit.
+        // The outputs are the same file, bit for bit.
         let again = format!("{name}.again");
         place.bundle(&place.name(&moved), &again, &[]);
         let outputs = |name: &str| fs::read(place.path(name).join("outputs.safetensors")).expect("outputs");
@@ -143,7 +143,7 @@ fn a_moved_bundle_is_replayed_with_the_same_report_and_the_same_bits() {
 #[test]
 fn a_bundle_has_what_it_takes_and_no_secret() {
     let place = Place::new();
-    // An entry that would be refused if it were looked at.
+    // An entry that would be rejected if it were verified.
     let entry = place.path("cache/kernels/entries").join("7".repeat(64));
     fs::create_dir_all(&entry).expect("a folder");
     fs::write(entry.join("kernel.so"), "no library").expect("it can be written");
@@ -183,7 +183,7 @@ fn a_bundle_has_what_it_takes_and_no_secret() {
     let environment = read(&bundle.join("environment.json"));
     assert_eq!(environment["fourfold"]["version"], env!("CARGO_PKG_VERSION"));
     assert!(environment["findings"].is_array() && environment["targets"].is_array());
-    // Of the cache it has counts and sizes: to verify it would take as long as reading it.
+    // The report on the cache has counts and sizes only: verification would read all of it.
     let cache = &environment["cache"];
     assert_eq!(
         (&cache["entries"], &cache["bytes"], &cache["verified"]),
@@ -226,7 +226,7 @@ fn other_inputs_do_not_give_what_was_recorded() {
     assert_eq!(wrong.len(), 1);
     let mismatches = wrong[0]["mismatches"].as_u64().expect("a count");
     assert!((1..=37).contains(&mismatches), "one column of d at most: {mismatches}");
-    // Against the interpreter, on the same inputs, it is right.
+    // Compared with the interpreter on the same inputs, it is right.
     let others = report["outputs"].as_array().expect("outputs").iter();
     assert!(others.filter(|output| output["expected"] != "recorded").all(|output| output["ok"] == true));
     assert_eq!(place.replay("bundle", &[]).0, 0);
@@ -252,7 +252,7 @@ fn a_segment_becomes_a_program_of_its_own() {
         assert_eq!(whole["segments"].as_array().map(Vec::len), Some(3));
         assert_eq!(place.path(&name).join("kernels/0/kernel.cu").exists(), ops.contains(&"scaled_mma"));
     }
-    // What the last product got is what the middle gave.
+    // The input of the last product is the output of the segment before it.
     let read = |name: &str| fs::read(place.path(name)).expect("tensors");
     let (inputs, outputs) = (read("segment2/data.safetensors"), read("segment1/outputs.safetensors"));
     let tensors = [&inputs, &outputs].map(|bytes| SafeTensors::deserialize(bytes).expect("well-formed"));
@@ -271,7 +271,7 @@ fn a_segment_becomes_a_program_of_its_own() {
         "3",
     ]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("there is no segment 3; the program has 3"), "{}", said(&output));
+    assert!(said(&output).contains("the program has no segment 3; its 3 segments"), "{}", said(&output));
     assert!(output.stdout.is_empty() && !place.path("none").exists(), "nothing was run");
     assert_eq!(fourfold(&["replay", &file, "--segment", "1"]).status.code(), Some(2), "needs --bundle");
 }
@@ -361,9 +361,13 @@ func @f(%a: tensor<[256, 512], bf16>, %b: tensor<[264, 512], bf16>) {
     let (code, report) = place.replay("wrong", &[]);
     assert_eq!((code, recorded(&report).len()), (1, 0), "what was wrong is not demanded");
     let notes = report["notes"].as_array().expect("notes").iter().filter_map(Value::as_str);
-    assert_eq!(notes.filter(|note| note.contains("is what the recorded run gave")).count(), 2, "{report}");
+    assert_eq!(
+        notes.filter(|note| note.contains("equals the result of the recorded run")).count(),
+        2,
+        "{report}"
+    );
 
-    // Data of which a tensor is missing, and data that are none.
+    // Data that lack a tensor, and a file that is no data.
     let data = place.write("damaged.safetensors", "not tensors");
     let layer = fixture("minilm_ffn.fir");
     let output = fourfold(&["replay", &layer, "--data", &data, "--bundle", &place.name("failed")]);
@@ -380,13 +384,13 @@ func @f(%a: tensor<[256, 512], bf16>, %b: tensor<[264, 512], bf16>) {
     assert_eq!((code, &again["fault"]), (2, &"invalid_input".into()));
     assert!(again["error"].as_str().expect("a message").contains("not a safetensors file"), "{again}");
 
-    // A program that is none.
+    // A text that is not a program.
     let broken = place.write("broken.fir", "fir 1\nfunc @broken(");
     let output = fourfold(&["replay", &broken, "--bundle", &place.name("invalid"), "--json"]);
     assert_eq!(output.status.code(), Some(2));
     let (code, again) = place.replay("invalid", &[]);
     assert_eq!((code, &again["diagnostics"]), (2, &json(&output)["diagnostics"]));
-    // No program at all leaves no bundle.
+    // Without a program, no bundle is written.
     let output = fourfold(&["replay", &place.name("absent.fir"), "--bundle", &place.name("nothing")]);
     assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("no bundle was written") && !place.path("nothing").exists());
@@ -400,10 +404,10 @@ fn why_there_is_no_bundle_is_in_the_report_or_known_before_the_run() {
         let output = fourfold(&["replay", file, "--json", "--bundle", folder]);
         (output.status.code(), json(&output))
     };
-    // A folder that cannot be made is the machine's fault.
+    // A folder that cannot be created is the machine's fault.
     let (code, object) = bundled(&file, "/proc/none");
     assert_eq!((code, &object["fault"]), (Some(3), &"environment".into()), "{object}");
-    // What a path means in the end is what counts.
+    // Paths are compared after `..` and links are resolved.
     place.write("thesis.txt", "years of work");
     let (code, object) = bundled(&file, &place.name("new/.."));
     let error = object["error"].as_str().expect("a message");
@@ -412,7 +416,7 @@ fn why_there_is_no_bundle_is_in_the_report_or_known_before_the_run() {
     let (code, object) = bundled(&file, &place.name("new/../found"));
     assert_eq!((code, &object["bundle"]["folder"]), (Some(0), &place.name("found").into()), "{object}");
     assert_eq!(object["bundle_error"], Value::Null);
-    // A run that fails says where it was kept, or why it was not.
+    // A run that fails names its bundle, or the reason why none was written.
     let data = place.write("damaged.safetensors", "not tensors");
     let failed = fourfold(&["replay", &file, "--data", &data, "--json", "--bundle", &place.name("failed")]);
     let object = json(&failed);
@@ -422,7 +426,7 @@ fn why_there_is_no_bundle_is_in_the_report_or_known_before_the_run() {
     assert!(object["bundle_error"].as_str().is_some_and(|why| why.contains("could not be read")), "{object}");
 }
 
-/// Writes a bundle anew with what it says of itself and its outputs changed.
+/// Rewrites a bundle with its description and outputs changed.
 fn rewrite(folder: &Path, to: &Path, about: impl Fn(&mut Value), outputs: impl Fn(&mut Vec<u8>)) {
     let format = SealedFormat { name: "Fourfold bundle", version: 1 };
     let sealed = Sealed::open(folder, format).expect("a bundle");
@@ -472,7 +476,7 @@ func @f(%a: tensor<[37, 512], bf16>, %b: tensor<[264, 512], bf16>) {
         report["notes"].to_string().contains("another processor")
             && report["notes"].to_string().contains("Another 9000")
     );
-    // What is really wrong is seen there too.
+    // A wrong result is still found there.
     rewrite(&place.path("here"), &place.path("wrong"), elsewhere, |bytes| {
         let last = bytes.len() - 1;
         bytes[last] ^= 0x80;

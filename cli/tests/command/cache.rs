@@ -125,7 +125,7 @@ fn the_cache_is_listed_verified_repaired_and_pruned() {
     assert!(
         bench
             .text(&["prune", "--older-than", "0"], 0)
-            .contains("kernel_1  in use stays, because it is in use")
+            .contains("kernel_1  in use stays because it is in use")
     );
     drop(held);
     let text = bench.text(&["prune", "--to", "1K"], 0);
@@ -145,7 +145,7 @@ fn kernels_are_pushed_to_a_folder_by_key_or_all() {
         (&Value::from("written"), &Value::from(key(1).to_string()))
     );
     let text = bench.text(&["push", "--to", to, "--all"], 0);
-    assert!(text.contains("there already") && text.contains("2 of 3 written to"), "{text}");
+    assert!(text.contains("already present") && text.contains("2 of 3 written to"), "{text}");
     assert_eq!(fs::read_dir(to).unwrap().count(), 3);
 }
 
@@ -161,7 +161,7 @@ fn every_kernel_is_pushed_where_none_is_named() {
 #[test]
 fn a_kernel_that_is_refused_is_exit_1_and_one_that_cannot_be_written_exit_3() {
     let bench = Bench::new();
-    // No user can make a folder there.
+    // No user can create a folder there.
     let pushed = bench.json(&["push", "--to", "/proc"], 3);
     assert_eq!(pushed["ok"], false);
     let said = |entry: &Value| entry["error"].as_str().is_some_and(|error| !error.is_empty());
@@ -179,7 +179,7 @@ fn a_kernel_that_is_refused_is_exit_1_and_one_that_cannot_be_written_exit_3() {
 fn what_to_do_is_said_of_what_is_wrong() {
     let bench = Bench::new();
     assert_eq!(bench.json(&["prune", "--all"], 0)["ok"], true);
-    // Also where there is nothing to push.
+    // The place is checked even if there is nothing to push.
     let missing = bench.folder.path().join("missing").display().to_string();
     for (to, words) in [(missing.as_str(), "there is no such folder"), ("", "it has no name")] {
         let error = bench.json(&["push", "--to", to, "--all"], 2);

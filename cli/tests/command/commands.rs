@@ -7,7 +7,7 @@ use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 use serde_json::Value;
 
-/// A folder of these tests, so that they depend on nobody's cache and change none.
+/// The cache of these tests, so that they neither read nor change another one.
 const CACHE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/cli-cache");
 
 fn fixture(name: &str) -> PathBuf {
@@ -15,7 +15,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn fourfold(arguments: &[&str]) -> Output {
-    // Off the GPU, so that these tests show the same on every machine.
+    // Without a GPU, the tests show the same on every machine.
     let mut command = Command::new(env!("CARGO_BIN_EXE_fourfold"));
     command.args(arguments).env("FOURFOLD_DEVICE", "none").env("FOURFOLD_CACHE_DIR", CACHE);
     command.env_remove("FOURFOLD_CACHE_TIERS").env_remove("FOURFOLD_CACHE_SIZE");
@@ -35,7 +35,7 @@ fn json(output: &Output) -> Value {
         .unwrap_or_else(|error| panic!("{error}: {} {}", text(&output.stdout), text(&output.stderr)))
 }
 
-/// The data of `minilm_ffn` with some tensors changed; returns the file, which lives as long as the folder.
+/// Writes the data of `minilm_ffn` with some tensors changed; the file lives as long as the folder.
 fn edited_data(folder: &Path, name: &str, edit: impl Fn(&str, &mut Vec<usize>, &mut Vec<u8>)) -> String {
     let bytes = std::fs::read(fixture("minilm_ffn0.safetensors")).expect("the data can be read");
     let tensors = SafeTensors::deserialize(&bytes).expect("the data are well-formed");
@@ -90,6 +90,35 @@ fn replay_matches_every_expected_tensor_and_says_what_ran() {
     assert_eq!(ops.len(), 12);
     assert!(ops.iter().any(|d| d["op"] == "%fc1.product = scaled_mma" && d["code"].is_null()));
     assert!(ops.iter().any(|d| d["op"] == "%out = layer_norm" && d["code"].is_string()));
+}
+
+#[test]
+fn replay_prints_a_summary_and_with_v_the_whole_report() {
+    let file = path("minilm_ffn.fir");
+    let summary = text(&fourfold(&["replay", &file]).stdout);
+    assert!(summary.lines().count() <= 15, "{summary}");
+    let verbose_only = ["justified by", "requires that", "decisions:", "L=1 M=M N=1536 K=384"];
+    assert!(verbose_only.iter().all(|words| !summary.contains(words)), "{summary}");
+    // The summary names the tier of each segment, the reason, each comparison and the verdict.
+    for words in [
+        "0 of 2 kernel segments ran as a kernel",
+        "nvfp4_scaled_mm+alpha+add+gelu>bf16  ran on the fallback",
+        "no_device: no GPU of target sm_100a was found",
+        "unsupported_epilogue_op",
+        "%gelu_bf16  against expected.gelu_bf16",
+        "ok: 5 of 5 expectations met",
+    ] {
+        assert!(summary.contains(words), "{words}: {summary}");
+    }
+    for option in ["-v", "--verbose"] {
+        let report = text(&fourfold(&["replay", &file, option]).stdout);
+        assert!(verbose_only.iter().all(|words| report.contains(words)), "{report}");
+        assert!(report.ends_with("ok: 5 of 5 expectations met\n"), "{report}");
+    }
+    let plan = text(&fourfold(&["explain", &file]).stdout);
+    assert!(verbose_only.iter().all(|words| plan.contains(words)), "{plan}");
+    let object = |arguments: &[&str]| json(&fourfold(arguments))["decisions"].clone();
+    assert_eq!(object(&["replay", &file, "--json"]), object(&["replay", &file, "-v", "--json"]));
 }
 
 #[test]
@@ -221,7 +250,7 @@ fn an_expectation_of_a_wrong_shape_names_both_shapes_and_the_other_values_are_co
             "{name}: {report}"
         );
     }
-    // It is held against the interpreter instead.
+    // The interpreter is the reference instead.
     let with_interpreter = |output: &&Value| output["name"] == "out" && output["expected"] == "interpreter";
     assert_eq!(outputs.iter().filter(with_interpreter).count(), 1, "{report}");
     assert!(Path::new(&bundle).join("outputs.safetensors").is_file(), "what the run gave is kept");
@@ -249,7 +278,7 @@ fn a_folder_without_programs_is_no_success() {
         let error = object["error"].as_str().expect("words");
         assert!(error.contains(&name) && error.contains(".fir"), "{error}");
     }
-    // One with programs of which none becomes a kernel says that nothing was compared.
+    // If no program has a kernel, the report says that nothing was compared.
     let output = fourfold(&["verify", &path("shapes/mxfp8_e5m2.fir")]);
     assert_eq!(exit_code(&output), 0, "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("nothing was compared"), "{}", text(&output.stdout));
@@ -264,7 +293,7 @@ fn a_replay_that_compares_nothing_says_so_and_is_only_right_where_there_is_nothi
         std::fs::write(&file, source).expect("it can be written");
         file.display().to_string()
     };
-    // More than the interpreter is asked for.
+    // A product too large for the interpreter.
     let large = write(
         "large.fir",
         "fir 1
@@ -298,7 +327,7 @@ func @f(%x: tensor<[M], f32>) {
     assert_eq!((&json(&output)["ok"], &json(&output)["compared"]), (&true.into(), &0.into()));
     let said = text(&fourfold(&["replay", &rows, "--symbol", "M=0"]).stdout);
     assert!(said.contains("nothing was compared: no value has elements"), "{said}");
-    // A symbol without a value names the option that gives it one.
+    // The error on a symbol without an extent names the option that sets it.
     let output = fourfold(&["replay", &rows]);
     assert_eq!(exit_code(&output), 2);
     let said = text(&output.stderr);
@@ -452,7 +481,7 @@ fn an_extent_is_given_once_and_quoted_text_controls_no_terminal() {
     let file = path("shapes/exact_symbolic_m.fir");
     let output = fourfold(&["replay", &file, "--symbol", "M=2", "--symbol", "M=3"]);
     assert_eq!(exit_code(&output), 2);
-    assert!(text(&output.stderr).contains("gives `M` twice"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("--symbol `M` is given twice"), "{}", text(&output.stderr));
     let output = fourfold(&["explain", "\u{1b}[31mno.fir"]);
     assert!(text(&output.stderr).contains("\\u{1b}[31mno.fir"), "{}", text(&output.stderr));
 }
@@ -490,7 +519,7 @@ fn verify_without_a_gpu_runs_on_the_fallback_and_says_so() {
     arguments.push("--require-kernels");
     let output = fourfold(&arguments);
     assert_eq!((exit_code(&output), &json(&output)["ok"]), (3, &false.into()));
-    // Nothing was planned, so nothing ran: that is not what was required either.
+    // Nothing was planned and nothing ran, which does not meet the requirement either.
     let output = fourfold(&["verify", &files[3], "--require-kernels"]);
     assert_eq!(exit_code(&output), 3);
     assert!(text(&output.stderr).contains("no kernel was planned"), "{}", text(&output.stderr));
@@ -503,7 +532,7 @@ fn verify_leaves_invalid_programs_of_a_folder_out_and_refuses_one_that_is_named(
     assert_eq!(exit_code(&output), 0, "{}", text(&output.stderr));
     let left_out = json(&output)["left_out"].as_array().cloned().expect("a list");
     assert!(left_out.len() >= 50 && left_out.iter().all(|left| left["why"] == "invalid"), "{left_out:?}");
-    // One that does not say of itself that it is invalid is not passed over.
+    // An invalid program that does not declare itself invalid is reported.
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("broken.fir"), "fir 1\nfunc @broken(").expect("a file");
     std::fs::copy(path("shapes/exact_m1.fir"), folder.path().join("good.fir")).expect("a file");
@@ -597,7 +626,7 @@ fn the_doctor_finds_a_choice_of_gpu_that_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     for (device, words) in [
         ("banana", Some("expected the number of a GPU or `none`")),
-        ("4711", Some("there is no GPU of this number")),
+        ("4711", Some("this machine has no GPU of this number")),
         ("none", None),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fourfold"));
@@ -663,7 +692,7 @@ fn explain_says_what_became_of_each_op_of_a_quantized_graph_and_proves_it() {
     assert_eq!(decision("%fc1.a = block_dequantize")["segment"], 1);
     assert_eq!(decision("%fc1.product.alpha = mul")["inserted"], true);
     assert_eq!(decision("%fc1 = add")["became"], Value::Null);
-    // Of each product the scaled_mma and its alpha.
+    // Each product contributes its scaled_mma and its alpha.
     assert_eq!(report["contracted"].as_array().map(Vec::len), Some(4));
     let proof = report["segments"][1]["proof"].as_array().expect("a proof");
     let proof: Vec<&str> = proof.iter().filter_map(Value::as_str).collect();
@@ -707,7 +736,7 @@ fn roundings_are_dropped_only_where_that_is_allowed() {
     assert_eq!(kernels(&["verify", &file, "--json", "--contract"]), 2);
 }
 
-/// What the ops of one kernel are to it, and the rules that made them one.
+/// The role of each op in a kernel, and the rules that fuse the ops.
 #[test]
 fn explain_names_the_op_of_each_rule_where_outputs_are_reduced_and_quantized() {
     let source = "fir 1

@@ -1,5 +1,5 @@
-//! Compilers that fail, for real: `replay --build` still gives the right outputs, says why no kernel was built in the
-//! compiler's own words, whose fault it was and what to do, and leaves nothing behind.
+//! Real failures of compilers. `replay --build` still computes the right outputs, reports the compiler's own
+//! words, the fault and the remedy, and leaves nothing behind.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// A program with one kernel, the folders for temporary files and for the cache, and what stands in for the toolchain.
+/// A program with one kernel, folders for temporary files and the cache, and a stand-in toolchain.
 struct Setting {
     folder: tempfile::TempDir,
 }
@@ -21,7 +21,7 @@ impl Setting {
         {
             std::fs::create_dir_all(setting.path(name)).expect("a folder");
         }
-        // Enough to be recognized as CUTLASS, and nothing that could be compiled.
+        // Enough to be recognized as CUTLASS, and nothing that compiles.
         let version = "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 0\n";
         std::fs::write(setting.path("cutlass/include/cutlass/version.h"), version).expect("a file");
         std::fs::write(setting.path("cutlass/include/cutlass/cutlass.h"), "#include <no_such_header.h>\n")
@@ -41,7 +41,7 @@ impl Setting {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("a script");
     }
 
-    /// A compiler of this version that otherwise does this; each build in its folder is counted.
+    /// A compiler of this version with this behaviour; it counts the builds in its folder.
     fn compiler_of(&self, version: &str, body: &str) -> PathBuf {
         let says = format!("echo 'Cuda compilation tools, release {version}, V{version}'");
         let count = self.path("count");
@@ -57,14 +57,15 @@ impl Setting {
         self.compiler_of("13.0.88", body)
     }
 
-    /// A compiler that writes this C program as the library, and a disassembler that sees in it what is demanded.
+    /// A compiler that writes this C program as the library, and a disassembler that prints the expected
+    /// instruction.
     fn compiler_of_c(&self, text: &str) -> PathBuf {
         std::fs::write(self.path("library.c"), text).expect("a file");
         self.script("bin/cuobjdump", "echo '        /*0010*/   UTCOMMA.4X gdesc[UR48] ;   /* 0x0 */'");
         self.compiler(&format!("exec cc -shared -fPIC -o kernel.so '{}'", self.path("library.c").display()))
     }
 
-    /// How many builds there were.
+    /// Returns the number of builds.
     fn builds(&self) -> usize {
         let text = std::fs::read_to_string(self.path("count")).unwrap_or_default();
         text.lines().collect::<std::collections::BTreeSet<_>>().len()
@@ -109,7 +110,7 @@ impl Setting {
         self.replay(nvcc, &self.path("cutlass"), more)
     }
 
-    /// Right outputs, a reason with these words, and nothing left in the folders for temporary files.
+    /// Checks for right outputs, a reason with these words, and empty folders for temporary files.
     #[track_caller]
     fn check(&self, output: &Output, code: &str, words: &[&str]) {
         let said = String::from_utf8_lossy(&output.stderr);
@@ -143,7 +144,7 @@ impl Setting {
         }
     }
 
-    /// No process works in these folders any more; what was killed gets a moment.
+    /// Checks that no process works in these folders; killed ones get a moment.
     #[track_caller]
     fn assert_no_processes(&self) {
         let started = Instant::now();
@@ -178,7 +179,7 @@ fn fourfold() -> Command {
     command
 }
 
-/// The real compiler, installed where the tests of kernels need it too.
+/// The real compiler, in the folder that the kernel tests share.
 fn real_compiler() -> PathBuf {
     let output = fourfold().args(["toolchain", "install", "--json"]).output().expect("the program starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -221,7 +222,7 @@ fn a_compiler_that_crashes_is_told_from_one_that_refuses_and_from_one_without_me
     setting.check(&setting.build_with(&compiler, &[]), "out_of_memory", &words);
     let compiler = setting.compiler("echo 'cc1plus: out of memory allocating 65536 bytes' >&2; exit 1");
     setting.check(&setting.build_with(&compiler, &[]), "out_of_memory", &["out of memory allocating"]);
-    // None of them is remembered.
+    // None of these failures is remembered.
     assert_eq!(setting.builds(), 3);
 }
 
@@ -298,7 +299,7 @@ fn a_known_failure_is_not_tried_again_until_that_is_wished() {
     assert!(report.to_string().contains("--retry tries again"), "{report}");
     setting.check(&setting.build_with(&compiler, &["--retry"]), "compile_error", &["a bug of ours"]);
     assert_eq!(setting.builds(), 2);
-    // The whole log is with it.
+    // The whole log is kept with the failure.
     let folder = setting.path("cache/kernels/failures");
     let records: Vec<_> =
         std::fs::read_dir(folder).expect("records").map(|entry| entry.unwrap().path()).collect();
@@ -309,7 +310,7 @@ fn a_known_failure_is_not_tried_again_until_that_is_wished() {
         records.len() == 1 && log.starts_with("some remark\n") && log.contains("kernel.cu(9)"),
         "{record}"
     );
-    // Without the cache nothing is remembered, and nothing known.
+    // Without the cache, nothing is remembered or looked up.
     setting.check(&setting.build_with(&compiler, &["--no-cache"]), "compile_error", &["a bug of ours"]);
     assert_eq!(setting.builds(), 3);
 }
@@ -345,7 +346,7 @@ fn a_full_disk_is_named_and_nothing_is_left_on_it() {
     let compiler = setting.compiler("head -c 10000000 /dev/zero > big || { echo 'fatal error: error writing to big: No space left on device'; exit 1; }; exit 0");
     std::fs::create_dir_all(setting.path("cache")).expect("a folder");
     let run = setting.command(&compiler, &setting.path("cutlass"), &[]);
-    // The file system is there for this command only, which lists afterwards what was left on it.
+    // The file system exists for this command only, which lists the files left on it.
     let script = "mount -t tmpfs -o size=1m tmpfs \"$1\" || exit 99; kernels=\"$1/kernels\"; shift; \"$@\"; code=$?; \
                   ls -A \"$kernels/tmp\" >&2 || exit 98; exit $code";
     let within = |namespace: &[&str]| {
@@ -376,7 +377,7 @@ fn compile_leaves_the_log_and_the_source_of_what_is_not_built_where_it_says() {
     let (_, rest) = said.split_once("the compiler's log is in ").expect("it says where");
     let (record, _) = rest.split_once("; --dump DIR").expect("and how else");
     assert!(std::fs::read_to_string(record).expect("it is there").contains("a remark"), "{said}");
-    assert!(!said.contains("known from an earlier build"), "{said}");
+    assert!(!said.contains("an earlier build failed like this"), "{said}");
     let dump = setting.path("dump");
     let output = compile(&["--json", "--dump", &dump.display().to_string()]);
     let report: Value = serde_json::from_slice(&output.stdout).expect("an object");
@@ -393,14 +394,13 @@ fn compile_leaves_the_log_and_the_source_of_what_is_not_built_where_it_says() {
         files.iter().map(|file| std::fs::read_to_string(file).expect("a file")).collect();
     assert_eq!(texts.len(), 2, "{files:?}");
     assert!(texts[0].contains("fourfold_prepare") && texts[1].contains("a remark\nkernel.cu(9): error: no"));
-    // Nowhere to put them is what it says, and not a fault of the kernel.
+    // The failure is that of the place, not of the kernel.
     let output = compile(&["--dump", "/proc/none"]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
-        said.contains("cannot write to /proc/none")
-            && said.contains("a folder that can be written with --dump")
+        said.contains("cannot write to /proc/none") && said.contains("name a writable folder with --dump")
     );
-    // What was not kept is not said to be.
+    // A log that was not kept is reported as such.
     let said = String::from_utf8_lossy(&compile(&["--no-cache"]).stdout).into_owned();
     assert!(said.contains("the compiler's log is not kept; --dump DIR"), "{said}");
 }
@@ -424,7 +424,7 @@ fn an_interrupt_kills_the_compiler_removes_what_it_wrote_and_says_so() {
         let more = if more == ["--bundle"] { vec!["--bundle", &bundle] } else { more.to_vec() };
         let compiler = setting.compiler(": > kernel.o; sleep 4243 & sleep 4243");
         let command = setting.command(&compiler, &setting.path("cutlass"), &more);
-        // These tests may themselves have been started to ignore an interrupt, as whatever a script leaves behind.
+        // The tests may themselves run with interrupts ignored, like a background job of a script.
         let listening = ["env", "--default-signal=INT,TERM"];
         let child = started_by(&listening, &command).spawn().expect("it starts");
         setting.wait_for_builds(1);
@@ -443,7 +443,7 @@ fn a_signal_that_it_was_started_to_ignore_does_not_end_it() {
     let compiler =
         setting.compiler(&format!("while ! test -e '{}'; do sleep 0.01; done", setting.path("go").display()));
     let command = setting.command(&compiler, &setting.path("cutlass"), &[]);
-    // As `nohup` does.
+    // Like `nohup` does.
     let nohup = ["sh", "-c", "trap '' HUP; exec \"$0\" \"$@\""];
     let child = started_by(&nohup, &command).spawn().expect("it starts");
     setting.wait_for_builds(1);
@@ -480,7 +480,7 @@ fn a_compiler_does_not_outlive_a_program_that_is_killed_and_the_next_one_is_not_
     setting.check(&setting.build_with(&compiler, &[]), "no_output", &[]);
 }
 
-/// The command, as this one starts it, which becomes it.
+/// Returns the command, started through a shell that it replaces.
 fn started_by(starter: &[&str], command: &Command) -> Command {
     let mut result = Command::new(starter[0]);
     result.args(&starter[1..]).arg(command.get_program()).args(command.get_args());

@@ -1,5 +1,5 @@
-//! What scripts rely on: the keys of reports, exit codes, codes of reasons and failures, and environment variables. The list
-//! in `cli/tests/interface.txt` grows; a line that disappears breaks somebody's script.
+//! The interface for scripts: the keys of reports, exit codes, reason and failure codes, and environment
+//! variables. The list in `cli/tests/interface.txt` only grows; a line that disappears breaks a script.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,7 +10,7 @@ use fourfold_executor::service::FAILURE_CODES;
 use fourfold_scheduler::ReasonCode;
 use serde_json::Value;
 
-/// Programs with data, with seeds and symbols, with kernels, ops outside kernels and several outputs.
+/// Programs with data, with seeds and symbols, with kernels, other ops and several outputs.
 const PROGRAMS: [&str; 3] = ["minilm_ffn.fir", "outputs/dag_out_gated.fir", "shapes/exact_symbolic_m.fir"];
 
 fn report(command: &str, program: &str) -> Value {
@@ -24,10 +24,10 @@ fn report(command: &str, program: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{command} {program}: {error}"))
 }
 
-/// The keys of an object and of all objects in it, as paths.
+/// Collects the keys of an object and of all objects in it, as paths.
 fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     match value {
-        // Its keys are names of the program.
+        // The keys of this object are names of the program.
         Value::Object(_) if path.ends_with(".symbols") => {}
         Value::Object(object) => {
             for (key, value) in object {
@@ -66,7 +66,7 @@ fn scripts_find_what_they_rely_on() {
     let found = interface();
     assert!(found.len() > 150, "the list is a list: {found:?}");
     if std::env::var_os("FOURFOLD_BLESS").is_some() {
-        // A line is added and never dropped: whoever means to drop one deletes it by hand.
+        // Lines are added and never dropped. Dropping one takes an edit by hand.
         let listed = std::fs::read_to_string(&file).unwrap_or_default();
         let lines: BTreeSet<&str> = listed.lines().chain(found.iter().map(String::as_str)).collect();
         let text: String = lines.into_iter().map(|line| format!("{line}\n")).collect();

@@ -1,4 +1,5 @@
-//! A machine whose only compiler is known to be bad: what the pinned toolchain built is served, and nothing else is built.
+//! A machine whose only compiler is known to be bad: cached kernels of the pinned toolchain are served, and none
+//! is built.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -18,7 +19,7 @@ func @one(
 }
 ";
 
-/// Files that an installed toolchain must have beside its compiler, its disassembler and its CUTLASS.
+/// The files that an installed toolchain needs besides its compiler, disassembler and CUTLASS.
 const OTHERS: [&str; 12] = [
     "nvidia/cu13/bin/nvcc.profile",
     "nvidia/cu13/bin/cudafe++",
@@ -58,7 +59,7 @@ fn machine() -> Machine {
     machine
 }
 
-/// The program with `PATH` alone to find tools by.
+/// Runs the program with tools found through `PATH` alone.
 fn command(machine: &Machine, device: &str) -> Command {
     let mut command = machine.command(device);
     let path = format!("{}:/usr/bin:/bin", machine.name("bin"));
@@ -84,7 +85,7 @@ fn a_machine_whose_only_compiler_is_listed_runs_what_the_pins_built_and_builds_n
     };
     let (code, report) = run(&["toolchain", "install"]);
     assert_eq!(code, Some(0), "{report}");
-    // Emulated, so that both the target and the Hopper that it is compiled for count.
+    // Emulation makes both the target and the Hopper GPU that the kernel is compiled for matter.
     let replay = ["replay", &*file, "--emulate", "--require-kernels"];
     let (code, report) = run(&replay);
     assert_eq!((code, &report["segments"][0]["ran"]), (Some(0), &"emulated".into()), "{report}");
@@ -96,7 +97,7 @@ fn a_machine_whose_only_compiler_is_listed_runs_what_the_pins_built_and_builds_n
     };
     assert!(calls(&place.join("nvidia/cu13/bin/nvcc")) > 0);
 
-    // Now there is only a listed one, and nothing can be installed.
+    // Now the only compiler is a listed one, and nothing can be installed.
     fs::remove_dir_all(machine.path("cache/toolchain")).expect("it can be removed");
     machine.script("bin/python3", "echo 'No module named pip' >&2; exit 1");
     let listed = fs::read_to_string(machine.path("nvcc")).expect("a script").replace(PINNED.nvcc, "13.0.88");
@@ -105,7 +106,7 @@ fn a_machine_whose_only_compiler_is_listed_runs_what_the_pins_built_and_builds_n
     let (code, report) = run(&replay);
     assert_eq!((code, &report["segments"][0]["ran"]), (Some(0), &"emulated".into()), "{report}");
     assert_eq!(calls(&machine.path("bin/nvcc")), 0);
-    // What the cache lacks is not built with it, and the reason says so.
+    // A kernel that the cache lacks is not built, and the reason names the compiler.
     let (code, report) = run(&["replay", &file, "--emulate", "--no-cache", "--require-kernels"]);
     assert_eq!(code, Some(3), "{report}");
     let (code, which) = run(&["toolchain", "which", "--target", "sm_120a"]);
@@ -120,14 +121,14 @@ fn a_machine_whose_only_compiler_is_listed_runs_what_the_pins_built_and_builds_n
     assert!(which["known_bad"].to_string().contains("sm_90a"), "{which}");
     assert_eq!(calls(&machine.path("bin/nvcc")), 0);
 
-    // The doctor says it of the GPU that is here, and of each target.
+    // The doctor reports it for the machine's GPU and for each target.
     let (code, doctor) = run(&["doctor", "--target", "sm_90a"]);
     assert_eq!((code, &doctor["ok"]), (Some(3), &false.into()), "{doctor}");
     let findings = doctor["findings"].as_array().expect("findings");
     let nvcc = findings.iter().find(|finding| finding["name"] == "nvcc").expect("a finding");
     assert!(nvcc["detail"].to_string().contains("known to be bad for sm_90a"), "{nvcc}");
 
-    // That is lifted where somebody wants it.
+    // An option and a variable override the list.
     let allowed = ["--allow-known-bad", "--cutlass", &machine.name("cutlass")];
     let (code, report) = run(&[&replay[..], &["--no-cache"], &allowed].concat());
     assert_eq!((code, &report["segments"][0]["ran"]), (Some(0), &"emulated".into()), "{report}");

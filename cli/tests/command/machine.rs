@@ -1,4 +1,4 @@
-//! A machine with GPUs, a driver, a compiler and kernels that are stand-ins, and really compute.
+//! A machine whose GPUs, driver, compiler and kernels are stand-ins that really compute.
 
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
@@ -20,7 +20,7 @@ impl Machine {
         machine
     }
 
-    /// One whose compiler makes kernels with these definitions.
+    /// Creates a machine whose compiler builds kernels with these definitions.
     pub fn new(defines: &str) -> Machine {
         let machine = Machine { folder: tempfile::tempdir().expect("a folder") };
         let stand_ins = Path::new(env!("CARGO_MANIFEST_DIR")).join("../executor/tests/stand_ins");
@@ -42,7 +42,7 @@ impl Machine {
             .arg("-lm")
             .status();
         assert!(driver.expect("there is a C compiler").success());
-        // What the source says of itself is what the kernel says.
+        // The metadata of the kernel are those of the source.
         let body = format!(
             r#"case "$1" in --version | --dryrun) echo 'Cuda compilation tools, release 13.1, V13.1.115'; exit 0;; esac
 echo "$*" >> "$(dirname "$0")/nvcc.calls"
@@ -78,13 +78,13 @@ exec cc -O1 -shared -fPIC {defines} $emulated "-DKERNEL=\"$(says kernel)\"" "-DT
         fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).expect("a script");
     }
 
-    /// The program with the toolchain of this machine, on one of its devices.
+    /// Runs the program with the toolchain of this machine, on one of its devices.
     pub fn run(&self, device: &str, arguments: &[&str]) -> Output {
         let tools = ["--nvcc", &self.name("nvcc"), "--cutlass", &self.name("cutlass")];
         self.command(device).args(arguments).args(tools).output().expect("the program starts")
     }
 
-    /// The program on this machine, without arguments.
+    /// Returns the program on this machine, without arguments.
     pub fn command(&self, device: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fourfold"));
         command.env("FOURFOLD_DEVICE", device).env("FOURFOLD_CACHE_DIR", self.path("cache"));

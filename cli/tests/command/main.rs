@@ -1,4 +1,4 @@
-//! The command `fourfold` as its users see it: what it prints, writes and leaves behind, and how it exits.
+//! The command `fourfold` as its users see it: output, files, and exit codes.
 
 mod background;
 mod bundle;

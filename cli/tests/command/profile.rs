@@ -1,5 +1,5 @@
-//! `fourfold profile` where the GPU's driver, the compiler, the kernels, ncu and compute-sanitizer are stand-ins: the tools
-//! are scripts that run what they are given, as the tools do, and print what the tools print.
+//! `fourfold profile` with stand-ins for the GPU's driver, the compiler, the kernels, ncu and compute-sanitizer.
+//! The tools are scripts that run their command and print what the real tools print.
 
 use std::fs;
 use std::ops::Deref;
@@ -8,7 +8,7 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-/// Two kernels, segments 0 and 2, with an op between them that is none.
+/// Two kernels, segments 0 and 2, with an op between them that is in no kernel.
 const PROGRAM: &str = "fir 1
 ; sample: exact seed=5 M=37
 func @two(
@@ -25,7 +25,7 @@ func @two(
 }
 ";
 
-/// The beginning of every ncu: it notes how it was called, and answers questions.
+/// The beginning of every ncu script: it logs its arguments and answers queries.
 const NCU: &str = r#"here=$(dirname "$0")
 case "$1" in
 --version) printf 'NVIDIA (R) Nsight Compute Command Line Profiler\nVersion 2025.3.1.0 (build 1) (public-release)\n'; exit;;
@@ -43,7 +43,7 @@ until test $# = 0; do case "$1" in
 esac; done
 "#;
 
-/// What an ncu does that works: the program runs, and a report is written.
+/// An ncu that works: it runs the program and writes a report.
 const MEASURE: &str = r#"echo "==PROF== Connected to process 1 ($1)"
 "$@"; code=$?
 echo '==PROF== Disconnected from process 1'
@@ -51,7 +51,7 @@ test $code = 0 || { echo "==ERROR== The application returned an error code ($cod
 echo report > "$report"
 "#;
 
-/// The beginning of every compute-sanitizer.
+/// The beginning of every compute-sanitizer script.
 const SANITIZER: &str = r#"here=$(dirname "$0")
 case "$1" in
 --version) printf 'NVIDIA (R) Compute Sanitizer\nCopyright (c) 2020-2025 NVIDIA Corporation\nVersion 2025.3.1.0 (build 1)\n'; exit;;
@@ -67,7 +67,7 @@ esac; done
 echo '========= COMPUTE-SANITIZER'
 "#;
 
-/// What a compute-sanitizer does that finds nothing.
+/// A compute-sanitizer that finds nothing.
 const CLEAN: &str = r#""$@"; code=$?
 case $tool in
 racecheck) echo '========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)';;
@@ -76,7 +76,7 @@ esac
 exit $code
 "#;
 
-/// A machine with profilers, and two GPUs, of which the tests take the Hopper.
+/// A machine with profilers and two GPUs; the tests use the Hopper.
 struct Machine(crate::machine::Machine);
 
 impl Deref for Machine {
@@ -88,7 +88,7 @@ impl Deref for Machine {
 }
 
 impl Machine {
-    /// One whose compiler makes kernels with these definitions, and whose tools work and find nothing.
+    /// Creates one whose compiler builds kernels with these definitions, and whose tools work and find nothing.
     fn new(defines: &str) -> Machine {
         let machine = Machine(crate::machine::Machine::with_program(PROGRAM, defines));
         machine.ncu(MEASURE);
@@ -119,7 +119,7 @@ impl Machine {
         command.output().expect("the program starts")
     }
 
-    /// The exit code and the object of a profile on the Hopper.
+    /// Returns the exit code and the object of a profile on the Hopper.
     fn json(&self, more: &[&str]) -> (i32, Value) {
         let output = self.profile("1", &[&["--json"], more].concat());
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -128,7 +128,7 @@ impl Machine {
     }
 }
 
-/// The codes of what is missing, each with its part.
+/// Returns the codes of the troubles, each with its part.
 fn troubles(report: &Value) -> Vec<String> {
     let troubles = report["troubles"].as_array().expect("a list").iter();
     troubles
@@ -179,7 +179,7 @@ fn every_tool_runs_the_program_with_its_kernels_from_the_cache_and_looks_at_one_
         assert_eq!((tool, errors, exit), (&json!(expected), &json!(0), &json!(0)));
     }
 
-    // The compiler ran before the tools and not under them: once, as both segments have the same kernel.
+    // The compiler ran before the tools, not under them, and once: both segments have the same kernel.
     let compiled = machine.read("nvcc.calls").matches("-fatbin").count();
     assert_eq!(compiled, 1, "{}", machine.read("nvcc.calls"));
     let calls = machine.read("ncu.calls");
@@ -246,7 +246,7 @@ fn what_cannot_be_had_is_named_and_the_rest_is_done() {
         assert_eq!(report["checks"][0]["errors"], 0, "memcheck ran nevertheless");
     }
 
-    // Tools that are none, that are too old for the card, or that take too long.
+    // Tools that are missing, too old for the GPU, or too slow.
     fs::remove_file(machine.path("ncu")).unwrap();
     let (exit, report) = machine.json(&both);
     assert_eq!((exit, troubles(&report)), (3, vec!["ncu: no_tool".to_owned()]), "{report}");
@@ -261,7 +261,7 @@ fn what_cannot_be_had_is_named_and_the_rest_is_done() {
 #[test]
 fn numbers_are_those_of_the_segments_kernel_or_absent() {
     let machine = Machine::new("");
-    // A counter that this ncu does not know is left out, and the rest is measured.
+    // A counter that this ncu does not know is dropped, and the rest is measured.
     machine.ncu(&format!(
         "case $metrics in *pipe_tma.sum*) echo '==ERROR== Failed to find metric sm__inst_executed_pipe_tma.sum'; exit 1;; esac\n{MEASURE}"
     ));
@@ -272,7 +272,7 @@ fn numbers_are_those_of_the_segments_kernel_or_absent() {
     let tma = metric(&report, "tma_instructions");
     assert!(tma["value"].is_null() && tma["missing"].is_string(), "{tma}");
     assert_eq!(tma["metric"], "sm__inst_executed_pipe_tma.sum");
-    // One that it goes on to refuse ends it.
+    // A counter that it refuses twice ends the profile.
     machine.ncu("echo '==ERROR== Failed to find metric sm__inst_executed_pipe_tma.sum'\nexit 1\n");
     assert_eq!(troubles(&machine.json(&[]).1), ["ncu: tool_failed"]);
 
@@ -333,8 +333,8 @@ fn a_kernel_that_fails_is_looked_at_nevertheless() {
 fn bad_input_and_a_machine_without_a_gpu_are_told_apart_before_anything_is_built() {
     let machine = Machine::new("");
     for (more, words) in [
-        (&["--segment", "1"][..], "segment 1 is no kernel; those that are: 0, 2"),
-        (&["--segment", "9"], "segment 9 is no kernel"),
+        (&["--segment", "1"][..], "segment 1 is not a kernel; the kernels are segments 0, 2"),
+        (&["--segment", "9"], "segment 9 is not a kernel"),
         (&["--target", "cpu"], "no op of the program becomes a kernel"),
         (&["--target", "sm_1"], "there is no target `sm_1`"),
     ] {
@@ -351,7 +351,7 @@ fn bad_input_and_a_machine_without_a_gpu_are_told_apart_before_anything_is_built
         assert!(report["plain"].is_null() && report["counters"].is_null(), "{report}");
     }
     assert!(!machine.path("nvcc.calls").exists() && !machine.path("ncu.calls").exists());
-    // A folder that cannot be made is found before anything is built too.
+    // A folder that cannot be created is reported before anything is built.
     machine.write("file", "");
     let (exit, report) = machine.json(&["--keep", &machine.name("file/below")]);
     assert_eq!((exit, troubles(&report)), (3, vec!["folder: no_folder".to_owned()]));

@@ -1,7 +1,7 @@
-//! Threads, processes, open files and memory that run out: every command ends with the right values, or with exit code 3
-//! and an object that says why. Nothing panics, aborts or hangs.
+//! Exhausted threads, processes, open files and memory. Every command ends with the right values, or with exit
+//! code 3 and an object with the reason. Nothing panics, aborts or hangs.
 //!
-//! Limits of processes do not hold for root, so a test that runs as root starts the program as `nobody`.
+//! Limits on processes do not apply to root, so a test that runs as root starts the program as `nobody`.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -14,13 +14,13 @@ use crate::machine::Machine;
 use fourfold::ir::memory;
 use serde_json::Value;
 
-/// A user who has no processes.
+/// A user without processes.
 const NOBODY: u32 = 65534;
 
 /// Longer than any of these commands takes on a busy machine.
 const HANGS: Duration = Duration::from_secs(120);
 
-/// A kernel, and after it ops that the fallback computes in parallel.
+/// A kernel, followed by ops that the fallback computes in parallel.
 const PROGRAM: &str = "fir 1
 ; sample: exact seed=5 M=37
 func @two(
@@ -37,7 +37,7 @@ func @two(
 }
 ";
 
-/// A machine whose folders belong to the user that commands run as.
+/// A machine whose folders belong to the user that runs the commands.
 struct Bounded {
     machine: Machine,
     program: PathBuf,
@@ -71,7 +71,7 @@ impl Bounded {
         Bounded { machine, program, is_root }
     }
 
-    /// Runs the program under `ulimit FLAG VALUE`, as a user that the limit holds for.
+    /// Runs the program under `ulimit FLAG VALUE`, as a user to whom the limit applies.
     #[track_caller]
     fn run(&self, (flag, value): (&str, u64), arguments: &[&str]) -> Ended {
         let [stdout, stderr] = ["stdout", "stderr"].map(|name| self.machine.path(name));
@@ -103,7 +103,7 @@ impl Bounded {
         Ended { status, stdout: text(&stdout), stderr: text(&stderr) }
     }
 
-    /// Runs a command with `--json` and checks how it ends.
+    /// Runs a command with `--json` and checks its exit.
     #[track_caller]
     fn check(&self, limit: (&str, u64), arguments: &[&str]) -> (i32, Value) {
         let ended = self.run(limit, &[arguments, &["--json"]].concat());
@@ -122,7 +122,7 @@ impl Bounded {
         (code, report)
     }
 
-    /// Every command that a user waits for. Gives how many ended well.
+    /// Runs every command that a user waits for and returns the number of successes.
     #[track_caller]
     fn check_all(&self, limit: (&str, u64)) -> usize {
         let program = self.machine.name("program.fir");
@@ -155,7 +155,7 @@ impl Bounded {
         ended_well
     }
 
-    /// The smallest limit, in steps, under which the program is loaded and says its version.
+    /// Returns the smallest limit, in steps, under which the program loads and prints its version.
     fn least(&self, flag: &str, candidates: impl Iterator<Item = u64>) -> u64 {
         let mut candidates = candidates;
         let loads = |limit: &u64| self.run((flag, *limit), &["--version"]).status.success();
@@ -166,12 +166,12 @@ impl Bounded {
 #[test]
 fn without_threads_and_processes_the_caller_does_everything() {
     let bounded = Bounded::new();
-    // How many tasks the user has already is unknown unless it is `nobody`; the limit may be reached anywhere.
+    // The user may already have tasks, unless it is `nobody`, so the limit may strike anywhere.
     for tasks in [1, 2, 3, 4, 5, 6, 8, 12, 20] {
         let ended_well = bounded.check_all(("-u", tasks));
         assert!(ended_well >= 2, "explain and replay need no second thread");
     }
-    // Without any thread the outputs are still computed and right.
+    // Without any thread, the outputs are still computed and right.
     let (code, report) = bounded.check(("-u", 1), &["replay", &bounded.machine.name("program.fir")]);
     assert_eq!((code, &report["ok"]), (0, &Value::Bool(true)), "{report}");
     let (_, compiled) = bounded.check(
@@ -243,7 +243,7 @@ fn without_memory_commands_say_so() {
     assert!(first_right.is_some_and(|more| more <= 192), "this program is small: {first_right:?}");
 }
 
-/// Symbols that a user gives decide how large tensors are.
+/// Extents of symbols come from the user and decide the sizes of tensors.
 #[test]
 fn tensors_beyond_memory_are_a_resource_limit() {
     let bounded = Bounded::new();
@@ -253,7 +253,7 @@ fn tensors_beyond_memory_are_a_resource_limit() {
         let (code, report) = bounded.check(("-v", 4 << 20), &["replay", &program, "--symbol", &symbol]);
         assert_eq!((code, &report["fault"]), (3, &"resource_limit".into()), "{report}");
     }
-    // Of a size that there is memory for without the limit: allocations that fail one after the other.
+    // The size fits in memory without the limit, so allocations fail one after the other.
     for mib in [100, 150, 200, 300, 400, 600] {
         let limit = ("-v", mib << 10);
         let (code, report) = bounded.check(limit, &["replay", &program, "--symbol", "M=60000"]);

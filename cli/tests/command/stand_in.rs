@@ -1,5 +1,5 @@
-//! The command line on a machine with a GPU, where driver, compiler and kernels are stand-ins that really compute: debug
-//! mode, the doctor's self-test, and bundles of runs that fail on the device.
+//! The command line on a machine with a GPU, whose driver, compiler and kernels are stand-ins that really
+//! compute: debug mode, the doctor's self-test, and bundles of runs that fail on the device.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::process::Output;
 use crate::machine::Machine;
 use serde_json::Value;
 
-/// Two kernels with an op between them that is none.
+/// Two kernels with an op between them that is in no kernel.
 const PROGRAM: &str = "fir 1
 ; sample: exact seed=5 M=37
 func @two(
@@ -57,7 +57,7 @@ fn the_self_test_builds_a_kernel_and_runs_it() {
         assert_eq!((&hopper["state"], &hopper["runs"]), (&"ok".into(), &"native".into()), "{hopper}");
         assert_eq!(hopper["formats"], serde_json::json!(["nvfp4", "mxfp4"]));
     }
-    // A kernel that writes nothing leaves NaN, and one that the device refuses says so.
+    // A kernel that writes nothing leaves NaN; one that the device rejects reports the error.
     for (define, words) in [("-DWRITES_NOTHING", "elements are wrong"), ("-DRUN_STATUS=719", "719")] {
         let output = Machine::with_program(PROGRAM, define).run("0", &["doctor", "--self-test", "--json"]);
         let report = json(&output);
@@ -73,7 +73,7 @@ fn the_self_test_builds_a_kernel_and_runs_it() {
 #[test]
 fn a_hopper_runs_its_own_kernels_and_others_emulated_where_it_is_asked_to() {
     let machine = Machine::with_program(PROGRAM, "");
-    // Padding below the last row only, which these kernels do not read.
+    // The padding lies below the last row only, and these kernels do not read it.
     machine.write("program.fir", &PROGRAM.replace(", 96]", ", 128]").replace(", 6]", ", 8]"));
     let file = machine.name("program.fir");
     for command in ["replay", "verify"] {
@@ -91,11 +91,11 @@ fn a_hopper_runs_its_own_kernels_and_others_emulated_where_it_is_asked_to() {
             let ways: Vec<&str> = rows.expect("rows").iter().filter_map(|row| row["ran"].as_str()).collect();
             assert!(ways.contains(&ran), "{ways:?}");
             assert!(ways.iter().all(|way| [ran, "fallback"].contains(way)), "{ways:?}");
-            // What NaN there must not do is known of a Hopper's own kernels.
+            // Only a Hopper's own kernels are known to ignore NaN there.
             let with_nan = report["rows"].to_string().matches("NaN padding").count();
             assert_eq!(with_nan, if command == "verify" && ran == "kernel" { 2 } else { 0 }, "{report}");
         }
-        // A target of another GPU is not emulated unasked.
+        // A target of another GPU is emulated only on request.
         let output =
             machine.run("1", &[command, &file, "--target", "sm_120a", "--require-kernels", "--json"]);
         assert_eq!(output.status.code(), Some(3), "{}", said(&output));
@@ -142,12 +142,59 @@ fn debug_mode_shows_what_each_launch_was_given() {
     let again = json(&machine.run("0", &["replay", &bundle, "--json"]));
     assert_eq!((&again["ok"], &again["ran_kernels"]), (&true.into(), &2.into()), "{again}");
     assert!(again["segments"][0]["launch"].is_object(), "the bundle is in debug mode");
-    // Elsewhere it is compared within what roundings allow.
+    // On another device it is compared within the tolerance of roundings.
     let elsewhere = json(&machine.run("none", &["replay", &bundle, "--json"]));
     assert_eq!((&elsewhere["ok"], &elsewhere["ran_kernels"]), (&true.into(), &0.into()), "{elsewhere}");
 
     let verified = machine.run("0", &["verify", &file, "--debug", "--json"]);
     assert_eq!(json(&verified)["launches"].as_array().map(Vec::len), Some(2), "{}", said(&verified));
+}
+
+/// A kernel without any bound: within the error of the sum, each divisor may be zero.
+const NEAR_A_POLE: &str = "fir 1
+; sample: normal seed=5 M=37
+func @pole(
+    %a: tensor<[M, 128], f4E2M1FN>, %sfa: tensor<[M, 8], f8E4M3FN, blocked>,
+    param %b: tensor<[64, 128], f4E2M1FN>, param %sfb: tensor<[64, 8], f8E4M3FN, blocked>
+) {
+  %p = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[M, 64], f32>
+  %zero = sub %p, %p : tensor<[M, 64], f32>
+  %tiny = constant {value = 1e-9} : tensor<[], f32>
+  %near = add %zero, %tiny : tensor<[M, 64], f32>
+  %y = reciprocal %near : tensor<[M, 64], f32>
+  return %y
+}
+";
+
+#[test]
+fn a_value_without_a_bound_is_not_called_wrong_and_still_gives_exit_1() {
+    let run = |defines: &str, command: &str| {
+        let machine = Machine::with_program(NEAR_A_POLE, defines);
+        let file = machine.name("program.fir");
+        let output = machine.run("0", &[command, &file, "--require-kernels"]);
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        let report = json(&machine.run("0", &[command, &file, "--json"]));
+        let rows = report[if command == "verify" { "rows" } else { "outputs" }].as_array().cloned();
+        let row = rows.expect("rows").swap_remove(0);
+        assert_eq!((&report["ok"], &row["ok"]), (&false.into(), &false.into()), "{report}");
+        assert!(row.get("unbounded").is_none(), "the keys of the object are as they were");
+        (String::from_utf8(output.stdout).expect("text"), row)
+    };
+    let (table, row) = run("", "verify");
+    assert_eq!(row["mismatches"], 0, "{row}");
+    assert!(table.contains("  no bound\n") && !table.contains("WRONG"), "{table}");
+    assert!(table.contains("1 with too many elements without a bound"), "{table}");
+    let (report, row) = run("", "replay");
+    assert_eq!(row["mismatches"], 0, "{row}");
+    assert!(report.contains("NO BOUND") && !report.contains("MISMATCH"), "{report}");
+    assert!(report.contains("2368 without a bound, more than 1 in 50"), "{report}");
+
+    // A kernel that writes nothing is wrong, with or without a bound.
+    let (table, row) = run("-DWRITES_NOTHING", "verify");
+    assert_eq!(row["mismatches"], 2368, "{row}");
+    assert!(table.contains("WRONG"), "{table}");
+    let (report, _) = run("-DWRITES_NOTHING", "replay");
+    assert!(report.contains("MISMATCH") && !report.contains("NO BOUND"), "{report}");
 }
 
 #[test]
@@ -169,14 +216,14 @@ fn a_run_that_fails_on_the_device_is_kept_and_replayed_elsewhere() {
     let elsewhere = machine.run("none", &["replay", &bundle, "--json"]);
     assert_eq!(elsewhere.status.code(), Some(0), "{}", said(&elsewhere));
     let notes = json(&elsewhere)["notes"].to_string();
-    assert!(notes.contains("the run that was recorded failed, and this one did not"), "{notes}");
+    assert!(notes.contains("the recorded run failed, and this one did not"), "{notes}");
     assert_eq!(machine.run("0", &["replay", &bundle]).status.code(), Some(3), "here it fails again");
 
-    // One segment of it: its inputs are what the fallback computes, and the device is gone.
+    // A bundle of one segment: its inputs come from the fallback, because the device is lost.
     let output = machine.run("0", &["replay", &file, "--bundle", &bundle, "--segment", "2"]);
     assert_eq!(output.status.code(), Some(3));
     assert!(
-        said(&output).contains("the bundle lacks the inputs of the segment as they were"),
+        said(&output).contains("the bundle lacks the inputs of the segment in that run"),
         "{}",
         said(&output)
     );

@@ -1,5 +1,5 @@
-//! Tests of the streams and files of commands: one JSON object on every exit, an exit code for what cannot be written, and nothing but
-//! regular files and the standard streams.
+//! Streams and files of commands: one JSON object on every exit, an exit code for files that cannot be written,
+//! and only regular files and standard streams.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -40,7 +40,7 @@ fn machine() -> Machine {
     machine
 }
 
-/// A machine with records of a run.
+/// A machine with the records of a sweep.
 fn machine_with_records() -> Machine {
     let machine = machine();
     let (manifest, out) = (machine.name("some.toml"), machine.name("r.jsonl"));
@@ -53,7 +53,7 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// The program with bounded memory and time, so that whatever never ends does.
+/// Returns the program with bounded memory and time, so that it cannot run forever.
 fn bounded(machine: &Machine, arguments: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -v 8000000; exec timeout 60 \"$0\" \"$@\"", env!("CARGO_BIN_EXE_fourfold")]);
@@ -68,17 +68,17 @@ fn run(machine: &Machine, arguments: &[&str]) -> Output {
     bounded(machine, arguments).output().expect("the program starts")
 }
 
-/// With this text as its standard input.
+/// Runs the program with this text as its standard input.
 fn run_on(machine: &Machine, arguments: &[&str], input: &str) -> Output {
     let mut command = bounded(machine, arguments);
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = piped.spawn().expect("the program starts");
-    // It may end before it has read everything.
+    // The program may end before it has read everything.
     let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
     child.wait_with_output().expect("it ends")
 }
 
-/// The one object on the standard output.
+/// Returns the one object on the standard output.
 #[track_caller]
 fn object(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", said(output)))
@@ -143,9 +143,9 @@ fn help_stays_text_and_json_after_two_dashes_is_a_name() {
     }
 }
 
-/// Starts the program where signals count, and sends one when `is_time`.
+/// Starts the program with signals enabled, and sends one when `is_time` returns true.
 fn interrupted(machine: &Machine, arguments: &[&str], signal: &str, is_time: &dyn Fn() -> bool) -> Output {
-    // These tests may themselves have been started to ignore an interrupt, as whatever a script leaves behind.
+    // The tests may themselves run with interrupts ignored, like a background job of a script.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT,TERM,HUP", env!("CARGO_BIN_EXE_fourfold")]).args(arguments);
     command.current_dir(machine.path(".")).stdin(Stdio::piped());
@@ -174,7 +174,7 @@ fn an_interrupt_prints_one_object_too() {
     let (nvcc, cutlass) = (machine.name("nvcc"), machine.name("cutlass"));
     let tools = ["--nvcc", &nvcc, "--cutlass", &cutlass];
     let sweep = ["sweep", "--manifest", "some.toml", "--compile-only", "--out", "s.jsonl"];
-    // The standard output of this one is kept from libraries meanwhile.
+    // The standard output of this command is kept from libraries meanwhile.
     let replay = ["replay", &fixture, "--target", "sm_100a", "--build"];
     for (command, signal) in [(&sweep[..], "-TERM"), (&sweep, "-HUP"), (&replay, "-TERM"), (&replay, "-INT")]
     {
@@ -189,14 +189,14 @@ fn an_interrupt_prints_one_object_too() {
     let _ = fs::remove_file(&begun);
     let output = interrupted(&machine, &[&sweep[..], &tools].concat(), "-TERM", &|| begun.exists());
     assert_eq!((output.status.code(), output.stdout.len()), (Some(130), 0), "{}", said(&output));
-    // One that waits for its input.
+    // A command that waits for its input.
     let started = Instant::now();
     let is_time = || started.elapsed() > Duration::from_millis(500);
     let output = interrupted(&machine, &["explain", "-", "--json"], "-TERM", &is_time);
     assert_eq!((output.status.code(), &object(&output)["fault"]), (Some(130), &"interrupted".into()));
 }
 
-/// The arguments of every command, so that it would end with 0, 1 or 3.
+/// The arguments of every command, which would end with 0, 1 or 3.
 const COMMANDS: [&[&str]; 16] = [
     &["explain", "program.fir"],
     &["replay", "program.fir"],
@@ -238,7 +238,7 @@ fn a_report_that_cannot_be_printed_is_exit_3_of_every_command() {
     for command in COMMANDS {
         for json in [&[][..], &["--json"]] {
             let output = run_full(&[command, json].concat());
-            // An error in words is all on stderr.
+            // Without --json, the error is on stderr only.
             if json.is_empty() && command == ["toolchain", "install", "--from", "nowhere"] {
                 continue;
             }
@@ -250,12 +250,12 @@ fn a_report_that_cannot_be_printed_is_exit_3_of_every_command() {
         assert_eq!(output.status.code(), Some(3), "{arguments:?}: {}", said(&output));
         assert!(said(&output).contains("cannot write the report"), "{arguments:?}: {}", said(&output));
     }
-    // Nobody reads on: that is no error.
+    // Nobody reads any further, which is no error.
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     let output = bounded(&machine, &["explain", "program.fir"]).stdout(writer).output();
     assert_eq!(output.expect("it starts").status.code(), Some(0));
-    // What is said besides is no report.
+    // Messages beside the report do not decide the exit code.
     for (arguments, code) in
         [(&["explain", "absent.fir"][..], 2), (&["explain"], 2), (&["compile", "one.fir", "--no-cache"], 0)]
     {
@@ -280,14 +280,14 @@ fn a_file_that_cannot_be_written_is_exit_3_of_every_command() {
         (&["profile", "one.fir"], "--keep"),
     ];
     for (command, option) in cases {
-        // A file is in the way of the folder; no user may write below the other.
+        // A file is in the way of the folder; no user may write below the other path.
         for place in ["file/below", "/proc/1/nowhere/below"] {
             let output = run(&machine, &[command, &[option, place, "--json"][..]].concat());
             assert_eq!(output.status.code(), Some(3), "{command:?} {option} {place}: {}", said(&output));
             assert_eq!(object(&output)["ok"], false, "{command:?} {option} {place}");
         }
     }
-    // A folder that is not there, in which a file should be.
+    // A file in a folder that does not exist.
     for (command, option) in cases[2..8].iter().copied() {
         let output = run(&machine, &[command, &[option, "absent/file"][..]].concat());
         assert_eq!(output.status.code(), Some(3), "{command:?} {option}: {}", said(&output));
@@ -344,7 +344,7 @@ fn devices_and_pipes_are_refused_at_once_by_every_command() {
     // A bundle is a folder.
     let output = run(&machine, &["replay", "program.fir", "--bundle", "fifo"]);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-    // What a manifest names is read in the same way.
+    // Files named by a manifest are read in the same way.
     for (key, value) in [("files", "\"fifo\""), ("graphs", "{ file = \"fifo\" }")] {
         let manifest = MANIFEST.replace("[problems]", &format!("[problems]\n{key} = [{value}]"));
         machine.write("named.toml", &manifest);
@@ -398,6 +398,23 @@ fn names_that_are_no_text_work_and_are_shown() {
 }
 
 #[test]
+fn names_of_records_control_no_terminal() {
+    let machine = machine_with_records();
+    let records = fs::read_to_string(machine.path("r.jsonl")).expect("records");
+    let first: Value = serde_json::from_str(records.lines().next().expect("a line")).expect("a record");
+    let name = first["name"].as_str().expect("a name");
+    let odd = records.replace(&format!("\"name\":\"{name}\""), "\"name\":\"\\u001b[31mred\"");
+    assert_ne!(odd, records);
+    for command in ["select", "heatmap"] {
+        let output = run_on(&machine, &[command, "-"], &odd);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert!(!output.stdout.contains(&0x1b), "{}", said(&output));
+    }
+    let output = run_on(&machine, &["select", "-"], &odd);
+    assert!(said(&output).contains("\\u{1b}[31mred"), "{}", said(&output));
+}
+
+#[test]
 fn a_dash_is_the_standard_input_or_output() {
     let machine = machine_with_records();
     let records = fs::read_to_string(machine.path("r.jsonl")).expect("records");
@@ -430,12 +447,12 @@ fn a_dash_is_the_standard_input_or_output() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", said(&output));
         assert!(said(&output).contains(words), "{arguments:?}: {}", said(&output));
     }
-    // It is read to a limit, whatever it is.
+    // Input is read up to a limit.
     let zero = File::open("/dev/zero").expect("it is there");
     let output = bounded(&machine, &["explain", "-"]).stdin(zero).output().expect("it starts");
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
     assert!(said(&output).contains("the standard input has more than"), "{}", said(&output));
-    // Who closes the other end early had enough.
+    // A reader that closes the pipe early has read enough.
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     let output = bounded(&machine, &["merge", "r.jsonl", "--out", "-"]).stdout(writer).output();

@@ -1,5 +1,5 @@
-//! Sweeps from the command line, on a machine whose compiler, driver and kernels are stand-ins that really compute: killed,
-//! resumed, shared out, merged, measured, selected and drawn.
+//! Sweeps from the command line, on a machine whose compiler, driver and kernels are stand-ins that really
+//! compute: killed, resumed, sharded, merged, measured, selected and drawn.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::machine::Machine;
 use serde_json::Value;
 
-/// Eleven kernels of a Blackwell, of which two break a rule.
+/// Eleven kernels of a Blackwell, two of which break a rule.
 const MANIFEST: &str = r#"
 schema = 1
 [[sweep]]
@@ -96,7 +96,7 @@ fn every_combination_is_recorded_once_and_what_is_invalid_says_which_rule_it_bre
     let again = json(&sweep(&machine, "r.jsonl", &["--compile-only", "--json"]));
     assert_eq!(again["kernels"], report["kernels"]);
     assert_eq!(records(&machine.path("r.jsonl")).len(), 11);
-    // Those that the compiler should refuse are given to it where that is wished; this one refuses nothing.
+    // --confirm compiles rejected kernels; this compiler builds everything.
     let output = sweep(&machine, "c.jsonl", &["--compile-only", "--confirm", "1", "--json"]);
     let confirmed = |asked, refused| serde_json::json!({ "asked": asked, "refused": refused });
     let contradicted = json(&output);
@@ -107,14 +107,15 @@ fn every_combination_is_recorded_once_and_what_is_invalid_says_which_rule_it_bre
         record["state"] == "invalid" && record["build"]["failure"].is_null() && !record["build"].is_null()
     };
     assert_eq!(records(&machine.path("c.jsonl")).iter().filter(|record| asked(record)).count(), 1);
-    // That is said again where nothing is left to do.
+    // The finding is repeated even if nothing is left to do.
     let again = said(&sweep(&machine, "c.jsonl", &["--compile-only"]));
-    assert!(again.contains("0 of 1 that the rules reject were refused by the compiler, too"), "{again}");
+    assert!(again.contains("the compiler rejected 0 of 1 kernels that the rules reject"), "{again}");
     assert!(
-        again.contains("it builds what the rules say it refuses: ") && again.contains("128x96x256"),
+        again.contains("the compiler builds a kernel that the rules reject: ")
+            && again.contains("128x96x256"),
         "{again}"
     );
-    // One that refuses all confirms what it is asked about.
+    // A compiler that rejects everything confirms the rule.
     machine.script("nvcc.real", &fs::read_to_string(machine.path("nvcc")).expect("it is there"));
     let body = format!(
         "case \"$1\" in --version | --dryrun) exec '{}' \"$@\";; esac\necho 'kernel.cu(5): error: Invalid TileShape_N.'; exit 2",
@@ -126,11 +127,11 @@ fn every_combination_is_recorded_once_and_what_is_invalid_says_which_rule_it_bre
     assert_eq!((&report["ok"], &report["confirmed"]), (&true.into(), &confirmed(2, 2)), "{}", said(&output));
 }
 
-/// The compiler of a machine, made slower and counted: a line for each start, with the kernel's name.
+/// Makes the compiler of a machine slower and counts its starts: a line each, with the kernel's name.
 fn slow_and_counted(machine: &Machine) {
     fs::rename(machine.path("nvcc"), machine.path("nvcc.real")).expect("it is there");
     let (count, real) = (machine.name("count"), machine.name("nvcc.real"));
-    // It is started three times for a kernel, and once of these for the device.
+    // It starts three times for a kernel, one of them for the device.
     let body = format!(
         "case \"$1\" in --version | --dryrun) exec '{real}' \"$@\";; esac\n\
          case \" $* \" in *' -fatbin '*)\n\
@@ -154,7 +155,7 @@ fn what_was_recorded_before_a_kill_is_not_done_again() {
         command.args(["--compile-only", "--jobs", "2", "--nvcc", &machine.name("nvcc")]);
         command.args(["--cutlass", &machine.name("cutlass")]).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().expect("it starts");
-        // Killed as soon as it has added three lines, wherever it is then.
+        // Killed as soon as it has added three lines.
         let ended = loop {
             if let Some(status) = child.try_wait().expect("it can be waited for") {
                 break Some(status);
@@ -179,7 +180,7 @@ fn what_was_recorded_before_a_kill_is_not_done_again() {
     let lines = records(&out);
     let distinct: BTreeSet<&str> = lines.iter().map(|record| text(record, "kernel")).collect();
     assert_eq!((lines.len(), distinct.len()), (11, 11), "each once");
-    // A compiler was started twice only for what was being compiled, and not recorded, when a kill came: two at most.
+    // A compiler started twice only for kernels that were being compiled at a kill: at most two.
     let starts = fs::read_to_string(machine.path("count")).expect("it was counted");
     let mut by_kernel = BTreeMap::<&str, usize>::new();
     starts.lines().for_each(|kernel| *by_kernel.entry(kernel).or_default() += 1);
@@ -207,7 +208,7 @@ fn a_torn_line_is_cut_off_and_two_sweeps_do_not_share_a_file() {
     let output = sweep(&machine, "r.jsonl", &["--compile-only"]);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("another sweep"), "{}", said(&output));
-    // What a killed one was about to start has it for a moment.
+    // A killed sweep may keep the file locked for a moment.
     let moment = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(300));
         drop(held);
@@ -309,7 +310,7 @@ fn a_compiler_that_refuses_is_recorded_with_its_words_and_not_asked_again() {
     }
     sweep(&machine, "r.jsonl", &["--compile-only"]);
     assert_eq!(records(&machine.path("r.jsonl")).len(), 11);
-    // Mended, and asked for again, both are built; what was recorded stays.
+    // After the repair, --retry builds both; earlier records stay.
     machine.script("nvcc", real.trim_start_matches("#!/bin/sh\n"));
     let output = sweep(&machine, "r.jsonl", &["--compile-only", "--retry", "--json"]);
     assert_eq!(
@@ -321,7 +322,7 @@ fn a_compiler_that_refuses_is_recorded_with_its_words_and_not_asked_again() {
     assert_eq!(records(&machine.path("r.jsonl")).len(), 13);
 }
 
-/// The compiler of a machine, which does `body` first while the file `trouble` is there.
+/// Makes the compiler of a machine run `body` first while the file `trouble` exists.
 fn troubled(machine: &Machine, body: &str) {
     fs::rename(machine.path("nvcc"), machine.path("nvcc.real")).expect("it is there");
     let (trouble, real) = (machine.name("trouble"), machine.name("nvcc.real"));
@@ -353,11 +354,11 @@ fn what_ran_out_is_deferred_and_tried_again() {
         assert_eq!(output.status.code(), Some(3), "{}", said(&output));
         let lines = records(&machine.path("r.jsonl"));
         assert_eq!(lines.iter().filter(|record| record["build"]["failure"] == code).count(), 9, "{code}");
-        // Once it is over, without any option.
+        // After the trouble, no option is needed.
         fs::remove_file(machine.path("trouble")).expect("it is there");
         let output = sweep(&machine, "r.jsonl", &["--compile-only"]);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-        assert!(said(&output).contains("9 of 9 kernels"), "{}", said(&output));
+        assert!(said(&output).contains("9 of 9 compiled kernels"), "{}", said(&output));
     }
 }
 
@@ -401,7 +402,7 @@ fn records_of_earlier_versions_that_call_a_time_out_a_compile_error_are_tried_ag
     }
 }
 
-/// Two kernels on three problems, one of which none of them takes, as their K is no multiple of 32.
+/// Two kernels on three problems, one of which neither takes because its K is no multiple of 32.
 const MEASURED: &str = r#"
 schema = 1
 [[sweep]]
@@ -437,7 +438,7 @@ fn kernels_are_measured_selected_and_drawn() {
         assert!(record["check"]["bytes"].as_u64() > Some(0) && record["check"]["wrong"] == 0, "{record}");
         assert!(record["machine"]["gpu"].is_string() && record["workload"].is_string(), "{record}");
     }
-    // What was measured is not measured again; another list of problems is.
+    // Recorded problems are not measured again; those of another list are.
     let again = json(&sweep(&machine, "r.jsonl", &["--replays", "5", "--json"]));
     assert_eq!(again["runs"], serde_json::json!({}), "{again}");
     assert_eq!(records(&machine.path("r.jsonl")).len(), 8);
@@ -455,29 +456,29 @@ fn kernels_are_measured_selected_and_drawn() {
     let output = command(&[&chosen[..], &["--table", &table, "--unseen", &other, "--json"]].concat());
     let selection = json(&output);
     assert_eq!((output.status.code(), &selection["optimal"]), (Some(0), &true.into()), "{}", said(&output));
-    // The stand-in is as fast with each.
+    // The stand-in is equally fast with each kernel.
     assert_eq!(selection["kernels"].as_array().map(Vec::len), Some(1), "{selection}");
     assert_eq!(selection["problems"].as_array().map(Vec::len), Some(2), "{selection}");
     assert!(selection["unseen"][0]["efficiency"].as_f64() > Some(0.5), "{selection}");
     let best = selection["unseen_best_of_chosen"][0].as_f64();
     assert!(best >= selection["unseen"][0]["efficiency"].as_f64() && best <= Some(1.0), "{selection}");
-    // The table is one that kernels can be had by.
+    // The dispatch table works with `compile`.
     machine.write("program.fir", PROGRAM);
     let program = machine.name("program.fir");
     let output = machine.run("0", &["compile", &program, "--dispatch", &table, "--json"]);
     let tile = selection["kernels"][0]["parameters"]["tile"].as_str().expect("a tile").to_owned();
     let compiled = json(&output);
     assert!(text(&compiled["kernels"][0], "configuration").contains(&tile), "{tile}: {}", said(&output));
-    // A problem that no kernel serves is said to be one.
+    // A problem without a kernel is reported as such.
     let output = command(&["select", &all, "--min-efficiency", "0.5", "--json"]);
     assert_eq!((output.status.code(), &json(&output)["ok"]), (Some(1), &false.into()), "{}", said(&output));
 
-    // What was measured is not written over.
+    // Records are not overwritten.
     let before = fs::read(&all).expect("the records");
     for arguments in [["select", &all, "--table", &all], ["heatmap", &all, "--svg", &all]] {
         let output = command(&[&arguments[..], &["--min-efficiency", "0.5"]].concat());
         assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-        assert!(said(&output).contains("would be written over"), "{}", said(&output));
+        assert!(said(&output).contains("is an input of this command"), "{}", said(&output));
     }
     assert_eq!(fs::read(&all).expect("the records"), before);
 
@@ -514,7 +515,7 @@ fn a_wrong_kernel_is_never_fast_and_a_device_that_fails_is_recorded_and_passed_b
 
     let machine = Machine::new("-DRUN_STATUS=719");
     machine.write("some.toml", MEASURED);
-    // Each run ends with the kernel that made the device fail; the next goes on behind it.
+    // Each run ends with the kernel that made the device fail; the next run continues after it.
     for errors in 1..=4 {
         let output = sweep(&machine, "r.jsonl", &["--replays", "5", "--json"]);
         assert_eq!(output.status.code(), Some(3), "{}", said(&output));

@@ -1,4 +1,4 @@
-//! `fourfold toolchain` and `fourfold doctor` on machines that have nothing, and on one that has a fake toolkit.
+//! `fourfold toolchain` and `fourfold doctor` on machines without tools, and on one with a fake toolkit.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// Runs the program with nothing in its environment but what is given.
+/// Runs the program with only the given environment.
 fn fourfold(folder: &Path, variables: &[(&str, &str)], arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_fourfold"))
         .args(arguments)
@@ -48,7 +48,7 @@ fn a_machine_with_nothing_is_told_what_to_do() {
 
     let which = fourfold(folder.path(), &[], &["toolchain", "which"]);
     assert_eq!(which.status.code(), Some(3));
-    assert!(errors(&which).contains("error: there is no nvcc\nwhat to do: run `fourfold toolchain install`"));
+    assert!(errors(&which).contains("error: there is no nvcc\nhelp: run `fourfold toolchain install`"));
     let (code, report) = outcome(&fourfold(folder.path(), &[], &["toolchain", "install", "--json"]));
     assert_eq!((code, &report["fault"]), (Some(3), &Value::from("toolchain")));
     assert!(report["error"].as_str().expect("a message").contains("python3"));
@@ -101,7 +101,7 @@ fn a_toolkit_that_is_there_is_found_and_described() {
         targets.iter().find(|target| target["name"] == name).expect(name)["state"].clone()
     };
     assert_eq!([state("sm_90a"), state("sm_100a")], ["ok", "ok"]);
-    // It does not know them, or is known to be bad for them.
+    // The tools do not know these targets, or are known to be bad for them.
     assert_eq!([state("sm_103a"), state("sm_120a"), state("sm_121a")], ["missing", "missing", "missing"]);
     let findings = report["findings"].as_array().expect("findings");
     let nvcc = findings.iter().find(|finding| finding["name"] == "nvcc").expect("it is there");
@@ -130,20 +130,20 @@ fn the_doctor_says_how_the_cache_of_kernels_does() {
             findings.clone().find(|finding| finding["name"] == "kernel cache").expect("it is there");
         (finding.clone(), report["cache"].clone())
     };
-    // Looking makes nothing.
+    // Examining creates nothing.
     let (finding, health) = doctor();
     assert_eq!((&finding["state"], &health), (&"ok".into(), &Value::Null), "{finding}");
     assert!(finding["detail"].as_str().expect("words").contains("no kernels yet") && !cache.exists());
 
     let (_, report) = outcome(&fourfold(folder.path(), &variables, &["doctor", "--json"]));
     let tier = report["findings"].as_array().expect("findings").iter().find(|it| it["name"] == "kernel tier");
-    // Object stores are a feature.
+    // Object stores need a feature.
     if let Some(tier) = tier {
         assert!(tier["state"] == "note" && tier["remedy"].is_string(), "{tier}");
         assert!(tier["detail"].as_str().expect("words").contains("https://...@host/kernels?..."), "{tier}");
     }
 
-    // Something that is no entry, where entries lie.
+    // A stray file among the entries.
     let entry = cache.join("kernels/entries").join("7".repeat(64));
     fs::create_dir_all(&entry).expect("a folder");
     for path in [&cache, &cache.join("kernels"), &cache.join("kernels/entries")] {
@@ -153,12 +153,12 @@ fn the_doctor_says_how_the_cache_of_kernels_does() {
     let (finding, health) = doctor();
     assert_eq!(finding["state"], "note", "{finding}");
     assert_eq!(finding["remedy"].as_str().map(|text| text.contains("cache verify --repair")), Some(true));
-    assert!(finding["detail"].as_str().expect("words").contains("1 refused: 7777"), "{finding}");
+    assert!(finding["detail"].as_str().expect("words").contains("1 rejected: 7777"), "{finding}");
     assert_eq!((&health["entries"], health["refused"].as_array().map(Vec::len)), (&1.into(), Some(1)));
     assert!(health["free_bytes"].is_u64() && health["writable"] == true, "{health}");
     assert!(entry.join("kernel.so").exists(), "it is left as it was");
     assert_eq!((&health["verified"], &health["known_bad"]), (&true.into(), &0.into()));
-    // Looking makes no folder, closes none, puts nothing away, and counts only failures that last.
+    // Examining neither creates, closes nor removes anything, and counts only failures that last.
     let kernels = cache.join("kernels");
     let aside = kernels.join("entries/.refused-1-0-00ff");
     for folder in [&aside, &kernels.join("failures")] {
@@ -175,7 +175,7 @@ fn the_doctor_says_how_the_cache_of_kernels_does() {
         fs::write(file, record.to_string()).expect("it can be written");
     }
     let (finding, health) = doctor();
-    assert!(finding["detail"].as_str().expect("words").contains("1 known not to build"), "{finding}");
+    assert!(finding["detail"].as_str().expect("words").contains("1 recorded build failures"), "{finding}");
     assert_eq!((&health["known_bad"], health["refused"].as_array().map(Vec::len)), (&1.into(), Some(1)));
     assert!(aside.exists() && !kernels.join("use").exists() && !kernels.join("tmp").exists());
     let mode = fs::metadata(&kernels).expect("it is there").permissions().mode();
@@ -209,7 +209,7 @@ fn the_doctor_names_what_a_cache_folder_cannot_do() {
     check(&outcome(&output).1, "note", "cannot be made in `/proc`");
     let output = fourfold(folder.path(), &[("FOURFOLD_CACHE_DIR", &below_a_file)], &["doctor", "--json"]);
     check(&outcome(&output).1, "note", "ot a directory");
-    // A mount of its own, where this user may have one; with kernels there it is the same.
+    // A mount of its own, if this user may create one; with kernels in it the result is the same.
     let mount = folder.path().join("mount");
     fs::create_dir(&mount).expect("a folder");
     for first in ["true", "mkdir -p -m 700 $0/kernels/entries"] {
@@ -225,7 +225,7 @@ fn the_doctor_names_what_a_cache_folder_cannot_do() {
             _ => eprintln!("no file system can be mounted here: noexec is not tried"),
         }
     }
-    // As a user who may not write there; root may.
+    // Run as a user without write access there; root has it.
     let closed = folder.path().join("closed");
     fs::create_dir(&closed).expect("a folder");
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).expect("it can be changed");
@@ -241,7 +241,7 @@ fn an_index_that_does_not_answer_is_offline_however_often_pip_retries() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::create_dir(folder.path().join("bin")).expect("a folder");
     let python = folder.path().join("bin/python3");
-    // What pip says depends on its retries: without any it does not say that nothing answered.
+    // pip's message depends on its retries: without any, it does not mention the connection.
     let script = "#!/bin/sh\ncase \"$*\" in *'pip download'*) ;; *) exit 0;; esac\n\
         case \"${PIP_RETRIES-5}\" in 0) ;; *) echo 'WARNING: Retrying (Retry(total=0)) after connection broken by \
         NewConnectionError: [Errno 111] Connection refused: /simple/nvidia-cuda-nvcc/';; esac\n\

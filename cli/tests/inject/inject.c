@@ -1,14 +1,14 @@
-// Runs a program and has one of its system calls fail:
+// Runs a program and makes one of its system calls fail:
 //
 //     inject NUMBER ERRNO REPORT PROGRAM ARGUMENT...
 //
-// The call NUMBER (from 1; 0 for none) is not made and answers ERRNO. REPORT says how many calls there were, which one
-// failed, and how the program ended.
+// The call NUMBER (from 1; 0 for none) is skipped and returns ERRNO. REPORT receives the number of calls, the one
+// that failed, and the end of the program.
 //
-// The threads of the program are followed, the processes that it starts are not. A thread's calls count from the end of the
-// Rust runtime's setup, which is the call that gives it a stack for signals: before it neither `main` nor what a thread
-// is to do has begun, and the runtime aborts on errors. Calls that cannot fail in the kernel do not count: the C library and the
-// runtime do not expect them to. Closing a folder is one of these.
+// The threads of the program are traced, its child processes are not. Calls of a thread are numbered from the end
+// of the Rust runtime's setup, which is the call that sets its stack for signals: before it, neither `main` nor
+// the thread's work has begun, and the runtime aborts on errors. Calls that cannot fail in the kernel, such as
+// closing a folder, have no number: the C library and the runtime do not expect them to fail.
 #define _GNU_SOURCE
 #include <elf.h>
 #include <errno.h>
@@ -92,7 +92,7 @@ static const char *name(long call) {
     }
 }
 
-// Has the call that the thread is about to make not be made.
+// Skips the call that the thread is about to make.
 static void skip(pid_t id) {
 #if defined __x86_64__
     ptrace(PTRACE_POKEUSER, id, offsetof(struct user_regs_struct, orig_rax), -1L);
@@ -103,7 +103,7 @@ static void skip(pid_t id) {
 #endif
 }
 
-// Has the call that the thread has made answer this.
+// Sets the result of the call that the thread has made.
 static void answer(pid_t id, long result) {
 #if defined __x86_64__
     ptrace(PTRACE_POKEUSER, id, offsetof(struct user_regs_struct, rax), result);
@@ -116,7 +116,7 @@ static void answer(pid_t id, long result) {
 #endif
 }
 
-// Sets the first argument of the call that the thread is about to make, or has made.
+// Sets the first argument of the call that the thread is about to make or has made.
 static void set_argument(pid_t id, long value) {
 #if defined __x86_64__
     ptrace(PTRACE_POKEUSER, id, offsetof(struct user_regs_struct, rdi), value);
@@ -125,7 +125,7 @@ static void set_argument(pid_t id, long value) {
 #endif
 }
 
-// Whether the thread has a folder open as this file.
+// Returns true if this file of the thread is a folder.
 static int is_folder(pid_t id, long file) {
     char path[64];
     struct stat found;
@@ -148,7 +148,7 @@ static void at_call(thread *current) {
             fprintf(report, "failed %s %ld\n", name(call), call);
             current->failing = call == SYS_brk ? 2 : 1;
             current->argument = (long)info.entry.args[0];
-            // brk answers where memory ends and no errno. After close the handle is gone whatever it answers.
+            // brk returns the end of memory and no errno. close releases the handle even if it fails.
             if (call == SYS_brk) set_argument(current->id, 0);
             else if (call != SYS_close) skip(current->id);
         }

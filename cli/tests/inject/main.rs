@@ -1,9 +1,9 @@
-//! System calls that fail: each of the first calls of `fourfold` fails once, and whatever that breaks, the answer is right or an
-//! error with a documented exit code, nothing of it lasts, and the next run succeeds.
+//! Failing system calls: each of the first calls of `fourfold` fails once. The answer is right, or an error with
+//! a documented exit code; nothing lasts, and the next run succeeds.
 //!
-//! `inject.c` does it by ptrace, as `rustix` makes calls that no library can stand in for. The tools that
-//! `fourfold` starts are left alone. A few calls are tried in every run of the tests, the first 400 with
-//! `cargo test --test inject -- --ignored`.
+//! `inject.c` makes calls fail through ptrace, because `rustix` makes calls that no library can intercept. Tools
+//! that `fourfold` starts are left alone. Every run of the tests tries a few calls; `cargo test --test inject --
+//! --ignored` tries the first 400.
 
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
@@ -62,7 +62,7 @@ list = [{ threads = 128, values = 8, rows = 1 }]
 list = [{ problem = "128x1x7168" }]
 "#;
 
-/// The command that runs.
+/// The command under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     /// A replay that builds its kernel.
@@ -74,7 +74,7 @@ enum Work {
     Real,
 }
 
-/// A machine, the program that has calls fail, and what runs.
+/// A machine, the program that makes calls fail, and the command.
 struct Setting {
     machine: Machine,
     arguments: Vec<String>,
@@ -83,7 +83,7 @@ struct Setting {
 
 /// The outcome of a run in which a call failed.
 struct Outcome {
-    /// The call that failed, if there were so many.
+    /// The call that failed, unless the run had fewer calls.
     failed: Option<String>,
     calls: usize,
     ending: String,
@@ -116,7 +116,7 @@ impl Setting {
         setting
     }
 
-    /// A folder of its own for the cache and temporary files.
+    /// The folder for the cache and temporary files of this run.
     fn folder(&self, number: usize) -> PathBuf {
         let folder = self.machine.path(&format!("run{number}"));
         fs::create_dir_all(folder.join("tmp")).expect("a folder");
@@ -148,7 +148,7 @@ impl Setting {
         command.output().expect("the program starts")
     }
 
-    /// A run in which this call fails, or none where it is 0.
+    /// Runs the command with this call failing; with 0, none fails.
     fn disturbed(&self, folder: &Path, call: usize, errno: i32) -> Outcome {
         let report = folder.join("report");
         let mut command = Command::new(self.machine.path("inject"));
@@ -191,7 +191,7 @@ fn real_toolchain() -> (String, String) {
     (path("nvcc"), path("cutlass"))
 }
 
-/// Returns whether a process ended by itself in time. Killed, it takes along the one that it traces.
+/// Returns true if a process ended in time. Killing it also kills the process it traces.
 fn wait(mut child: Child) -> bool {
     let started = Instant::now();
     loop {
@@ -207,14 +207,14 @@ fn wait(mut child: Child) -> bool {
     }
 }
 
-/// Returns the faults of a run in which a call failed, and of the run after it.
+/// Returns the defects of a run in which a call failed, and of the run after it.
 fn check(setting: &Setting, folder: &Path, outcome: &Outcome) -> Result<(), String> {
     let report: Option<Value> = serde_json::from_str(&outcome.stdout).ok();
     let ok = report.as_ref().map(|report| report["ok"] == true);
     match outcome.ending.as_str() {
         "exit 0" if ok == Some(true) && is_right(setting.work, report.as_ref()) => {}
         "exit 2" | "exit 3" if ok != Some(true) && outcome.stderr.contains("error") => {}
-        // What was written of the report is no evidence where the rest could not be.
+        // A report that could not be written whole is no evidence.
         "exit 3" if outcome.stderr.contains("cannot write the report") => {}
         _ => return Err(format!("it ends with {}", outcome.ending)),
     }
@@ -239,7 +239,7 @@ fn check(setting: &Setting, folder: &Path, outcome: &Outcome) -> Result<(), Stri
     if left.is_empty() { Ok(()) } else { Err(format!("{left:?} is left")) }
 }
 
-/// Returns whether a report says that all went well: every output is right, or the kernel was built.
+/// Returns true if a report is a success: every output is right, or the kernel was built.
 fn is_right(work: Work, report: Option<&Value>) -> bool {
     if work == Work::Real {
         return report.is_some_and(|report| report["kernels"] == serde_json::json!({ "built": 1 }));
@@ -253,7 +253,7 @@ fn names(folder: PathBuf) -> Vec<String> {
     entries.map(|entry| entry.path().display().to_string()).collect()
 }
 
-/// Failures that are remembered.
+/// The failures that are remembered.
 fn lasting(folder: &Path) -> Vec<String> {
     let is_lasting = |name: &String| {
         let text = fs::read_to_string(name).unwrap_or_default();
@@ -263,7 +263,7 @@ fn lasting(folder: &Path) -> Vec<String> {
     names(folder.join("cache/kernels/failures")).into_iter().filter(is_lasting).collect()
 }
 
-/// Returns the files that should not be in the folders of the cache and of temporary files.
+/// Returns the files left behind in the folders of the cache and of temporary files.
 fn left_over(folder: &Path) -> Vec<String> {
     let kernels = folder.join("cache/kernels");
     let mut left = names(folder.join("tmp"));
@@ -276,7 +276,7 @@ fn left_over(folder: &Path) -> Vec<String> {
     left
 }
 
-/// Has each of these calls fail, two at a time.
+/// Makes each of these calls fail, two runs at a time.
 fn inject(setting: &Setting, calls: &[usize]) {
     let (next, faults) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let started = Instant::now();
@@ -304,7 +304,7 @@ fn inject(setting: &Setting, calls: &[usize]) {
     assert!(faults.is_empty(), "{} of {} calls:\n{}", faults.len(), calls.len(), faults.join("\n"));
 }
 
-/// The number of calls of a run in which none fails.
+/// Returns the number of calls of a run in which none fails.
 fn all_calls(setting: &Setting) -> usize {
     let folder = setting.folder(0);
     let outcome = setting.disturbed(&folder, 0, 0);
@@ -313,7 +313,7 @@ fn all_calls(setting: &Setting) -> usize {
     outcome.calls
 }
 
-/// So many calls, spread over a run.
+/// Returns this many calls, spread over a run.
 fn spread(setting: &Setting, count: usize) -> Vec<usize> {
     let all = all_calls(setting);
     (0..count).map(|at| 1 + at * all / count).collect()

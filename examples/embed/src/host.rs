@@ -1,4 +1,4 @@
-//! The host's own data and ops. They share nothing with Fourfold but the layout of the tensors that they hand over.
+//! The host's own data and ops. They share nothing with Fourfold except the layout of the tensors handed over.
 
 use anyhow::{Result, ensure};
 use fourfold::ir::{ElementType, ScaleLayout, Tensor};
@@ -6,43 +6,43 @@ use fourfold::ir::{ElementType, ScaleLayout, Tensor};
 /// Row-major activations.
 #[derive(Clone, Debug)]
 pub struct Activations {
-    /// How many; M.
+    /// The number of rows; M.
     pub rows: usize,
-    /// Elements of a row.
+    /// The number of columns.
     pub columns: usize,
-    /// All of them.
+    /// The elements, row by row.
     pub values: Vec<f32>,
 }
 
-/// Block-scaled FP4: a code for each element, and the exponent of a power of two for each block of 16 columns.
+/// Block-scaled FP4: a code for each element, and an exponent of a power of two for each block of 16 columns.
 #[derive(Clone, Debug)]
 pub struct Quantized {
-    /// How many.
+    /// The number of rows.
     pub rows: usize,
-    /// Elements of a row, a multiple of 16.
+    /// The number of columns, a multiple of 16.
     pub columns: usize,
-    /// One byte each.
+    /// The codes, one byte each.
     pub codes: Vec<u8>,
-    /// One for each block.
+    /// The exponents, one for each block.
     pub exponents: Vec<i32>,
 }
 
 /// The parameters of a linear layer: `[N, K]` codes and a bias of N.
 #[derive(Clone, Debug)]
 pub struct Weights {
-    /// The weight.
+    /// The weight, `[N, K]`.
     pub codes: Quantized,
-    /// Added to every row.
+    /// The bias, added to every row.
     pub bias: Vec<f32>,
 }
 
 const BLOCK: usize = 16;
-/// What the eight magnitudes of FP4 are worth.
+/// The eight magnitudes of FP4.
 const MAGNITUDES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
-/// The exponents that a scale may have: those of normal e4m3 numbers.
+/// The range of exponents of scales: those of normal e4m3 numbers.
 const EXPONENTS: (i32, i32) = (-6, 8);
 
-/// Quantizes with a power of two for each block, such that its largest element becomes at most 6.
+/// Quantizes with a power of two for each block, so that its largest element becomes at most 6.
 pub fn quantize(x: &Activations) -> Quantized {
     let mut codes = Vec::with_capacity(x.values.len());
     let mut exponents = Vec::with_capacity(x.values.len() / BLOCK);
@@ -70,13 +70,13 @@ impl Quantized {
         if code & 8 == 0 { magnitude } else { -magnitude }
     }
 
-    /// The codes as Fourfold takes them.
+    /// Returns the codes as a tensor for Fourfold.
     pub fn code_tensor(&self) -> Result<Tensor> {
         let dims = vec![self.rows, self.columns];
         Ok(Tensor::from_codes(ElementType::F4E2M1FN, dims, None, self.codes.clone())?)
     }
 
-    /// The scales as Fourfold takes them, in the layout that the hardware reads.
+    /// Returns the scales as a tensor for Fourfold, in the layout that the hardware reads.
     pub fn scale_tensor(&self) -> Result<Tensor> {
         let scales: Vec<f64> = self.exponents.iter().map(|exponent| 2f64.powi(*exponent)).collect();
         let dims = vec![self.rows, self.columns / BLOCK];
@@ -84,7 +84,7 @@ impl Quantized {
     }
 }
 
-/// `x · wᵀ + bias`, in f64.
+/// Returns `x · wᵀ + bias`, in f64.
 pub fn linear(x: &Quantized, weights: &Weights) -> Activations {
     let w = &weights.codes;
     let mut values = Vec::with_capacity(x.rows * w.rows);
@@ -97,7 +97,7 @@ pub fn linear(x: &Quantized, weights: &Weights) -> Activations {
     Activations { rows: x.rows, columns: w.rows, values }
 }
 
-/// x · Φ(x), with the error function as a series or, far out, as a continued fraction.
+/// Returns x · Φ(x). The error function is a series near 0 and a continued fraction far out.
 pub fn gelu(x: &Activations) -> Activations {
     let gelu = |x: f64| 0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2));
     map(x, |value| gelu(f64::from(value)) as f32)
@@ -119,17 +119,17 @@ fn erf(x: f64) -> f64 {
     sum * 2.0 / std::f64::consts::PI.sqrt()
 }
 
-/// The sum of two results of one shape.
+/// Returns the sum of two results of one shape.
 ///
 /// # Errors
-/// When their shapes differ.
+/// Fails if their shapes differ.
 pub fn add(left: &Activations, right: &Activations) -> Result<Activations> {
     ensure!((left.rows, left.columns) == (right.rows, right.columns), "two shapes are added");
     let values = left.values.iter().zip(&right.values).map(|(left, right)| left + right).collect();
     Ok(Activations { rows: left.rows, columns: left.columns, values })
 }
 
-/// Each row over its root mean square.
+/// Divides each row by its root mean square.
 pub fn rms_norm(x: &Activations) -> Activations {
     let mut values = Vec::with_capacity(x.values.len());
     for row in x.values.chunks(x.columns.max(1)) {

@@ -1,8 +1,9 @@
 //! A small graph compiler that embeds Fourfold: its own graph, its own ops, its own executor.
 //!
-//! It knows five ops. `Linear` and `Gelu` it hands over; `Quantize`, `RmsNorm` and `Add` Fourfold never sees, what they
-//! read leaves the module that it gets, and what they give are inputs of it. With `Claim::KernelsOnly` it gets back which of its nodes each kernel
-//! replaces, and calls that kernel instead of running them itself. What is not claimed it runs on its own.
+//! It has five ops. It hands `Linear` and `Gelu` to Fourfold and keeps `Quantize`, `RmsNorm` and `Add`: their
+//! operands become outputs of Fourfold's module, their results become inputs. With `Claim::KernelsOnly`, Fourfold
+//! claims the nodes that its kernels replace. The executor calls the kernel for claimed nodes and runs every
+//! other node itself.
 
 mod host;
 
@@ -21,31 +22,31 @@ pub use host::{Activations, Quantized, Weights, add, gelu, linear, quantize, rms
 /// The number of a node.
 pub type NodeId = usize;
 
-/// What a node computes. Everything has rows, whose number is known only when the model runs.
+/// The op of a node. Every result has rows, whose number is known only when the model runs.
 #[derive(Debug)]
 pub enum Node {
-    /// The model's input, with so many columns.
+    /// The model's input, with this number of columns.
     Input(usize),
-    /// Block-scaled FP4 of another node's result.
+    /// The block-scaled FP4 of another node's result.
     Quantize(NodeId),
     /// A quantized operand times a quantized weight, plus a bias.
     Linear(NodeId, Weights),
     /// The activation.
     Gelu(NodeId),
-    /// Each row over its root mean square.
+    /// Each row divided by its root mean square.
     RmsNorm(NodeId),
     /// The sum of two results.
     Add(NodeId, NodeId),
 }
 
-/// A model: nodes in an order in which they can run. The last is the result.
+/// A model: nodes in an order in which they can run. The last node is the result.
 #[derive(Debug, Default)]
 pub struct Graph {
-    /// Each uses earlier ones only.
+    /// The nodes; each reads earlier ones only.
     pub nodes: Vec<Node>,
 }
 
-/// What a node gives at run time.
+/// The result of a node at run time.
 #[derive(Clone, Debug)]
 enum Datum {
     Rows(Activations),
@@ -103,16 +104,16 @@ fn result(datum: Option<Datum>) -> Result<Activations> {
     }
 }
 
-/// A model of which Fourfold runs what it claims.
+/// A model with the segments that Fourfold claims.
 pub struct Model {
     graph: Graph,
     compiled: Compiled,
     claimed: Vec<ClaimedSegment>,
-    /// Which tensor of which node a value of Fourfold's module is.
+    /// The node and tensor behind each value of Fourfold's module.
     origins: HashMap<Value, Origin>,
-    /// Parameters, which do not change from run to run.
+    /// The parameters, which are constant between runs.
     params: HashMap<Value, Tensor>,
-    /// For each node the claimed segment that computes it, or computes what follows from it alone.
+    /// The claimed segment that computes each node, or everything that reads it.
     segment_of: HashMap<NodeId, usize>,
 }
 
@@ -123,11 +124,11 @@ enum Origin {
     Scales(NodeId),
 }
 
-/// What a run of a model shows besides its result: each claimed segment, in the order in which they ran.
+/// The claimed segments of a run, in the order in which they ran.
 pub type Trace = Vec<SegmentRun>;
 
 impl Model {
-    /// Hands the graph over and compiles what is claimed.
+    /// Hands the graph to Fourfold and compiles the claimed segments.
     pub fn compile(graph: Graph, backend: &Backend, options: &CompileOptions) -> Result<Model> {
         let mut lowered = Lowered::default();
         let mut builder = Builder::new("model");
@@ -142,7 +143,7 @@ impl Model {
                 Node::Gelu(operand) if values.contains_key(operand) => {
                     values.insert(id, builder.unary(&format!("n{id}"), UnaryKind::Gelu, values[operand]));
                 }
-                // The host's own: whatever of Fourfold's it uses leaves the module here.
+                // One of the host's own ops: its operands leave Fourfold's module here.
                 Node::Input(_) => {}
                 Node::Gelu(operand) | Node::Quantize(operand) | Node::RmsNorm(operand) => {
                     outputs.extend(values.get(operand));
@@ -174,14 +175,14 @@ impl Model {
         Ok(Model { graph, compiled, claimed, origins, params, segment_of })
     }
 
-    /// The nodes that Fourfold runs.
+    /// Returns the nodes that Fourfold runs.
     pub fn claimed_nodes(&self) -> Vec<NodeId> {
         let mut nodes: Vec<NodeId> = self.segment_of.keys().copied().collect();
         nodes.sort_unstable();
         nodes
     }
 
-    /// Runs the model: claimed segments as one call each, the rest with the host's own ops.
+    /// Runs the model: one call for each claimed segment, and the host's own ops for the rest.
     pub fn run(&self, input: &Activations) -> Result<(Activations, Trace)> {
         let mut data: HashMap<NodeId, Datum> = HashMap::new();
         let mut trace = Trace::new();
@@ -192,7 +193,7 @@ impl Model {
         }
         for (id, node) in self.graph.nodes.iter().enumerate() {
             if let Some(&index) = self.segment_of.get(&id) {
-                // Nodes have one operand each, so that what a segment reads is there when its first node's turn comes.
+                // Nodes of a segment have one operand each, so its inputs exist when the first node is reached.
                 if ran.insert(index) {
                     let (outputs, run) = self.call(&self.claimed[index], &data, &symbols, input.rows)?;
                     data.extend(outputs);
@@ -228,7 +229,7 @@ impl Model {
             self.compiled.run_segment(claim.segment, &inputs, symbols, &RunOptions::default())?;
         let datum = |(value, result): (&Value, &Tensor)| {
             let Some(Origin::Rows(id)) = self.origins.get(value) else {
-                anyhow::bail!("a segment gives what is no node's result")
+                anyhow::bail!("an output of the segment is the result of no node")
             };
             let values: Vec<f32> = result.to_f64().iter().map(|value| *value as f32).collect();
             let columns = *result.dims().last().context("rows and columns")?;
@@ -248,7 +249,7 @@ fn tensor_of(origin: Origin, data: &HashMap<NodeId, Datum>) -> Result<Tensor> {
     })
 }
 
-/// What Fourfold's module has come to know of the graph.
+/// The graph's tensors behind the values of Fourfold's module, and the parameters.
 #[derive(Default)]
 struct Lowered {
     origins: HashMap<Value, Origin>,

@@ -1,4 +1,4 @@
-//! A two-layer model of the small graph compiler, at several numbers of rows, against the host's own ops.
+//! Compares a two-layer model of the small graph compiler with the host's own ops, for several numbers of rows.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ const ROWS: [usize; 5] = [1, 37, 91, 130, 0];
 const COLUMNS: [usize; 3] = [96, 160, 56];
 
 fn main() -> ExitCode {
-    // Without a driver or a GPU that runs our kernels; a driver that fails is a failure.
+    // Without a driver or a GPU for our kernels the test is skipped; a failing driver fails it.
     let skip = match discover() {
         Err(DeviceError::NoDriver) => true,
         Ok(gpus) => gpus.is_empty() || device().is_none(),
@@ -35,14 +35,14 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// Options under which kernels run on the GPU that is here.
+/// Options that run kernels on this machine's GPU.
 fn device() -> Option<Options> {
     let options = Options::default().claim(Claim::KernelsOnly);
     let backend = Backend::new(&options).ok()?;
     (backend.execution().is_ok() && !backend.capabilities().formats.is_empty()).then_some(options)
 }
 
-/// Small numbers that differ from neighbour to neighbour.
+/// Returns small numbers that differ from their neighbours.
 fn numbers(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -71,7 +71,7 @@ fn graph() -> Graph {
     graph
 }
 
-/// The host adds what comes before the activation to what comes after it: one kernel gives both.
+/// The host adds the values before and after the activation, so one kernel returns both.
 fn residual() -> Graph {
     let mut graph = Graph::default();
     let input = graph.add(Node::Input(COLUMNS[0]));

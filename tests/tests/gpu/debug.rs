@@ -11,10 +11,10 @@ use fourfold_tests::repository;
 
 use super::compile_options;
 
-/// In debug mode, on poisoned outputs and workspaces, a kernel is right; its launch is described; and a bundle of it is
-/// replayed with the same bits, in debug mode as it was made.
+/// In debug mode, with poisoned outputs and workspaces, a kernel is right and its launch is described. Its bundle
+/// replays with the same bits, in debug mode again.
 pub fn debug_mode() -> Result<()> {
-    // CUTLASS tells of what its host code does on the standard output.
+    // In debug mode, CUTLASS's host code prints on the standard output.
     let _kept = stdout_on_stderr()?;
     let options = ReplayOptions { compile: compile_options().debug(true), ..ReplayOptions::default() };
     let folder = tempfile::tempdir()?;
@@ -29,7 +29,7 @@ pub fn debug_mode() -> Result<()> {
     let command = fs::read_to_string(written.folder.join("kernels/0/command.txt"))?;
     ensure!(command.contains("-lineinfo"), "{command}");
 
-    // Nothing is said but where it runs: that it was in debug mode the bundle knows.
+    // Only the device is given; the bundle records the debug mode.
     let usual = ReplayOptions { compile: compile_options(), ..ReplayOptions::default() };
     let again = replay(&written.folder, &usual, &told)?;
     check(&again)?;

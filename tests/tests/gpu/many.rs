@@ -1,4 +1,4 @@
-//! Many launches: a graph that is replayed with other data and other addresses, and two GPUs at once.
+//! Many launches: a graph replayed with other data and other addresses, and two GPUs at once.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use libtest_mimic::Completion;
 
 use crate::{CHAIN, backend, compile, compile_options, recipe};
 
-/// One kernel that writes a value, its blocks and its largest element; the last two begin with memory that is set.
+/// One kernel that writes a value, its blocks and its largest element; memsets precede the last two.
 const PEAK: &str = "fir 1
 func @peak(
     %a: tensor<[M, 96], f4E2M1FN>, %sfa: tensor<[M, 6], f8E4M3FN, blocked>,
@@ -30,13 +30,13 @@ func @peak(
 const M: u64 = 37;
 const POISON: u8 = 0xFF;
 
-/// Some inputs of a program, and the outputs that the interpreter gives for them; in the program's order.
+/// Inputs of a program and the outputs that the interpreter computes for them, in the program's order.
 struct Variant {
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
 }
 
-/// Inputs that differ in everything that is no weight, and so do their outputs.
+/// Returns inputs that differ in everything except weights, so that outputs differ too.
 fn variants(program: &Program, count: u64) -> Result<(SymbolValues, Vec<Variant>)> {
     let module = program.module();
     let weights = sample::inputs(program, &recipe(M, 100))?;
@@ -93,7 +93,7 @@ impl Place {
         Ok(())
     }
 
-    /// Whether every output is the interpreter's, but for the sign of zeros.
+    /// Checks that every output equals the interpreter's, except for the sign of zeros.
     fn check(&self, stream: &Stream, program: &Program, variant: &Variant, what: &str) -> Result<()> {
         for (position, (buffer, want)) in self.outputs.iter().zip(&variant.outputs).enumerate() {
             let mut bytes = vec![0; buffer.len()];
@@ -119,7 +119,7 @@ impl Place {
 
 pub fn replayed() -> Result<()> {
     const REPLAYS: usize = 1000;
-    // The addresses change so often.
+    // The number of times that the addresses change.
     const STAY: usize = 50;
     for (source, kernels) in [(CHAIN, 2), (PEAK, 1)] {
         let compiled = compile(source)?;
@@ -135,15 +135,15 @@ pub fn replayed() -> Result<()> {
             Place::new(machine.device(), program, &variants[0])?,
             Place::new(machine.device(), program, &variants[0])?,
         ];
-        // SAFETY: the buffers are as large as the program says and live to the end of this turn.
+        // SAFETY: the buffers have the sizes of the program's values and live to the end of this iteration.
         let mut call = unsafe { compiled.prepare(&symbols)?.bind_all(places[0].addresses.clone()).build() }?;
-        // SAFETY: here and below: nothing is launched while it is recorded, and each launch is waited for.
+        // SAFETY: here and below: nothing is launched during the capture, and each launch is waited for.
         let mut graph = stream.capture(|| unsafe { call.launch(&stream) })?;
         for turn in 0..REPLAYS {
             let period = turn / STAY;
             let (here, elsewhere) = (&places[period % 2], &places[1 - period % 2]);
             if turn > 0 && turn % STAY == 0 {
-                // SAFETY: nothing is in flight, and both places live equally long.
+                // SAFETY: nothing is in flight, and both sets of buffers live equally long.
                 unsafe { call.update_addresses(&here.addresses) }?;
                 // SAFETY: as above.
                 let record = || unsafe { call.launch(&stream) };
@@ -156,7 +156,7 @@ pub fn replayed() -> Result<()> {
             here.bring(&stream, variant)?;
             here.poison(&stream)?;
             elsewhere.poison(&stream)?;
-            // SAFETY: what was recorded is still where it was, and the downloads wait for it.
+            // SAFETY: the captured buffers are alive, and the downloads wait for the launch.
             unsafe { graph.launch(&stream) }?;
             here.check(&stream, program, variant, &format!("replay {turn}"))?;
             elsewhere.check_untouched(&stream, &format!("replay {turn}"))?;
@@ -184,7 +184,7 @@ impl<'a> Side<'a> {
         let program = compiled.planned().program();
         let place = Place::new(machine.device(), program, &variants[0])?;
         let stream = machine.device().new_stream()?;
-        // SAFETY: the buffers are as large as the program says, and go when the call goes or later.
+        // SAFETY: the buffers have the sizes of the program's values and are freed with the call or later.
         let call = unsafe { compiled.prepare(symbols)?.bind_all(place.addresses.clone()).build() }?;
         Ok(Side { program, variants, call, stream, place })
     }
@@ -195,7 +195,7 @@ impl<'a> Side<'a> {
     }
 
     fn launch(&mut self) -> Result<()> {
-        // SAFETY: everything is the same device's, and `check` waits before anything else happens to it.
+        // SAFETY: everything belongs to one device, and `check` waits before anything else happens to it.
         Ok(unsafe { self.call.launch(&self.stream) }?)
     }
 
@@ -237,7 +237,7 @@ pub fn two_devices() -> Result<Completion> {
     Ok(Completion::Completed)
 }
 
-/// One thread, which launches on both before it waits for either.
+/// One thread launches on both devices before it waits for either.
 fn in_turns(sides: &mut [Side<'_>; 2]) -> Result<()> {
     for turn in 0..100 {
         for (at, side) in sides.iter().enumerate() {
@@ -251,13 +251,13 @@ fn in_turns(sides: &mut [Side<'_>; 2]) -> Result<()> {
         }
     }
     let [first, second] = sides;
-    // SAFETY: it is refused.
+    // SAFETY: the call is rejected.
     let refused = unsafe { first.call.launch(&second.stream) };
     ensure!(refused == Err(DeviceError::OtherDevice { what: "stream" }), "{refused:?}");
     Ok(())
 }
 
-/// Graphs of both; while that of one is recorded, and its context current, the other is launched.
+/// Graphs of both devices. While one is captured, with its context current, the other is launched.
 fn as_graphs(sides: &mut [Side<'_>; 2]) -> Result<()> {
     let mut graphs = Vec::new();
     for at in [0, 1] {
@@ -265,7 +265,7 @@ fn as_graphs(sides: &mut [Side<'_>; 2]) -> Result<()> {
         let (mine, theirs) =
             if at == 0 { (&mut left[0], &mut right[0]) } else { (&mut right[0], &mut left[0]) };
         theirs.bring(at + 3)?;
-        // SAFETY: here and below: everything is the same device's, and each launch is waited for.
+        // SAFETY: here and below: everything belongs to one device, and each launch is waited for.
         graphs.push(mine.stream.capture(|| unsafe {
             theirs.call.launch(&theirs.stream)?;
             mine.call.launch(&mine.stream)
@@ -287,7 +287,7 @@ fn as_graphs(sides: &mut [Side<'_>; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Two threads: each with a device of its own, and then both with both.
+/// Two threads: each with a device of its own, then both with both.
 fn in_threads(mut sides: [Side<'_>; 2]) -> Result<()> {
     thread::scope(|scope| {
         let threads: Vec<_> = sides
@@ -329,7 +329,7 @@ fn join(threads: Vec<thread::ScopedJoinHandle<'_, Result<()>>>) -> Result<()> {
     Ok(())
 }
 
-/// A backend that was asked for the second device compiles for it and runs there.
+/// A backend for the second device compiles for it and runs there.
 fn second_backend(on_first: &Compiled, ordinal: usize) -> Result<()> {
     let options = Options::default().device(DeviceChoice::Ordinal(ordinal));
     let backend = Backend::new(&options)?;

@@ -1,6 +1,7 @@
-// The kernels of sm_90a on the host: all threads of a cluster take turns, in an order that chance gives, and what a GPU
-// does meanwhile (copies, multiplications of warpgroups, stores to other CTAs) is done some time later, and no earlier than
-// somebody waits for it. Whoever waits for what never comes is told of; so is what lies outside of memory.
+// Runs the kernels of sm_90a on the host. All threads of a cluster take turns in random order. Asynchronous work
+// of a GPU (copies, warpgroup multiplications, stores to other CTAs) happens some time later, and at the latest
+// when somebody waits for it. A wait for an event that never comes is reported, and so is an access outside of
+// memory.
 
 #include <ucontext.h>
 
@@ -31,7 +32,7 @@ namespace simulation {
 
 std::mt19937 chance;
 
-// Numbers of 16 bits, rounded as a GPU does.
+// 16-bit numbers, rounded as a GPU does.
 struct Format {
   int mantissa, least, bits;  // of the exponent: the least, and how many bits
 };
@@ -65,7 +66,7 @@ double widen(uint16_t bits, Format const &format) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-// All of them, once.
+// All of the numbers, once.
 std::vector<float> const &widened(Format const &format) {
   static std::map<int, std::vector<float>> tables;
   auto &table = tables[format.mantissa];
@@ -116,8 +117,8 @@ struct Barrier {
   }
 };
 
-// A multiplication of a warpgroup, to which its threads come one after the other: of 16 bits along K, or of bytes; what was
-// summed before is forgotten, or not.
+// A multiplication of a warpgroup, which its threads join one by one: of 16-bit elements along K, or of bytes.
+// The first of a series clears the sums.
 struct Multiplication {
   int arrived = 0, n = 0;
   bool is_of_bytes = false, is_first = false;
@@ -129,7 +130,7 @@ struct Warpgroup {
   std::vector<std::unique_ptr<Multiplication>> all;
   size_t done = 0;
 };
-// One of a warp.
+// A multiplication of a warp.
 struct Small {
   int arrived = 0;
   uint32_t a[32][4], b[32][2];
@@ -159,7 +160,7 @@ struct Fiber {
   size_t multiplications = 0, small = 0;
   std::vector<size_t> groups;  // how many multiplications there were at each commit
   unsigned cluster_arrivals = 0;
-  // Copies of a group that are not done yet, of each group that was committed, and of the one that is begun.
+  // The number of unfinished copies in each committed group, and in the open one.
   std::vector<std::shared_ptr<int>> copies;
   std::shared_ptr<int> begun;
 };
@@ -174,7 +175,7 @@ Fiber *current;
 std::vector<Cta> ctas;
 std::vector<std::function<void()>> later;
 std::function<void()> body;
-// Where a CTA's dynamic shared memory begins, and what it may have.
+// The begin of a CTA's dynamic shared memory, and its size.
 uint32_t first_byte, end_byte;
 
 Cta &own() { return ctas[current->cta]; }
@@ -198,7 +199,7 @@ void meet(char const *what, Group &group) {
   wait(what, [&group, generation] { return group.generation != generation; });
 }
 
-// Shared memory: of this CTA, or with a rank above bit 24 of any of the cluster.
+// Shared memory: of this CTA or, with a rank above bit 24, of another one of the cluster.
 uint8_t *at(uint32_t address, int size, int alignment) {
   uint32_t const rank = address >> 24, offset = address & 0xFFFFFF;
   size_t const index = rank == 0 ? current->cta : rank - 1;
@@ -221,7 +222,7 @@ void store(uint32_t address, T const &value) {
   std::memcpy(at(address, sizeof(T), sizeof(T)), &value, sizeof(T));
 }
 
-// As an address that means the same to all.
+// The address of the same memory in the whole cluster.
 uint32_t of_cluster(uint32_t address) { return address >> 24 == 0 ? address | (current->cta + 1) << 24 : address; }
 Barrier &barrier(uint32_t address) {
   address = of_cluster(address);
@@ -273,7 +274,7 @@ CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, voi
   return CUDA_SUCCESS;
 }
 
-// What a matrix in shared memory, K-major and swizzled over 128 bytes, has at a row and a byte of K.
+// Returns the place of a row and a byte of K in a K-major matrix in shared memory, swizzled over 128 bytes.
 uint16_t of_descriptor(uint64_t descriptor, int row, int byte) {
   if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0) {
     fail("not swizzled over 128 bytes from a multiple of 1024", descriptor >> 32);
@@ -283,7 +284,8 @@ uint16_t of_descriptor(uint64_t descriptor, int row, int byte) {
   return load<uint16_t>(address ^ (address >> 7 & 7) << 4);
 }
 
-// The same of bytes: matrices of 8 rows by 32, one after the other, of which each has first 16 bytes of all rows.
+// Returns the same for bytes: matrices of 8 rows by 32, in sequence, each with the first 16 bytes of all rows
+// first.
 void execute_bytes(Multiplication const &of) {
   static std::vector<double> values;
   for (int byte = static_cast<int>(values.size()); byte < 256; ++byte) {
@@ -415,7 +417,7 @@ void run(int blocks, int cluster, int threads, int bytes, std::function<void(voi
       makecontext(&fiber.context, enter, 0);
       order.push_back(&fiber);
     }
-    // Warpgroups that make no progress for some rounds: none is always the fastest.
+    // Some warpgroups make no progress for some rounds, so that none is always the fastest.
     int const groups = (threads + 127) / 128;
     std::vector<int> stalled(cluster * groups);
     uint64_t rounds_done = 0;
@@ -442,7 +444,7 @@ void run(int blocks, int cluster, int threads, int bytes, std::function<void(voi
         swapcontext(&scheduler, &fiber.context);
       }
       order.erase(std::remove_if(order.begin(), order.end(), [](Fiber *fiber) { return fiber->done; }), order.end());
-      // Some of what was begun, in any order.
+      // Completes some of the pending work, in any order.
       for (size_t count = later.empty() ? 0 : 1 + chance() % later.size(); count > 0; --count) {
         std::swap(later[chance() % later.size()], later.back());
         auto const one = std::move(later.back());
@@ -477,7 +479,7 @@ uint32_t exchange(uint32_t x, std::function<uint32_t(uint32_t const *)> const &t
 
 }  // namespace simulation
 
-// What the device code takes for granted.
+// Definitions that the device code expects.
 #define threadIdx simulation::thread
 #define blockIdx simulation::block
 #define gridDim simulation::grid
@@ -591,10 +593,10 @@ inline void store_async_pair(uint32_t address, float2 values, uint32_t barrier) 
 }
 inline void fence_barrier_init() {}
 inline void fence_async_proxy() {}
-// One kernel after the other.
+// Kernels run one after the other.
 inline void launch_dependents() {}
 inline void grid_dependency_wait() {}
-// One cluster after the other: what is waited for is there, or never.
+// Clusters run one after the other: a flag that is awaited is set already, or never.
 inline void release_flag(uint32_t *flag) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) {
@@ -679,7 +681,7 @@ inline void tma_load_runs(CUtensorMap const &map, uint32_t to, uint32_t barrier,
   load_part(map, to, barrier, {byte, row, group, matrix});
 }
 inline void prefetch_tensor_map(CUtensorMap const &) {}
-// What is outside of memory is found.
+// Reads the address, so that a prefetch outside of memory is found.
 inline void prefetch_l2(void const *from) { (void)*static_cast<uint8_t const volatile *>(from); }
 inline uint4 load_words(uint32_t address) {
   uint4 result;
@@ -770,7 +772,7 @@ inline void multiply(int n, float *sums, uint32_t const (&a)[4], uint64_t b, boo
   int const at = threadIdx.x % 128;
   std::memcpy(to.a[at], a, sizeof(a));
   to.sums[at] = sums;
-  // At once, or as late as may be: so that whoever gives too late or takes away too early is found.
+  // Runs at once or as late as possible, to find threads that publish too late or release too early.
   if (++to.arrived == 128 && warpgroup().done == index && simulation::chance() % 2 == 0) {
     execute(warpgroup());
   }
@@ -816,7 +818,7 @@ void mma(float (&sums)[4], uint32_t const (&a)[4], uint32_t low, uint32_t high) 
     simulation::execute(to, kMx ? simulation::kBfloat : simulation::kHalf);
     all.erase(index);
   }
-  // The sums are there for whoever goes on.
+  // Each thread waits until the sums are complete.
   simulation::wait("mma", [&all, index] { return all.count(index) == 0; });
 }
 
@@ -839,7 +841,7 @@ void run_variant(Parameters const &parameters, Plan const &plan) {
 
 ARGUMENTS
 
-// What each code becomes with each scale, in each place: the 16 bits of all 8 places.
+// Prints the products of each code with each scale, in each place: the 16 bits of all 8 places.
 void print_decoded() {
   for (uint32_t scale = 0; scale < 256; ++scale) {
     for (int half = 0; half < (kMx ? 1 : 2); ++half) {
@@ -860,7 +862,7 @@ void print_decoded() {
 
 }  // namespace fourfold
 
-// Memory that ends where no more may be read or written, but for what a multiple of 16 bytes has more.
+// Returns memory that ends at a guard page, after rounding up to 16 bytes.
 uint8_t *guarded(size_t bytes) {
   size_t const page = 4096, room = (bytes + 15) / 16 * 16, pages = (room + page - 1) / page + 1;
   auto *memory = static_cast<uint8_t *>(mmap(nullptr, pages * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
@@ -912,7 +914,7 @@ int main(int count, char **) {
   if (decodes_before(kVariants[plan.variant])) {
     int64_t const bytes = workspace_bytes(problem, plan);
     workspace = guarded(bytes);
-    // NaN in either format, which those rows remain that only tiles have.
+    // NaN in either format, which stays in rows that only tiles have.
     std::memset(workspace, 0xFF, bytes);
     DecodeAParameters const decoding = decode_a_parameters(problem, pointers, workspace, plan);
     simulation::run(static_cast<int>(decode_a_grid(decoding)), 1, DecodeA::kThreads, 0, [&](void *) { decode_a(decoding); });

@@ -1,5 +1,6 @@
-// The node that writes a kernel's outputs, run on the host: the threads of a tile take turns, and those of a warp wait
-// for each other where they exchange values. Values come from the standard input, what is written goes to the output.
+// Runs the node that writes a kernel's outputs on the host. The threads of a tile take turns, and those of a warp
+// wait for each other where they exchange values. Reads values from the standard input and writes the outputs to
+// the standard output.
 
 #include <ucontext.h>
 
@@ -61,7 +62,7 @@ void enter() {
   fibers[own].done = true;
 }
 
-// Runs the body once for each of so many threads.
+// Runs the body once for each of the threads.
 void run(int threads, std::function<void()> of_thread) {
   body = std::move(of_thread);
   block = {threads};
@@ -99,7 +100,7 @@ uint32_t exchange(uint32_t x, std::function<uint32_t(uint32_t const *)> const &t
 
 }  // namespace simulation
 
-// What the device code takes for granted.
+// Definitions that the device code expects.
 #define threadIdx simulation::thread
 inline uint32_t __shfl_xor_sync(uint32_t, uint32_t x, int bit) {
   int const lane = simulation::thread.x % 32;
@@ -138,7 +139,7 @@ struct Epilogue<cutlass::Array<float, N>> {
 
 FUNCTIONS
 
-// How subtiles of a tile of 128 rows and 64 columns lie in threads, as the collectives of the families have it.
+// The distribution of subtiles of a 128 x 64 tile over threads, as the collectives of each family have it.
 using cute::_0;
 using cute::_1;
 using cute::_2;
@@ -193,7 +194,7 @@ auto apply(EpilogueArguments const &, Place const &, cutlass::Array<float, N> co
 
 ROWS_OF_THREADS
 
-// All tiles, one after the other.
+// Runs all tiles, one after the other.
 void run_rows(Problem const &problem, std::vector<float> const &values, Outputs const &outputs) {
   constexpr int kRows = 64, kColumns = 64, N = 32;
   EpilogueArguments const arguments{outputs};
@@ -207,7 +208,7 @@ void run_rows(Problem const &problem, std::vector<float> const &values, Outputs 
             Place const here = first.moved(0, right);
             cutlass::Array<float, N> acc;
             for (int i = 0; i < N; ++i) {
-              // Outside of the matrix is what must not matter.
+              // Elements outside of the matrix must not matter.
               acc[i] = here.contains(0, i) ? values[here.row(0) * problem.n + here.n + i] : i % 2 == 0 ? NAN : 1e30f;
             }
             write_outputs<N>(arguments, states, here, acc);
@@ -219,7 +220,7 @@ void run_rows(Problem const &problem, std::vector<float> const &values, Outputs 
   }
 }
 
-// All tiles, one after the other. Returns what was given to CUTLASS as D.
+// Runs all tiles, one after the other, and returns the values given to CUTLASS as D.
 template <class Family, class Outputs>
 std::vector<float> run(Problem const &problem, std::vector<float> const &values, Outputs const &outputs) {
   std::vector<float> d(values.size(), 0.0f);
@@ -241,7 +242,7 @@ std::vector<float> run(Problem const &problem, std::vector<float> const &values,
             for (int epi_m = 0; epi_m < Family::kRowTiles; ++epi_m) {
               for (int epi_v = 0; epi_v < Part::kValues / Family::kFragment; ++epi_v) {
                 cutlass::Array<float, Family::kFragment> fragment;
-                // Outside of the matrix is what must not matter.
+                // Elements outside of the matrix must not matter.
                 auto const at = [&](int i) -> float const * {
                   Place const here = callbacks->place(epi_m, epi_n);
                   int const element = epi_v * Family::kFragment + i;
@@ -270,7 +271,7 @@ std::vector<float> run(Problem const &problem, std::vector<float> const &values,
   return d;
 }
 
-// Memory behind which nothing may be written.
+// Memory with a guard behind it.
 template <class T>
 struct Guarded {
   static constexpr size_t kGuard = 256;

@@ -1,4 +1,4 @@
-//! Holds the absences that docs/internals/architecture.md states, and a few rules of the house.
+//! Holds the absences that docs/internals/architecture.md states, and a few rules of the project.
 
 mod modules;
 
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use fourfold_tests::repository;
 
-/// A crate, the crates of ours that it may use, and words that its sources may not contain.
+/// A crate, the crates of ours that it may use, and words that its sources must not contain.
 struct Rule {
     folder: &'static str,
     may_use: &'static [&'static str],
@@ -22,7 +22,7 @@ const IO: [(&str, &str); 6] = [
     ("std::time", "the same arguments give the same result"),
 ];
 
-/// The members of the workspace, with the root package as `.`.
+/// Returns the members of the workspace, with the root package as `.`.
 const PACKAGES: [&str; 10] =
     [".", "ir", "scheduler", "codegen", "executor", "tuner", "cli", "tests", "examples/embed", "bench"];
 
@@ -94,7 +94,7 @@ fn manifest(folder: &str) -> toml::Table {
     read(&repository().join(folder).join("Cargo.toml")).parse().expect("a manifest")
 }
 
-/// The part of a source before its unit tests, which may do what the crate may not.
+/// Returns a source up to its unit tests, which may do things the crate may not.
 fn without_tests<'a>(file: &Path, source: &'a str) -> &'a str {
     if is_test(file) { "" } else { source.split("#[cfg(test)]\nmod tests {").next().unwrap_or(source) }
 }
@@ -105,7 +105,7 @@ fn is_test(file: &Path) -> bool {
     file.components().any(|part| part.as_os_str() == "tests" || part.as_os_str() == "tests.rs")
 }
 
-/// The lines that are not comments.
+/// Returns the lines that are not comments.
 fn code(source: &str) -> impl Iterator<Item = &str> {
     source.lines().filter(|line| !line.trim_start().starts_with("//"))
 }
@@ -114,8 +114,8 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
-/// The members of `std` that a source names, as `std::member`: after `std::`, and in the groups `std::{..}`, which
-/// may go over several lines. `std` under another name is `std as`.
+/// Returns the members of `std` that a source names, as `std::member`: after `std::`, and in the groups
+/// `std::{..}`, which may span lines. `std` under another name is `std as`.
 fn std_members(source: &str) -> Vec<String> {
     let code: String = code(source).flat_map(|line| [line, " "]).collect();
     let mut members = Vec::new();
@@ -139,13 +139,13 @@ fn std_members(source: &str) -> Vec<String> {
     members
 }
 
-/// The word, or the `*`, that a path begins with.
+/// Returns the word, or the `*`, at the beginning of a path.
 fn first_word(path: &str) -> Option<&str> {
     let path = path.trim_start();
     if path.starts_with('*') { Some("*") } else { words(path).next() }
 }
 
-/// The first word of each part of `a, b::{c, d}, e as f}`; `self as x` gives the crate itself another name.
+/// Returns the first word of each part of `a, b::{c, d}, e as f}`; `self as x` renames the crate itself.
 fn group_members(group: &str) -> Vec<&str> {
     let (mut members, mut depth, mut start) = (Vec::new(), 0, 0);
     for (at, c) in group.char_indices() {
@@ -234,7 +234,7 @@ fn stated_absences_hold() {
     }
 }
 
-/// Files that are named by users may be devices, pipes or without an end; `executor::files` is what knows.
+/// Files named by users may be devices, pipes or endless; only `executor::files` handles them.
 #[test]
 fn the_facade_and_the_command_line_open_no_files() {
     let files: Vec<PathBuf> =
@@ -275,7 +275,7 @@ fn only_the_executor_has_unsafe_code() {
         let lib = repository().join(folder).join("lib.rs");
         assert!(read(&lib).contains("#![forbid(unsafe_code)]"), "{} forbids unsafe code", lib.display());
     }
-    // Binaries, benches and integration tests are crates of their own, which only the lint covers.
+    // Binaries, benches and integration tests are separate crates, which only the lint covers.
     let lints = manifest(".")["workspace"]["lints"]["rust"].clone();
     assert_eq!(lints["unsafe_code"].as_str(), Some("deny"), "the workspace denies unsafe code");
     for package in PACKAGES {
@@ -287,7 +287,7 @@ fn only_the_executor_has_unsafe_code() {
             "{package} has the workspace's lints"
         );
     }
-    // An allocator cannot be written without, nor prepared programs be launched, as they take addresses.
+    // An allocator needs unsafe code, and so does launching prepared programs, which take addresses.
     let allowed = [
         "executor/src/lib.rs",
         "bench/examples/launch/main.rs",

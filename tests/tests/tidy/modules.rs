@@ -1,9 +1,9 @@
-//! Cycles among the modules of a crate, read from its sources.
+//! Finds cycles among the modules of a crate, read from its sources.
 //!
-//! Two modules depend on each other's order where one names an item that the other defines. A re-export is looked
-//! through, so a path counts for the module that defines the item. Siblings are compared, each with everything below it:
-//! a child may name items of its parent, as nesting means that. Modules and functions that are compiled for tests alone
-//! are left out. Methods are not followed, because finding their definitions takes types.
+//! A module depends on another if it names an item that the other defines. Re-exports are resolved to the
+//! defining module. Siblings are compared, each with everything below it: a child may name items of its parent,
+//! as nesting implies. Modules and functions compiled for tests alone are left out. Methods are not followed,
+//! because finding their definitions takes types.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,11 +27,11 @@ pub struct Crate {
 
 #[derive(Default)]
 struct Module {
-    /// Its path, without `crate`.
+    /// The path, without `crate`.
     path: Segments,
     parent: Option<usize>,
     children: BTreeMap<String, usize>,
-    /// The names of the items that it defines.
+    /// The names of the items that the module defines.
     items: BTreeSet<String>,
     names: Names,
 }
@@ -49,7 +49,7 @@ impl Crate {
     /// Reads a crate from its root file.
     ///
     /// # Errors
-    /// The file that cannot be read or parsed, with the reason.
+    /// Returns the file that cannot be read or parsed, with the reason.
     pub fn read(root: &Path) -> Result<Crate, String> {
         let mut it = Crate::default();
         it.read_file(Vec::new(), None, root, root.parent().unwrap_or(Path::new(".")))?;
@@ -99,7 +99,7 @@ impl Crate {
         Ok(number)
     }
 
-    /// Every cycle among siblings: their paths, and for each step of it one use that makes it.
+    /// Returns every cycle among siblings: their paths, and for each step of the cycle one use that causes it.
     pub fn cycles(&self) -> Vec<String> {
         /// The siblings that a sibling names, each with one example.
         type Uses = BTreeMap<String, BTreeMap<String, String>>;
@@ -120,7 +120,7 @@ impl Crate {
         levels.iter().flat_map(|(parent, uses)| cycles_among(parent, uses)).collect()
     }
 
-    /// The module that defines what a path names in a module; `None` for other crates and local names.
+    /// Returns the module that defines the item of a path; `None` for other crates and local names.
     fn resolve(&self, from: usize, path: &[String], depth: usize) -> Option<usize> {
         let (first, rest) = path.split_first()?;
         match first.as_str() {
@@ -138,7 +138,8 @@ impl Crate {
         }
     }
 
-    /// As [`resolve`](Self::resolve), for a path that begins with a name of the module; without one, the module itself.
+    /// Resolves like [`resolve`](Self::resolve) a path that begins with a name of the module; an empty one is the
+    /// module itself.
     fn find(&self, module: usize, path: &[String], depth: usize) -> Option<usize> {
         let Some((first, rest)) = path.split_first() else { return Some(module) };
         let it = &self.modules[module];
@@ -155,7 +156,7 @@ impl Crate {
     }
 }
 
-/// The strongly connected siblings of a parent, each group as text.
+/// Returns the strongly connected siblings of a parent, each group as text.
 fn cycles_among(parent: &[String], uses: &BTreeMap<String, BTreeMap<String, String>>) -> Vec<String> {
     let reach = |start: &String| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![start]);
@@ -255,7 +256,7 @@ impl Names {
         }
     }
 
-    /// The paths in the arguments of a macro, which are tokens: words with `::` between them.
+    /// Collects the paths in the arguments of a macro, which are tokens: words with `::` between them.
     fn read_tokens(&mut self, tokens: TokenStream) {
         let (mut path, mut colons) = (Segments::new(), 0);
         for token in tokens {
@@ -307,7 +308,7 @@ impl<'a> Visit<'a> for Names {
 mod tests {
     use super::*;
 
-    /// The cycles of a crate of these files.
+    /// Returns the cycles of a crate with these files.
     fn cycles(files: &[(&str, &str)]) -> Vec<String> {
         let folder = tempfile::tempdir().expect("a folder");
         for (name, text) in files {

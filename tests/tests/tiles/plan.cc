@@ -1,5 +1,5 @@
-// How a source for sm_90a plans a launch, run on the host: a problem and a number of SMs a line, and a plan a line, with
-// what the kernel that it is for says of itself.
+// Runs the launch planning of a sm_90a source on the host. Reads a problem and the number of SMs per line; writes
+// a plan per line, with the properties of the selected kernel.
 
 #include <climits>
 #include <cstddef>
@@ -19,7 +19,7 @@ struct Problem {
   int64_t l, m, n, k;
 };
 
-// What else the text names.
+// Other names in the text.
 #define FOURFOLD_HOST
 #define CUTLASS_HOST_DEVICE inline
 struct CUtensorMap {};
@@ -34,7 +34,7 @@ constexpr bool kMx = IS_MX, kSimple = true;
 PLAN
 #endif
 
-// Whether what stands for division is division, at the edges of quotients.
+// Checks that the multiplication in place of a division equals it, at the edges of quotients.
 bool divides() {
   for (uint64_t base = 1; base <= uint64_t{1} << 31; base = base * 3 / 2 + 1) {
     for (uint64_t wide : {base - 1, base, base + 1}) {

@@ -1,4 +1,4 @@
-//! `fourfold cache`: what the cache of kernels holds, whether it is whole, making it smaller, and sharing it.
+//! `fourfold cache`: lists, verifies, prunes and shares the cached kernels.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -20,9 +20,10 @@ pub struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Print the kernels, the last used first
+    /// List the kernels, most recently used first
     #[command(
-        after_help = "Example:\n  fourfold cache list --json | jq -r '.entries[] | select(.in_use) | .kernel'"
+        after_help = "Example:\n  fourfold cache list --json | jq -r '.entries[] | select(.in_use) | .kernel'\n\n\
+            Exit codes: 0 ok, 2 bad input, 3 the cache cannot be used"
     )]
     List {
         /// Print one JSON object
@@ -31,18 +32,21 @@ enum Command {
     },
     /// Verify every byte of every kernel
     #[command(after_help = "Example:\n  fourfold cache verify --repair\n\n\
-        Exit code 1 when anything is refused, repaired or not. What is removed is built again when it is needed.")]
+        Removed kernels are rebuilt when needed.\n\n\
+        Exit codes: 0 every kernel is intact, 1 a kernel is rejected, even if it was removed, 2 bad input, 3 the cache \
+        cannot be used")]
     Verify {
-        /// Remove what is refused
+        /// Remove rejected kernels
         #[arg(long)]
         repair: bool,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Remove kernels, the longest unused first; those in use stay
+    /// Remove kernels, least recently used first; kernels in use stay
     #[command(
-        after_help = "Examples:\n  fourfold cache prune --to 500M\n  fourfold cache prune --older-than 30"
+        after_help = "Examples:\n  fourfold cache prune --to 500M\n  fourfold cache prune --older-than 30\n\n\
+            Exit codes: 0 ok, 2 bad input, 3 a kernel cannot be removed or the cache cannot be used"
     )]
     Prune {
         #[command(flatten)]
@@ -51,20 +55,21 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Copy kernels to where others find them: a folder, or an object store
+    /// Copy kernels to a folder or an object store
     #[command(after_help = "Examples:\n  fourfold cache push --to /shared/kernels\n  \
         fourfold cache push --to s3://bucket/kernels 0f3a91c2\n\n\
-        Others name the place in FOURFOLD_CACHE_TIERS. They run what lies there: let only those write to it whom they \
-        trust. Exit codes: 0 ok, 1 a kernel is refused here, 2 bad input, or the place is not there, 3 a kernel could not \
-        be written there.")]
+        Other machines name the place in FOURFOLD_CACHE_TIERS. They run the code in it, so grant write access only to \
+        trusted users.\n\n\
+        Exit codes: 0 ok, 1 a local kernel is rejected, 2 bad input, or the place does not exist, 3 a kernel could not \
+        be written")]
     Push {
-        /// A folder, or a URL where this program was built with the feature object-store
+        /// Copy to this folder, or to this URL if built with the feature object-store
         #[arg(long, value_name = "DIR|URL")]
         to: String,
-        /// Push every kernel, as is done when no key is named
+        /// Copy every kernel, which is the default
         #[arg(long, conflicts_with = "keys")]
         all: bool,
-        /// The keys of the kernels to push, or as many of their digits as tell them apart [default: every kernel]
+        /// Copy the kernels with these keys or unambiguous prefixes [default: every kernel]
         #[arg(value_name = "KEY")]
         keys: Vec<String>,
         /// Print one JSON object
@@ -76,18 +81,18 @@ enum Command {
 #[derive(Args)]
 #[group(required = true, multiple = true)]
 struct Which {
-    /// Until what is left has no more than so many bytes, such as 500M or 4GiB
+    /// Remove kernels until at most SIZE bytes are left, such as 500M or 4GiB
     #[arg(long, value_name = "SIZE", value_parser = size)]
     to: Option<u64>,
-    /// What was not used for so many days
+    /// Remove kernels unused for DAYS days
     #[arg(long, value_name = "DAYS")]
     older_than: Option<u32>,
-    /// Everything
+    /// Remove every kernel that is not in use
     #[arg(long, conflicts_with_all = ["to", "older_than"])]
     all: bool,
 }
 
-/// What a command prints, in both forms, and its exit code.
+/// The output of a command, as text and as JSON, and its exit code.
 struct Outcome {
     text: String,
     json: Value,
@@ -136,7 +141,7 @@ fn verify(cache: &Cache, repair: bool) -> Result<Outcome, CacheError> {
         let _ = writeln!(text, "{refusal}");
     }
     if !refused.is_empty() && !repair {
-        text.push_str("`fourfold cache verify --repair` removes what is refused\n");
+        text.push_str("`fourfold cache verify --repair` removes the rejected kernels\n");
     }
     let messages: Vec<String> =
         refused.iter().filter_map(|entry| Some(entry.refusal.as_ref()?.to_string())).collect();
@@ -154,7 +159,7 @@ fn prune(cache: &Cache, which: &Which) -> Result<Outcome, CacheError> {
         cache.prune(&Prune { to: which.to, older_than, all: which.all })?;
     let freed: u64 = removed.iter().map(|entry| entry.bytes).sum();
     let mut text = format!("removed {}; {} are left\n", sum(removed.len(), freed), human_size(bytes));
-    for (entries, why) in [(&in_use, "stays, because it is in use"), (&stuck, "cannot be removed")] {
+    for (entries, why) in [(&in_use, "stays because it is in use"), (&stuck, "cannot be removed")] {
         for entry in entries {
             let _ = writeln!(text, "{} {why}", line(entry));
         }
@@ -178,8 +183,8 @@ fn push(cache: &Cache, to: &str, keys: &[String]) -> Result<Outcome, CacheError>
     for PushResult { key, outcome } in &pushed {
         let words = match outcome {
             Ok(Pushed::Written) => "written".to_owned(),
-            Ok(Pushed::Present) => "there already".to_owned(),
-            Ok(Pushed::Replaced) => "replaced one that was refused".to_owned(),
+            Ok(Pushed::Present) => "already present".to_owned(),
+            Ok(Pushed::Replaced) => "replaced a rejected one".to_owned(),
             Err(why) => format!("failed: {why}"),
         };
         let _ = writeln!(text, "{key} {words}");
@@ -192,22 +197,22 @@ fn push(cache: &Cache, to: &str, keys: &[String]) -> Result<Outcome, CacheError>
     let _ = writeln!(text, "{written} of {} written to {to}", pushed.len());
     let mut failures = pushed.iter().filter_map(|result| result.outcome.as_ref().err()).peekable();
     let ok = failures.peek().is_none();
-    // What cannot be written counts, whatever else is wrong.
+    // A place that cannot be written decides the exit code, whatever else failed.
     let code = match failures.any(|failure| matches!(failure, PushError::Place { .. })) {
         true => crate::EXIT_ENVIRONMENT,
         false if ok => 0,
         false => crate::EXIT_MISMATCH,
     };
     if !ok {
-        const REMEDY: &str = "see who may write there, and repair what `fourfold cache verify` refuses";
-        let _ = writeln!(text, "what to do: {REMEDY}");
+        const REMEDY: &str = "check the write permissions there, and run `fourfold cache verify --repair`";
+        let _ = writeln!(text, "help: {REMEDY}");
     }
     let json = json!({ "ok": ok, "to": to, "entries": results });
     Ok(Outcome { text, json, code })
 }
 
 fn fail(error: &CacheError, json: bool) -> ExitCode {
-    tell!("error: {error}\nwhat to do: {}", error.remedy());
+    tell!("error: {error}\nhelp: {}", error.remedy());
     let is_request = matches!(
         error,
         CacheError::Size { .. }
@@ -226,7 +231,7 @@ fn fail(error: &CacheError, json: bool) -> ExitCode {
 }
 
 fn line(entry: &EntryInfo) -> String {
-    // As many digits as tell entries apart for people; JSON has them all.
+    // The text shows enough digits to tell entries apart; JSON has all.
     const DIGITS: usize = 16;
     let key = entry.key.to_string();
     let in_use = if entry.in_use { "  in use" } else { "" };
@@ -240,7 +245,7 @@ fn line(entry: &EntryInfo) -> String {
     )
 }
 
-/// How long ago, for people.
+/// Returns the time since then as text.
 fn age(time: SystemTime) -> String {
     let seconds = SystemTime::now().duration_since(time).unwrap_or_default().as_secs();
     match seconds {

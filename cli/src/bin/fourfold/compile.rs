@@ -1,4 +1,4 @@
-//! `fourfold compile`: emits and builds the kernels of a program and prints what they cost.
+//! `fourfold compile`: emits and builds the kernels of a program and prints their resources.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,16 +19,17 @@ use crate::toolchain::Choice;
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  fourfold compile fixtures/minilm_ffn.fir --target sm_120a --dump kernels\n\n\
-    The compiler and CUTLASS are found as `fourfold toolchain which` says, and installed into the cache when there \
-    are none. No GPU is needed. Exit codes: 0 every kernel was built, 2 bad input, 3 one was not, or its files \
-    could not be written, 70 one was not and that is a bug of ours, 130 interrupted."
+    Uses the compiler and CUTLASS that `fourfold toolchain which` prints, and installs them into the cache if there \
+    are none. Needs no GPU.\n\n\
+    Exit codes: 0 every kernel was built, 2 bad input, 3 a kernel was not built or its files could not be written, \
+    70 a kernel was not built because of a bug of ours, 130 interrupted"
 )]
 pub struct Arguments {
-    /// The program, a .fir file, or `-` for the standard input
+    /// The program: a .fir file, or `-` for the standard input
     file: PathBuf,
     #[command(flatten)]
     place: Place,
-    /// Leave each kernel's .cu, .so and .log in this folder; of one that is not built, what there is
+    /// Write each kernel's .cu, .so and .log to DIR; a failed build leaves what it has
     #[arg(long, value_name = "DIR")]
     dump: Option<PathBuf>,
     #[command(flatten)]
@@ -38,11 +39,11 @@ pub struct Arguments {
     json: bool,
 }
 
-/// One kernel and where its files were left.
+/// One kernel and the files written for it.
 struct Compiled {
     built: BuiltKernel,
     files: Vec<PathBuf>,
-    /// Why they could not be.
+    /// The error of writing them.
     dump_error: Option<String>,
 }
 
@@ -166,7 +167,7 @@ fn lines(
     }
     text.push('\n');
     if compiled.is_empty() {
-        text.push_str("no op becomes a kernel; `fourfold explain` says why\n");
+        text.push_str("no op becomes a kernel; `fourfold explain` lists the reasons\n");
     }
     for Compiled { built, files, dump_error } in compiled {
         let planned = &built.planned;
@@ -176,30 +177,28 @@ fn lines(
             Ok(artifact) => text.push_str(&format!("  {}\n", ResourceReport::from(artifact.resources()))),
             Err(failure) => {
                 text.push_str(&format!(
-                    "  {}: {} (fault: {})\n  what to do: {}\n",
+                    "  {}: {} (fault: {})\n  help: {}\n",
                     failure.code,
                     failure.message,
                     failure.fault.name(),
                     failure.remedy
                 ));
-                // With --dump the log is one of the files below.
+                // With --dump, the log is one of the files below.
                 let is_below = files.iter().any(|file| file.extension().is_some_and(|end| end == "log"));
                 if failure.log.is_some() && !is_below {
                     text.push_str(&match &built.record {
                         Some(record) => format!("  the compiler's log is in {}; ", record.display()),
                         None => "  the compiler's log is not kept; ".to_owned(),
                     });
-                    text.push_str("--dump DIR leaves it in DIR, with the source\n");
+                    text.push_str("--dump DIR writes it to DIR, with the source\n");
                 }
                 if failure.remembered && failure.lasting {
-                    text.push_str("  this is known from an earlier build; --retry tries again\n");
+                    text.push_str("  an earlier build failed like this; --retry tries again\n");
                 }
             }
         }
         if let Some(error) = dump_error {
-            text.push_str(&format!(
-                "  {error}\n  what to do: name a folder that can be written with --dump\n"
-            ));
+            text.push_str(&format!("  {error}\n  help: name a writable folder with --dump\n"));
         }
         for file in files {
             text.push_str(&format!("  {}\n", file.display()));

@@ -1,4 +1,4 @@
-//! `fourfold doctor`: what this machine has for building kernels, what it lacks, and what to do about it.
+//! `fourfold doctor`: reports what this machine has for building kernels, what is missing, and the remedy.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,22 +16,23 @@ use crate::toolchain::Tools;
 #[derive(Args)]
 #[command(after_help = "Examples:\n  fourfold doctor\n  fourfold doctor --self-test\n  \
     fourfold doctor --nvcc /usr/local/cuda/bin/nvcc --json\n\n\
-    Exit code 0 when kernels could be built now for the target, and the self-test did not fail if it was run; else 3, or 130 \
-    when interrupted. No network is used, and nothing is changed. The self-test builds the smallest kernel, which takes some half a minute, and runs \
-    it where a GPU can run it.")]
+    Uses no network and changes nothing. The self-test builds the smallest kernel, which takes about half a minute, \
+    and runs it if a GPU can.\n\n\
+    Exit codes: 0 kernels can be built for the target and the self-test, if any, did not fail, 2 bad input, 3 \
+    something is missing or the self-test failed, 130 interrupted")]
 pub struct Arguments {
     #[command(flatten)]
     tools: Tools,
-    /// The target to build for, such as sm_90a [default: that of the GPUs here, else any]
+    /// Check the tools for TARGET, such as sm_90a [default: that of the GPUs, else any]
     #[arg(long, value_name = "TARGET", value_parser = crate::toolchain::target)]
     target: Option<String>,
-    /// Build the smallest kernel, and run it if a GPU here can
+    /// Build the smallest kernel and run it if a GPU can
     #[arg(long)]
     self_test: bool,
-    /// How long the compiler may take for the kernel of the self-test
+    /// Kill the compiler of the self-test after SECONDS
     #[arg(long, value_name = "SECONDS", requires = "self_test", default_value_t = BuildOptions::TIME_LIMIT.as_secs())]
     time_limit: u64,
-    /// A program that starts the compiler of the self-test, such as sccache
+    /// Start the compiler of the self-test through PROGRAM, such as sccache
     #[arg(long, value_name = "PROGRAM", requires = "self_test")]
     launcher: Option<PathBuf>,
     /// Print one JSON object
@@ -103,10 +104,10 @@ fn report(doctor: &Doctor) -> String {
     text += match (doctor.ok, doctor.self_test.state) {
         (true, _) => "\nKernels can be built here\n",
         (false, "failed") => {
-            "\nThe self-test failed, though nothing is missing: what it says above holds for other kernels too\n"
+            "\nThe self-test failed although nothing is missing: other kernels will fail in the same way\n"
         }
         (false, _) => {
-            "\nKernels cannot be built here: everything runs on the fallback until the missing things are there\n"
+            "\nKernels cannot be built here: everything runs on the fallback until the missing items are installed\n"
         }
     };
     text

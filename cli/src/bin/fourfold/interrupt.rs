@@ -1,5 +1,5 @@
-//! Handles Ctrl-C: every compiler is killed, temporary folders are removed, and the exit code says so, with `--json` an
-//! object too.
+//! Handles Ctrl-C: kills every compiler, removes temporary folders, and exits with 130 and, with `--json`, an
+//! object.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
@@ -8,30 +8,31 @@ use std::time::Duration;
 use fourfold_executor::service::stop_all;
 use fourfold_executor::{keep_ignored, write_to_stdout};
 
-/// The exit code of a program that was interrupted.
+/// The exit code of an interrupted program.
 const EXIT_INTERRUPTED: i32 = 130;
-/// How long compilers may take to die.
+/// The time limit for compilers to die.
 const LIMIT: Duration = Duration::from_secs(10);
-/// The time that printing a report may take: whoever should read it may never do so.
+/// The time limit for printing a report, whose reader may never read it.
 const PRINTING: Duration = Duration::from_secs(1);
 
-/// The owner of the standard output: nobody yet, the report, or the interrupt. It is decided once, so that one object is printed.
+/// The owner of the standard output: nobody yet, the report or the interrupt. It is claimed once, so that only
+/// one object is printed.
 static PRINTS: AtomicU8 = AtomicU8::new(NOBODY);
 const NOBODY: u8 = 0;
 const REPORT: u8 = 1;
 const INTERRUPT: u8 = 2;
 
-/// Returns whether `who` is the first to print.
+/// Returns true if `who` is the first to claim the standard output.
 fn claim(who: u8) -> bool {
     PRINTS.compare_exchange(NOBODY, who, Ordering::SeqCst, Ordering::SeqCst).is_ok()
 }
 
-/// Has SIGINT, SIGTERM and SIGHUP end this program in good order, but for those that it was started to ignore.
+/// Makes SIGINT, SIGTERM and SIGHUP end the program cleanly, unless it was started with the signal ignored.
 pub fn handle(json: bool) {
     let stop = move || {
         let prints = claim(INTERRUPT);
         if !prints {
-            // The report that this would cut off has its own exit code, and the program ends by itself.
+            // A report that is being printed keeps its own exit code, and the program ends by itself.
             thread::sleep(PRINTING);
         }
         stop_all(LIMIT);
@@ -41,13 +42,13 @@ pub fn handle(json: bool) {
         }
         std::process::exit(EXIT_INTERRUPTED);
     };
-    // Without a handler, as where there is no thread for it, a signal ends the program at once, and whoever comes next
-    // puts away what it left.
+    // Without a handler, for lack of a thread, a signal ends the program at once. The next process cleans up
+    // after it.
     let _ = keep_ignored(|| ctrlc::set_handler(stop));
 }
 
-/// Claims the standard output for the report. Does not return once the program was interrupted: what was cancelled is no
-/// result to report.
+/// Claims the standard output for the report. Never returns after an interrupt: cancelled work is no result to
+/// report.
 pub fn begin_report() {
     claim(REPORT);
     while PRINTS.load(Ordering::SeqCst) == INTERRUPT {

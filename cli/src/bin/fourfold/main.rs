@@ -1,13 +1,13 @@
-//! The command line: `fourfold replay`, `explain`, `compile`, `verify`, `profile`, `toolchain`, `cache`, `doctor`, and
-//! those that tune: `sweep`, `merge`, `select` and `heatmap`.
+//! The command line of Fourfold: `replay`, `explain`, `compile`, `verify`, `profile`, `toolchain`, `cache` and
+//! `doctor`, and for tuning `sweep`, `merge`, `select` and `heatmap`.
 //!
-//! Every exit with `--json` prints one object on the standard output: a report, or `ok`, `fault` and `error`, also when
-//! the arguments are wrong, the program is interrupted, or it panics.
+//! With `--json`, every exit prints one object on the standard output: a report, or `ok`, `fault` and `error`.
+//! That includes wrong arguments, an interrupt and a panic.
 
-// They panic where nothing can be written: `tell!` and `print` do not.
+// These macros panic if the stream cannot be written; `tell!` and `print` do not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-/// Tells people something on stderr. Where that cannot be written, the report and the exit code say what there is to say.
+/// Prints a message on stderr. If that fails, the report and the exit code still tell the outcome.
 macro_rules! tell {
     ($($words:tt)*) => { $crate::told(format_args!($($words)*)) };
 }
@@ -38,7 +38,7 @@ use clap::{Parser, Subcommand};
 use fourfold::Fault;
 use fourfold_cli::bundle::{Bundle, BundleError};
 use fourfold_cli::replay::explain;
-use fourfold_cli::{Error, Report, exit_code};
+use fourfold_cli::{Error, Report, Summary, exit_code};
 use fourfold_executor::{ignore_file_size_signal, stdout_on_stderr, write_to_stdout};
 use place::Place;
 
@@ -46,9 +46,10 @@ use place::Place;
 #[command(
     name = "fourfold",
     version,
-    about = "Plans, runs and checks programs with block-scaled FP4 matrix multiplications",
-    after_help = "Exit codes: 0 ok, 1 a value is not what was expected, 2 bad input, 3 something is missing here (a \
-                  toolchain, a required kernel, memory, open files, room for the report), 70 a bug of ours, 130 interrupted"
+    about = "Plan, run and check programs with block-scaled FP4 matrix multiplications",
+    after_help = "Example:\n  fourfold replay fixtures/minilm_ffn.fir\n\n\
+                  Exit codes: 0 ok, 1 a value is wrong, 2 bad input, 3 this machine lacks something (a toolchain, a \
+                  required kernel, memory, open files, disk space), 70 a bug of ours, 130 interrupted"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -59,42 +60,43 @@ struct Cli {
 enum Command {
     /// Run a program and compare every expected value
     Replay(replay::Arguments),
-    /// Say which ops become kernels, and why the others do not
+    /// Plan a program and list which ops become kernels, and why others do not
     #[command(after_help = "Examples:\n  fourfold explain fixtures/attention.fir --target sm_120a\n  \
-        fourfold explain fixtures/minilm_ffn_qdq.fir --proof")]
+        fourfold explain fixtures/minilm_ffn_qdq.fir --proof\n\n\
+        Exit codes: 0 ok, 2 bad input, 3 this machine lacks something, 70 a bug of ours, 130 interrupted")]
     Explain {
-        /// The program, a .fir file, or `-` for the standard input
+        /// The program: a .fir file, or `-` for the standard input
         file: PathBuf,
         #[command(flatten)]
         place: Place,
-        /// Say of each kernel which rules justify it, each with its ops
+        /// Print the full justification of each kernel: every rule with its ops
         #[arg(long)]
         proof: bool,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Run the kernels of programs on the GPU that is here, and compare every result
+    /// Run the kernels of programs on the GPU and compare every result
     Verify(verify::Arguments),
-    /// Emit and build the kernels of a program, and print what they cost
+    /// Emit and build the kernels of a program and print their resources
     Compile(compile::Arguments),
-    /// Have the vendor's profiler and sanitizer look at the kernel of one segment
+    /// Profile or sanitize the kernel of one segment with ncu and compute-sanitizer
     #[cfg(feature = "tune")]
     Profile(profile::Arguments),
     /// Find or install the CUDA compiler and CUTLASS
     Toolchain(toolchain::Arguments),
-    /// Look at, verify, shrink or share the kernels that were built
+    /// List, verify, prune or share the cached kernels
     Cache(cache::Arguments),
-    /// Say what this machine has for building kernels, what it lacks, and what to do about it
+    /// Report what this machine has for building and running kernels, and how to fix what is missing
     Doctor(doctor::Arguments),
     #[cfg(feature = "tune")]
     #[command(flatten)]
     Tune(tune::Command),
 }
 
-/// The exit code when a kernel was required and did not run.
+/// The exit code if a required kernel did not run.
 const EXIT_ENVIRONMENT: u8 = 3;
-/// The exit code when an expectation was not met.
+/// The exit code if an expectation was not met.
 const EXIT_MISMATCH: u8 = 1;
 
 fn main() -> ExitCode {
@@ -113,12 +115,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a command, or returns the message of its panic. The place of the panic is on stderr by then.
+/// Runs a command and returns the message of a panic, whose place is on stderr by then.
 fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
         let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-        text.unwrap_or_else(|| "it panicked without a message".to_owned())
+        text.unwrap_or_else(|| "a panic without a message".to_owned())
     })
 }
 
@@ -128,7 +130,7 @@ fn run(command: Command) -> ExitCode {
         Command::Explain { file, place, proof, json } => match place.options() {
             Ok(options) => {
                 let report = explain(&file, &options).map(|report| Report { show_proof: proof, ..report });
-                finish(report, json, false, None)
+                finish(report, json, true, false, None)
             }
             Err(message) => misused(&message, json),
         },
@@ -144,10 +146,12 @@ fn run(command: Command) -> ExitCode {
     }
 }
 
-/// Ends with a report, or why there is none; and with the bundle that was to be written.
+/// Prints a report or the error instead of one, and returns the exit code. `bundle` is the bundle that was
+/// requested.
 fn finish(
     result: Result<Report, Error>,
     json: bool,
+    verbose: bool,
     require_kernels: bool,
     bundle: Option<&Result<Bundle, BundleError>>,
 ) -> ExitCode {
@@ -170,57 +174,59 @@ fn finish(
         tell_of_missing_kernels(report.ran_kernels, report.kernels);
     }
     let printed = match (&result, json) {
-        // A bundle or a kernel that is required and not there: every expectation is met, and the command failed.
+        // Every expectation is met, but a required kernel or bundle is missing, so the command failed.
         (Ok(report), true) if report.ok && code != 0 => {
             print(&to_json(&Report { ok: false, fault: Some(Fault::Environment), ..report.clone() }))
         }
         (Ok(report), true) => print(&to_json(report)),
-        (Ok(report), false) => print(&report.to_string()),
+        (Ok(report), false) if verbose => print(&report.to_string()),
+        (Ok(report), false) => print(&Summary(report).to_string()),
         (Err(error), json) => return fail_with(error, json, bundle),
     };
     leave(code, printed)
 }
 
-/// Says why `--require-kernels` is not met.
+/// Prints the error that `--require-kernels` is not met.
 fn tell_of_missing_kernels(ran: usize, planned: usize) {
     match planned {
-        0 => tell!("error: no kernel was planned, and --require-kernels asks for one"),
+        0 => tell!("error: --require-kernels: no kernel was planned"),
         _ => {
-            tell!("error: {ran} of {planned} planned kernels ran, and --require-kernels asks for all of them")
+            tell!("error: --require-kernels: {ran} of {planned} planned kernels ran")
         }
     }
 }
 
-/// Runs what may call libraries that print, of kernels in debug mode, with the standard output kept for the report.
+/// Runs code that may call libraries which print, such as kernels in debug mode, and keeps stdout clean for the
+/// report.
 fn with_stdout_kept<T>(run: impl FnOnce() -> T) -> T {
-    // Where there is no standard output, nothing can spoil it.
+    // Without a standard output, nothing can spoil it.
     let _kept = stdout_on_stderr().ok();
     run()
 }
 
-/// Ends with bad input that is no program's.
+/// Ends with an error of the arguments.
 fn misused(message: &str, json: bool) -> ExitCode {
     fail_as(Fault::InvalidInput, message, json)
 }
 
-/// Ends with an error that is no more than its words.
+/// Ends with an error that has only a message.
 fn fail_as(fault: Fault, message: &str, json: bool) -> ExitCode {
     tell!("error: {message}");
     let printed = if json { print(&to_json(&failure(fault.name(), message))) } else { Ok(()) };
     leave(exit_code(fault), printed)
 }
 
-/// The object that is printed instead of a report.
+/// Returns the object that replaces a report.
 fn failure(fault: &str, message: &str) -> serde_json::Value {
     serde_json::json!({ "ok": false, "fault": fault, "error": message, "diagnostics": [] })
 }
 
-/// Ends with an error: for people on stderr, and as an object on stdout where that was asked for.
+/// Ends with an error: as text on stderr and, with `--json`, as an object on stdout.
 fn fail(error: &Error, json: bool) -> ExitCode {
     fail_with(error, json, None)
 }
 
-/// [`fail`] where the failure was to be kept in a bundle.
+/// Ends like [`fail`]; the object also names the bundle of the failed run.
 fn fail_with(error: &Error, json: bool, bundle: Option<&Result<Bundle, BundleError>>) -> ExitCode {
     let text = error.render();
     tell!("{}", text.strip_suffix('\n').unwrap_or(&text));
@@ -233,10 +239,10 @@ fn fail_with(error: &Error, json: bool, bundle: Option<&Result<Bundle, BundleErr
     leave(exit_code(error.fault()), printed)
 }
 
-/// Ends with `code`, unless the report could not be printed.
+/// Ends with `code`, or with an error if the report could not be printed.
 fn leave(code: u8, printed: std::io::Result<()>) -> ExitCode {
     interrupt::begin_report();
-    // A closed pipe (`| head`) is the reader's choice, not an error.
+    // A reader may close the pipe early (`| head`); that is no error.
     match printed {
         Ok(()) => ExitCode::from(code),
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::from(code),
@@ -247,10 +253,12 @@ fn leave(code: u8, printed: std::io::Result<()>) -> ExitCode {
     }
 }
 
+/// Writes a report to the standard output, with control characters of names escaped.
 fn print(text: &str) -> std::io::Result<()> {
-    print_bytes(text.as_bytes())
+    print_bytes(without_controls(text).as_bytes())
 }
 
+/// Writes a file to the standard output unchanged.
 fn print_bytes(bytes: &[u8]) -> std::io::Result<()> {
     interrupt::begin_report();
     write_to_stdout(bytes)
@@ -260,16 +268,20 @@ fn told(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{}", without_controls(&line.to_string()));
 }
 
-/// A text for a terminal, in which names of files and quoted lines control nothing.
+/// Escapes control characters other than newline and tab, so that names and quoted lines control no terminal.
 fn without_controls(text: &str) -> String {
-    let is_harmless = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\t');
-    let escape = |letter: char| {
-        if is_harmless(letter) { letter.to_string() } else { letter.escape_default().to_string() }
-    };
-    text.chars().map(escape).collect()
+    let mut safe = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '\n' | '\t' => safe.push(letter),
+            _ if letter.is_control() => safe.extend(letter.escape_default()),
+            _ => safe.push(letter),
+        }
+    }
+    safe
 }
 
-/// A path as JSON has it: what is no UTF-8 in it is replaced.
+/// Returns a path as text for JSON; bytes that are not UTF-8 are replaced.
 fn shown(path: impl AsRef<std::path::Path>) -> String {
     path.as_ref().to_string_lossy().into_owned()
 }

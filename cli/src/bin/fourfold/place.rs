@@ -1,4 +1,4 @@
-//! What to plan for and where to run it, for every command that plans.
+//! The options of every command that plans: the target, the device, the dispatch tables.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use fourfold::{DeviceChoice, Options, chain};
 use fourfold_executor::environment::Environment;
 use fourfold_executor::{TEXT_LIMIT, read_input};
 
-/// The options that say so.
+/// The target, the device and the planning options.
 #[derive(Args, Clone, Debug)]
 pub struct Place {
-    /// What to plan for: sm_100a, sm_103a, sm_120a, sm_121a, sm_90a or cpu [default: the GPU's, else sm_100a]
+    /// Plan for TARGET: sm_100a, sm_103a, sm_120a, sm_121a, sm_90a or cpu [default: the GPU's, else sm_100a]
     #[arg(long)]
     target: Option<String>,
-    /// Run kernels of sm_120a or sm_121a on a Hopper GPU, with their matrix instruction emulated
+    /// Run kernels of sm_120a or sm_121a on a Hopper GPU, with the matrix instruction emulated
     #[arg(long)]
     emulate: bool,
-    /// The GPU to use, by its number, or none [default: FOURFOLD_DEVICE, else the first]
+    /// Use GPU number N, or none [default: FOURFOLD_DEVICE, else the first]
     #[arg(long, value_name = "N|none", value_parser = str::parse::<DeviceChoice>)]
     device: Option<DeviceChoice>,
-    /// Let normalization drop roundings that the program states, as its line `; allow: contract` does
+    /// Let normalization drop roundings that the program states, like its line `; allow: contract`
     #[arg(long)]
     contract: bool,
-    /// Which kernel a problem gets, a .toml file, instead of the default for the targets and formats that it names
+    /// Select kernels by this dispatch table, a .toml file, for the targets and formats it names
     #[arg(long, value_name = "FILE")]
     dispatch: Option<PathBuf>,
 }
 
 impl Place {
-    /// The options of a backend. The variable counts where the command line says nothing.
+    /// Returns the options of a backend. The command line overrides FOURFOLD_DEVICE.
     pub fn options(&self) -> Result<Options, String> {
         let device = match (self.device, Environment::from_process().fourfold_device) {
             (Some(device), _) => device,

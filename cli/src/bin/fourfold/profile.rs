@@ -1,4 +1,4 @@
-//! `fourfold profile`: the vendor's profiler and sanitizer around a run of one segment's kernel.
+//! `fourfold profile`: runs the profiler and the sanitizer of the CUDA toolkit on the kernel of one segment.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -32,44 +32,43 @@ use crate::toolchain::Tools;
 #[command(after_help = "Examples:\n  fourfold profile fixtures/minilm_ffn.fir --segment 2\n  \
     fourfold profile fixtures/minilm_ffn.fir --tool ncu --tool memcheck --tool racecheck --json\n  \
     fourfold profile fixtures/minilm_ffn.fir --set full --keep profile\n\n\
-    The kernels are built first, and the program is run once without any tool, which says what is launched and whether it \
-    is right; each tool then runs `fourfold replay` of the same program, with the kernels from the cache. ncu measures the \
-    one launch of the segment: clocks are not touched, caches are cold, and its durations are comparable with each other \
-    only. Of the sanitizer's tools initcheck watches every launch, the others that of the segment. A number that is \
-    missing is null, with its name and why.\n\n\
-    ncu and compute-sanitizer come with the CUDA toolkit. What cannot be had is named, with what to do, and the rest is \
-    done.\n\n\
-    Exit codes: 0 all that was asked for is there, 1 a result is wrong or a tool found errors, 2 bad input, 3 something is \
-    missing here (a GPU, a tool, leave to read counters), 70 a bug of ours, 130 interrupted.")]
+    Builds the kernels, runs the program once without a tool to list its launches and check its results, and then runs \
+    `fourfold replay` of it under each tool, with the kernels from the cache. ncu measures the launch of the segment \
+    with unlocked clocks and cold caches; compare its durations only with each other. initcheck watches every launch, \
+    the other tools of the sanitizer that of the segment. A missing counter is null, with the reason.\n\n\
+    ncu and compute-sanitizer come with the CUDA toolkit. Unavailable data is reported with a remedy; everything else \
+    still runs.\n\n\
+    Exit codes: 0 complete, 1 a result is wrong or a tool found errors, 2 bad input, 3 this machine lacks something (a \
+    GPU, a tool, permission to read counters), 70 a bug of ours, 130 interrupted")]
 pub struct Arguments {
     /// The program, a .fir file
     file: PathBuf,
-    /// The segment whose kernel is looked at, as `explain` numbers them [default: the first that is a kernel]
+    /// Examine the kernel of segment N, as `explain` numbers them [default: the first kernel]
     #[arg(long, value_name = "N")]
     segment: Option<usize>,
-    /// What to run; may be given several times
+    /// Run TOOL; may be given several times
     #[arg(long = "tool", value_name = "TOOL", default_value = "ncu")]
     tools: Vec<Tool>,
-    /// What ncu collects: what is shown, or everything, for its own viewer (with --keep)
+    /// Collect the counters of the report, or every counter for the viewer of ncu (with --keep)
     #[arg(long, value_name = "SET", default_value = "curated")]
     set: SetChoice,
-    /// The tensors, a .safetensors file
+    /// Read the tensors from this .safetensors file [default: the one that the program names]
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
     #[command(flatten)]
     place: Place,
     #[command(flatten)]
     toolchain: Tools,
-    /// The program ncu [default: that of CUDA_HOME, then PATH]
+    /// Use this ncu [default: that of CUDA_HOME, then PATH]
     #[arg(long, value_name = "FILE")]
     ncu: Option<PathBuf>,
-    /// The program compute-sanitizer [default: that of CUDA_HOME, then PATH]
+    /// Use this compute-sanitizer [default: that of CUDA_HOME, then PATH]
     #[arg(long, value_name = "FILE")]
     sanitizer: Option<PathBuf>,
-    /// How long each tool may take
+    /// Stop each tool after SECONDS
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     limit: u64,
-    /// Leave the tools' reports, logs and commands in this folder
+    /// Keep the reports, logs and commands of the tools in DIR
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     /// Print one JSON object
@@ -79,23 +78,23 @@ pub struct Arguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Tool {
-    /// The counters of the kernel
+    /// Counters of the kernel
     Ncu,
     /// Accesses out of bounds
     Memcheck,
-    /// Races for shared memory
+    /// Races on shared memory
     Racecheck,
-    /// Reads of what nobody wrote
+    /// Reads of uninitialized memory
     Initcheck,
-    /// Barriers used wrongly
+    /// Misused barriers
     Synccheck,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum SetChoice {
-    /// What is shown
+    /// The counters of the report
     Curated,
-    /// Everything that ncu knows
+    /// Every counter of ncu
     Full,
 }
 
@@ -125,7 +124,8 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         Err(message) => return crate::misused(&message, arguments.json),
     };
     if is_standard_stream(&arguments.file) {
-        let message = "the program is read again for each tool: name a file; `./-` is one of that name";
+        let message =
+            "every tool reads the program again, so it must be a file; write `./-` for a file named `-`";
         return crate::misused(message, arguments.json);
     }
     let planned = load(&arguments.file).and_then(|loaded| Plan::new(loaded, &place, arguments.segment));
@@ -142,7 +142,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     crate::leave(report.exit_code(), crate::print(&text))
 }
 
-/// What is looked at.
+/// The program and the segment to examine.
 struct Plan {
     backend: Backend,
     planned: Planned,
@@ -151,7 +151,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// The plan of a program with the segment to look at; or in words why there is no such.
+    /// Plans a program and selects the segment, or returns the reason why none fits.
     fn new(loaded: Loaded, place: &Options, wanted: Option<usize>) -> Result<Result<Plan, String>, Error> {
         let backend = Backend::new(place)?;
         let planned = plan(&backend, &loaded)?;
@@ -163,10 +163,12 @@ impl Plan {
         };
         let Some((segment, kernel)) = found.cloned() else {
             return Ok(Err(match wanted.filter(|_| !kernels.is_empty()) {
-                None => "no op of the program becomes a kernel; `fourfold explain` says why".to_owned(),
+                None => {
+                    "no op of the program becomes a kernel; `fourfold explain` lists the reasons".to_owned()
+                }
                 Some(wanted) => {
                     let there: Vec<String> = kernels.iter().map(|(segment, _)| segment.to_string()).collect();
-                    format!("segment {wanted} is no kernel; those that are: {}", there.join(", "))
+                    format!("segment {wanted} is not a kernel; the kernels are segments {}", there.join(", "))
                 }
             }));
         };
@@ -182,7 +184,7 @@ impl Plan {
         segments.filter_map(named).collect()
     }
 
-    /// The bytes of all that the kernel reads, and of all that it writes, where every extent is known.
+    /// Returns the bytes that the kernel reads and those it writes; `None` if an extent is unknown.
     fn counted(&self, replayed: Option<&Replayed>) -> (Option<u64>, Option<u64>) {
         let module = self.planned.program().module();
         let mut symbols = SymbolValues::default();
@@ -204,12 +206,12 @@ impl Plan {
     }
 }
 
-/// The tools of a profile, their use, and what went wrong with them.
+/// A profile in progress: its tools, their runs and their troubles.
 struct Session<'a> {
     arguments: &'a Arguments,
     gpu: &'a Gpu,
     folder: ProfileFolder,
-    /// This program's arguments for a run, after its path.
+    /// The arguments of this program for a run, without its path.
     child: Vec<OsString>,
     selection: Selection,
     tools: Vec<ToolUse>,
@@ -236,8 +238,8 @@ fn profile(arguments: &Arguments, place: &Options, plan: &Plan) -> Result<Report
     let gpu = match plan.backend.execution() {
         Ok((gpu, _)) => gpu,
         Err(reason) => {
-            const REMEDY: &str = "run it where such a GPU is, or name the --target of the one that is here; \
-                                  `fourfold doctor` says which";
+            const REMEDY: &str = "run on a machine with such a GPU, or set --target to that of this machine's GPU, which \
+                                  `fourfold doctor` prints";
             report.troubles.push(Trouble::new("device", reason.code, reason.message, REMEDY));
             return Ok(report);
         }
@@ -252,13 +254,13 @@ fn profile(arguments: &Arguments, place: &Options, plan: &Plan) -> Result<Report
     let folder = match ProfileFolder::new(arguments.keep.as_deref()) {
         Ok(folder) => folder,
         Err(error) => {
-            let message = format!("the folder for what the tools leave cannot be made: {error}");
-            let remedy = "name a folder that can be written with --keep, or set TMPDIR to one";
+            let message = format!("cannot create the folder for the files of the tools: {error}");
+            let remedy = "name a writable folder with --keep, or set TMPDIR to one";
             report.troubles.push(Trouble::new("folder", "no_folder", message, remedy));
             return Ok(report);
         }
     };
-    // What is built and run takes long, and without a tool it is for nothing.
+    // Building and running take long and are pointless without a tool.
     if ready.is_empty() {
         return Ok(report);
     }
@@ -324,15 +326,15 @@ fn compile_options(arguments: &Arguments) -> CompileOptions {
     CompileOptions::default().toolchain(toolchain)
 }
 
-/// The program of a tool, if it can measure this GPU.
+/// Finds the program of a tool and checks that it supports this GPU.
 fn find(tool: Tool, arguments: &Arguments, gpu: &Gpu) -> Result<(Profiler, Option<Release>), Trouble> {
     if tool == Tool::Ncu && Chip::of(gpu.capability).is_none() {
-        let message = format!("the names of the counters of {gpu} are not known");
+        let message = format!("the counters of {gpu} are unknown");
         return Err(Trouble::new(
             tool.name(),
             "unknown_chip",
             message,
-            "the sanitizer's tools need none: --tool memcheck",
+            "use a tool of the sanitizer, which needs none: --tool memcheck",
         ));
     }
     let program = tool.program();
@@ -343,8 +345,8 @@ fn find(tool: Tool, arguments: &Arguments, gpu: &Gpu) -> Result<(Profiler, Optio
     Ok((profiler, release))
 }
 
-/// Builds every kernel of the program, so that no compiler runs under a tool, and returns what each library says of the
-/// names of its kernels, by segment.
+/// Builds every kernel of the program, so that no compiler runs under a tool. Returns the names of the kernels in
+/// each library, by segment.
 fn build(plan: &Plan, options: &CompileOptions, quiet: bool) -> Result<Vec<(usize, String)>, Trouble> {
     let progress = Progress::new(quiet);
     let emulated = plan.backend.emulates();
@@ -355,7 +357,7 @@ fn build(plan: &Plan, options: &CompileOptions, quiet: bool) -> Result<Vec<(usiz
         let segment = kernel.planned.segment;
         match kernel.outcome {
             Ok(artifact) => entries.push((segment, artifact.metadata().entry.clone())),
-            // Another segment then runs on the fallback.
+            // A different segment runs on the fallback then.
             Err(failure) if segment == plan.segment => {
                 return Err(Trouble::new(
                     "build",
@@ -370,7 +372,7 @@ fn build(plan: &Plan, options: &CompileOptions, quiet: bool) -> Result<Vec<(usiz
     Ok(entries)
 }
 
-/// Runs the program without any tool. A device that fails is what the sanitizer may be wanted for, so it is no error.
+/// Runs the program without any tool. A failing device is no error here: the sanitizer may explain it.
 fn run_plain(
     plan: &Plan,
     arguments: &Arguments,
@@ -392,24 +394,25 @@ fn run_plain(
     let as_kernel = |segment: &usize| ["kernel", "emulated"].contains(&replayed.segments[*segment].ran);
     let segment = &replayed.segments[plan.segment];
     if !as_kernel(&plan.segment) {
-        let code = segment.reason.as_deref().unwrap_or("no reason is known");
+        let code = segment.reason.as_deref().unwrap_or("unknown reason");
         let message = segment.message.as_deref().unwrap_or_default();
         return Ok(Err(Trouble::new(
             "run",
             "not_a_kernel",
             format!("segment {} ran on the fallback: {code}: {message}", plan.segment),
-            "`fourfold replay` with the same options says more; `docs/reference/` lists the codes",
+            "run `fourfold replay -v` with the same options; `docs/reference/` lists the codes",
         )));
     }
     let launched = plan.launched((0..replayed.segments.len()).filter(as_kernel));
     Ok(Ok((PlainRun { ok: Some(replayed.ok), error: None, launched }, Some(replayed))))
 }
 
-/// The run that a tool watches: this program, for the same target and GPU whatever the environment says.
+/// Returns the command that a tool runs: this program, with the target and the GPU fixed whatever the environment
+/// says.
 fn child(arguments: &Arguments, target: &str, gpu: &Gpu, place: &Options) -> Result<Vec<OsString>, Trouble> {
     let program = this_program().map_err(|error| {
-        let message = format!("where this program lies is not known: {error}");
-        Trouble::new("run", "no_program", message, "see that /proc is mounted")
+        let message = format!("the path of this program is unknown: {error}");
+        Trouble::new("run", "no_program", message, "mount /proc")
     })?;
     let mut child: Vec<OsString> = vec![program.into(), "replay".into(), arguments.file.clone().into()];
     child.extend(["--require-kernels".into(), "--target".into(), target.into()]);
@@ -429,7 +432,7 @@ fn child(arguments: &Arguments, target: &str, gpu: &Gpu, place: &Options) -> Res
 }
 
 impl Session<'_> {
-    /// Has ncu measure the kernel.
+    /// Measures the kernel with ncu.
     fn measure(&mut self, profiler: &Profiler, release: Option<Release>) -> Option<Counters> {
         let chip = Chip::of(self.gpu.capability)?;
         let path = self.folder.path().join("ncu.ncu-rep");
@@ -456,7 +459,7 @@ impl Session<'_> {
                 break;
             }
             let more = ncu::refused(&run.log);
-            // It may name one at a time; each is left out once only, so that this ends.
+            // ncu may name one counter at a time. Each is dropped only once, so the loop ends.
             if more.is_empty() || more.iter().all(|name| refused.contains(name)) {
                 let trouble = match run.status {
                     Some(_) => ncu::diagnose(&run.log, &run.ending()),
@@ -464,7 +467,7 @@ impl Session<'_> {
                         "ncu",
                         "tool_stopped",
                         format!("it ended with {}", run.ending()),
-                        "give it more time with --limit, or a smaller problem; --set curated takes fewer runs than full",
+                        "raise --limit, use a smaller problem, or --set curated, which takes fewer runs",
                     ),
                 };
                 self.troubles.push(trouble);
@@ -474,14 +477,14 @@ impl Session<'_> {
         }
         let page = self.run("ncu import", profiler, release, &ncu::import_arguments(&path))?;
         let read = match page.succeeded() {
-            // A page that is too long to be kept whole is cut within its row, which is seen when it is read.
+            // A page that is too long to keep is cut inside a row, which reading it detects.
             true => ncu::read(&page.log, chip, &self.selection),
             false => Err(ncu::diagnose(&page.log, &page.ending())),
         };
         read.map_err(|trouble| self.troubles.push(trouble)).ok()
     }
 
-    /// Has a tool of the sanitizer look for faults.
+    /// Checks the kernel with a tool of the sanitizer.
     fn check(&mut self, check: Check, profiler: &Profiler, release: Option<Release>) -> Option<Finding> {
         let mut command = check.arguments(&self.selection);
         command.extend(self.child.iter().cloned());
@@ -492,7 +495,7 @@ impl Session<'_> {
         Some(finding)
     }
 
-    /// Runs a tool, and keeps its command and what it printed.
+    /// Runs a tool and keeps its command and its output.
     fn run(
         &mut self,
         part: &'static str,
@@ -509,7 +512,7 @@ impl Session<'_> {
             Ok(run) => run,
             Err(error) => {
                 let message = format!("`{}` cannot be run: {error}", profiler.path.display());
-                let remedy = "see that the program is whole and may be executed here";
+                let remedy = "check that the program is intact and executable";
                 self.troubles.push(Trouble::new(part, "cannot_run", message, remedy));
                 return None;
             }
@@ -519,12 +522,12 @@ impl Session<'_> {
         let kept =
             kept.and_then(|()| self.folder.keep(&format!("{name}.command"), &(command.join("\n") + "\n")));
         if let Err(error) = kept {
-            let message = format!("what it printed cannot be kept: {}", chain(&error));
+            let message = format!("its output cannot be kept: {}", chain(&error));
             self.troubles.push(Trouble::new(
                 part,
                 "not_kept",
                 message,
-                "make room, or name another folder with --keep",
+                "free disk space, or name another folder with --keep",
             ));
         }
         self.tools.push(ToolUse {

@@ -1,4 +1,4 @@
-//! What the command line shows while kernels are built: one bar on a terminal, plain lines elsewhere.
+//! Shows the progress of builds: a bar on a terminal, plain lines elsewhere.
 
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, Once, PoisonError};
@@ -10,17 +10,17 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// The progress of one command, on stderr.
 pub struct Progress {
-    /// Hidden until it is known how many kernels are needed.
+    /// The bar, hidden until the number of kernels is known.
     bar: ProgressBar,
-    /// Whether there is a terminal, and people read the output.
+    /// True if stderr is a terminal and people read it.
     is_shown: bool,
     ticker: Once,
-    /// The kernels that are being built or waited for, in the order in which they were begun.
+    /// The kernels that are being built or waited for, in the order in which they started.
     busy: Mutex<Vec<(Arc<str>, &'static str)>>,
 }
 
 impl Progress {
-    /// Progress for people, or `quiet` for programs that read the output: then it is plain lines.
+    /// Creates the progress display; `quiet`, for scripts, prints plain lines.
     pub fn new(quiet: bool) -> Progress {
         let template = "{spinner} {pos} of {len} kernels, {elapsed}: {wide_msg}";
         let style = ProgressStyle::with_template(template);
@@ -33,7 +33,7 @@ impl Progress {
     /// Shows an event.
     pub fn event(&self, event: &Event) {
         self.follow(event);
-        // What is being done is on the bar; what is done, and what went wrong, stays above it.
+        // The bar shows what is in progress; results and errors stay above it.
         if !self.is_shown {
             if !matches!(event, Event::Needed { .. }) {
                 tell!("{event}");
@@ -80,7 +80,7 @@ impl Drop for Progress {
     }
 }
 
-/// Has a bar turn and count seconds until it is finished. Where the system makes no thread for that, it moves with events
+/// Makes a bar spin and count seconds until it is finished. If no thread can be created, it moves with events
 /// only; the bar's own ticker would panic.
 pub fn tick(bar: &ProgressBar) {
     const TICK: Duration = Duration::from_millis(200);

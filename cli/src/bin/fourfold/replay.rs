@@ -1,4 +1,4 @@
-//! `fourfold replay`: runs a program, or a bundle of an earlier run, and compares what comes out.
+//! `fourfold replay`: runs a program, or the bundle of an earlier run, and compares the results.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,47 +16,49 @@ use crate::toolchain::Choice;
 #[command(
     after_help = "Examples:\n  fourfold replay fixtures/minilm_ffn.fir --data another_layer.safetensors\n  \
     fourfold replay fixtures/minilm_ffn.fir --debug --bundle found\n  fourfold replay found\n\n\
-    Inputs come from --data, else from the file that the program's `; data:` line names, else from its first \
-    `; sample:` line, else they are seeded. Each tensor `expected.NAME` of the data is compared with the \
-    program's value NAME; outputs without one are compared with the interpreter.\n\n\
-    --bundle writes a folder with all that it takes to replay this run elsewhere, also when the run fails: the program, \
-    its inputs and outputs, the source and command line of each kernel, the report, and what `doctor` says. A bundle \
-    is replayed for the target and with the options of its run; its outputs are compared with what they were. Of its \
-    options --target replaces the target and whether it is emulated, and --dispatch the table; --contract, \
-    --debug and --build cannot be taken back. --bundle is refused before anything is run where it would replace what is no bundle.\n\n\
-    Exit codes: 0 ok, 1 a value is not what was expected, 2 bad input, or no value could be compared, 3 the device failed, a required kernel did not \
-    run as one, or the bundle could not be written, 70 a bug of ours, 130 interrupted."
+    Inputs come from --data, else from the program's `; data:` line, else from its first `; sample:` line, else they \
+    are seeded. Each tensor `expected.NAME` of the data is compared with the program's value NAME; outputs without \
+    one are compared with the interpreter.\n\n\
+    The report has one line per segment and per compared value; -v prints all of it.\n\n\
+    --bundle writes a folder that can be replayed on another machine, even if the run fails: the program, its inputs \
+    and outputs, the source and build command of each kernel, the report, and the output of `doctor`. Replaying a \
+    bundle uses the target and options of its run and compares the outputs with the recorded ones. --target and \
+    --emulate replace the recorded target, --dispatch replaces the table; --contract, --debug and --build cannot be \
+    switched off. --bundle fails before the run if DIR is anything but an unmodified bundle or an empty folder.\n\n\
+    Exit codes: 0 ok, 1 a value is wrong or lacks bounds, 2 bad input, 3 the device failed, a required kernel did not \
+    run, no value could be compared, or the bundle could not be written, 70 a bug of ours, 130 interrupted"
 )]
 pub struct Arguments {
-    /// The program, a .fir file, or `-` for the standard input; or a bundle, a folder
+    /// The program: a .fir file, `-` for the standard input, or the folder of a bundle
     file: PathBuf,
-    /// The tensors, a .safetensors file
+    /// Read the tensors from this .safetensors file [default: the one that the program names]
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
     #[command(flatten)]
     place: Place,
-    /// The extent of a symbol, for seeded inputs
+    /// Set the extent of a symbol [default: that of the data or the `; sample:` line]
     #[arg(long, value_name = "NAME=EXTENT", value_parser = symbol_extent)]
     symbol: Vec<(String, u64)>,
-    /// Build the kernels also where they cannot run, to see what they cost
+    /// Build the kernels even if they cannot run here, and print their resources
     #[arg(long)]
     build: bool,
-    /// Look for a fault: kernels with line information and CUTLASS's trace, poisoned workspaces, and what each launch
-    /// was given
+    /// Build with line information and CUTLASS tracing, poison workspaces, print the arguments of launches
     #[arg(long)]
     debug: bool,
-    /// Keep the replay in this folder, as a bundle that `replay` takes; one that is there is replaced, unless
-    /// something was added to it
+    /// Write a bundle of the run to DIR; an unmodified bundle there is replaced
     #[arg(long, value_name = "DIR")]
     bundle: Option<PathBuf>,
-    /// What the bundle holds: this segment, as a program of its own, instead of the whole program
+    /// Keep only segment N in the bundle, as a program of its own
     #[arg(long, value_name = "N", requires = "bundle")]
     segment: Option<usize>,
     #[command(flatten)]
     choice: Choice,
-    /// Exit with 3 when a planned kernel did not run as one
+    /// Exit with 3 unless every planned kernel ran as a kernel
     #[arg(long)]
     require_kernels: bool,
+    /// Print constraints, justifications and every decision, as `explain` does; implied by --build and --debug
+    #[arg(short, long)]
+    verbose: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -65,12 +67,13 @@ pub struct Arguments {
 pub fn run(arguments: Arguments) -> ExitCode {
     let Arguments { file, data, place, symbol, build, debug, bundle, segment, choice, .. } = arguments;
     let (require_kernels, json) = (arguments.require_kernels, arguments.json);
+    let verbose = arguments.verbose || build || debug;
     let backend = match place.options() {
         Ok(backend) => backend,
         Err(message) => return crate::misused(&message, json),
     };
     if let Some(name) = twice(&symbol) {
-        return crate::misused(&format!("--symbol gives `{name}` twice"), json);
+        return crate::misused(&format!("--symbol `{name}` is given twice"), json);
     }
     let options = ReplayOptions {
         backend,
@@ -83,7 +86,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     let Some(folder) = bundle else {
         let result = crate::with_stdout_kept(|| replay(&file, &options, &told));
         drop(progress);
-        return crate::finish(result, json, require_kernels, None);
+        return crate::finish(result, json, verbose, require_kernels, None);
     };
     let bundle = BundleOptions { folder, segment };
     let bundled = crate::with_stdout_kept(|| replay_bundled(&file, &options, &bundle, &told));
@@ -101,10 +104,10 @@ pub fn run(arguments: Arguments) -> ExitCode {
         }
         Err(error) => tell!("error: no bundle was written: {}", fourfold::chain(error)),
     }
-    crate::finish(outcome, json, require_kernels, Some(&bundle))
+    crate::finish(outcome, json, verbose, require_kernels, Some(&bundle))
 }
 
-/// A name that is given twice.
+/// Returns a name that is given twice.
 fn twice(symbols: &[(String, u64)]) -> Option<&str> {
     let known = |at: usize| symbols[..at].iter().any(|(name, _)| *name == symbols[at].0);
     (0..symbols.len()).find(|at| known(*at)).map(|at| symbols[at].0.as_str())

@@ -1,4 +1,4 @@
-//! `fourfold toolchain`: which compiler and CUTLASS are used, and installing the pinned ones.
+//! `fourfold toolchain`: prints the compiler and CUTLASS in use, and installs the pinned ones.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,44 +15,47 @@ use fourfold_executor::toolchain::{
 };
 use serde_json::{Value, json};
 
-/// Which toolchain to use.
+/// The tools of the toolchain.
 #[derive(Args, Clone, Debug)]
 pub struct Tools {
-    /// The CUDA compiler to use [default: FOURFOLD_NVCC, FOURFOLD_TOOLCHAIN, CUDA_HOME, PATH, the cache]
+    /// Use this CUDA compiler [default: FOURFOLD_NVCC, FOURFOLD_TOOLCHAIN, CUDA_HOME, PATH, the cache]
     #[arg(long, value_name = "FILE")]
     nvcc: Option<PathBuf>,
-    /// The CUTLASS to use, a checkout or an installed one [default: FOURFOLD_CUTLASS, FOURFOLD_TOOLCHAIN, CUTLASS_PATH, the cache]
+    /// Use this CUTLASS, a checkout or an installation [default: FOURFOLD_CUTLASS, FOURFOLD_TOOLCHAIN,
+    /// CUTLASS_PATH, the cache]
     #[arg(long, value_name = "DIR")]
     cutlass: Option<PathBuf>,
-    /// Use a compiler and a CUTLASS also for targets that they are known to build wrong kernels for [default: FOURFOLD_ALLOW_KNOWN_BAD]
+    /// Use tools even for targets for which they are known to build wrong kernels [default:
+    /// FOURFOLD_ALLOW_KNOWN_BAD]
     #[arg(long)]
     allow_known_bad: bool,
 }
 
-/// How kernels are had, for every command that builds some.
+/// Options for building and caching kernels.
 #[derive(Args, Clone, Debug)]
 pub struct Choice {
     #[command(flatten)]
     tools: Tools,
-    /// How long the compiler may take for one kernel
+    /// Kill the compiler of a kernel after SECONDS
     #[arg(long, value_name = "SECONDS", default_value_t = BuildOptions::TIME_LIMIT.as_secs())]
     time_limit: u64,
-    /// Try kernels again that are known not to build with this toolchain
+    /// Retry kernels whose build with this toolchain failed before
     #[arg(long)]
     retry: bool,
-    /// How many compilers this process may run at once; with a cache, all processes together never run more than cores and memory have room for [default: that many]
+    /// Run at most N compilers at once, within the limit that the cache shares between processes [default: as
+    /// cores and memory allow]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     jobs: Option<u32>,
-    /// A program that starts the compiler, such as sccache
+    /// Start the compiler through PROGRAM, such as sccache
     #[arg(long, value_name = "PROGRAM")]
     launcher: Option<PathBuf>,
-    /// Neither use nor fill the cache of built kernels
+    /// Neither read nor fill the cache of built kernels
     #[arg(long)]
     no_cache: bool,
 }
 
 impl Choice {
-    /// How kernels are had; a toolchain may be installed for them.
+    /// Returns the options for building kernels; they may install a toolchain.
     pub fn compile_options(&self) -> CompileOptions {
         CompileOptions::default()
             .toolchain(ToolchainOptions { provision: true, ..self.tools.options() })
@@ -68,12 +71,12 @@ impl Choice {
 }
 
 impl Tools {
-    /// As [`options`](Self::options), for one target if it is given.
+    /// Returns [`options`](Self::options) for one target, if it is given.
     pub fn options_for(&self, target: Option<String>) -> ToolchainOptions {
         ToolchainOptions { targets: target.into_iter().collect(), ..self.options() }
     }
 
-    /// The options that this choice means, without leave to install anything.
+    /// Returns the options for finding a toolchain, without installing one.
     pub fn options(&self) -> ToolchainOptions {
         ToolchainOptions {
             nvcc: self.nvcc.clone(),
@@ -92,14 +95,15 @@ pub struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Print the compiler and the CUTLASS that would be used, and where they come from
+    /// Print the compiler and the CUTLASS in use, and where each was found
     #[command(after_help = "Example:\n  fourfold toolchain which --cutlass ~/src/cutlass\n\n\
-        Nothing is installed. Exit code 3 when there is none. What is found may be known to build wrong kernels for some \
-        targets: --target shows what is used for one.")]
+        Installs nothing. The tools found may be known to build wrong kernels for some targets; --target shows the tools \
+        used for one.\n\n\
+        Exit codes: 0 ok, 2 bad input, 3 no toolchain was found")]
     Which {
         #[command(flatten)]
         tools: Tools,
-        /// The target to build for, such as sm_90a [default: any]
+        /// Choose the tools for TARGET, such as sm_90a [default: any]
         #[arg(long, value_name = "TARGET", value_parser = target)]
         target: Option<String>,
         /// Print one JSON object
@@ -109,10 +113,10 @@ enum Command {
     /// Install the pinned compiler and CUTLASS into the cache, once
     #[command(after_help = install_help())]
     Install {
-        /// Install only what this target needs, such as sm_90a, which needs no CUTLASS [default: everything]
+        /// Install only what TARGET needs, such as sm_90a, which needs no CUTLASS [default: everything]
         #[arg(long, value_name = "TARGET", value_parser = target)]
         target: Vec<String>,
-        /// A folder that this command made on another machine
+        /// Copy from a folder that this command made on another machine
         #[arg(long, value_name = "DIR")]
         from: Option<PathBuf>,
         /// Print one JSON object
@@ -126,21 +130,24 @@ fn install_help() -> String {
     format!(
         "Examples:\n  fourfold toolchain install\n  fourfold toolchain install --target sm_90a\n  \
          fourfold toolchain install --from /media/stick/cuda-{nvcc}-cutlass-{cutlass}-x86_64-...\n\n\
-         Packages come through python3's pip, and must have the pinned hashes. Of pip's settings only those count that say \
-         where packages are and how that place is reached: index, proxy, certificates. Where there is no network, carry \
-         the folder that this prints on another machine: --from copies it into the cache, and FOURFOLD_TOOLCHAIN=DIR uses \
-         it where it lies."
+         Packages are fetched with python3's pip and must have the pinned hashes. Only pip's settings for index, proxy \
+         and certificates are used. Without a network, copy the folder that this command prints on another machine: \
+         --from copies it into the cache, and FOURFOLD_TOOLCHAIN=DIR uses it in place.\n\n\
+         Exit codes: 0 ok, 2 bad input, 3 the toolchain could not be installed, 130 interrupted"
     )
 }
 
-/// The name of a target that something is built for.
+/// Returns the name of a target that kernels can be built for.
 pub fn target(name: &str) -> Result<String, String> {
     match TARGETS.iter().find(|target| target.name == name && oldest_nvcc_for(name).is_some()) {
         Some(target) => Ok(target.name.to_owned()),
         None => {
             let known =
                 TARGETS.iter().map(|target| target.name).filter(|name| oldest_nvcc_for(name).is_some());
-            Err(format!("nothing is built for it; targets are {}", known.collect::<Vec<_>>().join(", ")))
+            Err(format!(
+                "no kernels can be built for it; the targets are {}",
+                known.collect::<Vec<_>>().join(", ")
+            ))
         }
     }
 }
@@ -184,7 +191,7 @@ fn install(
 }
 
 fn fail(error: &ToolchainError, json: bool) -> ExitCode {
-    tell!("error: {error}\nwhat to do: {}", error.remedy());
+    tell!("error: {error}\nhelp: {}", error.remedy());
     let code = match error.fault() {
         ToolchainFault::Request => 2,
         ToolchainFault::Machine | ToolchainFault::Network => crate::EXIT_ENVIRONMENT,
@@ -246,7 +253,7 @@ fn lines(toolchain: &Toolchain) -> String {
     text
 }
 
-/// The listed faults of the versions of a toolchain, for people.
+/// Returns the known faults of the versions of a toolchain, as text.
 fn known_bad(toolchain: &Toolchain) -> Vec<String> {
     let cutlass = toolchain.cutlass.as_ref().map(|cutlass| (Tool::Cutlass, &cutlass.version));
     let tools = [(Tool::Nvcc, &toolchain.nvcc_version)].into_iter().chain(cutlass);

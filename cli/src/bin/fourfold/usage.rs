@@ -1,4 +1,4 @@
-//! Arguments that are wrong, and help.
+//! Answers wrong arguments and requests for help.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use fourfold::Fault;
 
-/// Returns whether `--json` is among the arguments, however wrong the others are. What follows `--` are no options.
+/// Returns true if `--json` is among the arguments, even if others are wrong. Arguments after `--` are not
+/// options.
 pub fn wants_json(arguments: &[OsString]) -> bool {
     let options = arguments.iter().skip(1).take_while(|argument| *argument != "--");
     options.into_iter().any(|argument| argument.to_str().is_some_and(is_json))
@@ -17,14 +18,14 @@ fn is_json(argument: &str) -> bool {
     argument.strip_prefix("--json").is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
 }
 
-/// Ends with what was asked for, help or the version, or with what is wrong with the arguments.
+/// Ends with help, the version, or the error of the arguments.
 pub fn answer(error: &clap::Error, json: bool) -> ExitCode {
     crate::interrupt::begin_report();
     let fault = Fault::InvalidInput;
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         return crate::leave(0, error.print().and_then(|()| std::io::stdout().flush()));
     }
-    // To stderr, which may be gone.
+    // stderr may be closed.
     let _ = error.print();
     let printed = match json {
         true => crate::print(&crate::to_json(&crate::failure(fault.name(), &message(error)))),
@@ -33,10 +34,10 @@ pub fn answer(error: &clap::Error, json: bool) -> ExitCode {
     crate::leave(fourfold_cli::exit_code(fault), printed)
 }
 
-/// The error on one line, without the usage and the hint at `--help`.
+/// Returns the error on one line, without the usage and the hint at `--help`.
 fn message(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return "a command is missing".to_owned();
+        return "no command is given".to_owned();
     }
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);

@@ -1,4 +1,4 @@
-//! `fourfold verify`: runs the kernels of programs on the GPU that is here and compares every result.
+//! `fourfold verify`: runs the kernels of programs on the GPU and compares every result.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,26 +15,29 @@ use crate::toolchain::Choice;
 #[command(after_help = "Examples:\n  fourfold verify fixtures --require-kernels\n  \
     fourfold verify fixtures/minilm_ffn.fir --data another_layer.safetensors\n  \
     FOURFOLD_TOOLCHAIN=toolchain ./fourfold verify fixtures --require-kernels --json\n\n\
-    On a GPU of the target kernels run as they are; with --emulate those of sm_120a run on a Hopper GPU with \
-    their matrix instruction emulated. The third example is for a machine without Rust or network: carry the program, the fixtures and the \
-    folder that `fourfold toolchain install` prints there. Exit codes: 0 every row is as demanded, 1 a result is wrong, \
-    2 bad input, 3 the device failed or, with --require-kernels, a kernel did not run as one, 130 interrupted.")]
+    Kernels run natively on a GPU of their target; with --emulate, those of sm_120a run on Hopper with the matrix \
+    instruction emulated. The third example runs on a machine without Rust or network: copy the program, the fixtures \
+    and the folder that `fourfold toolchain install` prints.\n\n\
+    A row ends in WRONG if a result is wrong, in `no bound` if nothing is wrong but too few elements have a bound to \
+    say that it is right (square roots or divisions near 0), and in FAILED if the run failed.\n\n\
+    Exit codes: 0 every row is right, 1 a row is WRONG or has no bound, 2 bad input, 3 the device failed or, with \
+    --require-kernels, a kernel did not run, 70 a bug of ours, 130 interrupted")]
 pub struct Arguments {
     /// Programs, and folders with programs
     #[arg(default_value = "fixtures")]
     paths: Vec<PathBuf>,
-    /// The tensors of every program, a .safetensors file, instead of what it names
+    /// Read the tensors of every program from this .safetensors file [default: the one that each program names]
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
     #[command(flatten)]
     place: Place,
-    /// Look for a fault: kernels with line information and CUTLASS's trace, poisoned workspaces, and errors that say what
-    /// a launch was given
+    /// Build with line information and CUTLASS tracing, poison workspaces, record the arguments of
+    /// launches
     #[arg(long)]
     debug: bool,
     #[command(flatten)]
     choice: Choice,
-    /// Exit with 3 when a planned kernel did not run as one, or none was planned
+    /// Exit with 3 unless kernels were planned and all of them ran as kernels
     #[arg(long)]
     require_kernels: bool,
     /// Print one JSON object

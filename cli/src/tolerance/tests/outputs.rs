@@ -1,4 +1,4 @@
-//! Kernels that write several values: for each kind, what a right kernel may give, and what none may.
+//! Kernels with several outputs: the results accepted and rejected for each kind.
 
 use fourfold_ir::sample::{self, Recipe};
 use fourfold_ir::{Dim, Op, OpKind, OperandShape, ScaleLayout, bind};
@@ -16,11 +16,11 @@ struct Case {
     rule: Rule,
 }
 
-/// What a kernel wrote, by name.
+/// The values that a kernel wrote, by name.
 type Written = HashMap<String, Tensor>;
 
 impl Case {
-    /// One kernel of everything in `epilogue`, which begins behind `%p`.
+    /// A kernel with every op in `epilogue`, which follows `%p`.
     fn new(epilogue: &str, results: &str, rule: Rule) -> Case {
         let source = format!(
             "fir 1
@@ -47,7 +47,7 @@ func @f(
         let recipe = Recipe { rule: self.rule, seed, symbols: Vec::new() };
         self.tensors = sample::inputs(&self.program, &recipe).expect("inputs");
         let scalar = |value: f32| Tensor::from_f32(vec![], &[value]).expect("a scalar");
-        // Results of the size of 1, so that scales are in range.
+        // Results have a size of about 1, so that scales are in range.
         let alpha = match self.rule {
             Rule::Exact => 2f32.powi(-14),
             _ => 3e-5,
@@ -77,7 +77,7 @@ func @f(
         })
     }
 
-    /// What a kernel writes whose sum is this.
+    /// Returns the values that a kernel with this sum writes.
     fn written(&self, sum: impl FnOnce(&KernelRun<'_>, &[f64]) -> Vec<f64>) -> Written {
         self.with_run(|run| {
             let root = self.value("p");
@@ -94,7 +94,7 @@ func @f(
         self.written(|_, sum| sum.to_vec())
     }
 
-    /// Sums that are off by this part of what they may be, up and down.
+    /// Sums off by this part of their largest error, up and down.
     fn off(&self, part: f64) -> Written {
         self.written(|run, sum| {
             let error = run.accumulation_error().expect("it is small").expect("an inexact sum");
@@ -108,14 +108,14 @@ func @f(
         self.with_run(|run| run.compare(&|value| written.get(name(value))).expect("it is small"))
     }
 
-    /// The names of the values that are not right.
+    /// Returns the names of the values that are wrong.
     fn wrong(&self, written: &Written) -> Vec<&str> {
         let module = self.program.module();
         self.compare(written).iter().filter(|c| !c.comparison.ok).map(|c| module.name_of(c.value)).collect()
     }
 }
 
-/// The plan of a kernel that is the whole program.
+/// Returns the plan of a kernel that is the whole program.
 fn plan_of(program: &Program) -> ScaledMmaPlan {
     let module = program.module();
     let root = module.ops.keys().next().expect("a scaled_mma");
@@ -220,7 +220,7 @@ fn change_codes(written: &Written, name: &str, change: impl FnOnce(&mut Vec<u8>)
     written
 }
 
-/// A byte of the padding of blocked scales of 6 columns.
+/// Returns the position of a padding byte of blocked scales with 6 columns.
 fn spoil_padding(written: &Written, name: &str, row: usize, column: usize) -> Written {
     let mut written = written.clone();
     let scales = written.get_mut(name).expect("scales");
@@ -312,11 +312,11 @@ fn inexact_outputs_are_bounded_each_by_its_own_rule() {
         let nothing = |values: &mut Vec<f64>| values.iter_mut().for_each(|value| *value = f64::NAN);
         assert_eq!(case.wrong(&change(&right, name, nothing)), [name]);
     }
-    // max instead of amax is another number where the largest magnitude is a negative one.
+    // max differs from amax where the largest magnitude is that of a negative element.
     let values = case.written(|_, sum| sum.iter().map(|value| -value).collect());
     assert!(case.wrong(&values).contains(&"row"));
 
-    // A code that is wrong by one in its last bit, where the value is nowhere near the middle of two.
+    // A code is wrong by one in its last bit although its value is nowhere near the middle of two.
     let codes = right["q"].to_codes();
     let sixes = codes.iter().filter(|code| **code == 7).count();
     let at = codes.iter().position(|code| *code == 7).expect("the largest of a block");
@@ -355,7 +355,7 @@ fn errors_of_a_sum_move_codes_and_few_of_them() {
 fn a_kernel_that_quantizes_by_another_formula_is_wrong() {
     let case = Case::new(MANY, MANY_RESULTS, Rule::Normal);
     let right = case.right();
-    // Without the per-tensor scale, and with another one.
+    // The per-tensor scale is left out, or is another one.
     for g in [1.0f32, 0.0124] {
         let mut other = Case::new(MANY, MANY_RESULTS, Rule::Normal);
         other.tensors.insert("g".to_owned(), Tensor::from_f32(vec![], &[g]).expect("a scalar"));
@@ -366,7 +366,7 @@ fn a_kernel_that_quantizes_by_another_formula_is_wrong() {
         }
         assert!(case.wrong(&written).contains(&"sq"), "g = {g}");
     }
-    // Scales of the rows below.
+    // The scales are those of the rows below.
     let shifted = change_codes(&right, "sq", |scales| scales.rotate_left(6));
     assert!(case.wrong(&shifted).contains(&"sq"));
 }
@@ -396,7 +396,7 @@ fn mx_blocks_are_compared_by_the_same_rules() {
             }
             assert_eq!(case.wrong(&change_codes(&right, "sq", |scales| scales[50] += 1)).last(), Some(&"sq"));
             assert_eq!(case.wrong(&spoil_padding(&right, "sq", 0, 3)), ["sq"], "{name}");
-            // The sign of what is far from zero.
+            // The sign of an element far from zero is wrong.
             let sign = if element == "f4E2M1FN" { 0x8 } else { 0x80 };
             let codes = right["q"].to_codes();
             let at = (0..codes.len()).max_by_key(|at| codes[*at] & (sign - 1)).expect("codes");

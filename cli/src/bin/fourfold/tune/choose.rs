@@ -1,4 +1,4 @@
-//! What is chosen of records, for the commands that choose.
+//! Selects kernels from records, for the commands that need a selection.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,31 +11,31 @@ use fourfold_tuner::record::Record;
 use fourfold_tuner::records;
 use fourfold_tuner::select::{Margin, Selection, best_of, minimum_set};
 
-/// Which records, and what of them.
+/// The records and the goal of a selection.
 #[derive(Args)]
 pub struct Choose {
     /// Files of records, as `fourfold sweep` writes them
     #[arg(required = true, value_name = "RECORDS")]
     records: Vec<PathBuf>,
-    /// Choose as few kernels as possible, such that each problem has one of this share of the best one's speed
+    /// Choose the fewest kernels that reach this share of the best kernel's speed on every problem
     #[arg(long, value_name = "SHARE", default_value_t = 0.97)]
     min_efficiency: f64,
-    /// Choose at most so many kernels instead, with the largest mean efficiency
+    /// Choose at most N kernels instead, with the largest mean efficiency
     #[arg(long, value_name = "N", conflicts_with = "min_efficiency")]
     at_most: Option<usize>,
-    /// What may be missing from the share: `noise`, as far as the measurements differ, or a number
+    /// Tolerate this much less than the share: `noise`, the noise of the measurements, or a number
     #[arg(long, value_name = "noise|X", default_value = "noise", value_parser = margin)]
     margin: Margin,
-    /// A file with the problems that count, one a line, each with its weight [default: all, alike]
+    /// Weigh problems by this file, one problem and weight a line [default: all problems, equally]
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
-    /// Keep the records of this GPU, by its name
+    /// Keep only the records of this GPU
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
-    /// Keep the records of this target
+    /// Keep only the records of this target
     #[arg(long, value_name = "TARGET")]
     target: Option<String>,
-    /// How long the proof that there is no better choice may take
+    /// Stop the search for a better choice after SECONDS
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     time_limit: u64,
 }
@@ -48,14 +48,14 @@ fn margin(text: &str) -> Result<Margin, String> {
     }
 }
 
-/// Records, what they say, and what was chosen of it.
+/// A matrix of records and the kernels selected from it.
 pub struct Chosen {
     pub matrix: Matrix,
     pub selection: Selection,
 }
 
 impl Choose {
-    /// Reads and chooses.
+    /// Reads the records and selects kernels.
     pub fn choose(&self) -> Result<Chosen> {
         let weights = match &self.weights {
             None => Vec::new(),
@@ -67,7 +67,7 @@ impl Choose {
         let matrix = Matrix::from_records(&self.kept(read_all(&self.records)?), &weights)?;
         ensure!(
             !matrix.kernels.is_empty(),
-            "no record is of a kernel on a problem: sweep without --compile-only where there is a GPU"
+            "no record has a measurement: run the sweep on a machine with a GPU, without --compile-only"
         );
         let limit = Duration::from_secs(self.time_limit);
         let selection = match self.at_most {
@@ -77,7 +77,7 @@ impl Choose {
         Ok(Chosen { matrix, selection })
     }
 
-    /// The matrix of other records of the same kind.
+    /// Returns the matrix of other records, filtered in the same way.
     pub fn other(&self, paths: &[PathBuf]) -> Result<Matrix> {
         Ok(Matrix::from_records(&self.kept(read_all(paths)?), &[])?)
     }
@@ -91,12 +91,12 @@ impl Choose {
         records
     }
 
-    /// The files that are read.
+    /// Returns the input files.
     pub fn inputs(&self) -> impl Iterator<Item = &Path> {
         self.records.iter().chain(&self.weights).map(PathBuf::as_path)
     }
 
-    /// What was asked for, in words.
+    /// Returns the goal as text.
     pub fn goal(&self) -> String {
         match self.at_most {
             Some(kernels) => format!("at most {kernels} kernels, the largest mean efficiency"),
@@ -105,7 +105,7 @@ impl Choose {
     }
 }
 
-/// The records of all files, each once.
+/// Reads the records of all files, each record once.
 pub fn read_all(paths: &[PathBuf]) -> Result<Vec<Record>> {
     let mut files = Vec::new();
     for path in paths {

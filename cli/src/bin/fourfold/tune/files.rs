@@ -1,4 +1,4 @@
-//! Files of records, and whatever else these commands read and write.
+//! Reads and writes files of records and the other files of the tuning commands.
 
 use std::path::Path;
 
@@ -9,36 +9,37 @@ use fourfold_executor::{
 use fourfold_tuner::record::Record;
 use fourfold_tuner::records::{self, Lines};
 
-/// The text of a file, or of the standard input.
+/// Reads the text of a file, or of the standard input.
 pub fn read_text(path: &Path) -> Result<String> {
     Ok(read_input(path, TEXT_LIMIT)?)
 }
 
-/// The records of a file, or of the standard input.
+/// Reads the records of a file, or of the standard input.
 pub fn read(path: &Path) -> Result<Lines> {
     let text = read_input(path, RECORDS_LIMIT)?;
     records::read(&text).with_context(|| path.display().to_string())
 }
 
-/// A file that records are added to, by this process alone.
+/// A file that this process alone appends records to.
 pub struct Log {
     file: AppendFile,
 }
 
 impl Log {
-    /// Opens a file, or makes one; what a killed writer left of a last line is cut off. Also gives what it holds.
+    /// Opens or creates a file and returns the records it holds. A last line that a killed writer left incomplete
+    /// is cut off.
     pub fn open(path: &Path) -> Result<(Log, Lines)> {
         let name = || path.display().to_string();
         if is_standard_stream(path) {
             bail!(
-                "records are read before any are added, so --out must be a file; `./-` is one of that name"
+                "--out must be a file, because its records are read first; write `./-` for a file named `-`"
             );
         }
         let (mut file, text) = AppendFile::open(path, RECORDS_LIMIT).map_err(|error| {
             let is_locked = matches!(error, FileError::Locked { .. });
             let error = anyhow::Error::from(error);
             if is_locked {
-                error.context("another sweep adds to the file: give this one a file of its own with --out")
+                error.context("another sweep is writing this file: name another one with --out")
             } else {
                 error
             }
@@ -55,7 +56,7 @@ impl Log {
         Ok((Log { file }, lines))
     }
 
-    /// Adds a record, as one write, and waits until it is on the disk.
+    /// Appends a record with one write and waits until it is on the disk.
     pub fn append(&mut self, record: &Record) -> Result<()> {
         let mut line = serde_json::to_vec(record).context("a record")?;
         line.push(b'\n');
@@ -68,25 +69,25 @@ fn is_same_file(left: &Path, right: &Path) -> bool {
         || matches!((left.canonicalize(), right.canonicalize()), (Ok(left), Ok(right)) if left == right)
 }
 
-/// The files that a command writes besides its report. One of them may be the standard output, `-`.
+/// The files that a command writes besides its report. One may be the standard output, `-`.
 pub struct Outputs {
-    /// True if one is.
+    /// True if one of them is the standard output.
     pub on_stdout: bool,
 }
 
 impl Outputs {
-    /// The files that were named; refused where the standard output would hold two things.
+    /// Checks the named files; fails if the standard output would receive two things.
     pub fn new<'a>(paths: impl IntoIterator<Item = &'a Path>, json: bool) -> Result<Outputs> {
         let count = paths.into_iter().filter(|path| is_standard_stream(path)).count();
-        ensure!(count < 2, "`-` is given twice, and the standard output can be written once");
+        ensure!(count < 2, "`-` is given twice, but the standard output can receive only one file");
         ensure!(
             count == 0 || !json,
-            "--json prints its object on the standard output: write to a file, not to `-`"
+            "--json prints its object on the standard output: write the file to a path, not to `-`"
         );
         Ok(Outputs { on_stdout: count == 1 })
     }
 
-    /// Refuses an output that is one of the inputs: what was measured would be lost.
+    /// Fails if an output is one of the inputs, whose measurements would be lost.
     pub fn spare<'a>(
         outputs: impl IntoIterator<Item = &'a Path>,
         inputs: impl IntoIterator<Item = &'a Path>,
@@ -96,7 +97,7 @@ impl Outputs {
             let same = inputs.iter().find(|input| is_same_file(output, input));
             ensure!(
                 same.is_none(),
-                "`{}` is read by this command and would be written over: give the output another name",
+                "`{}` is an input of this command: give the output another name",
                 output.display()
             );
         }

@@ -1,4 +1,4 @@
-//! `fourfold heatmap`: problems by kernels, as a picture.
+//! `fourfold heatmap`: draws problems by kernels.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -15,25 +15,25 @@ use super::files::Outputs;
 
 #[derive(Args)]
 #[command(after_help = "Example:\n  fourfold heatmap hopper.jsonl --html hopper.html --png hopper.png\n\n\
-    Rows are problems, columns are kernels, and a cell says how near the best of its row a kernel is. Chosen kernels \
-    are marked as `fourfold select` chooses them. A file named `-` is the standard input or output. Exit codes: 0 ok, \
-    2 bad input, 3 a picture cannot be written.")]
+    Rows are problems and columns are kernels; a cell shows the speed of the kernel relative to the best of its row. \
+    The kernels that `fourfold select` chooses are marked. `-` is the standard input or output.\n\n\
+    Exit codes: 0 ok, 2 bad input, 3 a picture cannot be written")]
 pub struct Arguments {
     #[command(flatten)]
     choose: Choose,
-    /// A page for a browser that shows what is under the pointer
+    /// Write a page for a browser, with details under the pointer
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// An image
+    /// Write an SVG image
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// The same, as PNG
+    /// Write a PNG image
     #[arg(long, value_name = "FILE")]
     png: Option<PathBuf>,
-    /// What it is called
+    /// Set the title
     #[arg(long, default_value = "Share of the best kernel's speed")]
     title: String,
-    /// Columns of the terminal
+    /// Draw at most N columns of text
     #[arg(long, value_name = "N", default_value_t = 120)]
     width: usize,
     /// Print one JSON object
@@ -70,7 +70,7 @@ fn draw(arguments: &Arguments) -> Result<Finished> {
     }
     let mut text = map.terminal(arguments.width, std::io::stdout().is_terminal());
     for file in &files {
-        text += &format!("{}\n", file.display());
+        text += &crate::without_controls(&format!("{}\n", file.display()));
     }
     let object = json!({
         "ok": true,

@@ -1,4 +1,4 @@
-//! `fourfold merge`: the records of several machines in one file.
+//! `fourfold merge`: joins the records of several machines in one file.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,13 +13,13 @@ use super::files::Outputs;
 
 #[derive(Args)]
 #[command(after_help = "Example:\n  fourfold merge shard-1.jsonl shard-2.jsonl --out all.jsonl\n\n\
-    A line that is in several files is kept once. A file named `-` is the standard input or output. Exit codes: 0 ok, \
-    2 a file that is no list of records or contradicts another, 3 the result cannot be written.")]
+    Duplicate records are kept once. `-` is the standard input or output.\n\n\
+    Exit codes: 0 ok, 2 a file holds no records or contradicts another, 3 the result cannot be written")]
 pub struct Arguments {
     /// Files of records
     #[arg(required = true, value_name = "RECORDS")]
     records: Vec<PathBuf>,
-    /// Where all of them go; a file that is there is replaced
+    /// Write the records to FILE, replacing it
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Print one JSON object
@@ -42,7 +42,7 @@ fn merge(arguments: &Arguments) -> Result<Finished> {
     outputs.write(&arguments.out, text.as_bytes())?;
     let (count, files, out) = (records.len(), arguments.records.len(), &arguments.out);
     Ok(Finished {
-        text: format!("{count} records of {files} files are in {}\n", out.display()),
+        text: crate::without_controls(&format!("{}: {count} records from {files} files\n", out.display())),
         object: json!({ "ok": true, "records": count, "files": arguments.records.iter().map(crate::shown).collect::<Vec<_>>(), "out": crate::shown(out) }),
         code: 0,
         on_stdout: outputs.on_stdout,

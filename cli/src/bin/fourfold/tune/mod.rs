@@ -1,4 +1,4 @@
-//! The commands that tune: which kernels there are, what became of them, and which are best.
+//! The tuning commands: sweep kernels, join records, select kernels, draw heat-maps.
 
 mod choose;
 mod files;
@@ -20,11 +20,11 @@ use serde_json::Value;
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Take the kernels of a manifest through validity, the compiler and the GPU, and record what became of each
+    /// Build and measure the kernels of a manifest and record the outcome of each
     Sweep(sweep::Arguments),
     /// Join the records of several machines
     Merge(merge::Arguments),
-    /// Choose the fewest kernels that serve all problems, or the best of so many, and write a dispatch table
+    /// Choose the fewest kernels that serve every problem, or the best N, and write a dispatch table
     Select(select::Arguments),
     /// Draw problems by kernels
     Heatmap(heatmap::Arguments),
@@ -39,25 +39,25 @@ pub fn run(command: &Command) -> ExitCode {
     }
 }
 
-/// What a command found out.
+/// The result of a command.
 struct Finished {
-    /// For people.
+    /// The text for people. It may hold the colours of a terminal, so each command escapes the names in it.
     text: String,
-    /// For programs.
+    /// The object for scripts.
     object: Value,
     code: u8,
-    /// True if the standard output holds a file that was asked for, so that the text goes elsewhere.
+    /// True if the standard output receives a file; the text then goes to stderr.
     on_stdout: bool,
 }
 
-/// A file that should go to the standard output and did not.
+/// Writing a file to the standard output failed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write to the standard output: {error}")]
 struct Unprinted {
     error: std::io::Error,
 }
 
-/// A program that cannot be used, with its diagnostics.
+/// The program cannot be used; the text has its diagnostics.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 struct Refused {
@@ -73,7 +73,7 @@ impl From<fourfold_cli::Error> for Refused {
     }
 }
 
-/// Ends with what was found out, or why nothing was.
+/// Prints the result or the error, and returns the exit code.
 fn finish(finished: anyhow::Result<Finished>, json: bool) -> ExitCode {
     let error = match finished {
         Ok(finished) if finished.on_stdout => {
@@ -82,11 +82,11 @@ fn finish(finished: anyhow::Result<Finished>, json: bool) -> ExitCode {
         }
         Ok(finished) => {
             let text = if json { crate::to_json(&finished.object) } else { finished.text };
-            return crate::leave(finished.code, crate::print(&text));
+            return crate::leave(finished.code, crate::print_bytes(text.as_bytes()));
         }
         Err(error) => error,
     };
-    // A closed pipe (`| head`) is the reader's choice, not an error.
+    // A reader may close the pipe early (`| head`); that is no error.
     if let Some(Unprinted { error }) = error.downcast_ref::<Unprinted>()
         && error.kind() == std::io::ErrorKind::BrokenPipe
     {

@@ -1,4 +1,4 @@
-//! The problems of a manifest, those of files and programs included.
+//! Collects the problems of a manifest, including those of files and programs.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use fourfold_tuner::problem::{Problem, Weighted};
 
 use super::Refused;
 
-/// Every problem once, in the order in which they are named. Files lie beside the manifest.
+/// Returns every problem once, in the order of the manifest. Files are relative to the manifest.
 pub fn all(problems: &Problems, beside: &Path) -> Result<Vec<Weighted>> {
     let mut all = problems.named()?;
     for name in &problems.files {
@@ -25,7 +25,7 @@ pub fn all(problems: &Problems, beside: &Path) -> Result<Vec<Weighted>> {
     Ok(merged(all))
 }
 
-/// What the kernels of a program compute, for each choice of its symbols' values.
+/// Returns the problems that the kernels of a program solve, for each choice of its symbols' extents.
 fn of_graph(graph: &Graph, beside: &Path) -> Result<Vec<Weighted>> {
     let path = beside.join(&graph.file);
     let name = path.display();
@@ -38,7 +38,7 @@ fn of_graph(graph: &Graph, beside: &Path) -> Result<Vec<Weighted>> {
     for (symbol, symbol_name) in module.symbols.iter() {
         let Some(values) = graph.symbols.get(symbol_name) else {
             bail!(
-                "{name} has the symbol {symbol_name}: say which extents are wanted, `symbols = {{ {symbol_name} = [1, 64] }}`"
+                "{name} has the symbol {symbol_name}: list its extents, such as `symbols = {{ {symbol_name} = [1, 64] }}`"
             );
         };
         let with = |choice: &SymbolValues, value: u64| {
@@ -54,7 +54,7 @@ fn of_graph(graph: &Graph, beside: &Path) -> Result<Vec<Weighted>> {
         bail!("{name} has no symbol {unknown}");
     }
     if partition.kernels().count() == 0 {
-        bail!("{name} has no op that becomes a kernel; `fourfold explain {name}` says why");
+        bail!("no op of {name} becomes a kernel; `fourfold explain {name}` lists the reasons");
     }
     let mut problems = Vec::new();
     for choice in &choices {
@@ -63,7 +63,7 @@ fn of_graph(graph: &Graph, beside: &Path) -> Result<Vec<Weighted>> {
             let [Some(l), Some(m), Some(n), Some(k)] = extents else {
                 bail!("{name}: an extent is too large for these symbols");
             };
-            // One B for every matrix of A flattens the batch into M.
+            // A B that all matrices of A share flattens the batch into M.
             let problem = if kernel.b_batched { Problem { l, m, n, k } } else { Problem::new(l * m, n, k) };
             if l * m * n * k > 0 {
                 problems.push(Weighted { problem, weight: graph.weight });

@@ -1,4 +1,4 @@
-//! How far a sweep is, and how long it will take yet.
+//! Shows the progress of a sweep and the time it has left.
 
 use std::io::IsTerminal;
 use std::sync::{Mutex, Once, PoisonError};
@@ -24,7 +24,7 @@ struct Stage {
 }
 
 impl Progress {
-    /// Progress for people, or `quiet` for programs that read the output: then it is plain lines.
+    /// Creates the progress display; `quiet`, for scripts, prints plain lines.
     pub fn new(quiet: bool) -> Progress {
         let style = ProgressStyle::with_template("{spinner} {pos} of {len}, {elapsed}, {msg}");
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
@@ -65,7 +65,7 @@ impl Progress {
 
     fn recorded(&self, record: &Record) {
         let mut stage = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // What no compiler was asked about took no time, and counts for none.
+        // Records without a compiler run took no time and are not part of the estimate.
         if record.build.is_none() && record.problem.is_none() {
             return;
         }
@@ -114,7 +114,7 @@ fn line(record: &Record) -> String {
     format!("{state}{problem}: {name}{figure}{why}")
 }
 
-/// A state in words.
+/// Returns a state as text.
 pub fn word(state: State) -> &'static str {
     match state {
         State::Invalid => "invalid",
@@ -130,7 +130,7 @@ pub fn word(state: State) -> &'static str {
     }
 }
 
-/// A time to come, as people say it.
+/// Returns the remaining time as text.
 fn shown(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..120 => format!("{seconds} s"),

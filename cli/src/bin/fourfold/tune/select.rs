@@ -1,4 +1,4 @@
-//! `fourfold select`: the fewest kernels that serve all problems, or the best of so many.
+//! `fourfold select`: chooses the fewest kernels that serve every problem, or the best N.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,16 +17,16 @@ use super::files::Outputs;
 #[command(
     after_help = "Examples:\n  fourfold select hopper.jsonl --min-efficiency 0.97 --table hopper.table.toml\n  \
     fourfold select hopper.jsonl --at-most 3 --unseen unseen.jsonl\n\n\
-    The table is for --dispatch of `fourfold compile`, `replay` and `verify`. A file named `-` is the standard input or \
-    output. Exit codes: 0 ok, 1 a problem is served by no kernel, 2 bad input, 3 the table cannot be written."
+    `fourfold compile`, `replay` and `verify` read the table with --dispatch. `-` is the standard input or output.\n\n\
+    Exit codes: 0 ok, 1 no kernel serves some problem, 2 bad input, 3 the table cannot be written"
 )]
 pub struct Arguments {
     #[command(flatten)]
     choose: Choose,
-    /// Write which kernel a problem gets, those that nobody measured included, to this file
+    /// Write the dispatch table, which covers unmeasured shapes too, to FILE
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
-    /// Records of the same kernels on other problems: how well does what is chosen serve them?
+    /// Evaluate the choice on records of the same kernels on other problems
     #[arg(long, value_name = "RECORDS")]
     unseen: Vec<PathBuf>,
     /// Print one JSON object
@@ -54,7 +54,7 @@ fn select(arguments: &Arguments) -> Result<Finished> {
         selection.proof
     );
     if let Some(ties) = &selection.ties {
-        text += &format!("; of as many none has a larger mean: {ties}");
+        text += &format!("; no choice of this size has a larger mean: {ties}");
     }
     let percent =
         |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share));
@@ -68,7 +68,7 @@ fn select(arguments: &Arguments) -> Result<Finished> {
     for (problem, kernel) in selection.assignment.iter().enumerate() {
         let row = row(matrix, problem, *kernel);
         let which = kernel.and_then(|kernel| selection.kernels.iter().position(|known| *known == kernel));
-        text += &line(&row, &which.map_or("none that is right".to_owned(), letter));
+        text += &line(&row, &which.map_or("no correct kernel".to_owned(), letter));
         rows.push(row);
     }
     let needs_table = arguments.table.is_some() || !arguments.unseen.is_empty();
@@ -78,7 +78,7 @@ fn select(arguments: &Arguments) -> Result<Finished> {
             Some(table)
         }
         Err(error) if needs_table => return Err(error),
-        // Some kernels are in no dispatch table. They can be chosen all the same.
+        // Kernels that no dispatch table can name may be chosen too.
         Err(error) => {
             text += &format!("\nno table: {error:#}\n");
             None
@@ -86,12 +86,12 @@ fn select(arguments: &Arguments) -> Result<Finished> {
     };
     if let (Some(path), Some(table)) = (&arguments.table, &table) {
         outputs.write(path, table.text.as_bytes())?;
-        text += &format!("it is in {}: give it to --dispatch\n", path.display());
+        text += &format!("written to {}: use it with --dispatch\n", path.display());
     }
     let (mut unseen, mut best_of_chosen) = (Vec::new(), Vec::new());
     if let (false, Some(table)) = (arguments.unseen.is_empty(), &table) {
         let other = arguments.choose.other(&arguments.unseen)?;
-        text += "\non problems that were not chosen for, by the table:\n";
+        text += "\nthe table on the unseen problems:\n";
         let of_other =
             |kernel: usize| other.kernels.iter().position(|known| known.id == matrix.kernels[kernel].id);
         let all: Vec<usize> = selection.kernels.iter().copied().filter_map(of_other).collect();
@@ -108,7 +108,7 @@ fn select(arguments: &Arguments) -> Result<Finished> {
         let least = best_of_chosen.iter().map(|best| best.unwrap_or(0.0)).fold(1.0, f64::min);
         text += &format!("worst {:.1} %", 100.0 * worst);
         text += &format!(
-            "; of the chosen kernels the best comes within {:.1} % on each\n",
+            "; the best of the chosen kernels loses at most {:.1} % on each\n",
             100.0 * (1.0 - least)
         );
     }
@@ -130,10 +130,11 @@ fn select(arguments: &Arguments) -> Result<Finished> {
         "table": arguments.table.as_ref().map(crate::shown),
     });
     let code = if selection.uncovered.is_empty() { 0 } else { crate::EXIT_MISMATCH };
+    let text = crate::without_controls(&text);
     Ok(Finished { text, object, code, on_stdout: outputs.on_stdout })
 }
 
-/// A problem and the kernel that it gets.
+/// A problem and the kernel selected for it.
 struct Row {
     problem: String,
     kernel: Option<String>,

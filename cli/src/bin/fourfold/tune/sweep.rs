@@ -1,4 +1,4 @@
-//! `fourfold sweep`: what becomes of the kernels of a manifest.
+//! `fourfold sweep`: builds and measures the kernels of a manifest and records the outcomes.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -28,37 +28,38 @@ use crate::toolchain::Choice;
 #[derive(Args)]
 #[command(
     after_help = "Example:\n  fourfold sweep --manifest tuning/quantize.toml --compile-only --out records.jsonl\n\n\
-    Run again, it goes on where it ended; records are only added. With --shard 1/4 to 4/4 four machines share it, each \
-    with a file of its own that `fourfold merge` joins.\n\
-    Exit codes: 0 the sweep is complete, whatever became of its kernels; 2 bad input; 3 kernels cannot be built here, \
-    some were deferred because time, memory or disk space ran out, or records not be kept; 130 interrupted."
+    A second run continues where the first ended; records are only appended. With --shard 1/4 to 4/4, four machines \
+    share a sweep; `fourfold merge` joins their files.\n\n\
+    Exit codes: 0 the sweep is complete, even if kernels failed, 1 the compiler built a kernel that the rules reject, 2 \
+    bad input, 3 kernels cannot be built here, some were deferred because time, memory or disk space ran out, or records \
+    could not be written, 130 interrupted"
 )]
 pub struct Arguments {
-    /// The manifest: which kernels, and on which problems
+    /// Read the kernels and problems of this manifest
     #[arg(long, value_name = "FILE")]
     manifest: PathBuf,
-    /// Where records are added [default: the manifest's name, ending in .jsonl, in this folder]
+    /// Append records to FILE [default: the manifest's name with .jsonl, in the current folder]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Say only whether each kernel is valid and builds: no GPU is needed
+    /// Only check and build each kernel; needs no GPU
     #[arg(long)]
     compile_only: bool,
-    /// Problems instead of the manifest's, one a line, such as 128x7168x2048
+    /// Read problems from FILE instead of the manifest, one a line, such as 128x7168x2048
     #[arg(long, value_name = "FILE")]
     problems: Option<PathBuf>,
-    /// The GPU to use, by its number [default: FOURFOLD_DEVICE, else the first]
+    /// Use GPU number N [default: FOURFOLD_DEVICE, else the first]
     #[arg(long, value_name = "N")]
     device: Option<usize>,
-    /// Replays of each measurement: their median counts
+    /// Measure with N replays and take their median
     #[arg(long, value_name = "N", default_value_t = 15)]
     replays: usize,
-    /// What takes so many times as long as the best kernel of a problem is called slow, and not measured further
+    /// Stop timing kernels slower than FACTOR × the best of a problem
     #[arg(long, value_name = "FACTOR", default_value_t = 4.0)]
     slow: f64,
-    /// The part of the sweep that is done here, as i/n
+    /// Do part I of N of the sweep
     #[arg(long, value_name = "I/N", default_value_t = Shard::ALL)]
     shard: Shard,
-    /// Give so many invalid kernels to the compiler all the same, to see that it refuses them
+    /// Also compile N kernels that the rules reject, to confirm that the compiler rejects them
     #[arg(long, value_name = "N", default_value_t = 0)]
     confirm: usize,
     #[command(flatten)]
@@ -88,7 +89,7 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
     let device = if arguments.compile_only { None } else { Some(open(arguments)?) };
     let out = match &arguments.out {
         Some(out) => out.clone(),
-        None if is_standard_stream(path) => bail!("name the file that records are added to with --out"),
+        None if is_standard_stream(path) => bail!("name the file of records with --out"),
         None => PathBuf::from(path.file_stem().unwrap_or_default()).with_extension("jsonl"),
     };
     let (mut log, before) = Log::open(&out)?;
@@ -156,16 +157,15 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
     for (state, count) in &counts.0 {
         text += &format!("  {:<14} {count}\n", word(*state));
     }
-    text +=
-        &format!("{} of {asked} kernels that the compiler was given were built ({share:.1} %)\n", given[0]);
+    text += &format!("{} of {asked} compiled kernels were built ({share:.1} %)\n", given[0]);
     if !confirmed.is_empty() {
         text += &format!(
-            "{} of {} that the rules reject were refused by the compiler, too\n",
+            "the compiler rejected {} of {} kernels that the rules reject\n",
             confirmed.len() - contradicted.len(),
             confirmed.len()
         );
         for name in &contradicted {
-            text += &format!("  it builds what the rules say it refuses: {name}\n");
+            text += &format!("  the compiler builds a kernel that the rules reject: {name}\n");
         }
     }
     if let Some(device) = &device {
@@ -181,31 +181,31 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
     }
     if deferred > 0 {
         text += &format!(
-            "the sweep is not complete: time, memory or disk space ran out for {deferred}, or the compiler crashed; run it \
-             again to try these again\n"
+            "the sweep is incomplete: time, memory or disk space ran out for {deferred}, or the compiler crashed; run it \
+             again to retry these\n"
         );
     }
-    text += &format!("records are in {}\n", out.display());
+    text += &format!("records: {}\n", out.display());
     let code = match (contradicted.is_empty(), deferred) {
         (false, _) => crate::EXIT_MISMATCH,
         (true, 0) => 0,
         (true, _) => crate::EXIT_ENVIRONMENT,
     };
-    Ok(super::Finished { text, object, code, on_stdout: false })
+    Ok(super::Finished { text: crate::without_controls(&text), object, code, on_stdout: false })
 }
 
-/// Of an invalid kernel that the compiler was given all the same: its name, and whether it was refused.
+/// Returns the name of a rejected kernel that was compiled all the same, and true if the compiler rejected it.
 fn confirmation(record: &Record) -> Option<(String, bool)> {
     let build = record.build.as_ref().filter(|_| record.state == State::Invalid)?;
     let words = record.message.as_deref().unwrap_or_default();
-    // A compiler that ran out of time refused nothing.
+    // A compiler that ran out of time rejected nothing.
     if build.failure.as_deref().is_some_and(|code| has_passed(code, words)) {
         return None;
     }
     Some((record.name.clone(), build.failure.is_some()))
 }
 
-/// The GPU that is asked for.
+/// Opens the requested GPU.
 fn open(arguments: &Arguments) -> Result<Device> {
     let ordinal = match (arguments.device, Environment::from_process().fourfold_device) {
         (Some(ordinal), _) => ordinal,
@@ -222,9 +222,9 @@ fn open(arguments: &Arguments) -> Result<Device> {
     Device::open(ordinal).map_err(|source| NoDevice { source }.into())
 }
 
-/// There is no GPU to measure on.
+/// No GPU is available for measuring.
 #[derive(Debug, thiserror::Error)]
-#[error("nothing can be measured here; add --compile-only to see what builds")]
+#[error("no GPU to measure on; add --compile-only to build only")]
 pub struct NoDevice {
     source: DeviceError,
 }

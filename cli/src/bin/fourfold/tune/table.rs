@@ -1,4 +1,4 @@
-//! The dispatch table of what was chosen.
+//! Learns the dispatch table of a selection.
 
 use std::collections::BTreeMap;
 
@@ -14,26 +14,26 @@ use fourfold_tuner::problem::{Problem, Weighted};
 
 use super::choose::Chosen;
 
-/// A table, and the kernels that it names.
+/// A dispatch table and the kernels it names.
 pub struct Learnt {
     table: Table,
-    /// The position of each kernel in the matrix, by what the table calls it.
+    /// The position of each kernel in the matrix, by its name in the table.
     kernels: Vec<(dispatch::Kernel, usize)>,
-    /// What it is worth, in a line.
+    /// The quality of the table, as one line.
     pub summary: String,
-    /// As a file.
+    /// The table as text.
     pub text: String,
 }
 
 impl Learnt {
-    /// The kernel, by its position in the matrix, that a problem gets.
+    /// Returns the position in the matrix of the kernel that the table selects for a problem.
     pub fn pick(&self, problem: &Problem) -> Option<usize> {
         let picked = self.table.pick(extents(problem), CutlassVersion::PINNED).kernel;
         self.kernels.iter().find(|(kernel, _)| kernel == picked).map(|(_, position)| *position)
     }
 }
 
-/// Learns the table of the chosen kernels, and asks it about a hundred thousand problems.
+/// Learns the table of the selected kernels and tests it on a hundred thousand random problems.
 pub fn learn(chosen: &Chosen) -> Result<Learnt> {
     let Chosen { matrix, selection } = chosen;
     let configured: BTreeMap<usize, Box<dyn Configured>> = selection
@@ -44,12 +44,12 @@ pub fn learn(chosen: &Chosen) -> Result<Learnt> {
     let mut kernels = Vec::new();
     for (position, kernel) in &configured {
         let name = &matrix.kernels[*position].name;
-        let entry = kernel.entry().with_context(|| format!("no dispatch table has a word for {name}"))?;
+        let entry = kernel.entry().with_context(|| format!("dispatch tables cannot name {name}"))?;
         kernels.push((entry, *position));
     }
     let served: Vec<usize> =
         (0..matrix.problems.len()).filter(|problem| selection.assignment[*problem].is_some()).collect();
-    ensure!(!served.is_empty(), "no problem is served by any kernel, so there is nothing to learn from");
+    ensure!(!served.is_empty(), "no kernel serves any problem, so there is nothing to learn from");
     let problems: Vec<Weighted> = served.iter().map(|problem| matrix.problems[*problem].clone()).collect();
     let times: Vec<Vec<Option<f64>>> = served
         .iter()
@@ -57,8 +57,7 @@ pub fn learn(chosen: &Chosen) -> Result<Learnt> {
         .collect();
     let names: Vec<dispatch::Kernel> = kernels.iter().map(|(entry, _)| *entry).collect();
     let takes = |entry: &dispatch::Kernel, problem: &Problem| {
-        let (_, position) =
-            kernels.iter().find(|(known, _)| known == entry).ok_or("it is not among the chosen")?;
+        let (_, position) = kernels.iter().find(|(known, _)| known == entry).ok_or("it was not chosen")?;
         configured[position].takes(problem)
     };
     let first = &matrix.kernels[selection.kernels[0]];
@@ -68,7 +67,7 @@ pub fn learn(chosen: &Chosen) -> Result<Learnt> {
         formats: vec![format(matrix, selection.kernels[0])?],
         note: format!("learnt from {} problems on {machine}", served.len()),
     };
-    // The kernels of sm_90a choose at each call, and know extents only.
+    // Kernels of sm_90a choose a variant at each call, by the extents only.
     let counts_tiles = !names.iter().any(|name| matches!(name, dispatch::Kernel::Hopper(_)));
     let measured = Measured { problems: &problems, kernels: &names, times: &times };
     let processors = matrix.machine.as_ref().map(|machine| machine.sms);
@@ -79,7 +78,7 @@ pub fn learn(chosen: &Chosen) -> Result<Learnt> {
         .worst
         .map_or(String::new(), |(problem, loss)| format!(", {:.1} % at worst ({problem})", 100.0 * loss));
     let summary = format!(
-        "{} rules and a default lose {:.2} % of the best chosen{worst}; of {} random problems {} get a kernel and {} a refusal",
+        "{} rules and a default lose {:.2} % of the best chosen{worst}; {} random problems: {} dispatched, {} refused",
         learnt.table.rules.len(),
         100.0 * learnt.mean_loss,
         RANDOM_PROBLEMS,
@@ -92,12 +91,12 @@ pub fn learn(chosen: &Chosen) -> Result<Learnt> {
 
 fn configure(matrix: &Matrix, kernel: usize) -> Result<Box<dyn Configured>> {
     let kernel = &matrix.kernels[kernel];
-    let generator = generator(&kernel.generator)
-        .with_context(|| format!("there is no generator `{}` any more", kernel.generator))?;
-    let target = target(&kernel.target).with_context(|| format!("there is no target `{}`", kernel.target))?;
+    let generator =
+        generator(&kernel.generator).with_context(|| format!("unknown generator `{}`", kernel.generator))?;
+    let target = target(&kernel.target).with_context(|| format!("unknown target `{}`", kernel.target))?;
     generator.configure(&kernel.parameters, target, CutlassVersion::PINNED).map_err(|broken| {
         let first = broken.first().map_or(String::new(), ToString::to_string);
-        anyhow!("{} cannot be configured any more: {first}", kernel.name)
+        anyhow!("{} cannot be configured: {first}", kernel.name)
     })
 }
 
@@ -106,13 +105,13 @@ fn format(matrix: &Matrix, kernel: usize) -> Result<BlockFormat> {
     match parameters.get("format").map(ToString::to_string).as_deref() {
         Some("mxfp4") => Ok(BlockFormat::MXFP4),
         Some("nvfp4") => Ok(BlockFormat::NVFP4),
-        _ => Err(anyhow!("{} has no format that tables know", matrix.kernels[kernel].name)),
+        _ => Err(anyhow!("dispatch tables do not know the format of {}", matrix.kernels[kernel].name)),
     }
 }
 
 const RANDOM_PROBLEMS: usize = 100_000;
 
-/// Problems of every order of magnitude, the same each time.
+/// Returns problems of every order of magnitude, the same on each call.
 fn random_problems() -> impl Iterator<Item = Problem> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut random = move || {
@@ -124,7 +123,7 @@ fn random_problems() -> impl Iterator<Item = Problem> {
     let mut extent = move |multiple: u64| {
         let bits = 1 + random() % 17;
         let extent = 1 + random() % (1 << bits);
-        // Some are no multiple of what kernels ask for: they must be refused.
+        // Some extents break the alignment of every kernel; the table must refuse these problems.
         if random().is_multiple_of(16) { extent } else { extent.next_multiple_of(multiple) }
     };
     (0..RANDOM_PROBLEMS).map(move |_| Problem::new(extent(1), extent(32), extent(32)))
