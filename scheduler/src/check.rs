@@ -179,7 +179,8 @@ pub enum CheckError {
 
 /// Checks a partition of a program for a target.
 ///
-/// # Errors All defects of the partition.
+/// # Errors
+/// All defects of the partition.
 pub fn check(
     program: &Program,
     capabilities: &Capabilities,
