@@ -197,8 +197,7 @@ fn a_gelu_that_overflows_on_the_way_stays() {
     assert!(!contracted.is_changed(), "{}", text::print(contracted.program().module()));
 }
 
-/// Rules on products: the rule, the block, the dequantized and the result type, factors present, and sums
-/// close.
+/// Rules on products: the rule, the block, the dequantized and the result type, and factors of A and B.
 const PRODUCTS: [(&str, u32, &str, &str, [bool; 2]); 12] = [
     ("factors-of-dequantized-are-alpha", 16, "f32", "f32", [true, true]),
     ("factors-of-dequantized-are-alpha", 16, "bf16", "f32", [true, true]),

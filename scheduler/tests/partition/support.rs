@@ -134,7 +134,7 @@ pub fn with_device() -> Capabilities {
     fourfold_codegen::capabilities("sm_100a").expect("a target")
 }
 
-/// The capabilities of sm_100a without device kernels.
+/// The capabilities of sm_100a with all kinds of outputs and without device kernels.
 pub fn blackwell() -> Capabilities {
     use ElementType::{F4E2M1FN, F8E4M3FN, F8E5M2, F8E8M0FNU};
     let mut capabilities = with_device();
