@@ -1,13 +1,13 @@
-//! How element types are spelled and aligned in CUDA sources.
+//! The CUDA spelling and alignment of element types.
 
 use fourfold_ir::ElementType;
 
-/// Elements in 16 bytes, which is what TMA moves.
+/// The number of elements in 16 bytes, the unit of TMA.
 pub(crate) fn alignment(element: ElementType) -> usize {
     128 / element.storage_bits()
 }
 
-/// The type of an element in the source.
+/// The CUDA C++ type of an element.
 pub(crate) fn element_type(element: ElementType) -> &'static str {
     match element {
         ElementType::F16 => "cutlass::half_t",

@@ -1,21 +1,21 @@
-//! What a kernel is built from, whichever kind it is of.
+//! The design of a `scaled_mma` kernel, for either backend.
 
 use fourfold_ir::{BlockFormat, ElementType};
 
 use crate::cutlass::configuration::Configuration;
 use crate::hopper;
 
-/// What a kernel is built from.
+/// The configuration of a `scaled_mma` kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Design {
-    /// CUTLASS's collectives.
+    /// A CUTLASS kernel.
     Cutlass(Configuration),
-    /// The kernel of sm_90a, which is our own.
+    /// A Hopper kernel, for sm_90a.
     Hopper(hopper::Configuration),
 }
 
 impl Design {
-    /// A readable name: family, tiles, and what is not the usual.
+    /// A readable name: family, tiles, and every non-default part.
     pub fn name(&self) -> String {
         match self {
             Design::Cutlass(configuration) => configuration.name(),
@@ -23,7 +23,7 @@ impl Design {
         }
     }
 
-    /// The tile, M, N and K; where there are several, the largest.
+    /// The tile, M, N and K; the largest if there are several.
     pub fn tile(&self) -> [u32; 3] {
         match self {
             Design::Cutlass(configuration) => configuration.tile,
@@ -31,7 +31,7 @@ impl Design {
         }
     }
 
-    /// The format of A and B; `None` for a mix that no program has.
+    /// The format of A and B; `None` for a mix that programs do not support.
     pub fn block_format(&self) -> Option<BlockFormat> {
         match self {
             Design::Cutlass(configuration) => configuration.block_format(),
@@ -51,7 +51,7 @@ impl Design {
         }
     }
 
-    /// The element type of the scales: f8E4M3FN read unsigned for one per 16 of K, f8E8M0FNU for one per 32.
+    /// The element type of the scales: f8E4M3FN, read unsigned, per 16 along K, or f8E8M0FNU per 32.
     pub(crate) fn scale_element(&self) -> ElementType {
         match self {
             Design::Cutlass(configuration) if configuration.a.format.scale_vector() == 16 => {
@@ -62,7 +62,7 @@ impl Design {
         }
     }
 
-    /// What CUTLASS's collectives are built from.
+    /// The CUTLASS configuration; `None` for another backend.
     pub fn cutlass(&self) -> Option<&Configuration> {
         match self {
             Design::Cutlass(configuration) => Some(configuration),

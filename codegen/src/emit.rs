@@ -1,4 +1,5 @@
-//! The source of a `scaled_mma` kernel from its specification. It is a pure function: equal specifications give equal bytes.
+//! Emits the source of a `scaled_mma` kernel from its specification. Pure: equal specifications give equal
+//! bytes.
 
 #[cfg(test)]
 mod tests;
@@ -15,7 +16,7 @@ use crate::hopper::template as hopper;
 use crate::source::{Interface, KernelKind, KernelSource, LIMITS, Limits, environment, fnv1a};
 use crate::spec::ScaledMmaSpec;
 
-/// What the templates are filled with.
+/// The template variables of every `scaled_mma` kernel.
 #[derive(Serialize)]
 struct Context {
     head: &'static str,
@@ -27,16 +28,16 @@ struct Context {
     formula: Vec<String>,
     /// `ue4m3` or `ue8m0`.
     scale: &'static str,
-    /// Elements of K that share a scale.
+    /// Elements along K per scale.
     block: u32,
     functions: Vec<String>,
     interface: Interface,
-    /// What is asked of N, other than what the kernel itself asks.
+    /// The multiple of N that the epilogue requires, beyond the kernel's own.
     n_multiple: usize,
     body: Vec<String>,
-    /// How many values the epilogue gives, by number; 0 where there is one without a number.
+    /// The number of numbered results of the epilogue; 0 for a single unnumbered one.
     results: usize,
-    /// The tensors that are written, D among them.
+    /// The output tensors, including D.
     outputs: Vec<outputs::Tensor>,
     clears: Vec<outputs::Clear>,
     #[serde(flatten)]
@@ -45,7 +46,7 @@ struct Context {
     own: Own,
 }
 
-/// What only kernels of one kind have.
+/// The template variables of one backend.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Own {
@@ -53,13 +54,13 @@ enum Own {
     Hopper(Box<hopper::Context>),
 }
 
-/// The source of a kernel.
+/// Emits the source of a kernel.
 ///
 /// # Panics
-/// When the template does not fit its context, which is a bug that every test of this function would show.
+/// If the template does not match its context: a bug that any test of this function detects.
 pub(crate) fn emit(spec: &ScaledMmaSpec) -> KernelSource {
     let mut context = context(spec);
-    // The text without its hash is what is hashed.
+    // The hash covers the text with an empty hash.
     let hash = fnv1a(render(&context).as_bytes());
     context.hash.clone_from(&hash);
     let text = render(&context);
@@ -83,7 +84,7 @@ pub(crate) fn emit(spec: &ScaledMmaSpec) -> KernelSource {
     }
 }
 
-/// The name of the kernel's own template beside those of every source.
+/// The name under which the kernel's template is registered.
 const KERNEL: &str = "kernel.cu.j2";
 
 fn render(context: &Context) -> String {
@@ -111,7 +112,7 @@ fn context(spec: &ScaledMmaSpec) -> Context {
             hopper::n_multiple(epilogue),
         ),
     };
-    // A and B are of one format wherever there are defaults.
+    // A and B have one format wherever defaults exist.
     let block = configuration.block_format().map_or(BlockFormat::NVFP4.block, |format| format.block);
     Context {
         head: match configuration {

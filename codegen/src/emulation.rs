@@ -1,4 +1,5 @@
-//! Kernels of the sm_120 family on a Hopper GPU: the same source, with what Hopper lacks replaced.
+//! Emulation: sm_120 kernels on a Hopper GPU, from the same source, with a prelude that replaces missing
+//! instructions.
 
 use std::sync::LazyLock;
 
@@ -6,26 +7,28 @@ use crate::block_quantize;
 use crate::cutlass::HEAD;
 use crate::source::{KernelKind, KernelSource};
 
-/// Targets whose kernels can be emulated.
+/// The targets whose kernels can be emulated.
 pub const EMULATED_TARGETS: [&str; 2] = ["sm_120a", "sm_121a"];
 
-/// The target of the GPUs that emulate.
+/// The target of the emulating GPU.
 pub const EMULATOR: &str = "sm_90a";
 
-/// Replaces the matrix instruction and the 4-bit TMA type, and checks its map of fragments against CuTe's while it is
-/// compiled.
+/// Replaces the MMA instruction and the 4-bit TMA type. Checks its fragment layout against CuTe's at compile
+/// time.
 static PRELUDE: LazyLock<String> =
     LazyLock::new(|| format!("{HEAD}\n{}", include_str!("cutlass/emulation.cuh")));
 
-/// The integer dot product that stands for the matrix instruction.
+/// The SASS name of the integer dot product that replaces the MMA instruction.
 const DOT_PRODUCT: &str = "IDP.4A";
 
-/// A kernel that multiplies nothing only learns that it is emulated: it then converts to e2m1 without an instruction.
+/// A kernel without an MMA only needs to know that it is emulated: it then converts to e2m1 in software.
 const WITHOUT_PRODUCT: &str = "#define FOURFOLD_EMULATED 1\n";
 
-/// The same kernel for a Hopper GPU: its text is untouched, the compiler reads a prelude before it. It proves layouts,
-/// descriptors, pipelines, epilogue and arguments; not the matrix instruction, the 4-bit TMA type, or the hardware's
-/// order of accumulation. `None` for a kernel of another family: those keep accumulators in tensor memory.
+/// Returns the same kernel for a Hopper GPU: the text is unchanged, and a prelude precedes it. `None` for a
+/// kernel of another family, which keeps accumulators in tensor memory.
+///
+/// An emulated run proves layouts, descriptors, pipelines, epilogue and arguments. It does not prove the MMA
+/// instruction, the 4-bit TMA type, or the hardware's order of accumulation.
 pub fn emulate(source: &KernelSource) -> Option<KernelSource> {
     let (opcode, prelude) = match source.kind {
         KernelKind::ScaledMma => (DOT_PRODUCT, PRELUDE.as_str()),

@@ -1,14 +1,14 @@
-//! The extents of a problem, as far as they are known when its kernel is chosen.
+//! The extents of a problem that are known when its kernel is chosen.
 
-/// Extents of a problem as far as they are known when its kernel is chosen.
+/// The extents of a problem; `None` for one that is unknown when the kernel is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extents {
-    /// Matrices that one launch computes; 1 where a batch is rows of one matrix.
+    /// L, the matrices per launch; 1 for a flattened batch.
     pub l: Option<u64>,
-    /// M: rows of A and D.
+    /// M, the rows of A and D.
     pub m: Option<u64>,
-    /// N: rows of B, columns of D.
+    /// N, the rows of B and the columns of D.
     pub n: Option<u64>,
-    /// K: what is summed over.
+    /// K, the summed extent.
     pub k: Option<u64>,
 }

@@ -1,4 +1,37 @@
-//! What the kernel says: the targets, what the kernels of each can take, what they are built from, and their source.
+//! Generates CUDA sources of block-scaled FP4 GEMM kernels: CUTLASS on Blackwell, own kernels on Hopper.
+//!
+//! - [`capabilities`] describes a target of [`TARGETS`] as data, for [`fourfold_scheduler::partition()`].
+//! - [`specify`] derives a [`KernelSpec`] from a plan: a configuration and an epilogue, with the reason for the choice.
+//!   [`select`] holds the default dispatch tables, [`dispatch`] reads others.
+//! - [`KernelSpec::emit`] generates the [`KernelSource`]: one translation unit with a C interface.
+//! - [`emulate`] adapts the source of an sm_120 kernel to a Hopper GPU.
+//!
+//! Generation is pure: it reads no clock, file, environment or device, and equal plans give equal bytes. The crate has
+//! no optional features.
+//!
+//! ```
+//! use fourfold_codegen::cutlass::CutlassVersion;
+//! use fourfold_codegen::{capabilities, specify, target};
+//! use fourfold_scheduler::partition;
+//!
+//! let source = "fir 1
+//! func @layer(%a: tensor<[37, 64], f4E2M1FN>, %sfa: tensor<[37, 4], f8E4M3FN, blocked>,
+//!     param %b: tensor<[24, 64], f4E2M1FN>, param %sfb: tensor<[24, 4], f8E4M3FN, blocked>) {
+//!   %d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[37, 24], bf16>
+//!   return %d
+//! }
+//! ";
+//! let (program, _) = fourfold_ir::load(source).expect("a valid program");
+//! let target = target("sm_120a").expect("a known target");
+//! let partition = partition(&program, &capabilities(target.name).expect("a known target"));
+//! let (_, plan) = partition.plans().next().expect("a kernel");
+//!
+//! let (spec, why) = specify(&program, plan, target, CutlassVersion::PINNED, None).expect("a kernel");
+//! assert_eq!(spec.signature(), plan.signature(&program));
+//! let kernel = spec.emit();
+//! assert_eq!(kernel.architecture, "120a");
+//! assert!(kernel.text.contains("extern \"C\""), "{} ({why})", kernel.kernel);
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod block_quantize;

@@ -1,4 +1,4 @@
-//! The specifications of kernels.
+//! Kernel specifications: the complete input of source generation.
 
 use crate::block_quantize::BlockQuantizeSpec;
 use crate::design::Design;
@@ -7,13 +7,13 @@ use crate::epilogue::{Epilogue, outputs};
 use crate::source::{Interface, KernelSource, Role};
 use crate::targets::Target;
 
-/// The specification of one kernel: it has no name of the program and no extent, so equal specifications are equal
-/// kernels.
+/// The specification of one kernel. It contains no names of the program and no extents, so equal
+/// specifications are equal kernels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KernelSpec {
     /// A `scaled_mma` with its epilogue.
     ScaledMma(ScaledMmaSpec),
-    /// A `block_quantize` by itself.
+    /// A standalone `block_quantize`.
     BlockQuantize(BlockQuantizeSpec),
 }
 
@@ -26,7 +26,7 @@ impl KernelSpec {
         }
     }
 
-    /// A readable name, not unique.
+    /// A readable name. Not unique.
     pub fn name(&self) -> String {
         match self {
             KernelSpec::ScaledMma(spec) => spec.name(),
@@ -42,8 +42,8 @@ impl KernelSpec {
         }
     }
 
-    /// The tile of a CTA in elements: M, N and K; the largest where there are several. A kernel that multiplies nothing has
-    /// N = 1.
+    /// The tile of a CTA in elements: M, N and K; the largest if there are several. A kernel without a
+    /// product has N = 1.
     pub fn tile(&self) -> [u32; 3] {
         match self {
             KernelSpec::ScaledMma(spec) => spec.configuration.tile(),
@@ -51,7 +51,7 @@ impl KernelSpec {
         }
     }
 
-    /// The specification of a `scaled_mma` kernel; `None` for another kind.
+    /// The specification of a `scaled_mma` kernel; `None` for other kinds.
     pub fn scaled_mma(&self) -> Option<&ScaledMmaSpec> {
         match self {
             KernelSpec::ScaledMma(spec) => Some(spec),
@@ -59,7 +59,7 @@ impl KernelSpec {
         }
     }
 
-    /// The description of what the kernel reads and writes, which equals the plan's.
+    /// The signature: a description of operands and outputs that equals the plan's.
     pub fn signature(&self) -> String {
         match self {
             KernelSpec::ScaledMma(spec) => spec.signature(),
@@ -75,10 +75,10 @@ impl KernelSpec {
         }
     }
 
-    /// The source of the kernel. Equal specifications give equal bytes.
+    /// Emits the source of the kernel. Equal specifications give equal bytes.
     ///
     /// # Panics
-    /// When the template does not fit its context, which is a bug that every test of it would show.
+    /// If the template does not match its context: a bug that any test of this function detects.
     pub fn emit(&self) -> KernelSource {
         match self {
             KernelSpec::ScaledMma(spec) => spec.emit(),
@@ -102,11 +102,11 @@ impl From<BlockQuantizeSpec> for KernelSpec {
 /// The specification of a `scaled_mma` kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ScaledMmaSpec {
-    /// What it is compiled for.
+    /// The compilation target.
     pub target: &'static Target,
-    /// Tiles, clusters, schedules, stages.
+    /// The design: tiles, clusters, schedules, stages.
     pub configuration: Design,
-    /// What follows the accumulator.
+    /// The epilogue.
     pub epilogue: Epilogue,
 }
 
@@ -118,12 +118,19 @@ impl ScaledMmaSpec {
         format!("{format}scaled_mm_{}_{}", self.configuration.name(), self.epilogue.name())
     }
 
-    /// What the kernel reads and writes: `nvfp4 alpha c=bf16 beta row=f16 matrix=bf16 d=bf16`. What follows the format
-    /// is there only if the kernel has it: the epilogue's operands in their order, and the outputs in theirs. These are
-    /// values, `d=bf16`; codes and scales, `q=f4E2M1FN:f8E4M3FN/16*x2` with the position of the tensor's own scale among
-    /// the operands, or `q=f8E5M2:f8E8M0FNU/32:floor`; and reductions, `amax=row`; each followed by `@acc` or `@s3`
-    /// where it is not made of what is computed last. A library says it of itself, and whoever calls it compares it
-    /// with the plan: a kernel of another signature would read or write memory that is not meant for it.
+    /// The signature: a description of operands and outputs, such as `nvfp4 alpha c=bf16 beta row=f16
+    /// matrix=bf16 d=bf16`.
+    ///
+    /// The format comes first, then `alpha`, C and `beta` if present, the epilogue's operands in order, and
+    /// the outputs in order. An output is one of:
+    /// - a value, `d=bf16`
+    /// - codes and scales, `q=f4E2M1FN:f8E4M3FN/16*x2` with the operand position of the per-tensor scale, or
+    ///   `q=f8E5M2:f8E8M0FNU/32:floor`
+    /// - a reduction, `amax=row`
+    ///
+    /// An output that is not made from the last computed value ends in `@acc` or `@s3`. A library reports its
+    /// signature, and callers compare it with the plan's: a kernel with another signature would access the
+    /// wrong memory.
     pub fn signature(&self) -> String {
         let format =
             self.configuration.block_format().map_or("mixed".to_owned(), |format| format.to_string());
@@ -132,7 +139,7 @@ impl ScaledMmaSpec {
         parts.join(" ")
     }
 
-    /// The source of the kernel.
+    /// Emits the source of the kernel.
     ///
     /// # Panics
     /// As [`KernelSpec::emit`].
@@ -140,8 +147,8 @@ impl ScaledMmaSpec {
         emit(self)
     }
 
-    /// The roles of a call: A `[L, M, K]` and B `[L, N, K]` with their padded scales, C, the epilogue's operands, and the
-    /// outputs, each in the order of the C interface.
+    /// The roles of a call, in the order of the C interface: A `[L, M, K]` and B `[L, N, K]` with their
+    /// padded scales, C, the epilogue's operands, and the outputs.
     pub fn interface(&self) -> Interface {
         let ScaledMmaSpec { configuration, epilogue, .. } = self;
         let [a, b] = configuration.operand_elements();

@@ -1,5 +1,5 @@
-//! From a plan to the specification of its kernel, which has no name of the program and no extent: equal specifications
-//! are equal kernels.
+//! Derives the specification of a kernel from its plan. A specification contains no names of the program and
+//! no extents, so equal specifications are equal kernels.
 
 #[cfg(test)]
 mod tests;
@@ -18,9 +18,11 @@ use crate::select;
 use crate::spec::{KernelSpec, ScaledMmaSpec};
 use crate::targets::Target;
 
-/// The specification of a plan's kernel, and the reason for its configuration. `tables` may name another configuration
-/// than the default for a target, a format and extents; a kernel that cannot be built as named gets the default. `None`
-/// for a target or a format without kernels, which no plan is made for.
+/// Derives the specification of a plan's kernel, and the reason for its configuration.
+///
+/// `tables` may override the default configuration for a target, a format and extents. A named kernel that
+/// cannot be built is replaced by the default. `None` for a target or a format without kernels, for which no
+/// plan exists.
 pub fn specify(
     program: &Program,
     plan: &Plan,
@@ -93,8 +95,8 @@ fn specify_scaled_mma(
     let (configuration, why) = select::cutlass::choose(family, plan.format, cutlass, extents)?;
     let (configuration, why) = match fit(configuration, &epilogue) {
         fitted if rules::invalid(&fitted, cutlass, target.name).is_empty() => (fitted, why),
-        // The more operands an epilogue reads, the fewer columns it handles at a time, and the more tensor memory accumulators
-        // take that overlap in all but these.
+        // More operands mean fewer columns per epilogue tile, and overlapping accumulators then take more
+        // tensor memory.
         fitted => {
             let unknown = Extents { l: None, m: None, n: None, k: None };
             let (usual, _) = select::cutlass::choose(family, plan.format, cutlass, unknown)?;
@@ -110,7 +112,7 @@ fn specify_scaled_mma(
     Some((ScaledMmaSpec { target, configuration: configuration.into(), epilogue }, why))
 }
 
-/// A configuration with what an epilogue asks of it.
+/// Adapts a configuration to an epilogue.
 fn fit(configuration: Configuration, epilogue: &Epilogue) -> Configuration {
     configuration
         .with_elements(epilogue.source(), epilogue.destination())

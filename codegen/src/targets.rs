@@ -1,4 +1,4 @@
-//! The table of targets: data that the scheduler decides from and that the generator is held to.
+//! The table of targets: the capabilities that the scheduler plans with and the generator must support.
 
 use fourfold_ir::{
     BinaryKind, BlockFormat, BlockQuantizeCapability, Capabilities, ElementType, EpilogueCapability,
@@ -6,27 +6,28 @@ use fourfold_ir::{
     QuantizedFormat, ReduceKind, UnaryKind,
 };
 
-/// What kernels are planned for.
+/// A target, for which kernels are planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     /// The name, as options and reports spell it.
     pub name: &'static str,
-    /// The hardware that runs it, and how a `scaled_mma` runs there.
+    /// The hardware, and its way of running a `scaled_mma`.
     pub hardware: &'static str,
-    /// The formats that it takes: there are kernels, and what a plan makes of them is promised to run right.
+    /// The supported formats. Every plan within a format's rules compiles and runs.
     formats: &'static [BlockFormat],
     /// The limits of one launch of its kernels.
     grid: GridCapability,
 }
 
-/// The most blocks along y and z of a grid (CUDA Programming Guide, technical specifications). Along x there are 2^31-1.
+/// The largest grid extent along y and z (CUDA Programming Guide, technical specifications). Along x it is
+/// 2^31-1.
 pub const MAX_GRID_YZ: u64 = 65_535;
 
-/// The most tiles of D that a kernel of CUTLASS's collectives has: some of its schedulers count them in an `int`.
+/// The most tiles of D in a CUTLASS kernel. Some of its schedulers number them with an `int`.
 pub const MAX_TILES: u64 = i32::MAX as u64;
 
-/// CUTLASS's default scheduler on Sm100: the grid is (tiles of M, tiles of N, L), tiles of N in whole clusters of up to 4.
-/// A cluster of 4x4 makes 16 blocks of a single tile.
+/// CUTLASS's default scheduler on Sm100. The grid is (tiles along M, tiles along N, L), with tiles along N
+/// rounded up to clusters of up to 4. A cluster of 4x4 makes 16 CTAs of a single tile.
 const SM100_GRID: GridCapability = GridCapability {
     max_matrices: MAX_GRID_YZ,
     max_columns: MAX_GRID_YZ / 4 * 4 * 64,
@@ -34,7 +35,7 @@ const SM100_GRID: GridCapability = GridCapability {
     max_tiles: MAX_TILES / 16,
 };
 
-/// CUTLASS's static persistent scheduler: the grid has a block for each SM, which counts all tiles in 32 bits.
+/// CUTLASS's static persistent scheduler. The grid has one CTA per SM, and tiles are numbered with 32 bits.
 const SM120_GRID: GridCapability = GridCapability {
     max_matrices: MAX_EXTENT,
     max_columns: MAX_EXTENT,
@@ -42,7 +43,7 @@ const SM120_GRID: GridCapability = GridCapability {
     max_tiles: MAX_TILES,
 };
 
-/// Our own kernels: a grid along x, with at most 8 blocks for each tile.
+/// Hopper kernels. The grid lies along x, with at most 8 CTAs per tile.
 const SM90_GRID: GridCapability = GridCapability {
     max_matrices: MAX_EXTENT,
     max_columns: MAX_EXTENT,
@@ -50,17 +51,17 @@ const SM90_GRID: GridCapability = GridCapability {
     max_tiles: i32::MAX as u64 / 8,
 };
 
-/// What the generator has kernels for: FP4 by FP4. The formats with an FP8 operand have none yet.
+/// The formats with generated kernels: FP4 by FP4. Formats with an FP8 operand have none yet.
 const FP4: &[BlockFormat] = &[BlockFormat::NVFP4, BlockFormat::MXFP4];
 
 impl Target {
-    /// The most matrices, rows and columns of D that a plan for it has.
+    /// The largest L, M and N in a plan for this target.
     pub(crate) fn most_extents(&self) -> [u64; 3] {
         [self.grid.max_matrices, MAX_EXTENT, self.grid.max_columns]
     }
 }
 
-/// Every target. A format is listed only when every plan within its rules generates, compiles and runs.
+/// All targets. A format is listed only if every plan within its rules generates, compiles and runs.
 pub const TARGETS: &[Target] = &[
     Target {
         name: "sm_100a",
@@ -100,12 +101,12 @@ pub const TARGETS: &[Target] = &[
     },
 ];
 
-/// The target with this name.
+/// Finds a target by name.
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
-/// What the kernels of a target take; `None` for an unknown target.
+/// The capabilities of a target, for planning; `None` for an unknown target.
 pub fn capabilities(target: &str) -> Option<Capabilities> {
     let target = self::target(target)?;
     Some(Capabilities {
@@ -115,11 +116,11 @@ pub fn capabilities(target: &str) -> Option<Capabilities> {
     })
 }
 
-/// TMA moves 16 bytes at least, from addresses that are multiples of as many.
+/// TMA moves at least 16 bytes, from 16-byte aligned addresses.
 const TMA_BYTES: u32 = 16;
-/// An extent is a 32-bit signed integer in kernels.
+/// Kernels index extents with 32-bit signed integers.
 const MAX_EXTENT: u64 = i32::MAX as u64;
-/// So is an offset into scales, whose layout is made of 32-bit extents; offsets into A, B, C and D have 64 bits.
+/// Scale layouts have 32-bit offsets; offsets into A, B, C and D have 64 bits.
 const MAX_SCALE_BYTES: u64 = i32::MAX as u64;
 
 fn format_capability(format: BlockFormat, grid: GridCapability) -> FormatCapability {
@@ -128,7 +129,7 @@ fn format_capability(format: BlockFormat, grid: GridCapability) -> FormatCapabil
     let with_rule = |element| OutputCapability { element, n_multiple: elements_per_tma(element) };
     let results = [ElementType::F16, ElementType::BF16, ElementType::F32];
     let matrices = results.map(with_rule).to_vec();
-    // Steps round to these by converting, and nothing is read in them.
+    // Steps may round to these types by conversion, but no operand has them.
     let narrow = [ElementType::F8E4M3FN, ElementType::F8E5M2];
     FormatCapability {
         format,
@@ -149,14 +150,15 @@ fn format_capability(format: BlockFormat, grid: GridCapability) -> FormatCapabil
             operands: OperandShape::ALL.map(|shape| operand_capability(shape, &matrices)).to_vec(),
             max_steps: MAX_STEPS,
             quantized: quantized_capabilities(),
-            // Their result does not depend on the order, which sums of floats do.
+            // Maxima do not depend on the order of elements. Sums of floats do.
             reductions: vec![ReduceKind::Amax, ReduceKind::Max],
             max_outputs: MAX_OUTPUTS,
         },
     }
 }
 
-/// The kernel of a `block_quantize` by itself. A CTA has at least one scale, so the bytes of scales bound the grid.
+/// The capability of the standalone `block_quantize` kernel. Each CTA has at least one scale, so the limit on
+/// scale bytes bounds the grid.
 fn block_quantize_capability() -> BlockQuantizeCapability {
     BlockQuantizeCapability {
         inputs: vec![ElementType::BF16, ElementType::F16, ElementType::F32],
@@ -167,14 +169,14 @@ fn block_quantize_capability() -> BlockQuantizeCapability {
     }
 }
 
-/// The formats that kernels quantize to: NVFP4, and MX with any element.
+/// The formats to which kernels quantize: NVFP4, and MX with any element type.
 fn quantized_formats() -> [QuantizedFormat; 4] {
     let mx = |element| QuantizedFormat { element, scale: ElementType::F8E8M0FNU, block: 32 };
     let nvfp4 = QuantizedFormat { element: ElementType::F4E2M1FN, scale: ElementType::F8E4M3FN, block: 16 };
     [nvfp4, mx(ElementType::F4E2M1FN), mx(ElementType::F8E4M3FN), mx(ElementType::F8E5M2)]
 }
 
-/// The formats that an epilogue writes.
+/// The quantized formats that an epilogue writes.
 fn quantized_capabilities() -> Vec<QuantizedCapability> {
     let capability = |QuantizedFormat { element, scale, block }: QuantizedFormat| {
         let n_multiple = (u64::from(TMA_BYTES) * 8 / element.storage_bits() as u64).max(u64::from(block));
@@ -183,18 +185,19 @@ fn quantized_capabilities() -> Vec<QuantizedCapability> {
     quantized_formats().map(capability).to_vec()
 }
 
-/// The most tensors that a kernel writes. With as many, all of them blocks, and everything else that an epilogue may have,
-/// both families build (`fixtures/outputs/dag_out_largest.fir`; on Sm100 it spills).
+/// The most output tensors. Both families build a kernel with this many, all quantized, and every other part
+/// of an epilogue at its limit (`fixtures/outputs/dag_out_largest.fir`; on Sm100 it spills).
 const MAX_OUTPUTS: usize = 4;
 
-/// The most steps of an epilogue. With as many, and as many operands as there may be, every default builds.
+/// The most steps of an epilogue. Every default builds with this many steps and the most operands.
 const MAX_STEPS: usize = 32;
 
-/// TMA reads matrices, and their rows are as long as those of D: what D asks of N, they ask.
+/// The rules for an epilogue operand. TMA reads matrices, whose rows are as long as D's, so N must meet the
+/// same multiples.
 fn operand_capability(shape: OperandShape, matrices: &[OutputCapability]) -> OperandCapability {
     let most = match shape {
         OperandShape::Scalar => 8,
-        // Each takes shared memory, of which Sm120 has little.
+        // Each row takes shared memory, which is scarce on Sm120.
         OperandShape::Row => 3,
         OperandShape::Column => 4,
         OperandShape::Matrix => 3,

@@ -1,4 +1,5 @@
-//! Replays every configuration that was once given to nvcc: the rules and the stage formula must agree with it.
+//! Replays every configuration that nvcc has compiled. The rules and the stage formula must agree with the
+//! outcomes.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use serde_json::Value;
 const COMBOS: &str = include_str!("../../fixtures/combos.jsonl");
 const V47: (&str, CutlassVersion) = ("v47", CutlassVersion::new(4, 7, 0));
 const V42: (&str, CutlassVersion) = ("v42", CutlassVersion::new(4, 2, 0));
-/// The rules that say what compiles; later ones reject what compiles and is wrong.
+/// The rules that predict what compiles. Later rules reject configurations that compile but are wrong.
 const COMPILER_RULES: std::ops::RangeInclusive<u32> = 1..=17;
 
 struct Record {
@@ -143,7 +144,7 @@ fn configuration(json: &Value) -> Configuration {
     configuration
 }
 
-/// The schedule of a tag, and its digit where it has one.
+/// The schedule of a tag, and its SM count if it names one.
 fn mainloop(tag: &str, grouped: bool) -> (Mainloop, Option<Sms>) {
     if tag == "Auto" {
         return (Mainloop::Auto, None);
@@ -178,7 +179,7 @@ fn mainloop(tag: &str, grouped: bool) -> (Mainloop, Option<Sms>) {
     (mainloop, sms)
 }
 
-/// The schedule of a tag, its digit where it has one, and whether it is a PtrArray form.
+/// The schedule of a tag, its SM count if it names one, and true for a PtrArray form.
 fn epilogue(tag: &str) -> (EpilogueSchedule, Option<Sms>, bool) {
     let (tag, grouped) = match tag.strip_prefix("PtrArray") {
         Some(tag) => (tag, true),
@@ -197,8 +198,8 @@ fn epilogue(tag: &str) -> (EpilogueSchedule, Option<Sms>, bool) {
     (schedule, sms, grouped)
 }
 
-/// How many records nvcc refused, and how many of those that it built the compiler's rules accept; the built ones
-/// that they reject are named by line and rules.
+/// The numbers of records that nvcc rejected, that it built, and that the compiler rules accept of those; and
+/// the lines that it built but the rules reject, by rules.
 fn agreement(
     (version, cutlass): (&str, CutlassVersion),
 ) -> (usize, usize, usize, BTreeMap<Vec<u32>, Vec<usize>>) {
@@ -213,7 +214,7 @@ fn agreement(
             (true, true) => (built, accepted) = (built + 1, accepted + 1),
             (true, false) => {
                 built += 1;
-                // Building types proves nothing about the body, where these fail.
+                // A types-only build proves nothing about the body, which fails here.
                 assert_eq!(record.json["mode"], "types", "line {}: {broken:?}", record.line);
                 assert_eq!(record.configuration.family, Family::Sm120, "line {}: {broken:?}", record.line);
                 exceptions.entry(broken).or_default().push(record.line);
@@ -244,7 +245,7 @@ fn on_4_7_every_failure_is_rejected_and_all_but_nine_types_only_builds_are_accep
 fn on_4_2_every_failure_is_rejected_and_all_but_24_types_only_builds_are_accepted() {
     let (failed, built, accepted, exceptions) = agreement(V42);
     assert_eq!((failed, built, accepted), (104, 269, 245));
-    // Sm120 tiles of 64 rows, narrower than 128 columns, or MX with 64 of K.
+    // Sm120 tiles of 64 rows, tiles narrower than 128 columns, and MX with tile K = 64.
     assert_eq!(counts(&exceptions), [(vec![11], 2), (vec![12], 5), (vec![12, 13], 4), (vec![13], 13)]);
 }
 
@@ -264,7 +265,7 @@ fn built_records_that_later_rules_reject_are_wrong_targets_misfits_spills_and_wr
     }
 }
 
-/// Built rows that the rules reject on either version, and why they are right to: five configurations.
+/// Built rows that the rules reject on either version, with the reason: five configurations.
 const EXCEPTIONS: [(&[usize], u32, &str); 5] = [
     (&[64], 20, "built, and `initialize` fails: two stages of 128x256x128 are more than shared memory has"),
     (&[347], 20, "built, and `initialize` fails: two stages of 256x128x128 are more than shared memory has"),
@@ -273,8 +274,8 @@ const EXCEPTIONS: [(&[usize], u32, &str); 5] = [
     (&[299, 312], 29, "one configuration at both depths: it builds, and computes wrong results"),
 ];
 
-/// What a row says of its configuration: accepted is what was built to a kernel that has its MMA, or to types, where no
-/// row has a kernel of that family, rows and columns of the tile that could not be built or has no MMA.
+/// A row's expected validity. Valid: built to a kernel with an MMA, or built as types if no row of the same
+/// family, tile M and tile N failed to build or lacks its MMA.
 #[test]
 fn the_rules_of_validity_agree_with_every_row_but_for_five_configurations() {
     for (version, cutlass) in [V42, V47] {
@@ -284,7 +285,7 @@ fn the_rules_of_validity_agree_with_every_row_but_for_five_configurations() {
 
 fn validity(version: &str, cutlass: CutlassVersion) {
     let records = records();
-    // A kernel for an architecture without its instruction builds, and is none.
+    // A kernel for an architecture without the instruction builds, but has no MMA.
     let has_mma = |record: &Record| match record.configuration.family {
         Family::Sm100 => ["sm_100a", "sm_100f", "sm_103a"].contains(&record.target.as_str()),
         Family::Sm103 => record.target == "sm_103a",
@@ -321,7 +322,7 @@ fn validity(version: &str, cutlass: CutlassVersion) {
         "CUTLASS {cutlass}: {} accepted and {} rejected rows agree; exceptions {exceptions:?}",
         agreed[1], agreed[0]
     );
-    // The headers of 4.7 refuse types of MX with 64 of K themselves.
+    // The headers of 4.7 themselves reject MX types with tile K = 64.
     let is_built = |line: usize| records[line - 1].built(version);
     let named: BTreeMap<usize, Vec<u32>> = EXCEPTIONS
         .iter()
@@ -379,7 +380,7 @@ fn a_configuration_can_say_every_tag_that_was_built() {
     }
 }
 
-/// Counts that nvcc 13.0.88 gave for CUTLASS 4.2.0, at a tile K of 64 where a stage is smallest.
+/// Stage numbers that nvcc 13.0.88 gave with CUTLASS 4.2.0, at a tile K of 64, where a stage is smallest.
 #[test]
 fn every_pair_of_c_and_d_has_the_stages_that_the_builders_give() {
     use ElementType::{BF16, F32};
@@ -390,7 +391,7 @@ fn every_pair_of_c_and_d_has_the_stages_that_the_builders_give() {
             .find(|c| c.tile[0] == tile[0])
             .expect("a default");
         let mut configuration = Configuration { tile, ..found };
-        // The counts are of this one.
+        // The numbers are for this epilogue tile.
         configuration.epilogue.tile = configuration.epilogue.tile.map(|[rows, _]| [rows, 32]);
         configuration
     };
@@ -446,8 +447,8 @@ fn absurd_tiles_are_rejected_not_computed() {
     }
 }
 
-/// The outcomes of the pinned version, which `bench/compile/combos.py` recorded with nvcc 13.1.115. Six of the slowest
-/// builds are not among them.
+/// The outcomes with the pinned version, recorded by `bench/compile/combos.py` with nvcc 13.1.115. Six of the
+/// slowest builds are missing.
 #[test]
 fn the_pinned_version_builds_what_the_rules_take() {
     let (mut refused_but_built, mut taken_but_refused, mut count) = (Vec::new(), Vec::new(), 0);
@@ -461,6 +462,6 @@ fn the_pinned_version_builds_what_the_rules_take() {
         }
     }
     assert_eq!((count, taken_but_refused), (367, Vec::new()));
-    // Tiles of 64 rows on Sm120, built as types only: their bodies fail.
+    // Sm120 tiles of 64 rows, built as types only: their bodies fail.
     assert_eq!(refused_but_built, [52, 68, 77, 102, 110, 126, 139, 175, 294]);
 }

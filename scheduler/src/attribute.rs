@@ -1,27 +1,29 @@
-//! Leaves and attributes of terms, shared by the language of kernels ([`crate::language`]) and that of normalization.
+//! Leaves and attributes of terms, shared by the kernel language ([`crate::language`]) and the language of
+//! normalization.
 
 use std::fmt;
 use std::str::FromStr;
 
 use fourfold_ir::{BinaryKind, ElementType, Predicate, UnaryKind};
 
-/// A value that a region uses and does not define, by its position among them: `v0`.
+/// An external value of a region, identified by its position in the region's list of leaves: `v0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Leaf(pub(crate) usize);
 
-/// What an op has besides its operands. `Own` holds the attributes that only one language has.
+/// An attribute of a term: the part of an op that is not an operand. `Own` holds the attributes of one
+/// language only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Attribute<Own> {
     Unary(UnaryKind),
     Binary(BinaryKind),
     Predicate(Predicate),
     Element(ElementType),
-    /// The bits of two f64, so that equal ones are the same.
+    /// The bit patterns of two f64 bounds, so that `Eq` and `Hash` apply.
     Bounds([u64; 2]),
     Own(Own),
 }
 
-/// A text that is no leaf and no attribute.
+/// A word that names neither a leaf nor an attribute.
 #[derive(Debug)]
 pub(crate) struct UnknownWord;
 

@@ -1,14 +1,21 @@
-//! Proves a partition again from scratch, sharing nothing with what made it.
+//! Proves a partition again from scratch, without sharing code with the partitioner.
 //!
-//! Checked of the cut: every op is in exactly one segment and its decision says so; a segment's ops are in program
-//! order; the segments can run in their order (so that each is convex); inputs and outputs are exactly what
-//! crosses; an op has a reason exactly when it is in no kernel, and that of a `scaled_mma` holds. Checked of each
-//! kernel, in [`kernel`]: its ops are one `scaled_mma`, the steps of its epilogue and the ops that end it, the plan says
-//! what they compute, what is seen outside is what it writes, the target takes it, and its constraints are those that the
-//! target asks for, no more and no less.
+//! For the partition, [`check`] verifies:
+//! - Every op is in exactly one segment, and its decision names that segment.
+//! - The ops of a segment are in program order.
+//! - The segments can run in their order, so each segment is convex.
+//! - Inputs and outputs are exactly the values that cross a segment's boundary.
+//! - An op has a reason exactly when it is in no kernel. The reason of a `scaled_mma` holds.
 //!
-//! Not checked: whether a longer kernel would have been possible; whether a reason is the most helpful one, or holds
-//! of an op that is no `scaled_mma`; the names in a proof.
+//! For each kernel, [`kernel`] verifies:
+//! - Its ops are one `scaled_mma`, the steps of its epilogue, and its sinks.
+//! - The plan states what the ops compute.
+//! - The kernel writes every value that is used outside.
+//! - The target accepts the kernel.
+//! - The constraints are exactly the target's.
+//!
+//! Not verified: whether a longer kernel was possible, whether a reason is the most helpful one, the reasons
+//! of other ops, and the rule names in a proof.
 
 use fourfold_ir::{Capabilities, Dim, Entity, Op, OpKind, Program, Value};
 
@@ -21,18 +28,18 @@ mod kernel;
 mod outputs;
 mod refusal;
 
-/// One thing that is wrong with a partition: always a bug of whoever made it, never of the program.
+/// One defect of a partition. Every defect is a bug of the partitioner, never of the program.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CheckError {
     /// The partition was made for another target.
     #[error("the partition is for {found}, not for {expected}")]
     Target {
-        /// The partition's.
+        /// The target of the partition.
         found: String,
-        /// The capabilities'.
+        /// The target of the capabilities.
         expected: String,
     },
-    /// A segment has an op that the program lacks.
+    /// A segment contains an op that is not in the program.
     #[error("segment {segment} has {op}, which the program lacks")]
     UnknownOp {
         /// The position of the segment.
@@ -52,23 +59,23 @@ pub enum CheckError {
         /// The position of the segment.
         segment: usize,
     },
-    /// An op is in no segment, or in several.
+    /// An op is in no segment, or in more than one.
     #[error("{op} is in {count} segments, not in one")]
     Cover {
         /// The op.
         op: Op,
-        /// How many segments have it.
+        /// The number of segments that contain it.
         count: usize,
     },
-    /// There is not one decision for each op.
+    /// The number of decisions is not the number of ops.
     #[error("there are {found} decisions for {expected} ops")]
     Decisions {
-        /// Decisions.
+        /// The number of decisions.
         found: usize,
-        /// Ops.
+        /// The number of ops.
         expected: usize,
     },
-    /// A decision names a segment that does not have the op.
+    /// A decision names a segment that does not contain the op.
     #[error("the decision on {op} names segment {segment}, which does not have it")]
     DecisionSegment {
         /// The op.
@@ -76,12 +83,12 @@ pub enum CheckError {
         /// The segment that the decision names.
         segment: usize,
     },
-    /// An op outside kernels has no reason, or one inside has one.
+    /// An op outside every kernel has no reason, or an op inside a kernel has one.
     #[error("{op} is {} a kernel, but its reason is {found:?}", if *.in_kernel { "in" } else { "outside" })]
     Reason {
         /// The op.
         op: Op,
-        /// Whether it is in a kernel.
+        /// True for an op in a kernel.
         in_kernel: bool,
         /// The code of its reason.
         found: Option<ReasonCode>,
@@ -94,27 +101,27 @@ pub enum CheckError {
         /// The value.
         value: Value,
     },
-    /// A segment's inputs or outputs are not what crosses its boundary.
+    /// A segment's inputs or outputs are not the values that cross its boundary.
     #[error("the {boundary} of segment {segment} are {found:?}, not {expected:?}")]
     Boundary {
         /// The position of the segment.
         segment: usize,
         /// `inputs` or `outputs`.
         boundary: &'static str,
-        /// As listed.
+        /// The values that the segment lists.
         found: Vec<Value>,
-        /// As they are.
+        /// The values that cross the boundary.
         expected: Vec<Value>,
     },
-    /// A kernel's ops are not one `scaled_mma`, and the steps and ends of its plan.
+    /// The ops of a kernel are not the `scaled_mma`, the steps and the sinks of its plan.
     #[error("the ops of kernel segment {segment} are not its plan's: {what}")]
     Shape {
         /// The position of the segment.
         segment: usize,
-        /// What is wrong.
+        /// The difference, for a message.
         what: String,
     },
-    /// A value inside a kernel is seen outside, and not written.
+    /// A value inside a kernel is used outside, but the kernel does not write it.
     #[error("{value} is inside kernel segment {segment}, used elsewhere and not written")]
     Escape {
         /// The position of the segment.
@@ -122,19 +129,19 @@ pub enum CheckError {
         /// The value.
         value: Value,
     },
-    /// A field of a plan is not what the ops say.
+    /// A field of a plan contradicts the ops.
     #[error("`{field}` of the plan of segment {segment} is {found}, not {expected}")]
     Field {
         /// The position of the segment.
         segment: usize,
         /// The field's name.
         field: &'static str,
-        /// As it is.
+        /// The value in the plan.
         found: String,
-        /// As it should be.
+        /// The value that the ops require.
         expected: String,
     },
-    /// The target does not take the kernel.
+    /// The target does not accept the kernel.
     #[error("the target does not take the kernel of segment {segment}: {rule}")]
     Capability {
         /// The position of the segment.
@@ -142,23 +149,23 @@ pub enum CheckError {
         /// The rule that does not hold.
         rule: String,
     },
-    /// A condition that the kernel needs is neither provable nor among its constraints.
+    /// The kernel needs a condition that is neither provable nor one of its constraints.
     #[error("the plan of segment {segment} lacks the constraint {needed:?}")]
     Constraint {
         /// The position of the segment.
         segment: usize,
-        /// What is missing.
+        /// The missing constraint.
         needed: Constraint,
     },
-    /// A constraint is more than the kernel needs, so that calls would be refused without a reason.
+    /// A constraint is stronger than the kernel needs, so it would refuse valid calls.
     #[error("the plan of segment {segment} has the constraint {found:?}, which nothing needs")]
     ExtraConstraint {
         /// The position of the segment.
         segment: usize,
-        /// What is too much.
+        /// The superfluous constraint.
         found: Constraint,
     },
-    /// The reason why a `scaled_mma` is in no kernel does not hold.
+    /// The reason that keeps a `scaled_mma` out of every kernel does not hold.
     #[error("{op} is refused for {found}, but what holds is {holds:?}")]
     Refusal {
         /// The op.
@@ -173,7 +180,7 @@ pub enum CheckError {
 /// Checks a partition of a program for a target.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// All defects of the partition.
 pub fn check(
     program: &Program,
     capabilities: &Capabilities,
@@ -206,7 +213,7 @@ pub fn check(
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
-/// The segments that have each op.
+/// Lists, for each op, the segments that contain it.
 fn cover(program: &Program, partition: &Partition, errors: &mut Vec<CheckError>) -> Vec<Vec<usize>> {
     let mut owners = vec![Vec::new(); program.module().ops.len()];
     for (segment, Segment { ops, .. }) in partition.segments.iter().enumerate() {
@@ -309,7 +316,7 @@ fn boundary(
     }
 }
 
-/// The extent when no symbol decides it.
+/// Returns the value of an extent without symbols.
 fn known(dim: &Dim) -> Option<u64> {
     dim.symbols().is_empty().then(|| dim.constant())
 }
@@ -323,7 +330,7 @@ trait ContainsSorted {
 }
 
 impl ContainsSorted for [Op] {
-    /// Whether an ascending list has this op; a list that is not ascending is reported on its own.
+    /// Returns whether an ascending list contains this op. A list out of order is reported as its own error.
     fn contains_sorted(&self, op: Op) -> bool {
         self.binary_search(&op).is_ok()
     }

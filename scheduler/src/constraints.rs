@@ -1,4 +1,4 @@
-//! What a call must meet for a kernel to be launched.
+//! Constraints on a call: conditions that must hold before a kernel is launched.
 
 use fourfold_ir::{Dim, GridCapability, Matmul, Module, OperandShape, SymbolValues};
 
@@ -10,8 +10,8 @@ use crate::properties::needs_rows;
 use crate::reason::{ReasonCode, Rejection, scale_message, tile_message};
 use crate::root::Root;
 
-/// The first condition on extents that these symbol values break, as the reason to run the plan's ops on the
-/// fallback; `None` when the kernel may be launched as far as extents go. Pointers are for the caller to check.
+/// Returns the first constraint on extents that these symbol values violate, as the reason to run the segment
+/// on the fallback. `None` means that the extents permit a launch. The caller checks pointers.
 pub fn violated(constraints: &[Constraint], symbols: &SymbolValues) -> Option<Rejection> {
     constraints.iter().find_map(|constraint| {
         if let Constraint::ScaleBytes { name, matrices, rows, k, block, limit } = constraint {
@@ -48,11 +48,11 @@ pub fn violated(constraints: &[Constraint], symbols: &SymbolValues) -> Option<Re
     })
 }
 
-/// A reduction gives f32 elements one by one; nothing wider than one is stored.
+/// A reduction stores single f32 elements, so 4-byte alignment is enough.
 const REDUCTION_ALIGNMENT: u32 = 4;
 
-/// The constraints of a kernel that writes these outputs and whose epilogue reads `read`. Conditions that hold for all
-/// symbol values are left out.
+/// The constraints of a kernel that reads `read` in its epilogue and writes `outputs`. Conditions that hold
+/// for all symbol values are omitted.
 pub(crate) fn constraints(
     module: &Module,
     root: &Root<'_>,
@@ -79,7 +79,7 @@ pub(crate) fn constraints(
         .collect()
 }
 
-/// The multiples that K and N must be.
+/// The constraints that K and N be multiples.
 fn multiples(
     module: &Module,
     root: &Root<'_>,
@@ -113,7 +113,7 @@ fn multiples(
     .collect()
 }
 
-/// The limits on the bytes of blocked scales, read and written.
+/// The limits on the bytes of blocked scales, both read and written.
 fn scale_limits(root: &Root<'_>, outputs: &[KernelOutput]) -> Vec<Constraint> {
     let Root { matmul, capability, .. } = root;
     let mut scaled: Vec<(&'static str, [Dim; 3], u32)> = scale_operands(matmul)
@@ -143,7 +143,7 @@ fn scale_limits(root: &Root<'_>, outputs: &[KernelOutput]) -> Vec<Constraint> {
         .collect()
 }
 
-/// The extents that must not be zero.
+/// The constraints that extents be at least one.
 fn not_empty(matmul: &Matmul, outputs: &[KernelOutput]) -> Vec<Constraint> {
     let Matmul { batch, m, n, k, .. } = matmul;
     let rows_needed = outputs
@@ -157,7 +157,7 @@ fn not_empty(matmul: &Matmul, outputs: &[KernelOutput]) -> Vec<Constraint> {
         .collect()
 }
 
-/// The alignment of every pointer, each once.
+/// The alignment constraint of every pointer, each once.
 fn alignments(root: &Root<'_>, read: &[EpilogueOperand], outputs: &[KernelOutput]) -> Vec<Constraint> {
     let Root { capability, operands, .. } = root;
     let wide = capability.pointer_alignment;

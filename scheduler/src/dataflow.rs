@@ -1,27 +1,27 @@
-//! The dataflow of a program with each kernel contracted to one node.
+//! The dataflow graph of a program, with each kernel contracted to one node.
 
 use fourfold_ir::{Entity, Op, Program};
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
 
-/// How many kernels lie on the longest path to each unit.
+/// The number of kernels on the longest path to each unit.
 #[derive(Debug)]
 pub(crate) struct Stages {
-    /// By op; an op of a kernel has the stage of its kernel.
+    /// By op. Every op of a kernel has the stage of its kernel.
     pub(crate) ops: Vec<usize>,
 }
 
-/// What runs as a whole.
+/// A node of the contracted graph.
 #[derive(Clone, Copy, Debug)]
 enum Unit {
     Kernel,
     Op,
 }
 
-/// Counts kernels along paths. `kernel_of` gives the kernel of each op that is in one, as numbers from 0.
+/// Computes the stages. `kernel_of` maps each op to the number of its kernel, if any, starting at 0.
 ///
-/// A kernel's operands may be defined after its root in program order (a bias, say), so that the program's order
-/// says nothing about the order of kernels: the contracted graph does.
+/// A kernel's operand (a bias, say) may be defined after the kernel's root. Program order therefore does not
+/// order the kernels; the contracted graph does.
 pub(crate) fn stages(program: &Program, kernel_of: &[Option<usize>]) -> Stages {
     let module = program.module();
     let mut graph = DiGraph::<Unit, ()>::with_capacity(module.ops.len(), 2 * module.ops.len());
@@ -49,7 +49,7 @@ pub(crate) fn stages(program: &Program, kernel_of: &[Option<usize>]) -> Stages {
     );
     let mut stage_of = vec![0; graph.node_count()];
     for node in order {
-        // The largest does not depend on the order of neighbours.
+        // The maximum does not depend on the order of neighbours.
         stage_of[node.index()] = graph
             .neighbors_directed(node, Direction::Incoming)
             .map(|before| stage_of[before.index()] + usize::from(matches!(graph[before], Unit::Kernel)))

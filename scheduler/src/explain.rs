@@ -1,4 +1,4 @@
-//! Explains why an op that uses what a kernel computes is not in that kernel.
+//! Explains why an op that uses a kernel's result is not in that kernel.
 
 use fourfold_ir::{
     EpilogueCapability, Module, Op, OperandShape, OutputCapability, Program, QuantizedCapability, Value,
@@ -16,11 +16,11 @@ use crate::root::Root;
 pub(crate) struct Producer<'a> {
     pub(crate) plan: &'a ScaledMmaPlan,
     pub(crate) root: &'a Root<'a>,
-    /// Says of an op whether it is in this kernel.
+    /// Returns whether an op is in this kernel.
     pub(crate) has: &'a dyn Fn(Op) -> bool,
-    /// An operand of the op that kept it from joining this kernel, because it comes too late.
+    /// The operand that kept the op from joining this kernel, because it is computed too late.
     pub(crate) late: Option<Value>,
-    /// Says of a value whether it is there when this kernel begins.
+    /// Returns whether a value is available when this kernel starts.
     pub(crate) before: &'a dyn Fn(Value) -> bool,
 }
 
@@ -32,7 +32,7 @@ impl Producer<'_> {
     }
 }
 
-/// Why an op is not in a kernel.
+/// The reason why an op is not in a kernel.
 pub(crate) struct Obstacle {
     pub(crate) rank: Rank,
     pub(crate) code: ReasonCode,
@@ -45,7 +45,7 @@ impl Obstacle {
     }
 }
 
-/// How close an op came to a kernel, the farthest first.
+/// The closeness of an op to joining a kernel, the farthest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     Kind,
@@ -57,7 +57,7 @@ pub(crate) enum Rank {
     Escape,
 }
 
-/// Finds what keeps an op out of the kernel of a producer.
+/// Finds the obstacle that keeps an op out of the producer's kernel.
 pub(crate) fn explain(program: &Program, op: Op, producer: Producer<'_>) -> Obstacle {
     let Producer { plan, root, .. } = producer;
     let module = program.module();
@@ -95,11 +95,11 @@ pub(crate) fn explain(program: &Program, op: Op, producer: Producer<'_>) -> Obst
     if let Some(what) = too_many_outputs(program, op, producer) {
         return Obstacle::new(Rank::Escape, ReasonCode::ValueEscapes, what);
     }
-    // What it reads left the kernel.
+    // A producer of one of its operands left the kernel.
     if let Some((value, _)) = reads.iter().find(|(value, _)| !(producer.before)(*value)) {
         return late(*value);
     }
-    // It fits by itself now, but did not together with what followed it and left with it.
+    // The op fits now, but was trimmed together with a user that did not fit.
     let what =
         format!("it left the kernel of {label} together with ops that do not fit; expected fewer of them");
     Obstacle::new(Rank::Limit, ReasonCode::EpilogueLimit, what)
@@ -188,7 +188,7 @@ fn explain_illegal(program: &Program, op: Op, producer: Producer<'_>, illegal: I
     }
 }
 
-/// Why the result of an op cannot be written. What an op ends with has been found to be writable.
+/// The obstacle to writing an op's result. [`check_legal`] already covers sinks.
 fn unwritable(module: &Module, op: Op, root: &Root<'_>) -> Option<Obstacle> {
     let operation = &module.ops[op];
     if is_sink(&operation.kind) {
@@ -207,7 +207,7 @@ fn unwritable(module: &Module, op: Op, root: &Root<'_>) -> Option<Obstacle> {
     })
 }
 
-/// What the epilogue computes, as a message lists it.
+/// The ops that the epilogue computes, listed for a message.
 fn computed(epilogue: &EpilogueCapability) -> String {
     let mut names: Vec<&str> = epilogue.binary.iter().map(|kind| kind.name()).collect();
     names.extend(epilogue.unary.iter().map(|kind| kind.name()));
@@ -222,7 +222,7 @@ fn block_format(rule: &QuantizedCapability) -> String {
     format!("{} with {} per {}", rule.element, rule.scale, rule.block)
 }
 
-/// What an epilogue reads, as a message lists it.
+/// The operands that an epilogue reads, listed for a message.
 fn readable(module: &Module, root: &Root<'_>) -> String {
     let n = module.display_dim(&root.matmul.n);
     let d = module.ty(root.result);
@@ -244,7 +244,8 @@ fn readable(module: &Module, root: &Root<'_>) -> String {
     kinds.join("; ")
 }
 
-/// What the kernel would have too many of with this op, outputs left aside.
+/// The limit on steps or operands that the kernel would exceed with this op, worded for a message. Outputs
+/// are checked separately.
 fn full(
     program: &Program,
     op: Op,
@@ -264,7 +265,7 @@ fn full(
     let mut values: Vec<(Value, OperandShape)> =
         plan.operands.iter().map(|operand| (operand.value, operand.shape)).collect();
     values.extend(reads);
-    // A constant that is used elsewhere too is read like any other operand.
+    // A constant that is also used outside is read like any other operand.
     let constants = module.ops[op].operands.iter().filter(|operand| is_inlinable(program, **operand));
     let shared = constants.filter(|constant| program.facts().users(**constant).len() > 1);
     let d = &module.ty(root.result).shape;
@@ -282,7 +283,8 @@ fn full(
     })
 }
 
-/// Whether the kernel would write too much with this op and what is seen of it.
+/// The limit on outputs, worded for a message, if the kernel would exceed it with this op and its visible
+/// results.
 fn too_many_outputs(program: &Program, op: Op, producer: Producer<'_>) -> Option<String> {
     let Producer { plan, root, has, .. } = producer;
     let module = program.module();
@@ -290,7 +292,7 @@ fn too_many_outputs(program: &Program, op: Op, producer: Producer<'_>) -> Option
     let mut used = module.ops[op].operands.clone();
     used.sort_unstable();
     used.dedup();
-    // What the op uses need not be written any more when nothing else does.
+    // An operand need not be written once the op, its last outside user, joins.
     let few = |value: Value| {
         program.facts().users(value).len() <= 3 * (1 + plan.epilogue.len() + plan.outputs.len())
     };
@@ -321,8 +323,8 @@ fn too_many_outputs(program: &Program, op: Op, producer: Producer<'_>) -> Option
     Some(format!("{also}the kernel of {label} would write {tensors} tensors; expected at most {most}"))
 }
 
-/// How a value is used outside the kernel besides by `op`, for a message; `None` when it is not. Reads a few users
-/// only: a value may have very many, each of which gets a message.
+/// The uses of a value outside the kernel other than `op`, worded for a message; `None` without any. Reads
+/// only a few users, because a value may have very many and each gets a message.
 fn other_uses(program: &Program, value: Value, op: Op, producer: Producer<'_>) -> Option<String> {
     const NAMED: usize = 3;
     let module = program.module();

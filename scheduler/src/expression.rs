@@ -1,18 +1,18 @@
-//! A `scaled_mma` and what follows it as an expression: what rules rewrite, and what trimming decides on.
+//! A `scaled_mma` and the ops that follow it, as the expression that rules rewrite and [`crate::trim`] trims.
 
 use egg::{Id, RecExpr};
 use fourfold_ir::{ElementType, FormatCapability, OperandShape, QuantizedCapability, ReduceKind};
 
 use crate::language::KernelTerm;
 
-/// A region as rules see it. Canonical: equal regions have equal expressions.
+/// A region in the form that rules rewrite. Canonical: equal regions have equal expressions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Expression {
-    /// The nodes.
+    /// The terms.
     pub(crate) nodes: RecExpr<KernelTerm>,
-    /// The ops, the `scaled_mma` first; each after those that it uses.
+    /// The ops, the `scaled_mma` first, every op after its operands.
     pub(crate) members: Vec<Member>,
-    /// The types.
+    /// The types of leaves, and the types that this region's extents permit.
     pub(crate) types: TypeEnvironment,
 }
 
@@ -21,13 +21,13 @@ pub(crate) struct Expression {
 pub(crate) struct Member {
     /// Its term.
     pub(crate) term: Id,
-    /// Whether no other member can use its results.
+    /// True for an op whose results no other member can use.
     pub(crate) sink: bool,
     /// Its operands; empty for the `scaled_mma`.
     pub(crate) operands: Vec<Source>,
-    /// How many results it has.
+    /// The number of its results.
     pub(crate) tensors: usize,
-    /// Whether a result has to be written even when every member is in the kernel.
+    /// True if a result must be written even when every member is in the kernel.
     pub(crate) seen: bool,
 }
 
@@ -40,44 +40,44 @@ pub(crate) enum Source {
     Leaf(usize),
 }
 
-/// Everything besides its nodes and the target that the rewriting of a region depends on.
+/// The inputs to rewriting, apart from the terms and the target.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TypeEnvironment {
-    /// By leaf.
+    /// The type of each leaf.
     pub(crate) leaves: Vec<Type>,
     /// The element type of the `scaled_mma`.
     pub(crate) accumulator: ElementType,
-    /// The element types of results whose rule for N this region's N can meet.
+    /// The element types of outputs whose multiple of N this region's N can satisfy.
     pub(crate) writable: Vec<ElementType>,
-    /// The element types of matrices whose rule for N this region's N can meet.
+    /// The element types of matrix operands whose multiple of N this region's N can satisfy.
     pub(crate) matrices: Vec<ElementType>,
-    /// The formats of blocks whose rule for N this region's N can meet.
+    /// The quantized formats whose multiple of N this region's N can satisfy.
     pub(crate) quantized: Vec<QuantizedCapability>,
-    /// The reductions that this region's M and L allow.
+    /// The reductions that this region's M and L permit.
     pub(crate) reductions: Vec<ReduceKind>,
 }
 
 /// The type of a term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Type {
-    /// `None` for a term that is no value.
+    /// `None` for a term that is not a value.
     pub(crate) element: Option<ElementType>,
     /// Its role in a kernel.
     pub(crate) class: Class,
-    /// Set for a leaf that is one number everywhere and that only steps of the region use.
+    /// True for a splat constant that only elementwise ops of the region use.
     pub(crate) inlined: bool,
 }
 
 /// The role that a term can have in a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Class {
-    /// A value of a shape that an epilogue can have beside D.
+    /// An external value with a shape that an epilogue can broadcast to D.
     Operand(OperandShape),
     /// Scales in the blocked layout.
     BlockedScales,
-    /// Another value from outside.
+    /// Any other external value.
     Other,
-    /// The result of an op of the region, of the shape of D.
+    /// The result of an op of the region, with the shape of D.
     Computed,
     /// Not a value: an absent operand or an attribute.
     NoValue,
@@ -86,13 +86,13 @@ pub(crate) enum Class {
 /// The facts that rules proved about a member.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Proved {
-    /// It is a value of the kernel.
+    /// The kernel can compute it.
     pub(crate) lifted: bool,
-    /// Its results can be written.
+    /// The kernel can write its results.
     pub(crate) writable: bool,
 }
 
-/// Whether an epilogue can read a value from outside, constants aside.
+/// Returns whether an epilogue can read an external value. Constants are handled separately.
 pub(crate) fn is_readable(ty: Type, capability: &FormatCapability, types: &TypeEnvironment) -> bool {
     let (Class::Operand(shape), Some(element)) = (ty.class, ty.element) else { return false };
     let fits_n = shape != OperandShape::Matrix || types.matrices.contains(&element);

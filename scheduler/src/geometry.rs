@@ -1,16 +1,16 @@
-//! Extents and shapes of a `scaled_mma`: what one launch computes, how much its scales take, and how a tensor lies
-//! beside D. Pure arithmetic over dimensions.
+//! Extents and shapes of a `scaled_mma`: the extents of one launch, the bytes of its scales, and how a tensor
+//! broadcasts to D. Pure arithmetic on dimensions.
 
 use fourfold_ir::{Dim, FormatCapability, GridCapability, Matmul, OperandShape};
 
-/// Whether an extent is a multiple.
+/// The result of a divisibility test on an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Divides {
-    /// Whatever the symbols are.
+    /// A multiple for all values of the symbols.
     Always,
-    /// For some values of the symbols.
+    /// A multiple for some values of the symbols.
     AtRunTime,
-    /// The extent is fixed, and it is not.
+    /// Fixed, and not a multiple.
     Never,
 }
 
@@ -24,15 +24,15 @@ impl Divides {
     }
 }
 
-/// The blocked layout pads the rows of a matrix to a multiple of this.
+/// The multiple to which the blocked layout pads the rows of a matrix.
 pub(crate) const SCALE_ROWS: u64 = 128;
 
-/// Whether the kernel takes the batch and the rows of A as one matrix.
+/// Returns whether the kernel flattens the batch and M into one matrix of L*M rows.
 pub(crate) fn flattens(matmul: &Matmul) -> bool {
     !matmul.b_batched && matmul.batch.as_fixed() != Some(1)
 }
 
-/// The extents of one launch, each with its name and its limit. Root acceptance refuses an L*M beyond 64 bits.
+/// The extents of one launch, each with its name and limit. [`crate::root`] refuses an L*M beyond 64 bits.
 pub(crate) fn extent_limits(matmul: &Matmul, capability: &FormatCapability) -> Vec<(&'static str, Dim, u64)> {
     let Matmul { batch, m, n, k, .. } = matmul;
     let GridCapability { max_matrices, max_columns, .. } = capability.grid;
@@ -46,8 +46,8 @@ pub(crate) fn extent_limits(matmul: &Matmul, capability: &FormatCapability) -> V
     limits
 }
 
-/// The extents of D in one launch: matrices, rows and columns. The blocked scales of a quantized D have the same
-/// extents. `None` beyond 64 bits.
+/// The extents of D in one launch: matrices, rows and columns. The blocked scales of a quantized D have the
+/// same extents. `None` beyond 64 bits.
 pub(crate) fn launched_extents(matmul: &Matmul) -> Option<[Dim; 3]> {
     let Matmul { batch, m, n, .. } = matmul;
     match flattens(matmul) {
@@ -63,14 +63,14 @@ pub(crate) fn tile_count([matrices, rows, columns]: [Option<u64>; 3], tile: [u64
     of_matrix.checked_mul(matrices?)
 }
 
-/// An upper bound on the tiles of D in any call: the limit on scale bytes bounds extents that are not fixed. `None`
+/// An upper bound on the tiles of D in any call. The limit on scale bytes bounds symbolic extents. `None`
 /// beyond 64 bits.
 pub(crate) fn max_tile_count(matmul: &Matmul, capability: &FormatCapability) -> Option<u64> {
     let [matrices, rows, columns] = launched_extents(matmul)?;
     let [tile_rows, tile_columns] = capability.grid.tile.map(|extent| extent.max(1));
     let k = matmul.k.as_fixed().unwrap_or(1).max(1);
     let scale_tile = scale_bytes([Some(1), Some(SCALE_ROWS), Some(k)], matmul.format.block)?;
-    // Blocks of 128 rows that an operand can have, in all of its matrices.
+    // The most 128-row blocks of an operand over all its matrices.
     let blocks = capability.max_scale_bytes / scale_tile;
     let of_extent = |extent: Option<u64>, tile: u64| match extent {
         Some(extent) => Some(extent.div_ceil(tile)),
@@ -83,13 +83,13 @@ pub(crate) fn max_tile_count(matmul: &Matmul, capability: &FormatCapability) -> 
     all_rows.checked_mul(of_extent(columns.as_fixed(), tile_columns)?)
 }
 
-/// The operands with blocked scales, each with the number of matrices that have scales of their own, the rows of one,
+/// The operands with blocked scales. Each entry has a name, the number of scale matrices, the rows of one,
 /// and K.
 pub(crate) fn scale_operands(matmul: &Matmul) -> Vec<(&'static str, [Dim; 3])> {
     let Matmul { batch, m, n, k, .. } = matmul;
     let one = Dim::fixed(1);
     let a = if flattens(matmul) {
-        // Root acceptance refuses a product that does not fit.
+        // [`crate::root`] refuses an L*M beyond 64 bits.
         batch.times(m).map(|rows| [one.clone(), rows, k.clone()])
     } else {
         Some([batch.clone(), m.clone(), k.clone()])
@@ -99,14 +99,15 @@ pub(crate) fn scale_operands(matmul: &Matmul) -> Vec<(&'static str, [Dim; 3])> {
     a.map(|a| ("A", a)).into_iter().chain([("B", b)]).collect()
 }
 
-/// Bytes of blocked scales with this many matrices, rows and K; `None` beyond 64 bits or for an unknown extent.
+/// Bytes of blocked scales for this many matrices, rows and K; `None` beyond 64 bits or for an unknown
+/// extent.
 pub(crate) fn scale_bytes([matrices, rows, k]: [Option<u64>; 3], block: u32) -> Option<u64> {
     let columns = k?.div_ceil(u64::from(block)).checked_next_multiple_of(4)?;
     rows?.checked_next_multiple_of(SCALE_ROWS)?.checked_mul(columns)?.checked_mul(matrices?)
 }
 
-/// How a shape lies beside D, as far as an epilogue can have it. With one row in D, a vector of N is both a row and a
-/// matrix: it counts as a row.
+/// Classifies a shape by its broadcast to D; `None` if an epilogue cannot read it. If D has one row, a vector
+/// of N elements is both a row and a matrix: it is classified as a row.
 pub(crate) fn operand_shape(shape: &[Dim], d: &[Dim]) -> Option<OperandShape> {
     fn is_one(dim: &Dim) -> bool {
         dim.as_fixed() == Some(1)
@@ -129,7 +130,7 @@ pub(crate) fn operand_shape(shape: &[Dim], d: &[Dim]) -> Option<OperandShape> {
     }
 }
 
-/// The shape that a reduction of D, of this rank, along these axes leaves.
+/// The shape of the result of reducing D, of this rank, along these axes.
 pub(crate) fn reduced_shape(axes: &[u32], rank: usize) -> Option<OperandShape> {
     let last = rank.checked_sub(1)?;
     let is_range = |from: usize, to: usize| axes.iter().map(|axis| *axis as usize).eq(from..to);

@@ -1,14 +1,16 @@
-//! Gives ops to kernels, in one pass over the program.
+//! Assigns ops to kernels in one pass over the program.
 //!
-//! A kernel runs as a whole, so that no path may leave it and return. Every op has a *stage* for that: an op outside
-//! kernels has the largest stage of its operands (inputs have 0), and a kernel has a larger one than anything that it
-//! reads. Along a use the stage never falls, and into a kernel it rises: a path that left a kernel would come back to it
-//! at a higher stage than its own. Hence an op joins a kernel only when whatever it reads besides has a lower stage.
-//! The stage of a kernel may be raised for that as long as nothing outside has used a value of the kernel, because no
-//! other stage was computed from it.
+//! A kernel runs as a whole, so no path may leave it and return. Every op has a *stage* to ensure this:
+//! - An op outside kernels has the largest stage of its operands; inputs have stage 0.
+//! - A kernel has a larger stage than everything it reads.
 //!
-//! When a kernel is trimmed afterwards ([`crate::trim`]), an op leaves together with what uses it inside, and is
-//! outside with the stage that it had: what it reads has at most that stage, and what reads it was placed no lower.
+//! Along a use the stage never falls, and into a kernel it rises. A path that left a kernel would return at a
+//! higher stage than the kernel's own. Hence an op joins a kernel only if its other operands have a lower
+//! stage. To admit an op, the kernel's stage may rise until something outside uses a value of the kernel:
+//! until then no other stage depends on it.
+//!
+//! Trimming ([`crate::trim`]) removes an op together with its users inside the kernel. A removed op keeps the
+//! kernel's stage. Its operands have at most that stage, and its users were placed no lower.
 
 use std::collections::HashMap;
 
@@ -19,24 +21,24 @@ use crate::properties::is_sink;
 use crate::reason::Rejection;
 use crate::root::{Root, accept};
 
-/// What may run together with a `scaled_mma`.
+/// A `scaled_mma` and the ops that may join its kernel.
 pub(crate) struct Grown<'a> {
     pub(crate) root: Root<'a>,
-    /// The `scaled_mma`, then what follows it, in program order.
+    /// The `scaled_mma`, then the ops that follow it, in program order.
     pub(crate) ops: Vec<Op>,
 }
 
-/// What came of a program.
+/// The result of growing every kernel of a program.
 pub(crate) struct Growth<'a> {
     /// In the order of their roots.
     pub(crate) kernels: Vec<Grown<'a>>,
-    /// Why nothing grew from the others.
+    /// The reasons why the other roots have no kernel.
     pub(crate) rejected_roots: HashMap<Op, Rejection>,
-    /// The operand that kept an op from joining the kernel of a root, because it comes too late.
+    /// By op and root: the operand that kept the op from joining the kernel, because it is computed too late.
     pub(crate) late: HashMap<(Op, Op), Value>,
 }
 
-/// Grows a kernel from each `scaled_mma` that the target takes and that is not known to have none.
+/// Grows a kernel from each `scaled_mma` that the target accepts, except those already in `rejected_roots`.
 pub(crate) fn grow<'a>(
     program: &'a Program,
     capabilities: &'a Capabilities,
@@ -68,7 +70,7 @@ pub(crate) fn grow<'a>(
     Growth { kernels, rejected_roots, late }
 }
 
-/// Where an op is.
+/// The position of an op: outside kernels, or in one.
 #[derive(Clone, Copy)]
 enum Place {
     Outside { stage: usize },
@@ -79,12 +81,12 @@ struct Growing<'a> {
     root: Root<'a>,
     ops: Vec<Op>,
     stage: usize,
-    /// Whether something outside uses a value of it.
+    /// True once an op outside uses a value of the kernel.
     used: bool,
     steps: usize,
-    /// Tensors that its sinks write.
+    /// The number of tensors that its sinks write.
     written: usize,
-    /// Splat constants not counted.
+    /// External operands, without splat constants.
     operands: Vec<(Value, OperandShape)>,
 }
 
@@ -112,7 +114,7 @@ impl<'a> Grower<'a> {
         self.places[op.index()] = Place::Outside { stage };
     }
 
-    /// The kernels that compute an operand, the latest first.
+    /// The kernels that compute an operand of the op, the latest first.
     fn candidates(&self, op: Op) -> Vec<usize> {
         let operands = self.program.module().ops[op].operands.iter();
         let mut kernels: Vec<usize> = operands.filter_map(|operand| self.computed_in(*operand)).collect();
@@ -121,7 +123,7 @@ impl<'a> Grower<'a> {
         kernels
     }
 
-    /// Adds an op to a kernel, when the kernel takes it and has room for it.
+    /// Adds an op to a kernel if the kernel accepts it and has room.
     fn join(&mut self, op: Op, kernel: usize) -> bool {
         let module = self.program.module();
         let growing = &self.kernels[kernel];
@@ -136,7 +138,7 @@ impl<'a> Grower<'a> {
             return false;
         }
         let Ok(mut reads) = check_legal(self.program, &growing.root, op, inside) else { return false };
-        // A result of the kernel that is complete only after it.
+        // A sink's result is complete only after the kernel.
         let own = |operand: &Value| !inside(*operand) && self.kernel_of(*operand) == Some(kernel);
         if module.ops[op].operands.iter().any(own) {
             return false;
@@ -179,7 +181,7 @@ impl<'a> Grower<'a> {
         }
     }
 
-    /// The kernel in which a value is there for other ops.
+    /// The kernel whose other ops can use this value.
     fn computed_in(&self, value: Value) -> Option<usize> {
         let module = self.program.module();
         let op = module.defining_op(value)?;
@@ -199,7 +201,7 @@ impl<'a> Grower<'a> {
         operands.map(|operand| self.stage(*operand)).max().unwrap_or(0)
     }
 
-    /// Notes that an op in this kernel, or in none, uses values of others.
+    /// Marks the kernels whose values this op uses from outside.
     fn use_operands(&mut self, op: Op, by: Option<usize>) {
         for operand in &self.program.module().ops[op].operands {
             if let Some(kernel) = self.kernel_of(*operand).filter(|kernel| Some(*kernel) != by) {

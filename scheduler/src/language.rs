@@ -1,4 +1,4 @@
-//! The terms that the rules of kernels rewrite.
+//! The terms that the kernel rules rewrite.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,17 +15,18 @@ egg::define_language! {
         // a, sfa, b, sfb, alpha, c, beta
         "scaled_mma" = ScaledMma([Id; 7]),
         "mma" = Mma([Id; 2]),
-        // The first child says which: a rule speaks of all functions at once.
+        // The first child is the function: one rule covers all functions.
         "unary" = Unary([Id; 2]),
         "binary" = Binary([Id; 3]),
         "clamp" = Clamp([Id; 2]),
         "compare" = Compare([Id; 3]),
         "convert" = Convert([Id; 2]),
         "select" = Select([Id; 3]),
-        // The per-tensor scale comes last, or is absent.
+        // The last child is the per-tensor scale, or `none`.
         "quantize" = Quantize([Id; 3]),
         "reduce" = Reduce([Id; 2]),
-        // The normal form: the operands of the scaled_mma; that and an expression of its result; the same, written.
+        // The normal form: the operands of the `scaled_mma`; a root with an expression over its result; a
+        // written kernel.
         "root" = Root([Id; 7]),
         "kernel" = Kernel([Id; 2]),
         "write" = Write([Id; 2]),
@@ -35,10 +36,10 @@ egg::define_language! {
     }
 }
 
-/// The attributes of these terms: those of elementwise ops and those of sinks.
+/// The attributes of kernel terms: elementwise ones and those of sinks.
 pub(crate) type Attribute = attribute::Attribute<SinkAttribute>;
 
-/// The attributes of an op that ends an epilogue.
+/// The attributes of a sink: an op that ends an epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum SinkAttribute {
     /// The format that `block_quantize` writes.

@@ -1,4 +1,5 @@
-//! Decides whether an op can follow a multiplication in its kernel, limits and the order of kernels left aside.
+//! Decides whether an op can join the epilogue of a `scaled_mma`. Limits and the order of kernels are checked
+//! elsewhere.
 
 use fourfold_ir::{
     Dim, ElementType, EpilogueCapability, Op, OpKind, OperandShape, OutputCapability, Program,
@@ -9,39 +10,40 @@ use crate::geometry::{Divides, launched_extents, operand_shape, reduced_shape, s
 use crate::properties::{is_fp8, is_inlinable, needs_rows};
 use crate::root::Root;
 
-/// Why an op is not legal in an epilogue.
+/// The reason why an op is not legal in an epilogue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Illegal {
-    /// No epilogue computes it.
+    /// No epilogue computes the op.
     Kind,
-    /// It reduces in a way that no epilogue does.
+    /// No epilogue computes this reduction.
     ReduceKind(ReduceKind),
-    /// It reduces an element type that is not f32.
+    /// The op reduces an element type other than f32.
     ReduceElement(ElementType),
-    /// It reduces along other axes than all, all but the last, or the last.
+    /// The op reduces along axes other than all, all but the last, or only the last.
     ReduceAxes,
-    /// There is nothing to reduce, and no kernel to write the result.
+    /// The reduction is over zero elements, and no launched kernel would write its result.
     ReduceNothing,
-    /// The scales that it gives are linear.
+    /// The op writes linear scales.
     LinearScales(Value),
-    /// It quantizes to a format that no epilogue writes.
+    /// No epilogue writes the format.
     Format,
-    /// It quantizes to a format whose rule for N does not hold.
+    /// N does not satisfy the multiple that the format requires.
     FormatN(QuantizedCapability),
-    /// Its scales are too large.
+    /// The scales exceed the byte limit.
     ScaleBytes,
-    /// The result has another shape than D.
+    /// The result's shape is not D's.
     ResultShape,
-    /// An operand is of a shape or an element type that no epilogue reads there.
+    /// An operand has a shape or an element type that no epilogue reads there.
     Operand(Value),
-    /// An operand is a matrix whose rule for N does not hold.
+    /// N does not satisfy the multiple that a matrix operand requires.
     OperandN(Value, OutputCapability),
     /// No epilogue rounds to the element type of the result.
     Element(ElementType),
 }
 
-/// The external operands that an op adds to the epilogue of a kernel. Splat constants are left out, as they may become
-/// part of the kernel. `inside` says which values the kernel computes; the op has one of them at least.
+/// Returns the external operands that an op adds to the epilogue of a kernel. Splat constants are omitted,
+/// because they may become part of the kernel. `inside` tells which values the kernel computes; the op reads
+/// at least one of them.
 pub(crate) fn check_legal(
     program: &Program,
     root: &Root<'_>,
@@ -61,7 +63,7 @@ pub(crate) fn check_legal(
     }
 }
 
-/// Whether an epilogue has this op, in some form at least.
+/// Returns whether an epilogue supports this op in at least one form.
 fn is_supported(kind: &OpKind, epilogue: &EpilogueCapability) -> bool {
     match kind {
         OpKind::Unary(kind) => epilogue.unary.contains(kind),
@@ -75,7 +77,7 @@ fn is_supported(kind: &OpKind, epilogue: &EpilogueCapability) -> bool {
     }
 }
 
-/// The element types of results that the kernel can write for this N, at run time perhaps.
+/// The element types of outputs that the kernel can write for at least some values of N.
 pub(crate) fn writable(root: &Root<'_>) -> Vec<ElementType> {
     let fits = |multiple| Divides::of(&root.matmul.n, multiple) != Divides::Never;
     root.capability
@@ -86,14 +88,14 @@ pub(crate) fn writable(root: &Root<'_>) -> Vec<ElementType> {
         .collect()
 }
 
-/// The element types of matrices that the epilogue can read for this N, at run time perhaps.
+/// The element types of matrix operands that the epilogue can read for at least some values of N.
 pub(crate) fn readable_matrices(root: &Root<'_>) -> Vec<ElementType> {
     let rules = root.capability.epilogue.operand(OperandShape::Matrix).map_or(&[][..], |rule| &rule.elements);
     let fits = |rule: &&OutputCapability| Divides::of(&root.matmul.n, rule.n_multiple) != Divides::Never;
     rules.iter().filter(fits).map(|rule| rule.element).collect()
 }
 
-/// The formats in which a kernel can write blocks for its N, at run time perhaps.
+/// The quantized formats that the kernel can write for at least some values of its extents.
 pub(crate) fn quantized(root: &Root<'_>) -> Vec<QuantizedCapability> {
     let fits = |rule: &&QuantizedCapability| {
         Divides::of(&root.matmul.n, rule.n_multiple) != Divides::Never && scales_fit(root, rule.block)
@@ -101,8 +103,8 @@ pub(crate) fn quantized(root: &Root<'_>) -> Vec<QuantizedCapability> {
     root.capability.epilogue.quantized.iter().filter(fits).copied().collect()
 }
 
-/// The reductions that a kernel can do for its M and L, at run time perhaps: without rows nothing is launched, and of
-/// what is empty only the largest magnitude is known to be zero.
+/// The reductions that a kernel can compute for at least some values of M and L. If M or L is 0, nothing is
+/// launched, and only `amax` has a defined result: zero.
 pub(crate) fn reductions(root: &Root<'_>) -> Vec<ReduceKind> {
     let empty = [&root.matmul.m, &root.matmul.batch].into_iter().any(|dim| dim.as_fixed() == Some(0));
     let kinds = root.capability.epilogue.reductions.iter();
@@ -202,7 +204,7 @@ fn check_step(program: &Program, root: &Root<'_>, op: Op, inside: impl Fn(Value)
     };
     let converted = (operation.kind == OpKind::Convert).then(|| operation.operands[0]);
     if let Some(condition) = converted.filter(|value| module.ty(*value).element == ElementType::I1) {
-        // A comparison only chooses.
+        // Only `select` may use a comparison.
         return Err(Illegal::Operand(condition));
     }
     let from_fp8 = converted.is_some_and(|value| is_fp8(module.ty(value).element));
@@ -212,7 +214,7 @@ fn check_step(program: &Program, root: &Root<'_>, op: Op, inside: impl Fn(Value)
     Ok(reads)
 }
 
-/// The shape in which an epilogue reads a value from outside.
+/// The shape in which an epilogue reads an external value.
 fn check_read(program: &Program, root: &Root<'_>, value: Value) -> Result<OperandShape, Illegal> {
     let module = program.module();
     let ty = module.ty(value);

@@ -1,9 +1,36 @@
-//! What runs together: which ops become one kernel, which go to the fallback, and why.
+//! Partitions dataflow graphs into fused kernel segments, with a reason for every op that is left out.
 //!
-//! [`partition()`] grows a kernel from every `scaled_mma` that the target takes, over the elementwise ops behind it and
-//! what quantizes or reduces their values, as far as the epilogue reaches and can write what is seen outside, and leaves
-//! the rest to the fallback with a reason for each op. [`check()`] proves a partition again from scratch.
-//! Targets are known here only as [`fourfold_ir::Capabilities`].
+//! - [`normalize`] rewrites a program, so that products of dequantized operands become `scaled_mma`.
+//! - [`partition()`] grows a kernel from every `scaled_mma` that the target accepts. The kernel takes the following
+//!   elementwise ops, block quantizations and reductions as far as the target's epilogue supports them. All other ops
+//!   go to device or fallback segments, each with a [`Rejection`].
+//! - [`check()`] proves a partition again, without the partitioner's code.
+//! - [`violated`] checks the extents of one call against a plan's constraints, before launch.
+//!
+//! Targets are known only by their [`fourfold_ir::Capabilities`]. The crate has no optional features, does no I/O and
+//! has no `unsafe`.
+//!
+//! ```
+//! use fourfold_scheduler::{NormalizeOptions, check, normalize, partition};
+//!
+//! let source = "fir 1
+//! func @layer(%a: tensor<[37, 64], f4E2M1FN>, %sfa: tensor<[37, 4], f8E4M3FN, blocked>,
+//!     param %b: tensor<[24, 64], f4E2M1FN>, param %sfb: tensor<[24, 4], f8E4M3FN, blocked>) {
+//!   %d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[37, 24], f32>
+//!   %y = relu %d : tensor<[37, 24], f32>
+//!   return %y
+//! }
+//! ";
+//! let (program, _) = fourfold_ir::load(source).expect("a valid program");
+//! let normalized = normalize(&program, &NormalizeOptions::default());
+//! let capabilities = fourfold_codegen::capabilities("sm_120a").expect("a known target");
+//!
+//! let partition = partition(normalized.program(), &capabilities);
+//! let (_, plan) = partition.kernels().next().expect("a kernel");
+//! assert_eq!(plan.epilogue.len(), 1);
+//! assert!(partition.decisions.iter().all(|decision| decision.rejection.is_none()));
+//! assert_eq!(check(normalized.program(), &capabilities, &partition), Ok(()));
+//! ```
 #![forbid(unsafe_code)]
 
 mod attribute;

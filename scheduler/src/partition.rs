@@ -1,4 +1,5 @@
-//! Cuts a program into segments: kernels grown from every `scaled_mma`, and what is left, by stages.
+//! Cuts a program into segments: a kernel per accepted `scaled_mma`, device kernels, and fallback segments by
+//! stage.
 
 use std::collections::HashMap;
 
@@ -16,13 +17,14 @@ use crate::reason::{ReasonCode, Rejection, element_list};
 use crate::region::region;
 use crate::root::Root;
 
-/// Decides for every op of a program whether it runs in a kernel, and in which order segments run.
+/// Partitions a program into segments, in an order in which they can run.
 ///
-/// Each `scaled_mma` that the target takes becomes a kernel with as much of what follows it as the epilogue computes,
-/// and writes what of it is seen outside; `mma` never does. A `block_quantize` that no epilogue computes becomes a segment
-/// of the device tier where the target has a kernel for it. Every other op goes to a fallback segment. Each op outside the
-/// kernel tier has a [`Rejection`]. The result depends on nothing but the arguments, and takes time proportional to the
-/// program.
+/// Each `scaled_mma` that the target accepts becomes a kernel. The kernel takes as many of the following ops
+/// as its epilogue computes, and writes every value that is used outside. A plain `mma` never becomes a
+/// kernel. A `block_quantize` outside every epilogue becomes a segment of the device tier if the target has a
+/// kernel for it. All other ops go to fallback segments. Each op outside the kernel tier has a [`Rejection`].
+///
+/// The result depends on the arguments only. The time is proportional to the size of the program.
 pub fn partition(program: &Program, capabilities: &Capabilities) -> Partition {
     let kernels = Kernels::find(program, capabilities);
     let units = Units::of(program, capabilities, &kernels);
@@ -50,7 +52,7 @@ struct Kernels<'a> {
     rejected_roots: HashMap<Op, Rejection>,
     /// By op and root.
     late: HashMap<(Op, Op), Value>,
-    /// How many roots grew, and have no kernel.
+    /// The number of roots that grew but have no kernel.
     dead: usize,
 }
 
@@ -61,7 +63,7 @@ impl<'a> Kernels<'a> {
         if kernels.dead == 0 {
             return kernels;
         }
-        // What a root took that then had no kernel may belong to another.
+        // Ops taken by a root without a kernel may join another kernel.
         let growth = grow(program, capabilities, kernels.rejected_roots);
         Kernels::of(program, growth, &mut provers)
     }
@@ -136,7 +138,7 @@ impl<'a> Kernels<'a> {
         Some(Rejection::new(ReasonCode::NoScaledMmaProducer, format!("{label}: {what}")))
     }
 
-    /// Finds what keeps an op out of one of these kernels.
+    /// Finds the obstacle that keeps an op out of one of these kernels.
     fn obstacle(&self, program: &Program, units: &Units, stages: &Stages, op: Op, kernel: usize) -> Obstacle {
         let (plan, root) = (&self.plans[kernel], &self.roots[kernel]);
         let has = |op: Op| self.kernel_of[op.index()] == Some(kernel);
@@ -152,11 +154,11 @@ impl<'a> Kernels<'a> {
     }
 }
 
-/// Everything that runs as a generated kernel: the kernels of `scaled_mma`, and then those of the device tier.
+/// The units that run as generated kernels: those of the kernel tier, then those of the device tier.
 struct Units {
     /// Device kernels, in program order.
     device: Vec<BlockQuantizePlan>,
-    /// By op: the position among all units.
+    /// By op: its unit's position, or `None` for an op on the fallback.
     unit_of: Vec<Option<usize>>,
 }
 
@@ -174,7 +176,7 @@ impl Units {
     }
 }
 
-/// Why no kernel that begins with this root can write its result.
+/// The reason why no kernel with this root can write its result.
 fn unwritable(module: &Module, root: &Root<'_>) -> Rejection {
     let element = module.ty(root.result).element;
     let label = module.op_label(root.op);
@@ -192,8 +194,9 @@ fn unwritable(module: &Module, root: &Root<'_>) -> Rejection {
     }
 }
 
-/// The segments in order, and the segment of each op: at each stage the fallback, then kernels, then device kernels. A
-/// path from one op of a fallback segment to another passes no kernel, as that would raise the stage.
+/// The segments in order, and the segment of each op. A stage has its fallback segment first, then kernels,
+/// then device kernels. A path between two ops of a fallback segment passes no kernel, because that would
+/// raise the stage.
 fn segments(
     program: &Program,
     kernels: &Kernels<'_>,
@@ -246,7 +249,7 @@ fn segments(
     (segments, segment_of)
 }
 
-/// Ascending, each once.
+/// Sorts entities in ascending order and removes duplicates.
 fn sorted<E: Entity + Ord>(mut entities: Vec<E>) -> Vec<E> {
     entities.sort_unstable();
     entities.dedup();

@@ -1,4 +1,4 @@
-//! The types of a partition: segments in the order in which they run, kernel plans, and a decision for every op.
+//! The types of a partition: segments in run order, kernel plans, and a decision for every op.
 
 mod interface;
 
@@ -12,21 +12,21 @@ use crate::reason::{ReasonCode, Rejection};
 /// A program cut into segments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Partition {
-    /// The target that it was made for.
+    /// The name of the target.
     pub target: String,
-    /// In an order in which they can run: a segment uses inputs and results of earlier segments only.
+    /// The segments in run order: each uses only program inputs and results of earlier segments.
     pub segments: Vec<Segment>,
-    /// One for each op, by op index.
+    /// The decisions, by op index.
     pub decisions: Vec<Decision>,
 }
 
 impl Partition {
-    /// The segments of the kernel tier with their positions: one `scaled_mma` each.
+    /// The segments of the kernel tier, one `scaled_mma` each, with their positions.
     pub fn kernels(&self) -> impl Iterator<Item = (usize, &ScaledMmaPlan)> {
         self.segments.iter().enumerate().filter_map(|(index, segment)| Some((index, segment.kernel()?)))
     }
 
-    /// The segments that run as generated kernels, of the kernel and the device tier, with their positions.
+    /// The segments that run as generated kernels (kernel and device tier), with their positions.
     pub fn plans(&self) -> impl Iterator<Item = (usize, &Plan)> {
         self.segments.iter().enumerate().filter_map(|(index, segment)| Some((index, segment.plan()?)))
     }
@@ -35,19 +35,19 @@ impl Partition {
 /// Ops that run together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segment {
-    /// In program order.
+    /// The ops, in program order.
     pub ops: Vec<Op>,
-    /// Values that it uses and does not define, ascending.
+    /// The values that the segment uses but does not define, ascending.
     pub inputs: Vec<Value>,
-    /// Values that it defines and that a later segment or the program's caller uses, ascending. Empty for a
-    /// segment whose results nobody uses.
+    /// The values that the segment defines and a later segment or the caller uses, ascending. Empty if
+    /// nothing uses its results.
     pub outputs: Vec<Value>,
-    /// How it runs.
+    /// The way the segment runs.
     pub kind: SegmentKind,
 }
 
 impl Segment {
-    /// The plan of a segment that runs as a generated kernel.
+    /// The plan, if the segment runs as a generated kernel.
     pub fn plan(&self) -> Option<&Plan> {
         match &self.kind {
             SegmentKind::Kernel(plan) => Some(plan),
@@ -55,21 +55,21 @@ impl Segment {
         }
     }
 
-    /// The plan of a segment of the kernel tier.
+    /// The plan, if the segment is of the kernel tier.
     pub fn kernel(&self) -> Option<&ScaledMmaPlan> {
         self.plan().and_then(Plan::scaled_mma)
     }
 
-    /// The tier that the segment runs on where nothing prevents it.
+    /// The tier on which the segment runs unless something prevents it at run time.
     pub fn tier(&self) -> Tier {
         self.plan().map_or(Tier::Fallback, Plan::tier)
     }
 }
 
-/// How a segment runs.
+/// The way a segment runs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SegmentKind {
-    /// As one generated kernel, or on the fallback when that is not possible at run time.
+    /// As one generated kernel, or on the fallback if no launch is possible at run time.
     Kernel(Box<Plan>),
     /// On the fallback, op by op.
     Fallback,
@@ -80,7 +80,7 @@ pub enum SegmentKind {
 pub enum Plan {
     /// A `scaled_mma` with its epilogue.
     ScaledMma(ScaledMmaPlan),
-    /// A `block_quantize` by itself.
+    /// A standalone `block_quantize`.
     BlockQuantize(BlockQuantizePlan),
 }
 
@@ -89,7 +89,7 @@ pub enum Plan {
 pub enum Tier {
     /// A generated kernel rooted at one `scaled_mma`.
     Kernel,
-    /// Everything else that stays on the GPU.
+    /// Any other segment that stays on the GPU.
     Device,
     /// The CPU.
     Fallback,
@@ -112,23 +112,25 @@ impl std::fmt::Display for Tier {
     }
 }
 
-/// The values of one call, each under its role in the kernel's C interface.
+/// The values of one call, named by their roles in the kernel's C interface.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Roles {
-    /// The tensors that the kernel reads. A value that it reads in two roles is there twice.
+    /// The tensors that the kernel reads. A value with two roles is listed twice.
     pub operands: Vec<(String, Value)>,
-    /// The f32 numbers that it reads.
+    /// The f32 scalars that the kernel reads.
     pub scalars: Vec<(String, Value)>,
-    /// The tensors that it writes, `y0` first, codes before their scales.
+    /// The tensors that the kernel writes, `y0` first, codes before their scales.
     pub outputs: Vec<(String, Value)>,
 }
 
-/// One fused kernel: its outputs are what the steps of the epilogue make of alpha · A·Bᵀ + beta · C, with each rounding
-/// that the program states. D is what the steps compute, `[.., M, N]`.
+/// The plan of one fused kernel.
 ///
-/// When `b_batched` is false and the batch is not 1, the kernel *flattens*: it multiplies the one matrix of
-/// L·M rows that A, its scales, C and D are in memory, with the one B. The plan still states L and M apart, M is
-/// then a multiple of 128, and L·M is what must not exceed the largest extent.
+/// The kernel computes alpha · A·Bᵀ + beta · C, applies the steps of the epilogue, and writes the outputs. It
+/// keeps every rounding that the program states. D, `[.., M, N]`, is the result of the steps.
+///
+/// If `b_batched` is false and the batch is not 1, the kernel *flattens*: it multiplies one matrix of L·M
+/// rows by the one B, because A, its scales, C and D are contiguous in memory. The plan still states L and M
+/// separately. M is then a multiple of 128, and the limit on extents applies to L·M.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScaledMmaPlan {
     /// The `scaled_mma`.
@@ -137,51 +139,52 @@ pub struct ScaledMmaPlan {
     pub format: BlockFormat,
     /// L, the number of matrices.
     pub batch: Dim,
-    /// Rows of D; usually symbolic.
+    /// M, the rows of D; usually symbolic.
     pub m: Dim,
-    /// Columns of D.
+    /// N, the columns of D.
     pub n: Dim,
-    /// The summed extent.
+    /// K, the summed extent.
     pub k: Dim,
-    /// Whether B and its scales are one per matrix of A; otherwise one for all.
+    /// True if each matrix of A has its own B and scales; false if one B serves all.
     pub b_batched: bool,
     /// A, `[.., M, K]`.
     pub a: Value,
-    /// Blocked scales of A.
+    /// The blocked scales of A.
     pub sfa: Value,
     /// B, `[.., N, K]`.
     pub b: Value,
-    /// Blocked scales of B.
+    /// The blocked scales of B.
     pub sfb: Value,
-    /// f32 scalar.
+    /// The scale of the product, an f32 scalar.
     pub alpha: Option<Value>,
-    /// `[.., M, N]`.
+    /// C, `[.., M, N]`.
     pub c: Option<Value>,
-    /// f32 scalar.
+    /// The scale of C, an f32 scalar; 1 if absent.
     pub beta: Option<Value>,
-    /// The element type that the `scaled_mma` itself rounds to, before the epilogue.
+    /// The element type to which the `scaled_mma` itself rounds, before the epilogue.
     pub accumulator: ElementType,
-    /// What follows: each step after those that it uses.
+    /// The steps of the epilogue, each after its operands.
     pub epilogue: Vec<EpilogueStep>,
-    /// What the steps read besides, in the order of their first use, and then what the outputs read.
+    /// The external operands of the epilogue: first those of the steps, in order of first use, then those of
+    /// the outputs.
     pub operands: Vec<EpilogueOperand>,
-    /// What it writes, in the order of the ops that define it, at least one: every value of it that is seen outside
-    /// or that nobody uses, and the results of ops that end the epilogue.
+    /// The outputs, at least one, in the order of the ops that define them. They are the values that are used
+    /// outside or nowhere, and the results of ops that end the epilogue.
     pub outputs: Vec<KernelOutput>,
-    /// The names of the rewrites that turned the ops into this kernel, in order.
+    /// The names of the rewrites that prove these ops to be one kernel, in order.
     pub proof: Vec<String>,
-    /// What a call must meet for the kernel to be launched.
+    /// The conditions that a call must meet before the kernel is launched.
     pub constraints: Vec<Constraint>,
 }
 
-/// A `block_quantize` of values `[L, M, K]` as a kernel of its own.
+/// The plan of a standalone `block_quantize` of values `[L, M, K]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockQuantizePlan {
     /// The op.
     pub op: Op,
     /// The values, `[.., M, K]`.
     pub values: Value,
-    /// The f32 scale of the tensor; present exactly for NVFP4.
+    /// The per-tensor f32 scale; present exactly for NVFP4.
     pub global: Option<Value>,
     /// The codes, `[.., M, K]`, packed.
     pub codes: Value,
@@ -189,7 +192,7 @@ pub struct BlockQuantizePlan {
     pub scales: Value,
     /// The element type of the values.
     pub input: ElementType,
-    /// The element types of codes and scales, and the values that share a scale.
+    /// The element types of codes and scales, and the number of elements per scale.
     pub format: QuantizedFormat,
     /// The rounding of MX scales; absent exactly for NVFP4.
     pub scale_rounding: Option<ScaleRounding>,
@@ -197,16 +200,17 @@ pub struct BlockQuantizePlan {
     pub layout: ScaleLayout,
     /// L, the product of the leading extents.
     pub batch: Dim,
-    /// Rows of one matrix.
+    /// M, the rows of one matrix.
     pub m: Dim,
-    /// Values of one row.
+    /// K, the values of one row.
     pub k: Dim,
-    /// The conditions on a call.
+    /// The conditions that a call must meet before the kernel is launched.
     pub constraints: Vec<Constraint>,
 }
 
 impl ScaledMmaPlan {
-    /// The values that it writes, in the order in which a call gives their addresses: codes before their scales.
+    /// The values that the kernel writes, in the order of their addresses in a call: codes before their
+    /// scales.
     pub fn written(&self) -> impl Iterator<Item = Value> + '_ {
         self.outputs
             .iter()
@@ -217,7 +221,7 @@ impl ScaledMmaPlan {
             .flatten()
     }
 
-    /// The ops that it stands for, in no particular order: the root, the steps, and the ops of outputs.
+    /// The ops that the kernel computes, in no particular order: the root, the steps, and the ops of outputs.
     pub fn ops(&self) -> impl Iterator<Item = Op> + '_ {
         let of_outputs = self.outputs.iter().filter_map(|output| match output.kind {
             OutputKind::Value { .. } => None,
@@ -227,16 +231,16 @@ impl ScaledMmaPlan {
     }
 }
 
-/// One result of a kernel.
+/// One output of a kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelOutput {
-    /// What it is made of: the accumulator or a step.
+    /// The value that the output is made from: the accumulator or a step.
     pub of: EpilogueRef,
-    /// What is written.
+    /// The form in which it is written.
     pub kind: OutputKind,
 }
 
-/// What a kernel writes of a value `[.., M, N]` that it has computed.
+/// The form in which a kernel writes a computed value `[.., M, N]`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OutputKind {
     /// The value, row-major.
@@ -244,7 +248,7 @@ pub enum OutputKind {
         /// The value.
         value: Value,
     },
-    /// Its blocks of the last axis, quantized: what `block_quantize` gives.
+    /// The value quantized in blocks along N, as by `block_quantize`.
     Quantized {
         /// The op.
         op: Op,
@@ -252,47 +256,48 @@ pub enum OutputKind {
         codes: Value,
         /// `[.., M, N / block]` in the blocked layout, with zeros as padding.
         scales: Value,
-        /// The per-tensor scale of NVFP4, one of the scalars among [`ScaledMmaPlan::operands`], by its position.
+        /// The per-tensor scale of NVFP4: the position of a scalar in [`ScaledMmaPlan::operands`].
         global: Option<usize>,
         /// Element type of the codes.
         element: ElementType,
         /// Elements per scale.
         block: u32,
-        /// How an MX scale is rounded; absent exactly for NVFP4.
+        /// The rounding of an MX scale; absent exactly for NVFP4.
         scale_rounding: Option<ScaleRounding>,
     },
-    /// Its elements, combined.
+    /// The elements, reduced.
     Reduced {
         /// The op.
         op: Op,
         /// The result.
         value: Value,
-        /// How.
+        /// The reduction.
         kind: ReduceKind,
-        /// What is left: a scalar, a row (one for each column of D), or a column (one for each row of D).
+        /// The shape of the result: a scalar, a row (one element per column of D), or a column (one per row
+        /// of D).
         shape: OperandShape,
     },
 }
 
-/// One step of an epilogue, and the op that it stands for.
+/// One step of an epilogue, and the op that it computes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EpilogueStep {
     /// The op.
     pub op: Op,
-    /// What it computes.
+    /// The function.
     pub kind: EpilogueKind,
-    /// What of, in the order of the op's operands.
+    /// The operands, in the order of the op's.
     pub operands: Vec<EpilogueRef>,
-    /// The element type that it rounds to; `i1` exactly for comparisons.
+    /// The element type to which the step rounds; `i1` exactly for comparisons.
     pub element: ElementType,
 }
 
-/// What a step of an epilogue computes.
+/// The function of an epilogue step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EpilogueKind {
     /// The same number for every element.
     Constant {
-        /// As an f32, which holds it exactly.
+        /// The bits of the number as an f32, which holds it exactly.
         bits: u32,
     },
     /// A function of one operand.
@@ -308,13 +313,13 @@ pub enum EpilogueKind {
     },
     /// A comparison.
     Compare(Predicate),
-    /// The second operand where the first holds, else the third.
+    /// The second operand where the first is true, otherwise the third.
     Select,
-    /// Only rounds to the element type.
+    /// Rounds to the element type, nothing else.
     Convert,
 }
 
-/// What a step is computed of.
+/// An operand of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EpilogueRef {
     /// The result of the `scaled_mma`.
@@ -325,90 +330,91 @@ pub enum EpilogueRef {
     Operand(usize),
 }
 
-/// A value that an epilogue reads, broadcast to D.
+/// An external value that an epilogue reads, broadcast to D.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EpilogueOperand {
     /// The value.
     pub value: Value,
-    /// How it lies beside D.
+    /// Its broadcast to D.
     pub shape: OperandShape,
     /// Its element type.
     pub element: ElementType,
 }
 
-/// A condition on the run-time extents or pointers of a call, checked before launch: extents by
-/// [`crate::violated`], pointers by whoever has them.
+/// A condition on the extents or pointers of a call, checked before launch. [`crate::violated`] checks
+/// extents; the caller checks pointers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Constraint {
-    /// The extent is a multiple.
+    /// The extent is a multiple of a number.
     Multiple {
-        /// What the extent is: `K` or `N`.
+        /// The extent's name: `K` or `N`.
         name: &'static str,
         /// The extent.
         dim: Dim,
-        /// What it must be a multiple of.
+        /// The divisor.
         of: u64,
-        /// The reason given when it is not.
+        /// The reason code if the extent is not a multiple.
         code: ReasonCode,
     },
-    /// The extent is at most this.
+    /// The extent does not exceed a limit.
     AtMost {
-        /// What the extent is: `L`, `M`, `N`, `K`, or `L*M` when the batch is flattened.
+        /// The extent's name: `L`, `M`, `N`, `K`, or `L*M` for a flattened batch.
         name: &'static str,
         /// The extent.
         dim: Dim,
         /// The largest extent.
         limit: u64,
     },
-    /// The blocked scales of an operand, or of a quantized output, take at most so many bytes.
+    /// The blocked scales of an operand or a quantized output do not exceed a number of bytes.
     ScaleBytes {
         /// `A`, `B` or `D`.
         name: &'static str,
-        /// How many matrices have scales of their own.
+        /// The number of scale matrices.
         matrices: Dim,
-        /// Rows of one.
+        /// The rows of one matrix.
         rows: Dim,
-        /// The extent of the rows: K, of an output N.
+        /// The columns of one matrix, in elements: K, or N for an output.
         k: Dim,
-        /// Elements of it per scale.
+        /// The number of elements per scale.
         block: u32,
-        /// The most bytes, padding and batch included.
+        /// The most bytes, including padding and the batch.
         limit: u64,
     },
-    /// D has at most so many tiles, in all matrices: what one launch takes.
+    /// The tiles of D, over all matrices, fit in one launch.
     Tiles {
-        /// The number of matrices that one launch computes: L, or 1 when the batch is flattened.
+        /// The number of matrices in one launch: L, or 1 for a flattened batch.
         matrices: Dim,
-        /// Rows of one: M, or L*M.
+        /// The rows of one matrix: M, or L*M for a flattened batch.
         rows: Dim,
-        /// Columns of one: N.
+        /// The columns of one matrix: N.
         columns: Dim,
-        /// Rows and columns of a tile.
+        /// The rows and columns of a tile.
         tile: [u64; 2],
         /// The most tiles.
         limit: u64,
     },
     /// The extent is at least one.
     NotEmpty {
-        /// What the extent is: `K` or `N`, and `M` or `L` where a reduction of nothing is not zero.
+        /// The extent's name: `K` or `N`, or `M` or `L` if an empty reduction would not be zero.
         name: &'static str,
         /// The extent.
         dim: Dim,
     },
-    /// The base pointer of this value is a multiple of so many bytes.
+    /// The base pointer of a value is aligned.
     PointerAlignment {
         /// The operand or output.
         value: Value,
-        /// In bytes.
+        /// The alignment in bytes.
         bytes: u32,
     },
 }
 
-/// The segment of one op, and the reason why no kernel of a `scaled_mma` computes it.
+/// The segment of one op, and the reason why the op is not in the kernel tier.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     /// The position of its segment.
     pub segment: usize,
-    /// Why the op is in no segment of the kernel tier; `None` when it is in one. An op of the device tier has a reason.
+    /// The reason why the op is in no segment of the kernel tier; `None` if it is in one. An op of the device
+    /// tier has a reason.
     pub rejection: Option<Rejection>,
 }

@@ -1,4 +1,4 @@
-//! Builds the plan of the kernel that a region was proved to be.
+//! Builds the plan of a kernel from its proved region.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use crate::prove::ProvedKernel;
 use crate::region::Region;
 use crate::root::Root;
 
-/// The plan of the kernel that a grown region was proved to be.
+/// Builds the plan of a grown kernel from its proved region.
 pub(crate) fn build_plan(
     program: &Program,
     grown: &Grown<'_>,
@@ -78,7 +78,7 @@ pub(crate) fn build_plan(
 struct EpilogueBuilder<'a> {
     program: &'a Program,
     root: &'a Root<'a>,
-    /// Constants that are part of the kernel.
+    /// The constants that the kernel inlines.
     inlined: Vec<Value>,
     steps: Vec<EpilogueStep>,
     operands: Vec<EpilogueOperand>,

@@ -1,9 +1,12 @@
-//! Proves by rewriting that a `scaled_mma` and what follows it are one kernel.
+//! Proves by rewriting that a `scaled_mma` and the ops that follow it are one kernel.
 //!
-//! Named rules turn the `scaled_mma` of an [`Expression`] into the normal form `(kernel root acc)`, lift one op after the
-//! other into it, `(kernel root expression)`, and what can be written into `(write root expression)`: a value, its blocks
-//! quantized, its elements combined. A term without a rule has no kernel: no rule mentions `mma`. The kernel is then the
-//! largest part of the region that was lifted, writes every value seen outside, and keeps within the limits.
+//! Named rules rewrite an [`Expression`] in three steps:
+//! 1. The `scaled_mma` becomes the normal form `(kernel root acc)`.
+//! 2. Each following op is lifted into it: `(kernel root expression)`.
+//! 3. A writable value, quantized or reduced results included, becomes `(write root expression)`.
+//!
+//! A term without a rule has no kernel; no rule mentions `mma`. The kernel is the largest lifted part of the
+//! region that writes every value used outside and stays within the limits.
 
 use core::time::Duration;
 use std::collections::HashMap;
@@ -21,16 +24,16 @@ use crate::trim::Trimmer;
 mod analysis;
 mod rules;
 
-/// The kernel that a region was proved to be.
+/// A region's proved kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ProvedKernel {
-    /// Which members are in the kernel, ascending.
+    /// The members that are in the kernel, ascending.
     pub(crate) members: Vec<usize>,
-    /// Those of them, no sinks, whose value is written, ascending.
+    /// The members, sinks excluded, whose values are written, ascending.
     pub(crate) written: Vec<usize>,
-    /// The constants among the leaves that are part of the kernel.
+    /// The leaves that are constants inlined in the kernel.
     pub(crate) inlined: Vec<usize>,
-    /// The names of the rules, in the order of the ops, then for each value that is written.
+    /// The names of the rules: one per op, in order, then one per written value.
     pub(crate) proof: Vec<String>,
 }
 
@@ -46,8 +49,8 @@ impl Prover {
         Prover { capability: Arc::new(capability.clone()), rules: rules(), known: HashMap::new() }
     }
 
-    /// The largest kernel that begins with the region's `scaled_mma`, `None` when there is none. Equal regions are
-    /// proved once.
+    /// Returns the largest kernel rooted at the region's `scaled_mma`; `None` if there is none. Equal regions
+    /// are proved once.
     pub(crate) fn largest_kernel(&mut self, expression: Expression) -> Option<ProvedKernel> {
         if let Some(known) = self.known.get(&expression) {
             return known.clone();
@@ -78,14 +81,14 @@ impl Prover {
         Some(ProvedKernel { proof, written, inlined: trimmer.inlined(&inside), members })
     }
 
-    /// Applies the rules until they add nothing; gives the class of every node. Bounded by counts and never by the
-    /// clock, so that a result does not depend on the machine.
+    /// Applies the rules until they add nothing. Returns the class of every node. The bounds are numbers of
+    /// iterations and nodes, not time, so the result does not depend on the machine.
     fn saturate(
         &self,
         nodes: &RecExpr<KernelTerm>,
         types: &TypeEnvironment,
     ) -> (EGraph<KernelTerm, Types>, Vec<Id>) {
-        // One op is lifted in each iteration, and adds an expression, a kernel and perhaps a written one.
+        // Each iteration lifts one op, and adds an expression, a kernel and at most one written kernel.
         let iterations = nodes.as_ref().len() + 2;
         let most_nodes = 8 * iterations;
         let mut egraph = EGraph::new(Types::new(types, &self.capability));

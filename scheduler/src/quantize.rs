@@ -1,11 +1,12 @@
-//! Plans a `block_quantize` that no epilogue computes as a kernel of its own.
+//! Plans a `block_quantize` outside every epilogue as a kernel of its own.
 
 use fourfold_ir::{BlockQuantizeCapability, Dim, Op, OpKind, Program, QuantizedFormat, dim_product};
 
 use crate::geometry::scale_bytes;
 use crate::plan::{BlockQuantizePlan, Constraint};
 
-/// The plan of a `block_quantize`; `None` where the target's kernel does not take its types or its fixed extents.
+/// The plan of a `block_quantize`; `None` if the target's kernel does not accept its types or its fixed
+/// extents.
 pub(crate) fn plan_block_quantize(
     program: &Program,
     capability: &BlockQuantizeCapability,
@@ -43,7 +44,7 @@ pub(crate) fn plan_block_quantize(
     })
 }
 
-/// The conditions on a call that do not hold for all symbol values; `None` where one holds for none.
+/// The conditions that do not hold for all symbol values; `None` if one holds for no symbol values.
 fn constraints(
     capability: &BlockQuantizeCapability,
     [l, m, k]: [&Dim; 3],

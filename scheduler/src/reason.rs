@@ -1,4 +1,4 @@
-//! Why an op is not in a kernel: stable codes that scripts may rely on, each with what to do about it.
+//! Reason codes: stable names, which scripts may rely on, for why an op is not in a kernel.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use fourfold_ir::ElementType;
 
 macro_rules! define_codes {
     ($($(#[$attr:meta])* $variant:ident = $text:literal, $advice:literal;)*) => {
-        /// Why an op is not in a kernel segment. The text of a code never changes.
+        /// The reason why an op is not in a kernel segment. The text of a code never changes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum ReasonCode { $($(#[$attr])* $variant,)* }
 
         impl ReasonCode {
-            /// Every code.
+            /// All codes.
             pub const ALL: &'static [ReasonCode] = &[$(ReasonCode::$variant,)*];
 
             /// The stable text.
@@ -19,7 +19,7 @@ macro_rules! define_codes {
                 match self { $(ReasonCode::$variant => $text,)* }
             }
 
-            /// What the author of the program can do about it.
+            /// A remedy for the author of the program.
             pub fn advice(self) -> &'static str {
                 match self { $(ReasonCode::$variant => $advice,)* }
             }
@@ -28,50 +28,50 @@ macro_rules! define_codes {
 }
 
 define_codes! {
-    /// A plain `mma`, which the scaled-mma scheduler never takes.
+    /// The op is a plain `mma`, which never becomes a kernel.
     NotScaledMma = "not_scaled_mma",
         "quantize both operands in blocks and multiply with scaled_mma, or leave it to the host's own GEMM";
-    /// The op neither is a `scaled_mma` nor directly uses the result of a kernel.
+    /// The op is not a `scaled_mma`, and it uses no result of a kernel.
     NoScaledMmaProducer = "no_scaled_mma_producer",
         "nothing to do: only a scaled_mma and what follows it, elementwise, quantizing or reducing, run in a kernel";
-    /// The op follows a kernel, but no epilogue computes it, or not with these attributes.
+    /// The op uses a kernel's result, but no epilogue computes it, or not with these attributes.
     UnsupportedEpilogueOp = "unsupported_epilogue_op",
         "keep it as a separate op, or give it the form that the message names";
-    /// With the op the kernel would write more than it can, because its values are seen elsewhere too; or another operand
-    /// of the op is computed outside from values that the kernel has to write first.
+    /// With the op, the kernel would have too many outputs, because its values are also used elsewhere; or
+    /// another operand is computed outside from values that the kernel must write first.
     ValueEscapes = "value_escapes",
         "use or return fewer of the values between, or recompute one where it is needed";
-    /// A or B has a batch that the kernel cannot walk.
+    /// A or B has a batch that the kernel does not support.
     OperandLayout = "operand_layout",
         "give B the batch of A, or make M a multiple of 128 so that the batch can be flattened";
     /// A scale operand is not in the blocked layout.
     ScaleLayout = "scale_layout",
         "convert the scales with swizzle_scales; for weights once, as a param";
-    /// The scales' element type and block are none that hardware multiplies.
+    /// Hardware multiplies no format with this scale type and block.
     ScaleDtype = "scale_dtype",
         "use f8E4M3FN scales per 16 (NVFP4) or f8E8M0FNU scales per 32 (MX)";
-    /// K is not a multiple of what the format needs.
+    /// K is not a multiple of what the format requires.
     KAlignment = "k_alignment",
         "pad K with zero codes to the multiple that the message names";
-    /// N is not a multiple of what an output or C type needs.
+    /// N is not a multiple of what an output or C type requires.
     NAlignment = "n_alignment",
         "pad N to the multiple that the message names, or choose a wider output type";
-    /// An extent is zero, or larger than a kernel can index.
+    /// An extent is zero or exceeds what a kernel can index.
     ExtentRange = "extent_range",
         "split the operand, or drop the empty multiplication";
     /// The target has no kernel for this format.
     TargetLacksFormat = "target_lacks_format",
         "choose another target, or quantize to a format that it has";
-    /// The kernel cannot compute or write a result, or read a C, of this element type.
+    /// The kernel cannot compute, write, or read as C this element type.
     OutputDtype = "output_dtype",
         "let the scaled_mma or the last convert give an element type that the message names, and convert C to one";
-    /// Another operand of the op is not of a shape or type that an epilogue reads beside D, or makes the result larger.
+    /// Another operand has a shape or type that no epilogue reads, or makes the result larger than D.
     OperandShape = "operand_shape",
         "give it as a scalar, one element per column ([N] or [1, N]), one per row ([.., M, 1]) or in D's shape, in f16, bf16 or f32";
-    /// The kernel has as many steps or operands of a shape as it may have.
+    /// The kernel already has the most steps, or the most operands of a shape.
     EpilogueLimit = "epilogue_limit",
         "nothing to do: the rest runs after the kernel; fewer, simpler ops would fit";
-    /// Nothing is planned for this target.
+    /// The target is `cpu`, for which nothing is planned.
     CpuTarget = "cpu_target",
         "choose a GPU target to plan kernels";
 }
@@ -82,17 +82,17 @@ impl fmt::Display for ReasonCode {
     }
 }
 
-/// A reason with the particulars of one op.
+/// A reason code with the details of one op.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// The stable code.
     pub code: ReasonCode,
-    /// For people: what was found and what was expected.
+    /// For people: the value found and the value expected.
     pub message: String,
 }
 
 impl Rejection {
-    /// A reason with its particulars.
+    /// Makes a reason from a code and a message.
     pub fn new(code: ReasonCode, message: impl Into<String>) -> Rejection {
         Rejection { code, message: message.into() }
     }
@@ -104,7 +104,7 @@ impl fmt::Display for Rejection {
     }
 }
 
-/// Element types as a message lists them: `f16, bf16 or f32`.
+/// Lists element types for a message: `f16, bf16 or f32`.
 pub(crate) fn element_list(elements: impl IntoIterator<Item = ElementType>) -> String {
     let names: Vec<_> = elements.into_iter().map(ElementType::name).collect();
     match names.as_slice() {
@@ -114,12 +114,12 @@ pub(crate) fn element_list(elements: impl IntoIterator<Item = ElementType>) -> S
     }
 }
 
-/// The message for blocked scales that take too many bytes.
+/// The message for blocked scales beyond the byte limit.
 pub(crate) fn scale_message(name: &str, limit: u64) -> String {
     format!("the scales of {name} take more than {limit} bytes; expected at most as many")
 }
 
-/// The message for a D of too many tiles.
+/// The message for a D beyond the tile limit.
 pub(crate) fn tile_message(found: Option<u64>, [rows, columns]: [u64; 2], limit: u64) -> String {
     match found {
         Some(found) => format!("D has {found} tiles of {rows}x{columns}; expected at most {limit}"),

@@ -1,4 +1,4 @@
-//! Writes what may run together with a `scaled_mma` as an expression, for rules to prove.
+//! Converts a grown kernel to an expression for the rules.
 
 use std::collections::HashMap;
 
@@ -13,15 +13,15 @@ use crate::language::{Attribute, KernelTerm, SinkAttribute};
 use crate::legality::{quantized, readable_matrices, reductions, writable};
 use crate::properties::{is_sink, splat};
 
-/// A grown kernel as rules see it.
+/// A grown kernel in the form that rules rewrite.
 pub(crate) struct Region {
-    /// The values that the leaves of the expression stand for.
+    /// The value of each leaf of the expression.
     pub(crate) leaves: Vec<Value>,
-    /// With a member for each op.
+    /// The expression, with one member per op.
     pub(crate) expression: Expression,
 }
 
-/// The region of a grown kernel.
+/// Converts a grown kernel to a region.
 pub(crate) fn region(program: &Program, grown: &Grown<'_>) -> Region {
     let module = program.module();
     let root = &grown.root;
@@ -73,8 +73,8 @@ pub(crate) fn region(program: &Program, grown: &Grown<'_>) -> Region {
     Region { leaves, expression: Expression { nodes, members, types } }
 }
 
-/// Whether a value of a kernel of these ops is seen outside. One that nobody uses counts as seen: then every kernel writes
-/// something.
+/// Returns whether a value of a kernel with these ops must be written: it is an output of the program, or
+/// used outside. An unused value also must be, so that every kernel writes something.
 fn is_seen(program: &Program, value: Value, ops: &[Op]) -> bool {
     let users = program.facts().users(value);
     program.facts().is_output(value)
@@ -83,13 +83,13 @@ fn is_seen(program: &Program, value: Value, ops: &[Op]) -> bool {
         || users.iter().any(|user| ops.binary_search(user).is_err())
 }
 
-/// Of an elementwise op.
+/// The most operands of an elementwise op.
 const MOST_OPERANDS: usize = 3;
 
 struct ExpressionBuilder {
     nodes: RecExpr<KernelTerm>,
     leaves: Vec<Value>,
-    /// The members and terms of values that are inside.
+    /// The member and term of each value defined inside.
     terms: HashMap<Value, (usize, Id)>,
     members: Vec<Member>,
 }
@@ -154,7 +154,7 @@ impl ExpressionBuilder {
     }
 }
 
-/// What tells an op from others of its form.
+/// The attribute that distinguishes an op from others of its term.
 fn attribute(program: &Program, op: Op) -> Option<Attribute> {
     let module = program.module();
     let operation = &module.ops[op];
@@ -188,7 +188,7 @@ fn leaf_type(program: &Program, leaf: Value, d: &[Dim], ops: &[Op]) -> Type {
     }
 }
 
-/// The class of a value from outside under a `scaled_mma` with a result of shape `d`.
+/// The class of an external value for a `scaled_mma` with a result of shape `d`.
 fn operand_class(ty: &TensorType, d: &[Dim]) -> Class {
     match ty.layout {
         Some(ScaleLayout::Blocked) => Class::BlockedScales,
@@ -197,7 +197,8 @@ fn operand_class(ty: &TensorType, d: &[Dim]) -> Class {
     }
 }
 
-/// Whether a constant has to exist outside too: for others, or for the end of an epilogue, which reads it from memory.
+/// Returns whether a constant must also exist outside: for ops outside, or for a sink, which reads it from
+/// memory.
 fn is_seen_constant(program: &Program, constant: Value, ops: &[Op]) -> bool {
     let users = program.facts().users(constant);
     let at_the_end = |user: &Op| is_sink(&program.module().ops[*user].kind);

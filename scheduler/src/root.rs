@@ -1,4 +1,5 @@
-//! Decides whether a target has a kernel for a `scaled_mma`, its result and what follows left aside.
+//! Decides whether a target has a kernel for a `scaled_mma`. Its result type and the following ops are
+//! checked elsewhere.
 
 use fourfold_ir::{
     Capabilities, Dim, FormatCapability, Matmul, Module, Op, Program, ScaleLayout, ScaledMmaOperands, Value,
@@ -9,7 +10,7 @@ use crate::geometry::{
 };
 use crate::reason::{ReasonCode, Rejection, element_list, scale_message, tile_message};
 
-/// A `scaled_mma` that the target has a kernel for.
+/// An accepted `scaled_mma`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Root<'a> {
     pub(crate) op: Op,
@@ -19,7 +20,7 @@ pub(crate) struct Root<'a> {
     pub(crate) result: Value,
 }
 
-/// Tests a `scaled_mma` against the target.
+/// Accepts a `scaled_mma` for the target, or returns the reason to refuse it.
 pub(crate) fn accept<'a>(
     program: &'a Program,
     capabilities: &'a Capabilities,
@@ -82,7 +83,7 @@ fn extents(module: &Module, root: &Root<'_>) -> Refusal {
             return Some((ReasonCode::ExtentRange, format!("{name} is 0; expected at least 1")));
         }
     }
-    // [`batch`] has the message for L*M.
+    // [`batch`] reports L*M.
     for (name, dim, limit) in
         extent_limits(root.matmul, root.capability).iter().filter(|(name, ..)| *name != "L*M")
     {

@@ -1,10 +1,10 @@
-//! Trims what was grown to a kernel that can be written within the limits of an epilogue.
+//! Trims a grown region to a kernel within the limits of the epilogue.
 
 use fourfold_ir::{FormatCapability, OperandShape};
 
 use crate::expression::{Class, Expression, Proved, Source, is_readable};
 
-/// Trims a region by what rules proved of its members.
+/// Trims a region by the facts that rules proved about its members.
 pub(crate) struct Trimmer<'a> {
     expression: &'a Expression,
     capability: &'a FormatCapability,
@@ -34,10 +34,11 @@ impl<'a> Trimmer<'a> {
         Trimmer { expression, capability, proved: proved.collect(), users, leaf_users }
     }
 
-    /// The kernel with the most members, by member; `None` when not even the `scaled_mma` is one.
+    /// Returns the kernel with the most members, as a flag per member; `None` if not even the `scaled_mma` is
+    /// one.
     ///
-    /// Tried are the parts of the region up to each member, the longest first, less what cannot be written, and the best
-    /// of them is completed by whatever still fits. Members come in program order, so that of two ops the earlier one is kept.
+    /// Tries prefixes of the region in program order, the longest first, each without its unwritable members.
+    /// Completes the best with every member that still fits. Of two ops, the earlier one is preferred.
     pub(crate) fn largest_kernel(&self) -> Option<Vec<bool>> {
         let count = self.expression.members.len();
         let mut best: Option<(usize, Vec<bool>)> = None;
@@ -70,13 +71,13 @@ impl<'a> Trimmer<'a> {
         Some(inside)
     }
 
-    /// Whether a member is a value that is seen outside a kernel of these members.
+    /// Returns whether a kernel of these members must write the member's value.
     pub(crate) fn is_written(&self, member: usize, inside: &[bool]) -> bool {
         let of = &self.expression.members[member];
         !of.sink && (of.seen || self.users[member].iter().any(|user| !inside[*user]))
     }
 
-    /// The leaves that are constants with all their users among these members.
+    /// The leaves that are constants whose users are all in the kernel.
     pub(crate) fn inlined(&self, inside: &[bool]) -> Vec<usize> {
         let leaves = self.expression.types.leaves.iter().zip(&self.leaf_users).enumerate();
         leaves
@@ -85,8 +86,7 @@ impl<'a> Trimmer<'a> {
             .collect()
     }
 
-    /// Removes what cannot be in the kernel, and then what can no longer be, until nothing changes: at most once for
-    /// each member.
+    /// Removes members that cannot be in the kernel until nothing changes: at most one pass per member.
     fn drop_unwritable(&self, inside: &mut [bool]) {
         let mut changed = true;
         while changed {
@@ -111,7 +111,8 @@ impl<'a> Trimmer<'a> {
         orphan || !joins || (self.is_written(member, inside) && !proved.writable)
     }
 
-    /// Whether the epilogue has room for these members, and for what they read and write, and can read each of it.
+    /// Returns whether the epilogue has room for these members, their operands and outputs, and can read
+    /// every operand.
     fn fits(&self, inside: &[bool]) -> bool {
         let Expression { members, types, .. } = self.expression;
         let epilogue = &self.capability.epilogue;

@@ -1,8 +1,9 @@
-//! Block quantization by itself: the kernel of a `block_quantize` that no epilogue computes.
+//! Standalone block quantization: the kernel of a `block_quantize` outside every epilogue.
 //!
-//! Values `[L, M, K]` become FP4 codes, packed, and one scale for each block of a row, with the interpreter's bits. Each
-//! thread holds consecutive values of a block; the threads that share a block exchange their largest magnitude, and each
-//! computes the scale. The arithmetic is the text that quantizes in epilogues.
+//! Values `[L, M, K]` become codes (FP4 packed) and one scale per block of a row, with the interpreter's
+//! bits. Each thread holds consecutive values of a block. The threads of a block exchange its largest
+//! magnitude, and each computes the scale. The arithmetic is the device code that also quantizes in
+//! epilogues.
 
 mod template;
 
@@ -15,7 +16,7 @@ use self::template::emit;
 use crate::source::{Interface, KernelSource, Role};
 use crate::targets::Target;
 
-/// The parameters of a kernel that quantizes blocks.
+/// The parameters of a block quantization kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Configuration {
     /// The element type of the values: bf16, f16 or f32.
@@ -26,35 +27,35 @@ pub struct Configuration {
     pub layout: ScaleLayout,
     /// The way in which the padding of blocked scales becomes zero.
     pub padding: Padding,
-    /// Threads of a CTA.
+    /// Threads per CTA.
     pub threads: u32,
-    /// Consecutive values of one thread.
+    /// Consecutive values per thread.
     pub values: u32,
     /// Blocks of values that one thread handles at once, `threads / rows` threads apart.
     pub turns: u32,
-    /// Rows of a CTA.
+    /// Rows per CTA.
     pub rows: u32,
 }
 
-/// The format that values are quantized to.
+/// The format to which values are quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// f4E2M1FN codes with an f8E4M3FN scale for each 16, under one f32 for the tensor.
+    /// f4E2M1FN codes with an f8E4M3FN scale per 16, under one f32 scale per tensor.
     Nvfp4,
-    /// Codes of this element type (f4E2M1FN, f8E4M3FN or f8E5M2) with an f8E8M0FNU scale for each 32.
+    /// Codes of this element type (f4E2M1FN, f8E4M3FN or f8E5M2) with an f8E8M0FNU scale per 32.
     Mx(ElementType, ScaleRounding),
 }
 
 /// The way in which scales beyond the last row and column become zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Padding {
-    /// Threads of the kernel without values write the zeros.
+    /// Threads without values write the zeros.
     Kernel,
-    /// A memset clears all scales before the kernel, in calls that have padding.
+    /// A memset clears all scales before the kernel, in calls with padding.
     Memset,
 }
 
-/// The specification of one kernel that quantizes blocks.
+/// The specification of one block quantization kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BlockQuantizeSpec {
     /// The target that the kernel is compiled for.
@@ -64,7 +65,7 @@ pub struct BlockQuantizeSpec {
 }
 
 impl Format {
-    /// Values that share a scale.
+    /// The number of values per scale: 16 or 32.
     pub fn block(self) -> u32 {
         match self {
             Format::Nvfp4 => 16,
@@ -72,7 +73,7 @@ impl Format {
         }
     }
 
-    /// True if the tensor has an f32 scale of its own.
+    /// Returns whether the tensor has an f32 scale.
     pub fn has_global(self) -> bool {
         self == Format::Nvfp4
     }
@@ -119,7 +120,8 @@ impl fmt::Display for Format {
 }
 
 impl Configuration {
-    /// The usual parameters for values of this type: 256 threads of 8 values, 4 rows, 2 blocks at once.
+    /// The default parameters for values of this type: 256 threads with 8 values each, 4 rows, 2 blocks at
+    /// once.
     pub fn usual(input: ElementType, format: Format, layout: ScaleLayout) -> Configuration {
         Configuration {
             input,
@@ -133,7 +135,7 @@ impl Configuration {
         }
     }
 
-    /// The tile of a CTA in elements: rows, 1, and values of a row.
+    /// The tile of a CTA in elements: rows, 1, and values per row.
     pub fn tile(&self) -> [u32; 3] {
         [self.rows, 1, self.threads / self.rows * self.values * self.turns]
     }
@@ -150,7 +152,8 @@ impl Configuration {
 }
 
 impl BlockQuantizeSpec {
-    /// The signature, which equals that of the plan: `block_quantize values=bf16 global q=f4E2M1FN:f8E4M3FN/16 blocked`.
+    /// The signature, which equals the plan's: `block_quantize values=bf16 global q=f4E2M1FN:f8E4M3FN/16
+    /// blocked`.
     pub fn signature(&self) -> String {
         let Configuration { input, format, layout, .. } = self.configuration;
         let global = if format.has_global() { " global" } else { "" };
@@ -163,7 +166,7 @@ impl BlockQuantizeSpec {
         format!("block_quantize values={input}{global} q={element}:{scale}/{block}{rounding} {layout}")
     }
 
-    /// The roles of a call: `values` `[L, M, K]`, the scalar `global` of NVFP4, and codes before scales.
+    /// The roles of a call: `values` `[L, M, K]`, the scalar `global` for NVFP4, then codes and scales.
     pub fn interface(&self) -> Interface {
         let Configuration { input, format, .. } = self.configuration;
         Interface {
@@ -177,7 +180,7 @@ impl BlockQuantizeSpec {
         }
     }
 
-    /// The source of the kernel.
+    /// Emits the source of the kernel.
     pub fn emit(&self) -> KernelSource {
         emit(self)
     }

@@ -1,4 +1,4 @@
-//! The variables of the template of a kernel that quantizes blocks.
+//! The template variables of a block quantization kernel.
 
 use fourfold_ir::{ElementType, ScaleLayout};
 use serde::Serialize;
@@ -11,19 +11,19 @@ use crate::targets::Target;
 /// The template, which extends `source.cu.j2`.
 const TEMPLATE: &str = include_str!("kernel.cu.j2");
 
-/// The name in a binary of the instruction that converts to e2m1, on targets that have one.
+/// The SASS name of the instruction that converts to e2m1, on targets that have one.
 const CONVERSION: &str = "F2FP.SATFINITE.E2M1";
 
-/// The instruction that proves the work of a kernel without that conversion: a kernel that computes nothing stores
+/// The instruction expected in a binary without that conversion. A kernel that computes nothing stores
 /// nothing.
 pub(crate) const STORE: &str = "STG";
 
-/// Tells if the target converts to e2m1 by an instruction. Hopper does not.
+/// Returns whether the target has an instruction that converts to e2m1. Hopper does not.
 fn has_conversion(target: &Target) -> bool {
     target.name != crate::hopper::TARGET
 }
 
-/// The source of a kernel. Equal specifications give equal bytes.
+/// Emits the source of a kernel. Equal specifications give equal bytes.
 pub(crate) fn emit(spec: &BlockQuantizeSpec) -> KernelSource {
     let is_fp4 = spec.configuration.format.element() == ElementType::F4E2M1FN;
     let opcode = if is_fp4 && has_conversion(spec.target) { CONVERSION } else { STORE };
@@ -37,7 +37,7 @@ pub(crate) fn emit(spec: &BlockQuantizeSpec) -> KernelSource {
     })
 }
 
-/// The variables of the template, and those of the templates that it is put into.
+/// The variables of the template and of the templates that it extends.
 #[derive(Serialize)]
 struct Context {
     formula: [String; 1],
@@ -58,7 +58,7 @@ struct Context {
     has_conversion: bool,
     quantization_functions: &'static str,
     scale_functions: &'static str,
-    /// Empty: no header of CUTLASS is needed.
+    /// Empty: no CUTLASS header is needed.
     head: &'static str,
     load_parameter: &'static str,
     load_argument: &'static str,
@@ -72,7 +72,7 @@ struct Context {
 #[derive(Serialize)]
 struct Output {
     bytes: String,
-    /// 0: the template itself locates scales.
+    /// 0, because the template locates the scales itself.
     scale_block: u32,
 }
 

@@ -1,15 +1,15 @@
-//! What one block-scaled kernel is built from: plain data, and the CUTLASS names it stands for.
+//! The configuration of one block-scaled kernel: plain data that names CUTLASS building blocks.
 
 use std::fmt;
 
 use fourfold_ir::{BlockFormat, ElementType};
 
-/// The architecture tag of a kernel, which is not the target it is compiled for: `Sm100` also serves `sm_103a`.
+/// The architecture tag of a kernel. It differs from the compilation target: `Sm100` also serves `sm_103a`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
-    /// tcgen05: B200, and B300 through the same instructions.
+    /// tcgen05: B200, and B300 with the same instructions.
     Sm100,
-    /// The "ultra" FP4 instructions that only B300 has.
+    /// The "ultra" FP4 instructions of B300.
     Sm103,
     /// mma.sync: RTX 50, RTX PRO, DGX Spark.
     Sm120,
@@ -33,7 +33,7 @@ pub enum Fp6 {
     E3m2,
 }
 
-/// Elements and scales of one operand.
+/// The elements and scales of one operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// e2m1, a ue4m3 scale per 16.
@@ -44,14 +44,14 @@ pub enum Format {
     Mxfp8(Fp8),
     /// e2m3 or e3m2, a ue8m0 scale per 32.
     Mxfp6(Fp6),
-    /// NVFP4 spelled as a tuple, as the Sm103 collectives want it.
+    /// NVFP4, spelled as a tuple for the Sm103 collectives.
     UltraNvfp4,
-    /// MXFP4 spelled as a tuple, as the Sm103 collectives want it.
+    /// MXFP4, spelled as a tuple for the Sm103 collectives.
     UltraMxfp4,
 }
 
 impl Format {
-    /// Elements of K that share a scale: 16 or 32.
+    /// The number of elements along K per scale: 16 or 32.
     pub fn scale_vector(self) -> u32 {
         match self {
             Format::Nvfp4 | Format::UltraNvfp4 => 16,
@@ -59,7 +59,7 @@ impl Format {
         }
     }
 
-    /// The type of a scale, in the words of the hardware: `ue4m3` or `ue8m0`.
+    /// The hardware's name of the scale type: `ue4m3` or `ue8m0`.
     pub fn scale_text(self) -> &'static str {
         match self.scale_vector() {
             16 => "ue4m3",
@@ -67,7 +67,7 @@ impl Format {
         }
     }
 
-    /// The elements as a program states them; `None` for 6-bit floats, which no program has.
+    /// The element type in a program; `None` for 6-bit floats, which programs do not support.
     pub fn element(self) -> Option<ElementType> {
         match self {
             Format::Nvfp4 | Format::Mxfp4 | Format::UltraNvfp4 | Format::UltraMxfp4 => {
@@ -79,7 +79,7 @@ impl Format {
         }
     }
 
-    /// The name of the element type. No program has 6-bit floats yet: their names are MLIR's.
+    /// The name of the element type. Programs do not support 6-bit floats yet; their names are MLIR's.
     pub(crate) fn element_name(self) -> &'static str {
         match (self.element(), self) {
             (Some(element), _) => element.name(),
@@ -88,7 +88,7 @@ impl Format {
         }
     }
 
-    /// Bits of an element in global memory: 4, 6 or 8.
+    /// The bits of an element in global memory: 4, 6 or 8.
     pub fn bits(self) -> u32 {
         match self {
             Format::Nvfp4 | Format::Mxfp4 | Format::UltraNvfp4 | Format::UltraMxfp4 => 4,
@@ -97,12 +97,12 @@ impl Format {
         }
     }
 
-    /// Whether it is one of the tuples of Sm103.
+    /// Returns whether the format is one of the Sm103 tuples.
     pub fn is_ultra(self) -> bool {
         matches!(self, Format::UltraNvfp4 | Format::UltraMxfp4)
     }
 
-    /// The C++ type that a collective builder takes.
+    /// The C++ type that the collective builder expects.
     pub fn type_text(self) -> &'static str {
         match self {
             Format::Nvfp4 => "cutlass::nv_float4_t<cutlass::float_e2m1_t>",
@@ -117,20 +117,20 @@ impl Format {
     }
 }
 
-/// One operand as the kernel reads it.
+/// One operand, as the kernel reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Operand {
     /// Elements and scales.
     pub format: Format,
-    /// Whether K is the contiguous axis: A row-major, B column-major.
+    /// True if K is contiguous: A row-major, B column-major.
     pub k_major: bool,
-    /// Promised alignment of rows, in elements.
+    /// The guaranteed alignment of rows, in elements.
     pub alignment: u32,
 }
 
 impl Operand {
-    /// K-major, with the alignment of the format: 32 for FP4 against FP4, 16 for FP8, 128 for FP6. FP4 beside wider
-    /// operands needs 128 too.
+    /// A K-major operand with the format's default alignment: 32 for FP4 by FP4, 16 for FP8, 128 for FP6. FP4
+    /// by a wider operand also needs 128.
     pub fn k_major(format: Format) -> Operand {
         let alignment = match format.bits() {
             4 => 32,
@@ -141,37 +141,37 @@ impl Operand {
     }
 }
 
-/// What the pair of formats is multiplied with.
+/// The kind of MMA instruction for a pair of formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// FP4 by FP4 with ue4m3 scales.
     Nvf4,
     /// FP4 by FP4 with ue8m0 scales.
     Mxf4,
-    /// Any mix of 8, 6 and 4 bits, each element in a byte of shared memory.
+    /// Any mix of 8, 6 and 4 bits. Each element takes a byte of shared memory.
     Mxf8f6f4,
 }
 
-/// CTAs that share tiles through multicast: along M and along N.
+/// The cluster: CTAs that share tiles through multicast, along M and N.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cluster {
-    /// Fixed when the kernel is compiled.
+    /// Fixed at compile time.
     Static([u32; 2]),
     /// Chosen at launch.
     Dynamic,
 }
 
-/// How many SMs work on one MMA tile. A field of its own: "2Sm" also occurs inside `UltraVs32Sm103`.
+/// The number of SMs per MMA tile. It is a separate field, because "2Sm" also occurs inside `UltraVs32Sm103`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sms {
-    /// One.
+    /// One SM.
     One,
-    /// A pair, each with half of the rows of the tile.
+    /// A pair of SMs, each with half of the tile's rows.
     Two,
 }
 
 impl Sms {
-    /// 1 or 2.
+    /// The number, 1 or 2.
     pub fn count(self) -> u32 {
         match self {
             Sms::One => 1,
@@ -180,50 +180,50 @@ impl Sms {
     }
 }
 
-/// How the Sm103 main loop prefetches.
+/// The prefetch mode of the Sm103 mainloop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Prefetch {
-    /// As the builder decides.
+    /// The builder's choice.
     Default,
-    /// Not at all.
+    /// No prefetch.
     Disabled,
-    /// Through TMA.
+    /// Prefetch through TMA.
     Tma,
 }
 
-/// The schedule of the main loop.
+/// The schedule of the mainloop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mainloop {
-    /// The builder decides from tile and cluster.
+    /// The builder chooses by tile and cluster.
     Auto,
-    /// Sm100, for one kind of instruction.
+    /// Sm100, for one kind of MMA instruction.
     Sm100(Kind),
-    /// Sm100, the kind deduced from the operands.
+    /// Sm100, with the kind deduced from the operands.
     Sm100BlockScaled,
-    /// Sm100 at low latency: scales through cp.async, the rest through TMA.
+    /// Sm100, low latency: scales through cp.async, A and B through TMA.
     Sm100MixedTmaCpAsync,
-    /// Sm103, with the scale vector (16 or 32) that its name states.
+    /// Sm103, for one scale vector.
     Sm103Ultra {
-        /// 16 or 32.
+        /// The scale vector, 16 or 32.
         vector: u32,
-        /// Prefetching.
+        /// The prefetch mode.
         prefetch: Prefetch,
     },
-    /// Sm120, both consumer warp groups on one tile.
+    /// Sm120, with both consumer warpgroups on one tile.
     Cooperative,
-    /// Sm120, each consumer warp group on a tile of its own.
+    /// Sm120, with one tile per consumer warpgroup.
     Pingpong,
-    /// Sm120, for one kind of instruction.
+    /// Sm120, for one kind of MMA instruction.
     Sm120 {
-        /// The instruction.
+        /// The kind of instruction.
         kind: Kind,
-        /// Pingpong, else cooperative.
+        /// True for pingpong, false for cooperative.
         pingpong: bool,
     },
 }
 
 impl Mainloop {
-    /// The family whose tag it is; `None` for [`Mainloop::Auto`].
+    /// The family of the tag; `None` for [`Mainloop::Auto`].
     pub fn family(self) -> Option<Family> {
         match self {
             Mainloop::Auto => None,
@@ -235,7 +235,7 @@ impl Mainloop {
         }
     }
 
-    /// Whether consumer warp groups work on tiles of their own.
+    /// Returns whether each consumer warpgroup works on its own tile.
     pub fn is_pingpong(self) -> bool {
         matches!(self, Mainloop::Pingpong | Mainloop::Sm120 { pingpong: true, .. })
     }
@@ -244,21 +244,21 @@ impl Mainloop {
 /// The schedule of the epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EpilogueSchedule {
-    /// The builder decides.
+    /// The builder chooses.
     Auto,
     /// Through shared memory and TMA (Sm100, Sm103).
     Tma,
-    /// The same under its NVFP4 name (Sm100).
+    /// The same as `Tma`, under its NVFP4 name (Sm100).
     TmaNvf4,
-    /// Registers to global memory (Sm100, Sm103).
+    /// From registers to global memory (Sm100, Sm103).
     NoSmem,
-    /// Sm120, grouped, beside a cooperative main loop.
+    /// Sm120, grouped, with a cooperative mainloop.
     Cooperative,
-    /// Sm120, grouped, beside a pingpong main loop.
+    /// Sm120, grouped, with a pingpong mainloop.
     Pingpong,
 }
 
-/// The operator class under which the epilogue is built; it decides the automatic epilogue tile of N = 256.
+/// The operator class of the epilogue. It determines the automatic epilogue tile at N = 256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OperatorClass {
     /// `OpClassBlockScaledTensorOp`
@@ -272,49 +272,49 @@ pub enum OperatorClass {
 pub struct Epilogue {
     /// Its schedule.
     pub schedule: EpilogueSchedule,
-    /// The digit of its tag; must equal the main loop's, which no compiler checks.
+    /// The SM count in its tag. It must equal the mainloop's; no compiler checks this.
     pub sms: Sms,
-    /// Whether its tag is the PtrArray form.
+    /// True for the PtrArray form of the tag.
     pub grouped: bool,
-    /// Rows and columns handled at a time; `None` leaves them to the builder.
+    /// The rows and columns per step; `None` for the builder's choice.
     pub tile: Option<[u32; 2]>,
     /// Its operator class.
     pub class: OperatorClass,
 }
 
-/// Buffers of the main loop.
+/// The number of mainloop stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stages {
     /// As many as fit beside the epilogue.
     Auto,
-    /// This many, whether they fit or not.
+    /// This many. Nothing checks that they fit.
     Fixed(u32),
 }
 
-/// What hands out tiles.
+/// The tile scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TileScheduler {
-    /// The family's own; on Blackwell a hardware instruction.
+    /// The family's default. On Blackwell it uses a hardware instruction.
     Default,
     /// A fixed stride over the grid, without that instruction.
     StaticPersistent,
-    /// Splits K across CTAs where tiles alone do not occupy them.
+    /// Splits K across CTAs if there are too few tiles to occupy them.
     StreamK,
-    /// Splits K of every tile into so many parts.
+    /// Splits K of every tile into this many parts.
     SplitK(u32),
 }
 
 impl TileScheduler {
-    /// Whether several CTAs may have a part of a tile each.
+    /// Returns whether several CTAs may share a tile, each with a part of K.
     pub fn splits_k(self) -> bool {
         matches!(self, TileScheduler::StreamK | TileScheduler::SplitK(_))
     }
 }
 
-/// Along which side of D neighbouring tiles are handed out.
+/// The raster direction of the tile scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Raster {
-    /// The scheduler decides by the extents.
+    /// The scheduler chooses by the extents.
     #[default]
     Heuristic,
     /// Along M.
@@ -323,12 +323,12 @@ pub enum Raster {
     AlongN,
 }
 
-/// The order in which tiles are handed out.
+/// The order in which the scheduler assigns tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TileOrder {
-    /// The direction.
+    /// The raster direction.
     pub raster: Raster,
-    /// Tiles at most that a band is wide across that direction: 1, 2, 4 or 8.
+    /// The largest swizzle: the width of a band across that direction in tiles, 1, 2, 4 or 8.
     pub swizzle: u32,
 }
 
@@ -338,51 +338,51 @@ impl Default for TileOrder {
     }
 }
 
-/// One kernel, but for what its epilogue computes.
+/// The configuration of one kernel, without the computation of its epilogue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Configuration {
     /// The architecture tag.
     pub family: Family,
-    /// The activations, `[M, K]`.
+    /// A, the activations, `[M, K]`.
     pub a: Operand,
-    /// The weights, `[N, K]`.
+    /// B, the weights, `[N, K]`.
     pub b: Operand,
-    /// The MMA tile: M (over both SMs where there are two), N, K.
+    /// The MMA tile: M (over both SMs of a pair), N, K.
     pub tile: [u32; 3],
     /// The cluster.
     pub cluster: Cluster,
-    /// SMs of one MMA tile; under [`Mainloop::Auto`], what the builder is expected to pick.
+    /// The SMs per MMA tile. Under [`Mainloop::Auto`], the builder's expected choice.
     pub sms: Sms,
-    /// The schedule of the main loop.
+    /// The schedule of the mainloop.
     pub mainloop: Mainloop,
-    /// Whether many problems are solved in one launch.
+    /// True for a grouped GEMM: many problems in one launch.
     pub grouped: bool,
     /// The epilogue.
     pub epilogue: Epilogue,
-    /// Buffers of the main loop.
+    /// The number of mainloop stages.
     pub stages: Stages,
     /// The tile scheduler.
     pub scheduler: TileScheduler,
-    /// Elements of C; `None` where the kernel reads no C.
+    /// The element type of C; `None` if the kernel reads no C.
     pub c: Option<ElementType>,
-    /// Elements of D.
+    /// The element type of D.
     pub d: ElementType,
-    /// Whether D (and C) are row-major: N contiguous.
+    /// True if D (and C) are row-major: N contiguous.
     pub d_row_major: bool,
-    /// The order in which tiles are handed out.
+    /// The order in which the scheduler assigns tiles.
     pub order: TileOrder,
-    /// Whether the kernel computes the transpose, B by A: its tile's M then lies along N of the problem, and its N along
-    /// M. Only for epilogues that read nothing beside C, alpha and beta and write nothing beside D.
+    /// True if the kernel computes the transpose, B by A: the tile's M then lies along N, and its N along M.
+    /// Only for epilogues that read at most C, alpha and beta, and write only D.
     pub swapped: bool,
 }
 
 impl Configuration {
-    /// The same kernel with other elements of C and D.
+    /// Returns the same kernel with other element types of C and D.
     pub fn with_elements(&self, c: Option<ElementType>, d: ElementType) -> Configuration {
         Configuration { c, d, ..self.clone() }
     }
 
-    /// The format as a program states it; `None` where no program can: unequal scales, 6-bit floats.
+    /// The format in a program; `None` if programs do not support it: unequal scales, 6-bit floats.
     pub fn block_format(&self) -> Option<BlockFormat> {
         let (a, b) = (self.a.format, self.b.format);
         let scale = match a.scale_vector() {
@@ -393,7 +393,8 @@ impl Configuration {
         same.then_some(BlockFormat { a: a.element()?, b: b.element()?, scale, block: a.scale_vector() })
     }
 
-    /// A readable name: family, tile, SMs, cluster, and what is not the usual. Element types are not part of it.
+    /// A readable name: family, tile, SMs, cluster, and every non-default part. Element types are not
+    /// included.
     pub fn name(&self) -> String {
         let [m, n, k] = self.tile;
         let family = match self.family {
@@ -446,8 +447,7 @@ impl Configuration {
         name
     }
 
-    /// What the pair of formats is multiplied with: the main loop's word where it has one, else as a builder
-    /// deduces it.
+    /// The kind of MMA instruction: the mainloop's if its tag names one, otherwise the builder's deduction.
     pub fn kind(&self) -> Kind {
         match (self.mainloop, self.a.format, self.b.format) {
             (Mainloop::Sm100(kind) | Mainloop::Sm120 { kind, .. }, ..) => kind,
@@ -459,8 +459,8 @@ impl Configuration {
         }
     }
 
-    /// The SMs that [`Mainloop::Auto`] picks on Sm100: two exactly when tile M is 256 and the static cluster's M
-    /// is even.
+    /// The SM count that [`Mainloop::Auto`] picks on Sm100: two if tile M is 256 and the static cluster's M
+    /// is even, otherwise one.
     pub fn auto_sms(&self) -> Sms {
         match self.cluster {
             Cluster::Static([m, _]) if self.tile[0] == 256 && m.is_multiple_of(2) => Sms::Two,
@@ -468,7 +468,7 @@ impl Configuration {
         }
     }
 
-    /// The tile of one CTA: the MMA tile, half of its rows where two SMs share it.
+    /// The tile of one CTA: the MMA tile, with half of its rows if two SMs share it.
     pub fn cta_tile(&self) -> [u32; 3] {
         let [m, n, k] = self.tile;
         [m / self.sms.count(), n, k]

@@ -1,4 +1,4 @@
-//! What a kernel is built from when a table names no more of it than its tile.
+//! Default configurations, for tables that name only a tile.
 
 use fourfold_ir::{BlockFormat, ElementType};
 
@@ -9,7 +9,7 @@ use super::configuration::{
 use super::stages;
 use super::version::CutlassVersion;
 
-/// The family whose kernels a target runs by default; `None` where there is none.
+/// The family of a target's default kernels; `None` if it has none.
 pub fn family(target: &str) -> Option<Family> {
     match target {
         "sm_100a" | "sm_103a" => Some(Family::Sm100),
@@ -18,8 +18,8 @@ pub fn family(target: &str) -> Option<Family> {
     }
 }
 
-/// The most bytes of spilled registers that a default stores, in a plain linear combination with a row. Only Sm120's tile N of 64
-/// spills, and only with nvcc 13.0: 13.1.115 spills none of it.
+/// The most bytes of register spills in a default kernel with a plain linear combination and a row. Only
+/// Sm120's tile N of 64 spills, and only with nvcc 13.0, not with 13.1.115.
 pub fn spills(configuration: &Configuration) -> u32 {
     match (configuration.family, configuration.tile[1]) {
         (Family::Sm120, 64) => 12,
@@ -27,7 +27,7 @@ pub fn spills(configuration: &Configuration) -> u32 {
     }
 }
 
-/// The formats that have defaults: FP4 on both sides.
+/// The formats with default kernels: FP4 by FP4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fp4 {
     Nv,
@@ -58,7 +58,7 @@ impl Fp4 {
     }
 }
 
-/// The usual kernel of a family for a tile, with D in bf16 and without C; `None` for a format that has no defaults.
+/// The default kernel of a family for a tile, with a bf16 D and no C; `None` for a format without defaults.
 pub(crate) fn usual(family: Family, format: BlockFormat, tile: [u32; 3]) -> Option<Configuration> {
     let fp4 = Fp4::of(format)?;
     Some(match family {
@@ -67,9 +67,10 @@ pub(crate) fn usual(family: Family, format: BlockFormat, tile: [u32; 3]) -> Opti
     })
 }
 
-/// Whether an epilogue's vectors, so many bytes, leave a configuration the stages that it needs, or was told to have.
+/// Returns whether the epilogue's vectors leave room for the required stages: the fixed number, or the
+/// minimum.
 pub(crate) fn has_room(configuration: &Configuration, vector_bytes: u64, cutlass: CutlassVersion) -> bool {
-    /// What the storage of an epilogue is rounded up to.
+    /// The granularity of the epilogue's shared storage, in bytes.
     const ROUNDING: u64 = 1024;
     let fewest = match (configuration.stages, configuration.family) {
         (Stages::Fixed(stages), _) => stages,
@@ -82,8 +83,8 @@ pub(crate) fn has_room(configuration: &Configuration, vector_bytes: u64, cutlass
     })
 }
 
-/// The default that was chosen, or one with a shorter tile along K where so many bytes of an epilogue's vectors leave it
-/// fewer than the two stages that Sm120 needs; and then, why.
+/// Shortens tile K if the epilogue's vectors leave a default kernel fewer than the two stages that Sm120
+/// needs. Returns the configuration, and the reason if it was shortened.
 pub(crate) fn with_room(
     chosen: Configuration,
     vector_bytes: u64,
@@ -100,7 +101,7 @@ pub(crate) fn with_room(
 }
 
 fn sm100(fp4: Fp4, tile: [u32; 3]) -> Configuration {
-    // No other number of SMs is valid (rule 7).
+    // Rule 7 permits no other number of SMs.
     let sms = if tile[0] == 256 { Sms::Two } else { Sms::One };
     Configuration {
         family: Family::Sm100,
@@ -111,8 +112,8 @@ fn sm100(fp4: Fp4, tile: [u32; 3]) -> Configuration {
             schedule: EpilogueSchedule::Tma,
             sms,
             grouped: false,
-            // The builder's own choice at N = 256 spills and costs stages. With 32 columns the scales of NVFP4 have no room in
-            // tensor memory (rule 34).
+            // The builder's choice at N = 256 spills and costs stages. With 32 columns, NVFP4 scales do not
+            // fit in tensor memory (rule 34).
             tile: (tile[1] == 256).then_some(match fp4 {
                 Fp4::Nv => [128, 64],
                 Fp4::Mx => [128, 32],
@@ -142,7 +143,8 @@ fn sm120(fp4: Fp4, tile: [u32; 3]) -> Configuration {
             class: OperatorClass::BlockScaledTensorOp,
         },
         stages: Stages::Auto,
-        // The family's own scheduler needs a Blackwell instruction, so shipped and emulated source would differ.
+        // The default scheduler needs a Blackwell instruction, so emulated source would differ from shipped
+        // source.
         scheduler: TileScheduler::StaticPersistent,
         c: None,
         d: ElementType::BF16,

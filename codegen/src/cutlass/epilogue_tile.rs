@@ -1,10 +1,10 @@
-//! The part of a CTA's tile that an epilogue handles at a time: its columns, and what operands and blocks make of it.
+//! The epilogue tile: the part of a CTA's tile per epilogue step, and its adjustment to operands and blocks.
 
 use super::configuration::{Configuration, EpilogueSchedule, Family, OperatorClass};
 
 impl Configuration {
-    /// The same kernel with an epilogue tile that leaves room in registers for parts of so many operands, each as large
-    /// as a thread's part of the accumulator. On Sm100 a thread has one row of the epilogue tile.
+    /// Shrinks the epilogue tile to leave registers for this many operand fragments, each as large as a
+    /// thread's fragment of the accumulator. On Sm100 a thread has one row of the epilogue tile.
     pub(crate) fn for_operands(mut self, operands: usize) -> Configuration {
         const MOST_OF_32_COLUMNS: usize = 3;
         if self.family != Family::Sm120 && MOST_OF_32_COLUMNS < operands {
@@ -13,8 +13,8 @@ impl Configuration {
         self
     }
 
-    /// The same kernel with an epilogue tile as wide as a block of this length. On Sm100 a thread has one row of the
-    /// epilogue tile, and with it all of a block; on Sm120 warps tell each other.
+    /// Widens the epilogue tile to the length of a quantized block. On Sm100 a thread has one row of the
+    /// epilogue tile, and so a whole block; on Sm120 warps exchange data.
     pub fn for_blocks(mut self, block: Option<u32>) -> Configuration {
         let columns = epilogue_columns(&self);
         if let Some(block) = block
@@ -27,7 +27,7 @@ impl Configuration {
     }
 }
 
-/// Columns of the epilogue tile.
+/// The columns of the epilogue tile.
 pub(super) fn epilogue_columns(configuration: &Configuration) -> u64 {
     match (configuration.epilogue.tile, configuration.family) {
         (Some([_, columns]), _) => u64::from(columns),
@@ -41,7 +41,7 @@ pub(super) fn epilogue_columns(configuration: &Configuration) -> u64 {
     }
 }
 
-/// Columns of the epilogue tile that the builder of Sm100 decides for.
+/// The columns of the epilogue tile that the Sm100 builder chooses.
 pub(super) fn sm100_automatic_columns(configuration: &Configuration) -> u64 {
     let n = u64::from(configuration.tile[1]);
     let (c_bits, d_bits) = output_bits(configuration);
@@ -57,7 +57,7 @@ pub(super) fn sm100_automatic_columns(configuration: &Configuration) -> u64 {
     columns.min(n)
 }
 
-/// Bits of an element of C (or of D where there is none) and of D.
+/// The bits per element of C (of D if there is no C) and of D.
 pub(super) fn output_bits(configuration: &Configuration) -> (u64, u64) {
     let d = configuration.d.storage_bits() as u64;
     (configuration.c.map_or(d, |c| c.storage_bits() as u64), d)

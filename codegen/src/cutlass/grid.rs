@@ -1,21 +1,21 @@
-//! The grid with which a kernel of CUTLASS's collectives is launched, and whether the driver takes it.
+//! The launch grid of a CUTLASS kernel, and its limits.
 
 use super::configuration::{Cluster, Configuration, Family, Raster, TileScheduler};
 pub use crate::targets::{MAX_GRID_YZ, MAX_TILES};
 
-/// The most blocks along x of a grid.
+/// The largest grid extent along x.
 const MAX_GRID_X: u64 = i32::MAX as u64;
 
-/// The layout of a problem over blocks.
+/// The grid of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
-    /// Tiles of D that the scheduler counts: blocks of whole clusters and of whole bands of the tile order.
+    /// The tiles of D as the scheduler numbers them, padded to whole clusters and bands. `None` on overflow.
     pub tiles: Option<u64>,
-    /// Blocks along x, y and z; `None` where the scheduler takes as many as the device has SMs.
+    /// CTAs along x, y and z; `None` if the scheduler launches one CTA per SM.
     pub blocks: Option<[u64; 3]>,
 }
 
-/// The grid for a problem of so many matrices, rows and columns of D, as CUTLASS computes it.
+/// Computes the grid for extents L, M and N as CUTLASS does.
 pub fn grid(configuration: &Configuration, [l, m, n]: [u64; 3]) -> Grid {
     let [m, n] = if configuration.swapped { [n, m] } else { [m, n] };
     let [tile_m, tile_n, _] = configuration.tile.map(|extent| u64::from(extent).max(1));
@@ -35,7 +35,7 @@ pub fn grid(configuration: &Configuration, [l, m, n]: [u64; 3]) -> Grid {
         TileScheduler::Default => match configuration.order.raster {
             Raster::AlongM => Some(along_m),
             Raster::AlongN => Some(along_n),
-            // More tiles along N go along M, and so does what would not fit along y.
+            // The axis with more tiles takes x, unless the other would exceed the limit on y.
             Raster::Heuristic => {
                 Some(if clusters[1] <= clusters[0] && along_n[1] <= MAX_GRID_YZ { along_n } else { along_m })
             }
@@ -46,10 +46,10 @@ pub fn grid(configuration: &Configuration, [l, m, n]: [u64; 3]) -> Grid {
     Grid { tiles, blocks }
 }
 
-/// Returns whether the driver launches the grid of a problem of so many matrices, rows and columns of D.
+/// Checks that the driver can launch the grid for extents L, M and N.
 ///
 /// # Errors
-/// Names what is too large, as a sentence without its end.
+/// Names the limit that is exceeded, as a sentence without its period.
 pub fn launches(configuration: &Configuration, extents: [u64; 3]) -> Result<(), String> {
     let Grid { tiles, blocks } = grid(configuration, extents);
     if tiles.is_none_or(|tiles| MAX_TILES < tiles) {
@@ -63,22 +63,22 @@ pub fn launches(configuration: &Configuration, extents: [u64; 3]) -> Result<(), 
     }
 }
 
-/// Returns whether the driver launches every problem that a plan admits, with a scheduler that a table names. `extents` are L, M and
-/// N where they are fixed, `most` what a plan demands of them otherwise.
+/// Checks that the driver can launch every problem that a plan permits, under the scheduler of a table's
+/// kernel. `extents` are the fixed L, M and N; `most` bounds the others.
 ///
 /// # Errors
-/// Names what may be too large, as a sentence without its end.
+/// Names the limit that may be exceeded, as a sentence without its period.
 pub(crate) fn launches_all(
     configuration: &Configuration,
     extents: [Option<u64>; 3],
     most: [u64; 3],
 ) -> Result<(), String> {
     if configuration.scheduler == TileScheduler::StreamK || configuration.family != Family::Sm120 {
-        // A plan for Sm100 demands what its default scheduler needs. How many blocks stream-K has follows from how K is split:
-        // its kernel refuses a call that would have too many.
+        // An Sm100 plan already states the limits of its default scheduler. The CTAs of stream-K depend on
+        // the split of K: the kernel itself refuses a call with too many.
         return Ok(());
     }
-    // The plan itself limits the number of all tiles.
+    // The plan itself limits the total number of tiles.
     let [l, m, n] = [0, 1, 2].map(|at| extents[at].unwrap_or(most[at]));
     match grid(configuration, [l, m, n]).blocks {
         Some([_, y, z]) if MAX_GRID_YZ < y || MAX_GRID_YZ < z => Err(format!(
@@ -143,7 +143,8 @@ mod tests {
         assert!(launches(&persistent, [1, 128, 128 * MAX_TILES + 1]).is_err());
     }
 
-    /// Whatever a plan admits, the usual kernels of its target launch, with any cluster that a table may name.
+    /// Every problem that a plan permits is launched by the target's default kernels, with any cluster in a
+    /// table.
     #[test]
     fn what_a_plan_admits_is_launched() {
         for target in TARGETS {

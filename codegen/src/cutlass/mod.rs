@@ -1,5 +1,5 @@
-//! The kernels of Blackwell, which are built from CUTLASS's collectives: what a kernel is built from, as data, which of
-//! that is valid, and the template that it fills.
+//! Blackwell kernels, built from CUTLASS collectives: their configuration as data, the rules that make a
+//! configuration valid, and the template.
 
 pub mod configuration;
 pub mod defaults;

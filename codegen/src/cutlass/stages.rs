@@ -1,39 +1,40 @@
-//! How many main-loop buffers fit into shared memory, by formula, before anything is compiled.
+//! The number of mainloop stages that fit in shared memory, computed before compilation.
 //!
-//! It reproduces every dense and grouped Sm100 and Sm120 count in `fixtures/combos.jsonl`, on both versions there;
-//! other element types and epilogue tiles follow CUTLASS's builders. It knows the plain linear
-//! combination: an epilogue that keeps a bias or another tensor in shared memory adds bytes of its own
-//! ([`budget`] says how many fit before a stage is lost), and the count of the built kernel is read back.
+//! The formula reproduces every dense and grouped Sm100 and Sm120 number in `fixtures/combos.jsonl`, for both
+//! CUTLASS versions there. Other element types and epilogue tiles follow CUTLASS's builders. It covers the
+//! plain linear combination. An epilogue that keeps a bias or another tensor in shared memory adds bytes:
+//! [`Budget::slack`] is the number that fits before a stage is lost. The built kernel's actual number is read
+//! back.
 
 use super::configuration::{Configuration, EpilogueSchedule, Family, Kind, Stages};
 use super::epilogue_tile::{output_bits, sm100_automatic_columns};
 use super::version::CutlassVersion;
 
-/// Shared memory of one CTA, in bytes.
+/// The shared memory of one CTA, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// What the hardware gives.
+    /// The hardware's capacity.
     pub capacity: u64,
-    /// What the epilogue and the kernel's own state take.
+    /// The bytes of the epilogue and of the kernel's own state.
     pub reserved: u64,
-    /// What one stage takes, its barriers included.
+    /// The bytes of one stage, including its barriers.
     pub stage: u64,
 }
 
 impl Budget {
-    /// Whole stages that fit; 0 where none does.
+    /// The number of whole stages that fit, possibly 0.
     pub fn stages(&self) -> u32 {
         u32::try_from(self.capacity.saturating_sub(self.reserved) / self.stage).unwrap_or(u32::MAX)
     }
 
-    /// Bytes that can still be reserved before a stage is lost.
+    /// The bytes that can still be reserved before a stage is lost.
     pub fn slack(&self) -> u64 {
         self.capacity.saturating_sub(self.reserved) % self.stage
     }
 }
 
-/// How many stages the kernel has: the explicit count, else as many as fit (0 where none does). `None` where
-/// neither formula nor table covers the configuration: most of Sm103.
+/// The number of stages of a kernel: the explicit number, or as many as fit (possibly 0). `None` if neither
+/// formula nor table covers the configuration, as for most of Sm103.
 pub fn stages(configuration: &Configuration, cutlass: CutlassVersion) -> Option<u32> {
     match configuration.stages {
         Stages::Fixed(stages) => Some(stages),
@@ -41,7 +42,7 @@ pub fn stages(configuration: &Configuration, cutlass: CutlassVersion) -> Option<
     }
 }
 
-/// As many stages as fit, whatever the configuration asks for. `None` as for [`stages`].
+/// The number of stages that fit, regardless of the configuration's own. `None` as for [`stages`].
 pub fn automatic_stages(configuration: &Configuration, cutlass: CutlassVersion) -> Option<u32> {
     match configuration.family {
         Family::Sm103 => sm103_stages(configuration),
@@ -49,15 +50,15 @@ pub fn automatic_stages(configuration: &Configuration, cutlass: CutlassVersion) 
     }
 }
 
-/// What shared memory holds. `None` on Sm103, whose two pipelines have no formula, and where the epilogue tile does
-/// not divide the tile of a CTA.
+/// The shared-memory budget. `None` on Sm103, whose two pipelines have no formula, and if the epilogue tile
+/// does not divide the CTA tile.
 pub fn budget(configuration: &Configuration, cutlass: CutlassVersion) -> Option<Budget> {
     let capacity = match configuration.family {
         Family::Sm100 => 232_448,
         Family::Sm120 => 101_376,
         Family::Sm103 => return None,
     };
-    // Far too large for any shared memory, and for the products below.
+    // Too large for any shared memory, and for the products below.
     if configuration.tile.iter().any(|extent| *extent > 1 << 16) {
         return Some(Budget { capacity, reserved: capacity, stage: u64::MAX });
     }
@@ -70,7 +71,8 @@ pub fn budget(configuration: &Configuration, cutlass: CutlassVersion) -> Option<
 
 const KIB: u64 = 1024;
 
-/// A, B and both scale tiles. Each CTA of a pair loads half of A and half of B, but all scales of B.
+/// The bytes of A, B and both scale tiles. Each CTA of a pair loads half of A and half of B, but all scales
+/// of B.
 fn stage_bytes(configuration: &Configuration) -> u64 {
     let [m, n, k] = configuration.tile.map(u64::from);
     let sms = u64::from(configuration.sms.count());
@@ -84,12 +86,12 @@ fn stage_bytes(configuration: &Configuration) -> u64 {
     (m / sms + n / sms) * k * bits / 8 + scales(m / sms) + scales(n)
 }
 
-/// What the builder counts for the barriers of a stage: 16 bytes until they were aligned.
+/// The bytes that the builder reserves for the barriers of a stage: 16 before pipelines were aligned.
 fn pipeline_bytes(cutlass: CutlassVersion) -> u64 {
     if aligned_pipelines(cutlass) { 128 } else { 16 }
 }
 
-/// Came with 4.2.2, 4.3.6 and 4.4.0.
+/// Returns whether pipelines are aligned: since 4.2.2, 4.3.6 and 4.4.0.
 fn aligned_pipelines(cutlass: CutlassVersion) -> bool {
     let since = match (cutlass.major, cutlass.minor) {
         (4, 2) => CutlassVersion::new(4, 2, 2),
@@ -99,14 +101,14 @@ fn aligned_pipelines(cutlass: CutlassVersion) -> bool {
     cutlass >= since
 }
 
-/// How many epilogue tiles make up the tile of a CTA; `None` where they do not.
+/// The number of epilogue tiles in a CTA tile; `None` if they do not divide it.
 fn epilogue_tiles(configuration: &Configuration, [rows, columns]: [u64; 2]) -> Option<u64> {
     let [m, n, _] = configuration.cta_tile().map(u64::from);
     let divides = rows > 0 && columns > 0 && m.is_multiple_of(rows) && n.is_multiple_of(columns);
     divides.then(|| (m / rows) * (n / columns))
 }
 
-/// What the storage of an epilogue takes beside its tiles: their swizzle's alignment, twice.
+/// The bytes of epilogue storage beside its tiles: twice the alignment of their swizzle.
 fn epilogue_rounding(columns: u64, bits: u64) -> u64 {
     2 * (columns * bits / 8).clamp(16, 128) * 8
 }
@@ -125,7 +127,7 @@ fn sm100_reserved(configuration: &Configuration, cutlass: CutlassVersion) -> Opt
     Some(epilogue + KIB / 2 + tensor_maps)
 }
 
-/// Tiles of C and D in flight. C's buffers are reused for D where C is wider than 8 bits.
+/// The bytes of C and D tiles in flight. D reuses C's buffers if C is wider than 8 bits.
 fn sm100_epilogue_bytes(configuration: &Configuration) -> Option<u64> {
     let (c_bits, d_bits) = output_bits(configuration);
     let tile = match configuration.epilogue.tile {
@@ -155,7 +157,7 @@ fn sm120_reserved(configuration: &Configuration) -> Option<u64> {
         Some(_) if c_bits == d_bits && d_bits > 8 => tiles.min(2).max(d_stages + 1) * bytes(d_bits),
         Some(_) => d_stages * (bytes(c_bits) + bytes(d_bits)),
     };
-    // Fitted to the builds of the narrowest tiles.
+    // Fitted to builds with the narrowest tiles.
     let kernel = match n {
         ..=8 => 3 * KIB,
         9..=16 => 2 * KIB,
@@ -164,7 +166,7 @@ fn sm120_reserved(configuration: &Configuration) -> Option<u64> {
     Some(epilogue + kernel)
 }
 
-/// As built with a 16-bit C and D.
+/// Measured in builds with a 16-bit C and D.
 fn sm103_stages(configuration: &Configuration) -> Option<u32> {
     let sixteen = output_bits(configuration) == (16, 16) && configuration.c.is_some();
     if !sixteen

@@ -1,4 +1,4 @@
-//! How CUTLASS spells what a configuration says: schedule tags, operator classes, shapes and layouts.
+//! The CUTLASS spelling of a configuration: schedule tags, operator classes, shapes and layouts.
 
 use super::configuration::{
     Cluster, Configuration, EpilogueSchedule, Family, Kind, Mainloop, OperatorClass, Prefetch, Raster,
@@ -16,7 +16,7 @@ impl Kind {
 }
 
 impl Configuration {
-    /// `cutlass::arch::Sm100`, …
+    /// The architecture tag, such as `cutlass::arch::Sm100`.
     pub fn arch_tag(&self) -> &'static str {
         match self.family {
             Family::Sm100 => "cutlass::arch::Sm100",
@@ -25,7 +25,7 @@ impl Configuration {
         }
     }
 
-    /// The main loop's schedule as the collective builder takes it.
+    /// The mainloop schedule for the collective builder.
     pub fn mainloop_tag(&self) -> String {
         let array = if self.grouped { "PtrArray" } else { "" };
         let sms = self.sms.count();
@@ -33,7 +33,7 @@ impl Configuration {
             Mainloop::Auto => return "cutlass::gemm::collective::KernelScheduleAuto".to_owned(),
             Mainloop::Sm100(kind) => format!("{array}TmaWarpSpecialized{sms}Sm{}Sm100", kind.text()),
             Mainloop::Sm100BlockScaled => format!("{array}TmaWarpSpecialized{sms}SmBlockScaledSm100"),
-            // It has no PtrArray form.
+            // This tag has no PtrArray form.
             Mainloop::Sm100MixedTmaCpAsync => {
                 format!("MixedTmaCpAsyncWarpSpecialized{sms}SmBlockScaledSm100")
             }
@@ -55,7 +55,7 @@ impl Configuration {
         format!("cutlass::gemm::Kernel{name}")
     }
 
-    /// The epilogue's schedule as the collective builder takes it.
+    /// The epilogue schedule for the collective builder.
     pub fn epilogue_tag(&self) -> String {
         let array = if self.epilogue.grouped { "PtrArray" } else { "" };
         let sms = self.epilogue.sms.count();
@@ -72,7 +72,7 @@ impl Configuration {
         format!("cutlass::epilogue::{array}{name}")
     }
 
-    /// The operator class of the epilogue's builder. The main loop's is always `OpClassBlockScaledTensorOp`.
+    /// The operator class for the epilogue's builder. The mainloop's is always `OpClassBlockScaledTensorOp`.
     pub fn epilogue_class_tag(&self) -> &'static str {
         match self.epilogue.class {
             OperatorClass::BlockScaledTensorOp => "cutlass::arch::OpClassBlockScaledTensorOp",
@@ -80,7 +80,7 @@ impl Configuration {
         }
     }
 
-    /// The epilogue tile's type.
+    /// The type of the epilogue tile.
     pub fn epilogue_tile_type(&self) -> String {
         match self.epilogue.tile {
             None => "cutlass::epilogue::collective::EpilogueTileAuto".to_owned(),
@@ -88,13 +88,13 @@ impl Configuration {
         }
     }
 
-    /// The MMA tile's type.
+    /// The type of the MMA tile.
     pub fn tile_type(&self) -> String {
         let [m, n, k] = self.tile;
         format!("cute::Shape<cute::Int<{m}>, cute::Int<{n}>, cute::Int<{k}>>")
     }
 
-    /// The cluster's type.
+    /// The type of the cluster shape.
     pub fn cluster_type(&self) -> String {
         match self.cluster {
             Cluster::Static([m, n]) => format!("cute::Shape<cute::Int<{m}>, cute::Int<{n}>, cute::_1>"),
@@ -102,7 +102,7 @@ impl Configuration {
         }
     }
 
-    /// The stage count's type; `epilogue` names the collective epilogue's type in the source.
+    /// The type of the stage count. `epilogue` names the collective epilogue's type in the source.
     pub fn stages_type(&self, epilogue: &str) -> String {
         match self.stages {
             Stages::Auto => format!(
@@ -113,7 +113,7 @@ impl Configuration {
         }
     }
 
-    /// The tile scheduler's type; `void` where the family's own is wanted, as grouped kernels need it.
+    /// The type of the tile scheduler; `void` for the family's default, as grouped kernels need it.
     pub fn scheduler_tag(&self) -> &'static str {
         match self.scheduler {
             TileScheduler::Default => "void",
@@ -122,7 +122,7 @@ impl Configuration {
         }
     }
 
-    /// How CUTLASS spells the direction of the tile order, where it is not left to the scheduler.
+    /// The CUTLASS name of the raster direction; `None` if the scheduler chooses.
     pub fn raster_tag(&self) -> Option<&'static str> {
         match self.order.raster {
             Raster::Heuristic => None,
@@ -131,12 +131,12 @@ impl Configuration {
         }
     }
 
-    /// The layout of A: row-major where K is contiguous.
+    /// The layout of A: row-major if K is contiguous.
     pub fn a_layout_tag(&self) -> &'static str {
         layout_tag(self.a.k_major)
     }
 
-    /// The layout of B as CUTLASS sees it, K × N: column-major where K is contiguous.
+    /// The layout of B, K × N for CUTLASS: column-major if K is contiguous.
     pub fn b_layout_tag(&self) -> &'static str {
         layout_tag(!self.b.k_major)
     }

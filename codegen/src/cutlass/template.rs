@@ -1,4 +1,4 @@
-//! What a kernel of CUTLASS's collectives is filled in with.
+//! The template variables of a CUTLASS kernel.
 
 use fourfold_ir::OperandShape;
 use serde::Serialize;
@@ -10,11 +10,11 @@ use crate::epilogue::{Epilogue, body, outputs};
 /// The template, which extends `source.cu.j2`.
 pub(crate) const TEMPLATE: &str = include_str!("kernel.cu.j2");
 
-/// The text before CUTLASS's headers in the source of every kernel that is built with them, word for word.
+/// The verbatim text before CUTLASS's headers in every source that includes them.
 pub const HEAD: &str = include_str!("head.cuh");
 
-/// Below `cutlass/gemm`, the headers of the collectives and kernels that a family has. Those of Sm120 count stages as
-/// Sm100's do, and its epilogues may be of either schedule.
+/// The headers of a family's collectives and kernels, below `cutlass/gemm`. Sm120's headers compute stages as
+/// Sm100's do, and its epilogues may have either schedule.
 fn headers(family: Family) -> &'static [&'static str] {
     match family {
         Family::Sm100 => &[
@@ -42,19 +42,19 @@ fn headers(family: Family) -> &'static [&'static str] {
     }
 }
 
-/// What the template is filled with besides what every kernel has.
+/// The template variables specific to CUTLASS kernels.
 #[derive(Serialize)]
 pub(crate) struct Context {
     headers: &'static [&'static str],
     operand_type: &'static str,
     operands: Vec<Node>,
-    /// Which of the results is D, or -1.
+    /// The position of D among the results, or -1.
     result_of_d: i64,
     has_d: bool,
     output_texts: Vec<&'static str>,
-    /// What is written besides D.
+    /// The outputs other than D.
     other_outputs: Vec<outputs::Written>,
-    /// What computes the steps: CUTLASS's node, or one of our own where there are several outputs.
+    /// The node that computes the steps: CUTLASS's, or `Writer` for several outputs.
     root_node: &'static str,
     root_arguments: String,
     element_c: &'static str,
@@ -67,9 +67,9 @@ pub(crate) struct Context {
     tile_type: String,
     cta_tile: [u32; 3],
     cluster: [u32; 2],
-    /// Tiles of a band of the tile order.
+    /// The width of a tile-order band, in tiles.
     band: u32,
-    /// True if an MMA tile may be of two CTAs, so that the scheduler is told.
+    /// True if an MMA tile may span two CTAs, which the scheduler must know.
     has_atom: bool,
     cluster_type: String,
     arch_tag: &'static str,
@@ -79,12 +79,12 @@ pub(crate) struct Context {
     mainloop_tag: String,
     stages_type: String,
     scheduler_tag: &'static str,
-    /// What the tile scheduler is told besides its own choices.
+    /// The arguments of the tile scheduler that replace its own choices.
     scheduler_arguments: Vec<String>,
-    /// Whether CTAs wait for each other through the workspace.
+    /// True if CTAs wait for each other through the workspace.
     has_locks: bool,
     swapped: bool,
-    /// What the kernel takes for A, B, M and N.
+    /// The problem's A, B, M and N under the kernel's names, exchanged if the kernel is swapped.
     a: &'static str,
     b: &'static str,
     m: &'static str,
@@ -95,7 +95,7 @@ pub(crate) struct Context {
     shared_bytes: &'static str,
 }
 
-/// What the epilogue's function is given: its name there, its node in the visitor tree, and that node's arguments.
+/// An input of the epilogue function: its name, its node in the visitor tree, and the node's arguments.
 #[derive(Serialize)]
 struct Node {
     name: String,
@@ -103,15 +103,15 @@ struct Node {
     arguments: String,
 }
 
-/// How many values the outputs are made of; 0 where D is the only one, and the last that is computed.
+/// The number of values that outputs are made from; 0 if D is the only output, made from the last step.
 pub(crate) fn results(epilogue: &Epilogue) -> usize {
     if epilogue.is_plain() { 0 } else { body::results(epilogue).len() }
 }
 
-/// What the matrices among the operands and the outputs ask of N beside C and D, of which CUTLASS knows.
+/// The multiple of N that matrix operands and outputs require. CUTLASS itself checks C and D.
 pub(crate) fn n_multiple(epilogue: &Epilogue) -> usize {
     let matrices = epilogue.operands.iter().filter(|operand| operand.shape == OperandShape::Matrix);
-    // Without D CUTLASS asks nothing of N, not even what C asks.
+    // Without D, CUTLASS requires no multiple of N, not even for C.
     let source = epilogue.source().filter(|_| epilogue.d().is_none());
     let multiples = matrices.map(|matrix| alignment(matrix.element)).chain(source.map(alignment));
     let others = outputs::others(epilogue);
@@ -124,7 +124,7 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
     let results = if epilogue.is_plain() { Vec::new() } else { body::results(epilogue) };
     let d = epilogue.d().map(|d| epilogue.outputs[d].of);
     let result_of_d = results.iter().position(|result| Some(*result) == d);
-    // Without a source the type is void, and the alignment of D stands in for it.
+    // Without a source, its type is void, and D's alignment replaces its alignment.
     let element_c = epilogue.source().map_or("void", element_type);
     let pointer_c = match (epilogue.c, epilogue.source_operand()) {
         (Some(_), _) => Some("p.c".to_owned()),
@@ -132,7 +132,7 @@ pub(crate) fn context(configuration: &Configuration, epilogue: &Epilogue) -> Con
     };
     Context {
         headers: headers(configuration.family),
-        // A and B are of one format wherever there are defaults.
+        // A and B have one format wherever defaults exist.
         operand_type: configuration.a.format.type_text(),
         operands: nodes(epilogue),
         result_of_d: result_of_d.map_or(-1, |index| index as i64),
@@ -228,7 +228,7 @@ fn nodes(epilogue: &Epilogue) -> Vec<Node> {
                 format!("{FUSION}::Sm90RowBroadcast<0, CtaTileShape, {ty}, float>"),
                 format!("{{{pointer}, {ty}(0), {{}} }}"),
             ),
-            // One element at a time: the rows of a matrix need not begin at a multiple of anything.
+            // One element at a time, because the rows of a matrix have no alignment.
             OperandShape::Column => node(
                 &name,
                 format!("{FUSION}::Sm90ColBroadcast<0, CtaTileShape, {ty}, float, ColumnStride, 1>"),

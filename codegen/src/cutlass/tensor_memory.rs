@@ -1,31 +1,31 @@
-//! Counts the columns of tensor memory that an Sm100 kernel uses in each CTA.
+//! Computes the columns of tensor memory that an Sm100 kernel uses in each CTA.
 
 use super::configuration::{Configuration, Family};
 use super::epilogue_tile::epilogue_columns;
 
-/// The columns that a CTA has.
+/// The columns of a CTA.
 pub const CAPACITY: u64 = 512;
 
-/// The columns of a kernel, in the order in which CUTLASS places them (`set_tmem_offsets`). It always allocates all 512, and
+/// The columns of a kernel, in CUTLASS's order (`set_tmem_offsets`). CUTLASS always allocates all 512, and
 /// asserts nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Columns {
-    /// Two stages of accumulators. At tile N = 256 they share the columns of one epilogue tile.
+    /// Two stages of accumulators. At tile N = 256 they overlap in the columns of one epilogue tile.
     pub accumulators: u64,
-    /// The scales of A, of one stage.
+    /// One stage of the scales of A.
     pub scales_a: u64,
-    /// The scales of B, padded to 128 columns of D.
+    /// One stage of the scales of B, padded to 128 columns of D.
     pub scales_b: u64,
 }
 
 impl Columns {
-    /// All of them.
+    /// The total number of columns.
     pub fn total(&self) -> u64 {
         self.accumulators + self.scales_a + self.scales_b
     }
 }
 
-/// The columns of a kernel of Sm100; `None` for other families.
+/// The columns of an Sm100 kernel; `None` for other families.
 pub fn columns(configuration: &Configuration) -> Option<Columns> {
     if configuration.family != Family::Sm100 {
         return None;
@@ -35,7 +35,7 @@ pub fn columns(configuration: &Configuration) -> Option<Columns> {
         256 => CAPACITY.saturating_sub(epilogue_columns(configuration)),
         _ => 2 * n,
     };
-    // A column holds a scale of each of 128 rows.
+    // One column holds one scale for each of 128 rows.
     let scales = k.div_ceil(u64::from(configuration.a.format.scale_vector()));
     Some(Columns { accumulators, scales_a: scales, scales_b: n.div_ceil(128) * scales })
 }
@@ -53,14 +53,14 @@ mod tests {
         columns(&configuration).expect("Sm100 has tensor memory").total()
     }
 
-    /// Read from PTX of the builders: with 32 columns of epilogue tile the scales of B end at column 528.
+    /// Read from the builders' PTX: with 32 columns of epilogue tile, the scales of B end at column 528.
     #[test]
     fn wide_tiles_have_the_columns_that_were_read_from_kernels() {
         let wide = [256, 256, 256];
         let of = |format| [32, 64, 128].map(|columns| total(format, wide, Some(columns)));
         assert_eq!(of(BlockFormat::NVFP4), [528, 496, 432]);
         assert_eq!(of(BlockFormat::MXFP4), [504, 472, 408]);
-        // The builder's own epilogue tile is 128 columns wide.
+        // The builder's choice of epilogue tile is 128 columns wide.
         assert_eq!(total(BlockFormat::NVFP4, wide, None), 432);
         assert_eq!(total(BlockFormat::NVFP4, [128, 256, 256], Some(32)), 528);
         assert_eq!(total(BlockFormat::NVFP4, [128, 128, 256], None), 288);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A version of CUTLASS: what is valid and how many stages fit depend on it.
+/// A version of CUTLASS. Valid configurations and the number of stages depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CutlassVersion {
     /// 4 in 4.2.0.
@@ -14,7 +14,7 @@ pub struct CutlassVersion {
 }
 
 impl CutlassVersion {
-    /// The version that is provisioned, and for which every default is validated.
+    /// The provisioned version, for which every default is validated.
     pub const PINNED: CutlassVersion = CutlassVersion::new(4, 5, 0);
 
     /// `major.minor.patch`
@@ -22,7 +22,7 @@ impl CutlassVersion {
         CutlassVersion { major, minor, patch }
     }
 
-    /// Reads `4.2.0`; a fourth number, as wheels have it, is ignored. `None` for anything else.
+    /// Parses `4.2.0`. A fourth number, as in wheels, is ignored. `None` for anything else.
     pub fn parse(text: &str) -> Option<CutlassVersion> {
         let numbers: Vec<u32> =
             text.trim().split('.').map(|part| part.parse().ok()).collect::<Option<_>>()?;

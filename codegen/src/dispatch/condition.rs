@@ -1,74 +1,74 @@
-//! What a rule demands of a problem.
+//! The condition of a dispatch rule on a problem.
 
 use serde::{Deserialize, Serialize};
 
 use crate::cutlass::CutlassVersion;
 use crate::extents::Extents;
 
-/// What a rule demands: all of it. What is demanded of an extent holds only where this is known.
+/// A condition on a problem: all parts must hold. A bound on an extent holds only if the extent is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Condition {
-    /// Of M.
+    /// Bounds on M.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub m: Option<Bounds>,
-    /// Of N.
+    /// Bounds on N.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n: Option<Bounds>,
-    /// Of K.
+    /// Bounds on K.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub k: Option<Bounds>,
-    /// Of how many tiles of D there are, in all matrices.
+    /// Bounds on the number of tiles of D, over all matrices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiles: Option<Tiles>,
-    /// Of CUTLASS: this version at least.
+    /// The minimum CUTLASS version.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "version")]
     pub cutlass: Option<CutlassVersion>,
 }
 
-/// Bounds on a number. Without any of them, it must only be known.
+/// Bounds on a number. Empty bounds require only that the number is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bounds {
-    /// So much at least.
+    /// The minimum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<u64>,
-    /// So much at most.
+    /// The maximum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<u64>,
-    /// What it is a multiple of.
+    /// A divisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub multiple_of: Option<u64>,
 }
 
-/// Bounds on how many tiles of a size D has, in all matrices.
+/// Bounds on the number of tiles of D of one size, over all matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tiles {
     /// Rows and columns of a tile.
     pub of: [u64; 2],
-    /// So many at least.
+    /// The minimum number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<u64>,
-    /// So many at most.
+    /// The maximum number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_most: Option<u64>,
 }
 
 impl Bounds {
-    /// Only so much, and no more.
+    /// Bounds with a maximum only.
     pub const fn up_to(max: u64) -> Bounds {
         Bounds { min: None, max: Some(max), multiple_of: None }
     }
 
-    /// Whether a number is within them.
+    /// Returns whether a number is within the bounds.
     pub fn hold(&self, number: u64) -> bool {
         self.min.is_none_or(|min| min <= number)
             && self.max.is_none_or(|max| number <= max)
             && self.multiple_of.is_none_or(|of| number.is_multiple_of(of))
     }
 
-    /// Whether whatever is within other bounds is within these.
+    /// Returns whether these bounds include every number within `other`.
     fn contain(&self, other: &Bounds) -> bool {
         let single = other.min.filter(|_| other.min == other.max);
         if let Some(number) = single {
@@ -80,7 +80,7 @@ impl Bounds {
             && self.multiple_of.is_none_or(|of| of == 1 || multiple(of))
     }
 
-    /// Whether no number is within them.
+    /// Returns whether no number is within the bounds.
     fn is_empty(&self) -> bool {
         let (Some(max), least) = (self.max, self.min.unwrap_or(0)) else { return false };
         let least = match self.multiple_of {
@@ -92,13 +92,13 @@ impl Bounds {
 }
 
 impl Tiles {
-    /// The number of tiles of all matrices of a problem, where M and N are known. An L that is not known counts as 1, and so does
-    /// none at all.
+    /// The number of tiles of a problem over all matrices; `None` if M or N is unknown. An L that is unknown
+    /// or 0 is taken as 1.
     pub fn count(&self, problem: Extents) -> Option<u64> {
         Some(self.of_extents(problem.m?, problem.n?).saturating_mul(problem.l.unwrap_or(1).max(1)))
     }
 
-    /// The tiles of one matrix.
+    /// The number of tiles of one matrix.
     fn of_extents(&self, m: u64, n: u64) -> u64 {
         let [rows, columns] = self.of.map(|extent| extent.max(1));
         m.div_ceil(rows).saturating_mul(n.div_ceil(columns))
@@ -110,12 +110,12 @@ impl Tiles {
 }
 
 impl Condition {
-    /// The extents of a problem with what is demanded of each.
+    /// The bounds on each extent, with the problem's extents.
     pub(crate) fn extents(&self, problem: Extents) -> [(Option<Bounds>, Option<u64>); 3] {
         [(self.m, problem.m), (self.n, problem.n), (self.k, problem.k)]
     }
 
-    /// Whether a problem meets it.
+    /// Returns whether a problem meets the condition.
     pub fn holds(&self, problem: Extents, cutlass: CutlassVersion) -> bool {
         self.extents(problem)
             .into_iter()
@@ -124,7 +124,8 @@ impl Condition {
             && self.cutlass.is_none_or(|least| least <= cutlass)
     }
 
-    /// Whether every problem that meets another meets this too, as far as bounds say so: `false` is no proof.
+    /// Returns whether every problem that meets `other` also meets this condition, judged by bounds alone:
+    /// `false` proves nothing.
     pub(crate) fn contains(&self, other: &Condition) -> bool {
         let extent = |mine: Option<Bounds>, other: Option<Bounds>, is_known: bool| {
             mine.is_none_or(|mine| match other {
@@ -132,13 +133,13 @@ impl Condition {
                 None => is_known && mine.contain(&Bounds::default()),
             })
         };
-        // Whose tiles are counted is known.
+        // A bound on tiles holds only if M and N are known.
         let counts = other.tiles.is_some();
         let tiles = self.tiles.is_none_or(|mine| {
             let same = other.tiles.is_some_and(|it| it.of == mine.of && mine.bounds().contain(&it.bounds()));
             let (m, n) = (other.m.unwrap_or_default(), other.n.unwrap_or_default());
             let known = counts || (other.m.is_some() && other.n.is_some());
-            // Any number of matrices has as many tiles, or more.
+            // More matrices have at least as many tiles.
             let least = mine.of_extents(m.min.unwrap_or(0), n.min.unwrap_or(0));
             let derived = Bounds { min: Some(least), max: None, multiple_of: None };
             same || (known && mine.bounds().contain(&derived))
@@ -150,7 +151,7 @@ impl Condition {
             && self.cutlass.is_none_or(|mine| other.cutlass.is_some_and(|other| mine <= other))
     }
 
-    /// Whether no problem meets it, as far as bounds say so.
+    /// Returns whether no problem meets the condition, judged by bounds alone.
     pub(crate) fn is_empty(&self) -> bool {
         let (m, n) = (self.m.unwrap_or_default(), self.n.unwrap_or_default());
         let no_tiles = self.tiles.is_some_and(|it| {
@@ -162,7 +163,7 @@ impl Condition {
     }
 }
 
-/// A version as `4.5.0`.
+/// Serializes a version as `4.5.0`.
 mod version {
     use serde::de::Error as _;
     use serde::{Deserialize, Deserializer, Serializer};

@@ -1,4 +1,4 @@
-//! What a table calls a kernel by.
+//! The names of kernels in a dispatch table.
 
 use std::fmt;
 
@@ -8,17 +8,17 @@ use crate::cutlass::configuration::Family;
 use crate::cutlass::defaults;
 use crate::hopper;
 
-/// What kind of kernels a table names.
+/// The kind of kernel that a table names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// CUTLASS's collectives of a family.
+    /// A CUTLASS kernel of a family.
     Cutlass(Family),
-    /// The tiles of sm_90a.
+    /// A Hopper kernel, for sm_90a.
     Hopper,
 }
 
 impl Kind {
-    /// Of a target; `None` where there are no kernels.
+    /// The kind of a target's kernels; `None` if it has none.
     pub fn of(target: &str) -> Option<Kind> {
         if target == hopper::TARGET {
             return Some(Kind::Hopper);
@@ -27,81 +27,82 @@ impl Kind {
     }
 }
 
-/// A kernel as a table names it.
+/// A kernel, as named in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(untagged)]
 pub enum Kernel {
-    /// One of CUTLASS's collectives.
+    /// A CUTLASS kernel.
     Cutlass(Collectives),
-    /// A tile of sm_90a.
+    /// A Hopper tile, for sm_90a.
     Hopper(Shared),
 }
 
-/// What a table says of a kernel of CUTLASS's collectives. What it does not say is as in the defaults.
+/// A CUTLASS kernel, as named in a table. Absent fields take the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Collectives {
-    /// The MMA tile: M, over both SMs where there are two as 256 on Sm100 demands it; N; K.
+    /// The MMA tile: M, N, K. On Sm100, M = 256 spans two SMs.
     pub tile: [u32; 3],
-    /// CTAs along M and N that share tiles.
+    /// The cluster: CTAs along M and N that share tiles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<[u32; 2]>,
-    /// The schedule of the main loop.
+    /// The schedule of the mainloop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleName>,
     /// The schedule of the epilogue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epilogue: Option<EpilogueName>,
-    /// Rows and columns that the epilogue handles at a time.
+    /// The rows and columns of an epilogue tile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epilogue_tile: Option<[u32; 2]>,
-    /// Buffers of the main loop.
+    /// The number of mainloop stages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stages: Option<u32>,
-    /// What hands out tiles.
+    /// The tile scheduler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<SchedulerName>,
 }
 
-/// A schedule of the main loop that is not the usual.
+/// A non-default schedule of the mainloop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScheduleName {
-    /// Sm120, both consumer warp groups on one tile.
+    /// Sm120, with both consumer warpgroups on one tile.
     Cooperative,
-    /// Sm120, each consumer warp group on a tile of its own.
+    /// Sm120, with one tile per consumer warpgroup.
     Pingpong,
-    /// Sm100 at low latency: scales through cp.async.
+    /// Sm100, low latency: scales through cp.async.
     CpAsync,
 }
 
-/// A schedule of the epilogue that is not the usual.
+/// A non-default schedule of the epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EpilogueName {
-    /// Registers to global memory.
+    /// From registers to global memory.
     NoSmem,
 }
 
-/// What hands out tiles, where it is not the usual.
+/// A non-default tile scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SchedulerName {
-    /// The family's own.
+    /// The family's default scheduler.
     Own,
     /// A fixed stride over the grid.
     Static,
-    /// K is split across CTAs.
+    /// Stream-K: splits K across CTAs.
     StreamK,
 }
 
-/// A tile of sm_90a, and how many blocks share it.
+/// A Hopper tile, and the number of CTAs that share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shared {
     /// M and N of the tile.
     pub tile: [u32; 2],
-    /// Blocks that share it, each with a part of K; 0, the default, leaves it to each call.
+    /// The cluster size: CTAs that share the tile, each with a part of K. 0, the default, lets each call
+    /// decide.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cluster: u32,
 }
@@ -111,14 +112,14 @@ fn is_zero(cluster: &u32) -> bool {
 }
 
 impl Shared {
-    /// The tile.
+    /// The tile as a [`hopper::Tile`].
     pub const fn tile(self) -> hopper::Tile {
         hopper::Tile::new(self.tile[0], self.tile[1])
     }
 }
 
 impl Collectives {
-    /// The usual kernel of a tile.
+    /// The default kernel for a tile.
     pub const fn of_tile(tile: [u32; 3]) -> Collectives {
         Collectives {
             tile,
@@ -133,13 +134,13 @@ impl Collectives {
 }
 
 impl Kernel {
-    /// Whether it takes small M only, so that it cannot be a default.
+    /// Returns whether the kernel takes small M only, and so cannot be a table's default.
     pub fn is_for_small_m(&self) -> bool {
         matches!(self, Kernel::Hopper(shared) if shared.tile().is_small_m())
     }
 }
 
-/// As in a file: `{ tile = [128, 64, 256] }`.
+/// Formats the kernel as in a file: `{ tile = [128, 64, 256] }`.
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = toml::Value::try_from(self).map_err(|_| fmt::Error)?;

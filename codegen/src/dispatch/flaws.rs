@@ -1,15 +1,15 @@
-//! What can be wrong with a table that is well-formed.
+//! The flaws of a well-formed table.
 
 use std::fmt;
 
 use super::{Condition, Kernel, Table};
 
-/// A place in a table. Displayed: `rule 3`, counted from 1, or `the default`.
+/// A place in a table, displayed as `rule 3` (numbered from 1) or `the default`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The rule at this position.
     Rule(usize),
-    /// What takes what no rule takes.
+    /// The table's default.
     Default,
 }
 
@@ -22,37 +22,38 @@ impl fmt::Display for Place {
     }
 }
 
-/// Something that is wrong with a table.
+/// A flaw of a table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
-    /// A rule that no problem can meet.
+    /// No problem can meet a rule's condition.
     #[error("{0} holds for no problem: mend its bounds, or remove it")]
     Never(Place),
-    /// What no problem gets as far as.
+    /// An earlier rule takes every problem that this place could take.
     #[error("{place} is never reached, as {by} takes all that it takes: put it first, or remove it")]
     Shadowed {
-        /// What is not reached.
+        /// The unreachable rule or default.
         place: Place,
-        /// What takes all of it.
+        /// The earlier rule.
         by: Place,
     },
-    /// A kernel that is valid for none of the table's targets and formats.
+    /// A kernel is not valid for any of the table's targets and formats.
     #[error("the kernel {kernel} of {place} is valid nowhere: {why}")]
     Kernel {
-        /// Where it is named.
+        /// The place that names the kernel.
         place: Place,
         /// The kernel.
         kernel: Kernel,
-        /// Why it is not valid for the first target and format.
+        /// The reason for the first target and format.
         why: String,
     },
-    /// A default that does not take every problem.
+    /// A default takes small M only.
     #[error("the default {0} takes small M only: name a tile with M = 64 or more")]
     Partial(Kernel),
 }
 
 impl Table {
-    /// What is wrong whatever the version of CUTLASS: rules that are never reached, and a default that does not take all.
+    /// Finds flaws that are independent of the CUTLASS version: unreachable rules, and a default for small M
+    /// only.
     pub fn rule_flaws(&self) -> Vec<Flaw> {
         let mut flaws = Vec::new();
         let always = Condition::default();

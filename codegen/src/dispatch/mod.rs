@@ -1,7 +1,8 @@
-//! Which kernel a problem gets, as data: ordered rules and a default that takes what no rule takes.
+//! Dispatch tables: the choice of a kernel for each problem, as data. A table has ordered rules and a
+//! default.
 //!
-//! [`default_tables`](crate::select::default_tables) is what holds where nothing was tuned. A file of the same form replaces it, target by target and
-//! format by format:
+//! [`default_tables`](crate::select::default_tables) applies where nothing was tuned. A file of the same form
+//! overrides it, per target and format:
 //!
 //! ```toml
 //! schema = 1
@@ -35,65 +36,65 @@ pub use self::text::TableError;
 use crate::cutlass::CutlassVersion;
 use crate::extents::Extents;
 
-/// The version of the form of tables. A reader refuses others.
+/// The schema version of tables. A reader refuses others.
 pub const SCHEMA: u32 = 1;
 
-/// Tables, at most one for each pair of target and format.
+/// A set of tables, at most one per target and format.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tables {
-    /// In the order in which they are asked.
+    /// The tables, in search order.
     pub tables: Vec<Table>,
 }
 
-/// Which kernel a problem gets on some targets, with operands of some formats.
+/// The dispatch table of some targets and formats: it maps a problem to a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// The targets that it is for, all of one kind.
+    /// The targets, all of one kind of kernel.
     pub targets: Vec<String>,
     /// The formats of A and B.
     pub formats: Vec<BlockFormat>,
-    /// Where it comes from, for people.
+    /// The origin of the table, for people.
     pub note: String,
-    /// The first that holds gives the kernel.
+    /// The rules. The first that holds selects the kernel.
     pub rules: Vec<Rule>,
-    /// What a problem gets that no rule takes.
+    /// The kernel for problems that no rule takes.
     pub default: Otherwise,
 }
 
-/// A kernel for the problems that meet a condition.
+/// A rule: a kernel for the problems that meet a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What is demanded of a problem.
+    /// The condition on a problem.
     pub when: Condition,
-    /// What it gets.
+    /// The kernel.
     pub kernel: Kernel,
-    /// Why, as a sentence without its end. `{m}`, `{n}` and `{k}` stand for extents, `{tiles}` for how many tiles the
-    /// condition counts.
+    /// The reason, as a sentence without its period. `{m}`, `{n}` and `{k}` stand for the problem's extents,
+    /// `{tiles}` for the number of tiles in the condition.
     pub why: String,
 }
 
-/// A kernel for every problem.
+/// The default: a kernel for every problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Otherwise {
-    /// What a problem gets.
+    /// The kernel.
     pub kernel: Kernel,
-    /// Why, as in a rule.
+    /// The reason, as in a rule.
     pub why: String,
 }
 
-/// What a table says to a problem.
+/// The kernel that a table selects for a problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pick<'a> {
     /// The kernel.
     pub kernel: &'a Kernel,
-    /// The position of the rule that gave it; `None` for the default.
+    /// The position of the rule; `None` for the default.
     pub rule: Option<usize>,
-    /// Why, with the problem's own numbers.
+    /// The reason, with the problem's numbers.
     pub why: String,
 }
 
 impl Tables {
-    /// The table for a target and a format.
+    /// Finds the table for a target and a format.
     pub fn find(&self, target: &str, format: BlockFormat) -> Option<&Table> {
         self.tables
             .iter()
@@ -102,7 +103,7 @@ impl Tables {
 }
 
 impl Table {
-    /// The kernel of a problem. No condition on an extent that is not known holds.
+    /// Selects the kernel of a problem. A condition on an unknown extent does not hold.
     pub fn pick(&self, problem: Extents, cutlass: CutlassVersion) -> Pick<'_> {
         match self.rules.iter().enumerate().find(|(_, rule)| rule.when.holds(problem, cutlass)) {
             Some((position, rule)) => Pick {
@@ -118,7 +119,7 @@ impl Table {
         }
     }
 
-    /// Every kernel that it names, the default first, each once.
+    /// The kernels of the table, the default first, without duplicates.
     pub fn kernels(&self) -> Vec<&Kernel> {
         let mut kernels = vec![&self.default.kernel];
         for rule in &self.rules {

@@ -1,4 +1,4 @@
-//! Tables as text, what they say, and what is wrong with some.
+//! Dispatch tables: text, selection and flaws.
 
 use super::*;
 use crate::cutlass::configuration::Family;
@@ -155,7 +155,7 @@ fn a_rule_that_is_never_reached_is_found_where_bounds_say_so() {
         ("{ m = { max = 128 }, n = {} }", "{ m = { max = 64 } }"),
         ("{ n = { multiple_of = 128 } }", "{ n = { multiple_of = 64 } }"),
         ("{ tiles = { of = [128, 128], at_most = 4 } }", "{ tiles = { of = [128, 64], at_most = 4 } }"),
-        // Of one matrix it would be.
+        // For one matrix it is contained.
         ("{ tiles = { of = [128, 128], at_most = 4 } }", "{ m = { max = 256 }, n = { max = 256 } }"),
         ("{ tiles = { of = [128, 128], at_least = 4 } }", "{ m = { min = 256 }, n = { min = 128 } }"),
         ("{ k = { max = 64 }, cutlass = \"4.5.0\" }", "{ k = { max = 64 } }"),
@@ -164,7 +164,7 @@ fn a_rule_that_is_never_reached_is_found_where_bounds_say_so() {
     }
 }
 
-/// What is said to be shadowed is: by all small problems.
+/// A condition that is reported as contained holds for fewer problems, tried on all small ones.
 #[test]
 fn a_condition_that_contains_another_holds_wherever_that_does() {
     let mut conditions = Vec::new();

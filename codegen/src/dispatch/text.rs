@@ -1,4 +1,4 @@
-//! The text of tables, in TOML.
+//! The TOML text of tables.
 
 use std::fmt::{self, Write as _};
 
@@ -13,47 +13,48 @@ use super::{
 use crate::extents::Extents;
 use crate::targets;
 
-/// A text that is no set of tables.
+/// The reason why a text is not a valid set of tables.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// It is not TOML.
+    /// The text is not TOML.
     #[error("the table is not TOML: {0}")]
     Syntax(String),
-    /// It is of a version that this program does not know.
+    /// The schema version is not supported.
     #[error(
         "the table is of schema {found}, and schema {SCHEMA} is what is read: write `schema = {SCHEMA}` at \
          its top, or have it made again by this version"
     )]
     Schema {
-        /// What it says, or that it says nothing.
+        /// The version in the text, or `none`.
         found: String,
     },
-    /// Something in it is not as it must be.
+    /// A field is missing, unknown or malformed.
     #[error("{path}: {message}")]
     Invalid {
-        /// Where: `table 1, rule 3`.
+        /// The place: `table 1, rule 3`.
         path: String,
-        /// What is wrong, and what to write instead.
+        /// The error, and the correction.
         message: String,
     },
-    /// Something in it cannot be meant.
+    /// A well-formed table has a flaw.
     #[error("table {table}: {flaw}")]
     Flawed {
-        /// Which table, counted from 1.
+        /// The table's number, from 1.
         table: usize,
-        /// What.
+        /// The flaw.
         flaw: Flaw,
     },
 }
 
-/// What a text can ask of a problem in its reasons.
+/// The placeholders in a reason.
 const PLACEHOLDERS: [&str; 4] = ["m", "n", "k", "tiles"];
 
 impl Tables {
-    /// Reads tables. Each is held to what can be said of it without a version of CUTLASS; [`Table::check`] has the rest.
+    /// Parses tables, and reports every flaw that is independent of the CUTLASS version. [`Table::check`]
+    /// finds the rest.
     ///
     /// # Errors
-    /// The first thing that is wrong, and where.
+    /// The first error, with its place.
     pub fn parse(text: &str) -> Result<Tables, TableError> {
         let mut file: Object =
             text.parse().map_err(|error: toml::de::Error| TableError::Syntax(error.to_string()))?;
@@ -87,10 +88,10 @@ impl Tables {
         Ok(Tables { tables })
     }
 
-    /// The text that [`Tables::parse`] reads.
+    /// Formats the tables so that [`Tables::parse`] reads them.
     ///
     /// # Errors
-    /// When a bound exceeds what TOML's numbers hold, `i64::MAX`.
+    /// A bound exceeds `i64::MAX`, TOML's largest integer.
     pub fn to_text(&self) -> Result<String, TableError> {
         let mut text = format!("schema = {SCHEMA}\n");
         for (position, table) in self.tables.iter().enumerate() {
@@ -128,7 +129,7 @@ impl At {
     }
 
     fn read<T: DeserializeOwned>(&self, name: &str, value: Value) -> Result<T, TableError> {
-        // The library's words end with a line about a place that is none.
+        // `message` omits the TOML error's location, which is meaningless here.
         value
             .try_into()
             .map_err(|error: toml::de::Error| self.wrong(format_args!("`{name}`: {}", error.message())))
@@ -187,7 +188,7 @@ fn read_table(mut object: Object, at: &At) -> Result<Table, TableError> {
     Ok(Table { targets, formats, note, rules, default })
 }
 
-/// The one kind of kernels that all targets have.
+/// The kind of kernel that all targets share.
 fn kind(targets: &[String], at: &At) -> Result<Kind, TableError> {
     let mut kinds = Vec::new();
     for name in targets {
@@ -246,7 +247,7 @@ fn check_why(why: &str, counts_tiles: bool, at: &At) -> Result<(), TableError> {
     Ok(())
 }
 
-/// A reason with a problem's own numbers.
+/// Fills the placeholders of a reason with a problem's numbers.
 pub(super) fn fill(why: &str, problem: Extents, tiles: Option<Tiles>) -> String {
     let number = |number: Option<u64>| number.map_or("unknown".to_owned(), |number| number.to_string());
     let tiles = tiles.and_then(|tiles| tiles.count(problem));

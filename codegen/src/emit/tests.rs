@@ -1,4 +1,4 @@
-//! The template against its context, and what a source may depend on.
+//! The template against its context, and the inputs that determine a source.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::hopper as tiles;
 use crate::source::{ABI, MAX_OPERANDS, SOURCE};
 use crate::{capabilities, emulate, select, specify};
 
-/// The variables that a kernel's template uses, with those that it is made of.
+/// The variables that a kernel's template uses, including those of its base templates.
 fn template_variables(design: &Design) -> BTreeSet<String> {
     let mut environment = environment();
     let own = match design {
@@ -45,7 +45,7 @@ fn spec_of(format: BlockFormat, target: &str, steps: Vec<Step>, c: Option<Elemen
     ScaledMmaSpec { target, configuration, epilogue }
 }
 
-/// What CUTLASS's collectives are built from.
+/// The CUTLASS configuration of a specification.
 fn collectives(spec: &ScaledMmaSpec) -> &Configuration {
     spec.configuration.cutlass().expect("a Blackwell")
 }
@@ -61,7 +61,7 @@ fn writing(mut spec: ScaledMmaSpec, outputs: &[(EpilogueRef, OutputKind)]) -> Sc
     spec
 }
 
-/// The same for sm_90a, for any M.
+/// The same specification for sm_90a, for any M.
 fn on_hopper(spec: ScaledMmaSpec) -> ScaledMmaSpec {
     let format = spec.configuration.block_format().expect("a format");
     let unknown = Extents { l: None, m: None, n: None, k: None };
@@ -86,7 +86,7 @@ fn reduced(kind: ReduceKind, shape: OperandShape) -> OutputKind {
     OutputKind::Reduced { kind, shape }
 }
 
-/// All kinds of outputs, of the accumulator and of three steps.
+/// A specification with all kinds of outputs, of the accumulator and of three steps.
 fn many() -> ScaledMmaSpec {
     let gelu = step(StepKind::Unary(UnaryKind::Gelu), &[Accumulator], ElementType::F32);
     let narrow = step(StepKind::Convert, &[EpilogueRef::Step(0)], ElementType::F16);
@@ -114,7 +114,7 @@ fn activation(kind: UnaryKind) -> Step {
     step(StepKind::Unary(kind), &[Accumulator], ElementType::F32)
 }
 
-/// The specification with these operands, none of which is C.
+/// A specification with these epilogue operands and no C.
 fn reading(target: &str, operands: &[(OperandShape, ElementType)]) -> ScaledMmaSpec {
     let add = |index: usize| {
         let value = index.checked_sub(1).map_or(Accumulator, EpilogueRef::Step);
@@ -253,7 +253,7 @@ fn the_interface_has_room_for_as_many_operands_as_a_kernel_may_have() {
     for name in ["sm_100a", "sm_120a", "sm_90a"] {
         for format in capabilities(name).expect("a target").formats {
             let most: usize = format.epilogue.operands.iter().map(|operand| operand.most).sum();
-            // A, B, their scales and C come before them.
+            // A, B, their scales and C precede the epilogue's operands.
             assert!(most + 5 <= MAX_OPERANDS, "{name}: {most}");
         }
     }
@@ -265,7 +265,7 @@ fn what_is_only_written_is_rounded_where_it_is_written() {
         "v = __fmul_rn(alpha[i], v);",
         "v = round_bf16(v);",
         "float const s0 = fn_gelu(v);",
-        // It is quantized, and its rounding is part of that.
+        // The quantization of its value includes the rounding.
         "float const s1 = round_f16(s0);",
         "float const s2 = s0;",
         "result[0][i] = s0;",
@@ -274,7 +274,7 @@ fn what_is_only_written_is_rounded_where_it_is_written() {
         "result[3][i] = v;",
     ];
     assert_eq!(body(&many()), expected);
-    // A value that is rounded to 8 bits and used as a number: fake quantization.
+    // Fake quantization: a value rounded to 8 bits and used as a number.
     let fp8 = step(StepKind::Convert, &[Accumulator], ElementType::F8E5M2);
     let back = step(StepKind::Convert, &[EpilogueRef::Step(0)], ElementType::BF16);
     let fake = spec("sm_100a", vec![fp8, back], None);
@@ -317,7 +317,7 @@ fn every_output_has_its_node_its_pointers_and_its_bytes() {
     ] {
         assert_eq!(text.matches(part).count(), 1, "{part}");
     }
-    // Nobody but the quantization reads the scale of the tensor.
+    // Only the quantization reads the per-tensor scale.
     assert!(!text.contains("Sm90ScalarBroadcast<float>, {}, {static_cast<float const *>(p.operands[0])"));
     assert_eq!(text.matches("Sm90ScalarBroadcast<float>").count(), 1, "alpha");
 }
@@ -348,7 +348,7 @@ fn on_hopper_every_output_is_written_by_us_and_every_operand_read() {
     ] {
         assert_eq!(source.text.matches(part).count(), 1, "{part}");
     }
-    // It is built without CUTLASS: no header of it is read.
+    // The source is built without CUTLASS and includes none of its headers.
     for absent in ["GemmKernel", "\"cutlass/", "\"cute/", "<cute/", "struct Subtile", "Writer", "kResultOfD"]
     {
         assert!(!source.text.replace(tiles::KERNEL, "").contains(absent), "{absent}");
@@ -367,7 +367,7 @@ fn on_hopper_every_output_is_written_by_us_and_every_operand_read() {
         "result[0][i] = s4;",
         "constexpr bool kSimple = true;",
         "using Outputs = cute::tuple<ValueOutput<0, float>>;",
-        // What C and a matrix ask, and what D asks.
+        // The multiple of N that C, the matrix operand and D require.
         "if (problem.n % 8 != 0)",
     ] {
         assert_eq!(text.matches(part).count(), 1, "{part}");
@@ -375,7 +375,7 @@ fn on_hopper_every_output_is_written_by_us_and_every_operand_read() {
     assert!(!text.contains("kSubtileRows") && !text.contains("struct Nvfp4"), "only what is used");
 }
 
-/// A copy of the table is in the source, with tiles by their positions.
+/// The source holds a copy of the table, with tiles by position.
 #[test]
 fn a_source_has_the_lines_of_the_table_that_its_tiles_are_for() {
     let all = on_hopper(spec_of(BlockFormat::MXFP4, "sm_100a", Vec::new(), None));
@@ -394,7 +394,7 @@ fn a_source_has_the_lines_of_the_table_that_its_tiles_are_for() {
         let held: Vec<_> = configuration.choices().collect();
         for choice in select::hopper::CHOICES.iter() {
             let at = held.iter().find(|(of, _)| *of == choice).map(|(_, at)| *at);
-            // What a source does not hold has its wide tile in its place, if that is there.
+            // A tile outside the source is replaced by its wide tile, if the source has that.
             let like_it = |tile: &tiles::Tile| [choice.tile, choice.tile.wide()].contains(tile);
             assert_eq!(at.is_some(), variants.iter().any(like_it), "{choice:?}");
             let tiles::Choice { max_m, max_n, max_k, cluster, .. } = choice;
@@ -420,7 +420,7 @@ fn a_source_has_the_lines_of_the_table_that_its_tiles_are_for() {
     }
 }
 
-/// What the device code has as numbers of its own.
+/// Constants that the device code repeats.
 #[test]
 fn the_table_and_the_kernels_agree_about_tiles() {
     for constant in [
@@ -517,8 +517,8 @@ fn equal_specifications_give_equal_bytes_and_different_ones_different_hashes() {
     }
 }
 
-/// The format is in the name, the header, the signature, the operands' type, the scales' type, the bound on their bytes and the
-/// offset of one, and nowhere else but in a schedule that names it.
+/// The format occurs in the name, the header, the signature, the operand type, the scale type, the bound on
+/// scale bytes, the offset of a scale, and in a schedule that names it. It occurs nowhere else.
 #[test]
 fn nothing_but_the_format_differs_between_formats() {
     for target in ["sm_100a", "sm_121a"] {

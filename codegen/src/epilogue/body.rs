@@ -1,4 +1,4 @@
-//! The epilogue as one function of the accumulator and its operands, element by element.
+//! The epilogue as one elementwise function of the accumulator and the operands.
 
 use fourfold_ir::{BinaryKind, ElementType, Predicate, UnaryKind};
 use fourfold_scheduler::EpilogueRef;
@@ -6,8 +6,8 @@ use fourfold_scheduler::EpilogueRef;
 use super::{Epilogue, OutputKind, Step, StepKind, functions};
 use crate::cuda::element_type;
 
-/// The statements that turn the accumulator `v` into `result[i]`, where there is one result that needs no number, or
-/// into `result[0][i]` and so on: each step is a name of its own, so that what several steps use is computed once.
+/// The statements that compute the results from the accumulator `v`: `result[i]` for a single result, or
+/// `result[0][i]` and so on. Each step is a variable, so shared values are computed once.
 pub(crate) fn statements(epilogue: &Epilogue, one_result: bool) -> Vec<String> {
     let mut lines = Vec::new();
     if epilogue.alpha {
@@ -38,7 +38,7 @@ pub(crate) fn statements(epilogue: &Epilogue, one_result: bool) -> Vec<String> {
     lines
 }
 
-/// What outputs are made of, each once, in order of first use.
+/// The values that outputs are made from, without duplicates, in order of first use.
 pub(crate) fn results(epilogue: &Epilogue) -> Vec<EpilogueRef> {
     let mut results = Vec::new();
     for output in &epilogue.outputs {
@@ -57,7 +57,7 @@ fn name(value: EpilogueRef) -> String {
     }
 }
 
-/// What the statements call, each once: the roundings, and the functions.
+/// The device functions that the statements call, without duplicates: roundings and functions.
 pub(crate) fn functions(epilogue: &Epilogue) -> Vec<String> {
     let steps = epilogue.steps.iter().enumerate();
     let rounded = steps.filter(|(position, _)| is_rounded(epilogue, *position));
@@ -108,21 +108,21 @@ fn accumulator_is_rounded(epilogue: &Epilogue) -> bool {
     epilogue.accumulator != ElementType::F32 && !is_only_written(epilogue, EpilogueRef::Accumulator)
 }
 
-/// Whether a step is to be rounded where it is computed: it has more digits than its element type, and somebody uses
-/// these other than by writing them.
+/// Returns whether a step is rounded where it is computed: it has more digits than its element type, and is
+/// used other than by writing it.
 fn is_rounded(epilogue: &Epilogue, position: usize) -> bool {
     has_more_digits(&epilogue.steps[position]) && !is_only_written(epilogue, EpilogueRef::Step(position))
 }
 
-/// Whether all that becomes of a value is that it is written: it is rounded on its way then.
+/// Returns whether a value is only written. It is then rounded by the store.
 fn is_only_written(epilogue: &Epilogue, value: EpilogueRef) -> bool {
     let is_used = epilogue.steps.iter().any(|step| step.operands.contains(&value));
     let mut outputs = epilogue.outputs.iter().filter(|output| output.of == value);
     !is_used && outputs.all(|output| output.kind == OutputKind::Value)
 }
 
-/// Whether a step gives more digits than its element type has. What only chooses among its operands does not, nor
-/// does what changes no digit.
+/// Returns whether a step can have more digits than its element type. A step that selects an operand or flips
+/// a sign cannot.
 fn has_more_digits(step: &Step) -> bool {
     if matches!(step.element, ElementType::F32 | ElementType::I1) {
         return false;
@@ -135,7 +135,7 @@ fn has_more_digits(step: &Step) -> bool {
     }
 }
 
-/// Intrinsics round once, and the compiler fuses none of them with another.
+/// The intrinsics round once, and the compiler does not fuse them.
 fn function(kind: BinaryKind) -> &'static str {
     match kind {
         BinaryKind::Add => "__fadd_rn",
@@ -147,7 +147,7 @@ fn function(kind: BinaryKind) -> &'static str {
     }
 }
 
-/// IEEE comparisons, in C++ as in programs: with NaN only `!=` holds.
+/// The C++ comparison operator. IEEE semantics, as in programs: with NaN only `!=` holds.
 pub(super) fn comparison(predicate: Predicate) -> &'static str {
     match predicate {
         Predicate::Eq => "==",
@@ -159,7 +159,7 @@ pub(super) fn comparison(predicate: Predicate) -> &'static str {
     }
 }
 
-/// Exact for every f32, infinities and NaN included.
+/// The exact literal of any f32, including infinities and NaN.
 fn literal(bits: u32) -> String {
     format!("__uint_as_float(0x{bits:08x}u)")
 }

@@ -1,4 +1,4 @@
-//! The epilogue for the reader of a kernel's source: what each step and each output is made of.
+//! The epilogue as formulas, for the reader of a kernel's source.
 
 use fourfold_ir::{BinaryKind, OperandShape};
 use fourfold_scheduler::EpilogueRef;
@@ -7,7 +7,7 @@ use super::body::comparison;
 use super::name::direction;
 use super::{Epilogue, Output, OutputKind, StepKind, outputs};
 
-/// What each element of D is, step by step.
+/// The formulas of the steps and outputs, one per line.
 pub(crate) fn formula(epilogue: &Epilogue) -> Vec<String> {
     let mut sum = "sum over k of (A · SFA)[l, m, k] · (B · SFB)[l, n, k]".to_owned();
     if epilogue.alpha {
@@ -58,7 +58,7 @@ pub(crate) fn formula(epilogue: &Epilogue) -> Vec<String> {
     lines
 }
 
-/// One line for each output: what it is made of.
+/// The formulas of the outputs.
 fn output_lines(epilogue: &Epilogue) -> Vec<String> {
     let value = |of: EpilogueRef| match of {
         EpilogueRef::Step(step) => format!("s{step}"),

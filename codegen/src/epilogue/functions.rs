@@ -1,12 +1,13 @@
 //! The elementwise functions as CUDA device code.
 //!
-//! CUTLASS's own tanh, gelu and sigmoid use approximate instructions, so none of them is used. Compared with f64 over
-//! all 2^32 floats on an H200, the largest errors are 1.1 ulp (erf), 1.5 (rsqrt), 1.9 (exp, tanh), 2.4 (sigmoid), 3.4 (silu,
-//! gelu_tanh) and 3.7 (gelu); the others round correctly. Nothing needs f64, which consumer GPUs hardly have.
+//! CUTLASS's tanh, gelu and sigmoid use approximate instructions, so they are not used. Compared with f64
+//! over all 2^32 floats on an H200, the largest errors are 1.1 ulp (erf), 1.5 (rsqrt), 1.9 (exp, tanh), 2.4
+//! (sigmoid), 3.4 (silu, gelu_tanh) and 3.7 (gelu); the others round correctly. No function needs f64, which
+//! is slow on consumer GPUs.
 //!
-//! In the tails these functions fall like an exponential, and one ulp of its argument is many ulp of the result. So
-//! the argument is kept in two floats, and `__fmul_rn` keeps the compiler from fusing the products whose rounding
-//! errors are computed.
+//! In the tails these functions decay exponentially, so one ulp of the argument is many ulp of the result.
+//! The argument is therefore kept in two floats. `__fmul_rn` keeps the compiler from fusing products whose
+//! rounding errors are computed.
 
 use fourfold_ir::UnaryKind;
 
@@ -39,12 +40,12 @@ __device__ __forceinline__ float logistic_product(float x, float high, float low
 }
 ";
 
-/// The device functions of these kinds as one text, to be compiled by themselves.
+/// The device functions of these kinds as one text, for compilation by themselves.
 pub fn device_functions(kinds: &[UnaryKind]) -> String {
     sources(kinds).join("\n")
 }
 
-/// The device functions `fn_NAME(float) -> float` of these kinds, with what they call, each once.
+/// The device functions `fn_NAME(float) -> float` of these kinds, preceded by the functions they call.
 pub(crate) fn sources(kinds: &[UnaryKind]) -> Vec<String> {
     let calls = |text: &str| kinds.iter().any(|kind| body(*kind).contains(text));
     let products = calls("logistic_product(");

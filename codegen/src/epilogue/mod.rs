@@ -1,5 +1,5 @@
-//! What follows the accumulator of a kernel, without names of the program: the steps, what they read and what is
-//! written, as data; and its device code, which the kernels of all backends share.
+//! The epilogue of a kernel as data, independent of names in the program: steps, operands and outputs. Also
+//! its device code, shared by all backends.
 
 pub(crate) mod body;
 pub(crate) mod formula;
@@ -15,55 +15,56 @@ pub use self::functions::device_functions;
 pub use self::outputs::{output_functions, quantization_functions, scale_functions};
 pub(crate) use self::planned::of_plan;
 
-/// What follows the accumulator: alpha · acc, then fma(beta, C, ·), the rounding of the `scaled_mma`, and the steps.
+/// The epilogue of a kernel: alpha · acc, then fma(beta, C, ·), the rounding of the `scaled_mma`, and the
+/// steps.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Epilogue {
-    /// Whether the sum is multiplied by alpha.
+    /// True if the sum is multiplied by alpha.
     pub alpha: bool,
-    /// The element type of C, where there is one.
+    /// The element type of C, if any.
     pub c: Option<ElementType>,
-    /// Whether C is multiplied by beta.
+    /// True if C is multiplied by beta.
     pub beta: bool,
-    /// What the `scaled_mma` rounds to.
+    /// The element type to which the `scaled_mma` rounds.
     pub accumulator: ElementType,
-    /// What follows it, each step after those that it uses.
+    /// The steps, each after its operands.
     pub steps: Vec<Step>,
-    /// What the steps and the outputs read.
+    /// The operands of the steps and outputs.
     pub operands: Vec<Operand>,
-    /// What is written. The first value among them is D, which CUTLASS writes where there is CUTLASS.
+    /// The outputs. The first of kind [`OutputKind::Value`] is D, which CUTLASS kernels write as their own D.
     pub outputs: Vec<Output>,
 }
 
 /// One output of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Output {
-    /// What it is made of: the accumulator or a step.
+    /// The value that the output is made from: the accumulator or a step.
     pub of: EpilogueRef,
-    /// What is written of that.
+    /// The form in which it is written.
     pub kind: OutputKind,
 }
 
-/// What is written of a value `[L, M, N]`.
+/// The form in which a value `[L, M, N]` is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OutputKind {
-    /// All of it.
+    /// The value itself.
     Value,
-    /// The blocks of its rows, quantized.
+    /// The value quantized in blocks along N.
     Quantized {
-        /// The position of the operand that is the tensor's own scale.
+        /// The position of the per-tensor scale among the operands.
         global: Option<usize>,
         /// The element type of the codes.
         element: ElementType,
         /// Elements per scale: 16 for NVFP4, 32 for MX.
         block: u32,
-        /// How an MX scale is rounded; absent exactly for NVFP4.
+        /// The rounding of an MX scale; absent exactly for NVFP4.
         scale_rounding: Option<ScaleRounding>,
     },
-    /// Its elements, combined.
+    /// The elements, reduced.
     Reduced {
-        /// How.
+        /// The reduction.
         kind: ReduceKind,
-        /// What is left.
+        /// The shape of the result.
         shape: OperandShape,
     },
 }
@@ -71,15 +72,15 @@ pub enum OutputKind {
 /// One step of an epilogue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
-    /// What it computes.
+    /// The function.
     pub kind: StepKind,
-    /// What of.
+    /// The operands.
     pub operands: Vec<EpilogueRef>,
-    /// What it rounds to.
+    /// The element type to which the step rounds.
     pub element: ElementType,
 }
 
-/// What a step computes. Numbers are the bits of an f32.
+/// The function of a step. Numbers are the bits of an f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StepKind {
     /// The same number for every element.
@@ -88,8 +89,8 @@ pub enum StepKind {
     Unary(UnaryKind),
     /// A function of two operands.
     Binary(BinaryKind),
-    /// min(max(x, lower), upper). The bounds are of the step's element type: rounding is monotonic, so that what
-    /// lies between rounded bounds is what is rounded between the bounds.
+    /// min(max(x, lower), upper). The bounds have the step's element type. Rounding is monotonic, so clamping
+    /// to rounded bounds equals rounding the clamped value.
     Clamp {
         /// Lower bound.
         lower: u32,
@@ -98,43 +99,43 @@ pub enum StepKind {
     },
     /// A comparison.
     Compare(Predicate),
-    /// The second operand where the first holds, else the third.
+    /// The second operand where the first is true, otherwise the third.
     Select,
-    /// Only rounds.
+    /// Rounds, nothing else.
     Convert,
 }
 
-/// What an epilogue reads, broadcast to D.
+/// An operand of an epilogue, broadcast to D.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Operand {
-    /// How it lies beside D.
+    /// Its broadcast to D.
     pub shape: OperandShape,
     /// Its element type.
     pub element: ElementType,
 }
 
 impl Epilogue {
-    /// The element type of what CUTLASS writes, or is told that it does: that of D, or 8 bits where nothing is D.
+    /// The element type of CUTLASS's destination: D's, or an 8-bit placeholder if no output is D.
     pub fn destination(&self) -> ElementType {
         self.d().map_or(ElementType::F8E4M3FN, |d| self.element(self.outputs[d].of))
     }
 
-    /// The position of D among the outputs: the first that is a value.
+    /// The position of D among the outputs: the first of kind value.
     pub(crate) fn d(&self) -> Option<usize> {
         self.outputs.iter().position(|output| output.kind == OutputKind::Value)
     }
 
-    /// Whether D is all that is written, and the last that is computed.
+    /// Returns whether D is the only output and is made from the last step.
     pub(crate) fn is_plain(&self) -> bool {
         self.outputs == [Output { of: self.last(), kind: OutputKind::Value }]
     }
 
-    /// What is computed last.
+    /// The last computed value.
     pub(crate) fn last(&self) -> EpilogueRef {
         self.steps.len().checked_sub(1).map_or(EpilogueRef::Accumulator, EpilogueRef::Step)
     }
 
-    /// The element type of what a step, an operand or the accumulator is.
+    /// The element type of the accumulator, a step or an operand.
     pub fn element(&self, value: EpilogueRef) -> ElementType {
         match value {
             EpilogueRef::Accumulator => self.accumulator,
@@ -143,7 +144,7 @@ impl Epilogue {
         }
     }
 
-    /// Columns that a thread must have of a row at a time, where a row is in one thread: the longest block.
+    /// The longest quantized block: the columns that a thread needs at once where one thread has a whole row.
     pub fn longest_block(&self) -> Option<u32> {
         let blocks = self.outputs.iter().filter_map(|output| match output.kind {
             OutputKind::Quantized { block, .. } => Some(block),
@@ -152,37 +153,36 @@ impl Epilogue {
         blocks.max()
     }
 
-    /// The element type of the matrix that is read as CUTLASS reads its source: C, or the first matrix among the
-    /// operands.
+    /// The element type of the matrix that is CUTLASS's source: C, or the first matrix operand.
     pub fn source(&self) -> Option<ElementType> {
         self.c.or_else(|| self.source_operand().map(|operand| self.operands[operand].element))
     }
 
-    /// The position of the operand that is read as the source.
+    /// The position of the operand that is the source; `None` if C is.
     pub(crate) fn source_operand(&self) -> Option<usize> {
         let first = || self.operands.iter().position(|operand| operand.shape == OperandShape::Matrix);
         if self.c.is_some() { None } else { first() }
     }
 
-    /// How many operands a thread has a part of in registers, as large as its part of the accumulator.
+    /// The number of operand fragments in registers, each as large as a thread's fragment of the accumulator.
     pub(crate) fn fragments(&self) -> usize {
         let is_fragment =
             |operand: &&Operand| matches!(operand.shape, OperandShape::Row | OperandShape::Matrix);
         self.operands.iter().filter(is_fragment).count() + usize::from(self.c.is_some())
     }
 
-    /// Bits that the rows take in shared memory for each column of a tile.
+    /// The bits per tile column that row operands take in shared memory.
     pub(crate) fn row_bits(&self) -> u64 {
         let rows = self.operands.iter().filter(|operand| operand.shape == OperandShape::Row);
         rows.map(|row| row.element.storage_bits() as u64).sum()
     }
 
-    /// Whether a step reads an operand. The scale of a quantized tensor is read by whoever writes it.
+    /// Returns whether a step reads an operand. The output's own code reads the scale of a quantized tensor.
     pub(crate) fn is_read(&self, operand: usize) -> bool {
         self.steps.iter().any(|step| step.operands.contains(&EpilogueRef::Operand(operand)))
     }
 
-    /// Whether all that is written is values, which a thread may have any columns of.
+    /// Returns whether all outputs are values, which any thread may write for any columns.
     pub(crate) fn only_values(&self) -> bool {
         self.outputs.iter().all(|output| output.kind == OutputKind::Value)
     }

@@ -1,4 +1,4 @@
-//! How kernels are called by their epilogues: a readable name, and the signature of what they read and write.
+//! Names and signatures of epilogues.
 
 use fourfold_ir::{ElementType, ScaleRounding};
 use fourfold_scheduler::EpilogueRef;
@@ -8,7 +8,7 @@ use super::{Epilogue, Output, OutputKind, StepKind};
 impl Epilogue {
     /// A readable name: `alpha_add_gelu_bf16`.
     pub fn name(&self) -> String {
-        /// A longer epilogue is named by its length.
+        /// The most steps in a name; a longer epilogue also states the number of the others.
         const NAMED: usize = 6;
         let mut parts = Vec::new();
         parts.extend(self.alpha.then(|| "alpha".to_owned()));
@@ -26,7 +26,7 @@ impl Epilogue {
         parts.join("_")
     }
 
-    /// Its part of a kernel's signature, a word each: `alpha`, `c=bf16`, the operands and the outputs.
+    /// The epilogue's words in a kernel's signature: `alpha`, `c=bf16`, the operands and the outputs.
     pub(crate) fn signature(&self) -> Vec<String> {
         let mut parts = Vec::new();
         parts.extend(self.alpha.then(|| "alpha".to_owned()));
@@ -39,7 +39,7 @@ impl Epilogue {
 }
 
 impl StepKind {
-    /// `None` for what computes nothing.
+    /// The name of the function; `None` for constants and conversions.
     fn name(self) -> Option<&'static str> {
         match self {
             StepKind::Constant(_) | StepKind::Convert => None,
@@ -52,7 +52,7 @@ impl StepKind {
     }
 }
 
-/// An output in the signature of its kernel.
+/// An output's word in the signature.
 fn output_signature(epilogue: &Epilogue, output: &Output) -> String {
     let mut word = match output.kind {
         OutputKind::Value => format!("d={}", epilogue.element(output.of)),
@@ -72,7 +72,7 @@ fn output_signature(epilogue: &Epilogue, output: &Output) -> String {
     word
 }
 
-/// An output in the name of its kernel.
+/// An output's part of the kernel's name.
 fn output_name(epilogue: &Epilogue, output: &Output) -> String {
     match output.kind {
         OutputKind::Value => epilogue.element(output.of).to_string(),

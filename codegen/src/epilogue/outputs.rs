@@ -1,4 +1,4 @@
-//! What a kernel writes: the tensors of an epilogue's outputs, and the device code that writes those that are not D.
+//! The outputs of a kernel: their tensors, and the device code that writes outputs other than D.
 
 use fourfold_ir::{ElementType, OperandShape, ReduceKind, ScaleRounding};
 use serde::Serialize;
@@ -16,54 +16,54 @@ const REDUCED: &str = include_str!("outputs/reduced.cuh");
 const SCALES: &str = include_str!("outputs/scales.cuh");
 const QUANTIZED: &str = include_str!("outputs/quantized.cuh");
 
-/// The device functions that quantize blocks, to be compiled by themselves, for a host too.
+/// The device functions that quantize blocks, for compilation by themselves, also on the host.
 pub fn quantization_functions() -> &'static str {
     FORMATS
 }
 
-/// The functions that say where blocked scales lie. They follow [`quantization_functions`].
+/// The device functions that locate blocked scales. They follow [`quantization_functions`].
 pub fn scale_functions() -> &'static str {
     SCALES
 }
 
-/// The device code of all kinds of outputs, to be compiled by itself.
+/// The device code of all kinds of outputs, for compilation by itself.
 pub fn output_functions() -> String {
     [SUBTILE, PLACE, NODE, VALUE, REDUCED, FORMATS, SCALES, QUANTIZED].join("\n")
 }
 
-/// A tensor that is written, as the interface knows it.
+/// An output tensor of the C interface.
 #[derive(Serialize)]
 pub(crate) struct Tensor {
-    /// Its bytes, in `l`, `m` and `n`.
+    /// The number of bytes, as an expression in `l`, `m` and `n`.
     bytes: String,
-    /// Elements per scale of blocked scales; 0 for other tensors.
+    /// Elements per scale, for blocked scales; 0 for other tensors.
     scale_block: u32,
 }
 
-/// An output that device code of ours writes.
+/// An output that generated device code writes.
 #[derive(Serialize)]
 pub(crate) struct Written {
-    /// Its type.
+    /// The C++ type of its writer.
     node: String,
-    /// Its pointers.
+    /// The writer's pointers.
     arguments: String,
-    /// What it asks of N.
+    /// The multiple of N that it requires.
     #[serde(skip)]
     pub(crate) n_multiple: usize,
 }
 
-/// What is done to a tensor before the kernel is launched.
+/// A memset before the launch.
 #[derive(Serialize)]
 pub(crate) struct Clear {
-    /// The tensor, by its position.
+    /// The position of the tensor.
     output: usize,
     byte: &'static str,
-    /// What else must hold, in `problem`.
+    /// A further condition, in terms of `problem`.
     condition: String,
     why: &'static str,
 }
 
-/// The position of an output's first tensor among all that are written.
+/// The position of an output's first tensor among all output tensors.
 pub(crate) fn index(epilogue: &Epilogue, output: usize) -> usize {
     let tensors = epilogue.outputs[..output].iter().map(|output| match output.kind {
         OutputKind::Quantized { .. } => 2,
@@ -72,7 +72,7 @@ pub(crate) fn index(epilogue: &Epilogue, output: usize) -> usize {
     tensors.sum()
 }
 
-/// The tensors in the order of the interface: codes before their scales.
+/// The output tensors in the order of the interface: codes before their scales.
 pub(crate) fn tensors(epilogue: &Epilogue) -> Vec<Tensor> {
     let matrix = |element: ElementType| {
         let bytes = match element.storage_bits() {
@@ -103,7 +103,7 @@ pub(crate) fn tensors(epilogue: &Epilogue) -> Vec<Tensor> {
     tensors
 }
 
-/// The roles of the tensors, `y0` first, in the order of [`tensors`].
+/// The roles of the output tensors, `y0` first, in the order of [`tensors`].
 pub(crate) fn roles(epilogue: &Epilogue) -> Vec<Role> {
     const D: [&str; 3] = ["L", "M", "N"];
     let mut roles: Vec<Role> = Vec::new();
@@ -122,7 +122,7 @@ pub(crate) fn roles(epilogue: &Epilogue) -> Vec<Role> {
                     OperandShape::Column => &["L", "M"],
                     OperandShape::Scalar | OperandShape::Matrix => &[],
                 };
-                // Its elements are combined one by one.
+                // Atomics combine single elements.
                 vec![Role { alignment: 4, ..Role::tensor(&name(0), ElementType::F32, extents) }]
             }
         };
@@ -131,12 +131,12 @@ pub(crate) fn roles(epilogue: &Epilogue) -> Vec<Role> {
     roles
 }
 
-/// The outputs that are not D, in their order.
+/// The outputs other than D, in order.
 pub(crate) fn others(epilogue: &Epilogue) -> Vec<Written> {
     written(epilogue, epilogue.d())
 }
 
-/// The outputs but for the one that somebody else writes, in their order.
+/// The outputs except the one at `except`, in order.
 pub(crate) fn written(epilogue: &Epilogue, except: Option<usize>) -> Vec<Written> {
     let results = body::results(epilogue);
     let of = |output: &Output| results.iter().position(|result| *result == output.of).unwrap_or_default();
@@ -182,14 +182,14 @@ pub(crate) fn written(epilogue: &Epilogue, except: Option<usize>) -> Vec<Written
     written.collect()
 }
 
-/// The arguments of the node that writes them.
+/// The arguments of the node that writes these outputs.
 pub(crate) fn arguments(others: &[Written]) -> String {
     let outputs: Vec<String> =
         others.iter().map(|other| format!("{}{{{}}}", other.node, other.arguments)).collect();
     format!("Outputs{{{}}}", outputs.join(", "))
 }
 
-/// The device code that is needed beside CUTLASS's, each part after those that it uses.
+/// The device code beyond CUTLASS's, each part after its dependencies.
 pub(crate) fn texts(epilogue: &Epilogue) -> Vec<&'static str> {
     if epilogue.is_plain() {
         return Vec::new();
@@ -202,7 +202,7 @@ pub(crate) fn texts(epilogue: &Epilogue) -> Vec<&'static str> {
     texts
 }
 
-/// The device code that is needed where nothing is CUTLASS's. It knows where scales lie in any case.
+/// The device code of a kernel without CUTLASS. It always includes the layout of scales.
 pub(crate) fn own_texts(epilogue: &Epilogue) -> Vec<&'static str> {
     let mut texts = vec![PLACE];
     texts.extend(sinks(epilogue, None));
@@ -214,12 +214,12 @@ pub(crate) fn own_texts(epilogue: &Epilogue) -> Vec<&'static str> {
     texts
 }
 
-/// Whether blocks are written.
+/// Returns whether an output is quantized in blocks.
 pub(crate) fn has_blocks(epilogue: &Epilogue) -> bool {
     epilogue.outputs.iter().any(|output| matches!(output.kind, OutputKind::Quantized { .. }))
 }
 
-/// What writes values and reductions, but for the value that somebody else writes.
+/// The device code that writes values and reductions, except the output at `except`.
 fn sinks(epilogue: &Epilogue, except: Option<usize>) -> Vec<&'static str> {
     let has = |is: fn(OutputKind) -> bool| {
         let mut outputs = epilogue.outputs.iter().enumerate();
@@ -235,7 +235,7 @@ fn sinks(epilogue: &Epilogue, except: Option<usize>) -> Vec<&'static str> {
     texts
 }
 
-/// What a launch does before the kernel runs.
+/// The memsets before a launch.
 pub(crate) fn clears(epilogue: &Epilogue) -> Vec<Clear> {
     let outputs = epilogue.outputs.iter().enumerate();
     let clears = outputs.filter_map(|(position, output)| {

@@ -1,4 +1,4 @@
-//! The epilogue of a planned kernel.
+//! Converts the epilogue of a plan.
 
 use fourfold_ir::{Program, scalar};
 use fourfold_scheduler::{
@@ -7,7 +7,7 @@ use fourfold_scheduler::{
 
 use super::{Epilogue, Operand, Output, OutputKind, Step, StepKind};
 
-/// The epilogue of a plan.
+/// Converts the epilogue of a plan.
 pub(crate) fn of_plan(program: &Program, plan: &ScaledMmaPlan) -> Epilogue {
     let element = |value| program.module().ty(value).element;
     let operands =

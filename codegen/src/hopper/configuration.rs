@@ -1,4 +1,4 @@
-//! What a source for sm_90a is built from: the tiles that it holds, and the lines by which each call gets one of them.
+//! The configuration of an sm_90a source: its tiles, and the table that selects one of them for each call.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,44 +7,47 @@ use fourfold_ir::BlockFormat;
 
 use super::tiles::{ForcedError, TILE_K, Tile, check};
 
-/// A bound that every extent meets.
+/// An upper bound that every extent satisfies.
 pub const ANY: u32 = i32::MAX as u32;
 
-/// Which tile a problem gets that exceeds none of these extents.
+/// A line of the selection table: the tile for problems within these bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Choice {
-    /// M at most.
+    /// The largest M.
     pub max_m: u32,
-    /// N at most.
+    /// The largest N.
     pub max_n: u32,
-    /// K at most.
+    /// The largest K.
     pub max_k: u32,
-    /// Which tile; where a thread must have wide rows, the [`wide`](Tile::wide) one in its place.
+    /// The tile, or its [`wide`](Tile::wide) tile if threads must have wide rows.
     pub tile: Tile,
-    /// Blocks that share a tile, each with a part of K: 1, 2, 4 or 8, of which a call gets no more than there are steps
-    /// along K, and with small M no fewer than A needs room. With 0 as many as the device has room for, and as
-    /// leave each two steps along K; of a tile of e4m3 as many as leave each the least to do.
+    /// The cluster size: CTAs that share a tile, each with a part of K: 1, 2, 4 or 8.
+    ///
+    /// A call gets at most as many CTAs as there are K-steps. With small M it gets at least as many as hold A
+    /// in shared memory. With 0 it gets as many as the device has room for and as leave each CTA two K-steps;
+    /// with an e4m3 tile, the number that minimizes the work per CTA.
     pub cluster: u32,
 }
 
-/// What a kernel of sm_90a is built from.
+/// The configuration of an sm_90a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Configuration {
-    /// What A and B are.
+    /// The format of A and B.
     pub format: BlockFormat,
-    /// The tiles that the source holds: some of [`TILES`](super::TILES), the smallest first.
+    /// The tiles in the source, a subset of [`TILES`](super::TILES), the smallest first.
     pub variants: Vec<Tile>,
-    /// The table of which the source gets the lines that its tiles are for: the default one, unless another is wanted.
+    /// The selection table: the default one unless overridden. The source holds the lines for its tiles.
     pub table: Cow<'static, [Choice]>,
 }
 
 impl Configuration {
-    /// The kernel of one tile for all calls that it takes: of a small-M tile those whose M is no larger.
-    /// `cluster` blocks share a tile wherever K is long enough, as [`Choice::cluster`] says; with 0 each call decides.
-    /// Where something other than values is written, the tile must be a [`wide`](Tile::wide) one.
+    /// A kernel with one tile for all calls. A small-M tile takes calls up to its own M.
+    ///
+    /// `cluster` CTAs share a tile wherever K is long enough (see [`Choice::cluster`]); with 0 each call
+    /// decides. If an output is not a value, the tile must be a [`wide`](Tile::wide) one.
     ///
     /// # Errors
-    /// When there is no such kernel.
+    /// No such kernel exists.
     pub fn forced(format: BlockFormat, tile: Tile, cluster: u32) -> Result<Configuration, ForcedError> {
         check(format, tile, cluster)?;
         let max_m = if tile.is_small_m() { tile.m } else { ANY };
@@ -52,7 +55,7 @@ impl Configuration {
         Ok(Configuration { format, variants: vec![tile], table: Cow::Owned(vec![line]) })
     }
 
-    /// A readable name: `sm90_x8_16_64x128_128x256`, and with `_c2` where two blocks share each tile.
+    /// A readable name, such as `sm90_x8_16_64x128_128x256`, with `_c2` if two CTAs share each tile.
     pub fn name(&self) -> String {
         let variants: Vec<String> = self.variants.iter().map(Tile::to_string).collect();
         let cluster = match self.table[..] {
@@ -67,13 +70,13 @@ impl Configuration {
         self.variants.last().map_or([0; 3], |tile| [tile.m, tile.n, TILE_K])
     }
 
-    /// M at most of a call; `None` where there is no bound. A small-M kernel has all of M in a tile.
+    /// The largest M of a call; `None` if unbounded. A small-M kernel has all of M in one tile.
     pub fn max_m(&self) -> Option<u32> {
         self.variants.last().filter(|tile| tile.is_small_m()).map(|tile| tile.m)
     }
 
-    /// The matrix instruction of the largest tile: that of warpgroups, or of warps where all tiles are for small M, or that of
-    /// e4m3.
+    /// The SASS name of the largest tile's MMA instruction: warpgroup MMA, warp MMA if all tiles are for
+    /// small M, or e4m3 MMA.
     pub fn opcode(&self) -> &'static str {
         match self.variants.last() {
             Some(tile) if tile.uses_e4m3() => "QGMMA",
@@ -82,8 +85,8 @@ impl Configuration {
         }
     }
 
-    /// The lines of the table whose tiles the source holds, with the position of the tile: of one that it holds only as
-    /// its [`wide`](Tile::wide) one, that one's.
+    /// The table lines for the source's tiles, each with the position of its tile. A tile that the source
+    /// holds only in its [`wide`](Tile::wide) form has that form's position.
     pub fn choices(&self) -> impl Iterator<Item = (&Choice, usize)> {
         let position = |tile: Tile| self.variants.iter().position(|variant| *variant == tile);
         self.table.iter().filter_map(move |choice| {

@@ -1,5 +1,5 @@
-//! The kernels of sm_90a, which are our own. One library holds several tiles and takes one for each call, from the extents:
-//! lines of a table are written into the source, and read there.
+//! Hopper kernels, for sm_90a, written without CUTLASS. One library holds several tiles and selects one per
+//! call by its extents, with a table in the source.
 
 mod configuration;
 pub(crate) mod template;

@@ -1,4 +1,4 @@
-//! What a kernel of sm_90a is filled in with.
+//! The template variables of a Hopper kernel.
 
 use fourfold_ir::{BlockFormat, OperandShape};
 use serde::Serialize;
@@ -11,10 +11,10 @@ use crate::epilogue::{Epilogue, outputs};
 /// The template, which extends `source.cu.j2`.
 pub(crate) const TEMPLATE: &str = include_str!("kernel.cu.j2");
 
-/// Takes its place in the source of a kernel for sm_90a, which is built without CUTLASS.
+/// The head of an sm_90a source. It replaces CUTLASS's headers.
 pub const HEAD: &str = include_str!("device/head.cuh");
 
-/// The kernel, word for word as it stands in every source for sm_90a.
+/// The verbatim kernel text in every source for sm_90a.
 pub const KERNEL: &str = concat!(
     include_str!("device/instructions.cuh"),
     "\n",
@@ -67,16 +67,16 @@ const LAUNCH: &str = include_str!("device/launch.cuh");
 const OPERANDS: &str = include_str!("device/operands.cuh");
 const EPILOGUE: &str = include_str!("device/epilogue.cuh");
 
-/// The device code that hands the columns of a thread's row to the outputs, on sm_90a, to be compiled by itself after
-/// that of the outputs.
+/// The device code that passes a thread's row of columns to the outputs on sm_90a, for compilation after the
+/// outputs' code.
 pub fn row_output_functions() -> &'static str {
     EPILOGUE
 }
 
-/// What K is a multiple of, so that rows of codes begin at multiples of 16 bytes.
+/// The multiple of K that aligns rows of codes to 16 bytes.
 const K_MULTIPLE: u32 = 32;
 
-/// What the template is filled with besides what every kernel has.
+/// The template variables specific to Hopper kernels.
 #[derive(Serialize)]
 pub(crate) struct Context {
     operands: Vec<Read>,
@@ -86,41 +86,41 @@ pub(crate) struct Context {
     kernel_text: &'static str,
     plan_text: &'static str,
     launch_text: &'static str,
-    /// Everything that is written.
+    /// The outputs.
     written: Vec<outputs::Written>,
     outputs_arguments: String,
     has_blocks: bool,
-    /// Whether all outputs are values.
+    /// True if all outputs are values.
     is_simple: bool,
     is_mx: bool,
     tile: [u32; 3],
     k_multiple: u32,
-    /// M at most, where all tiles are for small M.
+    /// The largest M, if all tiles are for small M.
     max_m: Option<u32>,
     variants: Vec<Tile>,
     choices: Vec<Line>,
-    /// Whether there are tiles for larger M, before which a kernel of its own decodes A.
+    /// True if there are tiles for larger M, for which a separate kernel decodes A first.
     has_tiled: bool,
-    /// Whether one of them may keep A in registers, by a kernel of its own.
+    /// True if a tile may keep A in registers, in a separate kernel.
     has_small_m_regs: bool,
     load_parameter: &'static str,
     load_argument: &'static str,
     shared_bytes: &'static str,
 }
 
-/// What the epilogue's function is given: its name there, how it is read, and where its address comes from.
+/// An input of the epilogue function: its name, the expression that reads it, and its address.
 #[derive(Serialize)]
 struct Read {
     name: String,
     element: &'static str,
     read: String,
-    /// Empty for what is computed.
+    /// Empty for a computed input.
     pointer: String,
-    /// Whether it is one number for all of D.
+    /// True for a scalar.
     is_scalar: bool,
 }
 
-/// A line of the table, with the tile's position in the source.
+/// A table line, with the tile's position in the source.
 #[derive(Serialize)]
 struct Line {
     max_m: u32,
@@ -130,7 +130,7 @@ struct Line {
     cluster: u32,
 }
 
-/// What the kernel asks of N: that rows of what it reads and writes begin at multiples of 16 bytes.
+/// The multiple of N that aligns rows of operands and outputs to 16 bytes.
 pub(crate) fn n_multiple(epilogue: &Epilogue) -> usize {
     let matrices = epilogue.operands.iter().filter(|operand| operand.shape == OperandShape::Matrix);
     let read = matrices.map(|matrix| matrix.element).chain(epilogue.c).map(alignment);

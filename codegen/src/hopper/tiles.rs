@@ -1,29 +1,29 @@
-//! The tiles of the kernels of sm_90a: a part of D, M by N.
+//! The tiles of sm_90a kernels: M and N extents of a part of D.
 
 use std::fmt;
 
 use fourfold_ir::BlockFormat;
 use serde::Serialize;
 
-/// The target that these kernels are of.
+/// The target of these kernels.
 pub const TARGET: &str = "sm_90a";
 
-/// M at most of a tile that a small-M kernel computes. It has no loop over M.
+/// The largest M of a small-M tile. A small-M kernel has no loop over M.
 pub const SMALL_M: u32 = 16;
 
-/// What is decoded of K at a time.
+/// The extent along K that is decoded at a time.
 pub const TILE_K: u32 = 128;
 
-/// What a block of the grid computes of D.
+/// The part of D that one CTA computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Tile {
-    /// Along M: rows of A.
+    /// The extent along M.
     pub m: u32,
-    /// Along N: rows of B. A small-M kernel splits N evenly across the SMs instead.
+    /// The extent along N. A small-M kernel splits N evenly across SMs instead.
     pub n: u32,
 }
 
-/// What a tile may be, all that the kernel's text has, the smallest first.
+/// All tiles in the kernel's text, the smallest first.
 pub const TILES: [Tile; 10] = [
     small_m(1),
     small_m(2),
@@ -47,48 +47,49 @@ impl Tile {
         Tile { m, n }
     }
 
-    /// Whether a small-M kernel computes it.
+    /// Returns whether a small-M kernel computes the tile.
     pub const fn is_small_m(self) -> bool {
         self.m <= SMALL_M
     }
 
-    /// What is loaded of K at a time: no block that shares a tile has less.
+    /// The K-step in elements: no CTA that shares a tile has less of K.
     pub const fn step(self) -> u32 {
         if self.is_small_m() || self.n == 64 { 2 * TILE_K } else { TILE_K }
     }
 
-    /// Whether its operands are multiplied as e4m3, without their scales, by warpgroups; else as fp16 or bf16.
+    /// Returns whether operands are multiplied as e4m3, without their scales, by warpgroup MMA. Otherwise
+    /// they are multiplied as fp16 or bf16.
     pub const fn uses_e4m3(self) -> bool {
         self.m < 8
     }
 
-    /// Whether a kernel of its own may keep A in registers, a chunk of K in each warp.
+    /// Returns whether a separate kernel may keep A in registers, with a chunk of K per warp.
     pub const fn may_keep_a_in_registers(self) -> bool {
         self.m == SMALL_M
     }
 
-    /// Whether there is a kernel of this tile for a format: e4m3 wants scales that fp32 multiplies exactly.
+    /// Returns whether the tile supports a format. The e4m3 tiles need scales that fp32 multiplies exactly.
     pub fn takes(self, format: BlockFormat) -> bool {
         takes(format) && (!self.uses_e4m3() || format == BlockFormat::NVFP4)
     }
 
-    /// Whether a thread gets 32 columns of a row, as it must where something other than values is written.
+    /// Returns whether a thread has 32 columns of a row, as outputs other than values require.
     pub const fn has_wide_rows(self) -> bool {
         self.is_small_m() || self.n == 256
     }
 
-    /// The tile whose threads get wide rows, with the same M, or with 128, the largest M of such a tile.
+    /// The tile with wide rows and the same M, up to 128, the largest M of such a tile.
     pub const fn wide(self) -> Tile {
         let m = if self.m > 128 { 128 } else { self.m };
         if self.has_wide_rows() { self } else { Tile::new(m, 256) }
     }
 
-    /// K at most of a small-M tile: a cluster of eight keeps A in shared memory, for all of K.
+    /// The largest K of a small-M tile: a cluster of eight CTAs keeps all of A in shared memory.
     pub const fn max_k(self) -> u32 {
         if self.uses_e4m3() { 8 * 16384 } else { 8 * 4096 }
     }
 
-    /// CTAs at most of a cluster that shares a tile, each with a part of K.
+    /// The largest cluster that shares a tile, each CTA with a part of K.
     pub const fn max_cluster(self) -> u32 {
         if self.is_small_m() {
             8
@@ -106,10 +107,10 @@ impl fmt::Display for Tile {
     }
 }
 
-/// Why no kernel of sm_90a can be forced to a tile and a number of blocks that share it.
+/// The reason why no sm_90a kernel has a tile and cluster size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ForcedError {
-    /// The kernel does not decode the format, or has no such tile of it.
+    /// The kernel has no such tile for the format.
     #[error("there is no {m}x{n} tile for {format}; those that there are: {known}")]
     NoTile {
         /// The format.
@@ -118,15 +119,15 @@ pub enum ForcedError {
         m: u32,
         /// N of the tile.
         n: u32,
-        /// All tiles of the format, as M by N.
+        /// The format's tiles, as M by N.
         known: String,
     },
-    /// So many blocks cannot share the tile.
+    /// The cluster size is not supported for the tile.
     #[error("{cluster} blocks cannot share a tile {tile}: {} can, and 0 leaves it to each call", clusters(*tile))]
     Cluster {
         /// The tile.
         tile: Tile,
-        /// The blocks.
+        /// The cluster size.
         cluster: u32,
     },
 }
@@ -139,10 +140,10 @@ fn clusters(tile: Tile) -> &'static str {
     }
 }
 
-/// Whether there is a kernel of this tile, shared by so many blocks or, with 0, as many as a call finds best.
+/// Checks that a kernel with this tile and cluster size exists. With 0 each call decides the cluster size.
 ///
 /// # Errors
-/// When there is none.
+/// No such kernel exists.
 pub fn check(format: BlockFormat, tile: Tile, cluster: u32) -> Result<(), ForcedError> {
     let known = TILES.iter().filter(|known| known.takes(format));
     if !known.clone().any(|known| *known == tile) {
@@ -155,7 +156,7 @@ pub fn check(format: BlockFormat, tile: Tile, cluster: u32) -> Result<(), Forced
     if can { Ok(()) } else { Err(ForcedError::Cluster { tile, cluster }) }
 }
 
-/// The formats that the kernel decodes.
+/// Returns whether the kernel decodes a format.
 pub fn takes(format: BlockFormat) -> bool {
     [BlockFormat::NVFP4, BlockFormat::MXFP4].contains(&format)
 }

@@ -1,4 +1,4 @@
-//! Which of CUTLASS's kernels a problem gets, and what those are built from that a table names.
+//! Selection of CUTLASS kernels, and the configurations of kernels that a table names.
 
 use fourfold_ir::BlockFormat;
 
@@ -12,7 +12,7 @@ use crate::dispatch::{Collectives, EpilogueName, Kernel, ScheduleName, Scheduler
 use crate::extents::Extents;
 
 impl Collectives {
-    /// What it is built from, with D in bf16 and without C. `None` for a format that has no kernels of the family.
+    /// The configuration, with a bf16 D and no C. `None` if the family has no kernels for the format.
     pub fn configuration(&self, family: Family, format: BlockFormat) -> Option<Configuration> {
         let mut configuration = defaults::usual(family, format, self.tile)?;
         if let Some(cluster) = self.cluster {
@@ -46,8 +46,8 @@ impl Collectives {
 }
 
 impl Kernel {
-    /// What a kernel of CUTLASS's collectives is built from, with D in bf16 and without C. `None` for a format that has no
-    /// kernels of the family, and for a kernel of another kind.
+    /// The configuration of a CUTLASS kernel, with a bf16 D and no C. `None` if the family has no kernels for
+    /// the format, or for another kind of kernel.
     pub fn configuration(&self, family: Family, format: BlockFormat) -> Option<Configuration> {
         match self {
             Kernel::Cutlass(collectives) => collectives.configuration(family, format),
@@ -56,10 +56,10 @@ impl Kernel {
     }
 }
 
-/// The default configurations for a format under this CUTLASS, the usual one first, with D in bf16 and without C;
-/// none for a format other than NVFP4 and MXFP4. Sm103 has none of its own: its GPU runs those of Sm100.
+/// The default configurations for a format under this CUTLASS version, the most general first, with a bf16 D
+/// and no C. Empty for formats other than NVFP4 and MXFP4. Sm103 runs Sm100's defaults.
 ///
-/// In a plain linear combination they spill what [`spills`](defaults::spills) says.
+/// With a plain linear combination they spill at most [`spills`](defaults::spills) bytes.
 pub fn defaults(family: Family, format: BlockFormat, cutlass: CutlassVersion) -> Vec<Configuration> {
     let Some(table) = table(family, format) else { return Vec::new() };
     let reached = table.rules.iter().filter(|rule| rule.when.cutlass.is_none_or(|least| least <= cutlass));
@@ -72,8 +72,8 @@ pub fn defaults(family: Family, format: BlockFormat, cutlass: CutlassVersion) ->
     kernels.into_iter().filter_map(|kernel| kernel.configuration(family, format)).collect()
 }
 
-/// The default for a problem, and in one sentence why. An unknown extent counts as large, but never as large enough
-/// for what needs a proof. Every problem of a format that has defaults gets one of them; `None` for other formats.
+/// The default configuration for a problem, and the reason as one sentence. An unknown extent is treated as
+/// large, but satisfies no condition. `None` for formats without defaults.
 pub fn choose(
     family: Family,
     format: BlockFormat,
@@ -122,14 +122,14 @@ mod tests {
                     let configuration = configuration.with_elements(c, d);
                     assert_eq!(check(&configuration, cutlass, target), Ok(()), "{configuration} {c:?} {d:?}");
                     let budget = budget(&configuration, cutlass).expect("a formula covers every default");
-                    // A column bias kept in shared memory, 512 bytes in f32, must not cost the last stages.
+                    // A column bias in shared memory, 512 bytes in f32, must not cost the last stages.
                     assert!((budget.capacity - budget.reserved - 512) / budget.stage >= 2, "{configuration}");
                 }
             }
         }
     }
 
-    /// The widest default of each format of Sm100, and its stages.
+    /// The widest Sm100 default of each format, and its stages.
     const WIDE: [(&str, u32); 2] =
         [("sm100_256x256x256_2sm_c2x1_e128x64", 4), ("sm100_256x256x256_2sm_c2x1_e128x32", 5)];
 
@@ -162,7 +162,7 @@ mod tests {
         sm120(BlockFormat::NVFP4, V42, &[("128x128x128", 4), ("128x128x256", 2)]);
         let narrow = [("128x128x128", 4), ("128x32x128", 7), ("128x64x128", 6), ("128x128x256", 2)];
         sm120(BlockFormat::NVFP4, V45, &narrow);
-        // Half as many scales: a stage more.
+        // Half as many scales leave room for one more stage.
         sm120(BlockFormat::MXFP4, V42, &[("128x128x128", 5), ("128x128x256", 2)]);
         let narrow = [("128x128x128", 5), ("128x32x256", 3), ("128x64x128", 6), ("128x128x256", 2)];
         sm120(BlockFormat::MXFP4, V45, &narrow);

@@ -1,4 +1,4 @@
-//! Which tiles a source for sm_90a holds, and the lines of a table that are written into it and read at each call.
+//! Selection of Hopper tiles for a source, and of the table lines written into it.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -11,15 +11,15 @@ use crate::dispatch::{Bounds, Condition, Kernel, Table};
 use crate::extents::Extents;
 use crate::hopper::{ANY, Choice, Configuration, TARGET, takes};
 
-/// The lines of the default table (`select/sm90.toml`). The first that a problem meets is its choice; the last is met by
-/// all.
+/// The lines of the default table (`select/sm90.toml`). The first whose bounds hold applies; the last always
+/// holds.
 pub static CHOICES: LazyLock<Vec<Choice>> = LazyLock::new(|| {
     let table = default_tables().find(TARGET, BlockFormat::NVFP4).expect("the target has a default table");
     lines(table, BlockFormat::NVFP4, Extents { l: None, m: None, n: None, k: None }, CutlassVersion::PINNED).0
 });
 
-/// The lines of a table that calls of a problem can meet, and why a kernel of it is passed over, where one is. A condition
-/// on an extent that is not known is asked at each call where it is an upper bound, and else does not hold.
+/// The table lines that calls of a problem can reach, and the reason if a kernel is skipped. A condition on
+/// an unknown extent is checked per call if it is an upper bound; otherwise it does not hold.
 fn lines(
     table: &Table,
     format: BlockFormat,
@@ -47,7 +47,8 @@ fn lines(
     (lines, passed_over)
 }
 
-/// What calls of a problem must not exceed to meet a condition; `None` where none meets it, or none can be told to.
+/// The upper bounds under which calls of a problem meet a condition; `None` if none can, or if bounds cannot
+/// express it.
 fn upper_bounds(when: &Condition, problem: Extents, cutlass: CutlassVersion) -> Option<[u32; 3]> {
     let Condition { tiles, cutlass: least, .. } = *when;
     let only = Condition { tiles, cutlass: least, ..Condition::default() };
@@ -63,15 +64,15 @@ fn upper_bounds(when: &Condition, problem: Extents, cutlass: CutlassVersion) -> 
     is_met.then(|| when.extents(problem).map(most))
 }
 
-/// What a kernel for a problem is built from, and in one sentence why: with every tile that a call can get, of which
-/// the extents are known that are fixed, and whether all that is written is values. `None` for a format that has no
-/// kernels.
+/// Selects the configuration for a problem, and the reason as one sentence. The configuration holds every
+/// tile that a call can select, given the fixed extents, and whether all outputs are values. `None` for
+/// formats without kernels.
 pub fn choose(format: BlockFormat, problem: Extents, only_values: bool) -> Option<(Configuration, String)> {
     choose_of(Cow::Borrowed(&CHOICES), format, problem, only_values)
 }
 
-/// [`choose`] by the lines of a table. What it says of kernels that do not exist, or do not take what a rule gives them, is
-/// passed over.
+/// Selects as [`choose`] does, by the lines of a table. Lines with invalid kernels are skipped. The default
+/// lines follow unless a line takes all problems.
 pub(crate) fn choose_by(
     table: &Table,
     format: BlockFormat,
@@ -168,7 +169,7 @@ mod tests {
             assert!(all.name().starts_with("sm90_x") && !why.is_empty());
             assert_eq!(all.choices().count(), lines.len());
             assert!(only_values || all.variants.iter().all(|tile| tile.has_wide_rows()), "{all}");
-            // Whatever the table says, a call is served by what its own extents, or fewer of them, have built.
+            // For every extent, the tile of a call is also in the sources for known extents.
             for m in [0, 1, 8, 9, 16, 17, 64, 65, 128, 4096, u64::from(ANY), u64::MAX] {
                 let met = lines.iter().find(|choice| m <= u64::from(choice.max_m) || choice.max_m == ANY);
                 let (fixed, _) = choose(Extents { m: Some(m), ..UNKNOWN });
@@ -214,7 +215,7 @@ mod tests {
         assert_eq!(eight.to_string(), text);
     }
 
-    /// Of rules as what they demand and the kernel.
+    /// A table of rules, each a condition and a kernel.
     fn table(rules: &[(&str, &str)], default: &str) -> Table {
         let head = "schema = 1\n[[table]]\ntargets = [\"sm_90a\"]\nformats = [\"nvfp4\", \"mxfp4\"]\n";
         let rule = |(when, kernel): &(&str, &str)| {
@@ -225,7 +226,7 @@ mod tests {
         Tables::parse(&text).unwrap_or_else(|error| panic!("{error}: {text}")).tables.remove(0)
     }
 
-    /// Lines as M, N and K at most, M and N of the tile, and CTAs of a cluster; of no bound 0.
+    /// Lines as the largest M, N and K (0 if unbounded), the tile's M and N, and the cluster size.
     fn lines_of(configuration: &Configuration) -> Vec<[u32; 6]> {
         let most = |bound| if bound == ANY { 0 } else { bound };
         let line =
@@ -247,8 +248,8 @@ mod tests {
                 .expect("a format")
         };
         let (all, why) = choose(UNKNOWN, true);
-        // K of small M is what its tiles take. What is asked of the least M cannot be asked at a call, and what follows no
-        // bound is not reached.
+        // The tiles bound K for small M. A minimum of M cannot be checked per call, and a line after an
+        // unbounded one is unreachable.
         let [small_m, middle, rest] =
             [[8, 0, 32768, 8, 128, 4], [100, 512, 0, 64, 256, 2], [0, 0, 0, 64, 128, 1]];
         assert_eq!(lines_of(&all), [small_m, middle, rest]);

@@ -1,4 +1,4 @@
-//! Which kernel a problem gets: the default tables, what the kernels of a table are built from, and whether they are valid.
+//! Kernel selection: the default tables, the configurations of named kernels, and their validity.
 
 pub mod cutlass;
 pub mod hopper;

@@ -1,10 +1,11 @@
-//! The tables that hold where nothing was tuned.
+//! The default tables.
 
 use std::sync::LazyLock;
 
 use crate::dispatch::Tables;
 
-/// What holds where nothing was tuned: a table for every target that has kernels and every format of it.
+/// The default tables, for targets without tuned ones: one for every target with kernels and each of its
+/// formats.
 pub fn default_tables() -> &'static Tables {
     static TABLES: LazyLock<Tables> = LazyLock::new(|| {
         let texts = [include_str!("sm100.toml"), include_str!("sm120.toml"), include_str!("sm90.toml")];

@@ -1,4 +1,4 @@
-//! The default tables, and what is wrong with the kernels that some tables name.
+//! The default tables, and flaws of kernels that a table names.
 
 use fourfold_ir::BlockFormat;
 
@@ -56,11 +56,11 @@ fn a_kernel_that_is_valid_nowhere_and_a_default_for_small_m_are_flaws() {
     assert!(matches!(&flaws[..], [Flaw::Kernel { place: Place::Default, .. }]), "{flaws:?}");
 }
 
-/// A cutlass that a rule demands is what its kernel is held to.
+/// A kernel is checked against its rule's minimum CUTLASS version.
 #[test]
 fn narrow_tiles_of_sm120_are_there_from_the_version_on_that_has_them() {
     let nvfp4 = |n| [128, n, 128];
-    // Of few tiles, a quarter of an SM's each, or half of one; N = 10240 has 80, enough for whole ones.
+    // Few tiles use a quarter or half of an SM's N; N = 10240 has 80 whole tiles, which is enough.
     let columns = [8, 16, 32, 33, 64, 65, 4736, 4864, 9472, 10240];
     for (format, cutlass, expected) in [
         (BlockFormat::NVFP4, CutlassVersion::new(4, 4, 3), [[128, 128, 256]; 10]),
@@ -116,8 +116,9 @@ fn tiles_of_all_matrices_are_counted() {
     }
 }
 
-/// Callers say 0 for the clusters that fit a device. The scheduler of the sm_100 family takes one cluster per tile,
-/// whatever the device has; only the static and the stream-K ones would ask, and only for clusters of several blocks.
+/// Callers pass 0 for the number of clusters that fit a device. The default scheduler of the sm_100 family
+/// launches one cluster per tile regardless of the device. Only the static and stream-K schedulers would
+/// query it, and only for clusters of several CTAs.
 #[test]
 fn no_kernel_asks_how_many_clusters_fit_a_device() {
     for target in ["sm_100a", "sm_103a", "sm_120a", "sm_121a"] {

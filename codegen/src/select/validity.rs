@@ -1,4 +1,4 @@
-//! Whether the kernels that a table names exist and are valid.
+//! Validity of the kernels that a table names.
 
 use fourfold_ir::BlockFormat;
 
@@ -7,11 +7,11 @@ use crate::dispatch::{Flaw, Kernel, Kind, Place, Table};
 use crate::hopper;
 
 impl Table {
-    /// Whether each rule is reached by some problem and each kernel is valid under this CUTLASS, or under the one that its
-    /// rule demands; that the default takes all problems.
+    /// Checks that every rule is reachable, that the default takes all problems, and that each kernel is
+    /// valid under this CUTLASS version, or under its rule's minimum version if that is newer.
     ///
     /// # Errors
-    /// All that is wrong.
+    /// All flaws.
     pub fn check(&self, cutlass: CutlassVersion) -> Result<(), Vec<Flaw>> {
         let mut flaws = self.rule_flaws();
         let rules = self.rules.iter().enumerate();
@@ -32,10 +32,10 @@ impl Table {
 }
 
 impl Kernel {
-    /// Whether it is valid for a target and a format, with D in bf16 and without C.
+    /// Checks that the kernel is valid for a target and a format, with a bf16 D and no C.
     ///
     /// # Errors
-    /// Why not, as a sentence without its end.
+    /// The reason, as a sentence without its period.
     pub fn valid(&self, target: &str, format: BlockFormat, cutlass: CutlassVersion) -> Result<(), String> {
         match (self, Kind::of(target)) {
             (Kernel::Hopper(shared), Some(Kind::Hopper)) => {

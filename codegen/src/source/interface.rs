@@ -1,43 +1,43 @@
-//! The C interface of one kernel, by role: its extents, operands, scalars and outputs, in the order of a call.
+//! The C interface of one kernel: its extents, operands, scalars and outputs by role, in the order of a call.
 
 use std::fmt::Write;
 
 use fourfold_ir::{ElementType, OperandShape};
 use serde::{Serialize, Serializer};
 
-/// Extents, operands, scalars and outputs of one kernel. The library describes them in its metadata under these names,
-/// and a host binds values to them by role.
+/// The extents, operands, scalars and outputs of one kernel. The library's metadata describes them under
+/// these names, and a host binds values to them by role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     /// The names of the extents: `L`, `M`, `N`, `K`.
     pub extents: Vec<&'static str>,
     /// The tensors that the kernel reads.
     pub operands: Vec<Role>,
-    /// The f32 numbers that the kernel reads from device memory: `alpha`, `beta`.
+    /// The f32 scalars that the kernel reads from device memory: `alpha`, `beta`.
     pub scalars: Vec<&'static str>,
     /// The tensors that the kernel writes, codes before their scales.
     pub outputs: Vec<Role>,
 }
 
-/// One tensor of a call.
+/// A tensor in the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Role {
     /// The name: `a`, `sfa`, `b`, `sfb`, `c`, `values`, `x0`, or `y0` for an output.
     pub name: String,
     /// The element type.
     pub element: String,
-    /// The names of the extents whose product is the number of elements; `None` where only the kernel knows its bytes,
-    /// as for padded scales.
+    /// The extents whose product is the number of elements; `None` if only the kernel knows the size in
+    /// bytes, as for padded scales.
     pub extents: Option<Vec<&'static str>>,
-    /// A multiple that the address must be, in bytes.
+    /// The alignment of the address, in bytes.
     pub alignment: u32,
 }
 
-/// The alignment that TMA and vector loads need.
+/// The alignment in bytes for TMA and vector loads.
 pub(crate) const WIDE: u32 = 16;
 
 impl Role {
-    /// A tensor of these extents.
+    /// A tensor with these extents.
     pub(crate) fn tensor(name: &str, element: impl ToString, extents: &[&'static str]) -> Role {
         Role {
             name: name.to_owned(),
@@ -52,7 +52,7 @@ impl Role {
         Role { name: name.to_owned(), element: element.to_string(), extents: None, alignment: WIDE }
     }
 
-    /// The operand of an epilogue at a position, by its shape beside D.
+    /// An epilogue operand, by position and broadcast shape.
     pub(crate) fn beside_d(position: usize, element: ElementType, shape: OperandShape) -> Role {
         let (extents, alignment): (&[&'static str], u32) = match shape {
             OperandShape::Scalar => (&[], (element.storage_bits() / 8) as u32),
@@ -63,7 +63,7 @@ impl Role {
         Role { alignment, ..Role::tensor(&format!("x{position}"), element, extents) }
     }
 
-    /// The field of the kernel's `Pointers`: a member of its own, or an element of `operands`.
+    /// The field of the kernel's `Pointers`: a named member, or an element of `operands`.
     fn field(&self) -> String {
         match self.number() {
             Some(number) => format!("operands[{number}]"),
@@ -77,7 +77,7 @@ impl Role {
 }
 
 impl Interface {
-    /// The description in a library's metadata: members of a JSON object, escaped for a C string.
+    /// The interface as JSON for a library's metadata, escaped for a C string.
     fn metadata(&self) -> String {
         let names =
             |names: &[&str]| names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(",");
@@ -100,14 +100,14 @@ impl Interface {
     }
 }
 
-/// A template's view: what it loops over, and the texts that it prints.
+/// The interface as templates see it.
 #[derive(Serialize)]
 struct View<'a> {
     extents: &'a [&'static str],
     operands: Vec<RoleView<'a>>,
     scalars: &'a [&'static str],
     outputs: Vec<RoleView<'a>>,
-    /// Members of `Pointers`; those that a kernel lacks are null.
+    /// The members of `Pointers`; absent ones are null.
     named_operands: Vec<&'a str>,
     named_scalars: Vec<&'a str>,
     numbered_operands: usize,
@@ -128,7 +128,7 @@ fn views(roles: &[Role]) -> Vec<RoleView<'_>> {
         .collect()
 }
 
-/// The members of `Pointers` in every kernel that multiplies: host code shared by all of them names each.
+/// The members of `Pointers` in every kernel that multiplies. Shared host code names each of them.
 const PRODUCT_OPERANDS: [&str; 5] = ["a", "sfa", "b", "sfb", "c"];
 const PRODUCT_SCALARS: [&str; 2] = ["alpha", "beta"];
 

@@ -1,4 +1,4 @@
-//! What the sources of all kernels have in common: the templates of every source, the C interface above all.
+//! The common parts of all kernel sources: base templates and the C interface.
 
 mod interface;
 mod template;
@@ -11,7 +11,7 @@ use crate::targets::MAX_GRID_YZ;
 pub use self::interface::{Interface, Role};
 pub(crate) use self::template::{Templated, emit_template};
 
-/// The version of the C interface of generated kernels. Raised by every change to it.
+/// The version of the C interface of generated kernels. Every change to the interface raises it.
 pub const ABI_VERSION: u32 = 5;
 
 /// The most extents of a call.
@@ -20,13 +20,13 @@ pub const MAX_EXTENTS: usize = 8;
 /// The most tensors that a kernel reads.
 pub const MAX_OPERANDS: usize = 32;
 
-/// The most single numbers that a kernel reads from device memory.
+/// The most scalars that a kernel reads from device memory.
 pub const MAX_SCALARS: usize = 8;
 
 /// The most tensors that a kernel writes.
 pub const MAX_OUTPUTS: usize = 8;
 
-/// The limits of the interface, as templates print them.
+/// The interface limits for templates.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Limits {
     abi_version: u32,
@@ -34,7 +34,7 @@ pub(crate) struct Limits {
     max_operands: usize,
     max_scalars: usize,
     max_outputs: usize,
-    /// The most blocks along y and z of a grid.
+    /// The largest grid extent along y and z.
     max_grid_yz: u64,
 }
 
@@ -48,7 +48,7 @@ pub(crate) const LIMITS: Limits = Limits {
     max_grid_yz: MAX_GRID_YZ,
 };
 
-/// The templates of every source, and of what every library answers.
+/// The base template of every source, and the template of its C interface.
 pub(crate) const SOURCE: &str = "source.cu.j2";
 pub(crate) const ABI: &str = "abi.cu.j2";
 
@@ -57,7 +57,7 @@ pub(crate) const ABI: &str = "abi.cu.j2";
 pub enum KernelKind {
     /// A `scaled_mma` with its epilogue.
     ScaledMma,
-    /// A `block_quantize` by itself.
+    /// A standalone `block_quantize`.
     BlockQuantize,
 }
 
@@ -68,21 +68,22 @@ pub struct KernelSource {
     pub text: String,
     /// A readable name.
     pub kernel: String,
-    /// The kind of kernel, which decides how it is emulated.
+    /// The kind of kernel, which determines its emulation.
     pub kind: KernelKind,
-    /// What it was generated for, and what it says of itself: `sm_100a`.
+    /// The target, such as `sm_100a`. The library's metadata states it too.
     pub target: &'static str,
-    /// The architecture that it is compiled for, as the compiler spells it: `100a`.
+    /// The compilation architecture in nvcc's spelling: `100a`.
     pub architecture: &'static str,
-    /// What the name of an instruction in the binary must begin with: without it the kernel has no MMA.
+    /// The prefix of an instruction's SASS name that must occur in the binary; without it the kernel lacks
+    /// its MMA.
     pub opcode: &'static str,
-    /// What the compiler reads before the text; see [`emulate`](crate::emulate).
+    /// The text that the compiler reads before the source; see [`emulate`](crate::emulate).
     pub prelude: Option<&'static str>,
-    /// A hash of everything in the text but itself.
+    /// A hash of the text, excluding the hash itself.
     pub hash: String,
 }
 
-/// The environment of templates that extend [`SOURCE`].
+/// The template environment, with [`SOURCE`] and [`ABI`].
 pub(crate) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -100,7 +101,7 @@ pub(crate) fn environment() -> Environment<'static> {
     environment
 }
 
-/// FNV-1a, 64 bits: an identity for people and for comparing a library with its source, not a defence.
+/// The 64-bit FNV-1a hash: an identity for reports and for matching a library to its source, not a defence.
 pub(crate) fn fnv1a(bytes: &[u8]) -> String {
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,4 +1,4 @@
-//! Sources from a template with a context of its own.
+//! Sources made from a kernel's own template.
 
 use minijinja::value::{Serde, Value};
 use serde::Serialize;
@@ -6,8 +6,8 @@ use serde::Serialize;
 use super::{KernelKind, KernelSource, LIMITS, Limits, environment, fnv1a};
 use crate::targets::Target;
 
-/// A kernel made from a template of its own, which extends `source.cu.j2`: its blocks are filled there, and the
-/// interface, the launch and what every library answers are those of all kernels.
+/// A kernel with its own template, which extends `source.cu.j2` and fills its blocks. The interface, the
+/// launch and the library's queries are common to all kernels.
 #[derive(Clone, Debug)]
 pub(crate) struct Templated<'a, C> {
     /// The template's text.
@@ -16,11 +16,11 @@ pub(crate) struct Templated<'a, C> {
     pub(crate) kernel: String,
     /// The kind of kernel.
     pub(crate) kind: KernelKind,
-    /// What it is compiled for.
+    /// The compilation target.
     pub(crate) target: &'static Target,
-    /// What the name of an instruction in the binary must begin with.
+    /// The prefix of an instruction's SASS name that must occur in the binary.
     pub(crate) opcode: &'static str,
-    /// The variables of the template, and those of `source.cu.j2` and `abi.cu.j2` that are not the same for all kernels.
+    /// The variables of the template, and the kernel-specific ones of `source.cu.j2` and `abi.cu.j2`.
     pub(crate) context: C,
 }
 
@@ -36,10 +36,10 @@ struct Context<'a, C> {
     own: &'a C,
 }
 
-/// The source of a kernel with its own template. Equal arguments give equal bytes.
+/// Emits the source of a kernel with its own template. Equal arguments give equal bytes.
 ///
 /// # Panics
-/// When the template does not fit its context, which is a bug that every test of it would show.
+/// If the template does not match its context: a bug that any test of this function detects.
 pub(crate) fn emit_template<C: Serialize>(kernel: Templated<'_, C>) -> KernelSource {
     let Templated { template, kernel, kind, target, opcode, context } = kernel;
     let environment = environment();
@@ -55,7 +55,7 @@ pub(crate) fn emit_template<C: Serialize>(kernel: Templated<'_, C>) -> KernelSou
         };
         template.render(Value::from(Serde(&context))).expect("the context has every variable")
     };
-    // The text without its hash is what is hashed.
+    // The hash covers the text with an empty hash.
     let hash = fnv1a(render("").as_bytes());
     let text = render(&hash);
     KernelSource {

@@ -1,11 +1,11 @@
-//! What plans get from tables: the default ones, and one's own.
+//! Specifications of plans with the default tables, and with an override.
 
 use fourfold_ir::{BlockFormat, ElementType};
 
 use super::*;
 use crate::capabilities;
 
-/// Found by building it: the builder leaves one stage then, and Sm120 needs two.
+/// Found in a build: the builder leaves one stage, and Sm120 needs two.
 #[test]
 fn vectors_that_leave_no_room_for_a_long_tile_get_a_short_one() {
     let family = defaults::family("sm_120a").expect("a Blackwell");
@@ -23,7 +23,8 @@ fn vectors_that_leave_no_room_for_a_long_tile_get_a_short_one() {
     assert_eq!(long(ElementType::BF16, 3), [128, 128, 256]);
 }
 
-/// The kernel that a table of one's own gives a program, by name, and why. It adds these to the sum, in f32.
+/// The name and reason of a program's kernel under a table with this kernel. The program adds these operands
+/// to the sum, in f32.
 fn by_table(name: &str, format: &str, kernel: &str, added: &[&str]) -> (String, String) {
     let named = added.iter().enumerate();
     let inputs: String =
@@ -63,7 +64,7 @@ fn a_table_of_ones_own_replaces_the_default_and_what_it_cannot_have_is_the_defau
     let (name, why) = by_table(sm100, "nvfp4", nosmem, &["1024"]);
     assert_eq!(name, "sm100_128x192x256_1sm_c1x2_nosmem");
     assert_eq!(why, "as it was measured with K = 2048");
-    // A table for another format is none for this.
+    // A table for another format does not apply.
     let usual = "sm100_256x256x256_2sm_c2x1_e128x64";
     let (name, why) = by_table(sm100, "mxfp4", nosmem, &["1024"]);
     assert_eq!(name, usual);
@@ -72,7 +73,8 @@ fn a_table_of_ones_own_replaces_the_default_and_what_it_cannot_have_is_the_defau
     assert_eq!(name, usual);
     let words = "; the table's { tile = [128, 96, 256] } cannot be it: rule 9 ";
     assert!(why.starts_with("M = 4096 is large") && why.contains(words), "{why}");
-    // Four operands are read 16 columns at a time: accumulators that overlap in all but these leave scales no room.
+    // Four operands are read 16 columns at a time. Accumulators that overlap in all other columns leave no
+    // room for scales.
     let (name, why) = by_table(sm100, "mxfp4", nosmem, &["1024", "1024", "1024", "4096, 1024"]);
     assert_eq!(name, "sm100_128x128x256_1sm_c1x1_e128x16");
     assert!(why.ends_with("_e128x16 no room in tensor memory, so the usual tile"), "{why}");
@@ -80,7 +82,7 @@ fn a_table_of_ones_own_replaces_the_default_and_what_it_cannot_have_is_the_defau
     let (name, why) = by_table(sm100, "nvfp4", narrow, &[]);
     assert_eq!(name, usual);
     assert!(why.contains("cannot be it: rule 34 ") && why.contains("480 + 16 + 32 = 528 columns"), "{why}");
-    // Without vectors it has room for two stages, with three it has not.
+    // Without vectors there is room for two stages; with three vectors there is not.
     let long = "{ tile = [128, 128, 256] }";
     assert_eq!(by_table(sm120, "nvfp4", long, &[]).1, "as it was measured with K = 2048");
     let (name, why) = by_table(sm120, "nvfp4", long, &["4096, 1024", "1024", "1024", "1024"]);

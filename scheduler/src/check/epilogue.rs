@@ -1,4 +1,4 @@
-//! Matches the steps and the operands of a kernel's epilogue against the ops.
+//! Matches the steps and operands of a kernel's epilogue against the ops.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,8 @@ use super::{known, may_divide};
 use crate::plan::{EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, OutputKind};
 
 impl<'a> Checker<'a> {
-    /// Follows the steps from the root's result; gives the values inside: that, then one for each step.
+    /// Follows the steps from the root's result. Returns the values inside: the root's result, then one value
+    /// per step.
     pub(super) fn epilogue(&mut self) -> Option<Vec<Value>> {
         let (plan, module) = (self.plan, self.module);
         let root = module.ops[plan.root].results[0];
@@ -42,7 +43,8 @@ impl<'a> Checker<'a> {
         Some(inside)
     }
 
-    /// The operands are what the steps read from outside, and then what the outputs do, each once, as they come.
+    /// Checks the operands: each external value once, first those of the steps, then those of the outputs, in
+    /// order of use.
     fn read(&mut self, inside: &[Value]) {
         let plan = self.plan;
         let inside: HashSet<Value> = inside.iter().copied().collect();
@@ -61,7 +63,7 @@ impl<'a> Checker<'a> {
         self.field("operands", &found, &expected);
     }
 
-    /// The values that the plan says a step is computed of; `None` where it names none.
+    /// The values that the plan names as the operands of a step; `None` for a reference to nothing.
     fn step_operands(&self, before: &[Value], root: Value, step: &EpilogueStep) -> Option<Vec<Value>> {
         let value = |reference: &EpilogueRef| match reference {
             EpilogueRef::Accumulator => Some(root),
@@ -91,7 +93,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// What the target asks of the epilogue.
+    /// Checks the epilogue against the target's rules.
     pub(super) fn epilogue_capability(&mut self, rules: &FormatCapability, d: &TensorType) {
         let plan = self.plan;
         let epilogue = &rules.epilogue;
@@ -156,7 +158,7 @@ impl<'a> Checker<'a> {
         self.rule(fits, || format!("{} is no {} beside D", operand.value, operand.shape));
     }
 
-    /// What the operands of the epilogue ask of N.
+    /// The target's rules for N of the operands that the epilogue reads.
     pub(super) fn read_rules<'b>(&self, rules: &'b FormatCapability) -> Vec<&'b OutputCapability>
     where
         'a: 'b,
@@ -169,7 +171,8 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// Whether a shape, padded with ones on the left to the rank of D, is 1 where it is broadcast and D's extent elsewhere.
+/// Returns whether `shape` broadcasts to D as `class`: padded with ones on the left to D's rank, it is 1
+/// along the broadcast axes and D's extent along the others.
 fn lies(shape: &[Dim], d: &[Dim], class: OperandShape) -> bool {
     let is_one = |dim: &Dim| known(dim) == Some(1);
     let Some(missing) = d.len().checked_sub(shape.len()) else { return false };

@@ -23,7 +23,7 @@ pub(super) fn check(
     let Some(inside) = checker.epilogue() else { return };
     checker.fields(mma, &operands);
     if !checker.outputs(segment, &inside) {
-        // They may name anything.
+        // The outputs of the plan may still refer to missing steps or operands.
         return;
     }
     let d = module.ty(module.ops[plan.root].results[0]);
@@ -67,7 +67,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// The segment is the plan's root, the only multiplication in it, and then the plan's steps and what ends them.
+    /// Checks that the segment is the plan's root, the steps and the sinks, with no second multiplication.
     fn root(&mut self, segment: &Segment) -> Option<(ScaledMma, ScaledMmaOperands)> {
         let kind = |op| &self.module.ops[op].kind;
         let mut multiplications =
@@ -99,7 +99,7 @@ impl<'a> Checker<'a> {
         Some((mma, operands?))
     }
 
-    /// The plan's operands and extents are those of the root.
+    /// Checks that the plan's operands and extents are the root's.
     fn fields(&mut self, mma: ScaledMma, operands: &ScaledMmaOperands) {
         let plan = self.plan;
         let ScaledMmaOperands { a, sfa, b, sfb, alpha, c, beta } = *operands;
@@ -133,7 +133,7 @@ impl<'a> Checker<'a> {
         self.rule(a_leading == b_leading || b_leading.is_empty(), || "B has another batch".to_owned());
     }
 
-    /// What the target asks of the kernel, where it does not depend on symbols.
+    /// Checks the kernel against the target's rules, as far as extents are fixed.
     fn capability(&mut self, rules: &FormatCapability, operands: &ScaledMmaOperands, d: &TensorType) {
         let plan = self.plan;
         self.rule(known(&plan.k) != Some(0) && known(&plan.n) != Some(0), || "K or N is 0".to_owned());
@@ -173,8 +173,8 @@ impl<'a> Checker<'a> {
         self.rule(rounds, || format!("the accumulator is {}", plan.accumulator));
     }
 
-    /// What has scales: how many matrices with scales of their own, the rows of one, their length, and elements per
-    /// scale.
+    /// The operands with blocked scales. Each entry has a name, the number of scale matrices, rows and
+    /// columns of one, and elements per scale.
     fn scaled(&self) -> Vec<(&'static str, [Dim; 3], u32)> {
         let plan = self.plan;
         let single = Dim::fixed(1);
@@ -199,7 +199,8 @@ impl<'a> Checker<'a> {
         scaled
     }
 
-    /// What the target asks, where symbols or pointers decide: exactly that is stated, each once.
+    /// Checks that the plan states every condition on symbols and pointers that the target requires, once,
+    /// and no other.
     fn constraints(&mut self, rules: &FormatCapability, operands: &ScaledMmaOperands) {
         let plan = self.plan;
         let symbolic = |dim: &Dim| known(dim).is_none();
@@ -262,7 +263,7 @@ impl<'a> Checker<'a> {
         pointers.dedup();
         let aligned = |bytes| move |value| Constraint::PointerAlignment { value, bytes };
         needed.extend(pointers.into_iter().map(aligned(rules.pointer_alignment)));
-        // A reduction gives f32 elements.
+        // A reduction writes single f32 elements.
         needed.extend(narrow.into_iter().map(aligned(4)));
 
         let mut stated: Vec<&Constraint> = plan.constraints.iter().collect();
@@ -279,7 +280,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// The extents that the kernel indexes with; `None` for one beyond 64 bits.
+    /// The extents that the kernel indexes with, each with its limit; `None` for an extent beyond 64 bits.
     fn sizes(&self, rules: &FormatCapability) -> Vec<(&'static str, Option<Dim>, u64)> {
         let plan = self.plan;
         let most = |of_grid: u64| of_grid.min(rules.max_extent);
@@ -296,12 +297,12 @@ impl<'a> Checker<'a> {
         sizes
     }
 
-    /// Returns whether the matrices of a batch stay matrices, and are not rows of one.
+    /// Returns whether the kernel keeps the matrices of a batch apart instead of flattening them into one.
     fn has_matrices(&self) -> bool {
         self.plan.b_batched || known(&self.plan.batch) == Some(1)
     }
 
-    /// Matrices, rows and columns of what is launched.
+    /// The launched extents: matrices, rows and columns of D.
     fn launched(&self) -> Option<[Dim; 3]> {
         let ScaledMmaPlan { batch, m, n, .. } = self.plan;
         if self.has_matrices() {
@@ -310,8 +311,8 @@ impl<'a> Checker<'a> {
         Some([Dim::fixed(1), batch.times(m)?, n.clone()])
     }
 
-    /// Returns whether extents within the limit on scales can make more tiles than one launch takes: an operand has at most so
-    /// many blocks of 128 rows, whatever its matrices.
+    /// Returns whether a call within the limit on scale bytes can exceed the grid's tile limit. That limit
+    /// bounds the 128-row blocks of an operand over all its matrices.
     fn may_have_too_many_tiles(&self, rules: &FormatCapability) -> bool {
         let Some([matrices, rows, columns]) = self.launched() else { return true };
         let [tile_rows, tile_columns] = rules.grid.tile.map(|extent| u128::from(extent.max(1)));
@@ -330,14 +331,14 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// The tiles of matrices of so many rows and columns, where all extents are known.
+/// The number of tiles in matrices of these rows and columns; `None` unless all extents are known.
 pub(super) fn tiles([matrices, rows, columns]: [Option<u64>; 3], tile: [u64; 2]) -> Option<u128> {
     let along = |extent: u64, tile: u64| u128::from(extent.div_ceil(tile.max(1)));
     let of_matrix = along(rows?, tile[0]) * along(columns?, tile[1]);
     Some(of_matrix.saturating_mul(u128::from(matrices?)))
 }
 
-/// The least number that is a multiple of both.
+/// The least common multiple.
 fn common_multiple(a: u64, b: u64) -> u64 {
     fn greatest_divisor(a: u64, b: u64) -> u64 {
         if b == 0 { a } else { greatest_divisor(b, a % b) }
@@ -345,8 +346,7 @@ fn common_multiple(a: u64, b: u64) -> u64 {
     a.checked_div(greatest_divisor(a, b)).unwrap_or(0).saturating_mul(b)
 }
 
-/// Bytes of the padded scales of so many matrices of so many rows of this length, where all extents are known: tiles of
-/// 128 rows and 4 scales.
+/// Bytes of blocked scales, padded to 128 rows and 4 scales per row; `None` unless all extents are known.
 fn padded_scales(extents: &[Dim; 3], block: u32) -> Option<u128> {
     let [matrices, rows, length] = extents.each_ref().map(|dim| known(dim).map(u128::from));
     let tiles = rows?.div_ceil(128) * length?.div_ceil(4 * u128::from(block));

@@ -1,4 +1,4 @@
-//! Derives what a kernel has to write from its ops, and compares.
+//! Derives from the ops what a kernel must write, and compares it with the plan.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,8 @@ use super::{CheckError, ContainsSorted, known, may_divide};
 use crate::plan::{EpilogueKind, EpilogueRef, KernelOutput, OutputKind, Segment};
 
 impl Checker<'_> {
-    /// The outputs are the values that are seen outside or used by nobody, and the results of the ops that end the
-    /// epilogue, in the order of the ops. False when they are not.
+    /// Checks the outputs: the values used outside or nowhere, and the results of sinks, in the order of the
+    /// ops. Returns false if they differ.
     pub(super) fn outputs(&mut self, segment: &Segment, inside: &[Value]) -> bool {
         let (plan, module) = (self.plan, self.module);
         let constant = |step: usize| matches!(plan.epilogue[step].kind, EpilogueKind::Constant { .. });
@@ -56,7 +56,7 @@ impl Checker<'_> {
         self.program.facts().is_output(value) || users.is_empty() || outside
     }
 
-    /// What an op that ends an epilogue gives; `None` when it does not.
+    /// The output that a sink op writes; `None` for an op that is no sink.
     fn end(&self, op: Op) -> Option<OutputKind> {
         let module = self.module;
         let operation = &module.ops[op];
@@ -95,7 +95,7 @@ impl Checker<'_> {
         }
     }
 
-    /// What the target asks of the outputs.
+    /// Checks the outputs against the target's rules.
     pub(super) fn output_capability(&mut self, rules: &FormatCapability) {
         let (plan, module) = (self.plan, self.module);
         let count = plan.written().count();
@@ -143,7 +143,7 @@ impl Checker<'_> {
         }
     }
 
-    /// What each output asks of N.
+    /// The multiples of N that the outputs require.
     pub(super) fn written_multiples(&self, rules: &FormatCapability) -> Vec<u64> {
         let module = self.module;
         let multiple = |output: &KernelOutput| match output.kind {
@@ -164,7 +164,7 @@ fn is_arithmetic(element: ElementType) -> bool {
     [ElementType::F16, ElementType::BF16, ElementType::F32].contains(&element)
 }
 
-/// What these blocks ask of N.
+/// The multiple of N that this format of quantized blocks requires.
 fn quantized_rule(
     rules: &FormatCapability,
     element: ElementType,

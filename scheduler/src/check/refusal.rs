@@ -1,4 +1,4 @@
-//! Says which reasons to refuse a `scaled_mma` really hold.
+//! Finds the reasons to refuse a `scaled_mma` that really hold.
 
 use fourfold_ir::{
     BlockFormat, Capabilities, Dim, Module, Op, OpKind, ScaleLayout, ScaledMmaOperands, dim_product,
@@ -7,8 +7,8 @@ use fourfold_ir::{
 use super::{kernel, known, may_divide};
 use crate::reason::ReasonCode;
 
-/// The codes that hold of a `scaled_mma` on a target, its result in its own type; empty when nothing speaks against
-/// a kernel of its own.
+/// The reason codes that hold for a `scaled_mma` on a target, given its own result type. Empty when nothing
+/// prevents a kernel.
 pub(super) fn holding(module: &Module, capabilities: &Capabilities, op: Op) -> Vec<ReasonCode> {
     let mut codes = Vec::new();
     let mut holds = |condition: bool, code| {

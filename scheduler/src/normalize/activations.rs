@@ -1,4 +1,4 @@
-//! Recognizes activations that a program writes out.
+//! Recognizes activation functions that a program spells out as elementary ops.
 
 use egg::Id;
 use fourfold_ir::{BinaryKind, ElementType, UnaryKind};
@@ -6,14 +6,15 @@ use fourfold_ir::{BinaryKind, ElementType, UnaryKind};
 use super::language::{Attribute, Term};
 use super::rule_match::RuleMatch;
 
-/// `max(x, +0)`. Not -0: relu(-0) is +0, and the larger of -0 and -0 is -0.
+/// `max(x, +0)`. The bound is not -0: relu(-0) is +0, but max(-0, -0) is -0.
 pub(crate) fn relu(matched: &mut RuleMatch<'_>, x: &str, zero: &str) -> Vec<Id> {
     let (x, zero) = (matched.get(x), matched.get(zero));
     let is_zero = matched.splat(zero).is_some_and(|zero| zero.to_bits() == 0);
     if is_zero && has_type_of_whole(matched, x) { vec![unary(matched, UnaryKind::Relu, x)] } else { vec![] }
 }
 
-/// `min(max(x, lo), hi)` with `inner` max, or `max(min(x, hi), lo)` with `inner` min, the operands in any order.
+/// `min(max(x, lo), hi)` if `inner` is max, or `max(min(x, hi), lo)` if `inner` is min, with operands in any
+/// order.
 pub(crate) fn clamp(matched: &mut RuleMatch<'_>, inner: BinaryKind) -> Vec<Id> {
     let (m, h) = (matched.get("?m"), matched.get("?h"));
     for (within, outer_bound) in [(m, h), (h, m)] {
@@ -24,7 +25,7 @@ pub(crate) fn clamp(matched: &mut RuleMatch<'_>, inner: BinaryKind) -> Vec<Id> {
                 let Some(inner_value) = matched.splat(inner_bound) else { continue };
                 let (lo, hi, ordered) = match inner {
                     BinaryKind::Max => (inner_value, outer, inner_value <= outer),
-                    // Of two zeros it matters which is which. NaN bounds nothing.
+                    // -0 and +0 are distinct bounds here. NaN is no bound.
                     _ => {
                         let ordered = outer <= inner_value && outer.total_cmp(&inner_value).is_le();
                         (outer, inner_value, ordered)
@@ -42,7 +43,7 @@ pub(crate) fn clamp(matched: &mut RuleMatch<'_>, inner: BinaryKind) -> Vec<Id> {
     vec![]
 }
 
-/// `1 / (1 + exp(-x))`, or its reciprocal written so.
+/// `1 / (1 + exp(-x))`, as a division or as `reciprocal`.
 pub(crate) fn sigmoid(matched: &mut RuleMatch<'_>, divided: bool) -> Vec<Id> {
     if divided && !is_number(matched, matched.get("?one"), 1.0) {
         return vec![];
@@ -69,7 +70,8 @@ pub(crate) fn silu_of_quotient(matched: &mut RuleMatch<'_>) -> Vec<Id> {
     }
 }
 
-/// `x/2 · (1 + erf(x/√2))`, the factors in any order that overflows nowhere, or where `x · (1 + erf(x/√2))` does.
+/// `x/2 · (1 + erf(x/√2))`, the factors in any order that never overflows, or only where `x · (1 +
+/// erf(x/√2))` does.
 pub(crate) fn gelu(matched: &mut RuleMatch<'_>) -> Vec<Id> {
     written_gelu(matched, UnaryKind::Erf, |matched, argument, x| {
         let Some(product) = factors(matched, argument, x, None) else { return false };
@@ -79,7 +81,8 @@ pub(crate) fn gelu(matched: &mut RuleMatch<'_>) -> Vec<Id> {
     })
 }
 
-/// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`, the factors in any order, and `x · (1 + 0.044715 x²)` too.
+/// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))` or `x · (1 + 0.044715 x²)` inside, the factors in any
+/// order.
 pub(crate) fn gelu_tanh(matched: &mut RuleMatch<'_>) -> Vec<Id> {
     written_gelu(matched, UnaryKind::Tanh, |matched, argument, x| {
         let Some(product) = factors(matched, argument, x, None) else { return false };
@@ -106,8 +109,9 @@ pub(crate) fn gelu_tanh(matched: &mut RuleMatch<'_>) -> Vec<Id> {
     })
 }
 
-/// `x · 1/2 · (1 + inner(argument))` where the argument is right for x: the function of x, or, where x is multiplied by
-/// the sum before it is halved, half of twice the function, which is infinite where that product is.
+/// Matches `x · 1/2 · (1 + inner(argument))` with a valid argument for x. The result is the function of x. If
+/// x is multiplied by the sum before it is halved, the result is half of twice the function, which is
+/// infinite where that product is.
 fn written_gelu(
     matched: &mut RuleMatch<'_>,
     inner: UnaryKind,
@@ -150,7 +154,7 @@ fn written_gelu(
     vec![]
 }
 
-/// The class of `1 + inner(argument)` among the factors of a product, and the argument.
+/// The class of `1 + inner(argument)` among the factors of a product, with the argument.
 fn sum_of_one_and(matched: &mut RuleMatch<'_>, inner: UnaryKind, of: [Id; 2]) -> Option<(Id, Id)> {
     let mut open = of.to_vec();
     for _ in 0..MOST_FACTORS {
@@ -174,7 +178,7 @@ fn sum_of_one_and(matched: &mut RuleMatch<'_>, inner: UnaryKind, of: [Id; 2]) ->
     None
 }
 
-/// What x may be under an argument: everything that it is multiplied or added from.
+/// The classes that may be x in an argument: all its factors and summands.
 fn candidates(matched: &RuleMatch<'_>, argument: Id) -> Vec<Id> {
     let mut found = vec![argument];
     let mut next = 0;
@@ -193,21 +197,21 @@ fn candidates(matched: &RuleMatch<'_>, argument: Id) -> Vec<Id> {
     found
 }
 
-/// A bound on how many classes are looked through.
+/// The most classes that a search visits.
 const MOST_FACTORS: usize = 24;
 
-/// A product taken apart.
+/// The factors of a product.
 struct Factors {
-    /// The numbers, multiplied.
+    /// The product of the constant factors.
     number: f64,
-    /// How often x is a factor.
+    /// The exponent of x.
     powers: u32,
-    /// The multiple of the known sum, which is 2 at most.
+    /// The multiple of the known sum. The sum is at most 2.
     sums: u32,
     others: Vec<Id>,
-    /// The most, in multiples of x, that a partial product with x and without the sum is.
+    /// The largest multiple of x in a partial product that contains x but not the sum.
     most_of_x: f64,
-    /// The same of a partial product with both. At -inf the sum is 0.
+    /// The same for a partial product that contains both. At -inf the sum is 0.
     most_of_product: f64,
 }
 
@@ -218,7 +222,7 @@ impl Default for Factors {
 }
 
 impl Factors {
-    /// Notes a partial product whose factors were collected since there were `before`.
+    /// Records a partial product: the factors collected since the state `before`.
     fn note_partial(&mut self, [number, powers, sums]: [f64; 3]) {
         let multiple = (self.number / number).abs();
         if f64::from(self.powers) > powers && f64::from(self.sums) > sums {
@@ -238,7 +242,7 @@ fn factors(matched: &mut RuleMatch<'_>, class: Id, x: Id, sum: Option<Id>) -> Op
     collect(matched, class, x, sum, 0, &mut product).then_some(product)
 }
 
-/// Adds the factors of a class; false when they go too deep.
+/// Adds the factors of a class; returns false beyond the depth limit.
 fn collect(
     matched: &mut RuleMatch<'_>,
     class: Id,
@@ -248,7 +252,7 @@ fn collect(
     into: &mut Factors,
 ) -> bool {
     const DEEPEST: usize = 6;
-    // Nothing that a number of this size multiplies vanishes or overflows of which the formula is usual.
+    // A factor within these bounds makes no partial product of the formula vanish or overflow.
     let is_usual = |number: &f64| (2f64.powi(-10)..=2f64.powi(10)).contains(&number.abs());
     let before = into.known();
     if matched.same(class, x) {
@@ -288,9 +292,9 @@ fn collect(
     true
 }
 
-/// Whether a number is the one that a formula has, as far as constants of the type of x can say it.
+/// Returns whether a number equals a formula's constant within the precision of x's element type.
 fn is_close(matched: &RuleMatch<'_>, x: Id, number: f64, expected: f64) -> bool {
-    // A product of two rounded constants is off by twice their rounding.
+    // The product of two rounded constants has twice their relative error.
     let tolerance = match matched.element(x) {
         Some(ElementType::BF16) => 2f64.powi(-7),
         Some(ElementType::F16) => 2f64.powi(-10),
@@ -299,7 +303,7 @@ fn is_close(matched: &RuleMatch<'_>, x: Id, number: f64, expected: f64) -> bool 
     (number - expected).abs() <= tolerance * expected
 }
 
-/// The x of `1 + exp(-x)`, whose terms are `?p` and `?q`.
+/// The x in `1 + exp(-x)`, whose summands are `?p` and `?q`.
 fn one_and_exp(matched: &mut RuleMatch<'_>) -> Option<Id> {
     let (p, q) = (matched.get("?p"), matched.get("?q"));
     for (one, value) in [(p, q), (q, p)] {
@@ -315,7 +319,7 @@ fn one_and_exp(matched: &mut RuleMatch<'_>) -> Option<Id> {
     None
 }
 
-/// The term of a class that is this function of something, and of what.
+/// The term of a class that applies this function, with its operand.
 fn unary_of(matched: &RuleMatch<'_>, class: Id, kind: UnaryKind) -> Option<(Term, Id)> {
     matched.terms(class).into_iter().find_map(|term| match term {
         Term::Unary([function, x]) if matched.attribute(function) == Some(Attribute::Unary(kind)) => {
@@ -325,7 +329,7 @@ fn unary_of(matched: &RuleMatch<'_>, class: Id, kind: UnaryKind) -> Option<(Term
     })
 }
 
-/// The operands of a term that is this function.
+/// The operands of a term that applies this function.
 fn binary(matched: &RuleMatch<'_>, term: &Term, kind: BinaryKind) -> Option<[Id; 2]> {
     match *term {
         Term::Binary([function, x, y]) if matched.attribute(function) == Some(Attribute::Binary(kind)) => {
@@ -344,7 +348,7 @@ fn is_number(matched: &RuleMatch<'_>, class: Id, number: f64) -> bool {
     matched.splat(class) == Some(number)
 }
 
-/// Whether a class has the type of the term that matched: no constant widens or broadcasts it.
+/// Returns whether a class has the type of the whole match, so that no constant widens or broadcasts it.
 fn has_type_of_whole(matched: &RuleMatch<'_>, class: Id) -> bool {
     let whole = matched.whole().and_then(|whole| matched.type_of_term(&whole));
     whole.is_some() && whole == matched.ty(class)

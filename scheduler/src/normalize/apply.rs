@@ -1,4 +1,4 @@
-//! Writes what a region becomes into the draft.
+//! Writes a rewritten region into the draft.
 
 use fourfold_ir::{BinaryKind, Op, OpKind, ScaledMma, Value};
 
@@ -7,7 +7,7 @@ use super::extract::{Made, MemberFate, Reference, Rewritten};
 use super::language::{Attribute, OwnAttribute, Tables, Term};
 use super::region::Region;
 
-/// Writes down what a region becomes.
+/// Writes a rewritten region into the draft.
 pub(crate) fn apply(draft: &mut Draft, tables: &Tables, region: &Region, rewritten: &Rewritten) {
     let results: Vec<Value> = region.ops.iter().map(|op| draft.module.ops[*op].results[0]).collect();
     let mut made: Vec<Op> = Vec::new();
@@ -59,7 +59,7 @@ pub(crate) fn apply(draft: &mut Draft, tables: &Tables, region: &Region, rewritt
     draft.remove_unused(kept_unused);
 }
 
-/// The op that a new term is.
+/// The op of a new term.
 fn op_kind(tables: &Tables, new: &Made) -> OpKind {
     let present = |operand: usize| new.operands.get(operand).is_some_and(Option::is_some);
     let block = new.attributes.iter().find_map(|attribute| match attribute {
@@ -92,7 +92,7 @@ fn op_kind(tables: &Tables, new: &Made) -> OpKind {
     }
 }
 
-/// After what it is made of or stands for, so that a reader finds it.
+/// The name of a new op, derived from its operands or the op it replaces, so that a reader recognizes it.
 fn name_of_new(draft: &Draft, region: &Region, new: &Made, kind: &OpKind, operands: &[Value]) -> String {
     let operand = operands.first().map(|value| draft.module.name_of(*value).to_owned());
     let near = new.near.map(|op| {

@@ -1,8 +1,13 @@
-//! The cost of a term with everything below it.
+//! The cost of a term, including everything below it.
 //!
-//! Compared first is the number of multiplications that no kernel takes (`mma`), then that of ops, then the elements
-//! that elementwise ops compute, then the bytes moved between ops, then the number of ops that the program does not have
-//! yet. A term used twice counts twice.
+//! Costs are compared field by field, in this order:
+//! 1. Multiplications that no kernel takes (`mma`).
+//! 2. Ops.
+//! 3. Elements that elementwise ops compute.
+//! 4. Bytes moved between ops.
+//! 5. Ops that the program does not yet contain.
+//!
+//! A term used twice contributes twice.
 
 use std::collections::HashMap;
 
@@ -11,7 +16,7 @@ use fourfold_ir::{Dim, TensorType};
 
 use super::language::{Term, Terms, type_of};
 
-/// What a term costs with everything below it, compared from the top.
+/// The cost of a term and everything below it. Fields are compared from top to bottom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Cost {
     multiplications: u64,
@@ -19,7 +24,8 @@ pub(crate) struct Cost {
     elements: u64,
     bytes: u64,
     created: u64,
-    /// Not the end of a chain of ops that a kernel computes, so that what follows reads it from memory.
+    /// True unless the term ends a chain of ops that a kernel computes. The next op then reads it from
+    /// memory.
     unfused: bool,
 }
 
@@ -35,7 +41,7 @@ impl CostFunction<Term> for Costs<'_> {
     fn cost<C: FnMut(Id) -> Cost>(&mut self, term: &Term, mut costs: C) -> Cost {
         let mut cost = Cost { unfused: true, ..Cost::default() };
         if let Term::Leaf(leaf) = term {
-            // A constant is an op that goes with its last user.
+            // A constant is an op that disappears with its last user.
             cost.ops = u64::from(self.egraph.analysis.leaves[leaf.0].splat.is_some());
         }
         if !term.is_op() {
@@ -70,14 +76,14 @@ impl CostFunction<Term> for Costs<'_> {
     }
 }
 
-/// About how many bytes a value has.
+/// The approximate number of bytes in a value.
 fn bytes(ty: &TensorType) -> u64 {
     elements(ty).saturating_mul(ty.element.storage_bits() as u64).div_ceil(8)
 }
 
-/// About how many elements a value has.
+/// The approximate number of elements in a value.
 fn elements(ty: &TensorType) -> u64 {
-    /// What an extent is taken for that is known at run time only.
+    /// The assumed value of a symbol.
     const USUAL: u64 = 256;
     let extent =
         |dim: &Dim| dim.symbols().iter().fold(dim.constant(), |extent, _| extent.saturating_mul(USUAL));

@@ -1,13 +1,13 @@
-//! A program while it is being rewritten: ops come and go, values keep their names.
+//! A program during rewriting: ops are added and removed, values keep their names.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use fourfold_ir::{Entity, Module, Op, OpKind, Program, TensorType, Value, ValueDef};
 
-/// A module whose ops are no longer in order, with what became of each and where it came from.
+/// A module with ops in no particular order, and a note on each op's state and origin.
 pub(crate) struct Draft {
     pub(crate) module: Module,
-    /// By value: the ops there are that use it.
+    /// By value: the live ops that use it.
     users: Vec<BTreeSet<Op>>,
     is_output: Vec<bool>,
     /// By op.
@@ -16,17 +16,18 @@ pub(crate) struct Draft {
     next_numbers: HashMap<String, usize>,
 }
 
-/// What is known of an op besides what it is.
+/// The state and origin of an op.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Note {
     pub(crate) gone: bool,
-    /// Where it stands: new ops stand where an old one did.
+    /// The position in the program: a new op takes the position of an old one.
     pub(crate) position: usize,
-    /// The op that took its part, if it is gone.
+    /// The op that replaced it, if it is gone.
     pub(crate) successor: Option<Op>,
-    /// Why it is gone, if it took no other.
+    /// The rules that removed it, if it is gone without a successor.
     pub(crate) reasons: Vec<usize>,
-    /// For a new op: those whose part it took, and the rules in order. `None` for an op of the original.
+    /// For a new op, the ops that it replaces and the rules, in order. `None` for an op of the original
+    /// program.
     pub(crate) made: Option<(Vec<Op>, Vec<usize>)>,
 }
 
@@ -61,13 +62,13 @@ impl Draft {
         &mut self.notes[op.index()]
     }
 
-    /// The op that defines a value and what it is, `None` for an input.
+    /// The defining op of a value and its kind; `None` for an input.
     pub(crate) fn definition(&self, value: Value) -> Option<(Op, &OpKind)> {
         let op = self.module.defining_op(value)?;
         Some((op, &self.module.ops[op].kind))
     }
 
-    /// An op with a result of its own, called `name` or, if there is such a value, something like it.
+    /// Adds an op with a result of its own, called `name` or, if that name is taken, `name.2`, `name.3`, ….
     pub(crate) fn add(
         &mut self,
         kind: OpKind,
@@ -84,7 +85,7 @@ impl Draft {
         op
     }
 
-    /// A new op that defines these values from now on. The ops that did have no results any more.
+    /// Adds an op that defines these values from now on. Their former ops are left without results.
     pub(crate) fn redefine(
         &mut self,
         values: &[Value],
@@ -111,7 +112,7 @@ impl Draft {
         self.notes.push(note);
     }
 
-    /// Lets every user of a value use another of the same type.
+    /// Replaces every use of a value by another value of the same type.
     pub(crate) fn replace(&mut self, value: Value, by: Value) {
         for user in std::mem::take(&mut self.users[value.index()]) {
             for operand in self.module.ops[user].operands.iter_mut().filter(|operand| **operand == value) {
@@ -121,7 +122,7 @@ impl Draft {
         }
     }
 
-    /// Takes ops away that have no results, or results that nothing uses; and those that are unused then.
+    /// Removes ops without results or with unused results, then the ops that become unused.
     pub(crate) fn remove_unused(&mut self, candidates: impl IntoIterator<Item = Op>) {
         let mut open: Vec<Op> = candidates.into_iter().collect();
         while let Some(op) = open.pop() {
@@ -139,7 +140,8 @@ impl Draft {
     }
 
     fn fresh(&mut self, wanted: &str) -> String {
-        // Where the last search for this name ended: many ops may ask for the same.
+        // The number at which the last search for this name ended, because many ops may ask for the same
+        // name.
         let next = self.next_numbers.entry(wanted.to_owned()).or_insert(1);
         loop {
             let name = if *next == 1 { wanted.to_owned() } else { format!("{wanted}.{next}") };

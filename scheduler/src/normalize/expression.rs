@@ -1,17 +1,17 @@
-//! A multiplication with its surroundings as an expression.
+//! A multiplication with its surrounding ops, as an expression.
 
 use egg::{Id, RecExpr};
 
 use super::language::{LeafInfo, Term};
 
-/// A region as rules see it: canonical, so that equal regions are equal here.
+/// A region in the form that rules rewrite. Canonical: equal regions have equal expressions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Expression {
-    /// The nodes.
+    /// The terms.
     pub(crate) nodes: RecExpr<Term>,
-    /// The ops, each after those that it uses.
+    /// The ops, each after its operands.
     pub(crate) ops: Vec<Member>,
-    /// What is known of the leaves.
+    /// The properties of the leaves.
     pub(crate) leaves: Vec<LeafInfo>,
 }
 
@@ -20,10 +20,10 @@ pub(crate) struct Expression {
 pub(crate) struct Member {
     /// Its term.
     pub(crate) term: Id,
-    /// Whether its result must exist: something outside the region uses it.
+    /// True if something outside the region uses its result, so the result must exist.
     pub(crate) exported: bool,
-    /// Whether the program returns its result, so that the name must exist.
+    /// True if the program returns its result, so the name must exist.
     pub(crate) output: bool,
-    /// Whether something besides one op sees its result.
+    /// True if several ops, or an op and the caller, use its result.
     pub(crate) shared: bool,
 }

@@ -1,7 +1,7 @@
-//! Chooses what a region becomes.
+//! Extracts the cheapest form of a region.
 //!
-//! For every class of equal terms the cheapest term is chosen ([`super::cost`]). The choice is by class: a term that is
-//! used twice is computed once.
+//! The cheapest term ([`super::cost`]) is chosen per class of equal terms, so a term that is used twice is
+//! computed once.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,66 +12,67 @@ use super::expression::{Expression, Member};
 use super::language::{Attribute, Term, Terms, Types, attribute};
 use super::proof::{History, Justification};
 
-/// What a region becomes.
+/// The rewritten form of a region.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rewritten {
-    /// The new ops, each after those that it uses.
+    /// The new ops, each after its operands.
     pub(crate) made: Vec<Made>,
-    /// By op of the region.
+    /// The fate of each op of the region.
     pub(crate) fates: Vec<MemberFate>,
 }
 
 /// A new op.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Made {
-    /// What it computes, its children being meaningless but for their number.
+    /// The term. Only the number of its children is meaningful.
     pub(crate) term: Term,
-    /// By child of the term: attributes.
+    /// The attributes, by child of the term.
     pub(crate) attributes: Vec<Attribute>,
-    /// By operand of the term; absent ones are `None`.
+    /// The operands, in order; `None` for an absent one.
     pub(crate) operands: Vec<Option<Reference>>,
     /// Its type, in [`Tables::types`].
     pub(crate) ty: usize,
-    /// The op of the region whose result it now defines; otherwise it has one of its own.
+    /// The op of the region whose result it now defines; `None` if it has a result of its own.
     pub(crate) defines: Option<usize>,
-    /// The ops of the region whose part it takes.
+    /// The ops of the region that it replaces.
     pub(crate) from: Vec<usize>,
     /// The rules that justify it, in order.
     pub(crate) rules: Vec<usize>,
-    /// An op of the region that a reader would call it after.
+    /// The op of the region to name it after.
     pub(crate) near: Option<usize>,
 }
 
 /// A value of a rewritten region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reference {
-    /// A value from outside.
+    /// A value from outside the region.
     Leaf(usize),
-    /// The result of an op of the region, whatever defines it now.
+    /// The result of an op of the region, regardless of the op that now defines it.
     Member(usize),
-    /// The result of a new op that defines none of those.
+    /// The result of a new op that defines no member's result.
     Made(usize),
 }
 
-/// What becomes of an op of a region.
+/// The fate of an op of a region.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum MemberFate {
-    /// Nothing.
+    /// It is unchanged.
     Kept,
-    /// Its result is the same as another value.
+    /// Its result equals another value, by these rules.
     Same(Reference, Vec<usize>),
-    /// It is gone if nothing uses it any more; this one took its part.
+    /// The new op at this position replaces it. It is removed once unused.
     Part(usize),
-    /// It is gone if nothing uses it any more.
+    /// It is removed once unused.
     Unneeded,
 }
 
-/// Chooses what a region becomes, given the class of each of its nodes; `None` when that is what it is.
+/// Extracts the cheapest form of a region, given the class of each of its terms; `None` if the region is
+/// unchanged.
 pub(crate) fn extract(egraph: &Terms, classes: &[Id], expression: &Expression) -> Option<Rewritten> {
     Choice::new(egraph, classes, expression).rewritten()
 }
 
-/// The terms that may be chosen.
+/// The choice of a term for each class.
 struct Choice<'a> {
     egraph: &'a Terms,
     expression: &'a Expression,
@@ -108,8 +109,7 @@ impl<'a> Choice<'a> {
         let extractor =
             Extractor::new(self.egraph, Costs { egraph: self.egraph, created: self.history.created() });
         let ops = &self.expression.ops;
-        // What must exist: the classes of exported results, and what an output that only equals another value is
-        // computed from.
+        // The required classes: exported results, and the operands of outputs that only equal another value.
         let mut needed =
             Needed { choice: self, extractor: &extractor, order: Vec::new(), seen: HashSet::new() };
         for (op, member) in ops.iter().enumerate() {
@@ -179,8 +179,8 @@ impl<'a> Choice<'a> {
         changed.then_some(Rewritten { made, fates })
     }
 
-    /// The op of a class whose result stands for it: an output if there is one, else the one that has the chosen term,
-    /// else an exported one.
+    /// The op of a class whose result represents the class: an output, else the op with the chosen term, else
+    /// an exported one, else the first.
     fn representative(&self, class: Id, term: &Term) -> Option<usize> {
         let members = self.members.get(&class)?;
         let ops = &self.expression.ops;
@@ -191,7 +191,7 @@ impl<'a> Choice<'a> {
             .or_else(|| members.first().copied())
     }
 
-    /// Whether an op gives an output that equals a value of another name: the op stays, for the name.
+    /// Returns whether an output only equals a value of another name. Its op stays, to keep the name.
     fn keeps_own(&self, extractor: &Extractor<'_, Costs<'_>, Term, Types>, op: usize) -> bool {
         if !self.expression.ops[op].output {
             return false;
@@ -219,7 +219,7 @@ impl<'a> Choice<'a> {
     }
 }
 
-/// Orders classes so that each comes after those that its chosen term uses.
+/// Orders classes so that each follows the operands of its chosen term.
 struct Needed<'a> {
     choice: &'a Choice<'a>,
     extractor: &'a Extractor<'a, Costs<'a>, Term, Types>,

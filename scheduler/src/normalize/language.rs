@@ -1,5 +1,5 @@
-//! The terms that the rules of normalization speak of, and what is known of each: its type, whether it is one number
-//! everywhere, whether more than one op uses it.
+//! The terms of normalization rules, and the analysis of each: its type, whether it is a splat constant, and
+//! whether more than one op uses it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,8 +12,8 @@ use fourfold_ir::{Dim, ElementType, ScaleLayout, Shape, TensorType, broadcast_sh
 use crate::attribute::{self, Leaf, UnknownWord};
 
 egg::define_language! {
-    /// Ops. Attributes are children, so that a rule speaks of all functions, types and shapes at once; the type of a
-    /// term follows from its children.
+    /// Ops. Attributes are children, so that one rule covers all functions, types and shapes. The children
+    /// determine the type of a term.
     pub(crate) enum Term {
         "none" = Absent,
         // element, a, b
@@ -37,7 +37,7 @@ egg::define_language! {
 }
 
 impl Term {
-    /// The children that are values, or absent ones; the others are attributes.
+    /// The operand children, absent ones included. The other children are attributes.
     pub(crate) fn operands(&self) -> &[Id] {
         let attributes = match self {
             Term::Absent | Term::Attribute(_) | Term::Leaf(_) | Term::Select(_) => 0,
@@ -47,12 +47,12 @@ impl Term {
         &self.children()[attributes..]
     }
 
-    /// Whether it stands for an op.
+    /// Returns whether the term is an op.
     pub(crate) fn is_op(&self) -> bool {
         !matches!(self, Term::Absent | Term::Attribute(_) | Term::Leaf(_))
     }
 
-    /// Whether it computes each element of its result from the same element of its operands.
+    /// Returns whether each element of the result depends only on the same element of the operands.
     pub(crate) fn is_elementwise(&self) -> bool {
         matches!(
             self,
@@ -66,14 +66,14 @@ impl Term {
     }
 }
 
-/// The attributes of these terms: those of elementwise ops and those of moves and formats.
+/// The attributes of normalization terms: elementwise ones, and those of moves and formats.
 pub(crate) type Attribute = attribute::Attribute<OwnAttribute>;
 
-/// The attributes that only normalization has. Shapes and permutations are positions in [`Tables`]. No rule names one
-/// of them.
+/// The attributes specific to normalization. Shapes and permutations are positions in [`Tables`]. No rule
+/// names one in its pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum OwnAttribute {
-    /// Whether scales are blocked.
+    /// True for blocked scales.
     Blocked(bool),
     Block(u32),
     Shape(usize),
@@ -99,7 +99,7 @@ impl FromStr for OwnAttribute {
     }
 }
 
-/// Each distinct thing once, by position.
+/// An interning table: each distinct item once, by position.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     items: Vec<T>,
@@ -127,7 +127,7 @@ impl<T: Clone + Eq + Hash> Table<T> {
     }
 }
 
-/// The types, shapes and permutations of a program, so that terms and types of terms are small and copied freely.
+/// The types, shapes and permutations of a program, interned so that terms are small and `Copy`.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     pub(crate) types: Table<TensorType>,
@@ -135,40 +135,40 @@ pub(crate) struct Tables {
     pub(crate) permutations: Table<Vec<u32>>,
 }
 
-/// What is known of a leaf.
+/// The properties of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LeafInfo {
     /// Its type, in [`Tables::types`].
     pub(crate) ty: usize,
-    /// The bits of the number that it is everywhere, as an f64.
+    /// For a splat constant, the bits of the number as an f64.
     pub(crate) splat: Option<u64>,
 }
 
-/// What is known of a class of equal terms.
+/// The analysis of a class of equal terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// Its type, in [`Tables::types`]; `None` for what is no value.
+    /// Its type, in [`Tables::types`]; `None` for a class that is no value.
     pub(crate) ty: Option<usize>,
-    /// The bits of the number that it is everywhere, as an f64.
+    /// For a splat constant, the bits of the number as an f64.
     pub(crate) splat: Option<u64>,
-    /// Whether a value of the program is in the class that something besides one op sees.
+    /// True if several ops, or an op and the caller, use a value in the class.
     pub(crate) shared: bool,
 }
 
 /// One application of a rule, for the proof.
 #[derive(Clone, Debug)]
 pub(crate) struct Applied {
-    /// Its position among the rules.
+    /// The rule's position.
     pub(crate) rule: usize,
-    /// The terms that the left side matched, the whole one first.
+    /// The terms that the left side matched, the whole match first.
     pub(crate) matched: Vec<Term>,
     /// The terms that it added.
     pub(crate) created: Vec<Term>,
-    /// What the class was united with.
+    /// The class united with the match.
     pub(crate) result: Id,
 }
 
-/// The analysis: types of terms, and a log of what rules did.
+/// The analysis of the e-graph: types, and the log of applied rules.
 #[derive(Debug, Default)]
 pub(crate) struct Types {
     pub(crate) tables: Tables,
@@ -176,7 +176,7 @@ pub(crate) struct Types {
     pub(crate) log: Vec<Applied>,
 }
 
-/// The graph of terms.
+/// The e-graph of terms.
 pub(crate) type Terms = EGraph<Term, Types>;
 
 impl Analysis<Term> for Types {
@@ -201,12 +201,12 @@ impl Analysis<Term> for Types {
     }
 }
 
-/// The type of a class that is a value.
+/// The type of a class; `None` if it is no value.
 pub(crate) fn type_of(egraph: &Terms, class: Id) -> Option<&TensorType> {
     egraph[class].data.ty.map(|ty| egraph.analysis.tables.types.get(ty))
 }
 
-/// The attribute that a class is.
+/// The attribute in a class.
 pub(crate) fn attribute(egraph: &Terms, class: Id) -> Option<Attribute> {
     egraph[class].nodes.iter().find_map(|term| match term {
         Term::Attribute(attribute) => Some(*attribute),
@@ -214,7 +214,7 @@ pub(crate) fn attribute(egraph: &Terms, class: Id) -> Option<Attribute> {
     })
 }
 
-/// The type that a term has by the rules of `fourfold_ir`; `None` where they give none.
+/// The type that `fourfold_ir` gives a term; `None` if it gives none.
 fn result_type(egraph: &Terms, term: &Term) -> Option<TensorType> {
     let ty = |class: Id| type_of(egraph, class);
     let element = |class: Id| match attribute(egraph, class)? {
@@ -262,7 +262,7 @@ fn result_type(egraph: &Terms, term: &Term) -> Option<TensorType> {
     Some(result)
 }
 
-/// `[.., M, N]` of A `[.., M, K]` and B `[.., N, K]`.
+/// The shape `[.., M, N]` of A `[.., M, K]` times B `[.., N, K]`.
 fn product_shape(a: &TensorType, b: &TensorType) -> Option<Shape> {
     let ([batch @ .., m, _], [.., n, _]) = (&a.shape[..], &b.shape[..]) else { return None };
     let shape: Vec<Dim> = batch.iter().chain([m, n]).cloned().collect();

@@ -1,14 +1,18 @@
-//! Rewrites a program, before it is partitioned, into an equivalent one in which quantized products are `scaled_mma`.
+//! Rewrites a program before partitioning, so that products of dequantized operands become `scaled_mma`.
 //!
-//! A host hands over graphs as frameworks export them: `block_dequantize`, perhaps a reshape, a plain `mma`, a scale.
-//! [`crate::partition()`] never takes a plain `mma`. [`normalize`] looks at each multiplication with how its operands
-//! are made and what follows it, as a term of its own small language, lets named rules add equal terms until they add
-//! nothing, and takes the best. Every rule gives the interpreter's bits (of sums with K above 1188 what any order of
-//! summation may give), unless [`NormalizeOptions::contract`] also lets those apply that drop a rounding.
+//! Frameworks export quantized products as `block_dequantize`, perhaps a reshape, a plain `mma`, and a scale.
+//! [`crate::partition()`] makes no kernel of a plain `mma`. For each multiplication, [`normalize`]:
+//! 1. Collects a region: the multiplication, the ops that make its operands, and the ops that follow.
+//! 2. Lets named rules add equal terms until they add nothing.
+//! 3. Extracts the cheapest form of the region.
 //!
-//! Regions are bounded, equal ones are rewritten once, and nothing asks the clock: the result depends on nothing but
-//! the arguments, and takes time proportional to the program. Two things are plain code and not terms (`sharing.rs`):
-//! ops with two results, and equal swizzles in different regions.
+//! Every rule preserves the interpreter's bits. The one exception is a sum with K above 1188, which may take
+//! the result of any order of summation. [`NormalizeOptions::contract`] additionally enables rules that drop
+//! a rounding.
+//!
+//! Regions are bounded, equal regions are rewritten once, and no limit is a time. The result depends on the
+//! arguments only. The time is proportional to the size of the program. Two rewrites are plain code, not
+//! rules (`sharing.rs`): ops with two results, and equal swizzles in different regions.
 
 mod activations;
 mod apply;
@@ -40,14 +44,14 @@ use self::rules::RULES;
 use self::saturate::Saturation;
 use self::sharing::{SHARING_RULES, share};
 
-/// What normalization may do.
+/// Options of normalization.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NormalizeOptions {
-    /// Also apply rules that drop a rounding which the program states.
+    /// Also apply the rules that drop a rounding which the program states.
     pub contract: bool,
 }
 
-/// A normalized program, and how it came from the original.
+/// A normalized program, and its relation to the original.
 #[derive(Clone, Debug)]
 pub struct Normalized {
     program: Program,
@@ -62,49 +66,50 @@ pub struct Normalized {
 pub struct Step {
     /// The rule's name.
     pub rule: &'static str,
-    /// Whether it drops a rounding.
+    /// True if the rule drops a rounding.
     pub contract: bool,
 }
 
-/// A rule of normalization, for lists of them.
+/// A rule of normalization, as listed by [`normalize_rules`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NormalizeRule {
-    /// The name that proofs give it.
+    /// The name in proofs.
     pub name: &'static str,
-    /// The reason it changes no bit; of a contract rule, which roundings it drops, and behind `Range:` what it takes to be in
-    /// range. One that takes nothing so keeps every NaN and infinity.
+    /// The reason why the rule changes no bit. A contract rule instead names the roundings that it drops, and
+    /// after `Range:` the values that it assumes to be in range. Without `Range:` it keeps every NaN and
+    /// infinity.
     pub why: &'static str,
-    /// Whether it drops a rounding.
+    /// True if the rule drops a rounding.
     pub contract: bool,
 }
 
-/// What became of an op of the original.
+/// The fate of an op of the original program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is this op of the new program, perhaps with other operands.
+    /// The op remains, as this op of the new program. Its operands may differ.
     Kept(Op),
-    /// This op of the new program took its part.
+    /// This op of the new program replaces it.
     Part {
         /// The op.
         op: Op,
-        /// The rules that say so, in order.
+        /// The rules that justify the replacement, in order.
         steps: Vec<Step>,
     },
-    /// Nothing uses it any more.
+    /// The op is removed, because nothing uses it.
     Gone {
-        /// The rules by which its users came to do without it; empty when they are gone too.
+        /// The rules that removed its uses; empty if its users are removed too.
         steps: Vec<Step>,
     },
 }
 
-/// Where an op of the new program is from.
+/// The origin of an op of the new program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It is this op of the original.
+    /// The op is this op of the original.
     Kept(Op),
-    /// It was made.
+    /// The op is new.
     Made {
-        /// The ops of the original whose part it takes; none when it was inserted.
+        /// The ops of the original that it replaces; empty if it was inserted.
         from: Vec<Op>,
         /// The rules that justify it, in order.
         steps: Vec<Step>,
@@ -112,37 +117,36 @@ pub enum Origin {
 }
 
 impl Normalized {
-    /// The new program. Its inputs, outputs and symbols are those of the original, and every value that is still there
-    /// has its name.
+    /// The new program. Inputs, outputs and symbols are the original's. Every remaining value keeps its name.
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Whether it differs from the original.
+    /// Returns whether the program differs from the original.
     pub fn is_changed(&self) -> bool {
         self.changed
     }
 
-    /// What became of an op of the original.
+    /// The fate of an op of the original.
     pub fn fate(&self, op: Op) -> &Fate {
         &self.fates[op.index()]
     }
 
-    /// Where an op of the new program is from.
+    /// The origin of an op of the new program.
     pub fn origin(&self, op: Op) -> &Origin {
         &self.origins[op.index()]
     }
 
-    /// The value of the new program that is this value of the original.
+    /// The value of the new program that corresponds to a value of the original; `None` if it was removed.
     pub fn value(&self, value: Value) -> Option<Value> {
         self.values.get(value.index()).copied().flatten()
     }
 
-    /// The ops of the new program that rules justify which drop a rounding, each with those rules.
+    /// The ops of the new program that drop a rounding, each with the contract rules that justify it.
     pub fn contracted(&self) -> impl Iterator<Item = (Op, Vec<&'static str>)> {
         self.program.module().ops.keys().filter_map(|op| {
             let Origin::Made { steps, .. } = self.origin(op) else { return None };
-            // What only moves elements rounds nothing, whatever made it necessary.
+            // An op that only moves elements rounds nothing, whichever rule inserted it.
             let kind = &self.program.module().ops[op].kind;
             if matches!(kind, OpKind::SwizzleScales | OpKind::Reshape | OpKind::Transpose { .. }) {
                 return None;
@@ -152,7 +156,7 @@ impl Normalized {
         })
     }
 
-    /// A program as it is.
+    /// Wraps a program without rewriting it.
     pub fn unchanged(program: Program) -> Normalized {
         let module = program.module();
         let fates = module.ops.keys().map(Fate::Kept).collect();
@@ -162,7 +166,7 @@ impl Normalized {
     }
 }
 
-/// Every rule of normalization, in the order in which proofs prefer them.
+/// All rules of normalization, in the order in which proofs prefer them.
 pub fn normalize_rules() -> impl Iterator<Item = NormalizeRule> {
     let rules =
         RULES.iter().map(|rule| NormalizeRule { name: rule.name, why: rule.why, contract: rule.contract });
@@ -171,11 +175,11 @@ pub fn normalize_rules() -> impl Iterator<Item = NormalizeRule> {
     rules.chain(sharing)
 }
 
-/// Rewrites a program into an equivalent one in which products of block-scaled operands are `scaled_mma`. Total; the
-/// result depends on nothing but the arguments.
+/// Rewrites a program into an equivalent one in which products of block-scaled operands are `scaled_mma`.
+/// Never fails. The result depends on the arguments only.
 pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
-    /// What a region becomes may let another one go on: each round lets all of them, and more than three were never
-    /// needed.
+    /// The most rounds. A rewritten region may enable rules in another, so each round visits all regions. No
+    /// known program needs more than three.
     const MOST_ROUNDS: usize = 6;
     let mut draft = Draft::new(program);
     let mut saturation: Option<Saturation> = None;
@@ -203,13 +207,14 @@ pub fn normalize(program: &Program, options: &NormalizeOptions) -> Normalized {
     normalized.unwrap_or_else(|| Normalized::unchanged(program.clone()))
 }
 
-/// The rules that may apply.
+/// The enabled rules, compiled for egg.
 fn compiled(options: NormalizeOptions) -> Vec<egg::Rewrite<Term, Types>> {
     let rules = RULES.iter().enumerate().filter(|(_, rule)| options.contract || !rule.contract);
     rules.map(|(position, rule)| rule_match::compile(position, rule)).collect()
 }
 
-/// The new program with all that is known of it; `None` when it is not one, which is a bug of ours.
+/// The new program with the fates and origins of its ops; `None` if the draft is invalid, which is a bug
+/// here.
 fn finished(program: &Program, mut draft: Draft) -> Option<Normalized> {
     let Some(rebuilt) = rebuild(&mut draft) else {
         debug_assert!(false, "a rule made an op depend on itself");
@@ -249,7 +254,7 @@ fn finished(program: &Program, mut draft: Draft) -> Option<Normalized> {
 fn fate(draft: &Draft, new_ops: &[Option<Op>], op: Op) -> Fate {
     let mut current = op;
     let mut rules = Vec::new();
-    // Each successor was made later, or stands for the same value: a chain has no more links than there are ops.
+    // Each successor is newer or defines the same value, so a chain is no longer than the number of ops.
     for _ in 0..draft.module.ops.len() {
         let note = draft.note(current);
         if let Some(new) = new_ops[current.index()] {
@@ -267,7 +272,7 @@ fn fate(draft: &Draft, new_ops: &[Option<Op>], op: Op) -> Fate {
     Fate::Gone { steps: steps(&rules) }
 }
 
-/// The ops of the original that a new op is from, and the rules, those of earlier rounds first.
+/// Collects the original ops behind a new op, and the rules, those of earlier rounds first.
 fn trace(draft: &Draft, op: Op, from: &mut Vec<Op>, rules: &mut Vec<usize>, seen: &mut HashSet<Op>) {
     if !seen.insert(op) {
         return;
@@ -283,7 +288,7 @@ fn trace(draft: &Draft, op: Op, from: &mut Vec<Op>, rules: &mut Vec<usize>, seen
     }
 }
 
-/// The rules as steps, one that repeats itself once.
+/// The rules as steps, without consecutive duplicates.
 fn steps(rules: &[usize]) -> Vec<Step> {
     let mut rules = rules.to_vec();
     rules.dedup();

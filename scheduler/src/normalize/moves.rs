@@ -1,4 +1,5 @@
-//! The rules of moves: transposes and reshapes merge, and reshapes move behind elementwise ops and before dequantizes.
+//! Rules on moves: transposes and reshapes merge, and reshapes move behind elementwise ops and before
+//! dequantization.
 
 use egg::{Id, Language};
 use fourfold_ir::{Dim, ScaleLayout, TensorType, dim_product};
@@ -6,7 +7,7 @@ use fourfold_ir::{Dim, ScaleLayout, TensorType, dim_product};
 use super::language::Term;
 use super::rule_match::RuleMatch;
 
-/// A transpose of a transpose, as one.
+/// Merges two transposes into one.
 pub(crate) fn transposes_merge(matched: &mut RuleMatch<'_>) -> Vec<Id> {
     let (Some(outer), Some(inner)) =
         (matched.permutation(matched.get("?p")), matched.permutation(matched.get("?q")))
@@ -20,7 +21,7 @@ pub(crate) fn transposes_merge(matched: &mut RuleMatch<'_>) -> Vec<Id> {
     vec![matched.add(Term::Transpose([permutation, x]))]
 }
 
-/// A reshape of dequantized codes that keeps the last extent, as dequantized reshaped codes.
+/// Moves a reshape before `dequantize`, for a reshape that keeps the last extent.
 pub(crate) fn reshape_joins_dequantize(matched: &mut RuleMatch<'_>) -> Vec<Id> {
     let [shape, e, v, c, sc, g] = ["?s", "?e", "?v", "?c", "?sc", "?g"].map(|name| matched.get(name));
     let reshaped = {
@@ -31,7 +32,7 @@ pub(crate) fn reshape_joins_dequantize(matched: &mut RuleMatch<'_>) -> Vec<Id> {
             return vec![];
         };
         let Some(blocks) = scales.shape.last() else { return vec![] };
-        // An empty last extent would make any rows fit.
+        // With an empty last extent, any number of rows would match.
         let keeps =
             last == to_last && last.as_fixed() != Some(0) && dim_product(rows) == dim_product(to_rows);
         let linear = scales.layout == Some(ScaleLayout::Linear);
@@ -44,11 +45,11 @@ pub(crate) fn reshape_joins_dequantize(matched: &mut RuleMatch<'_>) -> Vec<Id> {
     vec![matched.add(Term::Dequantize([e, v, codes, scales, g]))]
 }
 
-/// An elementwise op some of whose operands are reshaped from one shape: the reshape of the same op on those.
+/// Moves reshapes of a common source shape from an elementwise op's operands to its result.
 pub(crate) fn reshape_moves(matched: &mut RuleMatch<'_>) -> Vec<Id> {
     let Some(whole) = matched.whole() else { return vec![] };
     let operands = whole.operands().to_vec();
-    // Each operand with what it is reshaped from.
+    // Each operand with its sources before a reshape.
     let sources: Vec<Vec<(Term, Id)>> = operands
         .iter()
         .map(|operand| {
@@ -77,7 +78,7 @@ pub(crate) fn reshape_moves(matched: &mut RuleMatch<'_>) -> Vec<Id> {
     results
 }
 
-/// The op on operands of this shape, reshaped behind it; `None` where the others do not allow it.
+/// Moves reshapes from operands of this shape to the result; `None` if the other operands do not allow it.
 fn move_from(
     matched: &mut RuleMatch<'_>,
     whole: &Term,
@@ -111,7 +112,7 @@ fn move_from(
         position += 1;
         if position > attributes { moved[position - 1 - attributes] } else { child }
     });
-    // What else the op reads must not make the result larger than the reshape.
+    // The other operands must not make the result larger than the reshape.
     let result = matched.type_of_term(whole)?;
     if result.shape != to || broadcasts_beyond(matched, &moved, shape) {
         return None;
@@ -128,7 +129,7 @@ fn broadcasts_beyond(matched: &RuleMatch<'_>, operands: &[Id], shape: &[Dim]) ->
     operands.iter().any(|operand| matched.ty(*operand).is_none_or(|ty| ty.rank() > shape.len()))
 }
 
-/// One number, or a row along the last axis of a tensor of this shape.
+/// Returns whether a tensor is one number, or a row along the last axis of a tensor of this shape.
 fn lies_along_last_axis(ty: &TensorType, shape: &[Dim]) -> bool {
     let is_one = |dim: &Dim| dim.as_fixed() == Some(1);
     ty.layout.is_none()

@@ -1,4 +1,4 @@
-//! The rules of products: dequantized operands become a `scaled_mma`, and factors its alpha.
+//! Rules on products: an `mma` of dequantized operands becomes a `scaled_mma`, and factors become its alpha.
 
 use egg::Id;
 use fourfold_ir::{BinaryKind, BlockFormat, ElementType, ScaleLayout, TensorType};
@@ -6,17 +6,17 @@ use fourfold_ir::{BinaryKind, BlockFormat, ElementType, ScaleLayout, TensorType}
 use super::language::{Attribute, OwnAttribute, Term};
 use super::rule_match::RuleMatch;
 
-/// The properties of an `mma` of two dequantized operands that decide which rule takes it.
+/// The properties of an `mma` of two dequantized operands that select a rule.
 pub(crate) struct Product {
-    /// NVFP4 on both sides, else one MX format on both, not dequantized to f16.
+    /// True for NVFP4 on both sides; false for one MX format on both, not dequantized to f16.
     pub(crate) nvfp4: bool,
-    /// Whether a side has a per-tensor factor.
+    /// True if a side has a per-tensor factor.
     pub(crate) factors: bool,
-    /// Whether the result is f32.
+    /// True for an f32 result.
     pub(crate) wide: bool,
 }
 
-/// `mma` of two dequantized operands, as the `scaled_mma` of what they are dequantized from.
+/// Rewrites an `mma` of two dequantized operands to the `scaled_mma` of their codes and scales.
 pub(crate) fn scaled_mma(matched: &mut RuleMatch<'_>, applies: fn(&Product) -> bool) -> Vec<Id> {
     let [a, sa, ga, b, sb, gb] = ["?a", "?sa", "?ga", "?b", "?sb", "?gb"].map(|name| matched.get(name));
     let Some(Attribute::Own(OwnAttribute::Block(block))) = matched.attribute(matched.get("?v")) else {
@@ -37,7 +37,7 @@ pub(crate) fn scaled_mma(matched: &mut RuleMatch<'_>, applies: fn(&Product) -> b
         return vec![];
     };
     let format = BlockFormat { a: a_element, b: b_element, scale, block };
-    // Mixed formats are never rewritten: no dequantize of one side says how the other is scaled.
+    // Mixed formats are not rewritten: a dequantize of one side does not state the other side's scaling.
     if a_element != b_element || scale != b_scale || !format.is_standard() {
         return vec![];
     }
@@ -63,7 +63,7 @@ fn multiply(matched: &mut RuleMatch<'_>, left: Id, right: Id) -> Id {
     matched.add(Term::Binary([mul, left, right]))
 }
 
-/// Scales in the blocked layout.
+/// Converts scales to the blocked layout.
 fn blocked(matched: &mut RuleMatch<'_>, scales: Id) -> Id {
     if matched.ty(scales).and_then(|ty| ty.layout) == Some(ScaleLayout::Blocked) {
         return scales;
@@ -72,16 +72,17 @@ fn blocked(matched: &mut RuleMatch<'_>, scales: Id) -> Id {
     matched.add(Term::Swizzle([layout, scales]))
 }
 
-/// Whether alpha may be this: an f32 of shape [] or [1].
+/// Returns whether a value can be alpha: f32, of shape [] or [1].
 fn is_factor(ty: &TensorType) -> bool {
     ty.element == ElementType::F32 && ty.rank() <= 1 && ty.is_scalar() && ty.layout.is_none()
 }
 
-/// The whole is `mul` of a `scaled_mma` that nothing else uses and of a factor. Gives the children of the former.
+/// Matches a `mul` of a factor and a `scaled_mma` without other users. Returns the children of the
+/// `scaled_mma`.
 fn product_with_factor(matched: &mut RuleMatch<'_>, factor: Id) -> Option<[Id; 9]> {
     let Some(Term::Binary([_, x, y])) = matched.whole() else { return None };
     let product = if matched.same(x, factor) { y } else { x };
-    // A kernel has constants inside: as alpha one would have to be computed before, outside of any kernel.
+    // A kernel inlines constants. As alpha, a constant would have to be computed before the kernel.
     let constant = matched.splat(factor).is_some();
     if constant || matched.is_shared(product) || !matched.ty(factor).is_some_and(is_factor) {
         return None;
@@ -93,7 +94,7 @@ fn product_with_factor(matched: &mut RuleMatch<'_>, factor: Id) -> Option<[Id; 9
     Some([f32, v, a, sa, b, sb, factor, none, none])
 }
 
-/// A `scaled_mma` without alpha times a factor, as one with alpha.
+/// Turns a factor of a `scaled_mma` without alpha into its alpha.
 pub(crate) fn factor_is_alpha(matched: &mut RuleMatch<'_>, factor: &str) -> Vec<Id> {
     let factor = matched.get(factor);
     match product_with_factor(matched, factor) {
@@ -102,7 +103,7 @@ pub(crate) fn factor_is_alpha(matched: &mut RuleMatch<'_>, factor: &str) -> Vec<
     }
 }
 
-/// A dequantized operand without a per-tensor factor times a factor, as one with it.
+/// Turns a factor of a dequantized operand into its per-tensor scale, if it has none.
 pub(crate) fn factor_joins_dequantize(matched: &mut RuleMatch<'_>) -> Vec<Id> {
     let [v, c, sc, s] = ["?v", "?c", "?sc", "?s"].map(|name| matched.get(name));
     let Some(Term::Binary([_, x, y])) = matched.whole() else { return vec![] };
@@ -121,7 +122,7 @@ fn is_nvfp4(matched: &RuleMatch<'_>, block: Id, codes: Id, scales: Id) -> bool {
         && matched.element(scales) == Some(BlockFormat::NVFP4.scale)
 }
 
-/// A dequantized operand that is converted, as one dequantized to the other type.
+/// Merges a widening `convert` into the `dequantize` before it.
 pub(crate) fn widening_joins_dequantize(matched: &mut RuleMatch<'_>) -> Vec<Id> {
     let [e, v, c, sc] = ["?e", "?v", "?c", "?sc"].map(|name| matched.get(name));
     let arithmetic =

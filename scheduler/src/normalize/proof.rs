@@ -1,4 +1,4 @@
-//! The history of a region: which application of a rule added each term, and the proof of a term from it.
+//! The history of a region: the rule application that added each term, and proofs of terms from it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -7,33 +7,33 @@ use egg::{Id, Language};
 
 use super::language::{Applied, Term, Terms};
 
-/// The terms of a region and what rules did to them, in canonical classes.
+/// The terms of a region and the rule applications on them, in canonical classes.
 pub(crate) struct History<'a> {
     egraph: &'a Terms,
     /// By op of the region: its own term.
     terms: Vec<Term>,
     /// The application that added a term.
     created: HashMap<Term, usize>,
-    /// The applications that united a class with one that was there.
+    /// The applications that united a class with an existing one.
     united: HashMap<Id, Vec<usize>>,
-    /// The applications with their terms as they are now.
+    /// The applications, with their terms made canonical.
     log: Vec<Applied>,
-    /// The ops whose part a term takes, as far as it was asked: terms are shared, and each is worked out once.
+    /// The ops that each term replaces, computed once per term on demand.
     parts: RefCell<HashMap<Term, BTreeSet<usize>>>,
 }
 
 /// The proof of a term.
 pub(crate) struct Justification {
-    /// The ops of the region whose part it takes.
+    /// The ops of the region that it replaces.
     pub(crate) from: BTreeSet<usize>,
     /// The rules that justify it, in order.
     pub(crate) rules: Vec<usize>,
-    /// The last of the ops that matched on the way.
+    /// The last op that matched in the proof.
     pub(crate) near: Option<usize>,
 }
 
 impl<'a> History<'a> {
-    /// The history of a graph in which the ops of the region have these terms.
+    /// The history of an e-graph in which the ops of the region have these terms.
     pub(crate) fn new(egraph: &'a Terms, terms: Vec<Term>) -> History<'a> {
         let canonical = |term: &Term| term.clone().map_children(|child| egraph.find(child));
         let log: Vec<Applied> = egraph
@@ -61,7 +61,7 @@ impl<'a> History<'a> {
         History { egraph, terms, created, united, log, parts: RefCell::default() }
     }
 
-    /// Whether no rule was applied.
+    /// Returns whether no rule was applied.
     pub(crate) fn is_empty(&self) -> bool {
         self.log.is_empty()
     }
@@ -71,12 +71,12 @@ impl<'a> History<'a> {
         &self.terms
     }
 
-    /// The terms that rules added, each with the position of the application.
+    /// The terms that rules added, with the positions of their applications.
     pub(crate) fn created(&self) -> &HashMap<Term, usize> {
         &self.created
     }
 
-    /// The proof of a term that is to define the result of an op of the region, or of none.
+    /// The proof of a term that defines the result of an op of the region, or a result of its own.
     pub(crate) fn justify(&self, term: &Term, defines: Option<usize>) -> Justification {
         let mut proof = Proof::new(self);
         proof.justify(term);
@@ -84,14 +84,15 @@ impl<'a> History<'a> {
         let mut from = self.parts(term, self.log.len());
         let mut rules = proof.rules;
         if !self.created.contains_key(term) {
-            // What another op computes, under the name of an output that equals it.
+            // Another op computes the term, which now defines an equal output.
             from.extend(self.own(term));
             rules = defines.map_or_else(Vec::new, |op| self.reasons(op));
         }
         Justification { from, rules, near }
     }
 
-    /// The rules by which an op's result equals another value: what was applied to its term, and to what that gave.
+    /// The rules by which an op's result equals another value: those applied to its term, and then to their
+    /// results.
     pub(crate) fn reasons(&self, op: usize) -> Vec<usize> {
         let mut proof = Proof::new(self);
         let mut term = &self.terms[op];
@@ -104,21 +105,21 @@ impl<'a> History<'a> {
         }
         proof.rules
     }
-    /// The op of the region that has a term.
+    /// The op of the region with this term.
     fn own(&self, term: &Term) -> Option<usize> {
         self.terms.iter().position(|own| own == term)
     }
 
-    /// The applications before one that united an operand of a term with what was there.
+    /// The applications before `before` that united an operand of a term with an existing class.
     fn united_below(&self, term: &Term, before: usize) -> Vec<usize> {
         let classes = term.operands().iter().map(|operand| self.egraph.find(*operand));
         let united = classes.flat_map(|class| self.united.get(&class).into_iter().flatten().copied());
         united.filter(|position| *position < before).collect()
     }
 
-    /// The ops whose part a term takes that was added before `before`. Of the terms that one application added, the
-    /// result takes the parts of all that matched; one of the kind of the whole match, which only moved, takes the
-    /// part of that; any other was inserted and takes none.
+    /// The ops that a term replaces, if it was added before `before`. An application's result replaces all
+    /// ops that matched. A term of the same kind as the whole match only moved, and replaces that op. Any
+    /// other added term was inserted, and replaces none.
     fn parts(&self, term: &Term, before: usize) -> BTreeSet<usize> {
         let Some(&position) = self.created.get(term).filter(|position| **position < before) else {
             return BTreeSet::new();
@@ -131,13 +132,14 @@ impl<'a> History<'a> {
         parts
     }
 
-    /// The same of a term that the application at this position added.
+    /// Computes [`History::parts`] for a term that the application at this position added.
     fn parts_of(&self, term: &Term, position: usize) -> BTreeSet<usize> {
         let mut parts = BTreeSet::new();
         let applied = &self.log[position];
         let is_result = self.egraph.lookup(term.clone()) == Some(applied.result);
         let whole = applied.matched.first();
-        // A rule that makes a multiplication moves nothing, nor does one whose result is of the kind of what it replaces.
+        // A rule that adds a multiplication moves nothing. Nor does one whose result has the kind of the term
+        // it replaces.
         let is_of_kind = |term: &Term| {
             whole.is_some_and(|whole| term.matches(whole))
                 && self.egraph.lookup(term.clone()) == Some(applied.result)
@@ -180,11 +182,11 @@ impl<'a> History<'a> {
     }
 }
 
-/// Collects the rules behind a term, those that an application rests on before it.
+/// Collects the rules that justify a term, each after the rules it depends on.
 struct Proof<'a> {
     history: &'a History<'a>,
     seen: HashSet<usize>,
-    /// The ops that matched on the way.
+    /// The ops that matched in the proof.
     touched: BTreeSet<usize>,
     rules: Vec<usize>,
 }

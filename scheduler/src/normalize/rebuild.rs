@@ -1,11 +1,11 @@
-//! Writes a draft down as a module again: inputs as they were, ops in an order in which each comes after those that it
-//! uses, as close to the original's as that allows.
+//! Writes a draft as a module: inputs unchanged, ops in an order that respects operands and stays close to
+//! the original's.
 
 use fourfold_ir::{Arena, Entity, Module, Op, TensorType, Value, ValueData, ValueDef};
 
 use super::draft::Draft;
 
-/// A module and where its parts are from.
+/// A module, with the origins of its ops and values.
 pub(crate) struct Rebuilt {
     pub(crate) module: Module,
     /// By op of the module: the op of the draft.
@@ -14,7 +14,8 @@ pub(crate) struct Rebuilt {
     pub(crate) values: Vec<Option<Value>>,
 }
 
-/// `None` when an op uses what depends on it, which no rule brings about. Moves names and types out of the draft.
+/// Rebuilds the module; `None` for a cyclic draft, which no rule creates. Moves names and types out of the
+/// draft.
 pub(crate) fn rebuild(draft: &mut Draft) -> Option<Rebuilt> {
     let ops = order(draft)?;
     let from = &mut draft.module;
@@ -43,7 +44,7 @@ pub(crate) fn rebuild(draft: &mut Draft) -> Option<Rebuilt> {
     Some(Rebuilt { module, ops, values })
 }
 
-/// What is known of a value; nothing is left there.
+/// Takes the data of a value out of the draft.
 fn take(values: &mut Arena<Value, ValueData>, value: Value) -> ValueData {
     let data = &mut values[value];
     let empty = TensorType::new(Vec::new(), data.ty.element);
@@ -67,7 +68,7 @@ fn order(draft: &Draft) -> Option<Vec<Op>> {
     alive.sort_by_key(|op| (draft.note(*op).position, *op));
     let mut visits = vec![Visit::Unseen; module.ops.len()];
     let mut order = Vec::with_capacity(alive.len());
-    // A stack of its own: a chain may be as long as the program.
+    // An explicit stack, because a chain may be as long as the program.
     let mut open: Vec<Op> = Vec::new();
     for op in alive {
         open.push(op);

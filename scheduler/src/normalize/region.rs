@@ -1,4 +1,4 @@
-//! Collects what rules may look at together: a multiplication, how its operands are made, and what follows it.
+//! Collects a region: a multiplication, the ops that make its operands, and the ops that follow it.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -13,19 +13,19 @@ use crate::attribute::Leaf;
 /// The most ops of a region before and behind its multiplication.
 const MOST_BEFORE: usize = 24;
 const MOST_BEHIND: usize = 40;
-/// A value that more ops use is not followed.
+/// The most users of a value that is followed.
 const MOST_USERS: usize = 8;
 
-/// A multiplication with its surroundings.
+/// A multiplication with its surrounding ops.
 pub(crate) struct Region {
-    /// Each after those that it uses.
+    /// The ops, each after its operands.
     pub(crate) ops: Vec<Op>,
-    /// The values that the leaves stand for.
+    /// The value of each leaf.
     pub(crate) leaves: Vec<Value>,
     pub(crate) expression: Expression,
 }
 
-/// The region of an `mma` or a `scaled_mma`.
+/// Collects the region of an `mma` or a `scaled_mma`.
 pub(crate) fn region(draft: &Draft, tables: &mut Tables, root: Op) -> Region {
     let mut members = BTreeSet::from([root]);
     before(draft, root, &mut members);
@@ -52,7 +52,7 @@ pub(crate) fn region(draft: &Draft, tables: &mut Tables, root: Op) -> Region {
             let result = draft.module.ops[*op].results[0];
             let users = draft.users(result);
             let output = draft.is_output(result);
-            // What nothing uses stays.
+            // An unused result stays.
             let exported = output || users.is_empty() || users.iter().any(|user| !members.contains(user));
             Member { term: *term, exported, output, shared: !is_seen_once(draft, result) }
         })
@@ -64,7 +64,7 @@ pub(crate) fn region(draft: &Draft, tables: &mut Tables, root: Op) -> Region {
     }
 }
 
-/// Ops that make operands: nothing but scaling, moving and converting.
+/// Adds the ops that make the operands: scaling, moves and conversions.
 fn before(draft: &Draft, root: Op, members: &mut BTreeSet<Op>) {
     let mut open: VecDeque<Op> = VecDeque::from([root]);
     let mut count = 0;
@@ -91,7 +91,7 @@ fn before(draft: &Draft, root: Op, members: &mut BTreeSet<Op>) {
     }
 }
 
-/// Elementwise ops and moves behind the root.
+/// Adds the elementwise ops and moves that follow the root.
 fn behind(draft: &Draft, root: Op, members: &mut BTreeSet<Op>) {
     let mut open: VecDeque<Op> = VecDeque::from([root]);
     let mut count = 0;
@@ -116,7 +116,7 @@ fn behind(draft: &Draft, root: Op, members: &mut BTreeSet<Op>) {
             if followed && count < MOST_BEHIND && members.insert(*user) {
                 count += 1;
                 open.push_back(*user);
-                // Another operand may be reshaped alike.
+                // Another operand may have the same reshape.
                 for operand in &draft.module.ops[*user].operands {
                     if let Some((beside, OpKind::Reshape)) = draft.definition(*operand) {
                         members.insert(beside);
@@ -127,7 +127,7 @@ fn behind(draft: &Draft, root: Op, members: &mut BTreeSet<Op>) {
     }
 }
 
-/// Whether one op sees a value, through moves of it that nothing else sees.
+/// Returns whether a value has at most one user, directly or through moves without other users.
 fn is_seen_once(draft: &Draft, value: Value) -> bool {
     let mut value = value;
     for _ in 0..MOST_BEHIND {
@@ -167,7 +167,7 @@ struct Nodes<'a> {
 }
 
 impl Nodes<'_> {
-    /// Adds an op after those that it uses. A region is small, and so is the depth.
+    /// Adds an op after its operands. Recursion is shallow, because regions are small.
     fn op(&mut self, op: Op) {
         let operation = &self.draft.module.ops[op];
         let result = operation.results[0];
@@ -243,7 +243,7 @@ impl Nodes<'_> {
     }
 }
 
-/// The multiplications of a draft, in order.
+/// The multiplications of a draft, in program order.
 pub(crate) fn roots(draft: &Draft) -> Vec<Op> {
     let mut roots: Vec<Op> = draft
         .module

@@ -1,14 +1,16 @@
-//! Rules, and the match of a rule: what its conditions may ask there, and how it adds terms so that the proof knows them.
+//! Rules, and the match of a rule: queries for its conditions, and terms added with a record for the proof.
 
 use egg::{Applier, Id, Language, Pattern, PatternAst, Rewrite, Subst, Symbol, Var};
 use fourfold_ir::{ElementType, TensorType};
 
 use super::language::{Applied, Attribute, OwnAttribute, Term, Terms, Types, attribute, type_of};
 
-/// A named rule: where the left side matches and the conditions of `apply` hold, the results equal the whole.
+/// A named rule: if the left side matches and the conditions of `apply` hold, the results equal the whole
+/// match.
 pub(crate) struct Rule {
     pub(crate) name: &'static str,
-    /// The reason it gives the same bits; of a contract rule, which rounding it drops, and what it takes to be in range.
+    /// The reason why the bits stay the same; for a contract rule, the roundings it drops and the ranges it
+    /// assumes.
     pub(crate) why: &'static str,
     pub(crate) contract: bool,
     pub(crate) left: &'static str,
@@ -19,18 +21,18 @@ pub(crate) struct Rule {
 pub(crate) struct RuleMatch<'a> {
     egraph: &'a mut Terms,
     subst: &'a Subst,
-    /// The terms that the left side matched, the whole one first, and those that a condition looked through.
+    /// The terms that the left side matched, the whole match first, and those that conditions examined.
     terms: Vec<Term>,
     created: Vec<Term>,
 }
 
 impl RuleMatch<'_> {
-    /// The class that a variable of the left side stands for.
+    /// The class bound to a variable of the left side.
     pub(crate) fn get(&self, name: &str) -> Id {
         self.subst[variable(name)]
     }
 
-    /// The whole term that matched.
+    /// The term of the whole match.
     pub(crate) fn whole(&self) -> Option<Term> {
         self.terms.first().cloned()
     }
@@ -47,12 +49,12 @@ impl RuleMatch<'_> {
         attribute(self.egraph, class)
     }
 
-    /// The number that a class is everywhere.
+    /// The number, if the class is a splat constant.
     pub(crate) fn splat(&self, class: Id) -> Option<f64> {
         self.egraph[class].data.splat.map(f64::from_bits)
     }
 
-    /// Whether something besides one op sees a value of the class.
+    /// Returns whether several ops, or an op and the caller, use a value of the class.
     pub(crate) fn is_shared(&self, class: Id) -> bool {
         self.egraph[class].data.shared
     }
@@ -61,7 +63,7 @@ impl RuleMatch<'_> {
         self.egraph[class].nodes.contains(&Term::Absent)
     }
 
-    /// The same class has one name only.
+    /// Compares classes by their canonical ids.
     pub(crate) fn same(&self, left: Id, right: Id) -> bool {
         self.egraph.find(left) == self.egraph.find(right)
     }
@@ -71,14 +73,14 @@ impl RuleMatch<'_> {
         self.egraph[class].nodes.clone()
     }
 
-    /// Notes a term that a condition looked through: it is part of the proof.
+    /// Records a term that a condition examined, as part of the proof.
     pub(crate) fn using(&mut self, term: Term) {
         if !self.terms.contains(&term) {
             self.terms.push(term);
         }
     }
 
-    /// The class of a term, which is added when it is new.
+    /// Returns the class of a term, and adds the term if it is new.
     pub(crate) fn add(&mut self, term: Term) -> Id {
         if let Some(known) = self.egraph.lookup(term.clone()) {
             return known;
@@ -96,7 +98,7 @@ impl RuleMatch<'_> {
         self.egraph.add(Term::Absent)
     }
 
-    /// An attribute for a shape.
+    /// The attribute of a shape.
     pub(crate) fn shape_term(&mut self, shape: &fourfold_ir::Shape) -> Id {
         let shape = self.egraph.analysis.tables.shapes.intern(shape);
         self.attribute_term(Attribute::Own(OwnAttribute::Shape(shape)))
@@ -112,18 +114,18 @@ impl RuleMatch<'_> {
         }
     }
 
-    /// The type of a term of the graph.
+    /// The type of a term in the e-graph.
     pub(crate) fn type_of_term(&self, term: &Term) -> Option<&TensorType> {
         self.ty(self.egraph.lookup(term.clone())?)
     }
 
-    /// An attribute for a permutation.
+    /// The attribute of a permutation.
     pub(crate) fn permutation_term(&mut self, permutation: &Vec<u32>) -> Id {
         let permutation = self.egraph.analysis.tables.permutations.intern(permutation);
         self.attribute_term(Attribute::Own(OwnAttribute::Permutation(permutation)))
     }
 
-    /// The axes of a permutation's attribute.
+    /// The axes of a permutation attribute.
     pub(crate) fn permutation(&self, class: Id) -> Option<Vec<u32>> {
         match self.attribute(class)? {
             Attribute::Own(OwnAttribute::Permutation(permutation)) => {
@@ -134,7 +136,7 @@ impl RuleMatch<'_> {
     }
 }
 
-/// Applies a rule where its conditions hold, and logs what it did.
+/// Applies a rule where its conditions hold, and logs the application.
 struct Logged {
     rule: usize,
     left: PatternAst<Term>,
@@ -169,7 +171,7 @@ impl Applier<Term, Types> for Logged {
     }
 }
 
-/// The terms that a left side stands for under a substitution, the whole one first.
+/// The terms of a left side under a substitution, the whole match first.
 fn instantiate(left: &PatternAst<Term>, egraph: &Terms, subst: &Subst) -> Vec<Term> {
     let mut classes: Vec<Option<Id>> = Vec::new();
     let mut terms = Vec::new();
@@ -191,7 +193,7 @@ fn instantiate(left: &PatternAst<Term>, egraph: &Terms, subst: &Subst) -> Vec<Te
     terms
 }
 
-/// A rule as egg applies it.
+/// Compiles a rule for egg.
 pub(crate) fn compile(position: usize, rule: &Rule) -> Rewrite<Term, Types> {
     let left: Pattern<Term> = rule.left.parse().expect("the words of a rule are those of the language");
     let applier = Logged { rule: position, left: left.ast.clone(), apply: rule.apply };

@@ -1,9 +1,10 @@
-//! The rules of normalization. Each gives the same bits as what it replaces, for every input, NaN and infinity
-//! included, but for those marked `contract`, which drop a rounding that the program states. The one exception is the sum
-//! of a product with K above 1188, whose rule says how close it stays.
+//! The rules of normalization. Each preserves the bits of the term it replaces, for every input including NaN
+//! and infinity. Two kinds of rules do not: those marked `contract`, which drop a rounding that the program
+//! states, and the rule for sums with K above 1188, which states its error bound.
 //!
-//! A contract rule that drops only roundings keeps every NaN and infinity: its result is one exactly where what it
-//! replaces is. Those that drop a range as well, which a factor or a scale can leave, say what must not overflow.
+//! A contract rule that drops only roundings keeps every NaN and infinity: its result is one exactly where
+//! the original is. A contract rule that also widens the range of a factor or a scale names the values that
+//! must not overflow.
 
 use egg::Id;
 use fourfold_ir::{BinaryKind, ElementType, ScaleLayout};
@@ -32,7 +33,7 @@ const fn contract(
 
 const MMA_OF_DEQUANTIZED: &str = "(mma ?e (dequantize ?d ?v ?a ?sa ?ga) (dequantize ?d ?v ?b ?sb ?gb))";
 
-/// Every rule, in the order in which proofs prefer them.
+/// All rules, in the order in which proofs prefer them.
 pub(crate) const RULES: &[Rule] = &[
     exact(
         "mma-of-dequantized-is-scaled-mma",
@@ -140,7 +141,7 @@ pub(crate) const RULES: &[Rule] = &[
         |matched| {
             let x = matched.get("?x");
             let Some(ty) = matched.ty(x) else { return vec![] };
-            // Saturating, a convert of f8E5M2 to itself makes infinity finite.
+            // A saturating convert of f8E5M2 to itself turns infinity into a finite value.
             let changes = ty.layout.is_some() || ty.element == ElementType::F8E5M2;
             let same = matched.attribute(matched.get("?e")) == Some(Attribute::Element(ty.element));
             if same && !changes { vec![x] } else { vec![] }
@@ -266,7 +267,7 @@ fn layout_of(attribute: Attribute) -> Option<ScaleLayout> {
     }
 }
 
-/// Whether every value of the narrower type is one of the wider.
+/// Returns whether the wide type holds every value of the narrow type.
 fn holds_exactly(wide: ElementType, narrow: ElementType) -> bool {
     use ElementType::{BF16, F4E2M1FN, F8E4M3FN, F8E5M2, F16, F32};
     match narrow {

@@ -1,4 +1,4 @@
-//! Applies the rules to one region until they add nothing, and keeps what each region becomes.
+//! Applies the rules to a region until they add nothing, and caches the rewritten regions.
 
 use core::time::Duration;
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use super::expression::Expression;
 use super::extract::{Rewritten, extract};
 use super::language::{Tables, Term, Terms, Types};
 
-/// Rewrites regions, equal ones once.
+/// Rewrites regions; equal regions are rewritten once.
 pub(crate) struct Saturation {
     rules: Vec<Rewrite<Term, Types>>,
     pub(crate) tables: Tables,
@@ -22,7 +22,7 @@ impl Saturation {
         Saturation { rules, tables: Tables::default(), known: HashMap::new() }
     }
 
-    /// What a region becomes, `None` when it stays as it is.
+    /// The rewritten form of a region; `None` if it is unchanged.
     pub(crate) fn rewrite(&mut self, expression: &Expression) -> Option<Rc<Rewritten>> {
         if let Some(known) = self.known.get(expression) {
             return known.clone();
@@ -34,8 +34,8 @@ impl Saturation {
         found
     }
 
-    /// Bounded by counts and never by the clock, so that a result does not depend on the machine. A region at the
-    /// bound is rewritten as far as the rules came.
+    /// Applies the rules to a region. The bounds are numbers of iterations and terms, not time, so the result
+    /// does not depend on the machine. A region that reaches a bound keeps the terms found so far.
     fn saturate(&mut self, expression: &Expression) -> (Terms, Vec<Id>) {
         const MOST_ITERATIONS: usize = 24;
         const MOST_TERMS: usize = 4000;

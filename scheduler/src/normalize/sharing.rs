@@ -1,5 +1,5 @@
-//! What is rewritten without a graph of terms, as it is about ops with two results and about ops that several regions
-//! share: swizzles of quantized scales, and equal swizzles.
+//! Rewrites without an e-graph: swizzles of quantized scales, because `block_quantize` has two results, and
+//! equal swizzles, because several regions share them.
 
 use std::collections::HashMap;
 
@@ -7,13 +7,13 @@ use fourfold_ir::{Op, OpKind, ScaleLayout, Value};
 
 use super::draft::{Draft, Note};
 
-/// A rule that is applied here, for the list of rules.
+/// A rule of this module, as listed by [`super::normalize_rules`].
 pub(crate) struct SharingRule {
     pub(crate) name: &'static str,
     pub(crate) why: &'static str,
 }
 
-/// Every rule of this module. Their positions follow those of the other rules.
+/// All rules of this module. Their positions follow those of the e-graph's rules.
 pub(crate) const SHARING_RULES: &[SharingRule] = &[
     SharingRule {
         name: "equal-swizzles-are-one",
@@ -25,7 +25,7 @@ pub(crate) const SHARING_RULES: &[SharingRule] = &[
     },
 ];
 
-/// Applies both; true when something changed. `first` is the position of the first of the rules.
+/// Applies both rules; returns true if something changed. `first` is the position of the first rule.
 pub(crate) fn share(draft: &mut Draft, first: usize) -> bool {
     let merged = merge_swizzles(draft, first);
     let quantized = quantize_blocked(draft, first + 1);
@@ -44,8 +44,8 @@ fn swizzles(draft: &Draft) -> Vec<Op> {
     swizzles
 }
 
-/// Of equal swizzles only the first is used. One that gives an output stays, for its name, as does one that nothing
-/// uses.
+/// Replaces equal swizzles by the first. A swizzle that defines an output stays, to keep the name, as does an
+/// unused one.
 fn merge_swizzles(draft: &mut Draft, rule: usize) -> bool {
     let mut known: HashMap<(Value, Option<ScaleLayout>), Op> = HashMap::new();
     let mut changed = false;
@@ -68,7 +68,7 @@ fn merge_swizzles(draft: &mut Draft, rule: usize) -> bool {
     changed
 }
 
-/// A `block_quantize` whose linear scales only swizzles use writes them blocked.
+/// Makes a `block_quantize` write blocked scales if its linear scales are only swizzled.
 fn quantize_blocked(draft: &mut Draft, rule: usize) -> bool {
     let mut changed = false;
     for swizzle in swizzles(draft) {

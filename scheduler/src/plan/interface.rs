@@ -8,7 +8,7 @@ use super::{
 };
 
 impl Plan {
-    /// The plan of a `scaled_mma`; `None` for another kind.
+    /// The plan of a `scaled_mma`; `None` for other kinds.
     pub fn scaled_mma(&self) -> Option<&ScaledMmaPlan> {
         match self {
             Plan::ScaledMma(plan) => Some(plan),
@@ -24,7 +24,7 @@ impl Plan {
         }
     }
 
-    /// The op that the plan is rooted at.
+    /// The root op of the plan.
     pub fn root(&self) -> Op {
         match self {
             Plan::ScaledMma(plan) => plan.root,
@@ -79,8 +79,8 @@ impl Plan {
         }
     }
 
-    /// The extents of one launch with their names in the C interface; `None` where a symbol has no value, or an extent
-    /// exceeds 63 bits. See [`ScaledMmaPlan`] on flattening.
+    /// The extents of one launch, with their names in the C interface. `None` if a symbol has no value or an
+    /// extent exceeds 63 bits. [`ScaledMmaPlan`] describes flattening.
     pub fn extents(&self, symbols: &SymbolValues) -> Option<Vec<(&'static str, i64)>> {
         let extent = |dim: &Dim| i64::try_from(dim.evaluate(symbols)?).ok();
         match self {
@@ -96,7 +96,7 @@ impl Plan {
         }
     }
 
-    /// The conditions that a call meets for the kernel to be launched.
+    /// The conditions that a call must meet before the kernel is launched.
     pub fn constraints(&self) -> &[Constraint] {
         match self {
             Plan::ScaledMma(plan) => &plan.constraints,
@@ -104,17 +104,20 @@ impl Plan {
         }
     }
 
-    /// The description of what the kernel reads and writes, as the generated library gives it. A library with another
-    /// signature is not launched for the plan.
+    /// Returns the kernel's signature: a description of its operands and outputs, which the generated library
+    /// also reports. A library with another signature is not launched for this plan.
     ///
-    /// For a `scaled_mma` the format comes first, and then, where present, `alpha`, the type of C, `beta`, and the shape
-    /// and type of each operand of the epilogue. The outputs follow in order: `d=bf16` is a value;
-    /// `q=f4E2M1FN:f8E4M3FN/16*x2` are codes with a scale for each 16 under the per-tensor scale at position 2 among the
-    /// operands; `q=f8E4M3FN:f8E8M0FNU/32:floor` names the rounding of an MX scale; `amax=row` and `max=scalar` are
-    /// reductions. `@acc` or `@s3` marks an output of the accumulator or of the step at position 3, where that is not the
-    /// last step.
+    /// The signature of a `scaled_mma` starts with the format. Then follow, where present, `alpha`, the type
+    /// of C, `beta`, and the shape and type of each epilogue operand. The outputs come last, in order:
+    /// - `d=bf16` is a value.
+    /// - `q=f4E2M1FN:f8E4M3FN/16*x2` is codes with one scale per 16 elements, under the per-tensor scale at operand
+    ///   position 2.
+    /// - `q=f8E4M3FN:f8E8M0FNU/32:floor` names the rounding of an MX scale.
+    /// - `amax=row` and `max=scalar` are reductions.
+    /// - `@acc` or `@s3` marks an output of the accumulator or of step 3, unless that is the last step.
     ///
-    /// For a `block_quantize`: `block_quantize values=bf16 global q=f4E2M1FN:f8E4M3FN/16 blocked`.
+    /// The signature of a `block_quantize` looks like `block_quantize values=bf16 global
+    /// q=f4E2M1FN:f8E4M3FN/16 blocked`.
     pub fn signature(&self, program: &Program) -> String {
         match self {
             Plan::ScaledMma(plan) => scaled_mma_signature(program, plan),
@@ -175,7 +178,7 @@ fn output_of(program: &Program, plan: &ScaledMmaPlan, output: &KernelOutput) -> 
         word += &match output.of {
             EpilogueRef::Accumulator => "@acc".to_owned(),
             EpilogueRef::Step(step) => format!("@s{step}"),
-            // No plan has it, and no kernel says it.
+            // Unreachable in a valid plan. The word matches no kernel's signature.
             EpilogueRef::Operand(operand) => format!("@x{operand}"),
         };
     }

@@ -1,4 +1,4 @@
-//! The analysis of terms: the element type and the class of each, and the rules that were applied to it.
+//! The analysis of terms: the element type and the class of each term, and the rules applied to it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use crate::expression::{Class, Type, TypeEnvironment};
 use crate::language::{Attribute, KernelTerm, SinkAttribute};
 use crate::properties::is_fp8;
 
-/// The typed analysis: the element type and the class of every term; and which rules were applied to it.
+/// The analysis data of the e-graph.
 pub(super) struct Types {
     pub(super) environment: TypeEnvironment,
     pub(super) capability: Arc<FormatCapability>,
-    /// The rules that were applied to a class, in order.
+    /// The classes to which rules were applied, with the rules, in order.
     pub(super) applied: Vec<(Id, Symbol)>,
 }
 
-/// The rules that made a term part of a kernel.
+/// The rules that lifted and wrote a term.
 pub(super) struct AppliedRules {
     pub(super) lifted: Symbol,
     pub(super) written: Option<Symbol>,
@@ -29,7 +29,7 @@ impl Types {
         Types { environment: environment.clone(), capability: Arc::clone(capability), applied: Vec::new() }
     }
 
-    /// By class: a term is lifted by the first rule that was applied to it, and written by the second.
+    /// By class: the first rule applied to a term lifted it, the second wrote it.
     pub(super) fn applied_rules(&self, egraph: &EGraph<KernelTerm, Types>) -> BTreeMap<Id, AppliedRules> {
         let mut rules: BTreeMap<Id, AppliedRules> = BTreeMap::new();
         for (class, rule) in &self.applied {
@@ -66,7 +66,7 @@ impl Analysis<KernelTerm> for Types {
             KernelTerm::ScaledMma(_) | KernelTerm::Root(_) | KernelTerm::Accumulator => {
                 computed(Some(egraph.analysis.environment.accumulator))
             }
-            // Nothing is known of it, so that no condition on it ever holds.
+            // No type is known, so no condition on the term holds.
             KernelTerm::Mma(_) => Type { element: None, class: Class::Other, inlined: false },
             KernelTerm::Unary([_, x]) | KernelTerm::Clamp([_, x]) => computed(arithmetic(ty(x).element)),
             KernelTerm::Convert([to, x]) => computed(converted(ty(x).element, ty(to).element)),
@@ -93,7 +93,7 @@ impl Analysis<KernelTerm> for Types {
     }
 }
 
-/// FP8 values are converted back, and no further.
+/// An FP8 value can only be converted back to an arithmetic type.
 fn converted(from: Option<ElementType>, to: Option<ElementType>) -> Option<ElementType> {
     match from? {
         narrow if is_fp8(narrow) => arithmetic(to),
@@ -101,7 +101,7 @@ fn converted(from: Option<ElementType>, to: Option<ElementType>) -> Option<Eleme
     }
 }
 
-/// Nothing is computed of comparisons but `select`.
+/// A comparison is only an operand of `select`.
 pub(super) fn arithmetic(element: Option<ElementType>) -> Option<ElementType> {
     element.filter(|element| element.is_arithmetic())
 }

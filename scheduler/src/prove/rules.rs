@@ -1,4 +1,4 @@
-//! The rules by which ops become part of a kernel, and their typed conditions.
+//! The rules by which ops become part of a kernel, with their typed conditions.
 
 use egg::{Applier, EGraph, Id, Pattern, PatternAst, Rewrite, Subst, Symbol, Var};
 use fourfold_ir::{ElementType, OperandShape, QuantizedCapability};
@@ -7,7 +7,7 @@ use super::analysis::{Types, arithmetic};
 use crate::expression::{Class, Type, is_readable};
 use crate::language::{Attribute, KernelTerm, SinkAttribute};
 
-/// Every rule: the root, the ops that join it, and what is written.
+/// All rules: those for the root, for the ops that join it, and for outputs.
 pub(super) fn rules() -> Vec<Rewrite<KernelTerm, Types>> {
     use Condition::{Blocks, GlobalScale, OperandsOfRoot, Reduction, Written};
     let (f, x, g) = (variable("?f"), variable("?x"), variable("?g"));
@@ -117,21 +117,21 @@ fn joining_rules() -> Vec<Rewrite<KernelTerm, Types>> {
 /// A typed condition of a rule.
 #[derive(Clone, Copy, Debug)]
 enum Condition {
-    /// The operands of the `scaled_mma` are of the format, and C can be read.
+    /// The operands of the `scaled_mma` have the format, and the epilogue can read C.
     OperandsOfRoot,
-    /// The epilogue has this function, or comparisons, or clamping.
+    /// The epilogue supports this function, comparison or clamp.
     Attribute(Var),
-    /// A value from outside that the epilogue reads, or a constant.
+    /// The epilogue can read this external value, or it is a constant.
     Operand(Var),
     /// The epilogue rounds to the element type of the result.
     Result,
-    /// A written value may have the element type of the result.
+    /// The element type of the result can be written.
     Written,
-    /// The epilogue writes blocks in this format, and the value is one that can be quantized.
+    /// The epilogue can write this quantized format from this value.
     Blocks(Var, Var),
-    /// Nothing, or an f32 scalar from outside.
+    /// The per-tensor scale is absent, or an external f32 scalar.
     GlobalScale(Var),
-    /// The epilogue reduces like this, and the value is f32.
+    /// The epilogue supports this reduction, and the value is f32.
     Reduction(Var, Var),
 }
 
@@ -158,7 +158,7 @@ impl Condition {
                     [KernelTerm::Attribute(Attribute::Binary(kind))] => epilogue.binary.contains(&kind),
                     [KernelTerm::Attribute(Attribute::Predicate(_))] => epilogue.select,
                     [KernelTerm::Attribute(Attribute::Bounds(_))] => epilogue.clamp,
-                    // What it converts to is what the result is.
+                    // [`Condition::Result`] checks the type that it converts to.
                     [KernelTerm::Attribute(Attribute::Element(_))] => true,
                     _ => false,
                 }
@@ -210,7 +210,7 @@ impl Condition {
     }
 }
 
-/// A rule that applies under conditions, and says so.
+/// An applier that checks conditions and logs its rule.
 struct Conditional {
     conditions: Vec<Condition>,
     pattern: Pattern<KernelTerm>,

@@ -1,4 +1,4 @@
-//! The rules on expressions written by hand.
+//! The rules, on handwritten expressions.
 
 use egg::{Id, Language, RecExpr};
 use fourfold_ir::{
@@ -64,8 +64,8 @@ fn capability() -> FormatCapability {
     }
 }
 
-/// v0 to v3 are NVFP4 operands, v4 a bf16 row, v5 an f32 matrix, v6 an f16 row, v7 a column, v8 a constant, v9 an f32
-/// scalar.
+/// Leaves: v0 to v3 are NVFP4 operands, v4 a bf16 row, v5 an f32 matrix, v6 an f16 row, v7 a column, v8 a
+/// constant, v9 an f32 scalar.
 fn types(writable: &[ElementType]) -> TypeEnvironment {
     let ty = |element, class| Type { element: Some(element), class, inlined: false };
     let codes = ty(ElementType::F4E2M1FN, Class::Other);
@@ -94,7 +94,7 @@ fn types(writable: &[ElementType]) -> TypeEnvironment {
 
 const BOTH: [ElementType; 2] = [BF16, F32];
 
-/// The written form of an expression as text; the rules must have run dry.
+/// The written form of an expression as text. The rules must have reached a fixed point.
 #[track_caller]
 fn written(text: &str, types: &TypeEnvironment) -> Option<String> {
     let prover = Prover::new(&capability());
@@ -102,7 +102,7 @@ fn written(text: &str, types: &TypeEnvironment) -> Option<String> {
     let (egraph, classes) = prover.saturate(&nodes, types);
     let class = &egraph[egraph.find(*classes.last()?)];
     let written = class.iter().find(|node| matches!(node, KernelTerm::Write(_)))?;
-    // Below a `write` no rule adds anything: every class has one node.
+    // No rule adds a term below a `write`, so every class has one node.
     Some(written.build_recexpr(|id| egraph[id].nodes[0].clone()).to_string())
 }
 
@@ -188,7 +188,7 @@ fn a_kernel_is_written_only_as_a_writable_element() {
     assert!(written(&format!("(convert bf16 (unary relu {ROOT}))"), &bf16_only).is_some());
 }
 
-/// The expression of a chain of ops in which each contains the one before; the last is seen outside.
+/// The expression of a chain of ops, each using the one before. The last is used outside.
 fn expression(ops: &[&str]) -> Expression {
     let text = ops.iter().fold(ROOT.to_owned(), |text, op| op.replace('_', &text));
     let nodes: RecExpr<KernelTerm> = text.parse().expect("an expression");
@@ -217,7 +217,7 @@ fn expression(ops: &[&str]) -> Expression {
     Expression { nodes, members, types: types(&BOTH) }
 }
 
-/// How many ops are in the kernel of a chain, and the rules.
+/// The number of ops in the kernel of a chain, and the names of the rules.
 fn largest(expression: Expression) -> Option<(usize, Vec<String>)> {
     let found = Prover::new(&capability()).largest_kernel(expression)?;
     Some((found.members.len(), found.proof))
@@ -261,7 +261,7 @@ fn the_largest_kernel_has_no_more_operands_than_there_may_be() {
 #[test]
 fn a_constant_is_part_of_a_kernel_that_has_all_its_users() {
     assert_eq!(size(&["(binary mul _ v8)", "(unary relu _)", "(binary add _ v8)"]), Some(4));
-    // The last op that uses it stays outside, and it is no operand.
+    // The constant's last user stays outside, and the epilogue cannot read it as an operand.
     assert_eq!(size(&["(binary mul _ v8)", "(unary tanh _)", "(binary add _ v8)"]), Some(1));
 }
 
@@ -280,7 +280,8 @@ fn blocks_and_reductions_end_an_expression() {
         assert_eq!(written(&text, &types(&BOTH)), Some(format!("(write {root} {end})")), "{text}");
     }
     for text in [
-        // No such format, a global scale that is no scalar, a kind that M or L do not allow, a value that is not f32.
+        // An unknown format, a non-scalar global scale, a reduction that M or L do not permit, a value that
+        // is not f32.
         "(quantize f4E2M1FN:f8E8M0FNU/32:floor _ none)",
         "(quantize f4E2M1FN:f8E4M3FN/16 _ v4)",
         "(quantize f4E2M1FN:f8E4M3FN/16 _ v8)",
@@ -291,7 +292,7 @@ fn blocks_and_reductions_end_an_expression() {
         "(reduce sum@scalar _)",
         "(reduce amax@row (convert bf16 _))",
         "(reduce amax@row (mma v0 v2))",
-        // Nothing inside uses what is complete only after the kernel.
+        // No op inside can use a sink's result.
         "(unary relu (reduce amax@scalar _))",
         "(binary mul _ (reduce amax@column _))",
     ] {
@@ -308,7 +309,7 @@ fn fp8_is_converted_back_and_no_further() {
         "(unary relu (convert f32 (convert f8E4M3FN acc)))",
     );
     for text in [
-        // It may be written where the outputs say so.
+        // It may be written if the outputs permit its type.
         narrow.clone(),
         format!("(convert f8E5M2 {ROOT})"),
         format!("(convert f8E4M3FN {narrow})"),
@@ -323,12 +324,12 @@ fn fp8_is_converted_back_and_no_further() {
 
 #[test]
 fn a_kernel_writes_no_more_than_it_may_and_keeps_the_earlier_ops() {
-    // Three values, each seen.
+    // Three values, each used outside.
     let mut seen = expression(&["(unary relu _)", "(unary silu _)", "(unary relu _)", "(unary silu _)"]);
     seen.members.iter_mut().for_each(|member| member.seen = true);
     let found = Prover::new(&capability()).largest_kernel(seen.clone()).expect("a kernel");
     assert_eq!((&found.members[..], &found.written[..]), (&[0, 1, 2][..], &[0, 1, 2][..]));
-    // The second is not, so that a fourth op has room.
+    // The second value is not used outside, so a fourth op fits.
     seen.members[1].seen = false;
     let found = Prover::new(&capability()).largest_kernel(seen).expect("a kernel");
     assert_eq!((&found.members[..], &found.written[..]), (&[0, 1, 2, 3][..], &[0, 2, 3][..]));

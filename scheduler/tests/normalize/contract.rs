@@ -1,5 +1,4 @@
-//! Contract rules move last bits and nothing else: every result is NaN, or an infinity, where that of the program as it
-//! was given is.
+//! Contract rules change only last bits: a result is NaN or infinite exactly where the original program's is.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,7 +9,7 @@ use fourfold_scheduler::{Fate, Normalized, Origin, normalize_rules};
 
 use crate::support::{Random, describe, function, normalized, poisoned_inputs};
 
-/// Values at which something happens to a formula, in every float type.
+/// Values at which formulas change behaviour, for every float type.
 fn specials(element: ElementType) -> Vec<f64> {
     let (most, least, normal) = match element {
         ElementType::F16 => (65_504.0, 2f64.powi(-24), 2f64.powi(-14)),
@@ -44,7 +43,7 @@ fn specials(element: ElementType) -> Vec<f64> {
 
 const EXTENTS: (usize, usize) = (8, 24);
 
-/// `%x` is whatever the test gives, and looks like what follows a multiplication.
+/// `%x` equals the given tensor, in a form that follows a multiplication.
 fn activation(element: &str, body: &str) -> Program {
     let inputs = format!(
         "%a: tensor<[8, 64], f4E2M1FN>, %sa: tensor<[8, 4], f8E4M3FN, blocked>, param %b: tensor<[24, 64], f4E2M1FN>, \
@@ -77,7 +76,7 @@ const ERF: &str = "v = div %x, %root; f = erf %v; g = add %f, %one";
 const TANH: &str = "s = mul %x, %x; t = mul %s, %x; w = mul %c, %t; i = add %x, %w; v = mul %k, %i; f = tanh %v; g = add %one, %f";
 const TANH_OF_SQUARE: &str = "s = mul %x, %x; w = mul %s, %c; i = add %one, %w; kx = mul %k, %x; v = mul %kx, %i; f = tanh %v; g = add %f, %one";
 
-/// Each activation in each form in which it is recognized: the rule, what the output becomes, and the form.
+/// The recognized forms of each activation: the rule, the replacing op, and the form.
 fn forms() -> Vec<(&'static str, &'static str, String)> {
     let mut forms = vec![
         ("sigmoid-written-with-div", "sigmoid", format!("{EXP}; y = div %one, %q")),
@@ -96,7 +95,7 @@ fn forms() -> Vec<(&'static str, &'static str, String)> {
         forms.push((rule, kind, format!("{sum}; h = mul %half, %x; y = mul %h, %g")));
         forms.push((rule, kind, format!("{sum}; h = div %x, %two; y = mul %g, %h")));
         forms.push((rule, kind, format!("{sum}; h = mul %g, %half; y = mul %x, %h")));
-        // What overflows beyond half of the largest number goes on doing so.
+        // A form that overflows beyond half of the largest number still overflows.
         forms.push((rule, "mul", format!("{sum}; h = mul %x, %g; y = mul %h, %half")));
         forms.push((rule, "mul", format!("{sum}; h = mul %g, %x; y = mul %half, %h")));
     }
@@ -113,7 +112,7 @@ fn values(program: &Program, inputs: &HashMap<String, Tensor>) -> Vec<Tensor> {
     interpret(program, &bound).expect("it is small")
 }
 
-/// The same NaN and infinities in every value that both programs have, and numbers that are close in multiples of the
+/// Checks that shared values have the same NaN and infinities, and that numbers are close in units of the
 /// largest.
 #[track_caller]
 fn check_pattern(
@@ -177,7 +176,7 @@ fn activations_are_nan_and_infinite_where_their_formulas_are() {
     }
 }
 
-/// A form that overflows elsewhere than the function and its double is not the function.
+/// A form that overflows where neither the function nor its double does is not recognized.
 #[test]
 fn a_gelu_that_overflows_on_the_way_stays() {
     for body in [
@@ -192,13 +191,13 @@ fn a_gelu_that_overflows_on_the_way_stays() {
         let ops = &contracted.program().module().ops;
         assert!(!ops.values().any(|op| is_gelu(&op.kind)), "{source}");
     }
-    // So large or so small a factor overflows or vanishes where the function does not.
+    // A very large or small factor overflows or vanishes where the function does not.
     let far = format!("{ERF}; h = mul %x, %g; i = mul %h, %tiny; j = mul %i, %half; y = mul %j, %huge");
     let contracted = normalized(&activation("f32", &far), true);
     assert!(!contracted.is_changed(), "{}", text::print(contracted.program().module()));
 }
 
-/// Rules about products: the rule, the types of scales, factors and the result, and whether the sums are close.
+/// Rules on products: the rule, the block, the dequantized and the result type, and factors of A and B.
 const PRODUCTS: [(&str, u32, &str, &str, [bool; 2]); 12] = [
     ("factors-of-dequantized-are-alpha", 16, "f32", "f32", [true, true]),
     ("factors-of-dequantized-are-alpha", 16, "bf16", "f32", [true, true]),
@@ -243,7 +242,7 @@ fn products_are_nan_and_infinite_where_those_of_dequantized_operands_are() {
         );
         let mut random = Random(0x9A17);
         let number = |random: &mut Random| {
-            // What the rules take to be in range: nothing that f16 could not hold 2688 times, or f32 a product of.
+            // Within the rules' ranges: 2688 times each fits f16, and products fit f32.
             random.pick(&[0.0, -0.0, 1.0, -24.0, 1e-3, 3e-6, -1e-12, 7.5, f32::NAN, 1e-18, 0.0371])
         };
         for seed in 0..24 {
@@ -253,7 +252,7 @@ fn products_are_nan_and_infinite_where_those_of_dequantized_operands_are() {
                 let value = Tensor::from_f32(dims, &[number(&mut random)]).expect("one number");
                 inputs.insert(name.to_owned(), value);
             }
-            // 6 · 2^126 overflows in f32; with factors, so must not the sum without them.
+            // 6 · 2^126 overflows in f32. With factors, the sum without them must not overflow either.
             let most = if factors == [false, false] { 252 } else { 127 + 40 };
             for name in ["sa", "sb"].into_iter().filter(|_| block == 32) {
                 let tensor = &inputs[name];
@@ -280,7 +279,7 @@ fn every_contract_rule_is_held_against_poisoned_data() {
     assert_eq!(held, rules);
 }
 
-/// Of a doubled gelu each op says where it is from.
+/// Each op of a doubled gelu states its origin.
 #[test]
 fn a_halved_double_takes_the_part_of_all_that_was_written() {
     let program = activation("f32", &format!("{ERF}; h = mul %x, %g; y = mul %h, %half"));

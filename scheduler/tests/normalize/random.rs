@@ -1,4 +1,5 @@
-//! Random graphs of the kind that frameworks export: quantize, dequantize, move, multiply, scale, and near misses of it.
+//! Random graphs like those that frameworks export: quantize, dequantize, move, multiply, scale, and near
+//! misses.
 
 use fourfold_codegen::capabilities;
 use fourfold_ir::{
@@ -46,7 +47,7 @@ fn contracting_random_quantized_graphs_leaves_programs_that_are_normal() {
 fn a_hundred_thousand_ops_take_time_in_proportion_with_their_partition() {
     const LAYERS: usize = 9_100;
     let capabilities = capabilities("sm_100a").expect("a target");
-    // The least of some: other tests run beside this one.
+    // The least of several runs, because other tests run at the same time.
     let seconds = |layers: usize| {
         let Ok(program) = verify(tower(layers)) else { panic!("it is valid") };
         let run = || {
@@ -61,12 +62,12 @@ fn a_hundred_thousand_ops_take_time_in_proportion_with_their_partition() {
     let (_, tenth) = seconds(LAYERS / 10);
     let (ops, whole) = seconds(LAYERS);
     assert!(ops >= 100_000, "{ops}");
-    // It takes less than half a second where nothing else runs; what a loaded machine adds says nothing.
+    // It takes less than half a second on an idle machine. The bound allows for a loaded one.
     assert!(whole < 3.0, "{whole} s");
     assert!(whole < 40.0 * tenth, "{whole} s, and {tenth} s for a tenth");
 }
 
-/// Each value is used by the next two, so that there are more paths through them than anyone can walk.
+/// Each value is used by the next two, so the number of paths is exponential.
 #[test]
 fn what_many_paths_share_is_worked_out_once() {
     const STEPS: usize = 60;
@@ -191,7 +192,7 @@ impl Graph {
         };
         let a = self.operand(a_shape, k, block, element, outputs);
         let b = self.operand(vec![Dim::fixed(n), Dim::fixed(k)], k, block, element, outputs);
-        // Flattened for the product, and put back behind it.
+        // Flattened before the product, and restored behind it.
         let flatten = batched && self.random.percent(60);
         let shape = self.builder.ty(a).shape.clone();
         let a = if flatten {
@@ -373,7 +374,7 @@ impl Graph {
     }
 }
 
-/// A `scaled_mma` that is one already is left as it is.
+/// A program that is already normal stays unchanged.
 #[test]
 fn what_is_normal_is_not_touched() {
     let mut builder = Builder::new("normal");

@@ -1,4 +1,4 @@
-//! Each rule, before and after, and the nearest programs in which it must not apply.
+//! Each rule, before and after, and the nearest programs to which it must not apply.
 
 use expect_test::{Expect, expect};
 use fourfold_ir::SymbolValues;
@@ -12,7 +12,7 @@ const BLOCKED: &str = "%a: tensor<[37, 64], f4E2M1FN>, %sa: tensor<[37, 4], f8E4
      param %b: tensor<[24, 64], f4E2M1FN>, param %sb: tensor<[24, 4], f8E4M3FN, blocked>";
 const PRODUCT: &str = "  %p = scaled_mma %a, %sa, %b, %sb {block = 16} : tensor<[37, 24], f32>\n";
 
-/// An exact rewriting: the same bits on poisoned data.
+/// Checks an exact rewrite: the same bits on poisoned data.
 #[track_caller]
 fn check(inputs: &str, body: &str, expected: Expect) {
     let program = function(inputs, body);
@@ -21,7 +21,7 @@ fn check(inputs: &str, body: &str, expected: Expect) {
     check_same_bits(&program, &normalized, 12, &SymbolValues::default());
 }
 
-/// A rewriting that drops roundings, and that is not done unless it may be.
+/// Checks a rewrite that drops roundings, and that is off by default.
 #[track_caller]
 fn check_contract(inputs: &str, body: &str, expected: Expect) {
     let program = function(inputs, body);
@@ -33,7 +33,7 @@ fn check_contract(inputs: &str, body: &str, expected: Expect) {
     check_same_bits(&program, &exact, 4, &SymbolValues::default());
 }
 
-/// Nothing happens, contract or not.
+/// Checks that nothing changes, with contract rules or without.
 #[track_caller]
 fn check_left_alone(inputs: &str, body: &str) {
     let program = function(inputs, body);
@@ -210,7 +210,7 @@ fn a_factor_that_comes_after_the_product_is_computed_before() {
 fn no_factor_is_alpha_where_that_would_change_something() {
     let scalar = format!("{BLOCKED}, %s: tensor<[1], f32>, %c: tensor<[37, 24], f32>");
     for body in [
-        // Another user, which may be the caller.
+        // Another user, possibly the caller.
         format!("{PRODUCT}  %y = mul %p, %s : tensor<[37, 24], f32>\n  return %p, %y"),
         format!(
             "{PRODUCT}  %y = mul %p, %s : tensor<[37, 24], f32>
@@ -224,7 +224,7 @@ fn no_factor_is_alpha_where_that_would_change_something() {
         "  %p = scaled_mma %a, %sa, %b, %sb {block = 16} : tensor<[37, 24], bf16>
   %y = mul %p, %s : tensor<[37, 24], f32>\n  return %y"
             .to_owned(),
-        // A number of another shape.
+        // A constant of another shape.
         format!(
             "{PRODUCT}  %k = constant {{value = 0.5}} : tensor<[37, 24], f32>
   %y = mul %p, %k : tensor<[37, 24], f32>\n  return %y"
@@ -238,7 +238,7 @@ fn no_factor_is_alpha_where_that_would_change_something() {
     }
     let bf16 = format!("{BLOCKED}, %s: tensor<[1], bf16>");
     check_left_alone(&bf16, &format!("{PRODUCT}  %y = mul %p, %s : tensor<[37, 24], f32>\n  return %y"));
-    // A kernel has the number inside.
+    // A kernel inlines the constant.
     check_left_alone(
         BLOCKED,
         &format!(
@@ -246,7 +246,7 @@ fn no_factor_is_alpha_where_that_would_change_something() {
   %y = mul %p, %k : tensor<[37, 24], f32>\n  return %y"
         ),
     );
-    // alpha is there already: another factor is another rounding, and to multiply both another op.
+    // alpha is present: another factor adds a rounding, and multiplying both adds an op.
     check_left_alone(
         &format!("{BLOCKED}, %s: tensor<[1], f32>, %t: tensor<[], f32>"),
         "  %p = scaled_mma %a, %sa, %b, %sb, alpha = %t {block = 16} : tensor<[37, 24], f32>
@@ -296,16 +296,16 @@ fn a_reshape_stays_where_the_ops_behind_it_see_more_than_elements() {
          %row: tensor<[37], f32>, %high: tensor<[1, 1, 24], f32>"
     );
     for body in [
-        // An operand that does not lie along the last axis, or is a matrix of its own.
+        // An operand that does not lie along the last axis, or is a full matrix.
         "  %r = reshape %p : tensor<[1, 37, 24], f32>\n  %y = mul %r, %column : tensor<[1, 37, 24], f32>",
         "  %r = reshape %p : tensor<[1, 37, 24], f32>\n  %y = mul %r, %matrix : tensor<[1, 37, 24], f32>",
         // The last extent changes: a row is along another axis.
         "  %r = reshape %p : tensor<[24, 37], f32>\n  %y = add %r, %row : tensor<[24, 37], f32>",
         "  %r = reshape %p : tensor<[24, 37], f32>\n  %y = relu %r : tensor<[24, 37], f32>",
-        // Two reshapes, and one of them from another shape.
+        // Two reshapes, one of them from another shape.
         "  %r = reshape %p : tensor<[1, 37, 24], f32>\n  %o = reshape %other : tensor<[1, 37, 24], f32>
   %y = mul %r, %o : tensor<[1, 37, 24], f32>",
-        // Without the extents of 1 the row would make the product larger.
+        // Without the extents of 1, the row would make the product larger.
         "  %r = reshape %p : tensor<[1, 37, 24], f32>\n  %y = add %r, %high : tensor<[1, 37, 24], f32>",
     ] {
         check_left_alone(&inputs, &format!("{PRODUCT}{body}\n  return %y"));
@@ -351,7 +351,7 @@ fn quantized_activations_get_blocked_scales() {
             %d = scaled_mma %q, %s.blocked, %b, %sb.blocked {block = 16} : tensor<[37, 24], f32>  ; from x y d: mma-of-dequantized-is-scaled-mma
         "#]],
     );
-    // The linear scales have another use: they stay as they are.
+    // The linear scales have another use, so they stay.
     check(
         inputs,
         "  %q, %s = block_quantize %v, %g {block = 16} : tensor<[37, 64], f4E2M1FN>, tensor<[37, 4], f8E4M3FN, linear>
@@ -401,20 +401,20 @@ fn relu_and_clamp_written_with_max_and_min_are_recognized() {
 fn max_and_min_that_are_no_relu_or_clamp_stay() {
     let product = "  %p = scaled_mma %a, %sa, %b, %sb {block = 16} : tensor<[37, 24], bf16>\n";
     for body in [
-        // relu(-0) is +0, and max(-0, -0) is not.
+        // relu(-0) is +0, but max(-0, -0) is -0.
         "  %z = constant {value = -0.0} : tensor<[], bf16>\n  %y = max %p, %z : tensor<[37, 24], bf16>",
         // The constant widens the result.
         "  %z = constant {value = 0} : tensor<[], f32>\n  %y = max %p, %z : tensor<[37, 24], f32>",
         "  %z = constant {value = 1e-30} : tensor<[], bf16>\n  %y = max %p, %z : tensor<[37, 24], bf16>",
         "  %z = constant {value = 0} : tensor<[5, 1, 1], bf16>\n  %y = max %p, %z : tensor<[5, 37, 24], bf16>",
-        // The bounds cross, or are no numbers.
+        // The bounds cross, or are NaN.
         "  %l = constant {value = 2} : tensor<[], bf16>\n  %h = constant {value = 1} : tensor<[], bf16>
   %m = max %p, %l : tensor<[37, 24], bf16>\n  %y = min %m, %h : tensor<[37, 24], bf16>",
         "  %l = constant {value = nan} : tensor<[], bf16>\n  %h = constant {value = 1} : tensor<[], bf16>
   %m = max %p, %l : tensor<[37, 24], bf16>\n  %y = min %m, %h : tensor<[37, 24], bf16>",
         "  %l = constant {value = 1} : tensor<[], bf16>\n  %h = constant {value = nan} : tensor<[], bf16>
   %m = min %p, %h : tensor<[37, 24], bf16>\n  %y = max %m, %l : tensor<[37, 24], bf16>",
-        // max(min(x, -0), +0) is +0, and min(max(x, +0), -0) is -0.
+        // max(min(x, -0), +0) is +0, but min(max(x, +0), -0) is -0.
         "  %l = constant {value = 0} : tensor<[1], bf16>\n  %h = constant {value = -0.0} : tensor<[1], bf16>
   %one = constant {value = 1} : tensor<[1], bf16>
   %m = min %p, %h : tensor<[37, 24], bf16>\n  %s = mul %l, %one : tensor<[1], bf16>
@@ -430,7 +430,7 @@ fn max_and_min_that_are_no_relu_or_clamp_stay() {
 #[test]
 fn products_that_are_no_scaled_mma_stay() {
     for (inputs, body) in [
-        // Weights stored [K, N]: their blocks lie along N.
+        // Weights stored as [K, N]: their blocks lie along N.
         (
             "%a: tensor<[37, 64], f4E2M1FN>, %sa: tensor<[37, 4], f8E4M3FN, linear>, \
              %b: tensor<[64, 32], f4E2M1FN>, %sb: tensor<[64, 2], f8E4M3FN, linear>",
@@ -440,7 +440,7 @@ fn products_that_are_no_scaled_mma_stay() {
   %d = mma %x, %t : tensor<[37, 32], f32>
   return %d",
         ),
-        // One side only is quantized.
+        // Only one side is quantized.
         (
             "%x: tensor<[37, 64], f32>, %b: tensor<[24, 64], f4E2M1FN>, %sb: tensor<[24, 4], f8E4M3FN, linear>",
             "  %y = block_dequantize %b, %sb {block = 16} : tensor<[24, 64], f32>
@@ -472,7 +472,7 @@ fn products_that_are_no_scaled_mma_stay() {
   %d = mma %x, %y : tensor<[37, 24], f32>
   return %d",
         ),
-        // MX through f16, which has not the range.
+        // MX through f16, whose range is too small.
         (
             "%a: tensor<[37, 64], f4E2M1FN>, %sa: tensor<[37, 2], f8E8M0FNU, linear>, \
              %b: tensor<[24, 64], f4E2M1FN>, %sb: tensor<[24, 2], f8E8M0FNU, linear>",
@@ -481,7 +481,7 @@ fn products_that_are_no_scaled_mma_stay() {
   %d = mma %x, %y : tensor<[37, 24], f32>
   return %d",
         ),
-        // The scales of a reshape that splits rows of blocks, and blocked ones.
+        // The scales of a reshape that splits rows of blocks, and blocked scales.
         (
             "%a: tensor<[10, 64], f4E2M1FN>, %sa: tensor<[10, 4], f8E4M3FN, linear>, \
              %b: tensor<[24, 32], f4E2M1FN>, %sb: tensor<[24, 2], f8E4M3FN, linear>",

@@ -1,4 +1,4 @@
-//! What the tests of normalization share: before and after as text, and the interpreter on poisoned data.
+//! Helpers of the normalization tests: before and after as text, and the interpreter on poisoned data.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -6,7 +6,7 @@ use std::fmt::Write;
 use fourfold_ir::{ElementType, Program, SymbolValues, Tensor, bind, interpret, text, verify};
 use fourfold_scheduler::{Fate, NormalizeOptions, Normalized, Origin, Step, normalize};
 
-/// A program from its text.
+/// Loads a program from text.
 #[track_caller]
 pub fn program(source: &str) -> Program {
     match fourfold_ir::load(source) {
@@ -17,13 +17,13 @@ pub fn program(source: &str) -> Program {
     }
 }
 
-/// `func @f(INPUTS) { BODY }` as a program.
+/// Loads `func @f(INPUTS) { BODY }`.
 #[track_caller]
 pub fn function(inputs: &str, body: &str) -> Program {
     program(&format!("fir 1\nfunc @f({inputs}) {{\n{body}\n}}\n"))
 }
 
-/// Everything that normalization says: the new body, and where each op of it is from.
+/// Describes a normalized program: the new body, and the origin of each op.
 pub fn describe(program: &Program, normalized: &Normalized) -> String {
     let (before, after) = (program.module(), normalized.program().module());
     let mut out = String::new();
@@ -53,7 +53,7 @@ fn steps_text(steps: &[Step]) -> String {
     texts.join(", ")
 }
 
-/// Normalizes, and holds the result against everything that is promised of any.
+/// Normalizes, and checks every property that holds for all programs.
 #[track_caller]
 pub fn normalized(program: &Program, contract: bool) -> Normalized {
     let options = NormalizeOptions { contract };
@@ -68,7 +68,8 @@ pub fn normalized(program: &Program, contract: bool) -> Normalized {
     normalized
 }
 
-/// Inputs, outputs and symbols are the same; values that survive are what they were; every op says what became of it.
+/// Checks that inputs, outputs and symbols are equal, that remaining values are unchanged, and that every op
+/// has a fate.
 #[track_caller]
 pub fn check_bookkeeping(program: &Program, normalized: &Normalized) {
     let (before, after) = (program.module(), normalized.program().module());
@@ -102,7 +103,7 @@ pub fn check_bookkeeping(program: &Program, normalized: &Normalized) {
         match normalized.fate(op) {
             Fate::Kept(new) => {
                 assert_eq!(normalized.origin(*new), &Origin::Kept(op));
-                // As text, in which NaN equals itself.
+                // Compared as text, in which NaN equals itself.
                 assert_eq!(before.ops[op].kind.attributes().len(), after.ops[*new].kind.attributes().len());
                 assert_eq!(before.op_label(op), after.op_label(*new));
             }
@@ -196,7 +197,7 @@ pub fn poisoned_inputs(program: &Program, seed: u64, symbols: &SymbolValues) -> 
     inputs
 }
 
-/// The same bits, any NaN being any other, for every value that both programs have, and every output.
+/// Checks for equal bits, with any two NaN equal, in every shared value and every output.
 #[track_caller]
 pub fn check_same_bits(program: &Program, normalized: &Normalized, seeds: u64, symbols: &SymbolValues) {
     for seed in 0..seeds {

@@ -1,4 +1,4 @@
-//! Partitions with one thing wrong: the checker notices each.
+//! Partitions with one defect each: the checker reports each.
 
 use fourfold_ir::{
     BinaryKind, BlockFormat, Builder, Capabilities, Dim, ElementType, Entity, FormatCapability, Module, Op,
@@ -13,8 +13,8 @@ use crate::support::*;
 
 use ElementType::{BF16, F16, F32};
 
-/// 0: softmax (fallback); 1: batched kernel with everything; 2: softmax, quantize (fallback); 3: kernel; beside them a
-/// plain mma.
+/// Segments: 0, softmax (fallback); 1, a batched kernel with everything; 2, softmax and quantize (fallback);
+/// 3, a kernel; and a plain `mma`.
 fn program() -> Program {
     let mut builder = Builder::new("program");
     let l = Dim::fixed(3);
@@ -330,7 +330,7 @@ fn steps_that_are_not_the_ops() {
     );
 }
 
-/// The kernel writes %out, the blocks of %out, and the largest of each row of %y.
+/// The kernel writes %out, the quantized %out, and the maximum of each row of %y.
 #[test]
 fn outputs_that_are_not_what_is_seen() {
     type Change = fn(&Program, &mut ScaledMmaPlan);
@@ -510,7 +510,7 @@ fn no_constraint_is_more_than_is_needed() {
             };
             caught(renamed, extra);
         }
-        // Not even M = 0 is within this, so that every call would run on the fallback.
+        // Not even M = 0 satisfies this, so every call would run on the fallback.
         let added: [fn(&ScaledMmaPlan) -> Constraint; 4] = [
             |plan| Constraint::AtMost { name: "M", dim: plan.m.clone(), limit: 0 },
             |plan| Constraint::NotEmpty { name: "M", dim: plan.m.clone() },
@@ -551,7 +551,7 @@ fn a_refusal_of_a_scaled_mma_that_does_not_hold() {
         (blackwell(), Gemm { n: Dim::fixed(0), ..good.clone() }, &[ExtentRange]),
         (blackwell(), Gemm { m: Dim::fixed(1 << 31), ..good.clone() }, &[ExtentRange]),
         (blackwell(), Gemm { batch: batch(1 << 30), m: Dim::fixed(128), ..good.clone() }, &[ExtentRange]),
-        // Beyond what the grid of one launch takes: matrices, tiles along N, tiles in all.
+        // Beyond the grid of one launch: matrices, tiles along N, total tiles.
         (
             blackwell(),
             Gemm { batch: batch(65_536), b_batch: batch(65_536), ..Gemm::of(F32, 1, 72, 96) },
@@ -591,7 +591,7 @@ fn a_refusal_of_a_scaled_mma_that_does_not_hold() {
             assert!(errors.contains(&refusal), "{code}: {errors:?}");
         }
     }
-    // Nothing speaks against this one.
+    // Nothing prevents a kernel here.
     let (program, mut partition) = planned(small(false), &blackwell());
     partition.segments[0].kind = SegmentKind::Fallback;
     for decision in &mut partition.decisions {

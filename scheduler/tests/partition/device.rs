@@ -1,4 +1,4 @@
-//! A `block_quantize` that no epilogue computes is a segment of the device tier.
+//! A `block_quantize` outside every epilogue becomes a segment of the device tier.
 
 use fourfold_ir::{
     BinaryKind, Builder, Dim, ElementType, Entity, Module, OpKind, Program, ScaleLayout, ScaleRounding,
@@ -13,7 +13,7 @@ use crate::support::*;
 
 use ElementType::{BF16, F4E2M1FN, F8E5M2, F8E8M0FNU, F16, F32};
 
-/// Quantizes values of this type before a product, whose result is quantized in its epilogue.
+/// Quantizes values before a product, and the product's result in its epilogue.
 fn around_a_product() -> Module {
     let mut builder = Builder::new("around");
     let m = builder.symbol("M");
@@ -70,7 +70,7 @@ fn a_quantization_before_a_product_is_a_device_segment_and_one_behind_it_an_outp
 /// Stands for the symbol M among extents.
 const SYMBOLIC: u64 = u64::MAX;
 
-/// One quantization of values of these extents.
+/// One quantization of values with these extents.
 fn alone(dims: &[u64], input: ElementType, element: ElementType, layout: ScaleLayout) -> Module {
     let mut builder = Builder::new("alone");
     let dims: Vec<Dim> = dims
@@ -180,7 +180,7 @@ fn the_checker_notices_whatever_is_wrong_with_a_device_segment() {
         change(plan);
         assert!(check(&program, &capabilities, &partition).is_err(), "change {number}");
     }
-    // A target without such kernels, and an op of the device tier without a reason.
+    // A target without device kernels, and an op of the device tier without a reason.
     let cpu = fourfold_codegen::capabilities("cpu").expect("a target");
     let of_cpu = Partition { target: "cpu".to_owned(), ..right.clone() };
     assert!(check(&program, &cpu, &of_cpu).is_err());

@@ -1,4 +1,4 @@
-//! What kernels take: parts of the epilogue, layouts, batches, and what they ask of a call.
+//! Accepted kernels: parts of the epilogue, layouts, batches, and constraints on calls.
 
 use expect_test::expect;
 use fourfold_ir::{
@@ -169,7 +169,7 @@ fn a_conversion_can_make_a_result_writable_that_is_not_on_its_own() {
               %d.a %d.sfa %d.b %d.sfb -> %wide
         "#]],
     );
-    // On the narrow target only bf16 is written: three ops have to come first.
+    // The narrow target writes only bf16, so three ops must come first.
     let mut builder = Builder::new("late");
     let bias = builder.param("bias", tensor(&[48], BF16));
     let d = Gemm::of(F32, 37, 48, 128).build(&mut builder, "d");
@@ -305,7 +305,7 @@ fn extents_that_cannot_be_proved_are_checked_for_each_call() {
         call([37, 2_097_028, 6]),
         refused(ReasonCode::ExtentRange, "N is 4194056; expected at most 4194048")
     );
-    // 2^14 tiles along M, and along N one less than 2^13, or as many.
+    // 2^14 tiles along M, and one less than 2^13 along N, or exactly as many.
     assert_eq!(call([1 << 21, ((1 << 13) - 1) * 32, 2]), None);
     assert_eq!(
         call([1 << 21, (1 << 13) * 32, 2]),
@@ -320,7 +320,7 @@ fn extents_that_cannot_be_proved_are_checked_for_each_call() {
 
 #[test]
 fn n_must_suit_both_c_and_the_result() {
-    // On the narrow target C asks for N % 24 and D for N % 16.
+    // On the narrow target C requires N % 24 and D requires N % 16.
     let multiples = |n: Dim, name: &str| {
         let mut builder = Builder::new(name);
         let _ = builder.symbol("N");
@@ -397,7 +397,7 @@ fn any_standard_format_is_taken_where_the_target_lists_it() {
     assert_eq!(kernels(module, BlockFormat::MXFP4), 0);
 }
 
-/// A 37 by 72 f32 product, and what is made of it.
+/// A 37 by 72 f32 product, and the ops that use it.
 fn made_of(build: impl FnOnce(&mut Builder, Value) -> Vec<Value>) -> Module {
     let mut builder = Builder::new("dag");
     let d = Gemm::of(F32, 37, 72, 96).build(&mut builder, "d");

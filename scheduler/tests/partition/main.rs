@@ -1,4 +1,4 @@
-//! What is taken, what is not and why, in which order it runs, and that the checker would notice otherwise.
+//! Accepted and refused ops, with reasons, the order of segments, and the checker's verdict on defects.
 
 mod checker;
 mod device;

@@ -1,4 +1,4 @@
-//! Which segments there are, and in which order they run.
+//! The segments of a program, and their order.
 
 use std::time::Instant;
 
@@ -99,7 +99,7 @@ fn a_kernel_feeds_the_c_operand_of_another() {
     );
 }
 
-/// %x feeds two kernels, whose results meet; beside them an op that depends on neither.
+/// %x feeds two kernels, whose results meet, beside an op that depends on neither.
 fn diamond() -> Module {
     let mut builder = Builder::new("diamond");
     let x = builder.input("x", tensor(&[37, 96], F32));
@@ -160,7 +160,7 @@ fn a_result_that_nobody_uses_is_no_output() {
 
 const OPS: usize = 100_000;
 
-/// One `scaled_mma` in five ops, side by side.
+/// One `scaled_mma` per five ops, side by side.
 fn wide() -> Module {
     let mut builder = Builder::new("wide");
     let [a, sfa, b, sfb] = Gemm::of(F32, 37, 72, 96).inputs(&mut builder, "x");
@@ -176,7 +176,7 @@ fn wide() -> Module {
     builder.finish(&outputs)
 }
 
-/// As many kernels, each after the one before, and each of other extents.
+/// The same number of kernels in a chain, each with different extents.
 fn deep() -> Module {
     let mut builder = Builder::new("deep");
     let global = builder.input("g", tensor(&[], F32));
@@ -200,7 +200,7 @@ fn deep() -> Module {
     builder.finish(&[q, s])
 }
 
-/// Epilogues of nine steps with shared values, of very many different forms.
+/// Epilogues of nine steps with shared values, in very many different forms.
 fn dags() -> Module {
     let mut builder = Builder::new("dags");
     let [a, sfa, b, sfb] = Gemm::of(F32, 37, 72, 96).inputs(&mut builder, "x");

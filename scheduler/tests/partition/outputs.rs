@@ -1,4 +1,5 @@
-//! What kernels write: values, quantized blocks and reductions, and how kernels that read each other are ordered.
+//! Outputs of kernels: values, quantized blocks and reductions, and the order of kernels that read each
+//! other.
 
 use expect_test::expect;
 use fourfold_ir::{
@@ -11,7 +12,7 @@ use crate::support::*;
 
 use ElementType::{BF16, F8E4M3FN, F8E5M2, F8E8M0FNU, F16, F32};
 
-/// A 37 by 96 f32 product, and what is made of it.
+/// A 37 by 96 f32 product, and the ops that use it.
 fn made_of(build: impl FnOnce(&mut Builder, Value) -> Vec<Value>) -> Module {
     let mut builder = Builder::new("outputs");
     let d = Gemm::of(F32, 37, 96, 64).build(&mut builder, "d");
@@ -19,7 +20,7 @@ fn made_of(build: impl FnOnce(&mut Builder, Value) -> Vec<Value>) -> Module {
     builder.finish(&outputs)
 }
 
-/// Codes and blocked scales per 32.
+/// MX codes with blocked scales per 32.
 fn mx(
     builder: &mut Builder,
     name: &str,
@@ -159,7 +160,8 @@ fn scales_that_are_written_have_a_largest_size_and_a_maximum_needs_rows() {
     assert_eq!(call([0, 37, 6]), refused(ReasonCode::ExtentRange, "L is 0; expected at least 1"));
     assert_eq!(call([65_535, 1, 2]), None);
     assert_eq!(call([65_536, 1, 2]), refused(ReasonCode::ExtentRange, "L is 65536; expected at most 65535"));
-    // 2^17 tiles of 128 rows, each with 32 scales a row: 2^29 bytes, and twice as many for four more columns.
+    // 2^17 tiles of 128 rows, with 32 scales per row: 2^29 bytes, and twice as many for four more scale
+    // columns.
     assert_eq!(call([1 << 15, 512, 32]), None);
     assert_eq!(
         call([1 << 15, 512, 128]),
@@ -302,7 +304,7 @@ fn a_stage_is_raised_for_an_operand_of_a_later_kernel_only_while_nothing_was_use
 
 #[test]
 fn kernels_that_use_each_other_twice_close_no_cycle() {
-    // %x is of the first kernel, %y of the second and reads %x; %z would have the first read %y.
+    // %x joins the first kernel; %y joins the second and reads %x; %z would make the first read %y.
     let mut builder = Builder::new("crossing");
     let first = Gemm::of(F32, 37, 96, 64).build(&mut builder, "first");
     let second = Gemm::of(F32, 37, 96, 128).build(&mut builder, "second");

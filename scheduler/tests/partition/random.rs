@@ -1,4 +1,4 @@
-//! Random programs: every op gets an answer, and the checker agrees with it.
+//! Random programs: every op has a decision, and the checker agrees.
 
 use fourfold_ir::{
     BinaryKind, Builder, Capabilities, Dim, ElementType, Entity, Module, ReduceKind, ScaledMmaOptions,
@@ -10,7 +10,7 @@ use crate::support::*;
 
 use ElementType::{BF16, F16, F32};
 
-/// A generator good enough to pick among a few things.
+/// A simple generator, sufficient to pick among a few items.
 struct Random(u64);
 
 impl Random {
@@ -26,7 +26,8 @@ impl Random {
     }
 }
 
-/// Matrices `[M, N]` of one M and N, and vectors `[N]`, combined at random; mostly what kernels like.
+/// Matrices `[M, N]` of one M and N, and vectors `[N]`, combined at random, mostly in ways that kernels
+/// accept.
 fn random_module(seed: u64) -> Module {
     let mut random = Random(0x9E37_79B9_7F4A_7C15 ^ (seed + 1));
     let mut builder = Builder::new("random");
@@ -42,7 +43,7 @@ fn random_module(seed: u64) -> Module {
     matrices.push(first);
     for step in 0..random.below(30) {
         let name = format!("x{step}");
-        // Mostly the newest value, so that chains come about.
+        // Mostly the newest value, so that chains form.
         let recent = *matrices.last().expect("there is one");
         let matrix = if random.below(4) == 0 { random.pick(&matrices) } else { recent };
         let result = match random.below(15) {
@@ -106,7 +107,7 @@ fn random_module(seed: u64) -> Module {
     builder.finish(&outputs)
 }
 
-/// What random programs came to.
+/// Totals over random programs.
 #[derive(Debug, Default)]
 struct Counts {
     kernels: usize,

@@ -1,4 +1,4 @@
-//! One near miss for each code: a program that is taken, and the least change that is not.
+//! One near miss per code: an accepted program, and the smallest change that is refused.
 
 use expect_test::{Expect, expect};
 use fourfold_ir::{
@@ -11,7 +11,7 @@ use crate::support::*;
 
 use ElementType::{BF16, F8E4M3FN, F8E8M0FNU, F16, F32};
 
-/// `taken` has the op `%y` in a kernel; `refused` has not, for this reason.
+/// Checks that `taken` has `%y` in a kernel, and that `refused` does not, with this reason.
 #[track_caller]
 pub fn near_miss(
     capabilities: &Capabilities,
@@ -34,7 +34,7 @@ fn root(gemm: &Gemm) -> Module {
     builder.finish(&[y])
 }
 
-/// An f32 `%d` of 45 by 72, and then whatever defines `%y`.
+/// An f32 `%d` of 45 by 72, and then the ops that define `%y`.
 pub fn after(build: impl FnOnce(&mut Builder, Value) -> Vec<Value>) -> Module {
     let mut builder = Builder::new("after");
     let d = Gemm::of(F32, 45, 72, 96).build(&mut builder, "d");
@@ -407,7 +407,7 @@ fn the_grid_of_a_launch_has_a_range() {
         ReasonCode::ExtentRange,
         expect!["%y = scaled_mma: D has 640 tiles of 32x16; expected at most 600"],
     );
-    // Many matrices that share one B are rows of one matrix, whose tiles lie along x.
+    // Many matrices that share one B are flattened into one, whose tiles lie along x.
     let flat = Gemm { batch: vec![Dim::fixed(65_536)], ..Gemm::of(F32, 128, 72, 96) };
     assert_eq!(reason(root(&flat), &blackwell(), "y"), None);
 }
@@ -591,7 +591,7 @@ fn nothing_is_planned_for_the_cpu() {
 
 #[test]
 fn of_several_kernels_the_one_that_was_closest_gives_the_reason() {
-    // %bias is not of %d's shape, but %d only fails to take the sum because it is returned too.
+    // %bias does not have %d's shape, but %d only fails to take the sum because it is also returned.
     let mut builder = Builder::new("closest");
     let bias = Gemm::of(F32, 1, 72, 96).build(&mut builder, "bias");
     let d = Gemm::of(F32, 45, 72, 96).build(&mut builder, "d");
@@ -609,7 +609,7 @@ fn of_several_kernels_the_one_that_was_closest_gives_the_reason() {
 
 #[test]
 fn the_scales_of_an_operand_have_a_largest_size() {
-    // 4096 x 4096 / 16 is 2^20 bytes, beyond the mock table's 2^19; half of the rows is within it.
+    // 4096 x 4096 / 16 is 2^20 bytes, beyond the mock table's 2^19; half of the rows fit.
     near_miss(
         &narrow(),
         Some(root(&Gemm::of(BF16, 2048, 48, 4096))),

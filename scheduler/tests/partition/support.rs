@@ -1,4 +1,4 @@
-//! Programs in a few lines, and partitions as text.
+//! Short program builders, and partitions as text.
 
 use std::fmt::Write;
 
@@ -14,7 +14,7 @@ use fourfold_scheduler::{
     SegmentKind, check, partition,
 };
 
-/// A `scaled_mma` with inputs of its own, NVFP4 unless changed.
+/// A `scaled_mma` with inputs of its own, NVFP4 by default.
 #[derive(Clone)]
 pub struct Gemm {
     pub batch: Vec<Dim>,
@@ -30,7 +30,7 @@ pub struct Gemm {
 }
 
 impl Gemm {
-    /// f32 result, no batch.
+    /// An f32 result without a batch.
     pub fn new(m: Dim, n: u64, k: u64) -> Gemm {
         Gemm {
             batch: Vec::new(),
@@ -82,7 +82,7 @@ pub fn softmax(builder: &mut Builder, name: &str, value: Value) -> Value {
     builder.op(OpKind::Softmax { axis }, &[value], &[(name, ty)])[0]
 }
 
-/// The sum of the rows: a vector of N.
+/// The sum over rows: a vector of N elements.
 pub fn column_sums(builder: &mut Builder, name: &str, value: Value) -> Value {
     let ty = builder.ty(value);
     let ty = TensorType::new(ty.shape[1..].to_vec(), ty.element);
@@ -93,7 +93,7 @@ pub fn column_sums(builder: &mut Builder, name: &str, value: Value) -> Value {
     )[0]
 }
 
-/// One f32 number.
+/// A constant f32 scalar.
 pub fn constant(builder: &mut Builder, name: &str, number: f64) -> Value {
     let kind = OpKind::Constant(ConstantValue::Splat(number));
     builder.op(kind, &[], &[(name, tensor(&[], ElementType::F32))])[0]
@@ -115,7 +115,7 @@ pub fn select(builder: &mut Builder, name: &str, operands: [Value; 3]) -> Value 
     builder.op(OpKind::Select, &operands, &[(name, ty)])[0]
 }
 
-/// NVFP4 codes and blocked scales of a matrix.
+/// The NVFP4 codes and blocked scales of a matrix.
 pub fn quantize(builder: &mut Builder, name: &str, value: Value, global: Value) -> [Value; 2] {
     let shape = builder.ty(value).shape.clone();
     let mut blocks = shape.clone();
@@ -129,12 +129,12 @@ pub fn quantize(builder: &mut Builder, name: &str, value: Value, global: Value) 
     [results[0], results[1]]
 }
 
-/// The table of a target as it is.
+/// The capabilities of sm_100a.
 pub fn with_device() -> Capabilities {
     fourfold_codegen::capabilities("sm_100a").expect("a target")
 }
 
-/// The table of a target that people have, with all that an epilogue may write and without device kernels.
+/// The capabilities of sm_100a with all kinds of outputs and without device kernels.
 pub fn blackwell() -> Capabilities {
     use ElementType::{F4E2M1FN, F8E4M3FN, F8E5M2, F8E8M0FNU};
     let mut capabilities = with_device();
@@ -155,7 +155,7 @@ pub fn blackwell() -> Capabilities {
     capabilities
 }
 
-/// The same, where a kernel writes one value and nothing else.
+/// The same, with a single value as the only output.
 pub fn one_output() -> Capabilities {
     let mut capabilities = blackwell();
     for format in &mut capabilities.formats {
@@ -166,7 +166,7 @@ pub fn one_output() -> Capabilities {
     capabilities
 }
 
-/// Combines the elements along these axes.
+/// Reduces the elements along these axes.
 pub fn reduce(builder: &mut Builder, name: &str, kind: ReduceKind, axes: &[u32], value: Value) -> Value {
     let ty = builder.ty(value);
     let kept = ty.shape.iter().enumerate().filter(|(axis, _)| !axes.contains(&(*axis as u32)));
@@ -174,8 +174,8 @@ pub fn reduce(builder: &mut Builder, name: &str, kind: ReduceKind, axes: &[u32],
     builder.op(OpKind::Reduce { kind, axes: axes.to_vec(), keep_dims: false }, &[value], &[(name, ty)])[0]
 }
 
-/// A made-up target: no batch, small extents, bf16 out only with N % 16, C in f32 only, an epilogue of
-/// add and relu that reads one bf16 row.
+/// A fictional target: no batch, small extents, bf16 output only with N % 16, C in f32 only, and an epilogue
+/// of add and relu that reads one bf16 row.
 pub fn narrow() -> Capabilities {
     Capabilities {
         target: "narrow".to_owned(),
@@ -215,7 +215,7 @@ pub fn verified(module: Module) -> Program {
     verify(module).unwrap_or_else(|invalid| panic!("{:?}", invalid.errors))
 }
 
-/// Partitions a program, twice, and has the checker prove the result.
+/// Partitions a program twice, and proves the result with the checker.
 #[track_caller]
 pub fn planned(module: Module, capabilities: &Capabilities) -> (Program, Partition) {
     let again = verified(module.clone());
@@ -232,7 +232,7 @@ pub fn check_partition(module: Module, expected: Expect) {
     expected.assert_eq(&text(&program, &partition));
 }
 
-/// Segments, then reasons.
+/// The segments, then the reasons.
 pub fn text(program: &Program, partition: &Partition) -> String {
     let module = program.module();
     let mut text = String::new();
@@ -372,7 +372,7 @@ pub fn op_named(program: &Program, name: &str) -> Op {
     program.module().defining_op(value).expect(name)
 }
 
-/// Whether the op is in a kernel (`None`), or why not.
+/// The reason why an op is not in a kernel; `None` if it is in one.
 #[track_caller]
 pub fn reason(module: Module, capabilities: &Capabilities, name: &str) -> Option<(ReasonCode, String)> {
     let (program, partition) = planned(module, capabilities);

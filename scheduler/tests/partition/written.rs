@@ -1,4 +1,4 @@
-//! Near misses of what a kernel may write: one thing too many, of another format, kind or extent, or too early.
+//! Near misses of kernel outputs: one too many, of another format, kind or extent, or too early.
 
 use expect_test::expect;
 use fourfold_ir::{
@@ -12,7 +12,7 @@ use crate::support::*;
 
 use ElementType::{BF16, F8E4M3FN, F16, F32};
 
-/// An f32 `%d` of 45 by `n`, and then whatever defines `%y`.
+/// An f32 `%d` of 45 by `n`, and then the ops that define `%y`.
 fn after_n(n: u64, build: impl FnOnce(&mut Builder, Value) -> Vec<Value>) -> Module {
     let mut builder = Builder::new("after");
     let d = Gemm::of(F32, 45, n, 96).build(&mut builder, "d");
@@ -73,7 +73,7 @@ fn a_kernel_writes_only_so_many_tensors() {
             "%y = relu: %d is also used by %8 = rsqrt, so that the kernel of %d = scaled_mma would write 5 tensors; expected at most 4"
         ],
     );
-    // Codes and their scales are two.
+    // Codes and their scales are two tensors.
     let quantized = |values: usize| {
         after_n(96, |builder, d| {
             let global = builder.input("g", tensor(&[], F32));
@@ -134,7 +134,7 @@ fn blocks_have_a_format_a_rule_for_n_and_a_largest_size() {
     assert_eq!(code, ReasonCode::UnsupportedEpilogueOp);
     expect!["%y, %y.s = block_quantize: the epilogue of %d = scaled_mma does not write f4E2M1FN with scales of f8E4M3FN; expected f4E2M1FN with f8E8M0FNU per 32, f8E4M3FN with f8E8M0FNU per 32, f8E5M2 with f8E8M0FNU per 32"].assert_eq(&message);
 
-    // 128 rows of 2048/16 scales are 2^14 bytes; those of B are half of that.
+    // 128 rows of 2048/16 scales are 2^14 bytes; the scales of B are half of that.
     let mut small = blackwell();
     small.formats[0].max_scale_bytes = 1 << 14;
     let large = |capabilities: &Capabilities| {

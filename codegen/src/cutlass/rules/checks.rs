@@ -1,4 +1,4 @@
-//! What each rule asks of a configuration.
+//! The check of each rule on a configuration.
 
 use crate::cutlass::configuration::{
     Cluster, Configuration, EpilogueSchedule, Family, Format, Kind, Mainloop, Sms, Stages, TileScheduler,
@@ -7,7 +7,7 @@ use crate::cutlass::stages::{automatic_stages, stages};
 use crate::cutlass::tensor_memory::{self, Columns};
 use crate::cutlass::version::CutlassVersion;
 
-/// What the rules judge.
+/// The input of a check.
 pub(super) struct Subject<'a> {
     pub(super) configuration: &'a Configuration,
     pub(super) cutlass: CutlassVersion,
@@ -43,7 +43,7 @@ pub(super) fn grouped_splits(subject: &Subject) -> Option<String> {
     demand(!(*grouped && scheduler.splits_k()), || format!("{scheduler:?} of a grouped kernel"))
 }
 
-/// A finding, if the demand is not met.
+/// Returns a finding if a requirement is not met.
 fn demand(met: bool, found: impl FnOnce() -> String) -> Option<String> {
     if met { None } else { Some(found()) }
 }
@@ -59,14 +59,14 @@ pub(super) fn tags_of_the_family(subject: &Subject) -> Option<String> {
     let epilogue = match (configuration.family, configuration.epilogue.schedule) {
         (_, EpilogueSchedule::Auto) => true,
         (Family::Sm100 | Family::Sm103, EpilogueSchedule::Tma | EpilogueSchedule::NoSmem) => true,
-        // It has no PtrArray form.
+        // This tag has no PtrArray form.
         (Family::Sm100, EpilogueSchedule::TmaNvf4) => !configuration.epilogue.grouped,
         (Family::Sm120, EpilogueSchedule::Cooperative | EpilogueSchedule::Pingpong) => {
             configuration.grouped && configuration.epilogue.grouped
         }
         _ => false,
     };
-    // PtrArray forms of the tags that name a format were never written for Sm120.
+    // CUTLASS has no PtrArray forms of the Sm120 tags that name a format.
     let written = match configuration.mainloop {
         Mainloop::Sm120 { .. } => !configuration.grouped,
         Mainloop::Sm100MixedTmaCpAsync => {
@@ -124,7 +124,7 @@ pub(super) fn n_major_tile(subject: &Subject) -> Option<String> {
     })
 }
 
-/// What alignments miss their multiple.
+/// Finds an operand whose alignment is not the required multiple.
 fn misaligned(configuration: &Configuration) -> Option<String> {
     let multiple = |format: Format| match (configuration.kind(), format.bits()) {
         (Kind::Nvf4 | Kind::Mxf4, _) => 32,
@@ -138,7 +138,7 @@ fn misaligned(configuration: &Configuration) -> Option<String> {
     })
 }
 
-/// Whether the collective's builder states the alignment; it does not for mxf8f6f4 under Auto and PtrArray tags.
+/// Returns whether the builder asserts the alignment. It does not for mxf8f6f4 with Auto or PtrArray tags.
 fn asserts_alignment(configuration: &Configuration) -> bool {
     let explicit = matches!(configuration.mainloop, Mainloop::Sm100(_) | Mainloop::Sm120 { .. });
     configuration.kind() != Kind::Mxf8f6f4 || (explicit && !configuration.grouped)

@@ -1,11 +1,15 @@
-//! The rules that a configuration must pass before nvcc sees it, as data: what each demands and what it prevents.
+//! The rules that a configuration must satisfy before nvcc compiles it, as data.
 //!
-//! Rules 1 to 17 were compared with every configuration of `fixtures/combos.jsonl` (`tests/combos.rs`): they reject
-//! what nvcc rejects and accept what it builds, but for builds that stop at types and would fail in the body.
-//! Of the others 22, 27, 30, 32 and 33 are refused by the compiler too; the rest compile and are wrong or not at their best
-//! ([`RuleKind`]), and a kernel that breaks 29 was seen to compute wrong results when it ran emulated. Rules 25 and 26 judge a call, not a configuration, and live where
-//! calls are prepared. What is demanded of any version but 4.2.0 and 4.7.0 was
-//! read in the sources between them: there, compile every tile in use once.
+//! Rules 1 to 17 were compared with every configuration of `fixtures/combos.jsonl` (`tests/combos.rs`). They
+//! reject what nvcc rejects and accept what it builds, except for builds that stop at types and would fail in
+//! the body.
+//!
+//! Of the other rules, the compiler also enforces 22, 27, 30, 32 and 33. Configurations that break the rest
+//! compile, but are wrong or slower ([`RuleKind`]). A kernel that breaks rule 29 computed wrong results under
+//! emulation. Rules 25 and 26 apply to calls, not configurations, and are checked where calls are prepared.
+//!
+//! For CUTLASS versions other than 4.2.0 and 4.7.0, requirements were read in the sources. Compile every tile
+//! in use once with such a version.
 
 mod checks;
 mod rule;
@@ -24,7 +28,7 @@ use super::version::CutlassVersion;
 pub struct Violation {
     /// The rule.
     pub rule: &'static Rule,
-    /// What was found instead of what it demands.
+    /// The part of the configuration that breaks it.
     pub found: String,
 }
 
@@ -34,10 +38,10 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Holds a configuration against every rule. `target` is what nvcc is told: `sm_100a`, …
+/// Checks a configuration against every rule. `target` is the compilation target, such as `sm_100a`.
 ///
 /// # Errors
-/// Every rule that it breaks, in order of number.
+/// All violations, by rule number.
 pub fn check(
     configuration: &Configuration,
     cutlass: CutlassVersion,
@@ -51,14 +55,14 @@ pub fn check(
     if violations.is_empty() { Ok(()) } else { Err(violations) }
 }
 
-/// Why a configuration cannot be used at all: the rules that it breaks, advice aside.
+/// The violations that make a configuration unusable: all except those of advice rules.
 pub fn invalid(configuration: &Configuration, cutlass: CutlassVersion, target: &str) -> Vec<Violation> {
     let mut violations = check(configuration, cutlass, target).err().unwrap_or_default();
     violations.retain(|violation| violation.rule.kind != RuleKind::Advice);
     violations
 }
 
-/// Broken rules in a line.
+/// Joins violations into one line.
 pub(crate) fn texts(violations: &[Violation]) -> String {
     let texts: Vec<String> = violations.iter().map(ToString::to_string).collect();
     texts.join("; ")

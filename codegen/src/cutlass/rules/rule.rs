@@ -1,33 +1,33 @@
-//! A rule as data: what it demands, and what it prevents.
+//! A rule as data: its requirement, and the failure that it prevents.
 
 use std::fmt;
 
 use super::checks::Subject;
 
-/// What becomes of a configuration that breaks a rule.
+/// The effect of breaking a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RuleKind {
-    /// The compiler refuses it.
+    /// The compiler rejects the configuration.
     Compiler,
-    /// It compiles without a word, and has no MMA, cannot be launched, or computes something else.
+    /// It compiles without a diagnostic, but has no MMA, cannot be launched, or computes a wrong result.
     Silent,
-    /// It works, and is slower or takes less than it could. No default breaks it.
+    /// It works, but is slower or accepts fewer problems than it could. No default breaks such a rule.
     Advice,
 }
 
-/// One demand.
+/// One requirement.
 pub struct Rule {
-    /// Its number; stable.
+    /// The stable number.
     pub number: u32,
-    /// What becomes of a configuration that breaks it.
+    /// The effect of breaking it.
     pub kind: RuleKind,
-    /// The configurations it concerns.
+    /// The configurations to which it applies.
     pub scope: &'static str,
-    /// What it demands.
+    /// The requirement.
     pub text: &'static str,
-    /// What the compiler says, or what goes wrong, without it.
+    /// The compiler's message, or the failure, without the rule.
     pub prevents: &'static str,
-    /// What is wrong with this subject, if anything.
+    /// Returns the part of the configuration that breaks the rule, if any.
     pub(super) check: fn(&Subject) -> Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Every rule.
+//! The table of rules.
 
 use super::checks::{
     asserted_alignment, cluster_extents, cluster_of_the_sms, enough_stages, epilogue_tile_divides,
@@ -10,7 +10,7 @@ use super::checks::{
 };
 use super::rule::{Rule, RuleKind};
 
-/// Every rule, in order of number.
+/// All rules, in order of number.
 pub static RULES: [Rule; 32] = [
     Rule {
         number: 1,
