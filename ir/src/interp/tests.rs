@@ -1,4 +1,4 @@
-//! Tests of every op by hand, and of the refusals.
+//! Tests of every op against values computed by hand, and of the errors.
 
 use super::testing::{f32s, run, run_all, scales_ty, tensor, ty};
 use super::*;
@@ -415,7 +415,7 @@ fn an_impossible_call_is_refused_with_the_op() {
     assert!(refused(with(Some((1 << 28) + 1), &[&one])).contains("limit of 2^28 elements"));
     assert_eq!(
         refused(with(None, &[&one])),
-        "`%y = broadcast`: the symbols' values give no extents for tensor<[M], f32>"
+        "`%y = broadcast`: the symbol values determine no valid extents for tensor<[M], f32>"
     );
     assert_eq!(refused(with(Some(2), &[])), "`%y = broadcast` takes 1 tensors, not 0");
     assert_eq!(
