@@ -48,8 +48,8 @@
 //! Data and scales are two tensors. A matrix `[rows, K]` of FP4 (`f4E2M1FN`) or FP8 codes has scales `[rows, K/V]`.
 //! V is the block, 16 or 32. Element (r, k) has the value `code(r, k) · scale(r, k / V)`.
 //!
-//! *Operands* are K-major: A is `[.., M, K]`, B is `[.., N, K]`, D is `[.., M, N]`. The leading extents are the batch L.
-//! If A has a higher rank, a B of rank 2 is shared by all matrices of the batch.
+//! *Operands* are K-major: A is `[.., M, K]`, B is `[.., N, K]`, D is `[.., M, N]`. The leading extents are the batch
+//! L. If A has a higher rank, a B of rank 2 is shared by all matrices of the batch.
 //!
 //! *Packing.* FP4 takes half a byte; the low nibble of a byte is the even k. Codes 0 to 7 are 0, 0.5, 1, 1.5, 2, 3,
 //! 4, 6; bit 3 is the sign.
@@ -100,8 +100,8 @@
 //! γ_K·|alpha|·Σ|a·b| + 4 ulp with γ_K = K·2^-24/(1 - K·2^-24).
 //!
 //! On the fallback, every other op is compared bit for bit, with all NaNs equal. A kernel computes its epilogue in f32:
-//! - The transcendental functions `exp`, `tanh`, `erf`, `sigmoid`, `gelu`, `gelu_tanh`, `silu` and `rsqrt` may differ by
-//!   4 ulp of f32.
+//! - The transcendental functions `exp`, `tanh`, `erf`, `sigmoid`, `gelu`, `gelu_tanh`, `silu` and `rsqrt` may differ
+//!   by 4 ulp of f32.
 //! - `neg`, `abs`, `relu`, `sqrt`, `reciprocal`, `clamp`, the functions of two operands, comparisons, `select` and
 //!   conversions must not differ.
 //!

@@ -346,8 +346,8 @@ define_kinds! {
         /// Elements per scale.
         block: u32,
     } = "format", "{data} data with {scale} scales per {block} elements is not a format of this op",
-        "note: f8E4M3FN scales go with f4E2M1FN data, f8E8M0FNU scales with any; block_quantize writes NVFP4 (f4E2M1FN, \
-         f8E4M3FN, 16) and MX (f8E8M0FNU, 32)";
+        "note: f8E4M3FN scales go with f4E2M1FN data, f8E8M0FNU scales with any; block_quantize writes NVFP4 \
+         (f4E2M1FN, f8E4M3FN, 16) and MX (f8E8M0FNU, 32)";
     /// An alpha, beta or g that is not an f32 scalar.
     ScalarOperand {
         /// The operand's role.

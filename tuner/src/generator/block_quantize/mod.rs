@@ -1,12 +1,11 @@
-//! Block quantization by itself: what a program says with `block_quantize`, as a kernel.
+//! Kernels for the op `block_quantize`.
 //!
-//! Values `[L, M, K]` become e2m1 codes, packed, and a scale for each block of a row, with the interpreter's bits. In the
-//! interface of kernels A is the values, K is what is divided into blocks, and N is 1: nothing is multiplied. The first
-//! operand of the epilogue is the tensor's own scale, an f32, where the format has one (NVFP4). The first output is the
-//! codes, the second the scales.
+//! A kernel quantizes values `[L, M, K]` to packed e2m1 codes and one scale per block of a row, bit-equal to the
+//! interpreter. It uses the common kernel interface: A is the values, K is divided into blocks, and N is 1. For NVFP4,
+//! the first epilogue operand is the per-tensor scale, an f32. The first output is the codes, the second the scales.
 //!
-//! Each thread has `values` consecutive values of a block, those that share a block tell each other their largest
-//! magnitude, and each computes the scale. The arithmetic is `codegen`'s: the text that quantizes in epilogues.
+//! Each thread holds `values` consecutive values of a block. The threads of a block exchange their largest magnitude by
+//! warp shuffles, and each computes the scale. The arithmetic is the quantization code of `codegen`'s epilogues.
 
 mod rules;
 mod settings;
@@ -26,8 +25,8 @@ use crate::problem::Problem;
 
 const TEMPLATE: &str = include_str!("kernel.cu.j2");
 
-/// The targets, and of each what its conversion to e2m1 is called in a binary. Where there is no such instruction, some
-/// store must be there: whatever else a kernel without its work might hold, it stores nothing.
+/// The targets, each with the SASS mnemonic of its conversion to e2m1. A target without one is checked for a store
+/// instead, which a kernel without its work would not contain.
 const TARGETS: [(&str, Option<&str>); 5] = [
     ("sm_100a", Some(CONVERSION)),
     ("sm_103a", Some(CONVERSION)),
@@ -38,7 +37,7 @@ const TARGETS: [(&str, Option<&str>); 5] = [
 const CONVERSION: &str = "F2FP.SATFINITE.E2M1";
 const STORE: &str = "STG";
 
-/// Kernels that quantize blocks, and nothing else.
+/// The type of block-quantization kernels.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockQuantize;
 
@@ -48,7 +47,7 @@ impl Generator for BlockQuantize {
     }
 
     fn about(&self) -> &'static str {
-        "quantizes the rows of a matrix in blocks: bf16, f16 or f32 to FP4 codes with a scale for each block"
+        "quantizes the rows of a matrix in blocks: bf16, f16 or f32 to FP4 codes with one scale per block"
     }
 
     fn targets(&self) -> &'static [&'static str] {
@@ -73,7 +72,7 @@ impl Generator for BlockQuantize {
     }
 }
 
-/// A kernel of this type.
+/// A configured block-quantization kernel.
 #[derive(Clone, Debug)]
 struct Quantizer {
     settings: Settings,
@@ -102,15 +101,17 @@ impl Configured for Quantizer {
     }
 
     fn takes(&self, problem: &Problem) -> Result<(), String> {
-        /// What the interface allows for scales, in the padded layout.
+        /// The interface's limit for scales in the padded layout.
         const MOST_SCALE_BYTES: u64 = i32::MAX as u64;
         let Problem { l, m, n, k } = *problem;
         let block = self.settings.format.block();
         if n != 1 {
-            return Err(format!("N is {n}, and must be 1: what is quantized has M rows of K values"));
+            return Err(format!(
+                "N is {n}; a matrix to be quantized has M rows of K values, and N must be 1"
+            ));
         }
         if !k.is_multiple_of(block) {
-            return Err(format!("K is {k}, which is no multiple of {block}"));
+            return Err(format!("K is {k}, which is not a multiple of {block}"));
         }
         let bytes = m.next_multiple_of(128).checked_mul((k / block).next_multiple_of(4));
         match bytes.and_then(|bytes| bytes.checked_mul(l)) {
@@ -129,7 +130,7 @@ impl Configured for Quantizer {
         format!("{input} {format} {layout}")
     }
 
-    /// One quotient for each value.
+    /// Counts one division per value.
     fn work(&self, problem: &Problem) -> Work {
         let Settings { input, format, layout, .. } = self.settings;
         let Problem { l, m, k, .. } = *problem;
@@ -144,7 +145,7 @@ impl Configured for Quantizer {
     }
 }
 
-/// The variables of the template, and those of the templates that it is put into.
+/// The variables of the template and of the templates that it extends.
 #[derive(Serialize)]
 struct Context {
     formula: [String; 1],
@@ -163,7 +164,7 @@ struct Context {
     has_conversion: bool,
     quantization_functions: &'static str,
     scale_functions: &'static str,
-    /// No header of CUTLASS is needed.
+    /// Empty: the kernel needs no CUTLASS header.
     head: &'static str,
     load_parameter: &'static str,
     load_argument: &'static str,
@@ -176,16 +177,16 @@ struct Context {
     clears: Vec<Clear>,
 }
 
-/// A tensor that is written.
+/// An output tensor.
 #[derive(Serialize)]
 struct Output {
     bytes: String,
     alignment: u32,
-    /// The template itself says where scales lie.
+    /// 0: the template itself computes the offsets of scales.
     scale_block: u32,
 }
 
-/// What a launch does before the kernel runs.
+/// A memset before the kernel runs.
 #[derive(Serialize)]
 struct Clear {
     output: u32,

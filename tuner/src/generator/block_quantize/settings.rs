@@ -1,4 +1,4 @@
-//! What a kernel of this type is made from, and how it is read from parameters.
+//! The settings of a block-quantization kernel, and their parsing from parameters.
 
 use std::fmt;
 
@@ -7,38 +7,38 @@ use fourfold_ir::{ElementType, ScaleLayout, ScaleRounding};
 use crate::generator::{Broken, Parameter};
 use crate::parameters::Parameters;
 
-/// One combination of values, each by itself a value that its parameter has.
+/// One combination of valid values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Settings {
     /// The type of the values.
     pub input: ElementType,
-    /// What they become.
+    /// The output format.
     pub format: Format,
-    /// How the scales lie.
+    /// The layout of the scales.
     pub layout: ScaleLayout,
-    /// Who writes the padding of scales.
+    /// The writer of the padding of blocked scales.
     pub padding: Padding,
-    /// Threads of a block of threads.
+    /// Threads per CTA.
     pub threads: u32,
-    /// Consecutive values of a thread.
+    /// Consecutive values per thread.
     pub values: u32,
-    /// How many times as many values a thread has, each of another block of the row.
+    /// Groups of `values` per thread, each in another block of the row.
     pub turns: u32,
-    /// Rows that a block of threads has.
+    /// Rows per CTA.
     pub rows: u32,
 }
 
-/// What values become.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
-    /// e2m1 with an e4m3 scale for each 16, under one f32 for the tensor.
+    /// e2m1 with an e4m3 scale per 16 values and an f32 per-tensor scale.
     Nvfp4,
-    /// e2m1 with a ue8m0 scale for each 32.
+    /// e2m1 with a ue8m0 scale per 32 values.
     Mxfp4(ScaleRounding),
 }
 
 impl Format {
-    /// Values that share a scale.
+    /// Values per scale.
     pub(super) fn block(self) -> u64 {
         match self {
             Format::Nvfp4 => 16,
@@ -46,7 +46,7 @@ impl Format {
         }
     }
 
-    /// Whether the tensor has a scale of its own.
+    /// Returns true if the format has a per-tensor scale.
     pub(super) fn has_global(self) -> bool {
         self == Format::Nvfp4
     }
@@ -62,64 +62,59 @@ impl fmt::Display for Format {
     }
 }
 
-/// Who writes the scales beyond the last row and column, which are zero.
+/// The writer of the padding of blocked scales, which is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Padding {
-    /// Threads of the kernel that have no values.
+    /// The kernel's threads without values.
     Kernel,
-    /// A memset of all scales before the kernel, in the calls that have padding.
+    /// A memset of all scales before the kernel, in calls with padding.
     Memset,
 }
 
-/// The parameters, in the order in which people read them.
+/// The parameters, in display order.
 pub(super) static PARAMETERS: [Parameter; 8] = [
-    Parameter { name: "input", about: "the type of the values", values: "bf16, f16, f32", default: "bf16" },
+    Parameter { name: "input", about: "input element type", values: "bf16, f16, f32", default: "bf16" },
     Parameter {
         name: "format",
-        about: "what they become, and for MX how scales are rounded",
+        about: "output format and, for MX, rounding of scales",
         values: "nvfp4, mxfp4_floor, mxfp4_ceil",
         default: "nvfp4",
     },
     Parameter {
         name: "layout",
-        about: "how the scales lie: 128x4 tiles, padded, or row by row",
+        about: "layout of the scales: padded 128x4 tiles, or row-major",
         values: "blocked, linear",
         default: "blocked",
     },
     Parameter {
         name: "padding",
-        about: "who writes the zeros around blocked scales: the kernel, or a memset before it",
+        about: "writer of the zero padding of blocked scales: the kernel, or a memset before it",
         values: "kernel, memset",
         default: "kernel",
     },
     Parameter {
         name: "threads",
-        about: "threads of a block",
+        about: "threads per CTA",
         values: "64, 128, 256, 512, 1024",
         default: "256",
     },
     Parameter {
         name: "values",
-        about: "consecutive values of a thread; others have the rest of a block of values",
+        about: "consecutive values per thread, at most one quantization block",
         values: "4, 8, 16, 32",
         default: "8",
     },
     Parameter {
         name: "turns",
-        about: "how many times as many values a thread has at once, each time of another block of values",
+        about: "groups of `values` that a thread holds at once, each of another quantization block",
         values: "1, 2, 4, 8",
         default: "2",
     },
-    Parameter {
-        name: "rows",
-        about: "rows that the threads of a block share out",
-        values: "1, 2, 4, 8, 16, 32",
-        default: "4",
-    },
+    Parameter { name: "rows", about: "rows per CTA", values: "1, 2, 4, 8, 16, 32", default: "4" },
 ];
 
 impl Settings {
-    /// Those of a combination; what it does not say is the default.
+    /// Parses the settings of a combination. Missing parameters have their defaults.
     pub(super) fn read(parameters: &Parameters) -> Result<Settings, Vec<Broken>> {
         let mut reader = Reader { parameters, broken: Vec::new() };
         let settings = Settings {
@@ -151,7 +146,7 @@ impl Settings {
                     rule: "parameters".to_owned(),
                     demands: format!("the parameters are {}", names.join(", ")),
                     found: format!("`{name}`"),
-                    prevents: "a sweep over something that no kernel depends on".to_owned(),
+                    prevents: "a sweep over a parameter that affects no kernel".to_owned(),
                     refused: false,
                 });
             }
@@ -166,7 +161,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// What a parameter's word stands for. Where it stands for nothing that is a rule broken, and the first stands in.
+    /// The value of a parameter's word. An unknown word is recorded as a broken rule, and the first value is returned.
     fn word<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> T {
         let default = PARAMETERS.iter().find(|parameter| parameter.name == name).map_or("", |it| it.default);
         let word = self.parameters.get(name).map_or_else(|| default.to_owned(), ToString::to_string);
@@ -178,7 +173,8 @@ impl Reader<'_> {
                     rule: "values".to_owned(),
                     demands: format!("{name} is one of {}", known.join(", ")),
                     found: word,
-                    prevents: "a source that says nothing, or work that no threads divide evenly".to_owned(),
+                    prevents: "source that does not compile, or work that threads cannot divide evenly"
+                        .to_owned(),
                     refused: false,
                 });
                 words[0].1
