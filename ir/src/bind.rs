@@ -12,7 +12,7 @@ use crate::types::{Dim, SymbolValues, TensorType};
 pub struct Bound<'a> {
     /// The extents of the program's symbols.
     pub symbols: SymbolValues,
-    /// In the order of [`Module::inputs`].
+    /// The tensors of the inputs, in the order of [`Module::inputs`].
     pub inputs: Vec<&'a Tensor>,
 }
 

@@ -210,7 +210,7 @@ fn packing_puts_the_even_element_where_float4_does() {
     assert_eq!(theirs, (0..=255).collect::<Vec<u8>>());
 }
 
-// What follows are the disagreements, each on purpose; both sides are pinned.
+// The intended differences. Each test pins both sides.
 
 #[test]
 fn float4_rounds_e8m0_up_ours_states_floor_or_ceil() {

@@ -367,7 +367,7 @@ fn guesses_from_twelve_problems_of_an_h200_are_near_what_six_others_take() {
         }
     }
     off.sort_by(f64::total_cmp);
-    // The largest error is an estimate of 8.5 us, of a kernel with four measurements of 14.5 to 33.7 us.
+    // The largest error is at a time of 8.5 us, of a kernel whose four measurements are 14.5 to 33.7 us.
     let [.., third, _, most] = off[..] else { panic!("there are many") };
     let mean = off.iter().sum::<f64>() / off.len() as f64;
     assert!(mean < 0.04 && third < 0.05 && most < 0.21, "{off:?}");
