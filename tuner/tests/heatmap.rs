@@ -181,27 +181,27 @@ fn a_small_one_as_text() {
         expect![[r#"
             NVFP4 GEMM on a made-up GPU
             Example GPU, driver 580.00, L2: rotating, 2026-11-22
-            3 problems, 3 kernels. 2 chosen: 2 of 3 problems served, at an efficiency of
-            100.0 % on average, 100.0 % at worst.
-            On 1 problem a kernel is right, but no chosen one serves.
-            All names of kernels begin with gemm_
+            3 problems, 3 kernels. 2 selected: 2 of 3 problems covered, mean efficiency
+            100.0 %, worst 100.0 %.
+            On 1 problem a kernel is correct, but no selected kernel supports it.
+            All kernel names begin with gemm_
 
                               a   b   c
             !   16x512x512    .   W| 100   4.000 µs uncovered
              128x4096x7168   62>100|   S   12.50 µs b 100.0%
              128x7168x2048 >100   R|  80   8.000 µs a 100.0%
 
-            Cells: efficiency (best known time / time) in %, rounded down; 100 is the best.
-            Behind them: the best known time, and what serves the problem.
-            Left of | and with * in the list: chosen; > is what the selection takes; ! is a
-            problem that none serves.
-              . nothing known
-              R refuses the problem
-              S right, far too slow
+            Cells: efficiency (best known time / time) in %, rounded down; 100 is the best
+            kernel.
+            After the cells: best known time, and the assigned kernel.
+            Left of | and * in the list: selected; >: assigned; !: problem not covered.
+              . no record
+              R problem not supported
+              S correct, too slow to time
               W wrong result
-            Kernels, with their mean over the problems for which there is a time:
-            * a gemm_128x128_1sm 81.2 % of 2, serves 1
-            * b gemm_256x128_2sm 100.0 % of 1, serves 1
+            Kernels, with their mean efficiency over the timed problems:
+            * a gemm_128x128_1sm 81.2 % of 2, assigned 1
+            * b gemm_256x128_2sm 100.0 % of 1, assigned 1
               c gemm_128x64_1sm 90.0 % of 2
         "#]],
     );
@@ -211,12 +211,12 @@ fn a_small_one_as_text() {
             NVFP4 GEMM on a made-up GPU
             Example GPU, driver 580.00, L2:
             rotating, 2026-11-22
-            3 problems, 3 kernels. 2 chosen: 2 of 3
-            problems served, at an efficiency of
-            100.0 % on average, 100.0 % at worst.
-            On 1 problem a kernel is right, but no
-            chosen one serves.
-            All names of kernels begin with gemm_
+            3 problems, 3 kernels. 2 selected: 2 of
+            3 problems covered, mean efficiency
+            100.0 %, worst 100.0 %.
+            On 1 problem a kernel is correct, but no
+            selected kernel supports it.
+            All kernel names begin with gemm_
 
                               a   b   c
             !   16x512x512    .   W| 100
@@ -225,20 +225,19 @@ fn a_small_one_as_text() {
 
             Cells: efficiency (best known time /
             time) in %, rounded down; 100 is the
-            best.
-            Left of | and with * in the list:
-            chosen; > is what the selection takes; !
-            is a problem that none serves.
-              . nothing known
-              R refuses the problem
-              S right, far too slow
+            best kernel.
+            Left of | and * in the list: selected;
+            >: assigned; !: problem not covered.
+              . no record
+              R problem not supported
+              S correct, too slow to time
               W wrong result
-            Kernels, with their mean over the
-            problems for which there is a time:
-            * a gemm_128x128_1sm 81.2 % of 2, serves
-                   1
+            Kernels, with their mean efficiency over
+            the timed problems:
+            * a gemm_128x128_1sm 81.2 % of 2,
+                   assigned 1
             * b gemm_256x128_2sm 100.0 % of 1,
-                   serves 1
+                   assigned 1
               c gemm_128x64_1sm 90.0 % of 2
         "#]],
     );
@@ -506,12 +505,12 @@ fn with_little_to_show_it_says_so() {
     let problem = [Problem::new(1, 512, 512)];
     let all_wrong = vec![without_time(State::Wrong), without_time(State::LaunchError)];
     for (matrix, says) in [
-        (Matrix::default(), "There is nothing to show: 0 problems and 0 kernels."),
-        (matrix(&problem, &[], Vec::new()), "There is nothing to show: 1 problem and 0 kernels."),
-        (matrix(&[], &["a"], Vec::new()), "There is nothing to show: 0 problems and 1 kernel."),
-        (matrix(&problem, &["a"], vec![timed(1.0)]), "1 problem, 1 kernel. None is chosen."),
-        (matrix(&problem, &["a"], vec![None]), "No kernel is right and timed on any problem."),
-        (matrix(&problem, &["a", "b"], all_wrong), "No kernel is right and timed on any problem."),
+        (Matrix::default(), "The heat-map is empty: 0 problems and 0 kernels."),
+        (matrix(&problem, &[], Vec::new()), "The heat-map is empty: 1 problem and 0 kernels."),
+        (matrix(&[], &["a"], Vec::new()), "The heat-map is empty: 0 problems and 1 kernel."),
+        (matrix(&problem, &["a"], vec![timed(1.0)]), "1 problem, 1 kernel. None is selected."),
+        (matrix(&problem, &["a"], vec![None]), "No kernel is correct and timed on any problem."),
+        (matrix(&problem, &["a", "b"], all_wrong), "No kernel is correct and timed on any problem."),
     ] {
         let heatmap = unselected(&matrix);
         assert!(heatmap.html().expect("a page").contains(says), "{says}");
@@ -537,6 +536,6 @@ fn what_does_not_belong_together_is_an_error() {
     assert!(matches!(new(&whole, &[], &[Some(1)]), HeatmapError::Assigned { problem: 0, kernel: 1 }));
     assert_eq!(
         new(&whole, &[5], &[None]).to_string(),
-        "kernel 5 is chosen, but the matrix has 2: take the selection that was made of this matrix"
+        "kernel 5 is selected, but the matrix has 2 kernels; use a selection from this matrix"
     );
 }

@@ -96,8 +96,8 @@ fn a_page_of_an_h200_is_read_and_agrees_with_the_launch() {
     let text = report.to_string();
     let (_, text) = text.split_once("as expected\n\n").expect("counters are shown");
     let expected = expect![[r#"
-        ncu, counters of gh100: caches are cold and clocks are free, so that a duration is for
-        comparison with others of ncu only
+        ncu, counters of gh100: caches are cold and clocks are not locked, so compare
+        durations only with other durations of ncu
           duration                       11.36 µs
           SM throughput                    2.45 %
           DRAM throughput                  0.96 %
@@ -114,17 +114,17 @@ fn a_page_of_an_h200_is_read_and_agrees_with_the_launch() {
           local loads                           0
           local stores                          0
           warps active                    17.70 %
-          registers a thread                  128
-          shared memory a block          210432 B
-          blocks of the grid                   12
-          blocks of a cluster                   2
+          registers per thread                128
+          shared memory per CTA          210432 B
+          CTAs per grid                        12
+          CTAs per cluster                      2
           waves                             0.090
           limit by registers                    1
           limit by shared mem.                  1
           limit by warps                        4
-          limit by blocks                      32
+          limit by CTAs                        32
           limit by barriers                    32
-          warps that wait for    long_scoreboard 2.431, wait 1.252, short_scoreboard 0.574
+          warps stalled for      long_scoreboard 2.431, wait 1.252, short_scoreboard 0.574
     "#]];
     expected.assert_eq(text);
 }
@@ -555,15 +555,15 @@ fn people_read_a_table() {
         segment 2: nvfp4_scaled_mm+add>f32
         without tools the run is as expected
 
-        ncu, counters of gh100: caches are cold and clocks are free, so that a duration is for
-        comparison with others of ncu only
+        ncu, counters of gh100: caches are cold and clocks are not locked, so compare
+        durations only with other durations of ncu
           duration                      180.16 µs
           SM throughput                   61.93 %
           DRAM throughput                 10.51 %
           L2 throughput                   34.25 %
           L2 hit rate                     71.00 %
-          DRAM read                    86690304 B, 1.008 of the 86000000 B that must move
-          DRAM written                   130816 B, 0.499 of the 262144 B that must move
+          DRAM read                    86690304 B, 1.008 of the minimal 86000000 B
+          DRAM written                   130816 B, 0.499 of the minimal 262144 B
           tensor pipe, whole              95.02 %
           tensor pipe, FP                 94.90 %
           matrix instructions              130771
@@ -573,17 +573,17 @@ fn people_read_a_table() {
           local loads                           0
           local stores                          0
           warps active                    18.75 %
-          registers a thread                  168
-          shared memory a block          213188 B
-          blocks of the grid                  132
-          blocks of a cluster                   2
+          registers per thread                168
+          shared memory per CTA          213188 B
+          CTAs per grid                       132
+          CTAs per cluster                      2
           waves                                 1
           limit by registers                    1
           limit by shared mem.                  1
           limit by warps                        5
-          limit by blocks                      32
+          limit by CTAs                        32
           limit by barriers                    16
-          warps that wait for    gmma 7.125, long_scoreboard 1.500, wait 0.750
+          warps stalled for      gmma 7.125, long_scoreboard 1.500, wait 0.750
           missing: sm__inst_executed_pipe_tma.sum: ncu's report has no such column
 
         compute-sanitizer
@@ -593,7 +593,7 @@ fn people_read_a_table() {
 
         missing
           initcheck: tool_stopped: it took too long
-            what to do: give it more time
+            help: give it more time
     "#]];
     expected.assert_eq(&report.to_string());
 }

@@ -327,7 +327,7 @@ fn the_checker_sees_what_is_not_so() {
     type Change = fn(&mut Selection);
     let changes: [(Change, &str); 12] = [
         (|selection| selection.kernels = vec![1, 0], "not in order"),
-        (|selection| selection.kernels = vec![0, 1, 3], "no kernel 3"),
+        (|selection| selection.kernels = vec![0, 1, 3], "kernel 3 does not exist"),
         (|selection| selection.assignment = vec![None], "1 problems are assigned"),
         (|selection| selection.assignment[0] = Some(2), "not selected"),
         (|selection| selection.assignment[0] = Some(1), "with another"),

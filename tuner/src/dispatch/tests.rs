@@ -211,7 +211,7 @@ fn a_small_m_kernel_is_given_as_much_as_it_takes_and_a_gap_is_found() {
     let gap = check_total(&table, CutlassVersion::PINNED, &takes, nine).expect_err("it is beyond the tile");
     assert_eq!(
         gap.to_string(),
-        "9x4096x4096 gets { tile = [8, 128] } (rule 1), which does not take it: M = 9 is more"
+        "9x4096x4096 gets { tile = [8, 128] } (rule 1), which does not support it: M = 9 is more"
     );
     assert!(Tile::new(8, 128).is_small_m());
 }

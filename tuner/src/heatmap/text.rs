@@ -85,7 +85,7 @@ pub(super) fn draw(heatmap: &Heatmap, width: usize, colour: bool) -> String {
         let star = if shown.is_chosen(position) { '*' } else { ' ' };
         let mean = column.mean.map(percent_fine).map_or_else(|| "-".to_owned(), |mean| format!("{mean} %"));
         let serves =
-            if shown.is_chosen(position) { format!(", serves {}", column.serves) } else { String::new() };
+            if shown.is_chosen(position) { format!(", assigned {}", column.serves) } else { String::new() };
         let about =
             format!("{star}{:>2}  {}  {mean} of {}{serves}", codes[position], column.name, column.timed);
         wrap(&mut text, &about, "       ", width);

@@ -247,7 +247,7 @@ pub const METRICS: &[Metric] = &[
     launch("limit_registers", "limit by registers", Unit::Count, "launch__occupancy_limit_registers"),
     launch("limit_shared", "limit by shared mem.", Unit::Count, "launch__occupancy_limit_shared_mem"),
     launch("limit_warps", "limit by warps", Unit::Count, "launch__occupancy_limit_warps"),
-    launch("limit_blocks", "limit by blocks", Unit::Count, "launch__occupancy_limit_blocks"),
+    launch("limit_blocks", "limit by CTAs", Unit::Count, "launch__occupancy_limit_blocks"),
     launch("limit_barriers", "limit by barriers", Unit::Count, "launch__occupancy_limit_barriers"),
 ];
 
