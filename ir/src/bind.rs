@@ -1,4 +1,4 @@
-//! Binds tensors to a program's inputs by name and finds the values of its symbols.
+//! Binds tensors to a program's inputs by name and solves for the values of its symbols.
 
 use std::collections::HashMap;
 
@@ -12,32 +12,32 @@ use crate::types::{Dim, SymbolValues, TensorType};
 pub struct Bound<'a> {
     /// The extents of the program's symbols.
     pub symbols: SymbolValues,
-    /// In the order of [`Module::inputs`].
+    /// The tensors of the inputs, in the order of [`Module::inputs`].
     pub inputs: Vec<&'a Tensor>,
 }
 
-/// Why tensors do not fit a program's inputs. Always the caller's fault.
+/// An error from binding tensors to a program's inputs. The caller is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
     /// An input has no tensor.
-    #[error("there is no tensor for the input `%{name}: {ty}`")]
+    #[error("no tensor is given for the input `%{name}: {ty}`")]
     Missing {
         /// The input.
         name: String,
         /// Its type.
         ty: String,
     },
-    /// A tensor's element type or layout is not the input's.
+    /// A tensor's element type or layout differs from the input's.
     #[error("`%{name}` is {ty}, but the tensor given for it is {found}")]
     Type {
         /// The input.
         name: String,
         /// Its type.
         ty: String,
-        /// What was given.
+        /// Element type and layout of the tensor.
         found: String,
     },
-    /// A tensor's extents cannot be those of the input's type.
+    /// A tensor's extents do not match the shape of the input's type.
     #[error("`%{name}` is {ty}, but the tensor given for it has the shape {found:?}{because}")]
     Shape {
         /// The input.
@@ -46,7 +46,7 @@ pub enum BindError {
         ty: String,
         /// The shape given.
         found: Vec<usize>,
-        /// Which symbol already has another value, if that is why.
+        /// The known values of the shape's symbols, as `, with M = 3`; empty without any.
         because: String,
     },
     /// No input's shape determines a symbol.
@@ -60,7 +60,7 @@ pub enum BindError {
     UnknownSymbol {
         /// The name given.
         name: String,
-        /// The symbols that it has, for people.
+        /// The program's symbols, as a phrase for the message.
         known: String,
     },
     /// Two values are given for one symbol.
@@ -75,20 +75,20 @@ pub enum BindError {
     },
 }
 
-/// Finds the tensor of each input and the value of each symbol. Tensors that no input names are ignored.
+/// Finds the tensor of each input and the value of each symbol. Ignores tensors whose name is no input's.
 ///
 /// # Errors
-/// The first input, in the order of the signature, whose tensor is missing or of another element type or layout;
-/// else as [`solve_symbols`].
+/// Reports the first input, in signature order, whose tensor is missing or has another element type or layout.
+/// If there is none, fails as [`solve_symbols`] does.
 pub fn bind<'a>(program: &Program, tensors: &'a HashMap<String, Tensor>) -> Result<Bound<'a>, BindError> {
     bind_given(program, tensors, &[])
 }
 
-/// [`bind`] with some symbols fixed in advance, by name: those that occur only in a product, such as `B*S`, follow
-/// from no shape.
+/// Binds like [`bind`], with the values of some symbols given by name. No shape determines symbols that occur only
+/// in a product, such as `B*S`.
 ///
 /// # Errors
-/// As [`bind`]; the given values count as known when a shape is refused.
+/// Fails as [`bind`] and [`solve_symbols`] do.
 pub fn bind_given<'a>(
     program: &Program,
     tensors: &'a HashMap<String, Tensor>,
@@ -114,32 +114,34 @@ pub fn bind_given<'a>(
     Ok(Bound { symbols, inputs })
 }
 
-/// Finds the value of each symbol from the shapes of the inputs, in the order of [`Module::inputs`]. An extent of
-/// which all symbols but one are known determines that one, unless the known ones make it zero. The symbols in
-/// `given` have those values from the start.
+/// Solves for the value of each symbol, given the shapes of the inputs in the order of [`Module::inputs`]. The
+/// symbols in `given` start with those values. An extent with one unknown symbol determines it, unless the product
+/// of the known factors is zero.
 ///
 /// # Errors
-/// A given name that is no symbol or that has two values; else the first input that has no shape or whose shape does
-/// not fit its type, else the first symbol that stays undetermined.
+/// Checks in this order, and reports the first failure:
+/// 1. each name in `given` is a symbol and has one value;
+/// 2. each input has a shape, and it fits the input's type;
+/// 3. each symbol is determined.
 pub fn solve_symbols(
     module: &Module,
     shapes: &[&[usize]],
     given: &[(String, u64)],
 ) -> Result<SymbolValues, BindError> {
     let mut values = given_values(module, given)?;
-    // An extent with one unknown symbol determines it; each round settles at least one symbol or is the last.
+    // Terminates: each round but the last determines at least one symbol.
     let mut progress = true;
     while progress {
         progress = false;
         for (&input, dims) in module.inputs.iter().zip(shapes) {
             let shape = &module.ty(input).shape;
-            // A shape of the wrong rank determines nothing, so that its own input is the one that is refused.
+            // A shape of the wrong rank determines nothing, so that the error names this input and no other.
             let dims = if shape.len() == dims.len() { *dims } else { &[] };
             for (dim, &extent) in shape.iter().zip(dims) {
                 let mut unknown =
                     dim.symbols().iter().copied().filter(|symbol| values.get(*symbol).is_none());
                 let (Some(symbol), None) = (unknown.next(), unknown.next()) else { continue };
-                // A zero factor leaves the symbol to another input.
+                // With a zero factor any value would fit: another input must determine the symbol.
                 if let Some(known @ 1..) = known_factor(dim, &values)
                     && (extent as u64).is_multiple_of(known)
                 {
@@ -169,7 +171,7 @@ pub fn solve_symbols(
             return Err(BindError::Shape { name: name(), ty: ty(), found: dims.to_vec(), because });
         }
     }
-    // Only symbols of inputs matter: the verifier refuses any other use, and an interned symbol may be unused.
+    // Other symbols are unused: the verifier rejects a symbol that no input's shape contains.
     let used = module.inputs.iter().flat_map(|input| &module.ty(*input).shape).flat_map(Dim::symbols);
     match used.copied().find(|symbol| values.get(*symbol).is_none()) {
         None => Ok(values),
@@ -199,12 +201,13 @@ fn given_values(module: &Module, given: &[(String, u64)]) -> Result<SymbolValues
     Ok(values)
 }
 
-/// The extents of a type under these symbol values; `None` when a symbol has no value or an extent is out of range.
+/// Evaluates the extents of a type under these symbol values. `None` if a symbol has no value or an extent exceeds
+/// `usize`.
 pub fn concrete_dims(ty: &TensorType, symbols: &SymbolValues) -> Option<Vec<usize>> {
     ty.shape.iter().map(|dim| usize::try_from(dim.evaluate(symbols)?).ok()).collect()
 }
 
-/// Whether a run-time extent can be this one, as far as its symbols are known.
+/// Returns true if a run-time extent is consistent with `dim` and the symbols known so far.
 fn fits(dim: &Dim, extent: u64, values: &SymbolValues) -> bool {
     match known_factor(dim, values) {
         None => false,
@@ -214,7 +217,7 @@ fn fits(dim: &Dim, extent: u64, values: &SymbolValues) -> bool {
     }
 }
 
-/// The product of what is known of an extent, `None` beyond 64 bits.
+/// The product of an extent's constant and known symbols; `None` if it exceeds 64 bits.
 fn known_factor(dim: &Dim, values: &SymbolValues) -> Option<u64> {
     let mut known = dim.symbols().iter().filter_map(|symbol| values.get(*symbol));
     if known.clone().any(|factor| factor == 0) {
@@ -230,7 +233,7 @@ mod tests {
     use crate::types::{ElementType, ScaleLayout};
     use crate::verify::verify;
 
-    /// A module whose inputs are f32 tensors named `a`, `b`, ..., an extent being a constant and symbols: `4*B*S`.
+    /// A module with f32 inputs `a`, `b`, ...; an extent is a product of a constant and symbols, such as `4*B*S`.
     fn module(inputs: &[&[&str]]) -> Module {
         let mut module = Module::new("main");
         for (name, dims) in ('a'..).zip(inputs) {
@@ -343,7 +346,7 @@ mod tests {
         check(&[&["M", "4"]], &[&[3, 5]], Err(&refused("a", "[M, 4]", "[3, 5]", ", with M = 3")));
         check(&[&["4*M"]], &[&[6]], Err(&refused("a", "[4*M]", "[6]", "")));
         check(&[&["M"], &["M"]], &[&[3], &[4]], Err(&refused("b", "[M]", "[4]", ", with M = 3")));
-        // 6 is no multiple of B = 4: the shape is wrong, S is not merely unknown.
+        // 6 is no multiple of B = 4: the error is the shape, not the undetermined S.
         check(&[&["B"], &["B*S"]], &[&[4], &[6]], Err(&refused("b", "[B*S]", "[6]", ", with B = 4")));
         check(&[&["B"], &["B*S"]], &[&[0], &[6]], Err(&refused("b", "[B*S]", "[6]", ", with B = 0")));
         check(&[&["0*M"], &["M"]], &[&[1], &[2]], Err(&refused("a", "[0]", "[1]", "")));
@@ -354,7 +357,7 @@ mod tests {
         let expected = "`%b` is tensor<[M, 4], f32>, but the tensor given for it has the shape [7]";
         check(&[&["2*M"], &["M", "4"]], &[&[6], &[7]], Err(&format!("{expected}, with M = 3")));
         check(&[&["M*N"], &["M", "4"], &["N"]], &[&[6], &[7], &[3]], Err(&format!("{expected}, with M = 2")));
-        check(&[&["M"], &["M"]], &[&[1]], Err("there is no tensor for the input `%b: tensor<[M], f32>`"));
+        check(&[&["M"], &["M"]], &[&[1]], Err("no tensor is given for the input `%b: tensor<[M], f32>`"));
     }
 
     #[test]
@@ -391,7 +394,7 @@ mod tests {
         assert_eq!(bound.inputs, [&x, &s]);
         assert_eq!(concrete_dims(&scales(ScaleLayout::Linear), &bound.symbols), Some(vec![3, 2]));
         let refused = |tensors: &[(&str, &Tensor)]| bind(&program, &with(tensors)).unwrap_err().to_string();
-        assert_eq!(refused(&[("s", &s)]), "there is no tensor for the input `%fc1.input: tensor<[M], f32>`");
+        assert_eq!(refused(&[("s", &s)]), "no tensor is given for the input `%fc1.input: tensor<[M], f32>`");
         assert_eq!(
             refused(&[("fc1.input", &x), ("s", &blocked)]),
             "`%s` is tensor<[M, 2], f8E4M3FN, linear>, but the tensor given for it is f8E4M3FN, blocked"

@@ -1,11 +1,11 @@
-//! Builds a module op by op, naming results and working out the types that follow from the operands.
+//! Builds a module op by op, and infers result types from the operands.
 
 use crate::entities::Value;
 use crate::module::Module;
 use crate::ops::{BinaryKind, OpKind, ScaledMma, UnaryKind};
 use crate::types::{Dim, ElementType, ScaleLayout, TensorType};
 
-/// Builds a [`Module`]. Nothing is checked here: [`crate::verify`] reports whatever is wrong with the result.
+/// Builds a [`Module`]. Checks nothing: [`crate::verify`] checks the finished module.
 #[derive(Debug)]
 pub struct Builder {
     module: Module,
@@ -14,41 +14,41 @@ pub struct Builder {
 /// The optional operands of a `scaled_mma`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ScaledMmaOptions {
-    /// f32 scalar that multiplies the product.
+    /// The factor of the product: an f32 scalar.
     pub alpha: Option<Value>,
-    /// `[.., M, N]`, added.
+    /// The addend, `[.., M, N]`.
     pub c: Option<Value>,
-    /// f32 scalar that multiplies c.
+    /// The factor of c: an f32 scalar.
     pub beta: Option<Value>,
 }
 
 impl Builder {
-    /// A builder of the program `@name`.
+    /// Starts a program named `@name`.
     pub fn new(name: impl Into<String>) -> Builder {
         Builder { module: Module::new(name) }
     }
 
-    /// An extent known at run time; the same name is the same extent.
+    /// An extent known at run time. Calls with the same name return the same extent.
     pub fn symbol(&mut self, name: &str) -> Dim {
         Dim::symbol(self.module.intern_symbol(name))
     }
 
-    /// An input that may differ from call to call.
+    /// Adds an input that may differ from call to call.
     pub fn input(&mut self, name: &str, ty: TensorType) -> Value {
         self.module.push_input(name, ty, false)
     }
 
-    /// An input that never changes: a weight.
+    /// Adds an immutable input, such as a weight.
     pub fn param(&mut self, name: &str, ty: TensorType) -> Value {
         self.module.push_input(name, ty, true)
     }
 
-    /// The type of a value built so far.
+    /// The type of a value of this builder.
     pub fn ty(&self, value: Value) -> &TensorType {
         self.module.ty(value)
     }
 
-    /// Any op, with the name and type of each result. An empty name becomes the value's number.
+    /// Adds any op, given the name and type of each result. An empty name is replaced by the value's number.
     pub fn op(&mut self, kind: OpKind, operands: &[Value], results: &[(&str, TensorType)]) -> Vec<Value> {
         let first = self.module.values.len();
         let results = results
@@ -67,7 +67,8 @@ impl Builder {
         self.op(kind, operands, &[(name, ty)])[0]
     }
 
-    /// A block-scaled multiplication with the result element type `element`; `block` elements share a scale.
+    /// Adds a block-scaled multiplication of K-major operands: `a` `[.., M, K]`, `b` `[.., N, K]`, result
+    /// `[.., M, N]` of type `element`. `block` elements along K share a scale.
     #[expect(clippy::too_many_arguments, reason = "the four operands are the op")]
     pub fn scaled_mma(
         &mut self,
@@ -92,7 +93,7 @@ impl Builder {
         self.single(OpKind::ScaledMma(attributes), &operands, name, ty)
     }
 
-    /// A plain multiplication of K-major operands with the result element type `element`.
+    /// Adds a plain multiplication of K-major operands, with a result of type `element`.
     pub fn mma(&mut self, name: &str, a: Value, b: Value, element: ElementType) -> Value {
         let ty = self.matmul_type(a, b, element);
         self.single(OpKind::Mma, &[a, b], name, ty)
@@ -107,26 +108,26 @@ impl Builder {
         TensorType::new(shape, element)
     }
 
-    /// Scales in another layout.
+    /// Adds a change of scale layout.
     pub fn swizzle_scales(&mut self, name: &str, scales: Value, layout: ScaleLayout) -> Value {
         let ty = TensorType { layout: Some(layout), ..self.ty(scales).clone() };
         self.single(OpKind::SwizzleScales, &[scales], name, ty)
     }
 
-    /// Another element type.
+    /// Adds a conversion to the type `element`.
     pub fn convert(&mut self, name: &str, value: Value, element: ElementType) -> Value {
         let ty = TensorType::new(self.ty(value).shape.clone(), element);
         self.single(OpKind::Convert, &[value], name, ty)
     }
 
-    /// An elementwise function.
+    /// Adds an elementwise function of one operand.
     pub fn unary(&mut self, name: &str, kind: UnaryKind, value: Value) -> Value {
         let ty = self.ty(value).clone();
         self.single(OpKind::Unary(kind), &[value], name, ty)
     }
 
-    /// An elementwise function of two operands that broadcast as in NumPy; the result has the join of the
-    /// element types.
+    /// Adds an elementwise function of two operands, which broadcast as in NumPy. The result's element type is the
+    /// join of the operands' ([`ElementType::join`]).
     pub fn binary(&mut self, name: &str, kind: BinaryKind, left: Value, right: Value) -> Value {
         let (left_ty, right_ty) = (self.ty(left), self.ty(right));
         let shape = crate::typing::broadcast_shape(&left_ty.shape, &right_ty.shape)
@@ -135,7 +136,7 @@ impl Builder {
         self.single(OpKind::Binary(kind), &[left, right], name, TensorType::new(shape, element))
     }
 
-    /// Ends the program with its outputs.
+    /// Returns the module, with these outputs.
     pub fn finish(mut self, outputs: &[Value]) -> Module {
         self.module.outputs = outputs.to_vec();
         self.module

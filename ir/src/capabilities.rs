@@ -1,15 +1,15 @@
-//! What a target's kernels can take, as plain data: the scheduler decides from this alone.
+//! Capabilities of a target's kernels as plain data, all that the scheduler knows about a target.
 
 use crate::ops::{BinaryKind, ReduceKind, UnaryKind};
 use crate::program::BlockFormat;
 use crate::types::ElementType;
 
-/// What one target takes.
+/// The kernels of one target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Capabilities {
     /// The target's name, such as `sm_100a`.
     pub target: String,
-    /// One entry per format that the target has kernels for; none for `cpu`.
+    /// One entry per operand format that the target's kernels support; empty for `cpu`.
     pub formats: Vec<FormatCapability>,
     /// The rules for a `block_quantize` as a kernel of its own; `None` where there is no such kernel.
     pub block_quantize: Option<BlockQuantizeCapability>,
@@ -42,127 +42,128 @@ pub struct QuantizedFormat {
 }
 
 impl Capabilities {
-    /// The entry for a format.
+    /// The entry for a format; `None` if no kernel supports it.
     pub fn format(&self, format: BlockFormat) -> Option<&FormatCapability> {
         self.formats.iter().find(|capability| capability.format == format)
     }
 }
 
-/// What the kernels of one format take.
+/// The limits of one format's kernels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FormatCapability {
     /// The format.
     pub format: BlockFormat,
-    /// K is a multiple of this.
+    /// K must be a multiple of this many elements.
     pub k_multiple: u64,
-    /// No extent exceeds this.
+    /// The largest extent: L, M, N and K, or L·M if a shared B makes the batch one matrix.
     pub max_extent: u64,
     /// The limits of one launch.
     pub grid: GridCapability,
-    /// The blocked scales of an operand, padding and batch included, take no more bytes than this.
+    /// The largest buffer of blocked scales of one operand in bytes, padding and batch included.
     pub max_scale_bytes: u64,
-    /// Base pointers of A, B, C, D and the epilogue's vectors and matrices are multiples of this, in bytes.
+    /// Alignment in bytes of the base pointers of A, B, C, D and the epilogue's vectors and matrices.
     pub pointer_alignment: u32,
-    /// Whether one launch takes several matrices (L > 1).
+    /// True if one launch computes several matrices (L > 1).
     pub batched: bool,
-    /// The element types that written values may have.
+    /// Element types of the tensors that a kernel writes, each with its multiple of N.
     pub outputs: Vec<OutputCapability>,
-    /// The element types that C may have, with their rule for N.
+    /// Element types of C, each with its multiple of N.
     pub c: Vec<OutputCapability>,
-    /// What may follow the multiplication in its kernel.
+    /// The steps that may follow the multiplication in its kernel.
     pub epilogue: EpilogueCapability,
 }
 
 impl FormatCapability {
-    /// The rule for an output element type.
+    /// The entry for an output of this element type.
     pub fn output(&self, element: ElementType) -> Option<OutputCapability> {
         self.outputs.iter().copied().find(|output| output.element == element)
     }
 
-    /// The rule for an element type of C.
+    /// The entry for a C of this element type.
     pub fn c(&self, element: ElementType) -> Option<OutputCapability> {
         self.c.iter().copied().find(|c| c.element == element)
     }
 }
 
-/// The limits of the grid of one launch, for every kernel of the target.
+/// The grid limits of one launch. They hold for every kernel of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GridCapability {
-    /// The most matrices (L).
+    /// The largest L.
     pub max_matrices: u64,
     /// The largest N.
     pub max_columns: u64,
-    /// Rows and columns of the smallest tile of D that a block computes.
+    /// M and N of the smallest tile of D that a CTA computes.
     pub tile: [u64; 2],
-    /// The most tiles of that size, in all matrices.
+    /// The most tiles of that size, over all matrices.
     pub max_tiles: u64,
 }
 
 impl GridCapability {
-    /// The tiles of so many matrices of so many rows and columns; `None` beyond 64 bits.
+    /// The number of tiles of `matrices` matrices of `rows` × `columns`; `None` if it exceeds 64 bits.
     pub fn tiles(&self, matrices: u64, rows: u64, columns: u64) -> Option<u64> {
         let [tile_rows, tile_columns] = self.tile.map(|extent| extent.max(1));
         matrices.checked_mul(rows.div_ceil(tile_rows))?.checked_mul(columns.div_ceil(tile_columns))
     }
 }
 
-/// An element type that an `[.., M, N]` tensor of the kernel may have.
+/// An element type of an `[.., M, N]` tensor that a kernel reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputCapability {
     /// The element type.
     pub element: ElementType,
-    /// N is a multiple of this.
+    /// N must be a multiple of this many elements.
     pub n_multiple: u64,
 }
 
-/// What the epilogue of a kernel computes: a DAG of elementwise steps from the result of the multiplication, and what
-/// is written of them.
+/// The limits of a kernel's epilogue: a DAG of elementwise steps on the result of the multiplication, and the
+/// tensors written from it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EpilogueCapability {
-    /// The element types that a step may round to. Comparisons give `i1`, which only `select` takes; values of 8 bits
-    /// are written or converted to wider ones.
+    /// Element types that a step may round to. Comparisons give `i1`, which only `select` accepts. Values of 8 bits
+    /// can only be written or converted to a wider type.
     pub elements: Vec<ElementType>,
-    /// The functions of one operand.
+    /// Functions of one operand.
     pub unary: Vec<UnaryKind>,
-    /// The functions of two operands.
+    /// Functions of two operands.
     pub binary: Vec<BinaryKind>,
-    /// Whether there is `clamp`.
+    /// True if `clamp` is supported.
     pub clamp: bool,
-    /// Whether there are `compare` and `select`.
+    /// True if `compare` and `select` are supported.
     pub select: bool,
-    /// What it reads besides, one entry for each shape that it reads. Splat constants are no operands: they become
-    /// part of the kernel.
+    /// Tensors that the epilogue may read in addition to C, one entry per shape. Splat constants are not operands:
+    /// they are compiled into the kernel.
     pub operands: Vec<OperandCapability>,
-    /// There are at most so many steps, constants not counted.
+    /// The most steps, constants excluded.
     pub max_steps: usize,
-    /// The formats in which it can write a value as codes with a scale for each block of N, in the blocked layout.
+    /// Block-scaled formats that the epilogue can write: codes, and one scale per block along N, blocked.
     pub quantized: Vec<QuantizedCapability>,
-    /// How it combines the elements of an f32 value to a scalar, a row or a column.
+    /// Reductions of an f32 value to a scalar, a row or a column.
     pub reductions: Vec<ReduceKind>,
-    /// It writes at most so many tensors. Codes and their scales are two.
+    /// The most tensors written. Codes and their scales are two tensors.
     pub max_outputs: usize,
 }
 
-/// A format in which a value is written in blocks.
+/// A block-scaled format that an epilogue can write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QuantizedCapability {
-    /// Of the codes.
+    /// Element type of the codes.
     pub element: ElementType,
-    /// Of the scales.
+    /// Element type of the scales.
     pub scale: ElementType,
     /// Elements per scale.
     pub block: u32,
-    /// N is a multiple of this.
+    /// N must be a multiple of this many elements.
     pub n_multiple: u64,
 }
 
 impl EpilogueCapability {
-    /// The rule for operands of a shape; `None` when there may be none.
+    /// The entry for operands of a shape; `None` if the epilogue reads none.
     pub fn operand(&self, shape: OperandShape) -> Option<&OperandCapability> {
         self.operands.iter().find(|operand| operand.shape == shape)
     }
 
-    /// The rule for codes and scales of these element types, so many codes to a scale; `None` when they are not written.
+    /// The entry for codes and scales of these element types with `block` codes per scale; `None` if the epilogue
+    /// cannot write them.
     pub fn quantized(
         &self,
         element: ElementType,
@@ -180,27 +181,27 @@ impl EpilogueCapability {
 pub struct OperandCapability {
     /// The shape.
     pub shape: OperandShape,
-    /// Their element types, with what each asks of N.
+    /// Element types, each with its multiple of N.
     pub elements: Vec<OutputCapability>,
-    /// There are at most so many.
+    /// The most operands of this shape.
     pub most: usize,
 }
 
 impl OperandCapability {
-    /// The rule for an element type.
+    /// The entry for an element type.
     pub fn element(&self, element: ElementType) -> Option<OutputCapability> {
         self.elements.iter().copied().find(|rule| rule.element == element)
     }
 }
 
-/// The shape of an epilogue's operand beside D, `[.., M, N]`.
+/// The shape of an epilogue operand relative to D, `[.., M, N]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OperandShape {
     /// One element: `[]`, `[1]`, `[1, 1]`.
     Scalar,
-    /// One element for each column, the same for every row and matrix: `[N]` under leading extents of 1.
+    /// One element per column, shared by all rows and matrices: `[N]` or `[1, .., 1, N]`.
     Row,
-    /// One element for each row: `[.., M, 1]`.
+    /// One element per row: `[.., M, 1]`.
     Column,
     /// The shape of D.
     Matrix,
@@ -211,7 +212,7 @@ impl OperandShape {
     pub const ALL: [OperandShape; 4] =
         [OperandShape::Scalar, OperandShape::Row, OperandShape::Column, OperandShape::Matrix];
 
-    /// The name that reports use.
+    /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
             OperandShape::Scalar => "scalar",

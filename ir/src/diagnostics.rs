@@ -1,4 +1,4 @@
-//! Errors with a place, rendered with the offending line.
+//! Errors that know their place in the source text, rendered with the offending line.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ pub struct Span {
     pub end: u32,
 }
 
-/// A part of a program that an error can be about.
+/// The part of a program that an error is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The program as a whole.
@@ -30,21 +30,21 @@ pub enum Place {
     Output(usize),
 }
 
-/// Where the parts of a parsed program stand in its text. Kept beside the module, which stays free of it.
+/// Source spans of the parts of a parsed program. Kept apart from the module, so that equal programs compare equal.
 #[derive(Clone, Debug, Default)]
 pub struct Spans {
     /// The function's name.
     pub module: Span,
-    /// By position.
+    /// The inputs, by position.
     pub inputs: Vec<Span>,
-    /// By op index.
+    /// The ops, by index.
     pub ops: Vec<Span>,
-    /// By position.
+    /// The outputs, by position.
     pub outputs: Vec<Span>,
 }
 
 impl Spans {
-    /// The text of a place, when it has one.
+    /// The span of a place; `None` if it has none.
     pub fn of(&self, place: Place) -> Option<Span> {
         match place {
             Place::Module => Some(self.module),
@@ -55,23 +55,23 @@ impl Spans {
     }
 }
 
-/// One error about a program, for people.
+/// One error about a program, ready to be shown.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Diagnostic {
     /// A stable code, such as `shape_mismatch`.
     pub code: &'static str,
-    /// What is wrong.
+    /// The error text.
     pub message: String,
-    /// Where, in the source text.
+    /// The place in the source text.
     pub span: Option<Span>,
-    /// The op as text, for programs that came from a builder and have no source.
+    /// The op as text. Shown for programs without source text, such as those from a builder.
     pub op: Option<String>,
-    /// What to do, and related facts.
+    /// Related facts, which begin with `note: `, and remedies, which begin with `help: `.
     pub notes: Vec<String>,
 }
 
 impl Diagnostic {
-    /// The line and column (from 1, in characters) where the error starts.
+    /// The line and column at which the error starts, both from 1; columns are characters.
     pub fn line_and_column(&self, source: &str) -> Option<(usize, usize)> {
         let start = self.span?.start as usize;
         let before = source.get(..start)?;
@@ -80,8 +80,8 @@ impl Diagnostic {
         Some((line, column))
     }
 
-    /// The error with its source line, ending in a newline. Of a very long line there is only what surrounds the
-    /// error. Without a place in the source, the op's text stands in for it.
+    /// Renders the error with its source line; the text ends in a newline. A line of more than 240 characters is cut
+    /// to the part around the error. Without a span, the op's text is shown instead of the source line.
     pub fn render(&self, file: &str, source: &str) -> String {
         let span = self.span.map(|span| span.start as usize..span.end as usize);
         match span.clone().and_then(|span| Window::around(file, source, span)) {
@@ -95,7 +95,7 @@ impl Diagnostic {
         let mut labels = Vec::new();
         match (span, &self.op) {
             (Some(span), _) => labels.push(Label::primary((), span)),
-            (None, Some(op)) => notes.insert(0, format!("in `{op}`")),
+            (None, Some(op)) => notes.insert(0, format!("note: in `{op}`")),
             (None, None) => {}
         }
         let report = Report::error()
@@ -108,29 +108,29 @@ impl Diagnostic {
     }
 }
 
-/// A line of more characters is cut. An op with its types may well have two hundred.
+/// Longer lines, in characters, are cut. An op with its types can take two hundred.
 const MAX_WHOLE: usize = 240;
 
-/// Characters of a cut line that are shown.
+/// Characters shown of a line that is cut.
 const MAX_SHOWN: usize = 160;
 
-/// Characters shown before an error that does not fit.
+/// Characters shown before the error, if the error itself has to be cut.
 const SHOWN_BEFORE: usize = 20;
 
-/// A piece of one long line, in place of the whole file.
+/// Part of one long line, presented to the renderer as if it were the whole file.
 struct Window<'a> {
     name: &'a str,
-    /// With an ellipsis where the line is cut.
+    /// The part shown, with an ellipsis at each cut.
     text: String,
-    /// What to point at in the text.
+    /// The error's bytes in `text`.
     span: Range<usize>,
-    /// The line and column, from 1, where the error starts in the file.
+    /// The line and column at which the error starts in the file, from 1.
     line: usize,
     column: usize,
 }
 
 impl<'a> Window<'a> {
-    /// `None` when every line that the span touches is shown as it is.
+    /// `None` if no line of the span is long enough to be cut.
     fn around(name: &'a str, source: &str, span: Range<usize>) -> Option<Window<'a>> {
         let start = source.floor_char_boundary(span.start);
         let end = source.ceil_char_boundary(span.end).max(start);
@@ -203,7 +203,7 @@ mod tests {
         text
     }
 
-    /// The source line and the marks below it, without the gutter.
+    /// The source line and the `^` marks below it, without the gutter.
     fn shown(text: &str) -> (&str, &str) {
         let mut lines = text.lines().skip_while(|line| !line.trim_end().ends_with('│')).skip(1);
         let mut next =
@@ -242,7 +242,7 @@ mod tests {
             assert_eq!(line, format!("…{}…", "y".repeat(160)));
             assert_eq!(marks.trim(), "^".repeat(140));
         }
-        // Lines of ordinary length are pointed at across their ends, unless one of them is long.
+        // A span over several short lines is shown whole; with one long line only the first line is shown.
         let source = format!("{}\n{}\n", "y".repeat(30), "z".repeat(5000));
         let text = render(&source, 10..200);
         assert_eq!(
@@ -260,7 +260,7 @@ mod tests {
         let (line, marks) = shown(&text);
         assert!(line.starts_with('…') && line.ends_with("789"));
         assert!(marks.trim_start() == "^^" && marks.chars().count() == line.chars().count());
-        // At the end of the line, and beyond the source.
+        // Spans at the end of the line, and beyond the end of the source.
         for span in [1000..1000, 1000..1001, 5000..6000, 998..9000] {
             assert!(render(&source, span).chars().count() < 600);
         }

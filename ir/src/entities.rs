@@ -1,9 +1,8 @@
 //! Typed indices and the arenas they index.
 //!
-//! Values, ops and symbols name each other in every direction (an op its operands, a value its definition, a
-//! segment its ops), which Rust references cannot express without fighting ownership, and which pointers would
-//! make twice as large. So an entity is a `u32` newtype into an arena, and its `Display` is what diagnostics
-//! print when there is no name to show.
+//! Values, ops and symbols refer to each other in cycles: an op to its operands, a value to its definition. Rust
+//! references cannot express cycles, and pointers would take twice the space. An entity is therefore a `u32` newtype
+//! that indexes an arena. Diagnostics print its `Display` form if an entity has no name.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,10 +10,10 @@ use std::ops::{Index, IndexMut};
 
 /// An index into an [`Arena`].
 pub trait Entity: Copy + Eq {
-    /// The entity with this position in its arena.
+    /// The entity at this position of its arena.
     ///
     /// # Panics
-    /// When `index` does not fit 32 bits: an arena refuses to grow past that first.
+    /// If `index` exceeds 32 bits.
     fn from_index(index: usize) -> Self;
     /// The position in the arena.
     fn index(self) -> usize;
@@ -50,19 +49,19 @@ macro_rules! define_entity {
 }
 
 define_entity!(
-    /// A tensor: an input of the program or one result of an op. Written `%name` in text.
+    /// A tensor: an input of the program or a result of an op. Written `%name` in text.
     Value, "value"
 );
 define_entity!(
-    /// One operation, in program order: an op only uses values defined before it.
+    /// An operation. Indices follow program order, and an op uses only values defined before it.
     Op, "op"
 );
 define_entity!(
-    /// A named extent that is unknown until run time, such as `M`.
+    /// A named extent that is known only at run time, such as `M`.
     Symbol, "symbol"
 );
 
-/// A growable table addressed by one kind of entity.
+/// A growable table indexed by one kind of entity.
 #[derive(Clone, PartialEq)]
 pub struct Arena<E, T> {
     items: Vec<T>,
@@ -87,12 +86,12 @@ impl<E: Entity, T> Arena<E, T> {
         self.items.len()
     }
 
-    /// Whether there are no items.
+    /// Returns true if the arena has no items.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// The item, or `None` for an entity of another arena.
+    /// The item of an entity; `None` if the index is out of range.
     pub fn get(&self, entity: E) -> Option<&T> {
         self.items.get(entity.index())
     }
@@ -107,7 +106,7 @@ impl<E: Entity, T> Arena<E, T> {
         self.items.iter()
     }
 
-    /// All pairs in order.
+    /// All entities with their items, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (E, &T)> + DoubleEndedIterator {
         self.items.iter().enumerate().map(|(index, item)| (E::from_index(index), item))
     }

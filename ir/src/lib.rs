@@ -1,66 +1,111 @@
-//! What a Fourfold program means.
+//! The program representation of Fourfold and its reference semantics.
 //!
-//! A program is a dataflow graph of tensor operations ([`Module`]). It can be built ([`Builder`]), read and written
-//! as text ([`text`]), proved well-formed ([`verify`]), and evaluated ([`interpret`]). This crate does no I/O, has
-//! no `unsafe` and knows no GPU: it says what the right answer is, and every kernel and every fallback is compared
-//! with it.
+//! A program is a dataflow graph of tensor operations. This crate defines its types and ops, its text form, a verifier,
+//! the numeric formats, and an interpreter. The interpreter's results are the reference for every kernel and fallback.
+//! The crate does no I/O, has no `unsafe` code and knows no GPU. It has no Cargo features.
 //!
-//! # What a block-scaled matrix is
+//! # Entry points
 //!
-//! Data and scales are two tensors. A matrix `[rows, K]` of FP4 (`f4E2M1FN`) or FP8 codes comes with scales
-//! `[rows, K/V]`: element (r, k) stands for `code(r, k) · scale(r, k / V)`, V being the block, 16 or 32. Operands
-//! are K-major: A is `[.., M, K]`, B is `[.., N, K]`, D is `[.., M, N]`, and the leading extents are the batch L.
-//! A B of rank two under an A of higher rank serves every matrix of the batch.
+//! | to | use |
+//! |---|---|
+//! | build a program op by op | [`Builder`] |
+//! | parse, verify and print a text | [`load`], [`text::parse`], [`text::print`] |
+//! | verify a [`Module`] and get a [`Program`] | [`verify`] |
+//! | bind tensors to a program's inputs | [`bind::bind`] |
+//! | evaluate a program | [`interpret`] |
+//! | draw seeded sample inputs | [`sample::inputs`] |
+//! | convert, pack and quantize numbers | [`numeric`] |
+//! | describe a target's kernels to the scheduler | [`Capabilities`] |
+//!
+//! # Example
+//!
+//! ```
+//! use std::collections::HashMap;
+//!
+//! use fourfold_ir::{Tensor, bind::bind, interpret, load};
+//!
+//! let (program, _spans) = load(
+//!     "fir 1
+//!      func @main(%x: tensor<[M, 2], f32>) {
+//!        %y = relu %x : tensor<[M, 2], f32>
+//!        return %y
+//!      }",
+//! )
+//! .map_err(|errors| errors[0].message.clone())?;
+//!
+//! let x = Tensor::from_f32(vec![3, 2], &[1.0, -2.0, 3.0, -4.0, 5.0, -6.0])?;
+//! let tensors = HashMap::from([("x".to_owned(), x)]);
+//! let bound = bind(&program, &tensors)?; // M = 3
+//! let values = interpret(&program, &bound)?;
+//! let y = program.facts().value_named("y").expect("the program defines %y");
+//! # use fourfold_ir::Entity;
+//! assert_eq!(values[y.index()].to_f32(), [1.0, 0.0, 3.0, 0.0, 5.0, 0.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Block-scaled matrices
+//!
+//! Data and scales are two tensors. A matrix `[rows, K]` of FP4 (`f4E2M1FN`) or FP8 codes has scales `[rows, K/V]`.
+//! V is the block, 16 or 32. Element (r, k) has the value `code(r, k) · scale(r, k / V)`.
+//!
+//! *Operands* are K-major: A is `[.., M, K]`, B is `[.., N, K]`, D is `[.., M, N]`. The leading extents are the batch
+//! L. If A has a higher rank, a B of rank 2 is shared by all matrices of the batch.
 //!
 //! *Packing.* FP4 takes half a byte; the low nibble of a byte is the even k. Codes 0 to 7 are 0, 0.5, 1, 1.5, 2, 3,
 //! 4, 6; bit 3 is the sign.
 //!
 //! *Scales.* A scale of type `f8E4M3FN` is read unsigned: bit 7 is ignored and 0x7F is NaN. `f8E8M0FNU` is
-//! 2^(byte-127), 0xFF is NaN. NVFP4 is V = 16 with `f8E4M3FN` scales; the MX formats are V = 32 with `f8E8M0FNU`.
+//! 2^(byte-127); 0xFF is NaN. NVFP4 is V = 16 with `f8E4M3FN` scales; the MX formats are V = 32 with `f8E8M0FNU`.
 //!
-//! *Scale layout.* The layout is part of a scale tensor's type. `linear` is `[.., rows, K/V]` row-major. `blocked`
-//! is the padded 128x4 swizzle: with KT = ceil((K/V)/4), element (r, c) of one matrix lies at byte
-//! `((r/128)·KT + c/4)·512 + (r%32)·16 + ((r%128)/32)·4 + c%4` of a buffer of `roundup(rows, 128)·4·KT` bytes, and
-//! a batch is one such buffer per matrix. Producers write zero into the padding; consumers tolerate any finite
-//! padding. `swizzle_scales` converts; nothing is guessed. `reshape` takes linear scales, and gives linear scales.
+//! *Scale layout.* The layout is part of a scale tensor's type; `swizzle_scales` converts it.
+//! - `linear` is `[.., rows, K/V]`, row-major.
+//! - `blocked` is the padded 128x4 swizzle, one buffer per matrix of the batch. With KT = ceil((K/V)/4), element (r, c)
+//!   is at byte `((r/128)·KT + c/4)·512 + (r%32)·16 + ((r%128)/32)·4 + c%4` of `roundup(rows, 128)·4·KT` bytes.
 //!
-//! # What numbers mean
+//! Producers write zero padding; consumers tolerate any finite padding. `reshape` takes and returns linear scales only.
 //!
-//! Every op rounds once, to nearest even, to its result type; the operands are exact. Arithmetic ops take `f16`,
-//! `bf16` and `f32`, and their result type is the join of the operand types: the type itself when they agree, `f32`
-//! otherwise. Narrowing is always an op of its own (`convert`, `block_quantize`, the result of a multiplication).
+//! # Numerics
+//!
+//! Every op rounds once, to nearest even, to its result type. Operands are exact. Arithmetic ops take `f16`, `bf16` and
+//! `f32`. Their result type is the join of the operand types: the type itself if they are equal, else `f32`. Narrowing
+//! is always explicit: `convert`, `block_quantize`, or the result type of a multiplication.
 //!
 //! `scaled_mma` is D = alpha · Σ_k (a·sfa)(b·sfb) + beta · C:
-//! - acc is the exact sum rounded to f32. For FP4 codes with `f8E4M3FN` scales every product is a multiple of
-//!   2^-20 and the sum is an integer in that unit; for every other format the sum is taken in f64 with k ascending.
-//! - t = rn(alpha · acc), or acc where there is no alpha;
-//! - with C, fma(beta, C, t) in f32, where a missing beta is 1;
-//! - the result is rounded to the result type. (Those are its definition's roundings; the last is the op's own.)
+//! - acc is the exact sum rounded to f32. For FP4 codes with `f8E4M3FN` scales, every product is a multiple of 2^-20
+//!   and the sum is an integer in that unit. For every other format, the sum is taken in f64 with k ascending.
+//! - t = rn(alpha · acc), or acc without alpha.
+//! - With C, fma(beta, C, t) in f32; beta defaults to 1.
+//! - The result is rounded to the result type. These roundings are part of the definition; the last is the op's own.
 //!
-//! `mma` and the sums inside `reduce`, `softmax` and `layer_norm` are f64 with ascending indices, rounded once at
-//! the end. Elementwise functions are computed in f64 and rounded once. max, min, relu and clamp propagate NaN. `silu`,
-//! `gelu` and `gelu_tanh` are NaN at -inf, as x · sigmoid(x) and the formulas of the others are.
+//! `mma` and the sums in `reduce`, `softmax` and `layer_norm` are computed in f64 with ascending indices and rounded
+//! once at the end. Elementwise functions are computed in f64 and rounded once. `max`, `min`, `relu` and `clamp`
+//! propagate NaN. `silu`, `gelu` and `gelu_tanh` are NaN at -inf, as their formulas are.
 //!
 //! `convert` to `f16` and `bf16` overflows to infinity. `convert` to `f4E2M1FN`, `f8E4M3FN` and `f8E5M2` saturates
 //! (CUDA's satfinite: infinity becomes the largest finite value, NaN becomes +6 in FP4 and NaN in FP8). `convert`
-//! to `i32` rounds to nearest even, saturates, and sends NaN to 0. Nothing converts to `f8E8M0FNU` or `i1`.
+//! to `i32` rounds to nearest even, saturates, and maps NaN to 0. Nothing converts to `f8E8M0FNU` or `i1`.
 //!
-//! `block_quantize` of v with a per-tensor scale g (NVFP4): with amax the largest magnitude of a block,
-//! s = e4m3(rn(rn(amax/6)/g)) and code = e2m1(rn(v / rn(s·g))), every rn an IEEE f32 rounding; codes are 0 where
-//! s·g is 0. Where amax is 0, s and the codes are 0, whatever g is: 0 and NaN included. For MX, s is 2^(floor(log2 amax) - emax) (`scale_rounding = floor`) or the least power of two that
-//! brings amax within range (`ceil`), and code = rn(v / s). `block_dequantize` is rn(code · scale · g).
+//! `block_quantize` of v, with amax the largest magnitude of a block and rn an IEEE f32 rounding:
+//! - NVFP4, with the per-tensor scale g: s = e4m3(rn(rn(amax/6)/g)) and code = e2m1(rn(v / rn(s·g))). Codes are 0 where
+//!   s·g is 0. Where amax is 0, s and the codes are 0 for any g, including 0 and NaN.
+//! - MX: s is 2^(floor(log2 amax) - emax) (`scale_rounding = floor`), or the least power of two that brings amax within
+//!   range (`ceil`); code = rn(v / s).
 //!
-//! # How an implementation is compared with this
+//! `block_dequantize` is rn(code · scale · g).
 //!
-//! A multiplication, on the fallback or in a kernel, is compared bit for bit where f32 accumulation is exact in any
-//! order ([`sample::Rule::Exact`], [`sample::Rule::Contest`]). Elsewhere it may differ by
+//! # Comparison of an implementation with the interpreter
+//!
+//! A multiplication, on the fallback or in a kernel, is compared bit for bit if f32 accumulation is exact in any
+//! order ([`sample::Rule::Exact`], [`sample::Rule::Contest`]). Otherwise it may differ by
 //! γ_K·|alpha|·Σ|a·b| + 4 ulp with γ_K = K·2^-24/(1 - K·2^-24).
 //!
-//! Every other op is compared bit for bit on the fallback, any NaN standing for any other. A kernel computes an
-//! epilogue in f32: it may differ by 4 ulp of f32 where the function is transcendental (`exp`, `tanh`, `erf`,
-//! `sigmoid`, `gelu`, `gelu_tanh`, `silu`, `rsqrt`), and not at all where it is `neg`, `abs`, `relu`, `sqrt`, `reciprocal`,
-//! `clamp`, a function of two operands, a comparison, `select` or a conversion. What such an error becomes in the steps
-//! that follow is computed, step by step.
+//! On the fallback, every other op is compared bit for bit, with all NaNs equal. A kernel computes its epilogue in f32:
+//! - The transcendental functions `exp`, `tanh`, `erf`, `sigmoid`, `gelu`, `gelu_tanh`, `silu` and `rsqrt` may differ
+//!   by 4 ulp of f32.
+//! - `neg`, `abs`, `relu`, `sqrt`, `reciprocal`, `clamp`, the functions of two operands, comparisons, `select` and
+//!   conversions must not differ.
+//!
+//! The error bound is propagated through the steps of the epilogue.
 #![forbid(unsafe_code)]
 
 pub mod bind;

@@ -1,14 +1,14 @@
-//! From text to a verified program.
+//! Parses and verifies a program text.
 
 use crate::diagnostics::{Diagnostic, Spans};
 use crate::program::Program;
 use crate::text::{Parsed, parse};
 use crate::verify::verify;
 
-/// Reads and verifies a program.
+/// Parses and verifies a program text.
 ///
 /// # Errors
-/// Those of [`parse`], or those of [`verify`] with their places in the text.
+/// Returns the errors of [`parse`], or those of [`verify`] with their places in the text.
 pub fn load(source: &str) -> Result<(Program, Spans), Vec<Diagnostic>> {
     let Parsed { module, spans } = parse(source)?;
     match verify(module) {

@@ -1,35 +1,35 @@
-//! Checks that memory is there before it is taken: Rust's collections end the process when they get none.
+//! Checks for available memory before it is allocated, because Rust's collections abort when allocation fails.
 
 use std::hint::black_box;
 
-/// There is not enough memory.
+/// An allocation that is larger than the available memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{bytes} bytes are more than there is memory")]
+#[error("{bytes} bytes exceed the available memory")]
 pub struct NoMemory {
-    /// Bytes that were needed; `usize::MAX` when more than the address space has.
+    /// Bytes needed; `usize::MAX` if the size exceeds the address space.
     pub bytes: usize,
 }
 
-/// Fails when the allocator cannot provide `bytes` now. Nothing stays allocated, so another thread may still take the
-/// memory: the check is for work whose temporary arrays cannot fail one by one.
+/// Checks that the allocator can provide `bytes` now, then frees them again. Another thread may still take the
+/// memory. Call it before work whose own allocations cannot report failure.
 ///
 /// # Errors
-/// When the allocator refuses.
+/// If the allocator refuses.
 pub fn check_memory(bytes: usize) -> Result<(), NoMemory> {
     let mut room: Vec<u8> = Vec::new();
-    // Page-table and heap overhead of splitting the room into several arrays.
+    // Page-table and heap overhead of several arrays instead of one.
     const SLACK: usize = 256 << 10;
     let asked = if bytes < SLACK { bytes } else { bytes.saturating_add(SLACK) };
     room.try_reserve_exact(asked).map_err(|_| NoMemory { bytes })?;
-    // Otherwise the compiler may drop the allocation, which nobody uses, and with it the answer.
+    // Keeps the compiler from removing the unused allocation, and with it the check.
     black_box(&room);
     Ok(())
 }
 
-/// A copy of `bytes`.
+/// Copies `bytes`.
 ///
 /// # Errors
-/// When there is no memory for it.
+/// If the copy exceeds the available memory.
 pub fn copy_bytes(bytes: &[u8]) -> Result<Vec<u8>, NoMemory> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(bytes.len()).map_err(|_| NoMemory { bytes: bytes.len() })?;

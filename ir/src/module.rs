@@ -1,5 +1,5 @@
-//! A program as data: values, ops, symbols, inputs and outputs. Anything can be written here; only
-//! [`crate::verify`] says whether it means something.
+//! The program as plain data: values, ops, symbols, inputs and outputs. A module may be malformed;
+//! [`crate::verify`] turns a well-formed one into a [`Program`](crate::Program).
 
 use std::fmt;
 
@@ -18,31 +18,31 @@ pub struct Module {
     pub values: Arena<Value, ValueData>,
     /// The inputs, in the order of the signature.
     pub inputs: Vec<Value>,
-    /// The ops, each after those that define its operands.
+    /// The ops, each after the ops that define its operands.
     pub ops: Arena<Op, Operation>,
     /// The values that the program returns.
     pub outputs: Vec<Value>,
 }
 
-/// What is known of a value without looking at its uses.
+/// Name, type and definition of a value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValueData {
-    /// The name, without the `%`. Letters, digits, `_` and `.`; inputs and outputs bind by it.
+    /// The name without the `%`, made of letters, digits, `_` and `.`. Inputs and outputs bind by name.
     pub name: String,
     /// The type.
     pub ty: TensorType,
-    /// Where it comes from.
+    /// The definition.
     pub def: ValueDef,
 }
 
-/// Where a value comes from.
+/// The definition of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueDef {
-    /// An input of the program; a `param` (a weight) never changes between calls.
+    /// An input of the program.
     Input {
         /// Position in [`Module::inputs`].
         index: usize,
-        /// Whether it is immutable for the life of the compiled program.
+        /// True for a `param`, such as a weight: it is immutable for the life of the compiled program.
         param: bool,
     },
     /// A result of an op.
@@ -57,7 +57,7 @@ pub enum ValueDef {
 /// One operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operation {
-    /// What it computes.
+    /// The operation and its attributes.
     pub kind: OpKind,
     /// The positional operands, then the named ones in the order of [`OpKind::named_operands`].
     pub operands: Vec<Value>,
@@ -65,7 +65,7 @@ pub struct Operation {
     pub results: Vec<Value>,
 }
 
-/// The operands of a `scaled_mma` by their roles.
+/// The operands of a `scaled_mma` by role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaledMmaOperands {
     /// A, `[.., M, K]`.
@@ -76,11 +76,11 @@ pub struct ScaledMmaOperands {
     pub b: Value,
     /// Scales of B, `[.., N, K/V]`.
     pub sfb: Value,
-    /// f32 scalar that multiplies the product.
+    /// The factor of the product: an f32 scalar.
     pub alpha: Option<Value>,
-    /// `[.., M, N]`, added.
+    /// The addend, `[.., M, N]`.
     pub c: Option<Value>,
-    /// f32 scalar that multiplies c.
+    /// The factor of c: an f32 scalar.
     pub beta: Option<Value>,
 }
 
@@ -102,12 +102,12 @@ impl Module {
         &self.values[value].ty
     }
 
-    /// The name of a value, without the `%`.
+    /// The name of a value without the `%`; `?` for a value that does not exist.
     pub fn name_of(&self, value: Value) -> &str {
         self.values.get(value).map_or("?", |data| data.name.as_str())
     }
 
-    /// The op that defines a value, `None` for an input.
+    /// The op that defines a value; `None` for an input.
     pub fn defining_op(&self, value: Value) -> Option<Op> {
         match self.values[value].def {
             ValueDef::Result { op, .. } => Some(op),
@@ -115,7 +115,7 @@ impl Module {
         }
     }
 
-    /// The operands of a `scaled_mma` by role, `None` for another op or one with the wrong number of operands.
+    /// The operands of a `scaled_mma` by role; `None` for another op, or with the wrong number of operands.
     pub fn scaled_mma_operands(&self, op: Op) -> Option<ScaledMmaOperands> {
         let operation = self.ops.get(op)?;
         let OpKind::ScaledMma(mma) = operation.kind else { return None };
@@ -145,7 +145,7 @@ impl Module {
         ty.display(&self.symbols)
     }
 
-    /// An op as reports name it: `%name = mnemonic`, with all result names when there are several.
+    /// The label of an op in reports: `%name = mnemonic`, or `%a, %b = mnemonic` with several results.
     pub fn op_label(&self, op: Op) -> String {
         let operation = &self.ops[op];
         let mut label = String::new();
@@ -161,7 +161,7 @@ impl Module {
         label
     }
 
-    /// The entity of a symbol, made when it is new.
+    /// Returns the symbol with this name, and adds it if it is new.
     pub fn intern_symbol(&mut self, name: &str) -> Symbol {
         let known = self.symbols.iter().find(|(_, known)| known.as_str() == name).map(|(symbol, _)| symbol);
         known.unwrap_or_else(|| self.symbols.push(name.to_owned()))
@@ -176,7 +176,7 @@ impl Module {
         value
     }
 
-    /// Adds an op whose results have these names and types.
+    /// Adds an op with results of these names and types.
     pub fn push_op(&mut self, kind: OpKind, operands: Vec<Value>, results: Vec<(String, TensorType)>) -> Op {
         let op = Op::from_index(self.ops.len());
         let results = results

@@ -1,26 +1,26 @@
-//! The operations and their attributes; each op's mnemonic and attribute spelling is defined here and nowhere else.
+//! The operations and their attributes. This module alone defines mnemonics and the spelling of attributes.
 
 use std::fmt;
 
 pub use crate::numeric::ScaleRounding;
 
-/// What an operation computes, with its attributes. Operands and results are on [`crate::Operation`].
+/// The kind of an operation, with its attributes. [`crate::Operation`] holds its operands and results.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OpKind {
-    /// Block-scaled matrix multiplication: operands a, sfa, b, sfb, then `alpha`, `c`, `beta` as present.
+    /// Block-scaled matrix multiplication: operands a, sfa, b, sfb, then `alpha`, `c` and `beta` if present.
     ScaledMma(ScaledMma),
     /// Plain matrix multiplication of K-major operands: a `[.., M, K]`, b `[.., N, K]`, result `[.., M, N]`.
     Mma,
-    /// Scales from one layout to the other; the result type says to which.
+    /// Converts scales to the layout of the result type.
     SwizzleScales,
-    /// Quantizes along the last axis: operand v and, for NVFP4, the per-tensor scale g; results codes, scales.
+    /// Quantizes along the last axis. Operands: v and, for NVFP4, the per-tensor scale g. Results: codes, scales.
     BlockQuantize {
         /// Elements per scale: 16 or 32.
         block: u32,
-        /// How an MX scale is rounded to a power of two; absent exactly for NVFP4.
+        /// Rounding of an MX scale to a power of two; absent for NVFP4.
         scale_rounding: Option<ScaleRounding>,
     },
-    /// code · scale (· g): operands codes, scales and optionally the per-tensor scale g.
+    /// Computes code · scale · g. Operands: codes, scales and optionally the per-tensor scale g, 1 by default.
     BlockDequantize {
         /// Elements per scale: 16 or 32.
         block: u32,
@@ -31,59 +31,59 @@ pub enum OpKind {
     Unary(UnaryKind),
     /// An elementwise function of two operands, which broadcast as in NumPy.
     Binary(BinaryKind),
-    /// min(max(x, min), max), NaN propagates.
+    /// Computes min(max(x, min), max). NaN propagates.
     Clamp {
         /// Lower bound.
         min: f64,
         /// Upper bound.
         max: f64,
     },
-    /// A comparison of two operands, giving `i1`. Every comparison with NaN is false, except `ne`.
+    /// Compares two operands, which broadcast, and returns `i1`. Comparisons with NaN are false, except `ne`.
     Compare(Predicate),
-    /// Operands condition (`i1`), then, else; they broadcast.
+    /// Selects per element. Operands: condition (`i1`), then, else; they broadcast.
     Select,
-    /// The same elements in row-major order under another shape.
+    /// Changes the shape and keeps the elements in row-major order.
     Reshape,
-    /// Result axis i is operand axis `permutation[i]`.
+    /// Permutes axes: result axis i is operand axis `permutation[i]`.
     Transpose {
         /// A permutation of the operand's axes.
         permutation: Vec<u32>,
     },
-    /// Repeats extents of 1, and adds leading extents, as in NumPy.
+    /// Repeats extents of 1 and adds leading extents, as in NumPy.
     Broadcast,
-    /// Combines the elements along some axes.
+    /// Reduces along some axes.
     Reduce {
-        /// How they are combined.
+        /// The reduction.
         kind: ReduceKind,
         /// Distinct axes, ascending.
         axes: Vec<u32>,
-        /// Whether a reduced axis stays with extent 1.
+        /// True if reduced axes remain, with extent 1.
         keep_dims: bool,
     },
-    /// exp(x - max) / sum, along one axis.
+    /// Computes exp(x - max) / sum along one axis.
     Softmax {
         /// The axis.
         axis: u32,
     },
-    /// (x - mean) / sqrt(var + eps) · weight + bias over the last axis; operands x, weight, bias.
+    /// Computes (x - mean) / sqrt(var + eps) · weight + bias over the last axis. Operands: x, weight, bias.
     LayerNorm {
-        /// Added to the (biased) variance.
+        /// The addend of the biased variance.
         eps: f64,
     },
-    /// A value written in the program, rounded to the result type.
+    /// A literal, rounded to the result type.
     Constant(ConstantValue),
 }
 
-/// Attributes of `scaled_mma`: the block, and which of the named operands follow the first four.
+/// Attributes of `scaled_mma`: the block, and the named operands present after the first four.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ScaledMma {
     /// Elements of K per scale: 16 or 32.
     pub block: u32,
-    /// Whether an `alpha` operand is present.
+    /// True if the operand `alpha` is present.
     pub alpha: bool,
-    /// Whether a `c` operand is present.
+    /// True if the operand `c` is present.
     pub c: bool,
-    /// Whether a `beta` operand is present.
+    /// True if the operand `beta` is present.
     pub beta: bool,
 }
 
@@ -153,7 +153,7 @@ named_enum!(
         Erf => "erf",
         /// 1 / (1 + e^-x)
         Sigmoid => "sigmoid",
-        /// max(x, 0), NaN propagates.
+        /// max(x, 0). NaN propagates.
         Relu => "relu",
         /// x · Φ(x) with the error function.
         Gelu => "gelu",
@@ -175,9 +175,9 @@ named_enum!(
         Mul => "mul",
         /// Quotient.
         Div => "div",
-        /// Larger, NaN propagates.
+        /// The larger operand. NaN propagates.
         Max => "max",
-        /// Smaller, NaN propagates.
+        /// The smaller operand. NaN propagates.
         Min => "min",
     }
 );
@@ -203,20 +203,20 @@ named_enum!(
 named_enum!(
     /// Reductions.
     ReduceKind {
-        /// Sum; 0 of nothing.
+        /// Sum; 0 without elements.
         Sum => "sum",
-        /// Largest, NaN propagates; -inf of nothing.
+        /// Maximum; NaN propagates; -inf without elements.
         Max => "max",
-        /// Smallest, NaN propagates; +inf of nothing.
+        /// Minimum; NaN propagates; +inf without elements.
         Min => "min",
-        /// Sum over count; NaN of nothing.
+        /// Sum divided by the number of elements; NaN without elements.
         Mean => "mean",
-        /// Largest magnitude, NaN propagates; 0 of nothing.
+        /// Largest magnitude; NaN propagates; 0 without elements.
         Amax => "amax",
     }
 );
 
-/// An attribute's value as text spells it.
+/// The value of an attribute as it is written in text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttributeValue {
     /// A number: `16`, `-1.5`, `1e-12`, `inf`, `-inf`, `nan`.
@@ -250,7 +250,7 @@ impl fmt::Display for AttributeValue {
     }
 }
 
-/// The shortest text that reads back as the same number; whole numbers have no point. NaN has no sign.
+/// Writes the shortest text that parses to the same number. Integers have no decimal point, NaN has no sign.
 fn write_number(f: &mut fmt::Formatter<'_>, number: f64) -> fmt::Result {
     if number.is_nan() {
         return f.write_str("nan");
@@ -259,13 +259,13 @@ fn write_number(f: &mut fmt::Formatter<'_>, number: f64) -> fmt::Result {
     f.write_str(text.strip_suffix(".0").unwrap_or(&text))
 }
 
-/// Why a mnemonic and its attributes are not an op.
+/// An error in the mnemonic, attributes or named operands of an op.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum AttributeError {
     /// No op has this mnemonic.
-    #[error("there is no op `{0}`")]
+    #[error("unknown op `{0}`")]
     UnknownOp(String),
-    /// The op does not have this attribute.
+    /// The op has no such attribute.
     #[error("`{op}` has no attribute `{name}`")]
     UnknownAttribute {
         /// The mnemonic.
@@ -274,28 +274,28 @@ pub enum AttributeError {
         name: String,
     },
     /// A required attribute is missing.
-    #[error("`{op}` needs the attribute `{name}` ({expected})")]
+    #[error("`{op}` requires the attribute `{name}` ({expected})")]
     Missing {
         /// The mnemonic.
         op: String,
         /// The attribute.
         name: &'static str,
-        /// What it may be.
+        /// The allowed values.
         expected: &'static str,
     },
-    /// An attribute's value is of the wrong form.
+    /// An attribute's value has the wrong form.
     #[error("attribute `{name}` of `{op}` must be {expected}, not {found}")]
     Invalid {
         /// The mnemonic.
         op: String,
         /// The attribute.
         name: &'static str,
-        /// What it may be.
+        /// The allowed values.
         expected: &'static str,
-        /// What it is.
+        /// The value given.
         found: String,
     },
-    /// The op takes no operand with this name.
+    /// The op has no named operand with this name.
     #[error("`{op}` has no named operand `{name}`")]
     UnknownNamedOperand {
         /// The mnemonic.
@@ -306,7 +306,7 @@ pub enum AttributeError {
 }
 
 impl OpKind {
-    /// The names of all ops in text.
+    /// The mnemonics of all ops.
     pub fn mnemonics() -> impl Iterator<Item = &'static str> {
         const OTHERS: [&str; 16] = [
             "scaled_mma",
@@ -355,7 +355,7 @@ impl OpKind {
         }
     }
 
-    /// The attributes as text spells them, sorted by name.
+    /// The attributes as they are written in text, sorted by name.
     pub fn attributes(&self) -> Vec<(&'static str, AttributeValue)> {
         let whole = |number: u32| AttributeValue::Number(f64::from(number));
         let list = |axes: &[u32]| AttributeValue::Numbers(axes.iter().map(|axis| f64::from(*axis)).collect());
@@ -399,7 +399,7 @@ impl OpKind {
         }
     }
 
-    /// The names of the named operands that are present, in operand order; they come after the positional ones.
+    /// The names of the named operands present, in operand order. They follow the positional operands.
     pub fn named_operands(&self) -> Vec<&'static str> {
         match self {
             OpKind::ScaledMma(mma) => [(mma.alpha, "alpha"), (mma.c, "c"), (mma.beta, "beta")]
@@ -410,12 +410,11 @@ impl OpKind {
         }
     }
 
-    /// The op with this mnemonic, these attributes and these named operands; the inverse of [`OpKind::mnemonic`],
-    /// [`OpKind::attributes`] and [`OpKind::named_operands`]. The order of attributes and of named operands does
-    /// not matter.
+    /// Builds the op with this mnemonic, these attributes and these named operands, in any order. The inverse of
+    /// [`OpKind::mnemonic`], [`OpKind::attributes`] and [`OpKind::named_operands`].
     ///
     /// # Errors
-    /// An unknown mnemonic, attribute or named operand, a missing attribute, or one of the wrong form.
+    /// If the mnemonic, an attribute or a named operand is unknown, or an attribute is missing or malformed.
     pub fn from_text(
         mnemonic: &str,
         attributes: &[(&str, AttributeValue)],

@@ -1,4 +1,4 @@
-//! A verified program: the module together with the facts that verification proved about it.
+//! A verified program: a module, and the facts that verification proved about it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -7,8 +7,8 @@ use crate::entities::{Entity, Op, Value};
 use crate::module::Module;
 use crate::types::{Dim, ElementType, ScaleLayout};
 
-/// A module that passed [`crate::verify`]. Only the verifier makes one, and it cannot be changed, so every later
-/// stage may index by its entities without checking again.
+/// A module that passed [`crate::verify`]. Only the verifier creates one, and it is immutable, so later stages index
+/// by its entities without checking again.
 #[derive(Clone, Debug)]
 pub struct Program {
     module: Module,
@@ -20,18 +20,18 @@ impl Program {
         Program { module, facts }
     }
 
-    /// The program's text form as data.
+    /// The verified module.
     pub fn module(&self) -> &Module {
         &self.module
     }
 
-    /// What was proved.
+    /// The facts that verification proved.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 }
 
-/// What verification proved beyond "every type agrees".
+/// Facts about a verified module: uses, outputs, names, and the extents of each `scaled_mma`.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// `users[user_starts[v]..user_starts[v + 1]]` are the ops that use value v.
@@ -71,14 +71,14 @@ impl Facts {
         Facts { user_starts, users, outputs, matmuls, names }
     }
 
-    /// The ops that use a value, in program order; an op that uses it twice is there twice.
+    /// The ops that use a value, in program order. An op that uses it twice is listed twice.
     pub fn users(&self, value: Value) -> &[Op] {
         let start = self.user_starts[value.index()] as usize;
         let end = self.user_starts[value.index() + 1] as usize;
         &self.users[start..end]
     }
 
-    /// Whether the program returns the value.
+    /// Returns true if the value is an output of the program.
     pub fn is_output(&self, value: Value) -> bool {
         self.outputs[value.index()]
     }
@@ -88,7 +88,7 @@ impl Facts {
         self.matmuls.iter().map(|(op, matmul)| (*op, matmul))
     }
 
-    /// The extents and the format of a `scaled_mma`; `None` for any other op.
+    /// The extents and format of a `scaled_mma`; `None` for any other op.
     pub fn matmul(&self, op: Op) -> Option<&Matmul> {
         self.matmuls.get(&op)
     }
@@ -99,18 +99,18 @@ impl Facts {
     }
 }
 
-/// The proved extents and format of one `scaled_mma`.
+/// The extents and format of one `scaled_mma`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Matmul {
     /// L: the product of the leading extents of A.
     pub batch: Dim,
-    /// Rows of A and of D.
+    /// M: rows of A and D.
     pub m: Dim,
-    /// Rows of B, columns of D.
+    /// N: rows of B, columns of D.
     pub n: Dim,
-    /// Columns of A and B.
+    /// K: columns of A and B.
     pub k: Dim,
-    /// Whether B has leading extents, those of A; otherwise (rank 2) one B serves every matrix of A.
+    /// True if B has the leading extents of A. Otherwise B has rank 2 and is shared by all L matrices.
     pub b_batched: bool,
     /// The format of operands and scales.
     pub format: BlockFormat,
@@ -150,8 +150,8 @@ impl BlockFormat {
         block: 32,
     };
 
-    /// Whether it is one of the formats that hardware multiplies: NVFP4, or an MX format (power-of-two scales
-    /// per 32 elements, FP4 or FP8 on either side).
+    /// Returns true for the formats that hardware multiplies: NVFP4, and the MX formats (`f8E8M0FNU` scales per 32
+    /// elements, FP4 or FP8 operands in any combination).
     pub fn is_standard(self) -> bool {
         self == BlockFormat::NVFP4 || (self.scale == ElementType::F8E8M0FNU && self.block == 32)
     }

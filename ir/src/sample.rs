@@ -1,21 +1,21 @@
-//! Seeded input data, written down by rule: a fixture names a rule and a seed, and gets the same bytes everywhere.
+//! Seeded sample inputs. A fixture names a rule and a seed, which determine every byte on every machine.
 //!
-//! The numbers come from SplitMix64. The stream of an input starts from the seed and the input's name, so that it
-//! does not depend on the other inputs. Elements are drawn in logical row-major order.
+//! SplitMix64 generates the numbers. Each input has its own stream, seeded from the seed and the input's name, so
+//! that one input does not depend on the others. Elements are drawn in logical row-major order.
 //!
-//! # Why exact-rule data is exact
+//! # Exactness of exact-rule data
 //!
 //! Under [`Rule::Exact`] a `scaled_mma` with K <= 512 gives the same f32 sum in any order of accumulation:
-//! - a code of data is i times a fixed unit (the element type's, at least 2^-2) with |i| <= 12: FP4 in halves up to
-//!   6, `f8E4M3FN` in quarters up to 3, `f8E5M2` in halves up to 4 (|i| <= 8);
-//! - a scale is 2^e(row) · j/8 with j = 8 to 15, or 2^e(row) · j with j = 1 or 2 for `f8E8M0FNU`;
-//! - so within one sum, over one row of A and one of B, every product is a whole multiple of one unit, and its
-//!   magnitude at most 12² · 15² = 32 400 units. Every partial sum, of whatever products in whatever order, is a
-//!   whole number of at most 512 · 32 400 = 16 588 800 < 2^24 units: an f32 holds it exactly, and no addition
-//!   rounds. The smallest unit is far above f32's subnormals.
+//! - A data code is i times the element type's unit, at least 2^-2, with |i| <= 12: FP4 in halves up to 6,
+//!   `f8E4M3FN` in quarters up to 3, `f8E5M2` in halves up to 4 (|i| <= 8).
+//! - A scale is 2^e(row) · j/8 with j = 8 to 15, or 2^e(row) · j with j = 1 or 2 for `f8E8M0FNU`.
+//! - In one sum, over one row of A and one of B, every product is therefore an integer multiple of one unit. Its
+//!   magnitude is at most 12² · 15² = 32 400 units.
+//! - Every partial sum, in any order, is an integer of at most 512 · 32 400 = 16 588 800 < 2^24 units. An f32 holds
+//!   it exactly, so no addition rounds. The smallest unit is far above f32's subnormals.
 //!
 //! Under [`Rule::Contest`] the same holds with other scales: with 0 to 3 (`f8E4M3FN`) a product has at most 12² · 3²
-//! units, so K <= 12 945; with 1/2 to 4 (`f8E8M0FNU`) at most 12² · 8², so K <= 1 820.
+//! units, so K <= 12 945 is exact; with 1/2 to 4 (`f8E8M0FNU`) at most 12² · 8², so K <= 1 820.
 
 use std::collections::HashMap;
 
@@ -26,23 +26,23 @@ use crate::program::Program;
 use crate::tensor::{Tensor, TensorError};
 use crate::types::{ElementType, ScaleLayout, SymbolValues};
 
-/// How data is drawn. What a rule does not mention is drawn as by `Normal`.
+/// A distribution of sample data. Types that a rule does not mention follow `Normal`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
-    /// Block-scaled operands whose product is exact in f32 in any order, for K <= 512 (derived in the module's
-    /// text): all 16 FP4 codes, FP8 in steps of 1/4 up to 3 (`f8E4M3FN`) or of 1/2 up to 4 (`f8E5M2`); scales
-    /// 2^e(row) · (8 + m(row, block))/8 with e in -4..=4 and m in 0..=7, or 2^(e(row) + m(row, block)) with m in
-    /// 0..=1. A row is all indices but the last.
+    /// Block-scaled operands whose product is exact in f32 in any order, for K <= 512 (see the module's page):
+    /// - all 16 FP4 codes; `f8E4M3FN` in steps of 1/4 up to 3; `f8E5M2` in steps of 1/2 up to 4;
+    /// - `f8E4M3FN` scales 2^e(row) · (8 + m(row, block))/8 with e in -4..=4 and m in 0..=7;
+    /// - `f8E8M0FNU` scales 2^(e(row) + m(row, block)) with m in 0..=1. A row is every index but the last.
     Exact,
-    /// Data as by `Exact` (FP4 is uniform bytes), with scales 0, 1, 2, 3 (`f8E4M3FN`) or 1/2, 1, 2, 4: exact too,
-    /// and for a larger K.
+    /// The data of `Exact` (FP4 is uniform bytes) with scales 0, 1, 2, 3 (`f8E4M3FN`) or 1/2, 1, 2, 4
+    /// (`f8E8M0FNU`): exact for a larger K.
     Contest,
-    /// Everything that a format has, but infinities and NaN:
-    /// - FP4 and FP8 data: every finite code alike;
-    /// - `f8E4M3FN` scales: every code from 0x00 to 0x7E alike, and of 61 in a row one is sure to be zero, one
-    ///   subnormal and one 448; `f8E8M0FNU` scales: 2^-20 to 2^20;
-    /// - `f16`, `bf16`, `f32`: nearly normal (mean 0, variance 1, within ±6), rounded; for the shapes `[]` and `[1]`
-    ///   (alpha, beta, a per-tensor scale) positive, in [0.25, 2), with a full mantissa;
+    /// All finite values of each format:
+    /// - FP4 and FP8 data: uniform over the finite codes;
+    /// - `f8E4M3FN` scales: uniform over 0x00 to 0x7E; of 61 consecutive scales at least one is zero, one subnormal
+    ///   and one 448; `f8E8M0FNU` scales: 2^-20 to 2^20;
+    /// - `f16`, `bf16`, `f32`: approximately normal (mean 0, variance 1, within ±6), rounded. For the shapes `[]` and
+    ///   `[1]` (alpha, beta, a per-tensor scale): in [0.25, 2), with random mantissa bits;
     /// - `i32`: -8 to 8; `i1`: coin flips.
     Normal,
 }
@@ -60,8 +60,8 @@ impl Rule {
         }
     }
 
-    /// The largest K up to which data of this rule, with scales of this type, are exact (derived in the module's
-    /// text); `None` where they are not at all.
+    /// The largest K for which data of this rule with scales of this type is exact (derived on the module's page);
+    /// `None` if it is not exact for any K.
     pub fn exact_k(self, scale: ElementType) -> Option<u64> {
         match (self, scale) {
             (Rule::Exact, _) => Some(512),
@@ -80,15 +80,15 @@ impl Rule {
 /// Everything that determines a program's sample inputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
-    /// How data is drawn.
+    /// The distribution.
     pub rule: Rule,
-    /// Where the streams start.
+    /// The seed.
     pub seed: u64,
     /// The value of each symbol of the program, in any order.
     pub symbols: Vec<(String, u64)>,
 }
 
-/// Why a recipe gives no inputs for a program. The caller's fault.
+/// An error from drawing a program's inputs by a recipe. The caller is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SampleError {
     /// The recipe has no value for a symbol of the program.
@@ -110,7 +110,7 @@ pub enum SampleError {
         name: String,
     },
     /// An extent exceeds the address space.
-    #[error("the recipe's symbols give no extents for `%{name}: {ty}`")]
+    #[error("the recipe's symbols determine no valid extents for `%{name}: {ty}`")]
     Extents {
         /// The input.
         name: String,
@@ -122,15 +122,15 @@ pub enum SampleError {
     Tensor {
         /// The input.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         source: TensorError,
     },
 }
 
-/// One tensor for every input of the program, by name.
+/// Draws one tensor for each input of the program. Returns them by name.
 ///
 /// # Errors
-/// When the recipe's symbols are not exactly the program's, and as [`tensor`].
+/// If the recipe's symbols are not exactly the program's, or if [`tensor`] fails.
 pub fn inputs(program: &Program, recipe: &Recipe) -> Result<HashMap<String, Tensor>, SampleError> {
     let module = program.module();
     let mut values = SymbolValues::default();
@@ -159,10 +159,11 @@ pub fn inputs(program: &Program, recipe: &Recipe) -> Result<HashMap<String, Tens
     Ok(tensors)
 }
 
-/// A tensor drawn by a rule. The padding of blocked scales is finite garbage, never zero: consumers must tolerate it.
+/// Draws a tensor by a rule. The padding of blocked scales is finite and never zero, since consumers must tolerate
+/// that.
 ///
 /// # Errors
-/// As [`Tensor::byte_len`], beyond 4 GiB, and when there is no memory.
+/// As [`Tensor::byte_len`], and if the size exceeds 4 GiB or the available memory.
 pub fn tensor(
     element: ElementType,
     dims: Vec<usize>,
@@ -172,7 +173,7 @@ pub fn tensor(
 ) -> Result<Tensor, TensorError> {
     const MAX_BYTES: usize = 1 << 32;
     if Tensor::byte_len(element, &dims, layout)? > MAX_BYTES {
-        return Err(TensorError::TooLarge { element, dims, reason: "sample data ends at 4 GiB" });
+        return Err(TensorError::TooLarge { element, dims, reason: "sample data is limited to 4 GiB" });
     }
     let count: usize = dims.iter().product();
     check_memory(count.saturating_mul(element.storage_bits().div_ceil(8)))
@@ -208,7 +209,7 @@ fn scale_codes(element: ElementType, dims: &[usize], rule: Rule, random: &mut Sp
             return (127 + exponent) as u8;
         }
         match rule {
-            // The bias of e4m3 is 7, and the mantissa counts eighths.
+            // The exponent bias of e4m3 is 7, and the mantissa is in eighths.
             Rule::Exact => ((7 + row_exponent) * 8 + random.between(0, 7)) as u8,
             Rule::Contest => numeric::ue4m3_from_f32(random.below(4) as f32),
             Rule::Normal => {
@@ -228,7 +229,7 @@ fn scale_codes(element: ElementType, dims: &[usize], rule: Rule, random: &mut Sp
 fn data_codes(element: ElementType, dims: &[usize], rule: Rule, random: &mut SplitMix64) -> Vec<u8> {
     let count: usize = dims.iter().product();
     let is_scalar = matches!(dims, [] | [1]);
-    // A float's bits with the exponent field of [0.25, 2) and any mantissa.
+    // The bits of a float in [0.25, 2): one of three exponents and a random mantissa.
     let mut positive = |exponent_of_quarter: u64, mantissa_bits: u32| {
         let exponent = exponent_of_quarter + random.below(3);
         (exponent << mantissa_bits) | random.below(1 << mantissa_bits)
@@ -259,8 +260,8 @@ fn data_codes(element: ElementType, dims: &[usize], rule: Rule, random: &mut Spl
     }
 }
 
-/// Overwrites the padding of blocked scales with NaN, which a kernel that reads it must show; does nothing to other
-/// tensors.
+/// Overwrites the padding of blocked scales with NaN, so that a kernel that uses padding produces NaN. Leaves other
+/// tensors unchanged.
 pub fn fill_padding_with_nan(tensor: &mut Tensor) {
     if tensor.layout() == Some(ScaleLayout::Blocked) {
         let nan = if tensor.element() == ElementType::F8E8M0FNU { 0xFF } else { 0x7F };
@@ -268,7 +269,7 @@ pub fn fill_padding_with_nan(tensor: &mut Tensor) {
     }
 }
 
-/// Overwrites what lies outside the matrices of a blocked scale tensor with finite codes other than 0x00.
+/// Overwrites the padding of blocked scales with finite codes other than 0x00.
 fn fill_padding(tensor: &mut Tensor, random: &mut SplitMix64) {
     let largest = if tensor.element() == ElementType::F8E8M0FNU { 0xFE } else { 0x7E };
     overwrite_padding(tensor, || 1 + random.below(largest) as u8);
@@ -313,7 +314,7 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// A number from 0 to `count` - 1, `count` at most 2^32; the bias of count/2^32 does not matter here.
+    /// A number from 0 to `count` - 1, for `count` <= 2^32. The bias, at most count/2^32, is negligible here.
     fn below(&mut self, count: u64) -> u64 {
         ((self.next() >> 32) * count) >> 32
     }
@@ -323,7 +324,7 @@ impl SplitMix64 {
         low + self.below((high - low + 1) as u64) as i32
     }
 
-    /// The sum of twelve uniform numbers minus 6, exact in f64: multiples of 2^-32.
+    /// The sum of twelve uniform numbers, minus 6. A multiple of 2^-32, exact in f64.
     fn nearly_normal(&mut self) -> f64 {
         let sum: u64 = (0..6).map(|_| self.next()).map(|bits| (bits >> 32) + (bits & 0xFFFF_FFFF)).sum();
         sum as f64 / f64::from(2u32.pow(31)) / 2.0 - 6.0

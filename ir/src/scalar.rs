@@ -1,14 +1,18 @@
-//! The scalar functions that every implementation shares: what each elementwise op computes for one element.
+//! The scalar functions behind the elementwise ops, shared by every implementation.
 //!
-//! All of them take and give `f64`; [`round_to`] then rounds once to the type of the result. `exp`, `tanh` and the
-//! error function come from the `libm` crate, so that no result depends on the system's mathematics library.
+//! They compute in `f64`; [`round_to`] rounds once to the type of the result. `exp`, `tanh` and the error function
+//! come from the `libm` crate, so that results do not depend on the system's math library.
 //!
-//! Rounding an f64 result to a narrower type is a second rounding, and harmless where it matters. Let the operands
-//! have p bits of precision. Sums, differences, products, quotients and square roots that were first rounded to 53
-//! bits give the correctly rounded p-bit result when 53 >= 2p + 2 (Figueroa, "When is double rounding innocuous?",
-//! 1995): that holds for f32 (p = 24), f16 (11) and bf16 (8). It holds for subnormal results too: sums there and
-//! all products are exact in f64, and a quotient is never closer to a midpoint than f64 can tell. So `neg`, `abs`,
-//! `relu`, `sqrt`, `reciprocal` and every binary op are the IEEE operation of the result type.
+//! # Double rounding
+//!
+//! Rounding an f64 result to a narrower type is a second rounding. It is innocuous for the basic operations. Let the
+//! operands have p bits of precision. Sums, differences, products, quotients and square roots, first rounded to 53
+//! bits, round to the correct p-bit result if 53 >= 2p + 2 (Figueroa, "When is double rounding innocuous?", 1995).
+//! That holds for f32 (p = 24), f16 (11) and bf16 (8).
+//!
+//! Subnormal results are correct as well: such sums and all products are exact in f64, and a quotient is never closer
+//! to a midpoint than f64 resolves. Therefore `neg`, `abs`, `relu`, `sqrt`, `reciprocal` and every binary op equal the
+//! IEEE operation of the result type.
 
 use std::f64::consts::FRAC_1_SQRT_2;
 
@@ -16,11 +20,11 @@ use crate::numeric;
 use crate::ops::{BinaryKind, Predicate, ScaleRounding, UnaryKind};
 use crate::types::ElementType;
 
-/// An elementwise function of one operand.
+/// Computes an elementwise function of one operand.
 ///
-/// `sigmoid`, `silu`, `gelu` and `gelu_tanh` keep their relative accuracy where they approach zero, and no finite
-/// operand gives NaN. At -inf, `silu`, `gelu` and `gelu_tanh` are NaN, the product of -inf and 0 that their formulas
-/// give there, as in PyTorch: a formula and the function that stands for it agree everywhere.
+/// `sigmoid`, `silu`, `gelu` and `gelu_tanh` keep their relative accuracy near zero, and no finite operand gives NaN.
+/// At -inf, `silu`, `gelu` and `gelu_tanh` are NaN, as in PyTorch: their formulas multiply -inf by 0. Each function
+/// thus agrees with its formula everywhere.
 pub fn unary(kind: UnaryKind, x: f64) -> f64 {
     match kind {
         UnaryKind::Neg => -x,
@@ -33,16 +37,16 @@ pub fn unary(kind: UnaryKind, x: f64) -> f64 {
         UnaryKind::Erf => libm::erf(x),
         UnaryKind::Sigmoid => sigmoid(x),
         UnaryKind::Relu => maximum(x, 0.0),
-        // Φ(x) = erfc(-x/√2)/2, which loses nothing where 1 + erf(x/√2) cancels.
+        // Φ(x) = erfc(-x/√2)/2 stays accurate where 1 + erf(x/√2) cancels.
         UnaryKind::Gelu => x * (0.5 * libm::erfc(-x * FRAC_1_SQRT_2)),
-        // (1 + tanh(u))/2 = sigmoid(2u), which loses nothing where the sum cancels.
+        // (1 + tanh(u))/2 = sigmoid(2u) stays accurate where the sum cancels.
         UnaryKind::GeluTanh => x * sigmoid(2.0 * gelu_tanh_argument(x)),
         UnaryKind::Silu => x * sigmoid(x),
     }
 }
 
-/// An elementwise function of two operands. `max` and `min` are IEEE 754-2019 maximum and minimum: NaN propagates
-/// and -0 is below +0.
+/// Computes an elementwise function of two operands. `max` and `min` are IEEE 754-2019 maximum and minimum: NaN
+/// propagates and -0 < +0.
 pub fn binary(kind: BinaryKind, a: f64, b: f64) -> f64 {
     match kind {
         BinaryKind::Add => a + b,
@@ -54,12 +58,12 @@ pub fn binary(kind: BinaryKind, a: f64, b: f64) -> f64 {
     }
 }
 
-/// min(max(x, min), max) in the sense of [`binary`]: NaN propagates, and a NaN bound gives NaN.
+/// Computes min(max(x, min), max) with the `max` and `min` of [`binary`]: NaN propagates, from bounds as well.
 pub fn clamp(x: f64, min: f64, max: f64) -> f64 {
     binary(BinaryKind::Min, binary(BinaryKind::Max, x, min), max)
 }
 
-/// A comparison. Every comparison with NaN is false, except `ne`; the two zeros are equal.
+/// Compares two numbers. Comparisons with NaN are false, except `ne`; -0 equals +0.
 pub fn compare(predicate: Predicate, a: f64, b: f64) -> bool {
     match predicate {
         Predicate::Eq => a == b,
@@ -71,9 +75,12 @@ pub fn compare(predicate: Predicate, a: f64, b: f64) -> bool {
     }
 }
 
-/// The value of the element type that `x` is rounded to, once and to nearest even, as `convert` does: `f16`, `bf16`
-/// and `f32` overflow to infinity, FP4 and FP8 saturate, `i32` saturates and sends NaN to 0. `i1` is 0 or 1 (not
-/// zero, NaN included). `f8E8M0FNU` is the power of two below `x`.
+/// Rounds `x` once to a value of the element type, to nearest even, as `convert` does:
+/// - `f16`, `bf16` and `f32` overflow to infinity;
+/// - FP4 and FP8 saturate;
+/// - `i32` saturates and maps NaN to 0;
+/// - `i1` is 0 for zero and 1 otherwise, NaN included;
+/// - `f8E8M0FNU` rounds down to a power of two.
 pub fn round_to(element: ElementType, x: f64) -> f64 {
     f64::from(match element {
         ElementType::F4E2M1FN => numeric::e2m1_to_f32(numeric::e2m1_from_f64(x)),
@@ -85,7 +92,7 @@ pub fn round_to(element: ElementType, x: f64) -> f64 {
         ElementType::F16 => numeric::f16_bits_to_f32(numeric::f64_to_f16_bits(x)),
         ElementType::BF16 => numeric::bf16_bits_to_f32(numeric::f64_to_bf16_bits(x)),
         ElementType::F32 => numeric::f64_to_f32(x),
-        // `as` saturates and sends NaN to 0, but rounds toward zero: round first.
+        // `as` saturates and maps NaN to 0, but truncates: round first.
         ElementType::I32 => return f64::from(x.round_ties_even() as i32),
         ElementType::I1 => return f64::from(u8::from(x != 0.0)),
     })
@@ -95,7 +102,7 @@ fn maximum(a: f64, b: f64) -> f64 {
     if a.is_nan() || b.is_nan() {
         f64::NAN
     } else if a == b {
-        // Equal numbers are the same number, but for the zeros.
+        // -0 == +0: return +0 if either operand is.
         if a.is_sign_positive() { a } else { b }
     } else if a > b {
         a
@@ -104,8 +111,8 @@ fn maximum(a: f64, b: f64) -> f64 {
     }
 }
 
-/// Each form only takes the exponential of what is not positive, so it cannot overflow and small results keep
-/// their relative accuracy.
+/// Evaluates `exp` only at non-positive arguments, so it cannot overflow and small results keep their relative
+/// accuracy.
 fn sigmoid(x: f64) -> f64 {
     if x < 0.0 {
         let e = libm::exp(x);

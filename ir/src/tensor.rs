@@ -1,10 +1,10 @@
-//! Tensors in memory: bytes with an element type, run-time extents and, for scales, a layout.
+//! Host tensors: bytes with an element type, run-time extents and, for scales, a layout.
 
 use crate::memory::{NoMemory, check_memory, copy_bytes};
 use crate::numeric;
 use crate::types::{ElementType, ScaleLayout};
 
-/// A dense row-major tensor. FP4 is packed two per byte, low nibble = even index of the last axis; blocked scales
+/// A dense row-major tensor. FP4 is packed two per byte, low nibble = even index of the last axis. Blocked scales
 /// are one padded buffer per matrix, batch outermost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
@@ -14,7 +14,7 @@ pub struct Tensor {
     bytes: Vec<u8>,
 }
 
-/// Why bytes are not a tensor of the stated type.
+/// An error from creating a tensor of a given type and shape.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TensorError {
     /// The number of bytes does not fit the shape.
@@ -24,7 +24,7 @@ pub enum TensorError {
         element: ElementType,
         /// The shape.
         dims: Vec<usize>,
-        /// Bytes that the shape takes.
+        /// Bytes of the shape.
         expected: usize,
         /// Bytes given.
         found: usize,
@@ -36,48 +36,48 @@ pub enum TensorError {
         element: ElementType,
         /// The shape.
         dims: Vec<usize>,
-        /// What is wrong with it.
+        /// The violated rule.
         reason: &'static str,
     },
-    /// More elements or bytes than a tensor of this kind may have.
+    /// The shape exceeds a size limit.
     #[error("a {element} tensor cannot have the shape {dims:?}: {reason}")]
     TooLarge {
         /// The element type.
         element: ElementType,
         /// The shape.
         dims: Vec<usize>,
-        /// The limit that it exceeds.
+        /// The exceeded limit.
         reason: &'static str,
     },
-    /// There is not enough memory for the tensor, or for making it.
-    #[error("a {element} tensor of shape {dims:?} takes {bytes} bytes, more than there is memory")]
+    /// The tensor, or a temporary needed to create it, exceeds the available memory.
+    #[error("a {element} tensor of shape {dims:?} takes {bytes} bytes, more than the available memory")]
     Memory {
         /// The element type.
         element: ElementType,
         /// The shape.
         dims: Vec<usize>,
-        /// Bytes that were needed.
+        /// Bytes needed.
         bytes: usize,
     },
 }
 
 impl TensorError {
-    /// There is no memory for a tensor of this shape.
+    /// The error for a tensor that exceeds the available memory.
     pub(crate) fn memory(element: ElementType, dims: &[usize], NoMemory { bytes }: NoMemory) -> TensorError {
         TensorError::Memory { element, dims: dims.to_vec(), bytes }
     }
 
-    /// Returns whether a smaller tensor, or a larger memory, would have done.
+    /// Returns true for a size or memory limit, which a smaller tensor would meet.
     pub fn is_resource_limit(&self) -> bool {
         matches!(self, TensorError::TooLarge { .. } | TensorError::Memory { .. })
     }
 }
 
 impl Tensor {
-    /// A tensor over these bytes.
+    /// Creates a tensor from its bytes.
     ///
     /// # Errors
-    /// When the bytes are not exactly [`Tensor::byte_len`] of them.
+    /// If the number of bytes is not [`Tensor::byte_len`], and as that.
     pub fn new(
         element: ElementType,
         dims: Vec<usize>,
@@ -91,28 +91,25 @@ impl Tensor {
         Ok(Tensor { element, dims, layout, bytes })
     }
 
-    /// The bytes that a tensor takes, padding included.
+    /// The size of a tensor in bytes, padding included.
     ///
     /// # Errors
-    /// For an FP4 tensor with an odd last extent or none, blocked scales of rank below two, or a size beyond
-    /// the address space.
+    /// For FP4 of rank 0 or with an odd last extent, for blocked scales of rank below 2, and for 2^48 or more elements
+    /// or blocked bytes.
     pub fn byte_len(
         element: ElementType,
         dims: &[usize],
         layout: Option<ScaleLayout>,
     ) -> Result<usize, TensorError> {
         let wrong = |reason| TensorError::Shape { element, dims: dims.to_vec(), reason };
-        let too_large = || TensorError::TooLarge {
-            element,
-            dims: dims.to_vec(),
-            reason: "it is larger than memory can be",
-        };
+        let too_large =
+            || TensorError::TooLarge { element, dims: dims.to_vec(), reason: "it exceeds the address space" };
         let product = |dims: &[usize]| {
             dims.iter().try_fold(1usize, |product, dim| product.checked_mul(*dim)).filter(|n| *n < 1 << 48)
         };
         if layout == Some(ScaleLayout::Blocked) {
             let [batch @ .., rows, columns] = dims else {
-                return Err(wrong("blocked scales have rows and columns"));
+                return Err(wrong("blocked scales need a rank of at least 2"));
             };
             product(dims).ok_or_else(too_large)?;
             return product(batch)
@@ -122,15 +119,15 @@ impl Tensor {
         }
         let count = product(dims).ok_or_else(too_large)?;
         if element == ElementType::F4E2M1FN && !dims.last().is_some_and(|last| last.is_multiple_of(2)) {
-            return Err(wrong("FP4 is packed in pairs along the last axis, which must be even"));
+            return Err(wrong("FP4 is packed in pairs along the last axis, so its extent must be even"));
         }
         count.checked_mul(element.storage_bits()).map(|bits| bits / 8).ok_or_else(too_large)
     }
 
-    /// A tensor of zero bytes (the value zero in every type but `f8E8M0FNU`, where it is 2^-127).
+    /// Creates a tensor of zero bytes: the value zero, or 2^-127 for `f8E8M0FNU`.
     ///
     /// # Errors
-    /// As [`Tensor::byte_len`], and when there is no memory for it.
+    /// As [`Tensor::byte_len`], and if the size exceeds the available memory.
     pub fn zeros(
         element: ElementType,
         dims: Vec<usize>,
@@ -142,11 +139,12 @@ impl Tensor {
         Ok(Tensor { element, dims, layout, bytes })
     }
 
-    /// A tensor of these values, each rounded once to the element type as `convert` does; row-major, in logical
-    /// order whatever the layout.
+    /// Creates a tensor from values in logical row-major order, for any layout. Rounds each value once to the element
+    /// type, as `convert` does.
     ///
     /// # Errors
-    /// When the number of values does not fit the shape, there is no memory, and as [`Tensor::byte_len`].
+    /// As [`Tensor::byte_len`], and if the number of values does not fit the shape or the size exceeds the available
+    /// memory.
     pub fn from_f64(
         element: ElementType,
         dims: Vec<usize>,
@@ -166,18 +164,19 @@ impl Tensor {
             ElementType::F16 => le_bytes(values, |v| numeric::f64_to_f16_bits(v).to_le_bytes()),
             ElementType::BF16 => le_bytes(values, |v| numeric::f64_to_bf16_bits(v).to_le_bytes()),
             ElementType::F32 => le_bytes(values, |v| (v as f32).to_le_bytes()),
-            // `as` rounds toward zero, so round first; it saturates and sends NaN to 0 as CUDA's cvt.rni does.
+            // `as` truncates, so round first; it saturates and maps NaN to 0 as CUDA's cvt.rni does.
             ElementType::I32 => le_bytes(values, |v| (v.round_ties_even() as i32).to_le_bytes()),
             ElementType::I1 => values.iter().map(|v| u8::from(*v != 0.0)).collect(),
         };
         Tensor::from_codes(element, dims, layout, codes)
     }
 
-    /// A tensor of these codes in logical row-major order: one byte per element for types of at most 8 bits,
-    /// little-endian bytes for wider ones. Packs FP4 and lays scales out.
+    /// Creates a tensor from codes in logical row-major order: one byte per element for types of at most 8 bits,
+    /// little-endian bytes for wider ones. Packs FP4, and converts scales to their layout.
     ///
     /// # Errors
-    /// When the number of codes does not fit the shape, there is no memory, and as [`Tensor::byte_len`].
+    /// As [`Tensor::byte_len`], and if the number of codes does not fit the shape or the size exceeds the available
+    /// memory.
     pub fn from_codes(
         element: ElementType,
         dims: Vec<usize>,
@@ -205,10 +204,10 @@ impl Tensor {
         Tensor::new(element, dims, layout, bytes)
     }
 
-    /// An `f32` tensor.
+    /// Creates an `f32` tensor.
     ///
     /// # Errors
-    /// When the number of values does not fit the shape, or there is no memory.
+    /// If the number of values does not fit the shape, or the size exceeds the available memory.
     pub fn from_f32(dims: Vec<usize>, values: &[f32]) -> Result<Tensor, TensorError> {
         check_memory(size_of_val(values))
             .map_err(|error| TensorError::memory(ElementType::F32, &dims, error))?;
@@ -216,10 +215,10 @@ impl Tensor {
         Tensor::new(ElementType::F32, dims, None, bytes)
     }
 
-    /// A copy, where [`Clone`] would end the process for want of memory.
+    /// Copies the tensor. Unlike [`Clone`], returns an error instead of aborting if memory is short.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// If the copy exceeds the available memory.
     pub fn try_clone(&self) -> Result<Tensor, TensorError> {
         let (element, layout, dims) = (self.element, self.layout, self.dims.clone());
         match copy_bytes(&self.bytes) {
@@ -238,28 +237,28 @@ impl Tensor {
         &self.dims
     }
 
-    /// The layout, set exactly for scales.
+    /// The layout; `Some` for scales only.
     pub fn layout(&self) -> Option<ScaleLayout> {
         self.layout
     }
 
-    /// The bytes as they lie in memory.
+    /// The bytes in memory order.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The bytes as they lie in memory, to be overwritten in place.
+    /// The bytes in memory order, mutable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    /// The number of elements, padding not counted.
+    /// The number of elements, padding excluded.
     pub fn count(&self) -> usize {
         self.dims.iter().product()
     }
 
-    /// One byte per element for types of at most 8 bits (FP4 unpacked, scales in logical order), little-endian
-    /// bytes for wider ones.
+    /// The codes in logical row-major order, FP4 unpacked: one byte per element for types of at most 8 bits,
+    /// little-endian bytes for wider ones.
     pub fn to_codes(&self) -> Vec<u8> {
         if self.element == ElementType::F4E2M1FN {
             return (0..self.count()).map(|index| numeric::e2m1_at(&self.bytes, index)).collect();
@@ -272,12 +271,12 @@ impl Tensor {
         self.bytes.clone()
     }
 
-    /// The values in logical row-major order, exact. `f8E4M3FN` with a layout is a scale and is read unsigned.
+    /// The exact values in logical row-major order. `f8E4M3FN` with a layout is a scale and is read unsigned.
     pub fn to_f64(&self) -> Vec<f64> {
         self.map_values(f64::from, |v| v)
     }
 
-    /// The values as f32, exact for every type but `i32`, which is rounded.
+    /// The values as f32 in logical row-major order. Exact, except that `i32` is rounded.
     pub fn to_f32(&self) -> Vec<f32> {
         self.map_values(|v| v, |v| v as f32)
     }

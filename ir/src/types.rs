@@ -1,19 +1,19 @@
-//! Element types, shapes with symbolic extents, and tensor types with the layout of scales.
+//! Element types, shapes with symbolic extents, and tensor types with a scale layout.
 
 use std::fmt;
 
 use crate::entities::{Arena, Symbol};
 
-/// The type of one element, named as MLIR names it.
+/// The type of one element. Names are MLIR's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ElementType {
     /// 4-bit float, e2m1: ±{0, 0.5, 1, 1.5, 2, 3, 4, 6}. Two per byte, low nibble = even index of the last axis.
     F4E2M1FN,
-    /// 8-bit float, e4m3 without infinities, largest 448. As a scale it is read unsigned (bit 7 ignored).
+    /// 8-bit float, e4m3 without infinities, largest 448. A scale is read unsigned: bit 7 is ignored.
     F8E4M3FN,
     /// 8-bit float, e5m2, largest 57344.
     F8E5M2,
-    /// 8-bit power of two, 2^(byte-127), 0xFF is NaN. Only scales have this type.
+    /// 8-bit power of two, 2^(byte-127); 0xFF is NaN. Only scales have this type.
     F8E8M0FNU,
     /// IEEE half.
     F16,
@@ -23,12 +23,12 @@ pub enum ElementType {
     F32,
     /// 32-bit signed integer.
     I32,
-    /// Boolean, one byte each in memory, 0 or 1.
+    /// Boolean, one byte in memory, 0 or 1.
     I1,
 }
 
 impl ElementType {
-    /// Every element type, in order of width and then name.
+    /// Every element type: floats by width, then integers.
     pub const ALL: [ElementType; 9] = [
         ElementType::F4E2M1FN,
         ElementType::F8E4M3FN,
@@ -61,7 +61,7 @@ impl ElementType {
         ElementType::ALL.into_iter().find(|element| element.name() == name)
     }
 
-    /// Bits an element takes in memory: 4 for FP4, 8 for `i1`.
+    /// The bits of an element in memory: 4 for FP4, 8 for `i1`.
     pub fn storage_bits(self) -> usize {
         match self {
             ElementType::F4E2M1FN => 4,
@@ -71,23 +71,23 @@ impl ElementType {
         }
     }
 
-    /// Whether arithmetic ops take it: `f16`, `bf16`, `f32`. Narrower floats are converted first.
+    /// Returns true for the types of arithmetic ops: `f16`, `bf16`, `f32`. Narrower floats must be converted first.
     pub fn is_arithmetic(self) -> bool {
         matches!(self, ElementType::F16 | ElementType::BF16 | ElementType::F32)
     }
 
-    /// Whether scales have this type: `f8E4M3FN` (read unsigned) or `f8E8M0FNU`.
+    /// Returns true for the types of scales: `f8E4M3FN` (read unsigned) and `f8E8M0FNU`.
     pub fn is_scale(self) -> bool {
         matches!(self, ElementType::F8E4M3FN | ElementType::F8E8M0FNU)
     }
 
-    /// Whether block-scaled data has this type: `f4E2M1FN`, `f8E4M3FN`, `f8E5M2`.
+    /// Returns true for the types of block-scaled data: `f4E2M1FN`, `f8E4M3FN`, `f8E5M2`.
     pub fn is_block_data(self) -> bool {
         matches!(self, ElementType::F4E2M1FN | ElementType::F8E4M3FN | ElementType::F8E5M2)
     }
 
-    /// The arithmetic type that holds every value of both exactly: equal types join to themselves, others to `f32`.
-    /// `None` unless both are arithmetic.
+    /// The arithmetic type that represents every value of both types: the type itself if they are equal, else `f32`.
+    /// `None` unless both types are arithmetic.
     pub fn join(self, other: ElementType) -> Option<ElementType> {
         match (self.is_arithmetic(), other.is_arithmetic()) {
             (true, true) if self == other => Some(self),
@@ -107,7 +107,7 @@ impl fmt::Display for ElementType {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dim {
     constant: u64,
-    /// Sorted, repeated for powers; empty when the constant is zero.
+    /// Sorted; a power repeats its symbol. Empty if the constant is zero.
     symbols: Vec<Symbol>,
 }
 
@@ -141,29 +141,29 @@ impl Dim {
         &self.symbols
     }
 
-    /// The extent when it has no symbols.
+    /// The extent if it has no symbols, else `None`.
     pub fn as_fixed(&self) -> Option<u64> {
         self.symbols.is_empty().then_some(self.constant)
     }
 
-    /// Whether the extent is a multiple of `of` for every value of its symbols.
+    /// Returns true if the extent is a multiple of `of` for every value of its symbols.
     pub fn is_multiple_of(&self, of: u64) -> bool {
         self.constant.is_multiple_of(of)
     }
 
-    /// The product, `None` when its constant exceeds 64 bits.
+    /// The product; `None` if its constant exceeds 64 bits.
     pub fn times(&self, other: &Dim) -> Option<Dim> {
         let constant = self.constant.checked_mul(other.constant)?;
         Some(Dim::product(constant, self.symbols.iter().chain(&other.symbols).copied().collect()))
     }
 
-    /// The extent over `divisor`, `None` unless that is a whole number for every value of its symbols.
+    /// The extent divided by `divisor`; `None` unless that is an integer for every value of its symbols.
     pub fn divided_by(&self, divisor: u64) -> Option<Dim> {
         (divisor != 0 && self.is_multiple_of(divisor))
             .then(|| Dim { constant: self.constant / divisor, symbols: self.symbols.clone() })
     }
 
-    /// The extent under these symbol values, `None` when a symbol has none or the product exceeds 64 bits.
+    /// Evaluates the extent. `None` if a symbol has no value or the product exceeds 64 bits.
     pub fn evaluate(&self, values: &SymbolValues) -> Option<u64> {
         let mut extent = self.constant;
         for symbol in &self.symbols {
@@ -176,25 +176,25 @@ impl Dim {
 /// The extents of a tensor, outermost first; rank 0 is a scalar.
 pub type Shape = Vec<Dim>;
 
-/// The product of some extents, `None` when its constant exceeds 64 bits.
+/// The product of some extents; `None` if its constant exceeds 64 bits.
 pub fn dim_product<'a>(dims: impl IntoIterator<Item = &'a Dim>) -> Option<Dim> {
     dims.into_iter().try_fold(Dim::fixed(1), |product, dim| product.times(dim))
 }
 
-/// The run-time extents of a program's symbols.
+/// The run-time values of a program's symbols.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct SymbolValues {
     values: Vec<Option<u64>>,
 }
 
 impl SymbolValues {
-    /// The value of a symbol, if it has one.
+    /// The value of a symbol; `None` if it is not set.
     pub fn get(&self, symbol: Symbol) -> Option<u64> {
         use crate::entities::Entity;
         self.values.get(symbol.index()).copied().flatten()
     }
 
-    /// Gives a symbol its value.
+    /// Sets the value of a symbol.
     pub fn set(&mut self, symbol: Symbol, extent: u64) {
         use crate::entities::Entity;
         if self.values.len() <= symbol.index() {
@@ -204,7 +204,7 @@ impl SymbolValues {
     }
 }
 
-/// How the scales of a matrix lie in memory. Part of the tensor's type: an op converts, nothing is guessed.
+/// The memory layout of the scales of a matrix. It is part of the tensor's type; `swizzle_scales` converts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScaleLayout {
     /// `[.., rows, K/V]` row-major, as checkpoints store scales.
@@ -233,21 +233,21 @@ impl fmt::Display for ScaleLayout {
 /// The type of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
-    /// The extents, in elements, whatever the layout: the padding of blocked scales is not counted.
+    /// The extents in elements. For blocked scales, padding is excluded.
     pub shape: Shape,
     /// The type of an element.
     pub element: ElementType,
-    /// Set exactly for scales.
+    /// The layout; `Some` for scales only.
     pub layout: Option<ScaleLayout>,
 }
 
 impl TensorType {
-    /// A tensor that is not a scale tensor.
+    /// The type of a tensor that is not a scale tensor.
     pub fn new(shape: Shape, element: ElementType) -> TensorType {
         TensorType { shape, element, layout: None }
     }
 
-    /// The scales of a matrix, in the given layout.
+    /// The type of the scales of a matrix.
     pub fn scales(shape: Shape, element: ElementType, layout: ScaleLayout) -> TensorType {
         TensorType { shape, element, layout: Some(layout) }
     }
@@ -257,18 +257,18 @@ impl TensorType {
         self.shape.len()
     }
 
-    /// Whether it has exactly one element: shape `[]` or all extents 1.
+    /// Returns true if the shape is `[]` or all extents are 1.
     pub fn is_scalar(&self) -> bool {
         self.shape.iter().all(|dim| dim.as_fixed() == Some(1))
     }
 
-    /// The type as text, given the names of the symbols.
+    /// Displays the type, with the names of its symbols.
     pub fn display<'a>(&'a self, symbols: &'a Arena<Symbol, String>) -> impl fmt::Display + 'a {
         DisplayType { ty: self, symbols }
     }
 }
 
-/// The extent as text, given the names of the symbols.
+/// Displays an extent, with the names of its symbols.
 pub fn display_dim<'a>(dim: &'a Dim, symbols: &'a Arena<Symbol, String>) -> impl fmt::Display + 'a {
     DisplayDim { dim, symbols }
 }

@@ -1,8 +1,7 @@
-//! Compares the number formats with four crates that implement them independently, code by code, and
-//! names each point on which ours differs on purpose.
+//! Compares the number formats code by code with four independent crates, and names each intended difference.
 //!
-//! `float8` and `float4` follow CUDA's `satfinite` conversions, `microfloat` follows ml_dtypes, `half` is
-//! the usual `f16` and `bf16`.
+//! `float8` and `float4` follow CUDA's `satfinite` conversions, `microfloat` follows ml_dtypes, and `half` implements
+//! `f16` and `bf16`.
 
 use float4::{E8M0, F4E2M1};
 use float8::{F8E4M3, F8E5M2};
@@ -10,19 +9,18 @@ use fourfold_ir::numeric::*;
 use half::{bf16, f16};
 use microfloat::{f4e2m1fn, f8e4m3fn, f8e5m2, f8e8m0fnu};
 
-/// Fewer probes than this mean that a filter threw the sweep away: it has 4.2 million magnitudes.
+/// The sweep has 4.2 million magnitudes. Fewer probes than this mean that a filter removed it.
 const MIN_PROBES: usize = 4_000_000;
 
-/// Two decoders agree: the same bits, or both NaN.
+/// Returns true if two decoders agree: the same bits, or both NaN.
 #[track_caller]
 fn assert_same_value(ours: f32, theirs: f32, code: u16) {
     let same = ours.to_bits() == theirs.to_bits() || (ours.is_nan() && theirs.is_nan());
     assert!(same, "code {code:#x}: ours {ours:e}, theirs {theirs:e}");
 }
 
-/// Every place where the encoder of a format can go wrong, given all of its values: the values, the
-/// midpoints between them and beyond the last, the `f32` next to each; both ends; and a sweep over all
-/// magnitudes. Each with both signs, without NaN.
+/// The critical inputs of a format's encoder, given all values of the format: each value, the midpoints between them
+/// and beyond the last, the adjacent `f32`s, both ends, and a sweep over all magnitudes. Both signs, no NaN.
 fn probes(decode: impl Fn(u16) -> f32, codes: u32) -> Vec<f32> {
     let mut magnitudes: Vec<f32> = (0..codes)
         .map(|code| decode(code as u16))
@@ -51,8 +49,7 @@ fn probes(decode: impl Fn(u16) -> f32, codes: u32) -> Vec<f32> {
     probes
 }
 
-/// Four million finite magnitudes spread over all exponents; the step is prime, so that the low bits take
-/// all kinds of values.
+/// Four million finite magnitudes over all exponents. The step is prime, so that the low bits vary.
 fn sweep() -> impl Iterator<Item = f32> {
     (0..f32::INFINITY.to_bits()).step_by(509).map(f32::from_bits)
 }
@@ -213,7 +210,7 @@ fn packing_puts_the_even_element_where_float4_does() {
     assert_eq!(theirs, (0..=255).collect::<Vec<u8>>());
 }
 
-// What follows are the disagreements, each on purpose; both sides are pinned.
+// The intended differences. Each test pins both sides.
 
 #[test]
 fn float4_rounds_e8m0_up_ours_states_floor_or_ceil() {
@@ -226,7 +223,7 @@ fn float4_rounds_e8m0_up_ours_states_floor_or_ceil() {
 
 #[test]
 fn microfloat_rounds_e8m0_to_nearest_ours_states_floor_or_ceil() {
-    // 1.4 is nearer to 1, 1.6 nearer to 2: microfloat is like one of ours each time.
+    // 1.4 is nearer to 1, 1.6 nearer to 2: each time, microfloat agrees with one of the two roundings here.
     assert_eq!([1.4, 1.6].map(microfloat_e8m0), [127, 128]);
     assert_eq!([1.4, 1.6].map(|v| e8m0_from_f32(v, ScaleRounding::Floor)), [127, 127]);
     assert_eq!([1.4, 1.6].map(|v| e8m0_from_f32(v, ScaleRounding::Ceil)), [128, 128]);
@@ -295,7 +292,7 @@ fn microfloat_keeps_the_sign_of_a_nan_ours_has_one_nan() {
 
 #[test]
 fn no_crate_reads_e4m3_as_unsigned_ours_ignores_bit_seven() {
-    // 0x38 is 1; with bit 7 it is -1 for a signed reader.
+    // 0x38 is 1; with bit 7 set, a signed decoder gives -1.
     assert_eq!(F8E4M3::from_bits(0xB8).to_f32(), -1.0);
     assert_eq!(f8e4m3fn::from_bits(0xB8).to_f32(), -1.0);
     assert_eq!(ue4m3_to_f32(0xB8), 1.0);

@@ -277,7 +277,7 @@ fn the_largest_extent_is_accepted() {
     assert_eq!(module.ty(module.inputs[0]).shape[0].constant(), u64::MAX);
 }
 
-/// Hostile texts of 10 MB, none of which may take longer than reading them a few times.
+/// Hostile texts of 10 MB. None may take more than a few times the time of reading it.
 #[test]
 fn hostile_texts_take_linear_time() {
     const SIZE: usize = 10_000_000;
@@ -330,7 +330,7 @@ fn property_tests(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// Parses and checks what holds of every text.
+/// Parses a text and checks the invariants of every result.
 fn check_any_text(source: &str) {
     match parse(source) {
         Ok(parsed) => {
@@ -359,7 +359,7 @@ fn check_any_text(source: &str) {
     }
 }
 
-/// A piece that means something to the parser, or nothing.
+/// A piece of text, with or without meaning to the parser.
 fn piece() -> impl Strategy<Value = String> {
     const PIECES: [&str; 36] = [
         "fir", "1", "func", "@f", "(", ")", "{", "}", "[", "]", "<", ">", ",", ":", "=", "*", "%x", "%y",

@@ -1,4 +1,4 @@
-//! What the parser says about wrong texts, as people see it; `UPDATE_EXPECT=1` rewrites the expectations.
+//! Rendered errors of malformed texts. `UPDATE_EXPECT=1` rewrites the expectations.
 
 use expect_test::{Expect, expect};
 use fourfold_ir::text::parse;
@@ -36,7 +36,7 @@ fn a_wrong_or_missing_version_is_named() {
             "fir\nfunc @f() { return }",
         ],
         expect![[r#"
-            error[bad_version]: the text is in version 2 of the form, and only version 1 is supported
+            error[bad_version]: version 2 of the text form is not supported; use version 1
               ┌─ test.fir:1:5
               │
             1 │ fir 2
@@ -48,9 +48,9 @@ fn a_wrong_or_missing_version_is_named() {
             1 │ func @f() {
               │ ^^^^
               │
-              = the first line of a program says which version of the text form it is in
+              = help: begin the file with `fir 1`, the version of the text form
 
-            error[unknown_value]: there is no value `%y`
+            error[unknown_value]: unknown value `%y`
               ┌─ test.fir:2:10
               │
             2 │   return %y
@@ -62,7 +62,7 @@ fn a_wrong_or_missing_version_is_named() {
             1 │ 
               │ ^
               │
-              = the first line of a program says which version of the text form it is in
+              = help: begin the file with `fir 1`, the version of the text form
 
             error[bad_version]: expected `fir 1` as the first line, found `module`
               ┌─ test.fir:1:1
@@ -70,7 +70,7 @@ fn a_wrong_or_missing_version_is_named() {
             1 │ module {
               │ ^^^^^^
               │
-              = the first line of a program says which version of the text form it is in
+              = help: begin the file with `fir 1`, the version of the text form
 
             error[syntax]: expected the end of the line after the version, found `func`
               ┌─ test.fir:1:7
@@ -100,43 +100,43 @@ func @f(%fc1.input: tensor<[M], f32>) {
 }
 "],
         expect![[r#"
-            error[unknown_value]: there is no value `%fc1_input`
+            error[unknown_value]: unknown value `%fc1_input`
               ┌─ test.fir:3:12
               │
             3 │   %a = add %fc1_input, %late : tensor<[M], f32>
               │            ^^^^^^^^^^
               │
-              = did you mean `%fc1.input`?
+              = help: did you mean `%fc1.input`?
 
-            error[unknown_value]: there is no value `%late`
+            error[unknown_value]: unknown value `%late`
               ┌─ test.fir:3:24
               │
             3 │   %a = add %fc1_input, %late : tensor<[M], f32>
               │                        ^^^^^
               │
-              = it is defined later, at line 5; a value must be defined before its uses
+              = note: it is defined at line 5; a value must be defined before its uses
 
-            error[unknown_value]: there is no value `%b`
+            error[unknown_value]: unknown value `%b`
               ┌─ test.fir:4:13
               │
             4 │   %b = relu %b : tensor<[M], f32>
               │             ^^
               │
-              = it is a result of this op, and an op cannot use its own results
+              = note: it is a result of this op, and an op cannot use its own results
 
-            error[unknown_value]: there is no value `%nothing`
+            error[unknown_value]: unknown value `%nothing`
               ┌─ test.fir:5:16
               │
             5 │   %late = relu %nothing : tensor<[M], f32>
               │                ^^^^^^^^
 
-            error[unknown_value]: there is no value `%lat`
+            error[unknown_value]: unknown value `%lat`
               ┌─ test.fir:6:14
               │
             6 │   return %a, %lat
               │              ^^^^
               │
-              = did you mean `%late`?
+              = help: did you mean `%late`?
 
         "#]],
     );
@@ -159,7 +159,7 @@ func @f(%x: tensor<[M], f32>, %x: tensor<[M], f32>) {
             2 │ func @f(%x: tensor<[M], f32>, %x: tensor<[M], f32>) {
               │                               ^^
               │
-              = the first definition is at line 2
+              = note: the first definition is at line 2
 
             error[duplicate_value]: `%y` is defined twice
               ┌─ test.fir:3:7
@@ -167,7 +167,7 @@ func @f(%x: tensor<[M], f32>, %x: tensor<[M], f32>) {
             3 │   %y, %y = block_quantize %x {block = 16} : tensor<[M], f32>, tensor<[M], f32>
               │       ^^
               │
-              = the first definition is at line 3
+              = note: the first definition is at line 3
 
             error[duplicate_value]: `%x` is defined twice
               ┌─ test.fir:4:3
@@ -175,7 +175,7 @@ func @f(%x: tensor<[M], f32>, %x: tensor<[M], f32>) {
             4 │   %x = relu %y : tensor<[M], f32>
               │   ^^
               │
-              = the first definition is at line 2
+              = note: the first definition is at line 2
 
         "#]],
     );
@@ -186,21 +186,21 @@ fn an_unknown_op_suggests_the_nearest() {
     check_statements(
         &["%y = rellu %x {a = 1, b = two, c = [3]} : tensor<[M], f32>", "%y = einsum %x : tensor<[M], f32>"],
         expect![[r#"
-            error[unknown_op]: there is no op `rellu`
+            error[unknown_op]: unknown op `rellu`
               ┌─ test.fir:3:8
               │
             3 │   %y = rellu %x {a = 1, b = two, c = [3]} : tensor<[M], f32>
               │        ^^^^^
               │
-              = did you mean `relu`?
+              = help: did you mean `relu`?
 
-            error[unknown_op]: there is no op `einsum`
+            error[unknown_op]: unknown op `einsum`
               ┌─ test.fir:3:8
               │
             3 │   %y = einsum %x : tensor<[M], f32>
               │        ^^^^^^
               │
-              = the ops are scaled_mma, mma, swizzle_scales, block_quantize, block_dequantize, convert, clamp, compare, select, reshape, transpose, broadcast, reduce, softmax, layer_norm, constant, neg, abs, exp, sqrt, rsqrt, reciprocal, tanh, erf, sigmoid, relu, gelu, gelu_tanh, silu, add, sub, mul, div, max, min
+              = note: the ops are scaled_mma, mma, swizzle_scales, block_quantize, block_dequantize, convert, clamp, compare, select, reshape, transpose, broadcast, reduce, softmax, layer_norm, constant, neg, abs, exp, sqrt, rsqrt, reciprocal, tanh, erf, sigmoid, relu, gelu, gelu_tanh, silu, add, sub, mul, div, max, min
 
         "#]],
     );
@@ -219,13 +219,13 @@ fn attributes_are_checked_where_they_stand() {
             &format!("%y = relu %x {{{}}} : tensor<[M], f32>", many.join(", ")),
         ],
         expect![[r#"
-            error[bad_attribute]: `softmax` needs the attribute `axis` (a whole number)
+            error[bad_attribute]: `softmax` requires the attribute `axis` (a whole number)
               ┌─ test.fir:3:8
               │
             3 │   %y = softmax %x : tensor<[M], f32>
               │        ^^^^^^^
               │
-              = write `{axis = ...}` after the operands
+              = help: write `{axis = ...}` after the operands
 
             error[bad_attribute]: `softmax` has no attribute `axes`
               ┌─ test.fir:3:30
@@ -277,7 +277,7 @@ fn numbers_are_well_formed_and_fit() {
             3 │   %y = constant {value = 1.2.3} : tensor<[], f32>
               │                          ^^^^^
               │
-              = numbers are written `16`, `-1.5`, `1e-12`, `inf`, `-inf` or `nan`
+              = help: write a number as `16`, `-1.5`, `1e-12`, `inf`, `-inf` or `nan`
 
             error[bad_number]: `1e999` is too large for a 64-bit float
               ┌─ test.fir:3:30
@@ -285,7 +285,7 @@ fn numbers_are_well_formed_and_fit() {
             3 │   %y = constant {value = [1, 1e999]} : tensor<[], f32>
               │                              ^^^^^
               │
-              = write `inf` or `-inf` if infinity is meant
+              = help: write `inf` or `-inf` for infinity
 
             error[bad_number]: `-nan` is not a number
               ┌─ test.fir:3:26
@@ -293,7 +293,7 @@ fn numbers_are_well_formed_and_fit() {
             3 │   %y = constant {value = -nan} : tensor<[], f32>
               │                          ^^^^
               │
-              = numbers are written `16`, `-1.5`, `1e-12`, `inf`, `-inf` or `nan`
+              = help: write a number as `16`, `-1.5`, `1e-12`, `inf`, `-inf` or `nan`
 
             error[syntax]: expected a number, found `x`
               ┌─ test.fir:3:30
@@ -321,7 +321,7 @@ fn named_operands_are_checked() {
             3 │   %y = relu %x, alpha = %x : tensor<[M], f32>
               │                 ^^^^^
 
-            error[bad_operand]: positional operands come before the named ones
+            error[bad_operand]: a positional operand follows a named one
               ┌─ test.fir:3:28
               │
             3 │   %y = mma %x, alpha = %x, %x : tensor<[M], f32>
@@ -357,21 +357,21 @@ fn types_are_checked_where_they_stand() {
             "%y = relu %x : f32",
         ],
         expect![[r#"
-            error[bad_type]: there is no element type `F32`
+            error[bad_type]: unknown element type `F32`
               ┌─ test.fir:3:30
               │
             3 │   %y = relu %x : tensor<[M], F32>
               │                              ^^^
               │
-              = did you mean `f32`?
+              = help: did you mean `f32`?
 
-            error[bad_type]: there is no element type `quarter`
+            error[bad_type]: unknown element type `quarter`
               ┌─ test.fir:3:30
               │
             3 │   %y = relu %x : tensor<[M], quarter>
               │                              ^^^^^^^
               │
-              = the element types are f4E2M1FN, f8E4M3FN, f8E5M2, f8E8M0FNU, f16, bf16, f32, i32, i1
+              = note: the element types are f4E2M1FN, f8E4M3FN, f8E5M2, f8E8M0FNU, f16, bf16, f32, i32, i1
 
             error[bad_type]: expected the scale layout `linear` or `blocked`, found `swizzled`
               ┌─ test.fir:3:41
@@ -397,7 +397,7 @@ fn types_are_checked_where_they_stand() {
             3 │   %y = relu %x : tensor<[M, -1], f32>
               │                             ^^
               │
-              = an extent is a whole number, a symbol, or a product of them such as `4*B*S`
+              = help: write an extent as a whole number, a symbol, or a product such as `4*B*S`
 
             error[bad_type]: expected an extent, found `3x`
               ┌─ test.fir:3:29
@@ -405,7 +405,7 @@ fn types_are_checked_where_they_stand() {
             3 │   %y = relu %x : tensor<[M, 3x], f32>
               │                             ^^
               │
-              = an extent is a whole number, a symbol, or a product of them such as `4*B*S`
+              = help: write an extent as a whole number, a symbol, or a product such as `4*B*S`
 
             error[syntax]: expected a type such as `tensor<[M, 384], bf16>`, found `f32`
               ┌─ test.fir:3:18
@@ -448,21 +448,21 @@ fn results_and_types_are_as_many() {
     check_statements(
         &["%y, %s = relu %x : tensor<[M], f32>", "%y = relu %x : tensor<[M], f32>, tensor<[M], f32>"],
         expect![[r#"
-            error[result_count]: the op names 2 results but gives 1 result type
+            error[result_count]: the op has 2 results but 1 result type
               ┌─ test.fir:3:22
               │
             3 │   %y, %s = relu %x : tensor<[M], f32>
               │                      ^^^^^^^^^^^^^^^^
               │
-              = write one type for each result, separated by commas
+              = help: write one type for each result, separated by commas
 
-            error[result_count]: the op names 1 result but gives 2 result types
+            error[result_count]: the op has 1 result but 2 result types
               ┌─ test.fir:3:18
               │
             3 │   %y = relu %x : tensor<[M], f32>, tensor<[M], f32>
               │                  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
               │
-              = write one type for each result, separated by commas
+              = help: write one type for each result, separated by commas
 
         "#]],
     );
@@ -522,7 +522,7 @@ fn syntax_errors_say_what_was_found_and_expected() {
             3 │   relu %x : tensor<[M], f32>
               │   ^^^^
               │
-              = name the results: `%name = relu ... : type`
+              = help: name the results: `%name = relu ... : type`
 
             error[syntax]: expected a statement, found `retrun`
               ┌─ test.fir:3:3
@@ -530,7 +530,7 @@ fn syntax_errors_say_what_was_found_and_expected() {
             3 │   retrun %x
               │   ^^^^^^
               │
-              = did you mean `return`?
+              = help: did you mean `return`?
 
             error[syntax]: expected an operand such as `%x` or `alpha = %x`, found `:`
               ┌─ test.fir:3:17
@@ -544,7 +544,7 @@ fn syntax_errors_say_what_was_found_and_expected() {
             3 │   %y = relu % x : tensor<[M], f32>
               │             ^
               │
-              = `%` is followed by a name of letters, digits, `_` and `.`
+              = help: write a name of letters, digits, `_` and `.` after `%`
 
             error[syntax]: expected `=` after the names of the results, found the character `ö`
               ┌─ test.fir:3:6
@@ -552,7 +552,7 @@ fn syntax_errors_say_what_was_found_and_expected() {
             3 │   %größe = relu %x : tensor<[M], f32>
               │      ^
               │
-              = names are made of ASCII letters, digits, `_` and `.`
+              = note: names consist of ASCII letters, digits, `_` and `.`
 
             error[syntax]: expected `[` and the extents, found `M`
               ┌─ test.fir:3:25
@@ -588,7 +588,7 @@ fn the_function_is_closed_and_alone() {
             3 │ }
               │ ^
               │
-              = end it with `return` and the outputs, such as `return %y`
+              = help: end it with the outputs, such as `return %y`
 
             error[syntax]: expected `}` after `return`, which ends the function, found the end of the file
               ┌─ test.fir:3:9
@@ -608,7 +608,7 @@ fn the_function_is_closed_and_alone() {
             5 │ func @g() {
               │ ^^^^
               │
-              = a file holds one function
+              = note: a file contains one function
 
             error[syntax]: expected an input such as `%x: tensor<[M, 384], bf16>`, found the end of the file
               ┌─ test.fir:2:9
@@ -649,13 +649,13 @@ func @f(
 }
 "],
         expect![[r#"
-            error[bad_type]: there is no element type `f31`
+            error[bad_type]: unknown element type `f31`
               ┌─ test.fir:3:19
               │
             3 │   %a: tensor<[M], f31>,
               │                   ^^^
               │
-              = did you mean `f32`?
+              = help: did you mean `f32`?
 
             error[syntax]: expected `:` and the input's type, found `tensor`
               ┌─ test.fir:4:6
@@ -693,17 +693,17 @@ func @f(
             14 │   ) nonsense (
                │   ^
                │
-               = a statement is `%name = op ... : type` or `return ...`
+               = help: write `%name = op ... : type` or `return ...`
 
-            error[unknown_op]: there is no op `block_quantise`
+            error[unknown_op]: unknown op `block_quantise`
                ┌─ test.fir:16:8
                │
             16 │   %s = block_quantise %w {block = 16} : tensor<[M], f32>, tensor<[M], f32>
                │        ^^^^^^^^^^^^^^
                │
-               = did you mean `block_quantize`?
+               = help: did you mean `block_quantize`?
 
-            error[unknown_value]: there is no value `%missing`
+            error[unknown_value]: unknown value `%missing`
                ┌─ test.fir:17:30
                │
             17 │   return %w, %c, %e, %q, %s, %missing
@@ -720,6 +720,6 @@ fn errors_stop_at_twenty() {
     let errors = parse(&source).unwrap_err();
     assert_eq!(errors.len(), 20);
     let last_note = errors[19].notes.last().unwrap();
-    assert_eq!(last_note, "parsing stopped here, after 20 errors; there may be more");
+    assert_eq!(last_note, "note: parsing stopped after 20 errors; there may be more");
     assert!(errors.is_sorted_by_key(|error| error.span.unwrap().start));
 }

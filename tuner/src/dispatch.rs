@@ -1,10 +1,12 @@
-//! A dispatch table from what was measured, which also says what a problem gets that nobody measured.
+//! Learns a dispatch table from measured times. The table also covers problems without measurements.
 //!
-//! [`learn`] grows a decision tree over M, N, K and numbers of tiles, by the time that is lost to the fastest kernel, and
-//! writes it down as ordered rules of upper bounds. A few measured problems are told apart by many bounds, of which most are
-//! wrong for others. So the tree is grown by guessed problems as well, on and between the measured extents, with the times
-//! that `guess.rs` makes of the measured ones; what was measured decides which kernels a rule may name for it. A bound lies at
-//! the geometric mean of two extents, or where a kernel's own limit is. [`check_total`] asks a table about any problems.
+//! [`learn`] grows a decision tree over M, N, K and the number of tiles. It minimizes the time lost relative to the
+//! fastest kernel, and writes the tree as ordered rules of upper bounds.
+//!
+//! Many bounds separate a few measured problems, but most of these bounds are wrong for other problems. Therefore the
+//! tree is also grown on estimated problems, at and between the measured extents, with times from the cost model in
+//! `guess.rs`. Measurements alone decide which kernels a rule may name for a measured problem. A bound is the
+//! geometric mean of two extents, or a kernel's own limit. [`check_total`] checks a table on any problems.
 
 mod guess;
 mod tree;
@@ -18,43 +20,43 @@ use fourfold_ir::BlockFormat;
 use self::tree::{Bounded, Tree};
 use crate::problem::{Problem, Weighted};
 
-/// Whether a kernel takes a problem, and else why not.
+/// A check of a kernel's constraints: the error is the reason why the kernel does not support the problem.
 pub type Takes<'a> = dyn Fn(&Kernel, &Problem) -> Result<(), String> + 'a;
 
-/// What a table is for, and where it comes from.
+/// The header of a table: targets, formats and origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// The targets, all of one kind.
+    /// The targets, all of one family.
     pub targets: Vec<String>,
     /// The formats of A and B.
     pub formats: Vec<BlockFormat>,
-    /// Where the times were measured, for people.
+    /// The origin of the times, as a comment.
     pub note: String,
 }
 
-/// Times of the chosen kernels.
+/// Measured times of the selected kernels.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured<'a> {
-    /// The problems, each with how much it counts.
+    /// The problems with their weights.
     pub problems: &'a [Weighted],
     /// The kernels.
     pub kernels: &'a [Kernel],
-    /// Problem by problem the time of each kernel; `None` where it is not right, or nothing is known.
+    /// The time of each kernel, per problem; `None` if the kernel is incorrect or was not timed.
     pub times: &'a [Vec<Option<f64>>],
 }
 
-/// How rules are made.
+/// Options of [`learn`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LearnOptions {
-    /// The share of the best kernel's time that a measured problem may lose.
+    /// The loss that a measured problem may have, as a fraction of the best kernel's time.
     pub margin: f64,
-    /// The weighted mean share that a rule must gain to be there where no problem loses more than the margin.
+    /// The weighted mean loss that a rule must save if no problem loses more than `margin` without it.
     pub gain: f64,
-    /// Whether rules count tiles. Kernels that choose at each call, those of sm_90a, know extents only.
+    /// True if rules may bound the number of tiles. sm_90a kernels dispatch per call by extents only.
     pub counts_tiles: bool,
-    /// How many SMs the device has on which was measured. Without, nothing is guessed.
+    /// The number of SMs of the measured device. If absent, no times are estimated.
     pub processors: Option<u32>,
-    /// How much all guessed problems count, over all measured ones.
+    /// The total weight of the estimated problems, relative to that of the measured ones.
     pub guessed_weight: f64,
 }
 
@@ -64,60 +66,64 @@ impl Default for LearnOptions {
     }
 }
 
-/// Why there is no table.
+/// An error of [`learn`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LearnError {
-    /// The times do not have a row for each problem with a time for each kernel.
-    #[error("there are {problems} problems and {kernels} kernels, and row {row} of the times has {found}")]
+    /// The times are not one row per problem with one entry per kernel.
+    #[error(
+        "row {row} of the times has {found} entries, but there are {problems} problems and {kernels} kernels"
+    )]
     Shape {
-        /// How many problems there are.
+        /// Number of problems.
         problems: usize,
-        /// How many kernels there are.
+        /// Number of kernels.
         kernels: usize,
-        /// The row, or how many there are.
+        /// The wrong row, or the number of rows.
         row: usize,
-        /// How many times it has.
+        /// Entries in the row.
         found: usize,
     },
-    /// A time or a weight that is none.
-    #[error("{problem}: a time or weight of {number} is not above 0: measure it again, or leave it out")]
+    /// A time or a weight is not a finite number above 0.
+    #[error("{problem}: the time or weight {number} is not above 0; measure the problem again, or remove it")]
     Number {
         /// The problem.
         problem: Problem,
         /// The number.
         number: f64,
     },
-    /// A problem that no kernel serves.
-    #[error("none of the kernels has a time for {0}: choose one that serves it, or leave the problem out")]
+    /// No kernel has a time for a problem.
+    #[error("no kernel has a time for {0}; select a kernel that supports it, or remove the problem")]
     Unserved(Problem),
-    /// No kernel takes every problem and has a time for one at least.
-    #[error("none of the {0} kernels takes every problem, so there is no default: choose one more that does")]
-    NoDefault(usize),
-    /// No rule tells a problem from others so that it gets a kernel that has a time for it.
+    /// No kernel supports every problem, so the table has no default.
     #[error(
-        "no rule gives {0} a kernel that has a time for it: choose one that serves it and what is like it"
+        "none of the {0} kernels supports every problem, so there is no default; select another one that does"
+    )]
+    NoDefault(usize),
+    /// No rule separates a problem from others so that it gets a kernel with a time for it.
+    #[error(
+        "no rule gives {0} a kernel with a time for it; select a kernel that supports it and similar problems"
     )]
     Inseparable(Problem),
-    /// The table has a rule that is never reached: a bug of ours.
-    #[error("the learnt table is not sound: {0}")]
+    /// The table has an unreachable rule: a bug in Fourfold.
+    #[error("the learnt table is invalid: {0}")]
     Flawed(Flaw),
 }
 
-/// A table, and what it costs.
+/// A learnt table, and the time it loses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Learnt {
     /// The table.
     pub table: Table,
-    /// The weighted mean of the share of time lost to the fastest of the kernels, over the measured problems.
+    /// The weighted mean loss over the measured problems: time over that of the fastest kernel, minus 1.
     pub mean_loss: f64,
-    /// The largest share lost, and where.
+    /// The largest loss, with its problem.
     pub worst: Option<(Problem, f64)>,
 }
 
-/// Learns a table from times.
+/// Learns a dispatch table from measured times.
 ///
 /// # Errors
-/// When the times are none, or no table can take every problem.
+/// If the times are malformed, or no table covers every problem.
 pub fn learn(
     subject: Subject,
     measured: Measured<'_>,
@@ -126,7 +132,7 @@ pub fn learn(
 ) -> Result<Learnt, LearnError> {
     check_times(measured)?;
     let mut banned = vec![false; measured.kernels.len()];
-    // A kernel that a rule would give more than it takes, other than beyond an extent, is left out of rules.
+    // If a rule would give a kernel unsupported problems within its extents, no rule may name that kernel.
     loop {
         let tree = Tree::new(measured, takes, options, &banned);
         let default = tree.default().ok_or(LearnError::NoDefault(measured.kernels.len()))?;
@@ -161,7 +167,7 @@ fn check_times(Measured { problems, kernels, times }: Measured<'_>) -> Result<()
     Ok(())
 }
 
-/// Writes rules down, with what each is worth.
+/// Converts rules to a table, with the loss of each rule as its `why`.
 fn describe(
     subject: Subject,
     tree: &Tree<'_>,
@@ -178,8 +184,8 @@ fn describe(
         let (count, worst) = losses.fold((0, 0.0), |(count, worst), loss| (count + 1, f64::max(worst, loss)));
         let problems = if count == 1 { "problem" } else { "problems" };
         let why = match count {
-            0 => "guessed of problems that nobody measured, from what others took".to_owned(),
-            _ => format!("measured: of {count} {problems} none loses more than {:.1} %", worst * 100.0),
+            0 => "estimated for problems without measurements".to_owned(),
+            _ => format!("measured: {count} {problems}, largest loss {:.1} %", worst * 100.0),
         };
         Rule { when: rule.bounds, kernel: measured.kernels[rule.kernel], why }
     };
@@ -195,7 +201,7 @@ fn describe(
         rules: rules.iter().enumerate().map(rule).collect(),
         default: Otherwise {
             kernel: measured.kernels[default],
-            why: "of the kernels that take every problem it loses least where it loses most".to_owned(),
+            why: "smallest worst-case loss of the kernels that support every problem".to_owned(),
         },
         targets: subject.targets,
         formats: subject.formats,
@@ -207,35 +213,35 @@ fn describe(
     }
 }
 
-/// What a table says to many problems.
+/// The result of checking a table on many problems.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Problems that get a kernel that takes them.
+    /// Problems that get a kernel that supports them.
     pub dispatched: usize,
-    /// Problems that no kernel of the table takes, as they are beyond what a call may ask.
+    /// Problems that no kernel of the table supports.
     pub refused: usize,
-    /// The first of them, with what the table's default says.
+    /// The first of these, with the reason given by the table's default.
     pub first_refused: Option<(Problem, String)>,
 }
 
-/// A problem that gets a kernel that does not take it, though another of the table would.
+/// A problem that the table assigns an unsupported kernel, although another kernel of the table supports it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{problem} gets {kernel} ({place}), which does not take it: {why}")]
+#[error("{problem} gets {kernel} ({place}), which does not support it: {why}")]
 pub struct Gap {
     /// The problem.
     pub problem: Problem,
-    /// What it gets.
+    /// The assigned kernel.
     pub kernel: Kernel,
-    /// By which rule.
+    /// The rule that assigns it.
     pub place: fourfold_codegen::dispatch::Place,
-    /// Why that does not take it.
+    /// The reason why the kernel does not support the problem.
     pub why: String,
 }
 
-/// Asks a table about problems.
+/// Checks a table on problems.
 ///
 /// # Errors
-/// The first that gets a kernel that does not take it, while another does.
+/// Returns the first problem that gets an unsupported kernel although another kernel of the table supports it.
 pub fn check_total(
     table: &Table,
     cutlass: CutlassVersion,
@@ -262,12 +268,12 @@ pub fn check_total(
     Ok(totals)
 }
 
-/// The extents by which a table picks.
+/// A problem's extents, as a table's rules take them.
 pub fn extents(problem: &Problem) -> Extents {
     Extents { l: Some(problem.l), m: Some(problem.m), n: Some(problem.n), k: Some(problem.k) }
 }
 
-/// Whether a problem meets bounds that ask nothing of CUTLASS.
+/// Returns true if a problem meets bounds, which must not depend on the CUTLASS version.
 fn meets(bounds: &Condition, problem: &Problem) -> bool {
     bounds.holds(extents(problem), CutlassVersion::PINNED)
 }

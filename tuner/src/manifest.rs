@@ -1,13 +1,13 @@
-//! Which combinations are swept, and on which problems, as a file says it:
+//! Sweep manifests: TOML files that list combinations and problems.
 //!
 //! ```toml
 //! schema = 1
 //!
 //! [[sweep]]
-//! name = "tiles"                         # what messages call it
+//! name = "tiles"                         # for messages
 //! generator = "scaled_mma.sm100"
 //! targets = ["sm_100a"]
-//! base = { d = "bf16" }                  # of every combination below
+//! base = { d = "bf16" }                  # applies to all combinations below
 //! product = { tile = ["128x64x256", "128x128x256"], cluster = ["1x1", "2x1"] }
 //! list = [{ tile = "256x256x256", sms = 2, cluster = "2x1", epilogue_tile = "128x64" }]
 //! exclude = [{ tile = "128x64x256", cluster = "2x1" }]
@@ -15,7 +15,7 @@
 //! [problems]
 //! suites = ["contest"]
 //! list = [{ problem = "1x8192x8192", weight = 4.0 }]
-//! files = ["mine.txt"]                   # a problem a line
+//! files = ["mine.txt"]                   # one problem per line
 //! graphs = [{ file = "layer.fir", symbols = { M = [1, 64] } }]
 //! ```
 
@@ -30,22 +30,22 @@ use crate::parameters::{Parameters, Value};
 use crate::problem::{Problem, Weighted};
 use crate::suites;
 
-/// The version of manifests.
+/// The manifest version.
 pub const SCHEMA: u32 = 1;
 
-/// More combinations than this are a mistake: nobody waits for their compilers.
+/// The most combinations. More are assumed to be a mistake, because compiling them would take too long.
 pub const MOST_COMBINATIONS: usize = 100_000;
 
-/// A manifest, as it is written.
+/// A parsed manifest.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// [`SCHEMA`].
+    /// The version, [`SCHEMA`].
     pub schema: u32,
-    /// Sets of combinations.
+    /// The sets of combinations.
     #[serde(default)]
     pub sweep: Vec<Sweep>,
-    /// What they are run on.
+    /// The problems to run.
     #[serde(default)]
     pub problems: Problems,
 }
@@ -54,51 +54,51 @@ pub struct Manifest {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sweep {
-    /// What messages call it.
+    /// The name in messages.
     #[serde(default)]
     pub name: Option<String>,
     /// The type of kernel.
     pub generator: String,
-    /// What it is built for.
+    /// The targets to build for.
     pub targets: Vec<String>,
-    /// Values of every combination, unless it has its own.
+    /// Default values of every combination.
     #[serde(default)]
     pub base: Parameters,
-    /// Every value of each with every value of the others.
+    /// The Cartesian product of these values.
     #[serde(default)]
     pub product: BTreeMap<String, OneOrMany>,
-    /// Combinations one by one.
+    /// Single combinations.
     #[serde(default)]
     pub list: Vec<Parameters>,
-    /// Combinations with all values of one of these are left out.
+    /// Excludes the combinations that have all values of one of these.
     #[serde(default)]
     pub exclude: Vec<Parameters>,
 }
 
-/// A value, or several.
+/// One value or a list of values.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub enum OneOrMany {
-    /// One.
+    /// One value.
     One(Value),
-    /// Several.
+    /// A list of values.
     Many(Vec<Value>),
 }
 
-/// Problems, from wherever they come.
+/// The sources of problems.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Problems {
     /// Suites by name.
     #[serde(default)]
     pub suites: Vec<String>,
-    /// Problems one by one.
+    /// Single problems.
     #[serde(default)]
     pub list: Vec<Weighted>,
-    /// Files with a problem a line, beside the manifest.
+    /// Files with one problem per line, relative to the manifest.
     #[serde(default)]
     pub files: Vec<String>,
-    /// Programs whose `scaled_mma` are problems, beside the manifest.
+    /// Programs whose `scaled_mma` ops are problems, relative to the manifest.
     #[serde(default)]
     pub graphs: Vec<Graph>,
 }
@@ -107,12 +107,12 @@ pub struct Problems {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Graph {
-    /// The program.
+    /// The program file.
     pub file: String,
-    /// The values of each of its symbols: every one with every one of the others.
+    /// The values of each symbol. Their Cartesian product is used.
     #[serde(default)]
     pub symbols: BTreeMap<String, Vec<u64>>,
-    /// How much each counts.
+    /// The weight of each problem.
     #[serde(default = "one")]
     pub weight: f64,
 }
@@ -121,119 +121,119 @@ fn one() -> f64 {
     1.0
 }
 
-/// A combination to be swept.
+/// One combination of parameter values for one target.
 #[derive(Clone, Debug)]
 pub struct Combination {
     /// The type of kernel.
     pub generator: &'static dyn Generator,
-    /// What it is built for.
+    /// The target to build for.
     pub target: &'static Target,
     /// All parameters, defaults included.
     pub parameters: Parameters,
 }
 
-/// What is wrong with a manifest. Its writer's fault.
+/// An error in a manifest. Its author is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
-    /// It is not TOML of this form.
+    /// The text is not TOML of this form.
     #[error("{message}")]
     Syntax {
-        /// With line and column.
+        /// The parser's message, with line and column.
         message: String,
     },
-    /// It is of another version.
-    #[error("the manifest has schema {found}; this program reads {SCHEMA}")]
+    /// The manifest has another version.
+    #[error("the manifest has schema {found}, but only schema {SCHEMA} is supported")]
     Schema {
-        /// Its version.
+        /// The version found.
         found: u32,
     },
-    /// There is no such type of kernel.
-    #[error("{sweep}: there is no generator `{name}`; there are {known}")]
+    /// The generator is unknown.
+    #[error("{sweep}: unknown generator `{name}`; the generators are {known}")]
     Generator {
-        /// Which set.
+        /// The set.
         sweep: String,
-        /// What it says.
+        /// The name given.
         name: String,
-        /// All that there are.
+        /// All generators.
         known: String,
     },
-    /// It names no target, so nothing would be swept.
+    /// The set has no target, so nothing would be swept.
     #[error("{sweep}: `targets` is empty; name at least one")]
     NoTarget {
         /// The set.
         sweep: String,
     },
-    /// The type of kernel is not built for it.
-    #[error("{sweep}: {generator} has no kernels for `{target}`; it has some for {known}")]
+    /// The generator does not support the target.
+    #[error("{sweep}: {generator} does not support the target `{target}`; it supports {known}")]
     Target {
-        /// Which set.
+        /// The set.
         sweep: String,
         /// The type of kernel.
         generator: String,
-        /// What it says.
+        /// The target given.
         target: String,
-        /// All that there are.
+        /// All targets of the generator.
         known: String,
     },
-    /// The type of kernel has no such parameter.
-    #[error("{sweep}: {generator} has no parameter `{name}`; it has {known}")]
+    /// The generator has no such parameter.
+    #[error("{sweep}: {generator} has no parameter `{name}`; its parameters are {known}")]
     Parameter {
-        /// Which set.
+        /// The set.
         sweep: String,
         /// The type of kernel.
         generator: String,
-        /// What it says.
+        /// The name given.
         name: String,
-        /// All that there are.
+        /// All parameters of the generator.
         known: String,
     },
-    /// A parameter without a value.
+    /// A parameter has an empty list of values.
     #[error(
-        "{sweep}: `{name}` has an empty list, so that there is no combination; give it a value or leave it out"
+        "{sweep}: the list of `{name}` is empty, so there are no combinations; add a value or remove the parameter"
     )]
     Empty {
-        /// Which set.
+        /// The set.
         sweep: String,
         /// The parameter.
         name: String,
     },
-    /// There are too many.
-    #[error("{sweep}: more than {MOST_COMBINATIONS} combinations; split it, or leave values out")]
+    /// There are too many combinations.
+    #[error("{sweep}: more than {MOST_COMBINATIONS} combinations; split the sweep, or remove values")]
     TooMany {
-        /// Which set.
+        /// The set.
         sweep: String,
     },
-    /// There is no such suite.
-    #[error("there is no suite `{name}`; there are {known}")]
+    /// The suite is unknown.
+    #[error("unknown suite `{name}`; the suites are {known}")]
     Suite {
-        /// What it says.
+        /// The name given.
         name: String,
-        /// All that there are.
+        /// All suites.
         known: String,
     },
-    /// A weight that is no weight.
+    /// A weight is out of range.
     #[error("{problem} has the weight {weight}; a weight is a number from 1e-9 to 1e9")]
     Weight {
         /// The problem.
         problem: Problem,
-        /// What it says.
+        /// The weight given.
         weight: String,
     },
-    /// A line of a list of problems that is none.
+    /// A line of a problem file is malformed.
     #[error("line {line}: {reason}")]
     Line {
-        /// From 1.
+        /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
 }
 
 impl Manifest {
-    /// Reads a manifest.
+    /// Parses a manifest. [`combinations`](Self::combinations) checks its contents.
     ///
     /// # Errors
-    /// When it is not of this form; what it means is looked at by [`combinations`](Self::combinations).
+    /// If the text is not TOML of this form, or has another version.
     pub fn parse(text: &str) -> Result<Manifest, ManifestError> {
         let manifest: Manifest = toml::from_str(text)
             .map_err(|error| ManifestError::Syntax { message: error.to_string().trim_end().to_owned() })?;
@@ -243,10 +243,10 @@ impl Manifest {
         }
     }
 
-    /// Every combination once, in the order in which they are written.
+    /// Expands the sets to combinations, without duplicates, in manifest order.
     ///
     /// # Errors
-    /// When something has a name that nothing has, or there are too many.
+    /// If a generator, target or parameter is unknown, or there are too many combinations.
     pub fn combinations(&self) -> Result<Vec<Combination>, ManifestError> {
         let mut seen = BTreeSet::new();
         let mut combinations = Vec::new();
@@ -319,7 +319,7 @@ impl Sweep {
             parameters
         }));
         for parameters in &mut all {
-            // A number and the same number in quotes are the same value.
+            // A number in quotes is the same value as the number.
             for value in parameters.0.values_mut() {
                 *value = written(&value.to_string());
             }
@@ -353,16 +353,16 @@ impl Sweep {
     }
 }
 
-/// A value as it is kept: numbers as numbers.
+/// Converts a text to a value: a number if possible.
 fn written(text: &str) -> Value {
     text.parse().map_or_else(|_| Value::Text(text.to_owned()), Value::Number)
 }
 
 impl Problems {
-    /// The problems of suites and of the list. Those of files and graphs are their reader's to add.
+    /// The problems of suites and of the list. The caller adds those of files and graphs.
     ///
     /// # Errors
-    /// When there is no such suite, or a weight is none.
+    /// If a suite is unknown or a weight is out of range.
     pub fn named(&self) -> Result<Vec<Weighted>, ManifestError> {
         let mut problems = Vec::new();
         for name in &self.suites {
@@ -381,13 +381,14 @@ impl Problems {
     }
 }
 
-/// The weights that a problem may have: the sums and shares of any number of these are finite.
+/// The allowed weights. Sums and ratios of any number of them are finite.
 const WEIGHTS: RangeInclusive<f64> = 1e-9..=1e9;
 
-/// Problems, one a line: `128x7168x2048`, with a weight behind it where it is not 1; what follows a `#` is a comment.
+/// Parses a problem file: one problem per line, such as `128x7168x2048`, with an optional weight after it. `#` starts a
+/// comment.
 ///
 /// # Errors
-/// When a line is none.
+/// Returns the first malformed line.
 pub fn read_problems(text: &str) -> Result<Vec<Weighted>, ManifestError> {
     let mut problems = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -399,21 +400,21 @@ pub fn read_problems(text: &str) -> Result<Vec<Weighted>, ManifestError> {
             problem.parse().map_err(|wrong: crate::problem::ProblemError| error(wrong.to_string()))?;
         let weight = match words.next() {
             None => 1.0,
-            Some(word) => {
-                word.parse().ok().filter(|weight| WEIGHTS.contains(weight)).ok_or_else(|| {
-                    error(format!("`{word}` is no weight, which is a number from 1e-9 to 1e9"))
-                })?
-            }
+            Some(word) => word
+                .parse()
+                .ok()
+                .filter(|weight| WEIGHTS.contains(weight))
+                .ok_or_else(|| error(format!("`{word}` is not a weight, a number from 1e-9 to 1e9")))?,
         };
         if let Some(word) = words.next() {
-            return Err(error(format!("`{word}` is more than a problem and its weight")));
+            return Err(error(format!("unexpected `{word}` after the problem and its weight")));
         }
         problems.push(Weighted { problem, weight });
     }
     Ok(problems)
 }
 
-/// Every problem once: the weights of the same ones are added.
+/// Merges duplicate problems by adding their weights.
 pub fn merged(problems: Vec<Weighted>) -> Vec<Weighted> {
     let mut merged: Vec<Weighted> = Vec::new();
     for weighted in problems {

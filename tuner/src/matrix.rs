@@ -1,4 +1,4 @@
-//! What a sweep measured, as problems by kernels.
+//! The matrix of a sweep's results: problems × kernels.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,73 +9,73 @@ use crate::problem::{Problem, Weighted};
 use crate::record::{Machine, Record, State};
 use crate::records::{Conflict, identities};
 
-/// Problems by kernels, of one generator family on one machine.
+/// The results of kernels of one target and workload on one machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Matrix {
-    /// The rows, each with how much it counts.
+    /// The rows, with their weights.
     pub problems: Vec<Weighted>,
     /// The columns.
     pub kernels: Vec<Kernel>,
-    /// Row by row; `None` where nothing is known.
+    /// The cells in row-major order; `None` without a record.
     pub cells: Vec<Option<Cell>>,
-    /// Where it was measured.
+    /// The machine that measured the times.
     pub machine: Option<Machine>,
 }
 
-/// A column.
+/// A column: one kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kernel {
-    /// What names it in records.
+    /// The id in records.
     pub id: String,
     /// The generator's name.
     pub generator: String,
-    /// What it is built for.
+    /// The target.
     pub target: String,
     /// A readable name, not unique.
     pub name: String,
-    /// What it is built from.
+    /// All parameters.
     pub parameters: Parameters,
 }
 
-/// What is known of a kernel on a problem.
+/// A cell: one kernel on one problem.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell {
-    /// What became of it.
+    /// The outcome.
     pub state: State,
-    /// Microseconds a call, the median over all that was measured; only of right kernels.
+    /// Microseconds per call, the median over all measurements; only of correct kernels.
     pub median_us: Option<f64>,
-    /// What share of the time differs from one measurement to the next.
+    /// The relative spread of the measurements.
     pub noise: f64,
 }
 
 impl Matrix {
-    /// What is known of a kernel on a problem, by their positions.
+    /// The cell of a kernel on a problem, by position; `None` without a record.
     pub fn cell(&self, problem: usize, kernel: usize) -> Option<&Cell> {
         self.cells[problem * self.kernels.len() + kernel].as_ref()
     }
 
-    /// The time of a kernel on a problem; `None` where it is not right, or nothing is known.
+    /// The time of a kernel on a problem in microseconds; `None` if the kernel is incorrect or was not timed.
     pub fn time_us(&self, problem: usize, kernel: usize) -> Option<f64> {
         self.cell(problem, kernel)?.median_us
     }
 
-    /// The least time on a problem of all kernels that are right.
+    /// The best time on a problem, in microseconds.
     pub fn best_us(&self, problem: usize) -> Option<f64> {
         (0..self.kernels.len()).filter_map(|kernel| self.time_us(problem, kernel)).min_by(f64::total_cmp)
     }
 
-    /// The least time on a problem over that of a kernel: 1 for the best, in full precision.
+    /// The efficiency of a kernel on a problem: the best time divided by the kernel's, 1 for the best kernel.
     pub fn efficiency(&self, problem: usize, kernel: usize) -> Option<f64> {
         Some(self.best_us(problem)? / self.time_us(problem, kernel)?)
     }
 }
 
-/// Records that are not of one matrix.
+/// An error from building a matrix: records that are not comparable, or malformed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum MatrixError {
-    /// What is fast on one machine need not be fast on another.
+    /// The records are from different machines.
     #[error(
-        "records of two machines, {one} and {other}: times of both are not comparable; keep the records of one `machine`"
+        "records of two machines, {one} and {other}, are not comparable; keep the records of one `machine`"
     )]
     Machines {
         /// A machine.
@@ -83,10 +83,9 @@ pub enum MatrixError {
         /// Another one.
         other: String,
     },
-    /// What is in the caches when a call begins has a say in which kernel is fast.
+    /// The records were measured with different cache policies.
     #[error(
-        "records with two states of the caches, `{one}` and `{other}`: times of both are not comparable; keep the \
-         records of one `timing.l2`"
+        "records of two cache policies, `{one}` and `{other}`, are not comparable; keep the records of one `timing.l2`"
     )]
     Caches {
         /// A policy.
@@ -94,10 +93,9 @@ pub enum MatrixError {
         /// Another one.
         other: String,
     },
-    /// Kernels of different targets have different interfaces, and none can stand in for another.
+    /// The kernels have different targets.
     #[error(
-        "records of kernels for two targets, `{one}` and `{other}`: none can stand in for the other; keep the records \
-         of one `target`"
+        "records of two targets, `{one}` and `{other}`, are not comparable; keep the records of one `target`"
     )]
     Targets {
         /// A target.
@@ -105,23 +103,22 @@ pub enum MatrixError {
         /// Another one.
         other: String,
     },
-    /// Kernels that compute different things cannot stand in for each other.
+    /// The kernels compute different workloads.
     #[error(
-        "records of two kinds of work, `{one}` and `{other}`: none can stand in for the other; keep the records of one \
-         `workload`"
+        "records of two workloads, `{one}` and `{other}`, are not comparable; keep the records of one `workload`"
     )]
     Work {
-        /// What some compute.
+        /// A workload.
         one: String,
-        /// What others do.
+        /// Another one.
         other: String,
     },
-    /// One id is given to different kernels.
+    /// Different kernels have the same id.
     #[error(transparent)]
     Conflict(#[from] Conflict),
-    /// A record says that it was measured, and does not say where.
+    /// A record has a time, but no machine.
     #[error(
-        "the record of kernel {kernel} on {problem} has a time and no `machine`: remove it, or measure it again"
+        "the record of kernel {kernel} on {problem} has a time and no `machine`; remove it, or measure it again"
     )]
     Nowhere {
         /// The kernel.
@@ -129,23 +126,23 @@ pub enum MatrixError {
         /// The problem.
         problem: Problem,
     },
-    /// A record says that it was measured, and its time is none.
+    /// A record of a timed kernel has no valid time.
     #[error(
-        "the record of kernel {kernel} on {problem} is `{state:?}`, and its median is {found}: no time above 0; remove \
-         it, or measure it again"
+        "the record of kernel {kernel} on {problem} is `{state:?}`, but its median is {found}, not a time above 0; \
+         remove it, or measure it again"
     )]
     Time {
         /// The kernel.
         kernel: String,
         /// The problem.
         problem: Problem,
-        /// What it says about the kernel.
+        /// The recorded state.
         state: State,
-        /// What it says instead of a time.
+        /// The recorded median.
         found: String,
     },
     /// A weight is not above 0.
-    #[error("the weight of {problem} is {weight}: give one above 0, or leave the problem out")]
+    #[error("the weight of {problem} is {weight}; use a weight above 0, or remove the problem")]
     Weight {
         /// The problem.
         problem: Problem,
@@ -155,15 +152,16 @@ pub enum MatrixError {
 }
 
 impl Matrix {
-    /// What records say. The rows are the weighted problems, whose weights add up where one is listed twice; without any,
-    /// all problems met, in their order, each of weight 1. The columns are all kernels that were tried on a problem, by
-    /// generator, name and id, so that the order of records has no say.
+    /// Builds a matrix from records. The order of records does not matter.
     ///
-    /// A cell's time is the median over all measurements of it, but of a kernel that was once wrong there, or failed, or
-    /// refused, there is none.
+    /// - Rows: the weighted problems; duplicates are merged by adding their weights. If `weights` is empty, all
+    ///   problems of the records, sorted, with weight 1.
+    /// - Columns: all kernels tried on a problem, sorted by generator, name and id.
+    /// - Cells: the median over all measurements. There is no time if any record of the cell is wrong, failed or
+    ///   refused.
     ///
     /// # Errors
-    /// When the records are not comparable, or contradict each other or themselves.
+    /// If the records are not comparable, contradictory or malformed.
     pub fn from_records(records: &[Record], weights: &[Weighted]) -> Result<Matrix, MatrixError> {
         identities(records.iter().map(|record| ("the records", record)))?;
         let tried: Vec<(Problem, &Record)> =
@@ -193,7 +191,7 @@ impl Matrix {
     }
 }
 
-/// The one machine of records; that they have one target and one policy, and times where they must.
+/// Checks that the records are comparable and have valid times. Returns their machine.
 fn one_place(tried: &[(Problem, &Record)]) -> Result<Option<Machine>, MatrixError> {
     let (mut machine, mut l2, mut target, mut work) = (None, None, None, None);
     for &(problem, record) in tried {
@@ -234,7 +232,7 @@ fn one_place(tried: &[(Problem, &Record)]) -> Result<Option<Machine>, MatrixErro
     Ok(machine.cloned())
 }
 
-/// The first and this one, where they differ.
+/// Compares a value with the first one; returns both if they differ.
 fn differs<'a, T: PartialEq>(first: &mut Option<&'a T>, this: &'a T) -> Option<(&'a T, &'a T)> {
     let first = *first.get_or_insert(this);
     (first != this).then_some((first, this))
@@ -277,7 +275,7 @@ fn kernel(record: &Record) -> Kernel {
     }
 }
 
-/// What counts where records of a cell disagree: the first of these.
+/// The precedence of states: the first of these that occurs in the records of a cell is the cell's state.
 const WORST_FIRST: [State; 10] = [
     State::Wrong,
     State::LaunchError,
@@ -291,7 +289,7 @@ const WORST_FIRST: [State; 10] = [
     State::Deferred,
 ];
 
-/// What all records of a cell say together.
+/// Combines the records of a cell.
 fn cell(records: &[&Record]) -> Option<Cell> {
     let state = WORST_FIRST.into_iter().find(|state| records.iter().any(|record| record.state == *state))?;
     if !matches!(state, State::Good | State::Slow) {

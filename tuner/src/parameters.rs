@@ -36,13 +36,13 @@ impl From<i64> for Value {
     }
 }
 
-/// One combination of values. Displayed: `cluster=2x1 tile=128x128x256`, sorted by name.
+/// One combination of values. Its `Display` form is `cluster=2x1 tile=128x128x256`, sorted by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Parameters(pub BTreeMap<String, Value>);
 
 impl Parameters {
-    /// The value of this name.
+    /// The value of a parameter.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name)
     }

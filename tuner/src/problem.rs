@@ -1,12 +1,12 @@
-//! What a kernel is asked to compute, as extents, and lists of such problems that people care about.
+//! Problems: the extents of a multiplication, with an optional weight.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The extents of one call: D is `[L, M, N]`, A is `[L, M, K]`, B is `[L, N, K]`, in elements. In text `MxNxK`, or `LxMxNxK`
-/// where L is not 1.
+/// The extents of one call in elements: D is `[L, M, N]`, A is `[L, M, K]`, B is `[L, N, K]`. The text form is
+/// `MxNxK`, or `LxMxNxK` if L is not 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Problem {
     /// Batch.
@@ -15,7 +15,7 @@ pub struct Problem {
     pub m: u64,
     /// Rows of B, columns of D.
     pub n: u64,
-    /// What is summed over.
+    /// Columns of A and B, the summed extent.
     pub k: u64,
 }
 
@@ -36,10 +36,10 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A text that is no problem.
+/// A text that is not a problem.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no problem: write it as MxNxK or LxMxNxK, each a whole number above 0, such as 128x7168x16384"
+    "`{0}` is not a problem; write MxNxK or LxMxNxK with whole numbers from 1 to 2^31-1, such as 128x7168x16384"
 )]
 pub struct ProblemError(String);
 
@@ -75,13 +75,13 @@ impl<'de> Deserialize<'de> for Problem {
     }
 }
 
-/// A problem, and how much it counts: how often a program calls it, say.
+/// A problem with a weight, such as the number of calls in a program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Weighted {
     /// The problem.
     pub problem: Problem,
-    /// How much it counts, above 0.
+    /// The weight, above 0.
     #[serde(default = "one")]
     pub weight: f64,
 }

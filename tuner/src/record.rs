@@ -1,5 +1,5 @@
-//! What a sweep found out, a JSON object a line. Lines are only ever appended: of two for the same kernel and problem both
-//! count.
+//! The records of a sweep, one JSON object per line. Lines are only appended; several records of the same kernel and
+//! problem are all used.
 
 use fourfold_executor::service::has_passed;
 use serde::{Deserialize, Serialize};
@@ -8,85 +8,86 @@ use crate::generator::Broken;
 use crate::parameters::Parameters;
 use crate::problem::Problem;
 
-/// The version of the lines. A reader refuses others.
+/// The record version. Readers reject other versions.
 pub const SCHEMA: u32 = 1;
 
-/// What became of a kernel, or of a kernel on a problem. States are never merged: what is missing is not slow.
+/// The outcome of a kernel, or of a kernel on a problem. Each failure has its own state, so that a missing time is
+/// never taken for a slow one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// A rule says that it cannot be right: no compiler was asked, unless to confirm that.
+    /// The combination breaks a validity rule. It was not compiled, except to confirm the rule.
     Invalid,
-    /// The compiler refused it.
+    /// The compiler rejected the kernel.
     CompileError,
-    /// It was not built or not run, for a reason that says nothing about it: time, memory or disk space ran out, or the
-    /// compiler crashed. The next sweep tries it again.
+    /// The kernel was not built or not run for an unrelated reason: time, memory or disk space ran out, or the compiler
+    /// crashed. The next sweep tries it again.
     Deferred,
-    /// It compiled to something without the instruction that it is made for.
+    /// The compiled kernel lacks its MMA instruction.
     NoMma,
-    /// It compiled and can be loaded. No problem was run.
+    /// The kernel compiled and loads. It was not run.
     Built,
-    /// It does not take this problem.
+    /// The kernel does not support the problem.
     Refused,
-    /// It could not be launched, or did not end well.
+    /// The launch or the execution failed.
     LaunchError,
-    /// It wrote something else than it must.
+    /// A result is wrong.
     Wrong,
-    /// It is right, and so much slower than another that it was not measured further.
+    /// The kernel is correct, but so much slower than the best one that it was not timed.
     Slow,
-    /// It is right, and was measured.
+    /// The kernel is correct and was timed.
     Good,
 }
 
-/// One line.
+/// One record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// [`SCHEMA`].
+    /// The version, [`SCHEMA`].
     pub schema: u32,
-    /// What names the kernel: a hash of generator, target and parameters, of its source, of what compiles it and how. Of one
-    /// that has no source, because it is invalid, of the former.
+    /// The kernel's id: a hash of generator, target, parameters, source, compiler and options. An invalid kernel has no
+    /// source; its id hashes the generator, target, parameters and CUTLASS version.
     pub kernel: String,
     /// The generator's name.
     pub generator: String,
-    /// What it is built for.
+    /// The target.
     pub target: String,
     /// A readable name, not unique.
     pub name: String,
     /// All parameters with their values, defaults included.
     pub parameters: Parameters,
-    /// What it was run on; absent where the line is about the kernel itself.
+    /// The problem; absent if the record is about building the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<Problem>,
-    /// What it computes and on which kind of data, where it was run: kernels of different work are not comparable.
+    /// The computation and the kind of data, if the kernel was run. Different workloads are not comparable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
-    /// What became of it.
+    /// The outcome.
     pub state: State,
-    /// Why, for people; absent where all is well.
+    /// The reason, as text; absent on success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The rules that it breaks.
+    /// The broken rules; for a valid kernel, the recommendations that it does not follow.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub broken: Vec<Broken>,
-    /// What the compiler made of it.
+    /// The build.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<Build>,
-    /// What was measured.
+    /// The times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timing: Option<Timing>,
-    /// How its results compare.
+    /// The comparison of the results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<Check>,
-    /// Where it ran.
+    /// The machine that ran the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
-    /// When, in seconds since 1970.
+    /// The time of the record, in seconds since 1970.
     pub at: u64,
 }
 
 impl Record {
-    /// [`Record::state`], or [`State::Deferred`] where an earlier version recorded as a compile error what says nothing about
-    /// the kernel.
+    /// Returns [`Record::state`], or [`State::Deferred`] for a compile error that is unrelated to the kernel. Earlier
+    /// versions recorded such failures as compile errors.
     pub fn known_state(&self) -> State {
         let failure = self.build.as_ref().and_then(|build| build.failure.as_deref());
         let words = self.message.as_deref().unwrap_or_default();
@@ -97,78 +98,78 @@ impl Record {
     }
 }
 
-/// What the compiler made of a kernel.
+/// The build of a kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Build {
     /// The compiler's version.
     pub nvcc: String,
     /// The version of CUTLASS.
     pub cutlass: String,
-    /// The name of the library in a cache.
+    /// The cache key.
     pub key: String,
-    /// Whether it was compiled now, and not found in a cache.
+    /// True if the kernel was compiled now; false if it was found in a cache.
     pub compiled: bool,
-    /// How long the compiler took, whenever that was.
+    /// Compile time in seconds, also if the kernel was found in a cache.
     pub seconds: f64,
-    /// Registers of a thread.
+    /// Registers per thread.
     pub registers: Option<u32>,
-    /// Bytes that threads write to memory because registers did not suffice.
+    /// Bytes of register spill stores.
     pub spill_stores: Option<u64>,
-    /// Stages of the main loop.
+    /// Mainloop stages.
     pub stages: Option<u32>,
-    /// Bytes of shared memory of a block.
+    /// Bytes of shared memory per CTA.
     pub shared_memory: Option<u64>,
-    /// The code of the failure, where it failed.
+    /// The failure code, if the build failed.
     pub failure: Option<String>,
-    /// What the compiler printed, where it failed.
+    /// The compiler's output, if the build failed.
     pub log: Option<String>,
 }
 
-/// What was measured, in microseconds a call.
+/// The times of a kernel, in microseconds per call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Timing {
-    /// Each replay of the recorded calls, divided by how many there are.
+    /// The samples: each is the time of one graph replay, divided by its calls.
     pub samples_us: Vec<f64>,
-    /// The median of the samples.
+    /// The median.
     pub median_us: f64,
-    /// The least.
+    /// The minimum.
     pub min_us: f64,
-    /// Nine in ten take no longer.
+    /// The 90th percentile.
     pub p90_us: f64,
-    /// Half of the distance between the first and the third quartile, over the median.
+    /// Half of the interquartile range, divided by the median.
     pub dispersion: f64,
-    /// Calls of a replay.
+    /// Calls per replay.
     pub calls: u32,
-    /// Copies of all operands and outputs that calls take turns with.
+    /// Copies of all operands and outputs, which the calls use in rotation.
     pub copies: u32,
-    /// What is in the caches when a call begins: `rotating` where the copies exceed three times L2.
+    /// The cache policy: `rotating` if the copies exceed three times the L2 size, else `warm`.
     pub l2: String,
-    /// The clock of the SMs before and after, in MHz, where the driver says it.
+    /// The SM clock before and after, in MHz, if the driver reports it.
     pub clocks_mhz: Option<[u32; 2]>,
 }
 
-/// How results compare with the reference.
+/// The comparison of results with the reference.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
-    /// What the data is, and what equality is demanded.
+    /// The kind of data and of comparison.
     pub rule: String,
     /// Bytes compared, over all copies.
     pub bytes: u64,
     /// Bytes that differ.
     pub wrong: u64,
-    /// The first that differs, where one does: output, byte, what was found and what was expected.
+    /// The first difference: output, byte, value found and value expected.
     pub first: Option<String>,
 }
 
-/// Where a kernel ran.
+/// The machine that ran a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Machine {
     /// The GPU's name.
     pub gpu: String,
-    /// Its multiprocessors.
+    /// The number of SMs.
     pub sms: u32,
     /// The driver's version.
     pub driver: String,
-    /// Bytes of its L2 cache.
+    /// The size of the L2 cache in bytes.
     pub l2_bytes: u64,
 }

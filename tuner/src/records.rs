@@ -1,4 +1,4 @@
-//! Lines of records: read with the number of what cannot be, and joined from the files of several machines or runs.
+//! Reads record files, and merges those of several machines or runs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,21 +8,21 @@ use serde::Deserialize;
 use crate::problem::Problem;
 use crate::record::{Record, SCHEMA};
 
-/// What a text holds.
+/// The contents of a record file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lines {
-    /// The records, in the order of their lines.
+    /// The records, in file order.
     pub records: Vec<Record>,
-    /// What was left of the last line by a writer that was killed. It says nothing, and whoever appends must cut it off.
+    /// An incomplete last line, left by a writer that was killed. Remove it before appending to the file.
     pub torn: Option<Torn>,
 }
 
-/// A last line that has no end.
+/// An incomplete last line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Torn {
-    /// Its number, from 1.
+    /// The line, from 1.
     pub line: usize,
-    /// What there is of it.
+    /// The part that was written.
     pub text: String,
 }
 
@@ -33,42 +33,42 @@ impl fmt::Display for Torn {
     }
 }
 
-/// A line that is no record.
+/// A line that is not a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// It is of another version.
+    /// The record has another version.
     #[error(
-        "line {line}: a record of schema {found}, and this version reads {SCHEMA}: read it with the version that wrote \
-         it, or sweep again"
+        "line {line}: the record has schema {found}, but only schema {SCHEMA} is supported; read it with the version \
+         that wrote it, or sweep again"
     )]
     Schema {
-        /// Its number, from 1.
+        /// The line, from 1.
         line: usize,
-        /// What it says.
+        /// The version found.
         found: u64,
     },
-    /// It is no JSON object with what a record has.
-    #[error("line {line}, column {column}: no record: {message}; restore the file, or remove the line")]
+    /// The line is not a JSON object with the fields of a record.
+    #[error("line {line}, column {column}: not a record: {message}; restore the file, or remove the line")]
     Line {
-        /// Its number, from 1.
+        /// The line, from 1.
         line: usize,
-        /// Where in it, from 1; 0 where it is about the whole line.
+        /// The column, from 1; 0 for the whole line.
         column: usize,
-        /// What is wrong.
+        /// The JSON parser's message.
         message: String,
     },
 }
 
-/// The part of a record that every version has.
+/// The fields that records of every version have.
 #[derive(Deserialize)]
 struct Version {
     schema: u64,
 }
 
-/// The records of a text, one a line. Blank lines are skipped.
+/// Parses records, one per line. Skips blank lines, and returns an incomplete last line separately.
 ///
 /// # Errors
-/// The first line that is no record of this version. The last one may be torn: it is returned, not refused.
+/// Returns the first line that is not a record of this version.
 pub fn read(text: &str) -> Result<Lines, ReadError> {
     let mut lines = Lines::default();
     for (position, whole) in text.split_inclusive('\n').enumerate() {
@@ -83,7 +83,7 @@ pub fn read(text: &str) -> Result<Lines, ReadError> {
                 Ok(version) if version.schema != u64::from(SCHEMA) => {
                     return Err(ReadError::Schema { line, found: version.schema });
                 }
-                // No beginning of an object is an object: what can be read at all was written to its end.
+                // A prefix of a JSON object never parses, so a line that parses is complete.
                 Err(_) if !whole.ends_with('\n') && error.is_eof() => {
                     lines.torn = Some(Torn { line, text: json.to_owned() });
                 }
@@ -94,7 +94,7 @@ pub fn read(text: &str) -> Result<Lines, ReadError> {
     Ok(lines)
 }
 
-/// The library counts lines within what it was given, which is one.
+/// Converts the parser's error. Removes its line number, which refers to a text of one line.
 fn not_a_record(line: usize, error: &serde_json::Error) -> ReadError {
     let message = error.to_string();
     let message = match message.rfind(" at line ") {
@@ -104,29 +104,29 @@ fn not_a_record(line: usize, error: &serde_json::Error) -> ReadError {
     ReadError::Line { line, column: error.column(), message }
 }
 
-/// Two records that give one id to different kernels.
+/// Two records with the same id for different kernels.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "kernel {kernel} has {what} {one} and {other}: an id names one kernel, so one of both was changed by hand or \
-     written by a faulty version; leave it out, or sweep it again"
+    "kernel {kernel} has {what} {one} and {other}; one record was edited by hand or written by a faulty version: \
+     remove it, or sweep the kernel again"
 )]
 pub struct Conflict {
     /// The id.
     pub kernel: String,
-    /// What differs: `generator`, `target` or `parameters`.
+    /// The field that differs: `generator`, `target` or `parameters`.
     pub what: &'static str,
-    /// What it is in one of them.
+    /// The field in one record.
     pub one: Box<Claim>,
-    /// What it is in the other.
+    /// The field in the other record.
     pub other: Box<Claim>,
 }
 
-/// What a record says, and where it stands.
+/// The value of a field, and the file of its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// What it says.
+    /// The value.
     pub value: String,
-    /// The name of the file.
+    /// The file name.
     pub file: String,
 }
 
@@ -136,11 +136,11 @@ impl fmt::Display for Claim {
     }
 }
 
-/// The records of several files, each with its name, in the order given. Those that are equal in everything are one, as
-/// when a file was copied and then continued.
+/// Merges the records of several named files, in the order given. Drops records that are equal in every field, such as
+/// those of a file that was copied and continued.
 ///
 /// # Errors
-/// When two of them give one id to different kernels.
+/// If two records have the same id for different kernels.
 pub fn merge(files: &[(&str, Vec<Record>)]) -> Result<Vec<Record>, Conflict> {
     let named = || files.iter().flat_map(|(name, records)| records.iter().map(move |record| (*name, record)));
     identities(named())?;
@@ -156,7 +156,8 @@ pub fn merge(files: &[(&str, Vec<Record>)]) -> Result<Vec<Record>, Conflict> {
     Ok(merged)
 }
 
-/// The first record of each kernel, by id, of records with the name of where they are from.
+/// Checks that an id always names the same kernel. Takes records with their file names, and returns the first record of
+/// each id.
 pub(crate) fn identities<'a>(
     records: impl Iterator<Item = (&'a str, &'a Record)>,
 ) -> Result<BTreeMap<&'a str, &'a Record>, Conflict> {

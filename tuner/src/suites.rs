@@ -1,11 +1,11 @@
-//! Lists of problems by name: those of a contest, and the layers of models that people run.
+//! Named lists of problems: shapes of a public contest, and layers of popular models.
 
 use crate::problem::{Problem, Weighted};
 
-/// A layer of a model: what it is, N and K.
+/// A layer of a model: name, N and K.
 type Layer = (&'static str, u64, u64);
 
-/// A model, and its layers that are multiplications of weights, as they are run: Q, K and V in one, gate and up in one.
+/// Models with their linear layers as they are run: Q, K and V fused, gate and up fused.
 const MODELS: [(&str, &[Layer]); 4] = [
     (
         "llama-3.1-8b",
@@ -19,13 +19,13 @@ const MODELS: [(&str, &[Layer]); 4] = [
         "qwen3-32b",
         &[("qkv", 10240, 5120), ("o", 5120, 8192), ("gate_up", 51200, 5120), ("down", 5120, 25600)],
     ),
-    // One expert's gate, up and down, and the output of attention.
+    // One expert's layers, and the output projection of attention.
     ("deepseek-v3", &[("expert_gate_up", 4096, 7168), ("expert_down", 7168, 2048), ("o", 7168, 16384)]),
 ];
 
-/// M where tokens are generated: few rows, one for each sequence.
+/// M in the decode phase: one row per sequence.
 const DECODE: [u64; 6] = [1, 4, 8, 16, 32, 64];
-/// M where prompts are read.
+/// M in the prefill phase.
 const PREFILL: [u64; 4] = [256, 512, 2048, 8192];
 
 const CONTEST: [(u64, u64, u64); 3] = [(128, 7168, 16384), (128, 4096, 7168), (128, 7168, 2048)];
@@ -50,7 +50,7 @@ pub fn names() -> Vec<String> {
     ["contest", "contest-tests", "square"].map(str::to_owned).into_iter().chain(models).collect()
 }
 
-/// The problems of a suite, each of weight 1; `None` where there is no such suite.
+/// The problems of a suite, each with weight 1; `None` if the suite is unknown.
 pub fn suite(name: &str) -> Option<Vec<Weighted>> {
     let of = |(m, n, k): (u64, u64, u64)| Weighted { problem: Problem::new(m, n, k), weight: 1.0 };
     match name {
@@ -81,7 +81,7 @@ mod tests {
             distinct.sort_unstable();
             distinct.dedup();
             assert_eq!(distinct.len(), problems.len(), "{name}");
-            // What the formats ask of K, and 16-bit results of N.
+            // The alignment of K for the formats, and of N for 16-bit results.
             assert!(distinct.iter().all(|it| it.k.is_multiple_of(32) && it.n.is_multiple_of(8)), "{name}");
         }
         assert_eq!(suite("decode:nobody"), None);

@@ -1,5 +1,5 @@
-//! Kernels that quantize: which there are, that they compute what the interpreter does (on the host, through their own C
-//! interface), and that one of them is built and answers without a GPU.
+//! Tests of block-quantization kernels: their combinations, their results on the host through their own C interface
+//! compared with the interpreter, and a build that loads without a GPU.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Write as _;
@@ -21,7 +21,7 @@ use fourfold_tuner::problem::Problem;
 const SIMULATION: &str = include_str!("block_quantize/simulate.cc");
 const DEVICE: Device = Device { sm_count: 148, max_active_clusters: 0 };
 
-/// `threads=256 rows=4`, say.
+/// Parses parameters such as `threads=256 rows=4`.
 fn parameters(text: &str) -> Parameters {
     let pair = |pair: &str| {
         let (name, value) = pair.split_once('=').expect("a name and a value");
@@ -41,7 +41,7 @@ fn configure(text: &str) -> Box<dyn Configured> {
     try_configure(text, "sm_100a").unwrap_or_else(|broken| panic!("{text}: {broken:?}"))
 }
 
-/// Every combination of the values that the parameters have.
+/// Every combination of parameter values.
 fn combinations() -> Vec<Parameters> {
     let generator = generator("block_quantize").expect("it is in the list");
     generator.parameters().iter().fold(vec![Parameters::default()], |combinations, parameter| {
@@ -110,7 +110,7 @@ fn each_rule_rejects_what_it_is_for_and_says_why() {
             assert!(!demands.is_empty() && !found.is_empty() && !prevents.is_empty(), "{text}");
         }
     }
-    // Whoever breaks several is told of all.
+    // All broken rules are reported.
     let broken =
         try_configure("values=32 input=f32 turns=8 threads=64 rows=32", "cpu").expect_err("nothing is right");
     assert_eq!(broken.len(), 3, "{broken:?}");
@@ -123,16 +123,16 @@ fn problems_that_are_none_are_refused_with_their_reason() {
     let refused =
         |problem: &str| nvfp4.takes(&problem.parse::<Problem>().expect("a problem")).expect_err(problem);
     assert!(refused("128x2x64").contains("N is 2"));
-    assert!(refused("128x1x72").contains("no multiple of 16"));
+    assert!(refused("128x1x72").contains("not a multiple of 16"));
     assert!(refused("2147483647x1x2147483632").contains("2^31 bytes"));
     assert!(refused("2147483647x2147483647x1x2147483632").contains("2^31 bytes"));
     assert!(nvfp4.workload(&Problem::new(128, 2, 64), 1).is_err());
     assert!(nvfp4.takes(&Problem::new(1, 1, 16)).is_ok());
     assert!(configure("format=mxfp4_ceil").takes(&Problem::new(1, 1, 16)).is_err());
-    // It is taken, but whoever asks for a reference of 16 GB gets none.
+    // The problem is supported, but a reference of 16 GB is not computed.
     let large = Problem::new(1 << 20, 1, 1 << 13);
     assert!(nvfp4.takes(&large).is_ok() && nvfp4.workload(&large, 1).is_err());
-    // 128 rows of 2 KiB of values, 512 bytes of codes, and 64 scales; and the tensor's own.
+    // 128 rows of 2 KiB of values, 512 bytes of codes and 64 scales, plus the per-tensor scale.
     assert_eq!(nvfp4.work(&Problem::new(128, 1, 1024)).bytes, 128 * (2048 + 512 + 64) + 4);
 }
 
@@ -224,7 +224,7 @@ fn the_data_has_what_can_go_wrong_and_is_the_same_for_the_same_seed() {
     }
 }
 
-/// The program that runs a kernel on the host.
+/// Compiles the program that runs a kernel on the host.
 fn simulation(configured: &dyn Configured) -> PathBuf {
     let name = configured.name();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("block_quantize").join(&name);
@@ -251,7 +251,7 @@ fn simulation(configured: &dyn Configured) -> PathBuf {
     program
 }
 
-/// Holds what a kernel writes on the host against what it must.
+/// Compares a kernel's results on the host with the expected ones.
 fn check(text: &str, workloads: &[Workload]) {
     let program = simulation(&*configure(text));
     let (mut given, mut has_global) = (Vec::new(), false);
@@ -270,7 +270,7 @@ fn check(text: &str, workloads: &[Workload]) {
         .spawn()
         .expect("the program starts");
     let mut stdin = child.stdin.take().expect("it is a pipe");
-    // It writes before it has read all.
+    // The program writes before it has read all input.
     let writer = std::thread::spawn(move || stdin.write_all(&given));
     let output = child.wait_with_output().expect("the program ends");
     writer.join().expect("no panic").expect("the program reads");
@@ -315,7 +315,7 @@ const SIMULATED: [&str; 18] = [
 #[test]
 fn kernels_write_what_the_interpreter_does_bit_for_bit() {
     for text in SIMULATED {
-        // Blocks of a row: 1, 6, 7 and so many that a row is several tiles.
+        // Blocks per row: 1, 6, 7, and enough for several tiles per row.
         let columns: [u64; 4] =
             if text.contains("mxfp4") { [32, 96, 224, 2048] } else { [16, 96, 112, 2048] };
         let shapes = [1, 37, 130, 257].into_iter().flat_map(|m| columns.map(|k| Problem::new(m, 1, k)));
@@ -335,7 +335,7 @@ fn whatever_the_scale_of_the_tensor_is_the_padding_is_zero() {
     let mut workloads = Vec::new();
     for global in [0.0, -0.0, -1.0, 1e-45, f32::MAX, f32::INFINITY, f32::NAN] {
         let mut workload = configure(text).workload(&Problem::new(m, 1, k), 11).expect("it is taken");
-        // Some blocks are zeros: their scale and codes are, too.
+        // Blocks of zeros have a zero scale and zero codes.
         let mut bytes = input(&workload, "values").to_vec();
         bytes.chunks_mut(2 * 16).step_by(5).for_each(|block| block.fill(0));
         workload.inputs[0] = ("values".to_owned(), bytes.clone());
@@ -353,7 +353,7 @@ fn whatever_the_scale_of_the_tensor_is_the_padding_is_zero() {
     check(text, &workloads);
 }
 
-/// Builds a kernel and demands that it has what its source is for, and spills nothing.
+/// Builds a kernel, and checks that it contains its instruction and has no spills.
 fn built(toolchain: &Toolchain, source: &KernelSource) -> Artifact {
     let input = BuildInput {
         text: &source.text,
@@ -428,8 +428,9 @@ fn a_kernel_is_built_and_answers_without_a_gpu() {
     grids_are_within_what_a_launch_takes(&kernel);
 }
 
-/// All extents lie along x. What bounds them are the scales, 512 bytes for 128 rows: at the limit of each extent a launch is
-/// within what CUDA takes, and one beyond it is refused. A block of 256 threads has 4 rows of 1024 values.
+/// The grid is one-dimensional. The size of the scales, 512 bytes per 128 rows, limits the extents: at the limit of
+/// each extent a launch is within CUDA's grid limits, and one beyond it is rejected. A CTA of 256 threads has 4 rows
+/// of 1024 values.
 fn grids_are_within_what_a_launch_takes(kernel: &Kernel) {
     const MOST: i64 = (1 << 22) - 1;
     for (limit, beyond, blocks) in [
@@ -447,7 +448,7 @@ fn grids_are_within_what_a_launch_takes(kernel: &Kernel) {
     assert_eq!(nothing, Ok(Some([0, 0, 0])));
 }
 
-/// Takes minutes: whoever changes the template or a rule runs it, and reads what it prints.
+/// Takes minutes. Run it after a change of the template or a rule, and read its output.
 #[cfg(feature = "full")]
 #[test]
 fn every_target_builds_what_is_simulated_and_nothing_spills() {

@@ -1,5 +1,5 @@
-//! Tests that a real build depends neither on its folder nor on the caller's environment, unless the key of
-//! the kernel says so.
+//! Tests that a real build depends neither on its folder nor on the caller's environment, except for what is part of
+//! the kernel's cache key.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -60,9 +60,9 @@ fn request(service: &CompileService, source: &KernelSource) -> Request {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Made {
     key: String,
-    /// A digest of the library, or why there is none.
+    /// A digest of the library, or the build's error.
     library: Result<String, String>,
-    /// True if it was built now.
+    /// True if the kernel was compiled now.
     compiled: bool,
     log: String,
 }
@@ -88,7 +88,7 @@ fn make(cache: &Path, toolchain: Toolchain, source: &KernelSource) -> Made {
     }
 }
 
-/// Not a test of its own: what the copy of this program does that has another environment.
+/// Not a test of its own: the part that runs in a copy of this program with another environment.
 #[test]
 fn in_another_environment() {
     let Ok(words) = std::env::var("FOURFOLD_TEST_OTHER") else { return };
@@ -100,7 +100,7 @@ fn in_another_environment() {
     println!("\nmade {} {} [{library}] {why}", made.key, made.compiled);
 }
 
-/// Builds in a copy of this program that has these variables too.
+/// Builds in a copy of this program with additional environment variables.
 fn make_with(cache: &Path, variables: &[(&str, &OsStr)]) -> Made {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", "in_another_environment", "--nocapture", "--test-threads=1"]);
@@ -116,7 +116,7 @@ fn make_with(cache: &Path, variables: &[(&str, &OsStr)]) -> Made {
     Made { key: key.to_owned(), library, compiled: compiled == "true", log: String::new() }
 }
 
-/// Variables of a caller, each of which would break or change a build if it were passed on.
+/// Environment variables, each of which would break or change a build if it were passed on.
 fn poisons(folder: &Path) -> Vec<(&'static str, OsString)> {
     let write = |name: &str, text: &str| {
         let path = folder.join(name);
@@ -192,7 +192,7 @@ fn a_variable_of_the_caller_changes_the_key_or_nothing() {
         } else {
             assert!(["NVCC_CCBIN", "PATH"].contains(&name), "{name} has nothing to do with a key: {with:?}");
             *keys.entry(name).or_insert(0) += 1;
-            // What it did there is neither served nor remembered without it.
+            // The outcome under the variable is neither reused nor remembered without it.
             let without = make_with(&cache, &[]);
             assert_eq!((&without.key, without.library.as_ref()), (&clean.key, Ok(&expected)), "{name}");
             assert!(without.compiled, "{name}");
@@ -215,7 +215,7 @@ fn the_same_key_gives_the_same_bytes_in_any_folder_and_each_kernel_is_compiled_o
     }
 }
 
-/// Each takes some seconds of the compiler.
+/// Each build takes some seconds.
 #[test]
 #[ignore = "it runs the real compiler 20 times"]
 fn the_real_compiler_works_in_20_folders_of_any_name() {
@@ -264,7 +264,7 @@ fn the_real_compiler_works_in_20_folders_of_any_name() {
     let mut lies = place.join("cuda");
     copy(root, &lies);
     for name in names {
-        // The toolkit itself gets this name, and the cache.
+        // The toolkit's folder and the cache get this name.
         let moved = place.join(&name);
         fs::rename(&lies, &moved).expect("it is renamed");
         lies = moved;
@@ -281,7 +281,7 @@ fn the_real_compiler_works_in_20_folders_of_any_name() {
     assert_eq!(find(folder.path(), "PWNED"), Vec::<PathBuf>::new());
 }
 
-/// Copies a folder; its files are linked where that goes.
+/// Copies a folder. Hard-links its files where possible.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a folder");
     for entry in fs::read_dir(from).expect("a folder").flatten() {

@@ -1,4 +1,4 @@
-//! Heat-maps of made-up matrices: what they show, that they are the same each time, and that names stay names.
+//! Tests of heat-maps of synthetic matrices: contents, determinism, and escaping of names.
 
 use expect_test::{Expect, expect};
 use fourfold_tuner::heatmap::{Blank, Heatmap, HeatmapError, NARROWEST};
@@ -37,7 +37,7 @@ fn without_time(state: State) -> Option<Cell> {
     Some(Cell { state, median_us: None, noise: 0.0 })
 }
 
-/// A few numbers that look like chance and are the same each time.
+/// Reproducible pseudorandom numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -51,7 +51,7 @@ impl Numbers {
     }
 }
 
-/// A matrix with every state in it, and in its last row no kernel that is right.
+/// A matrix with every state. In its last row, no kernel is correct.
 fn made_up(problems: usize, kernels: usize) -> (Matrix, Vec<usize>, Vec<Option<usize>>) {
     let mut numbers = Numbers(7);
     let rows: Vec<Weighted> = (0..problems)
@@ -76,7 +76,7 @@ fn made_up(problems: usize, kernels: usize) -> (Matrix, Vec<usize>, Vec<Option<u
     for row in 0..problems {
         let base = 3.0 + 40.0 * numbers.share();
         for column in 0..kernels {
-            // Kernels are for small problems, or for large ones.
+            // Each kernel is for either small or large problems.
             let apart = (row as f64 / problems as f64 - column as f64 / kernels as f64).abs();
             let cell = match numbers.below(14) {
                 0 => without_time(STATES[numbers.below(8) as usize]),
@@ -109,7 +109,7 @@ fn heatmap(problems: usize, kernels: usize) -> Heatmap {
     Heatmap::new(&matrix, &chosen, &assignment, TITLE, CAPTION).expect("they belong together")
 }
 
-/// A heat-map of which nothing is chosen.
+/// A heat-map without a selection.
 fn unselected(matrix: &Matrix) -> Heatmap {
     Heatmap::new(matrix, &[], &[], TITLE, CAPTION).expect("they belong together")
 }
@@ -123,27 +123,27 @@ fn matrix(problems: &[Problem], names: &[&str], cells: Vec<Option<Cell>>) -> Mat
     }
 }
 
-/// A text without what colours it.
+/// A text without its colour codes.
 fn bare(text: &str) -> String {
     let mut parts = text.split('\x1b');
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |bare, part| bare + part.split_once('m').expect("only colours").1)
 }
 
-/// A page without the library that it brings.
+/// A page without the bundled script.
 fn own_part(page: &str) -> String {
     let (head, rest) = page.split_once("<script").expect("the library");
     let (_, body) = rest.split_once("</script>").expect("its end");
     format!("{head}{body}")
 }
 
-/// The image, an element a line.
+/// The image, one element per line.
 fn drawn(heatmap: &Heatmap) -> String {
     let svg = heatmap.svg().expect("an image").replace('\n', "");
     ["<rect", "<text", "<polygon", "</svg"].iter().fold(svg, |svg, tag| svg.replace(tag, &format!("\n{tag}")))
 }
 
-/// What the image writes into cells, from left to right and from top to bottom, without the legend.
+/// The texts of the image's cells, row by row, without the legend.
 fn written(svg: &str) -> Vec<&str> {
     let cells = svg.split_once("problem M×N×K").expect("the corner of the rows").1;
     cells
@@ -181,27 +181,27 @@ fn a_small_one_as_text() {
         expect![[r#"
             NVFP4 GEMM on a made-up GPU
             Example GPU, driver 580.00, L2: rotating, 2026-11-22
-            3 problems, 3 kernels. 2 chosen: 2 of 3 problems served, at an efficiency of
-            100.0 % on average, 100.0 % at worst.
-            On 1 problem a kernel is right, but no chosen one serves.
-            All names of kernels begin with gemm_
+            3 problems, 3 kernels. 2 selected: 2 of 3 problems covered, mean efficiency
+            100.0 %, worst 100.0 %.
+            On 1 problem a kernel is correct, but no selected kernel supports it.
+            All kernel names begin with gemm_
 
                               a   b   c
             !   16x512x512    .   W| 100   4.000 µs uncovered
              128x4096x7168   62>100|   S   12.50 µs b 100.0%
              128x7168x2048 >100   R|  80   8.000 µs a 100.0%
 
-            Cells: efficiency (best known time / time) in %, rounded down; 100 is the best.
-            Behind them: the best known time, and what serves the problem.
-            Left of | and with * in the list: chosen; > is what the selection takes; ! is a
-            problem that none serves.
-              . nothing known
-              R refuses the problem
-              S right, far too slow
+            Cells: efficiency (best known time / time) in %, rounded down; 100 is the best
+            kernel.
+            After the cells: best known time, and the assigned kernel.
+            Left of | and * in the list: selected; >: assigned; !: problem not covered.
+              . no record
+              R problem not supported
+              S correct, too slow to time
               W wrong result
-            Kernels, with their mean over the problems for which there is a time:
-            * a gemm_128x128_1sm 81.2 % of 2, serves 1
-            * b gemm_256x128_2sm 100.0 % of 1, serves 1
+            Kernels, with their mean efficiency over the timed problems:
+            * a gemm_128x128_1sm 81.2 % of 2, assigned 1
+            * b gemm_256x128_2sm 100.0 % of 1, assigned 1
               c gemm_128x64_1sm 90.0 % of 2
         "#]],
     );
@@ -211,12 +211,12 @@ fn a_small_one_as_text() {
             NVFP4 GEMM on a made-up GPU
             Example GPU, driver 580.00, L2:
             rotating, 2026-11-22
-            3 problems, 3 kernels. 2 chosen: 2 of 3
-            problems served, at an efficiency of
-            100.0 % on average, 100.0 % at worst.
-            On 1 problem a kernel is right, but no
-            chosen one serves.
-            All names of kernels begin with gemm_
+            3 problems, 3 kernels. 2 selected: 2 of
+            3 problems covered, mean efficiency
+            100.0 %, worst 100.0 %.
+            On 1 problem a kernel is correct, but no
+            selected kernel supports it.
+            All kernel names begin with gemm_
 
                               a   b   c
             !   16x512x512    .   W| 100
@@ -225,20 +225,19 @@ fn a_small_one_as_text() {
 
             Cells: efficiency (best known time /
             time) in %, rounded down; 100 is the
-            best.
-            Left of | and with * in the list:
-            chosen; > is what the selection takes; !
-            is a problem that none serves.
-              . nothing known
-              R refuses the problem
-              S right, far too slow
+            best kernel.
+            Left of | and * in the list: selected;
+            >: assigned; !: problem not covered.
+              . no record
+              R problem not supported
+              S correct, too slow to time
               W wrong result
-            Kernels, with their mean over the
-            problems for which there is a time:
-            * a gemm_128x128_1sm 81.2 % of 2, serves
-                   1
+            Kernels, with their mean efficiency over
+            the timed problems:
+            * a gemm_128x128_1sm 81.2 % of 2,
+                   assigned 1
             * b gemm_256x128_2sm 100.0 % of 1,
-                   serves 1
+                   assigned 1
               c gemm_128x64_1sm 90.0 % of 2
         "#]],
     );
@@ -275,7 +274,7 @@ fn each_cell_is_there() {
             assert!(svg.contains(&label) && page.contains(&label), "{label}");
             assert!(heatmap.terminal(100, false).contains(&label), "{label}");
         }
-        // As many of each letter as there are cells of its state.
+        // The number of each letter is the number of cells of its state.
         for (state, letter) in STATES.into_iter().zip(["I", "C", "N", "U", "R", "L", "W", "S"]) {
             let known = matrix.cells.iter().flatten().filter(|cell| cell.state == state).count();
             assert_eq!(cells.iter().filter(|cell| **cell == letter).count(), known, "{state:?}");
@@ -328,7 +327,7 @@ fn a_legend_has_what_is_there_only() {
         for blank in Blank::ALL {
             assert!(!text.contains(blank.words()), "{blank:?} in {text}");
         }
-        assert!(!text.contains("uncovered") && !text.contains("serves the"), "{text}");
+        assert!(!text.contains("uncovered") && !text.contains("not covered"), "{text}");
     }
 }
 
@@ -390,15 +389,15 @@ fn what_no_kernel_serves_is_marked_and_says_why() {
     let line = |problem: &str| text.lines().find(|line| line.contains(problem)).expect("its line").to_owned();
     assert!(!line("1x512x512").starts_with('!') && line("1x512x512").contains("a 83.3%"), "{text}");
     assert!(line("2x512x512").starts_with('!') && line("2x512x512").ends_with("uncovered"), "{text}");
-    assert!(line("3x512x512").starts_with('!') && line("3x512x512").ends_with("none right"), "{text}");
-    assert!(text.contains("1 chosen: 1 of 3 problems served, at an efficiency"), "{text}");
+    assert!(line("3x512x512").starts_with('!') && line("3x512x512").ends_with("none correct"), "{text}");
+    assert!(text.contains("1 selected: 1 of 3 problems covered, mean efficiency"), "{text}");
     let svg = drawn(&heatmap);
     assert!(
-        svg.contains(">! 2x512x512<") && svg.contains(">uncovered<") && svg.contains(">no kernel is right<")
+        svg.contains(">! 2x512x512<") && svg.contains(">uncovered<") && svg.contains(">no correct kernel<")
     );
     let page = own_part(&heatmap.html().expect("a page"));
-    assert!(page.contains("2x512x512: no chosen kernel serves it"), "{page}");
-    assert!(page.contains("3x512x512: no kernel is right and timed"), "{page}");
+    assert!(page.contains("2x512x512: no selected kernel supports it"), "{page}");
+    assert!(page.contains("3x512x512: no kernel is correct and timed"), "{page}");
 }
 
 #[test]
@@ -407,7 +406,7 @@ fn names_lose_what_all_have_and_stay_apart() {
     let names = ["gemm_tile_128", "gemm_tile_256", "gemm_tile_256", long.as_str()];
     let cells = (0..4).map(|_| timed(1.0)).collect();
     let svg = drawn(&unselected(&matrix(&[Problem::new(1, 512, 512)], &names, cells)));
-    assert!(svg.contains("All names of kernels begin with gemm_<"), "{svg}");
+    assert!(svg.contains("All kernel names begin with gemm_<"), "{svg}");
     for label in [">tile_128<", ">tile_256 #0001<", ">tile_256 #0002<"] {
         assert!(svg.contains(label), "{label} in {svg}");
     }
@@ -415,7 +414,7 @@ fn names_lose_what_all_have_and_stay_apart() {
     assert!(short.contains("xx…xx") && short.contains("_end<"), "{short}");
     assert!(svg.contains(&long), "the whole name is under the pointer");
 
-    // A word is not cut, and a name is not lost.
+    // The prefix ends between words, and no label is empty.
     let three = matrix(&[Problem::new(1, 512, 512)], &["a_1", "a_12", "a_"], vec![None, None, None]);
     let svg = drawn(&unselected(&three));
     assert!(
@@ -454,10 +453,10 @@ fn names_are_never_taken_for_anything_else() {
             assert!(!own.contains(harmful), "{harmful} in {own}");
         }
         assert_eq!(own.matches("</script>").count(), 1, "what draws the plot ends where it should");
-        // The name as it would be read by a person.
+        // The name as it is displayed.
         assert!(own.contains("&lt;script&gt;alert(1)&lt;"), "{own}");
 
-        // An image that is no XML cannot be made a PNG.
+        // Rendering a PNG fails if the image is not XML.
         heatmap.png().expect("an image");
         let svg = drawn(&heatmap);
         assert!(!svg.contains("<script") && !svg.contains("<img") && !svg.contains("<a "), "{svg}");
@@ -506,12 +505,12 @@ fn with_little_to_show_it_says_so() {
     let problem = [Problem::new(1, 512, 512)];
     let all_wrong = vec![without_time(State::Wrong), without_time(State::LaunchError)];
     for (matrix, says) in [
-        (Matrix::default(), "There is nothing to show: 0 problems and 0 kernels."),
-        (matrix(&problem, &[], Vec::new()), "There is nothing to show: 1 problem and 0 kernels."),
-        (matrix(&[], &["a"], Vec::new()), "There is nothing to show: 0 problems and 1 kernel."),
-        (matrix(&problem, &["a"], vec![timed(1.0)]), "1 problem, 1 kernel. None is chosen."),
-        (matrix(&problem, &["a"], vec![None]), "No kernel is right and timed on any problem."),
-        (matrix(&problem, &["a", "b"], all_wrong), "No kernel is right and timed on any problem."),
+        (Matrix::default(), "The heat-map is empty: 0 problems and 0 kernels."),
+        (matrix(&problem, &[], Vec::new()), "The heat-map is empty: 1 problem and 0 kernels."),
+        (matrix(&[], &["a"], Vec::new()), "The heat-map is empty: 0 problems and 1 kernel."),
+        (matrix(&problem, &["a"], vec![timed(1.0)]), "1 problem, 1 kernel. None is selected."),
+        (matrix(&problem, &["a"], vec![None]), "No kernel is correct and timed on any problem."),
+        (matrix(&problem, &["a", "b"], all_wrong), "No kernel is correct and timed on any problem."),
     ] {
         let heatmap = unselected(&matrix);
         assert!(heatmap.html().expect("a page").contains(says), "{says}");
@@ -537,6 +536,6 @@ fn what_does_not_belong_together_is_an_error() {
     assert!(matches!(new(&whole, &[], &[Some(1)]), HeatmapError::Assigned { problem: 0, kernel: 1 }));
     assert_eq!(
         new(&whole, &[5], &[None]).to_string(),
-        "kernel 5 is chosen, but the matrix has 2: take the selection that was made of this matrix"
+        "kernel 5 is selected, but the matrix has 2 kernels; use a selection from this matrix"
     );
 }

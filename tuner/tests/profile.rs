@@ -1,6 +1,6 @@
-//! Pages of ncu and logs of the tools, in their formats, and what is made of them. `data/raw_gh100_h200.csv` is what ncu
-//! printed on an H200, with the columns that are read and some that are not; the other pages are made by hand:
-//! `raw_gh100_default.csv` and `raw_gh100_base.csv` are one report with the units that ncu chooses and with base units.
+//! Tests of the parsing and interpretation of ncu pages and tool logs. `data/raw_gh100_h200.csv` is the output of ncu
+//! on an H200, with the columns used and some others. The other pages are synthetic: `raw_gh100_default.csv` and
+//! `raw_gh100_base.csv` are the same report in ncu's default units and in base units.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use fourfold_tuner::profile::{
     Launched, PlainRun, Release, Report, Selection, ToolUse, Traffic, Trouble, check_release, raw,
 };
 
-/// What a Hopper library says of its kernels: two, of which a call gets one.
+/// The kernel names of a Hopper library: two, of which a call launches one.
 const ENTRY: &str = "_ZN8fourfold6kernelILi16ELi64ELm1152ELm90000EEEvNS_10ParametersE \
                      _ZN8fourfold6kernelILi128ELi256ELm1152ELm213188EEEvNS_10ParametersE";
 
@@ -68,11 +68,11 @@ fn a_page_of_an_h200_is_read_and_agrees_with_the_launch() {
     let page = data("raw_gh100_h200.csv");
     let counters = ncu::read(&page, Chip::Gh100, &Selection::new(name, [], 1)).expect("it can be read");
     assert_eq!((counters.kernel.as_str(), counters.missing().collect::<Vec<_>>()), (name, vec![]));
-    // Two tiles along M, three along N, each shared by two blocks, which halve K.
+    // Two tiles along M and three along N; two CTAs split the K of each tile.
     let tiles = 2 * 3;
-    // The codes of a tile's rows, and scales in whole blocks of 128 rows, which A has as well.
+    // The codes of a tile's rows, and the scales of A and B in whole blocks of 128 rows.
     let loaded = tiles * ((64 + 128) * 1536 / 2 + (128 + 128) * 1536 / 16);
-    // An instruction has K = 16 and 64 of N, of which a tile has two, and counts for each of four warps.
+    // An instruction has K = 16 and N = 64, so a tile needs two per K-step; each of four warps counts it.
     let instructions = tiles * 1536 / 16 * 2 * 4;
     for (key, expected) in [
         ("grid", f64::from(tiles * 2)),
@@ -83,7 +83,7 @@ fn a_page_of_an_h200_is_read_and_agrees_with_the_launch() {
         ("tma_bytes_loaded", f64::from(loaded)),
         ("matrix_instructions", f64::from(instructions)),
         ("dram_bytes_read", 521_472.0),
-        // What it writes stays in L2: `byte` and not `Kbyte`, as ncu scales each column by itself.
+        // The output stays in L2. The unit is `byte`, not `Kbyte`, because ncu scales each column by itself.
         ("dram_bytes_written", 0.0),
         ("limit_registers", 65_536.0 / (128.0 * 512.0)),
         ("limit_warps", 64.0 / 16.0),
@@ -96,8 +96,8 @@ fn a_page_of_an_h200_is_read_and_agrees_with_the_launch() {
     let text = report.to_string();
     let (_, text) = text.split_once("as expected\n\n").expect("counters are shown");
     let expected = expect![[r#"
-        ncu, counters of gh100: caches are cold and clocks are free, so that a duration is for
-        comparison with others of ncu only
+        ncu, counters of gh100: caches are cold and clocks are not locked, so compare
+        durations only with other durations of ncu
           duration                       11.36 µs
           SM throughput                    2.45 %
           DRAM throughput                  0.96 %
@@ -114,17 +114,17 @@ fn a_page_of_an_h200_is_read_and_agrees_with_the_launch() {
           local loads                           0
           local stores                          0
           warps active                    17.70 %
-          registers a thread                  128
-          shared memory a block          210432 B
-          blocks of the grid                   12
-          blocks of a cluster                   2
+          registers per thread                128
+          shared memory per CTA          210432 B
+          CTAs per grid                        12
+          CTAs per cluster                      2
           waves                             0.090
           limit by registers                    1
           limit by shared mem.                  1
           limit by warps                        4
-          limit by blocks                      32
+          limit by CTAs                        32
           limit by barriers                    32
-          warps that wait for    long_scoreboard 2.431, wait 1.252, short_scoreboard 0.574
+          warps stalled for      long_scoreboard 2.431, wait 1.252, short_scoreboard 0.574
     "#]];
     expected.assert_eq(text);
 }
@@ -138,7 +138,7 @@ fn base_units_mean_the_same() {
             assert_eq!(a.value, b.value, "{}", a.key);
             continue;
         };
-        // With base units two decimals are printed.
+        // ncu prints base units with two decimals.
         assert!((a - b).abs() <= 0.005, "{a} and {b}");
     }
 }
@@ -150,7 +150,7 @@ fn what_is_not_there_is_null_with_its_name_and_why() {
     let kernels = raw::parse(&page).expect("it is a page");
     let demangled = r#"void fourfold::kernel<1152, 213188, "a, b">(fourfold::Parameters, int)"#;
     assert_eq!(kernels[0].name, demangled);
-    // The name is demangled, so it cannot be told whose it is.
+    // A demangled name does not identify the segment.
     let trouble = ncu::read(&page, Chip::Gb202, &any).unwrap_err();
     assert!(trouble.message.contains("which is not the segment's kernel"), "{trouble}");
 
@@ -163,10 +163,10 @@ fn what_is_not_there_is_null_with_its_name_and_why() {
     for (key, why) in [
         ("sm_throughput", "ncu printed `nan`"),
         ("l2_hit_rate", "ncu printed `n/a`"),
-        ("dram_bytes_written", "its unit is `sector`, which is not known"),
+        ("dram_bytes_written", "its unit, `sector`, is not supported"),
         ("l2_throughput", "ncu's report has no such column"),
         ("waves", "ncu's report has no such column"),
-        ("matrix_instructions", "gb202 does not count that"),
+        ("matrix_instructions", "gb202 has no such counter"),
     ] {
         assert_eq!((of(key).value, of(key).missing.as_deref()), (None, Some(why)), "{key}");
     }
@@ -197,16 +197,16 @@ fn a_text_that_is_no_page_is_refused() {
     let columns = lines[0].split("\",\"").count();
     let row = lines[2].rsplit_once(",\"").unwrap().0;
     for (page, words) in [
-        (String::new(), "no line of columns"),
-        ("==ERROR== something\n".to_owned(), "no line of columns"),
-        (format!("{}\n", lines[0]), "not that of the units"),
-        (format!("{}\n{}\n", lines[0], lines[2]), "not that of the units"),
+        (String::new(), "no header row"),
+        ("==ERROR== something\n".to_owned(), "no header row"),
+        (format!("{}\n", lines[0]), "not the row of units"),
+        (format!("{}\n{}\n", lines[0], lines[2]), "not the row of units"),
         (format!("{}\n{}\n", lines[0], lines[1]), "of 0 kernels"),
         (format!("{}\n{}\n{row}\n", lines[0], lines[1]), &format!("row 3 has {} fields", columns - 1)),
         (good[..good.len() - 2].to_owned(), "within a quoted field"),
         (format!("{good}{}\n", lines[2]), "of 2 kernels"),
         (good.replace("Li128ELi256E", "Li128ELi128E"), "which is not the segment's kernel"),
-        (good.replace("Kernel Name", "Kernel"), "no line of columns"),
+        (good.replace("Kernel Name", "Kernel"), "no header row"),
     ] {
         let trouble = ncu::read(&page, Chip::Gh100, &selection()).unwrap_err();
         assert_eq!(trouble.code, "unreadable_report");
@@ -257,7 +257,7 @@ fn the_table_of_metrics_has_no_name_that_does_not_exist() {
         let distinct: BTreeSet<&String> = asked.iter().collect();
         assert_eq!(distinct.len(), asked.len());
         let has = |part: &str| asked.iter().any(|name| name.contains(part));
-        // A counter is asked for with its roll-up, and of the launch nothing is asked for by name.
+        // Counters are requested with their roll-up. Launch properties are not requested by name.
         assert!(asked.iter().all(|name| name.contains('.') && !name.starts_with("launch__")));
         assert!(!has("smsp__warps_issue_stalled_") && !has("stalled_selected"), "{asked:?}");
         assert!(!has("sm__pipe_shared_"), "that is no shared memory");
@@ -296,7 +296,7 @@ fn ncu_is_asked_for_one_launch_and_to_leave_the_card_alone() {
     assert_eq!(value("--clock-control"), "none");
     assert_eq!(value("--kernel-name-base"), "mangled");
     assert_eq!((value("--launch-skip"), value("--launch-count")), ("3".to_owned(), "1".to_owned()));
-    // All kernels of the run count as launches that are skipped, those of other segments too.
+    // Launches of all segments count as skipped ones.
     let expression = value("--kernel-name");
     let names = expression.strip_prefix("regex:^(").and_then(|rest| rest.strip_suffix(')')).expect("a group");
     assert_eq!(names.split('|').count(), 3);
@@ -315,7 +315,7 @@ fn a_kernel_is_the_segments_only_by_what_its_library_says() {
     let selection = selection();
     assert!(selection.holds("_ZN8fourfold6kernelILi16ELi64ELm1152ELm90000EEEvNS_10ParametersE"));
     assert!(!selection.holds("_ZN8fourfold6kernelILi16ELi128ELm1152ELm7EEEvNS_10ParametersE"));
-    // A library that says nothing has a kernel of ours nevertheless; what is no name never gets into an expression.
+    // Without stated names, the prefix of all Fourfold kernels is used. Words that are not names are dropped.
     for entry in ["", " ", ".*"] {
         let any = Selection::new(entry, [entry], 0);
         assert!(any.holds("_ZN8fourfold6kernelILm1E") && !any.holds("_ZN7cutlass13device_kernel"));
@@ -385,7 +385,7 @@ fn releases_are_read_and_held_against_the_card() {
     }
 }
 
-/// What memcheck printed on an H200, with less of the run's own.
+/// The output of memcheck on an H200, with the run's own output shortened.
 const MEMCHECKED: &str = "\
 ========= COMPUTE-SANITIZER
 nvfp4_scaled_mm_sm90_x1_8_16_64x128_128x128_128x256_alpha_add_add_f32 from the cache
@@ -531,7 +531,7 @@ fn the_exit_code_says_the_worst() {
     let plain = |ok| Report { plain: Some(PlainRun { ok, error: None, launched: vec![] }), ..good.clone() };
     assert_eq!([plain(Some(false)).exit_code(), plain(None).exit_code()], [1, 3]);
     assert_eq!(Report { plain: None, ..good.clone() }.exit_code(), 3);
-    // A broken tool's own errors are none of the kernel.
+    // Errors of a broken tool are not errors of the kernel.
     let log = "========= Error: Device not supported\n========= ERROR SUMMARY: 2 errors\n";
     let (broken, trouble) = check(Check::Memcheck, log, Some(86));
     assert_eq!(with(&[&broken], &[&trouble.unwrap()]).exit_code(), 3);
@@ -555,15 +555,15 @@ fn people_read_a_table() {
         segment 2: nvfp4_scaled_mm+add>f32
         without tools the run is as expected
 
-        ncu, counters of gh100: caches are cold and clocks are free, so that a duration is for
-        comparison with others of ncu only
+        ncu, counters of gh100: caches are cold and clocks are not locked, so compare
+        durations only with other durations of ncu
           duration                      180.16 µs
           SM throughput                   61.93 %
           DRAM throughput                 10.51 %
           L2 throughput                   34.25 %
           L2 hit rate                     71.00 %
-          DRAM read                    86690304 B, 1.008 of the 86000000 B that must move
-          DRAM written                   130816 B, 0.499 of the 262144 B that must move
+          DRAM read                    86690304 B, 1.008 of the minimal 86000000 B
+          DRAM written                   130816 B, 0.499 of the minimal 262144 B
           tensor pipe, whole              95.02 %
           tensor pipe, FP                 94.90 %
           matrix instructions              130771
@@ -573,17 +573,17 @@ fn people_read_a_table() {
           local loads                           0
           local stores                          0
           warps active                    18.75 %
-          registers a thread                  168
-          shared memory a block          213188 B
-          blocks of the grid                  132
-          blocks of a cluster                   2
+          registers per thread                168
+          shared memory per CTA          213188 B
+          CTAs per grid                       132
+          CTAs per cluster                      2
           waves                                 1
           limit by registers                    1
           limit by shared mem.                  1
           limit by warps                        5
-          limit by blocks                      32
+          limit by CTAs                        32
           limit by barriers                    16
-          warps that wait for    gmma 7.125, long_scoreboard 1.500, wait 0.750
+          warps stalled for      gmma 7.125, long_scoreboard 1.500, wait 0.750
           missing: sm__inst_executed_pipe_tma.sum: ncu's report has no such column
 
         compute-sanitizer
@@ -593,7 +593,7 @@ fn people_read_a_table() {
 
         missing
           initcheck: tool_stopped: it took too long
-            what to do: give it more time
+            help: give it more time
     "#]];
     expected.assert_eq(&report.to_string());
 }

@@ -1,5 +1,5 @@
-//! Selections from matrices: against all subsets where there are few, against greedy choices, and on the cases that
-//! selections are known to get wrong; and what records make a matrix.
+//! Tests of selections: compared with all subsets of small matrices, with greedy selections, and on known difficult
+//! cases. Also tests matrices built from records.
 
 #[path = "select/records.rs"]
 mod records;
@@ -14,7 +14,7 @@ use fourfold_tuner::select::{Goal, Margin, Proof, SelectError, Selection, best_o
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Numbers that are the same in every run (xorshift).
+/// Reproducible pseudorandom numbers (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -65,7 +65,7 @@ fn good(median_us: f64) -> Option<Cell> {
     Some(Cell { state: State::Good, median_us: Some(median_us), noise: 0.0 })
 }
 
-/// A small matrix with ties, cells that are missing or wrong, rows that failed everywhere, and weights.
+/// A small matrix with ties, missing and wrong cells, rows where every kernel failed, and weights.
 fn random_matrix(random: &mut Random) -> Matrix {
     let (problems, kernels) = (1 + random.below(16), 1 + random.below(14));
     let (missing, grid) = (random.below(5) * 15, random.percent(40));
@@ -89,7 +89,8 @@ fn random_matrix(random: &mut Random) -> Matrix {
     matrix
 }
 
-/// Of each problem that can be served its weight, each kernel's efficiency, and as bits the kernels that suffice.
+/// For each problem that some kernel supports: its weight, each kernel's efficiency, and a bit mask of the kernels that
+/// suffice.
 struct AllSubsets {
     kernels: usize,
     rows: Vec<(f64, Vec<f64>, u32)>,
@@ -133,7 +134,7 @@ impl AllSubsets {
         self.rows.iter().map(|(weight, row, _)| weight * best(row)).sum::<f64>() / weights
     }
 
-    /// The size of the smallest sets that suffice, and the largest mean of one of them.
+    /// The size of the smallest sufficient subsets, and the largest mean efficiency of one of them.
     fn fewest(&self) -> (u32, f64) {
         let suffices = |subset: &u32| self.rows.iter().all(|(.., suffice)| subset & suffice != 0);
         let sets: Vec<u32> = self.subsets().filter(suffices).collect();
@@ -157,7 +158,7 @@ impl AllSubsets {
     }
 }
 
-/// How many kernels suffice when always the one is taken that suffices for most of what is left.
+/// The size of a greedy cover.
 fn greedy_size(mut rows: Vec<u64>, kernels: usize) -> usize {
     let mut size = 0;
     while !rows.is_empty() {
@@ -220,7 +221,7 @@ fn equals_all_subsets() {
 
 #[test]
 fn a_kernel_for_the_first_problem_only_is_found() {
-    // The first kernel alone serves the first problem in order, and nothing else.
+    // Only the first kernel suffices for the first problem, and it suffices for no other.
     let matrix = matrix(4, 3, |problem, kernel| match (problem, kernel) {
         (0, 0) => good(1.0),
         (0, _) => good(2.0),
@@ -229,7 +230,7 @@ fn a_kernel_for_the_first_problem_only_is_found() {
         (_, _) => good(3.01),
     });
     let selection = minimum_set(&matrix, 0.95, Margin::Given(0.0), LIMIT).expect("a selection");
-    // Of the two that serve the others the better one.
+    // Of the two that suffice for the others, the better one is selected.
     assert_eq!(selection.kernels, [0, 1]);
     assert_eq!(selection.assignment, [Some(0), Some(1), Some(1), Some(1)]);
     assert_eq!((selection.worst, selection.mean), (Some(1.0), Some(1.0)));
@@ -238,7 +239,7 @@ fn a_kernel_for_the_first_problem_only_is_found() {
 
 #[test]
 fn nothing_is_rounded() {
-    // 0.9499 is 0.95 in two digits, and less than asked for.
+    // 0.9499 rounds to 0.95, but is less than required.
     let two = |efficiency: f64| {
         matrix(2, 2, move |problem, kernel| good(if problem == kernel { 1.0 } else { 1.0 / efficiency }))
     };
@@ -267,11 +268,11 @@ fn what_nothing_serves_is_said() {
     let fewest = minimum_set(&some, 0.95, Margin::Noise, LIMIT).expect("a selection");
     assert_eq!((&fewest.kernels[..], &fewest.uncovered[..]), (&[0, 1][..], &[1][..]));
     assert_eq!(fewest.assignment, [Some(0), None, Some(1)]);
-    // The one that serves more of them. What no kernel serves does not count.
+    // The kernel that supports more problems. Problems that no kernel supports do not count.
     let best = best_of(&some, 1, LIMIT).expect("a selection");
     assert_eq!((&best.kernels[..], &best.uncovered[..]), (&[1][..], &[1][..]));
     assert_eq!((best.worst, best.mean), (Some(0.5), Some(0.75)));
-    // What only kernels serve that were not chosen counts 0.
+    // A problem supported only by kernels that are not selected has the efficiency 0.
     let apart = matrix(3, 3, |problem, kernel| if problem == kernel { good(1.0) } else { None });
     let best = best_of(&apart, 2, LIMIT).expect("a selection");
     assert_eq!((best.kernels.len(), best.uncovered.len(), best.worst), (2, 1, Some(0.0)));
@@ -326,19 +327,16 @@ fn the_checker_sees_what_is_not_so() {
     type Change = fn(&mut Selection);
     let changes: [(Change, &str); 12] = [
         (|selection| selection.kernels = vec![1, 0], "not in order"),
-        (|selection| selection.kernels = vec![0, 1, 3], "no kernel 3"),
+        (|selection| selection.kernels = vec![0, 1, 3], "kernel 3 does not exist"),
         (|selection| selection.assignment = vec![None], "1 problems are assigned"),
-        (|selection| selection.assignment[0] = Some(2), "not chosen"),
+        (|selection| selection.assignment[0] = Some(2), "not selected"),
         (|selection| selection.assignment[0] = Some(1), "with another"),
         (|selection| selection.assignment[0] = None, "with another"),
-        (|selection| selection.uncovered = vec![0], "said to be uncovered"),
+        (|selection| selection.uncovered = vec![0], "uncovered problems are"),
         (|selection| selection.worst = Some(0.9), "worst efficiency"),
         (|selection| selection.mean = None, "mean efficiency"),
         (|selection| selection.proof = Proof::Incumbent { found: 2.0, bound: 2.5 }, "beyond the bound"),
-        (
-            |selection| selection.proof = Proof::Incumbent { found: 3.0, bound: 2.0 },
-            "said to have been found",
-        ),
+        (|selection| selection.proof = Proof::Incumbent { found: 3.0, bound: 2.0 }, "the proof states 3"),
         (|selection| selection.ties = Some(Proof::Incumbent { found: 1.0, bound: 0.9 }), "beyond the bound"),
     ];
     for (change, says) in changes {
@@ -348,7 +346,7 @@ fn the_checker_sees_what_is_not_so() {
         assert!(said.contains(says), "{said}");
     }
     let one = best_of(&two, 1, LIMIT).expect("a selection");
-    assert!(check(&two, &one, goal).expect_err("it is too few").contains("has no kernel of 0.95"));
+    assert!(check(&two, &one, goal).expect_err("it is too few").contains("has no kernel of efficiency 0.95"));
     assert!(check(&two, &right, Goal::Best { kernels: 1 }).expect_err("too many").contains("of at most 1"));
 }
 
@@ -362,7 +360,7 @@ fn proofs_are_said() {
     );
 }
 
-/// 200 problems and 60 kernels. So many percent of the efficiencies are above 0.95, or they lie anywhere above 0.85.
+/// 200 problems and 60 kernels. A given percentage of the efficiencies is above 0.95, or all are uniform above 0.85.
 fn large(seed: u64, density: Option<usize>) -> Matrix {
     let mut random = Random::new(seed);
     matrix(200, 60, |_, _| {
@@ -375,7 +373,7 @@ fn large(seed: u64, density: Option<usize>) -> Matrix {
     })
 }
 
-/// When something began, on the clock and on the processor: other tests that run beside must have no say.
+/// A start time in wall-clock and CPU time, so that other tests that run at the same time do not matter.
 struct Begun(Instant, Option<Duration>);
 
 impl Begun {
@@ -383,7 +381,7 @@ impl Begun {
         Begun(Instant::now(), Begun::on_processor())
     }
 
-    /// How long this thread was on a processor, where the system says it.
+    /// The CPU time of this thread, if the system provides it.
     fn on_processor() -> Option<Duration> {
         let status = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
         Some(Duration::from_nanos(status.split_whitespace().next()?.parse().ok()?))
@@ -396,7 +394,7 @@ impl Begun {
     }
 }
 
-/// That it ended in time, and that its bound is one; for who reads, all of it.
+/// Checks that the selection ended in time and its bound is valid. Prints the details.
 fn honest(what: &str, begun: &Begun, selection: &Selection) {
     let Selection { kernels, proof, ties, worst, mean, .. } = selection;
     let (wall, busy) = begun.seconds();
@@ -435,7 +433,7 @@ fn large_instances_end_in_time() {
     }
 }
 
-/// Times of tiles that run in waves, with noise: many kernels are alike, as they are where something was measured.
+/// Times of tiles that run in waves, with noise. Many kernels are similar, as in real measurements.
 fn waves(problems: usize, kernels: usize) -> Matrix {
     let mut random = Random::new(7);
     let edges = [64.0, 128.0, 256.0];

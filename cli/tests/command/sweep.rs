@@ -429,7 +429,7 @@ fn kernels_are_measured_selected_and_drawn() {
         let is_refused = record["problem"] == "1x64x80";
         assert_eq!(record["state"], if is_refused { "refused" } else { "good" }, "{record}");
         if is_refused {
-            assert!(text(record, "message").contains("K = 80 is no multiple of 32"), "{record}");
+            assert!(text(record, "message").contains("K = 80 is not a multiple of 32"), "{record}");
             continue;
         }
         let timing = &record["timing"];

@@ -1,4 +1,4 @@
-//! Elementwise ops: one function of [`crate::scalar`] for every element.
+//! Elementwise ops: applies a function of [`crate::scalar`] to each element.
 
 use std::borrow::Cow;
 
@@ -17,30 +17,30 @@ pub(super) fn constant(value: &ConstantValue, dims: &[usize]) -> Vec<f64> {
     }
 }
 
-/// A function of every element.
+/// Applies a function to each element.
 pub(super) fn unary(kind: UnaryKind, operand: &Tensor) -> Vec<f64> {
     operand.to_f64().into_iter().map(|x| scalar::unary(kind, x)).collect()
 }
 
-/// A function of every pair of elements, once both operands are broadcast to `dims`.
+/// Broadcasts both operands to `dims` and applies a function to each pair of elements.
 pub(super) fn binary(kind: BinaryKind, left: &Tensor, right: &Tensor, dims: &[usize]) -> Vec<f64> {
     let (left, right) = (broadcast_values(left, dims), broadcast_values(right, dims));
     left.zip(right).map(|(a, b)| scalar::binary(kind, a, b)).collect()
 }
 
-/// Every element between two bounds.
+/// Clamps each element.
 pub(super) fn clamp(operand: &Tensor, min: f64, max: f64) -> Vec<f64> {
     operand.to_f64().into_iter().map(|x| scalar::clamp(x, min, max)).collect()
 }
 
-/// The `i1` codes of a comparison of every pair of elements, once both operands are broadcast to `dims`.
+/// Broadcasts both operands to `dims`, compares each pair of elements and returns `i1` codes.
 pub(super) fn compare(predicate: Predicate, left: &Tensor, right: &Tensor, dims: &[usize]) -> Vec<u8> {
     let (left, right) = (broadcast_values(left, dims), broadcast_values(right, dims));
     left.zip(right).map(|(a, b)| u8::from(scalar::compare(predicate, a, b))).collect()
 }
 
-/// The codes of `then` where the condition holds, else of `otherwise`, once all are broadcast to `dims`. `element`
-/// holds every value of both: nothing is rounded, and what has that type already is moved bit for bit.
+/// Broadcasts all operands to `dims` and returns the codes of `then` where the condition holds, else of `otherwise`.
+/// Nothing is rounded: `element` is the join of both types. An operand of that type is copied bit for bit.
 pub(super) fn select(
     condition: &Tensor,
     then: &Tensor,
@@ -73,7 +73,7 @@ fn widened(tensor: &Tensor, element: ElementType) -> Cow<'_, Tensor> {
         return Cow::Borrowed(tensor);
     }
     let widened = Tensor::from_f64(element, tensor.dims().to_vec(), None, &tensor.to_f64());
-    Cow::Owned(widened.expect("a tensor of numbers may have the shape of another"))
+    Cow::Owned(widened.expect("every arithmetic tensor may have any shape"))
 }
 
 fn broadcast_values(tensor: &Tensor, dims: &[usize]) -> impl Iterator<Item = f64> + use<> {

@@ -1,12 +1,12 @@
-//! Matrix multiplications. Operands are K-major: every element of D is the product of a row of A and a row of B.
+//! Matrix multiplications. Operands are K-major: each element of D is the dot product of a row of A and a row of B.
 
 use crate::numeric;
 use crate::ops::ScaledMma;
 use crate::tensor::Tensor;
 use crate::types::ElementType;
 
-/// alpha · Σ_k (a·sfa)(b·sfb) + beta · C, rounded as the definition says but not yet to the result type. The operands
-/// are a, sfa, b, sfb, then alpha, c and beta as present.
+/// Computes alpha · Σ_k (a·sfa)(b·sfb) + beta · C in f32, with the roundings listed in `lib.rs` except the last, to
+/// the result type. The operands are a, sfa, b, sfb, then alpha, c and beta if present.
 pub(super) fn scaled_mma(attributes: ScaledMma, operands: &[&Tensor]) -> Vec<f64> {
     let mut named = operands[4..].iter();
     let mut take = |present: bool| if present { named.next() } else { None };
@@ -44,11 +44,11 @@ pub(super) fn mma(a: &Tensor, b: &Tensor) -> Vec<f64> {
     multiply(a, b, |a, b| dot(&a_values[a * k..][..k], &b_values[b * k..][..k]))
 }
 
-/// D of two K-major operands, given the product of row i of A and row j of B; rows are counted through the batch.
+/// Computes each element of D as `product(row of A, row of B)`. Row indices run through the whole batch.
 fn multiply<T>(a: &Tensor, b: &Tensor, product: impl Fn(usize, usize) -> T) -> Vec<T> {
     let (batch, m, _) = matrices(a);
     let (_, n, _) = matrices(b);
-    // A B of rank two serves every matrix of the batch.
+    // A B of rank 2 is shared by all matrices of the batch.
     let b_matrix_rows = if b.dims().len() > 2 { n } else { 0 };
     let product = &product;
     (0..batch)
@@ -58,7 +58,7 @@ fn multiply<T>(a: &Tensor, b: &Tensor, product: impl Fn(usize, usize) -> T) -> V
         .collect()
 }
 
-/// The batch, the rows of a matrix, and its columns.
+/// The batch L, and the rows and columns of a matrix.
 fn matrices(tensor: &Tensor) -> (usize, usize, usize) {
     match tensor.dims() {
         [batch @ .., rows, columns] => (batch.iter().product(), *rows, *columns),
@@ -70,21 +70,21 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).fold(0.0, |sum, (a, b)| sum + a * b)
 }
 
-/// A matrix, or a batch of them, with a scale per `block` elements of a row.
+/// A batch of matrices with one scale per `block` elements of a row.
 struct BlockScaled<'a> {
     data: &'a Tensor,
     scales: &'a Tensor,
     block: usize,
 }
 
-/// Units of an operand of FP4 codes with `f8E4M3FN` scales: codes are multiples of 2^-1, scales of 2^-9.
+/// Inverse units of FP4 codes and of `f8E4M3FN` scales: codes are multiples of 2^-1, scales of 2^-9.
 const CODE_UNITS: f32 = 2.0;
 const SCALE_UNITS: f32 = 512.0;
-/// So that a product of two operands is a whole number of these.
+/// The unit of a product of two scaled operands, 2^-10 each.
 const PRODUCT_UNIT: f32 = 1.0 / ((1 << 20) as f32);
 /// The largest operand, 6 · 448, in its units of 2^-10.
 const MAX_OPERAND: i64 = 6 * 448 * 1024;
-/// The longest sum of products that cannot overflow i64: 1 217 394.
+/// The most products whose sum cannot overflow i64: 1 217 394.
 const MAX_I64_TERMS: usize = (i64::MAX / (MAX_OPERAND * MAX_OPERAND)) as usize;
 
 impl BlockScaled<'_> {
@@ -92,7 +92,7 @@ impl BlockScaled<'_> {
         self.data.element() == ElementType::F4E2M1FN && self.scales.element() == ElementType::F8E4M3FN
     }
 
-    /// Each row in units of 2^-10, `None` where one of its scales is NaN: every sum over that row is NaN.
+    /// Each row in units of 2^-10; `None` if one of its scales is NaN, which makes every sum over the row NaN.
     fn integer_rows(&self) -> Vec<Option<Vec<i64>>> {
         self.rows(|codes, scales| {
             let scales: Option<Vec<i64>> = scales
@@ -107,7 +107,7 @@ impl BlockScaled<'_> {
         })
     }
 
-    /// Each row as code · scale, which is exact in f64: at most 8 bits.
+    /// Each row as code · scale, exact in f64: a product has at most 8 significant bits.
     fn real_rows(&self) -> Vec<Vec<f64>> {
         let decode: fn(u8) -> f32 = match self.data.element() {
             ElementType::F8E4M3FN => numeric::e4m3_to_f32,
@@ -124,7 +124,7 @@ impl BlockScaled<'_> {
         })
     }
 
-    /// Decodes every row of the batch from its codes and its scales.
+    /// Decodes each row of the batch from its codes and its scales.
     fn rows<T>(&self, decode: impl Fn(&[u8], &[u8]) -> T) -> Vec<T> {
         let (batch, rows, k) = matrices(self.data);
         let blocks = k / self.block;
@@ -137,7 +137,7 @@ impl BlockScaled<'_> {
 
 /// The exact sum of products, rounded once to f32.
 fn integer_dot(a: &[i64], b: &[i64]) -> f32 {
-    // `as` rounds to nearest even, and a power of two changes no digit: the result is zero or at least 2^-20.
+    // `as` rounds to nearest even. Multiplying by 2^-20 is exact: the result is zero or at least 2^-20, no subnormal.
     let sum = if a.len() <= MAX_I64_TERMS {
         a.iter().zip(b).map(|(a, b)| a * b).sum::<i64>() as f32
     } else {

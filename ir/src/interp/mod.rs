@@ -1,8 +1,8 @@
-//! The meaning of every op, evaluated: simple, right and slow.
+//! The interpreter: evaluates every op by its definition in `lib.rs`. It is simple and slow.
 //!
-//! An op's function computes what `lib.rs` says, in f64 or in exact integers, and gives either values, which are
-//! rounded here, once, to the result type, or codes, which are only moved. A NaN result of f32 arithmetic is
-//! 0x7FC00000 whatever the NaN it came from; whoever compares should take any NaN for any other.
+//! The function of an op computes in f64 or in exact integers. It returns values, which this module rounds once to
+//! the result type, or codes, which are moved unchanged. A NaN result of f32 arithmetic is always 0x7FC00000;
+//! comparisons should treat all NaNs as equal.
 
 mod elementwise;
 mod matmul;
@@ -21,21 +21,20 @@ use crate::program::Program;
 use crate::tensor::{Tensor, TensorError};
 use crate::types::{ElementType, ScaleLayout, SymbolValues, TensorType};
 
-/// The most elements that a tensor may have here. Each takes 8 bytes, as f64 or i64, and an op keeps a few such
-/// arrays beside its operands and its result: 2 GiB each is what an ordinary machine has room for.
+/// The most elements of a tensor. An op keeps a few arrays of f64 or i64, so each takes up to 2 GiB.
 const MAX_ELEMENTS: usize = 1 << 28;
-/// The most bytes of a result, those of so many f32: a batch of small blocked scale matrices is mostly padding.
+/// The most bytes of a result: `MAX_ELEMENTS` f32. Needed as well, because small blocked matrices are mostly padding.
 const MAX_BYTES: usize = 1 << 30;
 
-/// Why a verified program could not be evaluated on these inputs. The caller's fault: the extents or the tensors.
+/// An error from evaluating a verified program on given inputs. The caller is at fault: extents or tensors are wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InterpretError {
     /// A symbol has no value, or an extent exceeds the address space.
-    #[error("`{place}`: the symbols' values give no extents for {ty}")]
+    #[error("`{place}`: the symbol values determine no valid extents for {ty}")]
     Extents {
         /// The op or input, as `%name = mnemonic` or `%name`.
         place: String,
-        /// The type whose extents are sought.
+        /// The type without extents.
         ty: String,
     },
     /// A tensor would have more than 2^28 elements or, with its padding, more than 1 GiB.
@@ -46,12 +45,12 @@ pub enum InterpretError {
         /// The extents.
         dims: Vec<usize>,
     },
-    /// There is not enough memory for the arrays that an op works on.
-    #[error("`{place}` takes {bytes} bytes, more than there is memory")]
+    /// The arrays of an op exceed the available memory.
+    #[error("`{place}` takes {bytes} bytes, more than the available memory")]
     Memory {
         /// The op or input.
         place: String,
-        /// Bytes that were needed.
+        /// Bytes needed.
         bytes: usize,
     },
     /// A result cannot exist with these extents, such as FP4 with an odd last extent.
@@ -59,20 +58,20 @@ pub enum InterpretError {
     Result {
         /// The op.
         place: String,
-        /// What is wrong with it.
+        /// The reason.
         source: TensorError,
     },
-    /// There are too few or too many tensors.
+    /// Too few or too many tensors are given.
     #[error("`{place}` takes {expected} tensors, not {found}")]
     Count {
         /// The op or the program.
         place: String,
-        /// How many it takes.
+        /// Tensors needed.
         expected: usize,
-        /// How many there are.
+        /// Tensors given.
         found: usize,
     },
-    /// A given tensor is not of the type that the program states.
+    /// A given tensor differs from the type in the program.
     #[error("`{place}`: `%{name}` is {expected}, but its tensor is {found}")]
     Type {
         /// The op or input.
@@ -81,16 +80,15 @@ pub enum InterpretError {
         name: String,
         /// Its type.
         expected: String,
-        /// What was given.
+        /// Extents, element type and layout of the tensor.
         found: String,
     },
 }
 
-/// Evaluates a program: the tensor of every value, at the value's index.
+/// Evaluates a program. Returns the tensor of every value, by value index.
 ///
 /// # Errors
-/// When the bound tensors do not fit the program (those of [`crate::bind::bind`] do), or the extents are ones that
-/// no tensor can have.
+/// If the bound tensors do not fit the program (those of [`crate::bind::bind`] do), or a tensor is too large.
 pub fn interpret(program: &Program, bound: &Bound<'_>) -> Result<Vec<Tensor>, InterpretError> {
     let module = program.module();
     if bound.inputs.len() != module.inputs.len() {
@@ -121,10 +119,10 @@ pub fn interpret(program: &Program, bound: &Bound<'_>) -> Result<Vec<Tensor>, In
     Ok(tensors.into_iter().map(|tensor| tensor.expect(defined)).collect())
 }
 
-/// Evaluates one op on the tensors of its operands: the tensors of its results.
+/// Evaluates one op on the tensors of its operands. Returns the tensors of its results.
 ///
 /// # Errors
-/// When a tensor is not of its operand's type under these symbol values, or a result cannot have its extents.
+/// If a tensor differs from its operand's type under these symbol values, or a result is too large.
 pub fn interpret_op(
     program: &Program,
     op: Op,
@@ -153,8 +151,8 @@ pub fn interpret_op(
     tensors.collect::<Result<_, _>>().map_err(|source| InterpretError::of_tensor(&place, source))
 }
 
-/// An upper bound of what an op allocates: of each operand its codes and an i64 or f64 per element; of each result
-/// three arrays of indices, two of values and the tensor itself, one of them while it grows.
+/// An upper bound of the bytes that an op allocates. Per operand: its codes and one i64 or f64 array. Per result:
+/// three arrays of indices, two of values, and the tensor itself, counting one array twice because it grows.
 fn most_bytes(operands: &[&Tensor], results: &[ResultType]) -> usize {
     const EACH_OPERAND: usize = 16;
     const EACH_RESULT: usize = 48;
@@ -190,7 +188,7 @@ impl ResultType {
         symbols: &SymbolValues,
     ) -> Result<ResultType, InterpretError> {
         let dims = run_time_dims(module, place, ty, symbols)?;
-        // Before anything of that size is computed.
+        // Checked before anything of that size is computed.
         let bytes = Tensor::byte_len(ty.element, &dims, ty.layout)
             .map_err(|source| InterpretError::of_tensor(place, source))?;
         if bytes > MAX_BYTES {
@@ -200,7 +198,7 @@ impl ResultType {
     }
 }
 
-/// What an op's function gives, in logical row-major order.
+/// The result of an op's function, in logical row-major order.
 enum Computed {
     /// Values, not yet rounded to the result type.
     Values(Vec<f64>),
@@ -223,7 +221,7 @@ impl Computed {
     }
 }
 
-/// Evaluates an op whose operands and results the verifier and the checks above found to fit it.
+/// Evaluates an op. The verifier and the checks above guarantee that its operands and results are well-typed.
 fn evaluate(kind: &OpKind, operands: &[&Tensor], results: &[ResultType]) -> Vec<Computed> {
     use Computed::{Codes, Values};
     let result = &results[0];
@@ -251,7 +249,7 @@ fn evaluate(kind: &OpKind, operands: &[&Tensor], results: &[ResultType]) -> Vec<
         OpKind::Select => {
             Codes(elementwise::select(operands[0], operands[1], operands[2], result.element, dims))
         }
-        // The layout and the shape are those of the result; the elements are the same.
+        // `Computed::into_tensor` applies the result's layout and shape.
         OpKind::SwizzleScales | OpKind::Reshape => Codes(operands[0].to_codes()),
         OpKind::Transpose { permutation } => Codes(movement::transpose(operands[0], permutation)),
         OpKind::Broadcast => Codes(movement::broadcast(operands[0], dims)),
@@ -298,7 +296,7 @@ fn run_time_dims(
         place: place.to_owned(),
         ty: module.display_type(ty).to_string(),
     })?;
-    // An extent of zero empties the tensor, but strides are products of the others.
+    // A zero extent empties the tensor, but strides are products of the other extents.
     let count = dims.iter().try_fold(1usize, |count, dim| count.checked_mul((*dim).max(1)));
     if count.is_none_or(|count| count > MAX_ELEMENTS) {
         return Err(InterpretError::TooLarge { place: place.to_owned(), dims });

@@ -1,9 +1,9 @@
-//! Ops that move elements and change none: their codes are copied, whatever the type.
+//! Ops that move elements unchanged. They copy codes, so they are the same for every element type.
 
 use crate::tensor::Tensor;
 use crate::types::ElementType;
 
-/// Result axis i is operand axis `permutation[i]`.
+/// Transposes: result axis i is operand axis `permutation[i]`.
 pub(super) fn transpose(operand: &Tensor, permutation: &[u32]) -> Vec<u8> {
     let strides = row_major_strides(operand.dims());
     let axes = || permutation.iter().map(|axis| *axis as usize);
@@ -17,8 +17,8 @@ pub(super) fn broadcast(operand: &Tensor, dims: &[usize]) -> Vec<u8> {
     gather(operand, &broadcast_indices(operand.dims(), dims))
 }
 
-/// For each element of a tensor of shape `to`, row-major, the index of the element of a tensor of shape `from` that
-/// is repeated there.
+/// For each element of a tensor of shape `to`, in row-major order: the index of its source element in a tensor of
+/// shape `from`.
 pub(super) fn broadcast_indices(from: &[usize], to: &[usize]) -> Vec<usize> {
     let added = to.len() - from.len();
     let strides = row_major_strides(from);
@@ -28,7 +28,7 @@ pub(super) fn broadcast_indices(from: &[usize], to: &[usize]) -> Vec<usize> {
     strided_indices(to, &strides)
 }
 
-/// The sum of index times stride for each index of a tensor of shape `dims`, row-major.
+/// For each index of a tensor of shape `dims`, in row-major order: the sum of index times stride.
 pub(super) fn strided_indices(dims: &[usize], strides: &[usize]) -> Vec<usize> {
     if dims.contains(&0) {
         return Vec::new();
@@ -40,7 +40,7 @@ pub(super) fn strided_indices(dims: &[usize], strides: &[usize]) -> Vec<usize> {
     indices
 }
 
-/// The distance between neighbours along each axis, in elements.
+/// The row-major strides in elements.
 pub(super) fn row_major_strides(dims: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; dims.len()];
     for axis in (1..dims.len()).rev() {

@@ -5,8 +5,8 @@ use crate::ops::ScaleRounding;
 use crate::tensor::Tensor;
 use crate::types::ElementType;
 
-/// The codes of `element` and the scales, both in logical order. Without a scale rounding the blocks are NVFP4, under
-/// the per-tensor scale `global` (1 without one).
+/// Quantizes and returns the codes of type `element` and the scales, both in logical order. With a scale rounding the
+/// format is MX. Without one it is NVFP4 with the per-tensor scale `global`, which defaults to 1.
 pub(super) fn block_quantize(
     operand: &Tensor,
     global: Option<&Tensor>,
@@ -29,7 +29,7 @@ pub(super) fn block_quantize(
     (codes, scales)
 }
 
-/// code · scale · g, exact: 4, 4 and 24 bits fit into f64, and so does the range.
+/// Computes code · scale · g, exactly: the significands of at most 4, 4 and 24 bits fit f64, as does the range.
 pub(super) fn block_dequantize(
     codes: &Tensor,
     scales: &Tensor,

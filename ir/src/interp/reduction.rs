@@ -1,4 +1,4 @@
-//! Ops that combine elements along axes: f64, ascending indices.
+//! Ops that combine elements along axes, in f64 with ascending indices.
 
 use crate::ops::{BinaryKind, ReduceKind};
 use crate::scalar;
@@ -6,7 +6,7 @@ use crate::tensor::Tensor;
 
 use super::movement::{row_major_strides, strided_indices};
 
-/// Combines the elements along `axes`. The result's order is the same with and without the reduced axes.
+/// Combines the elements along `axes`. The result is the same with and without `keep_dims`.
 pub(super) fn reduce(kind: ReduceKind, operand: &Tensor, axes: &[u32]) -> Vec<f64> {
     let is_reduced = |axis: usize| axes.contains(&(axis as u32));
     let kept: Vec<usize> = operand
@@ -15,7 +15,7 @@ pub(super) fn reduce(kind: ReduceKind, operand: &Tensor, axes: &[u32]) -> Vec<f6
         .enumerate()
         .map(|(axis, dim)| if is_reduced(axis) { 1 } else { *dim })
         .collect();
-    // Walking the operand in row-major order, each element goes to the slot of its kept indices.
+    // A stride of 0 along the reduced axes maps each element to the slot of its kept indices.
     let mut slot_strides = row_major_strides(&kept);
     for (axis, stride) in slot_strides.iter_mut().enumerate() {
         if is_reduced(axis) {
@@ -45,7 +45,7 @@ pub(super) fn reduce(kind: ReduceKind, operand: &Tensor, axes: &[u32]) -> Vec<f6
     slots
 }
 
-/// exp(x - max) / sum along an axis. A NaN spoils its line, and so does an infinite maximum: inf - inf.
+/// Computes exp(x - max) / sum along an axis. A NaN makes its whole line NaN, as does an infinite maximum (inf - inf).
 pub(super) fn softmax(operand: &Tensor, axis: usize) -> Vec<f64> {
     let mut values = operand.to_f64();
     let strides = row_major_strides(operand.dims());
@@ -68,11 +68,11 @@ pub(super) fn softmax(operand: &Tensor, axis: usize) -> Vec<f64> {
     values
 }
 
-/// (x - mean) / sqrt(var + eps) · weight + bias over the last axis, with the biased variance.
+/// Computes (x - mean) / sqrt(var + eps) · weight + bias over the last axis, with the biased variance.
 pub(super) fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Vec<f64> {
     let mut values = x.to_f64();
     let (weight, bias) = (weight.to_f64(), bias.to_f64());
-    // The weights have the extent of the last axis; without elements there are no rows to normalize.
+    // `weight` has the extent of the last axis; `chunks_mut` needs at least 1, even if there are no elements.
     let extent = weight.len().max(1);
     for row in values.chunks_mut(extent) {
         let count = row.len() as f64;

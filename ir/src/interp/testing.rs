@@ -1,4 +1,4 @@
-//! Helpers of the interpreter's tests: programs of one op whose inputs are given tensors.
+//! Helpers of the interpreter's tests: build and run programs of one op.
 
 use std::collections::HashMap;
 
@@ -30,13 +30,13 @@ pub(super) fn f32s(dims: &[usize], values: &[f64]) -> Tensor {
     tensor(ElementType::F32, dims, values)
 }
 
-/// The results of a program of one op on these operands.
+/// Runs a program of one op on these operands and returns its results.
 #[track_caller]
 pub(super) fn run_all(kind: OpKind, operands: &[&Tensor], results: &[TensorType]) -> Vec<Tensor> {
     try_run(kind, operands, results).unwrap()
 }
 
-/// The result of a program of one op on these operands.
+/// Runs a program of one op with one result.
 #[track_caller]
 pub(super) fn run(kind: OpKind, operands: &[&Tensor], result: TensorType) -> Tensor {
     run_all(kind, operands, &[result]).remove(0)

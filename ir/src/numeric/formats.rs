@@ -5,12 +5,12 @@
 
 use super::round::{BF16, E2M1, E4M3, E5M2, F16, FloatFormat, decode_f32, round_f64};
 
-/// How a positive number becomes a power of two (an `f8E8M0FNU` scale).
+/// The rounding of a positive number to a power of two (an `f8E8M0FNU` scale).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ScaleRounding {
-    /// The largest power of two that is not above the number: the OCP MX specification, section 6.3.
+    /// Round down to a power of two, as in the OCP MX specification, section 6.3.
     Floor,
-    /// The smallest power of two that is not below the number: CUDA's `cudaRoundPosInf`.
+    /// Round up to a power of two, as CUDA's `cudaRoundPosInf`.
     Ceil,
 }
 
@@ -18,11 +18,11 @@ pub enum ScaleRounding {
 pub const E2M1_VALUES: [f32; 16] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
-/// A read of 1 KiB is cheaper than taking a code apart, and decoding is the inner loop of the fallback.
+/// Decoding is the inner loop of the CPU fallback, and a lookup in 1 KiB is faster than extracting bit fields.
 static E4M3_VALUES: [f32; 256] = value_of_each_code(&E4M3);
 static E5M2_VALUES: [f32; 256] = value_of_each_code(&E5M2);
 
-/// Selects the magnitude of an unsigned e4m3 byte.
+/// The magnitude bits of an e4m3 byte.
 const UE4M3_MASK: u8 = 0x7F;
 
 /// The code that `f8E8M0FNU` reserves for NaN.
@@ -30,9 +30,9 @@ const E8M0_NAN: u8 = 0xFF;
 /// The code of the largest `f8E8M0FNU` value, 2^127.
 const E8M0_MAX: u8 = 0xFE;
 
-/// Bits of an `f32` below its leading one; its exponent field, above them, has the bias of `f8E8M0FNU`.
+/// Mantissa bits of an `f32`. The exponent field above them has the same bias as `f8E8M0FNU`.
 const F32_MANTISSA_BITS: u32 = 23;
-/// Bit pattern of 2^-127, which `f32` holds as a subnormal and `f8E8M0FNU` as code 0.
+/// The bits of 2^-127: a subnormal in `f32`, code 0 in `f8E8M0FNU`.
 const TWO_POW_MINUS_127: u32 = 1 << (F32_MANTISSA_BITS - 1);
 
 const fn value_of_each_code(format: &FloatFormat) -> [f32; 256] {
@@ -45,79 +45,78 @@ const fn value_of_each_code(format: &FloatFormat) -> [f32; 256] {
     values
 }
 
-/// The value of an `f4E2M1FN` code; only the low four bits of `code` count.
+/// Decodes an `f4E2M1FN` code. Ignores the high four bits of `code`.
 #[inline]
 pub fn e2m1_to_f32(code: u8) -> f32 {
     E2M1_VALUES[usize::from(code & 0xF)]
 }
 
-/// The `f4E2M1FN` code (`0x0..=0xF`) nearest to `v`, ties to even. Saturates at ±6, keeps the sign of
+/// Rounds `v` to an `f4E2M1FN` code (`0x0..=0xF`): nearest, ties to even. Saturates at ±6, keeps the sign of
 /// zero; NaN gives `0x7`.
 #[inline]
 pub fn e2m1_from_f32(v: f32) -> u8 {
     e2m1_from_f64(f64::from(v))
 }
 
-/// [`e2m1_from_f32`] with a single rounding from `f64`.
+/// Rounds like [`e2m1_from_f32`], once, from `f64`.
 #[inline]
 pub fn e2m1_from_f64(v: f64) -> u8 {
     round_f64(v, &E2M1) as u8
 }
 
-/// The value of an `f8E4M3FN` byte read as unsigned, the way NVFP4 scales are: bit 7 is ignored, so that
-/// `0x7F` and `0xFF` are NaN and `0x80` is zero.
+/// Decodes an `f8E4M3FN` byte as an unsigned NVFP4 scale. Bit 7 is ignored: `0x7F` and `0xFF` are NaN, `0x80` is
+/// zero.
 #[inline]
 pub fn ue4m3_to_f32(byte: u8) -> f32 {
     E4M3_VALUES[usize::from(byte & UE4M3_MASK)]
 }
 
-/// The unsigned `f8E4M3FN` byte (`0x00..=0x7F`) nearest to `v`, ties to even. Saturates at 448; NaN gives
-/// `0x7F`. A scale is not negative, so everything below zero, -0 included, gives `0x00`.
+/// Rounds `v` to an unsigned `f8E4M3FN` byte (`0x00..=0x7F`): nearest, ties to even. Saturates at 448; NaN gives
+/// `0x7F`. Negative numbers and -0 give `0x00`.
 #[inline]
 pub fn ue4m3_from_f32(v: f32) -> u8 {
     if v < 0.0 { 0x00 } else { e4m3_from_f32(v) & UE4M3_MASK }
 }
 
-/// The value of an `f8E4M3FN` byte; `0x7F` and `0xFF` are NaN.
+/// Decodes an `f8E4M3FN` byte; `0x7F` and `0xFF` are NaN.
 #[inline]
 pub fn e4m3_to_f32(byte: u8) -> f32 {
     E4M3_VALUES[usize::from(byte)]
 }
 
-/// The `f8E4M3FN` byte nearest to `v`, ties to even. Saturates at ±448 (the infinities too), keeps the
-/// sign of zero; NaN gives `0x7F`.
+/// Rounds `v` to an `f8E4M3FN` byte: nearest, ties to even. Saturates at ±448, as infinities do; keeps the sign of
+/// zero; NaN gives `0x7F`.
 #[inline]
 pub fn e4m3_from_f32(v: f32) -> u8 {
     e4m3_from_f64(f64::from(v))
 }
 
-/// [`e4m3_from_f32`] with a single rounding from `f64`.
+/// Rounds like [`e4m3_from_f32`], once, from `f64`.
 #[inline]
 pub fn e4m3_from_f64(v: f64) -> u8 {
     round_f64(v, &E4M3) as u8
 }
 
-/// The value of an `f8E5M2` byte; `0x7C` and `0xFC` are infinite, what is above them is NaN.
+/// Decodes an `f8E5M2` byte. `0x7C` and `0xFC` are infinite; larger magnitudes are NaN.
 #[inline]
 pub fn e5m2_to_f32(byte: u8) -> f32 {
     E5M2_VALUES[usize::from(byte)]
 }
 
-/// The `f8E5M2` byte nearest to `v`, ties to even. Saturates at ±57344 (the infinities too, although the
-/// format has its own), keeps the sign of zero; NaN gives `0x7F`.
+/// Rounds `v` to an `f8E5M2` byte: nearest, ties to even. Saturates at ±57344, as infinities do although the format
+/// has its own; keeps the sign of zero; NaN gives `0x7F`.
 #[inline]
 pub fn e5m2_from_f32(v: f32) -> u8 {
     e5m2_from_f64(f64::from(v))
 }
 
-/// [`e5m2_from_f32`] with a single rounding from `f64`.
+/// Rounds like [`e5m2_from_f32`], once, from `f64`.
 #[inline]
 pub fn e5m2_from_f64(v: f64) -> u8 {
     round_f64(v, &E5M2) as u8
 }
 
-/// The value of an `f8E8M0FNU` byte, 2^(byte - 127): never zero; byte 0 is a subnormal `f32`, and `0xFF`
-/// is NaN.
+/// Decodes an `f8E8M0FNU` byte, 2^(byte - 127). No byte is zero; byte 0 is a subnormal `f32`; `0xFF` is NaN.
 #[inline]
 pub fn e8m0_to_f32(byte: u8) -> f32 {
     match byte {
@@ -127,10 +126,10 @@ pub fn e8m0_to_f32(byte: u8) -> f32 {
     }
 }
 
-/// The `f8E8M0FNU` byte of the power of two below or above `v`, which is exact: no logarithm is computed.
+/// Rounds `v` to the `f8E8M0FNU` byte of a power of two. The result is exact: no logarithm is computed.
 ///
-/// Saturates at both ends: zero (of either sign) and everything up to 2^-127 give `0x00`, everything from
-/// 2^127 upward, infinity included, gives `0xFE`. NaN and negative numbers give `0xFF`.
+/// Saturates at both ends: zero of either sign and values up to 2^-127 give `0x00`; values from 2^127, infinity
+/// included, give `0xFE`. NaN and negative numbers give `0xFF`.
 #[inline]
 pub fn e8m0_from_f32(v: f32, rounding: ScaleRounding) -> u8 {
     if v.is_nan() || v < 0.0 {
@@ -138,7 +137,7 @@ pub fn e8m0_from_f32(v: f32, rounding: ScaleRounding) -> u8 {
     }
     let magnitude = v.abs().to_bits();
     let below = (magnitude >> F32_MANTISSA_BITS) as u8;
-    // The pattern of the power of two that `below` stands for, for a subnormal the smallest one we have.
+    // The bits of the power of two that `below` encodes; for subnormals, of 2^-127.
     let exact = (u32::from(below) << F32_MANTISSA_BITS).max(TWO_POW_MINUS_127);
     let byte = match rounding {
         ScaleRounding::Floor => below,
@@ -147,43 +146,43 @@ pub fn e8m0_from_f32(v: f32, rounding: ScaleRounding) -> u8 {
     byte.min(E8M0_MAX)
 }
 
-/// The `f16` bits nearest to `v`, ties to even; overflow gives infinity, NaN gives `0x7FFF`.
+/// Rounds `v` to `f16` bits: nearest, ties to even. Overflow gives infinity, NaN gives `0x7FFF`.
 #[inline]
 pub fn f32_to_f16_bits(v: f32) -> u16 {
     f64_to_f16_bits(f64::from(v))
 }
 
-/// [`f32_to_f16_bits`] with a single rounding from `f64`.
+/// Rounds like [`f32_to_f16_bits`], once, from `f64`.
 #[inline]
 pub fn f64_to_f16_bits(v: f64) -> u16 {
     round_f64(v, &F16)
 }
 
-/// The value of `f16` bits. A NaN stays a NaN.
+/// Decodes `f16` bits.
 #[inline]
 pub fn f16_bits_to_f32(bits: u16) -> f32 {
     half::f16::from_bits(bits).to_f32()
 }
 
-/// The `bf16` bits nearest to `v`, ties to even; overflow gives infinity, NaN gives `0x7FFF`.
+/// Rounds `v` to `bf16` bits: nearest, ties to even. Overflow gives infinity, NaN gives `0x7FFF`.
 #[inline]
 pub fn f32_to_bf16_bits(v: f32) -> u16 {
     f64_to_bf16_bits(f64::from(v))
 }
 
-/// [`f32_to_bf16_bits`] with a single rounding from `f64`.
+/// Rounds like [`f32_to_bf16_bits`], once, from `f64`.
 #[inline]
 pub fn f64_to_bf16_bits(v: f64) -> u16 {
     round_f64(v, &BF16)
 }
 
-/// The value of `bf16` bits, which are the upper half of an `f32`.
+/// Decodes `bf16` bits, the upper half of an `f32`.
 #[inline]
 pub fn bf16_bits_to_f32(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// The `f32` nearest to `v`, ties to even; overflow gives infinity.
+/// Rounds `v` to `f32`: nearest, ties to even. Overflow gives infinity.
 #[inline]
 pub fn f64_to_f32(v: f64) -> f32 {
     v as f32
@@ -194,7 +193,7 @@ mod tests {
     use super::super::oracle::{self, Table};
     use super::*;
 
-    /// Decoding `0..=last_finite` and its negatives gives the values of `table`, with the right zero.
+    /// Checks that `0..=last_finite` and its negatives decode to the values of `table`, the sign of zero included.
     #[track_caller]
     fn check_finite_codes(decode: impl Fn(u16) -> f32, sign: u16, last_finite: u16, table: &Table) {
         for code in 0..=last_finite {
@@ -379,14 +378,14 @@ mod tests {
         let (mut largest, mut smallest, mut bits) = (0, u64::MAX, 0);
         for &a in &units {
             for &b in &units {
-                // In units of 2^-20 by construction; that the unit is the coarsest one is shown below.
+                // In units of 2^-20 by construction. Below, `smallest` shows that no coarser unit would do.
                 let product = a * b;
                 largest = largest.max(product);
                 bits = bits.max(significant_bits(product));
                 if product > 0 {
                     smallest = smallest.min(product);
                 }
-                // The f32 product of the decoded operands is that number exactly.
+                // The f32 product of the decoded operands is exact.
                 let in_f32 = (a as f32 / 1024.0) * (b as f32 / 1024.0);
                 assert_eq!(f64::from(in_f32) * 2f64.powi(20), product as f64);
             }

@@ -1,9 +1,8 @@
-//! What the small number formats mean, bit for bit: decoding, rounding, packing, block quantization and
-//! the two layouts of scale factors.
+//! Bit-exact definitions of the small number formats: decoding, rounding, packing, block quantization and the two
+//! layouts of scale factors.
 //!
-//! Everything that computes with FP4, FP8 or block scales goes through this module: the interpreter, the
-//! CPU fallback, and the tests that compare a kernel with either. The rules are CUDA's `satfinite`
-//! conversions, because they are what the hardware does:
+//! The interpreter, the CPU fallback and the tests that compare a kernel with either use this module for all FP4,
+//! FP8 and block-scale arithmetic. Conversions follow CUDA's `satfinite` rules, which the hardware implements:
 //!
 //! | format | overflow, infinity | NaN becomes | sign of zero |
 //! |---|---|---|---|

@@ -1,14 +1,14 @@
-//! A second way to round, for tests: search the table of all values of a format.
+//! An independent rounding for tests, which searches a table of all values of a format.
 //!
-//! It shares nothing with [`super::round`]: the tables are written from the definition of each format with
-//! floating-point arithmetic, and the nearest entry is found by comparison with exact midpoints.
+//! It shares no code with [`super::round`]: floating-point arithmetic computes the tables from the definition of
+//! each format, and comparisons with exact midpoints find the nearest entry.
 
 use proptest::test_runner::Config;
 
 /// All magnitudes of a format in ascending order; the index of a value is its code.
 pub(super) struct Table {
     magnitudes: Vec<f64>,
-    /// Whether the last entry stands for infinity: the value that one more exponent would have had.
+    /// True if the last entry stands for infinity. Its value is that of the next exponent.
     ends_in_infinity: bool,
 }
 
@@ -39,8 +39,7 @@ impl Table {
         self.magnitudes[last]
     }
 
-    /// The code of the value nearest to `v` >= 0, the even one of two equally near; the last code from the
-    /// last value upward.
+    /// The code of the value nearest to `v` >= 0, ties to even; the last code for `v` at or above the last value.
     pub(super) fn nearest(&self, v: f64) -> u16 {
         let above = self.magnitudes.partition_point(|&magnitude| magnitude <= v);
         let below = above - 1;
@@ -64,7 +63,7 @@ pub(super) fn e4m3() -> Table {
     Table::new(4, 3, 0x7E, false)
 }
 
-/// Up to 57344; the infinity of the format is left out because our conversions saturate.
+/// Up to 57344. Leaves out the format's infinity, because the conversions saturate.
 pub(super) fn e5m2() -> Table {
     Table::new(5, 2, 0x7B, false)
 }

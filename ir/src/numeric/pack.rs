@@ -1,21 +1,21 @@
-//! Packs `f4E2M1FN` codes two to a byte: the low nibble holds the element with the even index.
+//! Packs two `f4E2M1FN` codes per byte: the low nibble holds the element with the even index.
 
 use thiserror::Error;
 
-/// A packed buffer whose size does not fit the number of codes that it should hold.
+/// A packed buffer has the wrong size for its number of codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{count} FP4 codes are packed in {expected} bytes, found {found}")]
 pub struct PackError {
-    /// How many codes were asked for.
+    /// Number of codes requested.
     pub count: usize,
-    /// Bytes that many codes take: half the count, rounded up.
+    /// Bytes of that many codes: half the count, rounded up.
     pub expected: usize,
     /// Bytes in the buffer.
     pub found: usize,
 }
 
-/// Packs codes in order, element `i` into byte `i / 2`. Only the low four bits of a code count; after an
-/// odd number of codes the last high nibble is zero.
+/// Packs codes in order, element `i` into byte `i / 2`. Ignores the high four bits of each code. With an odd number
+/// of codes, the last high nibble is zero.
 pub fn pack_e2m1(codes: &[u8]) -> Vec<u8> {
     codes
         .chunks(2)
@@ -26,8 +26,7 @@ pub fn pack_e2m1(codes: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-/// The first `count` codes of a packed buffer, each in `0x0..=0xF`. With an odd count the last high nibble
-/// is not looked at.
+/// Unpacks `count` codes, each in `0x0..=0xF`. With an odd count, ignores the last high nibble.
 ///
 /// # Errors
 ///
@@ -52,8 +51,8 @@ pub fn e2m1_at(bytes: &[u8], index: usize) -> u8 {
     (bytes[index / 2] >> nibble_shift(index)) & 0xF
 }
 
-/// Overwrites element `index` of a packed buffer with the low four bits of `code`; its neighbour in the
-/// same byte stays.
+/// Overwrites element `index` of a packed buffer with the low four bits of `code`. The other element of the byte is
+/// unchanged.
 ///
 /// # Panics
 ///

@@ -1,15 +1,15 @@
-//! Quantizes blocks of `f32` values: one scale for the block and one small code for each value.
+//! Quantizes blocks of `f32` values to one scale per block and one code per value.
 //!
-//! A block may have any length; 16 (NVFP4) and 32 (MX) are the caller's business. Codes come out one to a
-//! byte, see [`pack_e2m1`](super::pack_e2m1). Every division and product is IEEE `f32`, rounded to nearest
-//! even, with subnormals: rn() in the formulas.
+//! A block may have any length: the caller chooses 16 for NVFP4 and 32 for MX. Codes are one per byte, as
+//! [`pack_e2m1`](super::pack_e2m1) takes them. Every division and product is an IEEE `f32` operation, rounded to
+//! nearest even, with subnormals; the formulas write it rn().
 
 use super::formats::{
     ScaleRounding, e2m1_from_f32, e2m1_to_f32, e4m3_from_f32, e4m3_to_f32, e5m2_from_f32, e5m2_to_f32,
     e8m0_from_f32, e8m0_to_f32, ue4m3_from_f32, ue4m3_to_f32,
 };
 
-/// The largest `f4E2M1FN` value: a block's largest magnitude is mapped to it.
+/// The largest `f4E2M1FN` value. The scale maps a block's largest magnitude to it.
 const E2M1_MAX: f32 = 6.0;
 
 /// The code of the largest `f8E8M0FNU` value, 2^127.
@@ -45,7 +45,7 @@ impl MxElement {
         }
     }
 
-    /// The code nearest to `v`, as the `*_from_f32` function of the format gives it.
+    /// Encodes `v` with the `*_from_f32` function of the format.
     #[inline]
     pub fn encode(self, v: f32) -> u8 {
         match self {
@@ -55,7 +55,7 @@ impl MxElement {
         }
     }
 
-    /// The value of a code, as the `*_to_f32` function of the format gives it.
+    /// Decodes a code with the `*_to_f32` function of the format.
     #[inline]
     pub fn decode(self, code: u8) -> f32 {
         match self {
@@ -66,18 +66,20 @@ impl MxElement {
     }
 }
 
-/// Quantizes one NVFP4 block under the tensor's scale `global`: writes an `f4E2M1FN` code for each value
-/// and returns the block's scale, an unsigned `f8E4M3FN` byte.
+/// Quantizes one NVFP4 block with the per-tensor scale `global`. Writes an `f4E2M1FN` code for each value and returns
+/// the block's scale, an unsigned `f8E4M3FN` byte.
 ///
 /// ```text
-/// s = e4m3(rn(rn(amax / 6) / global))        amax = largest magnitude in the block, 0 if it is empty; s = 0 if amax = 0
+/// s = e4m3(rn(rn(amax / 6) / global))        amax = largest magnitude in the block; s = 0 if amax = 0 or it is empty
 /// q = e2m1(rn(v / rn(s * global)))           v is restored as q * s * global
 /// ```
 ///
-/// If `amax` is zero, the scale is `0x00` and every code is `0x0`, whatever `global` is: a tensor of zeros
-/// has the global scale 0, and the formula would give 0 / 0. Where `s * global` is zero, every code is `0x0`
-/// too, whatever the sign of its value; elsewhere a negative value that rounds to zero gives `0x8`. The formula
-/// outside its usual domain, the first line that applies:
+/// - If `amax` is zero, the scale is `0x00` and every code is `0x0` for any `global`. A tensor of zeros has the
+///   global scale 0, and the formula would give 0 / 0.
+/// - If `s * global` is zero, every code is `0x0`, also of negative values. Otherwise a negative value that rounds to
+///   zero gives `0x8`.
+///
+/// For special values, the first matching row of this table applies:
 ///
 /// | input | scale | codes |
 /// |---|---|---|
@@ -114,8 +116,8 @@ pub fn quantize_nvfp4_block(values: &[f32], global: f32, codes: &mut [u8]) -> u8
     scale
 }
 
-/// Quantizes one MX block: writes a code of `element` for each value and returns the block's scale, an
-/// `f8E8M0FNU` byte.
+/// Quantizes one MX block. Writes a code of `element` for each value and returns the block's scale, an `f8E8M0FNU`
+/// byte.
 ///
 /// ```text
 /// floor: scale = 2^(floor(log2(amax)) - emax)     OCP MX specification, section 6.3
@@ -123,10 +125,10 @@ pub fn quantize_nvfp4_block(values: &[f32], global: f32, codes: &mut [u8]) -> u8
 /// q = element(rn(v / scale))                      saturating: with floor, up to 2^(emax + 1) can occur
 /// ```
 ///
-/// Both are computed exactly, without a logarithm, and clamped to what the scale can be, 2^-127 to 2^127.
-/// An empty block or one of zeros therefore has scale byte `0x00` and zeros for codes, signs kept. A NaN
-/// anywhere gives scale `0xFF` (NaN) and NaN for every code (`0x7` in `f4E2M1FN`, which has none). An
-/// infinity, without a NaN, gives scale `0xFE`; it saturates, and finite values are coded against 2^127.
+/// Both scales are computed exactly, without a logarithm, and clamped to the range of the type, 2^-127 to 2^127.
+/// - An empty block or one of zeros has the scale byte `0x00` and zero codes, signs kept.
+/// - A NaN in the block gives the scale `0xFF` (NaN) and NaN for every code (`0x7` in `f4E2M1FN`, which has no NaN).
+/// - An infinity, without a NaN, gives the scale `0xFE`. It saturates; finite values are divided by 2^127.
 ///
 /// # Panics
 ///
@@ -150,7 +152,7 @@ pub fn quantize_mx_block(
 fn mx_scale(amax: f32, element: MxElement, rounding: ScaleRounding) -> u8 {
     let floor = e8m0_from_f32(amax, ScaleRounding::Floor);
     if !amax.is_finite() {
-        // NaN, or the scale at which infinity saturates.
+        // `floor` of a NaN is NaN.
         return if amax.is_nan() { floor } else { E8M0_MAX };
     }
     // amax = m * 2^e and max = m' * 2^emax with both m in [1, 2), so amax / max lies in
@@ -165,13 +167,13 @@ fn mx_scale(amax: f32, element: MxElement, rounding: ScaleRounding) -> u8 {
     (floor + above).saturating_sub(element.max_exponent())
 }
 
-/// The bits of `v` below its leading one.
+/// The mantissa bits of `v`.
 fn mantissa(v: f32) -> u32 {
     v.to_bits() & 0x007F_FFFF
 }
 
-/// The largest |v|, zero for an empty block; NaN if there is one. Without their sign, bit patterns are
-/// ordered as the numbers are, with NaN above infinity.
+/// The largest |v|; zero for an empty block, NaN if any value is NaN. Without the sign bit, bit patterns have the
+/// order of the numbers, with NaN above infinity.
 fn largest_magnitude(values: &[f32]) -> f32 {
     f32::from_bits(values.iter().map(|v| v.abs().to_bits()).max().unwrap_or(0))
 }
@@ -186,7 +188,7 @@ mod tests {
     const ROUNDINGS: [ScaleRounding; 2] = [ScaleRounding::Floor, ScaleRounding::Ceil];
 
     fn nvfp4(values: &[f32], global: f32) -> (u8, Vec<u8>) {
-        // A code that no format has shows a place that was not written.
+        // No format produces 0xEE: it shows a code that was not written.
         let mut codes = vec![0xEE; values.len()];
         (quantize_nvfp4_block(values, global, &mut codes), codes)
     }
@@ -196,8 +198,8 @@ mod tests {
         (quantize_mx_block(values, element, rounding, &mut codes), codes)
     }
 
-    /// f32 operations as f64 operations rounded again, which gives the same result: 53 bits are enough
-    /// for the second rounding of a quotient or product of two 24-bit numbers to do no harm.
+    /// An f32 division computed in f64 and rounded to f32. Double rounding is innocuous for quotients and products of
+    /// 24-bit numbers, because 53 >= 2·24 + 2.
     fn div(a: f32, b: f32) -> f32 {
         (f64::from(a) / f64::from(b)) as f32
     }
@@ -215,7 +217,7 @@ mod tests {
         if v.is_sign_negative() { sign | magnitude } else { magnitude }
     }
 
-    /// The formula again, for finite values and `global` > 0, by search in the tables of the formats.
+    /// A second implementation of the formula, for finite values and `global` > 0, that searches the format tables.
     fn reference_nvfp4(values: &[f32], global: f32) -> (u8, Vec<u8>) {
         let scales = oracle::e4m3();
         let scale = scales.nearest(f64::from(div(div(amax(values), 6.0), global)));
@@ -225,7 +227,7 @@ mod tests {
         (scale as u8, values.iter().map(code).collect())
     }
 
-    /// The MX rules again, for finite values: the scale is found by trying powers of two.
+    /// A second implementation of the MX rules, for finite values, that tries each power of two as the scale.
     fn reference_mx(values: &[f32], element: MxElement, rounding: ScaleRounding) -> (u8, Vec<u8>) {
         let (table, emax, sign) = match element {
             MxElement::E2M1 => (oracle::e2m1(), 2, 0x8),
@@ -262,7 +264,7 @@ mod tests {
 
     #[test]
     fn the_nvfp4_scale_divides_by_six_first_and_rounds_then() {
-        // Found by search: every other way to compute it lands on the other side of a tie.
+        // Found by search: any other order of operations lands on the other side of a tie.
         let (amax, global) = (f32::from_bits(0x3F4B_331E), f32::from_bits(0x3CBC_799E));
         assert_eq!(nvfp4(&[amax], global).0, 0x4B);
         for other in [
@@ -277,7 +279,7 @@ mod tests {
 
     #[test]
     fn an_nvfp4_value_is_divided_by_the_rounded_step() {
-        // Found by search: v / rn(s * g) is the tie 2.5, every other way is above it.
+        // Found by search: v / rn(s * g) is the tie 2.5; any other order of operations is above it.
         let (v, global) = (f32::from_bits(0x3F72_8C28), f32::from_bits(0x3C8D_1E58));
         let (scale, codes) = nvfp4(&[v, 22.0 * 6.0 * global], global);
         assert_eq!(ue4m3_to_f32(scale), 22.0);
@@ -315,7 +317,7 @@ mod tests {
         assert_eq!(nvfp4(&[1.0, -2.0], f32::INFINITY), (0x00, vec![0x7; 2]));
     }
 
-    /// A tensor of zeros has the global scale 0, and what is made of it may be any number.
+    /// A tensor of zeros has the global scale 0, and a caller may derive any number from it.
     #[test]
     fn an_nvfp4_block_of_zeros_has_scale_zero_and_codes_zero_whatever_the_global_scale() {
         for global in [1.0, 0.0, -0.0, -1.0, 1e-45, f32::MAX, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
@@ -324,7 +326,7 @@ mod tests {
         }
     }
 
-    /// The table of [`quantize_nvfp4_block`], line by line.
+    /// The table of [`quantize_nvfp4_block`], row by row.
     #[test]
     fn an_unusual_global_scale_gives_what_the_table_says() {
         const INFINITY: f32 = f32::INFINITY;
@@ -431,9 +433,8 @@ mod tests {
         }
     }
 
-    /// Kernels often compute ceil as `e8m0(rn(amax / max), up)`; it is the same wherever the quotient is a
-    /// normal f32, and differs once below, where the quotient of a number just above `max * 2^-127` rounds
-    /// to 2^-127 itself.
+    /// Kernels often compute ceil as `e8m0(rn(amax / max), up)`. The result is the same if the quotient is a normal
+    /// f32. It differs for one subnormal quotient: just above `max * 2^-127`, the quotient rounds to 2^-127.
     #[test]
     fn ceil_equals_rounding_the_f32_quotient_up_except_for_one_subnormal_quotient() {
         for element in ELEMENTS {
@@ -442,7 +443,7 @@ mod tests {
             let exact = |amax: f32| mx(&[amax], element, ScaleRounding::Ceil).0;
             let boundary = max * 2f32.powi(-126) / 2.0;
             for byte in 0..=254u8 {
-                // All that matters lies close to max * 2^e; step over the rest of the binade.
+                // Results change only close to max * 2^e; step over the rest of the binade.
                 let centre = (f64::from(max) * f64::from(e8m0_to_f32(byte))) as f32;
                 if !centre.is_finite() {
                     continue;

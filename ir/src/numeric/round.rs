@@ -1,18 +1,18 @@
 //! Rounds an `f64` once, to nearest even, to any binary format of at most 16 bits.
 //!
-//! One function serves all formats because they differ only in six numbers. It takes `f64` because every
-//! `f32` is one, so that rounding from either width is the same single rounding. (The conversions from
-//! `f64` of the `half` crate look at the upper 32 bits only and lose a low sticky bit.)
+//! All formats share one function, parameterized by [`FloatFormat`]. It takes `f64`: an `f32` converts exactly, so
+//! both widths round once. (The `f64` conversions of the `half` crate read only the upper 32 bits and lose a low
+//! sticky bit.)
 
-/// Bits of an `f64` below its leading one.
+/// Mantissa bits of an `f64`.
 const F64_MANTISSA_BITS: u32 = 52;
-/// What is added to the exponent of an `f64` in its bit pattern.
+/// The bias of an `f64`'s exponent field.
 const F64_EXPONENT_BIAS: i32 = 1023;
 
-/// A sign-magnitude binary format: the magnitude of a code is an exponent field above
-/// [`mantissa_bits`](Self::mantissa_bits) bits of mantissa, so codes are ordered as their values are.
+/// A sign-magnitude binary format. The magnitude of a code is an exponent field above
+/// [`mantissa_bits`](Self::mantissa_bits) bits of mantissa, so codes have the order of their values.
 pub(super) struct FloatFormat {
-    /// Bits below the leading one.
+    /// Mantissa bits, without the implicit leading one.
     pub(super) mantissa_bits: u32,
     /// Exponent of the smallest normal value, which subnormals share.
     pub(super) min_exponent: i32,
@@ -20,11 +20,11 @@ pub(super) struct FloatFormat {
     pub(super) sign: u16,
     /// Code of the largest finite value.
     pub(super) max_finite: u16,
-    /// Code, without sign, of everything that rounds above `max_finite`: that code itself, or the next.
+    /// Unsigned code of results above `max_finite`: `max_finite` if the format saturates, else infinity.
     pub(super) overflow: u16,
-    /// Code of infinity, in formats that have one (it may exist and still not be what overflow gives).
+    /// Code of infinity, if the format has one. A format with infinity may still saturate.
     pub(super) infinity: Option<u16>,
-    /// Code that every NaN becomes, whatever its sign and payload.
+    /// Code of every NaN, for any sign and payload.
     pub(super) nan: u16,
 }
 
@@ -61,7 +61,7 @@ pub(super) const E5M2: FloatFormat = FloatFormat {
     nan: 0x7F,
 };
 
-/// IEEE binary16. The NaN is the one that CUDA's conversions produce.
+/// IEEE binary16, with the NaN of CUDA's conversions.
 pub(super) const F16: FloatFormat = FloatFormat {
     mantissa_bits: 10,
     min_exponent: -14,
@@ -72,7 +72,7 @@ pub(super) const F16: FloatFormat = FloatFormat {
     nan: 0x7FFF,
 };
 
-/// bfloat16. The NaN is the one that CUDA's conversions produce.
+/// bfloat16, with the NaN of CUDA's conversions.
 pub(super) const BF16: FloatFormat = FloatFormat {
     mantissa_bits: 7,
     min_exponent: -126,
@@ -83,7 +83,7 @@ pub(super) const BF16: FloatFormat = FloatFormat {
     nan: 0x7FFF,
 };
 
-/// The code of `v` in `format`: rounded once, to nearest, ties to the even code.
+/// Rounds `v` to a code of `format`: once, to nearest, ties to the even code.
 #[inline(always)]
 pub(super) fn round_f64(v: f64, format: &FloatFormat) -> u16 {
     if v.is_nan() {
@@ -92,8 +92,8 @@ pub(super) fn round_f64(v: f64, format: &FloatFormat) -> u16 {
     let bits = v.to_bits();
     let sign = if v.is_sign_negative() { format.sign } else { 0 };
 
-    // |v| = significand * 2^(exponent - 52). Zero and f64 subnormals get a leading one that they do not
-    // have; they are so far below every format here that rounding discards it.
+    // |v| = significand * 2^(exponent - 52). Zero and f64 subnormals get a wrong leading one; they are so far below
+    // the smallest value of every format that rounding discards it.
     let significand = (bits & ((1 << F64_MANTISSA_BITS) - 1)) | (1 << F64_MANTISSA_BITS);
     let exponent = ((bits >> F64_MANTISSA_BITS) & 0x7FF) as i32 - F64_EXPONENT_BIAS;
 
@@ -103,8 +103,8 @@ pub(super) fn round_f64(v: f64, format: &FloatFormat) -> u16 {
     let dropped_bits = (F64_MANTISSA_BITS - format.mantissa_bits) + (binade - exponent) as u32;
     let units = shift_right_to_nearest_even(significand, dropped_bits);
 
-    // `units` still holds the leading one, which adds the 1 that tells the first normal binade from the
-    // subnormals; a carry out of the mantissa moves into the exponent field in the same way.
+    // For normal results `units` includes the leading one, which adds 1 to the exponent field. A carry out of the
+    // mantissa increments the field in the same way.
     let magnitude = (((binade - format.min_exponent) as u64) << format.mantissa_bits) + units;
     sign | magnitude.min(u64::from(format.overflow)) as u16
 }
@@ -112,16 +112,16 @@ pub(super) fn round_f64(v: f64, format: &FloatFormat) -> u16 {
 /// `significand / 2^shift` to the nearest integer, ties to even; `significand` has 53 bits and `shift` > 0.
 #[inline(always)]
 fn shift_right_to_nearest_even(significand: u64, shift: u32) -> u64 {
-    // A shift of 63 gives zero already, and so would every longer one.
+    // A shift of 63 already gives zero.
     let shift = shift.min(u64::BITS - 1);
-    // Just under one half, plus one when the quotient is odd: carries exactly when it should round up.
+    // Adding just under one half, plus one if the quotient is odd, carries exactly if the result rounds up.
     let almost_half = (1 << (shift - 1)) - 1;
     let odd = (significand >> shift) & 1;
     (significand + almost_half + odd) >> shift
 }
 
-/// The value of a code of a format that has no value below 2^-126 / 2^mantissa_bits or above `f32::MAX`
-/// (that is, of the 4-bit and 8-bit formats); NaN for NaN codes. Exact.
+/// Decodes a code of a 4-bit or 8-bit format, exactly; NaN codes give NaN. The format's values must lie between
+/// 2^-126 / 2^mantissa_bits and `f32::MAX`.
 pub(super) const fn decode_f32(code: u16, format: &FloatFormat) -> f32 {
     let magnitude = code & (format.sign - 1);
     let absolute = if magnitude > format.max_finite {
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Asks the table and the rounding core about `v` and `-v`.
+    /// Checks that the table and [`round_f64`] agree on `v` and `-v`.
     #[track_caller]
     fn check(v: f64, format: &FloatFormat, table: &Table) {
         for v in [v, -v] {
@@ -194,7 +194,7 @@ mod tests {
         let tie = 1.0 + 2f64.powi(-8);
         assert_eq!(round_f64(tie, &BF16), 0x3F80);
         assert_eq!(round_f64(tie + 2f64.powi(-52), &BF16), 0x3F81);
-        // The same below the smallest subnormal of f16, 2^-24, where 27 + 28 bits are dropped.
+        // The same below the smallest subnormal of f16, 2^-24: 27 + 28 bits are dropped.
         assert_eq!(round_f64(2f64.powi(-25), &F16), 0x0000);
         assert_eq!(round_f64(2f64.powi(-25).next_up(), &F16), 0x0001);
     }

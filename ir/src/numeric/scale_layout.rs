@@ -1,17 +1,17 @@
-//! Moves block scales, one byte each, between the layout that checkpoints store and the one that the
-//! hardware reads.
+//! Converts block scales, one byte each, between the layout in checkpoints (linear) and the layout that the hardware
+//! reads (blocked).
 //!
-//! *Linear* is `[rows, cols]`, row-major, without padding. *Blocked* cuts that matrix into tiles of
-//! 128 rows and 4 columns, padding the last ones; a tile is 512 bytes, tiles follow one another along the
-//! columns first. Inside a tile, rows r, r+32, r+64 and r+96 share a line of 16 bytes, four scales each:
+//! *Linear* is `[rows, cols]`, row-major, without padding. *Blocked* divides that matrix into tiles of 128 rows and
+//! 4 columns, and pads the last ones. A tile is 512 bytes; tiles are stored row-major. Inside a tile, rows r, r+32,
+//! r+64 and r+96 share a line of 16 bytes, four scales each:
 //!
 //! ```text
 //! offset(r, c) = ((r/128)*ceil(cols/4) + c/4)*512 + (r%32)*16 + ((r%128)/32)*4 + c%4
 //! ```
 //!
-//! This is CuTe's scale-factor atom of shape ((32,4),(V,4)) and stride ((16,4),(0,1)). In a batch every
-//! matrix is padded by itself. Padding is written as zero, because a NaN there poisons a whole tile, and
-//! is never looked at when it is read.
+//! This is CuTe's scale-factor atom of shape ((32,4),(V,4)) and stride ((16,4),(0,1)). Each matrix of a batch is
+//! padded separately. Conversion writes zero padding, because a NaN there poisons a whole tile, and ignores padding
+//! that it reads.
 
 use thiserror::Error;
 
@@ -21,24 +21,24 @@ const TILE_ROWS: usize = 128;
 const TILE_COLS: usize = 4;
 /// Bytes of a tile.
 const TILE_BYTES: usize = TILE_ROWS * TILE_COLS;
-/// Rows of a tile that start a line of their own; the others continue those lines.
+/// Lines of a tile. Rows `TILE_LINES` apart share a line.
 const TILE_LINES: usize = 32;
-/// Bytes of a line: the rows `TILE_LINES` apart, `TILE_COLS` scales each.
+/// Bytes of a line: four rows of `TILE_COLS` scales.
 const LINE_BYTES: usize = TILE_BYTES / TILE_LINES;
 
-/// Why scales could not be moved to the other layout.
+/// An error from converting scales to the other layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum LayoutError {
-    /// The source is not as large as its shape says.
+    /// The source's size does not fit its shape.
     #[error("scales of this shape take {expected} bytes, found {found}")]
     SizeMismatch {
-        /// Bytes that the shape takes in the layout of the source.
+        /// Bytes of the shape in the source's layout.
         expected: usize,
         /// Bytes in the source.
         found: usize,
     },
-    /// No buffer can have this shape.
-    #[error("{batch} scale matrices of {rows} x {cols} do not fit into memory")]
+    /// The size of the shape exceeds the address space.
+    #[error("{batch} scale matrices of {rows} x {cols} exceed the address space")]
     TooLarge {
         /// Number of matrices.
         batch: usize,
@@ -49,24 +49,24 @@ pub enum LayoutError {
     },
 }
 
-/// Bytes of one blocked matrix of `rows` x `cols` scales: `rows` rounded up to 128 times `cols` rounded up
-/// to 4.
+/// The bytes of one blocked matrix of `rows` x `cols` scales: `rows` rounded up to a multiple of 128, times `cols`
+/// rounded up to a multiple of 4.
 ///
 /// # Panics
 ///
-/// If the product does not fit into `usize`; [`checked_blocked_len`] is for sizes that nobody has checked.
+/// If the product exceeds `usize`; use [`checked_blocked_len`] for unchecked sizes.
 pub fn blocked_len(rows: usize, cols: usize) -> usize {
     checked_blocked_len(rows, cols).expect("a scale matrix of this shape exceeds the address space")
 }
 
-/// [`blocked_len`], or `None` where it does not fit into `usize`.
+/// Computes [`blocked_len`]; `None` if it exceeds `usize`.
 pub fn checked_blocked_len(rows: usize, cols: usize) -> Option<usize> {
     rows.checked_next_multiple_of(TILE_ROWS)?.checked_mul(cols.checked_next_multiple_of(TILE_COLS)?)
 }
 
-/// Where the scale of row `r` and column `c` lies in a blocked matrix with `cols` columns, in bytes.
+/// The byte offset of the scale of row `r` and column `c` in a blocked matrix with `cols` columns.
 ///
-/// `r` and `c` may also lie in the padding, up to the tile's end.
+/// `r` and `c` may lie in the padding, up to the end of the tile.
 #[inline]
 pub fn blocked_offset(r: usize, c: usize, cols: usize) -> usize {
     let tile = (r / TILE_ROWS) * cols.div_ceil(TILE_COLS) + c / TILE_COLS;
@@ -75,13 +75,13 @@ pub fn blocked_offset(r: usize, c: usize, cols: usize) -> usize {
     tile * TILE_BYTES + line * LINE_BYTES + row_in_line * TILE_COLS + c % TILE_COLS
 }
 
-/// Rearranges `batch` linear matrices of `rows` x `cols` scales, one after the other in `src`, into as many
-/// blocked matrices, [`blocked_len`] bytes apart. Padding is zero.
+/// Converts `batch` consecutive linear matrices of `rows` x `cols` scales to blocked matrices, [`blocked_len`] bytes
+/// apart, with zero padding.
 ///
 /// # Errors
 ///
-/// [`LayoutError::SizeMismatch`] unless `src` has `batch * rows * cols` bytes, [`LayoutError::TooLarge`]
-/// where the result has no size.
+/// [`LayoutError::SizeMismatch`] unless `src` has `batch * rows * cols` bytes, [`LayoutError::TooLarge`] if the size
+/// of the result exceeds `usize`.
 pub fn linear_to_blocked(src: &[u8], batch: usize, rows: usize, cols: usize) -> Result<Vec<u8>, LayoutError> {
     let sizes = Sizes::new(batch, rows, cols)?;
     sizes.check(src, sizes.linear)?;
@@ -92,13 +92,13 @@ pub fn linear_to_blocked(src: &[u8], batch: usize, rows: usize, cols: usize) -> 
     Ok(blocked)
 }
 
-/// Rearranges `batch` blocked matrices of `rows` x `cols` scales, [`blocked_len`] bytes apart in `src`,
-/// into as many linear matrices. Padding may hold anything.
+/// Converts `batch` blocked matrices of `rows` x `cols` scales, [`blocked_len`] bytes apart in `src`, to consecutive
+/// linear matrices. Ignores padding.
 ///
 /// # Errors
 ///
 /// [`LayoutError::SizeMismatch`] unless `src` has `batch * blocked_len(rows, cols)` bytes,
-/// [`LayoutError::TooLarge`] where that has no size.
+/// [`LayoutError::TooLarge`] if that exceeds `usize`.
 pub fn blocked_to_linear(src: &[u8], batch: usize, rows: usize, cols: usize) -> Result<Vec<u8>, LayoutError> {
     let sizes = Sizes::new(batch, rows, cols)?;
     sizes.check(src, sizes.blocked)?;
@@ -119,7 +119,7 @@ impl Sizes {
     fn new(batch: usize, rows: usize, cols: usize) -> Result<Self, LayoutError> {
         checked_blocked_len(rows, cols)
             .and_then(|matrix| matrix.checked_mul(batch))
-            // What is not padded is no larger, so these products fit as well.
+            // The linear size is at most the padded one, so these products do not overflow.
             .map(|blocked| Self { linear: batch * (rows * cols), blocked })
             .ok_or(LayoutError::TooLarge { batch, rows, cols })
     }
@@ -133,10 +133,10 @@ impl Sizes {
     }
 }
 
-/// Calls `visit(linear offset, blocked offset, length)` for every run of bytes that both layouts keep
-/// together: the columns of one row inside one tile.
+/// Calls `visit(linear offset, blocked offset, length)` for every run of bytes that is contiguous in both layouts:
+/// the columns of one row in one tile.
 fn for_each_run(batch: usize, rows: usize, cols: usize, mut visit: impl FnMut(usize, usize, usize)) {
-    // An empty matrix takes no bytes, so its batch may be any number: do not count to it.
+    // A batch of empty matrices takes no bytes and may be huge: do not loop over it.
     if rows == 0 || cols == 0 {
         return;
     }
@@ -158,8 +158,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The layout by its other definition: pad to [Mt*128, KT*4], view as [Mt, 4, 32, KT, 4], swap axes 1
-    /// and 3, make contiguous. Strides move with the axes as they do in torch; no offset formula is used.
+    /// A second definition of the layout, without an offset formula: pad to [Mt*128, KT*4], view as
+    /// [Mt, 4, 32, KT, 4], swap axes 1 and 3 with their strides, make contiguous.
     fn swizzle_by_reshape(src: &[u8], rows: usize, cols: usize) -> Vec<u8> {
         let (row_tiles, col_tiles) = (rows.div_ceil(128), cols.div_ceil(4));
         let width = col_tiles * 4;
@@ -188,7 +188,7 @@ mod tests {
         contiguous
     }
 
-    /// Bytes that are never zero, so that padding shows, and differ between neighbours in both directions.
+    /// Bytes that differ between neighbours in both directions and are never zero, so that padding is visible.
     fn marked(len: usize) -> Vec<u8> {
         (0..len).map(|i| 1 + (i * 37 % 251) as u8).collect()
     }

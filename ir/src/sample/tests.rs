@@ -1,4 +1,4 @@
-//! Tests of what the rules promise.
+//! Tests of the properties of each rule's data.
 
 use super::*;
 use crate::builder::{Builder, ScaledMmaOptions};

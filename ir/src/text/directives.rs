@@ -1,41 +1,41 @@
-//! The `; key: value` comments at the head of a file.
+//! Comments, and the `; key: value` directives at the head of a file.
 
 use super::lexer::is_name;
 use crate::diagnostics::Span;
 
-/// A comment line `; key: value` that stands before the function. What it means is up to who reads it.
+/// A comment line `; key: value` before the function. The reader of the file defines the keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directive {
-    /// Lower-case letters and `_`.
+    /// The key: lower-case letters and `_`.
     pub key: String,
-    /// The rest of the line, without surrounding white space; may be empty.
+    /// The rest of the line, trimmed; may be empty.
     pub value: String,
     /// The line, from 1.
     pub line: usize,
-    /// From the key to the end of the value.
+    /// The key and the value.
     pub span: Span,
 }
 
-/// A line that is a comment.
+/// A comment line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Comment<'a> {
-    /// The text behind the `;`, without surrounding white space.
+    /// The text after the `;`, trimmed.
     pub text: &'a str,
     /// The line, from 1.
     pub line: usize,
-    /// Of the text.
+    /// The span of the text.
     pub span: Span,
-    /// True if it stands before the function.
+    /// True if the comment precedes the function.
     pub is_before: bool,
 }
 
-/// The directives of a file in order. Other comments, and everything from the line that begins with `func` on, are
-/// passed over, and so is whatever lies beyond 4 GiB.
+/// The directives of a file in order. Ignores other comments, everything from the line that begins with `func`, and
+/// text beyond 4 GiB.
 pub fn directives(source: &str) -> Vec<Directive> {
     comments(source).iter().take_while(|comment| comment.is_before).filter_map(Comment::directive).collect()
 }
 
-/// The lines that are comments, in order, without whatever lies beyond 4 GiB.
+/// The comment lines of a file in order. Ignores text beyond 4 GiB.
 pub fn comments(source: &str) -> Vec<Comment<'_>> {
     let mut found = Vec::new();
     let (mut offset, mut is_before) = (0, true);
@@ -55,7 +55,7 @@ pub fn comments(source: &str) -> Vec<Comment<'_>> {
 }
 
 impl Comment<'_> {
-    /// The directive that the comment is, if it is one.
+    /// Parses the comment as a directive; `None` if it is not one.
     pub fn directive(&self) -> Option<Directive> {
         let (key, value) = self.text.split_once(':')?;
         let is_key = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');

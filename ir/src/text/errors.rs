@@ -1,18 +1,18 @@
-//! Collects the parser's errors and works out their notes.
+//! Collects the parser's errors and adds their notes.
 
 use super::names::{NameMap, nearest};
 use crate::diagnostics::{Diagnostic, Span};
 use crate::entities::Value;
 use crate::module::Module;
 
-/// Parsing stops after this many errors: later ones mostly follow from earlier ones.
+/// Parsing stops after this many errors, because later ones mostly follow from earlier ones.
 const MAX_ERRORS: usize = 20;
 
-/// An error was reported; the caller gives up what it was parsing.
+/// An error was reported. The caller abandons the statement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failed;
 
-/// Where a value is defined.
+/// The definition of a value.
 #[derive(Clone, Copy)]
 pub(super) struct Definition {
     pub value: Value,
@@ -24,7 +24,7 @@ pub(super) struct Definition {
 pub(super) struct Errors<'s> {
     source: &'s str,
     list: Vec<Diagnostic>,
-    /// Positions in `list` of uses without a definition; what to say about them is only known at the end.
+    /// Uses without a definition, as positions in `list`. Their notes depend on later definitions.
     unknown: Vec<(usize, &'s str)>,
 }
 
@@ -37,12 +37,12 @@ impl<'s> Errors<'s> {
         self.list.is_empty()
     }
 
-    /// Whether there are so many that parsing stops.
+    /// Returns true if parsing stops because there are too many errors.
     pub fn is_full(&self) -> bool {
         self.list.len() >= MAX_ERRORS
     }
 
-    /// Adds an error, if there is room.
+    /// Adds an error, unless the limit is reached.
     pub fn report(
         &mut self,
         code: &'static str,
@@ -50,7 +50,7 @@ impl<'s> Errors<'s> {
         message: String,
         note: Option<String>,
     ) -> Failed {
-        /// A name or a list may be as long as the text.
+        /// The message may quote a name or a list, which can be as long as the text.
         const MAX_MESSAGE: usize = 300;
         if !self.is_full() {
             let message = shorten(&message, MAX_MESSAGE);
@@ -60,11 +60,11 @@ impl<'s> Errors<'s> {
         Failed
     }
 
-    /// Adds the error that nothing before `span` defines `name`.
+    /// Adds the error that `name` has no definition before `span`.
     pub fn unknown_value(&mut self, span: Span, name: &'s str) {
         if !self.is_full() {
             self.unknown.push((self.list.len(), name));
-            self.report("unknown_value", span, format!("there is no value `%{}`", quoted(name)), None);
+            self.report("unknown_value", span, format!("unknown value `%{}`", quoted(name)), None);
         }
     }
 
@@ -73,7 +73,7 @@ impl<'s> Errors<'s> {
         1 + self.source.as_bytes()[..offset as usize].iter().filter(|byte| **byte == b'\n').count()
     }
 
-    /// All errors in the order of the text.
+    /// All errors in text order.
     pub fn finish(mut self, names: &NameMap<'s, Definition>, module: &Module) -> Vec<Diagnostic> {
         for (index, name) in std::mem::take(&mut self.unknown) {
             let used = self.list[index].span.unwrap_or_default().start;
@@ -83,7 +83,7 @@ impl<'s> Errors<'s> {
         let full = self.is_full();
         self.list.sort_by_key(|error| error.span.map_or(0, |span| span.start));
         if let Some(last) = self.list.last_mut().filter(|_| full) {
-            last.notes.push(format!("parsing stopped here, after {MAX_ERRORS} errors; there may be more"));
+            last.notes.push(format!("note: parsing stopped after {MAX_ERRORS} errors; there may be more"));
         }
         self.list
     }
@@ -95,25 +95,25 @@ impl<'s> Errors<'s> {
         names: &NameMap<'s, Definition>,
         module: &Module,
     ) -> Option<String> {
-        /// The latest definitions are searched for a similar name, so that a large program does not wait for it.
+        /// Searching only the latest definitions for a similar name bounds the time in a large program.
         const CANDIDATES: usize = 2000;
         if let Some(definition) = names.get(name) {
             let line = self.line(definition.start);
-            // Results are entered after the operands are read, so an earlier definition is the op's own result.
+            // Results are defined after the operands are parsed, so an earlier position is the op's own result.
             return Some(if definition.start < used {
-                "it is a result of this op, and an op cannot use its own results".to_owned()
+                "note: it is a result of this op, and an op cannot use its own results".to_owned()
             } else {
-                format!("it is defined later, at line {line}; a value must be defined before its uses")
+                format!("note: it is defined at line {line}; a value must be defined before its uses")
             });
         }
         let earlier = |known: &&str| names.get(known).is_some_and(|definition| definition.start < used);
         let known =
             module.values.values().rev().take(CANDIDATES).map(|data| data.name.as_str()).filter(earlier);
-        nearest(name, known).map(|known| format!("did you mean `%{known}`?"))
+        nearest(name, known).map(|known| format!("help: did you mean `%{known}`?"))
     }
 }
 
-/// A piece of the text as messages quote it: printable and not too long.
+/// Quotes a piece of the text for a message: escapes it and limits its length.
 pub(super) fn quoted(text: &str) -> String {
     const MAX_QUOTE: usize = 40;
     let start: String = text.chars().take(MAX_QUOTE + 1).collect();

@@ -1,8 +1,8 @@
-//! Cuts a text into tokens, one at a time and without allocating.
+//! Splits a text into tokens, one at a time and without allocating.
 
 use crate::diagnostics::Span;
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// `%name`
@@ -11,7 +11,7 @@ pub(super) enum Kind {
     Function,
     /// A mnemonic, keyword, symbol, element type or attribute name.
     Word,
-    /// Begins with a digit or `-`; whether it is well-formed is the parser's concern.
+    /// Text that begins with a digit or `-`. The parser checks that it is well-formed.
     Number,
     LeftParen,
     RightParen,
@@ -27,32 +27,32 @@ pub(super) enum Kind {
     Star,
     /// The end of the text.
     End,
-    /// A character that begins no token, or a `%` or `@` without a name.
+    /// A character that starts no token, or a `%` or `@` without a name.
     Unknown,
 }
 
-/// A piece of the text.
+/// A token and its place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Token {
     pub kind: Kind,
-    /// Whether it is the first of its line.
+    /// True if the token is the first of its line.
     pub on_new_line: bool,
     pub span: Span,
 }
 
-/// A position in a text and the token there. Copying it is how the parser looks ahead and goes back.
+/// A position in a text, and its token. The parser copies a cursor to look ahead and to backtrack.
 #[derive(Clone, Copy)]
 pub(super) struct Cursor<'s> {
     source: &'s str,
     position: usize,
     /// The current token.
     pub token: Token,
-    /// The end of the token before it.
+    /// The end of the previous token.
     pub previous_end: u32,
 }
 
 impl<'s> Cursor<'s> {
-    /// The first token of a text of at most `u32::MAX` bytes.
+    /// Starts at the first token of a text of at most `u32::MAX` bytes.
     pub fn new(source: &'s str) -> Cursor<'s> {
         let nothing = Token { kind: Kind::Unknown, on_new_line: true, span: Span::default() };
         let position = if source.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
@@ -72,12 +72,12 @@ impl<'s> Cursor<'s> {
         self.slice(self.token.span)
     }
 
-    /// Whether the current token is this word.
+    /// Returns true if the current token is this word.
     pub fn is_word(&self, word: &str) -> bool {
         self.token.kind == Kind::Word && self.text() == word
     }
 
-    /// Goes on to the next token; at the end it stays there.
+    /// Advances to the next token; at the end of the text, does nothing.
     pub fn bump(&mut self) {
         self.previous_end = self.token.span.end;
         let bytes = self.source.as_bytes();
@@ -138,7 +138,7 @@ impl<'s> Cursor<'s> {
     }
 }
 
-/// Whether a byte may stand in a name.
+/// Returns true for the bytes of names.
 pub(super) const fn is_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.'
 }
@@ -161,7 +161,7 @@ fn name_end(bytes: &[u8], from: usize) -> usize {
     end
 }
 
-/// The end of everything that could have been meant as one number: a sign continues it after an exponent's `e`.
+/// The end of the longest text that could be meant as one number. A sign continues it after an exponent's `e`.
 fn number_end(bytes: &[u8], from: usize) -> usize {
     let mut end = name_end(bytes, from);
     while matches!(bytes.get(end), Some(b'+' | b'-')) && matches!(bytes[end - 1], b'e' | b'E') {

@@ -1,4 +1,4 @@
-//! The text form of a program: reading, printing and directives.
+//! The text form of a program: parser, printer and directives.
 //!
 //! ```text
 //! fir 1
@@ -28,19 +28,19 @@
 //! ```
 //!
 //! A name is ASCII letters, digits, `_` and `.`; a word is a name that does not begin with a digit. `;` starts a
-//! comment that ends with the line. Apart from that and the first line, line ends are spaces. An op parses without
-//! its mnemonic being known; [`crate::OpKind::from_text`] then says what it is, so a new op needs no grammar.
-//! Positional operands come before named ones; named operands and attributes may stand in any order.
+//! comment that ends with the line. Elsewhere, except after the first line, a line end is a space. Positional operands
+//! precede named ones; named operands and attributes may have any order. The grammar contains no mnemonics:
+//! [`crate::OpKind::from_text`] interprets a parsed op, so a new op needs no grammar.
 //!
 //! # Printing
 //!
-//! The printed form is canonical: attributes sorted by name, named operands in the op's order, the factors of an
-//! extent in the order in which the text first mentions their symbols. Printing, parsing and printing again gives
-//! the same text, and parsing a printed program gives the same module up to the numbering of symbols and values.
+//! The printed form is canonical. Attributes are sorted by name, named operands have the op's order, and the factors
+//! of an extent have the order of their symbols' first occurrence in the text. Printing, parsing and printing again
+//! gives the same text. Parsing a printed program gives the same module, up to the numbering of symbols and values.
 //!
 //! # Errors
 //!
-//! Every error is a [`Diagnostic`] with one of these codes. After an error the parser goes on with the next
+//! Every error is a [`Diagnostic`] with one of these codes. After an error the parser continues with the next
 //! statement; it stops after 20 errors.
 //!
 //! | code | meaning |
@@ -50,11 +50,11 @@
 //! | `unknown_value` | an operand or output has no definition before it |
 //! | `duplicate_value` | two values have one name |
 //! | `unknown_op` | no op has this mnemonic |
-//! | `bad_attribute` | an attribute is unknown, missing, repeated or of the wrong form |
+//! | `bad_attribute` | an attribute is unknown, missing, repeated or malformed |
 //! | `bad_operand` | a named operand is unknown, repeated or before a positional one |
 //! | `bad_number` | a number is malformed or too large |
-//! | `bad_type` | an element type, layout or extent is not one |
-//! | `result_count` | an op has more results than result types, or fewer |
+//! | `bad_type` | an element type, layout or extent is invalid |
+//! | `result_count` | an op has more or fewer results than result types |
 //! | `too_large` | the text is longer than 4 GiB |
 
 mod directives;
@@ -71,22 +71,22 @@ pub use print::{print, print_op};
 use crate::diagnostics::{Diagnostic, Spans};
 use crate::module::Module;
 
-/// The version of the text form that this crate reads and writes.
+/// The version of the text form that this crate parses and prints.
 pub const VERSION: &str = "1";
 
-/// A program that was read from text; [`crate::verify`] says whether it means something.
+/// A parsed program, not yet verified.
 #[derive(Clone, Debug)]
 pub struct Parsed {
     /// The program.
     pub module: Module,
-    /// Where its parts stand in the text.
+    /// The source spans of its parts.
     pub spans: Spans,
 }
 
-/// Reads a program. Takes time linear in the length of the text.
+/// Parses a program, in time linear in the length of the text.
 ///
 /// # Errors
-/// What is wrong with the text, in the order of the text; at most 20 errors.
+/// Returns at most 20 errors, in text order.
 pub fn parse(source: &str) -> Result<Parsed, Vec<Diagnostic>> {
     parser::parse(source, u32::MAX as usize)
 }

@@ -1,4 +1,4 @@
-//! The names defined so far, and the nearest of them to one that is not.
+//! A map of defined names, and the search for the name nearest to an unknown one.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -7,8 +7,8 @@ use std::hash::{BuildHasher, Hasher};
 /// A map from names in the text.
 pub(super) type NameMap<'s, T> = HashMap<&'s str, T, NameHash>;
 
-/// Hashes names by folded multiplication, a few nanoseconds each. The seed is random, so that no text can be
-/// written to make names collide; maps are never iterated, so nothing else depends on it.
+/// Hashes names by folded multiplication, in a few nanoseconds each. The random seed prevents texts crafted to make
+/// names collide. Maps are never iterated, so the seed affects nothing else.
 #[derive(Clone)]
 pub(super) struct NameHash {
     seed: u64,
@@ -34,7 +34,7 @@ pub(super) struct NameHasher {
 
 impl NameHasher {
     fn mix(&mut self, word: u64) {
-        // The first 64 fractional bits of pi, odd. Xor with the seed keeps the factor from being known.
+        // The first 64 fractional bits of pi, made odd. Xor with the seed keeps the factor unpredictable.
         const FACTOR: u64 = 0x243f_6a88_85a3_08d3;
         let product = u128::from(self.state ^ word) * u128::from(FACTOR ^ self.seed.rotate_left(32) | 1);
         self.state = (product as u64) ^ ((product >> 64) as u64);
@@ -53,7 +53,7 @@ impl Hasher for NameHasher {
         self.mix(bytes.len() as u64);
     }
 
-    // What `str` writes after its bytes to tell ("a", "b") from ("ab", ""): a key here is one string.
+    // `str` writes a terminator to tell ("a", "b") from ("ab", ""). A key here is one string.
     fn write_u8(&mut self, _end: u8) {}
 
     fn finish(&self) -> u64 {
@@ -61,10 +61,10 @@ impl Hasher for NameHasher {
     }
 }
 
-/// The candidate that differs from `word` by the fewest edits, the first of several; `None` when none is near: more
-/// than a third of the letters differ. Letter case counts as an edit, except that it alone never makes a word far.
+/// The candidate with the smallest edit distance to `word`, the first of several. `None` if the distance exceeds 3 or
+/// a third of the letters. A candidate that differs only in letter case always matches.
 pub(super) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    /// Longer names are not compared: the time must not grow with their square.
+    /// Longer names are not compared, because the time grows with the square of the length.
     const MAX_LEN: usize = 64;
     if word.len() > MAX_LEN {
         return None;

@@ -1,4 +1,4 @@
-//! Parses a whole program by recursive descent, and goes on after an error with the next statement.
+//! Parses a program by recursive descent. After an error, continues with the next statement.
 
 use super::errors::{Definition, Errors, Failed, quoted};
 use super::lexer::{Cursor, Kind, Token};
@@ -10,18 +10,18 @@ use crate::module::{Module, Operation, ValueData, ValueDef};
 use crate::ops::{AttributeError, AttributeValue, OpKind};
 use crate::types::TensorType;
 
-/// The most attributes, and the most named operands, of one op. No op takes nearly as many, and repeated names are
-/// found by comparing each with all.
+/// The most attributes and the most named operands of one op. No op takes nearly as many. Bounds the quadratic check
+/// for repeated names.
 const MAX_NAMED: usize = 16;
 
 /// Parses a text of at most `max_len` bytes, itself at most `u32::MAX`.
 pub(super) fn parse(source: &str, max_len: usize) -> Result<Parsed, Vec<Diagnostic>> {
     if source.len() > max_len {
-        let message = format!("the text has {} bytes, and at most {max_len} are supported", source.len());
+        let message = format!("the text has {} bytes; the limit is {max_len}", source.len());
         return Err(vec![Diagnostic { code: "too_large", message, span: None, op: None, notes: Vec::new() }]);
     }
     let mut parser = Parser::new(source);
-    // A failure was reported to `errors`.
+    // `errors` holds the failures.
     let _ = parser.program();
     if parser.errors.is_empty() {
         Ok(Parsed { module: parser.module, spans: parser.spans })
@@ -30,7 +30,7 @@ pub(super) fn parse(source: &str, max_len: usize) -> Result<Parsed, Vec<Diagnost
     }
 }
 
-/// The state of parsing. After an error the module is no longer well-formed, and is only used for suggestions.
+/// The state of the parser. After an error the module is malformed and serves only for suggestions.
 pub(super) struct Parser<'s> {
     pub(super) cursor: Cursor<'s>,
     pub(super) module: Module,
@@ -43,11 +43,11 @@ pub(super) struct Parser<'s> {
     statement: Statement<'s>,
 }
 
-/// The parts of the op being parsed. Kept between ops for the memory.
+/// The parts of the op being parsed. Reused between ops to save allocations.
 struct Statement<'s> {
-    /// Where to look for the next statement if this one fails.
+    /// The point from which to search for the next statement if this one fails.
     resume: Cursor<'s>,
-    /// The spans of the results, with `%`.
+    /// The spans of the result names, `%` included.
     results: Vec<Span>,
     attributes: Vec<(&'s str, AttributeValue)>,
     /// The names and the values of the attributes.
@@ -60,7 +60,7 @@ struct Statement<'s> {
 
 impl<'s> Parser<'s> {
     fn new(source: &'s str) -> Parser<'s> {
-        /// A line of a program is about this long: it saves the map from growing step by step.
+        /// The typical length of a line, to size the map in advance.
         const BYTES_PER_NAME: usize = 100;
         let cursor = Cursor::new(source);
         Parser {
@@ -90,7 +90,7 @@ impl<'s> Parser<'s> {
         if self.cursor.token.kind != Kind::End {
             let found = describe(&self.cursor);
             let message = format!("expected the end of the file after the function's `}}`, found {found}");
-            let note = "a file holds one function".to_owned();
+            let note = "note: a file contains one function".to_owned();
             return Err(self.errors.report("syntax", self.cursor.token.span, message, Some(note)));
         }
         Ok(())
@@ -100,7 +100,7 @@ impl<'s> Parser<'s> {
         if !self.cursor.is_word("fir") {
             let message =
                 format!("expected `fir {VERSION}` as the first line, found {}", describe(&self.cursor));
-            let note = "the first line of a program says which version of the text form it is in".to_owned();
+            let note = format!("help: begin the file with `fir {VERSION}`, the version of the text form");
             let failed = self.errors.report("bad_version", self.cursor.token.span, message, Some(note));
             return if self.cursor.is_word("func") { Ok(()) } else { Err(failed) };
         }
@@ -108,10 +108,8 @@ impl<'s> Parser<'s> {
         let version = self.expect(Kind::Number, "the version of the text form after `fir`")?;
         let text = self.cursor.slice(version.span);
         if text != VERSION {
-            let message = format!(
-                "the text is in version {} of the form, and only version {VERSION} is supported",
-                quoted(text)
-            );
+            let message =
+                format!("version {} of the text form is not supported; use version {VERSION}", quoted(text));
             return Err(self.errors.report("bad_version", version.span, message, None));
         }
         if !self.cursor.token.on_new_line && self.cursor.token.kind != Kind::End {
@@ -132,7 +130,7 @@ impl<'s> Parser<'s> {
         if self.cursor.token.kind != Kind::RightParen {
             while self.input().is_ok() || self.recover_input()? {}
         }
-        // After a failure the cursor may already stand at the brace.
+        // After a failure the cursor may already be at the brace.
         if self.errors.is_empty() || self.cursor.token.kind == Kind::RightParen {
             self.expect(Kind::RightParen, "`,` or `)` after an input")?;
         }
@@ -140,7 +138,7 @@ impl<'s> Parser<'s> {
         Ok(())
     }
 
-    /// One input and the comma after it; fails without an error when there is no comma.
+    /// Parses one input and the comma after it. Fails without an error if there is no comma.
     fn input(&mut self) -> Result<(), Failed> {
         let start = self.cursor.token.span.start;
         let param = self.cursor.is_word("param");
@@ -166,8 +164,8 @@ impl<'s> Parser<'s> {
         if self.eat(Kind::Comma) { Ok(()) } else { Err(Failed) }
     }
 
-    /// Whether another input follows. After the last input, or after an error in one, goes on to the `)` or `{`
-    /// that ends the inputs or to the next input.
+    /// Returns true if another input follows. After the last input or an error, skips to the next input or to the `)`
+    /// or `{` that ends the inputs.
     fn recover_input(&mut self) -> Result<bool, Failed> {
         loop {
             let mut next = self.cursor;
@@ -202,7 +200,7 @@ impl<'s> Parser<'s> {
                 Kind::RightBrace => {
                     if self.errors.is_empty() {
                         let message = "the function has no `return`".to_owned();
-                        let note = "end it with `return` and the outputs, such as `return %y`".to_owned();
+                        let note = "help: end it with the outputs, such as `return %y`".to_owned();
                         self.errors.report("syntax", self.cursor.token.span, message, Some(note));
                     }
                     self.cursor.bump();
@@ -222,19 +220,19 @@ impl<'s> Parser<'s> {
         let message = format!("expected a statement, found {found}");
         let text = self.cursor.text();
         let note = match nearest(text, std::iter::once("return")) {
-            Some(word) => format!("did you mean `{word}`?"),
+            Some(word) => format!("help: did you mean `{word}`?"),
             None if self.cursor.token.kind == Kind::Word => {
-                format!("name the results: `%name = {} ... : type`", quoted(text))
+                format!("help: name the results: `%name = {} ... : type`", quoted(text))
             }
-            None => "a statement is `%name = op ... : type` or `return ...`".to_owned(),
+            None => "help: write `%name = op ... : type` or `return ...`".to_owned(),
         };
         self.errors.report("syntax", self.cursor.token.span, message, Some(note))
     }
 
-    /// Goes on to what looks like the next statement or the end of the function: a line that begins with `return`,
-    /// `}`, or names followed by `=`. Fails at the end of the text.
+    /// Skips to the likely start of the next statement or end of the function: a line that begins with `return`, `}`,
+    /// or names followed by `=`. Fails at the end of the text.
     fn recover(&mut self, statement_start: u32) -> Result<(), Failed> {
-        // The names that it would have defined are known, so that their uses are no further errors.
+        // Defines the statement's results, so that their uses cause no further errors.
         for result in &self.statement.results {
             let start = result.start;
             let definition = Definition { value: Value::from_index(0), start };
@@ -260,7 +258,7 @@ impl<'s> Parser<'s> {
                 Kind::RightBrace => begins_line,
                 Kind::Word => begins_line && cursor.is_word("return"),
                 Kind::Value if begins_line => {
-                    // Going on behind the names keeps the time linear.
+                    // Continuing after the names keeps the time linear.
                     next = after_names(cursor);
                     next.token.kind == Kind::Equals
                 }
@@ -337,7 +335,7 @@ impl<'s> Parser<'s> {
         self.module.ops.push(Operation { kind, operands, results });
     }
 
-    /// The positional operands; the named ones stay in the statement.
+    /// Parses the operands. Returns the positional ones and leaves the named ones in the statement.
     fn operands(&mut self) -> Result<Vec<Value>, Failed> {
         self.statement.named.clear();
         self.statement.named_operands.clear();
@@ -349,7 +347,7 @@ impl<'s> Parser<'s> {
         loop {
             match self.cursor.token.kind {
                 Kind::Value if !self.statement.named.is_empty() => {
-                    let message = "positional operands come before the named ones".to_owned();
+                    let message = "a positional operand follows a named one".to_owned();
                     return Err(self.errors.report("bad_operand", self.cursor.token.span, message, None));
                 }
                 Kind::Value => operands.push(self.operand(WHAT)?),
@@ -381,8 +379,8 @@ impl<'s> Parser<'s> {
         Err(self.errors.report("bad_operand", span, message, None))
     }
 
-    /// The value that the current token names. An unknown one that begins the next statement is not meant as an
-    /// operand: then `what` is missing.
+    /// Parses an operand. An unknown value that starts the next statement means that the operand, described by
+    /// `what`, is missing.
     fn operand(&mut self, what: &str) -> Result<Value, Failed> {
         let Token { span, on_new_line, .. } = self.cursor.token;
         let name = &self.cursor.text()[1..];
@@ -441,9 +439,8 @@ impl<'s> Parser<'s> {
         if results == found {
             return Ok(());
         }
-        let message =
-            format!("the op names {} but gives {}", count(results, "result"), count(found, "result type"));
-        let note = "write one type for each result, separated by commas".to_owned();
+        let message = format!("the op has {} but {}", count(results, "result"), count(found, "result type"));
+        let note = "help: write one type for each result, separated by commas".to_owned();
         Err(self.errors.report("result_count", types, message, Some(note)))
     }
 
@@ -453,8 +450,10 @@ impl<'s> Parser<'s> {
         let (code, span, note) = match &error {
             AttributeError::UnknownOp(name) => {
                 let note = match nearest(name, OpKind::mnemonics()) {
-                    Some(known) => format!("did you mean `{known}`?"),
-                    None => format!("the ops are {}", OpKind::mnemonics().collect::<Vec<_>>().join(", ")),
+                    Some(known) => format!("help: did you mean `{known}`?"),
+                    None => {
+                        format!("note: the ops are {}", OpKind::mnemonics().collect::<Vec<_>>().join(", "))
+                    }
                 };
                 ("unknown_op", None, Some(note))
             }
@@ -462,7 +461,7 @@ impl<'s> Parser<'s> {
                 ("bad_attribute", attribute(name).map(|index| statement.attribute_spans[index].0), None)
             }
             AttributeError::Missing { name, .. } => {
-                let note = format!("write `{{{name} = ...}}` after the operands");
+                let note = format!("help: write `{{{name} = ...}}` after the operands");
                 ("bad_attribute", None, Some(note))
             }
             AttributeError::Invalid { name, .. } => {
@@ -476,7 +475,7 @@ impl<'s> Parser<'s> {
         self.errors.report(code, span.unwrap_or(mnemonic.span), error.to_string(), note)
     }
 
-    /// `return %a, %b` and the `}` after it.
+    /// Parses `return %a, %b` and the `}` after it.
     fn finish(&mut self) -> Result<(), Failed> {
         self.cursor.bump();
         let mut what = "`}` after `return`, which ends the function";
@@ -499,20 +498,20 @@ impl<'s> Parser<'s> {
         Ok(())
     }
 
-    /// Enters a value under the name at `span`, and returns the name without `%`.
+    /// Defines a value under the name at `span`, and returns the name without `%`.
     fn define(&mut self, span: Span, value: Value) -> &'s str {
         let name = &self.cursor.slice(span)[1..];
         let definition = Definition { value, start: span.start };
         let first = *self.names.entry(name).or_insert(definition);
         if first.start != span.start {
             let message = format!("`%{}` is defined twice", quoted(name));
-            let note = format!("the first definition is at line {}", self.errors.line(first.start));
+            let note = format!("note: the first definition is at line {}", self.errors.line(first.start));
             self.errors.report("duplicate_value", span, message, Some(note));
         }
         name
     }
 
-    /// Passes over the current token if it is of this kind.
+    /// Consumes the current token if it has this kind.
     pub(super) fn eat(&mut self, kind: Kind) -> bool {
         let found = self.cursor.token.kind == kind;
         if found {
@@ -521,7 +520,7 @@ impl<'s> Parser<'s> {
         found
     }
 
-    /// Passes over the current token, which must be of this kind; `what` describes it for people.
+    /// Consumes the current token, which must have this kind. `what` describes it in the error.
     pub(super) fn expect(&mut self, kind: Kind, what: &str) -> Result<Token, Failed> {
         let token = self.cursor.token;
         if token.kind != kind {
@@ -531,13 +530,13 @@ impl<'s> Parser<'s> {
         Ok(token)
     }
 
-    /// Reports that the current token is not what was expected.
+    /// Reports that the current token is not `what`.
     #[cold]
     pub(super) fn expected(&mut self, what: &str) -> Failed {
         let token = self.cursor.token;
         let starts_statement =
             matches!(token.kind, Kind::Value | Kind::RightBrace) || self.cursor.is_word("return");
-        // What is missing belongs where the line or the file stops, not where the next statement starts.
+        // Point to the end of the line or file where the text is missing, not to the next statement.
         let end = self.cursor.previous_end;
         let (span, found) = if token.kind == Kind::End {
             (Span { start: end, end }, describe(&self.cursor))
@@ -549,10 +548,10 @@ impl<'s> Parser<'s> {
         let text = self.cursor.text();
         let note = match (token.kind, text) {
             (Kind::Unknown, "%" | "@") => {
-                Some(format!("`{text}` is followed by a name of letters, digits, `_` and `.`"))
+                Some(format!("help: write a name of letters, digits, `_` and `.` after `{text}`"))
             }
             (Kind::Unknown, _) if !text.is_ascii() => {
-                Some("names are made of ASCII letters, digits, `_` and `.`".to_owned())
+                Some("note: names consist of ASCII letters, digits, `_` and `.`".to_owned())
             }
             _ => None,
         };
@@ -560,7 +559,7 @@ impl<'s> Parser<'s> {
     }
 }
 
-/// The cursor behind `%name, %name`, at whose start it must stand.
+/// Moves a cursor at `%name, %name` past the names.
 fn after_names(mut cursor: Cursor) -> Cursor {
     cursor.bump();
     while cursor.token.kind == Kind::Comma {
@@ -573,7 +572,7 @@ fn after_names(mut cursor: Cursor) -> Cursor {
     cursor
 }
 
-/// The current token for people.
+/// Describes the current token for a message.
 fn describe(cursor: &Cursor) -> String {
     let text = quoted(cursor.text());
     match cursor.token.kind {
@@ -594,6 +593,6 @@ mod tests {
         let errors = parse("fir 1 and more", 10).unwrap_err();
         assert_eq!(errors.len(), 1);
         assert_eq!(errors[0].code, "too_large");
-        assert_eq!(errors[0].message, "the text has 14 bytes, and at most 10 are supported");
+        assert_eq!(errors[0].message, "the text has 14 bytes; the limit is 10");
     }
 }

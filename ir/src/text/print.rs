@@ -6,12 +6,12 @@ use crate::entities::{Entity, Op, Symbol, Value};
 use crate::module::{Module, Operation, ValueDef};
 use crate::types::{Dim, TensorType};
 
-/// The signature stands on one line if it fits.
+/// The signature is printed on one line if it fits this width.
 const MAX_COLUMNS: usize = 100;
 
-/// A program as text: parsing it gives an equal module (symbols and values may be numbered otherwise), and printing
-/// that gives the same text. Total: what a broken module refers to but does not hold is printed as a placeholder,
-/// such as `value7`, which does not parse.
+/// Prints a program. Parsing the text gives an equal module, up to the numbering of symbols and values, and printing
+/// that gives the same text. Accepts any module: a reference to a missing value is printed as a placeholder such as
+/// `value7`, which does not parse.
 pub fn print(module: &Module) -> String {
     let out = String::with_capacity(128 * (module.inputs.len() + module.ops.len() + 1));
     let order = SymbolOrder { ranks: vec![None; module.symbols.len()], next: 0 };
@@ -20,7 +20,7 @@ pub fn print(module: &Module) -> String {
     printer.out
 }
 
-/// One op as text, in one line without indentation. Total like [`print()`].
+/// Prints one op on one line, without indentation. Accepts any module, as [`print()`] does.
 pub fn print_op(module: &Module, op: Op) -> String {
     let mut printer = Printer { module, out: String::new(), order: None };
     match module.ops.get(op) {
@@ -33,12 +33,12 @@ pub fn print_op(module: &Module, op: Op) -> String {
 struct Printer<'a> {
     module: &'a Module,
     out: String,
-    /// Absent when a single op is printed: symbols then stand in the module's order.
+    /// `None` when printing a single op: symbols then have the module's order.
     order: Option<SymbolOrder>,
 }
 
-/// The order in which the text first mentions the symbols. The parser numbers symbols so and sorts the factors of an
-/// extent by number: printing them in this order is what makes printing a fixed point.
+/// The order of the symbols' first occurrence in the text. The parser numbers symbols in this order and sorts the
+/// factors of an extent by number, so printing factors in this order makes printing a fixed point.
 struct SymbolOrder {
     ranks: Vec<Option<u32>>,
     next: u32,
@@ -86,7 +86,7 @@ impl Printer<'_> {
         if self.out[line..].chars().count() + ") {".len() <= MAX_COLUMNS {
             return;
         }
-        // The symbols keep the ranks of the first attempt, which mentioned them in the same order.
+        // The ranks of the first attempt remain valid: it printed the symbols in the same order.
         self.out.truncate(start);
         for (index, input) in self.module.inputs.iter().enumerate() {
             self.out.push_str(if index == 0 { "\n    " } else { ",\n    " });
@@ -134,7 +134,7 @@ impl Printer<'_> {
         self.list(" : ", &operation.results, Printer::value_type);
     }
 
-    /// The values separated by commas, with a prefix when there are any.
+    /// Prints the prefix and the values, separated by commas; nothing if there are no values.
     fn list(&mut self, prefix: &str, values: &[Value], print: impl Fn(&mut Self, Value)) {
         for (index, value) in values.iter().enumerate() {
             self.out.push_str(if index == 0 { prefix } else { ", " });

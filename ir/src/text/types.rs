@@ -1,4 +1,4 @@
-//! Parses the parts of statements that stand on their own: types and attribute values.
+//! Parses types and attribute values.
 
 use super::errors::{Failed, quoted};
 use super::lexer::Kind;
@@ -9,8 +9,8 @@ use crate::entities::Symbol;
 use crate::ops::AttributeValue;
 use crate::types::{Dim, ElementType, ScaleLayout, TensorType};
 
-/// The most extents of a type and the most symbols of an extent. No real program comes near; later stages form
-/// products of extents, whose cost grows with the square of these.
+/// The most extents of a type and the most symbols of an extent. Real programs stay far below. Later stages form
+/// products of extents, whose cost grows with the square of this.
 const MAX_RANK: usize = 64;
 
 impl<'s> Parser<'s> {
@@ -52,10 +52,10 @@ impl<'s> Parser<'s> {
         element_from_bytes(text.as_bytes()).ok_or_else(|| {
             let names = ElementType::ALL.map(ElementType::name);
             let note = match nearest(text, names.into_iter()) {
-                Some(name) => format!("did you mean `{name}`?"),
-                None => format!("the element types are {}", names.join(", ")),
+                Some(name) => format!("help: did you mean `{name}`?"),
+                None => format!("note: the element types are {}", names.join(", ")),
             };
-            let message = format!("there is no element type `{}`", quoted(text));
+            let message = format!("unknown element type `{}`", quoted(text));
             self.errors.report("bad_type", token.span, message, Some(note))
         })
     }
@@ -101,7 +101,7 @@ impl<'s> Parser<'s> {
             let message = format!("an extent has at most {MAX_RANK} symbols");
             return Err(self.errors.report("bad_type", span, message, None));
         }
-        // A zero extent has no symbols, and then they are not part of the program either.
+        // A zero extent drops its symbols, so they are not interned.
         Ok(match self.factors.as_slice() {
             [] => Dim::fixed(constant),
             _ if constant == 0 => Dim::fixed(0),
@@ -112,13 +112,14 @@ impl<'s> Parser<'s> {
         })
     }
 
-    /// The value of digits, `None` beyond 64 bits.
+    /// The value of a digit string; `None` if it exceeds 64 bits.
     fn extent(&mut self, text: &str) -> Result<Option<u64>, Failed> {
         if text.bytes().all(|byte| byte.is_ascii_digit()) {
             return Ok(text.parse().ok());
         }
         let message = format!("expected an extent, found `{}`", quoted(text));
-        let note = "an extent is a whole number, a symbol, or a product of them such as `4*B*S`".to_owned();
+        let note =
+            "help: write an extent as a whole number, a symbol, or a product such as `4*B*S`".to_owned();
         Err(self.errors.report("bad_type", self.cursor.token.span, message, Some(note)))
     }
 
@@ -164,12 +165,12 @@ impl<'s> Parser<'s> {
         };
         let number = number.ok_or_else(|| {
             let message = format!("`{}` is not a number", quoted(text));
-            let note = "numbers are written `16`, `-1.5`, `1e-12`, `inf`, `-inf` or `nan`".to_owned();
+            let note = "help: write a number as `16`, `-1.5`, `1e-12`, `inf`, `-inf` or `nan`".to_owned();
             self.errors.report("bad_number", self.cursor.token.span, message, Some(note))
         })?;
         if number.is_infinite() && !text.ends_with("inf") {
             let message = format!("`{}` is too large for a 64-bit float", quoted(text));
-            let note = "write `inf` or `-inf` if infinity is meant".to_owned();
+            let note = "help: write `inf` or `-inf` for infinity".to_owned();
             return Err(self.errors.report("bad_number", self.cursor.token.span, message, Some(note)));
         }
         self.cursor.bump();
@@ -177,7 +178,7 @@ impl<'s> Parser<'s> {
     }
 }
 
-/// As [`ElementType::from_name`], without trying one name after the other.
+/// Does the same as [`ElementType::from_name`] with one match instead of a search.
 fn element_from_bytes(name: &[u8]) -> Option<ElementType> {
     Some(match name {
         b"f4E2M1FN" => ElementType::F4E2M1FN,
@@ -193,9 +194,9 @@ fn element_from_bytes(name: &[u8]) -> Option<ElementType> {
     })
 }
 
-/// Stricter than `str::parse`, which also takes `1.`, `.5`, `infinity` and `+1`.
+/// Parses a number. Stricter than `str::parse`, which also accepts `1.`, `.5`, `infinity` and `+1`.
 fn number_from_text(text: &str) -> Option<f64> {
-    /// Every integer of at most 15 digits is an f64.
+    /// An integer of at most 15 digits is exact in f64.
     const EXACT_DIGITS: usize = 15;
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     if text.len() <= EXACT_DIGITS && digits(text) == text.len() {

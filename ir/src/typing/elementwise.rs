@@ -1,4 +1,4 @@
-//! Rules of the ops that work element by element or along one axis: the shape stays or broadcasts.
+//! Typing rules of the ops that keep or broadcast the shape: elementwise ops, softmax and layer_norm.
 
 use super::{ARITHMETIC, ARITHMETIC_OR_I32, BOOLEAN, Site, Slot, number_text};
 use crate::types::ElementType;
@@ -8,7 +8,7 @@ pub(super) fn convert(site: &mut Site<'_>) {
     let (operand, result) = (site.operand(0), site.result(0));
     site.require_result_shape(result, operand.shape());
     match result.ty.element {
-        // The value of a scale is exact in f32 and useful only there; `f8E4M3FN` would lose that it is unsigned.
+        // Converts scales to arithmetic types only: as `f8E4M3FN` without a layout they would be read as signed.
         _ if operand.ty.layout.is_some() => site.require_result_among(result, ARITHMETIC),
         ElementType::F8E8M0FNU | ElementType::I1 => {
             let (mnemonic, value, ty) = (site.mnemonic(), site.name(result), site.ty(result));
@@ -40,7 +40,7 @@ pub(super) fn softmax(site: &mut Site<'_>, axis: u32) {
     same_type(site);
 }
 
-/// An arithmetic operand, and a result of its type.
+/// Requires an arithmetic operand and a result of the same type.
 fn same_type(site: &mut Site<'_>) {
     let (operand, result) = (site.operand(0), site.result(0));
     if site.require_element(operand, ARITHMETIC) {
@@ -80,7 +80,8 @@ pub(super) fn select(site: &mut Site<'_>) {
     }
 }
 
-/// Two arithmetic operands join; two `i32` stay `i32`; `None` (and an error) for anything else.
+/// The element type of two operands: the join of arithmetic types, or `i32` for two `i32`. Otherwise reports an error
+/// and returns `None`.
 fn join_or_i32(site: &mut Site<'_>, left: Slot<'_>, right: Slot<'_>) -> Option<ElementType> {
     let integers = [left, right].map(|slot| slot.ty.element == ElementType::I32);
     match integers {

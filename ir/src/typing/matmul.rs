@@ -1,4 +1,4 @@
-//! Rules of the multiplications and of the ops that make, unmake and lay out block-scaled matrices.
+//! Typing rules of the multiplications, of block quantization and dequantization, and of `swizzle_scales`.
 
 use super::{ARITHMETIC, BLOCK_DATA, Site, Slot};
 use crate::ops::{ScaleRounding, ScaledMma};
@@ -68,8 +68,8 @@ pub(super) fn mma(site: &mut Site<'_>) {
     }
 }
 
-/// `[.., M, N]`, `None` (and an error) when a or b is no matrix. Errors where K or the batch do not agree leave
-/// the shape standing, so that they are not repeated as an error of the result.
+/// The shape `[.., M, N]`; reports an error and returns `None` if a or b is not a matrix. A mismatch of K or the batch
+/// is reported, but the shape is still returned, so that the result gets no second error.
 fn matmul_shape(site: &mut Site<'_>, a: Slot<'_>, b: Slot<'_>) -> Option<Shape> {
     let (a_fits, b_fits) = (site.require_rank(a, 2), site.require_rank(b, 2));
     let ([batch @ .., m, a_k], [b_batch @ .., n, b_k]) = (a.shape(), b.shape()) else { return None };
@@ -167,7 +167,7 @@ fn require_scales(site: &mut Site<'_>, slot: Slot<'_>) -> bool {
     right
 }
 
-/// Unsigned e4m3 scales exist for FP4 only; what hardware multiplies is the scheduler's business.
+/// Requires FP4 data for `f8E4M3FN` scales. The scheduler checks which formats the hardware multiplies.
 fn require_format(site: &mut Site<'_>, data: Slot<'_>, scales: Slot<'_>, block: u32) {
     let (data, scale) = (data.ty.element, scales.ty.element);
     if data != ElementType::F4E2M1FN && scale == ElementType::F8E4M3FN {
@@ -175,7 +175,7 @@ fn require_format(site: &mut Site<'_>, data: Slot<'_>, scales: Slot<'_>, block: 
     }
 }
 
-/// Whole blocks along the last axis of `data`, and one scale for each.
+/// Requires whole blocks along the last axis of `data`, and one scale per block.
 fn require_blocks(site: &mut Site<'_>, data: Slot<'_>, scales: Slot<'_>, block: u32) {
     let [outer @ .., last] = data.shape() else { return };
     let Some(blocks) = last.divided_by(u64::from(block)) else {
@@ -184,7 +184,7 @@ fn require_blocks(site: &mut Site<'_>, data: Slot<'_>, scales: Slot<'_>, block: 
         return;
     };
     let expected: Vec<Dim> = outer.iter().chain([&blocks]).cloned().collect();
-    // Something that is no scale tensor has been reported as that.
+    // A `scales` operand without a layout has already been reported.
     if scales.ty.layout.is_some() && scales.shape() != expected {
         let (value, ty, data) = (site.name(scales), site.ty(scales), site.name(data));
         site.errors.push(Kind::ScaleShape { value, ty, data, expected: site.shape_text(&expected) });

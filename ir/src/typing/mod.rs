@@ -1,8 +1,7 @@
-//! The typing rule of each op: what its operands may be, and what type its results then have.
+//! The typing rule of each op: the types allowed for its operands and the resulting types of its results.
 //!
-//! Results carry their types in the program, so a rule compares and never infers. The rules see ops whose operands
-//! and results are all there, as many as [`arity`] says, and of types that are sound by themselves; the verifier
-//! makes sure of that.
+//! The program states result types, so a rule compares and never infers. The verifier guarantees that the operands and
+//! results of an op exist, that their number fits [`arity`], and that each type is valid by itself.
 
 mod elementwise;
 mod matmul;
@@ -17,22 +16,22 @@ use crate::program::Matmul;
 use crate::types::{Dim, ElementType, ScaleLayout, Shape, TensorType};
 use crate::verify::VerifyErrorKind as Kind;
 
-/// How many operands and results an op has.
+/// The number of operands and results of an op.
 pub(crate) struct Arity {
     pub(crate) operands: RangeInclusive<usize>,
     pub(crate) results: usize,
 }
 
-/// What the rule of an op says.
+/// The result of checking an op.
 pub(crate) struct Typed {
-    /// Nothing when the op is right.
+    /// Empty if the op is well-typed.
     pub(crate) errors: Vec<Kind>,
-    /// For a `scaled_mma` that is right.
+    /// The extents and format of a well-typed `scaled_mma`.
     pub(crate) matmul: Option<Matmul>,
 }
 
-/// The shape of two operands that broadcast as in NumPy: aligned at the last extent, where one of two extents is 1
-/// or they are equal. `None` when they are not.
+/// Broadcasts two shapes as NumPy does: aligned at the last extent, two extents must be equal or one of them 1.
+/// `None` if the shapes do not broadcast.
 pub fn broadcast_shape(left: &[Dim], right: &[Dim]) -> Option<Shape> {
     let one = Dim::fixed(1);
     let rank = left.len().max(right.len());
@@ -50,7 +49,7 @@ pub fn broadcast_shape(left: &[Dim], right: &[Dim]) -> Option<Shape> {
         .collect()
 }
 
-/// How many operands and results an op of this kind has.
+/// The number of operands and results of an op of this kind.
 pub(crate) fn arity(kind: &OpKind) -> Arity {
     let (operands, results) = match kind {
         OpKind::ScaledMma(mma) => (mma.operand_count()..=mma.operand_count(), 1),
@@ -72,7 +71,7 @@ pub(crate) fn arity(kind: &OpKind) -> Arity {
     Arity { operands, results }
 }
 
-/// What an operand is to its op.
+/// The role of an operand in its op, such as `sfa`.
 pub(crate) fn operand_role(kind: &OpKind, position: usize) -> &'static str {
     let roles: &[&str] = match kind {
         OpKind::ScaledMma(_) => match position.checked_sub(4) {
@@ -91,12 +90,12 @@ pub(crate) fn operand_role(kind: &OpKind, position: usize) -> &'static str {
     roles.get(position).copied().unwrap_or("operand")
 }
 
-/// Checks one op against its rule. Its operands and results exist, as many as [`arity`] says, with sound types.
+/// Checks one op against its typing rule. See the module's page for the preconditions.
 pub(crate) fn check_op(module: &Module, op: Op) -> Typed {
     let mut site = Site { module, operation: &module.ops[op], errors: Vec::new() };
     check_layouts(&mut site);
     if !site.errors.is_empty() {
-        // A scale tensor in the wrong place breaks the rules about elements too; say it once.
+        // A misplaced scale tensor would also violate the element rules: report it once.
         return Typed { errors: site.errors, matmul: None };
     }
     let mut matmul = None;
@@ -126,12 +125,12 @@ pub(crate) fn check_op(module: &Module, op: Op) -> Typed {
     Typed { errors: site.errors, matmul }
 }
 
-/// A number as the program's text spells it.
+/// A number as it is written in the program's text.
 fn number_text(number: f64) -> String {
     AttributeValue::Number(number).to_string()
 }
 
-/// Where scales may go, and where they may come from.
+/// Checks that only operands and results that may be scales have a layout.
 fn check_layouts(site: &mut Site<'_>) {
     let kind = &site.operation.kind;
     for position in 0..site.operation.operands.len() {
@@ -168,13 +167,13 @@ fn check_layouts(site: &mut Site<'_>) {
     }
 }
 
-/// Whether a reshape is of linear scales, which lie in memory as any tensor does, and gives such.
+/// Returns true if a reshape takes and produces linear scales, which are row-major as other tensors are.
 fn reshapes_scales(site: &Site<'_>) -> bool {
     let linear = Some(ScaleLayout::Linear);
     site.operand(0).ty.layout == linear && site.result(0).ty.layout == linear
 }
 
-/// The element types of a group of ops, and how a message names them.
+/// A set of element types, with its text in messages.
 #[derive(Clone, Copy)]
 struct Elements {
     has: fn(ElementType) -> bool,
@@ -189,11 +188,11 @@ const ARITHMETIC_OR_I32: Elements = Elements {
 const BLOCK_DATA: Elements =
     Elements { has: ElementType::is_block_data, text: "f4E2M1FN, f8E4M3FN or f8E5M2" };
 const BOOLEAN: Elements = Elements { has: |element| element == ElementType::I1, text: "i1" };
-/// FP4 shares bytes along the last axis, so it cannot be moved element by element.
+/// FP4 elements share bytes along the last axis, so they cannot be moved one by one.
 const UNPACKED: Elements =
     Elements { has: |element| element != ElementType::F4E2M1FN, text: "any type but f4E2M1FN" };
 
-/// An operand or a result.
+/// An operand or a result of the op being checked.
 #[derive(Clone, Copy)]
 struct Slot<'a> {
     role: &'static str,
@@ -206,13 +205,13 @@ impl<'a> Slot<'a> {
         &self.ty.shape
     }
 
-    /// The last extent, of a tensor of rank one or more.
+    /// The last extent. Requires a rank of at least 1.
     fn last(self) -> &'a Dim {
         &self.ty.shape[self.ty.rank() - 1]
     }
 }
 
-/// One op under a rule, and what the rule found.
+/// The op being checked, and the errors found in it.
 struct Site<'a> {
     module: &'a Module,
     operation: &'a Operation,
@@ -282,8 +281,8 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// The join of operands of these elements; `None` (and an error for each that is none of them) when there is
-    /// none.
+    /// The join of the operands' element types; `None` if there is none. Reports each operand whose type is not one of
+    /// `elements`.
     fn join(&mut self, slots: &[Slot<'_>], elements: Elements) -> Option<ElementType> {
         let mut joined = slots.first().map(|slot| slot.ty.element);
         for &slot in slots {
@@ -339,7 +338,7 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// The result of a multiplication, which rounds to any of these.
+    /// Requires one of several element types, to any of which the op can round.
     fn require_result_among(&mut self, slot: Slot<'_>, elements: Elements) {
         if !(elements.has)(slot.ty.element) {
             let (value, ty) = (self.name(slot), self.ty(slot));
@@ -347,7 +346,7 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// The shape to which all these broadcast, `None` (and an error) when they do not.
+    /// The shape to which all shapes broadcast; reports an error and returns `None` if they do not.
     fn broadcast(&mut self, shapes: &[&[Dim]]) -> Option<Shape> {
         let joined = shapes.iter().try_fold(Shape::new(), |joined, shape| broadcast_shape(&joined, shape));
         if joined.is_none() {

@@ -1,17 +1,17 @@
-//! Rules of the ops that rearrange, combine or create elements.
+//! Typing rules of the ops that change the shape or create elements.
 
 use super::{ARITHMETIC, Site, Slot, UNPACKED, number_text};
 use crate::ops::ConstantValue;
 use crate::types::{Dim, ElementType, Shape, dim_product};
 use crate::verify::VerifyErrorKind as Kind;
 
-/// Larger constants belong into params: a program is text.
+/// The most elements of a constant. Larger ones should be params, because a program is text.
 const MAX_CONSTANT: u64 = 1 << 24;
 
 pub(super) fn reshape(site: &mut Site<'_>) {
     let (operand, result) = (site.operand(0), site.result(0));
     site.require_result_element(result, operand.ty.element);
-    // Soundness bounds the constants, so a product that does not fit cannot occur.
+    // The verifier bounds constants, so the products do not overflow.
     if dim_product(operand.shape()) != dim_product(result.shape()) {
         let (from, to) = (site.shape_text(operand.shape()), site.shape_text(result.shape()));
         site.errors.push(Kind::ElementCount { from, to });
@@ -31,7 +31,7 @@ pub(super) fn transpose(site: &mut Site<'_>, permutation: &[u32]) {
     }
 }
 
-/// `None` when it is no permutation of the axes.
+/// Permutes a shape; `None` if `permutation` is not a permutation of its axes.
 fn permuted(shape: &[Dim], permutation: &[u32]) -> Option<Shape> {
     let mut taken = vec![false; shape.len()];
     for &axis in permutation {
@@ -82,7 +82,7 @@ fn reducible(site: &mut Site<'_>, operand: Slot<'_>, axes: &[u32]) -> bool {
 pub(super) fn constant(site: &mut Site<'_>, value: &ConstantValue) {
     let result = site.result(0);
     let element = result.ty.element;
-    // Extent by extent: the product of [0, M] has no symbol.
+    // Checked per extent, because the product of [0, M] has no symbol.
     let extents: Option<Vec<u64>> = result.shape().iter().map(Dim::as_fixed).collect();
     let Some(extents) = extents else {
         let (value, ty) = (site.name(result), site.ty(result));
@@ -115,7 +115,7 @@ fn is_value_of(element: ElementType, value: f64) -> bool {
         ElementType::I32 => {
             value.fract() == 0.0 && (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&value)
         }
-        // Rounded as `convert` does; a constant has no layout, so it is never `f8E8M0FNU`.
+        // Any number rounds as `convert` does. `f8E8M0FNU` does not occur, because a constant has no layout.
         ElementType::F4E2M1FN
         | ElementType::F8E4M3FN
         | ElementType::F8E5M2

@@ -1,4 +1,4 @@
-//! Everything that can be wrong with a module: a variant per property, with a stable code and what to do about it.
+//! The verifier's errors: one variant per checked property, with a stable code and a remedy.
 
 use crate::types::{ElementType, ScaleLayout};
 
@@ -7,7 +7,7 @@ macro_rules! define_kinds {
         $(#[$attr:meta])*
         $variant:ident { $($(#[$fattr:meta])* $field:ident: $ty:ty,)* } = $code:literal, $message:tt, $note:literal;
     )*) => {
-        /// What is wrong. Values are named with their `%`, types and shapes are as text spells them.
+        /// An error of the verifier. Value names include the `%`; types and shapes are in text form.
         #[derive(Clone, Debug, PartialEq, thiserror::Error)]
         pub enum VerifyErrorKind {
             $($(#[$attr])* #[error($message)] $variant { $($(#[$fattr])* $field: $ty,)* },)*
@@ -17,12 +17,12 @@ macro_rules! define_kinds {
             /// Every code.
             pub const CODES: &'static [&'static str] = &[$($code,)*];
 
-            /// The stable code: its text never changes.
+            /// The stable code. Its text never changes.
             pub fn code(&self) -> &'static str {
                 match self { $(VerifyErrorKind::$variant { .. } => $code,)* }
             }
 
-            /// What the author of the program can do about it.
+            /// A remedy, which begins with `help: `, or a reason, which begins with `note: `.
             pub fn note(&self) -> &'static str {
                 match self { $(VerifyErrorKind::$variant { .. } => $note,)* }
             }
@@ -31,24 +31,24 @@ macro_rules! define_kinds {
 }
 
 define_kinds! {
-    /// A name is empty or has other characters than names may have.
+    /// A name is empty or contains invalid characters.
     BadName {
         /// `function`, `symbol` or `value`.
         what: &'static str,
         /// The name.
         name: String,
-        /// What a name of this kind is made of.
+        /// The characters of a name of this kind.
         allowed: &'static str,
-    } = "bad_name", "a {what} name is made of {allowed}, which `{name}` is not",
-        "names of a host that have other characters are replaced by the embedder, who keeps the table";
-    /// Two values or two symbols have one name.
+    } = "bad_name", "the {what} name `{name}` must consist of {allowed}",
+        "help: map host names with other characters to valid ones, and keep the table in the host";
+    /// Two values or two symbols have the same name.
     DuplicateName {
         /// `symbol` or `value`.
         what: &'static str,
         /// The name.
         name: String,
-    } = "duplicate_name", "there is already a {what} `{name}`",
-        "inputs and outputs bind by name, so every name is used once";
+    } = "duplicate_name", "the {what} name `{name}` is used twice",
+        "note: names must be unique, because inputs and outputs bind by name";
     /// The list of inputs and a value's definition disagree.
     InputTable {
         /// Position in the list of inputs.
@@ -56,7 +56,7 @@ define_kinds! {
         /// The value.
         value: String,
     } = "input_table", "input {position} and the definition of `{value}` disagree",
-        "add inputs with Module::push_input or Builder, which keep both tables";
+        "help: add inputs with Module::push_input or Builder, which update both";
     /// An op's list of results and a value's definition disagree.
     ResultTable {
         /// The op.
@@ -66,8 +66,8 @@ define_kinds! {
         /// The value.
         value: String,
     } = "result_table", "result {position} of {op} and the definition of `{value}` disagree",
-        "add ops with Module::push_op or Builder, which keep both tables";
-    /// An operand is no value of the module.
+        "help: add ops with Module::push_op or Builder, which update both";
+    /// An operand is not a value of the module.
     UnknownOperand {
         /// The op.
         mnemonic: &'static str,
@@ -75,8 +75,8 @@ define_kinds! {
         operand: &'static str,
         /// The value.
         value: String,
-    } = "unknown_operand", "{mnemonic} takes {value} as {operand}, which the program does not have",
-        "values of one module mean nothing in another";
+    } = "unknown_operand", "{mnemonic} takes {value} as {operand}, which does not exist",
+        "note: a value is valid only in the module that created it";
     /// An operand is defined by this op or a later one.
     UseBeforeDefinition {
         /// The op.
@@ -85,17 +85,17 @@ define_kinds! {
         operand: &'static str,
         /// The value.
         value: String,
-    } = "use_before_definition", "{mnemonic} takes `{value}` as {operand} before it is defined",
-        "ops stand in an order in which they can run; there are no cycles";
-    /// A type uses a symbol that the module does not have.
+    } = "use_before_definition", "{mnemonic} takes `{value}` as {operand} before its definition",
+        "help: put each op after the ops that it depends on; cycles are not allowed";
+    /// A type uses a symbol that is not in the module.
     UnknownSymbol {
         /// The value.
         value: String,
         /// The symbol.
         symbol: String,
-    } = "unknown_symbol", "an extent of `{value}` is {symbol}, which the program does not have",
-        "symbols of one module mean nothing in another: intern the name";
-    /// No input has the symbol in its shape.
+    } = "unknown_symbol", "an extent of `{value}` uses {symbol}, which does not exist",
+        "help: a symbol is valid only in its module; create it with Module::intern_symbol";
+    /// No input's shape contains the symbol.
     UnboundSymbol {
         /// The symbol's name.
         symbol: String,
@@ -104,62 +104,62 @@ define_kinds! {
         /// Its type.
         ty: String,
     } = "unbound_symbol", "`{value}: {ty}` uses the symbol `{symbol}`, which no input's shape contains",
-        "the shapes of the inputs say what a symbol is at run time";
+        "note: a symbol gets its value from the shapes of the inputs";
 
     /// An op has too few or too many operands.
     OperandCount {
         /// The op.
         mnemonic: &'static str,
-        /// How many it takes.
+        /// Operands expected.
         expected: String,
-        /// How many it has.
+        /// Operands found.
         found: usize,
-    } = "operand_count", "{mnemonic} has {found} operand(s) and takes {expected}",
-        "named operands count too";
+    } = "operand_count", "{mnemonic} takes {expected} operand(s), not {found}",
+        "note: named operands are included";
     /// An op has too few or too many results.
     ResultCount {
         /// The op.
         mnemonic: &'static str,
-        /// How many it gives.
+        /// Results expected.
         expected: usize,
-        /// How many it has.
+        /// Results found.
         found: usize,
-    } = "result_count", "{mnemonic} has {found} result(s) and gives {expected}",
-        "only block_quantize has more than one result: codes, then scales";
-    /// A `scaled_mma` has beta and no c.
-    BetaWithoutC {} = "beta_without_c", "beta multiplies c, but there is no c",
-        "give the operand c, or leave beta out";
-    /// A block that is neither 16 nor 32.
+    } = "result_count", "{mnemonic} has {expected} result(s), not {found}",
+        "note: only block_quantize has more than one result: codes, then scales";
+    /// A `scaled_mma` has beta but no c.
+    BetaWithoutC {} = "beta_without_c", "beta multiplies c, but c is missing",
+        "help: add the operand c, or remove beta";
+    /// A block size other than 16 and 32.
     BlockSize {
         /// The block.
         found: u32,
     } = "block_size", "a block has 16 or 32 elements, not {found}",
-        "NVFP4 has 16 elements per scale, the MX formats have 32";
-    /// MX quantization that does not say how scales are rounded.
+        "note: NVFP4 has 16 elements per scale, the MX formats have 32";
+    /// MX quantization without a scale rounding.
     ScaleRoundingMissing {
         /// Element type of the scales.
         scale: ElementType,
-    } = "scale_rounding_missing", "quantization with {scale} scales needs the attribute scale_rounding",
-        "`floor` follows the OCP MX specification, `ceil` never saturates";
-    /// NVFP4 quantization with a rule for powers of two.
+    } = "scale_rounding_missing", "quantization with {scale} scales requires the attribute scale_rounding",
+        "help: use `floor` for the OCP MX specification, or `ceil` to avoid saturation";
+    /// NVFP4 quantization with a scale rounding.
     ScaleRoundingUnexpected {
         /// Element type of the scales.
         scale: ElementType,
     } = "scale_rounding_unexpected", "quantization with {scale} scales has no attribute scale_rounding",
-        "these scales are rounded to nearest even";
+        "help: remove it; these scales are rounded to nearest even";
     /// NVFP4 quantization without its per-tensor scale.
     GlobalScaleMissing {
         /// Element type of the scales.
         scale: ElementType,
-    } = "global_scale_missing", "quantization with {scale} scales needs the per-tensor scale g",
-        "give a second operand, f32 of shape [] or [1]; a constant 1 is a choice";
+    } = "global_scale_missing", "quantization with {scale} scales requires the per-tensor scale g",
+        "help: add a second operand, f32 of shape [] or [1], such as a constant 1";
     /// MX quantization with a per-tensor scale.
     GlobalScaleUnexpected {
         /// Element type of the scales.
         scale: ElementType,
     } = "global_scale_unexpected", "quantization with {scale} scales takes no per-tensor scale",
-        "divide by the per-tensor scale before quantizing";
-    /// An axis that the operand does not have.
+        "help: divide by the per-tensor scale before quantizing";
+    /// An axis beyond the operand's rank.
     AxisOutOfRange {
         /// The axis.
         axis: u32,
@@ -168,17 +168,17 @@ define_kinds! {
         /// Its type.
         ty: String,
     } = "axis_out_of_range", "`{value}: {ty}` has no axis {axis}",
-        "axes count from 0, outermost first, and are not negative";
+        "note: axes are numbered from 0, outermost first";
     /// Axes that repeat or descend.
     AxesOrder {
         /// The axes.
         axes: Vec<u32>,
     } = "axes_order", "the axes {axes:?} are not distinct and ascending",
-        "sort them and drop the repeated ones";
-    /// A reduction over nothing.
-    NoAxes {} = "no_axes", "there is no axis to reduce",
-        "name at least one axis, or drop the op";
-    /// A transposition whose attribute is no permutation of the operand's axes.
+        "help: sort the axes and remove duplicates";
+    /// A reduction without axes.
+    NoAxes {} = "no_axes", "the reduction has no axes",
+        "help: name at least one axis, or remove the op";
+    /// A transposition whose attribute is not a permutation of the operand's axes.
     Permutation {
         /// The attribute.
         permutation: Vec<u32>,
@@ -187,46 +187,46 @@ define_kinds! {
         /// Its type.
         ty: String,
     } = "permutation", "{permutation:?} is not a permutation of the axes of `{value}: {ty}`",
-        "name every axis from 0 once: result axis i is operand axis permutation[i]";
+        "help: list every axis from 0 once; result axis i is operand axis permutation[i]";
     /// Bounds that are NaN or in the wrong order.
     ClampBounds {
         /// Lower bound.
         min: String,
         /// Upper bound.
         max: String,
-    } = "clamp_bounds", "nothing lies between min = {min} and max = {max}",
-        "give min <= max, neither of them NaN; -inf and inf leave a side open";
+    } = "clamp_bounds", "no value lies between min = {min} and max = {max}",
+        "help: use min <= max, neither of them NaN; -inf or inf removes a bound";
     /// An eps that is negative, infinite or NaN.
     Eps {
         /// The attribute.
         eps: String,
-    } = "eps", "eps = {eps} is not a finite number of at least 0",
-        "1e-5 is usual";
-    /// A constant whose shape has symbols.
+    } = "eps", "eps = {eps} is not a finite number >= 0",
+        "help: use a small number such as 1e-5";
+    /// A constant whose shape contains symbols.
     ConstantShape {
         /// The result.
         value: String,
         /// Its type.
         ty: String,
-    } = "constant_shape", "the constant `{value}: {ty}` has no fixed shape",
-        "write a scalar and broadcast it";
-    /// A list of values of another length than the shape has elements.
+    } = "constant_shape", "the shape of the constant `{value}: {ty}` contains symbols",
+        "help: write a scalar and broadcast it";
+    /// A list of values whose length differs from the number of elements.
     ConstantCount {
         /// Elements of the shape.
         expected: u64,
         /// Values in the list.
         found: usize,
     } = "constant_count", "the constant's shape has {expected} elements, but {found} values are given",
-        "write one number for all elements, or a list of exactly as many as there are, row-major";
-    /// A constant that is too large to be written out.
+        "help: write one number for all elements, or one per element in row-major order";
+    /// A constant with too many elements.
     ConstantTooLarge {
         /// Elements of the shape.
         count: u64,
-        /// The most it may have.
+        /// The limit.
         limit: u64,
-    } = "constant_too_large", "a constant of {count} elements is beyond the limit of {limit}",
-        "write a scalar and broadcast it, or make it a param";
-    /// A number that the constant's element type does not have.
+    } = "constant_too_large", "a constant of {count} elements exceeds the limit of {limit}",
+        "help: write a scalar and broadcast it, or make it a param";
+    /// A number that the constant's element type cannot represent.
     ConstantValue {
         /// Position in the list.
         position: usize,
@@ -235,52 +235,52 @@ define_kinds! {
         /// The element type.
         element: ElementType,
     } = "constant_value", "value {position} of the constant, {value}, is not a value of {element}",
-        "i1 is 0 or 1, i32 is a whole number of 32 bits; floats are rounded and take any number";
+        "note: i1 is 0 or 1, i32 is a 32-bit integer; float types round any number";
 
-    /// More extents than a tensor may have.
+    /// A rank above the limit.
     RankTooLarge {
         /// The value.
         value: String,
         /// Its rank.
         rank: usize,
-        /// The most it may be.
+        /// The limit.
         limit: usize,
-    } = "rank_too_large", "`{value}` has rank {rank}, beyond the limit of {limit}",
-        "merge axes with reshape";
-    /// An extent that is a product of more symbols than it may be.
+    } = "rank_too_large", "the rank of `{value}`, {rank}, exceeds the limit of {limit}",
+        "help: merge axes with reshape";
+    /// An extent with too many symbols.
     TooManySymbols {
         /// The value.
         value: String,
-        /// Symbols, powers counted.
+        /// Symbols, repeated for powers.
         count: usize,
-        /// The most it may have.
+        /// The limit.
         limit: usize,
-    } = "too_many_symbols", "an extent of `{value}` is a product of {count} symbols, beyond the limit of {limit}",
-        "name the product with a symbol of its own";
-    /// A constant factor so large that sizes could overflow.
+    } = "too_many_symbols", "an extent of `{value}` has {count} symbols, which exceeds the limit of {limit}",
+        "help: replace the product with one symbol";
+    /// An extent or a tensor so large that sizes could overflow.
     ExtentTooLarge {
         /// The value.
         value: String,
         /// Its type.
         ty: String,
-    } = "extent_too_large", "`{value}: {ty}` is larger than any memory",
-        "an extent is at most 2^40 and a tensor at most 2^46 elements, symbols not counted";
-    /// FP4 whose last extent is not always even.
+    } = "extent_too_large", "`{value}: {ty}` is too large",
+        "note: without symbols, an extent is at most 2^40 and a tensor at most 2^46 elements";
+    /// FP4 whose last extent is not even for every value of its symbols.
     PackedExtent {
         /// The value.
         value: String,
         /// Its type.
         ty: String,
     } = "packed_extent", "the last extent of `{value}: {ty}` is not known to be even",
-        "FP4 is packed in pairs along the last axis: give that axis an even constant factor";
-    /// A layout on a tensor that cannot hold the scales of a matrix.
+        "help: give the last axis an even constant factor, because FP4 is packed in pairs along it";
+    /// A layout on a type that is not a scale type.
     LayoutOnType {
         /// The value.
         value: String,
         /// Its type.
         ty: String,
-    } = "layout_on_type", "`{value}: {ty}` has a scale layout, but cannot be the scales of a matrix",
-        "scales are f8E4M3FN or f8E8M0FNU of shape [.., rows, K/V]";
+    } = "layout_on_type", "`{value}: {ty}` has a scale layout, but is not a scale tensor",
+        "note: scales are f8E4M3FN or f8E8M0FNU of shape [.., rows, K/V]";
     /// `f8E8M0FNU` without a layout.
     ScaleWithoutLayout {
         /// The value.
@@ -288,9 +288,9 @@ define_kinds! {
         /// Its type.
         ty: String,
     } = "scale_without_layout", "`{value}: {ty}` has no scale layout",
-        "f8E8M0FNU is a type of scales only: write `linear` (as checkpoints store them) or `blocked` into the type";
+        "help: add `linear` (as in checkpoints) or `blocked` to the type; only scales are f8E8M0FNU";
 
-    /// An operand of an element type that the op does not take.
+    /// An operand with an element type that the op does not accept.
     OperandElement {
         /// The op.
         mnemonic: &'static str,
@@ -300,11 +300,11 @@ define_kinds! {
         value: String,
         /// Its type.
         ty: String,
-        /// The element types that it takes.
+        /// The element types that the op accepts.
         expected: &'static str,
     } = "operand_element", "{mnemonic} takes {expected} as {operand}, but `{value}` is {ty}",
-        "change the element type with convert, or with block_dequantize for block-scaled data";
-    /// Operands whose element types must agree.
+        "help: use convert, or block_dequantize for block-scaled data";
+    /// Operands whose element types differ but must be equal.
     ElementMismatch {
         /// One operand.
         left: String,
@@ -315,19 +315,19 @@ define_kinds! {
         /// Its type.
         right_ty: String,
     } = "element_mismatch",
-        "`{left}: {left_ty}` and `{right}: {right_ty}` must have one element type",
-        "convert one of them";
-    /// A result whose element type does not follow from the operands.
+        "`{left}: {left_ty}` and `{right}: {right_ty}` must have the same element type",
+        "help: convert one of them";
+    /// A result whose element type is not the one determined by the operands.
     ResultElement {
         /// The result.
         value: String,
         /// Its type.
         ty: String,
-        /// The element type that follows, or those that it may have.
+        /// The required element type, or the allowed ones.
         expected: String,
     } = "result_element", "the element type of `{value}: {ty}` must be {expected}",
-        "arithmetic gives the join of its operands' types (f32 where they differ); narrowing is an op of its own";
-    /// An element type that cannot be computed or converted to.
+        "help: arithmetic ops return the join of the operand types (f32 if they differ); narrow with convert";
+    /// A result with an element type that the op cannot produce.
     TargetElement {
         /// The op.
         mnemonic: &'static str,
@@ -335,9 +335,9 @@ define_kinds! {
         value: String,
         /// Its type.
         ty: String,
-    } = "target_element", "{mnemonic} cannot give `{value}: {ty}`",
-        "i1 comes from compare or a constant, f8E8M0FNU from block_quantize";
-    /// Element types and block that are no block-scaled format.
+    } = "target_element", "{mnemonic} cannot produce `{value}: {ty}`",
+        "help: use compare or a constant for i1, and block_quantize for f8E8M0FNU";
+    /// Element types and a block that are not a block-scaled format.
     Format {
         /// Element type of the data.
         data: ElementType,
@@ -345,10 +345,10 @@ define_kinds! {
         scale: ElementType,
         /// Elements per scale.
         block: u32,
-    } = "format", "{data} data with {scale} scales per {block} elements is no format of this op",
-        "f8E4M3FN scales go with f4E2M1FN data, f8E8M0FNU scales with any; block_quantize writes NVFP4 (f4E2M1FN, \
-         f8E4M3FN, 16) and MX (f8E8M0FNU, 32)";
-    /// alpha, beta or g that is no f32 scalar.
+    } = "format", "{data} data with {scale} scales per {block} elements is not a format of this op",
+        "note: f8E4M3FN scales go with f4E2M1FN data, f8E8M0FNU scales with any; block_quantize writes NVFP4 \
+         (f4E2M1FN, f8E4M3FN, 16) and MX (f8E8M0FNU, 32)";
+    /// An alpha, beta or g that is not an f32 scalar.
     ScalarOperand {
         /// The operand's role.
         operand: &'static str,
@@ -357,9 +357,9 @@ define_kinds! {
         /// Its type.
         ty: String,
     } = "scalar_operand", "{operand} must be f32 of shape [] or [1], but `{value}` is {ty}",
-        "convert or reshape it; a factor per row or column is a mul of its own";
+        "help: convert or reshape it; apply a factor per row or column with mul";
 
-    /// An operand with too few extents.
+    /// An operand of too low a rank.
     OperandRank {
         /// The operand's role.
         operand: &'static str,
@@ -369,9 +369,9 @@ define_kinds! {
         ty: String,
         /// The least rank.
         least: usize,
-    } = "operand_rank", "{operand} needs a rank of at least {least}, but `{value}` is {ty}",
-        "add extents of 1 with reshape";
-    /// An operand whose shape does not follow from the others.
+    } = "operand_rank", "{operand} must have rank {least} or more, but `{value}` is {ty}",
+        "help: add extents of 1 with reshape";
+    /// An operand whose shape does not fit the other operands.
     OperandShape {
         /// The operand's role.
         operand: &'static str,
@@ -379,21 +379,21 @@ define_kinds! {
         value: String,
         /// Its type.
         ty: String,
-        /// The shape that follows.
+        /// The required shape.
         expected: String,
     } = "operand_shape", "{operand} must have the shape {expected}, but `{value}` is {ty}",
-        "this operand does not broadcast: reshape or broadcast it first";
-    /// A result whose shape does not follow from the operands.
+        "help: reshape or broadcast it first; this operand does not broadcast";
+    /// A result whose shape is not the one determined by the operands.
     ResultShape {
         /// The result.
         value: String,
         /// Its type.
         ty: String,
-        /// The shape that follows.
+        /// The required shape.
         expected: String,
     } = "result_shape", "the shape of `{value}: {ty}` must be {expected}",
-        "it follows from the operands; symbols are equal only to themselves";
-    /// A and B with different last extents.
+        "note: the operands determine the shape; two different symbols are never equal";
+    /// A and B with different K.
     KMismatch {
         /// A.
         a: String,
@@ -404,8 +404,8 @@ define_kinds! {
         /// Its type.
         b_ty: String,
     } = "k_mismatch", "`{a}: {a_ty}` and `{b}: {b_ty}` differ in their last extent, K",
-        "operands are K-major: A is [.., M, K] and B is [.., N, K]; transpose a B of [K, N]";
-    /// B with leading extents that are not those of A.
+        "help: transpose a B of [K, N]; operands are K-major, A [.., M, K] and B [.., N, K]";
+    /// B with leading extents that differ from A's.
     BatchMismatch {
         /// A.
         a: String,
@@ -415,9 +415,9 @@ define_kinds! {
         b: String,
         /// Its type.
         b_ty: String,
-    } = "batch_mismatch", "the leading extents of `{b}: {b_ty}` are not those of `{a}: {a_ty}`",
-        "B has the leading extents of A, or rank 2 and serves every matrix of A; they do not broadcast";
-    /// A last extent that does not always consist of whole blocks.
+    } = "batch_mismatch", "the leading extents of `{b}: {b_ty}` differ from those of `{a}: {a_ty}`",
+        "help: give B the leading extents of A, or rank 2 to share it; leading extents do not broadcast";
+    /// A last extent that is not whole blocks for every value of its symbols.
     BlockMultiple {
         /// The value.
         value: String,
@@ -426,25 +426,25 @@ define_kinds! {
         /// Elements per scale.
         block: u32,
     } = "block_multiple", "the last extent of `{value}: {ty}` is not known to be a multiple of the block, {block}",
-        "pad the axis with zeros to whole blocks; a symbolic extent needs the block as a factor";
+        "help: pad the axis with zeros; a symbolic extent needs the block as a factor";
     /// Operands that do not broadcast.
     NotBroadcastable {
         /// The op.
         mnemonic: &'static str,
         /// The shapes of the operands (and, for `broadcast`, of the result).
         shapes: String,
-    } = "not_broadcastable", "{mnemonic} of shapes that do not broadcast: {shapes}",
-        "aligned at the last extent, two extents must be equal or one of them 1; a symbol is equal only to itself";
-    /// A reshape that would change the number of elements.
+    } = "not_broadcastable", "the shapes of {mnemonic} do not broadcast: {shapes}",
+        "note: aligned at the last extent, two extents must be equal or one of them 1; a symbol equals only itself";
+    /// A reshape that changes the number of elements.
     ElementCount {
         /// The operand's shape.
         from: String,
         /// The result's shape.
         to: String,
-    } = "element_count", "{from} and {to} are not known to have as many elements",
-        "the constants and the symbols of both shapes must have the same product";
+    } = "element_count", "{from} and {to} are not known to have the same number of elements",
+        "note: the constants and symbols of both shapes must have the same product";
 
-    /// A scale tensor where an op takes none.
+    /// A scale tensor as an operand that cannot be one.
     UnexpectedScales {
         /// The op.
         mnemonic: &'static str,
@@ -455,8 +455,8 @@ define_kinds! {
         /// Its type.
         ty: String,
     } = "unexpected_scales", "{mnemonic} takes no scale tensor as {operand}, but `{value}` is {ty}",
-        "scales go to scaled_mma, swizzle_scales, block_dequantize, convert and reshape (linear ones) and outputs";
-    /// Something else where an op takes scales.
+        "note: scaled_mma, swizzle_scales, block_dequantize and outputs take scales; convert and reshape, linear ones";
+    /// An operand or result that must be a scale tensor and is not.
     ExpectedScales {
         /// The op.
         mnemonic: &'static str,
@@ -466,9 +466,9 @@ define_kinds! {
         value: String,
         /// Its type.
         ty: String,
-    } = "expected_scales", "{mnemonic} needs a scale tensor as {operand}, but `{value}` is {ty}",
-        "scales are f8E4M3FN or f8E8M0FNU with a layout, `linear` or `blocked`, in their type";
-    /// Scales of another shape than their data asks for.
+    } = "expected_scales", "{mnemonic} requires a scale tensor as {operand}, but `{value}` is {ty}",
+        "note: scales are f8E4M3FN or f8E8M0FNU with the layout `linear` or `blocked` in their type";
+    /// Scales whose shape does not fit their data.
     ScaleShape {
         /// The scales.
         value: String,
@@ -476,10 +476,10 @@ define_kinds! {
         ty: String,
         /// The data that they scale.
         data: String,
-        /// The shape that follows.
+        /// The required shape.
         expected: String,
     } = "scale_shape", "the scales of `{data}` must have the shape {expected}, but `{value}` is {ty}",
-        "there is one scale per block of the last axis; padding is not part of the shape, whatever the layout";
+        "note: there is one scale per block of the last axis; the shape excludes padding in both layouts";
     /// A layout on a result that cannot have one.
     ResultLayout {
         /// The op.
@@ -488,36 +488,36 @@ define_kinds! {
         value: String,
         /// Its type.
         ty: String,
-    } = "result_layout", "{mnemonic} does not give scales, but `{value}` is {ty}",
-        "only inputs, swizzle_scales, block_quantize and a reshape of linear scales give scale tensors";
+    } = "result_layout", "{mnemonic} does not produce scales, but `{value}` is {ty}",
+        "note: only inputs, swizzle_scales, block_quantize and a reshape of linear scales are scale tensors";
     /// A conversion of blocked scales.
     BlockedConvert {
         /// The scales.
         value: String,
         /// Their type.
         ty: String,
-    } = "blocked_convert", "`{value}: {ty}` cannot be converted while it is blocked",
-        "make it linear with swizzle_scales first";
-    /// A change of layout that changes nothing.
+    } = "blocked_convert", "`{value}: {ty}` has the blocked layout and cannot be converted",
+        "help: convert the layout to linear with swizzle_scales first";
+    /// A `swizzle_scales` that does not change the layout.
     SwizzleNothing {
-        /// Both layouts.
+        /// The layout of operand and result.
         layout: ScaleLayout,
-    } = "swizzle_nothing", "the scales are {layout} before and after",
-        "use the operand itself, or correct the result's layout";
+    } = "swizzle_nothing", "swizzle_scales from {layout} to {layout} changes nothing",
+        "help: use the operand, or correct the layout of the result";
 
-    /// A program that returns nothing.
-    NoOutputs {} = "no_outputs", "the program returns nothing",
-        "return at least one value";
-    /// An output that is no value of the module.
+    /// A program without outputs.
+    NoOutputs {} = "no_outputs", "the program has no outputs",
+        "help: return at least one value";
+    /// An output that is not a value of the module.
     UnknownOutput {
         /// The value.
         value: String,
-    } = "unknown_output", "the program returns {value}, which it does not have",
-        "values of one module mean nothing in another";
+    } = "unknown_output", "the program returns {value}, which does not exist",
+        "note: a value is valid only in the module that created it";
     /// A value that is returned twice.
     DuplicateOutput {
         /// The value.
         value: String,
-    } = "duplicate_output", "`{value}` is returned already",
-        "outputs bind by name, so each value is returned once";
+    } = "duplicate_output", "`{value}` is returned twice",
+        "help: return each value once, because outputs bind by name";
 }

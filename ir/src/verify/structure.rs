@@ -1,5 +1,5 @@
-//! Walks a module in program order: tables, names, types by themselves and symbols; what an op means is left to
-//! [`crate::typing`].
+//! Walks a module in program order and checks tables, names, symbols and each type by itself. [`crate::typing`]
+//! checks the ops.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -11,25 +11,25 @@ use crate::program::Matmul;
 use crate::types::{ElementType, TensorType};
 use crate::typing;
 
-/// Far beyond any real tensor; it bounds the work per op.
+/// The largest rank. Bounds the work per op.
 const MAX_RANK: usize = 8;
-/// Merging eight axes of four symbols each stays within it; it bounds the work per extent.
+/// The most symbols of an extent, enough to merge eight axes of four symbols each. Bounds the work per extent.
 const MAX_SYMBOLS: usize = 32;
-/// With [`MAX_COUNT`], sizes in bytes (at most 4 per element, blocked padding at most 512 times as many) stay
-/// within 64 bits.
+/// The largest constant of an extent. With [`MAX_COUNT`] it keeps byte sizes within 64 bits: an element takes at most
+/// 4 bytes, and blocked padding multiplies a size by at most 512.
 const MAX_EXTENT: u64 = 1 << 40;
-/// See [`MAX_EXTENT`].
+/// The largest product of a type's constants.
 const MAX_COUNT: u64 = 1 << 46;
 
-/// What the walk found.
+/// The result of the walk.
 pub(super) struct Checked {
-    /// In program order.
+    /// All errors, in program order.
     pub(super) errors: Vec<VerifyError>,
-    /// For each `scaled_mma` that is right.
+    /// Extents and format of each well-typed `scaled_mma`.
     pub(super) matmuls: BTreeMap<Op, Matmul>,
 }
 
-/// Checks everything about a module.
+/// Checks a whole module.
 pub(super) fn check(module: &Module) -> Checked {
     let mut walk = Walk {
         module,
@@ -49,9 +49,9 @@ pub(super) fn check(module: &Module) -> Checked {
 struct Walk<'a> {
     module: &'a Module,
     names: HashSet<&'a str>,
-    /// By value: whether its type has been seen and is right by itself.
+    /// Per value: its type has been checked and is valid by itself.
     sound: Vec<bool>,
-    /// By symbol: whether an input's shape has it, or its absence has been reported.
+    /// Per symbol: an input's shape contains it, or its absence has been reported.
     bound: Vec<bool>,
     errors: Vec<VerifyError>,
     matmuls: BTreeMap<Op, Matmul>,
@@ -81,8 +81,8 @@ impl<'a> Walk<'a> {
                 self.report(Place::Module, Kind::DuplicateName { what: "symbol", name: name.clone() });
             }
         }
-        // Values that claim a place in a list which does not hold them; the other direction is checked below,
-        // where the lists are walked.
+        // Finds values whose definition names a list entry that is another value. `check_inputs` and `check_ops`
+        // check the other direction.
         for (value, data) in module.values.iter() {
             match data.def {
                 ValueDef::Input { index, .. } => {
@@ -127,7 +127,7 @@ impl<'a> Walk<'a> {
         for (op, operation) in module.ops.iter() {
             let place = Place::Op(op);
             let (mnemonic, arity) = (operation.kind.mnemonic(), typing::arity(&operation.kind));
-            // With a wrong count nothing says which operand is which; that one error stands for all others.
+            // With a wrong count the roles of the operands are unknown, so no further errors are reported.
             let mut checkable = arity.operands.contains(&operation.operands.len());
             if checkable {
                 for (position, &value) in operation.operands.iter().enumerate() {
@@ -163,7 +163,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether an operand is there and of a sound type.
+    /// Returns true if an operand exists and its type is valid.
     fn check_operand(&mut self, op: Op, position: usize, value: Value) -> bool {
         let module = self.module;
         let kind = &module.ops[op].kind;
@@ -177,7 +177,7 @@ impl<'a> Walk<'a> {
                 false
             }
             Some(ValueDef::Result { op: definer, .. }) if definer.index() >= op.index() => {
-                // A definer that is no op at all has been reported as an error of the tables.
+                // If the defining op does not exist, `result_table` has been reported.
                 if definer.index() < module.ops.len() {
                     let value = value_text(module, value);
                     self.report(Place::Op(op), Kind::UseBeforeDefinition { mnemonic, operand, value });
@@ -188,7 +188,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether a result is there and of a sound type.
+    /// Returns true if a result exists and its type is valid.
     fn check_result(&mut self, op: Op, position: usize, value: Value) -> bool {
         let module = self.module;
         let place = Place::Op(op);
@@ -209,7 +209,7 @@ impl<'a> Walk<'a> {
         self.sound[value.index()]
     }
 
-    /// Checks the name and the type of a value where it is defined.
+    /// Checks the name and the type of a value at its definition.
     fn check_value(&mut self, place: Place, value: Value) {
         let data = &self.module.values[value];
         if !is_value_name(&data.name) {
@@ -225,14 +225,15 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Lets later ops be checked against the type of a value whose own op is not checked.
+    /// Marks the type of a value as checked, so that later ops are checked against it although its own op is not.
     fn trust_stated_type(&mut self, value: Value) {
         if let Some(data) = self.module.values.get(value) {
             self.sound[value.index()] = self.type_errors(value, &data.ty).is_empty();
         }
     }
 
-    /// What is wrong with a type by itself. At most one error says that it is too large, since its text would be.
+    /// The errors of a type by itself. If the rank or the number of symbols is too large, that is the only error,
+    /// because the text of the type would be too long for others.
     fn type_errors(&self, value: Value, ty: &TensorType) -> Vec<Kind> {
         let name = || value_text(self.module, value);
         if ty.rank() > MAX_RANK {
@@ -248,7 +249,7 @@ impl<'a> Walk<'a> {
         }
         let mut kinds = Vec::new();
         let constants = || ty.shape.iter().map(|dim| dim.constant());
-        // Zeros are left out so that the order of multiplication does not matter to an overflow check.
+        // `max(1)`: with zeros, the overflow check would depend on the order of multiplication.
         let count = constants().try_fold(1u64, |count, constant| count.checked_mul(constant.max(1)));
         if constants().any(|constant| constant > MAX_EXTENT) || count.is_none_or(|count| count > MAX_COUNT) {
             kinds.push(Kind::ExtentTooLarge { value: name(), ty: self.type_text(value) });
@@ -289,18 +290,18 @@ impl<'a> Walk<'a> {
 }
 
 const VALUE_NAME: &str = "letters, digits, `_` and `.`";
-const SYMBOL_NAME: &str = "letters, digits, `_` and `.`, a letter or `_` first";
+const SYMBOL_NAME: &str = "letters, digits, `_` and `.`, and begin with a letter or `_`";
 
 fn is_value_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.')
 }
 
-/// Stricter than the name of a value: an extent such as `4*B` must not read as something else.
+/// Unlike a value name, a symbol name cannot begin with a digit, so that an extent such as `4*B` is unambiguous.
 fn is_symbol_name(name: &str) -> bool {
     is_value_name(name) && name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
 }
 
-/// `%name`, or the entity for a value that does not exist.
+/// `%name`, or the entity (`value7`) of a value that does not exist.
 fn value_text(module: &Module, value: Value) -> String {
     module.values.get(value).map_or_else(|| value.to_string(), |data| format!("%{}", data.name))
 }

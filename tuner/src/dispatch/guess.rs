@@ -1,16 +1,19 @@
-//! What kernels would take for problems that nobody measured, from what they took for those that somebody did.
+//! A cost model that estimates a kernel's time for problems without measurements.
 //!
-//! A kernel begins; then its blocks compute tiles in waves, as many at a time as the device has room for. A wave takes its
-//! time for each step along K, and for what it does once. So there are few numbers to a kernel,
+//! A kernel has a fixed start-up time. Then its CTAs compute tiles in waves. Each wave costs a fixed time, and a time
+//! per step along K. In small-M kernels a step takes longer with more rows of A. Four non-negative coefficients per
+//! kernel result:
 //!
 //! ```text
 //! time = begin + waves * (once + share of K * (step + step of a row * rows))
 //! ```
 //!
-//! and its measurements give them, by least squares of relative errors, none below 0. What is left over counts for problems
-//! that are like the measured one. Of five kernels on an H200, from twelve problems, times on six others are off by 3.3 % on
-//! average, two of 22 by 10 and 21 % (`tests.rs`): good enough to say which of two splits that serve the measured problems
-//! alike serves others as well, and nothing else is asked of it.
+//! They are fitted to the kernel's measurements by least squares of relative errors. The residual of a measurement
+//! corrects the estimates of similar problems.
+//!
+//! Accuracy, for five kernels on an H200 fitted to twelve problems: on six other problems the mean error is 3.3 %, and
+//! the two largest of 22 errors are 10 % and 21 % (`tests.rs`). That suffices to choose between splits that serve the
+//! measured problems equally well, the only use of these estimates.
 
 use std::collections::BTreeSet;
 
@@ -20,14 +23,14 @@ use super::work::Work;
 use super::{Measured, Takes};
 use crate::problem::Problem;
 
-/// Problems that nobody measured.
+/// The estimated losses on a problem without measurements.
 pub(super) struct Guess {
     pub problem: Problem,
-    /// The share of time that each kernel would lose; `None` where it does not take the problem, or nothing is known of it.
+    /// The loss of each kernel; `None` if it does not support the problem or has no measurements.
     pub losses: Vec<Option<f64>>,
 }
 
-/// Guesses on the extents of the measured problems, all combined, between them, and a little beyond.
+/// Estimates for all combinations of the measured extents, of extents between them, and of extents slightly beyond.
 pub(super) fn guesses(measured: Measured<'_>, takes: &Takes<'_>, processors: u32) -> Vec<Guess> {
     let estimates = estimates(measured, processors);
     let guess = |problem: Problem| {
@@ -43,7 +46,7 @@ pub(super) fn guesses(measured: Measured<'_>, takes: &Takes<'_>, processors: u32
     combined(measured).into_iter().filter(|problem| !is_measured(problem)).filter_map(guess).collect()
 }
 
-/// What is known of each kernel.
+/// The cost model of each kernel.
 pub(super) fn estimates(measured: Measured<'_>, processors: u32) -> Vec<Option<Estimate>> {
     let all = |begin: Option<f64>| -> Vec<Option<Estimate>> {
         let one = |(position, kernel): (usize, &Kernel)| {
@@ -53,7 +56,7 @@ pub(super) fn estimates(measured: Measured<'_>, processors: u32) -> Vec<Option<E
         };
         measured.kernels.iter().enumerate().map(one).collect()
     };
-    // How a kernel begins is much the same for all: where one's measurements are too few to say, those of the others do.
+    // Start-up times are similar for all kernels: a kernel with too few measurements gets the median of the others.
     let alone = all(None);
     let sure = alone.iter().flatten().filter(|it| it.residuals.len() > TERMS);
     let mut begins: Vec<f64> = sure.map(|it| it.coefficients[0]).filter(|begin| *begin > 0.0).collect();
@@ -64,9 +67,9 @@ pub(super) fn estimates(measured: Measured<'_>, processors: u32) -> Vec<Option<E
     }
 }
 
-/// All combinations of extents.
+/// All combinations of the extents given by [`between`].
 fn combined(measured: Measured<'_>) -> Vec<Problem> {
-    // N and K are multiples that every kernel takes.
+    // Every kernel supports N and K that are multiples of 256.
     let ms = between(measured.problems.iter().map(|it| it.problem.m), 1);
     let ns = between(measured.problems.iter().map(|it| it.problem.n), 256);
     let ks = between(measured.problems.iter().map(|it| it.problem.k), 256);
@@ -74,7 +77,7 @@ fn combined(measured: Measured<'_>) -> Vec<Problem> {
     pairs.flat_map(|(m, n)| ks.iter().map(move |k| Problem::new(m, n, *k))).collect()
 }
 
-/// Extents, their geometric means, half of the least, and twice the largest.
+/// The extents, the geometric means of neighbours, half of the smallest, and twice the largest.
 fn between(extents: impl Iterator<Item = u64>, multiple: u64) -> Vec<u64> {
     let known: BTreeSet<u64> = extents.collect();
     let (Some(least), Some(most)) = (known.first().copied(), known.last().copied()) else {
@@ -88,29 +91,29 @@ fn between(extents: impl Iterator<Item = u64>, multiple: u64) -> Vec<u64> {
     all.into_iter().collect()
 }
 
-/// How many numbers there are to a kernel.
+/// The number of coefficients of a kernel.
 const TERMS: usize = 4;
-/// K is counted in these, so that all numbers are of like size.
+/// The unit of K, which gives all coefficients a similar size.
 const DEPTH: f64 = 4096.0;
-/// How much the common begin counts, in measurements. It decides where those leave it open.
+/// The weight of the common start-up time, in measurements. It matters only if the measurements leave it undetermined.
 const BEGIN_COUNTS: f64 = 0.1;
-/// How many doublings of an extent what is left over of a measurement reaches, and how many measurements without any are
-/// held against it.
+/// The distance over which a residual applies, in doublings of an extent.
 const REACH: f64 = 1.0;
+/// The weight of a zero residual, in measurements, that damps the correction.
 const AGAINST: f64 = 0.25;
 
-/// What is known of a kernel's times.
+/// The cost model of a kernel.
 pub(super) struct Estimate {
     kernel: Kernel,
     processors: u32,
-    /// Begin, once a wave, a step, a row's step.
+    /// Times of start-up, a wave, a step, and a row's step.
     coefficients: [f64; TERMS],
-    /// The logarithm of what each measurement was over the estimate.
+    /// For each measurement, the logarithm of time over estimate.
     residuals: Vec<(Problem, f64)>,
 }
 
 impl Estimate {
-    /// By a kernel's measurements; `None` if there are none.
+    /// Fits the model to a kernel's measurements; `None` if there are none.
     fn of(
         kernel: Kernel,
         measured: &[(Problem, f64)],
@@ -137,7 +140,7 @@ impl Estimate {
         terms.iter().zip(self.coefficients).map(|(term, coefficient)| term * coefficient).sum()
     }
 
-    /// What it would take for a problem.
+    /// The estimated time for a problem.
     pub fn time(&self, problem: &Problem) -> f64 {
         let (mut sum, mut count) = (0.0, AGAINST);
         for (measured, residual) in &self.residuals {
@@ -149,7 +152,7 @@ impl Estimate {
     }
 }
 
-/// The squares of the doublings between the extents of two problems.
+/// The squared distance of two problems, in doublings of M, N and K.
 fn distance(one: &Problem, other: &Problem) -> f64 {
     let doublings = |one: u64, other: u64| (one as f64 / other as f64).log2();
     [doublings(one.m, other.m), doublings(one.n, other.n), doublings(one.k, other.k)]
@@ -158,16 +161,17 @@ fn distance(one: &Problem, other: &Problem) -> f64 {
         .sum()
 }
 
-/// What the numbers of a kernel are multiplied with.
+/// The factors of a kernel's coefficients for a problem.
 fn terms(kernel: &Kernel, problem: &Problem, processors: u32) -> [f64; TERMS] {
     let Work { waves, shares_of_k, rows } = Work::of(kernel, problem, processors);
     let steps = problem.k as f64 / DEPTH / f64::from(shares_of_k);
     [1.0, waves, waves * steps, waves * steps * rows]
 }
 
-/// Coefficients, none below 0, with which each row's sum is nearest 1, by least squares; each row with how much it counts.
+/// Fits non-negative coefficients by weighted least squares, so that each row's sum is close to 1. A row comes with its
+/// weight.
 fn fitted(rows: &[([f64; TERMS], f64)]) -> [f64; TERMS] {
-    /// Keeps coefficients down that no row says anything of.
+    /// Keeps coefficients small that no row determines.
     const RIDGE: f64 = 1e-4;
     const ROUNDS: usize = 2000;
     let product =

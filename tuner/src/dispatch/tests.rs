@@ -1,4 +1,4 @@
-//! Learnt tables on made-up costs, and all tables on random shapes.
+//! Tests of tables learnt from synthetic costs, and of all tables on random shapes.
 
 use fourfold_codegen::dispatch::{Collectives, Shared, Tables};
 use fourfold_codegen::hopper::Tile;
@@ -7,7 +7,7 @@ use fourfold_codegen::select::default_tables;
 use super::work::Work;
 use super::*;
 
-/// A sequence that is the same everywhere.
+/// A reproducible pseudorandom sequence.
 struct Random(u64);
 
 impl Random {
@@ -16,7 +16,7 @@ impl Random {
         self.0 >> 33
     }
 
-    /// From 1 to `most`, each size as likely as each other.
+    /// An extent from 1 to `most`, uniform in its number of bits.
     fn extent(&mut self, most: u64) -> u64 {
         let bits = most.ilog2() + 1;
         let below = 1 << (self.next() % u64::from(bits) + 1);
@@ -32,7 +32,7 @@ fn hopper(tile: [u32; 2], cluster: u32) -> Kernel {
     Kernel::Hopper(Shared { tile, cluster })
 }
 
-/// What kernels ask of a call: those of a plan, and small M for small-M tiles.
+/// The constraints of a kernel: those of a plan, and a small M for small-M tiles.
 fn takes(kernel: &Kernel, problem: &Problem) -> Result<(), String> {
     let Problem { m, n, k, .. } = *problem;
     if !k.is_multiple_of(32) {
@@ -55,8 +55,8 @@ fn takes(kernel: &Kernel, problem: &Problem) -> Result<(), String> {
     }
 }
 
-/// Microseconds of a made-up GPU of 132 SMs: whole waves of tiles, each with its steps along K; larger tiles do more at a
-/// time, and every kernel begins and ends.
+/// Microseconds on a synthetic GPU of 132 SMs: whole waves of tiles with K-steps, plus a fixed start-up time. Larger
+/// tiles are more efficient.
 fn time(kernel: &Kernel, problem: &Problem) -> f64 {
     let Problem { m, n, k, .. } = *problem;
     let (rows, columns) = match kernel {
@@ -65,7 +65,7 @@ fn time(kernel: &Kernel, problem: &Problem) -> f64 {
     };
     let waves = (m.div_ceil(rows) * n.div_ceil(columns)).div_ceil(132) as f64;
     let area = (rows * columns) as f64;
-    // What is read for an element of D falls with the sides.
+    // The bytes read per element of D fall with the tile's sides.
     let per_step = 0.004 + area / 3.0e6 + (rows + columns) as f64 / 2.0e5;
     3.0 + waves * (1.0 + k as f64 / 64.0 * per_step)
 }
@@ -102,7 +102,7 @@ fn hopper_kernels() -> Vec<Kernel> {
     [[1, 128], [8, 128], [16, 128], [64, 128], [128, 128], [128, 256]].map(|tile| hopper(tile, 0)).to_vec()
 }
 
-/// A kernel for each table, the problems, and whether tiles are counted.
+/// For each table: its target, kernels, problems and options.
 fn cases() -> [(&'static str, Vec<Kernel>, Vec<Weighted>, LearnOptions); 2] {
     let all = LearnOptions { processors: Some(132), ..LearnOptions::default() };
     let uncounted = LearnOptions { counts_tiles: false, ..all };
@@ -138,8 +138,8 @@ fn a_learnt_table_gives_what_was_measured_a_kernel_within_the_margin() {
     }
 }
 
-/// The loss on shapes that were not measured, from smaller ones than were to the largest: the figures are those of the
-/// made-up cost, 0.8 % and 1.4 % on average for the two families. Single shapes lose up to 60 % and 79 %.
+/// The loss on shapes without measurements, both smaller and larger than the measured ones. With the synthetic cost,
+/// the mean loss is 0.8 % and 1.4 % for the two families; single shapes lose up to 60 % and 79 %.
 #[test]
 fn what_was_not_measured_loses_little_where_cost_is_made_up() {
     for (target, kernels, problems, options) in cases() {
@@ -177,7 +177,7 @@ fn every_random_shape_gets_a_kernel_that_takes_it_or_none_of_the_table_does() {
         let mut random = Random(11);
         let problems = (0..100_000).map(|number| {
             let (m, n, k) = (random.extent(1 << 22), random.extent(1 << 17), random.extent(1 << 17));
-            // Some are within the constraints of calls, some are not.
+            // Some shapes meet the constraints of calls, some do not.
             if number % 4 == 0 {
                 Problem::new(m, n, k)
             } else {
@@ -211,7 +211,7 @@ fn a_small_m_kernel_is_given_as_much_as_it_takes_and_a_gap_is_found() {
     let gap = check_total(&table, CutlassVersion::PINNED, &takes, nine).expect_err("it is beyond the tile");
     assert_eq!(
         gap.to_string(),
-        "9x4096x4096 gets { tile = [8, 128] } (rule 1), which does not take it: M = 9 is more"
+        "9x4096x4096 gets { tile = [8, 128] } (rule 1), which does not support it: M = 9 is more"
     );
     assert!(Tile::new(8, 128).is_small_m());
 }
@@ -224,7 +224,7 @@ fn what_cannot_be_learnt_is_refused_with_what_to_do() {
         let measured = Measured { problems: &problems, kernels, times };
         learn(subject("sm_90a"), measured, &takes, LearnOptions::default()).expect_err("it cannot be")
     };
-    // Another kernel takes what the small-M kernel does not.
+    // Another kernel supports the problems that the small-M kernel does not.
     let both = [small_m[0], hopper([16, 128], 0)];
     assert_eq!(refuse(&both, &[vec![Some(1.0), Some(2.0)]]), LearnError::NoDefault(2));
     assert_eq!(refuse(&small_m, &[vec![None]]), LearnError::Unserved(problems[0].problem));
@@ -233,8 +233,8 @@ fn what_cannot_be_learnt_is_refused_with_what_to_do() {
     assert!(matches!(refuse(&small_m, &[]), LearnError::Shape { .. }));
 }
 
-/// Microseconds on an H200 of what `select` chose there, tiles with M = 8 and 16, 64x128, 64x256 and 128x256; 0 where one
-/// refuses.
+/// Microseconds on an H200 of the kernels that `select` chose there: tiles with M = 8 and 16, 64x128, 64x256 and
+/// 128x256. 0 if a kernel does not support the problem.
 type Timed = ([u64; 3], [f64; 5]);
 const H200: [Timed; 12] = [
     ([1, 8192, 8192], [13.37, 14.94, 22.51, 26.36, 33.33]),
@@ -259,7 +259,7 @@ const UNSEEN: [Timed; 6] = [
     ([384, 8192, 5120], [0.0, 0.0, 82.08, 65.91, 50.65]),
     ([2560, 5120, 4096], [0.0, 0.0, 279.83, 208.61, 162.68]),
 ];
-/// What else was measured.
+/// The other measured problems.
 const OTHERS: [Timed; 20] = [
     ([1, 4096, 4096], [6.33, 6.99, 12.66, 15.57, 21.00]),
     ([1, 4096, 14336], [12.24, 13.55, 22.17, 26.34, 33.32]),
@@ -293,7 +293,7 @@ fn known(times: &[f64; 5]) -> Vec<Option<f64>> {
     times.iter().map(|time| Some(*time).filter(|time| *time > 0.0)).collect()
 }
 
-/// The share of the best kernel's speed that each of some problems gets by the table that is learnt from others.
+/// The fraction of the best kernel's speed that each of `asked` gets from the table learnt from `measured`.
 fn shares(measured: &[Timed], asked: &[Timed], processors: Option<u32>) -> Vec<f64> {
     let kernels = TIMED.map(|(tile, cluster)| hopper(tile, cluster));
     let problems: Vec<Weighted> = measured.iter().map(weighted).collect();
@@ -311,26 +311,27 @@ fn shares(measured: &[Timed], asked: &[Timed], processors: Option<u32>) -> Vec<f
     asked.iter().map(share).collect()
 }
 
-/// Waves of tiles are those of the plans of `clusters_without_a_tile_help_those_with_one` (`tests/tests/tiles.rs`): of each what
-/// its longest block has, in steps, where leaving a piece counts as three and adding one as two.
+/// The expected waves are those of the plans in `clusters_without_a_tile_help_those_with_one`
+/// (`tests/tests/tiles.rs`): the K-steps of the longest CTA, where storing a split costs three steps and adding one
+/// costs two.
 #[test]
 fn a_last_wave_that_others_help_with_is_a_part_of_one() {
     let waves = |tile, cluster, [m, n, k]: [u64; 3]| {
         Work::of(&hopper(tile, cluster), &Problem::new(m, n, k), 132).waves
     };
-    // Two CTAs share 128 steps, and have 128 - 16 + 2 * 2; others have three pieces of 16.
+    // Two CTAs share 128 steps: 128 - 16 + 2 * 2 remain. Idle CTAs take three splits of 16.
     assert_eq!(waves([128, 128], 0, [128, 7168, 16384]), 116.0 / 128.0);
-    // Two pieces of 28 of each tile of 112 steps.
+    // Two splits of 28 from each tile of 112 steps.
     assert_eq!(waves([64, 128], 0, [40, 4096, 14336]), 64.0 / 112.0);
-    // Three whole waves, and four pieces of 7 of each of the last four tiles.
+    // Three whole waves, and four splits of 7 from each of the last four tiles.
     assert_eq!(waves([256, 128], 0, [2560, 5120, 4096]), 3.0 + 12.0 / 32.0);
-    // Too little to do, no pieces of such tiles, and no SM left.
+    // Too few steps to split, tiles that are not split, and no idle SM.
     assert_eq!(waves([128, 128], 1, [128, 6144, 256]), 1.0);
     assert_eq!(waves([128, 64], 1, [128, 4096, 7168]), 1.0);
     assert_eq!(waves([256, 128], 0, [8448, 16384, 4096]), 32.0);
 }
 
-/// What CTAs have with M = 1 and 2, and how many share K, as in `blocks_share_k_where_all_run_at_once`
+/// The work per CTA and the split of K with M = 1 and 2, as in `blocks_share_k_where_all_run_at_once`
 /// (`tests/tests/tiles.rs`).
 #[test]
 fn blocks_of_e4m3_have_64_of_n_at_a_time() {
@@ -346,7 +347,7 @@ fn blocks_of_e4m3_have_64_of_n_at_a_time() {
     assert_eq!(work(2, [2, 8192, 8192]), (1.0, 1));
     assert_eq!(work(2, [2, 10240, 8192]), (3.0, 2));
     assert_eq!(work(2, [2, 8192, 28672]), (2.0, 2));
-    // A block has no room for the sums of more of N, so there are two rounds of blocks.
+    // A CTA cannot hold the sums of more of N, so there are two waves of CTAs.
     assert_eq!(work(2, [2, 57344, 8192]), (8.0, 1));
 }
 
@@ -366,15 +367,17 @@ fn guesses_from_twelve_problems_of_an_h200_are_near_what_six_others_take() {
         }
     }
     off.sort_by(f64::total_cmp);
-    // What is most off is 8.5 us, by a kernel with four measurements of 14.5 to 33.7 us.
+    // The largest error is at a time of 8.5 us, of a kernel whose four measurements are 14.5 to 33.7 us.
     let [.., third, _, most] = off[..] else { panic!("there are many") };
     let mean = off.iter().sum::<f64>() / off.len() as f64;
     assert!(mean < 0.04 && third < 0.05 && most < 0.21, "{off:?}");
 }
 
-/// With guesses the six that nobody measured lose nothing, and without 7 % on average. The twenty others lose 2 and 4 %; of these
-/// (48, 10240, 5120) loses 23 %, as between 8192 and 28672 of N nothing was measured, and a rule ends halfway. Of the twelve, each
-/// asked of the table that is learnt from the eleven others, the mean is 96 % with guesses and 87 % without.
+/// Results with and without estimated problems:
+/// - the six unseen problems lose 0 % and 7 % on average;
+/// - the twenty other problems lose 2 % and 4 %. (48, 10240, 5120) loses 23 %: between N = 8192 and 28672 nothing was
+///   measured, and a rule ends halfway;
+/// - leaving out each of the twelve problems in turn, the mean efficiency is 96 % and 87 %.
 #[test]
 fn a_table_of_twelve_problems_of_an_h200_serves_those_that_it_was_not_learnt_from() {
     let mean = |shares: &[f64]| shares.iter().sum::<f64>() / shares.len() as f64;

@@ -1,4 +1,4 @@
-//! The tree of splits, and the rules that it becomes.
+//! Grows the decision tree, and converts it to rules.
 
 use std::collections::BTreeSet;
 
@@ -15,48 +15,48 @@ pub(super) struct Bounded {
     pub kernel: usize,
 }
 
-/// What rules give a measured problem.
+/// The outcome of the rules for a problem.
 pub(super) struct Given {
     /// The position of the rule; `None` for the default.
     pub rule: Option<usize>,
-    /// The share of time lost.
+    /// The fraction of time lost.
     pub loss: f64,
 }
 
-/// What is asked at a split, with an upper bound.
+/// The quantity that a split bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Feature {
     M,
     N,
     K,
-    /// How many tiles of so many rows and columns.
+    /// The number of tiles of this M and N.
     Tiles([u64; 2]),
 }
 
 /// A split of problems by an upper bound.
 struct Split {
-    /// The weighted loss of both sides, of those that have a kernel.
+    /// The weighted loss of the sides that have a kernel.
     cost: f64,
-    /// Sides without a kernel, which must be split further.
+    /// The number of sides without a kernel, which must be split further.
     unserved: usize,
-    /// The bounds of one side; the other has those of both.
+    /// The bounds of the inner side. The outer side keeps the bounds of both.
     inside: Condition,
     yes: Vec<usize>,
     no: Vec<usize>,
 }
 
-/// A problem that the tree is grown by.
+/// A problem on which the tree is grown.
 struct Point {
     problem: Problem,
     weight: f64,
-    /// The share of time that each kernel loses.
+    /// The fraction of time that each kernel loses.
     losses: Vec<Option<f64>>,
 }
 
-/// What a kernel costs on some problems.
+/// The cost of a kernel on some problems.
 #[derive(Clone, Copy, Default)]
 struct Cost {
-    /// Problems of which it has no time.
+    /// Problems without a time of this kernel.
     lost: usize,
     /// The weighted loss on the others.
     sum: f64,
@@ -66,28 +66,28 @@ pub(super) struct Tree<'a> {
     measured: Measured<'a>,
     takes: &'a Takes<'a>,
     options: LearnOptions,
-    /// Whether a kernel is in no rule.
+    /// Per kernel: no rule may name it.
     banned: &'a [bool],
-    /// Of each kernel the largest M, N and K that it takes; `None` where there is no such bound.
+    /// Per kernel: the largest M, N and K that it supports; `None` without a limit.
     limits: Vec<[Option<u64>; 3]>,
-    /// The measured problems in their order, then those that are guessed.
+    /// The measured problems in their order, then the estimated ones.
     points: Vec<Point>,
     total_weight: f64,
 }
 
-/// Extents that kernels are asked about, apart from bounds: small and large ones, and such as are no multiple of a tile.
+/// Extents at which constraints are probed, besides the bounds: small, large, and not multiples of a tile.
 const PROBES: [&[u64]; 3] = [
     &[1, 7, 16, 128, 129, 4096, 65_536, 1 << 20],
     &[8, 32, 264, 4096, 65_536, 1 << 20],
     &[32, 96, 256, 4096, 65_536, 1 << 20],
 ];
-/// An extent is a 32-bit signed integer in kernels.
+/// The largest extent: kernels use 32-bit signed integers.
 const MOST: u64 = i32::MAX as u64;
-/// What limits are looked for in multiples of, so that no alignment is in the way.
+/// Limits of M, N and K are searched in multiples of these, which meet every alignment constraint.
 const STEPS: [u64; 3] = [1, 256, 256];
-/// What a guessed problem loses by a kernel of which nothing is known there.
+/// The loss of a kernel without an estimate on an estimated problem.
 const UNKNOWN: f64 = 3.0;
-/// Costs that differ by less are the same: the sums are not exact.
+/// Costs that differ by less are equal, because the sums are rounded.
 const SAME: f64 = 1e-9;
 
 impl<'a> Tree<'a> {
@@ -126,13 +126,13 @@ impl<'a> Tree<'a> {
         &self.measured.kernels[kernel]
     }
 
-    /// Whether a kernel takes a problem, or none does.
+    /// Returns true if a kernel supports a problem, or if no kernel does.
     fn takes_or_none_does(&self, kernel: usize, problem: &Problem) -> bool {
         (self.takes)(self.kernel(kernel), problem).is_ok()
             || self.measured.kernels.iter().all(|kernel| (self.takes)(kernel, problem).is_err())
     }
 
-    /// The largest extent along an axis that a kernel takes, where it is not all that any kernel takes.
+    /// The largest extent along an axis that a kernel supports; `None` if no kernel supports a larger one.
     fn limit(&self, kernel: usize, axis: usize) -> Option<u64> {
         let at = |steps: u64| {
             let mut extents = STEPS;
@@ -140,7 +140,7 @@ impl<'a> Tree<'a> {
             self.takes_or_none_does(kernel, &Problem::new(extents[0], extents[1], extents[2]))
         };
         let most = MOST / STEPS[axis];
-        // The first power of two that is refused bounds the search.
+        // The first unsupported power of two bounds the binary search.
         let mut above = 1;
         while above <= most && at(above) {
             above *= 2;
@@ -156,7 +156,7 @@ impl<'a> Tree<'a> {
         Some(below * STEPS[axis])
     }
 
-    /// Bounds within which a kernel is within its limits.
+    /// Narrows bounds to a kernel's limits.
     fn within_limits(&self, kernel: usize, bounds: &Condition) -> Condition {
         let [m, n, k] = self.limits[kernel];
         let features = [(Feature::M, m), (Feature::N, n), (Feature::K, k)];
@@ -165,7 +165,7 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// Whether a kernel takes what meets bounds, asked at their corners and between them.
+    /// Returns true if a kernel supports the problems within bounds. Probes the corners and extents between them.
     pub fn is_taken(&self, kernel: usize, bounds: &Condition) -> bool {
         let along = |axis: usize, bounds: Option<Bounds>| {
             let most = bounds.and_then(|it| it.max).unwrap_or(MOST);
@@ -179,11 +179,11 @@ impl<'a> Tree<'a> {
         problems.all(|problem| !meets(bounds, &problem) || self.takes_or_none_does(kernel, &problem))
     }
 
-    /// The kernel that takes every problem and loses least where it loses most, and then on the whole.
+    /// The kernel that supports every problem and has the smallest worst-case loss, then the smallest total loss.
     pub fn default(&self) -> Option<usize> {
         let always = Condition::default();
         let cost = |kernel: usize| {
-            // A problem without a time counts as one that is lost.
+            // A problem without a time has an infinite loss.
             let losses = self.known().iter().map(|it| it.losses[kernel].unwrap_or(f64::INFINITY));
             (losses.clone().fold(0.0, f64::max), losses.filter(|loss| loss.is_finite()).sum::<f64>())
         };
@@ -204,7 +204,7 @@ impl<'a> Tree<'a> {
         &self.points[..self.measured.problems.len()]
     }
 
-    /// What each kernel costs on some problems.
+    /// The cost of each kernel on some problems.
     fn costs(&self, points: &[usize]) -> Vec<Cost> {
         let mut costs = vec![Cost::default(); self.measured.kernels.len()];
         for point in points {
@@ -223,9 +223,9 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The kernel that costs least, of those that have all measured problems; and the cost, infinite where there is none.
-    /// Its limits are no bounds yet: what is beyond them counts in the cost, and a rule will have them. Else no single split
-    /// would be worth anything where a kernel is bounded along two extents.
+    /// The cheapest kernel that has times for all measured problems, and its cost; infinite if there is none. The cost
+    /// includes problems beyond the kernel's limits, although its rule will exclude them. Otherwise no single split
+    /// would improve on a kernel that is limited along two extents.
     fn best(&self, costs: &[Cost]) -> (f64, Option<usize>) {
         let able = (0..costs.len()).filter(|kernel| costs[*kernel].lost == 0 && !self.banned[*kernel]);
         let best = able.min_by(|one, other| costs[*one].sum.total_cmp(&costs[*other].sum));
@@ -245,7 +245,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// What can be asked: where tiles are counted, those of the kernels.
+    /// The quantities to split by: M, N, K and, if enabled, the number of tiles of each kernel's tile size.
     fn features(&self) -> Vec<Feature> {
         let mut features = vec![Feature::M, Feature::N, Feature::K];
         if self.options.counts_tiles {
@@ -263,8 +263,8 @@ impl<'a> Tree<'a> {
         features
     }
 
-    /// Bounds between the values that some problems have: geometric means, and limits of kernels. Numbers of tiles are those
-    /// of measured problems, as those of all others are too many.
+    /// The candidate bounds for some problems: geometric means of neighbouring values, and limits of kernels. For
+    /// numbers of tiles, only measured problems are used, because the estimated ones have too many values.
     fn thresholds(&self, feature: Feature, points: &[usize]) -> BTreeSet<u64> {
         let axis = match feature {
             Feature::M => Some(0),
@@ -281,18 +281,18 @@ impl<'a> Tree<'a> {
             values.windows(2).map(|pair| mean(pair).clamp(pair[0], pair[1] - 1)).collect();
         let (Some(axis), Some(first)) = (axis, values.first()) else { return thresholds };
         let limits = self.limits.iter().filter_map(|limits| limits[axis]);
-        // A limit at or above all values leaves nothing on its other side, and is what a kernel may need.
+        // A limit at or above all values separates no problems, but a kernel may need it as a bound.
         thresholds.extend(limits.filter(|limit| first <= limit && *limit < MOST));
         thresholds
     }
 
-    /// The rules: the tree's leaves in order, then what a problem gets whose extents are known; without those that are not
-    /// worth it. Each holds only where none before does, so that upper bounds are enough.
+    /// The rules: the leaves of the tree in order, pruned. The first rule that matches applies, so upper bounds
+    /// suffice.
     pub fn rules(&self, default: usize) -> Vec<Bounded> {
         let all: Vec<usize> = (0..self.points.len()).collect();
         let mut rules = Vec::new();
         self.grow(&all, Condition::default(), self.measured.problems.len() * 2 + 8, &mut rules);
-        // What is known of no extent gets the default; what is last has no bounds.
+        // The last leaf has no bounds. Its rule requires known extents; problems with unknown ones get the default.
         for rule in &mut rules {
             if rule.bounds == Condition::default() {
                 let known = Some(Bounds::default());
@@ -336,10 +336,10 @@ impl<'a> Tree<'a> {
         self.options.gain * self.total_weight
     }
 
-    /// The split that loses least; of equal ones the first: by M, then N, K, and numbers of tiles.
+    /// The cheapest split. Ties go to M, then N, K, and numbers of tiles.
     fn split(&self, points: &[usize], bounds: &Condition) -> Option<Split> {
         let all = self.costs(points);
-        // Sides without a kernel, the cost, what is asked, the bounds, and how many are inside.
+        // Sides without a kernel, cost, quantity, bounds of the inner side, problems inside.
         let mut best: Option<(usize, f64, Feature, Condition, usize)> = None;
         let mut ordered: Vec<(u64, usize)> = Vec::new();
         for feature in self.features() {
@@ -384,7 +384,7 @@ impl<'a> Tree<'a> {
         Some(Split { cost, unserved, inside, yes, no })
     }
 
-    /// What rules give each measured problem.
+    /// The outcome of the rules for each measured problem.
     pub fn given(&self, rules: &[Bounded], default: usize) -> Vec<Given> {
         self.given_of(self.known(), rules, default)
     }
@@ -398,8 +398,8 @@ impl<'a> Tree<'a> {
         points.iter().map(of).collect()
     }
 
-    /// Takes out rules without which no measured problem loses more than the margin or what it lost before, and all
-    /// together lose little more.
+    /// Removes rules that are not worth it: without such a rule, no measured problem loses more than before or than the
+    /// margin, and the total loss grows by no more than `gain`.
     fn prune(&self, rules: &mut Vec<Bounded>, default: usize) {
         let weighted = |given: &[Given]| -> f64 {
             given.iter().zip(&self.points).map(|(it, point)| it.loss * point.weight).sum()
@@ -419,7 +419,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Bounds with one more; `None` where a condition cannot say it.
+/// Adds an upper bound; `None` if it changes nothing or the condition already bounds tiles of another size.
 fn narrowed(bounds: &Condition, feature: Feature, most: u64) -> Option<Condition> {
     let mut narrowed = *bounds;
     let lower = |bounds: Option<Bounds>| {

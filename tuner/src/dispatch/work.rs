@@ -1,29 +1,29 @@
-//! How much of its tile each block computes, how often, and how many blocks share K.
+//! Waves, split of K and tile utilization of a launch, as input of the cost model.
 //!
-//! This follows how kernels of sm_90a plan a launch (`plan_small_m` and `plan_variant` of `codegen/src/hopper/device/plan.cuh`),
-//! for guesses only: what is not as it is there makes a guess worse, and nothing wrong.
+//! The functions mirror how sm_90a kernels plan a launch (`plan_small_m` and `plan_variant` of
+//! `codegen/src/hopper/device/plan.cuh`). A difference makes estimates worse, but no result wrong.
 
 use fourfold_codegen::dispatch::{Kernel, SchedulerName, Shared};
 
 use crate::problem::Problem;
 
-/// What a kernel's blocks have to do.
+/// The work of a launch.
 pub(super) struct Work {
-    /// How often all blocks that there is room for compute a tile.
+    /// Waves of tiles.
     pub waves: f64,
-    /// How many blocks share the K of a tile.
+    /// CTAs that split the K of a tile.
     pub shares_of_k: u32,
-    /// The share of a tile's M that the problem has, where the rest costs nothing.
+    /// The fraction of the tile's M that the problem uses, for kernels in which the rest costs nothing; else 0.
     pub rows: f64,
 }
 
-/// What is loaded of K at a time.
+/// Elements of K that a small-M kernel loads at a time.
 const CHUNK: u64 = 256;
-/// A step along K of tiles for large M.
+/// The K-step of tiles for large M.
 const STEP: u64 = 128;
-/// What N is split by across CTAs in small-M kernels.
+/// The granularity at which small-M kernels split N across CTAs.
 const UNIT: u64 = 32;
-/// What of N a CTA of such a kernel has at a time whose operands are e4m3.
+/// The N that a CTA of a small-M kernel with e4m3 operands computes at a time.
 const AT_ONCE: u64 = 64;
 
 impl Work {
@@ -32,7 +32,7 @@ impl Work {
         match kernel {
             Kernel::Cutlass(it) => {
                 let waves = tiles([it.tile[0], it.tile[1]], problem) as f64 / processors as f64;
-                // What shares K among blocks leaves no wave half empty.
+                // Stream-K fills the last wave.
                 let is_shared = it.scheduler == Some(SchedulerName::StreamK);
                 Work { waves: if is_shared { waves } else { waves.ceil() }, shares_of_k: 1, rows: 0.0 }
             }
@@ -47,14 +47,14 @@ fn tiles(tile: [u32; 2], problem: &Problem) -> u64 {
     problem.m.div_ceil(rows).saturating_mul(problem.n.div_ceil(columns)).saturating_mul(problem.l)
 }
 
-/// How many clusters run at a time: an eighth of the SMs is left where they are of more than two blocks.
+/// The number of clusters that run at a time. Clusters of more than two CTAs leave about an eighth of the SMs idle.
 fn room(processors: u64, blocks: u64) -> u64 {
     let processors = if blocks > 2 { processors * 7 / 8 } else { processors };
     (processors / blocks).max(1)
 }
 
-/// Large M: as many blocks share a tile as there is room for, if the table does not say how many. Of the tiles of the last
-/// wave, blocks that have none compute the ends along K.
+/// The work of a kernel for large M. If the table does not fix the cluster size, it is the largest that fits one wave.
+/// In the last wave, idle CTAs compute K-tails of other tiles.
 fn tiled(shared: Shared, problem: &Problem, processors: u64) -> Work {
     let tiles = tiles(shared.tile, problem);
     let mut blocks = match u64::from(shared.cluster) {
@@ -71,9 +71,10 @@ fn tiled(shared: Shared, problem: &Problem, processors: u64) -> Work {
     Work { waves: whole as f64 + last, shares_of_k: blocks as u32, rows: 0.0 }
 }
 
-/// What of its time a wave takes that has so many tiles, each of so many steps along K (`plan_split_k`).
+/// The duration of a last wave of `tiles` tiles with `steps` K-steps each, as a fraction of a full wave
+/// (`plan_split_k`).
 fn helped(steps: u64, tiles: u64, room: u64, blocks: u64) -> f64 {
-    /// Storing a split, and adding one, take as long as some steps.
+    /// The times of storing and of adding a split, in K-steps.
     const STORE_COST: i64 = 3;
     const ADD_COST: i64 = 2;
     const MAX_SPLITS: i64 = 16;
@@ -95,8 +96,9 @@ fn helped(steps: u64, tiles: u64, room: u64, blocks: u64) -> f64 {
     least as f64 / steps as f64
 }
 
-/// Small M: CTAs share N, of which one has room for some, and so many share K as the elements of A need room. Where operands
-/// are e4m3 a CTA has 64 of N at a time, and as many share K as leave each the least to do.
+/// The work of a small-M kernel. N is split across CTAs; a CTA holds at most `max_units` units. K is split across a
+/// cluster large enough to hold A in shared memory. With e4m3 operands a CTA computes 64 of N at a time, and the
+/// cluster size minimizes the work per CTA.
 fn small_m(shared: Shared, problem: &Problem, processors: u64) -> Work {
     let (elements, max_units) = match shared.tile[0] {
         1 => (16_384, 16),
@@ -115,7 +117,7 @@ fn small_m(shared: Shared, problem: &Problem, processors: u64) -> Work {
         let shares = room.min(units).max(units.div_ceil(max_units));
         shares.div_ceil(room) * (units.div_ceil(shares) * UNIT).next_multiple_of(at_once)
     };
-    // Sharing K takes as long as some chunks of these rows.
+    // Reducing over a cluster costs as much as some chunks of these rows.
     let chunks = |blocks: u64| {
         let sharing = match blocks {
             1 => 0,

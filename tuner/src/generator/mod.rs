@@ -1,8 +1,9 @@
-//! Types of kernels: what can be generated, and what must come of it.
+//! Types of kernels that can be swept.
 //!
-//! A type is a folder here and a line in [`GENERATORS`]. It brings its parameters, the rules that say before any compiler
-//! runs which combinations are valid, its source (from `codegen`'s templates or its own), and the binding of a problem to
-//! the C interface that all kernels have, with the reference that its results are held against.
+//! A type is a folder in this module and an entry in [`GENERATORS`]. It defines:
+//! - its parameters, and the rules that reject invalid combinations before a compiler runs;
+//! - the source, from `codegen`'s templates or its own;
+//! - the data of a problem: the arguments of the kernel's C interface, and the expected outputs.
 
 pub mod block_quantize;
 mod scaled_mma;
@@ -27,29 +28,29 @@ pub static GENERATORS: &[&dyn Generator] = &[
     &block_quantize::BlockQuantize,
 ];
 
-/// The type of this name.
+/// Looks up a type by name.
 pub fn generator(name: &str) -> Option<&'static dyn Generator> {
     GENERATORS.iter().copied().find(|generator| generator.name() == name)
 }
 
 /// A type of kernel.
 pub trait Generator: fmt::Debug + Sync {
-    /// Its name in manifests and records: `scaled_mma.sm100`.
+    /// The name in manifests and records, such as `scaled_mma.sm100`.
     fn name(&self) -> &'static str;
 
-    /// What its kernels compute, in a sentence.
+    /// A one-line description of the computation.
     fn about(&self) -> &'static str;
 
-    /// The targets that its kernels are built for.
+    /// The supported targets.
     fn targets(&self) -> &'static [&'static str];
 
-    /// Its parameters, in the order in which people read them.
+    /// The parameters, in display order.
     fn parameters(&self) -> &'static [Parameter];
 
-    /// The kernel of a combination of values; a parameter without one has its default.
+    /// Configures a kernel from parameter values. Missing parameters have their defaults.
     ///
     /// # Errors
-    /// Every rule that the combination breaks, so that no compiler need be asked.
+    /// Returns every rule that the combination breaks.
     fn configure(
         &self,
         parameters: &Parameters,
@@ -57,8 +58,8 @@ pub trait Generator: fmt::Debug + Sync {
         cutlass: CutlassVersion,
     ) -> Result<Box<dyn Configured>, Vec<Broken>>;
 
-    /// The kernel of a combination that breaks rules, to see what becomes of it; `None` where its values cannot be read,
-    /// or the type has no such kernels.
+    /// Configures a kernel that breaks rules, to confirm that the compiler rejects it. `None` if its values cannot be
+    /// parsed or the type does not support this.
     fn unchecked(&self, _: &Parameters, _: &'static Target) -> Option<Box<dyn Configured>> {
         None
     }
@@ -67,13 +68,13 @@ pub trait Generator: fmt::Debug + Sync {
 /// A parameter of a generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// Its name in manifests and records.
+    /// The name in manifests and records.
     pub name: &'static str,
-    /// What it is, with its unit.
+    /// The meaning, with its unit.
     pub about: &'static str,
-    /// What it may be, in words or by example.
+    /// The allowed values, in words or by example.
     pub values: &'static str,
-    /// What it is where a manifest does not say.
+    /// The default value.
     pub default: &'static str,
 }
 
@@ -82,13 +83,13 @@ pub struct Parameter {
 pub struct Broken {
     /// The rule's number or name.
     pub rule: String,
-    /// What it demands.
+    /// The requirement.
     pub demands: String,
-    /// What was found instead.
+    /// The value found.
     pub found: String,
-    /// What the compiler says, or what goes wrong, without it.
+    /// The compiler error or malfunction that the rule prevents.
     pub prevents: String,
-    /// Whether the compiler refuses what breaks it; else it says nothing, or is not asked.
+    /// True if the compiler rejects kernels that break the rule.
     pub refused: bool,
 }
 
@@ -98,54 +99,55 @@ impl fmt::Display for Broken {
     }
 }
 
-/// A kernel that breaks no rule.
+/// A configured kernel.
 pub trait Configured: fmt::Debug + Send + Sync {
     /// A readable name, not unique.
     fn name(&self) -> String;
 
-    /// Its source.
+    /// The generated source.
     fn source(&self) -> KernelSource;
 
-    /// Whether it computes a problem.
+    /// Checks that the kernel supports a problem.
     ///
     /// # Errors
-    /// Why it refuses, as a sentence without its end.
+    /// The violated constraint, as a message without trailing period.
     fn takes(&self, problem: &Problem) -> Result<(), String>;
 
-    /// What a call for a problem is given and what must come out, from seeded data with the same bits on every machine.
-    /// Two kernels that agree in [`workload_key`](Self::workload_key) have the same.
+    /// The inputs and expected outputs of a call. The data is seeded and has the same bits on every machine. Kernels
+    /// with the same [`workload_key`](Self::workload_key) have the same workload.
     ///
     /// # Errors
-    /// When the reference cannot be computed, as a sentence without its end.
+    /// If the kernel does not support the problem or the reference cannot be computed, as a message without trailing
+    /// period.
     fn workload(&self, problem: &Problem, seed: u64) -> Result<Workload, String>;
 
-    /// What a workload depends on besides problem and seed: formats, types of outputs.
+    /// The properties that determine a workload, besides problem and seed: formats and output types.
     fn workload_key(&self) -> String;
 
-    /// Bytes that must move and operations that must be done, whatever the kernel.
+    /// The minimal bytes and operations of a problem, the same for every kernel.
     fn work(&self, problem: &Problem) -> Work;
 
-    /// What a dispatch table calls it; `None` where tables have no word for it.
+    /// The kernel's entry in a dispatch table; `None` if tables cannot express it.
     fn entry(&self) -> Option<dispatch::Kernel> {
         None
     }
 
-    /// What is not as it is best done: it works all the same.
+    /// Recommendations that the kernel does not follow. It works nevertheless.
     fn advice(&self, _: CutlassVersion) -> Vec<Broken> {
         Vec::new()
     }
 }
 
-/// The least that a problem costs.
+/// The minimal cost of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
     /// Bytes read and written, each once.
     pub bytes: u64,
-    /// Operations: a multiplication and an addition count two.
+    /// Arithmetic operations. A multiply-add is two.
     pub flops: u64,
 }
 
-/// One call: its extents, what it reads, and what it must write.
+/// One call: extents, inputs and expected outputs.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// The extents in the kernel's order.
@@ -154,6 +156,6 @@ pub struct Workload {
     pub inputs: Vec<(String, Vec<u8>)>,
     /// What it must write, in the order of the interface: all bytes, padding included.
     pub expected: Vec<Vec<u8>>,
-    /// What the data is, and why equality of bytes may be demanded.
+    /// The kind of data and of comparison.
     pub rule: &'static str,
 }

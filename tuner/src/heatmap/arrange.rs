@@ -1,4 +1,4 @@
-//! What is shown where, and what is written beside it: the same for every kind of picture.
+//! The order, labels and texts of a heat-map, common to all output formats.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +7,22 @@ use crate::record::State;
 
 use super::Blank;
 
-/// The longest label of a column. The whole name is under the pointer, and in the lists of page and terminal.
+/// The longest column label, in characters. Tooltips and the kernel lists show the full name.
 const LABEL: usize = 44;
 
-/// A matrix in the order in which it is shown.
+/// A matrix in display order.
 #[derive(Clone, Debug)]
 pub(super) struct Arranged {
     pub rows: Vec<Row>,
     pub columns: Vec<Column>,
-    /// How many columns are chosen: the first ones.
+    /// Number of selected columns. They come first.
     pub chosen: usize,
-    /// What all names begin with, and labels do without.
+    /// The common prefix of all names, which labels omit.
     pub prefix: String,
     cells: Vec<Cell>,
 }
 
-/// A problem.
+/// A row: one problem.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub label: String,
@@ -31,51 +31,52 @@ pub(super) struct Row {
     pub served: Served,
 }
 
-/// What a selection does for a problem.
+/// The coverage of a problem by the selection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Served {
     /// There is no selection.
     Unasked,
-    /// By the kernel of this column, with this efficiency where it is known.
+    /// Covered by the kernel of this column, with its efficiency if known.
     By(usize, Option<f64>),
-    /// By none, though a kernel is right.
+    /// Not covered, although a correct kernel exists.
     Uncovered,
-    /// By none, as no kernel is right.
+    /// Not covered, because no kernel is correct and timed.
     Hopeless,
 }
 
-/// A kernel.
+/// A column: one kernel.
 #[derive(Clone, Debug)]
 pub(super) struct Column {
-    /// Its name without what all have in common, short, and unlike every other.
+    /// A short, unique label: the name without the common prefix.
     pub label: String,
     pub name: String,
     pub id: String,
     pub generator: String,
     pub target: String,
     pub parameters: String,
-    /// The mean efficiency over the problems for which there is one, and how many these are.
+    /// The mean efficiency over the timed problems.
     pub mean: Option<f64>,
+    /// Number of timed problems.
     pub timed: usize,
-    /// How many problems the selection gives it.
+    /// Number of problems that the selection assigns to it.
     pub serves: usize,
 }
 
-/// A kernel on a problem.
+/// A cell: one kernel on one problem.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
     pub shown: Shown,
     pub state: Option<State>,
     pub median_us: Option<f64>,
     pub noise: f64,
-    /// Whether no kernel is faster.
+    /// True if no kernel is faster.
     pub best: bool,
 }
 
-/// What a cell looks like.
+/// The content of a cell.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Shown {
-    /// Above 0, at most 1.
+    /// An efficiency, above 0 and at most 1.
     Efficiency(f64),
     Blank(Blank),
 }
@@ -90,7 +91,7 @@ impl Arranged {
             (0..problems).filter_map(|problem| shown[problem * kernels + kernel].efficiency()).collect()
         };
 
-        // What a kernel does not do adds nothing here: to be best on a single problem is not to be the best kernel.
+        // Sums, not means: a kernel that is best on a single problem is not the best kernel.
         let totals: Vec<f64> = (0..kernels).map(|kernel| efficiencies(kernel).iter().sum()).collect();
         let mut columns: Vec<usize> = (0..kernels).collect();
         columns.sort_by(|&a, &b| {
@@ -163,7 +164,7 @@ impl Arranged {
         }
     }
 
-    /// A cell, by its place in the picture.
+    /// The cell at a display position.
     pub fn cell(&self, row: usize, column: usize) -> &Cell {
         &self.cells[row * self.columns.len() + column]
     }
@@ -172,17 +173,17 @@ impl Arranged {
         column < self.chosen
     }
 
-    /// Which kinds of cells without an efficiency there are.
+    /// The kinds of blank cells that occur.
     pub fn blanks(&self) -> Vec<Blank> {
         let has = |blank: &Blank| self.cells.iter().any(|cell| cell.shown == Shown::Blank(*blank));
         Blank::ALL.into_iter().filter(has).collect()
     }
 
-    /// What the picture says, in sentences; of an empty one, why it is empty.
+    /// A summary in sentences. For an empty heat-map, the reason why it is empty.
     pub fn summary(&self) -> Vec<String> {
         let (rows, columns) = (self.rows.len(), self.columns.len());
         if rows == 0 || columns == 0 {
-            return vec![format!("There is nothing to show: {} and {}.", problems(rows), kernels(columns))];
+            return vec![format!("The heat-map is empty: {} and {}.", problems(rows), kernels(columns))];
         }
         let mut lines = Vec::new();
         let count = |served: Served| self.rows.iter().filter(|row| row.served == served).count();
@@ -194,31 +195,34 @@ impl Arranged {
         let by = self.rows.iter().filter(|row| matches!(row.served, Served::By(..))).count();
         let mut first = format!("{}, {}.", problems(rows), kernels(columns));
         if self.chosen > 0 {
-            first.push_str(&format!(" {} chosen: {by} of {} served", self.chosen, problems(rows)));
+            first.push_str(&format!(" {} selected: {by} of {} covered", self.chosen, problems(rows)));
             if let Some(worst) = known.iter().copied().min_by(f64::total_cmp) {
                 let mean = known.iter().sum::<f64>() / known.len() as f64;
                 first.push_str(&format!(
-                    ", at an efficiency of {} % on average, {} % at worst",
+                    ", mean efficiency {} %, worst {} %",
                     percent_fine(mean),
                     percent_fine(worst)
                 ));
             }
             first.push('.');
         } else {
-            first.push_str(" None is chosen.");
+            first.push_str(" None is selected.");
         }
         lines.push(first);
         let (uncovered, hopeless) = (count(Served::Uncovered), count(Served::Hopeless));
         if hopeless == rows {
-            lines.push("No kernel is right and timed on any problem.".to_owned());
+            lines.push("No kernel is correct and timed on any problem.".to_owned());
         } else if hopeless > 0 {
-            lines.push(format!("On {} no kernel is right and timed.", problems(hopeless)));
+            lines.push(format!("On {} no kernel is correct and timed.", problems(hopeless)));
         }
         if uncovered > 0 {
-            lines.push(format!("On {} a kernel is right, but no chosen one serves.", problems(uncovered)));
+            lines.push(format!(
+                "On {} a kernel is correct, but no selected kernel supports it.",
+                problems(uncovered)
+            ));
         }
         if !self.prefix.is_empty() {
-            lines.push(format!("All names of kernels begin with {}", self.prefix));
+            lines.push(format!("All kernel names begin with {}", self.prefix));
         }
         lines
     }
@@ -229,7 +233,7 @@ impl Cell {
         if let Shown::Efficiency(efficiency) = self.shown { Some(efficiency) } else { None }
     }
 
-    /// What is written into it.
+    /// The text in the cell.
     pub fn mark(&self) -> String {
         match self.shown {
             Shown::Efficiency(efficiency) => percent(efficiency).to_string(),
@@ -237,7 +241,7 @@ impl Cell {
         }
     }
 
-    /// What is said about it, in a line.
+    /// A one-line description.
     pub fn words(&self) -> String {
         match self.shown {
             Shown::Efficiency(efficiency) => {
@@ -256,7 +260,7 @@ impl Cell {
         }
     }
 
-    /// Its state as records spell it.
+    /// The state, as it is written in records.
     pub fn state(&self) -> String {
         let spelled = self.state.and_then(|state| serde_json::to_value(state).ok());
         spelled.and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_else(|| "none".to_owned())
@@ -278,7 +282,7 @@ fn cell(matrix: &Matrix, problem: usize, kernel: usize) -> Cell {
         };
     };
     let median_us = cell.median_us.filter(|us| usable(*us));
-    // Of wrong kernels a matrix has no times. Should one have, it is no efficiency.
+    // A matrix has no times of incorrect kernels. Should it have one, it is not shown as an efficiency.
     let efficiency = matrix
         .efficiency(problem, kernel)
         .filter(|efficiency| cell.state == State::Good && usable(*efficiency) && *efficiency <= 1.0);
@@ -287,7 +291,7 @@ fn cell(matrix: &Matrix, problem: usize, kernel: usize) -> Cell {
     Cell { shown, state: Some(cell.state), median_us, noise: cell.noise, best }
 }
 
-/// What all names begin with, up to the end of a word, and for each kernel a label that no other has.
+/// The common prefix of all names, cut at a word boundary, and a unique label for each kernel.
 fn labels(kernels: &[&crate::matrix::Kernel]) -> (String, Vec<String>) {
     let names: Vec<String> = kernels.iter().map(|kernel| plain(&kernel.name)).collect();
     let prefix = common_prefix(&names).to_owned();
@@ -320,13 +324,13 @@ fn common_prefix(names: &[String]) -> &str {
     }
     let common = |other: &String| {
         first.char_indices().zip(other.chars()).find(|((_, a), b)| a != b).map_or(
-            // Neither differs as far as the shorter one goes.
+            // One name is a prefix of the other.
             first.len().min(other.len()),
             |((at, _), _)| at,
         )
     };
     let end = rest.iter().map(common).min().unwrap_or(0);
-    // A word is not cut, and no name becomes empty.
+    // Cuts between words, and leaves no name empty.
     let shortest = names.iter().map(String::len).min().unwrap_or(0);
     let cut = first[..end]
         .char_indices()
@@ -336,7 +340,7 @@ fn common_prefix(names: &[String]) -> &str {
     &first[..cut.unwrap_or(0)]
 }
 
-/// A text of at most so many characters, without its middle where it has more.
+/// Shortens a text to `most` characters by removing its middle.
 pub(super) fn shortened(text: &str, most: usize) -> String {
     let chars: Vec<char> = text.chars().collect();
     if chars.len() <= most {
@@ -347,7 +351,7 @@ pub(super) fn shortened(text: &str, most: usize) -> String {
     chars[..head].iter().chain(&['…']).chain(&chars[chars.len() - (kept - head)..]).take(most).collect()
 }
 
-/// A text without what would steer a terminal, be no XML, or turn the direction of what follows.
+/// Replaces characters that control a terminal, are invalid in XML, or change the text direction.
 pub(super) fn plain(text: &str) -> String {
     let steers = |c: char| {
         c.is_control()
@@ -362,12 +366,12 @@ pub(super) fn percent(efficiency: f64) -> u32 {
     (efficiency * 100.0).floor() as u32
 }
 
-/// Percent with a digit behind the point, rounded down.
+/// Percent with one decimal, rounded down.
 pub(super) fn percent_fine(efficiency: f64) -> String {
     format!("{:.1}", (efficiency * 1000.0).floor() / 10.0)
 }
 
-/// Microseconds, with four digits.
+/// Microseconds with four significant digits.
 pub(super) fn time(us: f64) -> String {
     let digits = match us {
         us if us < 10.0 => 3,

@@ -4,33 +4,33 @@ use crate::record::State;
 
 use super::scale::Rgb;
 
-/// Why a cell has no efficiency.
+/// The reason why a cell has no efficiency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Blank {
-    /// Nothing is known.
+    /// There is no record.
     Unknown,
-    /// It was built, or said to be right, but there is no time.
+    /// The kernel was built or verified, but not timed.
     Untimed,
-    /// It takes other problems only.
+    /// The kernel does not support the problem.
     Refused,
-    /// It is right, and too slow to have been measured further.
+    /// The kernel is correct, but too slow to be timed.
     Slow,
-    /// A rule says that it cannot be right.
+    /// The combination breaks a validity rule.
     Invalid,
-    /// It was not built or not run, and is to be tried again.
+    /// The kernel was not built or not run, and will be tried again.
     Deferred,
-    /// It did not compile.
+    /// The kernel did not compile.
     CompileError,
-    /// It compiled to something without its instruction.
+    /// The compiled kernel lacks its MMA instruction.
     NoMma,
-    /// It could not be launched.
+    /// The launch failed.
     LaunchError,
-    /// It computes something else.
+    /// A result is wrong.
     Wrong,
 }
 
 impl Blank {
-    /// All of them, in the order of legends.
+    /// Every variant, in legend order.
     pub const ALL: [Blank; 10] = [
         Blank::Unknown,
         Blank::Untimed,
@@ -44,7 +44,7 @@ impl Blank {
         Blank::Wrong,
     ];
 
-    /// What a state without a usable time is.
+    /// The variant of a state without a usable time.
     pub(super) fn of(state: State) -> Blank {
         match state {
             State::Good | State::Built => Blank::Untimed,
@@ -59,7 +59,7 @@ impl Blank {
         }
     }
 
-    /// What is written into the cell.
+    /// The letter in the cell.
     pub const fn letter(self) -> char {
         match self {
             Blank::Unknown => '.',
@@ -75,23 +75,23 @@ impl Blank {
         }
     }
 
-    /// What a legend says.
+    /// The text in the legend.
     pub const fn words(self) -> &'static str {
         match self {
-            Blank::Unknown => "nothing known",
+            Blank::Unknown => "no record",
             Blank::Untimed => "built, not timed",
-            Blank::Refused => "refuses the problem",
-            Blank::Slow => "right, far too slow",
-            Blank::Invalid => "breaks a rule",
-            Blank::Deferred => "to be tried again",
+            Blank::Refused => "problem not supported",
+            Blank::Slow => "correct, too slow to time",
+            Blank::Invalid => "invalid configuration",
+            Blank::Deferred => "will be tried again",
             Blank::CompileError => "does not compile",
-            Blank::NoMma => "lacks its instruction",
+            Blank::NoMma => "MMA instruction missing",
             Blank::LaunchError => "does not launch",
             Blank::Wrong => "wrong result",
         }
     }
 
-    /// What a cell is filled with: grays where nothing is wrong with the kernel, else colours that the scale lacks.
+    /// The fill colour: gray if nothing is wrong with the kernel, else a colour outside the scale.
     pub(super) const fn colour(self) -> Rgb {
         match self {
             Blank::Unknown => Rgb(0xff, 0xff, 0xff),

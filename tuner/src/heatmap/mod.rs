@@ -1,14 +1,14 @@
-//! A picture of a matrix: problems down, kernels across, the colour of a cell how near a kernel comes to the best that is
-//! known for its problem.
+//! Heat-maps of a matrix: one row per problem, one column per kernel. The colour of a cell is the kernel's efficiency,
+//! the best known time of the problem divided by the kernel's time.
 //!
-//! A [`Heatmap`] is made once, from a matrix and a selection, and drawn as a page for a browser ([`Heatmap::html`]), as an
-//! image ([`Heatmap::svg`], [`Heatmap::png`]) or as text ([`Heatmap::terminal`]). The same values give the same bytes.
+//! A [`Heatmap`] is created from a matrix and a selection. It can be drawn as an HTML page ([`Heatmap::html`]), an
+//! image ([`Heatmap::svg`], [`Heatmap::png`]) or terminal text ([`Heatmap::terminal`]). Output is deterministic.
 //!
-//! What has no time is never drawn as slow: each [`Blank`] has a letter and a colour that the scale of times does not have.
-//! Percentages are rounded down, so `100` is written of the best only.
+//! A missing time is never drawn as a slow one: each [`Blank`] has a letter, and a colour outside the scale.
+//! Percentages are rounded down, so only the best kernel shows `100`.
 //!
-//! Names come from files and are put where they cannot be taken for anything else: they are escaped for the page and the
-//! image, and characters that control a terminal or turn the direction of writing are replaced.
+//! Names come from files and are not trusted. HTML and SVG output escapes them, and characters that control a terminal
+//! or change the text direction are replaced.
 
 mod arrange;
 mod blank;
@@ -21,7 +21,7 @@ use crate::matrix::Matrix;
 
 pub use blank::Blank;
 
-/// A matrix, what was chosen of it, and what its picture is called.
+/// A matrix with a selection, a title and a caption, ready to be drawn.
 #[derive(Clone, Debug)]
 pub struct Heatmap {
     title: String,
@@ -29,67 +29,67 @@ pub struct Heatmap {
     arranged: arrange::Arranged,
 }
 
-/// Why there is no picture.
+/// An error from creating or drawing a heat-map.
 #[derive(Debug, thiserror::Error)]
 pub enum HeatmapError {
-    /// The caller's matrix has another number of cells than its rows and columns need.
+    /// The number of cells does not fit the rows and columns. The caller is at fault.
     #[error("the matrix has {found} cells; its {problems} problems and {kernels} kernels need {needed}")]
     Cells {
-        /// How many cells there are.
+        /// Number of cells.
         found: usize,
-        /// How many there must be.
+        /// Number of cells needed.
         needed: usize,
-        /// Rows.
+        /// Number of rows.
         problems: usize,
-        /// Columns.
+        /// Number of columns.
         kernels: usize,
     },
-    /// The caller names a kernel that the matrix does not have.
+    /// A selected kernel is not in the matrix. The caller is at fault.
     #[error(
-        "kernel {kernel} is chosen, but the matrix has {kernels}: take the selection that was made of this matrix"
+        "kernel {kernel} is selected, but the matrix has {kernels} kernels; use a selection from this matrix"
     )]
     Chosen {
-        /// The position that is named.
+        /// The selected position.
         kernel: usize,
-        /// How many kernels there are.
+        /// Number of kernels.
         kernels: usize,
     },
-    /// The caller assigns kernels to another number of problems than there are.
+    /// The number of assignments does not fit the number of problems. The caller is at fault.
     #[error(
-        "{found} problems have an assignment, but the matrix has {problems}: take the selection that was made of it"
+        "{found} problems have an assignment, but the matrix has {problems}; use a selection from this matrix"
     )]
     Assignments {
-        /// How many assignments there are.
+        /// Number of assignments.
         found: usize,
-        /// How many problems there are.
+        /// Number of problems.
         problems: usize,
     },
-    /// The caller assigns a kernel that is not chosen.
-    #[error(
-        "problem {problem} is assigned kernel {kernel}, which is not among the chosen: a selection assigns only those"
-    )]
+    /// A problem is assigned a kernel that is not selected. The caller is at fault.
+    #[error("problem {problem} is assigned kernel {kernel}, which is not selected")]
     Assigned {
         /// The problem's position.
         problem: usize,
         /// The kernel's position.
         kernel: usize,
     },
-    /// The library that draws images failed.
-    #[error("the image could not be drawn; the page and the text do not need what failed: {0}")]
+    /// The image library failed.
+    #[error("the image cannot be drawn; use the HTML or terminal output instead: {0}")]
     Image(#[from] charts_rs::Error),
-    /// The page's template failed: a bug of Fourfold.
-    #[error("a bug: the page could not be filled in: {0}")]
+    /// The page's template failed: a bug in Fourfold.
+    #[error("the HTML template failed, a bug in Fourfold: {0}")]
     Page(#[from] minijinja::Error),
 }
 
 impl Heatmap {
-    /// A picture of `matrix`. `chosen` are positions of kernels, and `assignment` says for each problem which of them
-    /// serves it, `None` where none does. With nothing chosen there is no selection to show, and every assignment must be
-    /// `None` or `assignment` empty. The caption says where and how the times were taken; each of its lines is shown as
-    /// one.
+    /// Creates a heat-map of `matrix`.
+    ///
+    /// - `chosen`: positions of the selected kernels; empty without a selection.
+    /// - `assignment`: the selected kernel of each problem, `None` if no selected kernel supports it. May be empty if
+    ///   `chosen` is.
+    /// - `caption`: origin of the times, shown line by line.
     ///
     /// # Errors
-    /// Where the arguments do not belong together.
+    /// If the arguments do not fit each other.
     pub fn new(
         matrix: &Matrix,
         chosen: &[usize],
@@ -123,36 +123,36 @@ impl Heatmap {
         })
     }
 
-    /// A page for a browser that shows what is under the pointer. It holds all that it needs and loads nothing.
+    /// Draws an HTML page with tooltips. The page is self-contained and loads nothing.
     ///
     /// # Errors
-    /// Only by a bug.
+    /// Only by a bug in Fourfold.
     pub fn html(&self) -> Result<String, HeatmapError> {
         page::draw(self)
     }
 
-    /// An image as SVG.
+    /// Draws an SVG image.
     ///
     /// # Errors
-    /// When the library that draws it fails.
+    /// If the image library fails.
     pub fn svg(&self) -> Result<String, HeatmapError> {
         Ok(picture::draw(self)?.svg()?)
     }
 
-    /// The image as PNG, twice as fine as the SVG where that is not too large.
+    /// Draws a PNG image at up to twice the resolution of the SVG, limited to 12 million pixels.
     ///
     /// # Errors
-    /// When the library that draws it fails.
+    /// If the image library fails.
     pub fn png(&self) -> Result<Vec<u8>, HeatmapError> {
         picture::png(self)
     }
 
-    /// Text for a terminal of `width` columns, of which at least [`NARROWEST`] are used; with colours, or without them and
-    /// saying the same.
+    /// Draws text for a terminal of `width` columns, at least [`NARROWEST`]. Colours are optional and add no
+    /// information.
     pub fn terminal(&self, width: usize, colour: bool) -> String {
         text::draw(self, width.max(NARROWEST), colour)
     }
 }
 
-/// The fewest columns of a terminal that a heat-map is written for.
+/// The smallest supported width of a terminal, in columns.
 pub const NARROWEST: usize = 40;

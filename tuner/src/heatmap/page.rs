@@ -1,4 +1,4 @@
-//! The page for a browser: the plot is `plotly`'s, what is written around it is filled into a template that escapes.
+//! The HTML page. `plotly` draws the plot; an escaping template renders the text around it.
 
 use minijinja::{Environment, context};
 use plotly::color::NamedColor;
@@ -13,9 +13,9 @@ use super::arrange::{Arranged, Cell, Row, Served, Shown, percent_fine, time};
 use super::scale::{self, Rgb};
 use super::{Blank, Heatmap, HeatmapError};
 
-/// The name of the template: by its ending everything that is filled in is escaped.
+/// The name of the template. Its extension enables HTML escaping.
 const PAGE: &str = "page.html";
-/// More cells take a browser too long to write into.
+/// Above this number of cells, cells have no text, because browsers become too slow.
 const WRITTEN: usize = 20_000;
 
 pub(super) fn draw(heatmap: &Heatmap) -> Result<String, HeatmapError> {
@@ -58,16 +58,16 @@ pub(super) fn draw(heatmap: &Heatmap) -> Result<String, HeatmapError> {
     Ok(page)
 }
 
-/// A problem that is not served, and why.
+/// The text for a problem that is not covered.
 fn unserved(row: &Row) -> Option<String> {
     match row.served {
-        Served::Uncovered => Some(format!("{}: no chosen kernel serves it", row.label)),
-        Served::Hopeless => Some(format!("{}: no kernel is right and timed", row.label)),
+        Served::Uncovered => Some(format!("{}: no selected kernel supports it", row.label)),
+        Served::Hopeless => Some(format!("{}: no kernel is correct and timed", row.label)),
         Served::Unasked | Served::By(..) => None,
     }
 }
 
-/// What plotly draws, as its script, with its width and height.
+/// The plot as an HTML fragment, with its width and height.
 fn plot(shown: &Arranged) -> (String, usize, usize) {
     let (rows, columns) = (shown.rows.len(), shown.columns.len());
     let (wide, high, font) = if columns <= 30 && rows <= 60 { (36, 22, 12) } else { (24, 16, 10) };
@@ -117,7 +117,7 @@ fn plot(shown: &Arranged) -> (String, usize, usize) {
     (plot.to_inline_html(Some("heatmap")), width, height)
 }
 
-/// A heat-map that writes into its cells, which the crate does not know.
+/// A heat-map trace with text in its cells, which the `plotly` crate does not support.
 #[derive(Clone, Serialize)]
 struct Cells {
     #[serde(flatten)]
@@ -134,7 +134,7 @@ impl Trace for Cells {
     }
 }
 
-/// The cells that have an efficiency.
+/// The trace of cells with an efficiency.
 fn times(shown: &Arranged) -> Box<HeatMap<f64, f64, Vec<Option<f64>>>> {
     let last = (scale::STOPS.len() - 1) as f64;
     let stops = scale::STOPS.iter().enumerate();
@@ -146,7 +146,7 @@ fn times(shown: &Arranged) -> Box<HeatMap<f64, f64, Vec<Option<f64>>>> {
         .show_scale(false)
 }
 
-/// The cells that have none, by position among the kinds that there are: each has one colour.
+/// The trace of blank cells. A cell's value is the index of its kind, which selects the colour.
 fn blanks(shown: &Arranged) -> Box<HeatMap<f64, f64, Vec<Option<f64>>>> {
     let kinds = shown.blanks();
     let count = kinds.len().max(1) as f64;
@@ -183,14 +183,14 @@ fn cells(shown: &Arranged, value: impl Fn(&Cell) -> Option<f64>) -> Box<HeatMap<
         .y_gap(1)
 }
 
-/// What is shown of a cell under the pointer.
+/// The tooltip of a cell.
 fn about(shown: &Arranged, row: usize, column: usize) -> String {
     let (problem, kernel, cell) = (&shown.rows[row], &shown.columns[column], shown.cell(row, column));
     let takes = matches!(problem.served, Served::By(by, _) if by == column);
     let chosen = match (shown.is_chosen(column), takes) {
-        (_, true) => "chosen, and taken for this problem",
-        (true, false) => "chosen",
-        (false, false) => "not chosen",
+        (_, true) => "selected and assigned to this problem",
+        (true, false) => "selected",
+        (false, false) => "not selected",
     };
     let best = problem.best_us.map(|us| format!(", best known {}", time(us))).unwrap_or_default();
     let mut lines = vec![
@@ -205,7 +205,7 @@ fn about(shown: &Arranged, row: usize, column: usize) -> String {
     lines.join("<br>")
 }
 
-/// Lines of about so many characters.
+/// Breaks a text into lines of at most `most` characters, if its words allow.
 fn broken(text: &str, most: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -220,7 +220,7 @@ fn broken(text: &str, most: usize) -> Vec<String> {
     lines
 }
 
-/// Plotly takes texts for a kind of HTML.
+/// Escapes a text, because plotly interprets texts as a subset of HTML.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
@@ -239,7 +239,7 @@ fn problem_label(row: &Row) -> String {
     }
 }
 
-/// The frame of what is chosen, and the outlines of what the selection takes.
+/// The frame of the selected columns, and the outlines of assigned cells.
 fn shapes(shown: &Arranged) -> Vec<Shape> {
     let rect = |x: [f64; 2], y: [f64; 2], colour: Rgb, width: f64| {
         Shape::new()
@@ -265,7 +265,7 @@ fn shapes(shown: &Arranged) -> Vec<Shape> {
     shapes
 }
 
-/// A corner in the best of each row.
+/// The marker of the best cells of each row.
 fn best(shown: &Arranged) -> Box<dyn Trace> {
     let (mut xs, mut ys) = (Vec::new(), Vec::new());
     for row in 0..shown.rows.len() {
@@ -280,8 +280,8 @@ fn best(shown: &Arranged) -> Box<dyn Trace> {
         .hover_info(HoverInfo::Skip)
 }
 
-/// The script that draws. The crate gives it together with one that sets formulas, which nothing here has, and which would
-/// make commands of names with `$`: a browser sees a script end where it is cut.
+/// The plotly script. The crate bundles it with MathJax, which would interpret names that contain `$`, so the bundle is
+/// cut at the end of the first script.
 fn library() -> String {
     let both = Plot::offline_js_sources();
     let end = "</script>";

@@ -1,5 +1,5 @@
-//! The image. Cells, labels and legend are placed here and drawn with the canvas of `charts_rs`, as its own chart of this
-//! kind knows one look of an absent cell, no frames, and labels that do not lean.
+//! The SVG and PNG output, drawn on the canvas of `charts_rs`. That crate's own heat-map supports one look of a missing
+//! cell, no frames, and no slanted labels.
 
 use charts_rs::{Canvas, Color, DEFAULT_FONT_FAMILY, Fill, Polygon, Rect, Text, measure_text_width_family};
 
@@ -10,15 +10,15 @@ use super::{Heatmap, HeatmapError, arrange};
 const MARGIN: f32 = 18.0;
 const LINE: f32 = 17.0;
 const SMALL: f32 = 12.0;
-/// How wide a picture without cells is.
+/// The width of an image without cells.
 const EMPTY: f32 = 720.0;
-/// Between the last chosen column and the first that is not.
+/// The gap between selected and other columns.
 const GAP: f32 = 8.0;
-/// More rows than that do not fit on a screen.
+/// Above this number of rows, column labels are repeated below the cells.
 const TALL: usize = 40;
-/// How far labels of columns lean from the horizontal.
+/// The angle of column labels, in degrees from the horizontal.
 const LEAN: f32 = 60.0;
-/// More pixels than that only to show the SVG in its own size.
+/// The largest PNG, in pixels.
 const PIXELS: f64 = 12e6;
 
 const STYLE: &str = "text{font-family:Roboto,Helvetica,Arial,sans-serif;fill:#222}\
@@ -28,12 +28,12 @@ const STYLE: &str = "text{font-family:Roboto,Helvetica,Arial,sans-serif;fill:#22
     .frame{fill:none;stroke:#000;stroke-width:2.5}.taken{fill:none;stroke-width:1.4}.swatch{stroke:#999;stroke-width:.6}\
     .warn{fill:#ffe3e3}";
 
-/// How large cells are, and what is written into them.
+/// The sizes of cells and fonts.
 #[derive(Clone, Copy)]
 struct Size {
     width: f32,
     height: f32,
-    /// Of what is written into cells; `None` where nothing is.
+    /// The font size in cells; `None` if cells have no text.
     cell: Option<f32>,
     label: f32,
 }
@@ -104,10 +104,10 @@ pub(super) fn draw(heatmap: &Heatmap) -> Result<Picture, HeatmapError> {
         let y = sheet.head(heatmap)?;
         Ok(sheet.legend(shown, size.cell.is_some(), y)? + lean_up + 26.0)
     };
-    // How much is above the cells is found out on a sheet that is thrown away: the ground is drawn first.
+    // Measures the height above the cells on a discarded sheet, because the background is drawn first.
     let top = above(&mut Sheet::new(whole, 0.0))?;
     let bottom = top + rows as f32 * size.height;
-    // So many rows are not seen together: the names of kernels are below them too.
+    // That many rows do not fit a screen: column labels are repeated below them.
     let again = if rows > TALL { lean_up + 20.0 } else { 0.0 };
     let mut sheet = Sheet::new(whole, bottom + again + MARGIN);
     above(&mut sheet)?;
@@ -143,7 +143,7 @@ pub(super) fn draw(heatmap: &Heatmap) -> Result<Picture, HeatmapError> {
             Served::By(_, Some(efficiency)) => (format!("{} %", arrange::percent_fine(efficiency)), ""),
             Served::By(_, None) => ("no time".to_owned(), "bad"),
             Served::Uncovered => ("uncovered".to_owned(), "bad"),
-            Served::Hopeless => ("no kernel is right".to_owned(), "bad"),
+            Served::Hopeless => ("no correct kernel".to_owned(), "bad"),
         };
         sheet.text(&words, tail[1], baseline(position, size.label), size.label, class);
 
@@ -177,7 +177,7 @@ pub(super) fn draw(heatmap: &Heatmap) -> Result<Picture, HeatmapError> {
     Ok(Picture { canvas: sheet.canvas })
 }
 
-/// A column's label; what is chosen can be told without its bold face.
+/// The label of a column. A star marks selected columns, so that bold face is not the only mark.
 fn header(shown: &Arranged, column: usize) -> String {
     let star = if shown.is_chosen(column) { "* " } else { "" };
     format!("{star}{}", shown.columns[column].label)
@@ -191,7 +191,7 @@ fn problem(served: &Served, label: &str) -> String {
 }
 
 fn width(text: &str, size: f32) -> charts_rs::Result<f32> {
-    // Bold letters, and those of the fonts that a browser takes where it has not this one, are wider than what is measured.
+    // Bold text and fallback fonts of a browser are wider than the measured font.
     Ok(measure_text_width_family(DEFAULT_FONT_FAMILY, size, text)?.width() * 1.12)
 }
 
@@ -199,7 +199,7 @@ fn colour(Rgb(r, g, b): Rgb) -> Color {
     (r, g, b).into()
 }
 
-/// A canvas, and the few things that are put on it.
+/// A canvas with the drawing primitives used here.
 struct Sheet {
     canvas: Canvas,
 }
@@ -211,7 +211,7 @@ impl Sheet {
         Sheet { canvas }
     }
 
-    /// Title, caption and summary; returns where they end.
+    /// Draws title, caption and summary. Returns the y coordinate below them.
     fn head(&mut self, heatmap: &Heatmap) -> Result<f32, HeatmapError> {
         let room = self.canvas.width - 2.0 * MARGIN;
         let mut y = MARGIN + 14.0;
@@ -230,7 +230,7 @@ impl Sheet {
         Ok(y)
     }
 
-    /// The scale, what cells without a time look like, and what the marks mean; returns where it ends.
+    /// Draws the legend: scale, blank cells and marks. Returns the y coordinate below it.
     fn legend(&mut self, shown: &Arranged, lettered: bool, top: f32) -> Result<f32, HeatmapError> {
         let (mut x, mut y) = (MARGIN, top);
         let text = "efficiency (best known time / time), 0 %";
@@ -276,21 +276,21 @@ impl Sheet {
         }
         let best = scale::colour(1.0);
         let box_of = (20.0, 13.0);
-        place(self, "the best of its row", &|sheet, x, y| {
+        place(self, "best of the row", &|sheet, x, y| {
             sheet.cell((x, y), box_of, best, None);
             sheet.corner((x + box_of.0, y), 5.0, best.ink());
         })?;
         if shown.chosen > 0 {
-            place(self, "* and frame: chosen", &|sheet, x, y| {
+            place(self, "* and frame: selected", &|sheet, x, y| {
                 sheet.rect((x + 1.0, y), (18.0, 13.0), "frame")
             })?;
-            place(self, "what the selection takes", &|sheet, x, y| {
+            place(self, "assigned by the selection", &|sheet, x, y| {
                 sheet.cell((x, y), box_of, best, None);
                 sheet.taken((x, y), box_of, best.ink());
             })?;
         }
         if shown.rows.iter().any(|row| matches!(row.served, Served::Uncovered | Served::Hopeless)) {
-            place(self, "no kernel serves the row", &|sheet, x, y| {
+            place(self, "problem not covered", &|sheet, x, y| {
                 sheet.rect((x, y), box_of, "warn");
                 sheet.text("!", x + 10.0, y + 10.5, SMALL, "middle bad");
             })?;
@@ -333,14 +333,14 @@ impl Sheet {
         self.canvas.rect(Rect { fill, left, top, width, height, title, ..Rect::default() });
     }
 
-    /// What says that nothing in the row is faster.
+    /// Draws the mark of the fastest kernel of a row.
     fn corner(&mut self, (right, top): (f32, f32), size: f32, ink: Rgb) {
         let points = vec![(right - size, top).into(), (right, top).into(), (right, top + size).into()];
         let fill = Some(colour(ink));
         self.canvas.polygon(Polygon { fill, points, ..Polygon::default() });
     }
 
-    /// What says that the selection takes this one.
+    /// Draws the outline of an assigned cell.
     fn taken(&mut self, (left, top): (f32, f32), (width, height): (f32, f32), ink: Rgb) {
         let class = Some("taken".to_owned());
         self.canvas.rect(Rect {
@@ -355,7 +355,7 @@ impl Sheet {
     }
 }
 
-/// Lines that are no wider than `room`, broken between words; a longer word loses its middle.
+/// Wraps a text to lines of width `room`. A word that is wider loses its middle.
 fn wrapped(text: &str, room: f32, size: f32) -> charts_rs::Result<Vec<String>> {
     let mut lines = Vec::new();
     let mut line = String::new();

@@ -1,10 +1,10 @@
-//! The colours of efficiencies.
+//! The colour scale of efficiencies.
 
 /// A colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rgb(pub u8, pub u8, pub u8);
 
-/// From 0 to 1 in equal steps: light is fast, and the order shows in gray and to the colour-blind too.
+/// The colours from 0 to 1 in equal steps. Light is fast. The order is visible in gray scale and to the colour-blind.
 pub(super) const STOPS: [Rgb; 6] = [
     Rgb(0x3b, 0x0f, 0x55),
     Rgb(0x41, 0x44, 0x87),
@@ -14,7 +14,7 @@ pub(super) const STOPS: [Rgb; 6] = [
     Rgb(0xfd, 0xe7, 0x25),
 ];
 
-/// The colour of an efficiency; the ends of the scale beyond it.
+/// The colour of an efficiency, clamped to the ends of the scale.
 pub(super) fn colour(efficiency: f64) -> Rgb {
     let last = STOPS.len() - 1;
     let at = efficiency.clamp(0.0, 1.0) * last as f64;
@@ -26,14 +26,14 @@ pub(super) fn colour(efficiency: f64) -> Rgb {
 }
 
 impl Rgb {
-    /// Black or white: what can be read on it.
+    /// The legible text colour on this background: black or white.
     pub(super) fn ink(self) -> Rgb {
         let Rgb(r, g, b) = self;
         let light = 299 * u32::from(r) + 587 * u32::from(g) + 114 * u32::from(b);
         if light > 128_000 { Rgb(0, 0, 0) } else { Rgb(0xff, 0xff, 0xff) }
     }
 
-    /// As in CSS.
+    /// The CSS notation.
     pub(super) fn hex(self) -> String {
         let Rgb(r, g, b) = self;
         format!("#{r:02x}{g:02x}{b:02x}")

@@ -1,4 +1,4 @@
-//! The text for a terminal.
+//! The terminal output.
 
 use std::fmt::Write;
 
@@ -6,19 +6,19 @@ use super::arrange::{Arranged, Cell, Served, Shown, percent, percent_fine, short
 use super::scale::{self, Rgb};
 use super::{Blank, Heatmap};
 
-/// The longest label of a problem.
+/// The longest label of a problem, in characters.
 const LABEL: usize = 24;
-/// What stands behind the cells: the best time, and what serves the problem.
+/// The width of the text after the cells: best time and coverage.
 const TAIL: usize = 24;
-/// A terminal must have so many columns for the tail to be shown behind tenths.
+/// The smallest terminal width at which the tail is shown with `Form::Tenth`.
 const ROOMY: usize = 72;
 
-/// What a cell is written as.
+/// The format of a cell.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// ` 97`, and a mark of what the selection takes before it.
+    /// ` 97`, preceded by `>` if the selection assigns the kernel.
     Percent,
-    /// `9` for 90 to 99 percent, `#` for the best.
+    /// `9` for 90 to 99 percent, `#` for the best kernel.
     Tenth,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn draw(heatmap: &Heatmap, width: usize, colour: bool) -> String {
     }
 
     let label = shown.rows.iter().map(|row| row.label.chars().count()).max().unwrap_or(0).min(LABEL);
-    // A mark and a space before the cells, a rule and a space behind them.
+    // A mark and a space before the cells, a rule and a space after them.
     let room = width - (label + 4);
     let percent = columns * Form::Percent.width();
     let (form, tail) = match percent {
@@ -72,7 +72,7 @@ pub(super) fn draw(heatmap: &Heatmap, width: usize, colour: bool) -> String {
                 }
             }
             if tail > 0 {
-                // The rule is missing from bands that are not the first.
+                // Bands without the rule need a space in its place.
                 let rule = usize::from(!band.contains(&shown.chosen.wrapping_sub(1)));
                 let _ = write!(line, "{:rule$} {}", "", behind(shown, position, &codes));
             }
@@ -85,7 +85,7 @@ pub(super) fn draw(heatmap: &Heatmap, width: usize, colour: bool) -> String {
         let star = if shown.is_chosen(position) { '*' } else { ' ' };
         let mean = column.mean.map(percent_fine).map_or_else(|| "-".to_owned(), |mean| format!("{mean} %"));
         let serves =
-            if shown.is_chosen(position) { format!(", serves {}", column.serves) } else { String::new() };
+            if shown.is_chosen(position) { format!(", assigned {}", column.serves) } else { String::new() };
         let about =
             format!("{star}{:>2}  {}  {mean} of {}{serves}", codes[position], column.name, column.timed);
         wrap(&mut text, &about, "       ", width);
@@ -93,7 +93,7 @@ pub(super) fn draw(heatmap: &Heatmap, width: usize, colour: bool) -> String {
     text
 }
 
-/// What a column is called where there is no room for its name: `a` to `z`, `aa` to `zz`, and on.
+/// The short code of a column: `a` to `z`, `aa` to `zz`, and so on.
 fn code(mut column: usize) -> String {
     let mut letters = Vec::new();
     loop {
@@ -106,7 +106,7 @@ fn code(mut column: usize) -> String {
     letters.iter().rev().map(|letter| char::from(*letter)).collect()
 }
 
-/// The codes above their columns: beside each other where there is room, else downwards.
+/// The heading: codes above their columns, written vertically if columns are one character wide.
 fn heading(codes: &[String], band: std::ops::Range<usize>, form: Form) -> Vec<String> {
     match form {
         Form::Percent => vec![band.map(|column| format!("{:>4}", codes[column])).collect()],
@@ -152,7 +152,7 @@ fn painted(text: &str, ground: Rgb, bold: bool) -> String {
     format!("\x1b[{bold}38;2;{ink};{ink};{ink};48;2;{r};{g};{b}m{text}\x1b[0m")
 }
 
-/// What is said of a problem behind its cells.
+/// The text after the cells of a problem.
 fn behind(shown: &Arranged, row: usize, codes: &[String]) -> String {
     let row = &shown.rows[row];
     let best = row.best_us.map(time).unwrap_or_default();
@@ -161,31 +161,31 @@ fn behind(shown: &Arranged, row: usize, codes: &[String]) -> String {
         Served::By(column, Some(efficiency)) => format!("{} {}%", codes[column], percent_fine(efficiency)),
         Served::By(column, None) => format!("{} no time", codes[column]),
         Served::Uncovered => "uncovered".to_owned(),
-        Served::Hopeless => "none right".to_owned(),
+        Served::Hopeless => "none correct".to_owned(),
     };
     format!("{best:>10} {served}")
 }
 
 fn legend(text: &mut String, shown: &Arranged, form: Form, tail: bool, width: usize, colour: bool) {
     let marks = match form {
-        Form::Percent => "in %, rounded down; 100 is the best.",
-        Form::Tenth => "in tenths, rounded down; # is the best.",
+        Form::Percent => "in %, rounded down; 100 is the best kernel.",
+        Form::Tenth => "in tenths, rounded down; # is the best kernel.",
     };
     wrap(text, &format!("Cells: efficiency (best known time / time) {marks}"), "", width);
     if tail {
-        let served = if shown.chosen > 0 { ", and what serves the problem" } else { "" };
-        wrap(text, &format!("Behind them: the best known time{served}."), "", width);
+        let served = if shown.chosen > 0 { ", and the assigned kernel" } else { "" };
+        wrap(text, &format!("After the cells: best known time{served}."), "", width);
     }
     if shown.chosen > 0 {
-        let taken = if form == Form::Percent { "; > is what the selection takes" } else { "" };
+        let taken = if form == Form::Percent { "; >: assigned" } else { "" };
         wrap(
             text,
-            &format!("Left of | and with * in the list: chosen{taken}; ! is a problem that none serves."),
+            &format!("Left of | and * in the list: selected{taken}; !: problem not covered."),
             "",
             width,
         );
     } else if shown.rows.iter().any(|row| row.served == Served::Hopeless) {
-        wrap(text, "! is a problem on which no kernel is right.", "", width);
+        wrap(text, "!: no kernel is correct and timed on the problem.", "", width);
     }
     let blanks = shown.blanks();
     for blank in &blanks {
@@ -193,13 +193,13 @@ fn legend(text: &mut String, shown: &Arranged, form: Form, tail: bool, width: us
         let letter = if colour { painted(&letter, Blank::colour(*blank), false) } else { letter };
         let _ = writeln!(text, "  {letter} {}", blank.words());
     }
-    wrap(text, "Kernels, with their mean over the problems for which there is a time:", "", width);
+    wrap(text, "Kernels, with their mean efficiency over the timed problems:", "", width);
 }
 
-/// Puts a line, or several that are no wider than a terminal.
+/// Appends a line, wrapped to the width of the terminal.
 fn wrap(text: &mut String, line: &str, indent: &str, width: usize) {
     let mut written = 0;
-    // What stands at the very beginning is kept: it sets codes below each other.
+    // Keeps leading spaces, which align the codes.
     let start = &line[..line.len() - line.trim_start().len()];
     for word in line.split_whitespace() {
         let word = shortened(word, width - indent.len());

@@ -1,12 +1,12 @@
-//! Comma-separated values, as ncu writes them: every field may be in quotes, and then hold commas, quotes and line ends.
+//! A parser for ncu's CSV output. A quoted field may contain commas, quotes and line ends.
 
-/// The records of a text, each with its fields; `None` if a quote is not closed.
+/// Parses all records; `None` if a quote is not closed.
 pub(super) fn records(text: &str) -> Option<Vec<Vec<String>>> {
     let mut records = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
         let (record, after) = record(rest)?;
-        // An empty line is no record of one empty field.
+        // An empty line is not a record.
         if record.len() > 1 || !record[0].is_empty() {
             records.push(record);
         }
@@ -15,7 +15,7 @@ pub(super) fn records(text: &str) -> Option<Vec<Vec<String>>> {
     Some(records)
 }
 
-/// The first record, and what follows it.
+/// Parses the first record. Returns it and the remaining text.
 fn record(text: &str) -> Option<(Vec<String>, &str)> {
     let mut fields = Vec::new();
     let mut rest = text;
@@ -39,7 +39,8 @@ fn record(text: &str) -> Option<(Vec<String>, &str)> {
     }
 }
 
-/// The field after an opening quote, and what follows the closing one; two quotes are one that is part of it.
+/// Parses a field after its opening quote. Returns it and the text after the closing quote. Two quotes in a row are one
+/// quote of the field.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut field = String::new();
     let mut rest = text;

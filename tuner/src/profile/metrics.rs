@@ -1,24 +1,24 @@
-//! Which numbers are shown, by the names that each chip has for them: data, from the catalogues of the chips.
+//! The table of reported metrics, with their names on each chip, taken from ncu's metric catalogues.
 
 use serde::Serialize;
 
-/// A chip, as the profiler names it. Names of counters differ between them.
+/// A chip, by the profiler's name. Counter names differ between chips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Chip {
     /// H100, H200.
     Gh100,
-    /// B200, B300: they have the same counters.
+    /// B200 and B300, which have the same counters.
     Gb100,
     /// RTX 50, RTX PRO Blackwell, DGX Spark.
     Gb202,
 }
 
 impl Chip {
-    /// Every chip that has a column in the table.
+    /// Every supported chip, in the order of the table's columns.
     pub const ALL: [Chip; 3] = [Chip::Gh100, Chip::Gb100, Chip::Gb202];
 
-    /// The chip with the counters of a GPU of this compute capability.
+    /// The chip of a compute capability; `None` if it is not supported.
     pub fn of(capability: (u32, u32)) -> Option<Chip> {
         match capability {
             (9, 0) => Some(Chip::Gh100),
@@ -28,7 +28,7 @@ impl Chip {
         }
     }
 
-    /// The profiler's name for it.
+    /// The profiler's name.
     pub fn name(self) -> &'static str {
         match self {
             Chip::Gh100 => "gh100",
@@ -38,28 +38,28 @@ impl Chip {
     }
 }
 
-/// What a number is measured in here, whatever the profiler scaled it to.
+/// The unit of a reported number, independent of the profiler's scaling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Unit {
     /// Microseconds.
     #[serde(rename = "us")]
     Microseconds,
-    /// Per cent.
+    /// Percent.
     #[serde(rename = "%")]
     Percent,
     /// Bytes.
     #[serde(rename = "bytes")]
     Bytes,
-    /// How many, or how many times.
+    /// A count.
     #[serde(rename = "count")]
     Count,
 }
 
 impl Unit {
-    /// What a number in the profiler's unit is multiplied with; `None` if that unit measures something else.
+    /// The factor that converts from the profiler's unit; `None` if that unit is of another kind.
     pub fn factor(self, unit: &str) -> Option<f64> {
         let (of, per) = unit.split_once('/').map_or((unit, None), |(of, per)| (of, Some(per)));
-        // A rate is not the amount that a number is asked for.
+        // A rate is not an amount.
         if per.is_some_and(|per| ["s", "second", "ns", "cycle"].contains(&per)) {
             return None;
         }
@@ -85,7 +85,7 @@ impl Unit {
     }
 }
 
-/// The power of ten before a base unit. Base units begin with a small letter.
+/// Splits a unit into its power of ten and its base unit, which begins with a lower-case letter.
 fn prefix(unit: &str) -> (f64, &str) {
     for (letter, factor) in [('K', 1e3), ('M', 1e6), ('G', 1e9), ('T', 1e12)] {
         if let Some(base) = unit.strip_prefix(letter) {
@@ -95,35 +95,35 @@ fn prefix(unit: &str) -> (f64, &str) {
     (1.0, unit)
 }
 
-/// Where a number comes from.
+/// The source of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A counter of the hardware, which is asked for by its name.
+    /// A hardware counter, collected by name.
     Counter,
-    /// What the profiler knows of the launch: it comes with the sections [`SECTIONS`].
+    /// A property of the launch, collected with the sections [`SECTIONS`].
     Launch,
 }
 
-/// The profiler's sections that [`Source::Launch`] comes with.
+/// The ncu sections that contain [`Source::Launch`].
 pub const SECTIONS: [&str; 2] = ["LaunchStats", "Occupancy"];
 
-/// A number that is shown.
+/// A reported number.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// Its key in reports.
+    /// The key in JSON reports.
     pub key: &'static str,
-    /// What it is called in text.
+    /// The title in text reports.
     pub title: &'static str,
-    /// What it is measured in.
+    /// The unit.
     pub unit: Unit,
-    /// Where it comes from.
+    /// The source.
     pub source: Source,
-    /// Its names on [`Chip::ALL`]; `None` where the chip does not count that.
+    /// The names on [`Chip::ALL`]; `None` if the chip has no such counter.
     names: [Option<&'static str>; 3],
 }
 
 impl Metric {
-    /// The profiler's name for it on a chip, which is also the column; `None` where the chip does not count that.
+    /// The profiler's name on a chip, also the column name; `None` if the chip has no such counter.
     pub fn name(&self, chip: Chip) -> Option<&'static str> {
         let [gh100, gb100, gb202] = self.names;
         match chip {
@@ -142,7 +142,7 @@ const fn launch(key: &'static str, title: &'static str, unit: Unit, name: &'stat
     Metric { key, title, unit, source: Source::Launch, names: [Some(name); 3] }
 }
 
-/// A counter whose name, or existence, depends on the chip.
+/// A counter that some chips name differently or lack.
 const fn differs(
     key: &'static str,
     title: &'static str,
@@ -158,12 +158,12 @@ const SUBPIPE: &str = "sm__pipe_tensor_subpipe_hmma_cycles_active.avg.pct_of_pea
 const HMMA: &str = "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active";
 const FP4: &str = "sm__ops_path_tensor_src_fp4_dst_fp32.sum";
 
-/// The keys of what is held against the bytes that must move.
+/// The key of the bytes read from DRAM.
 pub const DRAM_READ: &str = "dram_bytes_read";
-/// As [`DRAM_READ`].
+/// The key of the bytes written to DRAM.
 pub const DRAM_WRITTEN: &str = "dram_bytes_written";
 
-/// Everything that is shown, in this order.
+/// All reported metrics, in report order.
 pub const METRICS: &[Metric] = &[
     counter("duration", "duration", Unit::Microseconds, "gpu__time_duration.sum"),
     counter(
@@ -198,7 +198,7 @@ pub const METRICS: &[Metric] = &[
         Unit::Percent,
         "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
     ),
-    // The part of it that computes in 16 bits, FP8 and FP4; the name of gh100 does not exist on Blackwell.
+    // The subpipe for 16-bit, FP8 and FP4 formats. Blackwell has another name for it.
     differs("tensor_subpipe", "tensor pipe, FP", Unit::Percent, [Some(HMMA), Some(SUBPIPE), Some(SUBPIPE)]),
     differs(
         "tcgen05_pipe",
@@ -230,7 +230,7 @@ pub const METRICS: &[Metric] = &[
         Unit::Count,
         "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
     ),
-    // Spills go to local memory, and so does an array that is indexed by what is not known.
+    // Local memory holds register spills and arrays with dynamic indices.
     counter("local_loads", "local loads", Unit::Count, "smsp__sass_inst_executed_op_local_ld.sum"),
     counter("local_stores", "local stores", Unit::Count, "smsp__sass_inst_executed_op_local_st.sum"),
     counter(
@@ -239,19 +239,19 @@ pub const METRICS: &[Metric] = &[
         Unit::Percent,
         "sm__warps_active.avg.pct_of_peak_sustained_active",
     ),
-    launch("registers", "registers a thread", Unit::Count, "launch__registers_per_thread"),
-    launch("shared_memory", "shared memory a block", Unit::Bytes, "launch__shared_mem_per_block_dynamic"),
-    launch("grid", "blocks of the grid", Unit::Count, "launch__grid_size"),
-    launch("cluster", "blocks of a cluster", Unit::Count, "launch__cluster_size"),
+    launch("registers", "registers per thread", Unit::Count, "launch__registers_per_thread"),
+    launch("shared_memory", "shared memory per CTA", Unit::Bytes, "launch__shared_mem_per_block_dynamic"),
+    launch("grid", "CTAs per grid", Unit::Count, "launch__grid_size"),
+    launch("cluster", "CTAs per cluster", Unit::Count, "launch__cluster_size"),
     launch("waves", "waves", Unit::Count, "launch__waves_per_multiprocessor"),
     launch("limit_registers", "limit by registers", Unit::Count, "launch__occupancy_limit_registers"),
     launch("limit_shared", "limit by shared mem.", Unit::Count, "launch__occupancy_limit_shared_mem"),
     launch("limit_warps", "limit by warps", Unit::Count, "launch__occupancy_limit_warps"),
-    launch("limit_blocks", "limit by blocks", Unit::Count, "launch__occupancy_limit_blocks"),
+    launch("limit_blocks", "limit by CTAs", Unit::Count, "launch__occupancy_limit_blocks"),
     launch("limit_barriers", "limit by barriers", Unit::Count, "launch__occupancy_limit_barriers"),
 ];
 
-/// Why a warp did not issue, on every chip. `selected` is not among them: it says that a warp did.
+/// Stall reasons of every chip. Excludes `selected`, which means that the warp issued.
 const STALLS: &[&str] = &[
     "barrier",
     "branch_resolving",
@@ -271,7 +271,7 @@ const STALLS: &[&str] = &[
     "wait",
 ];
 
-/// The reasons for which a warp of this chip does not issue.
+/// All stall reasons of a chip.
 pub fn stalls(chip: Chip) -> impl Iterator<Item = &'static str> {
     let more: &[&str] = match chip {
         Chip::Gh100 => &["gmma", "imc_miss"],
@@ -281,12 +281,12 @@ pub fn stalls(chip: Chip) -> impl Iterator<Item = &'static str> {
     STALLS.iter().chain(more).copied()
 }
 
-/// The counter of a reason: how many warps wait for it whenever an instruction is issued, on average.
+/// The counter of a stall reason: average number of warps stalled for it per issued instruction.
 pub fn stall_metric(reason: &str) -> String {
     format!("smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio")
 }
 
-/// Every counter that is asked for on a chip.
+/// Every counter that is collected on a chip.
 pub fn counters(chip: Chip) -> impl Iterator<Item = String> {
     let named = METRICS.iter().filter(|metric| metric.source == Source::Counter);
     let named = named.filter_map(move |metric| metric.name(chip)).map(str::to_owned);

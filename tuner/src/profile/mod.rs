@@ -1,8 +1,12 @@
-//! What the vendor's profilers say of one kernel: what they are asked, and what their answers mean.
+//! Profiles of one kernel with NVIDIA's tools `ncu` and `compute-sanitizer`.
 //!
-//! Nothing is started here: [`ncu`] and [`sanitizer`] make the arguments of a tool and read what it printed, [`raw`] reads
-//! the table that ncu exports, [`metrics`] says which of its columns are shown, by chip, and a [`Report`] is all of it. A
-//! number that is not there is absent, with its name and why; it is never 0.
+//! This module starts no process:
+//! - [`ncu`] and [`sanitizer`] build a tool's arguments and interpret its output;
+//! - [`raw`] parses the table that ncu exports;
+//! - [`metrics`] lists the reported columns of each chip;
+//! - [`Report`] combines everything.
+//!
+//! A missing number is null, with its name and the reason; it is never 0.
 
 mod csv;
 pub mod metrics;
@@ -17,23 +21,28 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// The kernel that is looked at, among all that a run launches.
+/// The profiled kernel among all kernels that a run launches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// What the names of the run's kernels begin with, in the manner of the Itanium ABI: those of the segment first.
+    /// Prefixes of the run's mangled (Itanium ABI) kernel names. Those of the segment come first.
     names: Vec<String>,
-    /// How many of them are the segment's own.
+    /// Number of prefixes of the segment.
     own: usize,
-    /// How many kernels are launched before it.
+    /// Number of kernels launched before it.
     before: usize,
 }
 
-/// What the name of every kernel of ours begins with, where a library does not say more.
+/// The name prefix of every Fourfold kernel, used if a library states no names.
 const ANY_KERNEL: &str = "_ZN8fourfold6kernel";
 
 impl Selection {
-    /// The kernel of a segment whose library says `own` of the names of its kernels, which is launched after `before`
-    /// others. `others` is what their libraries say. Words that are no names are passed over.
+    /// Selects the kernel of a segment.
+    ///
+    /// - `own`: kernel names stated by the segment's library, separated by spaces;
+    /// - `others`: names stated by the other libraries of the run;
+    /// - `before`: number of kernels launched before it.
+    ///
+    /// Ignores words that are not C++ identifiers.
     pub fn new<'a>(own: &str, others: impl IntoIterator<Item = &'a str>, before: usize) -> Selection {
         let mut names = words(own);
         let count = names.len();
@@ -45,45 +54,45 @@ impl Selection {
         Selection { names, own: count, before }
     }
 
-    /// How many kernels are launched before it.
+    /// The number of kernels launched before it.
     pub fn before(&self) -> usize {
         self.before
     }
 
-    /// Whether a kernel of this mangled name is the segment's.
+    /// Returns true if a mangled name is that of a kernel of the segment.
     pub fn holds(&self, name: &str) -> bool {
         self.names[..self.own].iter().any(|own| name.starts_with(own.as_str()))
     }
 
-    /// An expression that every kernel of the run matches, and no other.
+    /// The ncu filter that matches exactly the kernels of the run.
     fn expression(&self) -> String {
         format!("regex:^({})", self.names.join("|"))
     }
 }
 
-/// The names in what a library says; the one that all have where it says nothing.
+/// Splits the names stated by a library; [`ANY_KERNEL`] if it states none.
 fn words(entry: &str) -> Vec<String> {
-    // They become part of a regular expression.
+    // The names become part of a regular expression.
     let is_name = |word: &&str| word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     let names: Vec<String> = entry.split_whitespace().filter(is_name).map(str::to_owned).collect();
     if names.is_empty() { vec![ANY_KERNEL.to_owned()] } else { names }
 }
 
-/// Why a part of a report is not there.
+/// The reason why a part of a report is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Trouble {
-    /// What it happened to: `ncu`, `memcheck`, `build`, …
+    /// The missing part: `ncu`, `memcheck`, `build`, …
     pub part: String,
-    /// A stable name.
+    /// A stable code.
     pub code: &'static str,
-    /// What happened.
+    /// The error.
     pub message: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
 }
 
 impl Trouble {
-    /// A part that is missing, and why.
+    /// Creates the reason for a missing part.
     pub fn new(
         part: impl Into<String>,
         code: &'static str,
@@ -97,16 +106,16 @@ impl Trouble {
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Trouble { part, code, message, remedy } = self;
-        write!(f, "{part}: {code}: {message}\n  what to do: {remedy}")
+        write!(f, "{part}: {code}: {message}\n  help: {remedy}")
     }
 }
 
-/// A release of the vendor's tools: a year and a number.
+/// A release of NVIDIA's tools: year and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Release(pub u32, pub u32);
 
 impl Release {
-    /// The release that a tool's `--version` prints, as `Version 2025.3.1.0 (build 36398880)`.
+    /// Parses the output of a tool's `--version`, such as `Version 2025.3.1.0 (build 36398880)`.
     pub fn parse(text: &str) -> Option<Release> {
         let (_, rest) = text.split_once("Version ")?;
         let mut numbers = rest.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
@@ -120,8 +129,8 @@ impl fmt::Display for Release {
     }
 }
 
-/// The first release of ncu and compute-sanitizer that knows a GPU of this compute capability: they come with the first
-/// CUDA that compiles for it, which is 11.8, 12.8 or 12.9.
+/// The first release of ncu and compute-sanitizer that supports a compute capability. It is the one of the first CUDA
+/// release that compiles for it: 11.8, 12.8 or 12.9.
 pub fn oldest_release(capability: (u32, u32)) -> Option<Release> {
     match capability {
         (9, 0) => Some(Release(2022, 3)),
@@ -131,10 +140,11 @@ pub fn oldest_release(capability: (u32, u32)) -> Option<Release> {
     }
 }
 
-/// Whether a tool, by what its `--version` prints, knows a GPU of this compute capability; the release, if it can be read.
+/// Checks that a tool supports a compute capability. `version` is the output of its `--version`. Returns the release;
+/// `None` if the output cannot be parsed.
 ///
 /// # Errors
-/// When it is too old.
+/// If the release is too old.
 pub fn check_release(part: &str, version: &str, capability: (u32, u32)) -> Result<Option<Release>, Trouble> {
     let release = Release::parse(version);
     if let (Some(found), Some(oldest)) = (release, oldest_release(capability))
@@ -144,8 +154,10 @@ pub fn check_release(part: &str, version: &str, capability: (u32, u32)) -> Resul
         return Err(Trouble::new(
             part,
             "tool_too_old",
-            format!("it is release {found}, and a GPU of compute capability {major}.{minor} needs {oldest}"),
-            format!("install release {oldest} or newer, and name its program, or put it first on PATH"),
+            format!(
+                "release {found} does not support compute capability {major}.{minor}, which needs {oldest}"
+            ),
+            format!("install release {oldest} or newer, and pass its path or put it first on PATH"),
         ));
     }
     Ok(release)

@@ -1,4 +1,4 @@
-//! ncu, the profiler of kernels: its arguments, what its failures mean, and the numbers of a report.
+//! ncu (Nsight Compute): its arguments, its failures, and the numbers of its reports.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -9,48 +9,48 @@ use super::metrics::{self, Chip, METRICS, SECTIONS, Unit};
 use super::raw::{self, RawKernel};
 use super::{Selection, Trouble};
 
-/// What is collected.
+/// The set of metrics to collect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Set {
-    /// What is shown, and no more.
+    /// The reported metrics only.
     Curated,
-    /// Everything that ncu knows, for its own viewer. It takes many more runs of the kernel.
+    /// All metrics, for ncu's own viewer. Takes many more replays of the kernel.
     Full,
 }
 
-/// The option of newer releases that leaves the tensor cores' boost alone. By default they set it while they measure.
+/// The option of newer releases for the tensor cores' boost state, which ncu changes by default while it measures.
 pub const BOOST_OPTION: &str = "--pipeline-boost-state";
 
-/// How ncu is asked.
+/// A collection by ncu.
 #[derive(Clone, Debug)]
 pub struct Collect<'a> {
-    /// Whose counters.
+    /// The chip.
     pub chip: Chip,
-    /// Of which kernel.
+    /// The kernel.
     pub selection: &'a Selection,
-    /// What.
+    /// The metrics.
     pub set: Set,
-    /// The report to write.
+    /// The report file to write.
     pub report: &'a Path,
-    /// Counters that are not asked for, as this ncu refuses them.
+    /// Counters to leave out, because this ncu rejects them.
     pub refused: &'a [String],
-    /// Whether this release has [`BOOST_OPTION`].
+    /// True if this release has [`BOOST_OPTION`].
     pub has_boost_option: bool,
 }
 
 impl Collect<'_> {
-    /// The arguments, before the program and its own. They change no setting of the card: clocks stay as they are.
+    /// The arguments that precede the program and its arguments. They change no setting of the GPU, clocks included.
     pub fn arguments(&self) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = Vec::new();
         let mut option = |name: &str, value: &str| arguments.extend([name.into(), value.into()]);
-        // A user's file would add options of its own.
+        // A user's configuration file could add options.
         option("--config-file", "off");
         option("--target-processes", "application-only");
         option("--clock-control", "none");
         if self.has_boost_option {
             option(BOOST_OPTION, "dynamic");
         }
-        // Kernels of CUTLASS share a function name: only the mangled one tells ours.
+        // CUTLASS kernels share a function name; only mangled names identify Fourfold's.
         option("--kernel-name-base", "mangled");
         option("--kernel-name", &self.selection.expression());
         option("--launch-skip", &self.selection.before().to_string());
@@ -78,7 +78,7 @@ pub fn import_arguments(report: &Path) -> Vec<OsString> {
     arguments
 }
 
-/// The counters that ncu refused by name, by what it printed: those that this release does not know of the chip.
+/// The counters that ncu rejected by name in its log, because this release does not know them.
 pub fn refused(log: &str) -> Vec<String> {
     let lists = log.lines().filter_map(|line| {
         let line = line.strip_prefix("==ERROR== ")?;
@@ -92,54 +92,54 @@ pub fn refused(log: &str) -> Vec<String> {
     names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-/// What it says, and what that means: the first that the log holds counts.
+/// Known failures: texts in the log, code, message and remedy. The first match applies.
 const FAILURES: &[(&[&str], &str, &str, &str)] = &[
     (
         &["ERR_NVGPUCTRPERM"],
         "counters_forbidden",
-        "the driver keeps the GPU's counters from this user",
-        "run as root, or in a container with CAP_SYS_ADMIN, or have the administrator load the driver's module with \
-         NVreg_RestrictProfilingToAdminUsers=0; where that cannot be had, the sanitizer's tools need no counters",
+        "the driver does not permit this user to access the GPU's counters",
+        "run as root, or in a container with CAP_SYS_ADMIN, or load the driver's module with \
+         NVreg_RestrictProfilingToAdminUsers=0; the sanitizer's tools need no counters",
     ),
     (
         &["LibraryNotLoaded", "driver is not compatible", "failed to connect to the CUDA driver"],
         "profiler_library",
         "ncu cannot use the driver's profiler library here",
-        "take the ncu of the driver's CUDA version; in a container, have the driver's libraries with the capability \
-         `compute,utility` there; a sandbox may forbid it",
+        "use the ncu of the driver's CUDA version; in a container, mount the driver's libraries with the capabilities \
+         `compute,utility`; a sandbox may forbid profiling",
     ),
     (
         &["concurrently collecting profiling data"],
         "counters_taken",
         "another tool is using the GPU's counters",
-        "stop it, or pause it (`dcgmi profile --pause`), and try again",
+        "stop or pause that tool (`dcgmi profile --pause`), and try again",
     ),
     (
         &["unrecognised option", "unrecognized option"],
         "tool_too_old",
-        "this ncu does not know an option that it was given",
-        "install the ncu of CUDA 12.8 or newer, and name it with --ncu",
+        "this ncu does not support an option",
+        "install the ncu of CUDA 12.8 or newer, and pass its path with --ncu",
     ),
     (
         &["The application returned an error code"],
         "run_failed",
         "the run under ncu failed",
-        "see how the run alone fares: `fourfold replay` with the same options; `--keep DIR` keeps all that was printed",
+        "run `fourfold replay` with the same options; `--keep DIR` keeps the output",
     ),
     (
         &["No kernels were profiled"],
         "no_kernel",
-        "the run under ncu launched no such kernel",
+        "the run under ncu did not launch the kernel",
         "if `fourfold replay --require-kernels` runs it, please report the program",
     ),
 ];
 
-/// Whether it measured nothing, which it does not call a failure.
+/// Returns true if ncu profiled no kernel, which it reports only as a warning.
 pub fn measured_nothing(log: &str) -> bool {
     log.lines().any(|line| line.starts_with("==WARNING== No kernels were profiled"))
 }
 
-/// Why ncu failed, by all that was printed and how it ended (`exit code 1`).
+/// Diagnoses a failure of ncu from its log and its ending, such as `exit code 1`.
 pub fn diagnose(log: &str, ending: &str) -> Trouble {
     let found = FAILURES.iter().find(|(words, ..)| words.iter().any(|word| log.contains(word)));
     let said: Vec<&str> = log.lines().filter_map(|line| line.strip_prefix("==ERROR== ")).take(3).collect();
@@ -154,63 +154,63 @@ pub fn diagnose(log: &str, ending: &str) -> Trouble {
         None => Trouble::new(
             "ncu",
             "tool_failed",
-            format!("it ended with {ending}{said}"),
-            "`--keep DIR` keeps all that it printed, and the command",
+            format!("ncu ended with {ending}{said}"),
+            "pass `--keep DIR` to keep its output and the command",
         ),
     }
 }
 
-/// A number that was asked for.
+/// A measured number.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
-    /// What it is.
+    /// The key.
     pub key: &'static str,
-    /// What it is called in text.
+    /// The title in text reports.
     #[serde(skip)]
     pub title: &'static str,
-    /// The profiler's name for it on this chip; null where the chip does not count that.
+    /// The profiler's name on this chip; null if the chip has no such counter.
     pub metric: Option<&'static str>,
-    /// What it is measured in.
+    /// The unit.
     pub unit: Unit,
-    /// Null where it is missing.
+    /// The value; null if it is missing.
     pub value: Option<f64>,
-    /// Why it is.
+    /// The reason why the value is missing.
     pub missing: Option<String>,
 }
 
-/// A reason for which warps do not issue.
+/// A stall reason.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stall {
     /// The reason.
     pub reason: &'static str,
-    /// The profiler's name for it.
+    /// The profiler's name of its counter.
     pub metric: String,
-    /// Warps that wait for it, on average, whenever an instruction is issued.
+    /// Average number of warps stalled for it per issued instruction.
     pub warps: Option<f64>,
-    /// Why that is not known.
+    /// The reason why the value is missing.
     pub missing: Option<String>,
 }
 
-/// What ncu measured of a kernel.
+/// The measurements of a kernel by ncu.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Counters {
-    /// Whose counters.
+    /// The chip.
     pub chip: Chip,
     /// The mangled name of the kernel.
     pub kernel: String,
-    /// Every number of the table.
+    /// Every metric of the table.
     pub metrics: Vec<Measured>,
-    /// Every reason: those with the most warps first, those of which nothing is known last.
+    /// Every stall reason, in descending order of warps; missing values come last.
     pub stalls: Vec<Stall>,
 }
 
 impl Counters {
-    /// The number of this key.
+    /// The value of a metric, by key.
     pub fn value(&self, key: &str) -> Option<f64> {
         self.metrics.iter().find(|measured| measured.key == key)?.value
     }
 
-    /// What was asked for and is not there, each name with why.
+    /// The missing metrics, each with the reason.
     pub fn missing(&self) -> impl Iterator<Item = (&str, &str)> {
         let metrics = self.metrics.iter().filter_map(|it| Some((it.metric?, it.missing.as_deref()?)));
         let stalls = self.stalls.iter().filter_map(|it| Some((it.metric.as_str(), it.missing.as_deref()?)));
@@ -218,13 +218,13 @@ impl Counters {
     }
 }
 
-/// The numbers of the kernel that was selected, from what ncu printed of its report.
+/// Reads the numbers of the selected kernel from ncu's raw page.
 ///
 /// # Errors
-/// When that is no such page, or is not of this kernel alone.
+/// If the page cannot be parsed, or does not contain exactly this kernel.
 pub fn read(page: &str, chip: Chip, selection: &Selection) -> Result<Counters, Trouble> {
     const REMEDY: &str =
-        "`--keep DIR` keeps the report, which ncu's own viewer opens; please report what it says";
+        "pass `--keep DIR` to keep the report, open it in ncu's viewer, and please report the problem";
     let unreadable = |message: String| Trouble::new("ncu", "unreadable_report", message, REMEDY);
     let kernels =
         raw::parse(page).map_err(|error| unreadable(format!("ncu's page cannot be read: {error}")))?;
@@ -233,17 +233,17 @@ pub fn read(page: &str, chip: Chip, selection: &Selection) -> Result<Counters, T
         [kernel] => {
             Err(unreadable(format!("ncu measured `{}`, which is not the segment's kernel", kernel.name)))
         }
-        _ => Err(unreadable(format!("ncu's page is of {} kernels, and one was asked for", kernels.len()))),
+        _ => Err(unreadable(format!("ncu's page is of {} kernels instead of one", kernels.len()))),
     }
 }
 
-/// The numbers of a row.
+/// The numbers of one row.
 fn counters(kernel: &RawKernel, chip: Chip) -> Counters {
     let measure = |metric: &metrics::Metric| {
         let name = metric.name(chip);
         let found = match name {
             Some(name) => kernel.value(name, metric.unit),
-            None => Err(format!("{} does not count that", chip.name())),
+            None => Err(format!("{} has no such counter", chip.name())),
         };
         let (value, missing) = split(found);
         Measured { key: metric.key, title: metric.title, metric: name, unit: metric.unit, value, missing }
@@ -254,7 +254,7 @@ fn counters(kernel: &RawKernel, chip: Chip) -> Counters {
         Stall { reason, metric, warps, missing }
     };
     let mut stalls: Vec<Stall> = metrics::stalls(chip).map(stall).collect();
-    // Absent is less than any number, so that it comes last.
+    // `None` is less than any number, so missing values come last.
     stalls.sort_by(|a, b| b.warps.partial_cmp(&a.warps).unwrap_or(std::cmp::Ordering::Equal));
     Counters { chip, kernel: kernel.name.clone(), metrics: METRICS.iter().map(measure).collect(), stalls }
 }

@@ -1,7 +1,7 @@
-//! The page `raw` of ncu as CSV: a column for each metric, the units in the second row, then a row for each kernel.
+//! A parser for ncu's page `raw` in CSV: one column per metric, the units in the second row, then one row per kernel.
 //!
-//! The units are those of the column and are scaled as the profiler pleases (`Mbyte`, `us`), and numbers have commas between
-//! thousands (`180,160`), so that a cell means nothing without its unit.
+//! ncu scales the unit of each column (`Mbyte`, `us`), so a cell is meaningless without its unit. Numbers have
+//! thousands separators (`180,160`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use super::csv;
 use super::metrics::Unit;
 
-/// A row: what was measured of one kernel.
+/// A row: the measurements of one kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RawKernel {
-    /// Its name, as it was asked to be printed.
+    /// The kernel's name, in the form chosen by `--print-kernel-base`.
     pub name: String,
     columns: Arc<HashMap<String, Column>>,
     cells: Vec<String>,
@@ -24,35 +24,34 @@ struct Column {
     unit: String,
 }
 
-/// Why a text is no such page.
+/// An error from parsing a raw page.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RawError {
-    /// There is no line of columns.
-    #[error("it has no line of columns, which begins with \"ID\" and has \"Kernel Name\"")]
+    /// The header row is missing.
+    #[error("there is no header row, which begins with \"ID\" and contains \"Kernel Name\"")]
     NoHeader,
-    /// It ends within a quoted field.
-    #[error("it ends within a quoted field")]
+    /// The text ends within a quoted field.
+    #[error("the text ends within a quoted field")]
     Unfinished,
-    /// What follows the columns is not the row of units.
-    #[error("the row after the columns is not that of the units")]
+    /// The row after the header is not the row of units.
+    #[error("the row after the header is not the row of units")]
     NoUnits,
-    /// A row has another number of fields than there are columns.
-    #[error("row {row} has {found} fields, and there are {expected} columns")]
+    /// A row has too few or too many fields.
+    #[error("row {row} has {found} fields, but there are {expected} columns")]
     Fields {
-        /// Counted from the columns, which are row 1.
+        /// The row; the header is row 1.
         row: usize,
-        /// How many it has.
+        /// Fields of the row.
         found: usize,
-        /// How many there should be.
+        /// Columns of the header.
         expected: usize,
     },
 }
 
-/// Reads a page. What is printed before its columns, and lines of the profiler's own after them (`==PROF== …`), are passed
-/// over.
+/// Parses a page. Ignores text before the header, and the profiler's own lines (`==PROF== …`) after it.
 ///
 /// # Errors
-/// When it is not such a page. One without a kernel is none.
+/// If the header or the units are missing, or a row is malformed.
 pub fn parse(text: &str) -> Result<Vec<RawKernel>, RawError> {
     let begins = |line: &str| ["\"ID\",", "ID,"].iter().any(|begin| line.starts_with(begin));
     let mut start = 0;
@@ -70,7 +69,7 @@ pub fn parse(text: &str) -> Result<Vec<RawKernel>, RawError> {
         found if found == expected => Ok(fields),
         found => Err(RawError::Fields { row: row + 1, found, expected }),
     });
-    // The units' row is of no kernel: it has no number.
+    // The row of units has an empty ID.
     let units = rows.next().ok_or(RawError::NoUnits)??;
     if !units[0].is_empty() {
         return Err(RawError::NoUnits);
@@ -89,18 +88,18 @@ pub fn parse(text: &str) -> Result<Vec<RawKernel>, RawError> {
 }
 
 impl RawKernel {
-    /// A number, in this unit.
+    /// The value of a metric, converted to this unit.
     ///
     /// # Errors
-    /// Why there is none, in words.
+    /// The reason why it is missing, as text.
     pub fn value(&self, metric: &str, unit: Unit) -> Result<f64, String> {
         let column = self.columns.get(metric).ok_or("ncu's report has no such column")?;
         let factor = unit
             .factor(&column.unit)
-            .ok_or_else(|| format!("its unit is `{}`, which is not known", column.unit))?;
+            .ok_or_else(|| format!("its unit, `{}`, is not supported", column.unit))?;
         let cell = self.cells[column.position].trim();
         let number: Option<f64> = cell.replace(',', "").parse().ok();
-        // Some releases print NaN for counters that they could not read.
+        // Some releases print NaN for unreadable counters.
         match number.filter(|number| number.is_finite()) {
             Some(number) => Ok(number * factor),
             None => Err(format!("ncu printed `{cell}`")),

@@ -1,4 +1,4 @@
-//! All that was found out of a kernel, as one object for scripts and as text for people.
+//! The profile report: a JSON object, and its text form.
 
 use std::fmt;
 
@@ -9,74 +9,74 @@ use super::metrics::{Chip, DRAM_READ, DRAM_WRITTEN, Unit};
 use super::ncu::{Counters, Measured};
 use super::sanitizer::Finding;
 
-/// A profile. The keys are an interface: they are added to, not changed.
+/// A profile. Its JSON keys are a stable interface: keys may be added, never changed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// Whether everything that was asked for is there, and nothing is wrong.
+    /// True if every requested part is present and nothing is wrong.
     pub ok: bool,
     /// The program's file.
     pub file: String,
-    /// What was planned for.
+    /// The target.
     pub target: String,
-    /// The GPU; null where there is none to run it.
+    /// The GPU; null without one.
     pub device: Option<String>,
-    /// The chip whose counters it has.
+    /// The chip, which determines the counters.
     pub chip: Option<Chip>,
     /// The position of the segment.
     pub segment: usize,
-    /// What its kernel is.
+    /// The segment's kernel.
     pub kernel: String,
-    /// The run without any tool, before all others; null if it came to none.
+    /// The first run, without any tool; null if there was none.
     pub plain: Option<PlainRun>,
-    /// The least that must be moved, and what was.
+    /// Minimal and measured DRAM traffic.
     pub traffic: Traffic,
-    /// What ncu measured; null if it was not asked or did not measure.
+    /// The measurements of ncu; null without any.
     pub counters: Option<Counters>,
-    /// What the sanitizer's tools found, one for each that ran.
+    /// The findings of the sanitizer's tools, one per tool.
     pub checks: Vec<Finding>,
-    /// What is missing, and why.
+    /// The missing parts, with reasons.
     pub troubles: Vec<Trouble>,
-    /// The tools that were used.
+    /// The tools used.
     pub tools: Vec<ToolUse>,
-    /// The folder with everything that the tools left and printed.
+    /// The folder with the kept output of the tools.
     pub kept: Option<String>,
 }
 
 /// A run without tools.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlainRun {
-    /// Whether every result was as expected; null if the run failed.
+    /// True if every result is as expected; null if the run failed.
     pub ok: Option<bool>,
-    /// Why it failed.
+    /// The error of a failed run.
     pub error: Option<String>,
-    /// The kernels that it launches, in order.
+    /// The kernels launched, in order.
     pub launched: Vec<Launched>,
 }
 
-/// A kernel that a run launches.
+/// A launched kernel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Launched {
     /// The position of its segment.
     pub segment: usize,
-    /// What it is.
+    /// The kernel.
     pub kernel: String,
 }
 
-/// What a kernel must read and write, each byte once, and what it did.
+/// The minimal DRAM traffic of a kernel, with each byte moved once, and its ratio to the measured traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Traffic {
-    /// Bytes of all that it reads; null where the extents are not known.
+    /// Bytes of all inputs; null if the extents are unknown.
     pub counted_read: Option<u64>,
-    /// Bytes of all that it writes.
+    /// Bytes of all outputs.
     pub counted_written: Option<u64>,
-    /// Bytes read from DRAM over those counted.
+    /// Bytes read from DRAM, divided by `counted_read`.
     pub read_ratio: Option<f64>,
-    /// Bytes written to DRAM over those counted. Below 1 what was written stayed in L2.
+    /// Bytes written to DRAM, divided by `counted_written`. Below 1, outputs stayed in L2.
     pub written_ratio: Option<f64>,
 }
 
 impl Traffic {
-    /// The counted bytes, held against those that were measured.
+    /// Compares the minimal bytes with the measured ones.
     pub fn new(read: Option<u64>, written: Option<u64>, counters: Option<&Counters>) -> Traffic {
         let ratio = |key: &str, counted: Option<u64>| {
             let counted = counted.filter(|counted| *counted > 0)?;
@@ -91,23 +91,23 @@ impl Traffic {
     }
 }
 
-/// A tool and how it was called.
+/// One use of a tool.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ToolUse {
-    /// `ncu`, `memcheck`, …
+    /// The tool: `ncu`, `memcheck`, …
     pub tool: &'static str,
-    /// The program.
+    /// The path of the program.
     pub path: String,
-    /// Its release, if it says that.
+    /// The release, if known.
     pub release: Option<String>,
-    /// The whole command.
+    /// The whole command line.
     pub command: Vec<String>,
-    /// How long it took, in seconds.
+    /// The duration in seconds.
     pub seconds: f64,
 }
 
 impl Report {
-    /// 0 if everything is there and right; 1 if a result is wrong or a tool found errors; else 3, as something is missing.
+    /// The exit code: 0 if complete and correct, 1 if a result is wrong or a tool found errors, 3 if a part is missing.
     pub fn exit_code(&self) -> u8 {
         let wrong = self.plain.as_ref().is_some_and(|plain| plain.ok == Some(false));
         let found =
@@ -120,13 +120,13 @@ impl Report {
         }
     }
 
-    /// The same, with [`ok`](Self::ok) as it must be.
+    /// Returns the report with [`ok`](Self::ok) set.
     pub fn concluded(self) -> Report {
         Report { ok: self.exit_code() == 0, ..self }
     }
 }
 
-/// How many reasons the text shows.
+/// The number of stall reasons in the text.
 const STALLS_SHOWN: usize = 3;
 
 impl fmt::Display for Report {
@@ -138,11 +138,11 @@ impl fmt::Display for Report {
             None => {}
             Some(PlainRun { ok: Some(true), .. }) => writeln!(f, "without tools the run is as expected")?,
             Some(PlainRun { ok: Some(false), .. }) => {
-                writeln!(f, "without tools already a result is wrong: `fourfold replay` says which")?;
+                writeln!(f, "without tools a result is wrong: `fourfold replay` shows which")?;
             }
             Some(PlainRun { error, .. }) => {
-                let error = error.as_deref().unwrap_or("no reason is known");
-                writeln!(f, "without tools already the run fails: {error}")?;
+                let error = error.as_deref().unwrap_or("unknown error");
+                writeln!(f, "without tools the run fails: {error}")?;
             }
         }
         if let Some(counters) = &self.counters {
@@ -161,7 +161,7 @@ impl fmt::Display for Report {
             writeln!(f, "  {}", trouble.to_string().replace('\n', "\n  "))?;
         }
         if let Some(folder) = &self.kept {
-            writeln!(f, "\nwhat the tools left is in {folder}")?;
+            writeln!(f, "\nthe output of the tools is in {folder}")?;
         }
         Ok(())
     }
@@ -170,11 +170,8 @@ impl fmt::Display for Report {
 impl Report {
     fn write_counters(&self, f: &mut fmt::Formatter<'_>, counters: &Counters) -> fmt::Result {
         let chip = counters.chip.name();
-        writeln!(
-            f,
-            "\nncu, counters of {chip}: caches are cold and clocks are free, so that a duration is for"
-        )?;
-        writeln!(f, "comparison with others of ncu only")?;
+        writeln!(f, "\nncu, counters of {chip}: caches are cold and clocks are not locked, so compare")?;
+        writeln!(f, "durations only with other durations of ncu")?;
         for measured in counters.metrics.iter().filter(|measured| measured.metric.is_some()) {
             let (counted, ratio) = match measured.key {
                 DRAM_READ => (self.traffic.counted_read, self.traffic.read_ratio),
@@ -183,7 +180,7 @@ impl Report {
             };
             write!(f, "  {:<22} {:>16}", measured.title, shown(measured))?;
             if let (Some(counted), Some(ratio)) = (counted, ratio) {
-                write!(f, ", {ratio:.3} of the {counted} B that must move")?;
+                write!(f, ", {ratio:.3} of the minimal {counted} B")?;
             }
             writeln!(f)?;
         }
@@ -191,7 +188,7 @@ impl Report {
         let top: Vec<String> =
             known.take(STALLS_SHOWN).map(|(reason, warps)| format!("{reason} {warps:.3}")).collect();
         if !top.is_empty() {
-            writeln!(f, "  {:<22} {}", "warps that wait for", top.join(", "))?;
+            writeln!(f, "  {:<22} {}", "warps stalled for", top.join(", "))?;
         }
         for (name, why) in counters.missing() {
             writeln!(f, "  missing: {name}: {why}")?;

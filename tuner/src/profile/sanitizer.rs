@@ -1,4 +1,4 @@
-//! compute-sanitizer, whose tools look for faults of kernels: its arguments, and what its summaries mean.
+//! compute-sanitizer: its arguments and its summaries.
 
 use std::ffi::OsString;
 
@@ -6,28 +6,28 @@ use serde::Serialize;
 
 use super::{Selection, Trouble};
 
-/// One of its tools.
+/// A tool of compute-sanitizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Check {
-    /// Accesses out of bounds, or not aligned.
+    /// Detects out-of-bounds and misaligned accesses.
     Memcheck,
-    /// Threads that race for shared memory.
+    /// Detects data races in shared memory.
     Racecheck,
-    /// Reads of memory that nobody wrote.
+    /// Detects reads of uninitialized memory.
     Initcheck,
-    /// Barriers that are used wrongly.
+    /// Detects misuse of barriers.
     Synccheck,
 }
 
-/// What it exits with where it found errors, which is nothing that a run of ours exits with.
+/// The exit code for errors found, which `fourfold` itself never uses.
 const ERROR_EXIT: i32 = 86;
 
-/// How much of the errors themselves is kept.
+/// The number of error lines kept.
 const LINES_KEPT: usize = 12;
 
 impl Check {
-    /// Its name, as the tool and the command line have it.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Check::Memcheck => "memcheck",
@@ -37,19 +37,19 @@ impl Check {
         }
     }
 
-    /// The arguments, before the program and its own.
+    /// The arguments that precede the program and its arguments.
     pub fn arguments(self, selection: &Selection) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = Vec::new();
         let mut option = |name: &str, value: &str| arguments.extend([name.into(), value.into()]);
         option("--tool", self.name());
         option("--target-processes", "application-only");
         option("--error-exitcode", &ERROR_EXIT.to_string());
-        // Calls that may fail, such as questions for newer entry points, are no faults of the kernel; every call's status
-        // is looked at where it is made.
+        // API calls that may fail, such as queries for newer entry points, are not errors of the kernel. Every call
+        // site checks its status.
         if self == Check::Memcheck {
             option("--report-api-errors", "no");
         }
-        // What an unwatched kernel wrote would count as written by nobody.
+        // initcheck must watch all launches, or memory written by other kernels would seem uninitialized.
         if self != Check::Initcheck {
             option("--launch-skip", &selection.before().to_string());
             option("--launch-count", "1");
@@ -58,68 +58,69 @@ impl Check {
     }
 }
 
-/// What a tool found.
+/// The findings of a tool.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     /// The tool.
     pub tool: Check,
-    /// Which launches it watched: `segment`, or `all` of the run.
+    /// The watched launches: `segment`, or `all` of the run.
     pub watched: &'static str,
-    /// How it ended, in words.
+    /// The tool's ending, such as `exit code 0`.
     pub ending: String,
-    /// Its exit code; null if it did not end by itself.
+    /// The exit code; null if the tool was killed.
     pub exit_code: Option<i32>,
-    /// Errors, as its summary counts them; null if there is no summary.
+    /// Errors in the summary; null without a summary.
     pub errors: Option<u64>,
-    /// Warnings, which only racecheck's summary counts: hazards that may be harmless.
+    /// Warnings in racecheck's summary: potentially harmless hazards.
     pub warnings: Option<u64>,
-    /// Its summary.
+    /// The summary line.
     pub summary: Option<String>,
-    /// The beginning of what it says of the errors and warnings.
+    /// The first lines about errors and warnings.
     pub first: Vec<String>,
-    /// Whether it did its work; else a [`Trouble`] says why not.
+    /// True if the tool completed; otherwise a [`Trouble`] gives the reason.
     pub finished: bool,
 }
 
 impl Finding {
-    /// Whether it did its work and found no error.
+    /// Returns true if the tool completed without errors.
     pub fn ok(&self) -> bool {
         self.finished && self.errors == Some(0)
     }
 }
 
-/// Lines that say that the tool could not work, whatever its summary counts.
+/// Log texts that mean that the tool did not work, regardless of its summary; with code and remedy.
 const BROKEN: &[(&str, &str, &str)] = &[
     (
         "Device not supported",
         "tool_too_old",
-        "take the compute-sanitizer of the driver's CUDA version, and name it with --sanitizer",
+        "use the compute-sanitizer of the driver's CUDA version, and pass its path with --sanitizer",
     ),
     (
         "Failed to initialize",
         "tool_failed",
-        "take the compute-sanitizer of the driver's CUDA version; a container or sandbox may forbid its debugger interface",
+        "use the compute-sanitizer of the driver's CUDA version; a container or sandbox may forbid its debugger \
+         interface",
     ),
     (
         "Target application terminated before first instrumented API call",
         "tool_failed",
-        "its libraries do not lie beside it, or it does not fit the driver: take the compute-sanitizer of the driver's \
-         CUDA version, and name it with --sanitizer",
+        "its libraries are missing, or it does not fit the driver: use the compute-sanitizer of the driver's CUDA \
+         version, and pass its path with --sanitizer",
     ),
     (
         "No attachable process found",
         "tool_failed",
-        "the run did not connect to it; try again, and see that nothing keeps processes from connecting to each other",
+        "the run did not connect to the tool: try again, and check that processes may connect to each other",
     ),
     (
         "unrecognised option",
         "tool_too_old",
-        "install the compute-sanitizer of CUDA 12.8 or newer, and name it with --sanitizer",
+        "install the compute-sanitizer of CUDA 12.8 or newer, and pass its path with --sanitizer",
     ),
 ];
 
-/// What a tool found, by all that was printed, its exit code, and how it ended in words; and the trouble, if it did not do
-/// its work.
+/// Interprets a tool's log, exit code and ending (such as `exit code 0`). Returns its findings, and the reason if it
+/// did not complete.
 pub fn read(tool: Check, log: &str, exit_code: Option<i32>, ending: &str) -> (Finding, Option<Trouble>) {
     let lines = || log.lines().filter_map(|line| line.strip_prefix("=========")).map(str::trim);
     let summary = lines().rfind(|line| is_summary(tool, line));
@@ -139,22 +140,22 @@ pub fn read(tool: Check, log: &str, exit_code: Option<i32>, ending: &str) -> (Fi
     let trouble = match (broken, errors, exit_code) {
         (Some((line, code, remedy)), ..) => {
             let line = line.trim_start_matches('=').trim();
-            trouble(code, format!("it could not work ({ending}): {line}"), remedy)
+            trouble(code, format!("the tool failed ({ending}): {line}"), remedy)
         }
         (None, _, None) => trouble(
             "tool_stopped",
-            format!("it ended with {ending}"),
-            "it makes kernels many times slower: --limit gives it more time, and a smaller problem needs less",
+            format!("the tool ended with {ending}"),
+            "raise the time limit with --limit, or use a smaller problem; the tool makes kernels many times slower",
         ),
         (None, None, Some(_)) => trouble(
             "no_summary",
-            format!("it ended with {ending} and without a summary of what it found"),
-            "`--keep DIR` keeps all that it printed, and the command",
+            format!("the tool ended with {ending} and without a summary"),
+            "pass `--keep DIR` to keep its output and the command",
         ),
         (None, Some(0), Some(code)) if ![0, ERROR_EXIT].contains(&code) => trouble(
             "run_failed",
-            format!("it found no error, and the run under it ended with {ending}"),
-            "see how the run alone fares: `fourfold replay` with the same options; `--keep DIR` keeps all that was printed",
+            format!("the tool found no error, but the run under it ended with {ending}"),
+            "run `fourfold replay` with the same options; `--keep DIR` keeps the output",
         ),
         _ => None,
     };
@@ -176,8 +177,8 @@ fn is_summary(tool: Check, line: &str) -> bool {
     line.starts_with("ERROR SUMMARY:") || (tool == Check::Racecheck && line.starts_with("RACECHECK SUMMARY:"))
 }
 
-/// Errors and warnings of a summary: `ERROR SUMMARY: 1 error`, or `RACECHECK SUMMARY: 12 hazards displayed (0 errors, 12
-/// warnings)`.
+/// Parses the errors and warnings of a summary, such as `ERROR SUMMARY: 1 error` or `RACECHECK SUMMARY: 12 hazards
+/// displayed (0 errors, 12 warnings)`.
 fn counts(summary: &str) -> (Option<u64>, Option<u64>) {
     let words: Vec<&str> = summary
         .split(|letter: char| !letter.is_ascii_alphanumeric())

@@ -1,6 +1,6 @@
-//! Sets of positions.
+//! Bit sets of positions.
 
-/// A set of positions below a number that its maker knows.
+/// A set of positions below a limit that the creator chooses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bits(Vec<u64>);
 
@@ -32,17 +32,17 @@ impl Bits {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// How many are in both.
+    /// The size of the intersection.
     pub(super) fn common(&self, other: &Bits) -> usize {
         self.0.iter().zip(&other.0).map(|(a, b)| (a & b).count_ones() as usize).sum()
     }
 
-    /// What is here and not there.
+    /// The difference.
     pub(super) fn without(&self, other: &Bits) -> Bits {
         Bits(self.0.iter().zip(&other.0).map(|(a, b)| a & !b).collect())
     }
 
-    /// What is in both.
+    /// The intersection.
     pub(super) fn and(&self, other: &Bits) -> Bits {
         Bits(self.0.iter().zip(&other.0).map(|(a, b)| a & b).collect())
     }

@@ -1,31 +1,31 @@
-//! Whether a selection is what it says it is, from the matrix alone.
+//! An independent check of selections, from the matrix alone.
 
 use super::{Goal, Margin, Proof, Selection};
 use crate::matrix::Matrix;
 
-/// How far figures may differ that are the same but for the order of sums.
+/// The tolerance for sums in different orders.
 const ROUNDING: f64 = 1e-9;
 
-/// That a selection reaches its goal, and that all that it says is so, but for its proof: of that only what cannot be is
-/// seen. Shares no code with what selects.
+/// Checks that a selection meets its goal and that its fields are correct. Of the proof, only contradictions are
+/// detected. Shares no code with the selection algorithms.
 ///
 /// # Errors
-/// The first thing that is not so, as a sentence without its end.
+/// The first mistake, as a message without trailing period.
 pub fn check(matrix: &Matrix, selection: &Selection, goal: Goal) -> Result<(), String> {
     let Selection { kernels, assignment, uncovered, .. } = selection;
     if let Some(pair) = kernels.windows(2).find(|pair| pair[0] >= pair[1]) {
         return Err(format!("kernels {} and {} are not in order", pair[0], pair[1]));
     }
     if let Some(kernel) = kernels.iter().find(|kernel| **kernel >= matrix.kernels.len()) {
-        return Err(format!("there is no kernel {kernel}"));
+        return Err(format!("kernel {kernel} does not exist"));
     }
     if assignment.len() != matrix.problems.len() {
-        return Err(format!("{} problems are assigned, of {}", assignment.len(), matrix.problems.len()));
+        return Err(format!("{} problems are assigned, not {}", assignment.len(), matrix.problems.len()));
     }
     if let Goal::Best { kernels: most } = goal
         && kernels.len() > most
     {
-        return Err(format!("{} kernels are chosen, of at most {most}", kernels.len()));
+        return Err(format!("{} kernels are selected, of at most {most}", kernels.len()));
     }
 
     let (mut worst, mut sum, mut weights) = (None::<f64>, 0.0, 0.0);
@@ -46,14 +46,14 @@ pub fn check(matrix: &Matrix, selection: &Selection, goal: Goal) -> Result<(), S
         let of_assigned = match assignment[problem] {
             None => None,
             Some(kernel) if !kernels.contains(&kernel) => {
-                return Err(format!("{} is assigned kernel {kernel}, which is not chosen", named()));
+                return Err(format!("{} is assigned kernel {kernel}, which is not selected", named()));
             }
             Some(kernel) => {
                 Some(time(kernel).ok_or_else(|| format!("{} is assigned a kernel without a time", named()))?)
             }
         };
         if of_assigned != fastest {
-            return Err(format!("{} takes {of_assigned:?} us, and {fastest:?} with another", named()));
+            return Err(format!("{} takes {of_assigned:?} us, but {fastest:?} with another kernel", named()));
         }
         if fastest.is_none() {
             unserved.push(problem);
@@ -84,12 +84,12 @@ pub fn check(matrix: &Matrix, selection: &Selection, goal: Goal) -> Result<(), S
             })
         };
         if !kernels.iter().any(suffices) {
-            return Err(format!("{} has no kernel of {min_efficiency}", named()));
+            return Err(format!("{} has no kernel of efficiency {min_efficiency}", named()));
         }
     }
 
     if *uncovered != unserved {
-        return Err(format!("{uncovered:?} are said to be uncovered, and {unserved:?} are"));
+        return Err(format!("the uncovered problems are {unserved:?}, not {uncovered:?}"));
     }
     let mean = worst.map(|_| sum / weights);
     for (what, said, is) in [("worst", selection.worst, worst), ("mean", selection.mean, mean)] {
@@ -98,7 +98,7 @@ pub fn check(matrix: &Matrix, selection: &Selection, goal: Goal) -> Result<(), S
             (said, is) => said == is,
         };
         if !equal {
-            return Err(format!("the {what} efficiency is said to be {said:?}, and is {is:?}"));
+            return Err(format!("the {what} efficiency is {is:?}, not {said:?}"));
         }
     }
     let mean_found = mean.unwrap_or(0.0);
@@ -117,10 +117,10 @@ pub fn check(matrix: &Matrix, selection: &Selection, goal: Goal) -> Result<(), S
 fn possible(proof: Proof, is: f64, holds: impl Fn(f64) -> bool) -> Result<(), String> {
     let Proof::Incumbent { found, bound } = proof else { return Ok(()) };
     if (found - is).abs() > ROUNDING {
-        return Err(format!("{found} is said to have been found, and {is} was"));
+        return Err(format!("the proof states {found}, but the selection has {is}"));
     }
     if !holds(bound) {
-        return Err(format!("{is} was found, beyond the bound of {bound}"));
+        return Err(format!("the selection has {is}, which is beyond the bound of {bound}"));
     }
     Ok(())
 }

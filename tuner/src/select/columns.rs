@@ -1,21 +1,23 @@
-//! Columns and what they are worth to rows: the data of a facility location problem.
+//! The data of a facility location problem: the worth of columns (kernels) to rows (problems).
 
 use super::bits::Bits;
 
-/// What columns are worth to rows, and what they must have.
+/// A facility location problem, optionally with a required cover.
 #[derive(Clone, Debug)]
 pub(super) struct Location {
     pub(super) rows: usize,
-    /// By column, then row: not below 0.
+    /// The worth by column, then row; at least 0.
     pub(super) worth: Vec<Vec<f64>>,
-    /// How many columns there may be.
+    /// The most columns of a choice.
     pub(super) most: usize,
-    /// How many rows the cover has that is asked for, and which of them each column has. Else 0.
+    /// Number of rows to be covered; 0 without a required cover.
     pub(super) required: usize,
+    /// Per column, the rows that it covers.
     pub(super) has: Vec<Bits>,
 }
 
-/// By how much rows have more with a column besides; in four sums, as the compiler may not reorder one.
+/// The gain of adding a column to the best worth of each row. Uses four sums, because the compiler may not reorder
+/// floating-point additions.
 pub(super) fn gain(best: &[f64], column: &[f64]) -> f64 {
     let mut sums = [0.0; 4];
     let (best, column) = (best.chunks(4), column.chunks(4));

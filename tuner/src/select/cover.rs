@@ -1,4 +1,4 @@
-//! The fewest columns that have all rows between them (set cover).
+//! Minimum set cover: the fewest columns that together cover all rows.
 
 use core::time::Duration;
 
@@ -7,34 +7,34 @@ use microlp::{ComparisonOp, OptimizationDirection, Problem, SolveOptions, SolveO
 use super::Effort;
 use super::bits::Bits;
 
-/// Rows, and which of them each column has.
+/// A set cover problem: the rows that each column covers.
 #[derive(Clone, Debug)]
 pub(super) struct Cover {
     pub(super) rows: usize,
     pub(super) columns: Vec<Bits>,
 }
 
-/// Columns that have all rows.
+/// A cover.
 #[derive(Clone, Debug)]
 pub(super) struct Covered {
     pub(super) columns: Vec<usize>,
-    /// No fewer do, whatever they are; the number of columns, where that is proven.
+    /// A lower bound of the size of any cover; the number of columns if it is proven minimal.
     pub(super) bound: f64,
     pub(super) proven: bool,
-    /// What the solver took of the time that it had.
+    /// The time used by the solver.
     pub(super) spent: Duration,
 }
 
-/// What is left to decide.
+/// A reduced problem.
 struct Reduced {
-    /// Columns that every smallest cover can be made to have.
+    /// Columns that belong to some minimum cover.
     forced: Vec<usize>,
     rows: Bits,
     columns: Vec<usize>,
 }
 
 impl Cover {
-    /// The fewest columns; there is a column for every row.
+    /// Finds a minimum cover. Every row must be covered by some column.
     pub(super) fn fewest(&self, effort: Effort) -> Covered {
         let reduced = self.reduce();
         let forced = reduced.forced.len();
@@ -72,18 +72,18 @@ impl Cover {
         Covered { columns: with_forced(&original(&chosen)), bound: bound + forced as f64, proven, spent }
     }
 
-    /// Always the column that has most of what is left.
+    /// A greedy cover: always adds the column that covers the most open rows.
     pub(super) fn greedy(&self) -> Vec<usize> {
         greedy(&self.columns, &Bits::of(self.rows, 0..self.rows))
     }
 
-    /// The rows that imply all others: a choice that has them has all.
+    /// The rows that imply all others: a choice that covers them covers all rows.
     pub(super) fn essence(&self) -> Bits {
         let every: Vec<usize> = (0..self.columns.len()).collect();
         self.independent(&Bits::of(self.rows, 0..self.rows), &every)
     }
 
-    /// Without the rows that others imply, the columns that others replace, and those that a row leaves no choice about.
+    /// Removes implied rows and dominated columns, and takes the columns that are the only one for a row.
     fn reduce(&self) -> Reduced {
         let mut rows = Bits::of(self.rows, 0..self.rows);
         let mut columns: Vec<usize> = (0..self.columns.len()).collect();
@@ -108,7 +108,7 @@ impl Cover {
         }
     }
 
-    /// Rows without those that every choice for another row has as well.
+    /// Removes rows that are implied by another row: every column that covers the other covers them.
     fn independent(&self, rows: &Bits, columns: &[usize]) -> Bits {
         let having: Vec<(usize, Bits)> = rows
             .iter()
@@ -125,7 +125,7 @@ impl Cover {
         Bits::of(self.rows, having.iter().filter(|(row, set)| !implied(*row, set)).map(|(row, _)| *row))
     }
 
-    /// Columns without those whose rows another has as well, and without those that have none.
+    /// Removes columns that cover no row, or only rows that another column covers.
     fn undominated(&self, rows: &Bits, columns: &[usize]) -> Vec<usize> {
         let live: Vec<(usize, Bits)> =
             columns.iter().map(|column| (*column, self.columns[*column].and(rows))).collect();
@@ -139,7 +139,7 @@ impl Cover {
     }
 }
 
-/// The rows that a set leaves.
+/// The rows that a set does not cover.
 fn left(columns: &[Bits], rows: &Bits, set: &[usize]) -> Bits {
     set.iter().fold(rows.clone(), |left, column| left.without(&columns[*column]))
 }
@@ -155,7 +155,7 @@ fn greedy(columns: &[Bits], rows: &Bits) -> Vec<usize> {
     chosen
 }
 
-/// A cover without what it does not need, and with one column wherever one can do what two do.
+/// Improves a cover: drops redundant columns, and replaces two columns by one where possible.
 fn improved(columns: &[Bits], rows: &Bits, mut chosen: Vec<usize>) -> Vec<usize> {
     while let Some(fewer) = with_one_less(columns, rows, &chosen) {
         chosen = fewer;
@@ -183,7 +183,7 @@ fn with_one_less(columns: &[Bits], rows: &Bits, chosen: &[usize]) -> Option<Vec<
     None
 }
 
-/// No fewer columns have as many rows as there are.
+/// A lower bound of the size of a cover: the fewest columns whose row counts add up to all rows.
 fn by_counting(columns: &[Bits], rows: &Bits) -> usize {
     let mut counts: Vec<usize> = columns.iter().map(|column| column.common(rows)).collect();
     counts.sort_unstable_by(|a, b| b.cmp(a));
@@ -204,7 +204,7 @@ enum Found {
     OutOfSteps,
 }
 
-/// Whether so few columns suffice: by trying all that have the row with the least choice, then the same for what is left.
+/// A branch-and-bound search for a cover of a given size. Branches over the columns of the row with the fewest choices.
 struct Search<'a> {
     columns: &'a [Bits],
     rows: usize,
@@ -253,16 +253,16 @@ impl Search<'_> {
     }
 }
 
-/// What the solver says.
+/// The solver's result.
 struct Solved {
     columns: Option<Vec<usize>>,
     bound: f64,
-    /// The size that it says is the least.
+    /// The size that it proved to be minimal.
     proven_at: Option<usize>,
     spent: Duration,
 }
 
-/// The same as an integer program, begun at a cover that is known.
+/// Solves the problem as an integer program, starting from a known cover.
 fn solve(columns: &[Bits], rows: &Bits, known: &[usize], time: Duration) -> Solved {
     if time.is_zero() {
         return Solved { columns: None, bound: 0.0, proven_at: None, spent: time };

@@ -1,5 +1,5 @@
-//! The columns, at most so many, of which the rows have the most when each takes its best (facility location), and that
-//! have all rows of a cover between them where one is asked for.
+//! Facility location: chooses at most a given number of columns such that the sum over rows of each row's best worth is
+//! maximal. Optionally, the columns must also form a cover.
 
 use core::time::Duration;
 
@@ -11,22 +11,23 @@ use super::columns::{Location, gain};
 use super::cover::Cover;
 use super::relax::Relaxed;
 
-/// The solver is not asked about more variables: it would hardly solve their relaxation in the time that people wait.
+/// The most variables of an integer program. With more, the solver hardly finishes the relaxation in an acceptable
+/// time.
 const MOST_VARIABLES: usize = 40_000;
 
 /// A choice of columns.
 #[derive(Clone, Debug)]
 pub(super) struct Located {
     pub(super) columns: Vec<usize>,
-    /// What it is worth.
+    /// The total worth.
     pub(super) worth: f64,
-    /// No choice is worth more.
+    /// An upper bound of the worth of any choice.
     pub(super) bound: f64,
     pub(super) proven: bool,
 }
 
 impl Location {
-    /// Asks for a cover.
+    /// Requires that choices form a cover.
     pub(super) fn require(&mut self, cover: &Cover) {
         let rows: Vec<usize> = cover.essence().iter().collect();
         self.required = rows.len();
@@ -35,12 +36,12 @@ impl Location {
         self.has = cover.columns.iter().map(has).collect();
     }
 
-    /// Always the column that adds most.
+    /// A greedy choice: always adds the column with the largest gain.
     pub(super) fn greedy(&self) -> Vec<usize> {
         self.filled(Vec::new())
     }
 
-    /// The best choice. What `start` has must have the cover, where one is asked for.
+    /// Finds the best choice. `start` must form a cover if one is required.
     pub(super) fn best(&self, start: &[usize], effort: Effort) -> Located {
         let stands_for = self.dominators();
         let kept: Vec<usize> =
@@ -81,7 +82,7 @@ impl Location {
             bound = bound.min(solved.bound);
             if let Some(other) = solved.columns.filter(|other| self.is_choice(other)) {
                 let other_worth = self.worth_of(&other);
-                // The solver's proof is of what it found: where more is known already, it proves nothing.
+                // The solver proves its own solution, within its tolerance. If a better one is known, that is no proof.
                 proven = solved.proven && other_worth >= worth - 1e-6;
                 if other_worth > worth {
                     (columns, worth) = (other, other_worth);
@@ -92,8 +93,8 @@ impl Location {
         Located { columns, worth, bound, proven }
     }
 
-    /// For each column one that is worth no less to any row and has no less of the cover, and is no other's: itself, where
-    /// there is none.
+    /// For each column, an undominated column that is worth at least as much to every row and covers at least as much;
+    /// the column itself if there is none.
     fn dominators(&self) -> Vec<usize> {
         let columns = 0..self.worth.len();
         let no_less = |one: usize, other: usize| {
@@ -119,12 +120,12 @@ impl Location {
         stands_for
     }
 
-    /// What a choice is worth.
+    /// The worth of a choice.
     fn worth_of(&self, columns: &[usize]) -> f64 {
         self.best_worth(columns).iter().sum()
     }
 
-    /// What the best of a choice is worth to each row.
+    /// The best worth of a choice to each row.
     fn best_worth(&self, columns: &[usize]) -> Vec<f64> {
         columns.iter().fold(vec![0.0; self.rows], |best, column| better(&best, &self.worth[*column]))
     }
@@ -135,7 +136,7 @@ impl Location {
         columns.len() <= self.most && left.is_empty()
     }
 
-    /// A choice with more columns, as long as there may be and it gains by them: always the one by which it gains most.
+    /// Extends a choice greedily, until it is full or no column gains.
     fn filled(&self, mut columns: Vec<usize>) -> Vec<usize> {
         let mut best = self.best_worth(&columns);
         while columns.len() < self.most {
@@ -150,10 +151,10 @@ impl Location {
         columns
     }
 
-    /// A choice in which no column can be exchanged for another to advantage.
+    /// Improves a choice by exchanging single columns, until no exchange gains.
     fn swapped(&self, mut columns: Vec<usize>) -> Vec<usize> {
         let mut worth = self.worth_of(&columns);
-        // Each round gains, so there is an end; a choice that is still not settled by then is good enough to begin with.
+        // Every round gains, so the loop would end by itself; after 100 rounds the choice is a good enough start.
         for _ in 0..100 {
             let Some((better, more)) = self.swap(&columns, worth) else { break };
             (columns, worth) = (better, more);
@@ -182,7 +183,8 @@ impl Location {
         found
     }
 
-    /// No choice is worth more than each row's best of all, nor than as many columns as there may be without any overlap.
+    /// Two upper bounds of the worth: each row's best over all columns, and the sum of the largest columns without
+    /// overlap.
     fn by_counting(&self) -> f64 {
         let every: Vec<usize> = (0..self.worth.len()).collect();
         let mut alone: Vec<f64> = self.worth.iter().map(|column| column.iter().sum()).collect();
@@ -190,8 +192,8 @@ impl Location {
         alone.iter().take(self.most).sum::<f64>().min(self.worth_of(&every))
     }
 
-    /// The same as an integer program, begun at a choice that is known. A row descends from its best column to the first
-    /// that is chosen; a step down is a variable that costs what the row loses by it.
+    /// Solves the problem as an integer program, starting from a known choice. Each row descends from its best worth
+    /// to the first chosen column. Each step down is a variable that costs the worth lost.
     fn solve(&self, known: &[usize], time: Duration) -> Solved {
         let nothing = Solved { columns: None, bound: f64::INFINITY, proven: false };
         if time.is_zero() {
@@ -242,7 +244,7 @@ impl Location {
         Solved { columns, bound, proven: outcome.is_optimal() }
     }
 
-    /// What a row can have, from the most, with the columns that it has it of.
+    /// The distinct worths of a row in descending order, each with its columns.
     fn ladder(&self, row: usize) -> Vec<(f64, Vec<usize>)> {
         let mut order: Vec<usize> =
             (0..self.worth.len()).filter(|column| self.worth[*column][row] > 0.0).collect();
@@ -259,7 +261,7 @@ impl Location {
     }
 }
 
-/// What the solver says.
+/// The solver's result.
 struct Solved {
     columns: Option<Vec<usize>>,
     bound: f64,
@@ -270,10 +272,10 @@ fn better(best: &[f64], column: &[f64]) -> Vec<f64> {
     best.iter().zip(column).map(|(best, worth)| best.max(*worth)).collect()
 }
 
-/// All choices, but for those that cannot be worth more than the best one so far.
+/// A branch-and-bound search over all choices.
 struct Search<'a> {
     location: &'a Location,
-    /// What is not more by this is equal.
+    /// Improvements by less count as equal.
     margin: f64,
     relaxed: Relaxed,
     best: (Vec<usize>, f64),
@@ -282,8 +284,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Goes through the choices that go on from `path` with at most `left` of `allowed`, which are in the order of their
-    /// scores. False where the steps end before.
+    /// Searches the choices that extend `path` by at most `left` columns of `allowed`, which is sorted by score.
+    /// Returns false if the steps run out.
     fn go(&mut self, best: &[f64], worth: f64, open: &Bits, left: usize, allowed: &[usize]) -> bool {
         if open.is_empty() && worth > self.best.1 + self.margin {
             self.best = (self.path.clone(), worth);
@@ -320,7 +322,7 @@ impl Search<'_> {
         for (position, &(gain, column)) in gains.iter().enumerate() {
             match row {
                 Some(row) if !self.location.has[column].contains(row) => continue,
-                // What follows, and all that it can be together with, gains no more than this.
+                // The remaining columns cannot gain more in any combination.
                 None if no_more(&gains[position..], self.best.1) => return true,
                 _ => {}
             }
@@ -338,14 +340,14 @@ impl Search<'_> {
         true
     }
 
-    /// Takes steps, as long as there are so many.
+    /// Uses up steps. Returns false if there are too few.
     fn spend(&mut self, steps: usize) -> bool {
         let rest = self.steps.checked_sub(steps as u64);
         self.steps = rest.unwrap_or(0);
         rest.is_some()
     }
 
-    /// Whether so many columns have as many open rows as there are, if they overlap in none.
+    /// Returns true if `left` columns could cover the open rows, if they did not overlap.
     fn can_close(&self, open: &Bits, left: usize, allowed: &[usize]) -> bool {
         if open.is_empty() {
             return true;
@@ -356,7 +358,7 @@ impl Search<'_> {
         counts.iter().take(left).sum::<usize>() >= open.count()
     }
 
-    /// The open row that the fewest columns have.
+    /// The open row that the fewest columns cover.
     fn least_choice(&self, open: &Bits, allowed: &[usize]) -> Option<usize> {
         let choices =
             |row: &usize| allowed.iter().filter(|column| self.location.has[**column].contains(*row)).count();

@@ -1,10 +1,12 @@
-//! Which kernels to keep: the fewest that lose little anywhere, or so many that lose least on the whole.
+//! Selects the kernels to keep: the fewest that reach a given efficiency on every problem ([`minimum_set`]), or a given
+//! number with the largest mean efficiency ([`best_of`]).
 //!
-//! Both are solved exactly where that can be done in the time given, and the result says whether it was. First what needs
-//! no search is decided: kernels that another replaces, problems that others imply. A greedy choice, improved, is the
-//! beginning; then all choices that could be better are tried, as long as that takes a fixed number of steps; what is
-//! still open then goes to the solver of integer programs, with a limit of time. Whatever comes out is checked by
-//! [`check`], which shares nothing with this.
+//! Both problems are solved to proven optimality if the limits allow; [`Proof`] tells. The steps are:
+//! 1. remove dominated kernels and implied problems;
+//! 2. improve a greedy choice by local search;
+//! 3. search all better choices by branch and bound, within a fixed number of steps;
+//! 4. solve what is still open as an integer program, within a time limit;
+//! 5. check the result with [`check`], which shares no code with the other steps.
 
 use core::time::Duration;
 use std::fmt;
@@ -26,42 +28,43 @@ pub use check::check;
 use cover::Covered;
 use table::Table;
 
-/// What is taken off the efficiency that is asked for, because measurements differ from one to the next.
+/// A tolerance, subtracted from the required efficiency, for noise of the measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Margin {
-    /// The noise of the kernel's measurement and of the best one's, added.
+    /// The sum of the noise of the kernel's measurement and of the best kernel's.
     Noise,
-    /// Always the same: 0.01 admits 0.94 where 0.95 is asked for.
+    /// A fixed tolerance: 0.01 admits 0.94 if 0.95 is required.
     Given(f64),
 }
 
-/// What a selection is for.
+/// The goal of a selection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// As few kernels as possible, such that each problem that any serves has one of this efficiency, less the margin.
+    /// The fewest kernels such that each problem has a selected kernel of at least this efficiency, less the margin.
+    /// Problems that no kernel supports are ignored.
     Fewest {
-        /// The least time of all over the kernel's, above 0 and at most 1.
+        /// The required efficiency, best time over the kernel's time; above 0 and at most 1.
         min_efficiency: f64,
-        /// See there.
+        /// The tolerance.
         margin: Margin,
     },
-    /// At most so many kernels, with the largest mean efficiency.
+    /// At most this many kernels, with the largest mean efficiency.
     Best {
-        /// How many, at least 1.
+        /// The most kernels, at least 1.
         kernels: usize,
     },
 }
 
-/// Whether there is none better.
+/// The proof of optimality of a selection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Proof {
-    /// There is none.
+    /// No selection is better.
     Optimal,
-    /// Nobody knows.
+    /// The search ended before optimality was proven.
     Incumbent {
-        /// What was found: a number of kernels, or a mean efficiency.
+        /// The value found: a number of kernels, or a mean efficiency.
         found: f64,
-        /// What none can be better than.
+        /// A bound on the value of any selection.
         bound: f64,
     },
 }
@@ -69,7 +72,7 @@ pub enum Proof {
 impl fmt::Display for Proof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Proof::Incumbent { found, bound } = *self else { return f.write_str("optimal") };
-        // A bound is rounded away from what was found, so that what is printed holds.
+        // Rounds the bound away from the value found, so that the printed bound holds.
         if bound < found {
             write!(f, "incumbent {found}, bound {}", (bound * 100.0).floor() / 100.0)
         } else {
@@ -78,66 +81,65 @@ impl fmt::Display for Proof {
     }
 }
 
-/// Chosen kernels.
+/// Selected kernels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Selection {
-    /// Their positions in the matrix, in order.
+    /// The positions of the selected kernels in the matrix, ascending.
     pub kernels: Vec<usize>,
-    /// For each problem the chosen kernel that takes least time; `None` where none serves it.
+    /// For each problem, the fastest selected kernel; `None` if no selected kernel supports it.
     pub assignment: Vec<Option<usize>>,
-    /// Whether no other selection is better at what was asked for: fewer kernels, or a larger mean efficiency.
+    /// The proof that no selection has fewer kernels ([`Goal::Fewest`]) or a larger mean efficiency ([`Goal::Best`]).
     pub proof: Proof,
-    /// Of the fewest kernels: whether as many others have no larger mean efficiency. Absent where their number is not
-    /// proven, or was given.
+    /// For [`Goal::Fewest`] with a proven number of kernels: the proof that no selection of that size has a larger mean
+    /// efficiency.
     pub ties: Option<Proof>,
-    /// The least efficiency on a problem that any kernel of the matrix serves; 0 where the chosen do not serve it. `None`
-    /// where there is no such problem, here and for the mean.
+    /// The smallest efficiency over the problems that some kernel of the matrix supports; 0 for one that is not
+    /// covered. `None` without such problems.
     pub worst: Option<f64>,
-    /// The mean of the same efficiencies, weighted.
+    /// The weighted mean of the same efficiencies; `None` without such problems.
     pub mean: Option<f64>,
-    /// The problems that no chosen kernel serves. Of some of them the matrix may have no kernel that is right.
+    /// The problems that no selected kernel supports, including those that no kernel of the matrix supports.
     pub uncovered: Vec<usize>,
 }
 
-/// Why there is no selection.
+/// An error of a selection.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SelectError {
-    /// Efficiencies lie between 0 and 1.
-    #[error("an efficiency of at least {0} is asked for: give one above 0 and at most 1, such as 0.95")]
+    /// The efficiency is not above 0 and at most 1.
+    #[error("the minimum efficiency is {0}; give one above 0 and at most 1, such as 0.95")]
     Efficiency(f64),
-    /// A margin widens what is admitted.
-    #[error("the margin is {0}: give 0 or more, such as 0.01")]
+    /// The margin is negative or not finite.
+    #[error("the margin is {0}; give 0 or more, such as 0.01")]
     Margin(f64),
-    /// None is no selection.
-    #[error("at most 0 kernels are asked for: give 1 or more")]
+    /// The number of kernels is 0.
+    #[error("the maximum number of kernels is 0; give 1 or more")]
     Kernels,
-    /// A matrix that was not made of records.
-    #[error("the matrix cannot be: {0}; make it with `Matrix::from_records`")]
+    /// The matrix is inconsistent.
+    #[error("the matrix is inconsistent: {0}; create it with `Matrix::from_records`")]
     Matrix(String),
-    /// Neither what was found nor a greedy choice passes the check.
-    #[error(
-        "this is a fault of Fourfold, please report it with the records: the selection fails its check: {0}"
-    )]
+    /// Neither the selection nor a greedy one passes the check: a bug in Fourfold.
+    #[error("the selection fails its check, a bug in Fourfold: {0}; please report it with the records")]
     Internal(String),
 }
 
-/// How much may be spent on a proof.
+/// The effort allowed for a proof.
 #[derive(Clone, Copy, Debug)]
 struct Effort {
-    /// Of trying what could be better, before the solver is asked. A step is a few nanoseconds at most.
+    /// Steps of the branch-and-bound search. A step takes at most a few nanoseconds.
     steps: u64,
-    /// Of the solver.
+    /// Time of the integer-program solver.
     time: Duration,
 }
 
-/// Of each of the two searches there can be. Counted and not timed, so that they end alike on every machine.
+/// The steps of each of the two searches. Steps are counted, not timed, so that results do not depend on the machine.
 const STEPS: u64 = 300_000_000;
 
-/// The fewest kernels such that each problem has one of them whose efficiency is at least `min_efficiency`, less the
-/// margin; of as many kernels those with the largest mean efficiency. The solver, where it is needed, ends after `limit`.
+/// Selects the fewest kernels such that each problem has a selected kernel of at least `min_efficiency`, less the
+/// margin. Of selections of that size, finds one with the largest mean efficiency. The integer-program solver, if it
+/// is needed, stops after `limit`.
 ///
 /// # Errors
-/// On an efficiency or a margin that cannot be, and a matrix that cannot be. What no kernel serves is not an error.
+/// If the efficiency, the margin or the matrix is invalid. Problems that no kernel supports are not an error.
 pub fn minimum_set(
     matrix: &Matrix,
     min_efficiency: f64,
@@ -147,11 +149,11 @@ pub fn minimum_set(
     select(matrix, Goal::Fewest { min_efficiency, margin }, Effort { steps: STEPS, time: limit })
 }
 
-/// At most `kernels` kernels with the largest mean efficiency, weighted; a problem that they do not serve counts 0. The
-/// solver, where it is needed, ends after `limit`.
+/// Selects at most `kernels` kernels with the largest weighted mean efficiency. A problem that is not covered has the
+/// efficiency 0. The integer-program solver, if it is needed, stops after `limit`.
 ///
 /// # Errors
-/// When none may be chosen, and on a matrix that cannot be. What no kernel serves is not an error.
+/// If `kernels` is 0 or the matrix is invalid. Problems that no kernel supports are not an error.
 pub fn best_of(matrix: &Matrix, kernels: usize, limit: Duration) -> Result<Selection, SelectError> {
     select(matrix, Goal::Best { kernels }, Effort { steps: STEPS, time: limit })
 }
@@ -173,7 +175,7 @@ fn select(matrix: &Matrix, goal: Goal, effort: Effort) -> Result<Selection, Sele
         Goal::Best { kernels } => best(&table, kernels, effort),
     };
     let Err(fault) = check(matrix, &found, goal) else { return Ok(found) };
-    // What is plain to see right is better than nothing; of what it misses nothing is known.
+    // If the check fails, a greedy selection without proof is better than none.
     let plain = greedy(&table, goal);
     check(matrix, &plain, goal).map_err(|_| SelectError::Internal(fault))?;
     Ok(plain)
@@ -187,7 +189,7 @@ fn fewest(table: &Table, min_efficiency: f64, margin: Margin, effort: Effort) ->
     location.require(&cover);
     let located = location.best(&columns, Effort { time: left, ..effort });
     let ties = proven.then(|| table.mean_proof(&located));
-    // The second search may find fewer, where the first did not prove its number.
+    // If the first search did not prove its number, the second may find fewer kernels.
     let found = located.columns.len() as f64;
     let proof = if found <= bound { Proof::Optimal } else { Proof::Incumbent { found, bound } };
     table.selection(located.columns, proof, ties)
@@ -199,7 +201,7 @@ fn best(table: &Table, kernels: usize, effort: Effort) -> Selection {
     table.selection(table.used(&located.columns), proof, None)
 }
 
-/// Always the kernel that adds most, without anything else.
+/// A greedy selection without improvement or proof.
 fn greedy(table: &Table, goal: Goal) -> Selection {
     let kernels = match goal {
         Goal::Fewest { min_efficiency, margin } => table.cover(min_efficiency, margin).greedy(),

@@ -1,29 +1,29 @@
-//! A bound on what a choice of columns is worth, from prices (Lagrangian relaxation).
+//! An upper bound of the worth of a choice of columns, by Lagrangian relaxation.
 //!
-//! Each row pays a price for being served and gives up its own worth: then columns no longer compete for rows, and the
-//! best choice is the columns of the highest scores. That is worth no less than any choice, whatever the prices are; a
-//! subgradient method looks for those at which it is worth least.
+//! A price per row replaces the constraint that a row takes one column. Then columns no longer compete for rows, and
+//! the best choice is the columns with the highest scores. For any prices, its value bounds the worth of every choice.
+//! A subgradient method searches the prices with the smallest bound.
 
 use super::columns::Location;
 
-/// How often prices are changed.
+/// The most price updates.
 const ROUNDS: u64 = 400;
 
-/// Prices that were found, as what follows from them.
+/// The relaxation at the best prices found.
 #[derive(Clone, Debug)]
 pub(super) struct Relaxed {
-    /// What all rows pay.
+    /// The sum of the prices.
     pub(super) base: f64,
-    /// What each column is worth at these prices, not below 0: a choice is worth no more than `base` and its columns'.
+    /// The score of each column, at least 0. `base` plus the scores of a choice's columns bounds its worth.
     pub(super) scores: Vec<f64>,
-    /// No choice is worth more.
+    /// An upper bound of the worth of any choice.
     pub(super) bound: f64,
-    /// Of each column, whether a choice with it may be worth more than the one that is known.
+    /// Per column: a choice with it may be worth more than the known one.
     pub(super) may_gain: Vec<bool>,
 }
 
 impl Relaxed {
-    /// The bound of a location of which a choice is known that is worth `known`, within so many steps.
+    /// Computes the bound within `steps` steps. `known` is the worth of a known choice.
     pub(super) fn of(location: &Location, known: f64, steps: u64) -> Relaxed {
         let columns = location.worth.len();
         let cost = (columns * location.rows).max(1) as u64;
@@ -49,7 +49,7 @@ impl Relaxed {
             if in_vain == 15 {
                 (pace, in_vain) = (pace / 2.0, 0);
             }
-            // The rows that many of the chosen serve pay too little, those that none serves too much.
+            // Lowers the price of rows that no chosen column wants, and raises it for rows that several want.
             let serving = |row: usize| {
                 chosen.iter().filter(|column| location.worth[**column][row] > prices[row]).count()
             };
@@ -71,14 +71,15 @@ impl Relaxed {
         best
     }
 
-    /// The columns, from the highest score.
+    /// The columns in descending order of score.
     pub(super) fn order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.scores.len()).collect();
         order.sort_by(|a, b| self.scores[*b].total_cmp(&self.scores[*a]));
         order
     }
 
-    /// Excludes the columns that bring any choice below what is known when they take the place of the last of the best.
+    /// Excludes columns that cannot belong to a better choice: replacing the last of the best columns by them lowers
+    /// the bound to `known` or below.
     fn exclude(&mut self, most: usize, known: f64) {
         let last = self.order().get(most.wrapping_sub(1)).map_or(0.0, |column| self.scores[*column]);
         for (column, may_gain) in self.may_gain.iter_mut().enumerate() {
@@ -87,7 +88,7 @@ impl Relaxed {
     }
 }
 
-/// What follows from prices that rows pay, and from rewards for rows that a column must have.
+/// Evaluates the relaxation at prices of rows and rewards for covering required rows.
 fn at(location: &Location, prices: &[f64], rewards: &[f64]) -> Relaxed {
     let score = |column: usize| {
         let surplus = super::columns::gain(prices, &location.worth[column]);

@@ -1,4 +1,4 @@
-//! A matrix as the searches want it: the problems that anything serves, by kernel.
+//! The input of the searches: efficiencies by kernel, for the problems that some kernel supports.
 
 use super::bits::Bits;
 use super::columns::Location;
@@ -7,22 +7,22 @@ use super::location::Located;
 use super::{Margin, Proof, Selection};
 use crate::matrix::Matrix;
 
-/// The problems that at least one kernel serves.
+/// The problems that at least one kernel supports.
 #[derive(Debug)]
 pub(super) struct Table<'a> {
     matrix: &'a Matrix,
-    /// Their positions in the matrix.
+    /// The positions of the problems in the matrix.
     served: Vec<usize>,
-    /// How much they count, 1 in the mean.
+    /// The weights, with mean 1.
     weights: Vec<f64>,
-    /// By kernel, then problem: 0 where the kernel does not serve it.
+    /// The efficiency by kernel, then problem; 0 if the kernel does not support it.
     efficiency: Vec<Vec<f64>>,
-    /// The same for the share by which an efficiency differs from one measurement to the next.
+    /// The relative noise of each efficiency.
     noise: Vec<Vec<f64>>,
 }
 
 impl Table<'_> {
-    /// The table of a matrix, or what is wrong with it.
+    /// Builds the table; the error describes an inconsistent matrix.
     pub(super) fn of(matrix: &Matrix) -> Result<Table<'_>, String> {
         let (problems, kernels) = (matrix.problems.len(), matrix.kernels.len());
         if matrix.cells.len() != problems * kernels {
@@ -48,7 +48,7 @@ impl Table<'_> {
                 ));
             }
         }
-        // Of equal times the one that is known best is the measure.
+        // Of equal best times, the one with the least noise is the reference.
         let best: Vec<Option<(f64, f64)>> = (0..problems)
             .map(|problem| {
                 let cells = (0..kernels).filter_map(|kernel| matrix.cell(problem, kernel));
@@ -71,7 +71,7 @@ impl Table<'_> {
         Ok(Table { matrix, served, weights, efficiency, noise })
     }
 
-    /// Which problems each kernel serves as well as is asked for.
+    /// The set cover problem: the problems on which each kernel has the required efficiency.
     pub(super) fn cover(&self, min_efficiency: f64, margin: Margin) -> Cover {
         let admitted = |efficiency: f64, noise: f64| {
             let margin = match margin {
@@ -87,7 +87,7 @@ impl Table<'_> {
         Cover { rows: self.served.len(), columns: columns.collect() }
     }
 
-    /// What kernels are worth to problems, when there may be so many.
+    /// The facility location problem for at most `most` kernels.
     pub(super) fn location(&self, most: usize) -> Location {
         let weigh =
             |column: &Vec<f64>| column.iter().zip(&self.weights).map(|(e, weight)| e * weight).collect();
@@ -101,7 +101,7 @@ impl Table<'_> {
         }
     }
 
-    /// Whether there is a larger mean efficiency.
+    /// The proof that no selection has a larger mean efficiency.
     pub(super) fn mean_proof(&self, located: &Located) -> Proof {
         if located.proven {
             return Proof::Optimal;
@@ -110,7 +110,7 @@ impl Table<'_> {
         Proof::Incumbent { found: located.worth / rows, bound: (located.bound / rows).min(1.0) }
     }
 
-    /// The kernels of these that are the best of them for a problem.
+    /// The given kernels that are the fastest of them for at least one problem.
     pub(super) fn used(&self, kernels: &[usize]) -> Vec<usize> {
         let mut kernels = kernels.to_vec();
         kernels.sort_unstable();
@@ -120,14 +120,14 @@ impl Table<'_> {
         kernels
     }
 
-    /// The kernel of these, which are in order, that takes least time; of equal ones the first.
+    /// The fastest of the given kernels for a problem; the first of equals.
     fn assigned(&self, problem: usize, kernels: &[usize]) -> Option<usize> {
         let times =
             kernels.iter().filter_map(|kernel| Some((*kernel, self.matrix.time_us(problem, *kernel)?)));
         Some(times.min_by(|(_, a), (_, b)| a.total_cmp(b))?.0)
     }
 
-    /// These kernels, with all that is to be said of them.
+    /// Builds the selection of these kernels.
     pub(super) fn selection(&self, mut kernels: Vec<usize>, proof: Proof, ties: Option<Proof>) -> Selection {
         kernels.sort_unstable();
         let problems = 0..self.matrix.problems.len();

@@ -1,4 +1,4 @@
-//! What the public functions reach only on instances that are too large to be compared with anything: the solver.
+//! Tests of the integer-program solver, which the public functions use only on instances too large for a reference.
 
 use core::time::Duration;
 
@@ -13,7 +13,7 @@ const SEARCH: Effort = Effort { steps: super::STEPS, time: Duration::ZERO };
 const SOLVER: Effort = Effort { steps: 0, time: Duration::from_secs(60) };
 const NEITHER: Effort = Effort { steps: 0, time: Duration::ZERO };
 
-/// A matrix of random times, three in ten of which are missing.
+/// A matrix of random times, 30 % of them missing.
 fn matrix(seed: u64) -> Matrix {
     let mut state = (seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mut unit = move || {

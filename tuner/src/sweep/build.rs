@@ -1,4 +1,4 @@
-//! Validity, and the compiler.
+//! The build step of a sweep: validity rules and the compiler.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -12,23 +12,23 @@ use super::plan::{Done, Planned, Task};
 use super::{Counts, Sink, SweepError, Told, Tools};
 use crate::record::{Build, Record, State};
 
-/// How kernels are built.
+/// Options of [`build`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BuildOptions {
-    /// Compilers at once; as many as the machine has room for where none is given.
+    /// Concurrent compilers; by default one per core, as far as memory allows.
     pub jobs: Option<usize>,
-    /// So many invalid combinations, spread over the rules that they break, are given to the compiler all the same, to
-    /// see that it would have refused them.
+    /// Number of invalid combinations to compile nevertheless, spread over the rules, to confirm that the compiler
+    /// rejects them.
     pub confirm: usize,
-    /// Build again what is recorded as failed.
+    /// Rebuild kernels that are recorded as failed.
     pub retry: bool,
 }
 
-/// Says of every combination whether it is valid and builds, in the order in which that turns out. `clock` gives seconds
-/// since 1970.
+/// Checks and builds every combination that is not recorded yet, and records the outcomes in the order of completion.
+/// `clock` returns seconds since 1970.
 ///
 /// # Errors
-/// When kernels cannot be built here at all, records cannot be kept, or it is to end.
+/// If no kernel can be built on this machine, a record cannot be written, or the sweep is cancelled.
 pub fn build(
     tasks: &[Task],
     done: &Done,
@@ -49,7 +49,7 @@ pub fn build(
     }
     let open: Vec<&Task> = tasks.iter().filter(|task| !is_done(task)).collect();
     let confirmed = confirmed(&open, options.confirm);
-    // What no compiler is asked about comes first.
+    // Records first what needs no compiler.
     let (now, later): (Vec<&Task>, Vec<&Task>) = open.into_iter().partition(|task| {
         matches!(task.planned, Planned::Invalid(_)) && !confirmed.contains(&task.id.as_str())
     });
@@ -71,7 +71,7 @@ pub fn build(
         let asks = move || {
             while let Some(task) = later.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let outcome = ask(task, tools, progress);
-                // Nobody listens where the sweep has ended.
+                // The receiver is gone if the sweep has ended.
                 if sender.send((*task, outcome)).is_err() {
                     return;
                 }
@@ -80,7 +80,7 @@ pub fn build(
         let has_workers = spawn_workers(scope, "sweep", workers, asks) > 0;
         let mut keep_outcome = |(task, outcome): (&Task, Option<Outcome>)| match outcome {
             Some(outcome) => record(task, &outcome, tools, clock()).and_then(&mut keep),
-            // It cannot be written down as a source, so there is nothing to confirm.
+            // It has no source, so there is nothing to confirm.
             None => keep(unasked(task, clock())),
         };
         let result = if has_workers {
@@ -88,14 +88,14 @@ pub fn build(
         } else {
             later.iter().try_for_each(|task| keep_outcome((task, ask(task, tools, progress))))
         };
-        // Those at work end their builds; what they build is in the cache.
+        // Stops the workers after their current builds, which end up in the cache.
         next.store(usize::MAX / 2, Ordering::Relaxed);
         result
     })?;
     Ok(counts)
 }
 
-/// What is invalid, and no compiler was asked about.
+/// The record of an invalid combination that was not compiled.
 fn unasked(task: &Task, at: u64) -> Record {
     let broken = match &task.planned {
         Planned::Invalid(broken) => broken.clone(),
@@ -104,7 +104,7 @@ fn unasked(task: &Task, at: u64) -> Record {
     Record { broken, ..task.record(State::Invalid, None, at) }
 }
 
-/// Of the invalid that the compiler should refuse, so many, taking turns through the rules that say so.
+/// Chooses at most `most` invalid combinations that the compiler should reject, in turn by broken rule.
 fn confirmed<'a>(tasks: &[&'a Task], most: usize) -> Vec<&'a str> {
     let mut by_rule = std::collections::BTreeMap::<&str, Vec<&'a str>>::new();
     for task in tasks {
@@ -128,7 +128,7 @@ fn confirmed<'a>(tasks: &[&'a Task], most: usize) -> Vec<&'a str> {
     confirmed
 }
 
-/// Has a kernel built; `None` where there is no source to build.
+/// Builds a kernel; `None` if there is no source.
 fn ask(task: &Task, tools: &Tools<'_>, progress: &(dyn Fn(&Told<'_>) + Sync)) -> Option<Outcome> {
     let tell = |event: &Event| progress(&Told::Build(event));
     match &task.planned {
@@ -200,11 +200,11 @@ fn record(task: &Task, outcome: &Outcome, tools: &Tools<'_>, at: u64) -> Result<
     Ok(Record { message, broken, build: Some(build), ..task.record(state, None, at) })
 }
 
-/// A failure that no other kernel would be spared ends the sweep.
+/// Returns an error for a failure that every other kernel would have as well.
 fn endless(failure: &Arc<Failure>) -> Result<(), SweepError> {
     match failure.fault {
         BuildFault::Caller => Err(SweepError::Cancelled),
-        // It may crash on this one only.
+        // The compiler may crash on this kernel only.
         _ if failure.code == "compiler_crashed" => Ok(()),
         BuildFault::Toolchain | BuildFault::Environment => {
             Err(SweepError::Toolchain { failure: Arc::clone(failure) })

@@ -1,8 +1,8 @@
-//! Takes combinations through validity, the compiler and the device, and says of each what became of it.
+//! Sweeps: checks, builds, verifies and times combinations, and records the outcome of each.
 //!
-//! A sweep can be killed at any time: whatever was recorded is not done again, and whatever was compiled and not recorded is
-//! in the cache of kernels. It can be split: shard i of n takes every n-th kernel where nothing is run, and else every n-th
-//! problem, so that all times of a problem come from one machine.
+//! - A sweep can be killed at any time. Recorded work is not repeated, and compiled kernels are in the kernel cache.
+//! - A sweep can be split into shards. Shard i of n takes every n-th kernel when only compiling, else every n-th
+//!   problem, so that all times of a problem are from one machine.
 
 mod build;
 mod plan;
@@ -26,16 +26,16 @@ pub use build::{BuildOptions, build};
 pub use plan::{Done, Planned, Task, plan};
 pub use run::{RunOptions, machine, run};
 
-/// What builds kernels.
+/// The means to build kernels.
 #[derive(Clone, Copy)]
 pub struct Tools<'a> {
-    /// The service.
+    /// The compile service.
     pub service: &'a CompileService,
-    /// What kernels are configured for.
+    /// The CUTLASS version for which kernels are configured.
     pub cutlass: CutlassVersion,
-    /// What the service is asked for a source.
+    /// Creates the service's request for a source.
     pub request: &'a (dyn Fn(&KernelSource) -> Request + Sync),
-    /// Ends it.
+    /// Cancels the sweep.
     pub cancel: &'a Cancel,
 }
 
@@ -48,17 +48,17 @@ impl fmt::Debug for Tools<'_> {
 /// One of several machines that share a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// From 1.
+    /// The shard, from 1.
     index: usize,
-    /// How many there are.
+    /// Number of shards.
     count: usize,
 }
 
 impl Shard {
-    /// All of it.
+    /// The whole sweep as one shard.
     pub const ALL: Shard = Shard { index: 1, count: 1 };
 
-    /// Whether the shard has what is at this position.
+    /// Returns true if the item at this position belongs to the shard.
     pub fn has(self, position: usize) -> bool {
         position % self.count == self.index - 1
     }
@@ -80,7 +80,7 @@ impl FromStr for Shard {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Shard, String> {
-        let error = || format!("`{text}` is no shard: write i/n with i from 1 to n, such as 1/4");
+        let error = || format!("`{text}` is not a shard; write i/n with i from 1 to n, such as 1/4");
         let (index, count) = text.split_once('/').ok_or_else(error)?;
         let shard =
             Shard { index: index.parse().map_err(|_| error())?, count: count.parse().map_err(|_| error())? };
@@ -88,74 +88,76 @@ impl FromStr for Shard {
     }
 }
 
-/// What happens in a sweep.
+/// Progress of a sweep.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Told<'a> {
-    /// So many kernels are to be built, and so many were recorded before.
+    /// The work of the build step.
     Needed {
-        /// To be built.
+        /// Kernels to build.
         kernels: usize,
-        /// Recorded.
+        /// Kernels recorded before.
         done: usize,
     },
-    /// So many kernels are to be run on a problem each, and so many were before.
+    /// The work of the run step.
     Runs {
-        /// To be run.
+        /// Runs to do, each of one kernel on one problem.
         runs: usize,
-        /// Recorded.
+        /// Runs recorded before.
         done: usize,
     },
-    /// What the compile service says.
+    /// An event of the compile service.
     Build(&'a Event),
-    /// Something was recorded.
+    /// A new record.
     Recorded(&'a Record),
 }
 
-/// Where records go. What it returns as an error ends the sweep.
+/// The receiver of records. An error from it ends the sweep.
 pub type Sink<'a> = dyn FnMut(&Record) -> Result<(), Box<dyn Error + Send + Sync>> + 'a;
 
-/// Why a sweep ended before its end. What was recorded stays true.
+/// An error that ended a sweep. Records written before remain valid.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
-    /// Kernels cannot be built here, whatever they are: no fault of theirs, and nothing is recorded.
-    #[error("kernels cannot be built here: {}: {}", failure.code, failure.message)]
+    /// No kernel can be built on this machine. Nothing is recorded, because the kernels are not at fault.
+    #[error("kernels cannot be built on this machine: {}: {}", failure.code, failure.message)]
     Toolchain {
-        /// Why.
+        /// The failure of the compile service.
         failure: Arc<Failure>,
     },
-    /// A record could not be kept.
-    #[error("what was found out cannot be kept")]
+    /// A record could not be written.
+    #[error("a record cannot be written")]
     Sink {
-        /// Why.
+        /// The receiver's error.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The device can do nothing any more.
-    #[error("{kernel} on {problem} made the device fail, which is recorded: run it again to go on behind it")]
+    /// The device failed and cannot run other kernels.
+    #[error(
+        "{kernel} on {problem} made the device fail; this is recorded, run the sweep again to continue after it"
+    )]
     Device {
         /// The kernel.
         kernel: String,
         /// The problem.
         problem: Problem,
-        /// What the driver says.
+        /// The driver's error.
         source: Box<DeviceError>,
     },
-    /// It was to end.
-    #[error("interrupted: run it again to go on")]
+    /// The sweep was cancelled.
+    #[error("interrupted; run the sweep again to continue")]
     Cancelled,
 }
 
-/// How many kernels came to what.
+/// Number of kernels per state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts(pub std::collections::BTreeMap<State, usize>);
 
 impl Counts {
-    /// Counts one more.
+    /// Counts a kernel.
     pub fn add(&mut self, state: State) {
         *self.0.entry(state).or_default() += 1;
     }
 
-    /// How many came to this.
+    /// The number of kernels in a state.
     pub fn of(&self, state: State) -> usize {
         self.0.get(&state).copied().unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! What is to be done of a sweep, and what is done already.
+//! The tasks of a sweep, and the work recorded before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,36 +12,36 @@ use crate::parameters::Parameters;
 use crate::problem::Problem;
 use crate::record::{Machine, Record, SCHEMA, State};
 
-/// A combination, and its kernel where it breaks no rule.
+/// A combination, with its kernel if it is valid.
 #[derive(Debug)]
 pub struct Task {
-    /// What names it in records.
+    /// The kernel's id in records.
     pub id: String,
     /// The combination.
     pub combination: Combination,
     /// A readable name.
     pub name: String,
-    /// What can be built of it.
+    /// The kernel, or the broken rules.
     pub planned: Planned,
 }
 
-/// What can be built of a combination.
+/// The result of configuring a combination.
 #[derive(Debug)]
 pub enum Planned {
-    /// Nothing: the rules that it breaks.
+    /// The combination breaks these rules.
     Invalid(Vec<Broken>),
-    /// A kernel.
+    /// The combination is valid.
     Kernel {
         /// The kernel.
         configured: Box<dyn Configured>,
         /// Its source.
         source: KernelSource,
-        /// What the service is asked for.
+        /// The request to the compile service.
         request: Request,
     },
 }
 
-/// Configures every combination of a shard. Combinations that are the same kernel stay apart: their parameters differ.
+/// Configures every combination of a shard. Combinations with the same source remain separate tasks.
 pub fn plan(combinations: &[Combination], shard: Shard, tools: &Tools<'_>) -> Vec<Task> {
     let own = combinations.iter().enumerate().filter(|(position, _)| shard.has(*position));
     own.map(|(_, combination)| task(combination, tools)).collect()
@@ -65,7 +65,7 @@ fn task(combination: &Combination, tools: &Tools<'_>) -> Task {
     Task { id, combination: combination.clone(), name, planned }
 }
 
-/// What names a kernel: its parameters, and what it is compiled from and by.
+/// The id of a kernel: a hash of generator, target, parameters and `key`, which covers source, compiler and options.
 fn id(generator: &str, target: &str, parameters: &Parameters, key: &str) -> String {
     const DIGITS: usize = 20;
     let text = format!("{generator}\n{target}\n{parameters}\n{key}");
@@ -75,7 +75,7 @@ fn id(generator: &str, target: &str, parameters: &Parameters, key: &str) -> Stri
 }
 
 impl Task {
-    /// A record of the kernel, or of the kernel on a problem.
+    /// Creates a record of the kernel, or of the kernel on a problem.
     pub(super) fn record(&self, state: State, problem: Option<Problem>, at: u64) -> Record {
         Record {
             schema: SCHEMA,
@@ -101,7 +101,7 @@ impl Task {
     }
 }
 
-/// What earlier runs recorded.
+/// The work recorded by earlier runs.
 #[derive(Clone, Debug, Default)]
 pub struct Done {
     kernels: BTreeMap<String, State>,
@@ -109,7 +109,7 @@ pub struct Done {
 }
 
 impl Done {
-    /// What these records say.
+    /// Collects the work in records.
     pub fn of(records: &[Record]) -> Done {
         let mut done = Done::default();
         for record in records {
@@ -126,12 +126,12 @@ impl Done {
         done
     }
 
-    /// What became of building a kernel, if that is known.
+    /// The outcome of building a kernel; `None` if it is not recorded.
     pub fn kernel(&self, id: &str) -> Option<State> {
         self.kernels.get(id).copied()
     }
 
-    /// Whether a kernel was run on a problem on such a machine.
+    /// Returns true if a kernel was run on a problem on this machine.
     pub fn has_run(&self, id: &str, problem: &Problem, machine: Option<&Machine>) -> bool {
         self.runs.contains(&(id.to_owned(), *problem, machine.cloned()))
     }

@@ -1,4 +1,4 @@
-//! The device: are results right, and how long do they take.
+//! The run step of a sweep: verifies results and measures times on the device.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,16 +12,16 @@ use crate::generator::{Configured, Workload};
 use crate::problem::{Problem, Weighted};
 use crate::record::{Check, Machine, Record, State, Timing};
 
-/// How kernels are run.
+/// Options of [`run`].
 #[derive(Clone, Copy, Debug)]
 pub struct RunOptions {
-    /// How each is measured.
+    /// The measurement options.
     pub measure: MeasureOptions,
-    /// What takes so many times as long as the best before it is [`State::Slow`], and not measured further.
+    /// Stop timing kernels slower than this factor × the best so far, and record them as [`State::Slow`].
     pub slow: f64,
-    /// The part of the problems that is done here.
+    /// The shard of the problems.
     pub shard: Shard,
-    /// What data begins with.
+    /// The seed of the data.
     pub seed: u64,
 }
 
@@ -31,7 +31,7 @@ impl Default for RunOptions {
     }
 }
 
-/// What a device is in records.
+/// The description of a device in records.
 pub fn machine(device: &Device) -> Machine {
     let gpu = device.gpu();
     let (major, minor) = gpu.driver_version;
@@ -43,13 +43,12 @@ pub fn machine(device: &Device) -> Machine {
     }
 }
 
-/// Runs every kernel for the device's target that was built on every problem of the shard. `clock` gives seconds since
-/// 1970.
+/// Runs every built kernel for the device's target on every problem of the shard, and records the outcomes. `clock`
+/// returns seconds since 1970.
 ///
-/// # Errors
-/// When the device fails so that nothing else can run on it, kernels cannot be had, records cannot be kept, or it is to
-/// end. The kernel that made the device fail is recorded, so that the next run goes on behind it.
-#[allow(clippy::too_many_arguments, reason = "what is run, what is known, on what, and who is told")]
+/// # Errors If the device fails for good, a record cannot be written, or the sweep is cancelled. A kernel that made
+/// the device fail is recorded, so that the next sweep continues after it.
+#[allow(clippy::too_many_arguments, reason = "tasks, options, device and callbacks are separate concerns")]
 pub fn run(
     tasks: &[Task],
     problems: &[Weighted],
@@ -82,7 +81,7 @@ pub fn run(
         let mut best: Option<f64> = None;
         for task in own.iter().filter(|task| is_open(task, problem)) {
             let Planned::Kernel { configured, request, .. } = &task.planned else { continue };
-            // Those that could not be built are recorded as such. What ran out of time is not tried for every problem.
+            // The build step recorded failed builds. A build that timed out is not retried for every problem.
             if unbuilt.contains(&task.id) {
                 continue;
             }
@@ -118,7 +117,7 @@ pub fn run(
                             Err(error) => {
                                 let message = Some(format!("{error}; {}", error.remedy()));
                                 let state = match error {
-                                    // Others may hold it.
+                                    // Another process may hold the memory.
                                     DeviceError::OutOfMemory { .. } => State::Deferred,
                                     _ => State::LaunchError,
                                 };
@@ -144,7 +143,7 @@ pub fn run(
     Ok(counts)
 }
 
-/// What a kernel is given, made once for all that are given the same.
+/// Returns the workload of a kernel, computed once per workload key.
 fn workload<'a>(
     configured: &dyn Configured,
     problem: &Problem,
@@ -175,7 +174,7 @@ fn recorded(base: Record, outcome: Outcome, rule: &str) -> Record {
             Record { state: State::Good, timing: Some(timing), check: check(compared, 0, None), ..base }
         }
         Outcome::Slow { estimate_us, compared } => {
-            let message = Some(format!("about {estimate_us:.1} us by a first estimate"));
+            let message = Some(format!("about {estimate_us:.1} us (first estimate)"));
             Record { state: State::Slow, message, check: check(compared, 0, None), ..base }
         }
         Outcome::Refused(refusal) => Record { message: Some(refusal.to_string()), ..base },

@@ -1,4 +1,4 @@
-//! What records say: read, joined, and made into a matrix.
+//! Tests of records: reading, merging, and building a matrix.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ fn timing(median_us: f64) -> Timing {
     }
 }
 
-/// A kernel on a problem; a time where one is given.
+/// A record of a kernel on a problem, with an optional time.
 fn record(kernel: &str, problem: Problem, state: State, median_us: Option<f64>) -> Record {
     let tile = Value::from("128x128x256");
     Record {
@@ -68,11 +68,11 @@ fn a_matrix_has_what_was_tried() {
         [good("b", LARGE, 200.0), good("a", SMALL, 10.0), record("b", SMALL, State::Refused, None), built];
     let matrix = Matrix::from_records(&records, &[]).expect("a matrix");
     let ids: Vec<&str> = matrix.kernels.iter().map(|kernel| &*kernel.id).collect();
-    // A kernel that was only built was tried on nothing.
+    // A kernel that was only built has no column.
     assert_eq!(ids, ["a", "b"]);
     assert_eq!(matrix.problems.iter().map(|row| row.problem).collect::<Vec<_>>(), [SMALL, LARGE]);
     assert_eq!((matrix.time_us(0, 0), matrix.time_us(1, 1)), (Some(10.0), Some(200.0)));
-    // What was refused is said; what was not tried is missing.
+    // A refused problem has a cell; one that was not tried has none.
     assert_eq!(matrix.cell(0, 1).map(|cell| (cell.state, cell.median_us)), Some((State::Refused, None)));
     assert_eq!(matrix.cell(1, 0), None);
     assert_eq!(matrix.machine, Some(machine()));
@@ -110,18 +110,18 @@ fn all_that_was_measured_counts() {
     let cell = |records: &[Record]| {
         *Matrix::from_records(records, &[]).expect("a matrix").cell(0, 0).expect("a cell")
     };
-    // Of one measurement the noise is its own.
+    // With one measurement, the noise is its dispersion.
     assert_eq!((cell(&again(&[10.0])).median_us, cell(&again(&[10.0])).noise), (Some(10.0), 0.005));
     assert_eq!(cell(&again(&[10.0, 30.0, 11.0])).median_us, Some(11.0));
     let two = cell(&again(&[10.0, 12.0]));
     assert_eq!(two.median_us, Some(11.0));
     assert!((two.noise - 2.0 / 11.0).abs() < 1e-12, "{two:?}");
-    // Spread that is less than the dispersion of one hides nothing.
+    // The dispersion of a measurement counts if it exceeds the spread of the medians.
     let mut records = again(&[10.0, 10.0]);
     records[1].timing.as_mut().expect("a time").dispersion = 0.03;
     assert_eq!(cell(&records).noise, 0.03);
 
-    // What was once wrong has no time, whatever came before or after.
+    // A kernel that was once wrong has no time, whatever came before or after.
     for state in [State::Wrong, State::LaunchError, State::Refused] {
         for position in 0..3 {
             let mut records = again(&[10.0, 11.0]);
@@ -129,7 +129,7 @@ fn all_that_was_measured_counts() {
             assert_eq!((cell(&records).state, cell(&records).median_us), (state, None));
         }
     }
-    // Slow is right, with or without a time.
+    // A slow kernel is correct, with or without a time.
     let slow = [record("a", SMALL, State::Slow, Some(90.0))];
     assert_eq!((cell(&slow).state, cell(&slow).median_us), (State::Slow, Some(90.0)));
     let slow = [record("a", SMALL, State::Slow, None)];
@@ -176,10 +176,10 @@ fn lines_are_read() {
     assert_eq!(read(""), Ok(lines(&[])));
     let blank = format!("\n{}\r\n  \n", whole.trim_end().replace('\n', "\r\n\n"));
     assert_eq!(read(&blank), Ok(lines(&records)));
-    // A line without its end that can be read was written to its end.
+    // A last line without a newline that parses is complete.
     assert_eq!(read(whole.trim_end()), Ok(lines(&records)));
 
-    // A writer that was killed anywhere in the second line.
+    // The writer was killed anywhere in the second line.
     let first = text(&records[..1]);
     for length in first.len() + 1..whole.len() - 1 {
         let read = read(&whole[..length]).expect("the first line is whole");
@@ -198,18 +198,18 @@ fn what_is_no_record_is_refused_with_its_line() {
     assert_eq!(error, ReadError::Schema { line: 2, found: 2 });
     let error = line(format!("{good}{{\"schema\":3,\"unheard\":[]}}\n"));
     assert_eq!(error, ReadError::Schema { line: 2, found: 3 });
-    // Also as the last line without its end: it was written to its end, by another version.
+    // Also as the last line without a newline: another version wrote it completely.
     let error = line(format!("{good}{{\"schema\":3,\"unheard\":[]}}"));
     assert_eq!(error, ReadError::Schema { line: 2, found: 3 });
     for (bad, says) in [
         ("no JSON\n", "expected ident"),
         ("[]\n", "invalid length 0"),
         ("{\"schema\":1}\n", "missing field `kernel`"),
-        (&good.replace("128x256x512", "128x0x512"), "`128x0x512` is no problem"),
+        (&good.replace("128x256x512", "128x0x512"), "`128x0x512` is not a problem"),
         (&good.replace("\"good\"", "\"fine\""), "unknown variant `fine`"),
-        // Torn, and then written on.
+        // An incomplete line that was continued.
         (&format!("{}\n", &good[..40]), "EOF"),
-        // The last line is no beginning of a record.
+        // The last line is not a prefix of a record.
         ("no JSON", "expected ident"),
     ] {
         let error = line(format!("{good}\n{bad}")).to_string();
@@ -225,7 +225,7 @@ fn files_are_merged() {
     later.at += 1;
     let files =
         [("one.jsonl", vec![a.clone(), b.clone()]), ("two.jsonl", vec![a.clone(), later.clone(), b.clone()])];
-    // What was copied is there once; what was measured again is not a copy.
+    // Copies are dropped; a repeated measurement is not a copy.
     assert_eq!(merge(&files), Ok(vec![a.clone(), b.clone(), later]));
     assert_eq!(merge(&[]), Ok(Vec::new()));
 

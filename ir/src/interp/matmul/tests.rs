@@ -1,4 +1,4 @@
-//! Tests of the multiplications: by hand, against the definition written out, and at their edges.
+//! Tests of the multiplications: hand-computed values, a direct evaluation of the definition, and edge cases.
 
 use super::super::testing::{f32s, run, scales_ty, tensor, ty};
 use super::*;
@@ -111,8 +111,7 @@ fn operand(rows: &[usize], k: usize, format: Format, seed: u64) -> Operand {
     Operand { data, linear, blocked }
 }
 
-/// The definition, index by index: Σ_k (a·sfa)(b·sfb) in f64, which is exact for FP4 with `f8E4M3FN` scales and
-/// K <= 1188.
+/// Evaluates the definition directly: Σ_k (a·sfa)(b·sfb) in f64, exact for FP4 with `f8E4M3FN` scales and K <= 1188.
 fn by_definition(a: &Operand, b: &Operand, block: usize) -> Vec<f32> {
     let ([batch @ .., m, k], [.., n, _]) = (a.data.dims(), b.data.dims()) else { panic!("rank") };
     let (x, sx) = (a.data.to_f64(), a.linear.to_f64());

@@ -1,4 +1,4 @@
-//! Programs that mean something, and the facts that follow.
+//! Accepted programs, and the facts proved about them.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::ops::{
 use crate::program::{BlockFormat, Matmul};
 use crate::types::ElementType::{F8E5M2, F8E8M0FNU, I1, I32};
 
-/// One program with every op, every named operand and both layouts; also what the totality tests mutate.
+/// A program with every op, every named operand and both layouts. The totality tests mutate it.
 pub(super) fn every_op() -> Module {
     let mut b = Builder::new("every.op");
     let m = b.symbol("M");
@@ -175,7 +175,7 @@ fn symbolic_extents_multiply_and_divide() {
     let w = b.input("w", TensorType::new(vec![Dim::fixed(130), wide.clone()], F4E2M1FN));
     let sfw = b.input("sfw", TensorType::scales(vec![Dim::fixed(130), blocks], F8E4M3FN, Blocked));
     let y = b.scaled_mma("y", a, sfa, w, sfw, 16, BF16, ScaledMmaOptions::default());
-    // [4*B*S] is [S, B, 4] rearranged, as far as the count goes.
+    // [4*B*S] has as many elements as [S, B, 4].
     let flat = b.op(OpKind::Reshape, &[tokens], &[("flat", TensorType::new(vec![rows.clone()], BF16))])[0];
     let column = TensorType::new(vec![s, Dim::fixed(4), batch, Dim::fixed(1)], BF16);
     let column = b.op(OpKind::Reshape, &[flat], &[("column", column)])[0];
@@ -284,7 +284,7 @@ fn an_op_after_a_wrong_one_is_checked_against_the_stated_type() {
     check(
         |b| {
             let x = b.input("x", ty(&[3, 5], F32));
-            // The wrong type is stated, so what follows it is right.
+            // Later ops are checked against the stated type, so they have no errors.
             let wrong = b.op(OpKind::Unary(UnaryKind::Relu), &[x], &[("wrong", ty(&[3, 7], F32))])[0];
             let fine = b.unary("fine", UnaryKind::Relu, wrong);
             let other = b.op(OpKind::Mma, &[x], &[("other", ty(&[3, 3], F16))])[0];
@@ -293,7 +293,7 @@ fn an_op_after_a_wrong_one_is_checked_against_the_stated_type() {
         },
         expect![[r#"
             op0 `%wrong = relu %x : tensor<[3, 7], f32>`: result_shape: the shape of `%wrong: tensor<[3, 7], f32>` must be [3, 5]
-            op2 `%other = mma %x : tensor<[3, 3], f16>`: operand_count: mma has 1 operand(s) and takes 2
+            op2 `%other = mma %x : tensor<[3, 3], f16>`: operand_count: mma takes 2 operand(s), not 1
         "#]],
     );
 }
@@ -312,12 +312,12 @@ fn a_diagnostic_has_the_op_as_text_and_advice() {
         invalid.errors.iter().map(|error| error.diagnostic(None).render("x.fir", "")).collect();
     expect![[r#"
         error[k_mismatch]: `%a: tensor<[37, 64], f4E2M1FN>` and `%short: tensor<[24, 32], f4E2M1FN>` differ in their last extent, K
-         = in `%d = scaled_mma %a, %sfa, %short, %sfb {block = 16} : tensor<[37, 24], bf16>`
-         = operands are K-major: A is [.., M, K] and B is [.., N, K]; transpose a B of [K, N]
+         = note: in `%d = scaled_mma %a, %sfa, %short, %sfb {block = 16} : tensor<[37, 24], bf16>`
+         = help: transpose a B of [K, N]; operands are K-major, A [.., M, K] and B [.., N, K]
 
         error[scale_shape]: the scales of `%short` must have the shape [24, 2], but `%sfb` is tensor<[24, 4], f8E4M3FN, linear>
-         = in `%d = scaled_mma %a, %sfa, %short, %sfb {block = 16} : tensor<[37, 24], bf16>`
-         = there is one scale per block of the last axis; padding is not part of the shape, whatever the layout
+         = note: in `%d = scaled_mma %a, %sfa, %short, %sfb {block = 16} : tensor<[37, 24], bf16>`
+         = note: there is one scale per block of the last axis; the shape excludes padding in both layouts
 
     "#]].assert_eq(&text);
 }

@@ -1,4 +1,4 @@
-//! Accepted programs, one refused program for each way to be wrong, and totality.
+//! Tests of accepted programs, of one rejected program per error, and of totality.
 
 mod accepted;
 mod refused;
@@ -45,14 +45,14 @@ fn accept(module: Module) -> Program {
     }
 }
 
-/// A program whose body is `build`, returning the values that it gives.
+/// A program with the body `build`, which returns the outputs.
 fn program(build: impl FnOnce(&mut Builder) -> Vec<Value>) -> Module {
     let mut b = Builder::new("main");
     let outputs = build(&mut b);
     b.finish(&outputs)
 }
 
-/// Compares the errors of a program, one line each: where, the code, the message.
+/// Compares the errors of a program, one per line: place, code, message.
 #[track_caller]
 fn check(build: impl FnOnce(&mut Builder) -> Vec<Value>, expected: Expect) {
     check_module(program(build), expected);

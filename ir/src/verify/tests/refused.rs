@@ -1,5 +1,5 @@
-//! For each way to be wrong, the smallest program that is, with the place and the message: names, arity, attributes
-//! and types by themselves. Types of operands and results are in `refused_types.rs`.
+//! The smallest program for each error in names, arity, attributes and types by themselves, with its place and message.
+//! `refused_types.rs` tests the types of operands and results.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ pub(super) fn product(
     }
 }
 
-/// The types of a right `[37, 64] x [24, 64]` NVFP4 multiplication.
+/// The types of a valid `[37, 64] x [24, 64]` NVFP4 multiplication.
 pub(super) fn nvfp4() -> [TensorType; 4] {
     [
         ty(&[37, 64], F4E2M1FN),
@@ -78,8 +78,8 @@ fn names_and_definitions() {
             vec![y]
         },
         expect![[r#"
-            input 0: bad_name: a value name is made of letters, digits, `_` and `.`, which `x y` is not
-            op0 `%x%y = relu %x y : tensor<[3], f32>`: bad_name: a value name is made of letters, digits, `_` and `.`, which `x%y` is not
+            input 0: bad_name: the value name `x y` must consist of letters, digits, `_` and `.`
+            op0 `%x%y = relu %x y : tensor<[3], f32>`: bad_name: the value name `x%y` must consist of letters, digits, `_` and `.`
         "#]],
     );
     let mut module = Module::new("");
@@ -91,9 +91,9 @@ fn names_and_definitions() {
     check_module(
         module,
         expect![[r#"
-            module: bad_name: a function name is made of letters, digits, `_` and `.`, which `` is not
-            module: bad_name: a symbol name is made of letters, digits, `_` and `.`, a letter or `_` first, which `2B` is not
-            module: duplicate_name: there is already a symbol `N`
+            module: bad_name: the function name `` must consist of letters, digits, `_` and `.`
+            module: bad_name: the symbol name `2B` must consist of letters, digits, `_` and `.`, and begin with a letter or `_`
+            module: duplicate_name: the symbol name `N` is used twice
         "#]],
     );
     check(
@@ -103,8 +103,8 @@ fn names_and_definitions() {
             vec![b.unary("x", UnaryKind::Relu, y)]
         },
         expect![[r#"
-            op0 `%x = relu %x : tensor<[3], f32>`: duplicate_name: there is already a value `x`
-            op1 `%x = relu %x : tensor<[3], f32>`: duplicate_name: there is already a value `x`
+            op0 `%x = relu %x : tensor<[3], f32>`: duplicate_name: the value name `x` is used twice
+            op1 `%x = relu %x : tensor<[3], f32>`: duplicate_name: the value name `x` is used twice
         "#]],
     );
     check(
@@ -114,7 +114,7 @@ fn names_and_definitions() {
             vec![x]
         },
         expect![[r#"
-            op0 `%y = relu value9 : tensor<[3], f32>`: unknown_operand: relu takes value9 as operand, which the program does not have
+            op0 `%y = relu value9 : tensor<[3], f32>`: unknown_operand: relu takes value9 as operand, which does not exist
         "#]],
     );
     check(
@@ -128,8 +128,8 @@ fn names_and_definitions() {
             vec![z, w]
         },
         expect![[r#"
-            op0 `%y = relu %z : tensor<[3], f32>`: use_before_definition: relu takes `%z` as operand before it is defined
-            op2 `%w = relu %w : tensor<[3], f32>`: use_before_definition: relu takes `%w` as operand before it is defined
+            op0 `%y = relu %z : tensor<[3], f32>`: use_before_definition: relu takes `%z` as operand before its definition
+            op2 `%w = relu %w : tensor<[3], f32>`: use_before_definition: relu takes `%w` as operand before its definition
         "#]],
     );
 }
@@ -196,7 +196,7 @@ fn symbols() {
     check(
         one(TensorType::new(vec![stray()], F32), RELU, ty(&[3], F32)),
         expect![[r#"
-            input 0: unknown_symbol: an extent of `%x` is symbol5, which the program does not have
+            input 0: unknown_symbol: an extent of `%x` uses symbol5, which does not exist
         "#]],
     );
     check(
@@ -225,10 +225,10 @@ fn arity() {
             [two, none, four].concat()
         },
         expect![[r#"
-            op0 `%two = relu %x, %x : tensor<[3], f32>`: operand_count: relu has 2 operand(s) and takes 1
-            op1 `block_quantize {block = 7}`: operand_count: block_quantize has 0 operand(s) and takes 1 or 2
-            op1 `block_quantize {block = 7}`: result_count: block_quantize has 0 result(s) and gives 2
-            op2 `%four = scaled_mma %x, %x, %x, c = %x {block = 16} : tensor<[3], f32>`: operand_count: scaled_mma has 4 operand(s) and takes 5
+            op0 `%two = relu %x, %x : tensor<[3], f32>`: operand_count: relu takes 1 operand(s), not 2
+            op1 `block_quantize {block = 7}`: operand_count: block_quantize takes 1 or 2 operand(s), not 0
+            op1 `block_quantize {block = 7}`: result_count: block_quantize has 2 result(s), not 0
+            op2 `%four = scaled_mma %x, %x, %x, c = %x {block = 16} : tensor<[3], f32>`: operand_count: scaled_mma takes 5 operand(s), not 4
         "#]],
     );
     check(
@@ -239,8 +239,8 @@ fn arity() {
             pair
         },
         expect![[r#"
-            op0 `%y, %z = relu %x : tensor<[3], f32>, tensor<[3], f32>`: result_count: relu has 2 result(s) and gives 1
-            op1 `relu %x`: result_count: relu has 0 result(s) and gives 1
+            op0 `%y, %z = relu %x : tensor<[3], f32>, tensor<[3], f32>`: result_count: relu has 1 result(s), not 2
+            op1 `relu %x`: result_count: relu has 1 result(s), not 0
         "#]],
     );
     check(
@@ -251,7 +251,7 @@ fn arity() {
             b.op(mma, &operands, &[("d", ty(&[37, 24], F16))])
         },
         expect![[r#"
-            op0 `%d = scaled_mma %a, %sfa, %b, %sfb, beta = %beta {block = 16} : tensor<[37, 24], f16>`: beta_without_c: beta multiplies c, but there is no c
+            op0 `%d = scaled_mma %a, %sfa, %b, %sfb, beta = %beta {block = 16} : tensor<[37, 24], f16>`: beta_without_c: beta multiplies c, but c is missing
         "#]],
     );
 }
@@ -273,7 +273,7 @@ fn attributes() {
     check(
         quantize(v(), None, 32, None, codes(), mx()),
         expect![[r#"
-            op0 `%codes, %scales = block_quantize %v {block = 32} : tensor<[5, 64], f4E2M1FN>, tensor<[5, 2], f8E8M0FNU, linear>`: scale_rounding_missing: quantization with f8E8M0FNU scales needs the attribute scale_rounding
+            op0 `%codes, %scales = block_quantize %v {block = 32} : tensor<[5, 64], f4E2M1FN>, tensor<[5, 2], f8E8M0FNU, linear>`: scale_rounding_missing: quantization with f8E8M0FNU scales requires the attribute scale_rounding
         "#]],
     );
     check(
@@ -285,7 +285,7 @@ fn attributes() {
     check(
         quantize(v(), None, 16, None, codes(), nv()),
         expect![[r#"
-            op0 `%codes, %scales = block_quantize %v {block = 16} : tensor<[5, 64], f4E2M1FN>, tensor<[5, 4], f8E4M3FN, linear>`: global_scale_missing: quantization with f8E4M3FN scales needs the per-tensor scale g
+            op0 `%codes, %scales = block_quantize %v {block = 16} : tensor<[5, 64], f4E2M1FN>, tensor<[5, 4], f8E4M3FN, linear>`: global_scale_missing: quantization with f8E4M3FN scales requires the per-tensor scale g
         "#]],
     );
     check(
@@ -323,7 +323,7 @@ fn attributes() {
     check(
         one(x(), reduce(vec![]), x()),
         expect![[r#"
-            op0 `%y = reduce %x {axes = [], keep_dims = true, kind = sum} : tensor<[3, 5], f32>`: no_axes: there is no axis to reduce
+            op0 `%y = reduce %x {axes = [], keep_dims = true, kind = sum} : tensor<[3, 5], f32>`: no_axes: the reduction has no axes
         "#]],
     );
     for permutation in [vec![0], vec![0, 0], vec![1, 2], vec![1, 0, 0]] {
@@ -342,13 +342,13 @@ fn attributes() {
     check(
         one(x(), OpKind::Clamp { min: 1.0, max: 0.5 }, x()),
         expect![[r#"
-            op0 `%y = clamp %x {max = 0.5, min = 1} : tensor<[3, 5], f32>`: clamp_bounds: nothing lies between min = 1 and max = 0.5
+            op0 `%y = clamp %x {max = 0.5, min = 1} : tensor<[3, 5], f32>`: clamp_bounds: no value lies between min = 1 and max = 0.5
         "#]],
     );
     check(
         one(x(), OpKind::Clamp { min: f64::NAN, max: 0.5 }, x()),
         expect![[r#"
-            op0 `%y = clamp %x {max = 0.5, min = nan} : tensor<[3, 5], f32>`: clamp_bounds: nothing lies between min = nan and max = 0.5
+            op0 `%y = clamp %x {max = 0.5, min = nan} : tensor<[3, 5], f32>`: clamp_bounds: no value lies between min = nan and max = 0.5
         "#]],
     );
     check(
@@ -357,7 +357,7 @@ fn attributes() {
             b.op(OpKind::LayerNorm { eps: -1e-5 }, &[x, w, w], &[("y", ty(&[3, 5], F32))])
         },
         expect![[r#"
-            op0 `%y = layer_norm %x, %w, %w {eps = -1e-5} : tensor<[3, 5], f32>`: eps: eps = -1e-5 is not a finite number of at least 0
+            op0 `%y = layer_norm %x, %w, %w {eps = -1e-5} : tensor<[3, 5], f32>`: eps: eps = -1e-5 is not a finite number >= 0
         "#]],
     );
 }
@@ -374,7 +374,7 @@ fn constants() {
             vec![x, y]
         },
         expect![[r#"
-            op0 `%y = constant {value = 1} : tensor<[0, M], f32>`: constant_shape: the constant `%y: tensor<[0, M], f32>` has no fixed shape
+            op0 `%y = constant {value = 1} : tensor<[0, M], f32>`: constant_shape: the shape of the constant `%y: tensor<[0, M], f32>` contains symbols
         "#]],
     );
     check(
@@ -386,7 +386,7 @@ fn constants() {
     check(
         constant(splat(1.0), ty(&[1 << 20, 17], F32)),
         expect![[r#"
-            op0 `%y = constant {value = 1} : tensor<[1048576, 17], f32>`: constant_too_large: a constant of 17825792 elements is beyond the limit of 16777216
+            op0 `%y = constant {value = 1} : tensor<[1048576, 17], f32>`: constant_too_large: a constant of 17825792 elements exceeds the limit of 16777216
         "#]],
     );
     check(
@@ -420,8 +420,8 @@ fn types_by_themselves() {
     check(
         one(ty(&[1; 9], F32), RELU, ty(&[1; 9], F32)),
         expect![[r#"
-            input 0: rank_too_large: `%x` has rank 9, beyond the limit of 8
-            op0 `%y = relu %x : tensor<[1, 1, 1, 1, 1, 1, 1, 1, 1], f32>`: rank_too_large: `%y` has rank 9, beyond the limit of 8
+            input 0: rank_too_large: the rank of `%x`, 9, exceeds the limit of 8
+            op0 `%y = relu %x : tensor<[1, 1, 1, 1, 1, 1, 1, 1, 1], f32>`: rank_too_large: the rank of `%y`, 9, exceeds the limit of 8
         "#]],
     );
     check(
@@ -430,14 +430,14 @@ fn types_by_themselves() {
             vec![b.input("x", TensorType::new(vec![Dim::product(1, vec![m; 33])], F32))]
         },
         expect![[r#"
-            input 0: too_many_symbols: an extent of `%x` is a product of 33 symbols, beyond the limit of 32
+            input 0: too_many_symbols: an extent of `%x` has 33 symbols, which exceeds the limit of 32
         "#]],
     );
     check(
         one(ty(&[(1 << 40) + 1], F32), RELU, ty(&[1 << 24, 0, (1 << 22) + 1], F32)),
         expect![[r#"
-            input 0: extent_too_large: `%x: tensor<[1099511627777], f32>` is larger than any memory
-            op0 `%y = relu %x : tensor<[16777216, 0, 4194305], f32>`: extent_too_large: `%y: tensor<[16777216, 0, 4194305], f32>` is larger than any memory
+            input 0: extent_too_large: `%x: tensor<[1099511627777], f32>` is too large
+            op0 `%y = relu %x : tensor<[16777216, 0, 4194305], f32>`: extent_too_large: `%y: tensor<[16777216, 0, 4194305], f32>` is too large
         "#]],
     );
     check(
@@ -460,8 +460,8 @@ fn types_by_themselves() {
             vec![x, v]
         },
         expect![[r#"
-            input 0: layout_on_type: `%x: tensor<[3, 4], f32, linear>` has a scale layout, but cannot be the scales of a matrix
-            input 1: layout_on_type: `%v: tensor<[4], f8E4M3FN, blocked>` has a scale layout, but cannot be the scales of a matrix
+            input 0: layout_on_type: `%x: tensor<[3, 4], f32, linear>` has a scale layout, but is not a scale tensor
+            input 1: layout_on_type: `%v: tensor<[4], f8E4M3FN, blocked>` has a scale layout, but is not a scale tensor
         "#]],
     );
     check(
@@ -481,13 +481,13 @@ fn outputs() {
             vec![]
         },
         expect![[r#"
-            module: no_outputs: the program returns nothing
+            module: no_outputs: the program has no outputs
         "#]],
     );
     check(
         |b| vec![b.input("x", x()), Value::from_index(3)],
         expect![[r#"
-            output 1: unknown_output: the program returns value3, which it does not have
+            output 1: unknown_output: the program returns value3, which does not exist
         "#]],
     );
     check(
@@ -496,7 +496,7 @@ fn outputs() {
             vec![x, x]
         },
         expect![[r#"
-            output 1: duplicate_output: `%x` is returned already
+            output 1: duplicate_output: `%x` is returned twice
         "#]],
     );
 }
@@ -515,9 +515,9 @@ fn errors_come_in_program_order() {
         expect![[r#"
             input 1: packed_extent: the last extent of `%bad: tensor<[3], f4E2M1FN>` is not known to be even
             op0 `%y = relu %x : tensor<[3], f16>`: result_element: the element type of `%y: tensor<[3], f16>` must be f32
-            op2 `%w w = relu %y : tensor<[4], f16>`: bad_name: a value name is made of letters, digits, `_` and `.`, which `w w` is not
+            op2 `%w w = relu %y : tensor<[4], f16>`: bad_name: the value name `w w` must consist of letters, digits, `_` and `.`
             op2 `%w w = relu %y : tensor<[4], f16>`: result_shape: the shape of `%w w: tensor<[4], f16>` must be [3]
-            output 2: duplicate_output: `%z` is returned already
+            output 2: duplicate_output: `%z` is returned twice
         "#]],
     );
 }

@@ -1,4 +1,4 @@
-//! Programs refused for how the types of operands and results go together.
+//! Programs rejected because the types of operands and results do not agree.
 
 use expect_test::expect;
 
@@ -25,7 +25,7 @@ fn element_types() {
     check(
         one(x(F32), OpKind::Convert, x(I1)),
         expect![[r#"
-            op0 `%y = convert %x : tensor<[4, 2], i1>`: target_element: convert cannot give `%y: tensor<[4, 2], i1>`
+            op0 `%y = convert %x : tensor<[4, 2], i1>`: target_element: convert cannot produce `%y: tensor<[4, 2], i1>`
         "#]],
     );
     check(
@@ -76,13 +76,13 @@ fn element_types() {
         expect![[r#"
             op0 `%joined = add %half, %brain : tensor<[4, 2], bf16>`: result_element: the element type of `%joined: tensor<[4, 2], bf16>` must be f32
             op1 `%mixed = add %half, %int : tensor<[4, 2], f32>`: operand_element: add takes f16, bf16 or f32 as right, but `%int` is tensor<[4, 2], i32>
-            op2 `%unlike = compare %half, %int {predicate = lt} : tensor<[4, 2], i1>`: element_mismatch: `%half: tensor<[4, 2], f16>` and `%int: tensor<[4, 2], i32>` must have one element type
+            op2 `%unlike = compare %half, %int {predicate = lt} : tensor<[4, 2], i1>`: element_mismatch: `%half: tensor<[4, 2], f16>` and `%int: tensor<[4, 2], i32>` must have the same element type
             op3 `%booleans = compare %bool, %bool {predicate = lt} : tensor<[4, 2], i1>`: operand_element: compare takes f16, bf16, f32 or i32 as left, but `%bool` is tensor<[4, 2], i1>
             op3 `%booleans = compare %bool, %bool {predicate = lt} : tensor<[4, 2], i1>`: operand_element: compare takes f16, bf16, f32 or i32 as right, but `%bool` is tensor<[4, 2], i1>
             op4 `%number = compare %half, %brain {predicate = lt} : tensor<[4, 2], f32>`: result_element: the element type of `%number: tensor<[4, 2], f32>` must be i1
             op5 `%condition = select %half, %half, %half : tensor<[4, 2], f16>`: operand_element: select takes i1 as condition, but `%half` is tensor<[4, 2], f16>
             op6 `%integers = select %bool, %int, %int : tensor<[4, 2], f32>`: result_element: the element type of `%integers: tensor<[4, 2], f32>` must be i32
-            op7 `%m = mma %half, %brain : tensor<[4, 4], f32>`: element_mismatch: `%half: tensor<[4, 2], f16>` and `%brain: tensor<[4, 2], bf16>` must have one element type
+            op7 `%m = mma %half, %brain : tensor<[4, 4], f32>`: element_mismatch: `%half: tensor<[4, 2], f16>` and `%brain: tensor<[4, 2], bf16>` must have the same element type
             op8 `%n = mma %int, %half : tensor<[4, 4], i32>`: operand_element: mma takes f16, bf16 or f32 as a, but `%int` is tensor<[4, 2], i32>
             op8 `%n = mma %int, %half : tensor<[4, 4], i32>`: result_element: the element type of `%n: tensor<[4, 4], i32>` must be f16, bf16 or f32
         "#]],
@@ -91,7 +91,7 @@ fn element_types() {
     check(
         product([ty(&[37, 64], F8E5M2), sfa, b, sfb], 16, ty(&[37, 24], F32)),
         expect![[r#"
-            op0 `%d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[37, 24], f32>`: format: f8E5M2 data with f8E4M3FN scales per 16 elements is no format of this op
+            op0 `%d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[37, 24], f32>`: format: f8E5M2 data with f8E4M3FN scales per 16 elements is not a format of this op
         "#]],
     );
     let [_, sfa, b, sfb] = nvfp4();
@@ -107,7 +107,7 @@ fn element_types() {
     check(
         product(mixed, 16, ty(&[37, 24], F32)),
         expect![[r#"
-            op0 `%d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[37, 24], f32>`: element_mismatch: `%sfa: tensor<[37, 4], f8E4M3FN, blocked>` and `%sfb: tensor<[24, 4], f8E8M0FNU, linear>` must have one element type
+            op0 `%d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[37, 24], f32>`: element_mismatch: `%sfa: tensor<[37, 4], f8E4M3FN, blocked>` and `%sfb: tensor<[24, 4], f8E8M0FNU, linear>` must have the same element type
         "#]],
     );
     let (codes, scales) = (ty(&[5, 64], F8E4M3FN), sf(&[5, 4], F8E8M0FNU, Linear));
@@ -115,7 +115,7 @@ fn element_types() {
     check(
         quantize(ty(&[5, 64], F32), None, 16, floor, codes, scales),
         expect![[r#"
-            op0 `%codes, %scales = block_quantize %v {block = 16, scale_rounding = floor} : tensor<[5, 64], f8E4M3FN>, tensor<[5, 4], f8E8M0FNU, linear>`: format: f8E4M3FN data with f8E8M0FNU scales per 16 elements is no format of this op
+            op0 `%codes, %scales = block_quantize %v {block = 16, scale_rounding = floor} : tensor<[5, 64], f8E4M3FN>, tensor<[5, 4], f8E8M0FNU, linear>`: format: f8E4M3FN data with f8E8M0FNU scales per 16 elements is not a format of this op
         "#]],
     );
     let (codes, scales) = (ty(&[5, 64], F16), sf(&[5, 4], F8E4M3FN, Linear));
@@ -157,19 +157,19 @@ fn shapes() {
     check(
         one(f32s(&[3, 5]), OpKind::Reshape, f32s(&[5, 4])),
         expect![[r#"
-            op0 `%y = reshape %x : tensor<[5, 4], f32>`: element_count: [3, 5] and [5, 4] are not known to have as many elements
+            op0 `%y = reshape %x : tensor<[5, 4], f32>`: element_count: [3, 5] and [5, 4] are not known to have the same number of elements
         "#]],
     );
     check(
         one(f32s(&[3, 5]), OpKind::Broadcast, f32s(&[3])),
         expect![[r#"
-            op0 `%y = broadcast %x : tensor<[3], f32>`: not_broadcastable: broadcast of shapes that do not broadcast: [3, 5], [3]
+            op0 `%y = broadcast %x : tensor<[3], f32>`: not_broadcastable: the shapes of broadcast do not broadcast: [3, 5], [3]
         "#]],
     );
     check(
         one(f32s(&[3, 5]), OpKind::Broadcast, f32s(&[2, 4, 5])),
         expect![[r#"
-            op0 `%y = broadcast %x : tensor<[2, 4, 5], f32>`: not_broadcastable: broadcast of shapes that do not broadcast: [3, 5], [2, 4, 5]
+            op0 `%y = broadcast %x : tensor<[2, 4, 5], f32>`: not_broadcastable: the shapes of broadcast do not broadcast: [3, 5], [2, 4, 5]
         "#]],
     );
     let transpose = OpKind::Transpose { permutation: vec![2, 0, 1] };
@@ -209,9 +209,9 @@ fn shapes() {
             vec![sum, flat, chosen]
         },
         expect![[r#"
-            op0 `%sum = add %x, %y : tensor<[M, 4], f32>`: not_broadcastable: add of shapes that do not broadcast: [M, 4], [N, 4]
-            op1 `%flat = reshape %x : tensor<[4*N], f32>`: element_count: [M, 4] and [4*N] are not known to have as many elements
-            op2 `%chosen = select %condition, %x, %x : tensor<[M, 4], f32>`: not_broadcastable: select of shapes that do not broadcast: [2, 3], [M, 4], [M, 4]
+            op0 `%sum = add %x, %y : tensor<[M, 4], f32>`: not_broadcastable: the shapes of add do not broadcast: [M, 4], [N, 4]
+            op1 `%flat = reshape %x : tensor<[4*N], f32>`: element_count: [M, 4] and [4*N] are not known to have the same number of elements
+            op2 `%chosen = select %condition, %x, %x : tensor<[M, 4], f32>`: not_broadcastable: the shapes of select do not broadcast: [2, 3], [M, 4], [M, 4]
         "#]],
     );
     check(
@@ -226,7 +226,7 @@ fn shapes() {
         expect![[r#"
             op0 `%y = layer_norm %x, %w, %scalar {eps = 0} : tensor<[5, 3], f32>`: operand_shape: weight must have the shape [3], but `%w` is tensor<[5], f32>
             op0 `%y = layer_norm %x, %w, %scalar {eps = 0} : tensor<[5, 3], f32>`: operand_shape: bias must have the shape [3], but `%scalar` is tensor<[], f32>
-            op1 `%z = layer_norm %scalar, %w, %w {eps = 0} : tensor<[], f32>`: operand_rank: x needs a rank of at least 1, but `%scalar` is tensor<[], f32>
+            op1 `%z = layer_norm %scalar, %w, %w {eps = 0} : tensor<[], f32>`: operand_rank: x must have rank 1 or more, but `%scalar` is tensor<[], f32>
         "#]],
     );
     check(
@@ -247,9 +247,9 @@ fn shapes() {
         },
         expect![[r#"
             op0 `%k = mma %a, %longer : tensor<[3, 37, 24], f32>`: k_mismatch: `%a: tensor<[3, 37, 64], f16>` and `%longer: tensor<[24, 65], f16>` differ in their last extent, K
-            op1 `%l = mma %a, %other_batch : tensor<[3, 37, 24], f32>`: batch_mismatch: the leading extents of `%other_batch: tensor<[4, 24, 64], f16>` are not those of `%a: tensor<[3, 37, 64], f16>`
-            op2 `%deeper = mma %matrix, %a : tensor<[24, 37], f32>`: batch_mismatch: the leading extents of `%a: tensor<[3, 37, 64], f16>` are not those of `%matrix: tensor<[24, 64], f16>`
-            op3 `%vector = mma %a, %flat : tensor<[3, 37], f32>`: operand_rank: b needs a rank of at least 2, but `%flat` is tensor<[64], f16>
+            op1 `%l = mma %a, %other_batch : tensor<[3, 37, 24], f32>`: batch_mismatch: the leading extents of `%other_batch: tensor<[4, 24, 64], f16>` differ from those of `%a: tensor<[3, 37, 64], f16>`
+            op2 `%deeper = mma %matrix, %a : tensor<[24, 37], f32>`: batch_mismatch: the leading extents of `%a: tensor<[3, 37, 64], f16>` differ from those of `%matrix: tensor<[24, 64], f16>`
+            op3 `%vector = mma %a, %flat : tensor<[3, 37], f32>`: operand_rank: b must have rank 2 or more, but `%flat` is tensor<[64], f16>
             op4 `%d = mma %a, %matrix : tensor<[37, 24], f32>`: result_shape: the shape of `%d: tensor<[37, 24], f32>` must be [3, 37, 24]
         "#]],
     );
@@ -299,7 +299,7 @@ fn scale_tensors() {
         one(scales(Linear), RELU, scales(Linear)),
         expect![[r#"
             op0 `%y = relu %x : tensor<[37, 4], f8E4M3FN, linear>`: unexpected_scales: relu takes no scale tensor as operand, but `%x` is tensor<[37, 4], f8E4M3FN, linear>
-            op0 `%y = relu %x : tensor<[37, 4], f8E4M3FN, linear>`: result_layout: relu does not give scales, but `%y` is tensor<[37, 4], f8E4M3FN, linear>
+            op0 `%y = relu %x : tensor<[37, 4], f8E4M3FN, linear>`: result_layout: relu does not produce scales, but `%y` is tensor<[37, 4], f8E4M3FN, linear>
         "#]],
     );
     check(
@@ -312,27 +312,27 @@ fn scale_tensors() {
     check(
         one(scales(Blocked), OpKind::Reshape, sf(&[148, 1], F8E4M3FN, Blocked)),
         expect![[r#"
-        op0 `%y = reshape %x : tensor<[148, 1], f8E4M3FN, blocked>`: unexpected_scales: reshape takes no scale tensor as operand, but `%x` is tensor<[37, 4], f8E4M3FN, blocked>
-        op0 `%y = reshape %x : tensor<[148, 1], f8E4M3FN, blocked>`: result_layout: reshape does not give scales, but `%y` is tensor<[148, 1], f8E4M3FN, blocked>
-    "#]],
+            op0 `%y = reshape %x : tensor<[148, 1], f8E4M3FN, blocked>`: unexpected_scales: reshape takes no scale tensor as operand, but `%x` is tensor<[37, 4], f8E4M3FN, blocked>
+            op0 `%y = reshape %x : tensor<[148, 1], f8E4M3FN, blocked>`: result_layout: reshape does not produce scales, but `%y` is tensor<[148, 1], f8E4M3FN, blocked>
+        "#]],
     );
     check(
         one(scales(Linear), OpKind::Reshape, sf(&[148, 1], F8E4M3FN, Blocked)),
         expect![[r#"
-        op0 `%y = reshape %x : tensor<[148, 1], f8E4M3FN, blocked>`: unexpected_scales: reshape takes no scale tensor as operand, but `%x` is tensor<[37, 4], f8E4M3FN, linear>
-        op0 `%y = reshape %x : tensor<[148, 1], f8E4M3FN, blocked>`: result_layout: reshape does not give scales, but `%y` is tensor<[148, 1], f8E4M3FN, blocked>
-    "#]],
+            op0 `%y = reshape %x : tensor<[148, 1], f8E4M3FN, blocked>`: unexpected_scales: reshape takes no scale tensor as operand, but `%x` is tensor<[37, 4], f8E4M3FN, linear>
+            op0 `%y = reshape %x : tensor<[148, 1], f8E4M3FN, blocked>`: result_layout: reshape does not produce scales, but `%y` is tensor<[148, 1], f8E4M3FN, blocked>
+        "#]],
     );
     check(
         one(ty(&[37, 4], F8E4M3FN), OpKind::Reshape, sf(&[148, 1], F8E4M3FN, Linear)),
         expect![[r#"
-        op0 `%y = reshape %x : tensor<[148, 1], f8E4M3FN, linear>`: result_layout: reshape does not give scales, but `%y` is tensor<[148, 1], f8E4M3FN, linear>
-    "#]],
+            op0 `%y = reshape %x : tensor<[148, 1], f8E4M3FN, linear>`: result_layout: reshape does not produce scales, but `%y` is tensor<[148, 1], f8E4M3FN, linear>
+        "#]],
     );
     check(
         one(scales(Blocked), OpKind::Convert, ty(&[37, 4], F32)),
         expect![[r#"
-            op0 `%y = convert %x : tensor<[37, 4], f32>`: blocked_convert: `%x: tensor<[37, 4], f8E4M3FN, blocked>` cannot be converted while it is blocked
+            op0 `%y = convert %x : tensor<[37, 4], f32>`: blocked_convert: `%x: tensor<[37, 4], f8E4M3FN, blocked>` has the blocked layout and cannot be converted
         "#]],
     );
     check(
@@ -344,19 +344,19 @@ fn scale_tensors() {
     check(
         one(ty(&[37, 4], F32), OpKind::Convert, scales(Linear)),
         expect![[r#"
-            op0 `%y = convert %x : tensor<[37, 4], f8E4M3FN, linear>`: result_layout: convert does not give scales, but `%y` is tensor<[37, 4], f8E4M3FN, linear>
+            op0 `%y = convert %x : tensor<[37, 4], f8E4M3FN, linear>`: result_layout: convert does not produce scales, but `%y` is tensor<[37, 4], f8E4M3FN, linear>
         "#]],
     );
     check(
         one(scales(Blocked), OpKind::SwizzleScales, scales(Blocked)),
         expect![[r#"
-            op0 `%y = swizzle_scales %x : tensor<[37, 4], f8E4M3FN, blocked>`: swizzle_nothing: the scales are blocked before and after
+            op0 `%y = swizzle_scales %x : tensor<[37, 4], f8E4M3FN, blocked>`: swizzle_nothing: swizzle_scales from blocked to blocked changes nothing
         "#]],
     );
     check(
         one(scales(Blocked), OpKind::SwizzleScales, ty(&[37, 4], F8E4M3FN)),
         expect![[r#"
-            op0 `%y = swizzle_scales %x : tensor<[37, 4], f8E4M3FN>`: expected_scales: swizzle_scales needs a scale tensor as scales, but `%y` is tensor<[37, 4], f8E4M3FN>
+            op0 `%y = swizzle_scales %x : tensor<[37, 4], f8E4M3FN>`: expected_scales: swizzle_scales requires a scale tensor as scales, but `%y` is tensor<[37, 4], f8E4M3FN>
         "#]],
     );
     let other = sf(&[4, 37], F8E8M0FNU, Blocked);
@@ -380,12 +380,12 @@ fn scale_tensors() {
     check(
         product(types, 16, ty(&[37, 24], F32)),
         expect![[r#"
-            op0 `%d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[37, 24], f32>`: expected_scales: scaled_mma needs a scale tensor as sfa, but `%sfa` is tensor<[37, 4], f8E4M3FN>
-            op0 `%d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[37, 24], f32>`: expected_scales: scaled_mma needs a scale tensor as sfb, but `%sfb` is tensor<[24, 4], f32>
+            op0 `%d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[37, 24], f32>`: expected_scales: scaled_mma requires a scale tensor as sfa, but `%sfa` is tensor<[37, 4], f8E4M3FN>
+            op0 `%d = scaled_mma %a, %sfa, %b, %sfb {block = 16} : tensor<[37, 24], f32>`: expected_scales: scaled_mma requires a scale tensor as sfb, but `%sfb` is tensor<[24, 4], f32>
         "#]],
     );
     let [a, _, b, _] = nvfp4();
-    // Padded, and by the other matrix' rows.
+    // Scales with the padded shape, and scales with the rows of the other matrix.
     let types = [a, sf(&[128, 4], F8E4M3FN, Blocked), b, sf(&[37, 4], F8E4M3FN, Linear)];
     check(
         product(types, 16, ty(&[37, 24], F32)),
@@ -414,7 +414,7 @@ fn scale_tensors() {
             b.op(OpKind::BlockDequantize { block: 16 }, &[codes, scales, g], &[("v", ty(&[64, 2], I32))])
         },
         expect![[r#"
-            op0 `%v = block_dequantize %codes, %scales, %g {block = 16} : tensor<[64, 2], i32>`: format: f8E5M2 data with f8E4M3FN scales per 16 elements is no format of this op
+            op0 `%v = block_dequantize %codes, %scales, %g {block = 16} : tensor<[64, 2], i32>`: format: f8E5M2 data with f8E4M3FN scales per 16 elements is not a format of this op
             op0 `%v = block_dequantize %codes, %scales, %g {block = 16} : tensor<[64, 2], i32>`: scalar_operand: g must be f32 of shape [] or [1], but `%g` is tensor<[1, 1], f32>
             op0 `%v = block_dequantize %codes, %scales, %g {block = 16} : tensor<[64, 2], i32>`: result_element: the element type of `%v: tensor<[64, 2], i32>` must be f16, bf16 or f32
             op0 `%v = block_dequantize %codes, %scales, %g {block = 16} : tensor<[64, 2], i32>`: result_shape: the shape of `%v: tensor<[64, 2], i32>` must be [2, 64]

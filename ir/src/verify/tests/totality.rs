@@ -1,4 +1,4 @@
-//! Any module whatever gives a verdict, soon.
+//! Tests that any module, well-formed or not, is accepted or rejected without a panic and in linear time.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -40,7 +40,7 @@ impl Choices<'_> {
         (0..self.below(4)).map(|_| self.pick(&[0, 1, 2, 3, 7, u32::MAX])).collect()
     }
 
-    /// Half of them are ones that real programs have.
+    /// Half of the draws are values of real programs.
     fn dim(&mut self) -> Dim {
         if self.one_in(2) {
             return Dim::fixed(self.pick(&[64, 4, 2, 1]));
@@ -53,7 +53,7 @@ impl Choices<'_> {
         Dim::product(constant, (0..symbols).map(|_| Symbol::from_index(self.below(4))).collect())
     }
 
-    /// Half of them are ones that real programs have.
+    /// Half of the draws are values of real programs.
     fn ty(&mut self) -> TensorType {
         if self.one_in(2) {
             let right = [
@@ -114,7 +114,7 @@ impl Choices<'_> {
         }
     }
 
-    /// Mostly a value of the module, sometimes one beyond.
+    /// Mostly a value of the module, sometimes one out of range.
     fn value(&mut self, module: &Module) -> Value {
         Value::from_index(self.below(module.values.len() + 1))
     }
@@ -132,7 +132,7 @@ impl Choices<'_> {
     }
 }
 
-/// Ops over random operands, about half of them with a result type that fits at first sight.
+/// Ops with random operands, about half of them with a plausible result type.
 fn random_module(choices: &mut Choices<'_>) -> Module {
     let mut module = Module::new("random");
     for name in ["M", "N", "K"] {
@@ -163,7 +163,7 @@ fn random_module(choices: &mut Choices<'_>) -> Module {
     module
 }
 
-/// Breaks (or merely changes) one thing.
+/// Changes one thing, which may break the module.
 fn mutate(module: &mut Module, choices: &mut Choices<'_>) {
     let value = Value::from_index(choices.below(module.values.len()));
     let op = Op::from_index(choices.below(module.ops.len().max(1)));
@@ -205,7 +205,7 @@ fn mutate(module: &mut Module, choices: &mut Choices<'_>) {
     }
 }
 
-/// Verifies, and checks what holds of every verdict. Whether it was accepted.
+/// Verifies a module and checks the invariants of every verdict. Returns true if it was accepted.
 fn verdict(module: Module) -> bool {
     // NaN attributes are not equal to themselves.
     let before = format!("{module:?}");
@@ -304,7 +304,7 @@ fn a_module_of_a_hundred_thousand_ops_takes_a_moment() {
     let seconds = start.elapsed().as_secs_f64();
     println!("100000 right ops: {seconds:.3} s");
     assert_eq!(program.facts().matmuls().len(), 25_000);
-    // About 20 times what it takes on an idle machine, so that only a change of order fails it.
+    // About 20 times the time on an idle machine, so that only a higher complexity fails.
     assert!(seconds < 3.0, "{seconds} s");
 }
 

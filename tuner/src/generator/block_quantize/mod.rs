@@ -19,7 +19,7 @@ use crate::problem::Problem;
 /// The targets that have such a kernel.
 const TARGETS: [&str; 5] = ["sm_100a", "sm_103a", "sm_120a", "sm_121a", "sm_90a"];
 
-/// Kernels that quantize blocks, and nothing else.
+/// The type of block-quantization kernels.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockQuantize;
 
@@ -29,7 +29,7 @@ impl Generator for BlockQuantize {
     }
 
     fn about(&self) -> &'static str {
-        "quantizes the rows of a matrix in blocks: bf16, f16 or f32 to FP4 codes with a scale for each block"
+        "quantizes the rows of a matrix in blocks: bf16, f16 or f32 to FP4 codes with one scale per block"
     }
 
     fn targets(&self) -> &'static [&'static str] {
@@ -52,7 +52,7 @@ impl Generator for BlockQuantize {
     }
 }
 
-/// A kernel of this type.
+/// A configured block-quantization kernel.
 #[derive(Clone, Debug)]
 struct Quantizer {
     configuration: Configuration,
@@ -69,15 +69,17 @@ impl Configured for Quantizer {
     }
 
     fn takes(&self, problem: &Problem) -> Result<(), String> {
-        /// What the interface allows for scales, in the padded layout.
+        /// The interface's limit for scales in the padded layout.
         const MOST_SCALE_BYTES: u64 = i32::MAX as u64;
         let Problem { l, m, n, k } = *problem;
         let block = u64::from(self.configuration.format.block());
         if n != 1 {
-            return Err(format!("N is {n}, and must be 1: what is quantized has M rows of K values"));
+            return Err(format!(
+                "N is {n}; a matrix to be quantized has M rows of K values, and N must be 1"
+            ));
         }
         if !k.is_multiple_of(block) {
-            return Err(format!("K is {k}, which is no multiple of {block}"));
+            return Err(format!("K is {k}, which is not a multiple of {block}"));
         }
         let bytes = m.next_multiple_of(128).checked_mul((k / block).next_multiple_of(4));
         match bytes.and_then(|bytes| bytes.checked_mul(l)) {
@@ -96,7 +98,7 @@ impl Configured for Quantizer {
         format!("{input} {format} {layout}")
     }
 
-    /// One quotient for each value.
+    /// Counts one division per value.
     fn work(&self, problem: &Problem) -> Work {
         let Configuration { input, format, layout, .. } = self.configuration;
         let Problem { l, m, k, .. } = *problem;

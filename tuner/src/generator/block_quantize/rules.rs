@@ -1,5 +1,5 @@
-//! Which combinations are valid, as data: what each rule demands, and what goes wrong without it. The texts are those of
-//! nvcc 13.0.88.
+//! Validity rules as data: the requirement of each rule, and the failure that it prevents. Compiler messages are those
+//! of nvcc 13.0.88.
 
 use fourfold_codegen::Target;
 use fourfold_codegen::block_quantize::{Configuration, Padding};
@@ -12,14 +12,14 @@ struct Rule {
     name: &'static str,
     demands: &'static str,
     prevents: &'static str,
-    /// What is wrong, if anything.
+    /// Returns the offending value, if the rule is broken.
     check: fn(&Configuration, &Target) -> Option<String>,
 }
 
 static RULES: [Rule; 5] = [
     Rule {
         name: "target",
-        demands: "the target is a GPU that the generator names",
+        demands: "the generator supports the target",
         prevents: "nvcc fatal   : Unsupported gpu architecture",
         check: |_, target| {
             let is_known = TARGETS.contains(&target.name);
@@ -28,8 +28,8 @@ static RULES: [Rule; 5] = [
     },
     Rule {
         name: "block",
-        demands: "a thread has values of one block: at most 16 for NVFP4, 32 for MX",
-        prevents: "error: division by zero: no thread has a block's scale",
+        demands: "a thread holds values of one block: at most 16 for NVFP4, 32 for MX",
+        prevents: "error: division by zero: no thread computes a block's scale",
         check: |settings, _| {
             let block = settings.format.block();
             (settings.values > block).then(|| format!("{} of {block}", settings.values))
@@ -37,17 +37,17 @@ static RULES: [Rule; 5] = [
     },
     Rule {
         name: "row",
-        demands: "the threads of a row have a whole block at least: threads / rows >= block / values",
+        demands: "the threads of a row hold at least a whole block: threads / rows >= block / values",
         prevents: "error: static assertion failed: threads of two rows would share a block of values, and its scale",
         check: |settings, _| {
             let (threads, lanes) = (settings.threads / settings.rows, lanes(settings));
-            (threads < lanes).then(|| format!("{threads} threads of a row for a block that {lanes} share"))
+            (threads < lanes).then(|| format!("{threads} threads per row, but a block needs {lanes}"))
         },
     },
     Rule {
         name: "registers",
-        demands: "a thread has at most 64 words of values; one of 1024 threads at most 16, in at most 4 turns",
-        prevents: "16 to 448 bytes of spill stores: values stay in registers until they are written",
+        demands: "a thread holds at most 64 words of values; with 1024 threads, at most 16 words in at most 4 turns",
+        prevents: "16 to 448 bytes of spill stores, because values stay in registers until they are written",
         check: |settings, _| {
             let words = words(settings);
             let is_largest = settings.threads > 512;
@@ -58,8 +58,8 @@ static RULES: [Rule; 5] = [
     },
     Rule {
         name: "padding",
-        demands: "only blocked scales are cleared by a memset",
-        prevents: "a memset of linear scales, which have no padding, before a launch",
+        demands: "a memset clears blocked scales only",
+        prevents: "a useless memset of linear scales, which have no padding",
         check: |settings, _| {
             let is_linear = settings.layout == ScaleLayout::Linear;
             (is_linear && settings.padding == Padding::Memset)
@@ -73,12 +73,12 @@ fn lanes(settings: &Configuration) -> u32 {
     settings.format.block() / settings.values
 }
 
-/// Registers of a thread that its values take.
+/// Registers per thread that hold values.
 fn words(settings: &Configuration) -> u32 {
     settings.values * settings.turns * settings.input.storage_bits() as u32 / 32
 }
 
-/// Holds settings against every rule.
+/// Checks settings against every rule.
 pub(super) fn check(settings: &Configuration, target: &Target) -> Result<(), Vec<Broken>> {
     let broken = |rule: &Rule| {
         (rule.check)(settings, target).map(|found| Broken {

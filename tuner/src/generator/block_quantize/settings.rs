@@ -1,4 +1,4 @@
-//! What a kernel of this type is made from, and how it is read from parameters.
+//! The settings of a block-quantization kernel, and their parsing from parameters.
 
 use fourfold_codegen::block_quantize::{Configuration, Format, Padding};
 use fourfold_ir::{ElementType, ScaleLayout, ScaleRounding};
@@ -6,51 +6,46 @@ use fourfold_ir::{ElementType, ScaleLayout, ScaleRounding};
 use crate::generator::{Broken, Parameter};
 use crate::parameters::Parameters;
 
-/// The parameters, in the order in which people read them.
+/// The parameters, in display order.
 pub(super) static PARAMETERS: [Parameter; 8] = [
-    Parameter { name: "input", about: "the type of the values", values: "bf16, f16, f32", default: "bf16" },
+    Parameter { name: "input", about: "input element type", values: "bf16, f16, f32", default: "bf16" },
     Parameter {
         name: "format",
-        about: "what they become, and for MX how scales are rounded",
+        about: "output format and, for MX, rounding of scales",
         values: "nvfp4, mxfp4_floor, mxfp4_ceil",
         default: "nvfp4",
     },
     Parameter {
         name: "layout",
-        about: "how the scales lie: 128x4 tiles, padded, or row by row",
+        about: "layout of the scales: padded 128x4 tiles, or row-major",
         values: "blocked, linear",
         default: "blocked",
     },
     Parameter {
         name: "padding",
-        about: "who writes the zeros around blocked scales: the kernel, or a memset before it",
+        about: "writer of the zero padding of blocked scales: the kernel, or a memset before it",
         values: "kernel, memset",
         default: "kernel",
     },
     Parameter {
         name: "threads",
-        about: "threads of a block",
+        about: "threads per CTA",
         values: "64, 128, 256, 512, 1024",
         default: "256",
     },
     Parameter {
         name: "values",
-        about: "consecutive values of a thread; others have the rest of a block of values",
+        about: "consecutive values per thread, at most one quantization block",
         values: "4, 8, 16, 32",
         default: "8",
     },
     Parameter {
         name: "turns",
-        about: "how many times as many values a thread has at once, each time of another block of values",
+        about: "groups of `values` that a thread holds at once, each of another quantization block",
         values: "1, 2, 4, 8",
         default: "2",
     },
-    Parameter {
-        name: "rows",
-        about: "rows that the threads of a block share out",
-        values: "1, 2, 4, 8, 16, 32",
-        default: "4",
-    },
+    Parameter { name: "rows", about: "rows per CTA", values: "1, 2, 4, 8, 16, 32", default: "4" },
 ];
 
 /// The configuration of a combination; a parameter without a value has its default.
@@ -84,7 +79,7 @@ pub(super) fn read(parameters: &Parameters) -> Result<Configuration, Vec<Broken>
                 rule: "parameters".to_owned(),
                 demands: format!("the parameters are {}", names.join(", ")),
                 found: format!("`{name}`"),
-                prevents: "a sweep over something that no kernel depends on".to_owned(),
+                prevents: "a sweep over a parameter that affects no kernel".to_owned(),
                 refused: false,
             });
         }
@@ -98,7 +93,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// What a parameter's word stands for. Where it stands for nothing that is a rule broken, and the first stands in.
+    /// The value of a parameter's word. An unknown word is recorded as a broken rule, and the first value is returned.
     fn word<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> T {
         let default = PARAMETERS.iter().find(|parameter| parameter.name == name).map_or("", |it| it.default);
         let word = self.parameters.get(name).map_or_else(|| default.to_owned(), ToString::to_string);
@@ -110,7 +105,8 @@ impl Reader<'_> {
                     rule: "values".to_owned(),
                     demands: format!("{name} is one of {}", known.join(", ")),
                     found: word,
-                    prevents: "a source that says nothing, or work that no threads divide evenly".to_owned(),
+                    prevents: "source that does not compile, or work that threads cannot divide evenly"
+                        .to_owned(),
                     refused: false,
                 });
                 words[0].1

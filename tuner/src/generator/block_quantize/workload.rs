@@ -1,4 +1,4 @@
-//! What a kernel is given, and what it must write.
+//! Inputs and expected outputs of a block-quantization kernel.
 
 use fourfold_codegen::block_quantize::Configuration;
 use fourfold_executor::kernel;
@@ -8,20 +8,20 @@ use fourfold_ir::{ElementType, Tensor};
 use crate::generator::Workload;
 use crate::problem::Problem;
 
-/// What the data is. Nothing is summed, so every implementation has the same bits.
+/// The kind of data and of comparison. Nothing is summed, so every implementation gives the same bits.
 const RULE: &str = "blocks of seeded values over 28 binades, some of zeros, of subnormals, with an infinity or a NaN; codes \
                     and scales are those of the interpreter, padding is zero, and all bytes are equal";
 
-/// The largest input that is made.
+/// The largest input that is generated.
 const MOST_BYTES: u64 = 1 << 32;
 
-/// A call for a problem that the kernel takes.
+/// The workload of a problem that the kernel supports.
 pub(super) fn workload(settings: &Configuration, problem: &Problem, seed: u64) -> Result<Workload, String> {
     let Configuration { input, format, layout, .. } = *settings;
     let Problem { l, m, k, .. } = *problem;
-    // At most 2^31 scales were taken, of 32 values each: no product overflows.
+    // `takes` admits at most 2^31 scales of 32 values each: no product overflows.
     if l * m * k * input.storage_bits() as u64 / 8 > MOST_BYTES {
-        return Err(format!("no reference is computed for more than {MOST_BYTES} bytes of values"));
+        return Err(format!("the values exceed the reference's limit of {MOST_BYTES} bytes"));
     }
     let dims = |columns: u64| vec![l as usize, m as usize, columns as usize];
     let block = format.block() as usize;
@@ -73,7 +73,7 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// The tensor's scale: in [1/8, 1/2), any mantissa.
+    /// A per-tensor scale in [1/8, 1/2) with a random mantissa.
     fn global(&mut self) -> f32 {
         let bits = self.next();
         let exponent = 124 + (bits >> 32 & 1) as u32;
@@ -84,7 +84,7 @@ impl SplitMix64 {
     fn block(&mut self, element: ElementType, block: usize, bytes: &mut Vec<u8>) {
         let bits = self.next();
         let kind = bits % 64;
-        // The largest magnitudes of a block are in this binade.
+        // The binade of the block's largest magnitudes.
         let binade = 115 + (bits >> 32) as u32 % 22;
         let special = (bits >> 8) as usize % block;
         for i in 0..block {
@@ -95,7 +95,7 @@ impl SplitMix64 {
             let usual = if bits >> 40 & 15 == 0 { float(0) } else { float(exponent << 23 | mantissa) };
             let value = match kind {
                 0..4 => float(0),
-                // Smaller than the least normal number of its type.
+                // Subnormal numbers of the type.
                 4..8 => {
                     put_subnormal(element, sign, mantissa, bytes);
                     continue;

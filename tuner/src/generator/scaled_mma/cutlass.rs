@@ -1,4 +1,4 @@
-//! Kernels of CUTLASS's block-scaled collectives.
+//! Kernels built from CUTLASS's block-scaled collectives.
 
 use fourfold_codegen::cutlass::configuration::{
     Cluster, Configuration, Epilogue, EpilogueSchedule, Family, Format, Kind, Mainloop, Operand,
@@ -14,14 +14,14 @@ use crate::generator::{Broken, Configured, Generator, Parameter, Work, Workload}
 use crate::parameters::Parameters;
 use crate::problem::Problem;
 
-/// The type for one family.
+/// The type of kernels of one family.
 #[derive(Clone, Copy, Debug)]
 pub struct Cutlass {
-    /// `scaled_mma.sm100`
+    /// The name, such as `scaled_mma.sm100`.
     pub name: &'static str,
-    /// Sm100 or Sm120.
+    /// The family, Sm100 or Sm120.
     pub family: Family,
-    /// The targets that its kernels are built for.
+    /// The supported targets.
     pub targets: &'static [&'static str],
 }
 
@@ -30,62 +30,62 @@ const PARAMETERS: &[Parameter] = &[
     D,
     Parameter {
         name: "tile",
-        about: "the MMA tile, over both SMs where two share it: M x N x K in elements",
+        about: "MMA tile over all its SMs, M x N x K in elements",
         values: "three numbers, such as 128x128x256",
         default: "128x128x128",
     },
     Parameter {
         name: "cluster",
-        about: "CTAs that share loads, along M and N",
+        about: "CTAs of a cluster along M and N, which share loads",
         values: "two numbers, such as 2x1",
         default: "1x1",
     },
-    Parameter { name: "sms", about: "SMs of an MMA tile", values: "1 or 2", default: "1" },
+    Parameter { name: "sms", about: "SMs per MMA tile", values: "1 or 2", default: "1" },
     Parameter {
         name: "mainloop",
-        about: "the schedule of the main loop",
+        about: "mainloop schedule",
         values: "auto, native (sm100: the format's own tag), cpasync (sm100), cooperative or pingpong (sm120)",
         default: "auto",
     },
     Parameter {
         name: "epilogue",
-        about: "how D leaves",
-        values: "auto, tma or nosmem (sm100: through shared memory, or not)",
+        about: "epilogue schedule",
+        values: "auto, tma (sm100: through shared memory) or nosmem (sm100: directly from registers)",
         default: "auto",
     },
     Parameter {
         name: "epilogue_tile",
-        about: "rows and columns of D that leave at a time",
+        about: "rows and columns of D that the epilogue stores at a time",
         values: "auto, or two numbers such as 128x32",
         default: "auto",
     },
     Parameter {
         name: "stages",
-        about: "buffers of the main loop",
+        about: "mainloop stages",
         values: "auto (as many as fit) or a number",
         default: "auto",
     },
     Parameter {
         name: "scheduler",
-        about: "what hands out tiles",
+        about: "tile scheduler",
         values: "default (the family's own), static, streamk, or split2 to split64 (parts of K)",
         default: "static",
     },
     Parameter {
         name: "raster",
-        about: "along which side of D neighbouring tiles are handed out",
+        about: "direction in which consecutive tiles of D are scheduled",
         values: "heuristic, m or n",
         default: "heuristic",
     },
     Parameter {
         name: "swizzle",
-        about: "tiles that a band of neighbours is wide",
+        about: "width of a band of consecutive tiles, in tiles",
         values: "1, 2, 4 or 8",
         default: "1",
     },
     Parameter {
         name: "swap",
-        about: "whether the transpose is computed: the tile's N then lies along M of the problem",
+        about: "compute the transpose, so that the tile's N is along the problem's M",
         values: "no or yes",
         default: "no",
     },
@@ -278,7 +278,7 @@ impl Configured for Kernel {
             self.configuration;
         let usual = dispatch::Collectives::of_tile(tile).configuration(family, self.computed.format)?;
         let Cluster::Static(cluster) = cluster else { return None };
-        // What no table has a word for is as it is in the usual kernel of the tile.
+        // Tables cannot express these, so they must have the defaults of the tile's kernel.
         if swapped || order != TileOrder::default() || sms != usual.sms {
             return None;
         }
@@ -287,7 +287,7 @@ impl Configured for Kernel {
             Mainloop::Sm100MixedTmaCpAsync => Some(dispatch::ScheduleName::CpAsync),
             Mainloop::Cooperative => Some(dispatch::ScheduleName::Cooperative),
             Mainloop::Pingpong => Some(dispatch::ScheduleName::Pingpong),
-            // On one SM the builder picks what the tag of the format names.
+            // On one SM, the builder chooses the format's own schedule.
             Mainloop::Auto if sms == Sms::One => None,
             _ => return None,
         };

@@ -1,4 +1,4 @@
-//! Kernels of sm_90a, which are our own: one tile for all calls.
+//! Fourfold's own sm_90a kernels, with one tile for all calls.
 
 use fourfold_codegen::cutlass::CutlassVersion;
 use fourfold_codegen::hopper::{Configuration, ForcedError, TARGET, Tile};
@@ -10,7 +10,7 @@ use crate::generator::{Broken, Configured, Generator, Parameter, Work, Workload}
 use crate::parameters::Parameters;
 use crate::problem::Problem;
 
-/// The type.
+/// The type of sm_90a kernels.
 #[derive(Clone, Copy, Debug)]
 pub struct Hopper;
 
@@ -19,14 +19,14 @@ const PARAMETERS: &[Parameter] = &[
     D,
     Parameter {
         name: "tile",
-        about: "M by N of D that a CTA computes; with M of at most 16, N is split evenly across SMs",
+        about: "tile of D per CTA, M x N; a single number is M of a small-M kernel, which splits N evenly across SMs",
         values: "1, 8, 16, 64x128, 64x256, 128x64, 128x128, 128x256 or 256x128",
         default: "128x256",
     },
     Parameter {
         name: "cluster",
-        about: "blocks that share a tile, each with a part of K",
-        values: "auto (as each call has room for), 1, 2, 4 (not of 128x64) or, with M of at most 16, 8",
+        about: "CTAs that split the K of a tile",
+        values: "auto (chosen per call), 1, 2, 4 (not for 128x64) or, for M of at most 16, 8",
         default: "auto",
     },
 ];
@@ -37,7 +37,7 @@ impl Generator for Hopper {
     }
 
     fn about(&self) -> &'static str {
-        "D = sum of (a sfa)(b sfb), with FP4 decoded in registers to what 16-bit tensor cores take"
+        "D = sum of (a sfa)(b sfb), with FP4 decoded in registers for wgmma and mma.sync"
     }
 
     fn targets(&self) -> &'static [&'static str] {
@@ -85,9 +85,9 @@ fn broken(error: &ForcedError) -> Broken {
     };
     Broken {
         rule: rule.to_owned(),
-        demands: "the kernel's text has the tile, and as many blocks can share it".to_owned(),
+        demands: "the kernel source has the tile and supports the cluster size".to_owned(),
         found: error.to_string(),
-        prevents: "no such template, or a plan that no call can be launched by".to_owned(),
+        prevents: "a missing template, or a plan that cannot be launched".to_owned(),
         refused: false,
     }
 }
@@ -136,14 +136,12 @@ impl Configured for Kernel {
         }
         let most = u64::from(self.tile.m);
         if problem.m > most {
-            return Err(format!("M = {} is more than the {most} that it computes", problem.m));
+            return Err(format!("M = {} exceeds the kernel's maximum of {most}", problem.m));
         }
-        // All of A must fit into the shared memory of the blocks that share K.
+        // All of A must fit the shared memory of the cluster.
         let longest = u64::from(self.tile.max_k());
         match problem.k > longest {
-            true => {
-                Err(format!("K = {} is more than {longest}, which shared memory has room for", problem.k))
-            }
+            true => Err(format!("K = {} exceeds {longest}, the most that fits shared memory", problem.k)),
             false => Ok(()),
         }
     }

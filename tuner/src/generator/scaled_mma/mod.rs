@@ -1,4 +1,4 @@
-//! D = Σ (a·sfa)(b·sfb): a type of kernel for each family of hardware, with everything that they share.
+//! Kernels for D = Σ (a·sfa)(b·sfb): one type per hardware family, and their common parts.
 
 mod cutlass;
 mod hopper;
@@ -17,7 +17,7 @@ use crate::problem::Problem;
 pub use cutlass::Cutlass;
 pub use hopper::Hopper;
 
-/// What a kernel computes without its tiles: the sum, rounded once.
+/// The computation of a kernel: format and type of D. The sum is rounded once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Computed {
     format: BlockFormat,
@@ -38,7 +38,7 @@ impl Computed {
         }
     }
 
-    /// What the target's kernels ask of such a call; `None` where the target has no such kernels.
+    /// The target's limits for the format; `None` if the target does not support it.
     fn capability(self, target: &Target) -> Option<FormatCapability> {
         capabilities(target.name)?.formats.into_iter().find(|capability| capability.format == self.format)
     }
@@ -50,7 +50,7 @@ impl Computed {
         };
         let multiple = |name, extent: u64, of: u64| match extent.is_multiple_of(of) {
             true => Ok(()),
-            false => Err(format!("{name} = {extent} is no multiple of {of}")),
+            false => Err(format!("{name} = {extent} is not a multiple of {of}")),
         };
         multiple("K", problem.k, capability.k_multiple)?;
         if let Some(output) = capability.output(self.d) {
@@ -58,11 +58,11 @@ impl Computed {
         }
         let Problem { l, m, n, k } = *problem;
         if let Some(extent) = [l, m, n, k].into_iter().find(|extent| *extent > capability.max_extent) {
-            return Err(format!("{extent} is more than {}", capability.max_extent));
+            return Err(format!("the extent {extent} exceeds {}", capability.max_extent));
         }
         let at_most = |name, extent: u64, most: u64| match extent <= most {
             true => Ok(()),
-            false => Err(format!("{name} = {extent} is more than {most}, what a launch takes")),
+            false => Err(format!("{name} = {extent} exceeds {most}, the limit of a launch")),
         };
         let tiles = capability.grid.tiles(l, m, n).unwrap_or(u64::MAX);
         at_most("L", l, capability.grid.max_matrices)?;
@@ -81,9 +81,9 @@ impl Computed {
         Work { bytes: l * (operand(m) + operand(n) + d), flops: 2 * l * m * n * k }
     }
 
-    /// Contest-rule data, and what the fallback makes of it. Every partial sum of it is a multiple of a power of two that
-    /// 24 bits hold, whatever the order, so that every right kernel gives the same bits: proven up to the K of
-    /// [`sample::Rule::exact_k`], and beyond it short of sums that are tens of standard deviations out.
+    /// Contest-rule data, with the results of the CPU fallback. f32 accumulation is exact in any order, so every
+    /// correct kernel gives the same bits. That is proven up to the K of [`sample::Rule::exact_k`]. For larger K it
+    /// fails only for sums that are tens of standard deviations from the mean.
     fn workload(self, problem: &Problem, seed: u64) -> Result<Workload, String> {
         let Problem { l, m, n, k } = *problem;
         let Computed { format, d } = self;
@@ -111,7 +111,8 @@ impl Computed {
         let operands: Vec<&Tensor> = given.iter().map(|(_, tensor)| tensor).collect();
         let results = fallback::run_op(&program, op, &operands, &SymbolValues::default())
             .map_err(|error| error.to_string())?;
-        let extent = |extent: u64| i64::try_from(extent).map_err(|_| format!("{extent} is no extent"));
+        let extent =
+            |extent: u64| i64::try_from(extent).map_err(|_| format!("the extent {extent} exceeds 63 bits"));
         Ok(Workload {
             extents: kernel::Extents::of_product(extent(l)?, extent(m)?, extent(n)?, extent(k)?),
             inputs: given.into_iter().map(|(role, tensor)| (role, tensor.bytes().to_vec())).collect(),

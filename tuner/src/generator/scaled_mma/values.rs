@@ -1,11 +1,11 @@
-//! Parameters as people write them, read.
+//! Parses parameter values.
 
 use fourfold_ir::{BlockFormat, ElementType};
 
 use super::super::{Broken, Parameter};
 use crate::parameters::{Parameters, Value};
 
-/// Reads values one by one, and collects what cannot be read.
+/// Parses values one by one, and collects the errors as broken rules.
 pub(super) struct Values<'a> {
     parameters: &'a Parameters,
     known: &'static [Parameter],
@@ -22,7 +22,7 @@ impl<'a> Values<'a> {
                     rule: "parameter".to_owned(),
                     demands: format!("parameters are {}", names.join(", ")),
                     found: format!("{name}={value}"),
-                    prevents: "a value that changes nothing".to_owned(),
+                    prevents: "a parameter without effect".to_owned(),
                     refused: false,
                 });
             }
@@ -30,13 +30,13 @@ impl<'a> Values<'a> {
         values
     }
 
-    /// The value of a parameter as text; its default where there is none.
+    /// The value of a parameter as text, or its default.
     pub(super) fn text(&self, name: &str) -> String {
         let default = || self.known.iter().find(|known| known.name == name).map_or("", |known| known.default);
         self.parameters.get(name).map_or_else(|| default().to_owned(), Value::to_string)
     }
 
-    /// What `read` makes of a value; where it makes nothing of it, that is a broken rule.
+    /// Parses a value with `read`. A value that `read` rejects is recorded as a broken rule.
     pub(super) fn read<T>(&mut self, name: &str, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let text = self.text(name);
         let value = read(&text);
@@ -46,7 +46,7 @@ impl<'a> Values<'a> {
                 rule: "value".to_owned(),
                 demands: format!("{name} is {values}"),
                 found: format!("{name}={text}"),
-                prevents: "a kernel that nobody asked for".to_owned(),
+                prevents: "an unintended kernel".to_owned(),
                 refused: false,
             });
         }
@@ -54,7 +54,7 @@ impl<'a> Values<'a> {
     }
 }
 
-/// `128x64` as its numbers.
+/// Parses extents such as `128x64`.
 pub(super) fn extents<const COUNT: usize>(text: &str) -> Option<[u32; COUNT]> {
     let numbers: Vec<u32> = text.split('x').map(|part| part.parse().ok()).collect::<Option<_>>()?;
     numbers.try_into().ok()
@@ -75,7 +75,7 @@ pub(super) fn output(text: &str) -> Option<ElementType> {
 }
 
 pub(super) const FORMAT: Parameter =
-    Parameter { name: "format", about: "A and B", values: "nvfp4 or mxfp4", default: "nvfp4" };
+    Parameter { name: "format", about: "format of A and B", values: "nvfp4 or mxfp4", default: "nvfp4" };
 
 pub(super) const D: Parameter =
-    Parameter { name: "d", about: "elements of D", values: "f16, bf16 or f32", default: "bf16" };
+    Parameter { name: "d", about: "element type of D", values: "f16, bf16 or f32", default: "bf16" };
