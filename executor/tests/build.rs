@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use fourfold_executor::kernel::{
-    ABI_VERSION, Device, Kernel, LoadError, MAX_OPERANDS, MAX_OUTPUTS, Operand, Pointers, Problem,
-    Requirements, Status,
+    ABI_VERSION, Addresses, Device, Extents, Kernel, LoadError, MAX_EXTENTS, MAX_OPERANDS, MAX_OUTPUTS,
+    MAX_SCALARS, Requirements, Role, Status,
 };
 use fourfold_executor::{
     Artifact, BuildError, BuildFault, BuildInput, BuildOptions, BuildTools, Cancel, ToolEnvironment, build,
@@ -23,9 +23,12 @@ fn stand_in(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand_ins").join(name)
 }
 
+/// The roles of the stand-in kernel, as members of its metadata.
+const ROLES: &str = r#""extents":["L","M","N","K"],"operands":[{"role":"a","element":"f4E2M1FN","extents":["L","M","K"]},{"role":"sfa","element":"f8E4M3FN"},{"role":"b","element":"f4E2M1FN","extents":["L","N","K"]},{"role":"sfb","element":"f8E4M3FN"}],"scalars":[],"outputs":[{"role":"y0","element":"f32","extents":["L","M","N"]}]"#;
+
 fn metadata() -> String {
     format!(
-        r#"{{"abi":{ABI_VERSION},"target":"sm_100a","kernel":"{KERNEL}","tile":[128,128,256],"cluster":[1,1,1],"stages":{STAGES},"shared_memory":223232,"threads":256,"signature":"nvfp4 d=f32","emulated":false,"hash":"00ff","later":[1]}}"#
+        r#"{{"abi":{ABI_VERSION},"target":"sm_100a","kernel":"{KERNEL}","tile":[128,128,256],"cluster":[1,1,1],"stages":{STAGES},"shared_memory":223232,"threads":256,"signature":"nvfp4 d=f32",{ROLES},"emulated":false,"hash":"00ff","later":[1]}}"#
     )
 }
 
@@ -570,6 +573,17 @@ fn a_kernel_that_is_not_what_was_planned_is_refused() {
     check(&fail(KERNEL, "another"), "metadata_mismatch", BuildFault::OurBug, "name is another");
     check(&fail("\"threads\":256,", ""), "bad_metadata", BuildFault::OurBug, "missing field `threads`");
     check(&fail("\"emulated\":false,", ""), "bad_metadata", BuildFault::OurBug, "missing field `emulated`");
+    for list in ["extents", "operands", "scalars", "outputs"] {
+        let words = format!("missing field `{list}`");
+        let error = fail(&format!("\"{list}\":["), "\"later\":[");
+        check(&error, "bad_metadata", BuildFault::OurBug, &words);
+    }
+    let without_roles = fail(&format!(",{ROLES}"), "");
+    check(&without_roles, "bad_metadata", BuildFault::OurBug, "missing field `extents`");
+    let nameless = fail("\"role\":\"sfa\",", "");
+    check(&nameless, "bad_metadata", BuildFault::OurBug, "missing field `role`");
+    let untyped = fail(",\"element\":\"f8E4M3FN\"", "");
+    check(&untyped, "bad_metadata", BuildFault::OurBug, "missing field `element`");
     check(
         &fail(&format!("\"abi\":{ABI_VERSION}"), "\"abi\":1"),
         "bad_metadata",
@@ -581,17 +595,21 @@ fn a_kernel_that_is_not_what_was_planned_is_refused() {
 #[test]
 fn the_version_is_checked_before_any_other_symbol() {
     let bench = Bench::new();
-    let error = bench.fail(&source("compile", GOOD_SASS, &metadata(), "#define OLD\n#define ABI 7"));
-    check(
-        &error,
-        "abi_mismatch",
-        BuildFault::OurBug,
-        "has version 7 of the kernel interface, and version 4 is needed",
-    );
-    assert!(matches!(
-        error,
-        BuildError::Load { source: LoadError::AbiMismatch { found: 7, expected: 4, .. }, .. }
-    ));
+    for version in [4, 7] {
+        let defines = format!("#define OLD\n#define ABI {version}");
+        let error = bench.fail(&source("compile", GOOD_SASS, &metadata(), &defines));
+        check(
+            &error,
+            "abi_mismatch",
+            BuildFault::OurBug,
+            &format!("has version {version} of the kernel interface, and version 5 is needed"),
+        );
+        assert!(matches!(
+            error,
+            BuildError::Load { source: LoadError::AbiMismatch { found, expected: 5, .. }, .. }
+                if found == version
+        ));
+    }
     let error = bench.fail(&source("compile", GOOD_SASS, &metadata(), "#define OLD"));
     check(&error, "missing_symbol", BuildFault::OurBug, "lacks the symbol `fourfold_metadata`");
     let error = bench.fail(&format!("// behave: compile\n{GOOD_SASS}int unrelated(void) {{ return 1; }}\n"));
@@ -618,23 +636,97 @@ fn a_missing_or_broken_library_is_told_apart() {
 fn a_kernel_answers_without_a_gpu() {
     let bench = Bench::new();
     let kernel = Kernel::load(&bench.good()).unwrap();
-    assert_eq!((kernel.abi_version(), kernel.metadata().tile), (4, [128, 128, 256]));
+    assert_eq!((kernel.abi_version(), kernel.metadata().tile), (5, [128, 128, 256]));
     let device = Device { sm_count: 148, max_active_clusters: 3 };
-    let problem = Problem { l: 2, m: 37, n: 136, k: 96 };
-    let mut outputs = [0; MAX_OUTPUTS];
+    let extents = Extents::of_product(2, 37, 136, 96);
+    let (mut operands, mut outputs) = ([0; MAX_OPERANDS], [0; MAX_OUTPUTS]);
+    (operands[1], operands[3], operands[31]) = (2 * 128 * 8, 2 * 256 * 8, 31);
     (outputs[0], outputs[7]) = (2 * 37 * 136 * 4, 7);
-    let expected = Requirements { workspace: 148 * 64 + 3, sfa: 2 * 128 * 8, sfb: 2 * 256 * 8, outputs };
-    assert_eq!(kernel.query(&device, &problem), Ok(expected));
-    let refusal = kernel.query(&device, &Problem { m: -1, ..problem }).unwrap_err();
+    let expected = Requirements { workspace: 148 * 64 + 3, operands, outputs };
+    assert_eq!(kernel.query(&device, &extents), Ok(expected));
+    let refusal = kernel.query(&device, &Extents::of_product(2, -1, 136, 96)).unwrap_err();
     assert_eq!(refusal, Status { code: Status::EXTENT, message: "m is negative".to_owned() });
     assert_eq!(refusal.to_string(), "the kernel answered 100 (extent_out_of_range): m is negative");
-    let refusal = kernel.query(&device, &Problem { k: 48, ..problem }).unwrap_err();
+    let refusal = kernel.query(&device, &Extents::of_product(2, 37, 136, 48)).unwrap_err();
     assert_eq!(refusal.to_string(), "the kernel answered 11 (invalid)");
-    let endless = kernel.query(&device, &Problem { k: 49, ..problem }).unwrap_err();
+    let endless = kernel.query(&device, &Extents::of_product(2, 37, 136, 49)).unwrap_err();
     assert!(endless.message.bytes().all(|byte| byte == b'x') && endless.message.len() >= 1000);
+    let refusal = kernel.query(&device, &Extents::new(&[2, 37, 96])).unwrap_err();
+    assert_eq!((refusal.code, refusal.message.as_str()), (Status::EXTENT, "the extents are L, M, N, K"));
     // ((130/128)*2 + 5/4)*512 + (130%32)*16 + ((130%128)/32)*4 + 5%4, after one matrix of 256 x 8 scales.
-    assert_eq!(kernel.scale_offset(Operand::B, &problem, 130, 5, 1), 256 * 8 + (2 + 1) * 512 + 2 * 16 + 1);
-    assert_eq!(kernel.scale_offset(Operand::A, &problem, 36, 4, 1), 128 * 8 + 512 + 4 * 16 + 4);
+    let expected = 256 * 8 + (2 + 1) * 512 + 2 * 16 + 1;
+    assert_eq!(kernel.scale_offset("sfb", &extents, 130, 5, 1), Some(expected));
+    assert_eq!(kernel.scale_offset("sfa", &extents, 36, 4, 1), Some(128 * 8 + 512 + 4 * 16 + 4));
+    for role in ["a", "y0", "", "sfa ", "SFA", "sf\0a"] {
+        assert_eq!(kernel.scale_offset(role, &extents, 0, 0, 0), None, "{role:?} has no scales");
+    }
+}
+
+#[test]
+fn a_kernel_without_scales_lacks_the_function_for_them() {
+    let bench = Bench::new();
+    let artifact = bench.build(&source("compile", GOOD_SASS, &metadata(), "#define NO_SCALES")).unwrap();
+    let kernel = Kernel::load(&artifact).unwrap();
+    let extents = Extents::of_product(1, 37, 136, 96);
+    for role in ["sfa", "sfb", "y1"] {
+        assert_eq!(kernel.scale_offset(role, &extents, 0, 0, 0), None);
+    }
+    // The rest of it answers.
+    let device = Device { sm_count: 3, max_active_clusters: 0 };
+    assert_eq!(kernel.query(&device, &extents).unwrap().workspace, 3 * 64);
+    assert_eq!(kernel.grid(&device, &extents), Ok(None));
+}
+
+#[test]
+fn a_kernel_describes_its_call_by_role() {
+    let bench = Bench::new();
+    let kernel = Kernel::load(&bench.good()).unwrap();
+    let metadata = kernel.metadata();
+    let role = |name: &str, element: &str, extents: Option<&[&str]>| Role {
+        role: name.to_owned(),
+        element: element.to_owned(),
+        extents: extents.map(|extents| extents.iter().map(|extent| (*extent).to_owned()).collect()),
+    };
+    assert_eq!(metadata.extents, ["L", "M", "N", "K"]);
+    let expected = [
+        role("a", "f4E2M1FN", Some(&["L", "M", "K"])),
+        role("sfa", "f8E4M3FN", None),
+        role("b", "f4E2M1FN", Some(&["L", "N", "K"])),
+        role("sfb", "f8E4M3FN", None),
+    ];
+    assert_eq!(metadata.operands, expected);
+    assert_eq!(metadata.outputs, [role("y0", "f32", Some(&["L", "M", "N"]))]);
+    assert!(metadata.scalars.is_empty());
+
+    let extents = Extents::of_product(2, 37, 136, 96);
+    assert_eq!(extents.values(), [2, 37, 136, 96]);
+    assert_eq!(["K", "L", "H"].map(|name| metadata.extent(name, &extents)), [Some(96), Some(2), None]);
+    assert_eq!(metadata.elements(&metadata.operands[0], &extents), Some(2 * 37 * 96));
+    assert_eq!(metadata.elements(&metadata.operands[1], &extents), None, "the kernel says the bytes");
+    assert_eq!(metadata.elements(&role("x0", "f32", Some(&[])), &extents), Some(1));
+    assert_eq!(metadata.elements(&role("x0", "f32", Some(&["H"])), &extents), None);
+    for m in [-1, i64::MAX] {
+        assert_eq!(metadata.elements(&metadata.operands[0], &Extents::of_product(2, m, 136, 96)), None);
+    }
+    let shorter = Extents::new(&[2, 37, 136]);
+    assert_eq!((metadata.extent("K", &shorter), metadata.extent("N", &shorter)), (None, Some(136)));
+    let is_empty = |l, m, n, k| metadata.is_empty(&Extents::of_product(l, m, n, k));
+    assert_eq!([is_empty(0, 37, 1, 1), is_empty(1, 0, 1, 1), is_empty(1, 1, 0, 0)], [true, true, false]);
+}
+
+#[test]
+fn a_call_has_room_for_so_many_addresses_and_no_more() {
+    let (read, written) = ([std::ptr::null(); MAX_OPERANDS + 1], [std::ptr::null_mut(); MAX_OUTPUTS + 1]);
+    let addresses = |operands: usize, scalars: usize, outputs: usize| {
+        Addresses::new(&read[..operands], &read[..scalars], &written[..outputs])
+    };
+    assert!(addresses(0, 0, 0).is_some());
+    assert!(addresses(MAX_OPERANDS, MAX_SCALARS, MAX_OUTPUTS).is_some());
+    assert!(addresses(MAX_OPERANDS + 1, 0, 0).is_none());
+    assert!(addresses(0, MAX_SCALARS + 1, 0).is_none());
+    assert!(addresses(0, 0, MAX_OUTPUTS + 1).is_none());
+    assert_eq!(Extents::new(&[3; MAX_EXTENTS]).values(), [3; MAX_EXTENTS]);
+    assert!(std::panic::catch_unwind(|| Extents::new(&[3; MAX_EXTENTS + 1])).is_err());
 }
 
 #[test]
@@ -642,48 +734,43 @@ fn a_prepared_call_outlives_its_kernel_s_handle_and_is_destroyed_once() {
     let bench = Bench::new();
     let kernel = Kernel::load(&bench.good()).unwrap();
     let device = Device { sm_count: 148, max_active_clusters: 0 };
-    let problem = Problem { l: 1, m: 91, n: 128, k: 64 };
+    let extents = Extents::of_product(1, 91, 128, 64);
     let null = std::ptr::null_mut();
-    let (mut first, mut second, mut mark) = (0i32, 0i32, 0i32);
+    let (mut first, mut second, mut marks) = (0i32, 0i32, [0i32; 3]);
     let (mut scales, mut peak) = (0i32, 0i32);
-    let mut pointers = Pointers {
-        a: (&raw mut mark).cast(),
-        sfa: null,
-        b: null,
-        sfb: null,
-        c: null,
-        alpha: null.cast(),
-        beta: null.cast(),
-        operands: [std::ptr::null(); MAX_OPERANDS],
-        operand_count: 0,
-        outputs: [null; MAX_OUTPUTS],
-        output_count: 3,
+    let (alpha, beta) = (2f32, 3f32);
+    let operands =
+        [&raw mut marks[0], &raw mut marks[1], &raw mut marks[2]].map(|mark| mark.cast_const().cast());
+    let scalars = [(&raw const alpha).cast(), (&raw const beta).cast()];
+    let [others, d] = [[&raw mut scales, &raw mut peak], [&raw mut first, &raw mut second]];
+    let addresses = |d: *mut i32| {
+        Addresses::new(&operands, &scalars, &[d.cast(), others[0].cast(), others[1].cast()]).unwrap()
     };
-    for (slot, output) in pointers.outputs.iter_mut().zip([&raw mut first, &raw mut scales, &raw mut peak]) {
-        *slot = output.cast();
-    }
-    // SAFETY: the stand-in writes an i32 to each output on launch and to `a` on destruction; all are live until the end.
+    let at_first = addresses(d[0]);
+    // SAFETY: everything that the stand-in reads and writes is live until the end. It reads two f32, and writes an i32 to
+    // each output on launch and to each operand on destruction.
     unsafe {
-        let refusal = kernel.prepare(&device, &problem, &pointers, null, 0, null).unwrap_err();
+        let refusal = kernel.prepare(&device, &extents, &at_first, null, 0, null).unwrap_err();
         assert_eq!((refusal.code, refusal.name()), (Status::WORKSPACE, "workspace_too_small"));
-        let nothing =
-            kernel.prepare(&device, &Problem { k: 7, ..problem }, &pointers, null, 64, null).unwrap_err();
+        let none = Extents::of_product(1, 91, 128, 7);
+        let nothing = kernel.prepare(&device, &none, &at_first, null, 64, null).unwrap_err();
         assert_eq!(nothing.code, Status::EXCEPTION);
 
-        let mut call = kernel.prepare(&device, &problem, &pointers, null, 64, null).unwrap();
+        let mut call = kernel.prepare(&device, &extents, &at_first, null, 64, null).unwrap();
         drop(kernel);
         call.launch(null).unwrap();
         call.launch(null).unwrap();
-        pointers.outputs[0] = null;
-        assert_eq!(call.update_pointers(&pointers).unwrap_err().message, "D is missing");
-        pointers.outputs[0] = (&raw mut second).cast();
-        call.update_pointers(&pointers).unwrap();
+        let without = addresses(std::ptr::null_mut());
+        assert_eq!(call.update_addresses(&without).unwrap_err().message, "D is missing");
+        call.update_addresses(&addresses(d[1])).unwrap();
         call.launch(null).unwrap();
         assert_eq!(call.kernel().metadata().threads, 256);
-        let destroyed_early = (&raw const mark).read();
+        let destroyed_early = (&raw const marks).read();
         drop(call);
-        assert_eq!((destroyed_early, mark, first, second), (0, -1, 2, 3));
-        assert_eq!((scales, peak), (30, 60), "every output in its place");
+        assert_eq!((destroyed_early, first, second), ([0; 3], 2, 3));
+        assert_eq!((&raw const marks).read(), [-3, -2, -1], "every operand in its place");
+        // Each scalar by its position: 2 and 2 * 3.
+        assert_eq!((scales, peak), (30 + 8, 60 + 8), "every output and scalar in its place");
     }
     bench.assert_empty();
 }

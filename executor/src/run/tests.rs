@@ -8,7 +8,7 @@ use fourfold_ir::{
     UnaryKind, verify,
 };
 use fourfold_scheduler::{
-    Constraint, Decision, EpilogueRef, KernelOutput, KernelPlan, OutputKind, Segment, SegmentKind,
+    Constraint, Decision, EpilogueRef, KernelOutput, OutputKind, Plan, ScaledMmaPlan, Segment, SegmentKind,
 };
 
 use super::*;
@@ -43,7 +43,7 @@ impl Fixture {
         let z = builder.binary("z", BinaryKind::Add, y, doubled);
         let program = verify(builder.finish(&[z])).unwrap();
         let ops: Vec<Op> = program.module().ops.keys().collect();
-        let plan = KernelPlan {
+        let plan = ScaledMmaPlan {
             root: ops[0],
             format: BlockFormat::NVFP4,
             batch: Dim::fixed(1),
@@ -72,7 +72,7 @@ impl Fixture {
             ops: ops[..2].to_vec(),
             inputs: vec![x, sx, w, sw],
             outputs: vec![y],
-            kind: SegmentKind::Kernel(Box::new(plan)),
+            kind: SegmentKind::Kernel(Box::new(plan.into())),
         };
         let rest = Segment {
             ops: ops[2..].to_vec(),
@@ -129,6 +129,7 @@ fn a_constraint_that_the_call_does_not_meet_is_the_reason() {
     let SegmentKind::Kernel(plan) = &mut fixture.partition.segments[0].kind else {
         unreachable!("the fixture plans a kernel")
     };
+    let Plan::ScaledMma(plan) = &mut **plan else { unreachable!("the kernel multiplies") };
     plan.constraints.push(Constraint::AtMost { name: "M", dim: plan.m.clone(), limit: 36 });
     let run = fixture.run(&RunOptions::default()).unwrap();
     let reason = run.segments[0].reason.as_ref().unwrap();

@@ -7,13 +7,12 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use fourfold_executor::cache::{Cache, CacheKey, Prune};
-use fourfold_executor::kernel::{Device, Problem};
+use fourfold_executor::kernel::{Device, Extents};
 use fourfold_executor::{CacheOptions, Kernel};
 
 use crate::fixture::{Bench, as_other, built, finish, key, other_process};
 
 const DEVICE: Device = Device { sm_count: 3, max_active_clusters: 1 };
-const PROBLEM: Problem = Problem { l: 1, m: 37, n: 130, k: 64 };
 
 fn keys(cache: &Cache) -> Vec<CacheKey> {
     let mut keys: Vec<_> = cache.list().unwrap().into_iter().map(|entry| entry.key).collect();
@@ -106,11 +105,12 @@ fn a_kernel_that_another_process_has_loaded_stays() {
     if let Some(folder) = as_other() {
         let cache = Cache::open(&CacheOptions::new(&folder)).unwrap();
         let kernel = Kernel::load(&cache.get(&key(1)).artifact.unwrap()).unwrap();
-        let before = kernel.query(&DEVICE, &PROBLEM).unwrap();
+        let extents = Extents::of_product(1, 37, 130, 64);
+        let before = kernel.query(&DEVICE, &extents).unwrap();
         fs::write(format!("{folder}/ready"), "").unwrap();
         // Until the other process has tried.
         std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
-        assert_eq!(kernel.query(&DEVICE, &PROBLEM).unwrap(), before);
+        assert_eq!(kernel.query(&DEVICE, &extents).unwrap(), before);
         assert!(kernel.path().exists());
         return;
     }

@@ -34,6 +34,9 @@ mod devices;
 #[allow(dead_code, reason = "as above")]
 mod fixture;
 mod host_compiler;
+#[path = "../device/interface.rs"]
+#[allow(dead_code, reason = "as above")]
+mod interface;
 mod keys;
 #[path = "../device/placed.rs"]
 #[allow(dead_code, reason = "as above")]

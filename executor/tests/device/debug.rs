@@ -20,23 +20,22 @@ fn a_launch_says_what_it_was_given() {
     let [first, host, second] = &run.segments[..] else { panic!("three segments") };
     assert!(host.launch.is_none() && first.kernel_seconds.is_some() && second.synchronized);
     let [first, second]: [&LaunchRecord; 2] = [first, second].map(|ran| &**ran.launch.as_ref().unwrap());
-    assert_eq!((first.segment, first.extents, first.device), (0, [1, 37, N as i64, 64], 0));
+    assert_eq!((first.segment, &first.extents[..], first.device), (0, &[1, 37, N as i64, 64][..], 0));
+    assert_eq!(first.extent_names, ["L", "M", "N", "K"]);
     assert_eq!(first.ops, ["%product = scaled_mma", "%biased = add", "%r = relu"]);
     assert_eq!((first.kernel.as_str(), first.sm_count), ("stand_in_gemm", device.gpu().sm_count as i32));
     let names = |record: &LaunchRecord| -> Vec<String> {
         record.arguments.iter().map(|argument| format!("{} {}", argument.role, argument.value)).collect()
     };
-    let expected = ["a x", "sfa sx", "b w1", "sfb sw1", "alpha alpha", "operand 0 bias", "output 0 r"]
-        .map(str::to_owned);
-    assert_eq!(names(first), expected);
-    assert_eq!(names(second), ["a x", "sfa sx", "b w2", "sfb sw2", "c c", "beta beta", "output 0 y"]);
+    assert_eq!(names(first), ["a x", "sfa sx", "b w1", "sfb sw1", "x0 bias", "alpha alpha", "y0 r"]);
+    assert_eq!(names(second), ["a x", "sfa sx", "b w2", "sfb sw2", "c c", "beta beta", "y0 y"]);
     for argument in first.arguments.iter().chain(&second.arguments) {
         assert!(argument.address != 0 && argument.bytes <= argument.capacity, "{argument:?}");
         assert!(argument.address.is_multiple_of(argument.alignment), "{argument:?}");
         assert!(!argument.address.is_multiple_of(2 * argument.alignment), "{argument:?}");
-        let is_output = argument.role.starts_with("output");
+        let is_output = argument.role == "y0";
         assert_eq!((argument.written, argument.poison), (is_output, is_output.then_some(0xFF)));
-        let is_wide = !["alpha", "beta", "c", "operand 0"].contains(&argument.role.as_str());
+        let is_wide = !["alpha", "beta", "c", "x0"].contains(&argument.role.as_str());
         assert_eq!(argument.required_alignment, is_wide.then_some(16), "{argument:?}");
     }
     let a = &first.arguments[0];

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use fourfold_executor::device::Device;
-use fourfold_executor::{Machine, Run, RunError, RunOptions, SegmentKernel, run, signature_of};
+use fourfold_executor::{Machine, Run, RunError, RunOptions, SegmentKernel, run};
 use fourfold_ir::bind::bind;
 use fourfold_ir::sample::{Recipe, Rule, inputs};
 use fourfold_ir::{
@@ -11,11 +11,11 @@ use fourfold_ir::{
     ScaledMmaOptions, SymbolValues, Tensor, TensorType, UnaryKind, Value, verify,
 };
 use fourfold_scheduler::{
-    Constraint, Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, KernelPlan,
-    OutputKind, Partition, Segment, SegmentKind,
+    Constraint, Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, OutputKind,
+    Partition, Plan, ScaledMmaPlan, Segment, SegmentKind,
 };
 
-use crate::stand_in::kernel;
+use crate::interface::Interface;
 
 pub const N: u64 = 40;
 
@@ -65,7 +65,7 @@ pub fn layers(m: usize, k: u64, between: Between) -> Fixture {
     let program = verify(builder.finish(&[y])).unwrap();
 
     let ops: Vec<Op> = program.module().ops.keys().collect();
-    let plan = |root: Op, b: Value, sfb: Value, output: Value| KernelPlan {
+    let plan = |root: Op, b: Value, sfb: Value, output: Value| ScaledMmaPlan {
         root,
         format: BlockFormat::NVFP4,
         batch: Dim::fixed(1),
@@ -110,16 +110,21 @@ pub fn layers(m: usize, k: u64, between: Between) -> Fixture {
         step(ops[2], EpilogueKind::Unary(UnaryKind::Relu), &[EpilogueRef::Step(0)]),
     ];
     let outputs = vec![KernelOutput { of: EpilogueRef::Step(1), kind: OutputKind::Value { value: r } }];
-    let first =
-        KernelPlan { alpha: Some(alpha), epilogue, operands: vec![row], outputs, ..plan(ops[0], w1, sw1, r) };
+    let first = ScaledMmaPlan {
+        alpha: Some(alpha),
+        epilogue,
+        operands: vec![row],
+        outputs,
+        ..plan(ops[0], w1, sw1, r)
+    };
     let last = ops[ops.len() - 1];
-    let second = KernelPlan { c: Some(c), beta: Some(beta), ..plan(last, w2, sw2, y) };
+    let second = ScaledMmaPlan { c: Some(c), beta: Some(beta), ..plan(last, w2, sw2, y) };
     let segment = |ops: &[Op], inputs: &[Value], output: Value, kind: SegmentKind| {
         let mut inputs = inputs.to_vec();
         inputs.sort_unstable();
         Segment { ops: ops.to_vec(), inputs, outputs: vec![output], kind }
     };
-    let as_kernel = |plan: KernelPlan| SegmentKind::Kernel(Box::new(plan));
+    let as_kernel = |plan: ScaledMmaPlan| SegmentKind::Kernel(Box::new(plan.into()));
     let mut segments = vec![segment(&ops[..3], &[x, sx, w1, sw1, alpha, bias], r, as_kernel(first))];
     if host {
         segments.push(segment(&ops[3..4], &[r], c, SegmentKind::Fallback));
@@ -130,11 +135,10 @@ pub fn layers(m: usize, k: u64, between: Between) -> Fixture {
         .map(|op| Decision { segment: if op < 3 { 0 } else { op - 2 }, rejection: None })
         .collect();
     let partition = Partition { target: "sm_100a".to_owned(), segments, decisions };
-    let kernels = HashMap::from([
-        (0, SegmentKernel::Ready(kernel("nvfp4 alpha row=f32 d=f32", &["RELU"]))),
-        (last_segment, SegmentKernel::Ready(kernel("nvfp4 c=f32 beta d=f32", &["WORKSPACE=300"]))),
-    ]);
-    Fixture { tensors: sampled(&program, m), program, partition, kernels }
+    let fixture = Fixture { tensors: sampled(&program, m), program, partition, kernels: HashMap::new() };
+    assert_eq!(fixture.interface(0).signature, "nvfp4 alpha row=f32 d=f32");
+    assert_eq!(fixture.interface(last_segment).signature, "nvfp4 c=f32 beta d=f32");
+    fixture.with_kernel(0, &["RELU"]).with_kernel(last_segment, &["WORKSPACE=300"])
 }
 
 /// y = x·w, where x has `l` matrices of `m` rows and there is one w, so that the batch is flattened; for the second
@@ -159,7 +163,7 @@ pub fn flattened(l: u64, m: u64) -> Fixture {
     let y = builder.scaled_mma("y", x, sx, w, sw, 16, ElementType::F32, ScaledMmaOptions::default());
     let program = verify(builder.finish(&[y])).unwrap();
     let ops: Vec<Op> = program.module().ops.keys().collect();
-    let plan = KernelPlan {
+    let plan = ScaledMmaPlan {
         root: ops[0],
         format: BlockFormat::NVFP4,
         batch,
@@ -185,15 +189,17 @@ pub fn flattened(l: u64, m: u64) -> Fixture {
         ops,
         inputs: vec![x, sx, w, sw],
         outputs: vec![y],
-        kind: SegmentKind::Kernel(Box::new(plan)),
+        kind: SegmentKind::Kernel(Box::new(plan.into())),
     };
     let partition = Partition {
         target: "sm_100a".to_owned(),
         segments: vec![segment],
         decisions: vec![Decision { segment: 0, rejection: None }],
     };
-    let kernels = HashMap::from([(0, SegmentKernel::Ready(kernel("nvfp4 d=f32", &EMULATED)))]);
-    Fixture { tensors: sampled(&program, l as usize), program, partition, kernels }
+    let tensors = sampled(&program, l as usize);
+    let fixture = Fixture { tensors, program, partition, kernels: HashMap::new() };
+    assert_eq!(fixture.interface(0).signature, "nvfp4 d=f32");
+    fixture.with_kernel(0, &EMULATED)
 }
 
 fn sampled(program: &Program, m: usize) -> HashMap<String, Tensor> {
@@ -222,18 +228,30 @@ impl Fixture {
         run.value(self.value(name)).unwrap().clone()
     }
 
-    pub fn plan(&mut self, segment: usize) -> &mut KernelPlan {
+    pub fn plan(&mut self, segment: usize) -> &mut ScaledMmaPlan {
         match &mut self.partition.segments[segment].kind {
-            SegmentKind::Kernel(plan) => plan,
+            SegmentKind::Kernel(plan) => match &mut **plan {
+                Plan::ScaledMma(plan) => plan,
+                Plan::BlockQuantize(_) => panic!("segment {segment} multiplies nothing"),
+            },
             SegmentKind::Fallback => panic!("segment {segment} is no kernel"),
         }
     }
 
+    /// The interface of a segment's planned kernel.
+    pub fn interface(&self, segment: usize) -> Interface {
+        Interface::of(&self.program, self.partition.segments[segment].plan().unwrap())
+    }
+
     /// Gives a segment another kernel of its signature.
-    pub fn with_kernel(mut self, segment: usize, defines: &[&str]) -> Fixture {
-        let plan = self.partition.segments[segment].kernel().unwrap();
-        let signature = signature_of(&self.program, plan);
-        self.kernels.insert(segment, SegmentKernel::Ready(kernel(&signature, defines)));
+    pub fn with_kernel(self, segment: usize, defines: &[&str]) -> Fixture {
+        let interface = self.interface(segment);
+        self.with_interface(segment, &interface, defines)
+    }
+
+    /// Gives a segment a kernel of this interface, right or wrong.
+    pub fn with_interface(mut self, segment: usize, interface: &Interface, defines: &[&str]) -> Fixture {
+        self.kernels.insert(segment, SegmentKernel::Ready(interface.kernel(defines)));
         self
     }
 }

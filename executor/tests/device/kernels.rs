@@ -11,7 +11,7 @@ use fourfold_ir::{Dim, Tensor};
 use fourfold_scheduler::{Constraint, ReasonCode};
 
 use crate::fixture::{Between, EMULATED, Fixture, N, flattened, layers, story};
-use crate::stand_in::{Counter, StandIn, kernel};
+use crate::stand_in::{Counter, StandIn};
 
 const KERNEL: (&str, Option<&str>) = ("kernel", None);
 const HOST: (&str, Option<&str>) = ("fallback", None);
@@ -73,7 +73,10 @@ fn a_batch_with_one_b_is_given_to_the_kernel_as_one_matrix() {
     let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();
     assert_eq!(story(&run), [not("kernel_refused")]);
     let message = &run.segments[0].reason.as_ref().unwrap().message;
-    assert!(message.starts_with("the scales of A take 2048 bytes, and the kernel reads 1536"), "{message}");
+    assert!(
+        message.starts_with("`sfa` takes 2048 bytes, and the kernel reads 1536; this is a bug"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -166,7 +169,7 @@ fn no_kernel_is_launched_on_buffers_that_are_not_what_it_reads() {
     assert_eq!(story(&run), [not("kernel_refused")]);
     let message = &run.segments[0].reason.as_ref().unwrap().message;
     assert!(
-        message.starts_with("the scales of B take 512 bytes, and the kernel reads 513; this is a bug"),
+        message.starts_with("`sfb` takes 512 bytes, and the kernel reads 513; this is a bug"),
         "{message}"
     );
 
@@ -175,7 +178,10 @@ fn no_kernel_is_launched_on_buffers_that_are_not_what_it_reads() {
     let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();
     assert_eq!(story(&run), [not("kernel_refused")]);
     let message = &run.segments[0].reason.as_ref().unwrap().message;
-    assert!(message.starts_with("A has 16384 elements, and the kernel takes 32768"), "{message}");
+    assert!(
+        message.starts_with("`a` has 16384 elements, and the kernel takes 32768; this is a bug"),
+        "{message}"
+    );
     assert_eq!(stand_in.count(Counter::Launches), launches);
 }
 
@@ -261,7 +267,8 @@ fn a_kernel_of_another_signature_is_not_launched() {
         ("mxfp4 alpha row=f32 d=f32", "mxfp4 alpha row=f32 d=f32"),
         ("nvfp4 alpha row=f16 d=f32", "nvfp4 alpha row=f16 d=f32"),
     ] {
-        fixture.kernels.insert(0, SegmentKernel::Ready(kernel(signature, &["RELU"])));
+        let other = fixture.interface(0).signed(signature);
+        fixture.kernels.insert(0, SegmentKernel::Ready(other.kernel(&["RELU"])));
         refuse(&fixture, &format!("the kernel says that it computes `{said}`"));
     }
     assert_eq!(stand_in.count(Counter::Launches), launches);

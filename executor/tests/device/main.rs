@@ -5,6 +5,7 @@
 mod allocations;
 mod debug;
 mod fixture;
+mod interface;
 mod kernels;
 mod measured;
 mod memory;
@@ -12,5 +13,6 @@ mod outputs;
 mod pending;
 mod placed;
 mod programs;
+mod roles;
 mod several;
 mod stand_in;

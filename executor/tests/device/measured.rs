@@ -1,16 +1,18 @@
 //! Kernels that are measured: what becomes of right ones, slow ones, and those that fail in any way.
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use fourfold_executor::device::{Device, DeviceError};
-use fourfold_executor::kernel::{Kernel, Problem};
+use fourfold_executor::kernel::{Extents, Kernel, MAX_OPERANDS};
 use fourfold_executor::measure::{
-    CALL_MISMATCH, CallData, EMPTY_PROBLEM, MeasureOptions, Outcome, Refusal, Slot, Timing, Wrong, measure,
+    CALL_MISMATCH, CallData, EMPTY_PROBLEM, MeasureOptions, Outcome, Refusal, Timing, Wrong, measure,
 };
 use fourfold_ir::Tensor;
 
 use crate::fixture::{Between, N, layers};
-use crate::stand_in::{Counter, StandIn, kernel};
+use crate::interface::{Interface, role};
+use crate::stand_in::{Counter, StandIn};
 
 /// Three times this is less than 6 copies of the call, and more than 5.
 const L2: u64 = 6000;
@@ -21,7 +23,20 @@ const M: usize = 5;
 /// Bytes of D.
 const D: u64 = 4 * M as u64 * N;
 
-const FIRST: &str = "nvfp4 alpha row=f32 d=f32";
+/// The interfaces of the two kernels of the layers.
+static LAYERS: LazyLock<[Interface; 2]> = LazyLock::new(|| {
+    let fixture = layers(M, 64, Between::Nothing);
+    [0, 1].map(|segment| fixture.interface(segment))
+});
+
+fn first() -> Interface {
+    LAYERS[0].clone()
+}
+
+fn first_kernel(defines: &[&str]) -> Kernel {
+    first().kernel(defines)
+}
+
 const OPTIONS: MeasureOptions = MeasureOptions {
     calls: 20,
     replays: 6,
@@ -33,8 +48,8 @@ const OPTIONS: MeasureOptions = MeasureOptions {
 const MICROSECONDS: f64 = 500.0 * (CALLS + 1) as f64 / CALLS as f64;
 
 struct Call {
-    problem: Problem,
-    inputs: Vec<(Slot, Vec<u8>)>,
+    extents: Extents,
+    inputs: Vec<(String, Vec<u8>)>,
     expected: Vec<Vec<u8>>,
 }
 
@@ -43,22 +58,22 @@ impl Call {
     fn new(segment: usize, k: u64) -> Call {
         let fixture = layers(M, k, Between::Nothing);
         let bytes = |tensor: &Tensor| tensor.bytes().to_vec();
-        let given = |slot, name: &str| (slot, bytes(&fixture.tensors[name]));
-        let mut inputs = vec![given(Slot::A, "x"), given(Slot::Sfa, "sx")];
+        let given = |role: &str, name: &str| (role.to_owned(), bytes(&fixture.tensors[name]));
+        let mut inputs = vec![given("a", "x"), given("sfa", "sx")];
         let expected = match segment {
             0 => {
-                inputs.extend([given(Slot::B, "w1"), given(Slot::Sfb, "sw1")]);
-                inputs.extend([given(Slot::Operand(0), "bias"), given(Slot::Alpha, "alpha")]);
+                inputs.extend([given("b", "w1"), given("sfb", "sw1")]);
+                inputs.extend([given("x0", "bias"), given("alpha", "alpha")]);
                 bytes(&fixture.expected("r"))
             }
             _ => {
-                inputs.extend([given(Slot::B, "w2"), given(Slot::Sfb, "sw2"), given(Slot::Beta, "beta")]);
-                inputs.push((Slot::C, bytes(&fixture.expected("r"))));
+                inputs.extend([given("b", "w2"), given("sfb", "sw2"), given("beta", "beta")]);
+                inputs.push(("c".to_owned(), bytes(&fixture.expected("r"))));
                 bytes(&fixture.expected("y"))
             }
         };
-        let problem = Problem { l: 1, m: M as i64, n: N as i64, k: k as i64 };
-        Call { problem, inputs, expected: vec![expected] }
+        let extents = Extents::of_product(1, M as i64, N as i64, k as i64);
+        Call { extents, inputs, expected: vec![expected] }
     }
 
     fn measure(
@@ -67,12 +82,12 @@ impl Call {
         device: &Device,
         options: &MeasureOptions,
     ) -> Result<Outcome, DeviceError> {
-        let Call { problem, inputs, expected } = self;
-        measure(kernel, device, CallData { problem: *problem, inputs, expected }, options)
+        let Call { extents, inputs, expected } = self;
+        measure(kernel, device, CallData { extents: *extents, inputs, expected }, options)
     }
 
-    fn slot(&mut self, slot: Slot) -> &mut Vec<u8> {
-        &mut self.inputs.iter_mut().find(|(of, _)| *of == slot).unwrap().1
+    fn input(&mut self, role: &str) -> &mut Vec<u8> {
+        &mut self.inputs.iter_mut().find(|(of, _)| of == role).unwrap().1
     }
 }
 
@@ -92,7 +107,7 @@ fn timing(outcome: Result<Outcome, DeviceError>) -> Timing {
 fn a_right_kernel_is_timed_over_copies_beyond_the_cache() {
     let stand_in = StandIn::new();
     let device = open(&stand_in);
-    let relu = kernel(FIRST, &["RELU"]);
+    let relu = first_kernel(&["RELU"]);
     let call = Call::new(0, 64);
     let launches = stand_in.count(Counter::Launches);
     let outcome = call.measure(&relu, &device, &OPTIONS).unwrap();
@@ -122,7 +137,7 @@ fn a_right_kernel_is_timed_over_copies_beyond_the_cache() {
 fn operands_of_every_kind_and_several_outputs_are_placed() {
     let stand_in = StandIn::new();
     let device = open(&stand_in);
-    let second = kernel("nvfp4 c=f32 beta d=f32", &["WORKSPACE=300"]);
+    let second = LAYERS[1].kernel(&["WORKSPACE=300"]);
     assert_eq!(timing(Call::new(1, 64).measure(&second, &device, &OPTIONS)).samples_us.len(), 6);
 
     let mut call = Call::new(0, 64);
@@ -131,10 +146,11 @@ fn operands_of_every_kind_and_several_outputs_are_placed() {
     let column = |n: usize| r[n..].iter().step_by(N as usize).fold(0f32, |most, value| most.max(*value));
     let amax = (0..N as usize).flat_map(|n| column(n).to_le_bytes()).collect();
     call.expected.push(amax);
-    let signature = "nvfp4 alpha row=f32 d=f32 amax=row";
-    timing(call.measure(&kernel(signature, &["RELU"]), &device, &OPTIONS));
+    let mut reduces = first().signed("nvfp4 alpha row=f32 d=f32 amax=row");
+    reduces.outputs.push(role("y1", "f32", Some(&["N"])));
+    timing(call.measure(&reduces.kernel(&["RELU"]), &device, &OPTIONS));
     // One byte of the second.
-    let outcome = call.measure(&kernel(signature, &["RELU", "SPOIL=7"]), &device, &OPTIONS).unwrap();
+    let outcome = call.measure(&reduces.kernel(&["RELU", "SPOIL=7"]), &device, &OPTIONS).unwrap();
     let Outcome::Wrong(wrong) = &outcome else { panic!("{outcome:?}") };
     assert_eq!((wrong.output, wrong.byte, wrong.bytes, wrong.copy), (1, 7, 4 * N, 0));
     assert_eq!((wrong.found, wrong.expected), (0x5A, call.expected[1][7]));
@@ -146,7 +162,7 @@ fn operands_of_every_kind_and_several_outputs_are_placed() {
 fn the_least_of_everything_is_kept_and_warming_up_takes_its_time() {
     let stand_in = StandIn::new();
     let device = open(&stand_in);
-    let relu = kernel(FIRST, &["RELU"]);
+    let relu = first_kernel(&["RELU"]);
     let warm_up = Duration::from_millis(40);
     let options = MeasureOptions { calls: 0, replays: 0, warm_up, ..OPTIONS };
     let begun = Instant::now();
@@ -159,7 +175,7 @@ fn the_least_of_everything_is_kept_and_warming_up_takes_its_time() {
 fn a_slow_kernel_is_right_and_not_measured_further() {
     let stand_in = StandIn::new();
     let device = open(&stand_in);
-    let relu = kernel(FIRST, &["RELU"]);
+    let relu = first_kernel(&["RELU"]);
     let call = Call::new(0, 64);
     let quick = |quick_us| MeasureOptions { quick_us: Some(quick_us), ..OPTIONS };
     let slow = call.measure(&relu, &device, &quick(MICROSECONDS - 1.0)).unwrap();
@@ -170,7 +186,7 @@ fn a_slow_kernel_is_right_and_not_measured_further() {
     let slow = call.measure(&relu, &device, &options).unwrap();
     assert_eq!(slow, Outcome::Slow { estimate_us: 1000.0, compared: 2 * D });
     // What is wrong is not called slow.
-    let silent = kernel(FIRST, &["WRITES_NOTHING"]);
+    let silent = first_kernel(&["WRITES_NOTHING"]);
     for options in [options, quick(1.0)] {
         let outcome = call.measure(&silent, &device, &options).unwrap();
         assert!(matches!(&outcome, Outcome::Wrong(_)), "{outcome:?}");
@@ -182,7 +198,7 @@ fn a_kernel_that_writes_nothing_more_or_beside_its_output_is_wrong() {
     let stand_in = StandIn::new();
     let device = open(&stand_in);
     let call = Call::new(0, 64);
-    let wrong = |defines: &[&str]| match call.measure(&kernel(FIRST, defines), &device, &OPTIONS).unwrap() {
+    let wrong = |defines: &[&str]| match call.measure(&first_kernel(defines), &device, &OPTIONS).unwrap() {
         Outcome::Wrong(wrong) => wrong,
         other => panic!("{other:?}"),
     };
@@ -208,11 +224,7 @@ fn a_kernel_that_writes_nothing_more_or_beside_its_output_is_wrong() {
     let late = wrong(&["RELU", &format!("RIGHT_RUNS={before}")]);
     let half = all / 2 - COPIES as u64 * expected_to_be(0x7F);
     assert_eq!(late, Wrong { found: 0x7F, wrong: half, compared: 3 * all / 2, ..first });
-    timing(call.measure(
-        &kernel(FIRST, &["RELU", &format!("RIGHT_RUNS={}", before + 48)]),
-        &device,
-        &OPTIONS,
-    ));
+    timing(call.measure(&first_kernel(&["RELU", &format!("RIGHT_RUNS={}", before + 48)]), &device, &OPTIONS));
     let without_relu = wrong(&[]);
     assert!(!without_relu.unwritten && (1..all).contains(&without_relu.wrong), "{without_relu:?}");
 
@@ -227,7 +239,7 @@ fn a_call_that_is_not_the_kernel_s_is_refused_before_anything_is_launched() {
     let stand_in = StandIn::new();
     let device = open(&stand_in);
     let launches = stand_in.count(Counter::Launches);
-    let relu = kernel(FIRST, &["RELU"]);
+    let relu = first_kernel(&["RELU"]);
     let refused = |call: &Call, kernel: &Kernel, device: &Device| match call.measure(kernel, device, &OPTIONS)
     {
         Ok(Outcome::Refused(refusal)) => refusal,
@@ -239,33 +251,36 @@ fn a_call_that_is_not_the_kernel_s_is_refused_before_anything_is_launched() {
         let expected = Refusal { code: CALL_MISMATCH, message: message.to_owned() };
         assert_eq!(refused(&call, &relu, &device), expected);
     };
-    for (slot, words) in [
-        (Slot::A, "the kernel reads 160 bytes of A, and the call has 159"),
-        (Slot::Sfa, "the kernel reads 512 bytes of the scales of A, and the call has 511"),
-        (Slot::B, "the kernel reads 1280 bytes of B, and the call has 1279"),
-        (Slot::Sfb, "the kernel reads 512 bytes of the scales of B, and the call has 511"),
-        (Slot::Alpha, "the kernel reads 4 bytes of alpha, and the call has 3"),
-        (Slot::Operand(0), "the kernel reads 160 bytes of operand 0, and the call has 159"),
+    for (role, words) in [
+        ("a", "the kernel reads 160 bytes of `a`, and the call has 159"),
+        ("sfa", "the kernel reads 512 bytes of `sfa`, and the call has 511"),
+        ("b", "the kernel reads 1280 bytes of `b`, and the call has 1279"),
+        ("sfb", "the kernel reads 512 bytes of `sfb`, and the call has 511"),
+        ("alpha", "the kernel reads 4 bytes of `alpha`, and the call has 3"),
+        ("x0", "the kernel reads 160 bytes of `x0`, and the call has 159"),
     ] {
         let shorter = |call: &mut Call| {
-            let bytes = call.slot(slot);
+            let bytes = call.input(role);
             bytes.truncate(bytes.len() - 1);
         };
         mismatch(&shorter, words);
-        mismatch(&|call| call.inputs.push(call.inputs[0].clone()), "the call has A twice");
+        let twice = |call: &mut Call| {
+            let bytes = call.input(role).clone();
+            call.inputs.push((role.to_owned(), bytes));
+        };
+        mismatch(&twice, &format!("the call has `{role}` twice"));
+        let full = Call::new(0, 64).input(role).len();
+        mismatch(
+            &|call| call.inputs.retain(|(of, _)| of != role),
+            &format!("the kernel reads {full} bytes of `{role}`, and the call has 0"),
+        );
     }
-    mismatch(
-        &|call| call.inputs.retain(|(slot, _)| *slot != Slot::Alpha),
-        "the kernel reads 4 bytes of alpha, and the call has 0",
-    );
-    mismatch(
-        &|call| call.inputs.push((Slot::Operand(1), vec![0; 4])),
-        "the call has operand 1, which the kernel does not read",
-    );
-    mismatch(
-        &|call| call.inputs.push((Slot::C, vec![0; 4])),
-        "the call has C, which the kernel does not read",
-    );
+    for role in ["x1", "c", "beta", "y0", "", "A"] {
+        mismatch(
+            &|call| call.inputs.push((role.to_owned(), vec![0; 4])),
+            &format!("the call has `{role}`, which the kernel does not read"),
+        );
+    }
     mismatch(
         &|call| call.expected[0].push(0),
         "the kernel writes 800 bytes of output 0, and 801 are expected",
@@ -279,11 +294,14 @@ fn a_call_that_is_not_the_kernel_s_is_refused_before_anything_is_launched() {
 
     let call = Call::new(0, 64);
     let code = |kernel: &Kernel| refused(&call, kernel, &device).code;
-    assert_eq!(code(&kernel(FIRST, &["EXTRA_SCALES=1"])), CALL_MISMATCH);
-    assert_eq!(code(&kernel(FIRST, &["EXTRA_OUTPUT=0"])), CALL_MISMATCH);
-    assert_eq!(code(&kernel("mixed d=f32", &[])), CALL_MISMATCH);
-    assert_eq!(code(&kernel(FIRST, &["PREPARE_STATUS=7"])), "internal");
-    assert_eq!(code(&kernel(FIRST, &["TARGET=\"sm_120a\""])), "no_device");
+    assert_eq!(code(&first_kernel(&["EXTRA_SCALES=1"])), CALL_MISMATCH);
+    assert_eq!(code(&first_kernel(&["EXTRA_OUTPUT=0"])), CALL_MISMATCH);
+    let nothing = Interface { operands: Vec::new(), scalars: Vec::new(), ..first() };
+    let without = nothing.kernel(&[]);
+    let says_nothing = "call_mismatch: the kernel does not say what it reads";
+    assert_eq!(refused(&call, &without, &device).to_string(), says_nothing);
+    assert_eq!(code(&first_kernel(&["PREPARE_STATUS=7"])), "internal");
+    assert_eq!(code(&first_kernel(&["TARGET=\"sm_120a\""])), "no_device");
     let other = Device::open(1).unwrap();
     assert_eq!(
         refused(&call, &relu, &other).to_string(),
@@ -293,11 +311,94 @@ fn a_call_that_is_not_the_kernel_s_is_refused_before_anything_is_launched() {
     // What the kernel itself refuses.
     let refusal = refused(&Call::new(0, 160), &relu, &device);
     assert_eq!(refusal.to_string(), "invalid: the kernel answered 11 (invalid): K is 160");
-    for problem in [Problem { l: 0, ..call.problem }, Problem { m: 0, ..call.problem }] {
-        let nothing = Call { problem, inputs: Vec::new(), expected: Vec::new() };
+    for (l, m) in [(0, M as i64), (1, 0)] {
+        let extents = Extents::of_product(l, m, N as i64, 64);
+        let nothing = Call { extents, inputs: Vec::new(), expected: Vec::new() };
         assert_eq!(refused(&nothing, &relu, &device).code, EMPTY_PROBLEM);
     }
     assert_eq!(stand_in.count(Counter::Launches), launches);
+}
+
+#[test]
+fn roles_are_bound_in_the_kernel_s_order_and_never_guessed() {
+    let stand_in = StandIn::new();
+    let device = open(&stand_in);
+    let call = Call::new(0, 64);
+    let mut reversed = first();
+    reversed.operands.reverse();
+    assert_eq!(timing(call.measure(&reversed.kernel(&["RELU"]), &device, &OPTIONS)).copies, COPIES);
+    let mut other_way = Call::new(0, 64);
+    other_way.inputs.reverse();
+    timing(other_way.measure(&reversed.kernel(&["RELU"]), &device, &OPTIONS));
+    // The extents are given in the kernel's order, and a call in another one is another call.
+    reversed.extents.reverse();
+    let backwards = reversed.kernel(&["RELU"]);
+    other_way.extents = Extents::new(&[64, N as i64, M as i64, 1]);
+    timing(other_way.measure(&backwards, &device, &OPTIONS));
+    let launches = stand_in.count(Counter::Launches);
+    let refused = |call: &Call, kernel: &Kernel| match call.measure(kernel, &device, &OPTIONS) {
+        Ok(Outcome::Refused(refusal)) => refusal.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert!(refused(&call, &backwards).starts_with(CALL_MISMATCH));
+
+    let other = |change: &dyn Fn(&mut Interface), words: &str| {
+        let mut interface = first();
+        change(&mut interface);
+        assert_eq!(refused(&call, &interface.kernel(&["RELU"])), words);
+    };
+    other(&|it| _ = it.operands.pop(), "call_mismatch: the call has `x0`, which the kernel does not read");
+    other(&|it| _ = it.scalars.pop(), "call_mismatch: the call has `alpha`, which the kernel does not read");
+    other(
+        &|it| it.operands.push(role("x1", "bf16", Some(&["L", "M"]))),
+        "call_mismatch: the kernel reads 10 bytes of `x1`, and the call has 0",
+    );
+    other(
+        &|it| it.scalars.push("beta".to_owned()),
+        "call_mismatch: the kernel reads 4 bytes of `beta`, and the call has 0",
+    );
+    other(
+        &|it| it.operands[0].role = "values".to_owned(),
+        "call_mismatch: the call has `a`, which the kernel does not read",
+    );
+    other(
+        &|it| it.operands[0].element = "f8E4M3FN".to_owned(),
+        "call_mismatch: the kernel reads 320 bytes of `a`, and the call has 160",
+    );
+    other(
+        &|it| it.operands[4].element = "f12".to_owned(),
+        "call_mismatch: the kernel reads `x0` of f12, which is not understood",
+    );
+    let unknown = "call_mismatch: its extents are negative, unknown or too large";
+    other(&|it| it.operands[4] = role("x0", "f32", Some(&["H"])), unknown);
+    // The kernel answers how much a tensor without extents takes: nothing.
+    other(
+        &|it| it.operands[4].extents = None,
+        "call_mismatch: the kernel reads 0 bytes of `x0`, and the call has 160",
+    );
+    other(
+        &|it| it.extents.push("H".to_owned()),
+        "extent_out_of_range: the kernel answered 100 (extent_out_of_range): the extents are others",
+    );
+    // As many as a call has room for, and one more.
+    let (mut crowded, mut call) = (first(), Call::new(0, 64));
+    let mut add = |crowded: &mut Interface| {
+        let name = format!("x{}", crowded.operands.len() - 4);
+        crowded.operands.push(role(&name, "f32", Some(&[])));
+        call.inputs.push((name, vec![0; 4]));
+    };
+    while crowded.operands.len() < MAX_OPERANDS {
+        add(&mut crowded);
+    }
+    let full = crowded.kernel(&["RELU"]);
+    add(&mut crowded);
+    let overfull = crowded.kernel(&["RELU"]);
+    refused(&call, &overfull);
+    assert!(refused(&call, &full).ends_with("the call has `x28`, which the kernel does not read"));
+    call.inputs.pop();
+    refused(&call, &overfull);
+    assert_eq!(stand_in.count(Counter::Launches), launches);
+    timing(call.measure(&full, &device, &OPTIONS));
 }
 
 #[test]
@@ -309,13 +410,13 @@ fn a_kernel_that_cannot_be_launched_leaves_the_device_well() {
     for (define, code) in
         [("LAUNCH_STATUS=7", 7), ("LAUNCH_STATUS=1701", 1701), ("PREPARE_STATUS=1002", 1002)]
     {
-        let outcome = call.measure(&kernel(FIRST, &[define]), &device, &OPTIONS).unwrap();
+        let outcome = call.measure(&first_kernel(&[define]), &device, &OPTIONS).unwrap();
         let Outcome::LaunchFailed(error @ DeviceError::Launch { status }) = &outcome else {
             panic!("{outcome:?}")
         };
         assert_eq!((status.code, error.is_sticky()), (code, false));
     }
-    timing(call.measure(&kernel(FIRST, &["RELU"]), &device, &OPTIONS));
+    timing(call.measure(&first_kernel(&["RELU"]), &device, &OPTIONS));
 }
 
 #[test]
@@ -331,7 +432,7 @@ fn a_kernel_that_loses_the_device_is_an_error_and_not_an_outcome() {
         &["CLEAR=719"],
     ] {
         let device = open(&stand_in);
-        let error = call.measure(&kernel(FIRST, defines), &device, &OPTIONS).unwrap_err();
+        let error = call.measure(&first_kernel(defines), &device, &OPTIONS).unwrap_err();
         assert!(error.is_sticky() && error.to_string().contains("719"), "{defines:?}: {error}");
         drop(device);
         stand_in.reset();
@@ -342,7 +443,7 @@ fn a_kernel_that_loses_the_device_is_an_error_and_not_an_outcome() {
 fn a_device_without_room_has_fewer_copies_and_at_last_none() {
     let stand_in = StandIn::new();
     let device = open(&stand_in);
-    let relu = kernel(FIRST, &["RELU"]);
+    let relu = first_kernel(&["RELU"]);
     let call = Call::new(0, 64);
     // Operands once, outputs with what follows them and workspaces twice.
     let needed = |copies: u64, calls: u64| copies * 3072 + 2 * copies * 1280 + 2 * calls * 256;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use fourfold_executor::device::{Buffer, Device};
 use fourfold_executor::{
-    Machine, Preparation, PreparedProgram, Refused, RunOptions, SegmentKernel, run_segment, signature_of,
+    Machine, Preparation, PreparedProgram, Refused, RunOptions, SegmentKernel, run_segment,
 };
 use fourfold_ir::bind::bind;
 use fourfold_ir::sample::{Recipe, Rule, inputs};
@@ -12,12 +12,13 @@ use fourfold_ir::{
     BinaryKind, BlockFormat, Dim, ElementType, Op, OperandShape, ReduceKind, Tensor, UnaryKind, Value,
 };
 use fourfold_scheduler::{
-    Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, KernelPlan, OutputKind,
-    Partition, Segment, SegmentKind,
+    Decision, EpilogueKind, EpilogueOperand, EpilogueRef, EpilogueStep, KernelOutput, OutputKind, Partition,
+    Plan, ScaledMmaPlan, Segment, SegmentKind,
 };
 
 use crate::fixture::{Fixture, story};
-use crate::stand_in::{Counter, StandIn, kernel};
+use crate::interface::Interface;
+use crate::stand_in::{Counter, StandIn};
 
 const KERNEL: (&str, Option<&str>) = ("kernel", None);
 
@@ -57,7 +58,7 @@ fn outputs(m: u64) -> Fixture {
     };
     let ops: Vec<Op> = program.module().ops.keys().collect();
     let rows = program.module().ty(value("x")).shape[0].clone();
-    let plan = |root: Op, [a, sfa, b, sfb]: [&str; 4], n: u64, k: u64| KernelPlan {
+    let plan = |root: Op, [a, sfa, b, sfb]: [&str; 4], n: u64, k: u64| ScaledMmaPlan {
         root,
         format: BlockFormat::NVFP4,
         batch: Dim::fixed(1),
@@ -102,7 +103,7 @@ fn outputs(m: u64) -> Fixture {
         scale_rounding: None,
     };
     let (sum, last) = (EpilogueRef::Accumulator, EpilogueRef::Step(1));
-    let first = KernelPlan {
+    let first = ScaledMmaPlan {
         epilogue: vec![
             step(ops[1], EpilogueKind::Binary(BinaryKind::Add), &[sum, EpilogueRef::Operand(0)]),
             step(ops[2], EpilogueKind::Unary(UnaryKind::Relu), &[EpilogueRef::Step(0)]),
@@ -117,17 +118,16 @@ fn outputs(m: u64) -> Fixture {
         ],
         ..plan(ops[0], ["x", "sx", "w1", "sw1"], 96, 64)
     };
-    let second = KernelPlan {
+    let second = ScaledMmaPlan {
         alpha: Some(value("peak")),
         outputs: vec![is(sum, "y")],
         ..plan(ops[7], ["q", "sq", "w2", "sw2"], 40, 96)
     };
-    assert_eq!(signature_of(&program, &first), SIGNATURE);
     let segment = |ops: &[Op], inputs: &[&str], outputs: &[&str], plan| Segment {
         ops: ops.to_vec(),
         inputs: values(inputs),
         outputs: values(outputs),
-        kind: SegmentKind::Kernel(Box::new(plan)),
+        kind: SegmentKind::Kernel(Box::new(Plan::ScaledMma(plan))),
     };
     let results = ["acc", "q", "sq", "peak", "peaks", "highest"];
     let segments = vec![
@@ -136,14 +136,13 @@ fn outputs(m: u64) -> Fixture {
     ];
     let decisions = (0..8).map(|op| Decision { segment: op / 7, rejection: None }).collect();
     let partition = Partition { target: "sm_100a".to_owned(), segments, decisions };
-    let kernels = HashMap::from([
-        (0, SegmentKernel::Ready(kernel(SIGNATURE, &["RELU"]))),
-        (1, SegmentKernel::Ready(kernel("nvfp4 alpha d=f32", &["WORKSPACE=0"]))),
-    ]);
     let recipe = Recipe { rule: Rule::Exact, seed: 9, symbols: vec![("M".to_owned(), m)] };
     let mut tensors = inputs(&program, &recipe).unwrap();
     tensors.insert("g".to_owned(), Tensor::from_f32(Vec::new(), &[0.37]).unwrap());
-    Fixture { program, partition, tensors, kernels }
+    let fixture = Fixture { program, partition, tensors, kernels: HashMap::new() };
+    assert_eq!(fixture.interface(0).signature, SIGNATURE);
+    assert_eq!(fixture.interface(1).signature, "nvfp4 alpha d=f32");
+    fixture.with_kernel(0, &["RELU"]).with_kernel(1, &["WORKSPACE=0"])
 }
 
 /// The second sum is not exact in every order.
@@ -347,7 +346,8 @@ fn a_kernel_with_other_outputs_is_not_launched() {
         let mut fixture = outputs(37);
         assert!(SIGNATURE.contains(from));
         let signature = SIGNATURE.replacen(from, to, 1);
-        fixture.kernels.insert(0, SegmentKernel::Ready(kernel(&signature, &["RELU"])));
+        let other = fixture.interface(0).signed(&signature);
+        fixture.kernels.insert(0, SegmentKernel::Ready(other.kernel(&["RELU"])));
         fixture.kernels.remove(&1);
         let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();
         let reason = run.segments[0].reason.as_ref().unwrap();
@@ -519,6 +519,98 @@ fn a_prepared_program_writes_every_output_and_keeps_the_rest_in_its_workspace() 
         unsafe { prepared.launch(&stream) }.unwrap();
         other.check(&fixture, &device, "at other addresses");
     }
+}
+
+#[test]
+fn outputs_are_bound_by_role_in_the_order_of_the_kernel() {
+    let _stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    for turn in 0..6 {
+        let fixture = outputs(37);
+        let mut interface = fixture.interface(0);
+        interface.outputs.rotate_left(turn);
+        if turn % 2 == 1 {
+            interface.outputs.reverse();
+            interface.operands.reverse();
+        }
+        let fixture = fixture.with_interface(0, &interface, &["RELU"]);
+        let run = fixture.run(Some(&device), &RunOptions::default().keep_all(true).poison(0xFF)).unwrap();
+        assert_eq!(story(&run), [KERNEL; 2]);
+        for name in RETURNED.into_iter().chain(["q"]) {
+            let expected = fixture.expected(name);
+            assert_eq!(run.value(fixture.value(name)), Some(&expected), "%{name} of {interface:?}");
+        }
+        check_y(run.value(fixture.value("y")).unwrap(), &fixture);
+
+        let machine = Machine::new(&device, &fixture.kernels);
+        let segment = &fixture.partition.segments[0];
+        let module = fixture.program.module();
+        let given: Vec<&Tensor> =
+            segment.inputs.iter().map(|value| &fixture.tensors[module.name_of(*value)]).collect();
+        let (program, partition, options) = (&fixture.program, &fixture.partition, RunOptions::default());
+        let symbols = fixture.symbols();
+        let (results, _) =
+            run_segment(program, partition, 0, &given, &symbols, &options, Some(&machine)).unwrap();
+        let expected: Vec<Tensor> =
+            ["acc", "q", "sq", "peak", "peaks", "highest"].map(|name| fixture.expected(name)).into();
+        assert_eq!(results, expected, "in the order of the segment");
+
+        let placed = Placed::new(&fixture, &device);
+        let mut prepared = placed.prepare(&fixture, &device).unwrap();
+        // SAFETY: the buffers live until the end, and each launch is waited for.
+        unsafe { prepared.launch(device.stream()) }.unwrap();
+        placed.check(&fixture, &device, "launched");
+        let other = Placed::new(&fixture, &device);
+        // SAFETY: as above.
+        unsafe { prepared.update_addresses(&other.addresses()) }.unwrap();
+        // SAFETY: as above.
+        unsafe { prepared.launch(device.stream()) }.unwrap();
+        other.check(&fixture, &device, "at other addresses");
+
+        // One byte too many is found with the value that takes it, wherever the kernel has it.
+        let beyond = ["acc", "q", "sq", "peak", "peaks", "highest"][turn];
+        let fixture = fixture.with_interface(0, &interface, &["RELU", &format!("EXTRA_OUTPUT={turn}")]);
+        let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();
+        let message = &run.segments[0].reason.as_ref().unwrap().message;
+        let bytes = fixture.expected(beyond).bytes().len();
+        let words = format!("`%{beyond}` takes {bytes} bytes, and the kernel writes {}", bytes + 1);
+        assert!(message.starts_with(&words), "{message}");
+    }
+}
+
+#[test]
+fn a_kernel_whose_outputs_have_other_roles_is_not_launched() {
+    let stand_in = StandIn::new();
+    let device = Device::open(0).unwrap();
+    let launches = stand_in.count(Counter::Launches);
+    for position in 0..6 {
+        let (lacks, has) = (format!("`y{position}`"), format!("`y{}`", position + 6));
+        let refuse = |change: &dyn Fn(&mut Interface), words: &str| {
+            let mut fixture = outputs(37);
+            let mut interface = fixture.interface(0);
+            change(&mut interface);
+            fixture.kernels.remove(&1);
+            let fixture = fixture.with_interface(0, &interface, &["RELU"]);
+            let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();
+            let reason = run.segments[0].reason.as_ref().expect(words);
+            assert_eq!(reason.code, "kernel_refused");
+            assert!(reason.message.starts_with(words), "{}", reason.message);
+            assert_eq!(run.value(fixture.value("sq")), Some(&fixture.expected("sq")));
+        };
+        refuse(
+            &|it| _ = it.outputs.remove(position),
+            &format!("the plan has the output {lacks}, and the kernel has none"),
+        );
+        refuse(
+            &|it| it.outputs[position].role = format!("y{}", position + 6),
+            &format!("the kernel has the output {has}, and the plan has none"),
+        );
+        refuse(
+            &|it| it.outputs.push(it.outputs[position].clone()),
+            &format!("the kernel has the output {lacks}, and the plan has none"),
+        );
+    }
+    assert_eq!(stand_in.count(Counter::Launches), launches);
 }
 
 #[test]

@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 use fourfold_executor::device::Device;
 use fourfold_executor::service::{CompileService, ServiceOptions, Wait};
 use fourfold_executor::toolchain::{Origin, Toolchain};
-use fourfold_executor::{
-    BUILDING, BuildInput, BuildOptions, PendingKernel, RunOptions, SegmentKernel, signature_of,
-};
+use fourfold_executor::{BUILDING, BuildInput, BuildOptions, PendingKernel, RunOptions, SegmentKernel};
 use tempfile::TempDir;
 
 use crate::fixture::{Between, Fixture, layers, story};
@@ -39,7 +37,7 @@ impl Workshop {
             format!(
                 "touch '{}'; while ! test -e '{}'; do sleep 0.01; done\n\
                  exec cc -O1 -shared -fPIC -o kernel.so \"-DSIGNATURE=$(sed -n 1p kernel.cu)\" \
-                 \"-D$(sed -n 2p kernel.cu)\" '{}' -lm",
+                 \"-DROLES=$(sed -n 2p kernel.cu)\" \"-D$(sed -n 3p kernel.cu)\" '{}' -lm",
                 begun.display(),
                 go.display(),
                 gemm.display()
@@ -80,7 +78,8 @@ impl Workshop {
     fn pending(&self, mut fixture: Fixture, segment: usize) -> Fixture {
         let plan = fixture.partition.segments[segment].kernel().unwrap();
         let activation = if plan.epilogue.is_empty() { "PLAIN" } else { "RELU" };
-        let text = format!("{:?}\n{activation}\n", signature_of(&fixture.program, plan));
+        let interface = fixture.interface(segment);
+        let text = format!("{:?}\n{:?}\n{activation}\n", interface.signature, interface.roles());
         let request = self.service.request(&BuildInput {
             text: &text,
             kernel: "stand_in_gemm",

@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use fourfold_executor::PreparedProgram;
 use fourfold_executor::device::{Device, DeviceError, KernelNode, MemsetNode, Node};
-use fourfold_executor::kernel::{Pointers, Problem};
+use fourfold_executor::kernel::{Addresses, Extents};
 use fourfold_ir::Tensor;
 use fourfold_ir::sample::{Recipe, Rule, inputs};
 
@@ -250,7 +250,7 @@ fn a_recording_says_what_a_launch_is_and_does_it_again() {
         shared_memory: 1000,
         parameters: 1,
         // The stand-in's kernel takes what it was prepared with, and the address and size of its workspace.
-        parameter_bytes: size_of::<Problem>() + size_of::<Pointers>() + 16,
+        parameter_bytes: size_of::<Extents>() + size_of::<Addresses>() + 16,
     };
     let memset = MemsetNode {
         address: other.address() + 7,

@@ -137,8 +137,9 @@ impl Drop for StandIn {
     }
 }
 
-/// The stand-in kernel of this signature with these definitions, loaded anew: its code goes with the last handle.
-pub fn kernel(signature: &str, defines: &[&str]) -> Kernel {
+/// The stand-in kernel with these definitions, loaded anew: its code goes with the last handle. The roles are members of
+/// a JSON object.
+pub fn kernel(signature: &str, roles: &str, defines: &[&str]) -> Kernel {
     /// The number of the library that was compiled with these arguments.
     type Numbers = Mutex<HashMap<Vec<String>, usize>>;
     static COMPILED: LazyLock<(TempDir, Numbers)> =
@@ -146,6 +147,7 @@ pub fn kernel(signature: &str, defines: &[&str]) -> Kernel {
     let (folder, numbers) = &*COMPILED;
     let mut arguments: Vec<String> = defines.iter().map(|define| format!("-D{define}")).collect();
     arguments.push(format!("-DSIGNATURE={signature:?}"));
+    arguments.push(format!("-DROLES={roles:?}"));
     let mut numbers = numbers.lock().unwrap_or_else(PoisonError::into_inner);
     let (next, known) = (numbers.len(), numbers.get(&arguments).copied());
     let compiled = folder.path().join(format!("kernel{}.so", known.unwrap_or(next)));

@@ -19,10 +19,13 @@ pub fn stand_in(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand_ins").join(name)
 }
 
+/// The roles of the stand-in kernel, as members of its metadata.
+const ROLES: &str = r#""extents":["L","M","N","K"],"operands":[{"role":"a","element":"f4E2M1FN","extents":["L","M","K"]},{"role":"sfa","element":"f8E4M3FN"},{"role":"b","element":"f4E2M1FN","extents":["L","N","K"]},{"role":"sfb","element":"f8E4M3FN"}],"scalars":[],"outputs":[{"role":"y0","element":"f32","extents":["L","M","N"]}]"#;
+
 /// What the stand-in kernel says of itself.
 pub fn metadata() -> String {
     format!(
-        r#"{{"abi":{},"target":"sm_100a","kernel":"{KERNEL}","tile":[128,128,256],"cluster":[1,1,1],"stages":5,"shared_memory":223232,"threads":256,"signature":"nvfp4 d=f32","emulated":false,"hash":"00ff"}}"#,
+        r#"{{"abi":{},"target":"sm_100a","kernel":"{KERNEL}","tile":[128,128,256],"cluster":[1,1,1],"stages":5,"shared_memory":223232,"threads":256,"signature":"nvfp4 d=f32",{ROLES},"emulated":false,"hash":"00ff"}}"#,
         fourfold_executor::kernel::ABI_VERSION
     )
 }

@@ -1,6 +1,7 @@
 // A kernel that really multiplies, on the stand-in driver: NVFP4 operands, blocked scales, f32 C. It writes what its
-// signature says: f32 values, NVFP4 blocks and f32 reductions. It is queued on the stream like any other work, and spoils
-// its workspace.
+// signature says: f32 values, NVFP4 blocks and f32 reductions. Extents and addresses are those of the roles that it
+// describes, in the order of the description. It is queued on the stream like any other work, and spoils its workspace.
+// It has no `fourfold_scale_offset`, which is optional.
 #include <limits.h>
 #include <math.h>
 #include <stdint.h>
@@ -9,10 +10,10 @@
 #include <string.h>
 
 typedef struct { int32_t sm_count, max_active_clusters; } fourfold_device;
-typedef struct { int64_t l, m, n, k; } fourfold_problem;
-typedef struct { const uint8_t *a, *sfa, *b, *sfb; const float *c, *alpha, *beta; const float *operands[24]; uint32_t operand_count; void *outputs[8]; uint32_t output_count; } fourfold_pointers;
-typedef struct { uint64_t workspace, sfa, sfb, outputs[8]; } fourfold_requirements;
-typedef struct { fourfold_problem problem; fourfold_pointers pointers; void *workspace; size_t workspace_size; } call;
+typedef struct { int64_t values[8]; uint32_t count; } fourfold_extents;
+typedef struct { const void *operands[32]; uint32_t operand_count; const float *scalars[8]; uint32_t scalar_count; void *outputs[8]; uint32_t output_count; } fourfold_addresses;
+typedef struct { uint64_t workspace, operands[32], outputs[8]; } fourfold_requirements;
+typedef struct { fourfold_extents extents; fourfold_addresses addresses; void *workspace; size_t workspace_size; } call;
 typedef struct stream { void (*enqueue)(struct stream *, int (*)(void *), const void *, size_t); } stream;
 
 #ifndef WORKSPACE
@@ -39,7 +40,8 @@ typedef struct stream { void (*enqueue)(struct stream *, int (*)(void *), const 
 #define RIGHT_RUNS INT_MAX
 #endif
 
-// SIGNATURE is what the test says.
+// SIGNATURE is what the test says. So is ROLES, the members `extents`, `operands`, `scalars` and `outputs` of a JSON
+// object, in this order and without spaces.
 #ifndef TARGET
 #define TARGET "sm_100a"
 #endif
@@ -52,16 +54,73 @@ typedef struct stream { void (*enqueue)(struct stream *, int (*)(void *), const 
 #define EMULATED_TEXT "false"
 #endif
 
-uint32_t fourfold_abi_version(void) { return 4; }
+uint32_t fourfold_abi_version(void) { return 5; }
 const char *fourfold_metadata(void) {
-    return "{\"abi\":4,\"target\":\"" TARGET "\",\"kernel\":\"" KERNEL "\",\"tile\":[128,128,256],\"cluster\":[1,1,1],"
-           "\"shared_memory\":0,\"threads\":256,\"signature\":\"" SIGNATURE "\",\"emulated\":" EMULATED_TEXT "}";
+    return "{\"abi\":5,\"target\":\"" TARGET "\",\"kernel\":\"" KERNEL "\",\"tile\":[128,128,256],\"cluster\":[1,1,1],"
+           "\"shared_memory\":0,\"threads\":256,\"signature\":\"" SIGNATURE "\"," ROLES
+           ",\"emulated\":" EMULATED_TEXT "}";
 }
 
 static int32_t refuse(int32_t code, const char *text, char *message, size_t size) {
     if (message && size) snprintf(message, size, "%s", text);
     return code;
 }
+
+// The position of a name in a list of the interface: `extents`, `operands`, `scalars` or `outputs`; -1 for one that is
+// not there. Without a name it is the length of the list.
+static int find(const char *list, const char *name) {
+    char begin[32];
+    snprintf(begin, sizeof begin, "\"%s\":[", list);
+    const char *at = strstr(ROLES, begin) + strlen(begin);
+    int position = 0;
+    for (int depth = 0; depth || *at != ']'; at++) {
+        depth += (*at == '{' || *at == '[') - (*at == '}' || *at == ']');
+        if (*at != '"') continue;
+        // A name, or a member of a tensor: its role is its name.
+        const int is_role = !strncmp(at, "\"role\":\"", 8);
+        at += is_role ? 8 : 1;
+        const size_t length = strcspn(at, "\"");
+        if (is_role || !depth) {
+            if (name && strlen(name) == length && !strncmp(at, name, length)) return position;
+            position++;
+        }
+        at += length;
+    }
+    return name ? -1 : position;
+}
+
+// A call by the names of its roles. An extent that the interface lacks is 1, and an address is null.
+typedef struct { int64_t l, m, n, k; } problem;
+typedef struct { const uint8_t *a, *sfa, *b, *sfb; const float *c, *alpha, *beta, *operands[32]; void *outputs[8]; } pointers;
+
+static int64_t extent(const fourfold_extents *extents, const char *name) {
+    int position = find("extents", name);
+    return position < 0 ? 1 : extents->values[position];
+}
+static problem read_extents(const fourfold_extents *e) {
+    return (problem){extent(e, "L"), extent(e, "M"), extent(e, "N"), extent(e, "K")};
+}
+static const void *operand(const fourfold_addresses *addresses, const char *role) {
+    int position = find("operands", role);
+    return position < 0 ? NULL : addresses->operands[position];
+}
+static const float *scalar(const fourfold_addresses *addresses, const char *role) {
+    int position = find("scalars", role);
+    return position < 0 ? NULL : addresses->scalars[position];
+}
+static pointers read_addresses(const fourfold_addresses *from) {
+    pointers p = {.a = operand(from, "a"), .sfa = operand(from, "sfa"), .b = operand(from, "b"), .sfb = operand(from, "sfb"),
+                  .c = operand(from, "c"), .alpha = scalar(from, "alpha"), .beta = scalar(from, "beta")};
+    char role[16];
+    for (int i = 0; i < 32; i++) snprintf(role, sizeof role, "x%d", i), p.operands[i] = operand(from, role);
+    for (int i = 0; i < 8; i++) {
+        snprintf(role, sizeof role, "y%d", i);
+        int position = find("outputs", role);
+        p.outputs[i] = position < 0 ? NULL : from->outputs[position];
+    }
+    return p;
+}
+
 static int64_t columns(int64_t k) { return (k / 16 + 3) / 4; }
 static int64_t scales(int64_t rows, int64_t k) { return (rows + 127) / 128 * 512 * columns(k); }
 
@@ -94,7 +153,7 @@ static int parse(output *outputs) {
     return count;
 }
 
-static uint64_t bytes_of(const output *o, const fourfold_problem *p) {
+static uint64_t bytes_of(const output *o, const problem *p) {
     uint64_t elements = (uint64_t)(p->l * p->m * p->n);
     switch (o->kind) {
     case VALUE: return elements * 4;
@@ -106,16 +165,24 @@ static uint64_t bytes_of(const output *o, const fourfold_problem *p) {
     }
 }
 
-int32_t fourfold_query(const fourfold_device *device, const fourfold_problem *p, fourfold_requirements *r, char *message,
-                       size_t size) {
+int32_t fourfold_query(const fourfold_device *device, const fourfold_extents *extents, fourfold_requirements *r,
+                       char *message, size_t size) {
     if (device->sm_count != 148) return refuse(100, "this is not the stand-in's device", message, size);
-    if (p->k == 160) return refuse(11, "K is 160", message, size);
+    if ((int)extents->count != find("extents", NULL)) return refuse(100, "the extents are others", message, size);
+    const problem p = read_extents(extents);
+    if (p.k == 160) return refuse(11, "K is 160", message, size);
     r->workspace = WORKSPACE;
-    r->sfa = (uint64_t)(p->l * scales(p->m, p->k));
-    r->sfb = (uint64_t)(p->l * scales(p->n, p->k)) + EXTRA_SCALES;
+    int sfa = find("operands", "sfa"), sfb = find("operands", "sfb");
+    if (sfa >= 0) r->operands[sfa] = (uint64_t)(p.l * scales(p.m, p.k));
+    if (sfb >= 0) r->operands[sfb] = (uint64_t)(p.l * scales(p.n, p.k)) + EXTRA_SCALES;
     output outputs[8];
     int count = parse(outputs);
-    for (int i = 0; i < count; i++) r->outputs[i] = bytes_of(&outputs[i], p) + (i == EXTRA_OUTPUT);
+    for (int i = 0; i < count; i++) {
+        char role[16];
+        snprintf(role, sizeof role, "y%d", i);
+        int position = find("outputs", role);
+        if (position >= 0) r->outputs[position] = bytes_of(&outputs[i], &p) + (i == EXTRA_OUTPUT);
+    }
     return 0;
 }
 
@@ -127,7 +194,23 @@ static int clear(void *argument) {
 }
 #endif
 
-int32_t fourfold_prepare(const fourfold_device *device, const fourfold_problem *p, const fourfold_pointers *pointers,
+static int32_t check_addresses(const fourfold_addresses *addresses, char *message, size_t size) {
+    output outputs[8];
+    if ((int)addresses->operand_count != find("operands", NULL)) return refuse(101, "the operands are others", message, size);
+    if ((int)addresses->scalar_count != find("scalars", NULL)) return refuse(101, "the scalars are others", message, size);
+    if ((int)addresses->output_count != parse(outputs)) return refuse(101, "the outputs are others", message, size);
+    for (uint32_t i = 0; i < addresses->operand_count; i++)
+        if (!addresses->operands[i]) return refuse(101, "an operand is missing", message, size);
+    for (uint32_t i = 0; i < addresses->scalar_count; i++)
+        if (!addresses->scalars[i]) return refuse(101, "a scalar is missing", message, size);
+    for (uint32_t i = 0; i < addresses->output_count; i++)
+        if (!addresses->outputs[i]) return refuse(101, "an output is missing", message, size);
+    const pointers named = read_addresses(addresses);
+    if (!named.a || !named.b) return refuse(101, "a pointer is missing", message, size);
+    return 0;
+}
+
+int32_t fourfold_prepare(const fourfold_device *device, const fourfold_extents *extents, const fourfold_addresses *addresses,
                          void *workspace, size_t workspace_size, void *stream, void **prepared, char *message,
                          size_t size) {
     (void)device, (void)stream;
@@ -137,20 +220,19 @@ int32_t fourfold_prepare(const fourfold_device *device, const fourfold_problem *
 #endif
     if (PREPARE_STATUS) return refuse(PREPARE_STATUS, "the stand-in does not prepare", message, size);
     if (workspace_size < WORKSPACE || (WORKSPACE && !workspace)) return refuse(102, "no workspace", message, size);
-    output outputs[8];
-    if ((int)pointers->output_count != parse(outputs)) return refuse(101, "the outputs are others", message, size);
-    for (uint32_t i = 0; i < pointers->output_count; i++)
-        if (!pointers->outputs[i]) return refuse(101, "an output is missing", message, size);
-    if (!pointers->a || !pointers->b) return refuse(101, "a pointer is missing", message, size);
+    int32_t status = check_addresses(addresses, message, size);
+    if (status) return status;
     call *c = malloc(sizeof *c);
-    *c = (call){*p, *pointers, workspace, workspace_size};
+    *c = (call){*extents, *addresses, workspace, workspace_size};
     *prepared = c;
     return 0;
 }
 
-int32_t fourfold_update_pointers(void *prepared, const fourfold_pointers *pointers, char *message, size_t size) {
-    if ((uintptr_t)pointers->a % 16) return refuse(101, "A is misaligned", message, size);
-    ((call *)prepared)->pointers = *pointers;
+int32_t fourfold_update_pointers(void *prepared, const fourfold_addresses *addresses, char *message, size_t size) {
+    int32_t status = check_addresses(addresses, message, size);
+    if (status) return status;
+    if ((uintptr_t)read_addresses(addresses).a % 16) return refuse(101, "A is misaligned", message, size);
+    ((call *)prepared)->addresses = *addresses;
     return 0;
 }
 
@@ -205,8 +287,8 @@ static void reduce(const output *o, float *to, float value) {
 
 static int run(void *argument) {
     const call *self = argument;
-    const fourfold_problem p = self->problem;
-    const fourfold_pointers *q = &self->pointers;
+    const problem p = read_extents(&self->extents);
+    const pointers named = read_addresses(&self->addresses), *q = &named;
     output outputs[8];
 #ifdef WRITES_NOTHING
     const int count = 0;
@@ -235,7 +317,7 @@ static int run(void *argument) {
             if (q->alpha) v *= *q->alpha;
             if (q->c) v = fmaf(q->beta ? *q->beta : 1, q->c[row * p.n + n], v);
             rows[ACC][n] = v;
-            if (q->operand_count) v += q->operands[0][n];
+            if (q->operands[0]) v += q->operands[0][n];
             rows[BIASED][n] = v;
 #ifdef RELU
             v = v < 0 ? 0 : v;
@@ -275,8 +357,3 @@ int32_t fourfold_launch(void *prepared, void *on) {
 }
 
 void fourfold_destroy(void *prepared) { free(prepared); }
-
-int64_t fourfold_scale_offset(int32_t operand, const fourfold_problem *p, int64_t row, int64_t block, int64_t batch) {
-    (void)operand, (void)p, (void)row, (void)block, (void)batch;
-    return -1;
-}
