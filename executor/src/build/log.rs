@@ -54,7 +54,7 @@ const LONGEST_LINE: usize = 400;
 /// Facts collected from compiler output, line by line as it is printed, so that truncating a long log loses none.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LogReader {
-    /// The first line that reports an error, in the tool's own words; a long one is cut.
+    /// The first line that reports an error, verbatim but shortened.
     pub first_error: Option<String>,
     /// The first line that reports a transient failure, and its kind.
     transient: Option<(Transient, String)>,
