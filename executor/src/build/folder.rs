@@ -15,7 +15,7 @@ use crate::temporary::{forget_temporary, register_temporary, remove};
 #[derive(Debug)]
 pub(crate) struct Folder {
     place: Place,
-    /// What the library must be when it is loaded; `None` until it was verified.
+    /// The expected hash of the library at load time; `None` until it is verified.
     library: Option<blake3::Hash>,
 }
 

@@ -62,8 +62,8 @@ pub struct ServiceOptions {
     pub toolchain: Result<Arc<Toolchain>, Arc<Failure>>,
     /// Build options. `cancel` is ignored: each call passes its own.
     pub build: BuildOptions,
-    /// How many compilers may run at once in this process; as many as the machine has room for ([`build_slots`]) where
-    /// none is given. All processes that share a cache together never run more than those.
+    /// Maximum number of concurrent compilers in this process. Default: as many as fit the machine ([`build_slots`]),
+    /// which is also the limit of all processes that share a cache.
     pub jobs: Option<usize>,
     /// Retry kernels with a recorded failure.
     pub retry_known_bad: bool,
