@@ -190,7 +190,7 @@ pub(super) struct Search<'a> {
     options: &'a ToolchainOptions,
     environment: &'a Environment,
     targets: Vec<String>,
-    /// The answers of compilers that were asked for their versions.
+    /// Cached results of `nvcc --version`.
     versions: HashMap<PathBuf, Result<Version, Flaw>>,
     /// Cached toolkit folders of compilers.
     toolkits: HashMap<PathBuf, Option<PathBuf>>,

@@ -18,7 +18,7 @@ pub struct Pinned {
 /// A package of the toolchain.
 #[derive(Clone, Copy, Debug)]
 pub struct Pin {
-    /// The name under which the Python package client knows it.
+    /// The package's name in the Python package index.
     pub name: &'static str,
     /// Its version.
     pub version: &'static str,
