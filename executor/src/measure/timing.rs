@@ -54,7 +54,7 @@ pub(super) fn summary(samples: &[f64]) -> Summary {
     let median = quantile(0.5);
     let half = (quantile(0.75) - quantile(0.25)) / 2.0;
     let dispersion = if median > 0.0 { half / median } else { 0.0 };
-    // Of ten samples the ninth: it was measured, and lies on no line.
+    // For ten samples, the ninth: a measured value, not an interpolated one.
     let p90 = sorted[(sorted.len() * 9).div_ceil(10) - 1];
     Summary { median, min: sorted[0], p90, dispersion }
 }
