@@ -152,7 +152,7 @@ fn map2<T: Number>(
     })
 }
 
-/// The values at the positions from `start` on.
+/// Reads the values at positions from `start` on.
 fn read<T: Number>(tensor: &Tensor, view: &View, start: usize, out: &mut [T]) {
     let codec = Codec::of(tensor);
     view.runs(start..start + out.len(), |run| {

@@ -49,9 +49,9 @@ pub enum FallbackError {
     Type {
         /// The operand.
         name: String,
-        /// Its type with the extents of this run.
+        /// The operand's type, with the extents of this run.
         expected: String,
-        /// What was given.
+        /// The tensor's type.
         found: String,
     },
     /// A symbol has no value, or an extent exceeds the address space.

@@ -237,7 +237,7 @@ impl Comparison {
         }
     }
 
-    /// The first byte that differs, if one does, with all that is known of the others.
+    /// The first wrong byte, if any, with the totals.
     pub(super) fn wrong(&self) -> Option<Wrong> {
         let first = self.first.clone()?;
         Some(Wrong { wrong: self.wrong, compared: self.compared, ..first })
