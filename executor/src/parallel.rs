@@ -26,8 +26,8 @@ pub(crate) enum Threads {
 }
 
 impl Threads {
-    /// The threads to use here; `None` when there are none but the caller's. A pool that could not be made is tried
-    /// again by the next call, as a shortage of threads may pass.
+    /// The threads to use; `None` if only the caller's is available. The next call retries a failed pool, since a
+    /// shortage of threads may pass.
     pub(crate) fn here() -> Option<Threads> {
         #[cfg(test)]
         if tests::is_alone() {

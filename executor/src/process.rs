@@ -343,7 +343,7 @@ impl Log {
     }
 }
 
-/// Cuts output into lines; a line without end is handed on in pieces.
+/// Splits output into lines; very long lines are passed on in pieces.
 #[derive(Default)]
 struct Lines {
     partial: Vec<u8>,

@@ -25,9 +25,9 @@ use crate::temporary::{forget_temporary, is_ending, register_temporary};
 /// The name and version of a kind of sealed folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SealedFormat {
-    /// Its name.
+    /// The format's name.
     pub name: &'static str,
-    /// Its version.
+    /// The format's version.
     pub version: u32,
 }
 
@@ -39,9 +39,9 @@ pub enum SealedError {
     Occupied {
         /// The folder.
         folder: PathBuf,
-        /// What would have been replaced.
+        /// The format to be written.
         format: &'static str,
-        /// What is in it that is not the format's, where it is one otherwise.
+        /// The foreign file in a folder that otherwise has the format.
         stranger: Option<PathBuf>,
     },
     /// The folder does not have the expected format.

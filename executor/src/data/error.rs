@@ -211,7 +211,7 @@ pub enum TensorDataError {
          to 128 times columns rounded up to 4 for each matrix"
     )]
     BlockedSize {
-        /// The extents of the scales without padding.
+        /// The extents of the scales, without padding.
         dims: Vec<usize>,
         /// The required bytes.
         expected: usize,

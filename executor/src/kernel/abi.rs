@@ -160,7 +160,7 @@ impl Symbols {
     pub(super) fn resolve(library: &Library, path: &Path) -> Result<Symbols, LoadError> {
         // SAFETY: the function has this type in every version of the interface.
         let abi_version: AbiVersion = unsafe { symbol(library, path, "fourfold_abi_version")? };
-        // SAFETY: the function takes nothing and returns a constant, in every version.
+        // SAFETY: in every version, the function takes no arguments and returns a constant.
         let found = unsafe { abi_version() };
         if found != ABI_VERSION {
             return Err(LoadError::AbiMismatch { path: path.to_owned(), found, expected: ABI_VERSION });
