@@ -31,7 +31,7 @@ pub const DEFAULT_EMULATED_TARGET: &str = EMULATED_TARGETS[0];
 #[non_exhaustive]
 pub struct Options {
     /// The target to plan for, such as `sm_120a` or `cpu`. Default: the GPU's own target, or [`DEFAULT_TARGET`]
-    /// without a GPU; with `emulate`, [`DEFAULT_EMULATED_TARGET`].
+    /// without a supported GPU; with `emulate`, [`DEFAULT_EMULATED_TARGET`].
     pub target: Option<String>,
     /// The device that kernels run on.
     pub device: DeviceChoice,
@@ -137,7 +137,7 @@ impl Options {
 /// Selects the GPU that kernels run on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DeviceChoice {
-    /// GPU 0, or none if the driver reports no GPU.
+    /// GPU 0, or none if the driver is missing or reports no GPU.
     #[default]
     First,
     /// The GPU with this ordinal. Its absence is an error.

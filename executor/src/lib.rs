@@ -10,8 +10,8 @@
 //! - [`Preparation`] builds launches for hosts whose tensors are on the device: of a program of kernels, or of one
 //!   kernel.
 //! - [`toolchain`] finds or installs nvcc and CUTLASS. [`environment`] lists every environment variable that is read.
-//! - [`build()`] compiles a generated kernel and verifies the binary. [`service`] builds each kernel once, and [`cache`]
-//!   stores kernels on disk.
+//! - [`build()`] compiles a generated kernel and verifies the binary. [`service`] builds each kernel once, and
+//!   [`cache`] stores kernels on disk.
 //! - [`kernel`] loads and queries kernels; [`device`] finds GPUs and manages memory, streams and graphs.
 //! - [`measure`] times one kernel on one problem and verifies its output.
 //! - [`run_tool`] runs external programs with limits.
@@ -49,9 +49,9 @@
 //!
 //! # Safety
 //!
-//! Beyond their types, safe functions rely on each [`Kernel`]: it is a library that [`build()`] made from a generated
-//! source, or one that the caller of the unsafe [`Kernel::open`] vouches for. At any segment, a kernel is launched only
-//! under three conditions:
+//! Safe functions trust each [`Kernel`]. It is a library that [`build()`] made from a generated source, or one that
+//! the caller of the unsafe [`Kernel::open`] vouches for. At any segment, a kernel is launched only under three
+//! conditions:
 //!
 //! 1. Its self-description says that it is for the device ([`kernel::Metadata`]).
 //! 2. It declares the inputs and outputs of the segment's plan ([`signature`](fourfold_scheduler::Plan::signature)).

@@ -1,9 +1,10 @@
 //! Runs tools with limits on time, log memory and leftover processes.
 //!
 //! Compilers start other processes. Stopping only the first leaves its children running, and they keep the pipe open.
-//! So each program gets its own process group. The whole group is killed on a time-out, after the program ends, when
-//! the caller unwinds, and when this process dies for any reason: a guard in the group waits for that. Only a
-//! descendant that leaves the group on purpose (`setsid`) survives; it delays the caller by at most [`DRAIN`].
+//! So each program gets its own process group. The whole group is killed on a time-out, after the program ends, and
+//! when the caller unwinds. It is also killed when this process dies for any reason: a guard in the group waits for
+//! that. Only a descendant that leaves the group on purpose (`setsid`) survives; it delays the caller by at most
+//! [`DRAIN`].
 
 use std::collections::VecDeque;
 use std::fmt;

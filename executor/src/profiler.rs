@@ -185,8 +185,8 @@ pub struct ProfileFolder {
 impl ProfileFolder {
     /// Creates the permanent folder, or a temporary one.
     ///
+    /// # Errors
     /// When it cannot be created.
-    /// When it cannot be made.
     pub fn new(kept: Option<&Path>) -> io::Result<ProfileFolder> {
         match kept {
             Some(path) => {

@@ -215,8 +215,8 @@ impl SealedWriter {
 
     /// Adds a copy of a file.
     ///
+    /// # Errors
     /// When the name is invalid or already used, or the file cannot be read or written.
-    /// When the name is no new one, or the file cannot be read or written.
     pub fn copy(&mut self, name: &str, from: &Path) -> Result<(), SealedError> {
         if !fs::metadata(from).map_err(disk("read", from))?.is_file() {
             return Err(disk("copy", from)(io::Error::other("it is not a regular file")));

@@ -5,8 +5,8 @@ use std::fs;
 /// SIGHUP, SIGINT and SIGTERM, with the same numbers on every Unix.
 const ENDING: [i32; 3] = [1, 2, 15];
 
-/// Runs `install`, which installs signal handlers, and keeps SIGHUP, SIGINT and SIGTERM ignored if they were before:
-/// a program started with `nohup` or in the background must go on. If installing fails, perhaps halfway, the other
+/// Runs `install`, which installs signal handlers. Keeps SIGHUP, SIGINT and SIGTERM ignored if they were before: a
+/// program started with `nohup` or in the background must go on. If installing fails, perhaps halfway, the other
 /// signals get their default action.
 ///
 /// # Errors

@@ -72,7 +72,7 @@ pub(super) fn inspect(
     if run.cancelled {
         return Err(BuildError::Cancelled { tool: "cuobjdump", seconds: run.seconds });
     }
-    // The output has megabytes; only its end matters.
+    // The output is megabytes long; only its end matters.
     let log = || log::tail(&run.log, LOG_TAIL).to_owned();
     let Some(status) = run.status else {
         return Err(BuildError::Timeout {
@@ -100,7 +100,7 @@ pub(super) fn inspect(
 }
 
 impl Census {
-    /// Counts one line of `cuobjdump -sass` output. The text has megabytes and is not kept.
+    /// Counts one line of `cuobjdump -sass` output. The text is megabytes long and is not kept.
     pub(super) fn line(&mut self, line: &str) {
         if let Some(name) = line.trim_start().strip_prefix("Function : ") {
             self.functions.push(name.chars().take(LONGEST_NAME).collect());

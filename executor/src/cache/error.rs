@@ -55,7 +55,7 @@ pub enum CacheError {
     /// No environment variable determines the cache folder.
     #[error("there is no place for the cache of kernels: {reason}")]
     NoPlace {
-        /// The variables that were tried.
+        /// The reason that none does.
         reason: String,
     },
     /// An environment variable has an invalid value.

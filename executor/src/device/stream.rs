@@ -85,8 +85,8 @@ impl Stream {
         self.refuse_capture("cuMemcpyHtoDAsync")?;
         let issued = placed.iter().try_for_each(|(address, bytes)| {
             // SAFETY: the part lies within the buffer. Bytes and buffers are borrowed until this function returns,
-            // and it returns only after the copies: nothing between here and the wait returns or panics, even when a
-            // later copy is refused. If the wait fails, the context is lost, and nothing runs in it any more.
+            // which is only after the copies. Nothing between here and the wait returns or panics, even when a later
+            // copy is refused. If the wait fails, the context is lost, and nothing runs in it any more.
             check("cuMemcpyHtoDAsync", unsafe {
                 sys::cuMemcpyHtoDAsync_v2(*address, bytes.as_ptr().cast(), bytes.len(), self.raw)
             })
@@ -399,7 +399,7 @@ impl Graph {
     /// # Safety
     /// Everything recorded must still be valid. Its memory must exist until the device is done, and a kernel that
     /// allows one launch in flight must have no other. A recorded kernel is code of a library, which the graph does
-    /// not keep loaded: the [`PreparedProgram`](crate::PreparedProgram) or [`Prepared`](crate::kernel::Prepared)
+    /// not keep loaded. So the [`PreparedProgram`](crate::PreparedProgram) or [`Prepared`](crate::kernel::Prepared)
     /// whose launch was recorded must live until the device is done.
     pub unsafe fn launch(&self, stream: &Stream) -> Result<(), DeviceError> {
         let _current = self.enter_for(stream)?;

@@ -84,8 +84,8 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
     sum
 }
 
-/// An upper bound of `gemm`'s allocation for packed operands: panels with a depth of at most 512 along K, of all of B
-/// and of twice its block of A's rows, which the L2 cache bounds.
+/// An upper bound of `gemm`'s allocation for packed operands. It packs panels of depth at most 512 along K: all of B,
+/// and twice its block of A's rows, which the L2 cache bounds.
 fn most_packed([m, n, k]: [usize; 3]) -> usize {
     const MOST_DEPTH: usize = 512;
     const MOST_ROWS: usize = 4096;

@@ -18,7 +18,8 @@ impl AppendFile {
     /// Opens or creates a file, and returns its content: UTF-8 text of at most `limit` bytes.
     ///
     /// # Errors
-    /// When it cannot be written or read, is not a regular file, is longer, is not text, or another process has it open.
+    /// When the file cannot be written or read, is not a regular file, exceeds the limit, is not text, or is open in
+    /// another process.
     pub fn open(path: &Path, limit: u64) -> Result<(AppendFile, String), FileError> {
         let failed = |path, source| FileError::Write { path, source };
         let mut options = OpenOptions::new();

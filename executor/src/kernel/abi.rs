@@ -29,8 +29,8 @@ pub const MAX_OUTPUTS: usize = 8;
 pub struct Device {
     /// The number of SMs.
     pub sm_count: i32,
-    /// The number of the kernel's clusters that fit the device at once. 0 if unused, as in all generated kernels:
-    /// where a cluster is more than one CTA, each tile gets one, whatever the device supports.
+    /// The number of the kernel's clusters that fit the device at once. 0 if unused. Generated kernels do not use it:
+    /// with clusters of several CTAs, each tile gets one cluster on any device.
     pub max_active_clusters: i32,
 }
 

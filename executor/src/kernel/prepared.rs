@@ -52,9 +52,9 @@ impl Prepared {
     ///
     /// # Safety
     /// The device and context of [`Kernel::prepare`] must be current, and the stream must belong to them. Until the
-    /// device is done, every pointer and the workspace must stay valid, the call must not be launched again, and
-    /// neither it nor the last handle of its kernel may be dropped: unloading a library removes its code from the
-    /// device.
+    /// device is done, every pointer and the workspace must stay valid, and the call must not be launched again.
+    /// Neither it nor the last handle of its kernel may be dropped before, since unloading a library removes its code
+    /// from the device.
     pub unsafe fn launch(&mut self, stream: *mut c_void) -> Result<(), Status> {
         // SAFETY: the handle is live until drop; the caller vouches for the stream.
         let code = unsafe { (self.kernel.symbols().launch)(self.handle.as_ptr(), stream) };

@@ -11,7 +11,7 @@ pub struct Timing {
     pub min_us: f64,
     /// The 90th percentile.
     pub p90_us: f64,
-    /// The quartile coefficient: half the interquartile range, divided by the median.
+    /// The dispersion: half the interquartile range, divided by the median.
     pub dispersion: f64,
     /// Calls per replay.
     pub calls: usize,

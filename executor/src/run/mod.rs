@@ -5,7 +5,6 @@
 //! [`signature`](fourfold_scheduler::Plan::signature), the kernel's own refusal, device memory. Nothing is launched
 //! before all checks pass; failures after that are errors. A [`Preparation`] performs these checks once, for a
 //! program of kernels only or for one kernel segment, and builds launches that can be repeated.
-//! launched as often as one likes.
 
 mod call;
 mod codes;
@@ -184,13 +183,12 @@ pub struct RunReason {
 }
 
 /// Runs the segments in order, kernels on `machine` if given. A value moves only when needed on the other side, and
-/// is dropped after its last use unless kept. The device is idle when this returns, even with an error: results are
-/// delivered on the host, so the call waits at its end, and earlier where [`SegmentRun::synchronized`] says so. A
+/// is dropped after its last use unless kept. The device is idle when this returns, even with an error. Since results
+/// are delivered on the host, the call waits at its end, and earlier where [`SegmentRun::synchronized`] says so. A
 /// [`Preparation`] builds launches that do not wait.
 ///
 /// # Errors
 /// When the inputs or the partition do not match the program, an op cannot be computed on these inputs, or the device
-/// fails. A kernel that does not run is no error: see [`SegmentRun::reason`].
 /// fails. A kernel that does not run is no error: see [`SegmentRun::reason`].
 pub fn run(
     program: &Program,
