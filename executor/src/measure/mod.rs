@@ -6,13 +6,13 @@
 //! ([`Kernel::query`]).
 //!
 //! 1. Outputs are poisoned, each copy is called, and every byte of every copy is compared, with a guard area after
-//!   each output. Only correct kernels are timed.
+//!    each output. Only correct kernels are timed.
 //! 2. At least [`LEAST_CALLS`] calls, which rotate through the copies, are recorded as one graph. The graph is
-//!   replayed at least [`LEAST_REPLAYS`] times.
+//!    replayed at least [`LEAST_REPLAYS`] times.
 //! 3. Before each replay, its outputs are poisoned with a different byte than at first. So a byte that happens to
-//!   equal one poison cannot hide that it was not written.
+//!    equal one poison cannot hide that it was not written.
 //! 4. Then as many other calls run, with their own outputs. They bring the caches into a steady state and keep the
-//!   device busy while the host launches the replay.
+//!    device busy while the host launches the replay.
 //! 5. After the last replay, all of its outputs are compared again.
 //!
 //! A prepared call may have one launch in flight ([`Prepared`](crate::kernel::Prepared)). So each call in a graph is
