@@ -1,4 +1,4 @@
-//! The embedding interface: hand over a program, get a partition.
+//! Planning: a [`Backend`] turns a program into a [`Planned`] partition for one target.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -13,13 +13,13 @@ use fourfold_scheduler::{NormalizeOptions, Normalized, Partition, check, normali
 
 use crate::error::Error;
 
-/// The target that is planned for when none is named and no GPU is there to ask.
+/// The target planned for when [`Options::target`] is unset and the machine has no supported GPU.
 pub const DEFAULT_TARGET: &str = "sm_100a";
 
-/// The target that is planned for when kernels are to be emulated and none is named.
+/// The target planned for when [`Options::emulate`] is set and [`Options::target`] is not.
 pub const DEFAULT_EMULATED_TARGET: &str = EMULATED_TARGETS[0];
 
-/// How a backend plans, and where what it plans runs.
+/// Planning options: target, device, and the ops to claim.
 ///
 /// ```
 /// use fourfold::{Claim, Options};
@@ -30,67 +30,103 @@ pub const DEFAULT_EMULATED_TARGET: &str = EMULATED_TARGETS[0];
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Options {
-    /// What is planned for, such as `sm_120a` or `cpu`. When absent: that of the GPU, else [`DEFAULT_TARGET`]; with
-    /// `emulate`, [`DEFAULT_EMULATED_TARGET`].
+    /// The target to plan for, such as `sm_120a` or `cpu`. Default: the GPU's own target, or [`DEFAULT_TARGET`]
+    /// without a supported GPU; with `emulate`, [`DEFAULT_EMULATED_TARGET`].
     pub target: Option<String>,
-    /// Where kernels run.
+    /// The device that kernels run on.
     pub device: DeviceChoice,
-    /// Whether kernels of the sm_120 family run on a Hopper GPU, with their matrix instruction emulated: correct and
-    /// slow, for tests.
+    /// Run kernels of the sm_120 family on a Hopper GPU by emulating their matrix instruction. Results are correct,
+    /// speed is not representative: for tests.
     pub emulate: bool,
-    /// Which ops the backend takes.
+    /// The ops that the backend takes from its host.
     pub claim: Claim,
-    /// Whether normalization may drop roundings that a program states, such as that of each dequantized element.
+    /// Allow normalization to drop roundings that the program states, such as the rounding of each dequantized
+    /// element.
     pub contract: bool,
-    /// Which kernel a problem gets, for the targets and formats that these tables are for. For others, and where a kernel
-    /// of these cannot be it, the default tables count ([`fourfold_codegen::dispatch`]).
+    /// Dispatch tables that override kernel selection for their targets and formats. The default tables
+    /// ([`fourfold_codegen::dispatch`]) apply to every other problem, and wherever a selected kernel is invalid.
     pub dispatch: Option<Arc<Tables>>,
 }
 
 impl Options {
-    /// Plans for this target.
+    /// Sets [`Options::target`].
+    ///
+    /// ```
+    /// # use fourfold::Options;
+    /// assert_eq!(Options::default().target("sm_120a").target.as_deref(), Some("sm_120a"));
+    /// ```
     #[must_use]
     pub fn target(mut self, target: impl Into<String>) -> Options {
         self.target = Some(target.into());
         self
     }
 
-    /// Plans for this target, or for that of the GPU.
+    /// Sets [`Options::target`], or clears it so that the GPU's own target is used.
+    ///
+    /// ```
+    /// # use fourfold::Options;
+    /// assert!(Options::default().target("cpu").maybe_target(None).target.is_none());
+    /// ```
     #[must_use]
     pub fn maybe_target(mut self, target: Option<String>) -> Options {
         self.target = target;
         self
     }
 
-    /// Runs kernels on this GPU.
+    /// Sets [`Options::device`].
+    ///
+    /// ```
+    /// # use fourfold::{DeviceChoice, Options};
+    /// assert_eq!(Options::default().device(DeviceChoice::Ordinal(1)).device, DeviceChoice::Ordinal(1));
+    /// ```
     #[must_use]
     pub fn device(mut self, device: DeviceChoice) -> Options {
         self.device = device;
         self
     }
 
-    /// Emulates kernels of the sm_120 family on a Hopper GPU.
+    /// Sets [`Options::emulate`].
+    ///
+    /// ```
+    /// # use fourfold::Options;
+    /// assert!(Options::default().emulate(true).emulate);
+    /// ```
     #[must_use]
     pub fn emulate(mut self, emulate: bool) -> Options {
         self.emulate = emulate;
         self
     }
 
-    /// Takes these ops from the host.
+    /// Sets [`Options::claim`].
+    ///
+    /// ```
+    /// # use fourfold::{Claim, Options};
+    /// assert_eq!(Options::default().claim(Claim::KernelsOnly).claim, Claim::KernelsOnly);
+    /// ```
     #[must_use]
     pub fn claim(mut self, claim: Claim) -> Options {
         self.claim = claim;
         self
     }
 
-    /// Allows normalization to drop roundings that a program states.
+    /// Sets [`Options::contract`].
+    ///
+    /// ```
+    /// # use fourfold::Options;
+    /// assert!(Options::default().contract(true).contract);
+    /// ```
     #[must_use]
     pub fn contract(mut self, contract: bool) -> Options {
         self.contract = contract;
         self
     }
 
-    /// Selects kernels by these tables.
+    /// Sets [`Options::dispatch`].
+    ///
+    /// ```
+    /// # use fourfold::Options;
+    /// assert!(Options::default().dispatch(None).dispatch.is_none());
+    /// ```
     #[must_use]
     pub fn dispatch(mut self, dispatch: impl Into<Option<Arc<Tables>>>) -> Options {
         self.dispatch = dispatch.into();
@@ -98,19 +134,26 @@ impl Options {
     }
 }
 
-/// Which GPU kernels run on.
+/// Selects the GPU that kernels run on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DeviceChoice {
-    /// The first one, if there is any.
+    /// GPU 0, or none if the driver is missing or reports no GPU.
     #[default]
     First,
-    /// The one with this number.
+    /// The GPU with this ordinal. Its absence is an error.
     Ordinal(usize),
-    /// None: the driver is not asked for, everything runs on the fallback.
+    /// No GPU. The driver is not queried, and everything runs on the fallback.
     None,
 }
 
-/// As the command line and `FOURFOLD_DEVICE` name it: the number of a GPU, or `none`.
+/// Parses the command line's and `FOURFOLD_DEVICE`'s form: a GPU's ordinal, or `none`.
+///
+/// ```
+/// # use fourfold::DeviceChoice;
+/// assert_eq!("none".parse(), Ok(DeviceChoice::None));
+/// assert_eq!("2".parse(), Ok(DeviceChoice::Ordinal(2)));
+/// assert!("first".parse::<DeviceChoice>().is_err());
+/// ```
 impl FromStr for DeviceChoice {
     type Err = String;
 
@@ -123,40 +166,41 @@ impl FromStr for DeviceChoice {
     }
 }
 
-/// Which ops a backend takes from its host.
+/// Selects the ops that a backend takes from its host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Claim {
-    /// All: what no kernel takes runs on the fallback.
+    /// Every op. Ops outside kernels run on the fallback.
     #[default]
     Everything,
-    /// Those of kernel segments. The host keeps the others and runs claimed segments one by one, so a program is not
-    /// run as a whole. As the ops that the host keeps are those that it has, such a program is not normalized.
+    /// Ops of kernel segments only. The host runs the other ops itself and calls claimed segments one by one, so
+    /// [`Compiled::run`](crate::Compiled::run) is unavailable. The program is not normalized, so that its ops remain
+    /// the host's ops.
     KernelsOnly,
 }
 
-/// A segment that the backend takes, as its host sees it: ops to be replaced by one call.
+/// A segment offered to the host: one call that replaces some of its ops.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimedSegment {
-    /// The position of the segment in the partition, by which it is run.
+    /// The segment's position in the partition, as [`Compiled::run_segment`](crate::Compiled::run_segment) takes it.
     pub segment: usize,
-    /// The ops that it replaces.
+    /// The ops that the call replaces.
     pub ops: Vec<Op>,
-    /// The values that it needs, in the order in which a call takes them.
+    /// The values that the call reads, in argument order.
     pub inputs: Vec<Value>,
-    /// The values that it gives, in the order in which a call returns them.
+    /// The values that the call returns, in result order.
     pub outputs: Vec<Value>,
 }
 
-/// How kernels run on a device.
+/// The mode in which kernels run on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Execution {
-    /// As they are: the device is of their target.
+    /// Unmodified: the device is of the kernels' target.
     Native,
-    /// With the target's matrix instruction emulated.
+    /// With the target's matrix instruction emulated on a Hopper GPU.
     Emulated,
 }
 
-/// Plans programs for one target.
+/// Plans and compiles programs for one target.
 #[derive(Clone, Debug)]
 pub struct Backend {
     capabilities: Capabilities,
@@ -167,7 +211,7 @@ pub struct Backend {
     gpu: Result<Gpu, String>,
 }
 
-/// A program, what it was normalized to, and the partition of that.
+/// A partitioned program: the original, its normalized form, and the segments of the normalized form.
 #[derive(Clone, Debug)]
 pub struct Planned {
     original: Program,
@@ -178,11 +222,22 @@ pub struct Planned {
 }
 
 impl Backend {
-    /// A backend for these options. It asks the driver which GPUs there are and starts nothing on them.
+    /// Creates a backend. Queries the driver for GPUs, but opens none of them.
     ///
     /// # Errors
-    /// When there is no such target, when it is one whose kernels cannot be emulated and they are to be, or when a GPU
-    /// is asked for by number that is not there. A machine without a GPU is no error.
+    /// [`Error::UnknownTarget`] for a target that does not exist; [`Error::NotEmulated`] when `emulate` is set for a
+    /// target without emulation; [`Error::Device`] when [`DeviceChoice::Ordinal`] names a GPU that is missing or
+    /// cannot be queried. With [`DeviceChoice::First`], a machine without a GPU is no error.
+    ///
+    /// ```
+    /// use fourfold::{Backend, DeviceChoice, Error, Options};
+    ///
+    /// let options = Options::default().device(DeviceChoice::None);
+    /// assert_eq!(Backend::new(&options)?.capabilities().target, fourfold::DEFAULT_TARGET);
+    /// let unknown = Backend::new(&options.target("sm_1a"));
+    /// assert!(matches!(unknown, Err(Error::UnknownTarget { .. })));
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn new(options: &Options) -> Result<Backend, Error> {
         let gpu = find_gpu(options.device)?;
         let own = gpu.as_ref().ok().and_then(Gpu::target);
@@ -203,20 +258,40 @@ impl Backend {
         Ok(Backend { capabilities, claim, contract, emulate, dispatch, gpu })
     }
 
-    /// What the target's kernels take.
+    /// The formats and ops that the target's kernels support.
+    ///
+    /// ```
+    /// # use fourfold::{Backend, DeviceChoice, Options};
+    /// let backend = Backend::new(&Options::default().target("sm_90a").device(DeviceChoice::None))?;
+    /// assert_eq!(backend.capabilities().target, "sm_90a");
+    /// # Ok::<(), fourfold::Error>(())
+    /// ```
     pub fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    /// The GPU that kernels would run on, whether or not it is of the target; `None` where there is none.
+    /// The selected GPU, even if it is not of the target; `None` if the machine has none.
+    ///
+    /// ```
+    /// # use fourfold::{Backend, DeviceChoice, Options};
+    /// assert!(Backend::new(&Options::default().device(DeviceChoice::None))?.gpu().is_none());
+    /// # Ok::<(), fourfold::Error>(())
+    /// ```
     pub fn gpu(&self) -> Option<&Gpu> {
         self.gpu.as_ref().ok()
     }
 
-    /// The GPU and how the target's kernels run on it.
+    /// The selected GPU, and the mode in which the target's kernels run on it.
     ///
     /// # Errors
-    /// The reason, `no_device`, when they cannot run here.
+    /// A reason with code [`NO_DEVICE`] when the target's kernels cannot run on this machine.
+    ///
+    /// ```
+    /// # use fourfold::{Backend, DeviceChoice, Options};
+    /// let backend = Backend::new(&Options::default().device(DeviceChoice::None))?;
+    /// assert_eq!(backend.execution().unwrap_err().code, "no_device");
+    /// # Ok::<(), fourfold::Error>(())
+    /// ```
     pub fn execution(&self) -> Result<(&Gpu, Execution), RunReason> {
         let target = &self.capabilities.target;
         let refuse = |message: String| RunReason { code: NO_DEVICE, message };
@@ -233,30 +308,70 @@ impl Backend {
         }
     }
 
-    /// Whether kernels are built to be emulated.
+    /// Returns [`Options::emulate`].
+    ///
+    /// ```
+    /// # use fourfold::{Backend, DeviceChoice, Options};
+    /// let backend = Backend::new(&Options::default().emulate(true).device(DeviceChoice::None))?;
+    /// assert!(backend.emulates());
+    /// # Ok::<(), fourfold::Error>(())
+    /// ```
     pub fn emulates(&self) -> bool {
         self.emulate
     }
 
-    /// Which ops it takes.
+    /// Returns [`Options::claim`].
+    ///
+    /// ```
+    /// # use fourfold::{Backend, Claim, DeviceChoice, Options};
+    /// let backend = Backend::new(&Options::default().device(DeviceChoice::None))?;
+    /// assert_eq!(backend.claim(), Claim::Everything);
+    /// # Ok::<(), fourfold::Error>(())
+    /// ```
     pub fn claim(&self) -> Claim {
         self.claim
     }
 
-    /// Whether normalization may drop roundings that a program states.
+    /// Returns [`Options::contract`].
+    ///
+    /// ```
+    /// # use fourfold::{Backend, DeviceChoice, Options};
+    /// assert!(!Backend::new(&Options::default().device(DeviceChoice::None))?.contracts());
+    /// # Ok::<(), fourfold::Error>(())
+    /// ```
     pub fn contracts(&self) -> bool {
         self.contract
     }
 
-    /// Which kernel a problem gets, where that is not as by default.
+    /// Returns [`Options::dispatch`].
+    ///
+    /// ```
+    /// # use fourfold::{Backend, DeviceChoice, Options};
+    /// assert!(Backend::new(&Options::default().device(DeviceChoice::None))?.dispatch().is_none());
+    /// # Ok::<(), fourfold::Error>(())
+    /// ```
     pub fn dispatch(&self) -> Option<&Arc<Tables>> {
         self.dispatch.as_ref()
     }
 
-    /// Verifies a module, normalizes it and partitions what it becomes: every op is in a segment, and every op outside a kernel has a reason.
+    /// Verifies, normalizes and partitions a module. Every op ends up in a segment, and every op outside a kernel has
+    /// a reason. With [`Claim::KernelsOnly`], the module is not normalized.
     ///
     /// # Errors
-    /// When the module is not a program; never because an op is not taken.
+    /// [`Error::Module`] when the module does not verify. An op that no kernel takes is no error.
+    ///
+    /// ```
+    /// use fourfold::ir::{Builder, Dim, ElementType, TensorType, UnaryKind};
+    /// # use fourfold::{Backend, DeviceChoice, Options};
+    ///
+    /// let mut builder = Builder::new("activation");
+    /// let x = builder.input("x", TensorType::new(vec![Dim::fixed(4)], ElementType::F32));
+    /// let y = builder.unary("y", UnaryKind::Relu, x);
+    /// let backend = Backend::new(&Options::default().device(DeviceChoice::None))?;
+    /// let planned = backend.plan_module(builder.finish(&[y]))?;
+    /// assert_eq!(planned.partition().kernels().count(), 0);
+    /// # Ok::<(), fourfold::Error>(())
+    /// ```
     pub fn plan_module(&self, module: Module) -> Result<Planned, Error> {
         match verify(module) {
             Ok(program) => Ok(self.plan(program)),
@@ -267,12 +382,32 @@ impl Backend {
         }
     }
 
-    /// Normalizes a verified program, unless only kernels are claimed, and partitions what it becomes.
+    /// Normalizes and partitions a verified program. With [`Claim::KernelsOnly`], the program is not normalized.
+    ///
+    /// ```
+    /// # use fourfold::{Backend, DeviceChoice, Options};
+    /// let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+    /// let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+    /// let planned = Backend::new(&Options::default().device(DeviceChoice::None))?.plan(program);
+    /// assert_eq!(planned.partition().kernels().count(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn plan(&self, program: Program) -> Planned {
         self.plan_with(program, &NormalizeOptions::default())
     }
 
-    /// [`Backend::plan`], where this program allows more than the backend's options do.
+    /// Like [`Backend::plan`], with `contract` enabled if either the backend's options or `options` enable it.
+    ///
+    /// ```
+    /// use fourfold::scheduler::NormalizeOptions;
+    /// # use fourfold::{Backend, DeviceChoice, Options};
+    /// # let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+    /// # let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+    /// let backend = Backend::new(&Options::default().device(DeviceChoice::None))?;
+    /// let planned = backend.plan_with(program, &NormalizeOptions { contract: true });
+    /// assert_eq!(planned.partition().kernels().count(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn plan_with(&self, program: Program, options: &NormalizeOptions) -> Planned {
         let normalized = match self.claim {
             Claim::Everything => {
@@ -292,10 +427,19 @@ impl Backend {
         Planned { original: program, normalized, partition, claim, dispatch }
     }
 
-    /// Proves a plan again, with a checker that shares no code with what made it.
+    /// Checks a partition with [`fourfold_scheduler::check`], which shares no code with the partitioner.
     ///
     /// # Errors
-    /// A bug of ours, with everything that is wrong.
+    /// [`Error::Partition`], a bug in Fourfold, with every violation found.
+    ///
+    /// ```
+    /// # use fourfold::{Backend, DeviceChoice, Options};
+    /// # let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+    /// # let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+    /// let backend = Backend::new(&Options::default().device(DeviceChoice::None))?;
+    /// backend.check(&backend.plan(program))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn check(&self, planned: &Planned) -> Result<(), Error> {
         check(planned.program(), &self.capabilities, &planned.partition).map_err(|errors| {
             let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -304,7 +448,7 @@ impl Backend {
     }
 }
 
-/// The GPU of choice, or in words why there is none.
+/// The selected GPU, or the reason that there is none.
 fn find_gpu(choice: DeviceChoice) -> Result<Result<Gpu, String>, Error> {
     if choice == DeviceChoice::None {
         return Ok(Err("none was to be used".to_owned()));
@@ -329,32 +473,71 @@ fn find_gpu(choice: DeviceChoice) -> Result<Result<Gpu, String>, Error> {
 }
 
 impl Planned {
-    /// The program that is partitioned, compiled and run: the normalized one.
+    /// The normalized program, which is partitioned, compiled and run.
+    ///
+    /// ```
+    /// # use fourfold::{Backend, DeviceChoice, Options};
+    /// # let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+    /// # let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+    /// let planned = Backend::new(&Options::default().device(DeviceChoice::None))?.plan(program);
+    /// assert_eq!(planned.program().module().outputs.len(), planned.original().module().outputs.len());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn program(&self) -> &Program {
         self.normalized.program()
     }
 
-    /// The program as it was given.
+    /// The program before normalization. [`Planned::program`] has an example.
     pub fn original(&self) -> &Program {
         &self.original
     }
 
-    /// How the one came from the other.
+    /// The normalized program with its map from the original's values.
+    ///
+    /// ```
+    /// # use fourfold::{Backend, DeviceChoice, Options};
+    /// # let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+    /// # let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+    /// let planned = Backend::new(&Options::default().device(DeviceChoice::None))?.plan(program);
+    /// assert!(!planned.normalized().is_changed(), "nothing to rewrite in a plain scaled_mma");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn normalized(&self) -> &Normalized {
         &self.normalized
     }
 
     /// The segments and decisions of [`Planned::program`].
+    ///
+    /// ```
+    /// # use fourfold::{Backend, DeviceChoice, Options};
+    /// # let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+    /// # let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+    /// let planned = Backend::new(&Options::default().device(DeviceChoice::None))?.plan(program);
+    /// assert_eq!(planned.partition().segments.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn partition(&self) -> &Partition {
         &self.partition
     }
 
-    /// Which kernel a problem gets, where that is not as by default.
+    /// The dispatch tables of [`Options::dispatch`].
     pub(crate) fn dispatch(&self) -> Option<&Tables> {
         self.dispatch.as_deref()
     }
 
-    /// What the host gives away: the kernel segments, in the order in which they can run.
+    /// The kernel segments, in an order in which they can run.
+    ///
+    /// ```
+    /// use fourfold::{Backend, Claim, DeviceChoice, Options};
+    /// # let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+    /// # let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+    ///
+    /// let options = Options::default().claim(Claim::KernelsOnly).device(DeviceChoice::None);
+    /// let planned = Backend::new(&options)?.plan(program);
+    /// let [segment] = planned.claimed().try_into().expect("one scaled_mma");
+    /// assert_eq!((segment.inputs.len(), segment.outputs.len()), (4, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn claimed(&self) -> Vec<ClaimedSegment> {
         let segments = &self.partition.segments;
         let claim = |segment: usize| ClaimedSegment {
@@ -366,13 +549,27 @@ impl Planned {
         self.partition.kernels().map(|(segment, _)| claim(segment)).collect()
     }
 
-    /// Runs the program on these inputs, which bind by name, on the fallback: nothing is built or launched. See
-    /// [`Backend::compile`](crate::Backend::compile) for kernels. The values of the run are those of
-    /// [`Planned::original`].
+    /// Runs the program on the CPU fallback; builds and launches nothing. `tensors` maps input names to tensors. The
+    /// run holds the values of [`Planned::original`]. To run kernels, use
+    /// [`Backend::compile`](crate::Backend::compile).
     ///
     /// # Errors
-    /// When the tensors do not fit the inputs, when memory does not suffice, or when only kernels are claimed and the
-    /// program has other ops.
+    /// [`Error::Bind`] when the tensors do not fit the inputs; [`Error::Run`] when memory runs out;
+    /// [`Error::Unclaimed`] under [`Claim::KernelsOnly`] when an op belongs to the host.
+    ///
+    /// ```
+    /// use fourfold::ir::sample::{Recipe, Rule, inputs};
+    /// # use fourfold::{Backend, DeviceChoice, Options};
+    /// # let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+    /// # let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+    ///
+    /// let tensors = inputs(&program, &Recipe { rule: Rule::Exact, seed: 1, symbols: Vec::new() })?;
+    /// let output = program.module().outputs[0];
+    /// let planned = Backend::new(&Options::default().device(DeviceChoice::None))?.plan(program);
+    /// let run = planned.run(&tensors, &Default::default())?;
+    /// assert!(run.value(output).is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn run(&self, tensors: &HashMap<String, Tensor>, options: &RunOptions) -> Result<Run, Error> {
         self.refuse_unclaimed()?;
         let bound = bind::bind(self.program(), tensors)?;
@@ -380,7 +577,7 @@ impl Planned {
         Ok(self.in_original(run))
     }
 
-    /// A run of the normalized program with the values of the original, as far as they are still there.
+    /// Maps a run of the normalized program to the original's values; values that normalization removed are absent.
     pub(crate) fn in_original(&self, mut run: Run) -> Run {
         if self.normalized.is_changed() {
             let values = self.original.module().values.keys();
@@ -390,7 +587,7 @@ impl Planned {
         run
     }
 
-    /// With [`Claim::KernelsOnly`], an op that is the host's.
+    /// Refuses a program with ops of the host under [`Claim::KernelsOnly`].
     pub(crate) fn refuse_unclaimed(&self) -> Result<(), Error> {
         if self.claim == Claim::Everything {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Where the kernels of programs come from: the toolchain, the cache and the service that options mean.
+//! Compilation options: the toolchain, the cache and the compile service that they select.
 
 use std::sync::Arc;
 
@@ -15,67 +15,107 @@ use fourfold_executor::{BuildOptions, Cancel, chain};
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct CompileOptions {
-    /// The toolchain to use.
+    /// The toolchain to use, or the places to look for one.
     pub toolchain: ToolchainOptions,
-    /// How to build with it.
+    /// Options of each compiler invocation.
     pub build: BuildOptions,
-    /// Build kernels that cannot run here too, to see what they cost.
+    /// Build kernels even if this machine cannot run them, to inspect their resources.
     pub build_anyway: bool,
-    /// Where built kernels are kept.
+    /// The cache for built kernels.
     pub cache: CacheChoice,
-    /// Try kernels again of which is known that they cannot be built.
+    /// Retry kernels whose build failure is recorded in the cache.
     pub retry: bool,
-    /// How many compilers may run at once; as many as the machine has room for where none is given.
+    /// The number of compilers that may run at once. Default: as many as the machine's memory and cores allow.
     pub jobs: Option<usize>,
-    /// Look for a fault: kernels are built in debug mode, and every run is in it
+    /// Build kernels in debug mode, and run in debug mode
     /// ([`RunOptions::debug`](fourfold_executor::RunOptions::debug)).
     pub debug: bool,
 }
 
 impl CompileOptions {
-    /// Uses this toolchain.
+    /// Sets [`CompileOptions::toolchain`].
+    ///
+    /// ```
+    /// use fourfold::{CompileOptions, executor::toolchain::ToolchainOptions};
+    ///
+    /// let options = CompileOptions::default().toolchain(ToolchainOptions { provision: true, ..Default::default() });
+    /// assert!(options.toolchain.provision);
+    /// ```
     #[must_use]
     pub fn toolchain(mut self, toolchain: ToolchainOptions) -> CompileOptions {
         self.toolchain = toolchain;
         self
     }
 
-    /// Builds with these options.
+    /// Sets [`CompileOptions::build`].
+    ///
+    /// ```
+    /// use fourfold::{CompileOptions, executor::BuildOptions};
+    /// use std::time::Duration;
+    ///
+    /// let build = BuildOptions { time_limit: Duration::from_secs(60), ..Default::default() };
+    /// assert_eq!(CompileOptions::default().build(build).build.time_limit.as_secs(), 60);
+    /// ```
     #[must_use]
     pub fn build(mut self, build: BuildOptions) -> CompileOptions {
         self.build = build;
         self
     }
 
-    /// Builds kernels that cannot run here, too.
+    /// Sets [`CompileOptions::build_anyway`].
+    ///
+    /// ```
+    /// # use fourfold::CompileOptions;
+    /// assert!(CompileOptions::default().build_anyway(true).build_anyway);
+    /// ```
     #[must_use]
     pub fn build_anyway(mut self, build_anyway: bool) -> CompileOptions {
         self.build_anyway = build_anyway;
         self
     }
 
-    /// Keeps built kernels in this cache.
+    /// Sets [`CompileOptions::cache`].
+    ///
+    /// ```
+    /// # use fourfold::{CacheChoice, CompileOptions};
+    /// assert_eq!(CompileOptions::default().cache(CacheChoice::None).cache, CacheChoice::None);
+    /// ```
     #[must_use]
     pub fn cache(mut self, cache: CacheChoice) -> CompileOptions {
         self.cache = cache;
         self
     }
 
-    /// Tries kernels again that are known not to build.
+    /// Sets [`CompileOptions::retry`].
+    ///
+    /// ```
+    /// # use fourfold::CompileOptions;
+    /// assert!(CompileOptions::default().retry(true).retry);
+    /// ```
     #[must_use]
     pub fn retry(mut self, retry: bool) -> CompileOptions {
         self.retry = retry;
         self
     }
 
-    /// Runs at most this many compilers at once.
+    /// Sets [`CompileOptions::jobs`].
+    ///
+    /// ```
+    /// # use fourfold::CompileOptions;
+    /// assert_eq!(CompileOptions::default().jobs(2).jobs, Some(2));
+    /// ```
     #[must_use]
     pub fn jobs(mut self, jobs: impl Into<Option<usize>>) -> CompileOptions {
         self.jobs = jobs.into();
         self
     }
 
-    /// Builds and runs in debug mode.
+    /// Sets [`CompileOptions::debug`].
+    ///
+    /// ```
+    /// # use fourfold::CompileOptions;
+    /// assert!(CompileOptions::default().debug(true).debug);
+    /// ```
     #[must_use]
     pub fn debug(mut self, debug: bool) -> CompileOptions {
         self.debug = debug;
@@ -83,30 +123,30 @@ impl CompileOptions {
     }
 }
 
-/// Where built kernels are kept.
+/// Selects the cache for built kernels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CacheChoice {
-    /// In the user's cache folder, with the size and the tiers that the environment asks for.
+    /// The user's cache folder, with the size and tiers that the environment sets.
     #[default]
     Usual,
-    /// Here.
+    /// A cache with these options.
     At(CacheOptions),
-    /// Nowhere: each kernel lives as long as somebody uses it.
+    /// No cache. A kernel exists as long as something in this process uses it.
     None,
 }
 
-/// A service, and what the kernels that it builds are configured for.
+/// A compile service, and the CUTLASS version that its kernels are configured for.
 #[derive(Clone, Debug)]
 pub(crate) struct Supply {
     pub(crate) service: CompileService,
     pub(crate) cutlass: CutlassVersion,
-    /// Ends what is asked of the service.
+    /// Cancels requests to the service.
     pub(crate) cancel: Cancel,
 }
 
 impl CompileOptions {
-    /// The service that these options mean, for kernels of these targets. Nothing here fails: without a toolchain it has
-    /// what the cache has, and without a cache it builds; `progress` is told.
+    /// The service for kernels of these targets. Never fails: without a toolchain the service answers from the cache,
+    /// and without a cache it builds every kernel. Problems are reported to `progress`.
     pub(crate) fn supply(&self, targets: &[&str], progress: &(dyn Fn(&Event) + Sync)) -> Supply {
         let note = |text: String| progress(&Event::Note(text));
         let found = toolchain(&self.toolchain_for(targets), &mut |line| note(line.to_owned()));
@@ -125,7 +165,12 @@ impl CompileOptions {
         Supply { service, cutlass, cancel: self.build.cancel.clone().unwrap_or_default() }
     }
 
-    /// The toolchain to look for where kernels of these targets are to be built.
+    /// The toolchain options, extended to require support for these targets.
+    ///
+    /// ```
+    /// # use fourfold::CompileOptions;
+    /// assert_eq!(CompileOptions::default().toolchain_for(&["sm_90a"]).targets, ["sm_90a"]);
+    /// ```
     pub fn toolchain_for(&self, targets: &[&str]) -> ToolchainOptions {
         let mut all = self.toolchain.targets.clone();
         all.extend(targets.iter().map(|target| (*target).to_owned()));
@@ -134,7 +179,7 @@ impl CompileOptions {
 }
 
 impl CacheChoice {
-    /// The cache, if it is not to be without; or in words why it cannot be used.
+    /// Opens the cache, unless [`CacheChoice::None`]; or says why it cannot be used.
     fn open(&self, allow_known_bad: bool) -> Result<Option<Cache>, String> {
         let unusable = |error: &dyn std::error::Error| format!("kernels are not kept: {}", chain(error));
         let mut options = match self {
@@ -150,21 +195,21 @@ impl CacheChoice {
     }
 }
 
-/// The version of CUTLASS that a toolchain has, as configurations are chosen by it; the pinned one where it has none.
+/// The toolchain's CUTLASS version, which configurations depend on; the pinned version if it has no CUTLASS.
 pub fn cutlass_version(toolchain: &Toolchain) -> CutlassVersion {
     let own = toolchain.cutlass.as_ref().and_then(|cutlass| CutlassVersion::parse(&cutlass.version));
     own.unwrap_or_else(pinned_cutlass)
 }
 
-/// The version of the pinned CUTLASS: without a toolchain the cache has kernels that were configured for it.
+/// The pinned CUTLASS version, which cached kernels are configured for when no toolchain is found.
 pub(crate) fn pinned_cutlass() -> CutlassVersion {
     CutlassVersion::parse(PINNED.cutlass).unwrap_or(CutlassVersion::PINNED)
 }
 
-/// Finds a toolchain, or installs the pinned one, saying on `progress` what takes long.
+/// Finds a toolchain, or installs the pinned one if `options` allow it. Reports slow steps to `progress`.
 ///
 /// # Errors
-/// When there is none and none can be installed.
+/// When no toolchain is found and none can be installed.
 pub fn toolchain(
     options: &ToolchainOptions,
     progress: &mut dyn FnMut(&str),

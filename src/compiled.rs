@@ -1,4 +1,4 @@
-//! Compiled programs: their kernels built and loaded, ready to run as a whole or segment by segment.
+//! Compiled programs: kernels built and loaded, run as a whole program or segment by segment.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use crate::compile_options::{CompileOptions, Supply};
 use crate::error::Error;
 use crate::kernels::{BuiltKernel, PlannedKernel, build_targets, get_kernels, planned_kernels, request};
 
-/// A program that is ready to run. What could not be built or cannot run here runs on the fallback, with the reason.
+/// A program ready to run. Kernels that failed to build, or cannot run here, are replaced by the fallback with a
+/// reason.
 #[derive(Debug)]
 pub struct Compiled {
     planned: Planned,
@@ -27,26 +28,36 @@ pub struct Compiled {
     kernels: HashMap<usize, SegmentKernel>,
     configured: Vec<PlannedKernel>,
     built: Vec<BuiltKernel>,
-    /// Those that are had in the background, in the order of `configured`.
+    /// Kernels requested in the background, in the order of `configured`.
     pending: Vec<PendingKernel>,
-    /// Who has a kernel keeps it for others in this process.
+    /// Keeps each kernel alive, so that other programs in this process share it.
     _kept: Vec<Arc<Built>>,
-    /// Where its kernels come from; others find the same service while somebody has it.
+    /// The kernels' source. A live service is found again by later compilations with the same options.
     supply: Option<Supply>,
-    /// Every run is in debug mode.
+    /// Run in debug mode.
     debug: bool,
 }
 
-/// The device that kernels run on, or why there is none.
+/// The device that kernels run on, or the reason that there is none.
 type Place = Result<(Device, Execution), RunReason>;
 
 impl Backend {
-    /// Builds and loads the kernels of a program, if they can run here; those that the cache has are only loaded.
-    /// `progress` is told of what takes long.
+    /// Builds and loads the kernels of a program that this machine can run. Cached kernels are only loaded. Slow
+    /// steps are reported to `progress`.
     ///
-    /// It cannot fail: a kernel that cannot be had is a segment that runs on the fallback, with the compiler's own
-    /// words, whose fault it was and what to do as its reason. So does a plan that another backend made for another
-    /// target.
+    /// Never fails. The segment of a kernel that cannot be built runs on the fallback; its reason holds the
+    /// compiler's message, the fault and a remedy. A plan made for another backend's target runs on the fallback too.
+    ///
+    /// ```
+    /// use fourfold::{Backend, CompileOptions, DeviceChoice, Options};
+    /// # let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+    /// # let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+    ///
+    /// let backend = Backend::new(&Options::default().device(DeviceChoice::None))?;
+    /// let compiled = backend.compile(backend.plan(program), &CompileOptions::default(), &|_| ());
+    /// assert_eq!(compiled.unavailable(0).expect("no GPU").code, "no_device");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn compile(
         &self,
         planned: Planned,
@@ -57,8 +68,18 @@ impl Backend {
         compiled.pop().expect("one program was given")
     }
 
-    /// [`Backend::compile`] for several programs at once, with each distinct kernel built once and as many at a time
-    /// as the machine has room for.
+    /// Compiles several programs. Each distinct kernel is built once, as many at a time as [`CompileOptions::jobs`]
+    /// allows.
+    ///
+    /// ```
+    /// # use fourfold::{Backend, CompileOptions, DeviceChoice, Options};
+    /// # let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+    /// # let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+    /// let backend = Backend::new(&Options::default().device(DeviceChoice::None))?;
+    /// let plans = vec![backend.plan(program.clone()), backend.plan(program)];
+    /// assert_eq!(backend.compile_all(plans, &CompileOptions::default(), &|_| ()).len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn compile_all(
         &self,
         programs: Vec<Planned>,
@@ -84,14 +105,28 @@ impl Backend {
         compiled
     }
 
-    /// [`Backend::compile`] without waiting for compilers: a segment runs on the fallback, with the reason
-    /// [`BUILDING`](fourfold_executor::BUILDING), until its kernel is there, and as that from then on; a call may wait
-    /// for it ([`RunOptions::wait`]), and [`Compiled::wait`] does. When the result is dropped, or the wish of
-    /// [`BuildOptions::cancel`](fourfold_executor::BuildOptions::cancel) comes, the builds that nobody else wants end.
-    /// `events` is called on other threads too.
+    /// Compiles without waiting for compilers. Until its kernel is ready, a segment runs on the fallback with the
+    /// reason [`BUILDING`](fourfold_executor::BUILDING). [`RunOptions::wait`] makes a call wait; [`Compiled::wait`]
+    /// waits for all kernels.
     ///
-    /// A toolchain that has to be installed first, which [`ToolchainOptions`](fourfold_executor::toolchain::ToolchainOptions)
-    /// allows or not, is installed before this returns.
+    /// Dropping the result, or cancelling [`BuildOptions::cancel`](fourfold_executor::BuildOptions::cancel), ends
+    /// builds that no other program needs. `events` is also called on other threads. If
+    /// [`ToolchainOptions`](fourfold_executor::toolchain::ToolchainOptions) ask to install a toolchain, the
+    /// installation completes before this returns.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use fourfold::{Backend, CompileOptions, DeviceChoice, Options, Wait};
+    /// # let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+    /// # let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+    ///
+    /// let backend = Backend::new(&Options::default().device(DeviceChoice::None))?;
+    /// let options = CompileOptions::default();
+    /// let compiled = backend.compile_in_background(backend.plan(program), &options, Arc::new(|_| ()));
+    /// assert_eq!(compiled.building(), 0, "nothing to build without a GPU");
+    /// assert!(compiled.wait(Wait::Never));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn compile_in_background(
         &self,
         planned: Planned,
@@ -110,7 +145,7 @@ impl Backend {
         let requests: Vec<Request> = requests.collect();
         let distinct: HashMap<CacheKey, &Request> =
             requests.iter().map(|request| (request.key(), request)).collect();
-        // What is there already is told as soon as it is asked for.
+        // Announced first: a cached kernel's event follows as soon as it is requested.
         events(&Event::Needed { kernels: distinct.len() });
         let start = |request: &Request| {
             let pending = supply.service.start(request.clone(), Arc::clone(&events));
@@ -132,7 +167,7 @@ impl Backend {
         compiled
     }
 
-    /// A program of which nothing is built; one that was planned for another target never will be.
+    /// A program without kernels yet. All kernels of a plan for another target are refused.
     fn begin(&self, planned: Planned, options: &CompileOptions) -> Compiled {
         let gpu = self.execution().ok().map(|(gpu, _)| gpu.clone());
         let mut compiled = Compiled::unbuilt(planned, gpu, options.debug);
@@ -144,7 +179,7 @@ impl Backend {
         compiled
     }
 
-    /// Where the kernels of programs will run, and where they come from; `None` if they are not needed.
+    /// The device and the kernels' source for these programs; `None` if they need no kernels.
     fn place(
         &self,
         compiled: &mut [&mut Compiled],
@@ -154,7 +189,7 @@ impl Backend {
         if compiled.is_empty() {
             return None;
         }
-        // The device is opened before anything is built: without it kernels need not be.
+        // The device is opened before anything is built: without one, nothing has to be built.
         let place = self.execution().and_then(|(gpu, execution)| {
             let device = Device::open(gpu.ordinal).map_err(|error| device_reason(&error))?;
             Ok((device, execution))
@@ -168,7 +203,7 @@ impl Backend {
     }
 }
 
-/// The code of a plan that was made for another target than that of the backend that compiles it.
+/// The reason code of a plan made for another target than the compiling backend's.
 const FOREIGN_PLAN: &str = "foreign_plan";
 
 impl Compiled {
@@ -187,12 +222,12 @@ impl Compiled {
         }
     }
 
-    /// Whether it has kernels about which nothing is known yet.
+    /// Returns true if the program has kernels and none is decided yet.
     fn needs_kernels(&self) -> bool {
         self.kernels.is_empty() && self.planned.partition().plans().next().is_some()
     }
 
-    /// Nothing can be built or run, for one reason.
+    /// Marks every kernel as unavailable, for one reason.
     fn refuse_all(&mut self, emulate: bool, reason: &RunReason) {
         self.configured = planned_kernels(&self.planned, CutlassVersion::PINNED, emulate);
         for (segment, _) in self.planned.partition().plans() {
@@ -200,7 +235,7 @@ impl Compiled {
         }
     }
 
-    /// Takes what became of each configured kernel, in order, and loads those that can run.
+    /// Takes the outcome of each configured kernel, in order, and loads the kernels that can run.
     fn load(&mut self, outcomes: impl Iterator<Item = Outcome>, place: &Place, service: &CompileService) {
         for (planned, outcome) in self.configured.iter().zip(outcomes) {
             let kernel = match (&outcome, place) {
@@ -219,22 +254,52 @@ impl Compiled {
     }
 
     /// The program and its partition.
+    ///
+    /// ```
+    /// # use fourfold::{Backend, CompileOptions, DeviceChoice, Options};
+    /// # let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+    /// # let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+    /// # let backend = Backend::new(&Options::default().device(DeviceChoice::None))?;
+    /// let compiled = backend.compile(backend.plan(program), &CompileOptions::default(), &|_| ());
+    /// assert_eq!(compiled.planned().claimed().len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn planned(&self) -> &Planned {
         &self.planned
     }
 
-    /// The kernels as they are configured.
+    /// The kernels' configurations and sources.
+    ///
+    /// ```
+    /// # use fourfold::{Backend, CompileOptions, DeviceChoice, Options};
+    /// # let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+    /// # let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+    /// # let backend = Backend::new(&Options::default().device(DeviceChoice::None))?;
+    /// # let compiled = backend.compile(backend.plan(program), &CompileOptions::default(), &|_| ());
+    /// assert!(compiled.configured()[0].source.text.contains("cutlass"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn configured(&self) -> &[PlannedKernel] {
         &self.configured
     }
 
-    /// What became of building each kernel; empty where nothing was built, or in the background: see
-    /// [`Compiled::built_so_far`].
+    /// The build result of each kernel. Empty if nothing was built, or if kernels are built in the background: use
+    /// [`Compiled::built_so_far`] then.
+    ///
+    /// ```
+    /// # use fourfold::{Backend, CompileOptions, DeviceChoice, Options};
+    /// # let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+    /// # let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+    /// # let backend = Backend::new(&Options::default().device(DeviceChoice::None))?;
+    /// # let compiled = backend.compile(backend.plan(program), &CompileOptions::default(), &|_| ());
+    /// assert!(compiled.built().is_empty() && compiled.built_so_far().is_empty(), "no GPU: nothing is built");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn built(&self) -> &[BuiltKernel] {
         &self.built
     }
 
-    /// What became of building each kernel, as far as it is known.
+    /// The build results known so far, background builds included. [`Compiled::built`] has an example.
     pub fn built_so_far(&self) -> Vec<BuiltKernel> {
         let pending = self.configured.iter().zip(&self.pending);
         let known = pending.filter_map(|(planned, it)| {
@@ -244,44 +309,80 @@ impl Compiled {
         self.built.iter().cloned().chain(known).collect()
     }
 
-    /// How many segments wait for kernels that are being built in the background.
+    /// The number of segments whose kernels are still being built. [`Backend::compile_in_background`] has an example.
     pub fn building(&self) -> usize {
         self.pending.iter().filter(|pending| pending.outcome().is_none()).count()
     }
 
-    /// Waits for the kernels that are being built in the background, and says whether none is any more. Those that
-    /// cannot be had count as done.
+    /// Waits for background builds. Returns true if none is left running; a failed build is not running.
+    /// [`Backend::compile_in_background`] has an example.
     pub fn wait(&self, wait: Wait) -> bool {
         let deadline = wait.deadline();
         self.pending.iter().all(|pending| pending.wait_until(deadline).is_some())
     }
 
-    /// The GPU that the target's kernels run on, also where this program has none; `None` where they cannot run.
+    /// The GPU that runs the target's kernels, even if this program has no kernels; `None` if it cannot run them.
+    ///
+    /// ```
+    /// # use fourfold::{Backend, CompileOptions, DeviceChoice, Options};
+    /// # let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+    /// # let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+    /// # let backend = Backend::new(&Options::default().device(DeviceChoice::None))?;
+    /// # let compiled = backend.compile(backend.plan(program), &CompileOptions::default(), &|_| ());
+    /// assert!(compiled.gpu().is_none() && compiled.device().is_none() && compiled.machine().is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn gpu(&self) -> Option<&Gpu> {
         self.gpu.as_ref()
     }
 
-    /// The device with this program's kernels on it; `None` where there are none, or they cannot run.
+    /// The device that holds this program's kernels; `None` if it has no kernels or they cannot run.
+    /// [`Compiled::gpu`] has an example.
     pub fn device(&self) -> Option<&Device> {
         self.device.as_ref()
     }
 
-    /// Prepares the launches of a program in which every segment is a kernel, for a host with device memory and a stream
-    /// of its own. Each input and output is a [`Value`](fourfold_ir::Value) of [`Planned::program`].
+    /// Prepares the launches of a program made of kernel segments only, for a host with its own device memory and
+    /// stream. Inputs and outputs are each a [`Value`](fourfold_ir::Value) of [`Planned::program`].
     ///
     /// # Errors
-    /// When a segment is no kernel, or its kernel cannot run here with these extents.
+    /// When a segment is not a kernel segment, or its kernel cannot run on this machine with these extents.
+    ///
+    /// ```
+    /// # use fourfold::{Backend, CompileOptions, DeviceChoice, Options, ir::SymbolValues};
+    /// # let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+    /// # let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+    /// # let backend = Backend::new(&Options::default().device(DeviceChoice::None))?;
+    /// # let compiled = backend.compile(backend.plan(program), &CompileOptions::default(), &|_| ());
+    /// let symbols = SymbolValues::default();
+    /// assert_eq!(compiled.prepare(&symbols).err().expect("no GPU").code, "no_device");
+    /// assert_eq!(compiled.prepare_segment(0, &symbols).err().expect("no GPU").code, "no_device");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// With a GPU, bind an address to each input and output and launch:
+    ///
+    /// ```no_run
+    /// # use fourfold::{Compiled, Refused, ir::SymbolValues};
+    /// # unsafe fn launch(compiled: &Compiled, addresses: Vec<(fourfold::ir::Value, u64)>) -> Result<(), Refused> {
+    /// let preparation = compiled.prepare(&SymbolValues::default())?.bind_all(addresses);
+    /// // SAFETY: each address is device memory as large as its value, valid until `prepared` is dropped.
+    /// let prepared = unsafe { preparation.build()? };
+    /// # let _ = prepared;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn prepare(&self, symbols: &SymbolValues) -> Result<Preparation<'_>, Refused> {
         let (program, partition) = (self.planned.program(), self.planned.partition());
         let machine = self.machine().ok_or_else(|| self.without_device(None))?;
         Preparation::of_program(program, partition, symbols, &machine)
     }
 
-    /// [`prepare`](Compiled::prepare) for one segment, for hosts that keep their own ops. The inputs and outputs are those
-    /// of [`ClaimedSegment`](crate::ClaimedSegment).
+    /// Prepares the launch of one segment, for hosts that run the other ops. Inputs and outputs are those of
+    /// [`ClaimedSegment`](crate::ClaimedSegment). [`Compiled::prepare`] has an example.
     ///
     /// # Errors
-    /// When there is no such segment, or its kernel cannot run here with these extents.
+    /// When the segment does not exist, or its kernel cannot run on this machine with these extents.
     pub fn prepare_segment(
         &self,
         segment: usize,
@@ -292,7 +393,7 @@ impl Compiled {
         Preparation::of_segment(program, partition, segment, symbols, &machine)
     }
 
-    /// The refusal where no kernel can run: the reason of the segment, or of the first one that has a reason.
+    /// The refusal without a device: the segment's own reason, or the first reason of any segment.
     fn without_device(&self, segment: Option<usize>) -> Refused {
         let known =
             segment.map_or(0..self.planned.partition().segments.len(), |segment| segment..segment + 1);
@@ -304,13 +405,13 @@ impl Compiled {
         Refused { code, segment, message }
     }
 
-    /// The device with the kernels, as the executor's functions take them.
+    /// The device and kernels, in the form that the executor's functions take. [`Compiled::gpu`] has an example.
     pub fn machine(&self) -> Option<Machine<'_>> {
         Some(Machine::new(self.device.as_ref()?, &self.kernels))
     }
 
-    /// Why the kernel of a segment cannot run here; `None` when it can, while it is being built, and for a fallback
-    /// segment.
+    /// The reason that a segment's kernel cannot run here. `None` if it can run, is being built, or the segment has
+    /// no kernel. [`Backend::compile`] has an example.
     pub fn unavailable(&self, segment: usize) -> Option<&RunReason> {
         match self.kernels.get(&segment) {
             Some(SegmentKernel::Unavailable(reason)) => Some(reason),
@@ -319,31 +420,73 @@ impl Compiled {
         }
     }
 
-    /// Whether it was compiled, and is run, to look for a fault: [`CompileOptions::debug`].
+    /// Returns [`CompileOptions::debug`].
+    ///
+    /// ```
+    /// # use fourfold::{Backend, CompileOptions, DeviceChoice, Options};
+    /// # let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+    /// # let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+    /// # let backend = Backend::new(&Options::default().device(DeviceChoice::None))?;
+    /// let options = CompileOptions::default().debug(true);
+    /// assert!(backend.compile(backend.plan(program), &options, &|_| ()).is_in_debug_mode());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_in_debug_mode(&self) -> bool {
         self.debug
     }
 
-    /// Runs the program on these inputs, which bind by name. The values of the run are those of
-    /// [`Planned::original`].
+    /// Runs the program. `tensors` maps input names to tensors. The run holds the values of [`Planned::original`].
     ///
     /// # Errors
-    /// When the tensors do not fit the inputs, memory does not suffice, the device fails, or only kernels are claimed
-    /// and the program has other ops.
+    /// [`Error::Bind`] when the tensors do not fit the inputs; [`Error::Run`] when memory runs out or the device
+    /// fails; [`Error::Unclaimed`] under [`Claim::KernelsOnly`](crate::Claim::KernelsOnly) when an op belongs to the
+    /// host.
+    ///
+    /// ```
+    /// use fourfold::ir::sample::{Recipe, Rule, inputs};
+    /// # use fourfold::{Backend, CompileOptions, DeviceChoice, Options};
+    /// # let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+    /// # let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+    ///
+    /// let tensors = inputs(&program, &Recipe { rule: Rule::Exact, seed: 1, symbols: Vec::new() })?;
+    /// # let output = program.module().outputs[0];
+    /// # let backend = Backend::new(&Options::default().device(DeviceChoice::None))?;
+    /// # let compiled = backend.compile(backend.plan(program), &CompileOptions::default(), &|_| ());
+    /// let run = compiled.run(&tensors, &Default::default())?;
+    /// assert!(run.value(output).is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn run(&self, tensors: &HashMap<String, Tensor>, options: &RunOptions) -> Result<Run, Error> {
         self.planned.refuse_unclaimed()?;
         self.run_bound(&bind::bind(self.planned.program(), tensors)?, options)
     }
 
-    /// [`Compiled::run`] on inputs that are bound already, to either program: they have the same.
+    /// Runs the program on bound inputs. They may be bound to the original or to the normalized program: both have
+    /// the same inputs.
     ///
     /// # Errors
-    /// As [`Compiled::run`], but for binding.
+    /// As [`Compiled::run`], except [`Error::Bind`] and [`Error::Unclaimed`].
+    ///
+    /// ```
+    /// use fourfold::ir::{bind::bind, sample::{Recipe, Rule, inputs}};
+    /// # use fourfold::{Backend, CompileOptions, DeviceChoice, Options};
+    /// # let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+    /// # let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+    ///
+    /// let tensors = inputs(&program, &Recipe { rule: Rule::Exact, seed: 1, symbols: Vec::new() })?;
+    /// # let backend = Backend::new(&Options::default().device(DeviceChoice::None))?;
+    /// # let compiled = backend.compile(backend.plan(program), &CompileOptions::default(), &|_| ());
+    /// let bound = bind(compiled.planned().program(), &tensors)?;
+    /// let original = compiled.run_bound(&bound, &Default::default())?;
+    /// let normalized = compiled.run_normalized(&bound, &Default::default())?;
+    /// assert_eq!(original.segments.len(), normalized.segments.len());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn run_bound(&self, bound: &Bound<'_>, options: &RunOptions) -> Result<Run, Error> {
         Ok(self.planned.in_original(self.run_normalized(bound, options)?))
     }
 
-    /// [`Compiled::run_bound`] with the values of [`Planned::program`].
+    /// Like [`Compiled::run_bound`], which has an example, but the run holds the values of [`Planned::program`].
     ///
     /// # Errors
     /// As [`Compiled::run_bound`].
@@ -358,11 +501,30 @@ impl Compiled {
         Ok(run)
     }
 
-    /// Runs one segment, for hosts that keep their own ops: the inputs and results are those of
+    /// Runs one segment, for hosts that run the other ops. Inputs and results are those of
     /// [`ClaimedSegment`](crate::ClaimedSegment), in its order.
     ///
     /// # Errors
-    /// As [`Compiled::run`].
+    /// [`Error::Run`] when the segment does not exist, the inputs do not fit it, memory runs out, or the device
+    /// fails.
+    ///
+    /// ```
+    /// use fourfold::ir::{SymbolValues, sample::{Recipe, Rule, inputs}};
+    /// # use fourfold::{Backend, Claim, CompileOptions, DeviceChoice, Options};
+    /// # let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+    /// # let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+    ///
+    /// let tensors = inputs(&program, &Recipe { rule: Rule::Exact, seed: 1, symbols: Vec::new() })?;
+    /// # let options = Options::default().claim(Claim::KernelsOnly).device(DeviceChoice::None);
+    /// # let backend = Backend::new(&options)?;
+    /// # let compiled = backend.compile(backend.plan(program), &CompileOptions::default(), &|_| ());
+    /// let arguments = ["a", "sfa", "b", "sfb"].map(|name| &tensors[name]);
+    /// let symbols = SymbolValues::default();
+    /// let (results, run) = compiled.run_segment(0, &arguments, &symbols, &Default::default())?;
+    /// assert_eq!(results.len(), 1);
+    /// assert_eq!(run.reason.expect("no GPU").code, "no_device");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn run_segment(
         &self,
         segment: usize,
@@ -394,7 +556,7 @@ impl Compiled {
         options.debug(options.debug || self.debug)
     }
 
-    /// Without a device the executor knows only that there is none; why is known here.
+    /// Replaces the executor's general "no device" by the specific reason known here.
     fn explain(&self, segments: &mut [SegmentRun]) {
         for (index, run) in segments.iter_mut().enumerate() {
             if let Some(reason) = self.unavailable(index) {
@@ -404,8 +566,8 @@ impl Compiled {
     }
 }
 
-/// Replaces the general reason by the one that is known. A constraint that the call does not meet stays: no device
-/// would have helped.
+/// Replaces a general `no_device` reason by a specific one. An unmet constraint stays: a device would not have
+/// helped.
 fn refine(run: &mut SegmentRun, reason: &RunReason) {
     if run.reason.as_ref().is_some_and(|general| general.code == fourfold_executor::NO_DEVICE) {
         run.reason = Some(reason.clone());

@@ -1,4 +1,4 @@
-//! Errors of planning, compiling and running, and whose fault each is.
+//! Errors of planning, compiling and running, each attributed to a [`Fault`].
 
 use fourfold_executor::RunError;
 use fourfold_executor::device::DeviceError;
@@ -6,26 +6,30 @@ use fourfold_executor::fallback::FallbackError;
 use fourfold_ir::{BindError, Diagnostic};
 use serde::Serialize;
 
-/// Whose fault an error is.
+/// The party at fault for an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// The program or its data are not well-formed.
+    /// The program or its data are malformed.
     InvalidInput,
-    /// Something this version cannot do.
+    /// The request exceeds the features of this version.
     Unsupported,
-    /// Memory, size, threads, processes or open files.
+    /// The machine ran out of memory, disk, threads, processes or open files.
     ResourceLimit,
-    /// The GPU, or its driver.
+    /// The GPU or its driver failed.
     Device,
-    /// This machine otherwise: its files and folders.
+    /// Files or folders of this machine are missing, unreadable or unwritable.
     Environment,
-    /// Ours.
+    /// Fourfold has a bug.
     Bug,
 }
 
 impl Fault {
-    /// The name in reports.
+    /// The fault's name in reports.
+    ///
+    /// ```
+    /// assert_eq!(fourfold::Fault::InvalidInput.name(), "invalid_input");
+    /// ```
     pub fn name(self) -> &'static str {
         match self {
             Fault::InvalidInput => "invalid_input",
@@ -38,56 +42,62 @@ impl Fault {
     }
 }
 
-/// Why a program was not planned, compiled or run.
+/// The reason that a program was not planned, compiled or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A module that was handed over is not a program.
+    /// The module does not verify.
     #[error("the module `@{name}` is not valid: {}", first_message(diagnostics))]
     Module {
         /// The module's name.
         name: String,
-        /// Every error in it, in order.
+        /// Every error in the module, in order.
         diagnostics: Vec<Diagnostic>,
     },
-    /// Tensors do not fit the program's inputs.
+    /// The tensors do not fit the program's inputs.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// There is no such target.
+    /// The target does not exist.
     #[error("there is no target `{name}`; the targets are {known}")]
     UnknownTarget {
-        /// What was asked for.
+        /// The requested target.
         name: String,
-        /// What there is.
+        /// The known targets, comma-separated.
         known: String,
     },
-    /// The kernels of this target cannot be emulated.
+    /// The target has no emulation.
     #[error("the kernels of `{name}` cannot be emulated; those of {known} can")]
     NotEmulated {
         /// The target.
         name: String,
-        /// The targets that can be.
+        /// The targets with emulation, comma-separated.
         known: String,
     },
-    /// The GPU that was asked for cannot be used.
+    /// The requested GPU is unusable.
     #[error("{0}: {remedy}", remedy = .0.remedy())]
     Device(DeviceError),
-    /// Only kernels are claimed, so the program cannot be run as a whole.
+    /// Only kernels are claimed, so the program cannot run as a whole.
     #[error("`{op}` is not claimed: only kernel segments are, and the host runs the rest")]
     Unclaimed {
         /// The op, as `%name = mnemonic`.
         op: String,
     },
-    /// The program could not be run.
+    /// The run failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The partition failed its own proof.
+    /// The partition failed the independent checker.
     #[error("bug: the partition is wrong: {0}; please report the program")]
     Partition(String),
 }
 
 impl Error {
-    /// Whose fault it was.
+    /// The party at fault.
+    ///
+    /// ```
+    /// # use fourfold::{Backend, DeviceChoice, Fault, Options};
+    /// let options = Options::default().target("sm_1a").device(DeviceChoice::None);
+    /// assert_eq!(Backend::new(&options).unwrap_err().fault(), Fault::Unsupported);
+    /// ```
     pub fn fault(&self) -> Fault {
         match self {
             Error::UnknownTarget { .. } | Error::NotEmulated { .. } => Fault::Unsupported,
@@ -99,7 +109,7 @@ impl Error {
     }
 }
 
-/// Whose fault a failed run is.
+/// The party at fault for a failed run.
 pub fn run_fault(error: &RunError) -> Fault {
     match error {
         RunError::Device { .. } => Fault::Device,
@@ -109,10 +119,10 @@ pub fn run_fault(error: &RunError) -> Fault {
             FallbackError::Memory { .. } | FallbackError::Extents { .. } | FallbackError::Tensor(_) => {
                 Fault::ResourceLimit
             }
-            // The tensors were bound to a verified program.
+            // Anything else is impossible here: the tensors were bound to a verified program.
             _ => Fault::Bug,
         },
-        // The caller's tensors, symbols or segment.
+        // The rest comes from the caller's tensors, symbols or segment index.
         _ => Fault::InvalidInput,
     }
 }

@@ -1,7 +1,7 @@
-//! The kernels of a plan: their configurations and sources, and having them built.
+//! The kernels of a plan: configuration, source generation and building.
 //!
-//! Nothing here can make a program fail: a kernel that cannot be had is reported with the compiler's own words, whose
-//! fault it was and what to do, and its segment runs on the fallback.
+//! Nothing here makes a program fail. A kernel that cannot be built is reported with the compiler's message, the
+//! fault and a remedy, and its segment runs on the fallback.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -26,22 +26,22 @@ pub use crate::compile_options::{cutlass_version, toolchain};
 /// The kernel of one segment.
 #[derive(Clone, Debug)]
 pub struct PlannedKernel {
-    /// The position of the segment.
+    /// The segment's position in the partition.
     pub segment: usize,
-    /// What the kernel depends on.
+    /// The specification that the source is generated from.
     pub spec: KernelSpec,
-    /// Why this configuration was chosen.
+    /// The rule that selected this configuration.
     pub why: String,
-    /// Its source.
+    /// The generated source.
     pub source: KernelSource,
 }
 
 impl PlannedKernel {
-    /// Writes the source of a kernel that was not built, and what the compiler printed, into `folder`, which is created,
-    /// as [`Artifact::dump`] names them, and returns their paths.
+    /// Writes the source and compiler log of a kernel that failed to build into `folder`, and returns the files'
+    /// paths. Creates the folder; names files as [`Artifact::dump`] does.
     ///
     /// # Errors
-    /// When one of them cannot be written.
+    /// When a file cannot be written.
     pub fn dump_failed(&self, failure: &Failure, folder: &Path) -> io::Result<Vec<PathBuf>> {
         let KernelSource { kernel, hash, text, prelude, .. } = &self.source;
         let files = DumpedKernel {
@@ -56,19 +56,30 @@ impl PlannedKernel {
     }
 }
 
-/// What became of building the kernel of one segment.
+/// The build result of one segment's kernel.
 #[derive(Clone, Debug)]
 pub struct BuiltKernel {
     /// The kernel.
     pub planned: PlannedKernel,
-    /// The library, or why there is none.
+    /// The built library, or the build failure.
     pub outcome: Result<Artifact, Arc<Failure>>,
-    /// The file in the cache that has the failure with all that the compiler printed, where there is one.
+    /// The cache's record of the failure, with the compiler's full output, if one was written.
     pub record: Option<PathBuf>,
 }
 
-/// The kernels of a plan, configured for this version of CUTLASS, in order of segments; with `emulated`, to run on a
-/// Hopper GPU.
+/// Configures and emits the kernels of a plan for a CUTLASS version, in segment order. With `emulated`, the sources
+/// run on a Hopper GPU.
+///
+/// ```
+/// use fourfold::kernels::planned_kernels;
+/// use fourfold::{Backend, DeviceChoice, Options, codegen::cutlass::CutlassVersion};
+/// # let text = std::fs::read_to_string("fixtures/shapes/exact_m1.fir")?;
+/// # let (program, _) = fourfold::ir::load(&text).expect("a valid program");
+///
+/// let planned = Backend::new(&Options::default().device(DeviceChoice::None))?.plan(program);
+/// assert_eq!(planned_kernels(&planned, CutlassVersion::PINNED, false).len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn planned_kernels(planned: &Planned, cutlass: CutlassVersion, emulated: bool) -> Vec<PlannedKernel> {
     let partition = planned.partition();
     let Some(target) = target(&partition.target) else { return Vec::new() };
@@ -83,13 +94,18 @@ pub fn planned_kernels(planned: &Planned, cutlass: CutlassVersion, emulated: boo
         .collect()
 }
 
-/// The architectures that the kernels of a target are written for and compiled for.
+/// The architectures that a target's kernels are written for and compiled for.
+///
+/// ```
+/// # use fourfold::kernels::build_targets;
+/// assert_eq!(build_targets("sm_120a", true), ["sm_120a", "sm_90a"]);
+/// ```
 pub fn build_targets(target: &str, emulated: bool) -> Vec<&str> {
     if emulated { vec![target, EMULATOR] } else { vec![target] }
 }
 
-/// Builds kernels without a cache, each distinct one once, as many at a time as the machine has room for.
-/// `progress` is told what happens.
+/// Builds kernels without a cache. Each distinct kernel is built once, as many at a time as memory and cores allow.
+/// Events are reported to `progress`.
 pub fn build_kernels(
     kernels: Vec<PlannedKernel>,
     toolchain: &Toolchain,
@@ -109,8 +125,8 @@ pub fn build_kernels(
     built.map(|(outcome, planned)| BuiltKernel::new(planned, &outcome, &service)).collect()
 }
 
-/// Has every kernel of a plan, as these options say, without a device; and the toolchain, if there is one. Without it
-/// the kernels are had that the cache has. `progress` is told what happens.
+/// Builds every kernel of a plan, without a device, and returns the toolchain if one was found. Without a toolchain,
+/// only cached kernels succeed. Events are reported to `progress`.
 pub fn compile_kernels(
     planned: &Planned,
     emulated: bool,
@@ -128,7 +144,7 @@ pub fn compile_kernels(
     (built, toolchain.map(|toolchain| Toolchain::clone(toolchain)))
 }
 
-/// Has kernels from a service, each distinct one once; one outcome for each, in order.
+/// Requests kernels from a service, each distinct kernel once. Returns one outcome per kernel, in order.
 pub fn get_kernels(
     service: &CompileService,
     kernels: &[PlannedKernel],
@@ -141,13 +157,13 @@ pub fn get_kernels(
     progress(&Event::Needed { kernels: distinct.len() });
     let outcomes: Mutex<HashMap<CacheKey, Outcome>> = Mutex::default();
     let next = AtomicUsize::new(0);
-    // Some may wait for another process: more ask than can build.
+    // Twice the builders: a request may be waiting for another process's build.
     let builders = service.options().jobs.unwrap_or_else(build_slots);
     let workers = builders.saturating_mul(2).max(FEWEST_ASKING).min(distinct.len());
     let ask = || {
         while let Some(request) = distinct.get(next.fetch_add(1, Ordering::Relaxed)) {
             let outcome = service.get(request, cancel, progress);
-            // A poisoned map is whole: an insertion cannot stop halfway in our code.
+            // A poisoned map is still valid: none of our code panics halfway through an insertion.
             outcomes.lock().unwrap_or_else(PoisonError::into_inner).insert(request.key(), outcome);
         }
     };
@@ -166,8 +182,8 @@ pub fn get_kernels(
 
 const FEWEST_ASKING: usize = 8;
 
-/// The service that options mean for kernels of these targets, and the version of CUTLASS that kernels for it are
-/// configured for. `progress` is told what is missing.
+/// The compile service for kernels of these targets, and the CUTLASS version to configure them for. Missing parts are
+/// reported to `progress`.
 pub fn compile_service(
     options: &CompileOptions,
     targets: &[&str],
@@ -177,12 +193,12 @@ pub fn compile_service(
     (supply.service, supply.cutlass)
 }
 
-/// The request for a source.
+/// The service's request for a source.
 pub fn request(service: &CompileService, source: &KernelSource) -> Request {
     service.request(&build_input(source))
 }
 
-/// A source as it is built.
+/// The build input for a source.
 pub fn build_input(source: &KernelSource) -> BuildInput<'_> {
     BuildInput {
         text: &source.text,
@@ -191,13 +207,13 @@ pub fn build_input(source: &KernelSource) -> BuildInput<'_> {
         target: source.target,
         architecture: source.architecture,
         opcode: source.opcode,
-        // An epilogue's own tiles may take the room of a stage: the count is read back and reported.
+        // Unset: an epilogue's own tiles may displace a stage, so the count is read back and reported.
         stages: None,
     }
 }
 
 impl BuiltKernel {
-    /// What became of a planned kernel.
+    /// The build result of a planned kernel.
     pub(crate) fn new(planned: PlannedKernel, outcome: &Outcome, service: &CompileService) -> BuiltKernel {
         let outcome = outcome.as_ref().map(|built| built.artifact().clone()).map_err(Arc::clone);
         let record =

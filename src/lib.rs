@@ -1,11 +1,28 @@
-//! Fourfold: a fusion backend for block-scaled FP4 matrix multiplication, for graph compilers to embed.
+//! Fourfold: a fusion backend for block-scaled FP4 matrix multiplication, embedded by graph compilers.
 //!
-//! [`Backend`] plans a program: it normalizes it ([`scheduler::normalize`]), so that products of dequantized operands are
-//! `scaled_mma` too, fuses what surrounds each `scaled_mma` into kernel segments, and gives a reason for every op that
-//! stays outside. [`Backend::compile`] builds and loads the kernels that can run here, and [`Compiled::run`] runs the
-//! program; what no kernel takes, or cannot run here, runs on a CPU fallback, and the run says why. A host that keeps its
-//! own ops asks for [`Claim::KernelsOnly`] and calls [`Compiled::run_segment`]; one that has device memory and a stream
-//! binds their addresses with [`Compiled::prepare`] or [`Compiled::prepare_segment`], and launches what these build. The crate `fourfold-cli` replays, verifies and diagnoses with it.
+//! Fourfold takes a dataflow graph, fuses the ops around each `scaled_mma` into one kernel, compiles the kernels with
+//! nvcc and runs them. Every other op runs on a CPU fallback, with a stable reason code.
+//!
+//! # Entry points
+//!
+//! - [`Backend::plan`] normalizes a verified program ([`scheduler::normalize`]) and partitions it into segments.
+//!   Normalization also turns products of dequantized operands into `scaled_mma`.
+//! - [`Backend::compile`] builds and loads the kernels that this machine can run;
+//!   [`Backend::compile_in_background`] does not wait for them.
+//! - [`Compiled::run`] runs the whole program on host tensors. The run lists each segment and why it used the fallback.
+//! - [`Compiled::run_segment`] runs one segment, for hosts that keep the other ops ([`Claim::KernelsOnly`]).
+//! - [`Compiled::prepare`] and [`Compiled::prepare_segment`] build launches on the host's device memory and stream.
+//! - [`kernels`] exposes configurations, sources and builds of single kernels.
+//!
+//! The `fourfold-cli` crate replays, verifies and diagnoses programs with this interface.
+//!
+//! # Features
+//!
+//! - `object-store` adds object stores, such as `s3://`, as tiers of the kernel cache. Off by default.
+//!
+//! # Example
+//!
+//! A linear layer with a bias, for any M. Without a GPU or nvcc it runs on the fallback.
 //!
 //! ```
 //! use fourfold::ir::{BinaryKind, Builder, Dim, ElementType, ScaleLayout, ScaledMmaOptions, TensorType, sample};

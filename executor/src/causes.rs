@@ -1,8 +1,8 @@
-//! An error in words, with what caused it.
+//! Formatting of errors with their causes.
 
 use std::error::Error;
 
-/// An error with its causes, on one line. A cause whose words are there already, as many errors repeat them, is left out.
+/// Formats an error and its causes on one line. A cause is omitted if the text already contains its message.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

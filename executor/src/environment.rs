@@ -1,7 +1,7 @@
-//! Every environment variable that Fourfold reads: one list, and their values as a plain struct.
+//! Every environment variable that Fourfold reads: a list of them, and their values as a plain struct.
 //!
-//! Code below the command line takes an [`Environment`] as a value, so that what it does depends on its arguments
-//! only and tests need not change the process.
+//! Code below the command line takes an [`Environment`] as a value. So its behavior depends on its arguments only,
+//! and tests need not modify the process.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -11,24 +11,24 @@ use std::path::{Path, PathBuf};
 /// An environment variable, as `doctor` prints it.
 #[derive(Clone, Copy, Debug)]
 pub struct Variable {
-    /// Its name.
+    /// The variable's name.
     pub name: &'static str,
-    /// What its value is: `file`, `folder`, `list of folders`, `list`, `size`, `number or none` or `flag`.
+    /// The kind of value: `file`, `folder`, `list of folders`, `list`, `size`, `number or none` or `flag`.
     pub kind: &'static str,
-    /// What holds when it is unset or empty.
+    /// The behavior when unset or empty.
     pub default: &'static str,
-    /// What it is for.
+    /// The variable's purpose.
     pub meaning: &'static str,
 }
 
 impl Variable {
-    /// Its value in this process; `None` when it is unset or empty.
+    /// The value in this process; `None` if unset or empty.
     pub fn value(&self) -> Option<OsString> {
         std::env::var_os(self.name).filter(|value| !value.is_empty())
     }
 }
 
-/// Every environment variable that has a say in what Fourfold does.
+/// Every environment variable that Fourfold reads.
 pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "FOURFOLD_NVCC",
@@ -146,9 +146,8 @@ pub const VARIABLES: &[Variable] = &[
     },
 ];
 
-/// The options of the Python package client that count when packages are downloaded: where packages are looked for and
-/// how that place is reached. Each may be set in the client's configuration files, or as a variable: `index-url` as
-/// `PIP_INDEX_URL`.
+/// The pip options that apply to downloads: package indexes and access to them. Each may be set in pip's
+/// configuration files or as a variable: `index-url` as `PIP_INDEX_URL`.
 pub const PIP_OPTIONS: &[&str] = &[
     "cert",
     "client-cert",
@@ -164,9 +163,8 @@ pub const PIP_OPTIONS: &[&str] = &[
     "trusted-host",
 ];
 
-/// The variables that `python3` is given when packages are downloaded, besides `HOME` and `PATH`: those of
-/// [`PIP_OPTIONS`], where the client's configuration files lie, how the network is reached, and what a `python3` needs
-/// to start. It gets no others.
+/// The variables passed to `python3` for downloads, besides `HOME` and `PATH`: [`PIP_OPTIONS`], the location of pip's
+/// configuration files, network access, and Python's own requirements. No others are passed.
 pub const PIP_VARIABLES: &[&str] = &[
     "PIP_CERT",
     "PIP_CLIENT_CERT",
@@ -201,7 +199,7 @@ pub const PIP_VARIABLES: &[&str] = &[
     "PYENV_VERSION",
 ];
 
-/// The values of the variables; one that is empty counts as unset.
+/// The variables' values; an empty one is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     /// `FOURFOLD_NVCC`.
@@ -234,15 +232,15 @@ pub struct Environment {
     pub nvcc_ccbin: Option<OsString>,
     /// `LD_LIBRARY_PATH`.
     pub ld_library_path: Option<OsString>,
-    /// The variables that a program that starts the compiler gets, by name: see [`is_for_launchers`].
+    /// The variables passed to a compiler launcher, by name: see [`is_for_launchers`].
     pub launcher: BTreeMap<String, OsString>,
-    /// Those of [`PIP_VARIABLES`] that are set.
+    /// The [`PIP_VARIABLES`] that are set.
     pub pip_variables: Vec<(&'static str, OsString)>,
 }
 
-/// Returns whether a program that starts the compiler (`--launcher`) gets this variable, as its settings: where its cache and
-/// its server are, and how it reaches them. It passes its environment on to the compiler, so nothing that a compiler
-/// reads is among them, and nothing that has it start another compiler.
+/// Returns true if a compiler launcher (`--launcher`) gets this variable: the settings of its cache and server, and
+/// network access. A launcher passes its environment on to the compiler, so variables that a compiler reads are
+/// excluded, as are those that select another compiler.
 pub fn is_for_launchers(name: &str) -> bool {
     const PREFIXES: [&str; 6] = ["SCCACHE_", "CCACHE_", "AWS_", "AZURE_", "GOOGLE_", "ACTIONS_"];
     const NOT: [&str; 5] =
@@ -268,8 +266,7 @@ pub fn is_for_launchers(name: &str) -> bool {
     NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && !NOT.contains(&name)
 }
 
-/// What nvcc calls for the host's code where nothing else is named: the first compiles, and the other is asked about
-/// itself.
+/// The host compilers that nvcc calls by default: the first compiles, the second is queried for its properties.
 pub(crate) const HOST_COMPILERS: [&str; 2] = ["g++", "gcc"];
 
 impl Environment {
@@ -282,7 +279,7 @@ impl Environment {
         Environment { launcher, ..Environment::from_lookup(|name| std::env::var_os(name)) }
     }
 
-    /// The environment in which `lookup` gives the value of a name, without what is for launchers only.
+    /// Builds the environment from `lookup`, without the variables for launchers.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Environment {
         let value = |name: &str| lookup(name).filter(|value| !value.is_empty());
         Environment {
@@ -306,26 +303,26 @@ impl Environment {
         }
     }
 
-    /// Returns whether versions that are known to be bad are to be used all the same.
+    /// Returns true if known-bad versions are allowed.
     pub fn allows_known_bad(&self) -> bool {
         self.fourfold_allow_known_bad.as_ref().is_some_and(|value| value != "0")
     }
 
-    /// The programs that nvcc would use as host compiler, those that are there or are named.
+    /// The host compilers that nvcc would use: those found, or those named.
     pub(crate) fn host_compilers(&self) -> Vec<PathBuf> {
         match self.nvcc_ccbin.as_ref().map(PathBuf::from) {
             None => HOST_COMPILERS.iter().filter_map(|name| self.find_program(name)).collect(),
             Some(chosen) if chosen.components().count() <= 1 => {
                 self.find_program(&chosen).into_iter().collect()
             }
-            // nvcc takes the folder of a compiler as well.
+            // nvcc also accepts a compiler's folder.
             Some(chosen) if chosen.is_dir() => HOST_COMPILERS.iter().map(|name| chosen.join(name)).collect(),
             Some(chosen) => vec![chosen],
         }
     }
 
-    /// The first program of this name on `PATH`. Relative entries do not count: what runs must not depend on the
-    /// folder that the user happens to be in.
+    /// The first program with this name on `PATH`. Skips relative entries, so that the result does not depend on the
+    /// current folder.
     pub fn find_program(&self, name: impl AsRef<OsStr>) -> Option<PathBuf> {
         std::env::split_paths(self.path.as_ref()?)
             .filter(|folder| folder.is_absolute())
@@ -334,7 +331,7 @@ impl Environment {
     }
 }
 
-/// Whether this is a file that may be executed.
+/// Returns true for an executable file.
 pub(crate) fn is_program(file: &Path) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
@@ -361,7 +358,7 @@ mod tests {
         listed.dedup();
         assert_eq!(listed.len(), count);
         let mut read = read.into_inner();
-        // Read by tests, and by the standard library.
+        // Read by tests and the standard library.
         read.extend(
             ["FOURFOLD_BLESS", "FOURFOLD_PROGRAMS", "FOURFOLD_TEST_OTHER", "TMPDIR"].map(str::to_owned),
         );

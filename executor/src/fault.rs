@@ -1,21 +1,21 @@
-//! Whose fault it is that there is no kernel.
+//! The party at fault for a missing kernel.
 
 use serde::{Deserialize, Serialize};
 
-/// Whose fault it is that a kernel was not built or loaded.
+/// The party at fault when a kernel is not built or loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BuildFault {
     /// The compiler, its headers or its libraries are missing, broken or too old.
     Toolchain,
-    /// Ours: the generated source is wrong, or was built for the wrong architecture.
+    /// Fourfold: the generated source is wrong, or was built for the wrong architecture.
     #[serde(rename = "bug", alias = "our_bug")]
     OurBug,
     /// Time, memory, disk space, processes or file handles ran out.
     ResourceLimit,
     /// The machine: its host compiler, permissions or processes.
     Environment,
-    /// Whoever asked for the kernel no longer wants it.
+    /// The caller: it no longer wants the kernel.
     Caller,
 }
 

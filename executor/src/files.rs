@@ -1,7 +1,7 @@
-//! The one way in which commands read and write files: regular files only, and no more of them than a limit.
+//! Checked file access for all commands: regular files only, up to a size limit.
 //!
-//! A device may never end and a pipe may never begin, so neither is opened. Where a command takes text, `-` names the
-//! standard input, which is read to the same limit.
+//! Devices and pipes are not opened, since they may never end or never deliver. For text inputs, `-` means standard
+//! input, with the same limit.
 
 mod append;
 mod write;
@@ -18,14 +18,14 @@ use serde::Serializer;
 pub use self::append::AppendFile;
 pub use self::write::write_file;
 
-/// The longest text that is read of a program, a manifest, a table or a list of problems, in bytes.
+/// The maximum size of programs, manifests, tables and problem lists, in bytes.
 pub const TEXT_LIMIT: u64 = 64 << 20;
-/// The longest file of records that is read, in bytes.
+/// The maximum size of record files, in bytes.
 pub const RECORDS_LIMIT: u64 = 1 << 30;
-/// The name that stands for the standard input or output.
+/// The name of standard input or output.
 pub const STANDARD_STREAM: &str = "-";
 
-/// The reason a file could not be read or written.
+/// The reason that a file could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
@@ -34,7 +34,7 @@ pub enum FileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
     /// The file cannot be written.
@@ -42,38 +42,38 @@ pub enum FileError {
     Write {
         /// The file.
         path: PathBuf,
-        /// The reason.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is a folder, a pipe or a device.
+    /// The path is a folder, pipe or device.
     #[error("`{}` is not a regular file", path.display())]
     NotRegular {
         /// The path.
         path: PathBuf,
     },
-    /// The file is longer than any of its kind.
+    /// The file exceeds the size limit.
     #[error("{} has more than {limit} bytes, the most that is read", named(path))]
     TooLong {
         /// The file.
         path: PathBuf,
-        /// The most bytes that are read.
+        /// The limit, in bytes.
         limit: u64,
     },
-    /// The file is not text.
+    /// The file is not UTF-8 text.
     #[error("{} is not UTF-8 text: the byte at offset {offset} does not belong to a character", named(path))]
     NotText {
         /// The file.
         path: PathBuf,
-        /// The first byte that is not part of a character.
+        /// The offset of the first invalid byte.
         offset: usize,
     },
-    /// Another process adds to the file.
+    /// Another process is writing to the file.
     #[error("`{}` is being written by another process", path.display())]
     Locked {
         /// The file.
         path: PathBuf,
     },
-    /// Two inputs are the standard input.
+    /// Standard input is given twice.
     #[error("`-` is given twice, and the standard input can be read once")]
     StandardInputTwice,
 }
@@ -95,20 +95,20 @@ fn named(path: &Path) -> String {
     }
 }
 
-/// Serializes a path as text, in which whatever is no UTF-8 is replaced: JSON can say nothing else.
+/// Serializes a path as text. Bytes that are not UTF-8 are replaced, since JSON cannot represent them.
 ///
 /// # Errors
-/// When the serializer takes no text.
+/// When the serializer fails.
 pub fn serialize_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }
 
-/// Returns whether a path means the standard input or output: `-`. A file of this name is `./-`.
+/// Returns true if a path means standard input or output: `-`. A file with this name is `./-`.
 pub fn is_standard_stream(path: &Path) -> bool {
     path.as_os_str() == STANDARD_STREAM
 }
 
-/// The text of a file of at most [`TEXT_LIMIT`] bytes.
+/// Reads a text file of at most [`TEXT_LIMIT`] bytes.
 ///
 /// # Errors
 /// When the file cannot be read, is not a regular file, is longer, or is not UTF-8.
@@ -117,10 +117,10 @@ pub fn read_text(path: &Path) -> Result<String, FileError> {
     text_of(file, path, TEXT_LIMIT)
 }
 
-/// The text of a file, or for `-` of the standard input, of at most `limit` bytes.
+/// Reads a text file, or standard input for `-`, of at most `limit` bytes.
 ///
 /// # Errors
-/// As [`read_text`], and when the standard input was read before.
+/// As [`read_text`], and when standard input was read before.
 pub fn read_input(path: &Path, limit: u64) -> Result<String, FileError> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     if !is_standard_stream(path) {
@@ -133,8 +133,8 @@ pub fn read_input(path: &Path, limit: u64) -> Result<String, FileError> {
     text_of(io::stdin().lock(), path, limit)
 }
 
-/// The files with this extension in a folder and all folders below it, in order of their paths. Links to folders are
-/// not followed.
+/// Lists the files with this extension in a folder and its subfolders, sorted by path. Does not follow links to
+/// folders.
 ///
 /// # Errors
 /// When a folder cannot be read.
@@ -157,13 +157,13 @@ pub fn files_below(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, FileE
     Ok(files)
 }
 
-/// Opens a regular file to read it, and says how long it is.
+/// Opens a regular file for reading, and returns its length.
 pub(crate) fn open_regular(path: &Path) -> Result<(File, u64), FileError> {
     let mut options = OpenOptions::new();
     open_checked(path, options.read(true), |path, source| FileError::Read { path, source })
 }
 
-/// A digest of a regular file of at most `limit` bytes.
+/// Hashes a regular file of at most `limit` bytes.
 pub(crate) fn hash_of(path: &Path, limit: u64) -> Result<blake3::Hash, FileError> {
     let (file, length) = open_regular(path)?;
     let mut hasher = blake3::Hasher::new();
@@ -175,20 +175,20 @@ pub(crate) fn hash_of(path: &Path, limit: u64) -> Result<blake3::Hash, FileError
     Ok(hasher.finalize())
 }
 
-/// Opens a file if it is a regular one.
+/// Opens a file if it is regular.
 fn open_checked(
     path: &Path,
     options: &mut OpenOptions,
     failed: fn(PathBuf, io::Error) -> FileError,
 ) -> Result<(File, u64), FileError> {
     let failed = |source| failed(path.to_owned(), source);
-    // Looked at before it is opened, which may do something to a device; and after, as it may be another then.
+    // Checked before opening, which may affect a device; and afterwards, since the file may have been replaced.
     match fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => return Err(FileError::NotRegular { path: path.to_owned() }),
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
     }
-    // Not even a pipe that was put there meanwhile is waited for.
+    // Does not block even on a pipe placed there meanwhile.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = options.custom_flags(flags.bits().cast_signed()).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
@@ -198,10 +198,10 @@ fn open_checked(
     Ok((file, metadata.len()))
 }
 
-/// Text of at most `limit` bytes.
+/// Reads text of at most `limit` bytes.
 fn text_of(source: impl Read, path: &Path, limit: u64) -> Result<String, FileError> {
     let mut bytes = Vec::new();
-    // What is read to the end reports that there is no memory for it.
+    // Unlike other reads, `read_to_end` reports insufficient memory as an error.
     let read = source.take(limit.saturating_add(1)).read_to_end(&mut bytes);
     read.map_err(|source| FileError::Read { path: path.to_owned(), source })?;
     if bytes.len() as u64 > limit {

@@ -1,5 +1,4 @@
-//! The part of the caller's environment that no tool escapes: the system's folders, and the folder of a toolchain where
-//! its name is plain.
+//! Isolation of tools from the caller's environment, except the system's folders and `FOURFOLD_TOOLCHAIN`.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -7,24 +6,24 @@ use std::process::Command;
 
 use crate::environment::Environment;
 
-/// The system's folders, which end the `PATH` of the tools.
+/// The system's folders, which end every tool's `PATH`.
 pub(crate) const SYSTEM: &str = "/usr/local/bin:/usr/bin:/bin:/run/current-system/sw/bin";
 
-/// Has a command see nothing of the caller's environment but the system's folders and `FOURFOLD_TOOLCHAIN`.
+/// Clears a command's environment, except the system's folders and `FOURFOLD_TOOLCHAIN`.
 pub(crate) fn isolate(command: &mut Command, environment: &Environment) {
     command.env_clear().env("LC_ALL", "C").env("PATH", SYSTEM);
     name_toolchain(command, environment);
 }
 
-/// Passes `FOURFOLD_TOOLCHAIN` on. No tool of CUDA reads it; a script that was named in place of nvcc may use it to find
-/// the nvcc that it starts.
+/// Passes on `FOURFOLD_TOOLCHAIN`. CUDA's tools do not read it; a wrapper script used as nvcc may need it to find the
+/// real nvcc.
 pub(crate) fn name_toolchain(command: &mut Command, environment: &Environment) {
     if let Some(folder) = environment.fourfold_toolchain.as_ref().filter(|folder| is_plain(folder)) {
         command.env("FOURFOLD_TOOLCHAIN", folder);
     }
 }
 
-/// Returns whether no shell and no tool reads anything into a name but itself.
+/// Returns true if a name has no special meaning to shells and tools.
 pub(crate) fn is_plain(name: &OsStr) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._+-/".contains(&byte);
     !name.is_empty() && !name.as_bytes().starts_with(b"-") && name.as_bytes().iter().copied().all(plain)

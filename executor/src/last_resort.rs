@@ -1,9 +1,9 @@
-//! Ends a program in good order when a small allocation fails.
+//! Orderly exit when a small allocation fails.
 //!
-//! Allocations of a tensor's size are fallible and become typed errors. Any other failed allocation, in the standard
-//! library or a dependency, ends a Rust process by SIGABRT. A program that installs [`Allocator`] and calls
-//! [`report_memory_exhaustion`] ends with an exit code and a report of its own instead. It is for command lines: a
-//! library must change neither a host's allocator nor its signal handlers.
+//! Tensor-sized allocations are fallible and become typed errors. Any other failed allocation, in the standard
+//! library or a dependency, ends a Rust process with SIGABRT. A program that installs [`Allocator`] and calls
+//! [`report_memory_exhaustion`] instead exits with its own code and report. This is for command lines only: a library
+//! must not change its host's allocator or signal handlers.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -13,18 +13,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::stdio::report_descriptor;
 
-/// The system's allocator. It notes which thread was refused memory, so that an abort can be told from others.
+/// The system's allocator, which also records failed allocations per thread, to distinguish the resulting abort from
+/// others.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allocator;
 
 thread_local! {
-    /// Allocations of this thread until a failed one counts as coped with; 0 where none failed lately.
+    /// This thread's remaining allocations until a failed one counts as handled; 0 without a recent failure.
     static REFUSED: Cell<u8> = const { Cell::new(0) };
 }
 
 impl Allocator {
-    /// Whoever copes with a failure allocates again, so the note does not outlive it by much. The standard library allocates
-    /// a few times for its own message before it aborts.
+    /// Records or ages a failure. Code that handles a failure allocates again, so the record expires soon. The
+    /// standard library allocates a few times for its message before it aborts.
     fn noted(pointer: *mut u8) -> *mut u8 {
         const COPED_AFTER: u8 = 64;
         if pointer.is_null() {
@@ -36,30 +37,30 @@ impl Allocator {
     }
 }
 
-// SAFETY: every method is the system allocator's.
+// SAFETY: every method delegates to the system's allocator.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's guarantees are passed on.
         Self::noted(unsafe { System.alloc(layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's guarantees are passed on.
         Self::noted(unsafe { System.alloc_zeroed(layout) })
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's guarantees are passed on.
         Self::noted(unsafe { System.realloc(pointer, layout, size) })
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's guarantees are passed on.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
 
-/// The texts and the exit code of a process whose memory runs out.
+/// The report and exit code for memory exhaustion.
 struct Ending {
     stdout: String,
     stderr: String,
@@ -68,7 +69,7 @@ struct Ending {
 
 static ENDING: OnceLock<Ending> = OnceLock::new();
 
-/// A thread is writing the report. Others that run out of memory meanwhile must not write another.
+/// Set while a thread writes the report, so that other threads do not write another one.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 const SIGABRT: c_int = 6;
@@ -80,32 +81,32 @@ unsafe extern "C" {
     fn pause() -> c_int;
 }
 
-/// Has a failed allocation end this process with `code`, after writing `stdout` to the standard output, also while
-/// [`stdout_on_stderr`](crate::stdout_on_stderr) is in force, and `stderr` to the standard error. It needs [`Allocator`]
-/// as the global allocator. Only the first call counts. Other causes of SIGABRT keep their effect.
+/// Makes a failed allocation end this process with `code`. Writes `stdout` to standard output, even under
+/// [`stdout_on_stderr`](crate::stdout_on_stderr), and `stderr` to standard error. Requires [`Allocator`] as the
+/// global allocator. Later calls have no effect. Other causes of SIGABRT are unaffected.
 pub fn report_memory_exhaustion(stdout: String, stderr: String, code: u8) {
     if ENDING.set(Ending { stdout, stderr, code }).is_ok() {
         let handler: extern "C" fn(c_int) = on_abort;
-        // SAFETY: the handler calls nothing that a signal handler must not call.
+        // SAFETY: the handler calls only async-signal-safe functions.
         unsafe { signal(SIGABRT, handler as usize) };
     }
 }
 
-/// Runs on the thread that aborts, before the system ends the process. A return lets it.
+/// Runs on the aborting thread, before the system ends the process; returning lets it proceed.
 extern "C" fn on_abort(_: c_int) {
     let Some(ending) = ENDING.get() else { return };
     if REFUSED.get() == 0 {
         return;
     }
     while IS_ENDING.swap(true, Ordering::Relaxed) {
-        // SAFETY: it may be called by a signal handler. The other thread ends the process.
+        // SAFETY: `pause` is async-signal-safe. The other thread ends the process.
         unsafe { pause() };
     }
     let texts = [(2, &ending.stderr), (report_descriptor(), &ending.stdout)];
     for (descriptor, text) in texts {
         let mut left = text.as_bytes();
         while !left.is_empty() {
-            // SAFETY: the bytes are those of a slice.
+            // SAFETY: pointer and length are those of a slice.
             let written = unsafe { write(descriptor, left.as_ptr().cast(), left.len()) };
             let Some(rest) = usize::try_from(written).ok().and_then(|written| left.get(written..)) else {
                 break;
@@ -113,6 +114,6 @@ extern "C" fn on_abort(_: c_int) {
             left = rest;
         }
     }
-    // SAFETY: it ends the process without running anything of it.
+    // SAFETY: it ends the process without running any of its code.
     unsafe { _exit(c_int::from(ending.code)) }
 }

@@ -1,20 +1,63 @@
-//! What happens: files, data, and the execution of partitioned programs.
+//! The outside world: files, toolchains, kernel builds, the cache, devices, and execution of partitioned programs.
 //!
-//! This is the only crate with `unsafe` and the only one that touches the outside world. [`read_text`] and
-//! [`read_tensors`] bring a program and its data in; [`run`] executes a partition; [`fallback`] computes whatever
-//! no kernel takes. [`toolchain`] finds or installs the compiler and the kernel library, [`run_tool`] runs such
-//! programs within bounds, and [`environment`] lists every variable that has a say. [`build()`] compiles a generated
-//! kernel and proves what came out, [`service`] sees to it that each is built once, whatever goes wrong, and [`kernel`]
-//! loads and questions it. [`device`] finds the GPUs to run it on;
-//! [`Preparation`] builds the launches of a program of kernels only, or of one kernel, for hosts
-//! that have the tensors there already. [`measure`] times one kernel on one problem and checks what it writes.
-//! [`cache`] keeps built kernels on disk.
+//! Only this crate and the host packages contain `unsafe` code or call the operating system, tools and the CUDA driver.
 //!
-//! What safe functions here rely on, beyond their types: a [`Kernel`] is what [`build()`] made of a generated source, or
-//! what the caller of the unsafe [`Kernel::open`] vouches for. Whatever segment it is put at, it is launched only if it
-//! says of itself that it is for the device ([`kernel::Metadata`]), and that it reads and writes what the segment's plan
-//! says ([`signature`](fourfold_scheduler::Plan::signature)), and if the sizes that it asks for are those of the operands. That it computes what the plan
-//! says is left to whoever chose it.
+//! # Entry points
+//!
+//! - [`read_text`] and [`read_tensors`] read a program and its data.
+//! - [`run`] executes a partition, and [`run_segment`] one segment of it. [`fallback`] computes every op that no kernel
+//!   runs.
+//! - [`Preparation`] builds launches for hosts whose tensors are on the device: of a program of kernels, or of one
+//!   kernel.
+//! - [`toolchain`] finds or installs nvcc and CUTLASS. [`environment`] lists every environment variable that is read.
+//! - [`build()`] compiles a generated kernel and verifies the binary. [`service`] builds each kernel once, and
+//!   [`cache`] stores kernels on disk.
+//! - [`kernel`] loads and queries kernels; [`device`] finds GPUs and manages memory, streams and graphs.
+//! - [`measure`] times one kernel on one problem and verifies its output.
+//! - [`run_tool`] runs external programs with limits.
+//!
+//! # Features
+//!
+//! - `object-store` adds object stores, such as `s3://`, as tiers of the cache. Off by default.
+//!
+//! # Example
+//!
+//! Without kernels, every segment runs on the fallback:
+//!
+//! ```
+//! use std::collections::HashMap;
+//!
+//! use fourfold_executor::{RunOptions, run};
+//! use fourfold_ir::{Capabilities, Tensor, bind::bind, load};
+//! use fourfold_scheduler::partition;
+//!
+//! let text = "fir 1
+//! func @main(%x: tensor<[4], f32>) {
+//!   %y = relu %x : tensor<[4], f32>
+//!   return %y
+//! }
+//! ";
+//! let (program, _) = load(text).expect("a valid program");
+//! let capabilities = Capabilities { target: "cpu".into(), formats: Vec::new(), block_quantize: None };
+//! let partition = partition(&program, &capabilities);
+//! let tensors = HashMap::from([("x".to_owned(), Tensor::from_f32(vec![4], &[-1.0, 0.0, 1.0, 2.0])?)]);
+//! let run = run(&program, &partition, &bind(&program, &tensors)?, &RunOptions::default(), None)?;
+//! let y = run.value(program.module().outputs[0]).expect("an output");
+//! assert_eq!(y.to_f32(), [0.0, 0.0, 1.0, 2.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Safety
+//!
+//! Safe functions trust each [`Kernel`]. It is a library that [`build()`] made from a generated source, or one that
+//! the caller of the unsafe [`Kernel::open`] vouches for. At any segment, a kernel is launched only under three
+//! conditions:
+//!
+//! 1. Its self-description says that it is for the device ([`kernel::Metadata`]).
+//! 2. It declares the inputs and outputs of the segment's plan ([`signature`](fourfold_scheduler::Plan::signature)).
+//! 3. The sizes that it requires match the operands.
+//!
+//! The computation itself is not checked: the kernel's supplier must ensure that it is the plan's.
 
 #![allow(unsafe_code, reason = "vector instructions, gemm, fallible allocations, the CUDA driver, kernels")]
 

@@ -1,6 +1,6 @@
-//! Work on several threads that needs none: where no thread can be made, the caller's does everything.
+//! Optional parallelism: if no thread can be created, the caller's thread does all the work.
 //!
-//! Rayon's global pool is never started here, because it panics when the system refuses it a thread.
+//! Rayon's global pool is never started here, because it panics when the system refuses a thread.
 
 use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -10,24 +10,24 @@ use fourfold_ir::memory::check_memory;
 use rayon::ThreadPool;
 use rayon::prelude::*;
 
-/// The threads that all parallel work of this process shares, if there are any.
+/// The thread pool of this process, if it could be created.
 static POOL: OnceLock<ThreadPool> = OnceLock::new();
 
-/// Held while the pool is made, so that two callers do not make two.
+/// Held while the pool is created, so that concurrent callers create one.
 static MAKING: Mutex<()> = Mutex::new(());
 
 /// Threads for rayon's parallel iterators.
 #[derive(Clone, Copy)]
 pub(crate) enum Threads {
-    /// Those of the pool that the caller is in: a host's, or ours when work is nested.
+    /// The pool that the caller runs in: a host's, or ours for nested work.
     Current,
-    /// Ours.
+    /// Our own pool.
     Pool(&'static ThreadPool),
 }
 
 impl Threads {
-    /// The threads to use here; `None` when there are none but the caller's. A pool that could not be made is tried
-    /// again by the next call, as a shortage of threads may pass.
+    /// The threads to use; `None` if only the caller's is available. The next call retries a failed pool, since a
+    /// shortage of threads may pass.
     pub(crate) fn here() -> Option<Threads> {
         #[cfg(test)]
         if tests::is_alone() {
@@ -42,7 +42,7 @@ impl Threads {
         let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
         if POOL.get().is_none() {
             let make = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().ok();
-            // Nobody else sets it while we hold the lock.
+            // Cannot fail while we hold the lock.
             let _ = POOL.set(largest_pool(&make)?);
         }
         POOL.get().map(Threads::Pool)
@@ -51,13 +51,13 @@ impl Threads {
     /// The number of threads.
     pub(crate) fn count(self) -> usize {
         match self {
-            // Of the pool that this thread belongs to; it makes none.
+            // The size of this thread's pool; does not create one.
             Threads::Current => rayon::current_num_threads(),
             Threads::Pool(pool) => pool.current_num_threads(),
         }
     }
 
-    /// Runs something that uses rayon's parallel iterators.
+    /// Runs work that uses rayon's parallel iterators.
     pub(crate) fn run<R: Send>(self, work: impl FnOnce() -> R + Send) -> R {
         match self {
             Threads::Current => work(),
@@ -66,9 +66,9 @@ impl Threads {
     }
 }
 
-/// A pool as rayon would size it, or with half as many threads for each attempt that fails, down to one.
+/// Creates a pool of rayon's default size, or of half as many threads after each failure, down to one.
 fn largest_pool<P>(make: &dyn Fn(usize) -> Option<P>) -> Option<P> {
-    /// Has rayon choose the number.
+    /// Lets rayon choose the number.
     const DEFAULT: usize = 0;
     let most = thread::available_parallelism().map_or(1, usize::from);
     let halves = std::iter::successors(Some((most / 2).max(1)), |threads| Some(threads / 2));
@@ -89,7 +89,7 @@ pub(crate) fn for_each_chunk<T: Send>(
     }
 }
 
-/// [`for_each_chunk`] over two slices in step; each is given with the size of its chunks.
+/// Like [`for_each_chunk`], over two slices in step, each given with its chunk size.
 pub(crate) fn for_each_chunk_of_two<T: Send, U: Send>(
     (first, first_size): (&mut [T], usize),
     (second, second_size): (&mut [U], usize),
@@ -107,8 +107,7 @@ pub(crate) fn for_each_chunk_of_two<T: Send, U: Send>(
     }
 }
 
-/// [`for_each_chunk`] with `scratch`, such as buffers, that threads make for themselves. It ends early when one chunk
-/// fails.
+/// Like [`for_each_chunk`], with per-thread `scratch`, such as buffers. Stops early when a chunk fails.
 pub(crate) fn try_for_each_chunk<T: Send, S, E: Send>(
     slice: &mut [T],
     size: usize,
@@ -128,7 +127,7 @@ pub(crate) fn try_for_each_chunk<T: Send, S, E: Send>(
     }
 }
 
-/// The results of a function of every element, in order.
+/// Applies a function to every element; results are in order.
 pub(crate) fn map<T: Sync, R: Send>(items: &[T], function: impl Fn(&T) -> R + Sync + Send) -> Vec<R> {
     match Threads::here() {
         Some(threads) => threads.run(|| items.par_iter().map(&function).collect()),
@@ -136,20 +135,20 @@ pub(crate) fn map<T: Sync, R: Send>(items: &[T], function: impl Fn(&T) -> R + Sy
     }
 }
 
-/// Prepares a thread of this name. It is refused where memory is so short that the thread could panic before it begins:
-/// the standard library does where it gets no signal stack.
+/// Prepares a named thread. Refuses when memory is so short that the thread could panic before it starts, as it does
+/// if the standard library gets no signal stack.
 ///
 /// # Errors
-/// When there is no memory for a few more threads.
+/// When memory is insufficient for a few more threads.
 pub(crate) fn thread_of(name: &str) -> io::Result<thread::Builder> {
-    // The stacks of four threads, as others may start at the same time.
+    // The stacks of four threads, since others may start at the same time.
     const ROOM: usize = 8 << 20;
     check_memory(ROOM).map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error))?;
     Ok(thread::Builder::new().name(name.to_owned()))
 }
 
-/// Starts up to `count` threads in a scope, each of which does the same work, and returns how many there are: fewer,
-/// or none, where the system makes no more.
+/// Starts up to `count` threads with the same work in a scope. Returns their number, which is smaller if the system
+/// refuses more.
 pub fn spawn_workers<'scope, 'env, F>(
     scope: &'scope Scope<'scope, 'env>,
     name: &str,
@@ -180,7 +179,7 @@ pub(crate) mod tests {
         ALONE.get()
     }
 
-    /// Runs something as it runs where no thread can be made.
+    /// Runs something as if no thread could be created.
     pub(crate) fn alone<R>(work: impl FnOnce() -> R) -> R {
         ALONE.set(true);
         let result = work();
@@ -202,7 +201,7 @@ pub(crate) mod tests {
         assert_eq!(largest_pool(&|threads| (threads == 1).then_some(threads)), Some(1));
     }
 
-    /// A caller that is alone gets what others get, chunk by chunk.
+    /// A caller without threads gets the same results, chunk by chunk.
     #[test]
     fn without_threads_the_caller_does_everything() {
         let work = || {

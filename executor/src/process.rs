@@ -1,10 +1,10 @@
-//! Runs a program of a toolchain within bounds: of time, of memory for its log, and of what it leaves behind.
+//! Runs tools with limits on time, log memory and leftover processes.
 //!
-//! Compilers start compilers: stopping only the first leaves its children running, and they keep the pipe open. So
-//! each program gets a process group of its own, and the whole group is killed on a time-out, when the program
-//! has ended (whatever it left behind), when the caller unwinds, and when this process dies, however it does: a guard
-//! in the group waits for that. Only a descendant that leaves the group on purpose (`setsid`) survives; it cannot delay
-//! the caller by more than [`DRAIN`].
+//! Compilers start other processes. Stopping only the first leaves its children running, and they keep the pipe open.
+//! So each program gets its own process group. The whole group is killed on a time-out, after the program ends, and
+//! when the caller unwinds. It is also killed when this process dies for any reason: a guard in the group waits for
+//! that. Only a descendant that leaves the group on purpose (`setsid`) survives; it delays the caller by at most
+//! [`DRAIN`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-/// A wish to stop, which clones share.
+/// A cancellation request, shared by its clones.
 #[derive(Clone, Default)]
 pub struct Cancel {
     wish: Arc<Wish>,
@@ -31,9 +31,9 @@ struct Wish {
     told: Mutex<Vec<Weak<dyn Stops>>>,
 }
 
-/// Something that is told of a wish to stop.
+/// A receiver of a cancellation.
 pub(crate) trait Stops: Send + Sync {
-    /// It has come.
+    /// Called once, on cancellation.
     fn stop(&self);
 }
 
@@ -44,67 +44,67 @@ impl fmt::Debug for Cancel {
 }
 
 impl Cancel {
-    /// A wish that nobody has yet.
+    /// Creates a request that is not cancelled.
     pub fn new() -> Cancel {
         Cancel::default()
     }
 
-    /// Asks for an end. It cannot be taken back.
+    /// Cancels. This is final.
     pub fn cancel(&self) {
         self.wish.is_there.store(true, Ordering::Relaxed);
         let told = std::mem::take(&mut *self.told());
         told.iter().filter_map(Weak::upgrade).for_each(|other| other.stop());
     }
 
-    /// Has somebody told of it, at once if it has come already.
+    /// Registers a receiver; notifies it at once if already cancelled.
     pub(crate) fn tell(&self, other: Weak<dyn Stops>) {
         let mut told = self.told();
-        // Whoever cancels says so before looking at the list.
+        // `cancel` sets the flag before it takes the list.
         if self.is_cancelled() {
             drop(told);
             other.upgrade().inspect(|other| other.stop());
             return;
         }
         told.push(other);
-        // Those that are gone would gather otherwise.
+        // Remove dropped receivers, which would accumulate.
         if told.len().is_power_of_two() {
             told.retain(|other| other.strong_count() > 0);
         }
     }
 
     fn told(&self) -> MutexGuard<'_, Vec<Weak<dyn Stops>>> {
-        // A poisoned list is whole: nothing is called while it is locked.
+        // A poisoned list is still valid: nothing is called while it is locked.
         self.wish.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether somebody has asked for an end.
+    /// Returns true after cancellation.
     pub fn is_cancelled(&self) -> bool {
         self.wish.is_there.load(Ordering::Relaxed)
     }
 }
 
-/// What became of a program.
+/// The result of running a program.
 #[derive(Clone, Debug)]
 pub struct ToolRun {
-    /// How it ended; `None` when it was stopped at its time limit, or because that was wished.
+    /// The exit status; `None` if it was stopped at its time limit or cancelled.
     pub status: Option<ExitStatus>,
-    /// Whether it was stopped because that was wished.
+    /// True if it was cancelled.
     pub cancelled: bool,
-    /// What it printed on stdout and stderr, in order: the first and the last 256 KiB of it.
+    /// Its stdout and stderr in order: the first and the last 256 KiB.
     pub log: String,
-    /// Whether the middle of the log was left out; the log says how much.
+    /// True if the middle of the log was omitted; the log says how much.
     pub log_truncated: bool,
-    /// Wall-clock time in seconds.
+    /// The wall-clock time, in seconds.
     pub seconds: f64,
 }
 
 impl ToolRun {
-    /// Whether it ended by itself with exit code 0.
+    /// Returns true if it ended by itself with exit code 0.
     pub fn succeeded(&self) -> bool {
         self.status.is_some_and(|status| status.success())
     }
 
-    /// How it ended, in words: `exit code 1`, `signal 11 (SIGSEGV)`, `a time-out after 60 s`.
+    /// Describes its end: `exit code 1`, `signal 11 (SIGSEGV)`, `a time-out after 60 s`.
     pub fn ending(&self) -> String {
         let Some(status) = self.status else {
             let why = if self.cancelled { "being cancelled" } else { "a time-out" };
@@ -121,18 +121,18 @@ impl ToolRun {
     }
 }
 
-/// How much of the beginning and of the end of a log is kept, in bytes.
+/// The bytes kept of each end of a log.
 const KEPT: usize = 256 << 10;
-/// How long to wait for output that is still in the pipe once the group is dead.
+/// Time limit for output left in the pipe after the group is dead.
 const DRAIN: Duration = Duration::from_millis(500);
-/// How often to look whether the program has ended while it prints nothing.
+/// The interval of checks whether a silent program has ended.
 const POLL: Duration = Duration::from_millis(10);
-/// How long to retry a program that is still open for writing.
+/// Time limit for retrying a program file that is still open for writing.
 const BUSY: Duration = Duration::from_secs(1);
 
-/// Runs a program to its end or to its time limit.
+/// Runs a program until it ends or reaches its time limit.
 ///
-/// Standard input is empty; stdout and stderr are merged into the log. Nothing of the program's group is running
+/// Standard input is empty; stdout and stderr are merged into the log. No process of the program's group is running
 /// when this returns.
 ///
 /// # Errors
@@ -141,7 +141,7 @@ pub fn run_tool(command: &mut Command, limit: Duration) -> io::Result<ToolRun> {
     run_tool_watched(command, limit, None, &mut |_| {})
 }
 
-/// As [`run_tool`], but it ends when `cancel` is wished; `watch` sees each line as it is printed.
+/// Like [`run_tool`], with cancellation; `watch` receives each line as it is printed.
 ///
 /// # Errors
 /// As [`run_tool`].
@@ -157,7 +157,7 @@ pub fn run_tool_watched(
     let number = guard.as_ref().map_or(0, |guard| guard.process.id().cast_signed());
     command.process_group(number).stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
     let child = spawn(command);
-    // The command holds our copies of the pipe's writing end: with them, reading would never see the end.
+    // The command holds copies of the pipe's writing end; with them, reading would never end.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut group = Group { child: child?, guard, reaped: false };
     let chunks = read_in_background(reader)?;
@@ -193,7 +193,7 @@ pub fn run_tool_watched(
     let status = group.stop()?;
     let seconds = started.elapsed().as_secs_f64();
     let drained = Instant::now() + DRAIN;
-    // Also where there is always more: who has left the group may print for ever.
+    // Bounded: a process outside the group may print forever.
     loop {
         let left = drained.saturating_duration_since(Instant::now());
         match chunks.recv_timeout(left) {
@@ -207,8 +207,8 @@ pub fn run_tool_watched(
     Ok(ToolRun { status, cancelled, log: log.into_text(), log_truncated, seconds })
 }
 
-/// Starts a program. One that was written a moment ago may still be open for writing in a process that another
-/// thread has forked and that has not yet reached its `exec`; that passes.
+/// Starts a program. A freshly written program may still be open for writing in a process that another thread has
+/// forked and that has not reached its `exec`; that passes.
 fn spawn(command: &mut Command) -> io::Result<Child> {
     let started = Instant::now();
     loop {
@@ -221,8 +221,8 @@ fn spawn(command: &mut Command) -> io::Result<Child> {
     }
 }
 
-/// Reads until the end of the pipe, at most a few chunks ahead of the caller. The thread ends with the pipe, or at
-/// its next chunk after the caller has gone.
+/// Reads a pipe to its end, at most a few chunks ahead of the caller. The thread ends with the pipe, or at the next
+/// chunk after the caller is gone.
 fn read_in_background(mut reader: io::PipeReader) -> io::Result<Receiver<io::Result<Vec<u8>>>> {
     let (sender, receiver) = sync_channel(8);
     crate::parallel::thread_of("tool log")?.spawn(move || {
@@ -236,7 +236,7 @@ fn read_in_background(mut reader: io::PipeReader) -> io::Result<Receiver<io::Res
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // A disassembly without its end would look like that of another kernel.
+                // A truncated disassembly would look like that of another kernel.
                 Err(error) => {
                     let _ = sender.send(Err(error));
                     break;
@@ -247,16 +247,16 @@ fn read_in_background(mut reader: io::PipeReader) -> io::Result<Receiver<io::Res
     Ok(receiver)
 }
 
-/// A process that leads a group and kills it when this process is gone. A build may be the work of a minute and of
-/// gigabytes: nobody would be left to stop it when its owner was killed.
+/// A process that leads a group and kills it when this process dies. A build may take a minute and gigabytes;
+/// otherwise nobody would stop it after its owner was killed.
 struct Guard {
     process: Child,
-    /// Nobody writes to it: that it is closed is what says that we are gone.
+    /// Never written to: its closing tells the guard that this process is gone.
     ours: Option<io::PipeWriter>,
 }
 
 impl Guard {
-    /// A guard, or none where there is no shell: its group is then stopped in all other cases only.
+    /// Starts a guard; `None` without a shell, and the group then survives only the death of this process.
     fn start() -> Option<Guard> {
         let (theirs, ours) = io::pipe().ok()?;
         let mut command = Command::new("/bin/sh");
@@ -270,13 +270,13 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         let _ = self.process.kill();
-        // Where it could not be killed it now kills itself, and its group.
+        // If the kill failed, the guard now kills itself and its group.
         self.ours = None;
         let _ = self.process.wait();
     }
 }
 
-/// A program and its process group, which the guard leads if there is one; dropping it kills the group.
+/// A program and its process group, led by the guard if there is one. Dropping it kills the group.
 struct Group {
     child: Child,
     guard: Option<Guard>,
@@ -284,7 +284,7 @@ struct Group {
 }
 
 impl Group {
-    /// Looks without reaping: as long as the leader is not reaped, the group's number cannot pass to strangers.
+    /// Checks without reaping: until the leader is reaped, the group's number cannot be reused.
     fn program_has_exited(&self) -> io::Result<bool> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         match waitid(WaitId::Pid(Pid::from_child(&self.child)), options) {
@@ -294,10 +294,10 @@ impl Group {
         }
     }
 
-    /// Kills what is left of the group, then reaps the program. One that had ended keeps its own status.
+    /// Kills the rest of the group, then reaps the program. A program that had already ended keeps its status.
     fn stop(&mut self) -> io::Result<ExitStatus> {
         let leader = self.guard.as_ref().map_or(&self.child, |guard| &guard.process);
-        // A group that is gone already, or that has become another user's, is not ours to stop.
+        // Fails if the group is gone, or belongs to another user and is not ours to stop.
         let _ = kill_process_group(Pid::from_child(leader), Signal::KILL);
         let status = self.child.wait()?;
         self.reaped = true;
@@ -313,7 +313,7 @@ impl Drop for Group {
     }
 }
 
-/// The beginning and the end of what was printed.
+/// The first and last bytes of output.
 #[derive(Default)]
 struct Log {
     head: Vec<u8>,
@@ -344,7 +344,7 @@ impl Log {
     }
 }
 
-/// Cuts output into lines; a line without end is handed on in pieces.
+/// Splits output into lines; very long lines are passed on in pieces.
 #[derive(Default)]
 struct Lines {
     partial: Vec<u8>,

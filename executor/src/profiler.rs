@@ -1,4 +1,4 @@
-//! Runs the vendor's profiling tools, which run a program of ours, within bounds, and keeps what they leave.
+//! Runs NVIDIA's profiling tools on one of our programs, and keeps their output.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -11,12 +11,12 @@ use crate::environment::{Environment, is_program};
 use crate::files::{FileError, write_file};
 use crate::process::{ToolRun, run_tool};
 
-/// One of the vendor's tools.
+/// An NVIDIA tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProfilerTool {
-    /// ncu, of Nsight Compute: the counters of a kernel.
+    /// ncu, of Nsight Compute: performance counters of a kernel.
     Ncu,
-    /// compute-sanitizer: faults of a kernel.
+    /// compute-sanitizer: memory errors and races of a kernel.
     ComputeSanitizer,
 }
 
@@ -29,7 +29,7 @@ impl ProfilerTool {
         }
     }
 
-    /// The option of the command line that names the program.
+    /// The command-line option that names the program.
     fn option(self) -> &'static str {
         match self {
             ProfilerTool::Ncu => "--ncu",
@@ -38,54 +38,54 @@ impl ProfilerTool {
     }
 }
 
-/// A tool that is here and says its version.
+/// An installed tool.
 #[derive(Clone, Debug)]
 pub struct Profiler {
-    /// Its program.
+    /// The program's path.
     pub path: PathBuf,
-    /// What `--version` printed.
+    /// The output of `--version`.
     pub version: String,
-    /// What `--help` printed.
+    /// The output of `--help`.
     help: String,
 }
 
-/// Why a tool cannot be used.
+/// The reason that a tool is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfilerError {
-    /// The program that was named is none.
+    /// The named path is not a program.
     #[error("`{}` is no program", path.display())]
     NoProgram {
-        /// What was named.
+        /// The named path.
         path: PathBuf,
     },
-    /// None was named, and none is where such programs are.
+    /// No tool was named or found.
     #[error("there is no {} in the bin folder of CUDA_HOME or on PATH", tool.name())]
     NotFound {
         /// The tool.
         tool: ProfilerTool,
     },
-    /// It cannot be run.
+    /// The program cannot be run.
     #[error("`{}` cannot be run", path.display())]
     CannotRun {
         /// The program.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// It does not say its version.
+    /// The program does not report its version.
     #[error("`{} --version` ended with {ending} and printed {said}", path.display())]
     NoVersion {
         /// The program.
         path: PathBuf,
-        /// How it ended.
+        /// The exit status, in words.
         ending: String,
-        /// The first line that it printed.
+        /// The first line of output.
         said: String,
     },
 }
 
 impl ProfilerError {
-    /// What to do about it.
+    /// The remedy.
     pub fn remedy(&self, tool: ProfilerTool) -> String {
         let (name, option) = (tool.name(), tool.option());
         match self {
@@ -103,13 +103,13 @@ impl ProfilerError {
     }
 }
 
-/// How long a tool may take to say what it is.
+/// Time limit for `--version` and `--help`.
 const VERSION_LIMIT: Duration = Duration::from_secs(60);
 
-/// Finds a tool: the program that is given, else that of `CUDA_HOME`, else that on `PATH`; and asks for its version.
+/// Finds a tool: the given program, or that of `CUDA_HOME`, or that on `PATH`. Queries its version.
 ///
 /// # Errors
-/// When there is none, or it does not say its version.
+/// When there is none, or it does not report its version.
 pub fn find_profiler(
     tool: ProfilerTool,
     given: Option<&Path>,
@@ -143,14 +143,15 @@ pub fn find_profiler(
 }
 
 impl Profiler {
-    /// Whether its help names this option. Releases differ.
+    /// Returns true if the tool's help mentions this option. Releases differ.
     pub fn knows(&self, option: &str) -> bool {
         self.help
             .split(|letter: char| letter.is_whitespace() || "[]=,".contains(letter))
             .any(|word| word == option)
     }
 
-    /// Runs it to its end or to its time limit. It starts the program that its arguments end with, in the same group.
+    /// Runs the tool until it ends or reaches its time limit. The program at the end of its arguments runs in the
+    /// same process group.
     ///
     /// # Errors
     /// When it cannot be started or watched.
@@ -159,22 +160,22 @@ impl Profiler {
     }
 }
 
-/// A command whose numbers are printed with the commas and points that parsers know.
+/// Creates a command with the C locale, so that numbers are printed in a form that can be parsed.
 fn command(path: &Path, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
     let mut command = Command::new(path);
     command.args(arguments).env("LC_ALL", "C");
     command
 }
 
-/// This very program, to be run again by a tool.
+/// The path of this program, for tools that run it again.
 ///
 /// # Errors
-/// When the system does not say where it lies.
+/// When the system does not report it.
 pub fn this_program() -> io::Result<PathBuf> {
     std::env::current_exe()
 }
 
-/// The folder that tools write to: one that stays, or one that goes with this value.
+/// A folder for tool output, permanent or temporary.
 #[derive(Debug)]
 pub struct ProfileFolder {
     path: PathBuf,
@@ -182,10 +183,10 @@ pub struct ProfileFolder {
 }
 
 impl ProfileFolder {
-    /// The folder that is to stay, which is created; or a temporary one.
+    /// Creates the permanent folder, or a temporary one.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it cannot be created.
     pub fn new(kept: Option<&Path>) -> io::Result<ProfileFolder> {
         match kept {
             Some(path) => {
@@ -199,20 +200,20 @@ impl ProfileFolder {
         }
     }
 
-    /// Where it is.
+    /// The folder's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it stays.
+    /// Returns true for a permanent folder.
     pub fn stays(&self) -> bool {
         self.temporary.is_none()
     }
 
-    /// Writes a file in it, if it stays; nobody would read it otherwise.
+    /// Writes a file in a permanent folder; does nothing for a temporary one.
     ///
     /// # Errors
-    /// When it cannot be written, or something is there that is no regular file.
+    /// When it cannot be written, or the path exists and is not a regular file.
     pub fn keep(&self, name: &str, text: &str) -> Result<(), FileError> {
         if self.stays() { write_file(&self.path.join(name), text.as_bytes()) } else { Ok(()) }
     }

@@ -1,10 +1,10 @@
-//! Folders that carry the hashes of their files: written whole or not at all, and read only as they were written.
+//! Sealed folders, which carry their files' hashes: written atomically, and verified when opened.
 //!
-//! `manifest.json` says what the folder is, and of each file its size and its BLAKE3 hash; `manifest.b3` has the hash of
-//! the manifest, as `b3sum --check` reads it. Files that the manifest does not name are not looked at.
+//! `manifest.json` has the folder's format, and each file's size and BLAKE3 hash. `manifest.b3` has the manifest's
+//! hash, in the format of `b3sum --check`. Files that the manifest does not list are ignored.
 //!
-//! A folder may come from anybody: nothing in it is waited for, no link in it is followed, and no more is read than the
-//! manifest announces.
+//! A folder may come from an untrusted source: opening it never blocks, follows no links inside it, and reads no more
+//! than the manifest announces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -22,69 +22,69 @@ use tempfile::TempDir;
 use crate::data::{DataError, write_tensors};
 use crate::temporary::{forget_temporary, is_ending, register_temporary};
 
-/// What a kind of sealed folder is called, and which version of it is written and read.
+/// The name and version of a kind of sealed folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SealedFormat {
-    /// Its name.
+    /// The format's name.
     pub name: &'static str,
-    /// Its version.
+    /// The format's version.
     pub version: u32,
 }
 
-/// Why a sealed folder could not be written or read.
+/// The reason that a sealed folder could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum SealedError {
-    /// The folder to be written holds something that must not be lost.
+    /// The target folder has content that must not be lost.
     #[error("{}", occupied(folder, format, stranger.as_deref()))]
     Occupied {
         /// The folder.
         folder: PathBuf,
-        /// What would have been replaced.
+        /// The format to be written.
         format: &'static str,
-        /// What is in it that is not the format's, where it is one otherwise.
+        /// The foreign file in a folder that otherwise has the format.
         stranger: Option<PathBuf>,
     },
-    /// It is not such a folder.
+    /// The folder does not have the expected format.
     #[error("`{}` is no {format}: {reason}", folder.display())]
     Other {
         /// The folder.
         folder: PathBuf,
-        /// What was expected.
+        /// The expected format.
         format: &'static str,
-        /// Why it is none.
+        /// The difference.
         reason: String,
     },
-    /// It was written by another version.
+    /// Another version wrote the folder.
     #[error("`{}` is a {format} of version {found}; this version of Fourfold reads version {expected}", folder.display())]
     Version {
         /// The folder.
         folder: PathBuf,
-        /// What it is.
+        /// The folder's format.
         format: &'static str,
-        /// Its version.
+        /// The folder's version.
         found: u64,
-        /// The version that is read.
+        /// The supported version.
         expected: u32,
     },
-    /// A file is missing, or is not one.
+    /// A file is missing, or is not a regular file.
     #[error("`{name}` is missing from `{}`", folder.display())]
     Missing {
         /// The folder.
         folder: PathBuf,
-        /// The file's name in it.
+        /// The file's name in the folder.
         name: String,
     },
-    /// A file is not what was written.
+    /// A file has changed since it was written.
     #[error("`{name}` in `{}` was changed: {reason}", folder.display())]
     Changed {
         /// The folder.
         folder: PathBuf,
-        /// The file's name in it.
+        /// The file's name in the folder.
         name: String,
-        /// How that shows.
+        /// The difference.
         reason: String,
     },
-    /// A name leads out of the folder, or is there twice.
+    /// A name leads out of the folder, or is repeated.
     #[error("`{name}` cannot be the name of a file in `{}`", folder.display())]
     Name {
         /// The folder.
@@ -95,11 +95,11 @@ pub enum SealedError {
     /// A file or folder could not be written or read.
     #[error("cannot {action} `{}`", path.display())]
     Disk {
-        /// What was tried.
+        /// The action that failed, as a verb.
         action: &'static str,
-        /// With what.
+        /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
     /// Tensors could not be written.
@@ -120,9 +120,9 @@ fn occupied(folder: &Path, format: &str, stranger: Option<&Path>) -> String {
 
 const MANIFEST: &str = "manifest.json";
 const MANIFEST_HASH: &str = "manifest.b3";
-/// The longest manifest, in bytes: thousands of files.
+/// The maximum size of a manifest in bytes, enough for thousands of files.
 const LONGEST_MANIFEST: u64 = 4 << 20;
-/// The longest line with its hash, in bytes.
+/// The maximum size of the hash line, in bytes.
 const LONGEST_HASH: u64 = 4096;
 
 #[derive(Serialize, Deserialize)]
@@ -139,7 +139,7 @@ struct Seal {
     blake3: String,
 }
 
-/// A sealed folder that is being written, beside the place where it will be. Dropped, it leaves nothing.
+/// A sealed folder being written, in a temporary folder beside its target. Dropping it leaves nothing behind.
 #[derive(Debug)]
 pub struct SealedWriter {
     target: PathBuf,
@@ -148,10 +148,10 @@ pub struct SealedWriter {
     files: BTreeMap<String, Seal>,
 }
 
-/// The temporary folder of a writer. It goes also when the program is interrupted.
+/// A writer's temporary folder. It is removed even if the program is interrupted.
 #[derive(Debug)]
 struct Staging {
-    /// `None` once it is in its place.
+    /// `None` once moved into place.
     inner: Option<TempDir>,
     path: PathBuf,
 }
@@ -170,7 +170,7 @@ impl Staging {
         &self.path
     }
 
-    /// It is no longer temporary.
+    /// Keeps the folder: it is no longer temporary.
     fn keep(mut self) {
         if let Some(inner) = self.inner.take() {
             let _ = inner.keep();
@@ -186,25 +186,25 @@ impl Drop for Staging {
 }
 
 impl SealedWriter {
-    /// Begins a folder that will be at `target`: where there is nothing, an empty folder, or one of this format, whatever
-    /// became of its files, which is then replaced. One to which something was added is not.
+    /// Starts writing a folder at `target`. An empty folder is replaced, and so is one of this format, even if
+    /// damaged, unless foreign files were added to it.
     ///
     /// # Errors
-    /// [`SealedError::Occupied`], or when the folder above cannot be written to.
+    /// [`SealedError::Occupied`], or when the parent folder is not writable.
     pub fn begin(target: &Path, format: SealedFormat) -> Result<SealedWriter, SealedError> {
         let target = std::path::absolute(target).map_err(disk("find", target))?;
         check_place(&target, format)?;
-        // Beside it, so that the last step is a rename.
+        // In the same folder, so that the last step is a rename.
         let parent = target.parent().unwrap_or(Path::new("/"));
         fs::create_dir_all(parent).map_err(disk("create", parent))?;
         let folder = Staging::beside(parent).map_err(disk("create a folder in", parent))?;
         Ok(SealedWriter { target, format, folder, files: BTreeMap::new() })
     }
 
-    /// Adds a file; its name may have folders.
+    /// Adds a file; its name may include folders.
     ///
     /// # Errors
-    /// When the name is no new one, or the file cannot be written.
+    /// When the name is invalid or already used, or the file cannot be written.
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<(), SealedError> {
         let path = self.place(name)?;
         fs::write(&path, bytes).map_err(disk("write", &path))?;
@@ -216,32 +216,32 @@ impl SealedWriter {
     /// Adds a copy of a file.
     ///
     /// # Errors
-    /// When the name is no new one, or the file cannot be read or written.
+    /// When the name is invalid or already used, or the file cannot be read or written.
     pub fn copy(&mut self, name: &str, from: &Path) -> Result<(), SealedError> {
         if !fs::metadata(from).map_err(disk("read", from))?.is_file() {
             return Err(disk("copy", from)(io::Error::other("it is not a regular file")));
         }
         let path = self.place(name)?;
         fs::copy(from, &path).map_err(disk("copy", from))?;
-        // A copy has the permissions of what it is one of, which may not allow that it is ever removed or changed.
+        // The copied permissions may forbid removing or changing the copy.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).map_err(disk("write", &path))?;
         self.seal_file(name, &path)
     }
 
-    /// Adds tensors as [`write_tensors`] writes them.
+    /// Adds tensors, in the format of [`write_tensors`].
     ///
     /// # Errors
-    /// When the name is no new one, or the file cannot be written.
+    /// When the name is invalid or already used, or the file cannot be written.
     pub fn write_tensors(&mut self, name: &str, tensors: &[(&str, &Tensor)]) -> Result<(), SealedError> {
         let path = self.place(name)?;
         write_tensors(&path, tensors)?;
         self.seal_file(name, &path)
     }
 
-    /// Makes the folder visible, with its manifest, in one step. `about` is what [`Sealed::about`] gives back.
+    /// Writes the manifest and publishes the folder atomically. [`Sealed::about`] returns `about`.
     ///
     /// # Errors
-    /// When it cannot be written; whatever was at its place is then still there.
+    /// When it cannot be written; any existing folder at its place then remains.
     pub fn seal(self, about: Value) -> Result<PathBuf, SealedError> {
         let SealedWriter { target, format, folder, files } = self;
         let manifest =
@@ -258,24 +258,24 @@ impl SealedWriter {
             let path = folder.path().join(name);
             fs::write(&path, text).map_err(disk("write", &path))?;
         }
-        // What was cancelled is nothing to keep.
+        // A cancelled program must not publish its folder.
         if is_ending() {
             return Err(disk("write", &target)(io::ErrorKind::Interrupted.into()));
         }
-        // Somebody may have put something there meanwhile.
+        // Another process may have put something there meanwhile.
         check_place(&target, format)?;
         appear(folder, &target).map_err(disk("put a folder at", &target))?;
         Ok(target)
     }
 
-    /// Where a new file goes.
+    /// The path of a new file.
     fn place(&self, name: &str) -> Result<PathBuf, SealedError> {
         let taken = self.files.contains_key(name) || [MANIFEST, MANIFEST_HASH].contains(&name);
         if taken || !is_inside(name) {
             return Err(SealedError::Name { folder: self.target.clone(), name: name.to_owned() });
         }
         let path = self.folder.path().join(name);
-        // One by one: the folder of this writer is not made again once an interrupt has removed it.
+        // One at a time: the writer's own folder must not be recreated after an interrupt has removed it.
         let mut folder = self.folder.path().to_owned();
         for part in Path::new(name).parent().into_iter().flat_map(Path::components) {
             folder.push(part);
@@ -296,7 +296,7 @@ impl SealedWriter {
     }
 }
 
-/// A sealed folder in which everything is as it was written.
+/// A verified sealed folder.
 #[derive(Clone, Debug)]
 pub struct Sealed {
     folder: PathBuf,
@@ -305,10 +305,10 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// Opens a folder and compares every file with its hash.
+    /// Opens a folder and verifies every file's hash.
     ///
     /// # Errors
-    /// When it is no such folder, is of another version, cannot be read, or a file is missing or changed.
+    /// When the folder has another format or version, cannot be read, or a file is missing or changed.
     pub fn open(folder: &Path, format: SealedFormat) -> Result<Sealed, SealedError> {
         let other =
             |reason: String| SealedError::Other { folder: folder.to_owned(), format: format.name, reason };
@@ -323,7 +323,7 @@ impl Sealed {
         if fields["format"] != format.name {
             return Err(other(format!("its {MANIFEST} is another's")));
         }
-        // Of another version nothing else is known, not even how it is sealed.
+        // Nothing else is known about another version, not even its hash scheme.
         if fields["version"] != format.version {
             return Err(SealedError::Version {
                 folder: folder.to_owned(),
@@ -360,7 +360,7 @@ impl Sealed {
                 let reason = format!("it has {bytes} bytes, not {}", expected.bytes);
                 return Err(changed(name, reason));
             }
-            // It may grow while it is read.
+            // The file may grow while it is read.
             let read = seal_of_bytes(file.take(expected.bytes.saturating_add(1)));
             if read.map_err(|error| unread(name, error.into()))? != *expected {
                 return Err(changed(name, "its hash is another".to_owned()));
@@ -370,26 +370,26 @@ impl Sealed {
         Ok(Sealed { folder: folder.to_owned(), about: manifest.about, names })
     }
 
-    /// What the folder says of itself.
+    /// The data given to [`SealedWriter::seal`].
     pub fn about(&self) -> &Value {
         &self.about
     }
 
-    /// The files, in order of their names.
+    /// The files' names, sorted.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// The path of a file; `None` if there is none of this name.
+    /// The path of a file; `None` if the folder does not list it.
     pub fn path(&self, name: &str) -> Option<PathBuf> {
         self.names.iter().any(|known| known == name).then(|| self.folder.join(name))
     }
 }
 
-/// Why a file in a folder was not read.
+/// The reason that a file in a folder was not read.
 enum Unread {
     Missing,
-    /// It is nothing that a writer writes: a link, a pipe, a device, a folder, or too long.
+    /// Not something that a writer produces: a link, pipe, device or folder, or too long a file.
     Other(String),
     Disk(io::Error),
 }
@@ -403,8 +403,8 @@ impl From<io::Error> for Unread {
     }
 }
 
-/// Opens a regular file in a folder, by its name there, and says how long it is. The folder itself may be reached
-/// through links, as whoever names it wishes; in it none is followed, and nothing but a regular file is opened.
+/// Opens a regular file in a folder by its name, and returns its length. The folder itself may be reached through
+/// links. Inside it, links are not followed, and only regular files are opened.
 fn open_inside(folder: &Path, name: &str) -> Result<(File, u64), Unread> {
     let error = |errno: rustix::io::Errno| Unread::from(io::Error::from(errno));
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -412,7 +412,7 @@ fn open_inside(folder: &Path, name: &str) -> Result<(File, u64), Unread> {
         true => Ok(()),
         false => Err(Unread::Other(format!("{what} is no {}", kind_name(wanted)))),
     };
-    // Not even the folder itself is waited for, should it be a pipe.
+    // Does not block even if the folder itself is a pipe.
     let is_folder = (OFlags::DIRECTORY | OFlags::NONBLOCK).bits().cast_signed();
     let mut place = OwnedFd::from(OpenOptions::new().read(true).custom_flags(is_folder).open(folder)?);
     let mut parts = Path::new(name).components().peekable();
@@ -423,7 +423,7 @@ fn open_inside(folder: &Path, name: &str) -> Result<(File, u64), Unread> {
             None => (FileType::RegularFile, "it".to_owned()),
         };
         let kind = |stat: &rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode);
-        // Looked at before it is opened, which may do something to a device; and after, as it may be another then.
+        // Checked before opening, which may affect a device; and afterwards, since the file may have been replaced.
         check(kind(&statat(&place, part, AtFlags::SYMLINK_NOFOLLOW).map_err(error)?), wanted, &what)?;
         place = openat(&place, part, flags, Mode::empty()).map_err(error)?;
         check(kind(&fstat(&place).map_err(error)?), wanted, &what)?;
@@ -437,7 +437,7 @@ fn kind_name(kind: FileType) -> &'static str {
     if kind == FileType::Directory { "folder" } else { "regular file" }
 }
 
-/// The bytes of a file in a folder, if it has no more than `longest`.
+/// Reads a file in a folder, if it has at most `longest` bytes.
 fn read_inside(folder: &Path, name: &str, longest: u64) -> Result<Vec<u8>, Unread> {
     let (file, _) = open_inside(folder, name)?;
     let mut bytes = Vec::new();
@@ -448,7 +448,7 @@ fn read_inside(folder: &Path, name: &str, longest: u64) -> Result<Vec<u8>, Unrea
     Ok(bytes)
 }
 
-/// Whether a folder may come to be here.
+/// Checks that a folder may be written here.
 fn check_place(target: &Path, format: SealedFormat) -> Result<(), SealedError> {
     let occupied = |stranger: Option<PathBuf>| SealedError::Occupied {
         folder: target.to_owned(),
@@ -473,7 +473,7 @@ fn check_place(target: &Path, format: SealedFormat) -> Result<(), SealedError> {
     }
 }
 
-/// The names of the files that a folder of a format should hold, by its own account; `None` where it is of no such format.
+/// The file names that a folder of a format should have by its manifest; `None` if it does not have the format.
 fn names_of(folder: &Path, format: SealedFormat) -> Option<BTreeSet<PathBuf>> {
     let manifest = read_inside(folder, MANIFEST, LONGEST_MANIFEST).ok()?;
     let fields: Value = serde_json::from_slice(&manifest).ok()?;
@@ -485,7 +485,7 @@ fn names_of(folder: &Path, format: SealedFormat) -> Option<BTreeSet<PathBuf>> {
     Some(names.map(PathBuf::from).collect())
 }
 
-/// Something in a folder that is neither one of these files nor a folder with some of them.
+/// Finds something in a folder that is neither a listed file nor a parent of one.
 fn stranger(folder: &Path, names: &BTreeSet<PathBuf>) -> io::Result<Option<PathBuf>> {
     let mut folders = vec![PathBuf::new()];
     while let Some(place) = folders.pop() {
@@ -507,9 +507,9 @@ fn stranger(folder: &Path, names: &BTreeSet<PathBuf>) -> io::Result<Option<PathB
     Ok(None)
 }
 
-/// Moves a folder to its place. What was there goes away afterwards.
+/// Moves a folder into place, and removes the previous one afterwards.
 fn appear(folder: Staging, target: &Path) -> io::Result<()> {
-    // This does where there is nothing, or an empty folder.
+    // Suffices if the target does not exist or is an empty folder.
     let renamed = fs::rename(folder.path(), target);
     match renamed {
         Ok(()) => {
@@ -520,9 +520,9 @@ fn appear(folder: Staging, target: &Path) -> io::Result<()> {
         Err(error) => return Err(error),
     }
     match renameat_with(CWD, folder.path(), CWD, target, RenameFlags::EXCHANGE) {
-        // Now the temporary folder is the old one, and is removed as such.
+        // The temporary folder is now the old one, and is removed as such.
         Ok(()) => Ok(()),
-        // Not every file system can.
+        // Some file systems do not support the exchange.
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
             let parent = target.parent().unwrap_or(Path::new("/"));
             let aside = tempfile::Builder::new().prefix(".fourfold-").tempdir_in(parent)?;
@@ -538,7 +538,7 @@ fn appear(folder: Staging, target: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether a name is that of a file in the folder, or in one below it.
+/// Returns true if a name stays inside the folder.
 fn is_inside(name: &str) -> bool {
     !name.is_empty() && Path::new(name).components().all(|part| matches!(part, Component::Normal(_)))
 }

@@ -1,13 +1,13 @@
-//! Signals that whoever started this program has it ignore, as `nohup` does.
+//! Signals that the parent process set to be ignored, as `nohup` does.
 
 use std::fs;
 
-/// SIGHUP, SIGINT and SIGTERM, which every Unix numbers so.
+/// SIGHUP, SIGINT and SIGTERM, with the same numbers on every Unix.
 const ENDING: [i32; 3] = [1, 2, 15];
 
-/// Runs what installs handlers for signals, and has those of SIGHUP, SIGINT and SIGTERM that were ignored before be
-/// ignored afterwards: who starts a program with `nohup`, or behind a shell, wants it to go on. Where installing fails,
-/// perhaps halfway, the others end the process as they do without a handler.
+/// Runs `install`, which installs signal handlers. Keeps SIGHUP, SIGINT and SIGTERM ignored if they were before: a
+/// program started with `nohup` or in the background must go on. If installing fails, perhaps halfway, the other
+/// signals get their default action.
 ///
 /// # Errors
 /// As `install`.
@@ -25,13 +25,13 @@ pub fn keep_ignored<E>(install: impl FnOnce() -> Result<(), E>) -> Result<(), E>
     outcome
 }
 
-/// Has writes beyond the limit on the size of files (`ulimit -f`) fail with `EFBIG`, as other failures of writing do. The
-/// signal for it, SIGXFSZ, would end the process without a report.
+/// Makes writes beyond the file size limit (`ulimit -f`) fail with `EFBIG`, like other write errors. The signal,
+/// SIGXFSZ, would end the process without a report.
 pub fn ignore_file_size_signal() {
     set_disposition(FILE_SIZE_SIGNAL, IGNORE);
 }
 
-/// `SIGXFSZ` of Linux on x86 and Arm.
+/// `SIGXFSZ` on Linux for x86 and Arm.
 const FILE_SIZE_SIGNAL: i32 = 25;
 
 /// `SIG_DFL`.
@@ -40,7 +40,7 @@ const DEFAULT: usize = 0;
 /// `SIG_IGN`.
 const IGNORE: usize = 1;
 
-/// The signals that are ignored, a bit for each, from what the system says of a process.
+/// The ignored signals as a bit mask, parsed from `/proc/self/status`.
 fn ignored(status: &str) -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
@@ -50,7 +50,7 @@ fn set_disposition(number: i32, disposition: usize) {
     unsafe extern "C" {
         fn signal(number: i32, handler: usize) -> usize;
     }
-    // SAFETY: C's `signal` with the number of a signal that can be ignored, and no function to call.
+    // SAFETY: C's `signal`, with a signal that can be ignored and no function to call.
     unsafe { signal(number, disposition) };
 }
 

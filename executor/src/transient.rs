@@ -1,5 +1,5 @@
-//! Failures that pass: disk space, memory, processes or a file system failed, as the system or a tool says. They say
-//! nothing about a kernel, so nobody remembers them.
+//! Transient failures of disk space, memory, processes or file systems, as reported by the system or a tool. They are
+//! unrelated to the kernel and are not recorded.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::fault::BuildFault;
 
-/// A kind of failure that passes.
+/// A kind of transient failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Transient {
@@ -78,14 +78,14 @@ const PHRASES: [(Transient, &[&str]); 5] = [
             "operation not permitted",
         ],
     ),
-    // The dynamic linker, which says why after it or not at all.
+    // The dynamic linker's message, which gives no further reason or one after it.
     (Transient::OutOfMemory, &["failed to map segment from shared object"]),
 ];
 
 impl Transient {
-    /// The kind of an error from the system, if it is one that passes.
+    /// Classifies a system error, if it is transient.
     pub(crate) fn of(error: &io::Error) -> Option<Transient> {
-        // An error that was made from a kind alone has no number.
+        // Errors created from a kind alone have no number.
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => return Some(Transient::DiskFull),
             io::ErrorKind::OutOfMemory => return Some(Transient::OutOfMemory),
@@ -114,15 +114,16 @@ impl Transient {
         })
     }
 
-    /// The kind that a line of a tool's output reports, if it reports one. Quoted names do not count, and in a diagnostic
-    /// with a place in the source only its last words do.
+    /// Classifies a line of a tool's output, if it reports a transient failure. Quoted names are ignored; in a
+    /// diagnostic with a source location, only the last words matter.
     pub(crate) fn said(line: &str) -> Option<Transient> {
         let line = line.to_lowercase();
         if line.contains("warning") {
             return None;
         }
         let is_located = is_located(&line);
-        // C++ names the exception in quotes: `terminate called after throwing an instance of 'std::bad_alloc'`.
+        // The C++ runtime quotes the exception's name: `terminate called after throwing an instance of
+        // 'std::bad_alloc'`.
         if !is_located && line.contains("'std::bad_alloc'") {
             return Some(Transient::OutOfMemory);
         }
@@ -133,7 +134,7 @@ impl Transient {
         PHRASES.iter().find_map(kind)
     }
 
-    /// The stable code that reports use: one of [`FAILURE_CODES`](crate::service::FAILURE_CODES).
+    /// A stable code for reports, one of [`FAILURE_CODES`](crate::service::FAILURE_CODES).
     pub fn code(self) -> &'static str {
         match self {
             Transient::DiskFull => "disk_full",
@@ -143,12 +144,12 @@ impl Transient {
         }
     }
 
-    /// Returns whether a code is that of a failure that passes.
+    /// Returns true for the code of a transient failure.
     pub(crate) fn is_code(code: &str) -> bool {
         PHRASES.iter().any(|(transient, _)| transient.code() == code)
     }
 
-    /// Whose fault it is.
+    /// The party at fault.
     pub fn fault(self) -> BuildFault {
         match self {
             Transient::DiskFull | Transient::OutOfMemory | Transient::OutOfProcesses => {
@@ -159,8 +160,8 @@ impl Transient {
     }
 }
 
-/// Returns whether a line is a diagnostic with a place in a file: `kernel.cu(7): error: ...`, `kernel.cu:7:3: error: ...`,
-/// `ptxas kernel.ptx, line 7; error   : ...`. The line is in lower case.
+/// Returns true if a lower-case line is a diagnostic with a location: `kernel.cu(7): error: ...`, `kernel.cu:7:3:
+/// error: ...`, `ptxas kernel.ptx, line 7; error   : ...`.
 pub(crate) fn is_located(line: &str) -> bool {
     let marks = ["error:", "error :", "error #", "error   :"];
     let ends_with_place = |before: &str| {
@@ -173,7 +174,8 @@ pub(crate) fn is_located(line: &str) -> bool {
     marks.iter().any(|mark| line.split_once(mark).is_some_and(|(before, _)| ends_with_place(before)))
 }
 
-/// Returns whether a phrase stands in a line by itself, and not within a name or a path; only as its end where that is asked.
+/// Returns true if a phrase occurs as separate words, not within a name or path; with `at_end`, only at the end of
+/// the line.
 fn holds(line: &str, phrase: &str, at_end: bool) -> bool {
     line.match_indices(phrase).any(|(start, _)| {
         let (before, after) = (&line[..start], &line[start + phrase.len()..]);
@@ -183,7 +185,7 @@ fn holds(line: &str, phrase: &str, at_end: bool) -> bool {
     })
 }
 
-/// A line without what stands in quotes: names of the source and of files.
+/// Removes quoted text from a line: names of files and of the source.
 fn without_quoted(line: &str) -> String {
     let mut kept = String::with_capacity(line.len());
     let mut rest = line;
@@ -191,7 +193,7 @@ fn without_quoted(line: &str) -> String {
         let (before, quoted) = rest.split_at(start);
         kept.push_str(before);
         let close = if quoted.starts_with('"') { '"' } else { '\'' };
-        // An apostrophe within a word opens nothing.
+        // An apostrophe within a word opens no quotation.
         let opens = !before.ends_with(|c: char| c.is_alphanumeric());
         match quoted[1..].find(close).filter(|_| opens) {
             Some(end) => rest = &quoted[end + 2..],

@@ -1,4 +1,4 @@
-//! A built kernel: its library, source and log in a folder of their own, and what the binary costs.
+//! Built kernels: library, source, compiler log and resource usage.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::{Folder, LIBRARY, Phase};
 use crate::kernel::{Files, Kernel, LoadError, Metadata};
 
-/// A built kernel. Its files are those of an entry of the cache, which is in use until the last artifact and the last
-/// kernel loaded from it are dropped; or they lie in a folder of their own and vanish then.
+/// A built kernel. Its files are a cache entry, locked until the last artifact and loaded kernel drop; or a temporary
+/// folder, removed then.
 #[derive(Clone, Debug)]
 pub struct Artifact {
     pub(super) folder: Arc<Folder>,
@@ -31,11 +31,11 @@ pub struct Artifact {
 pub struct BuiltWith {
     /// The version of nvcc, such as `13.1.115`.
     pub nvcc: String,
-    /// The CUTLASS: a version, a version and a digest of its headers, or `none`.
+    /// The CUTLASS version, optionally with a digest of its headers; or `none`.
     pub cutlass: String,
 }
 
-/// What an artifact is made of, the library being in the folder.
+/// The parts of an artifact, apart from the library in its folder.
 pub(crate) struct Parts {
     pub(crate) folder: Folder,
     pub(crate) kernel: String,
@@ -47,10 +47,10 @@ pub(crate) struct Parts {
     pub(crate) built_with: Option<BuiltWith>,
 }
 
-/// What a built kernel costs, as read back from the binary and from the compiler's report on it.
+/// Resource usage of a built kernel, read from the binary and the compiler's report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Resources {
-    /// Registers per thread; `None` if the compiler did not report its resources, as for the four that follow.
+    /// Registers per thread. This and the next four are `None` if ptxas reported nothing.
     pub registers: Option<u32>,
     /// Bytes of spill stores per thread.
     pub spill_stores: Option<u32>,
@@ -60,17 +60,17 @@ pub struct Resources {
     pub stack: Option<u32>,
     /// Named barriers.
     pub barriers: Option<u32>,
-    /// Bytes of shared memory per block.
+    /// Bytes of shared memory per CTA.
     pub shared_memory: u64,
-    /// Threads per block.
+    /// Threads per CTA.
     pub threads: u32,
-    /// Stages of the main loop, where the kernel has one.
+    /// Pipeline stages of the mainloop, if the kernel has any.
     pub stages: Option<u32>,
-    /// Its matrix instructions and scale copies, and the instruction that it must contain, by full opcode.
+    /// Counts of matrix instructions, scale copies and the required instruction, by full opcode.
     pub opcodes: BTreeMap<String, usize>,
-    /// All its instructions.
+    /// Count of all instructions.
     pub instructions: usize,
-    /// Its `BPT.TRAP` instructions.
+    /// Count of `BPT.TRAP` instructions.
     pub traps: usize,
     /// The size of the library in bytes.
     pub library_bytes: u64,
@@ -80,12 +80,12 @@ pub struct Resources {
     /// Wall-clock time of the disassembler.
     #[serde(with = "seconds")]
     pub census_time: Duration,
-    /// What each phase of the compiler took, where it says so; phases may run side by side.
+    /// The time of each compiler phase, if reported. Phases may overlap.
     pub phases: Vec<Phase>,
 }
 
 impl Artifact {
-    /// The shared library.
+    /// The path of the shared library.
     pub fn library(&self) -> &Path {
         &self.library
     }
@@ -100,32 +100,32 @@ impl Artifact {
         &self.source
     }
 
-    /// What the compiler read before the source; only emulated kernels have it.
+    /// The text that the compiler read before the source. Only emulated kernels have one.
     pub fn prelude(&self) -> Option<&str> {
         self.prelude.as_deref()
     }
 
-    /// What the compiler printed.
+    /// The compiler's output.
     pub fn log(&self) -> &str {
         &self.log
     }
 
-    /// What the kernel costs.
+    /// The kernel's resource usage.
     pub fn resources(&self) -> &Resources {
         &self.resources
     }
 
-    /// What the library says about itself.
+    /// The kernel's self-description.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// Writes the source, the library and the log into `folder`, which is created, as `<kernel>_<hash>.cu`, `.so` and
-    /// `.log`, and returns their paths: names of kernels are readable, and not unique. An emulated kernel is called
-    /// `<kernel>_<hash>.emulated`, and what the compiler read before its source is a fourth file, `.cuh`.
+    /// Writes source, library and log into `folder` as `<kernel>_<hash>.cu`, `.so` and `.log`, and returns their
+    /// paths. Creates the folder. The hash keeps files apart, since kernel names are not unique. Files of an emulated
+    /// kernel start with `<kernel>_<hash>.emulated`; a fourth file, `.cuh`, holds its prelude.
     ///
     /// # Errors
-    /// When one of them cannot be written.
+    /// When a file cannot be written.
     pub fn dump(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         let files = DumpedKernel {
             kernel: &self.kernel,
@@ -138,17 +138,17 @@ impl Artifact {
         files.write(folder)
     }
 
-    /// The tools that built it, where that is known.
+    /// The tools that built the kernel, if known.
     pub fn tools(&self) -> Option<&BuiltWith> {
         self.built_with.as_ref()
     }
 
-    /// The same, known to be built with these tools.
+    /// Records the tools that built the kernel.
     pub(crate) fn built_with(self, tools: BuiltWith) -> Artifact {
         Artifact { built_with: Some(tools), ..self }
     }
 
-    /// Whether the cache keeps it.
+    /// Returns true if the files are a cache entry.
     pub fn is_cached(&self) -> bool {
         self.folder.is_entry()
     }
@@ -164,35 +164,35 @@ impl Artifact {
         &self.folder
     }
 
-    /// The bytes of the library, which are those that were verified if it comes from a cache.
+    /// Reads the library, after verifying that it is unchanged since it was built or found in the cache.
     pub(crate) fn read_library(&self) -> io::Result<Vec<u8>> {
         self.folder.check_library(&self.library).map_err(io::Error::other)?;
         fs::read(&self.library)
     }
 }
 
-/// What there is of a kernel, built or not, for people who look for it in a folder.
+/// The files of a kernel, built or not, to be written for inspection.
 #[derive(Clone, Copy, Debug)]
 pub struct DumpedKernel<'a> {
-    /// Its readable name.
+    /// The kernel's readable name.
     pub kernel: &'a str,
-    /// The hash that its files are told apart by.
+    /// The hash that makes the file names unique.
     pub hash: &'a str,
-    /// Its source.
+    /// The source.
     pub source: &'a str,
-    /// Its library.
+    /// The path of the library, if built.
     pub library: Option<&'a Path>,
-    /// What the compiler printed.
+    /// The compiler's output.
     pub log: Option<&'a str>,
-    /// What the compiler reads before the source; only emulated kernels have it.
+    /// The text that the compiler reads before the source. Only emulated kernels have one.
     pub prelude: Option<&'a str>,
 }
 
 impl DumpedKernel<'_> {
-    /// Writes what there is into `folder`, under the names of [`Artifact::dump`], and returns the paths.
+    /// Writes the files into `folder`, named as by [`Artifact::dump`], and returns their paths.
     ///
     /// # Errors
-    /// When one of the files cannot be written.
+    /// When a file cannot be written.
     pub fn write(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         fs::create_dir_all(folder)?;
         let stem: String = format!("{}_{}", self.kernel, self.hash)
@@ -218,7 +218,7 @@ impl DumpedKernel<'_> {
     }
 }
 
-/// Durations as numbers of seconds, which other programs read too.
+/// Serializes durations as seconds, a form that other programs read too.
 pub(crate) mod seconds {
     use std::time::Duration;
 
@@ -234,12 +234,12 @@ pub(crate) mod seconds {
     }
 }
 
-/// Replaces a file as a whole. A library that is loaded from an earlier dump must not change under its mapping.
+/// Replaces a file atomically. A library loaded from an earlier dump must not change under its mapping.
 fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let temporary = tempfile::Builder::new().prefix(".fourfold-").tempfile_in(folder)?.into_temp_path();
     write(&temporary)?;
-    // A temporary file is private; what is dumped is for whoever may read the folder.
+    // Temporary files are private; dumped files are readable by everyone with access to the folder.
     let mut permissions = fs::metadata(&temporary)?.permissions();
     std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o644);
     fs::set_permissions(&temporary, permissions)?;
@@ -247,10 +247,10 @@ fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Resu
 }
 
 impl Kernel {
-    /// Loads a built kernel and keeps its files for as long as it is loaded. One from the cache is verified again.
+    /// Loads a built kernel, and keeps its files while it is loaded. The library is verified again first.
     ///
     /// # Errors
-    /// When the library cannot be loaded, is not a kernel of this version, or is not what it was.
+    /// When the library is missing, has changed, cannot be loaded, or describes itself differently than the artifact.
     pub fn load(artifact: &Artifact) -> Result<Kernel, LoadError> {
         let path = artifact.library();
         artifact.folder().check_library(path).map_err(|reason| match path.exists() {

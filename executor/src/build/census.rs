@@ -1,5 +1,5 @@
-//! Counts the instructions of a disassembled kernel, because a wrong architecture compiles silently to a kernel
-//! without its MMA.
+//! Opcode census: counts the instructions of a disassembled kernel. A wrong architecture compiles without an error to
+//! a kernel without its MMA instruction.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,27 +12,28 @@ use super::{BuildError, BuildOptions, LIBRARY, ToolEnvironment, not_run};
 use crate::environment::is_program;
 use crate::process::run_tool_watched;
 
-/// How much of a function's name is kept, in characters: those of templates have thousands.
+/// The characters kept of a function's name; template names have thousands.
 const LONGEST_NAME: usize = 256;
 
-/// How many of each instruction that matters a disassembly holds.
+/// Instruction counts of a disassembly.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Census {
-    /// By full opcode, every matrix instruction (`UTCOMMA.2CTA.4X`, `OMMA.SF...`, `HGMMA...`), integer dot product (`IDP.4A...`,
-    /// which stands for one in an emulated kernel) and scale copy (`UTCCP...`), and what the kernel must hold, whatever it is.
+    /// Counts by full opcode of matrix instructions (`UTCOMMA.2CTA.4X`, `OMMA.SF...`, `HGMMA...`), integer dot
+    /// products (`IDP.4A...`, which emulate one), scale copies (`UTCCP...`) and the required opcode.
     pub opcodes: BTreeMap<String, usize>,
-    /// The opcode that the kernel must hold, or a variant of it.
+    /// The required opcode; a variant of it also qualifies.
     required: String,
-    /// All instructions.
+    /// Count of all instructions.
     pub instructions: usize,
-    /// The beginnings of the names of its functions.
+    /// The first characters of each function's name.
     pub functions: Vec<String>,
-    /// `BPT.TRAP`: what the device assertions of CUTLASS become when an architecture lacks an instruction.
+    /// Count of `BPT.TRAP`, which CUTLASS's device assertions compile to on an architecture that lacks an
+    /// instruction.
     pub traps: usize,
 }
 
-/// The command that disassembles the library in `folder`. It starts nvdisasm, which lies beside it or on the caller's
-/// search path.
+/// The command that disassembles the library in `folder`. It runs nvdisasm, found beside cuobjdump or on the caller's
+/// `PATH`.
 pub(super) fn command(
     cuobjdump: &Path,
     links: &Links<'_>,
@@ -54,7 +55,7 @@ pub(super) fn command(
     Ok(command)
 }
 
-/// Disassembles a library and counts its instructions, `required` among them. The seconds that took come with it.
+/// Disassembles a library and counts its instructions. Returns the census and the seconds it took.
 pub(super) fn inspect(
     mut command: Command,
     cuobjdump: &Path,
@@ -71,7 +72,7 @@ pub(super) fn inspect(
     if run.cancelled {
         return Err(BuildError::Cancelled { tool: "cuobjdump", seconds: run.seconds });
     }
-    // It prints megabytes, of which the last words matter.
+    // The output is megabytes long; only its end matters.
     let log = || log::tail(&run.log, LOG_TAIL).to_owned();
     let Some(status) = run.status else {
         return Err(BuildError::Timeout {
@@ -86,7 +87,7 @@ pub(super) fn inspect(
         return Err(BuildError::Signal { tool: "cuobjdump", signal, last_line, log: log() });
     }
     if !status.success() {
-        // It reads a library, so whatever else it complains about is no diagnostic about the source.
+        // The disassembler reads a library, so its other errors are not about the source.
         let cause = match reader.cause() {
             cause @ (ToolCause::Transient(_) | ToolCause::Crash) => cause,
             _ => ToolCause::Toolchain,
@@ -99,7 +100,7 @@ pub(super) fn inspect(
 }
 
 impl Census {
-    /// Counts one line of what `cuobjdump -sass` prints. The text has some megabytes and is not kept.
+    /// Counts one line of `cuobjdump -sass` output. The text is megabytes long and is not kept.
     pub(super) fn line(&mut self, line: &str) {
         if let Some(name) = line.trim_start().strip_prefix("Function : ") {
             self.functions.push(name.chars().take(LONGEST_NAME).collect());
@@ -107,7 +108,7 @@ impl Census {
         }
         let Some(opcode) = opcode(line) else { return };
         self.instructions += 1;
-        // `HFMA2.MMA` is a packed fp16 fused multiply-add, in spite of its name.
+        // `HFMA2.MMA` is a packed fp16 fused multiply-add despite its name.
         let is_matrix = opcode.contains("MMA") && !opcode.starts_with("HFMA2");
         let is_required = is_variant(opcode, &self.required);
         if is_required || is_matrix || opcode.starts_with("IDP") || opcode.starts_with("UTCCP") {
@@ -117,19 +118,19 @@ impl Census {
         }
     }
 
-    /// Whether there is what was required.
+    /// Returns true if the required opcode was found.
     pub(super) fn holds_required(&self) -> bool {
         self.opcodes.keys().any(|opcode| is_variant(opcode, &self.required))
     }
 }
 
-/// Whether an opcode is `required` or a variant of it: `UTCOMMA` is met by `UTCOMMA.4X`, not by `UTCOMMAX`.
+/// Returns true for `required` and its variants: `UTCOMMA.4X` is a variant of `UTCOMMA`, `UTCOMMAX` is not.
 fn is_variant(opcode: &str, required: &str) -> bool {
     opcode.strip_prefix(required).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The opcode in `/*3060*/  @!P0 OMMA.SF.16864 R4, ... ;  /* 0x70... */`, and `None` for any other line: names of
-/// functions hold `MMA` as well, and the second half of an instruction's encoding has a line to itself.
+/// Extracts the opcode from a line such as `/*3060*/  @!P0 OMMA.SF.16864 R4, ... ;  /* 0x70... */`. `None` for other
+/// lines: function names contain `MMA` too, and the encoding's second half has its own line.
 fn opcode(line: &str) -> Option<&str> {
     let (address, rest) = line.trim_start().strip_prefix("/*")?.split_once("*/")?;
     if address.is_empty() || !address.bytes().all(|byte| byte.is_ascii_hexdigit()) {

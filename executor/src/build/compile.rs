@@ -1,10 +1,10 @@
-//! Runs the compiler on a source: with which flags, what it printed, and how long its phases took.
+//! Compiler invocation: flags, passes, and phase times.
 //!
-//! A generated source can be compiled in two passes side by side. nvcc would have its front end read all of it twice,
-//! and the host's compiler once more after that; so the kernel is compiled to a binary by itself (`FOURFOLD_DEVICE`),
-//! and what calls it by the host's compiler alone (`FOURFOLD_HOST`), to which the binary is linked. Where the compiler
-//! refuses that, the source is compiled whole, with one plain command. A launcher gets a plain compilation,
-//! which is what those programs know and keep the outcome of; what it gives is linked without it.
+//! A source that supports it is compiled in two concurrent passes. nvcc's front end would read such a source twice
+//! and the host compiler once more. Instead, one pass compiles the kernel to a fatbin (`FOURFOLD_DEVICE`), the other
+//! compiles the host code (`FOURFOLD_HOST`), and both are linked. If that fails to compile, the whole source is
+//! compiled with one plain command. A launcher such as sccache gets one plain compilation, the form that it can
+//! cache; the result is linked without it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -25,15 +25,15 @@ use crate::isolation::is_plain;
 use crate::parallel;
 use crate::process::{Cancel, ToolRun, run_tool_watched};
 
-/// The flags of a build in one pass, which cache keys hold, without those that depend on the architecture or on the
-/// toolchain. A build in two passes splits them.
+/// The flags of a one-pass build that enter cache keys, without architecture and toolchain flags. Two passes split
+/// them.
 ///
-/// `-O1` is of the host's code; device code is always optimized. `-fno-gnu-unique`, because the dynamic linker never
-/// unloads a library with a unique symbol, and CCCL has some; nor one to whose symbols another is bound, as the C++
-/// runtime is to its templates wherever it finds them first: so only the interface is seen from outside.
+/// `-O1` applies to host code; device code is always optimized. `-fno-gnu-unique` is set because the dynamic linker
+/// never unloads a library with unique symbols, which CCCL defines. The same holds for a library to whose symbols
+/// another library is bound, as the C++ runtime's templates are. So only the interface is exported.
 ///
-/// The random seed and the symbols that are left out make builds the same: nvcc's temporary files are called by the
-/// number of its process, and their names are symbols.
+/// The fixed random seed and stripped symbols make builds reproducible: nvcc names temporary files after its process
+/// ID, and their names become symbols.
 pub const FLAGS: [&str; 11] = [
     "-std=c++17",
     "-O1",
@@ -48,17 +48,17 @@ pub const FLAGS: [&str; 11] = [
     "-shared",
 ];
 
-/// The seed with which the compiler makes names unique. Each library has one source.
+/// The seed of the compiler's unique names. Each library has one source, so they cannot clash.
 const SEED: &str = "-frandom-seed=fourfold";
 
-/// What the linker makes visible of a library, and the file that says so.
+/// The linker's version script, which exports only the interface.
 const EXPORTS: &str = "exports.map";
 const EXPORTS_TEXT: &str = "{ global: fourfold_*; local: *; };\n";
 
-/// What a source names that can be compiled in two passes.
+/// The macros that a source mentions if it supports two passes.
 const PASSES: [&str; 2] = ["FOURFOLD_DEVICE", "FOURFOLD_HOST"];
 
-/// The flags of the pass that compiles the kernel.
+/// The flags of the device pass.
 const DEVICE_FLAGS: [&str; 7] = [
     "-fatbin",
     "-DFOURFOLD_DEVICE",
@@ -69,8 +69,8 @@ const DEVICE_FLAGS: [&str; 7] = [
     SEED,
 ];
 
-/// The flags of the pass that compiles what calls it. CUTLASS's device code is read there too, and the host's compiler
-/// would rather not: it is made to, and nothing of it is used.
+/// The flags of the host pass. It also parses CUTLASS's device code, which host compilers reject by default.
+/// `-fpermissive` makes them accept it; none of it is used.
 const HOST_FLAGS: [&str; 10] = [
     "-x=c++",
     "-c",
@@ -84,7 +84,7 @@ const HOST_FLAGS: [&str; 10] = [
     SEED,
 ];
 
-/// The flags that link both.
+/// The flags that link both objects.
 const LINK_FLAGS: [&str; 5] = [
     "-shared",
     "-Xcompiler=-fPIC",
@@ -93,11 +93,11 @@ const LINK_FLAGS: [&str; 5] = [
     "-Xlinker=--strip-all",
 ];
 
-/// The source as nvcc is told of it: an empty file that includes it. nvcc pastes the real path of what it compiles into
-/// commands for a shell, and names what has internal linkage by it; this one is the same everywhere.
+/// The source as passed to nvcc: an empty file that includes it. nvcc pastes the real path of its input into shell
+/// commands and into internal names; `/dev/null` is the same everywhere.
 const INCLUDED: [&str; 4] = ["-include", SOURCE, "-x=cu", "/dev/null"];
 
-/// The kernel's binary, as an object that has it where CUDA's tools look for one.
+/// An object that holds the fatbin in the section where CUDA's tools look for it.
 const IMAGE_TEXT: &str = r#"__asm__(
     ".section .nv_fatbin,\"a\"\n"
     ".balign 16\n"
@@ -112,21 +112,20 @@ const IMAGE: &str = "image.cpp";
 const BINARY: &str = "kernel.fatbin";
 const HOST_OBJECT: &str = "host.o";
 
-/// What a launcher compiles a source to.
+/// The object file that a launcher compiles to.
 const OBJECT: &str = "kernel.o";
 
-/// What [`BuildOptions::debug`] adds: the lines of the source in the binary, and CUTLASS's account of what its host
-/// code does. Assertions stay out: they take registers of kernels that have none to spare, and what traps would no
-/// longer be told from what an architecture lacks.
+/// The flags that [`BuildOptions::debug`] adds: line information and CUTLASS's host trace. Assertions stay off: they
+/// use registers that some kernels cannot spare, and their traps would look like those of a missing instruction.
 const DEBUG_FLAGS: [&str; 2] = ["-lineinfo", "-DCUTLASS_DEBUG_TRACE_LEVEL=1"];
 
-/// The characters kept of the log of a tool that timed out, or of a failed disassembly.
+/// The characters kept of the log of a timed-out tool or a failed disassembly.
 pub(super) const LOG_TAIL: usize = 64 << 10;
 
-/// The file that nvcc writes the times of its phases to.
+/// The file for `nvcc --time`.
 const TIMES: &str = "tmp/times.csv";
 
-/// What a part of a build took.
+/// The time that one build phase took.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
     /// The program, such as `cicc`.
@@ -135,16 +134,16 @@ pub struct Phase {
     pub seconds: f64,
 }
 
-/// What a compiler has done.
+/// The result of a successful compilation.
 pub(super) struct Compiled {
     pub(super) run: ToolRun,
     pub(super) reader: LogReader,
     pub(super) phases: Vec<Phase>,
 }
 
-/// The flags that change what is built, in order, without paths, thread counts and launchers: what a key holds. A
-/// source that is compiled in two passes is the same kernel as one that is compiled whole: whoever changes the flags of the
-/// passes so that it no longer is must change the context of keys too.
+/// The flags that determine the result, in order: the part of a cache key without paths, thread counts and launchers.
+/// One-pass and two-pass builds share keys because they produce the same kernel. If a flag change breaks that, change
+/// the context of cache keys as well.
 pub fn semantic_flags(input: &BuildInput<'_>, options: &BuildOptions) -> Vec<String> {
     let mut flags: Vec<String> = FLAGS.map(str::to_owned).into();
     flags.extend(pass_flags(input, options));
@@ -152,7 +151,7 @@ pub fn semantic_flags(input: &BuildInput<'_>, options: &BuildOptions) -> Vec<Str
     flags
 }
 
-/// Compiles the source that lies in `folder` to the library there.
+/// Compiles the source in `folder` to the library there.
 pub(super) fn compile(
     nvcc: &Path,
     links: &Links<'_>,
@@ -181,7 +180,7 @@ pub(super) fn compile(
         folder,
         started: Instant::now(),
     };
-    // A launcher knows what a compiler is, and not what its parts are.
+    // A launcher handles a compiler, not its parts.
     if let Some(launcher) = &options.launcher {
         return compiler.launched(launcher);
     }
@@ -190,7 +189,7 @@ pub(super) fn compile(
     }
     match compiler.passes() {
         Err(BuildError::Compile { first_error, .. }) => {
-            // What the compiler says of the whole source counts.
+            // Only errors from the whole source are reported.
             let mut compiled = compiler.whole()?;
             compiled.run.log =
                 format!("in two passes it did not compile: {first_error}\n{}", compiled.run.log);
@@ -200,7 +199,7 @@ pub(super) fn compile(
     }
 }
 
-/// Flags that both passes have.
+/// The flags that both passes share.
 fn pass_flags(input: &BuildInput<'_>, options: &BuildOptions) -> Vec<String> {
     let debug = DEBUG_FLAGS.iter().filter(|_| options.debug);
     let prelude = ["-include", PRELUDE];
@@ -214,10 +213,10 @@ fn gencode(input: &BuildInput<'_>) -> String {
 
 type Outcome = Result<(ToolRun, LogReader), BuildError>;
 
-/// One source, and what compiles it.
+/// One source with its compiler.
 struct Compiler<'a> {
     nvcc: &'a Path,
-    /// The compiler as it is called, and arguments for it, all by relative names.
+    /// The compiler and its arguments, all by relative names.
     program: PathBuf,
     host: Vec<OsString>,
     include: Vec<OsString>,
@@ -230,7 +229,7 @@ struct Compiler<'a> {
 }
 
 impl Compiler<'_> {
-    /// With one plain command.
+    /// Compiles with one plain command.
     fn whole(&self) -> Result<Compiled, BuildError> {
         let mut command = self.command();
         command.args(semantic_flags(self.input, self.options)).args(["--time", TIMES]);
@@ -240,11 +239,11 @@ impl Compiler<'_> {
         Ok(Compiled { run, reader, phases: self.read_phases() })
     }
 
-    /// With a plain compilation by a launcher, which gets no flags but those that it needs, as it has not met all of
-    /// them, and with a plain command that links.
+    /// Compiles through a launcher, with the necessary flags only, since a launcher does not know all of them. Then
+    /// links with a plain command.
     fn launched(&self, launcher: &Path) -> Result<Compiled, BuildError> {
         let mut compilation = Command::new(present(LAUNCHER, Some(launcher), self.environment)?);
-        // By one name in all folders, so that what the launcher knows of the compiler stays true.
+        // Use the same name in every folder, so that the launcher's knowledge of the compiler stays valid.
         compilation.arg(if is_plain(self.nvcc.as_os_str()) { self.nvcc } else { &self.program });
         let links = |flag: &String| flag == "-shared" || flag.starts_with("-Xlinker");
         compilation.args(semantic_flags(self.input, self.options).iter().filter(|flag| !links(flag)));
@@ -264,7 +263,7 @@ impl Compiler<'_> {
         Ok(Compiled { run, reader, phases })
     }
 
-    /// The kernel and what calls it side by side, then both together.
+    /// Compiles device and host code concurrently, then links.
     fn passes(&self) -> Result<Compiled, BuildError> {
         fs::write(self.folder.join(IMAGE), IMAGE_TEXT).map_err(disk("write the source"))?;
         let flags = pass_flags(self.input, self.options);
@@ -272,13 +271,13 @@ impl Compiler<'_> {
         device.args(DEVICE_FLAGS).arg(gencode(self.input)).args(&flags).args(["--time", TIMES]);
         device.args(&self.include).args(["-o", BINARY]).args(INCLUDED);
         let mut host = self.command();
-        // Line information is of device code only.
+        // Line information applies to device code only.
         host.args(HOST_FLAGS).args(flags.iter().filter(|flag| *flag != "-lineinfo"));
         host.args(&self.include).args(["-o", HOST_OBJECT, SOURCE]);
         let (device, host) = self.side_by_side(&mut device, &mut host);
         let ((device, host), (mut run, reader)) = match (device, host) {
             (Ok(device), Ok((host, _))) => ((device.0.seconds, host), device),
-            // Whichever failed has stopped the other.
+            // The pass that failed has cancelled the other.
             (Err(BuildError::Cancelled { .. }), Err(error)) | (Err(error), _) | (_, Err(error)) => {
                 return Err(error);
             }
@@ -298,7 +297,7 @@ impl Compiler<'_> {
         Ok(Compiled { run, reader, phases })
     }
 
-    /// Runs two commands at once. One that fails stops the other.
+    /// Runs two commands concurrently. A failure cancels the other.
     fn side_by_side(&self, first: &mut Command, second: &mut Command) -> (Outcome, Outcome) {
         const POLL: Duration = Duration::from_millis(10);
         let stop = Cancel::new();
@@ -330,7 +329,7 @@ impl Compiler<'_> {
         })
     }
 
-    /// The compiler, without what it is to do.
+    /// The compiler command without a task.
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         self.environment.apply(&mut command, self.folder, &[]);
@@ -342,12 +341,12 @@ impl Compiler<'_> {
         fs::read_to_string(self.folder.join(TIMES)).map_or_else(|_| Vec::new(), |text| phases(&text))
     }
 
-    /// Runs the compiler until it succeeds, or fails, or the time is over.
+    /// Runs the compiler until it ends or reaches the time limit.
     fn run(&self, command: &mut Command, cancel: Option<&Cancel>) -> Outcome {
         self.run_as(command, cancel, ("nvcc", self.nvcc))
     }
 
-    /// Runs a program of this name and path.
+    /// Runs a program under this name and path.
     fn run_as(
         &self,
         command: &mut Command,
@@ -389,8 +388,7 @@ impl Compiler<'_> {
     }
 }
 
-/// The phases in what `nvcc --time` writes: a line for each, of which the second column is the program and the last
-/// two are the time and its unit.
+/// Parses the output of `nvcc --time`: CSV whose second column is the program, and whose last two are time and unit.
 fn phases(csv: &str) -> Vec<Phase> {
     csv.lines()
         .filter_map(|line| {

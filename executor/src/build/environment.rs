@@ -1,9 +1,9 @@
-//! The environment of the compiler and of what it starts: an allow list, and what of it a key holds.
+//! The tools' environment: an allow list, and the part of it that enters cache keys.
 //!
-//! nvcc, its parts and the host's compiler read dozens of variables that change what they make (`PTXAS_FLAGS`, `CPATH`,
-//! `COMPILER_PATH`, ...). None is passed on. The tools get `LC_ALL`, `TMPDIR` and `PATH`, whose values are ours, and
-//! `FOURFOLD_TOOLCHAIN`, which none of them reads. A host compiler that is not the system's also gets `LD_LIBRARY_PATH`.
-//! The caller decides on the host compiler alone: the one that `NVCC_CCBIN` names, else `g++` on `PATH`.
+//! nvcc, its parts and the host compiler read dozens of variables that change their output (`PTXAS_FLAGS`, `CPATH`,
+//! `COMPILER_PATH`, ...). None is passed on. Tools get `LC_ALL`, `TMPDIR` and `PATH` with values set here, and
+//! `FOURFOLD_TOOLCHAIN`, which none of them reads. A non-system host compiler also gets `LD_LIBRARY_PATH`. The caller
+//! chooses only the host compiler: `NVCC_CCBIN`, or else `g++` on `PATH`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -17,34 +17,34 @@ use crate::files::hash_of;
 use crate::isolation::{SYSTEM, is_plain, name_toolchain};
 use crate::process::run_tool;
 
-/// The host compiler that counts as the system's when it lies there.
+/// The name of the system's host compiler.
 const HOST_COMPILER: &str = "g++";
-/// The most bytes that a host compiler may have.
+/// The maximum size of a host compiler, in bytes.
 const LARGEST_COMPILER: u64 = 1 << 30;
-/// The time a host compiler may take to print its version.
+/// Time limit for printing a host compiler's version.
 const VERSION_LIMIT: Duration = Duration::from_secs(60);
 
 /// The part of the caller's environment that the tools of a build see.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolEnvironment {
-    /// The host compiler; a bare name is one that was named and is not there.
+    /// The host compiler. A bare name means that the named compiler was not found.
     host: Option<PathBuf>,
-    /// Identifies a host compiler that is not the system's; empty for the system's.
+    /// Identifies a non-system host compiler; empty for the system's.
     identity: String,
-    /// `LD_LIBRARY_PATH` for a host compiler that is not the system's.
+    /// `LD_LIBRARY_PATH` for a non-system host compiler.
     library_path: Option<OsString>,
-    /// The caller's environment: its `PATH`, `FOURFOLD_TOOLCHAIN` and the variables of a launcher.
+    /// The caller's environment: `PATH`, `FOURFOLD_TOOLCHAIN` and launcher variables.
     search: Environment,
 }
 
 impl ToolEnvironment {
-    /// The tools' view of this environment. Asks a host compiler that is not the system's for its version.
+    /// Derives the tools' environment. Runs a non-system host compiler with `--version`.
     pub fn new(environment: &Environment) -> ToolEnvironment {
         let host = match &environment.nvcc_ccbin {
             Some(named) => environment.host_compilers().into_iter().next().or_else(|| Some(named.into())),
             None => environment.find_program(HOST_COMPILER),
         };
-        // nvcc would have taken a relative path from its own working directory, which is none of the caller's.
+        // nvcc would resolve a relative path against its own working directory, not the caller's.
         let host = host
             .map(|host| if has_folder(&host) { std::path::absolute(&host).unwrap_or(host) } else { host });
         let mut tools = ToolEnvironment {
@@ -60,19 +60,19 @@ impl ToolEnvironment {
         tools
     }
 
-    /// The tools' view of the environment of this process.
+    /// Derives the tools' environment from this process's.
     pub fn from_process() -> ToolEnvironment {
         ToolEnvironment::new(&Environment::from_process())
     }
 
-    /// The part of it that keys hold: nothing for the system's own `g++`, as for its C library, so that machines without a
-    /// compiler find what others built; else the host compiler's version, a digest of its program, and one of
-    /// `LD_LIBRARY_PATH`, which is then passed on.
+    /// The part that enters cache keys. Empty for the system's `g++`, as for its C library, so that machines without
+    /// a compiler find entries built elsewhere. Otherwise the host compiler's version, and a digest of its program
+    /// and of `LD_LIBRARY_PATH`, which is passed on.
     pub fn identity(&self) -> &str {
         &self.identity
     }
 
-    /// A program by its name alone, as the caller would find it.
+    /// Finds a program by name on the caller's `PATH`.
     pub(super) fn find(&self, name: &OsStr) -> Option<PathBuf> {
         self.search.find_program(name)
     }
@@ -99,7 +99,7 @@ impl ToolEnvironment {
         }
     }
 
-    /// The arguments that name the host compiler to nvcc.
+    /// The arguments that select nvcc's host compiler.
     pub(super) fn host_arguments(&self, links: &Links<'_>) -> Result<Vec<OsString>, BuildError> {
         let Some(host) = &self.host else { return Ok(Vec::new()) };
         let name = if has_folder(host) {
@@ -112,8 +112,8 @@ impl ToolEnvironment {
         Ok(vec!["-ccbin".into(), name.into()])
     }
 
-    /// Has a command run in the folder of a build with the constructed environment; `first` are relative folders that
-    /// are searched before the system's.
+    /// Makes a command run in the build folder with the constructed environment. `first` are relative folders
+    /// searched before the system's.
     pub(super) fn apply(&self, command: &mut Command, folder: &Path, first: &[&Path]) {
         command.current_dir(folder).env_clear().env("LC_ALL", "C").env("TMPDIR", TEMPORARY);
         let mut path = OsString::new();
@@ -122,7 +122,7 @@ impl ToolEnvironment {
             path.push(":");
         }
         if !self.identity.is_empty() && self.host.as_deref().is_some_and(has_folder) {
-            // Its assembler and its linker lie beside it.
+            // Its assembler and linker are in the same folder.
             path.push(Path::new(super::links::LINKS).join(HOST));
             path.push(":");
         }
@@ -132,13 +132,13 @@ impl ToolEnvironment {
         self.add_library_path(command);
     }
 
-    /// As [`apply`](Self::apply), for a program that starts the compiler: it gets its own settings too, and its
-    /// temporary files lie where it likes, because what it starts to stay must not remember a folder that vanishes.
+    /// Like [`apply`](Self::apply), for a launcher. It also gets its own variables, and the default `TMPDIR`: a
+    /// server that it leaves running must not depend on a temporary build folder.
     pub(super) fn apply_to_launcher(&self, command: &mut Command, folder: &Path) {
         self.apply(command, folder, &[]);
         command.env_remove("TMPDIR");
         for (name, value) in &self.search.launcher {
-            // The compiler gets it too, and pastes it into commands for a shell.
+            // The compiler inherits it and pastes it into shell commands.
             if name != "TMPDIR" || is_plain(value) {
                 command.env(name, value);
             }
@@ -146,7 +146,7 @@ impl ToolEnvironment {
     }
 }
 
-/// The link to the folder of the host compiler.
+/// The name of the link to the host compiler's folder.
 const HOST: &str = "host";
 
 fn has_folder(program: &Path) -> bool {

@@ -1,4 +1,4 @@
-//! Why a kernel was not built, and whose fault it was.
+//! Build errors, and the party at fault for each.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,158 +8,158 @@ use crate::fault::BuildFault;
 use crate::kernel::LoadError;
 use crate::transient::Transient;
 
-/// Why a kernel was not built.
+/// The reason that a kernel was not built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// A program that the build needs is not there.
+    /// A required program is missing.
     #[error("`{tool}` is missing: {}", path.as_ref().map_or("none was given".into(), |path| path.display().to_string()))]
     ToolMissing {
-        /// Its name.
+        /// The program's name.
         tool: &'static str,
-        /// Where it was expected.
+        /// The expected path.
         path: Option<PathBuf>,
     },
-    /// The compiler is too old for the target.
+    /// The compiler does not support the target.
     #[error("nvcc {found} does not compile for {target}{}", needed.as_ref().map_or(String::new(), |version| format!(", which takes {version} or newer")))]
     Unsupported {
         /// The target.
         target: String,
         /// The compiler's version.
         found: String,
-        /// The oldest version that would do; `None` when no version that is known does.
+        /// The oldest version that supports it, if known.
         needed: Option<String>,
     },
-    /// A program, or a folder that a launcher must see, has a name that a shell would read something into.
+    /// The path of a program or folder contains shell metacharacters.
     #[error("the path of the {what} `{}` has characters that a shell would read", path.display())]
     UnsafePath {
-        /// The kind of thing.
+        /// The role of the path.
         what: &'static str,
-        /// Its path.
+        /// The path.
         path: PathBuf,
     },
     /// A program could not be started or watched.
     #[error("cannot run `{tool}`: {source}")]
     Spawn {
-        /// Its name.
+        /// The program's name.
         tool: &'static str,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// The compiler refused the kernel.
+    /// The compiler reported an error.
     #[error("the compiler failed: {first_error}")]
     Compile {
-        /// Its first error, in its own words.
+        /// The first error, verbatim.
         first_error: String,
-        /// The cause that those words give.
+        /// The cause inferred from the output.
         cause: ToolCause,
-        /// All that it printed; the middle of a very long log is left out.
+        /// The compiler's output; the middle of a very long log is omitted.
         log: String,
     },
-    /// A program did not end in time and was stopped with all its children.
+    /// A program exceeded its time limit and was killed with its children.
     #[error("`{tool}` did not end within {seconds} s{}", said(last_line))]
     Timeout {
-        /// Its name.
+        /// The program's name.
         tool: &'static str,
-        /// The limit.
+        /// The limit, in seconds.
         seconds: f64,
-        /// The last thing it said.
+        /// The last line of output.
         last_line: Option<String>,
-        /// The end of what it printed.
+        /// The end of the output.
         log_tail: String,
     },
-    /// The build was ended because its caller wished so.
+    /// The caller cancelled the build.
     #[error("`{tool}` was stopped after {seconds:.0} s: the build was cancelled")]
     Cancelled {
-        /// What ran then.
+        /// The program that was running.
         tool: &'static str,
-        /// How long it had run.
+        /// The seconds that it had run.
         seconds: f64,
     },
-    /// The compiler, the disassembler, or one of their children, was ended by a signal.
+    /// A signal ended the compiler, the disassembler or a child of theirs.
     #[error("`{tool}` was ended by signal {signal}{}", said(last_line))]
     Signal {
-        /// Its name.
+        /// The program's name.
         tool: &'static str,
-        /// The signal: 9 is usually the kernel's out-of-memory killer, 11 a crash.
+        /// The signal: 9 usually means the out-of-memory killer, 11 a crash.
         signal: i32,
-        /// What it said about it, or the last thing it said.
+        /// The message about it, or the last line of output.
         last_line: Option<String>,
-        /// All that it printed.
+        /// The complete output.
         log: String,
     },
-    /// The compiler claimed success and wrote no library.
+    /// The compiler reported success but wrote no library.
     #[error("the compiler reported success, but {found}{}", said(last_line))]
     NothingWritten {
-        /// What was found in the library's place.
+        /// A description of the file found instead.
         found: String,
-        /// The last thing the compiler said.
+        /// The compiler's last line of output.
         last_line: Option<String>,
-        /// All that it printed.
+        /// The compiler's complete output.
         log: String,
     },
-    /// The library could not be disassembled.
+    /// The disassembler failed on the library.
     #[error("cannot inspect the built library: {first_error}")]
     Inspect {
-        /// What the disassembler said.
+        /// The disassembler's message.
         first_error: String,
-        /// The cause that those words give.
+        /// The cause inferred from the output.
         cause: ToolCause,
-        /// The end of what it printed.
+        /// The end of the output.
         log: String,
     },
-    /// The library lacks its matrix instruction, which is what a wrong architecture compiles to.
+    /// The library lacks its matrix instruction, which is the result of compiling for a wrong architecture.
     #[error("the built kernel holds no {expected}; its matrix instructions are {}", list(found))]
     Census {
-        /// The opcode that it must contain.
+        /// The required opcode.
         expected: String,
-        /// The matrix instructions that it contains.
+        /// The matrix instructions found.
         found: Vec<String>,
-        /// How many instructions it has.
+        /// The total instruction count.
         instructions: usize,
-        /// All that the compiler printed.
+        /// The compiler's complete output.
         log: String,
     },
-    /// An emulated kernel holds paths that would stop it at run time.
+    /// An emulated kernel contains traps, which would stop it at run time.
     #[error("the built kernel holds {count} traps: something in it is not emulated")]
     Traps {
-        /// How many.
+        /// The number of traps.
         count: usize,
-        /// All that the compiler printed.
+        /// The compiler's complete output.
         log: String,
     },
-    /// The built library says something else about itself than its source was planned with.
+    /// The library's self-description does not match the plan.
     #[error("the built kernel's {what} is {found}, and it was planned with {expected}")]
     Disagrees {
-        /// Which property.
+        /// The property that differs.
         what: &'static str,
-        /// As planned.
+        /// The planned value.
         expected: String,
-        /// As built.
+        /// The library's value.
         found: String,
-        /// All that the compiler printed.
+        /// The compiler's complete output.
         log: String,
     },
-    /// The library was built and cannot be loaded.
+    /// The library was built but cannot be loaded.
     #[error("the built library cannot be loaded: {source}")]
     Load {
-        /// Why not.
+        /// The loader's error.
         source: LoadError,
-        /// All that the compiler printed.
+        /// The compiler's complete output.
         log: String,
     },
     /// A file or folder could not be written or read.
     #[error("cannot {action}: {source}")]
     Disk {
-        /// What was tried.
+        /// The action that failed, as a verb phrase.
         action: String,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl BuildError {
-    /// The stable code that reports and tests use: one of [`FAILURE_CODES`](crate::service::FAILURE_CODES).
+    /// A stable code for reports and tests, one of [`FAILURE_CODES`](crate::service::FAILURE_CODES).
     pub fn code(&self) -> &'static str {
         match self {
             BuildError::ToolMissing { tool: LAUNCHER, .. } => "launcher_missing",
@@ -189,7 +189,7 @@ impl BuildError {
         }
     }
 
-    /// Whose fault it is.
+    /// The party at fault.
     pub fn fault(&self) -> BuildFault {
         match self {
             BuildError::ToolMissing { .. }
@@ -206,7 +206,7 @@ impl BuildError {
             BuildError::Load { source, .. } if source.is_our_bug() => BuildFault::OurBug,
             BuildError::Load { source, .. } => match (source.transient(), source) {
                 (Some(transient), _) => transient.fault(),
-                // The disk, or somebody else: the compiler had done its work.
+                // The compiler succeeded: the disk or another process is to blame.
                 (None, LoadError::NotFound { .. } | LoadError::Changed { .. }) => BuildFault::Environment,
                 (None, _) => BuildFault::Toolchain,
             },
@@ -217,7 +217,7 @@ impl BuildError {
         }
     }
 
-    /// Whether the same compiler would fail so again on the same source: it is remembered then.
+    /// Returns true if the same compiler would fail again on the same source. Such failures are recorded.
     pub fn is_lasting(&self) -> bool {
         match self {
             BuildError::Compile { cause, .. } | BuildError::Inspect { cause, .. } => cause.is_lasting(),
@@ -230,8 +230,8 @@ impl BuildError {
         }
     }
 
-    /// Returns whether a failure that lasts is no evidence about the source or the target: no diagnostic about either was
-    /// recognized. A second attempt in a fresh folder shows whether it lasts.
+    /// Returns true if a lasting failure came without a recognized diagnostic about source or target. A second
+    /// attempt in a fresh folder confirms that it lasts.
     pub fn is_doubtful(&self) -> bool {
         match self {
             BuildError::NothingWritten { .. } => true,
@@ -242,7 +242,7 @@ impl BuildError {
         }
     }
 
-    /// The first thing that the compiler complained about, in its own words.
+    /// The compiler's first error, verbatim.
     pub fn first_error(&self) -> Option<&str> {
         match self {
             BuildError::Compile { first_error, .. } | BuildError::Inspect { first_error, .. } => {
@@ -255,7 +255,7 @@ impl BuildError {
         }
     }
 
-    /// What the compiler printed, where it ran; of a disassembler that failed, the end of what that printed.
+    /// The compiler's output, if it ran. For a failed disassembler, the end of the disassembler's output.
     pub fn log(&self) -> Option<&str> {
         match self {
             BuildError::Compile { log, .. }
@@ -272,12 +272,12 @@ impl BuildError {
     }
 }
 
-/// What a program that starts the compiler is called where it is missing.
+/// The name of the launcher in errors.
 pub(crate) const LAUNCHER: &str = "launcher";
 
 const SIGKILL: i32 = 9;
 
-/// A compiler or a disassembler has one way to fail, and says why in words only.
+/// Compilers and disassemblers report the kind of failure only in their output.
 fn failed_code(first_error: &str, cause: ToolCause, otherwise: &'static str) -> &'static str {
     match cause {
         ToolCause::Transient(transient) => transient.code(),

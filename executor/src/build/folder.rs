@@ -1,5 +1,4 @@
-//! The folder that a kernel's files lie in: the temporary one of a build, removed on every way out of it, or an entry
-//! of the cache.
+//! The folder that holds a kernel's files: a build's temporary folder, which is always removed, or a cache entry.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -12,36 +11,36 @@ use rustix::fs::OFlags;
 
 use crate::temporary::{forget_temporary, register_temporary, remove};
 
-/// The files of a kernel, for as long as anybody uses them.
+/// A kernel's files, kept while in use.
 #[derive(Debug)]
 pub(crate) struct Folder {
     place: Place,
-    /// What the library must be when it is loaded; `None` until it was verified.
+    /// The expected hash of the library at load time; `None` until it is verified.
     library: Option<blake3::Hash>,
 }
 
 #[derive(Debug)]
 enum Place {
-    /// Removed with all its contents when it is dropped. The inner folder is `None` only while that happens.
+    /// Removed with its contents on drop; `inner` is `None` only during drop.
     Temporary { inner: Option<tempfile::TempDir>, _owner: File },
-    /// In use for as long as the lock is held. There is none where the cache cannot be written to.
+    /// Protected from eviction by the lock. `None` if the cache is read-only.
     Entry { path: PathBuf, _in_use: Option<File> },
 }
 
-/// The locked file in a temporary folder that shows that its owner lives. Its text says who that is.
+/// The locked file that shows that a temporary folder's owner is alive. It names the owner's process.
 pub(crate) const OWNER: &str = "owner";
-/// Beside a folder for temporary folders that is swept: the file that is locked for making and for sweeping them.
+/// The lock file beside a swept folder of temporary folders, taken to make or sweep them.
 pub(crate) const SWEEP_LOCK: &str = "sweep.lock";
-/// What the names of temporary folders begin with.
+/// The name prefix of temporary folders.
 pub(crate) const PREFIX: &str = "fourfold-";
 
 impl Folder {
-    /// A fresh private folder in `parent`, or in the system's folder for temporary files.
+    /// Creates a private folder in `parent`, or in the system's temporary folder.
     pub(crate) fn new(parent: Option<&Path>) -> io::Result<Folder> {
         Folder::called(parent, None)
     }
 
-    /// As [`Folder::new`], but its name ends so as long as no other has that name.
+    /// Like [`Folder::new`], with a name that ends in `name` unless that is taken.
     pub(crate) fn called(parent: Option<&Path>, name: Option<&str>) -> io::Result<Folder> {
         let make = |parent: &Path| {
             if let Some(name) = name {
@@ -54,7 +53,7 @@ impl Folder {
             }
             tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent)
         };
-        // While this is held nobody looks for folders without an owner: this one has none for a moment.
+        // Blocks sweeping while the new folder has no owner file yet.
         let mut creating = None;
         let inner = match parent {
             Some(parent) => {
@@ -66,21 +65,21 @@ impl Folder {
         };
         let mut owner =
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(inner.path().join(OWNER))?;
-        // Where files cannot be locked, nobody can find out that this one is not.
+        // On a file system without locks nobody can detect the missing lock.
         let _ = owner.try_lock();
         drop(creating);
         writeln!(owner, "process {}", std::process::id())?;
-        // Last: what fails above removes the folder, and leaves nothing here.
+        // Last: a failure above removes the folder and must leave nothing registered.
         register_temporary(inner.path());
         Ok(Folder { place: Place::Temporary { inner: Some(inner), _owner: owner }, library: None })
     }
 
-    /// An entry of the cache, whose library has this hash.
+    /// A cache entry whose library has this hash.
     pub(crate) fn entry(path: PathBuf, in_use: Option<File>, library: blake3::Hash) -> Folder {
         Folder { place: Place::Entry { path, _in_use: in_use }, library: Some(library) }
     }
 
-    /// Says what the library here must be when it is loaded.
+    /// Sets the expected hash of the library at load time.
     pub(crate) fn expect_library(&mut self, library: blake3::Hash) {
         self.library = Some(library);
     }
@@ -92,12 +91,12 @@ impl Folder {
         }
     }
 
-    /// Whether the kernel is one that the cache keeps.
+    /// Returns true for a cache entry.
     pub(crate) fn is_entry(&self) -> bool {
         matches!(self.place, Place::Entry { .. })
     }
 
-    /// Whether the library is still what it was when the kernel was found; if not, why.
+    /// Checks that the library is unchanged since it was verified.
     pub(crate) fn check_library(&self, library: &Path) -> Result<(), String> {
         let Some(expected) = self.library else { return Ok(()) };
         let bytes = fs::read(library).map_err(|error| error.to_string())?;
@@ -109,8 +108,8 @@ impl Folder {
     }
 }
 
-/// Keeps sweepers out of a folder for temporary folders; one that nobody sweeps has no file for that. Where it fails, the
-/// moment that it is for is short.
+/// Blocks sweeping of a folder of temporary folders; unswept folders have no lock file. If locking fails, the
+/// unprotected window is short.
 fn lock_against_sweeping(parent: &Path) -> Option<File> {
     const ATTEMPTS: usize = 500;
     const PAUSE: Duration = Duration::from_millis(2);
@@ -148,7 +147,7 @@ mod tests {
             fs::create_dir(folder.path().join("tmp")).unwrap();
             fs::write(folder.path().join("tmp/kernel.ptx"), "x").unwrap();
             assert!(folder.path().file_name().unwrap().to_str().unwrap().starts_with("fourfold-"));
-            // Unwinds without the message of a panic.
+            // Unwinds without printing a panic message.
             std::panic::resume_unwind(Box::new(()))
         });
         assert!(result.is_err());

@@ -1,8 +1,8 @@
-//! Plain, relative names for whatever a build uses: links in its folder.
+//! Safe relative names for all paths that a build uses: symbolic links in the build folder.
 //!
-//! nvcc pastes its own folder, those of headers and libraries, and the names of temporary files into commands for a
-//! shell, and some tools split such names at commas or colons. So they never see where anything really lies. Because
-//! the names are the same in every build, they also leave no trace of a machine's folders in what is built.
+//! nvcc pastes the paths of its folder, headers, libraries and temporary files into shell commands, and some tools
+//! split paths at commas or colons. Links hide the real paths from them. Since link names are the same in every
+//! build, no machine-specific path ends up in the result.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::{fs, io};
 use super::{BuildError, disk};
 use crate::isolation::is_plain;
 
-/// The folder of the links, in the folder of a build.
+/// The folder of links, inside the build folder.
 pub(super) const LINKS: &str = "links";
 
 /// The links of one build.
@@ -21,26 +21,26 @@ pub(super) struct Links<'a> {
 }
 
 impl<'a> Links<'a> {
-    /// The links in the folder of a build, of which there are none yet.
+    /// Creates the folder of links.
     pub(super) fn new(folder: &'a Path) -> Result<Links<'a>, BuildError> {
         fs::create_dir(folder.join(LINKS)).map_err(disk("make a folder for links"))?;
         Ok(Links { folder })
     }
 
-    /// The name of a folder, seen from the folder of the build. The folder need not exist.
+    /// Links to a folder, and returns its name relative to the build folder. The target need not exist.
     pub(super) fn folder(&self, name: &str, target: &Path) -> Result<PathBuf, BuildError> {
         let target = std::path::absolute(target).map_err(disk("find the working directory"))?;
         let link = Path::new(LINKS).join(name);
         match symlink(&target, self.folder.join(&link)) {
             Ok(()) => Ok(link),
-            // A file system without links is no obstacle where none is needed.
+            // Without link support, a path without shell metacharacters is used directly.
             Err(error) if lacks_links(&error) && is_plain(target.as_os_str()) => Ok(target),
             Err(error) if lacks_links(&error) => Err(BuildError::UnsafePath { what: "folder", path: target }),
             Err(error) => Err(disk("link to a folder of the toolchain")(error)),
         }
     }
 
-    /// The name of a program, by a link to the folder that it lies in: programs look for others beside themselves.
+    /// Names a program through a link to its folder, since programs look for others beside themselves.
     pub(super) fn program(&self, name: &str, program: &Path) -> Result<PathBuf, BuildError> {
         let unsafe_path = || BuildError::UnsafePath { what: "program", path: program.to_owned() };
         let file = program.file_name().filter(|file| is_plain(file)).ok_or_else(unsafe_path)?;

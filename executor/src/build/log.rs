@@ -1,4 +1,4 @@
-//! Reads what the compiler printed: its first error, why it failed, and what `ptxas -v` says about resources.
+//! Parsing of compiler output: the first error, its cause, and the resource report of `ptxas -v`.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -10,7 +10,7 @@ use crate::transient::{Transient, is_located};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ToolCause {
-    /// Something ran out, or a file system failed. It says nothing about the kernel.
+    /// A resource ran out, or a file system failed; unrelated to the kernel.
     Transient(Transient),
     /// A process of the tool crashed.
     Crash,
@@ -20,14 +20,14 @@ pub enum ToolCause {
     Toolchain,
     /// A diagnostic about the source.
     Source,
-    /// The tool reported an error in words that are not recognized.
+    /// The tool reported an error that is not recognized.
     Unknown,
     /// The tool reported no error.
     Silent,
 }
 
 impl ToolCause {
-    /// Whose fault it is. The source is generated, so what a tool finds in it is our bug.
+    /// The party at fault. The source is generated, so errors in it are our bug.
     pub fn fault(self) -> BuildFault {
         match self {
             ToolCause::Transient(transient) => transient.fault(),
@@ -37,7 +37,7 @@ impl ToolCause {
         }
     }
 
-    /// Returns whether the same tool would fail so again.
+    /// Returns true if the same tool would fail again.
     pub(crate) fn is_lasting(self) -> bool {
         match self {
             ToolCause::Transient(_) | ToolCause::Crash | ToolCause::HostCompiler => false,
@@ -48,21 +48,21 @@ impl ToolCause {
 
 const SIGKILL: i32 = 9;
 
-/// The longest excerpt of a line that goes into a message, in characters.
+/// The longest line quoted in a message, in characters.
 const LONGEST_LINE: usize = 400;
 
-/// What matters in a compiler's output, gathered line by line while it prints, so that a very long log loses nothing.
+/// Facts collected from compiler output, line by line as it is printed, so that truncating a long log loses none.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LogReader {
-    /// The first line that reports an error, in the tool's own words; a long one is cut.
+    /// The first line that reports an error, verbatim but shortened.
     pub first_error: Option<String>,
-    /// The first line that reports a failure that passes, anywhere in the output, and its kind.
+    /// The first line that reports a transient failure, and its kind.
     transient: Option<(Transient, String)>,
-    /// True if a diagnostic about the source was printed.
+    /// True after a diagnostic about the source.
     has_diagnostic: bool,
-    /// The last line that says anything.
+    /// The last non-empty line.
     pub last_line: Option<String>,
-    /// What `ptxas -v` reports, as the maximum over the entry functions; `None` where it reports nothing.
+    /// The maximum of `ptxas -v` over all entry functions; `None` if nothing was reported.
     pub registers: Option<u32>,
     /// Named barriers.
     pub barriers: Option<u32>,
@@ -75,7 +75,7 @@ pub(super) struct LogReader {
 }
 
 impl LogReader {
-    /// Takes the next line.
+    /// Processes the next line.
     pub(super) fn line(&mut self, line: &str) {
         let text = line.trim();
         if text.is_empty() {
@@ -87,7 +87,7 @@ impl LogReader {
                 self.first_error = Some(excerpt(text));
             }
         }
-        // What is indented is quoted source, or the disassembly.
+        // Indented lines are quoted source or disassembly.
         if self.transient.is_none() && !line.starts_with([' ', '\t']) {
             self.transient = Transient::said(text).map(|transient| (transient, excerpt(text)));
         }
@@ -95,14 +95,14 @@ impl LogReader {
         self.resources(text);
     }
 
-    /// What to quote when the compiler failed.
+    /// The line to quote for a failure.
     pub(super) fn complaint(&self) -> Option<String> {
         let transient = self.transient.as_ref().map(|(_, line)| line.clone());
         transient.or_else(|| self.first_error.clone()).or_else(|| self.last_line.clone())
     }
 
-    /// Returns the reason the tool failed. A line that reports a failure that passes decides, whatever was reported before it: a tool
-    /// that lacks memory or disk space complains about its own half-written files first.
+    /// Infers the cause. A transient failure takes precedence over earlier errors: a tool short of memory or disk
+    /// space first complains about its own half-written files.
     pub(super) fn cause(&self) -> ToolCause {
         match (&self.transient, &self.first_error) {
             (Some((transient, _)), _) => ToolCause::Transient(*transient),
@@ -111,8 +111,8 @@ impl LogReader {
         }
     }
 
-    /// The signal that ended the tool or one of its processes: its own, the one that its parent names, or the one that a
-    /// shell reports by its exit code.
+    /// The signal that ended the tool or a child: the tool's own, the one named in its output, or the one that a
+    /// shell's exit code encodes.
     pub(super) fn signal(&self, status: ExitStatus) -> Option<i32> {
         const SHELL: std::ops::RangeInclusive<i32> = 129..=159;
         if self.transient.is_some() && status.signal() != Some(SIGKILL) {
@@ -145,16 +145,16 @@ impl LogReader {
 }
 
 fn raise(maximum: &mut Option<u32>, value: Option<u32>) {
-    // `None` is less than every number.
+    // `None` sorts below every number.
     *maximum = (*maximum).max(value);
 }
 
-/// The number in `12 registers`, given the unit.
+/// Parses the number in text such as `12 registers`, given the unit.
 fn quantity(item: &str, unit: &str) -> Option<u32> {
     item.trim().strip_suffix(unit)?.trim_end().parse().ok()
 }
 
-/// The end of a log, at most `characters` long, from the beginning of a line where one begins there.
+/// The last `characters` characters of a log, starting at a line boundary if there is one.
 pub(super) fn tail(log: &str, characters: usize) -> &str {
     let Some((start, _)) = log.char_indices().rev().nth(characters.saturating_sub(1)) else { return log };
     let tail = &log[start..];
@@ -164,11 +164,11 @@ pub(super) fn tail(log: &str, characters: usize) -> &str {
     }
 }
 
-/// Classifies a failure by its first error line. The caller has ruled out failures that pass.
+/// Classifies a failure by its first error line. Transient failures are already excluded.
 fn cause_of(first_error: &str) -> ToolCause {
     let line = first_error.to_lowercase();
     let any = |needles: &[&str]| needles.iter().any(|needle| line.contains(needle));
-    // `g++: error: ...`, `/usr/bin/x86_64-linux-gnu-g++-13: error: ...`: it speaks of itself, not of the source.
+    // `g++: error: ...` or `/usr/bin/x86_64-linux-gnu-g++-13: error: ...` is about the compiler, not the source.
     let speaks = line.split_once(':').is_some_and(|(name, _)| is_host_compiler(name));
     let missed = any(&["not found", "no such file", "cannot execute"])
         && line.split(": ").any(|name| is_host_compiler(name.trim_end_matches(':')));
@@ -194,7 +194,7 @@ fn cause_of(first_error: &str) -> ToolCause {
     }
 }
 
-/// Returns whether a line, in lower case, is a diagnostic about the source in a form that the tools of CUDA print.
+/// Returns true if a lower-cased line has the form of a CUDA tool's diagnostic about the source.
 fn is_about_source(line: &str) -> bool {
     const PHRASES: [&str; 6] = [
         "ptxas error",
@@ -207,16 +207,16 @@ fn is_about_source(line: &str) -> bool {
     is_located(line) || PHRASES.iter().any(|phrase| line.contains(phrase))
 }
 
-/// Whether this is the name of a host compiler, with or without its folder, platform and version.
+/// Returns true for a host compiler's name, with or without folder, platform and version.
 fn is_host_compiler(name: &str) -> bool {
-    // Without its `1`, `cc1` is `cc`.
+    // `cc1` is covered: without its trailing digit it is `cc`.
     const NAMES: [&str; 7] = ["gcc", "g++", "cc", "c++", "clang", "clang++", "cc1plus"];
     let name = name.rsplit('/').next().unwrap_or(name);
     let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.').trim_end_matches('-');
     NAMES.iter().any(|known| name == *known || name.ends_with(&format!("-{known}")))
 }
 
-/// The signal that ended one of the compiler's own children, as nvcc reports it in its log.
+/// The signal that ended a child of the compiler, parsed from nvcc's message.
 fn child_signal(first_error: &str) -> Option<i32> {
     let (_, rest) = first_error.split_once("died due to signal ")?;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
@@ -237,7 +237,7 @@ fn reports_error(line: &str) -> bool {
     }
     PHRASES.iter().any(|phrase| line.contains(phrase))
         || ["error:", "error :", "error #", "fatal:", "fatal :"].iter().any(|mark| {
-            // `kInternalError:` in a quoted line of source is no report.
+            // `kInternalError:` in a quoted source line is not a report.
             line.match_indices(mark)
                 .any(|(at, _)| !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_'))
         })
@@ -380,11 +380,11 @@ ptxas info    : Compile time = 415.715 ms
         assert_eq!(first_error(line).as_deref(), Some(line));
         assert_eq!(child_signal(line), Some(11));
         assert_eq!(child_signal("kernel.cu(1): error: x"), None);
-        // A shell says it by its exit code, unless the source was refused before.
+        // A shell encodes the signal in its exit code, unless the source was rejected before.
         assert_eq!(read("half a line").signal(exit(137)), Some(9));
         assert_eq!(read("half a line").signal(exit(1)), None);
         assert_eq!(read("kernel.cu(1): error: x").signal(exit(139)), None);
-        // Who says that memory ran out, and aborts, has not crashed.
+        // An abort after an out-of-memory message is not a crash.
         let aborted = read("terminate called after throwing an instance of 'std::bad_alloc'");
         assert_eq!(aborted.signal(ExitStatus::from_raw(6)), None);
         assert_eq!(aborted.cause(), ToolCause::Transient(Transient::OutOfMemory));
@@ -405,7 +405,7 @@ ptxas info    : Compile time = 415.715 ms
             "<built-in>: fatal error: when writing output to kernel.cpp4.ii: Stale file handle",
             ToolCause::Transient(Transient::Storage),
         );
-        // The line of the source that a diagnostic shows.
+        // A diagnostic quotes the line of source.
         let quoted = "kernel.cu(7): error: no suitable conversion\n    return error(out of memory);\n";
         check(quoted, "kernel.cu(7): error: no suitable conversion", ToolCause::Source);
         let named = "kernel.cu(7): error: identifier \"killed\" is undefined\n";

@@ -1,11 +1,13 @@
-//! Compiles a generated kernel with nvcc and proves from the binary that it is the kernel that was planned.
+//! Kernel builds: compiles a generated kernel with nvcc, and proves from the binary that it matches its plan.
 //!
-//! A build happens in a temporary folder of its own, in which the compiler's own temporary files lie too, and which
-//! is removed on every way out. The compiler gets an argument vector, a constructed environment, relative plain names
-//! of everything (it starts shells itself), a process group, and a time limit. The same source, flags and tools give
-//! the same library in any folder. What comes out is accepted when the compiler succeeded,
-//! the library is there, its disassembly contains the matrix instruction (a wrong architecture compiles silently to
-//! a kernel without one), it can be loaded, and it says of itself what was planned.
+//! Each build runs in its own temporary folder, which also holds the compiler's temporary files and is always
+//! removed. The compiler gets an argument vector, a constructed environment, safe relative paths (it starts shells
+//! itself), a process group and a time limit. Builds are reproducible: the same source, flags and tools give the same
+//! library in any folder.
+//!
+//! A build is accepted if the compiler succeeds, the library exists, its disassembly contains the required matrix
+//! instruction, it loads, and its self-description matches the plan. The instruction is checked because a wrong
+//! architecture compiles without an error.
 
 mod artifact;
 mod census;
@@ -37,23 +39,23 @@ use links::{LINKS, Links};
 use log::LogReader;
 pub use log::ToolCause;
 
-/// The source of a kernel, and what is known of it beforehand.
+/// A kernel's source, with the properties that its binary must have.
 #[derive(Clone, Copy, Debug)]
 pub struct BuildInput<'a> {
     /// The complete source.
     pub text: &'a str,
     /// The kernel's readable name.
     pub kernel: &'a str,
-    /// What the compiler reads before the source, if anything. It means that the kernel runs emulated, so the binary
-    /// must hold no path that CUTLASS marks as invalid for its architecture: `BPT.TRAP`.
+    /// The text that the compiler reads before the source, for emulated kernels. Their binary must not contain
+    /// `BPT.TRAP`, which CUTLASS emits for instructions that the architecture lacks.
     pub prelude: Option<&'a str>,
-    /// What the source was generated for, such as `sm_100a`.
+    /// The target that the source was generated for, such as `sm_100a`.
     pub target: &'a str,
-    /// The architecture that it is compiled for, without its `sm_`, such as `100a`.
+    /// The architecture to compile for, without `sm_`, such as `100a`.
     pub architecture: &'a str,
-    /// The opcode that the binary must contain, or a variant of it, such as `UTCOMMA`.
+    /// The opcode required in the binary, such as `UTCOMMA`; variants of it qualify.
     pub opcode: &'a str,
-    /// The stages that the binary must have, where the plan says so.
+    /// The pipeline stages required in the binary, if planned.
     pub stages: Option<u32>,
 }
 
@@ -62,41 +64,40 @@ pub struct BuildInput<'a> {
 pub struct BuildTools<'a> {
     /// The compiler.
     pub nvcc: &'a Path,
-    /// Folders with headers: CUDA's, CUTLASS's.
+    /// Header folders: CUDA's and CUTLASS's.
     pub include: Vec<PathBuf>,
-    /// Folders with libraries: the static CUDA runtime's.
+    /// Library folders: the static CUDA runtime's.
     pub libraries: Vec<PathBuf>,
-    /// The disassembler. Without it nothing is built, because nothing could be proved of it.
+    /// The disassembler. Required, since nothing can be proved without it.
     pub cuobjdump: Option<&'a Path>,
-    /// The host compiler, and what else the tools see of the caller's environment.
+    /// The host compiler and the rest of the tools' environment.
     pub environment: ToolEnvironment,
 }
 
-/// How to build.
+/// Build settings.
 #[derive(Clone, Debug)]
 pub struct BuildOptions {
-    /// How long the compiler may take, and as long again the disassembler.
+    /// Time limit of the compiler, and again of the disassembler.
     pub time_limit: Duration,
-    /// Where the temporary folder lies; the system's folder for temporary files if there is none.
+    /// The parent of the temporary folder. Default: the system's temporary folder.
     pub temp_dir: Option<PathBuf>,
-    /// Line information, CUTLASS's host trace (on the standard output), and whatever else helps to find a fault; part
-    /// of the key. The folder of the build must have a plain path then, and is in the line information.
+    /// Debug mode: line information, CUTLASS's host trace on standard output, and other aids. Enters the cache key.
+    /// The build folder's path must have no shell metacharacters, and is recorded in the line information.
     pub debug: bool,
-    /// A program that starts the compiler, such as `sccache`; not part of the key. It gets one plain
-    /// compilation (the compiler, its arguments with `-c`, and one source), and what it gives is linked without it. Its
-    /// temporary files lie where it likes. The folder of the build must have a plain path then, and is in the names of
-    /// what has internal linkage.
+    /// A compiler launcher, such as `sccache`. Does not enter the cache key. It gets one plain compilation (compiler,
+    /// arguments with `-c`, one source); linking bypasses it. It chooses the folder of its temporary files. The build
+    /// folder's path must have no shell metacharacters, and becomes part of internal symbol names.
     pub launcher: Option<PathBuf>,
-    /// Ends the build when it is wished: every process of it is killed.
+    /// Cancels the build: all of its processes are killed.
     pub cancel: Option<Cancel>,
 }
 
 impl BuildOptions {
-    /// Far above the longest build in `docs/reference/pins.md`.
+    /// Default time limit: far above the longest build in `docs/reference/pins.md`.
     pub const TIME_LIMIT: Duration = Duration::from_secs(600);
 
-    /// What one build takes of memory at its peak, in bytes: the front end of `cicc` has 5.4 GB for a plain kernel and
-    /// 6.0 GB for one with a long epilogue (maximum resident sets, nvcc 13.0.88).
+    /// Peak memory of one build, in bytes. `cicc` takes 5.4 GB for a plain kernel and 6.0 GB for a long epilogue
+    /// (maximum resident sets, nvcc 13.0.88).
     pub const PEAK_MEMORY: u64 = 6 << 30;
 }
 
@@ -112,17 +113,17 @@ impl Default for BuildOptions {
     }
 }
 
-/// Names inside the temporary folder, which is the compiler's working directory: messages name the source so.
+/// Names in the build folder, which is the compiler's working directory; its messages use them.
 const SOURCE: &str = "kernel.cu";
 const PRELUDE: &str = "prelude.cuh";
 const LIBRARY: &str = "kernel.so";
 const TEMPORARY: &str = "tmp";
 
-/// Compiles a kernel, checks the binary, and loads it once to ask it about itself. No GPU is needed. The source and
-/// the tools are the caller's, and what comes of them runs in this process: the source must be a generated one.
+/// Compiles a kernel, checks the binary, and loads it once to read its self-description. Needs no GPU. The library
+/// runs code in this process, so `input` must be a generated source.
 ///
 /// # Errors
-/// Whatever went wrong, with the compiler's own words and whose fault it was. Nothing is left on disk then.
+/// A [`BuildError`] with the compiler's message and the party at fault. Nothing is left on disk.
 pub fn build(
     input: &BuildInput<'_>,
     tools: &BuildTools<'_>,
@@ -130,7 +131,7 @@ pub fn build(
 ) -> Result<Artifact, BuildError> {
     let nvcc = present("nvcc", Some(tools.nvcc), &tools.environment)?;
     let cuobjdump = present("cuobjdump", tools.cuobjdump, &tools.environment)?;
-    // Where a source lies is part of what a launcher knows it by.
+    // The folder's name derives from the source: a launcher's cache key includes the path.
     let name = options.launcher.as_ref().map(|_| blake3::hash(input.text.as_bytes()).to_hex());
     let mut folder = Folder::called(options.temp_dir.as_deref(), name.as_ref().map(|name| &name[..16]))
         .map_err(disk("make a temporary folder"))?;
@@ -163,7 +164,7 @@ pub fn build(
     if input.prelude.is_some() && census.traps > 0 {
         return Err(BuildError::Traps { count: census.traps, log: run.log });
     }
-    // Only the library is needed from here on; what the compiler left otherwise may be large.
+    // Only the library is needed from here on; the other files may be large.
     for left in [TEMPORARY, LINKS] {
         fs::remove_dir_all(folder.path().join(left))
             .map_err(disk("remove the compiler's temporary files"))?;
@@ -177,13 +178,13 @@ pub fn build(
     let metadata = kernel.metadata().clone();
     drop(kernel);
     check_metadata(input, &metadata, &run.log)?;
-    // The kernel and what calls it may be compiled by two compilers: they must mean the same parameters.
+    // Host and device code may come from different compilers, which must agree on the entry functions.
     let is_there = |entry: &str| census.functions.iter().any(|name| name.starts_with(entry));
     if let Some(missing) = metadata.entry.split_whitespace().find(|entry| !is_there(entry)) {
         let (expected, found) = (missing.to_owned(), census.functions.join(", "));
         return Err(BuildError::Disagrees { what: "kernel in the binary", expected, found, log: run.log });
     }
-    // What was verified is what is loaded later, also where no cache keeps it.
+    // Even without a cache, later loads verify this hash.
     let bytes = fs::read(&library).map_err(disk("read the library"))?;
     folder.expect_library(blake3::hash(&bytes));
     let resources = Resources {
@@ -216,8 +217,8 @@ pub fn build(
     })
 }
 
-/// Refuses a folder that a tool would stumble over. A launcher has nvcc compile the source by its real path, which it
-/// pastes into commands for a shell; and line information is text with that path.
+/// Rejects a build folder with shell metacharacters in its path. Under a launcher, nvcc pastes the source's real path
+/// into shell commands; line information contains the path too.
 fn check_place(folder: &Path) -> Result<(), BuildError> {
     let path = folder.canonicalize().map_err(disk("find the folder of the build"))?;
     if is_plain(path.as_os_str()) {
@@ -226,8 +227,8 @@ fn check_place(folder: &Path) -> Result<(), BuildError> {
     Err(BuildError::UnsafePath { what: "folder of a build with a launcher or in debug mode", path })
 }
 
-/// Blames the file system for an error of a tool whose folder was removed while it ran. Something else removed it, such as
-/// a cleaner of old temporary files.
+/// Attributes an error to the file system if the build folder was removed meanwhile, such as by a cleaner of
+/// temporary files.
 fn if_folder_is_gone(folder: &Path, error: BuildError) -> BuildError {
     let blames = matches!(
         error,
@@ -240,7 +241,7 @@ fn if_folder_is_gone(folder: &Path, error: BuildError) -> BuildError {
     disk("build in a temporary folder")(io::Error::new(io::ErrorKind::NotFound, why))
 }
 
-/// The size of the library, if it is one.
+/// The size of the library, if it is an ELF file.
 fn check_library(library: &Path, run: &ToolRun, reader: &LogReader) -> Result<u64, BuildError> {
     const ELF: [u8; 4] = *b"\x7FELF";
     let nothing = |found: &str| match (reader.cause(), reader.complaint()) {
@@ -288,7 +289,7 @@ fn check_metadata(input: &BuildInput<'_>, metadata: &Metadata, log: &str) -> Res
     }
 }
 
-/// The absolute path of a program, if there is one. A bare name is looked for on the caller's search path.
+/// The absolute path of an existing program. A bare name is looked up on the caller's `PATH`.
 fn present(
     tool: &'static str,
     path: Option<&Path>,

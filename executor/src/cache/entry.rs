@@ -1,7 +1,7 @@
-//! An entry as files: written whole, and read so that every byte is verified.
+//! Cache entries on disk: written atomically, and verified byte by byte when read.
 //!
-//! Nothing is followed or waited for: what is not a plain file is never opened, links are refused, and no more is read
-//! than the manifest announces.
+//! Reads follow no links and never block. Anything but a regular file is refused unopened, and no file is read beyond
+//! the size that its manifest records.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -30,32 +30,32 @@ pub(super) struct Contents {
     description: Description,
 }
 
-/// Whose entries are accepted.
+/// Ownership policy for accepted entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// Only what this user owns, and nobody else may write to.
+    /// Accepts entries owned by this user and writable by nobody else.
     Owner,
-    /// Whatever its manifest verifies: a tier belongs to whoever runs it.
+    /// Accepts any owner, as long as the manifest verifies: a tier belongs to its operator.
     Manifest,
 }
 
-/// What tells one folder from another that has its name later.
+/// Device and inode, which distinguish a folder from a later one of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     device: u64,
     inode: u64,
 }
 
-/// Why there are no contents.
+/// The reason that an entry has no contents.
 #[derive(Debug)]
 pub(super) enum Unusable {
-    /// There is no such entry.
+    /// The entry does not exist.
     Absent,
-    /// There is something, and it is refused.
+    /// The entry exists and is refused.
     Refused(Reason, Identity),
 }
 
-/// What is kept of a kernel besides its source and log.
+/// Stored description of a kernel: everything except its source and log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Description {
     kernel: String,
@@ -67,7 +67,7 @@ struct Description {
 }
 
 impl Contents {
-    /// What the entry of a built kernel will hold.
+    /// Collects the entry contents of a built kernel.
     pub(super) fn of(key: CacheKey, built: &Artifact) -> io::Result<Contents> {
         let description = Description {
             kernel: built.kernel().to_owned(),
@@ -89,7 +89,7 @@ impl Contents {
         Ok(Contents { manifest, files, description })
     }
 
-    /// Checks the files that belong to a manifest: each against its record, and all of them for making sense.
+    /// Checks each file against its manifest record, then checks that text and metadata parse.
     pub(super) fn new(manifest: Manifest, files: BTreeMap<String, Vec<u8>>) -> Result<Contents, Reason> {
         for record in &manifest.files {
             let missing = || Reason::Missing { name: record.name.clone() };
@@ -134,7 +134,8 @@ impl Contents {
         };
         match Contents::read_folder(&folder, key, trust) {
             Ok(contents) => Ok(contents),
-            // Whoever evicts an entry moves it away as a whole before its files go.
+            // Eviction renames the whole entry away before it deletes files, so a vanished entry is absent, not
+            // corrupt.
             Err(_) if gone(path, &stat) => Err(Unusable::Absent),
             Err(reason) => Err(refused(reason)),
         }
@@ -156,7 +157,7 @@ impl Contents {
         Contents::new(manifest, files)
     }
 
-    /// Writes an entry into an empty folder; the manifest last.
+    /// Writes an entry into an empty folder. The manifest comes last.
     pub(super) fn write(&self, folder: &Path, mode: u32) -> io::Result<()> {
         let manifest = self.manifest.to_text();
         let files = self.files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
@@ -164,14 +165,14 @@ impl Contents {
             let mut file =
                 OpenOptions::new().write(true).create_new(true).mode(mode).open(folder.join(name))?;
             file.write_all(bytes)?;
-            // A name must not become visible before its bytes are safe: after a power failure the entry would be
-            // refused, and built again.
+            // Sync before the entry becomes visible. Otherwise a power failure leaves a truncated entry that is
+            // refused and rebuilt.
             file.sync_all()?;
         }
         sync_folder(folder)
     }
 
-    /// The kernel, whose files lie in this folder.
+    /// Turns the contents into an artifact whose files lie in `folder`.
     pub(super) fn into_artifact(mut self, folder: Folder) -> Artifact {
         let mut text = |name: &str| {
             let bytes = self.files.remove(name)?;
@@ -191,11 +192,11 @@ impl Contents {
         })
     }
 
-    /// Returns whether it was built with a version that is known to be bad for it.
+    /// Returns a reason if the entry was built with a tool version known to be bad for its target.
     pub(super) fn known_bad(&self) -> Option<Reason> {
         let BuiltWith { nvcc, cutlass } = self.description.built_with.as_ref()?;
         let Metadata { target, emulated, .. } = &self.description.metadata;
-        // What runs emulated is compiled for a Hopper.
+        // Emulated kernels are compiled for Hopper.
         let targets = [Some(target.as_str()), emulated.then_some("sm_90a")];
         [(Tool::Nvcc, nvcc), (Tool::Cutlass, cutlass)].into_iter().find_map(|(tool, version)| {
             let bad = known_bad(tool, Version::parse(version)?, targets.into_iter().flatten())?;
@@ -204,17 +205,17 @@ impl Contents {
         })
     }
 
-    /// The bytes of its files.
+    /// The total size of the files, in bytes.
     pub(super) fn size(&self) -> u64 {
         self.manifest.files.iter().map(|file| file.size).sum()
     }
 
-    /// The bytes of the library.
+    /// The library's bytes.
     pub(super) fn library(&self) -> &[u8] {
         self.files.get(LIBRARY).map_or(&[], Vec::as_slice)
     }
 
-    /// The hash of the library.
+    /// The library's hash.
     pub(super) fn library_hash(&self) -> blake3::Hash {
         let record = self.manifest.file(LIBRARY);
         let hash = record.and_then(|record| blake3::Hash::from_hex(&record.blake3).ok());
@@ -228,13 +229,13 @@ impl Identity {
         Identity { device: stat.st_dev as u64, inode: stat.st_ino as u64 }
     }
 
-    /// Of whatever has this name; a link is looked at itself.
+    /// The identity of the file at `path`; does not follow a link.
     pub(super) fn at(path: &Path) -> io::Result<Identity> {
         Ok(Identity::of(&statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?))
     }
 }
 
-/// Makes what was done in a folder last. Some file systems cannot, and then there is nothing to be done about it.
+/// Syncs a folder, so that renames in it survive a power failure. Ignored on file systems that cannot sync folders.
 pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
     match File::open(folder)?.sync_all() {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
@@ -242,13 +243,13 @@ pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes whatever has this name, itself and not what it may lead to.
+/// Removes the file or folder at `path`; removes a link itself, not its target.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     let stat = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return fs::remove_file(path);
     }
-    // Entries are read-only: only who may write to a folder can empty it.
+    // Entries are read-only, and deleting files requires write access to their folder.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     if let Ok(folder) = openat(CWD, path, flags, Mode::empty()) {
         let _ = rustix::fs::fchmod(&folder, Mode::RWXU);
@@ -256,9 +257,9 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
     fs::remove_dir_all(path)
 }
 
-/// The bytes of what lies in a folder, or of a file; nothing is followed.
+/// The size of a file, or of the files in a folder, in bytes; follows no links.
 pub(super) fn size(path: &Path) -> u64 {
-    // More than any entry has; a stranger's folder may have any number.
+    // Above the file count of any entry; bounds the walk of an unknown folder.
     const MOST: usize = 1000;
     let Ok(metadata) = fs::symlink_metadata(path) else { return 0 };
     if !metadata.is_dir() {
@@ -268,7 +269,7 @@ pub(super) fn size(path: &Path) -> u64 {
     files.filter_map(|file| Some(fs::symlink_metadata(file.path()).ok()?.len())).sum()
 }
 
-/// The kernel's name and target, for people: nothing is verified.
+/// Reads the kernel's name and target for display, unverified.
 pub(super) fn describe(path: &Path) -> Option<(String, String)> {
     const LONGEST: u64 = 1 << 20;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -283,7 +284,7 @@ fn gone(path: &Path, stat: &Stat) -> bool {
     Identity::at(path).ok() != Some(Identity::of(stat))
 }
 
-/// The names in an entry; more than an entry has are refused before they fill memory.
+/// Lists the names in an entry. Stops at more names than an entry can have, before they fill memory.
 fn list(folder: &OwnedFd) -> Result<Vec<String>, Reason> {
     const MOST: usize = 16;
     let unreadable = |error: Errno| Reason::unreadable("the entry", &error.into());
@@ -306,12 +307,12 @@ fn is_dots(name: &CStr) -> bool {
     matches!(name.to_bytes(), b"." | b"..")
 }
 
-/// A stranger's name goes into messages.
+/// Escapes and shortens an untrusted name for use in messages.
 pub(super) fn printable(name: &str) -> String {
     name.escape_default().take(100).collect()
 }
 
-/// Reads one file of an entry, at most one byte more than `expected`, which shows that it is too long.
+/// Reads one file of an entry: at most `expected` bytes plus one, which reveals a file that is too long.
 fn read_file(folder: &OwnedFd, name: &str, expected: u64, trust: Trust) -> Result<Vec<u8>, Reason> {
     let unreadable = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => Reason::Missing { name: name.to_owned() },
@@ -321,7 +322,7 @@ fn read_file(folder: &OwnedFd, name: &str, expected: u64, trust: Trust) -> Resul
     check_stat(name, &stat, FileType::RegularFile, trust)?;
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = openat(folder, name, flags, Mode::empty()).map_err(|error| unreadable(error.into()))?;
-    // What was looked at may have been replaced before it was opened.
+    // Check the open file again: it may have been replaced after the first check.
     let stat = fstat(&file).map_err(|error| unreadable(error.into()))?;
     check_stat(name, &stat, FileType::RegularFile, trust)?;
     let size = u64::try_from(stat.st_size).unwrap_or(0);

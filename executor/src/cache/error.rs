@@ -1,4 +1,4 @@
-//! Why the cache does not work, and why it does not use an entry.
+//! Cache errors, and reasons for refusing an entry.
 
 use std::fmt;
 use std::io;
@@ -8,74 +8,74 @@ use serde::Serialize;
 
 use crate::transient::Transient;
 
-/// Why the cache as a whole, or one change of it, does not work. Builds go on without it.
+/// A failure of the cache, or of one operation on it. Builds continue without the cache.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheError {
-    /// A folder of the cache is not what it must be.
+    /// A folder of the cache has the wrong type, owner or permissions.
     #[error("the cache folder `{}` is refused: {reason}", path.display())]
     Folder {
         /// The folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with the folder.
         reason: String,
     },
     /// A file or folder could not be read or written.
     #[error("cannot {action} `{}`: {source}", path.display())]
     Disk {
-        /// What was tried.
+        /// The action that failed, as a verb.
         action: &'static str,
-        /// With what.
+        /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// An entry is in the way that can neither be used nor removed.
+    /// An unusable entry cannot be removed to make room.
     #[error("entry {key} cannot be replaced: {reason}")]
     InTheWay {
         /// The entry.
         key: String,
-        /// What is wrong with it.
+        /// The problem with the entry.
         reason: String,
     },
-    /// A tier that this program cannot read, or was built without.
+    /// This program cannot read the tier, or was built without support for it.
     #[error("the tier `{tier}` cannot be used: {reason}")]
     Tier {
-        /// A folder or a URL, without what may be secret in it.
+        /// The folder or URL, with credentials removed.
         tier: String,
-        /// Why not.
+        /// The problem with the tier.
         reason: String,
     },
-    /// Entries cannot be pushed to where they were to be.
+    /// Entries cannot be pushed to this destination.
     #[error("kernels cannot be pushed there: {reason}")]
     Target {
-        /// Why not.
+        /// The problem with the destination.
         reason: String,
     },
-    /// No variable says where the cache could be.
+    /// No environment variable determines the cache folder.
     #[error("there is no place for the cache of kernels: {reason}")]
     NoPlace {
-        /// What was looked for.
+        /// The reason that none does.
         reason: String,
     },
-    /// An environment variable has a value that it cannot have.
+    /// An environment variable has an invalid value.
     #[error("{variable} cannot be used: {reason}")]
     Variable {
-        /// Its name.
+        /// The variable's name.
         variable: &'static str,
-        /// What is wrong with it.
+        /// The problem with the value.
         reason: String,
     },
-    /// A value that says no size.
+    /// The text is not a size.
     #[error("`{value}` is no size; write a number of bytes, or one with a unit such as 500M or 4GiB")]
     Size {
         /// The value.
         value: String,
     },
-    /// No entry, or more than one, is meant.
+    /// A key prefix matches no entry, or several.
     #[error("no entry, or more than one, begins with `{key}`")]
     NoEntry {
-        /// What was asked for.
+        /// The key prefix.
         key: String,
     },
 }
@@ -96,7 +96,7 @@ impl CacheError {
         }
     }
 
-    /// What to do about it.
+    /// Advice for the user.
     pub fn remedy(&self) -> &'static str {
         match self {
             CacheError::Folder { .. } => {
@@ -123,7 +123,7 @@ impl CacheError {
     }
 }
 
-/// Makes an error of one from the system.
+/// Wraps a system error as [`CacheError::Disk`].
 pub(super) fn disk<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> CacheError + 'a {
     move |source| CacheError::Disk { action, path: path.to_owned(), source }
 }
@@ -132,149 +132,149 @@ pub(super) fn ran_out(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// An entry that was not used, or a tier that could not be asked.
+/// An entry that was refused, or a tier that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refusal {
-    /// The entry: a key, or the name of what lies where entries do.
+    /// The entry's key, or the name of a foreign file among the entries.
     pub entry: String,
-    /// The tier it was found in, without what may be secret in its name; `None` for this machine's cache.
+    /// The tier that held the entry, with credentials removed; `None` for the local cache.
     pub tier: Option<String>,
-    /// What is wrong with it.
+    /// The problem with the entry.
     pub reason: Reason,
-    /// What was done about it.
+    /// The action taken.
     pub action: Action,
 }
 
-/// What is wrong with an entry.
+/// The problem with an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(tag = "code", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Reason {
-    /// It, or something in it, is not a plain folder or a plain file: a link, a pipe, a device.
+    /// The entry, or a file in it, has the wrong type, such as a link, pipe or device.
     #[error("{what} is {found}")]
     Kind {
-        /// Which: `the entry`, or a file by its name.
+        /// `the entry`, or the file's name.
         what: String,
-        /// What it is instead of what it should be.
+        /// The type found.
         found: &'static str,
     },
-    /// Somebody else owns it.
+    /// Another user owns it.
     #[error("{what} belongs to user {user}")]
     ForeignOwner {
-        /// Which.
+        /// `the entry`, or the file's name.
         what: String,
-        /// The number of the owner.
+        /// The owner's user ID.
         user: u32,
     },
-    /// Others may write to it.
+    /// Other users can write to it.
     #[error("{what} can be written by other users")]
     Writable {
-        /// Which.
+        /// `the entry`, or the file's name.
         what: String,
     },
-    /// It has no name that an entry could have.
+    /// The name is not a cache key.
     #[error("it has no name of an entry")]
     Name,
-    /// The manifest is not one.
+    /// The manifest is malformed.
     #[error("its manifest is damaged: {why}")]
     Manifest {
-        /// Why.
+        /// The parser's message.
         why: String,
     },
-    /// It was written by another version of this program.
+    /// Another version of Fourfold wrote the entry.
     #[error("its format is version {found}, and version {expected} is needed")]
     OldFormat {
-        /// Its version.
+        /// The entry's format version.
         found: u64,
-        /// Ours.
+        /// The supported format version.
         expected: u64,
     },
-    /// It was built for another version of the interface.
+    /// The kernel has another ABI version.
     #[error("its kernel has version {found} of the kernel interface, and version {expected} is needed")]
     OldAbi {
-        /// Its version.
+        /// The kernel's ABI version.
         found: u32,
-        /// Ours.
+        /// The supported ABI version.
         expected: u32,
     },
-    /// It is another kernel's entry.
+    /// The manifest records another kernel's key.
     #[error("it is the entry of another kernel, {found}")]
     OtherKey {
-        /// The key in it.
+        /// The recorded key.
         found: String,
     },
-    /// Something is in it that is not in its manifest.
+    /// The folder has a file that its manifest does not list.
     #[error("{name} does not belong into it")]
     Unexpected {
         /// The name.
         name: String,
     },
-    /// Something is in its manifest that is not in it.
+    /// A file listed in the manifest is missing.
     #[error("{name} is missing")]
     Missing {
         /// The name.
         name: String,
     },
-    /// A file is too short or too long.
+    /// A file's size differs from its manifest record.
     #[error("{name} has {found} bytes, and {expected} are expected")]
     Size {
         /// The file.
         name: String,
-        /// Its size.
+        /// The file's size, in bytes.
         found: u64,
-        /// What the manifest says.
+        /// The recorded size, in bytes.
         expected: u64,
     },
-    /// A file holds other bytes than were written.
+    /// A file's hash differs from its manifest record.
     #[error("{name} is damaged: its hash is not that of the manifest")]
     Hash {
         /// The file.
         name: String,
     },
-    /// A file has the right hash and makes no sense.
+    /// A file has the recorded hash but does not parse.
     #[error("{name} cannot be understood: {why}")]
     Content {
         /// The file.
         name: String,
-        /// Why.
+        /// The parser's message.
         why: String,
     },
-    /// It could not be read.
+    /// The entry could not be read.
     #[error("{what} cannot be read: {why}")]
     Unreadable {
-        /// Which.
+        /// `the entry`, or the file's name.
         what: String,
-        /// Why.
+        /// The system's message.
         why: String,
-        /// Whether that may pass, so that the entry is left as it is.
+        /// True for a transient error: the entry is left in place.
         passing: bool,
     },
     /// The tier did not answer, or answered with an error.
     #[error("the tier cannot be asked: {why}")]
     Unreachable {
-        /// Why.
+        /// The tier's message.
         why: String,
     },
-    /// Its bytes are those that were written, and this machine cannot load it: it lacks a library, or a version of one.
+    /// The entry is intact, but this machine cannot load it: a shared library, or a version of one, is missing.
     #[error("it cannot be loaded here: {why}")]
     Load {
-        /// Why.
+        /// The loader's message.
         why: String,
     },
-    /// It was built with a version of a tool that is known to build wrong kernels for its target.
+    /// The entry was built with a tool version known to build wrong kernels for its target.
     #[error("it was built with {tool} {version}, {why}")]
     KnownBad {
         /// The tool.
         tool: &'static str,
-        /// Its version.
+        /// The tool's version.
         version: String,
-        /// The entry of the list.
+        /// The known-bad entry's text.
         why: String,
     },
-    /// It is good, and could not be kept in this machine's cache.
+    /// The entry is used, but could not be stored in the local cache.
     #[error("it is used and cannot be kept: {why}")]
     NotKept {
-        /// Why.
+        /// The error that prevented storing it.
         why: String,
     },
 }
@@ -305,7 +305,7 @@ impl Reason {
     }
 
     pub(super) fn unreadable(what: &str, error: &io::Error) -> Reason {
-        // Who may not read an entry of its own will not be able to later.
+        // A permission error on an own entry does not go away by itself.
         let passing = error.kind() != io::ErrorKind::PermissionDenied && Transient::of(error).is_some();
         Reason::Unreadable { what: what.to_owned(), why: error.to_string(), passing }
     }
@@ -315,22 +315,22 @@ impl Reason {
     }
 }
 
-/// What was done about a refused entry.
+/// The action taken on a refused entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "done", rename_all = "snake_case")]
 pub enum Action {
-    /// Nothing: it was only looked at, or is not ours to change.
+    /// Left in place: only inspected, or not ours to change.
     Left,
-    /// It is gone.
+    /// Removed.
     Removed,
-    /// It could not be removed and lies elsewhere now.
+    /// Could not be deleted, and was renamed instead.
     SetAside {
-        /// Where.
+        /// The new path.
         path: PathBuf,
     },
-    /// It could be neither removed nor set aside.
+    /// Could be neither deleted nor renamed.
     Stuck {
-        /// Why.
+        /// The system's message.
         why: String,
     },
 }

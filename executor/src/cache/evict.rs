@@ -1,4 +1,4 @@
-//! What the cache holds, and what is removed from it: entries in use never, the others from the longest unused on.
+//! Listing, verifying and evicting entries. Entries in use stay; the others go least recently used first.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -14,61 +14,61 @@ use super::error::{Action, CacheError, Reason, Refusal, disk};
 use super::key::CacheKey;
 use super::{Cache, usage};
 
-/// One entry, as `cache list` shows it. Nothing of it is verified.
+/// One entry, as `cache list` prints it, unverified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EntryInfo {
-    /// Its key.
+    /// The entry's key.
     pub key: CacheKey,
-    /// The kernel's readable name; `None` if the entry does not say.
+    /// The kernel's readable name; `None` if the entry does not record one.
     pub kernel: Option<String>,
-    /// What it was built for, such as `sm_120a`.
+    /// The kernel's target, such as `sm_120a`.
     pub target: Option<String>,
-    /// The bytes of its files.
+    /// The size of the entry's files, in bytes.
     pub bytes: u64,
-    /// When it was used last.
+    /// The time of the last use.
     #[serde(serialize_with = "unix_seconds")]
     pub last_use: SystemTime,
-    /// Whether a process uses it.
+    /// True while a process uses the entry.
     pub in_use: bool,
 }
 
-/// What verifying found of one entry.
+/// The verification result of one entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Verified {
-    /// Its key, or the name of what lies where entries do.
+    /// The entry's key, or the name of a foreign file among the entries.
     pub entry: String,
-    /// The bytes of its files.
+    /// The size of the entry's files, in bytes.
     pub bytes: u64,
-    /// Why it is refused, if it is.
+    /// The refusal, if the entry does not verify.
     pub refusal: Option<Refusal>,
 }
 
-/// Which entries to remove; what is in use stays in any case.
+/// Selects entries to remove. Entries in use always stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prune {
-    /// The longest unused ones, until what is left has no more than so many bytes.
+    /// Remove least recently used entries until at most this many bytes are left.
     pub to: Option<u64>,
-    /// Those that were not used for so long.
+    /// Remove entries unused for longer than this.
     pub older_than: Option<Duration>,
-    /// All of them.
+    /// Remove all entries.
     pub all: bool,
 }
 
-/// What was removed.
+/// The result of pruning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Pruned {
-    /// The entries that are gone, in the order in which they went.
+    /// Entries removed, in removal order.
     pub removed: Vec<EntryInfo>,
-    /// Those that should have gone and are in use.
+    /// Selected entries that stay because they are in use.
     pub in_use: Vec<EntryInfo>,
-    /// Those that should have gone and cannot be removed.
+    /// Selected entries that could not be removed.
     pub stuck: Vec<EntryInfo>,
-    /// The bytes that are left.
+    /// The size of the remaining entries, in bytes.
     pub bytes: u64,
 }
 
 impl Cache {
-    /// The entries, the last used first.
+    /// Lists the entries, most recently used first.
     ///
     /// # Errors
     /// When the folder cannot be read.
@@ -78,8 +78,8 @@ impl Cache {
         Ok(entries)
     }
 
-    /// Verifies every byte of every entry, and names whatever else lies there. With `repair`, what is refused is removed.
-    /// What was set aside earlier goes in any case, and is only named if it cannot.
+    /// Verifies every byte of every entry, and reports foreign files among the entries. With `repair`, removes
+    /// refused entries. Leftovers of earlier refusals are removed in either case, and reported only if that fails.
     ///
     /// # Errors
     /// When the folder cannot be read.
@@ -88,7 +88,7 @@ impl Cache {
         self.verify_names(self.names()?, repair)
     }
 
-    /// As [`Cache::verify`] without `repair`; nothing is changed, and what was set aside is not looked at.
+    /// Like [`Cache::verify`] without `repair`, but changes nothing and ignores leftovers.
     pub(crate) fn inspect(&self) -> Result<Vec<Verified>, CacheError> {
         let is_aside = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with(super::ASIDE));
         let names = self.names()?.into_iter().filter(|name| !is_aside(name)).collect();
@@ -115,7 +115,7 @@ impl Cache {
             drop(in_use);
             let refusal = match result {
                 Ok(_) => None,
-                // Removed by somebody else in this moment.
+                // Another process has just removed it.
                 Err(Unusable::Absent) => continue,
                 Err(Unusable::Refused(reason, identity)) => {
                     let repair = repair && !reason.passes();
@@ -129,7 +129,7 @@ impl Cache {
         Ok(found)
     }
 
-    /// Removes entries, the longest unused first, and what dead processes left.
+    /// Removes the selected entries, least recently used first, and the leftovers of dead processes.
     ///
     /// # Errors
     /// When the folder cannot be read or locked.
@@ -138,10 +138,10 @@ impl Cache {
         self.remove_entries(which, true)
     }
 
-    /// The entry whose key begins with these digits.
+    /// Finds the entry whose key starts with these digits.
     ///
     /// # Errors
-    /// When there is none, when there are several, or when the folder cannot be read.
+    /// When none or several match, or the folder cannot be read.
     pub fn resolve(&self, digits: &str) -> Result<CacheKey, CacheError> {
         let none = || CacheError::NoEntry { key: entry::printable(digits) };
         let names = self.names()?;
@@ -153,12 +153,12 @@ impl Cache {
         }
     }
 
-    /// Keeps the cache within its bound. What goes wrong there is no matter of the kernel at hand.
+    /// Evicts entries above the capacity. Failures are ignored: they do not affect the kernel being served.
     pub(super) fn keep_within_bound(&self) {
         let _ = self.remove_entries(&Prune { to: Some(self.inner.capacity), ..Prune::default() }, false);
     }
 
-    /// Makes room for so many bytes on a full disk; whether there may be some now.
+    /// Frees space for `bytes` bytes on a full disk. Returns true if something was removed.
     pub(super) fn make_room(&self, bytes: u64) -> bool {
         let total: u64 =
             self.inventory(false).map_or(0, |entries| entries.iter().map(|entry| entry.bytes).sum());
@@ -233,7 +233,8 @@ impl Cache {
             Err(_) => return Eviction::Stuck,
         };
         let action = self.discard(&path, identity);
-        // With the file the time of the last use goes. Who waits for the lock sees that it is gone, and makes another.
+        // Removes the time of last use as well. A process waiting for the lock sees the file gone and makes a new
+        // one.
         let _ = fs::remove_file(&use_file);
         drop(claim);
         match action {
@@ -242,7 +243,7 @@ impl Cache {
         }
     }
 
-    /// One removes at a time: two would remove twice as much as is needed.
+    /// Serializes eviction: two concurrent evictions would remove twice as much as needed.
     fn lock_removal(&self) -> Result<File, CacheError> {
         let path = self.inner.kernels.join("removal.lock");
         let lock = usage::open(&path, true).map_err(disk("open", &path))?;
@@ -254,7 +255,7 @@ impl Cache {
         Err(CacheError::Disk { action: "lock", path, source })
     }
 
-    /// What was set aside and could not be removed then.
+    /// Removes refused entries that were renamed aside earlier.
     pub(super) fn remove_leftovers(&self) {
         for name in self.names().unwrap_or_default() {
             if name.to_str().is_some_and(|name| name.starts_with(super::ASIDE)) {
@@ -269,7 +270,7 @@ impl Cache {
         let stray = files.filter_map(Result::ok).filter(|file| !entries.contains(&file.file_name()));
         let files: Vec<PathBuf> = stray.map(|file| file.path()).collect();
         for file in files {
-            // Held by whoever is about to make the entry visible.
+            // A held file belongs to a process about to publish its entry.
             if let Ok(Some(_claim)) = usage::claim(&file) {
                 let _ = fs::remove_file(&file);
             }

@@ -1,62 +1,62 @@
-//! The name of a kernel in the cache: a digest of everything that decides what its build makes.
+//! Cache keys: a digest of every input that determines a build's result.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What names a kernel in the cache. Its text is 64 lower-case hexadecimal digits.
+/// A kernel's cache key, written as 64 lower-case hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CacheKey([u8; 32]);
 
-/// Everything that decides what a build makes; neither paths nor counts of threads nor the time are among it.
+/// Every input that determines a build's result. Paths, thread counts and time are excluded.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyParts<'a> {
-    /// The complete source.
+    /// The complete source text.
     pub source: &'a str,
-    /// What the compiler reads before it.
+    /// The text that the compiler reads before the source.
     pub prelude: Option<&'a str>,
     /// The kernel's readable name.
     pub kernel: &'a str,
-    /// What the source was generated for, such as `sm_100a`.
+    /// The target that the source was generated for, such as `sm_100a`.
     pub target: &'a str,
-    /// The architecture that it is compiled for, such as `100a`.
+    /// The architecture to compile for, such as `100a`.
     pub architecture: &'a str,
-    /// The opcode that the binary must contain.
+    /// The opcode required in the binary.
     pub opcode: &'a str,
-    /// The stages that the binary must have.
+    /// The pipeline stages required in the binary.
     pub stages: Option<u32>,
-    /// The flags that matter, in order.
+    /// The flags that affect the result, in order.
     pub flags: &'a [String],
-    /// The full version of nvcc, such as `13.0.88`.
+    /// The full nvcc version, such as `13.0.88`.
     pub nvcc: &'a str,
-    /// Which CUTLASS: a version, or a version and a digest of its headers.
+    /// The CUTLASS version, optionally with a digest of its headers.
     pub cutlass: &'a str,
-    /// The machine that the library runs on, such as `x86_64-linux`.
+    /// The host platform of the library, such as `x86_64-linux`.
     pub host: &'a str,
-    /// The host compiler, where it is not the system's own:
-    /// [`ToolEnvironment::identity`](crate::ToolEnvironment::identity).
+    /// The host compiler, if it is not the system default
+    /// ([`ToolEnvironment::identity`](crate::ToolEnvironment::identity)).
     pub host_compiler: &'a str,
-    /// The version of the interface between kernels and their host.
+    /// The kernel ABI version.
     pub abi: u32,
 }
 
-/// Why a text names no kernel.
+/// The text is not a cache key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected 64 hexadecimal digits in lower case, not `{found}`")]
 pub struct KeyError {
-    /// The text, shortened.
+    /// The text, truncated to 80 characters.
     pub found: String,
 }
 
-/// Separates these digests from all others, and from those of other versions.
+/// Domain separation: keys of another scheme or version never collide with these.
 const CONTEXT: &str = "fourfold kernel cache v2";
 
 impl CacheKey {
-    /// The key of a kernel.
+    /// Computes the key of a kernel.
     pub fn new(parts: &KeyParts<'_>) -> CacheKey {
         let mut digest = Digest(blake3::Hasher::new_derive_key(CONTEXT));
-        // Whoever adds a field decides here how it counts.
+        // Exhaustive, so that adding a field requires deciding how it enters the digest.
         let KeyParts {
             source,
             prelude,
@@ -92,7 +92,7 @@ impl CacheKey {
     }
 }
 
-/// Each part is preceded by its length, so that two lists of parts never run together to the same bytes.
+/// Hashes each part after its length, so that no two lists of parts produce the same bytes.
 struct Digest(blake3::Hasher);
 
 impl Digest {

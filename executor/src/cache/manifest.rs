@@ -1,7 +1,7 @@
-//! What an entry consists of: its files with their sizes and hashes, its key, its format and the kernel interface.
+//! The manifest of an entry: format, key, kernel ABI version, and each file's size and hash.
 //!
-//! A manifest has exactly one text. Whatever deviates from it by a byte is no manifest, so there is nothing in it that
-//! could be changed unnoticed; the names in it are of a fixed list, so that none leads anywhere else.
+//! A manifest has exactly one valid text, so any changed byte is detected. File names come from a fixed list, so no
+//! name leads outside the entry.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,38 +9,38 @@ use super::error::Reason;
 use super::key::CacheKey;
 use crate::kernel::ABI_VERSION;
 
-/// The version of what an entry looks like.
+/// The format version of entries.
 pub(super) const FORMAT: u64 = 1;
-/// The name of the manifest's own file.
+/// The manifest's file name.
 pub(super) const MANIFEST: &str = "manifest.json";
-/// No manifest is as long.
+/// The maximum size of a manifest, in bytes.
 pub(super) const LONGEST_MANIFEST: u64 = 16 << 10;
-/// No file of an entry is as long. Kernels have one or two megabytes.
+/// The maximum size of a file, in bytes. Kernels take one or two megabytes.
 pub(super) const LONGEST_FILE: u64 = 256 << 20;
 
-/// The library.
+/// The library's file name.
 pub(super) const LIBRARY: &str = "kernel.so";
-/// The source.
+/// The source's file name.
 pub(super) const SOURCE: &str = "kernel.cu";
-/// What the compiler read before the source.
+/// The file name of the text that the compiler reads before the source.
 pub(super) const PRELUDE: &str = "prelude.cuh";
-/// What the compiler printed.
+/// The compiler log's file name.
 pub(super) const LOG: &str = "build.log";
-/// What the kernel costs and says about itself.
+/// The file name of the kernel's resources and self-description.
 pub(super) const METADATA: &str = "metadata.json";
 
-/// What an entry may consist of, besides its manifest, in order; and whether it must.
+/// The file names of an entry without its manifest, in order, and whether each is required.
 const NAMES: [(&str, bool); 5] =
     [(LOG, true), (SOURCE, true), (LIBRARY, true), (METADATA, true), (PRELUDE, false)];
 
-/// See the module.
+/// The parsed manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Manifest {
     pub(super) format: u64,
     pub(super) key: CacheKey,
     pub(super) abi: u32,
-    /// In order of their names.
+    /// Sorted by name.
     pub(super) files: Vec<FileRecord>,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct FileRecord {
 }
 
 impl Manifest {
-    /// The manifest of an entry that holds these files.
+    /// Creates the manifest of these files.
     pub(super) fn new(key: CacheKey, files: &[(&'static str, Vec<u8>)]) -> Manifest {
         let mut records: Vec<FileRecord> =
             files.iter().map(|(name, bytes)| FileRecord::new(name, bytes)).collect();
@@ -62,7 +62,7 @@ impl Manifest {
         Manifest { format: FORMAT, key, abi: ABI_VERSION, files: records }
     }
 
-    /// The one text that it has.
+    /// The manifest's one valid text.
     pub(super) fn to_text(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).expect("a manifest holds only numbers and strings");
         text.push('\n');
@@ -77,7 +77,7 @@ impl Manifest {
         }
         let damaged = |why: &str| Reason::Manifest { why: why.to_owned() };
         let wrong = |error: serde_json::Error| Reason::Manifest { why: error.to_string() };
-        // The format decides what else is to be expected.
+        // Checked first: other formats may have other fields.
         let Format { format } = serde_json::from_slice(bytes).map_err(wrong)?;
         if format != FORMAT {
             return Err(Reason::OldFormat { found: format, expected: FORMAT });
@@ -123,7 +123,7 @@ impl FileRecord {
         FileRecord { name: name.to_owned(), size: bytes.len() as u64, blake3 }
     }
 
-    /// Whether these are the file's bytes; the error says how they differ.
+    /// Checks the file's bytes against size and hash.
     pub(super) fn check(&self, bytes: &[u8]) -> Result<(), Reason> {
         let found = bytes.len() as u64;
         if found != self.size {

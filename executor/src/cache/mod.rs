@@ -1,20 +1,20 @@
-//! Keeps built kernels on disk, for every process of this user: found by what they are made of, verified at every use.
+//! The kernel cache: built kernels on disk, shared by all processes of this user and verified at every use.
 //!
-//! Below the cache folder lies `kernels/`, which only this user may enter:
+//! The cache folder holds `kernels/`, accessible to this user only:
 //!
-//! - `entries/KEY/` is one kernel: library, source, log, what it costs, and a manifest of their hashes. It is written
-//!   whole in a folder of its own, becomes visible by one rename, and is read-only from then on;
-//! - `use/KEY` says when the entry was used last, and is locked while it is in use;
+//! - `entries/KEY/` holds one kernel: library, source, log, resources, and a manifest with their hashes. It is staged
+//!   in its own folder, published by one rename, and read-only from then on;
+//! - `use/KEY` records the time of the last use, and is locked while the entry is in use;
 //! - `tmp/` holds the folders of running builds and inserts.
 //!
-//! What this machine lacks is looked for in tiers: folders or object stores with the same entries, which a fleet shares.
-//! They are only read, verified by their manifests, never by who owns what, and copied into the cache. A manifest shows
-//! that an entry is whole, not who made it: a tier is code that will run, and is to be trusted like a compiler.
+//! A kernel that is missing locally is looked up in tiers: read-only folders or object stores with the same entries,
+//! shared by a fleet. A tier's entries are verified by manifest, not by owner, and copied into the local cache. A
+//! manifest proves that an entry is intact, not who made it: a tier supplies code that will run, so trust it like a
+//! compiler.
 //!
-//! Nothing that is found is believed: links, other users' files and whatever differs from its manifest by a byte are
-//! refused, removed and reported, and the kernel is built again. The library is verified once more right before it is
-//! loaded. What all this guards against are accidents and other users; who can write to this user's files can do
-//! anything in this user's name anyway.
+//! Links, other users' files, and files that differ from their manifest are refused, removed, reported and rebuilt.
+//! The library is verified again right before it is loaded. This guards against accidents and other users. A process
+//! that can write this user's files can already act as this user.
 
 mod entry;
 mod error;
@@ -52,24 +52,24 @@ use entry::{Contents, Identity, Trust, Unusable};
 use error::{disk, ran_out};
 use tier::Tier;
 
-/// Where the cache is, how large it may grow, and where else kernels are looked for.
+/// Cache location, size limit and tiers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheOptions {
-    /// The cache folder; kernels lie in `kernels` below it.
+    /// The cache folder. Kernels lie in its subfolder `kernels`.
     pub folder: PathBuf,
-    /// How many bytes the entries may have together. Those in use stay, even where they have more.
+    /// The maximum total size of entries, in bytes. Entries in use stay even above it.
     pub capacity: u64,
-    /// Further places with entries, which are only read: folders, or URLs of object stores.
+    /// Read-only tiers: folders, or URLs of object stores.
     pub tiers: Vec<String>,
-    /// Use kernels, too, that were built with versions that are known to be bad for their targets.
+    /// Accept kernels built with tool versions known to be bad for their targets.
     pub allow_known_bad: bool,
 }
 
 impl CacheOptions {
-    /// Some two thousand kernels.
+    /// The default capacity, 4 GiB: about two thousand kernels.
     pub const CAPACITY: u64 = 4 << 30;
 
-    /// A cache in this folder, of the usual size and alone.
+    /// A cache in this folder, with the default capacity and no tiers.
     pub fn new(folder: impl Into<PathBuf>) -> CacheOptions {
         CacheOptions {
             folder: folder.into(),
@@ -79,10 +79,10 @@ impl CacheOptions {
         }
     }
 
-    /// The cache that the environment asks for.
+    /// Reads the options from the environment.
     ///
     /// # Errors
-    /// When no variable says where it could be, or `FOURFOLD_CACHE_SIZE` is no size.
+    /// When no variable determines the folder, or `FOURFOLD_CACHE_SIZE` is not a size.
     pub fn from_environment(environment: &Environment) -> Result<CacheOptions, CacheError> {
         let folder =
             cache_folder(environment).map_err(|error| CacheError::NoPlace { reason: error.to_string() })?;
@@ -95,7 +95,7 @@ impl CacheOptions {
             })?;
         }
         if let Some(tiers) = &environment.fourfold_cache_tiers {
-            // One that is no text is refused by itself when it is asked.
+            // A tier whose name is not UTF-8 is refused when it is queried.
             let tiers = tiers.to_string_lossy();
             options.tiers =
                 tiers.split(',').map(str::trim).filter(|tier| !tier.is_empty()).map(str::to_owned).collect();
@@ -104,7 +104,7 @@ impl CacheOptions {
     }
 }
 
-/// Built kernels on disk. Clones share it.
+/// The kernel cache. Clones share one cache.
 #[derive(Clone, Debug)]
 pub struct Cache {
     inner: Arc<Inner>,
@@ -118,36 +118,36 @@ struct Inner {
     allow_known_bad: bool,
 }
 
-/// What the names of entries begin with that are set aside until they are removed.
+/// The name prefix of refused entries that await removal.
 const ASIDE: &str = ".refused-";
 
-/// What a look into the cache found.
+/// The result of a cache lookup.
 #[derive(Clone, Debug)]
 pub struct Lookup {
-    /// The kernel.
+    /// The kernel, if one was found.
     pub artifact: Option<Artifact>,
-    /// Where it came from.
+    /// The kernel's origin.
     pub origin: Origin,
-    /// What was refused on the way.
+    /// Entries and tiers refused during the lookup.
     pub notes: Vec<Refusal>,
 }
 
-/// Where a kernel came from.
+/// The origin of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// This machine's cache.
+    /// The local cache.
     Local,
-    /// A tier, by its name, without what may be secret in it.
+    /// A tier, by its name with credentials removed.
     Tier(String),
 }
 
 impl Cache {
-    /// Opens the cache, and creates what is missing of it.
+    /// Opens the cache, creating missing folders.
     ///
     /// # Errors
-    /// When the folder cannot be made, belongs to somebody else, is a link, or can be written by others. A folder that
-    /// cannot be written to is none: what is in it is used. A tier that this program cannot read is no error either: it
-    /// is noted when it is asked ([`check_tier`]).
+    /// When a folder cannot be created, belongs to another user, is a link, or is writable by others. A read-only
+    /// folder is no error: its entries are used. An unreadable tier is no error either: it is reported when it is
+    /// queried ([`check_tier`]).
     pub fn open(options: &CacheOptions) -> Result<Cache, CacheError> {
         let folder = std::path::absolute(&options.folder).map_err(disk("find", &options.folder))?;
         create_private(&folder)?;
@@ -157,14 +157,13 @@ impl Cache {
             create_private(&place)?;
             check_inner(&place)?;
         }
-        // Before any folder is made in `tmp`. Where it cannot be written, nobody makes or sweeps any.
+        // Created before any folder in `tmp`. On a read-only cache nobody makes or sweeps folders.
         let _ = usage::open(&kernels.join(SWEEP_LOCK), true);
         let tiers = options.tiers.iter().map(|name| Tier::open_or_refuse(name)).collect();
         Ok(Cache::of(kernels, options, tiers))
     }
 
-    /// The cache as it is, to be looked at: nothing is created, changed or removed, not even what dead processes left.
-    /// `None` where there is none yet.
+    /// Opens the cache for inspection: creates, changes and removes nothing. Returns `None` if no cache exists yet.
     ///
     /// # Errors
     /// As [`Cache::open`].
@@ -192,44 +191,44 @@ impl Cache {
         Cache { inner: Arc::new(Inner { kernels, capacity, tiers, allow_known_bad }) }
     }
 
-    /// How many bytes it may have.
+    /// The maximum total size of entries, in bytes.
     pub fn capacity(&self) -> u64 {
         self.inner.capacity
     }
 
-    /// The folder with everything about kernels.
+    /// The `kernels` folder.
     pub fn folder(&self) -> &Path {
         &self.inner.kernels
     }
 
-    /// The tiers as they were given, with whatever is secret in them.
+    /// The tiers as configured, credentials included.
     pub(crate) fn tier_places(&self) -> Vec<&str> {
         self.inner.tiers.iter().map(Tier::place).collect()
     }
 
-    /// The folder for the temporary folders of builds.
+    /// The folder for temporary build folders.
     pub fn temporary(&self) -> PathBuf {
         self.inner.kernels.join("tmp")
     }
 
-    /// Removes what dead processes left, and kills the compilers that they left, as far as that can be done.
+    /// Removes leftovers of dead processes and kills their orphaned compilers. Errors are ignored.
     pub fn sweep(&self) -> Swept {
         self.try_sweep().unwrap_or_default()
     }
 
-    /// As [`Cache::sweep`].
+    /// Like [`Cache::sweep`], but reports errors.
     ///
     /// # Errors
-    /// When something cannot be looked at or locked, as on file systems without locks. What is left stays there.
+    /// When a leftover cannot be inspected or locked, as on file systems without locks. It stays in place.
     pub fn try_sweep(&self) -> Result<Swept, CacheError> {
         self.remove_leftovers();
         let temporary = self.temporary();
         temp::sweep(&temporary).map_err(disk("put in order", &temporary))
     }
 
-    /// Looks a kernel up, here and then in the tiers, and marks it as used now. Every byte of it is verified; an entry
-    /// that is refused here is removed, and each refusal is reported. It takes as long as reading the entry, or at most
-    /// some seconds for each tier that does not answer.
+    /// Looks up a kernel, locally and then in the tiers, verifies every byte, and marks it as used. A refused local
+    /// entry is removed; every refusal is reported. Takes as long as reading the entry, plus up to 15 seconds for
+    /// each unresponsive tier.
     pub fn get(&self, key: &CacheKey) -> Lookup {
         let mut notes = Vec::new();
         if let Some(artifact) = self.local(key, &mut notes) {
@@ -241,21 +240,21 @@ impl Cache {
         Lookup { artifact: None, origin: Origin::Local, notes }
     }
 
-    /// Keeps a built kernel. Where another process was first, it is that process's entry which is returned.
+    /// Stores a built kernel. If another process was first, returns that process's entry.
     ///
     /// # Errors
-    /// When the entry cannot be written. The kernel itself is good, and can be used without the cache.
+    /// When the entry cannot be written. The kernel itself remains usable.
     pub fn insert(&self, key: &CacheKey, built: &Artifact) -> Result<Artifact, CacheError> {
         let contents = Contents::of(*key, built).map_err(disk("read the library", built.library()))?;
         self.publish(key, &contents)
     }
 
-    /// The entry of this machine.
+    /// Looks up a kernel locally.
     fn local(&self, key: &CacheKey, notes: &mut Vec<Refusal>) -> Option<Artifact> {
         let path = self.entry(key);
-        // Before its file of use is made: what is not there must not leave one.
+        // Checked before the use file is created: an absent entry must not leave one behind.
         fs::symlink_metadata(&path).ok()?;
-        // Without a lock, where the cache cannot be written to, nobody of this machine could remove the entry either.
+        // Without a lock the cache is read-only for this machine, so nobody could remove the entry either.
         let in_use = usage::begin(&self.use_file(key)).ok();
         match Contents::read(&path, key, Trust::Owner).and_then(|contents| self.admit(&path, contents)) {
             Ok(contents) => {
@@ -271,7 +270,7 @@ impl Cache {
         }
     }
 
-    /// Refuses an entry of this machine that was built with what is known to be bad.
+    /// Refuses a local entry that was built with a known-bad tool.
     fn admit(&self, path: &Path, contents: Contents) -> Result<Contents, Unusable> {
         match (self.objection(&contents), Identity::at(path)) {
             (None, _) => Ok(contents),
@@ -280,12 +279,12 @@ impl Cache {
         }
     }
 
-    /// Returns the reason whole contents are not used.
+    /// Returns the reason that intact contents are not used, if any.
     fn objection(&self, contents: &Contents) -> Option<Reason> {
         if self.inner.allow_known_bad { None } else { contents.known_bad() }
     }
 
-    /// Writes an entry and makes it visible.
+    /// Writes an entry and publishes it.
     fn publish(&self, key: &CacheKey, contents: &Contents) -> Result<Artifact, CacheError> {
         const ATTEMPTS: usize = 3;
         let temporary = self.temporary();
@@ -312,12 +311,13 @@ impl Cache {
         create_private(&entries)?;
         create_private(&self.inner.kernels.join("use"))?;
         for _ in 0..ATTEMPTS {
-            // In use before it is visible, so that nobody removes it before it was of any use.
+            // Locked before it is visible, so that it is not evicted before its first use.
             let use_file = self.use_file(key);
             let _in_use = usage::begin(&use_file).map_err(disk("lock", &use_file))?;
             match fs::rename(&staged, &path) {
                 Ok(()) => {
-                    // Nothing is added to an entry any more. A folder that stays writable is verified all the same.
+                    // Published entries are immutable. A folder whose mode cannot be changed is still verified at
+                    // each use.
                     let _ = fs::set_permissions(&path, fs::Permissions::from_mode(0o500));
                     let _ = entry::sync_folder(&entries);
                 }
@@ -331,7 +331,7 @@ impl Cache {
             if !staged.exists() {
                 break;
             }
-            // An entry that cannot be read makes way for one that was just built.
+            // A freshly built entry replaces one that cannot be read.
             if notes.last().is_some_and(|note| note.reason.passes())
                 && let Ok(identity) = Identity::at(&path)
             {
@@ -342,12 +342,12 @@ impl Cache {
         Err(CacheError::InTheWay { key: key.to_string(), reason })
     }
 
-    /// Takes away what lies where an entry does, unless something else has taken its place meanwhile.
+    /// Removes the entry at `path`, unless another one has taken its place meanwhile.
     fn discard(&self, path: &Path, identity: Identity) -> Action {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        // Beside it, because another user's folder can be renamed but not moved.
+        // In the same folder: another user's folder can be renamed there, but not moved elsewhere.
         let aside = self.entries().join(format!("{ASIDE}{}-{count}-{name:.16}", std::process::id()));
         if let Err(error) = fs::rename(path, &aside) {
             return match error.kind() {
@@ -356,7 +356,7 @@ impl Cache {
             };
         }
         if Identity::at(&aside).ok() != Some(identity) {
-            // Somebody has replaced it by another entry a moment ago; if a third is there by now, that one stays.
+            // The entry was replaced just before the rename: move it back, unless yet another has taken its place.
             let flags = rustix::fs::RenameFlags::NOREPLACE;
             let _ = rustix::fs::renameat_with(rustix::fs::CWD, &aside, rustix::fs::CWD, path, flags);
         }
@@ -385,7 +385,7 @@ fn places(kernels: &Path) -> [PathBuf; 4] {
     [kernels.to_owned(), kernels.join("entries"), kernels.join("use"), kernels.join("tmp")]
 }
 
-/// Makes a folder and what is missing above it, for this user only.
+/// Creates a folder and its missing parents, accessible to this user only.
 fn create_private(folder: &Path) -> Result<(), CacheError> {
     if folder.is_dir() {
         return Ok(());
@@ -393,8 +393,9 @@ fn create_private(folder: &Path) -> Result<(), CacheError> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(disk("create", folder))
 }
 
-/// The cache folder itself may be reached through links, and must be this user's or the system's: who owns it, or may
-/// write to it, could put another in its place. That goes for its group too, unless it is the owner's private one.
+/// Checks the cache folder itself. It may be reached through links but must belong to this user or root: its owner,
+/// and anybody with write access, could replace it. A group with write access is accepted only if it is the user's
+/// private group.
 fn check_outer(folder: &Path) -> Result<(), CacheError> {
     let refused = |reason: String| CacheError::Folder { path: folder.to_owned(), reason };
     let metadata = fs::metadata(folder).map_err(disk("look at", folder))?;
@@ -402,12 +403,12 @@ fn check_outer(folder: &Path) -> Result<(), CacheError> {
     if metadata.uid() != own && metadata.uid() != 0 {
         return Err(refused(format!("it belongs to user {}", metadata.uid())));
     }
-    // Whoever may write to a folder may rename what others have there, unless it is sticky.
+    // Write access to a folder allows renaming other users' files in it, unless the folder is sticky.
     let mode = if metadata.mode() & 0o1000 == 0 { metadata.mode() } else { 0 };
     if mode & 0o002 != 0 {
         return Err(refused("every user can write to it; `chmod o-w` ends that".to_owned()));
     }
-    // A user's private group has the number of the user, and no other member.
+    // A user's private group has the user's ID and no other members.
     if mode & 0o020 != 0 && metadata.gid() != metadata.uid() {
         let group = metadata.gid();
         return Err(refused(format!("everybody in group {group} can write to it; `chmod g-w` ends that")));
@@ -415,7 +416,7 @@ fn check_outer(folder: &Path) -> Result<(), CacheError> {
     Ok(())
 }
 
-/// The folders below it are closed to others besides; one that is open is closed.
+/// Checks an inner folder, and closes it to other users if it is open.
 fn check_inner(folder: &Path) -> Result<(), CacheError> {
     if check_own(folder)?.mode() & 0o077 != 0 {
         let close = || File::open(folder)?.set_permissions(fs::Permissions::from_mode(0o700));
@@ -428,7 +429,7 @@ fn check_inner(folder: &Path) -> Result<(), CacheError> {
     Ok(())
 }
 
-/// The folders below it are real ones, and this user's.
+/// Checks that an inner folder is a real folder owned by this user.
 fn check_own(folder: &Path) -> Result<fs::Metadata, CacheError> {
     let refused = |reason: String| CacheError::Folder { path: folder.to_owned(), reason };
     let metadata = fs::symlink_metadata(folder).map_err(disk("look at", folder))?;
@@ -444,7 +445,7 @@ fn check_own(folder: &Path) -> Result<fs::Metadata, CacheError> {
     Ok(metadata)
 }
 
-/// Whether a rename failed because something is there already.
+/// Returns true if a rename failed because the destination exists.
 fn is_taken(error: &io::Error) -> bool {
     use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, NotADirectory};
     matches!(error.kind(), AlreadyExists | DirectoryNotEmpty | NotADirectory)

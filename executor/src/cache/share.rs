@@ -1,4 +1,4 @@
-//! Kernels from tiers, and kernels for them.
+//! Exchange with tiers: fetching, adopting and pushing entries.
 
 use std::path::Path;
 use std::{fs, io};
@@ -11,41 +11,41 @@ use super::tier::{Pushed, Tier};
 use super::{Cache, usage};
 use crate::build::{Artifact, Folder};
 
-/// What became of one entry that was to be pushed.
+/// The result of pushing one entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushResult {
-    /// The entry.
+    /// The entry's key.
     pub key: CacheKey,
-    /// What was done, or why nothing was.
+    /// The action taken, or the reason for none.
     pub outcome: Result<Pushed, PushError>,
 }
 
 /// The reason an entry was not pushed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
-    /// There is no such entry.
+    /// The entry does not exist.
     #[error("there is no such entry")]
     Absent,
     /// The entry does not verify.
     #[error("the entry is refused: {reason}")]
     Refused {
-        /// The fault of the entry.
+        /// The problem with the entry.
         reason: String,
     },
-    /// The place does not take it.
+    /// The destination rejected the entry.
     #[error("{reason}")]
     Place {
-        /// The message of the place.
+        /// The destination's message.
         reason: String,
     },
 }
 
 impl Cache {
-    /// Copies entries into a folder or an object store, to serve others as a tier. What is there already and verifies
-    /// stays as it is. The results are in the order of the keys.
+    /// Copies entries to a folder or object store that serves as a tier. Entries that exist there and verify are left
+    /// alone. Results are in the order of `keys`.
     ///
     /// # Errors
-    /// When the place is not there, or none that this program can write to.
+    /// When the destination does not exist, or this program cannot write to it.
     pub fn push(&self, to: &str, keys: &[CacheKey]) -> Result<Vec<PushResult>, CacheError> {
         let refused = |reason: String| CacheError::Target { reason };
         let tier = Tier::open(to).map_err(|error| match error {
@@ -68,8 +68,8 @@ impl Cache {
         Ok(keys.iter().map(push).collect())
     }
 
-    /// Takes away the entry of a kernel that was found and cannot be loaded here, so that it is built: a machine that
-    /// is older than the one that built it lacks what it is linked to. `tier` is where it was found.
+    /// Removes the entry of a kernel that this machine cannot load, so that it is rebuilt. Happens when the builder's
+    /// machine had newer shared libraries. `tier` names the entry's origin.
     pub fn refuse(&self, key: &CacheKey, tier: Option<&str>, why: String) -> Refusal {
         let path = self.entry(key);
         let action = match Identity::at(&path) {
@@ -81,7 +81,7 @@ impl Cache {
         Refusal { entry: key.to_string(), tier, reason: Reason::Load { why }, action }
     }
 
-    /// A kernel that a tier has, and which tier that is.
+    /// Looks up a kernel in the tiers. Returns it with its tier's name.
     pub(super) fn ask_tiers(&self, key: &CacheKey, notes: &mut Vec<Refusal>) -> Option<(Artifact, String)> {
         for tier in &self.inner.tiers {
             match tier.fetch(key) {
@@ -101,7 +101,7 @@ impl Cache {
         None
     }
 
-    /// Makes a kernel from a tier one of this machine; where it cannot be kept, it is used all the same.
+    /// Copies a tier's kernel into the local cache. If that fails, unpacks it for this process only.
     fn adopt(
         &self,
         key: &CacheKey,
@@ -129,7 +129,7 @@ fn note(key: &CacheKey, tier: &str, reason: Reason) -> Refusal {
     Refusal { entry: key.to_string(), tier: Some(tier.to_owned()), reason, action: Action::Left }
 }
 
-/// Puts a library where it can be loaded, for as long as somebody uses it.
+/// Unpacks a library into a temporary folder that lives as long as its kernel.
 fn unpack(contents: &Contents, parent: Option<&Path>) -> io::Result<Folder> {
     let mut folder = Folder::new(parent)?;
     fs::write(folder.path().join(LIBRARY), contents.library())?;

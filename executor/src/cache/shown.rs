@@ -1,6 +1,6 @@
-//! What is shown of where kernels come from: URLs without what may be secret in them.
+//! Redaction of credentials in URLs before they are printed.
 
-/// A text without what may be secret in the URLs in it: who logs in how, and what comes after a `?` or a `#`.
+/// Redacts URLs in a text: user information, and everything after a `?` or `#`.
 pub fn without_credentials(text: &str) -> String {
     let is_end = |c: char| c.is_whitespace() || ",`'\"".contains(c);
     let mut shown = String::with_capacity(text.len());
@@ -15,7 +15,7 @@ pub fn without_credentials(text: &str) -> String {
     shown
 }
 
-/// What is shown of a place, which is a folder or a URL as a whole, whatever characters are in it.
+/// Redacts a place that is as a whole a folder or a URL, whatever characters it contains.
 pub fn shown_place(place: &str) -> String {
     let Some((scheme, url)) = split(place) else { return place.to_owned() };
     let mut shown = scheme.to_owned();
@@ -23,18 +23,18 @@ pub fn shown_place(place: &str) -> String {
     shown
 }
 
-/// A message about a place, which may name it in words of its own.
+/// Redacts a message that may mention `place`, in full or in part.
 pub(super) fn shown_of(place: &str, message: &str) -> String {
     without_credentials(&message.replace(place, &shown_place(place)))
 }
 
-/// The text to the end of the first `://`, and what follows.
+/// Splits a text after its first `://`.
 fn split(text: &str) -> Option<(&str, &str)> {
     const MARK: &str = "://";
     text.find(MARK).map(|at| text.split_at(at + MARK.len()))
 }
 
-/// Writes what comes after the scheme.
+/// Appends a URL's redacted part after the scheme.
 fn push_url(shown: &mut String, url: &str) {
     let (place, secret) = match url.find(['?', '#']) {
         Some(at) => (&url[..at], &url[at..=at]),

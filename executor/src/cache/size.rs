@@ -1,14 +1,14 @@
-//! Sizes as people write and read them.
+//! Parsing and formatting of sizes.
 
 use super::error::CacheError;
 
 const UNITS: [(&str, u32); 4] = [("K", 1), ("M", 2), ("G", 3), ("T", 4)];
 
-/// The bytes that a text means: a number, which may have a decimal point where it has a unit. `K`, `KB` and `KiB` are all
-/// 1024 bytes, and so on to `T`.
+/// Parses a size in bytes: a number, with an optional unit from `K` to `T`. A decimal point requires a unit. `K`,
+/// `KB` and `KiB` all mean 1024 bytes.
 ///
 /// # Errors
-/// When it means none.
+/// [`CacheError::Size`] when the text is not a size.
 pub fn parse_size(text: &str) -> Result<u64, CacheError> {
     let error = || CacheError::Size { value: text.to_owned() };
     let trimmed = text.trim();
@@ -21,11 +21,11 @@ pub fn parse_size(text: &str) -> Result<u64, CacheError> {
     }
     let (_, power) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(error)?;
     let bytes = number.parse::<f64>().map_err(|_| error())? * 1024f64.powi(power.cast_signed());
-    // Beyond this a number of bytes no longer fits; nobody has such a disk.
+    // Conservative bound: larger values do not fit a file size.
     if bytes.is_finite() && bytes < 2f64.powi(63) { Ok(bytes as u64) } else { Err(error()) }
 }
 
-/// A size for people, such as `1.4 MiB`.
+/// Formats a size with a binary unit, such as `1.4 MiB`.
 pub fn human_size(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut name = "B";

@@ -1,8 +1,8 @@
-//! What dead processes left behind: folders of builds and inserts, and the compilers that still run in them.
+//! Sweeping: removes the temporary folders of dead processes, and kills compilers that still run in them.
 //!
-//! Every such folder holds a file that its owner keeps locked. A lock ends with its process, so a free one means that
-//! nobody will ever finish or remove the folder. Compilers that lost their caller and its guard run on, and write into
-//! it: what was started there since the folder was made, and has no terminal, is killed first.
+//! The owner of each folder keeps a file in it locked. The lock ends with the process, so a free lock means that the
+//! folder is abandoned. Orphaned compilers keep writing into the folder and are killed first: processes that were
+//! started there after the folder was made and have no terminal.
 
 use std::fs::{self, TryLockError};
 use std::io;
@@ -17,47 +17,47 @@ use super::entry::remove;
 use super::usage::{self, lock_within};
 use crate::build::{OWNER, PREFIX, SWEEP_LOCK};
 
-/// What a sweep did.
+/// The result of a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Folders that were removed.
+    /// Folders removed.
     pub folders: usize,
-    /// Processes that were killed.
+    /// Processes killed.
     pub processes: usize,
 }
 
-/// How long to wait for folders that are being made.
+/// Time limit for acquiring the sweep lock.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How long killed processes get to vanish.
+/// Time limit for killed processes to exit.
 const DYING: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What a clock in `/proc` counts in, on every architecture that this runs on.
+/// The unit of times in `/proc/PID/stat`: `USER_HZ`, 100 on every supported architecture.
 const TICKS_PER_SECOND: u64 = 100;
-/// How far the clocks of processes and of files may be apart.
+/// Maximum difference between process and file clocks.
 const CLOCKS: Duration = Duration::from_millis(50);
 
 /// A folder whose owner is dead.
 struct Dead {
     path: PathBuf,
-    /// When its owner signed it, before anything was started there. `None`: before it could.
+    /// The time at which the owner signed the folder, before it started processes there. `None` if it never did.
     since: Option<SystemTime>,
 }
 
-/// Removes what dead owners left in a folder for temporary folders.
+/// Removes the folders of dead owners in `temporary`.
 ///
 /// # Errors
-/// When something there cannot be looked at or locked. Whatever else is dead is removed all the same.
+/// When a folder cannot be inspected or locked. The other dead folders are removed nevertheless.
 pub(super) fn sweep(temporary: &Path) -> io::Result<Swept> {
     let mut swept = Swept::default();
     let names = folders(temporary)?;
     if names.is_empty() {
         return Ok(swept);
     }
-    // A file that is open for writing: some file systems lock nothing else, as NFS.
+    // Opened for writing: some file systems, such as NFS, lock only such files.
     let lock = usage::open(&temporary.with_file_name(SWEEP_LOCK), true)?;
     if !lock_within(&lock, false, PATIENCE)? {
-        // Others are making folders or sweeping; whoever comes next will do it.
+        // Another process is making folders or sweeping; a later sweep does the work.
         return Ok(swept);
     }
     let (mut dead, mut trouble) = (Vec::new(), None);
@@ -73,7 +73,7 @@ pub(super) fn sweep(temporary: &Path) -> io::Result<Swept> {
         swept.processes = kill_inside(&dead);
     }
     for folder in dead {
-        // A folder that cannot be removed now is tried again next time.
+        // A folder that cannot be removed is retried at the next sweep.
         swept.folders += usize::from(remove(&folder.path).is_ok());
     }
     trouble.map_or(Ok(swept), Err)
@@ -96,8 +96,8 @@ enum State {
     Dead(Option<SystemTime>),
 }
 
-/// Whether somebody holds the folder. The caller keeps folders from being made meanwhile, so one without an owner's
-/// file was left before it had one, or is being removed.
+/// Checks whether a process holds the folder. The caller's lock keeps new folders from being made, so a folder
+/// without an owner file is abandoned or being removed.
 fn look(folder: &Path) -> io::Result<State> {
     let owner = match usage::open(&folder.join(OWNER), false) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::Dead(None)),
@@ -110,7 +110,7 @@ fn look(folder: &Path) -> io::Result<State> {
     }
 }
 
-/// Kills the compilers of this user that work in one of the folders, and those that they start meanwhile.
+/// Kills this user's compilers in the folders, including any that they start meanwhile.
 fn kill_inside(folders: &[Dead]) -> usize {
     let deadline = Instant::now() + DYING;
     let mut killed = std::collections::BTreeSet::new();
@@ -121,8 +121,8 @@ fn kill_inside(folders: &[Dead]) -> usize {
         }
         for process in found {
             let Some(pid) = Pid::from_raw(process) else { continue };
-            // The handle is the process's own: its number may pass to another before it is killed, so it is looked at
-            // again once the handle is there.
+            // The handle pins the process. The PID may have been reused before it was opened, so check again with the
+            // handle open.
             let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
             if works_inside(process, folders) && pidfd_send_signal(&handle, Signal::KILL).is_ok() {
                 killed.insert(process);
@@ -140,8 +140,8 @@ fn processes_inside(folders: &[Dead]) -> Vec<i32> {
         .collect()
 }
 
-/// Whether a process is one that the owner of one of the folders may have left there. Somebody's shell is not: it has a
-/// terminal, or was there before the folder.
+/// Returns true if the folder's owner may have left this process behind. A user's shell does not match: it has a
+/// terminal, or is older than the folder.
 fn works_inside(process: i32, folders: &[Dead]) -> bool {
     let place = PathBuf::from(format!("/proc/{process}"));
     let is_ours = fs::metadata(&place).is_ok_and(|metadata| metadata.uid() == geteuid().as_raw());
@@ -155,9 +155,9 @@ fn works_inside(process: i32, folders: &[Dead]) -> bool {
     folder.since.zip(started()).is_some_and(|(since, started)| started + CLOCKS >= since)
 }
 
-/// When a process was started, by its `stat`; `None` if it has a terminal.
+/// The process's start time from its `stat` text; `None` if it has a terminal.
 fn start_without_terminal(stat: &str) -> Option<SystemTime> {
-    // The name of its program may hold anything.
+    // The program name in parentheses may contain any character.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let (terminal, ticks) = (fields.get(4)?.parse::<i32>().ok()?, fields.get(19)?.parse::<u64>().ok()?);
     let uptime: f64 = fs::read_to_string("/proc/uptime").ok()?.split_whitespace().next()?.parse().ok()?;

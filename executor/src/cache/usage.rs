@@ -1,8 +1,8 @@
-//! Which entries are in use, and when each was used last.
+//! Usage tracking: which entries are in use, and the time of each entry's last use.
 //!
-//! Every entry has a file in `use/`. Who uses the entry holds a shared lock on it, which the system takes away when the
-//! process ends, however it ends; its time of modification is that of the last use. Who removes the entry takes the
-//! lock alone, and removes the file with it. So whoever gets a lock must see that it is still the file of that name.
+//! Each entry has a file in `use/`, whose modification time is the time of last use. A user of the entry holds a
+//! shared lock on it, which the kernel releases when the process ends. Eviction takes an exclusive lock and removes
+//! the file with the entry. After acquiring a lock, check that the path still names the locked file.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -13,17 +13,17 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::OFlags;
 
-/// How long to wait for somebody who is removing an entry, or for another short piece of work under a lock.
+/// Time limit for waiting on an eviction, or on other short work under a lock.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Marks an entry as used now, and as in use for as long as the result lives.
+/// Marks an entry as used now, and as in use while the result lives.
 pub(super) fn begin(file: &Path) -> io::Result<File> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let lock = open(file, true)?;
         if try_until(deadline, || lock.try_lock_shared())? && is_still(&lock, file) {
-            // A time that cannot be set costs an entry its place in the order, nothing else.
+            // A failed update only affects eviction order.
             let _ = lock.set_modified(SystemTime::now());
             return Ok(lock);
         }
@@ -33,7 +33,7 @@ pub(super) fn begin(file: &Path) -> io::Result<File> {
     }
 }
 
-/// Takes an entry for removal; `None` while anybody uses it.
+/// Locks an entry for removal; `None` while it is in use.
 pub(super) fn claim(file: &Path) -> io::Result<Option<File>> {
     let lock = open(file, true)?;
     match lock.try_lock() {
@@ -43,26 +43,26 @@ pub(super) fn claim(file: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Whether anybody uses an entry.
+/// Returns true while a process uses the entry.
 pub(super) fn is_in_use(file: &Path) -> bool {
-    // Looking takes the lock for a moment; whoever begins to use the entry meanwhile tries again.
+    // The check holds the lock for a moment; a process starting to use the entry retries.
     let Ok(lock) = open(file, false) else { return false };
     matches!(lock.try_lock(), Err(TryLockError::WouldBlock))
 }
 
-/// Keeps an entry from being removed, without counting as a use of it. Where that cannot be, there is no lock.
+/// Protects an entry from eviction without updating its time of use. `None` if it cannot be locked.
 pub(super) fn hold(file: &Path) -> Option<File> {
     let lock = open(file, false).ok()?;
     lock.try_lock_shared().is_ok().then_some(lock)
 }
 
-/// When an entry was used last.
+/// The time of the entry's last use.
 pub(super) fn last_use(file: &Path, entry: &Path) -> SystemTime {
     let time = |path: &Path| fs::symlink_metadata(path).and_then(|metadata| metadata.modified());
     time(file).or_else(|_| time(entry)).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// Takes a lock for short work; `false` when it was not to be had in time.
+/// Takes a lock for short work; `false` at the time limit.
 pub(super) fn lock_within(lock: &File, shared: bool, limit: Duration) -> io::Result<bool> {
     try_until(Instant::now() + limit, || if shared { lock.try_lock_shared() } else { lock.try_lock() })
 }
@@ -78,7 +78,7 @@ fn try_until(deadline: Instant, mut attempt: impl FnMut() -> Result<(), TryLockE
     }
 }
 
-/// Opens a file that is there to be locked.
+/// Opens a lock file.
 pub(super) fn open(file: &Path, create: bool) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let opened = OpenOptions::new()

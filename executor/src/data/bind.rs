@@ -1,4 +1,4 @@
-//! Finds the tensors of a program's inputs among those of a file.
+//! Binds a data file's tensors to a program's inputs.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,8 +9,8 @@ use fourfold_ir::{BindError, Dim, Module, ScaleLayout, SymbolValues, Tensor, Ten
 use super::error::{DataError, TensorDataError};
 use super::raw::RawTensor;
 
-/// Takes the tensors that are named as inputs. Blocked scales come second, because their stored shape is that of
-/// the padding: the extents of the others say what the scales' own are.
+/// Takes the tensors named as inputs. Blocked scales come second: their stored shape is padded, so their extents
+/// follow from the other inputs.
 pub(super) fn bind_inputs(
     path: &Path,
     module: &Module,
@@ -28,7 +28,7 @@ pub(super) fn bind_inputs(
             continue;
         }
         let ty = module.ty(input);
-        // Checkpoints store a scalar either way.
+        // Checkpoints store a scalar as rank 0 or as one element.
         match (ty.rank(), tensor.dims.as_slice()) {
             (0, [1]) => tensor.dims.clear(),
             (1, []) => tensor.dims.push(1),
@@ -55,14 +55,14 @@ pub(super) fn bind_inputs(
     Ok(inputs)
 }
 
-/// The shape of a stored tensor in elements of a type, when it can be one of the type.
+/// The shape of a stored tensor in elements of a type, if it fits the type.
 fn dims_of_type(module: &Module, ty: &TensorType, tensor: &RawTensor) -> Result<Vec<usize>, TensorDataError> {
     let dims = tensor.logical_dims(ty.element)?;
     let can_be = |(dim, extent): (&Dim, &usize)| {
         let extent = *extent as u64;
         match dim.as_fixed() {
             Some(fixed) => fixed == extent,
-            // A symbolic extent is not a constant zero, so this divides.
+            // A symbolic extent's constant factor is not zero, so the division is valid.
             None => extent.is_multiple_of(dim.constant()),
         }
     };
@@ -81,14 +81,14 @@ fn dims_of_type(module: &Module, ty: &TensorType, tensor: &RawTensor) -> Result<
     })
 }
 
-/// The symbols' values from those given and the inputs bound so far.
+/// Solves the symbols from given values and the inputs bound so far.
 fn symbols_of(
     path: &Path,
     module: &Module,
     given: &[(String, u64)],
     inputs: &HashMap<String, Tensor>,
 ) -> Result<SymbolValues, DataError> {
-    // The same program as far as solving looks at it, with the inputs that are known.
+    // A module with only the known inputs, which is all that solving needs.
     let mut known = Module::new(module.name.clone());
     known.symbols = module.symbols.clone();
     let mut shapes = Vec::new();

@@ -1,9 +1,9 @@
-//! Which element types of the IR the dtypes of safetensors stand for.
+//! The mapping between safetensors dtypes and IR element types.
 
 use fourfold_ir::{ElementType, ScaleLayout, Tensor};
 use safetensors::Dtype;
 
-/// The dtype that a tensor is written as. FP4 goes into bytes, as checkpoints have it.
+/// The dtype that an element type is written as. FP4 is stored in bytes, as in checkpoints.
 pub(super) fn of_element(element: ElementType) -> Dtype {
     match element {
         ElementType::F4E2M1FN => Dtype::U8,
@@ -33,7 +33,7 @@ pub(super) fn stored_shape(tensor: &Tensor) -> Vec<usize> {
     shape
 }
 
-/// The names of the dtypes that a tensor of this type may be stored as.
+/// The dtypes that a tensor of this type may be stored as.
 pub(super) fn accepted(element: ElementType) -> &'static [&'static str] {
     match element {
         ElementType::F4E2M1FN => &["U8", "F4"],
@@ -48,7 +48,7 @@ pub(super) fn accepted(element: ElementType) -> &'static [&'static str] {
     }
 }
 
-/// The element type whose own dtype this is; `None` for bytes and for dtypes that the IR does not have.
+/// The element type of a dtype; `None` for bytes, and for dtypes that the IR lacks.
 pub(super) fn natural_element(dtype: &str) -> Option<ElementType> {
     ElementType::ALL.into_iter().find(|element| match element {
         ElementType::F4E2M1FN => dtype == "F4",

@@ -1,11 +1,12 @@
-//! What can be wrong with a data file.
+//! Errors of reading and writing data files.
 
 use std::io;
 use std::path::PathBuf;
 
 use fourfold_ir::{BindError, ElementType, TensorError};
 
-/// Why a data file could not be read or written. Each names the file, and the tensor where there is one.
+/// The reason that a data file could not be read or written. Each variant names the file, and the tensor if there is
+/// one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
@@ -14,10 +15,10 @@ pub enum DataError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is a folder, a pipe or a device.
+    /// The path is a folder, pipe or device.
     #[error("`{}` is not a regular file", path.display())]
     NotRegular {
         /// The path.
@@ -28,7 +29,7 @@ pub enum DataError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
     /// Two tensors to be written have the same name.
@@ -39,15 +40,15 @@ pub enum DataError {
         /// The name.
         tensor: String,
     },
-    /// The file does not begin as a safetensors file does.
+    /// The file does not start with a valid safetensors header.
     #[error("`{}` is not a safetensors file: {reason}", path.display())]
     NotSafetensors {
         /// The file.
         path: PathBuf,
-        /// What is wrong with its beginning.
+        /// The problem with its header.
         reason: String,
     },
-    /// The file ends before, or goes on after, what its header describes.
+    /// The file's length does not match its header.
     #[error(
         "`{}` is truncated or damaged: its header describes {expected} bytes{}, the file has {found}",
         path.display(), last(tensor.as_deref())
@@ -55,14 +56,14 @@ pub enum DataError {
     Length {
         /// The file.
         path: PathBuf,
-        /// The tensor that ends last, if there is one.
+        /// The last tensor in the file, if any.
         tensor: Option<String>,
-        /// Bytes that header and tensors take together.
+        /// The total size of header and tensors, in bytes.
         expected: u64,
-        /// Bytes in the file.
+        /// The size of the file, in bytes.
         found: u64,
     },
-    /// The header has two entries of one name.
+    /// The header has two entries with the same name.
     #[error("`{}`: the header has two entries for the tensor `{tensor}`", path.display())]
     RepeatedEntry {
         /// The file.
@@ -88,7 +89,7 @@ pub enum DataError {
         /// The byte at which it begins.
         start: u64,
     },
-    /// Bytes before a tensor belong to none.
+    /// Bytes before a tensor belong to no tensor.
     #[error(
         "`{}`: the bytes {start} to {end} of the data belong to no tensor; the next one, `{tensor}`, begins after them",
         path.display()
@@ -96,34 +97,34 @@ pub enum DataError {
     Hole {
         /// The file.
         path: PathBuf,
-        /// The first of the bytes.
+        /// The first such byte.
         start: u64,
-        /// The byte after the last.
+        /// The byte after the last such byte.
         end: u64,
-        /// The tensor that begins there.
+        /// The tensor that follows.
         tensor: String,
     },
-    /// There is no memory for a tensor.
+    /// Memory is insufficient for a tensor.
     #[error("`{}`: there is no memory for the {bytes} bytes of the tensor `{tensor}`", path.display())]
     Memory {
         /// The file.
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Its size.
+        /// The tensor's size, in bytes.
         bytes: u64,
     },
-    /// The header's entry for a tensor is wrong in itself.
+    /// A tensor's header entry is inconsistent.
     #[error("`{}`: the header's entry for the tensor `{tensor}` is wrong: {reason}", path.display())]
     Entry {
         /// The file.
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// What is wrong with it.
+        /// The problem with it.
         reason: String,
     },
-    /// A tensor does not fit the type of the input that it is named after.
+    /// A tensor does not fit the type of the input with its name.
     #[error("`{}`: the tensor `{tensor}` does not fit the input `%{tensor}: {ty}`", path.display())]
     Input {
         /// The file.
@@ -132,10 +133,10 @@ pub enum DataError {
         tensor: String,
         /// The input's type.
         ty: String,
-        /// How it does not fit.
+        /// The mismatch.
         source: Box<TensorDataError>,
     },
-    /// The inputs contradict each other about a symbol, or leave one undetermined that blocked scales need.
+    /// The inputs imply contradictory symbol values, or leave a symbol undetermined that blocked scales need.
     #[error("`{}`: the tensors do not give the extents of the program's inputs", path.display())]
     Bind {
         /// The file.
@@ -143,7 +144,7 @@ pub enum DataError {
         /// The contradiction.
         source: Box<BindError>,
     },
-    /// An input that determines the extents of blocked scales has no tensor.
+    /// An input that determines the extents of blocked scales is missing.
     #[error("`{}` has no tensor for the input `%{input}: {ty}`", path.display())]
     MissingInput {
         /// The file.
@@ -169,7 +170,7 @@ fn last(tensor: Option<&str>) -> String {
     tensor.map_or_else(String::new, |tensor| format!(", of which the tensor `{tensor}` has the last"))
 }
 
-/// Why a stored tensor cannot be read as some type.
+/// The reason that a stored tensor does not have some type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TensorDataError {
     /// The dtype cannot hold the element type.
@@ -182,50 +183,50 @@ pub enum TensorDataError {
         /// The dtype in the file.
         found: String,
     },
-    /// The shape is another.
+    /// The shape differs.
     #[error("its shape is {found:?} in elements, not {expected:?}")]
     Shape {
-        /// The shape that it should have.
+        /// The expected shape.
         expected: Vec<usize>,
-        /// The shape that it has, in elements of the type.
+        /// The stored shape, in elements of the type.
         found: Vec<usize>,
     },
-    /// The shape is none that the type's symbols allow.
+    /// The shape does not match the type's symbolic extents.
     #[error("its shape is {found:?} in elements, which is not of the form [{expected}]")]
     ShapePattern {
-        /// The extents of the type.
+        /// The type's extents.
         expected: String,
-        /// The shape that it has, in elements of the type.
+        /// The stored shape, in elements of the type.
         found: Vec<usize>,
     },
-    /// FP4 with an odd last extent, or none.
+    /// The last extent of FP4 data is odd or missing.
     #[error("its shape is {shape:?}, but FP4 is packed in pairs along the last axis, which must be even")]
     OddFp4 {
         /// The shape.
         shape: Vec<usize>,
     },
-    /// Blocked scales do not fill their padded buffer.
+    /// The size of blocked scales does not match their padded extents.
     #[error(
         "its shape is {shape:?}, {found} bytes, but blocked scales {dims:?} take {expected} bytes: rows rounded up \
          to 128 times columns rounded up to 4 for each matrix"
     )]
     BlockedSize {
-        /// The extents of the scales without padding.
+        /// The extents of the scales, without padding.
         dims: Vec<usize>,
-        /// Bytes that they take.
+        /// The required bytes.
         expected: usize,
-        /// Bytes stored.
+        /// The stored bytes.
         found: usize,
-        /// The shape stored.
+        /// The stored shape.
         shape: Vec<usize>,
     },
-    /// An extent is beyond what any tensor has.
+    /// An extent exceeds that of any tensor.
     #[error("its shape is {shape:?}, larger than memory can be")]
     TooLarge {
         /// The shape.
         shape: Vec<usize>,
     },
-    /// The type itself cannot be.
+    /// The type itself is invalid.
     #[error(transparent)]
     Tensor(#[from] TensorError),
 }

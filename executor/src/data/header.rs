@@ -1,8 +1,8 @@
-//! Reads the header of a safetensors file, and says what is wrong with one that is not valid, naming the tensor.
+//! Parses the header of a safetensors file; errors name the tensor.
 //!
-//! The file begins with the length of the header, which is a JSON object with an entry for each tensor. The tensors
-//! follow in order without gaps. The `safetensors` crate accepts a name that is there twice and keeps the last; here it
-//! is an error, as is whatever that crate refuses.
+//! The file starts with the length of the header, a JSON object with an entry for each tensor. The tensors follow
+//! contiguously. The `safetensors` crate accepts repeated names and keeps the last one; here they are an error, as is
+//! everything that crate rejects.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -18,26 +18,26 @@ use serde_json::error::Category;
 
 use super::error::DataError;
 
-/// Bytes before the header: its length.
+/// The size of the length field before the header, in bytes.
 const LENGTH_BYTES: u64 = 8;
-/// The longest header in bytes, as the `safetensors` crate has it.
+/// The maximum size of a header in bytes, the same as in the `safetensors` crate.
 const LONGEST_HEADER: u64 = 100_000_000;
-/// The key of the header that is not a tensor.
+/// The header key that is not a tensor.
 const METADATA_KEY: &str = "__metadata__";
 
-/// A tensor of the file.
+/// A tensor in the file.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
-    /// Its first byte, from the beginning of the file.
+    /// Its first byte, from the start of the file.
     pub(super) start: u64,
     /// The byte after its last.
     pub(super) end: u64,
 }
 
-/// The tensors of a file of `length` bytes, in the order in which they lie.
+/// Reads the tensors of a file of `length` bytes, in file order.
 pub(super) fn read(path: &Path, file: &File, length: u64) -> Result<Vec<Entry>, DataError> {
     let not_safetensors = |reason: String| DataError::NotSafetensors { path: path.to_owned(), reason };
     let failed = |source: io::Error| DataError::Read { path: path.to_owned(), source };
@@ -54,7 +54,7 @@ pub(super) fn read(path: &Path, file: &File, length: u64) -> Result<Vec<Entry>, 
     if announced > LONGEST_HEADER {
         return Err(not_safetensors(format!("{said}, more than the {LONGEST_HEADER} that one may have")));
     }
-    // It is bounded by LONGEST_HEADER.
+    // Bounded by LONGEST_HEADER.
     let mut header = vec![0; announced as usize];
     file.read_exact_at(&mut header, LENGTH_BYTES).map_err(failed)?;
     let mut entries = parse(path, &header)?;
@@ -74,7 +74,7 @@ fn wrong(path: &Path, tensor: &str, reason: String) -> DataError {
     DataError::Entry { path: path.to_owned(), tensor: tensor.to_owned(), reason }
 }
 
-/// The entries of a header, with places in the data.
+/// Parses the entries of a header, with offsets into the data.
 fn parse(path: &Path, header: &[u8]) -> Result<Vec<Entry>, DataError> {
     let not_safetensors = |reason: String| DataError::NotSafetensors { path: path.to_owned(), reason };
     let mut reader = Reader::default();
@@ -92,21 +92,21 @@ fn parse(path: &Path, header: &[u8]) -> Result<Vec<Entry>, DataError> {
     }
 }
 
-/// Describes the fault without line and column, which nobody can look up in a file that is not text.
+/// The error without line and column, which are meaningless in a binary file.
 fn without_place(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
     text.strip_suffix(&place).unwrap_or(&text).to_owned()
 }
 
-/// Collects the entries of a header and notices what a map of them would lose.
+/// Collects header entries, and detects repeated keys, which a map would lose.
 #[derive(Default)]
 struct Reader {
     entries: Vec<Entry>,
     names: BTreeSet<String>,
     /// The key whose entry is being read.
     key: Option<String>,
-    /// A key that was there before.
+    /// A repeated key.
     repeated: Option<String>,
 }
 
@@ -136,7 +136,7 @@ impl<'de> Visitor<'de> for &mut Reader {
     }
 }
 
-/// Makes sure that an entry agrees with itself.
+/// Checks that an entry's dtype, shape and size are consistent.
 fn check_entry(entry: &Entry) -> Result<(), String> {
     let Entry { dtype, shape, start, end, .. } = entry;
     let count = shape.iter().try_fold(1usize, |count, dim| count.checked_mul(*dim));
@@ -155,7 +155,7 @@ fn check_entry(entry: &Entry) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes sure that tensors, in the order of their places, fill the rest of the file, each byte once.
+/// Checks that tensors, sorted by offset, cover the rest of the file exactly once.
 fn check_places(path: &Path, entries: &[Entry], data: u64, length: u64) -> Result<(), DataError> {
     let wrong_length = |last: Option<&Entry>| DataError::Length {
         path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! Reads and writes safetensors files, and binds what they hold to the inputs of a program.
+//! Reading and writing of safetensors files, and binding of tensors to program inputs.
 
 mod bind;
 mod dtype;
@@ -24,31 +24,31 @@ use self::header::Entry;
 pub use self::raw::RawTensor;
 use crate::files::{FileError, open_regular, write_file};
 
-/// What a data file holds for a program.
+/// The tensors of a data file, sorted by their role in a program.
 #[derive(Clone, Debug, Default)]
 pub struct DataFile {
-    /// The tensors that are named as inputs of the program, in its types.
+    /// The tensors named as program inputs, in the inputs' types.
     pub inputs: HashMap<String, Tensor>,
-    /// The tensors named `expected.NAME`, by NAME, in order of name.
+    /// The tensors named `expected.NAME`, by NAME, in name order.
     pub expected: Vec<(String, RawTensor)>,
-    /// Everything else.
+    /// All other tensors.
     pub other: HashMap<String, RawTensor>,
 }
 
-/// What the names of expected results start with.
+/// The name prefix of expected results.
 const EXPECTED_PREFIX: &str = "expected.";
 
-/// Reads a safetensors file. A tensor named as an input of `module` must fit the type of that input: FP4 may be
-/// stored as `F4` or packed in `U8`, 8-bit floats may be `U8`. The extents of blocked scales follow from the other
-/// inputs, and their stored shape may be any of as many bytes. An input without a tensor is not an error here.
+/// Reads a safetensors file. A tensor named as an input of `module` must fit the input's type: FP4 may be stored as
+/// `F4` or packed in `U8`, and 8-bit floats as `U8`. The extents of blocked scales follow from the other inputs;
+/// their stored shape may be any of the same size. An input without a tensor is no error here.
 ///
 /// # Errors
-/// When the file cannot be read or is not a valid safetensors file, or a tensor does not fit the type of its input.
+/// When the file cannot be read or is not a valid safetensors file, or a tensor does not fit its input's type.
 pub fn read_tensors(path: &Path, module: &Module) -> Result<DataFile, DataError> {
     read_tensors_given(path, module, &[])
 }
 
-/// [`read_tensors`] with some symbols fixed in advance, as in [`fourfold_ir::bind::bind_given`].
+/// Like [`read_tensors`], with some symbol values given, as in [`fourfold_ir::bind::bind_given`].
 ///
 /// # Errors
 /// As [`read_tensors`], and when there are blocked scales and the given values do not fit the program.
@@ -77,11 +77,11 @@ pub fn read_tensors_given(
     Ok(data)
 }
 
-/// Writes a safetensors file that [`read_tensors`] reads back: FP4 packed in `U8`, blocked scales with the extents
-/// of their padding. The file appears whole or not at all.
+/// Writes a safetensors file that [`read_tensors`] can read: FP4 packed in `U8`, blocked scales with their padded
+/// extents. The file is written atomically.
 ///
 /// # Errors
-/// When the file cannot be written, something is there that is no regular file, or two tensors have the same name.
+/// When the file cannot be written, the path exists and is not a regular file, or two tensors have the same name.
 pub fn write_tensors(path: &Path, tensors: &[(&str, &Tensor)]) -> Result<(), DataError> {
     let mut names: Vec<&str> = tensors.iter().map(|(name, _)| *name).collect();
     names.sort_unstable();
@@ -98,7 +98,7 @@ pub fn write_tensors(path: &Path, tensors: &[(&str, &Tensor)]) -> Result<(), Dat
     write_file(path, &bytes).map_err(|error| of_file(path, error))
 }
 
-/// The bytes of a tensor, as the header says where they are.
+/// Reads the bytes of a tensor.
 fn read_tensor(path: &Path, file: &File, entry: &Entry) -> Result<RawTensor, DataError> {
     let memory = || DataError::Memory {
         path: path.to_owned(),
@@ -128,7 +128,7 @@ fn out_of_memory(error: NoMemory) -> io::Error {
     io::Error::new(io::ErrorKind::OutOfMemory, error)
 }
 
-/// A tensor as a file stores it.
+/// A tensor in its stored form.
 struct Stored<'a> {
     tensor: &'a Tensor,
     dtype: safetensors::Dtype,

@@ -1,4 +1,4 @@
-//! A tensor as a data file stores it.
+//! Tensors in their stored form.
 
 use fourfold_ir::memory::{NoMemory, copy_bytes};
 use fourfold_ir::{ElementType, ScaleLayout, Tensor, TensorError};
@@ -6,23 +6,23 @@ use fourfold_ir::{ElementType, ScaleLayout, Tensor, TensorError};
 use super::dtype;
 use super::error::TensorDataError;
 
-/// A tensor as a file stores it: what its bytes mean is known once a type is given.
+/// A stored tensor, whose bytes have no meaning until a type is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawTensor {
-    /// The dtype's name in the file, such as `F8_E4M3`.
+    /// The dtype's name, such as `F8_E4M3`.
     pub dtype: String,
-    /// The shape in the file, in elements of the dtype.
+    /// The stored shape, in elements of the dtype.
     pub dims: Vec<usize>,
     /// The bytes, row-major and little-endian.
     pub bytes: Vec<u8>,
 }
 
 impl RawTensor {
-    /// The tensor that these bytes are, read as this type. The stored shape must be `dims`, in which FP4 in bytes
-    /// counts half of the last extent; blocked scales may have any shape of as many bytes.
+    /// Interprets the bytes as a tensor of this type. The stored shape must be `dims`, except that FP4 in bytes
+    /// halves the last extent, and that blocked scales may have any shape of the same size.
     ///
     /// # Errors
-    /// When the dtype cannot hold the element type, the shape is another, or there is no memory for a copy.
+    /// When the dtype cannot hold the element type, the shape differs, or memory is insufficient for a copy.
     pub fn as_type(
         &self,
         element: ElementType,
@@ -35,14 +35,14 @@ impl RawTensor {
             .into_type(element, dims, layout)
     }
 
-    /// The tensor in the dtype's own element type, without a layout; `None` for bytes and for dtypes that the IR
-    /// does not have.
+    /// The tensor in its dtype's own element type, without a layout; `None` for bytes, and for dtypes that the IR
+    /// lacks.
     pub fn as_stored(&self) -> Option<Tensor> {
         let element = dtype::natural_element(&self.dtype)?;
         self.as_type(element, &self.dims, None).ok()
     }
 
-    /// [`RawTensor::as_type`] without a copy.
+    /// Like [`RawTensor::as_type`], without a copy.
     pub(super) fn into_type(
         self,
         element: ElementType,
@@ -91,7 +91,7 @@ impl RawTensor {
     }
 
     fn check_dtype(&self, element: ElementType) -> Result<(), TensorDataError> {
-        // An extent that no tensor can have is only harmless beside a zero, where nothing bounds it.
+        // A huge extent is possible only beside a zero, where the size does not bound it.
         if self.dims.iter().any(|dim| *dim >= MAX_EXTENT) {
             return Err(TensorDataError::TooLarge { shape: self.dims.clone() });
         }
@@ -106,5 +106,5 @@ impl RawTensor {
     }
 }
 
-/// No extent is as large: it keeps every size computed from extents far from overflow.
+/// A limit on extents, which keeps all computed sizes far from overflow.
 const MAX_EXTENT: usize = 1 << 48;

@@ -1,4 +1,4 @@
-//! Data files: what binds, what is refused, and with which words.
+//! Tests of data files: binding, rejection and messages.
 
 use std::fs;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ fn module() -> Module {
     module
 }
 
-/// A file with this header, padded as the format wants, and so many data bytes 0, 1, 2 ...
+/// A file with this header, padded as the format requires, and a number of data bytes 0, 1, 2 ...
 fn write_raw(path: &Path, header: &str, data: usize) {
     let header = format!("{header:width$}", width = header.len().next_multiple_of(8));
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
@@ -93,12 +93,12 @@ fn what_is_written_is_read_back() {
     }
     let names: Vec<&str> = data.expected.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["acts", "y"]);
-    // FP4 is bytes in the file; the type says what they are.
+    // The file stores FP4 as bytes; the input type makes them FP4.
     assert_eq!((data.expected[0].1.dtype.as_str(), data.expected[0].1.as_stored()), ("U8", None));
     assert_eq!(data.expected[0].1.as_type(ElementType::F4E2M1FN, &[37, 64], None), Ok(x.clone()));
     assert_eq!(data.expected[1].1.as_stored().as_ref(), Some(&result));
     assert_eq!(data.other["note"].as_stored().as_ref(), Some(&bias));
-    // The same tensors give the same bytes in whatever order, over an existing file.
+    // The file does not depend on the order of tensors, and replaces an existing one.
     let first = fs::read(&path).unwrap();
     let reversed: Vec<(&str, &Tensor)> = tensors.iter().rev().copied().collect();
     write_tensors(&path, &reversed).unwrap();
@@ -228,7 +228,7 @@ fn hostile_headers_are_refused_without_memory_or_panic() {
     let huge = u64::MAX;
     check_error(read_one("bias", "F32", &format!("[{huge},4]"), 32), &["`bias`", "larger than memory"]);
     check_error(read_one("bias", "F32", "[1000000000000]", 32), &["`bias`", "4000000000000 bytes"]);
-    // Nothing bounds an extent beside a zero.
+    // The size does not bound an extent beside a zero.
     check_error(read_one("x", "U8", &format!("[0,{huge}]"), 0), &["`x`", "larger than memory"]);
     check_error(read_one("x", "F4", &format!("[{huge},0]"), 0), &["`x`", "larger than memory"]);
     check_error(read_blocked(0, &format!("[{huge},0]"), 0), &["`sx`", "larger than memory"]);
@@ -258,7 +258,7 @@ fn entry(name: &str, start: usize, end: usize) -> String {
 fn two_entries_of_one_name_are_refused() {
     let header = format!("{{{},{}}}", entry("a", 0, 4), entry("a", 4, 8));
     check_error(read_header(&header, 8), &["two entries for the tensor `a`"]);
-    // It is reported as that also where the second lies where the first does, or is wrong in itself.
+    // The repetition is reported even if the second entry overlaps the first or is itself invalid.
     for second in [entry("a", 0, 4), r#""a":{"dtype":"F7"}"#.to_owned(), r#""a":7"#.to_owned()] {
         check_error(read_header(&format!("{{{},{second}}}", entry("a", 0, 4)), 4), &["two entries", "`a`"]);
     }
@@ -287,7 +287,7 @@ fn bytes_of_no_tensor_are_named_with_what_lies_beside_them() {
 fn a_tensor_that_ends_beyond_the_file_is_named() {
     let header = format!("{{{},{}}}", entry("a", 0, 4), entry("b", 4, 4000));
     check_error(read_header(&header, 8), &["truncated or damaged", "the tensor `b` has the last"]);
-    // That is what is wrong, though there is a hole before it as well.
+    // The truncation is reported, although there is also a hole before the tensor.
     check_error(read_header(&format!("{{{}}}", entry("b", 4000, 4004)), 8), &["truncated", "`b`"]);
 }
 
@@ -305,7 +305,7 @@ fn an_entry_that_is_none_names_its_tensor() {
 fn a_header_of_a_length_that_none_has_is_not_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.safetensors");
-    // A sparse file, so that there are as many bytes as are announced.
+    // A sparse file with as many bytes as its header announces.
     let file = fs::File::create(&path).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &(1u64 << 33).to_le_bytes(), 0).unwrap();
     file.set_len(1 << 34).unwrap();
@@ -316,11 +316,11 @@ fn a_header_of_a_length_that_none_has_is_not_read() {
 fn a_tensor_that_memory_has_no_room_for_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.safetensors");
-    // More than a process can address, however much the system promises.
+    // More than a process can address, even with overcommitted memory.
     let bytes = 1u64 << 48;
     let header = format!(r#"{{"a":{{"dtype":"U8","shape":[{bytes}],"data_offsets":[0,{bytes}]}}}}"#);
     write_raw(&path, &header, 0);
-    // Not every file system has such files; where it has, they take no room.
+    // Only on file systems with sparse files, where it uses no disk space.
     if fs::OpenOptions::new()
         .write(true)
         .open(&path)
@@ -332,7 +332,7 @@ fn a_tensor_that_memory_has_no_room_for_is_named() {
     }
 }
 
-/// Whatever is accepted here the `safetensors` crate accepts, with the same tensors; it accepts repeated names besides.
+/// The `safetensors` crate accepts every file accepted here, with the same tensors, and also repeated names.
 #[test]
 fn changed_headers_are_judged_as_the_library_judges_them() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Memory on a device.
+//! Device memory.
 
 use std::sync::Arc;
 
@@ -8,8 +8,7 @@ use super::DeviceError;
 use super::context::Context;
 use super::driver::{check, error};
 
-/// Memory on a device, freed when it is dropped. Freeing waits for the device, so work that uses the memory may
-/// still be in flight then.
+/// Device memory, freed on drop. Freeing waits for the device, so work that uses the memory may still be in flight.
 #[derive(Debug)]
 pub struct Buffer {
     address: u64,
@@ -35,23 +34,23 @@ impl Buffer {
         Ok(Buffer { address, len, context: Arc::clone(context) })
     }
 
-    /// How many bytes it has.
+    /// The length, in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Returns true if the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where it is on the device; 0 when it is empty.
+    /// The device address; 0 if empty.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// The address of a part, for work in this context. Work of another device would not be waited for when the
-    /// memory is freed.
+    /// The address of a part, for work in this context. Work of another context is refused: freeing would not wait
+    /// for it.
     pub(super) fn part(&self, offset: usize, bytes: usize, of: &Context) -> Result<u64, DeviceError> {
         if !self.context.is(of) {
             return Err(DeviceError::OtherDevice { what: "buffer" });
@@ -68,10 +67,10 @@ impl Drop for Buffer {
         if self.len == 0 {
             return;
         }
-        // An error is that of earlier work, or the context is gone and its memory with it.
+        // An error belongs to earlier work, or the context is gone together with its memory.
         let Ok(_current) = self.context.enter() else { return };
-        // SAFETY: the memory is ours and nobody has its address any more by right. Unlike for memory of a pool, the
-        // driver first waits for work in flight.
+        // SAFETY: the memory is ours, and no valid copy of its address remains. Unlike freeing to a pool, this call
+        // first waits for work in flight.
         let _ = check("cuMemFree", unsafe { sys::cuMemFree_v2(self.address) });
     }
 }

@@ -1,4 +1,4 @@
-//! The primary context of a device, which other libraries in the process share.
+//! A device's primary context, shared with other libraries in the process.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -8,7 +8,7 @@ use cudarc::driver::sys::{self, CUcontext, CUdevice};
 use super::DeviceError;
 use super::driver::check;
 
-/// A primary context that is retained.
+/// A retained primary context.
 #[derive(Debug)]
 pub(super) struct Context {
     raw: CUcontext,
@@ -28,13 +28,13 @@ impl Context {
         Ok(Context { raw, device })
     }
 
-    /// Whether they are the same: a device that is opened twice has its one primary context.
+    /// Returns true for the same context. A device opened twice has one primary context.
     pub(super) fn is(&self, other: &Context) -> bool {
         self.raw == other.raw
     }
 
-    /// Makes the context current until the result is dropped. What was current before is so again afterwards: a host
-    /// may have several devices and expect its own.
+    /// Makes the context current until the result is dropped, then restores the previous one: a host may use several
+    /// devices and expect its own.
     pub(super) fn enter(&self) -> Result<Entered, DeviceError> {
         let mut current = ptr::null_mut();
         // SAFETY: the driver is initialized, and the handle is live.
@@ -50,7 +50,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: it was retained once; buffers, streams, events and graphs hold it, so there are none any more.
+        // SAFETY: it was retained once. Buffers, streams, events and graphs hold it, so none is left.
         let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
     }
 }
@@ -67,8 +67,8 @@ impl Drop for Entered {
     fn drop(&mut self) {
         if self.pushed {
             let mut popped = ptr::null_mut();
-            // SAFETY: this thread pushed a context, and what was pushed after it has been popped: guards are dropped
-            // in reverse order.
+            // SAFETY: this thread pushed the context, and everything pushed after it has been popped, since guards
+            // drop in reverse order.
             let _ = unsafe { sys::cuCtxPopCurrent_v2(&mut popped) };
         }
     }

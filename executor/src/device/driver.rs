@@ -1,8 +1,8 @@
-//! The driver: whether there is one, how old it is, and what its errors are called.
+//! The driver: presence, version, and error texts.
 //!
-//! `cudarc` looks a function up when it is first called and panics when there is no driver or the driver lacks the
-//! function. So the library is opened and asked for its version here first; from [`NEEDED_DRIVER`] on it has every
-//! function that we call.
+//! `cudarc` resolves a function at its first call, and panics if there is no driver or the driver lacks the function.
+//! So the library is first opened here and queried for its version. From [`NEEDED_DRIVER`] on, it has every function
+//! that we call.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::mem;
@@ -14,33 +14,33 @@ use libloading::Library;
 
 use super::{DeviceError, NEEDED_DRIVER};
 
-/// A driver that may be called.
+/// A usable driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Driver {
-    /// As `cuDriverGetVersion` counts.
+    /// The version, in the encoding of `cuDriverGetVersion`.
     pub(super) version: u32,
-    /// It is initialized; otherwise it found no device, and every call would fail.
+    /// True if it is initialized. Otherwise it found no device, and every call would fail.
     pub(super) has_devices: bool,
 }
 
-/// Loads and initializes the driver of this machine. Nothing else of the driver may be called before.
+/// Loads and initializes this machine's driver. Must precede every other driver call.
 pub(super) fn driver() -> Result<Driver, DeviceError> {
     static READY: OnceLock<Driver> = OnceLock::new();
     if let Some(ready) = READY.get() {
         return Ok(*ready);
     }
-    // The names that cudarc tries, in its order, so that it comes to the same library.
+    // The names that cudarc tries, in the same order, so that both load the same library.
     let driver = probe(cudarc::get_lib_name_candidates("cuda"))?;
     Ok(*READY.get_or_init(|| driver))
 }
 
-/// Asks the first of these libraries that can be opened.
+/// Queries the first of these libraries that can be opened.
 pub(super) fn probe(names: impl IntoIterator<Item = String>) -> Result<Driver, DeviceError> {
     // SAFETY: libcuda's initializers have no conditions.
     let library = names.into_iter().find_map(|name| unsafe { Library::new(name) }.ok());
     let library = library.ok_or(DeviceError::NoDriver)?;
     let driver = ask(&library);
-    // A driver that was initialized has threads of its own and must stay.
+    // An initialized driver runs threads of its own and must stay loaded.
     mem::forget(library);
     driver
 }
@@ -90,7 +90,7 @@ fn raw_error(library: &Library, call: &'static str, code: c_int) -> DeviceError 
     DeviceError::Cuda { call, code, name, message }
 }
 
-/// The error of a call, if it failed.
+/// Converts a call's result.
 pub(super) fn check(call: &'static str, result: CUresult) -> Result<(), DeviceError> {
     match result {
         CUresult::CUDA_SUCCESS => Ok(()),
@@ -98,11 +98,11 @@ pub(super) fn check(call: &'static str, result: CUresult) -> Result<(), DeviceEr
     }
 }
 
-/// A failed call as an error, in the driver's words.
+/// Converts a failed call to an error with the driver's text.
 pub(super) fn error(call: &'static str, result: CUresult) -> DeviceError {
     let (mut name, mut message) = (ptr::null(), ptr::null());
-    // SAFETY: the driver is loaded, or there were no result; both functions only write a pointer to a static string,
-    // null when they do not know the result.
+    // SAFETY: the driver is loaded, since it returned a result. Both functions only write a pointer to a static
+    // string, or null for an unknown result.
     unsafe {
         let _ = sys::cuGetErrorName(result, &mut name);
         let _ = sys::cuGetErrorString(result, &mut message);
@@ -114,6 +114,6 @@ fn static_text(text: *const c_char) -> String {
     if text.is_null() {
         return "unknown".to_owned();
     }
-    // SAFETY: it is not null, and the driver's texts are strings with an end that live as long as it.
+    // SAFETY: it is not null, and the driver's texts are NUL-terminated strings that live as long as the driver.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }

@@ -1,75 +1,75 @@
-//! Why a device could not be used.
+//! Device errors.
 
 use cudarc::driver::sys::CUresult;
 
 use crate::kernel::Status;
 
-/// Why a device could not be used.
+/// The reason that a device is unusable, or that an operation on it failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// There is no CUDA driver, or only the stub that programs are linked with.
+    /// There is no CUDA driver, or only the stub library for linking.
     #[error("there is no CUDA driver")]
     NoDriver,
-    /// The driver is older than the kernels need. Versions are those of `cuDriverGetVersion`: 13000 is CUDA 13.0.
+    /// The driver is older than kernels require. Versions are encoded as by `cuDriverGetVersion`: 13000 is CUDA 13.0.
     #[error("the driver is one for CUDA {}; CUDA {} is needed", version(*found), version(*needed))]
     DriverTooOld {
-        /// What there is.
+        /// The installed version.
         found: u32,
-        /// What is needed.
+        /// The required version.
         needed: u32,
     },
-    /// There is no device of this number.
+    /// No device has this ordinal.
     #[error("there is no CUDA device {ordinal}; there are {count}")]
     NoSuchDevice {
-        /// What was asked for.
+        /// The requested ordinal.
         ordinal: usize,
-        /// How many there are, counted from 0.
+        /// The number of devices.
         count: usize,
     },
-    /// The device has no memory left.
+    /// The device is out of memory.
     #[error("the device has no room for {bytes} bytes")]
     OutOfMemory {
-        /// What was asked for.
+        /// The requested bytes.
         bytes: u64,
     },
-    /// A part of a buffer that it does not have. The caller's fault.
+    /// The range exceeds the buffer: an error of the caller.
     #[error("a buffer of {len} bytes has no {bytes} bytes at {offset}")]
     Range {
-        /// Where the part begins.
+        /// The start of the range, in bytes.
         offset: usize,
-        /// How long it is.
+        /// The length of the range, in bytes.
         bytes: usize,
-        /// How long the buffer is.
+        /// The length of the buffer, in bytes.
         len: usize,
     },
-    /// Two things of different devices were given for one call. The caller's fault.
+    /// An argument belongs to another device: an error of the caller.
     #[error("the {what} is one of another device")]
     OtherDevice {
-        /// What it is, as `buffer` or `stream`.
+        /// The kind of argument, such as `buffer` or `stream`.
         what: &'static str,
     },
-    /// A kernel could not be loaded or launched, and the driver itself has nothing to say about it.
+    /// A kernel could not be loaded or launched, and the driver reports no error itself.
     #[error("the launch failed: {status}")]
     Launch {
-        /// What the kernel answered.
+        /// The kernel's status.
         status: Status,
     },
-    /// A call of the driver failed, or what ran before it did.
+    /// A driver call, or earlier asynchronous work, failed.
     #[error("{call} failed: {name} ({code}): {message}")]
     Cuda {
-        /// The call that reported it. Work runs behind the host's back, so it need not be the call that caused it.
+        /// The call that reported the error. Work is asynchronous, so another call may have caused it.
         call: &'static str,
         /// The `CUresult`.
         code: i32,
         /// Its name.
         name: String,
-        /// What the driver says about it.
+        /// The driver's description.
         message: String,
     },
 }
 
-/// After these the context is lost: every later call fails, until the process ends.
+/// Errors that destroy the context: every later call fails until the process ends.
 const STICKY: [CUresult; 19] = [
     CUresult::CUDA_ERROR_ECC_UNCORRECTABLE,
     CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE,
@@ -107,7 +107,7 @@ impl DeviceError {
         }
     }
 
-    /// What whoever has the machine can do about it.
+    /// Advice for the machine's owner.
     pub fn remedy(&self) -> &'static str {
         match self {
             DeviceError::NoDriver => "install NVIDIA's driver, or, in a container, let it see the host's",
@@ -128,8 +128,7 @@ impl DeviceError {
         }
     }
 
-    /// Whether the device is lost to this process: a host then has to restart it, and whatever it tries again before
-    /// that fails.
+    /// Returns true if this process has lost the device. Every retry fails; the host must restart the process.
     pub fn is_sticky(&self) -> bool {
         let code = match self {
             DeviceError::Cuda { code, .. } => Some(*code),

@@ -1,4 +1,4 @@
-//! What GPUs the machine has.
+//! Discovery of the machine's GPUs.
 
 use std::fmt;
 
@@ -7,29 +7,29 @@ use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute};
 use super::DeviceError;
 use super::driver::{check, driver};
 
-/// A GPU, as its driver describes it.
+/// A GPU's properties, as reported by its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// Its number among the devices that this process sees, from 0.
+    /// The ordinal among the devices visible to this process.
     pub ordinal: usize,
-    /// Its product name.
+    /// The product name.
     pub name: String,
-    /// The compute capability: major, minor.
+    /// The compute capability: (major, minor).
     pub capability: (u32, u32),
-    /// Multiprocessors.
+    /// The number of SMs.
     pub sm_count: u32,
-    /// Memory, all of it.
+    /// The total memory, in bytes.
     pub memory_bytes: u64,
-    /// The L2 cache.
+    /// The size of the L2 cache, in bytes.
     pub l2_bytes: u64,
-    /// Bytes of shared memory that a block may have when its kernel asks for them.
+    /// The maximum shared memory per CTA that a kernel can opt in to, in bytes.
     pub shared_memory_per_block_optin: u32,
-    /// The CUDA version of the driver: major, minor.
+    /// The driver's CUDA version: (major, minor).
     pub driver_version: (u32, u32),
 }
 
 impl Gpu {
-    /// The target whose kernels run on it natively; `None` when there is none.
+    /// The target whose kernels run natively on this GPU, if any.
     pub fn target(&self) -> Option<&'static str> {
         match self.capability {
             (9, 0) => Some("sm_90a"),
@@ -51,7 +51,7 @@ impl fmt::Display for Gpu {
     }
 }
 
-/// Every CUDA device that this process sees. A driver without devices gives an empty list.
+/// Lists the CUDA devices visible to this process. Empty if the driver finds none.
 ///
 /// # Errors
 /// [`DeviceError::NoDriver`], [`DeviceError::DriverTooOld`], or the driver's own error.
@@ -59,7 +59,7 @@ pub fn discover() -> Result<Vec<Gpu>, DeviceError> {
     (0..count()?).map(describe).collect()
 }
 
-/// How many devices there are.
+/// The number of devices.
 pub(super) fn count() -> Result<usize, DeviceError> {
     if !driver()?.has_devices {
         return Ok(0);
@@ -70,7 +70,7 @@ pub(super) fn count() -> Result<usize, DeviceError> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
-/// The driver's handle of a device.
+/// The driver's handle for a device.
 pub(super) fn handle(ordinal: usize) -> Result<CUdevice, DeviceError> {
     let count = count()?;
     let no_such = DeviceError::NoSuchDevice { ordinal, count };
@@ -81,12 +81,12 @@ pub(super) fn handle(ordinal: usize) -> Result<CUdevice, DeviceError> {
     Ok(device)
 }
 
-/// What the driver says about a device.
+/// Queries a device's properties.
 pub(super) fn describe(ordinal: usize) -> Result<Gpu, DeviceError> {
     let version = driver()?.version;
     let device = handle(ordinal)?;
     let mut name = [0u8; 256];
-    // SAFETY: the driver is initialized, the device is one of its, and the buffer is as long as is said.
+    // SAFETY: the driver is initialized, the device is one of its own, and the buffer has the given length.
     check("cuDeviceGetName", unsafe {
         sys::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as i32, device)
     })?;

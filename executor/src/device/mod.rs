@@ -1,8 +1,8 @@
-//! GPUs: finding them, and their memory, streams, events and graphs, through the driver that the machine has.
+//! GPUs: discovery, memory, streams, events and graphs, through the machine's driver.
 //!
-//! The driver is loaded at run time. Without one, or with one that is too old, [`discover`] says so; nothing here
-//! panics for it. Work is put on a [`Stream`] and runs in its order; nothing tracks what a buffer is used for.
-//! Every call makes the device's primary context current for as long as it lasts, and the thread's own again.
+//! The driver is loaded at run time. If it is missing or too old, [`discover`] returns an error; nothing here panics.
+//! Work put on a [`Stream`] runs in order; nothing tracks the use of buffers. Each call makes the device's primary
+//! context current, and restores the thread's own when it returns.
 
 mod buffer;
 mod context;
@@ -22,5 +22,5 @@ pub use open::Device;
 pub use recording::{KernelNode, MemsetNode, Node, Recording};
 pub use stream::{Event, Graph, Stream};
 
-/// The oldest driver that runs our kernels, as `cuDriverGetVersion` counts: CUDA 13.0.
+/// The oldest supported driver, CUDA 13.0, in the encoding of `cuDriverGetVersion`.
 pub const NEEDED_DRIVER: u32 = 13_000;

@@ -1,4 +1,4 @@
-//! A device that is in use.
+//! Open devices.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use super::driver::check;
 use super::gpu::{describe, handle};
 use super::{Buffer, DeviceError, Gpu, Stream};
 
-/// A device that is in use. Clones are the same device; the primary context is kept until the last of them, and of
-/// the buffers, streams, events and graphs that came from them, is dropped.
+/// An open device. Clones share it. The primary context is retained until the last clone, and the last buffer,
+/// stream, event and graph made from it, are dropped.
 #[derive(Clone, Debug)]
 pub struct Device {
     open: Arc<Open>,
@@ -25,10 +25,10 @@ struct Open {
 }
 
 impl Device {
-    /// Takes a device into use.
+    /// Opens a device.
     ///
     /// # Errors
-    /// Those of [`super::discover`], [`DeviceError::NoSuchDevice`], or the driver's own.
+    /// The errors of [`super::discover`], [`DeviceError::NoSuchDevice`], or the driver's error.
     pub fn open(ordinal: usize) -> Result<Device, DeviceError> {
         let gpu = describe(ordinal)?;
         let context = Arc::new(Context::retain(handle(ordinal)?)?);
@@ -36,25 +36,25 @@ impl Device {
         Ok(Device { open: Arc::new(Open { gpu, stream, context }) })
     }
 
-    /// What it is.
+    /// The device's properties.
     pub fn gpu(&self) -> &Gpu {
         &self.open.gpu
     }
 
-    /// The stream that the device comes with. It does not wait for the default stream.
+    /// The device's own stream. It does not synchronize with the default stream.
     pub fn stream(&self) -> &Stream {
         &self.open.stream
     }
 
-    /// Another stream.
+    /// Creates another stream.
     ///
     /// # Errors
-    /// The driver's own.
+    /// The driver's error.
     pub fn new_stream(&self) -> Result<Stream, DeviceError> {
         Stream::create(&self.open.context)
     }
 
-    /// A host's stream: a `CUstream`, null for the default one. It is not destroyed when the result is dropped.
+    /// Borrows a host's stream: a `CUstream`, null for the default stream. Dropping the result does not destroy it.
     ///
     /// # Safety
     /// It must be a stream of this device's primary context, and live for as long as the result is used.
@@ -63,18 +63,18 @@ impl Device {
         unsafe { Stream::borrow(&self.open.context, stream) }
     }
 
-    /// New memory of so many bytes, whose content is undefined. Its address is a multiple of 256.
+    /// Allocates uninitialized memory. The address is a multiple of 256.
     ///
     /// # Errors
-    /// [`DeviceError::OutOfMemory`], or the driver's own.
+    /// [`DeviceError::OutOfMemory`], or the driver's error.
     pub fn alloc(&self, bytes: usize) -> Result<Buffer, DeviceError> {
         Buffer::new(&self.open.context, bytes)
     }
 
-    /// The bytes of memory that nobody has, as the driver counts them: other processes take memory too.
+    /// The free memory in bytes, as the driver reports it. Other processes allocate memory too.
     ///
     /// # Errors
-    /// The driver's own.
+    /// The driver's error.
     pub fn free_memory(&self) -> Result<u64, DeviceError> {
         let _current = self.enter()?;
         let (mut free, mut total) = (0, 0);
@@ -83,17 +83,17 @@ impl Device {
         Ok(free as u64)
     }
 
-    /// Waits for everything that was put on this device, by whomever.
+    /// Waits for all work on this device, including other users' work in this context.
     ///
     /// # Errors
-    /// The driver's own, that of earlier work included.
+    /// The driver's error, which may stem from earlier work.
     pub fn synchronize(&self) -> Result<(), DeviceError> {
         let _current = self.enter()?;
         // SAFETY: a context is current.
         check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
     }
 
-    /// Whether a stream belongs to this device.
+    /// Returns true if a stream belongs to this device.
     pub(crate) fn owns(&self, stream: &Stream) -> bool {
         self.open.context.is(stream.context())
     }

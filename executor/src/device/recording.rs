@@ -1,4 +1,4 @@
-//! What a stream recorded, to be looked at: the kernels and memsets that a launch consists of.
+//! Inspection of recorded work: the kernels and memsets that a launch consists of.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -16,66 +16,66 @@ use super::driver::check;
 use super::stream::Recorded;
 use super::{DeviceError, Stream};
 
-/// Work that was recorded, in the order in which it was put on the stream. It can be looked at, and put on a stream
-/// again call by call; a [`Graph`](super::Graph) is what can be launched as a whole.
+/// Recorded work, in stream order. It can be inspected, and replayed call by call; a [`Graph`](super::Graph) can be
+/// launched as a whole.
 #[derive(Debug)]
 pub struct Recording {
     nodes: Vec<Node>,
     calls: Vec<DriverCall>,
-    /// What `calls` point into.
+    /// Owns the memory that `calls` point into.
     _graph: Recorded,
     context: Arc<Context>,
 }
 
-/// One piece of recorded work.
+/// One recorded operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Node {
-    /// The launch of a kernel.
+    /// A kernel launch.
     Kernel(KernelNode),
-    /// Memory that is set.
+    /// A memset.
     Memset(MemsetNode),
-    /// Anything else.
+    /// Any other operation.
     Other,
 }
 
-/// The launch of a kernel, without what it computes.
+/// A kernel's launch configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelNode {
-    /// Blocks.
+    /// The grid, in CTAs.
     pub grid: [u32; 3],
-    /// Threads of a block.
+    /// The CTA size, in threads.
     pub block: [u32; 3],
-    /// Blocks of a cluster, where the launch names one.
+    /// The cluster size in CTAs, if the launch sets one.
     pub cluster: Option<[u32; 3]>,
-    /// Whether all blocks are on the device at once.
+    /// True for a cooperative launch.
     pub cooperative: bool,
-    /// Bytes of shared memory that the launch asks for.
+    /// Dynamic shared memory, in bytes.
     pub shared_memory: u32,
-    /// How many parameters the kernel has.
+    /// The number of kernel parameters.
     pub parameters: usize,
-    /// The bytes of all of them, without gaps.
+    /// The total size of parameters in bytes, without padding.
     pub parameter_bytes: usize,
 }
 
-/// Memory that is set, byte by byte or word by word.
+/// A memset of elements of 1, 2 or 4 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemsetNode {
-    /// Where.
+    /// The device address.
     pub address: u64,
-    /// What each element is set to.
+    /// The element value.
     pub value: u32,
-    /// Bytes of an element: 1, 2 or 4.
+    /// The element size in bytes: 1, 2 or 4.
     pub element_bytes: u32,
-    /// Elements of a row.
+    /// Elements per row.
     pub width: usize,
-    /// Rows.
+    /// The number of rows.
     pub height: usize,
-    /// Bytes from a row to the next.
+    /// Bytes between the starts of rows.
     pub pitch: usize,
 }
 
-/// What the driver needs to do one piece of work again.
+/// A driver call that repeats one operation.
 #[derive(Debug)]
 enum DriverCall {
     Kernel {
@@ -89,12 +89,12 @@ enum DriverCall {
         byte: u8,
         count: usize,
     },
-    /// It is not done again.
+    /// Not repeatable; skipped.
     Unknown,
 }
 
 impl Stream {
-    /// Records what `record` puts on this stream, without running it, to see what that is.
+    /// Records the operations that `record` puts on this stream, without running them, for inspection.
     ///
     /// # Errors
     /// As for [`Stream::capture`].
@@ -108,14 +108,14 @@ impl Stream {
 }
 
 impl Recording {
-    /// The context must be current.
+    /// Reads a graph's nodes. The context must be current.
     fn of(graph: Recorded, context: &Arc<Context>) -> Result<Recording, DeviceError> {
         let (mut nodes, mut calls) = (Vec::new(), Vec::new());
         for node in nodes_of(&graph)? {
             let mut kind = MaybeUninit::<CUgraphNodeType>::uninit();
             // SAFETY: the node is one of the graph, which is live; so is what is written to.
             check("cuGraphNodeGetType", unsafe { sys::cuGraphNodeGetType(node, kind.as_mut_ptr()) })?;
-            // SAFETY: the driver has written it. It is read as a number, as a later driver may know other kinds.
+            // SAFETY: the driver has written it. It is read as an integer, since a later driver may have more kinds.
             let kind = unsafe { kind.as_ptr().cast::<u32>().read() };
             let (node, call) = if kind == CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL as u32 {
                 kernel(node)?
@@ -130,16 +130,16 @@ impl Recording {
         Ok(Recording { nodes, calls, _graph: graph, context: Arc::clone(context) })
     }
 
-    /// What was recorded.
+    /// The recorded operations.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// Puts the recorded kernels, and the memory that was set byte by byte, on a stream once more, by calls of the
-    /// driver alone: what is left of a launch without whoever made it. It does not wait for the device.
+    /// Puts the recorded kernels and byte memsets on a stream again, with driver calls alone: the cost of a launch
+    /// without its caller's overhead. Does not wait for the device.
     ///
     /// # Errors
-    /// [`DeviceError::OtherDevice`], or the driver's own.
+    /// [`DeviceError::OtherDevice`], or the driver's error.
     ///
     /// # Safety
     /// As for [`Graph::launch`](super::Graph::launch).
@@ -157,8 +157,8 @@ impl Recording {
                     config.hStream = raw;
                     config.attrs = &mut attribute;
                     config.numAttrs = u32::from(*cluster != [0; 3]);
-                    // SAFETY: the graph has function and parameters and is ours; configuration and attribute outlive
-                    // the call; the caller vouches for what the kernel does.
+                    // SAFETY: the graph, which is ours, keeps function and parameters alive. Configuration and
+                    // attribute outlive the call. The caller vouches for the kernel's effects.
                     check("cuLaunchKernelEx", unsafe {
                         sys::cuLaunchKernelEx(&config, *function, *parameters, ptr::null_mut())
                     })?;
@@ -176,11 +176,11 @@ impl Recording {
 
 fn nodes_of(graph: &Recorded) -> Result<Vec<CUgraphNode>, DeviceError> {
     let mut count = 0;
-    // SAFETY: the graph is live; without an array the driver only counts.
+    // SAFETY: the graph is live; without an array the driver only returns the count.
     check("cuGraphGetNodes", unsafe { sys::cuGraphGetNodes(graph.raw(), ptr::null_mut(), &mut count) })?;
     let mut nodes = vec![ptr::null_mut(); count];
     if count > 0 {
-        // SAFETY: the graph is live, and the array as long as is said.
+        // SAFETY: the graph is live, and the array has the given length.
         check("cuGraphGetNodes", unsafe {
             sys::cuGraphGetNodes(graph.raw(), nodes.as_mut_ptr(), &mut count)
         })?;
@@ -196,11 +196,11 @@ fn kernel(node: CUgraphNode) -> Result<(Node, DriverCall), DeviceError> {
     check("cuGraphKernelNodeGetParams", unsafe { sys::cuGraphKernelNodeGetParams_v2(node, &mut found) })?;
     let mut function = found.func;
     if function.is_null() {
-        // SAFETY: without a function there is a kernel, which becomes one in the context that is current.
+        // SAFETY: a node without a function has a kernel, which this resolves in the current context.
         check("cuKernelGetFunction", unsafe { sys::cuKernelGetFunction(&mut function, found.kern) })?;
     }
     let (parameters, parameter_bytes) = match parameters_of(function) {
-        // A kernel of a library stands for its function in launches, and not where functions are asked about.
+        // A library's kernel may stand for its function in launches, but not in this query.
         Err(_) => parameters_of_kernel(function.cast())?,
         found => found?,
     };
@@ -253,7 +253,7 @@ fn parameters_of_kernel(kernel: CUkernel) -> Result<(usize, usize), DeviceError>
     })
 }
 
-/// How many parameters there are, and their bytes.
+/// The number and total size of parameters.
 fn count_parameters(
     call: &'static str,
     get: impl Fn(usize, &mut usize, &mut usize) -> CUresult,
@@ -262,7 +262,7 @@ fn count_parameters(
     loop {
         let (mut offset, mut size) = (0, 0);
         match get(count, &mut offset, &mut size) {
-            // There is no such parameter.
+            // Past the last parameter.
             CUresult::CUDA_ERROR_INVALID_VALUE => return Ok((count, bytes)),
             result => check(call, result)?,
         }
@@ -271,7 +271,7 @@ fn count_parameters(
     }
 }
 
-/// An attribute of a kernel's launch; all zero where it has none.
+/// A launch attribute; all zeros if the node has none.
 fn attribute(node: CUgraphNode, id: CUlaunchAttributeID) -> Result<CUkernelNodeAttrValue, DeviceError> {
     // SAFETY: the union is made of numbers, all of which may be 0.
     let mut value: CUkernelNodeAttrValue = unsafe { std::mem::zeroed() };
@@ -284,7 +284,7 @@ fn attribute(node: CUgraphNode, id: CUlaunchAttributeID) -> Result<CUkernelNodeA
 }
 
 fn cluster_attribute(cluster: [u32; 3]) -> CUlaunchAttribute {
-    // SAFETY: all zero is the attribute that is ignored.
+    // SAFETY: all zeros is the ignored attribute.
     let mut attribute: CUlaunchAttribute = unsafe { std::mem::zeroed() };
     attribute.id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
     let [x, y, z] = cluster;
@@ -313,8 +313,7 @@ fn memset(node: CUgraphNode) -> Result<(Node, DriverCall), DeviceError> {
 }
 
 impl MemsetNode {
-    /// The byte that all of it is set to, and how many bytes that are; `None` where they are not all the same or not
-    /// beside one another.
+    /// The byte value and count, if all bytes are equal and contiguous.
     pub fn bytes(&self) -> Option<(u8, usize)> {
         let size = self.element_bytes as usize;
         let bytes = self.value.to_le_bytes();

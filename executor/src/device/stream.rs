@@ -1,4 +1,4 @@
-//! Work in order: streams, the events on them, and graphs that were recorded from them.
+//! Streams, their events, and graphs recorded from them.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -14,7 +14,7 @@ use super::context::{Context, Entered};
 use super::driver::{check, error};
 use super::{Buffer, DeviceError};
 
-/// Work on a device that runs in the order in which it is put here.
+/// A stream: work on it runs in submission order.
 #[derive(Debug)]
 pub struct Stream {
     raw: CUstream,
@@ -43,7 +43,7 @@ impl Stream {
         Stream { raw: stream.cast(), owned: false, context: Arc::clone(context) }
     }
 
-    /// The `CUstream`.
+    /// The raw `CUstream`.
     pub fn raw(&self) -> *mut c_void {
         self.raw.cast()
     }
@@ -56,7 +56,7 @@ impl Stream {
         &self.context
     }
 
-    /// Copies bytes into a buffer, after everything before it. It has happened when this returns.
+    /// Copies bytes into a buffer, in stream order. Returns when the copy is complete.
     ///
     /// # Errors
     /// As for [`Stream::upload_all`].
@@ -64,12 +64,12 @@ impl Stream {
         self.upload_all(&[(to, offset, bytes)])
     }
 
-    /// Copies bytes into buffers from these offsets on, in order and after everything before it, and waits once: all
-    /// of it has happened when this returns. Nothing is copied when there is nothing to copy, and nobody waits then.
+    /// Copies bytes into buffers at the given offsets, in order, after earlier work on the stream. Returns when all
+    /// copies are complete. Without bytes to copy, does nothing and does not wait.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] and [`DeviceError::OtherDevice`], before anything is copied, or the driver's own; while
-    /// the stream is being captured.
+    /// [`DeviceError::Range`] and [`DeviceError::OtherDevice`], before anything is copied; the driver's error; or an
+    /// error while the stream is being captured.
     pub fn upload_all(&self, copies: &[(&Buffer, usize, &[u8])]) -> Result<(), DeviceError> {
         let mut placed = Vec::with_capacity(copies.len());
         for (to, offset, bytes) in copies {
@@ -85,8 +85,8 @@ impl Stream {
         self.refuse_capture("cuMemcpyHtoDAsync")?;
         let issued = placed.iter().try_for_each(|(address, bytes)| {
             // SAFETY: the part lies within the buffer. Bytes and buffers are borrowed until this function returns,
-            // which it does only when the copies are done: nothing between here and waiting returns or panics, also
-            // when a later copy is refused. Where waiting fails the context is lost, and nothing runs in it any more.
+            // which is only after the copies. Nothing between here and the wait returns or panics, even when a later
+            // copy is refused. If the wait fails, the context is lost, and nothing runs in it any more.
             check("cuMemcpyHtoDAsync", unsafe {
                 sys::cuMemcpyHtoDAsync_v2(*address, bytes.as_ptr().cast(), bytes.len(), self.raw)
             })
@@ -95,11 +95,11 @@ impl Stream {
         issued.and(waited)
     }
 
-    /// Copies bytes out of a buffer, after everything before it. It has happened when this returns.
+    /// Copies bytes out of a buffer, in stream order. Returns when the copy is complete.
     ///
     /// # Errors
-    /// [`DeviceError::Range`], [`DeviceError::OtherDevice`], or the driver's own, that of earlier work included; while
-    /// the stream is being captured.
+    /// [`DeviceError::Range`]; [`DeviceError::OtherDevice`]; the driver's error, which may stem from earlier work; or
+    /// an error while the stream is being captured.
     pub fn download(&self, from: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
         let address = from.part(offset, bytes.len(), &self.context)?;
         if bytes.is_empty() {
@@ -107,44 +107,44 @@ impl Stream {
         }
         let _current = self.context.enter()?;
         self.refuse_capture("cuMemcpyDtoHAsync")?;
-        // SAFETY: as in `upload`; nobody else has the bytes while we wait.
+        // SAFETY: as in `upload`; `bytes` is borrowed exclusively during the wait.
         check("cuMemcpyDtoHAsync", unsafe {
             sys::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), address, bytes.len(), self.raw)
         })?;
         self.wait()
     }
 
-    /// Sets every byte of a part of a buffer. It does not wait for the device.
+    /// Fills a part of a buffer with a byte. Does not wait for the device.
     ///
     /// # Errors
-    /// [`DeviceError::Range`], [`DeviceError::OtherDevice`], or the driver's own.
+    /// [`DeviceError::Range`], [`DeviceError::OtherDevice`], or the driver's error.
     pub fn fill(&self, buffer: &Buffer, offset: usize, len: usize, byte: u8) -> Result<(), DeviceError> {
         let address = buffer.part(offset, len, &self.context)?;
         if len == 0 {
             return Ok(());
         }
         let _current = self.context.enter()?;
-        // SAFETY: the part lies within the buffer, whose memory is freed only when the device is done with it.
+        // SAFETY: the part lies within the buffer, whose memory is freed only after the device is done with it.
         check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(address, byte, len, self.raw) })
     }
 
-    /// Sets so many bytes from an address on. It does not wait for the device, and can be recorded.
+    /// Fills `len` bytes at an address. Does not wait for the device, and can be captured.
     ///
     /// # Errors
-    /// The driver's own.
+    /// The driver's error.
     ///
     /// # Safety
-    /// It must be the address of as much memory of this stream's device, which lives until the device is done.
+    /// The address must point to `len` bytes of this stream's device, which stay valid until the device is done.
     pub(crate) unsafe fn fill_at(&self, address: u64, len: usize, byte: u8) -> Result<(), DeviceError> {
         let _current = self.context.enter()?;
         // SAFETY: the caller vouches for the memory.
         check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(address, byte, len, self.raw) })
     }
 
-    /// Copies a part of a buffer to a part of another, which must not overlap it. It does not wait for the device.
+    /// Copies a part of a buffer to a part of another one, which must not overlap it. Does not wait for the device.
     ///
     /// # Errors
-    /// [`DeviceError::Range`], [`DeviceError::OtherDevice`], or the driver's own.
+    /// [`DeviceError::Range`], [`DeviceError::OtherDevice`], or the driver's error.
     pub fn copy(
         &self,
         from: &Buffer,
@@ -163,14 +163,14 @@ impl Stream {
         check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(target, source, len, self.raw) })
     }
 
-    /// Marks the point after everything before it.
+    /// Records an event after all earlier work on the stream.
     ///
     /// # Errors
-    /// The driver's own.
+    /// The driver's error.
     pub fn record(&self) -> Result<Event, DeviceError> {
         let _current = self.context.enter()?;
         let mut raw = ptr::null_mut();
-        // Not `CU_EVENT_DISABLE_TIMING`: events are there to measure.
+        // Not `CU_EVENT_DISABLE_TIMING`: events are used for timing.
         let flags = CUevent_flags::CU_EVENT_DEFAULT as u32;
         // SAFETY: the context is current, and the handle is live.
         check("cuEventCreate", unsafe { sys::cuEventCreate(&mut raw, flags) })?;
@@ -180,24 +180,24 @@ impl Stream {
         Ok(event)
     }
 
-    /// Waits for everything that is on the stream.
+    /// Waits for all work on the stream.
     ///
     /// # Errors
-    /// The driver's own, that of earlier work included.
+    /// The driver's error, which may stem from earlier work.
     pub fn synchronize(&self) -> Result<(), DeviceError> {
         let _current = self.context.enter()?;
         self.wait()
     }
 
-    /// What the driver has to say about the stream after a call of others on it failed, if it says anything. It does not
-    /// wait, and leaves a capture that is under way alone.
+    /// The driver's error for this stream, if any, after another library's call on it failed. Does not wait, and
+    /// leaves a capture in progress alone.
     pub(crate) fn fault(&self) -> Option<DeviceError> {
         let _current = match self.context.enter() {
             Ok(current) => current,
             Err(error) => return Some(error),
         };
         match self.is_captured() {
-            // The default stream cannot be asked while another stream is captured.
+            // The default stream cannot be queried while another stream is being captured.
             Ok(true) | Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) => None,
             Err(failed) => Some(error("cuStreamIsCapturing", failed)),
             // SAFETY: the stream is live, and not captured.
@@ -208,10 +208,10 @@ impl Stream {
         }
     }
 
-    /// Records what `record` puts on this stream, without running it. What other threads do meanwhile is not touched.
+    /// Captures the work that `record` puts on this stream, without running it. Other threads' work is unaffected.
     ///
     /// # Errors
-    /// What `record` gives, or the driver's own: something was done that cannot be recorded, such as waiting.
+    /// The error of `record`; or the driver's, if `record` did something that cannot be captured, such as waiting.
     pub fn capture(&self, record: impl FnOnce() -> Result<(), DeviceError>) -> Result<Graph, DeviceError> {
         let _current = self.context.enter()?;
         let graph = self.record_graph(record)?;
@@ -221,12 +221,12 @@ impl Stream {
         Ok(Graph { raw, context: Arc::clone(&self.context) })
     }
 
-    /// The context must be current.
+    /// Captures a graph. The context must be current.
     pub(super) fn record_graph(
         &self,
         record: impl FnOnce() -> Result<(), DeviceError>,
     ) -> Result<Recorded, DeviceError> {
-        // Relaxed, as the recorded calls only launch, and the host's threads may allocate meanwhile.
+        // Relaxed: recorded calls only launch, and the host's other threads may allocate meanwhile.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream is live.
         check("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(self.raw, mode) })?;
@@ -242,7 +242,7 @@ impl Stream {
         check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.raw) })
     }
 
-    /// Copies from and to the host must not be recorded: they would run when the host's memory is gone.
+    /// Refuses to capture copies from or to the host, which would run when the host memory is gone.
     fn refuse_capture(&self, call: &'static str) -> Result<(), DeviceError> {
         match self.is_captured() {
             Ok(false) => Ok(()),
@@ -251,7 +251,7 @@ impl Stream {
         }
     }
 
-    /// The context must be current.
+    /// Returns true during a capture. The context must be current.
     fn is_captured(&self) -> Result<bool, CUresult> {
         let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: the stream and the status are live.
@@ -268,12 +268,12 @@ impl Drop for Stream {
             return;
         }
         let Ok(_current) = self.context.enter() else { return };
-        // SAFETY: the stream is ours; the driver lets go of it when its work is done.
+        // SAFETY: the stream is ours; the driver releases it when its work is done.
         let _ = unsafe { sys::cuStreamDestroy_v2(self.raw) };
     }
 }
 
-/// A capture that is under way, and is ended whatever happens: the host's stream must stay usable.
+/// A capture in progress. It is always ended, so that the host's stream stays usable.
 struct Capture<'a> {
     stream: &'a Stream,
     ended: bool,
@@ -299,7 +299,7 @@ impl Drop for Capture<'_> {
     }
 }
 
-/// A graph that was recorded; null when the capture failed.
+/// A recorded graph; null if the capture failed.
 #[derive(Debug)]
 pub(super) struct Recorded(CUgraph);
 
@@ -312,7 +312,7 @@ impl Recorded {
 impl Drop for Recorded {
     fn drop(&mut self) {
         if !self.0.is_null() {
-            // SAFETY: the graph is ours; what was instantiated from it does not need it.
+            // SAFETY: the graph is ours; executable graphs instantiated from it do not need it.
             let _ = unsafe { sys::cuGraphDestroy(self.0) };
         }
     }
@@ -331,10 +331,10 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// Waits for both points and gives the milliseconds between them.
+    /// Waits for both events and returns the milliseconds between them.
     ///
     /// # Errors
-    /// The driver's own, that of earlier work included.
+    /// The driver's error, which may stem from earlier work.
     pub fn elapsed_ms(&self, later: &Event) -> Result<f32, DeviceError> {
         let _current = self.context.enter()?;
         for event in [self, later] {
@@ -342,7 +342,7 @@ impl Event {
             check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(event.raw) })?;
         }
         let mut milliseconds = 0.0;
-        // SAFETY: both events are live and keep times; the float is live.
+        // SAFETY: both events are live and record times; the float is live.
         check("cuEventElapsedTime", unsafe {
             sys::cuEventElapsedTime_v2(&mut milliseconds, self.raw, later.raw)
         })?;
@@ -353,12 +353,12 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         let Ok(_current) = self.context.enter() else { return };
-        // SAFETY: the event is ours; the driver lets go of it when it has happened.
+        // SAFETY: the event is ours; the driver releases it once it has occurred.
         let _ = unsafe { sys::cuEventDestroy_v2(self.raw) };
     }
 }
 
-/// Work that was recorded and can be launched as a whole, again and again.
+/// An executable graph: recorded work that can be launched repeatedly.
 #[derive(Debug)]
 pub struct Graph {
     raw: CUgraphExec,
@@ -369,14 +369,13 @@ pub struct Graph {
 unsafe impl Send for Graph {}
 
 impl Graph {
-    /// Replaces what was recorded by what `record` puts on `stream`, which is recorded without running. It must be the
-    /// same kernels in the same order; their addresses and extents may be others. Launches that are under way keep what
-    /// they were launched with.
+    /// Replaces the recorded work by the work that `record` puts on `stream`, without running it. The kernels and
+    /// their order must be the same; addresses and extents may differ. Launches in progress are unaffected.
     ///
     /// # Errors
-    /// [`DeviceError::OtherDevice`] when the stream is not one of the graph's device, what `record` gives, or the
-    /// driver's own, such as for other kernels. The graph then has what it had, or after an error of
-    /// `cuGraphExecUpdate` perhaps only parts of it, and must not be launched.
+    /// [`DeviceError::OtherDevice`] when the stream belongs to another device; the error of `record`; or the driver's
+    /// error, such as for different kernels. The graph is then unchanged, except that after an error of
+    /// `cuGraphExecUpdate` it may be partly updated and must not be launched.
     pub fn update(
         &mut self,
         stream: &Stream,
@@ -385,30 +384,30 @@ impl Graph {
         let _current = self.enter_for(stream)?;
         let graph = stream.record_graph(record)?;
         let mut outcome = MaybeUninit::<CUgraphExecUpdateResultInfo>::uninit();
-        // SAFETY: both graphs are live and ours, and what is written to is live. Nobody reads it: the result says it too.
+        // SAFETY: both graphs are live and ours, and so is the output. It is ignored, since the result has the same
+        // information.
         check("cuGraphExecUpdate", unsafe {
             sys::cuGraphExecUpdate_v2(self.raw, graph.raw(), outcome.as_mut_ptr())
         })
     }
 
-    /// Puts the recorded work on a stream. It does not wait for the device.
+    /// Puts the recorded work on a stream. Does not wait for the device.
     ///
     /// # Errors
-    /// [`DeviceError::OtherDevice`] when the stream is not one of the device that the graph was recorded on, or the
-    /// driver's own.
+    /// [`DeviceError::OtherDevice`] when the stream belongs to another device than the graph, or the driver's error.
     ///
     /// # Safety
-    /// Everything that was recorded must still be allowed: the memory that it uses is there until the device is done,
-    /// and kernels that may have one launch in flight have no other. A recorded kernel is the code of a library, which
-    /// the graph does not keep: the [`PreparedProgram`](crate::PreparedProgram) or
-    /// [`Prepared`](crate::kernel::Prepared) whose launch was recorded must live until the device is done.
+    /// Everything recorded must still be valid. Its memory must exist until the device is done, and a kernel that
+    /// allows one launch in flight must have no other. A recorded kernel is code of a library, which the graph does
+    /// not keep loaded. So the [`PreparedProgram`](crate::PreparedProgram) or [`Prepared`](crate::kernel::Prepared)
+    /// whose launch was recorded must live until the device is done.
     pub unsafe fn launch(&self, stream: &Stream) -> Result<(), DeviceError> {
         let _current = self.enter_for(stream)?;
         // SAFETY: graph and stream are live; the caller vouches for what was recorded.
         check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.raw, stream.raw) })
     }
 
-    /// Makes the context current, if the stream is one of it.
+    /// Makes the context current if the stream belongs to it.
     fn enter_for(&self, stream: &Stream) -> Result<Entered, DeviceError> {
         match self.context.is(&stream.context) {
             true => self.context.enter(),
@@ -420,7 +419,7 @@ impl Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         let Ok(_current) = self.context.enter() else { return };
-        // SAFETY: the graph is ours; the driver lets go of it when its launches are done.
+        // SAFETY: the graph is ours; the driver releases it when its launches are done.
         let _ = unsafe { sys::cuGraphExecDestroy(self.raw) };
     }
 }

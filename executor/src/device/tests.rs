@@ -1,4 +1,4 @@
-//! A driver that is missing, old, a stub, or without devices is told apart; none of it panics.
+//! Tests of missing, old, stub and deviceless drivers: each has its own error, and none panics.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +28,7 @@ fn probe_stand_in(defines: &[&str]) -> Result<Driver, DeviceError> {
 #[test]
 fn a_machine_without_a_driver_says_so() {
     assert_eq!(probe(["libfourfold-no-such-driver.so".to_owned()]), Err(DeviceError::NoDriver));
-    // A library that is no driver.
+    // A library without driver functions.
     assert_eq!(probe(["libc.so.6".to_owned()]), Err(DeviceError::NoDriver));
 }
 
@@ -60,7 +60,7 @@ fn a_stub_is_no_driver_and_no_device_is_no_error() {
     assert_eq!(probe_stand_in(&["INIT=34"]), Err(DeviceError::NoDriver));
     let driver = probe_stand_in(&["INIT=100", "VERSION=13020"]);
     assert_eq!(driver, Ok(Driver { version: 13_020, has_devices: false }));
-    // A code that this version of us does not know.
+    // A code unknown to this version of Fourfold.
     let error = probe_stand_in(&["INIT=4242"]).unwrap_err();
     assert_eq!((error.code(), error.is_sticky()), ("device_error", false));
     assert!(error.to_string().starts_with("cuInit failed: CUDA_ERROR_4242 (4242): "), "{error}");

@@ -1,16 +1,17 @@
-//! Reads runs of elements as numbers and writes numbers as elements, rounding once.
+//! Reading elements as numbers, and writing numbers as elements with one rounding.
 
 use fourfold_ir::numeric;
 use fourfold_ir::{ElementType, Tensor};
 
-/// How the bytes of a tensor read: the element type, and whether it holds scales (`f8E4M3FN` is then unsigned).
+/// The interpretation of a tensor's bytes: its element type, and whether it holds scales (whose `f8E4M3FN` is
+/// unsigned).
 #[derive(Clone, Copy)]
 pub(crate) struct Codec {
     pub(crate) element: ElementType,
     pub(crate) scales: bool,
 }
 
-/// The number type that a computation runs in: `f32` where that is exact, else `f64`.
+/// The number type of a computation: `f32` where that is exact, else `f64`.
 pub(crate) trait Number: Copy + Send + Sync + Default + PartialEq + 'static {
     fn from_f32(value: f32) -> Self;
     fn from_i32(value: i32) -> Self;
@@ -30,8 +31,8 @@ impl Codec {
         Codec { element, scales: false }
     }
 
-    /// The values of `out.len()` elements, the first at index `start`, each `stride` elements after the last.
-    /// Exact, but for `i32` read as `f32`.
+    /// Reads `out.len()` elements, starting at index `start`, `stride` elements apart. Exact, except for `i32` read
+    /// as `f32`.
     pub(crate) fn read<T: Number>(self, bytes: &[u8], start: usize, stride: usize, out: &mut [T]) {
         match (stride, out) {
             (_, []) => {}
@@ -90,8 +91,8 @@ impl Codec {
         }
     }
 
-    /// Rounds values to the element type, as `convert` does; `out` is exactly as long as they take, and FP4 comes
-    /// in pairs. A NaN is written as the format's canonical one.
+    /// Rounds values to the element type, as `convert` does. `out` has exactly their size; FP4 comes in pairs. NaNs
+    /// are written as the format's canonical NaN.
     pub(crate) fn write<T: Number>(self, values: &[T], out: &mut [u8]) {
         let encode_bytes = |encode: fn(f64) -> u8, out: &mut [u8]| {
             for (byte, value) in out.iter_mut().zip(values) {
@@ -163,8 +164,8 @@ impl Number for f32 {
         if self.is_nan() {
             return CANONICAL_NAN_16;
         }
-        // Just under half of the lowest kept bit, or exactly half when that bit is odd: rounds to nearest even,
-        // and a carry moves into the exponent, up to infinity.
+        // Adds just under half of the lowest kept bit, or exactly half if that bit is odd. This rounds to nearest
+        // even; a carry moves into the exponent, up to infinity.
         let bits = self.to_bits();
         ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16) as u16
     }
@@ -197,13 +198,13 @@ impl Number for f64 {
     }
 }
 
-/// What every NaN becomes in `f16` and `bf16`.
+/// The canonical NaN of `f16` and `bf16`.
 const CANONICAL_NAN_16: u16 = 0x7FFF;
 
-/// The value of `f16` bits, without the branches that keep a loop from being vectorized.
+/// Converts `f16` bits without branches, which would prevent vectorization.
 #[inline(always)]
 fn f16_to_f32(bits: u16) -> f32 {
-    // The exponent fields of f16 and f32 have the biases 15 and 127; the product is exact, subnormals included.
+    // The exponents of f16 and f32 have biases 15 and 127. The product is exact, subnormals included.
     const REBIAS: f32 = f32::from_bits((127 + 127 - 15) << 23);
     let magnitude = f32::from_bits(u32::from(bits & 0x7FFF) << 13) * REBIAS;
     let special = if bits & 0x7C00 == 0x7C00 { f32::INFINITY.to_bits() } else { 0 };

@@ -1,4 +1,4 @@
-//! Elementwise ops: broadcast operands, one function, one rounding, in chunks that stay in the cache.
+//! Elementwise ops: broadcast operands, one function and one rounding, in cache-sized chunks.
 
 use fourfold_ir::scalar;
 use fourfold_ir::{BinaryKind, ConstantValue, ElementType, Predicate, Tensor, UnaryKind};
@@ -8,12 +8,12 @@ use super::view::View;
 use super::{FallbackError, ResultType, movement};
 use crate::parallel::for_each_chunk;
 
-/// Elements that one step works on; even, so that FP4 falls on whole bytes.
+/// Elements per step; even, so that FP4 falls on whole bytes.
 const CHUNK: usize = 1024;
 
-/// A function of every element.
+/// Applies a function to every element.
 pub(super) fn unary(kind: UnaryKind, x: &Tensor, result: ResultType) -> Result<Tensor, FallbackError> {
-    // These three only touch the sign or choose, so that f32 is as exact as f64.
+    // These three only change the sign or select, so f32 is as exact as f64.
     match kind {
         UnaryKind::Neg => map1(x, result, |x: f32| -x),
         UnaryKind::Abs => map1(x, result, f32::abs),
@@ -22,15 +22,15 @@ pub(super) fn unary(kind: UnaryKind, x: &Tensor, result: ResultType) -> Result<T
     }
 }
 
-/// A function of every pair of elements.
+/// Applies a function to every pair of elements.
 pub(super) fn binary(
     kind: BinaryKind,
     left: &Tensor,
     right: &Tensor,
     result: ResultType,
 ) -> Result<Tensor, FallbackError> {
-    // With f32 operands and f32 result these are the IEEE operations of f32, which is what rounding the f64 result
-    // once gives; narrower types are not taken here, so that this needs no further argument.
+    // With f32 operands and result, these are f32's IEEE operations, equal to the f64 result rounded once. Narrower
+    // types use f64, so that no further proof is needed.
     let is_f32 = [left.element(), right.element(), result.element].iter().all(|e| *e == ElementType::F32);
     match kind {
         BinaryKind::Add if is_f32 => map2(left, right, result, |a: f32, b: f32| a + b),
@@ -46,12 +46,12 @@ pub(super) fn binary(
     }
 }
 
-/// Every element between two bounds.
+/// Clamps every element between two bounds.
 pub(super) fn clamp(min: f64, max: f64, x: &Tensor, result: ResultType) -> Result<Tensor, FallbackError> {
     map1(x, result, move |x: f64| scalar::clamp(x, min, max))
 }
 
-/// A comparison of every pair of elements.
+/// Compares every pair of elements.
 pub(super) fn compare(
     predicate: Predicate,
     left: &Tensor,
@@ -62,13 +62,13 @@ pub(super) fn compare(
     map2(left, right, result, holds)
 }
 
-/// Another element type.
+/// Converts to another element type.
 pub(super) fn convert(x: &Tensor, result: ResultType) -> Result<Tensor, FallbackError> {
-    // Every type but i32 is exact in f32, and rounding from there is the one rounding.
+    // Every type but i32 is exact in f32, so rounding from f32 is the only rounding.
     if x.element() == ElementType::I32 { map1(x, result, |x: f64| x) } else { map1(x, result, |x: f32| x) }
 }
 
-/// Elements of one operand or of another, bit for bit but for a change of type, which is exact.
+/// Selects elements of one operand or another, bit for bit, except for an exact change of type.
 pub(super) fn select(operands: &[&Tensor], result: ResultType) -> Result<Tensor, FallbackError> {
     let mut widened = Vec::new();
     for operand in &operands[1..] {
@@ -84,7 +84,7 @@ pub(super) fn select(operands: &[&Tensor], result: ResultType) -> Result<Tensor,
         let len = out.len() * 8 / bits;
         let mut conditions = [0f32; CHUNK];
         read(operands[0], &views[0], start, &mut conditions[..len]);
-        // The elements of the second choice, then over them those of the first where the condition holds.
+        // Copies the second choice first, then overwrites it with the first choice where the condition holds.
         movement::copy_runs(operands[2], &views[2], start, out);
         let mut chosen = [0u8; CHUNK * 4];
         let chosen = &mut chosen[..out.len()];
@@ -97,7 +97,7 @@ pub(super) fn select(operands: &[&Tensor], result: ResultType) -> Result<Tensor,
     })
 }
 
-/// A value written in the program.
+/// Creates a constant of the program.
 pub(super) fn constant(value: &ConstantValue, result: ResultType) -> Result<Tensor, FallbackError> {
     match value {
         ConstantValue::Dense(values) => {
@@ -152,7 +152,7 @@ fn map2<T: Number>(
     })
 }
 
-/// The values at the positions from `start` on.
+/// Reads the values at positions from `start` on.
 fn read<T: Number>(tensor: &Tensor, view: &View, start: usize, out: &mut [T]) {
     let codec = Codec::of(tensor);
     view.runs(start..start + out.len(), |run| {
@@ -161,7 +161,7 @@ fn read<T: Number>(tensor: &Tensor, view: &View, start: usize, out: &mut [T]) {
 }
 
 impl ResultType {
-    /// A tensor whose bytes `fill(first position, bytes)` writes, `chunk` elements at a time and in parallel.
+    /// Creates a tensor. `fill(first position, bytes)` writes its bytes, `chunk` elements at a time and in parallel.
     pub(super) fn fill(
         self,
         chunk: usize,

@@ -1,4 +1,4 @@
-//! Buffers whose allocation may fail: the usual ones would end the process.
+//! Fallible allocation: the standard buffers would abort the process.
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::hint::black_box;
@@ -7,7 +7,7 @@ pub(crate) use fourfold_ir::memory::NoMemory;
 
 use crate::parallel::Threads;
 
-/// A type of which zero bytes are a value.
+/// A type for which zero bytes are a valid value.
 ///
 /// # Safety
 /// All bytes zero must be a valid value of the type.
@@ -20,8 +20,7 @@ unsafe impl Zeroed for f32 {}
 // SAFETY: any bytes are an f64.
 unsafe impl Zeroed for f64 {}
 
-/// So many elements of zero bytes. Like `vec![0; n]`, this leaves it to the system to clear large buffers when they
-/// are first touched.
+/// Allocates `len` elements of zero bytes. Like `vec![0; n]`, lets the system clear large buffers on first touch.
 pub(crate) fn zeroed<T: Zeroed>(len: usize) -> Result<Vec<T>, NoMemory> {
     let layout = Layout::array::<T>(len).map_err(|_| NoMemory { bytes: usize::MAX })?;
     if layout.size() == 0 {
@@ -37,7 +36,7 @@ pub(crate) fn zeroed<T: Zeroed>(len: usize) -> Result<Vec<T>, NoMemory> {
     Ok(unsafe { Vec::from_raw_parts(pointer.cast::<T>(), len, len) })
 }
 
-/// Makes a buffer at least as long as `len`.
+/// Grows a buffer to at least `len` elements.
 pub(crate) fn grow<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) -> Result<(), NoMemory> {
     if let Some(more @ 1..) = len.checked_sub(buffer.len()) {
         let no_memory = |_| NoMemory { bytes: len.saturating_mul(size_of::<T>()) };
@@ -47,8 +46,8 @@ pub(crate) fn grow<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) -> Resul
     Ok(())
 }
 
-/// Fails where there is no memory for what `gemm` allocates besides `packed` bytes: one buffer for each thread that it
-/// runs on, of the size of an L2 cache. It cannot fail itself.
+/// Checks that `gemm` can allocate: `packed` bytes, and one buffer per thread of the size of an L2 cache. `gemm`
+/// itself cannot report a failure.
 pub(crate) fn check_gemm(packed: usize) -> Result<(), NoMemory> {
     const EACH_THREAD: usize = 2 << 20;
     let threads = Threads::here().map_or(1, Threads::count);
@@ -58,7 +57,7 @@ pub(crate) fn check_gemm(packed: usize) -> Result<(), NoMemory> {
         buffer.try_reserve_exact(bytes).map_err(|_| NoMemory { bytes })?;
         buffers.push(buffer);
     }
-    // Otherwise the compiler may drop allocations that nobody uses.
+    // Prevents the compiler from removing unused allocations.
     black_box(&buffers);
     Ok(())
 }

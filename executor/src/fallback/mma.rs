@@ -1,4 +1,4 @@
-//! Plain matrix multiplication in f32, in f64 where f32 overflows.
+//! Plain matrix multiplication in f32, repeated in f64 where f32 overflows.
 
 use std::borrow::Cow;
 
@@ -12,20 +12,20 @@ use super::memory::{NoMemory, check_gemm, zeroed};
 use super::{FallbackError, ResultType, no_memory};
 use crate::parallel::{Threads, for_each_chunk};
 
-/// Elements that one step converts.
+/// Elements converted per step.
 const CHUNK: usize = 1 << 14;
 
-/// Elements that one step computes in f64.
+/// Elements computed in f64 per step.
 const EXACT_CHUNK: usize = 64;
 
-/// D = A·Bᵀ for every matrix of A; a B of rank two serves all of them.
+/// D = A·Bᵀ for every matrix of A. A rank-two B is shared by all of them.
 pub(super) fn mma(a: &Tensor, b: &Tensor, result: ResultType) -> Result<Tensor, FallbackError> {
     let ([batch @ .., m, k], [b_batch @ .., n, _]) = (a.dims(), b.dims()) else {
         return Err(FallbackError::Internal { reason: "operands of a multiplication have rank two or more" });
     };
     let (m, n, k) = (*m, *n, *k);
     let batch: usize = batch.iter().product();
-    // One B for all makes the batch one tall matrix.
+    // With a shared B, the batch is one tall matrix.
     let (matrices, m) = if b_batch.is_empty() { (1, batch * m) } else { (batch, m) };
     let codec = Codec::plain(result.element);
     let mut tensor = result.zeros()?;
@@ -55,8 +55,8 @@ pub(super) fn mma(a: &Tensor, b: &Tensor, result: ResultType) -> Result<Tensor, 
     Ok(tensor)
 }
 
-/// Computes what overflowed in f32 as the definition does: in f64 with ascending k, rounded once. A finite product
-/// needs nothing: infinity and NaN stay in a sum, so that no part of it was beyond the range.
+/// Recomputes elements that overflowed in f32 as defined: in f64 with ascending k, rounded once. Finite elements are
+/// correct, since infinity and NaN persist in a sum: no partial sum overflowed.
 fn write_overflowed([n, k]: [usize; 2], a: &[f32], b: &[f32], product: &[f32], codec: Codec, out: &mut [u8]) {
     let bytes = codec.element.storage_bits() / 8;
     for_each_chunk(out, EXACT_CHUNK * bytes, |chunk, out| {
@@ -84,8 +84,8 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
     sum
 }
 
-/// An upper bound of what `gemm` allocates to pack operands: panels of at most 512 of K for all of B and for twice its
-/// block of A's rows, which the L2 cache bounds.
+/// An upper bound of `gemm`'s allocation for packed operands. It packs panels of depth at most 512 along K: all of B,
+/// and twice its block of A's rows, which the L2 cache bounds.
 fn most_packed([m, n, k]: [usize; 3]) -> usize {
     const MOST_DEPTH: usize = 512;
     const MOST_ROWS: usize = 4096;
@@ -94,11 +94,11 @@ fn most_packed([m, n, k]: [usize; 3]) -> usize {
     k.min(MOST_DEPTH).saturating_mul(rows).saturating_mul(size_of::<f32>())
 }
 
-/// product = a · bᵀ for row-major a `[m, k]`, b `[n, k]` and product `[m, n]`: on the threads of the pool that the
-/// caller is in, else on this process's, and on the caller's own where no thread can be made.
+/// product = a · bᵀ for row-major a `[m, k]`, b `[n, k]` and product `[m, n]`. Runs on the caller's thread pool if it
+/// is in one, else on this process's pool, or on the calling thread if no thread can be created.
 ///
 /// # Panics
-/// When a slice does not have the size of its shape.
+/// When a slice does not have its shape's size.
 pub fn gemm_f32(shape @ [m, n, k]: [usize; 3], a: &[f32], b: &[f32], product: &mut [f32]) {
     assert!(a.len() == m * k && b.len() == n * k && product.len() == m * n);
     match Threads::here() {
@@ -109,7 +109,7 @@ pub fn gemm_f32(shape @ [m, n, k]: [usize; 3], a: &[f32], b: &[f32], product: &m
 
 fn gemm_with([m, n, k]: [usize; 3], a: &[f32], b: &[f32], product: &mut [f32], parallelism: Parallelism) {
     // SAFETY: the strides are those of the row-major matrices [m, k], [n, k] (read transposed) and [m, n], whose
-    // sizes the only caller asserts; the destination is borrowed mutably.
+    // sizes the only caller asserts. The destination is borrowed mutably.
     unsafe {
         gemm::gemm(
             m,
@@ -135,7 +135,7 @@ fn gemm_with([m, n, k]: [usize; 3], a: &[f32], b: &[f32], product: &mut [f32], p
     }
 }
 
-/// Some elements as f32, in place where they are already.
+/// Reads elements as f32; borrows them if they are f32 already.
 fn to_f32(tensor: &Tensor, start: usize, count: usize) -> Result<Cow<'_, [f32]>, NoMemory> {
     if tensor.element() == ElementType::F32 && cfg!(target_endian = "little") {
         // SAFETY: any four bytes are an f32.

@@ -1,9 +1,9 @@
-//! Every op on the CPU, in parallel over its results: what runs whatever no kernel takes.
+//! The CPU fallback: computes every op, in parallel over its results, wherever no kernel runs.
 //!
-//! It is written apart from the interpreter, and each checks the other; they share the scalar functions of
-//! [`fourfold_ir::scalar`] and the number formats. Results equal the interpreter's bit for bit, any NaN standing for
-//! any other, except for multiplications, which are within the bound that `fourfold_ir` states. They do not depend
-//! on the number of threads: each is computed by one thread in an order that the shapes alone decide.
+//! It is independent of the interpreter, so that each checks the other; they share only the scalar functions of
+//! [`fourfold_ir::scalar`] and the number formats. Results equal the interpreter's bit for bit, with all NaNs
+//! considered equal. Multiplications are within the bound that `fourfold_ir` states. Results do not depend on the
+//! number of threads: one thread computes each, in an order determined by the shapes.
 
 mod codec;
 mod elementwise;
@@ -32,26 +32,26 @@ pub use self::scaled_mma::{
     dequantize_into, scaled_mma, scaled_mma_with,
 };
 
-/// Why an op could not be computed. The first three are the caller's fault: a verified program, symbols that
-/// [`fourfold_ir::bind::bind`] solved and tensors of the stated types do not meet them.
+/// The reason that an op could not be computed. The first three variants are errors of the caller. They cannot occur
+/// with a verified program, symbols solved by [`fourfold_ir::bind::bind`], and tensors of the stated types.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FallbackError {
-    /// There are too few or too many tensors.
+    /// The number of tensors is wrong.
     #[error("it takes {expected} tensors, not {found}")]
     Count {
-        /// How many operands it has.
+        /// The number of operands.
         expected: usize,
-        /// How many tensors there are.
+        /// The number of tensors given.
         found: usize,
     },
-    /// A tensor is not of its operand's type.
+    /// A tensor does not have its operand's type.
     #[error("`%{name}` is {expected}, but its tensor is {found}")]
     Type {
         /// The operand.
         name: String,
-        /// Its type with the extents of this run.
+        /// The operand's type, with the extents of this run.
         expected: String,
-        /// What was given.
+        /// The tensor's type.
         found: String,
     },
     /// A symbol has no value, or an extent exceeds the address space.
@@ -62,27 +62,27 @@ pub enum FallbackError {
         /// Its type.
         ty: String,
     },
-    /// A result cannot have its extents.
+    /// A result's extents are invalid.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// There is not enough memory for a result, or for what its computation keeps.
+    /// Memory is insufficient for a result or for intermediate data.
     #[error("{what} takes {bytes} bytes, more than there is memory")]
     Memory {
-        /// What the memory is for: a tensor with its type and shape, or what an op keeps.
+        /// The purpose of the memory: a tensor with type and shape, or an op's intermediate data.
         what: String,
-        /// Bytes that it takes; `usize::MAX` when it takes more than there can be.
+        /// The bytes required; `usize::MAX` if that exceeds the address space.
         bytes: usize,
     },
-    /// A `scaled_mma`'s data and scales do not fit each other.
+    /// A `scaled_mma`'s codes and scales do not match.
     #[error(transparent)]
     Operand(#[from] OperandError),
-    /// A `scaled_mma`'s operands do not fit each other.
+    /// A `scaled_mma`'s operands do not match.
     #[error(transparent)]
     ScaledMma(ScaledMmaError),
-    /// The op is not one that verification lets through: a bug of ours.
+    /// The op should not have passed verification: a bug in Fourfold.
     #[error("this is a bug in Fourfold: {reason}")]
     Internal {
-        /// What was taken for granted.
+        /// The violated assumption.
         reason: &'static str,
     },
 }
@@ -98,10 +98,11 @@ impl From<ScaledMmaError> for FallbackError {
     }
 }
 
-/// Computes one op: the tensors of its results from those of its operands.
+/// Computes an op's results from its operands.
 ///
 /// # Errors
-/// When a tensor is not of its operand's type under these symbol values, or a result cannot have its extents.
+/// When a tensor does not have its operand's type under these symbol values, a result's extents are invalid, or
+/// memory is insufficient.
 pub fn run_op(
     program: &Program,
     op: Op,
@@ -142,10 +143,10 @@ impl ResultType {
         Ok(ResultType { element: ty.element, dims, layout: ty.layout })
     }
 
-    /// A tensor of zero bytes, to be written over.
+    /// Allocates a tensor of zero bytes, to be overwritten.
     fn zeros(self) -> Result<Tensor, FallbackError> {
         let ResultType { element, dims, layout } = self;
-        // Extents may come from an empty tensor, which has any extents it likes beside a zero.
+        // Extents may come from an empty tensor, whose nonzero extents are unbounded.
         match zeroed(Tensor::byte_len(element, &dims, layout)?) {
             Ok(bytes) => Ok(Tensor::new(element, dims, layout, bytes)?),
             Err(error) => Err(no_memory(element, &dims, error)),
@@ -153,7 +154,7 @@ impl ResultType {
     }
 }
 
-/// There is no memory for a tensor, or for something of its extents.
+/// The error for a tensor, or for data of its size, that memory does not hold.
 fn no_memory(element: ElementType, dims: &[usize], NoMemory { bytes }: NoMemory) -> FallbackError {
     FallbackError::Memory { what: format!("a {element} tensor of shape {dims:?}"), bytes }
 }

@@ -1,4 +1,4 @@
-//! Ops that move elements and change none.
+//! Ops that move elements without changing them.
 
 use fourfold_ir::Tensor;
 use fourfold_ir::numeric;
@@ -6,10 +6,10 @@ use fourfold_ir::numeric;
 use super::view::{Run, View};
 use super::{FallbackError, ResultType};
 
-/// Elements that one step moves; even, so that FP4 falls on whole bytes.
+/// Elements moved per step; even, so that FP4 falls on whole bytes.
 const CHUNK: usize = 1 << 14;
 
-/// Elements that fill a cache line, for most types.
+/// Elements per cache line, for most types.
 const TILE: usize = 16;
 
 /// The same elements in row-major order under another shape.
@@ -19,7 +19,7 @@ pub(super) fn reshape(x: &Tensor, result: ResultType) -> Result<Tensor, Fallback
     Ok(tensor)
 }
 
-/// Result axis i is operand axis `permutation[i]`.
+/// Transposes: result axis i is operand axis `permutation[i]`.
 pub(super) fn transpose(
     x: &Tensor,
     permutation: &[u32],
@@ -35,11 +35,11 @@ pub(super) fn broadcast(x: &Tensor, result: ResultType) -> Result<Tensor, Fallba
     copy(x, &view, result)
 }
 
-/// The elements of a view.
+/// Copies the elements of a view.
 pub(super) fn copy(x: &Tensor, view: &View, result: ResultType) -> Result<Tensor, FallbackError> {
     let bits = x.element().storage_bits();
     match view.inner() {
-        // Rows that each gather a column: a few of them at a time use the cache lines that they share.
+        // Each row gathers a column: processing several rows at a time reuses their shared cache lines.
         (columns, 2..) if bits >= 8 && columns >= TILE => result.fill(columns * TILE, |start, out| {
             let width = bits / 8;
             for column in (0..columns).step_by(2 * TILE) {
@@ -53,7 +53,7 @@ pub(super) fn copy(x: &Tensor, view: &View, result: ResultType) -> Result<Tensor
     }
 }
 
-/// Copies the elements at the positions from `start` on, as many as `out` holds.
+/// Copies the elements at positions from `start` on, until `out` is full.
 pub(super) fn copy_runs(x: &Tensor, view: &View, start: usize, out: &mut [u8]) {
     let bits = x.element().storage_bits();
     view.runs(start..start + out.len() * 8 / bits, |run| match (bits, run.stride) {
@@ -81,7 +81,7 @@ fn copy_strided<const WIDTH: usize>(from: &[u8], run: Run, to: &mut [u8]) {
     }
 }
 
-/// Copies one element of so many bits.
+/// Copies one element of `bits` bits.
 #[inline]
 pub(super) fn copy_element(bits: usize, from: &[u8], from_index: usize, to: &mut [u8], to_index: usize) {
     if bits < 8 {

@@ -1,11 +1,11 @@
-//! What the bits of the fallback's results depend on besides the program and its inputs: the processor.
+//! The processor identity, on which the bits of fallback results depend.
 
 use std::fs;
 use std::path::Path;
 
-/// The processor as far as the fallback computes by it: its name and its vector instructions, by which the fallback and
-/// the crate `gemm` choose how they sum, and its caches, by which `gemm` says how much it sums at a time. Where it is the
-/// same, the fallback of the same program gives the same bits; `None` where not all of it can be told.
+/// Identifies the processor as far as the fallback's results depend on it. Name and vector instructions determine how
+/// the fallback and the `gemm` crate sum; caches determine how much `gemm` sums at a time. On equal processors the
+/// same program gives the same bits. `None` if part of it cannot be determined.
 pub fn processor() -> Option<String> {
     let name = name(&fs::read_to_string("/proc/cpuinfo").ok()?)?;
     let caches = caches(Path::new("/sys/devices/system/cpu/cpu0/cache"))?;
@@ -13,7 +13,7 @@ pub fn processor() -> Option<String> {
 }
 
 fn name(cpuinfo: &str) -> Option<String> {
-    // Arm's have numbers and no name.
+    // Arm processors have numbers instead of a model name.
     const KEYS: [&str; 4] = ["model name", "CPU implementer", "CPU part", "CPU variant"];
     let first = |key: &str| {
         let mut fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));
@@ -40,7 +40,7 @@ fn vector_instructions() -> Vec<&'static str> {
     Vec::new()
 }
 
-/// The caches of one core that hold data, the nearest first: size, ways, line, and which cores share it.
+/// The data caches of one core, nearest first: size, ways, line size and sharing cores.
 fn caches(folder: &Path) -> Option<String> {
     let mut caches = Vec::new();
     for entry in fs::read_dir(folder).ok()?.flatten() {

@@ -1,4 +1,4 @@
-//! Block quantization, its inverse, and the layout of scales.
+//! Block quantization, dequantization, and scale layouts.
 
 use std::borrow::Cow;
 
@@ -9,16 +9,16 @@ use super::codec::Codec;
 use super::{FallbackError, ResultType};
 use crate::parallel::{for_each_chunk, for_each_chunk_of_two};
 
-/// Elements that one step restores: a multiple of every block.
+/// Elements dequantized per step: a multiple of every block size.
 const CHUNK: usize = 1024;
 
-/// Elements of the largest block.
+/// The largest block size.
 const MOST_BLOCK: usize = 32;
 
-/// Rows of a blocked layout whose scales lie together.
+/// Rows per tile of the blocked scale layout.
 const TILE_ROWS: usize = 128;
 
-/// The codes and scales of v, quantized along the last axis; `global` is the per-tensor scale of NVFP4.
+/// Quantizes v along its last axis to codes and scales. `global` is the per-tensor scale of NVFP4.
 pub(super) fn block_quantize(
     block: usize,
     scale_rounding: Option<ScaleRounding>,
@@ -58,7 +58,7 @@ pub(super) fn block_quantize(
     Ok(vec![codes, scales])
 }
 
-/// code · scale (· g), which is exact in f64, rounded once.
+/// Computes code · scale (· g), which is exact in f64, and rounds once.
 pub(super) fn block_dequantize(
     block: usize,
     codes: &Tensor,
@@ -77,7 +77,7 @@ pub(super) fn block_dequantize(
     };
     let global = global.map_or(1.0, |global| global.to_f64()[0]);
     let (from, scale_from, to) = (Codec::of(codes), Codec::of(&linear), Codec::plain(result.element));
-    // Blocks do not cross rows, so that the elements and the scales of the whole tensor run in step.
+    // Blocks do not cross rows, so elements and scales of the whole tensor advance in step.
     result.fill(CHUNK, |start, out| {
         let (mut values, mut scales_of) = ([0f64; CHUNK], [0f64; CHUNK]);
         let values = &mut values[..out.len() * 8 / to.element.storage_bits()];
@@ -91,7 +91,7 @@ pub(super) fn block_dequantize(
     })
 }
 
-/// Scales in the layout of the result.
+/// Converts scales to the layout of the result.
 pub(super) fn swizzle(scales: &Tensor, result: ResultType) -> Result<Tensor, FallbackError> {
     let [.., rows, columns] = *result.dims.as_slice() else {
         return Err(FallbackError::Internal { reason: "scales have rows and columns" });
@@ -131,14 +131,14 @@ pub(super) fn swizzle(scales: &Tensor, result: ResultType) -> Result<Tensor, Fal
 }
 
 impl ResultType {
-    /// The same scales in the layout that has no padding.
+    /// The same type in the linear layout, without padding.
     fn linear(&self) -> ResultType {
         let layout = self.layout.map(|_| ScaleLayout::Linear);
         ResultType { element: self.element, dims: self.dims.clone(), layout }
     }
 }
 
-/// Codes, one to a byte, as they lie in memory.
+/// Stores codes, one per byte, in their memory format.
 fn store_codes(codes: &[u8], out: &mut [u8]) {
     if out.len() == codes.len() {
         out.copy_from_slice(codes);

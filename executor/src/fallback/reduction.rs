@@ -1,4 +1,4 @@
-//! Ops that combine elements along axes: f64 with ascending indices, each result one thread's.
+//! Reductions along axes: in f64 with ascending indices, one thread per result.
 
 use fourfold_ir::scalar;
 use fourfold_ir::{BinaryKind, ReduceKind, Tensor, UnaryKind};
@@ -9,13 +9,13 @@ use super::view::View;
 use super::{FallbackError, ResultType, movement, no_memory};
 use crate::parallel::try_for_each_chunk;
 
-/// Results that one step works on, even.
+/// Results per step; even.
 const CHUNK: usize = 256;
 
-/// Elements that are read at once.
+/// Elements read at a time.
 const PIECE: usize = 512;
 
-/// Combines the elements along some axes.
+/// Reduces some axes.
 pub(super) fn reduce(
     kind: ReduceKind,
     axes: &[u32],
@@ -33,7 +33,7 @@ pub(super) fn reduce(
         let mut piece = [0f64; PIECE];
         kept.runs(start..start + values.len(), |results| {
             let values = &mut values[results.at..results.at + results.len];
-            // Whichever is longer is read as a run: the results beside each other, or what one of them combines.
+            // Reads along the longer run: adjacent results, or the terms of one result.
             let runs_along_results = results.stride == 1 && results.len > 1;
             reduced.runs(0..reduced.count(), |terms| {
                 if runs_along_results {
@@ -59,11 +59,11 @@ pub(super) fn reduce(
     })
 }
 
-/// How a reduction combines.
+/// The combining function of a reduction.
 #[derive(Clone, Copy)]
 struct Fold {
     kind: ReduceKind,
-    /// How many elements one result combines.
+    /// The number of elements per result.
     count: usize,
 }
 
@@ -91,7 +91,7 @@ impl Fold {
     }
 }
 
-/// exp(x - max) / sum, along one axis.
+/// Computes exp(x - max) / sum along one axis.
 pub(super) fn softmax(axis: usize, x: &Tensor, result: ResultType) -> Result<Tensor, FallbackError> {
     if x.count() == 0 {
         return result.zeros();
@@ -113,7 +113,7 @@ pub(super) fn softmax(axis: usize, x: &Tensor, result: ResultType) -> Result<Ten
     if stride == 1 {
         return by_rows(result, extent, line);
     }
-    // Along another axis the lines are computed one after the other, and then interleaved.
+    // Along an outer axis, lines are computed contiguously and then interleaved.
     let outer: usize = x.dims()[..axis].iter().product();
     let line_dims = vec![outer, stride, extent];
     let lines_type = ResultType { dims: line_dims.clone(), element: result.element, layout: None };
@@ -121,7 +121,7 @@ pub(super) fn softmax(axis: usize, x: &Tensor, result: ResultType) -> Result<Ten
     movement::copy(&lines, &View::of_axes(&line_dims, [0, 2, 1]), result)
 }
 
-/// (x - mean) / sqrt(var + eps) · weight + bias over the last axis, with the biased variance.
+/// Computes (x - mean) / sqrt(var + eps) · weight + bias over the last axis, with the biased variance.
 pub(super) fn layer_norm(
     eps: f64,
     x: &Tensor,
@@ -144,7 +144,7 @@ pub(super) fn layer_norm(
     })
 }
 
-/// A tensor whose rows of `extent` elements `compute(row, values)` gives.
+/// Creates a tensor from rows of `extent` elements, each computed by `compute(row, values)`.
 fn by_rows(
     result: ResultType,
     extent: usize,
@@ -167,7 +167,7 @@ fn by_rows(
     Ok(tensor)
 }
 
-/// The values of a tensor without layout.
+/// The values of a tensor without a layout.
 fn values_of(tensor: &Tensor) -> Result<Vec<f64>, FallbackError> {
     let mut values =
         zeroed(tensor.count()).map_err(|error| no_memory(tensor.element(), tensor.dims(), error))?;

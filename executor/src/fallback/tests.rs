@@ -1,4 +1,4 @@
-//! Every op against the interpreter or literal numbers.
+//! Tests of every op against the interpreter or literal numbers.
 
 use fourfold_ir::ScaleLayout::{Blocked, Linear};
 use fourfold_ir::numeric;
@@ -54,7 +54,7 @@ fn run(kind: &OpKind, operands: &[&Tensor], results: &[(ElementType, &[usize], L
     run_op(&program, op, operands, &SymbolValues::default()).unwrap()
 }
 
-/// The op gives what the interpreter gives, bit for bit, whatever the number of threads; with none the caller's.
+/// Checks that an op equals the interpreter bit for bit, with any number of threads, including only the caller's.
 #[track_caller]
 fn check(kind: &OpKind, operands: &[&Tensor], results: &[(ElementType, &[usize], Layout)]) {
     let program = program(kind, operands, results);
@@ -87,7 +87,7 @@ fn random(seed: &mut u64) -> u64 {
     *seed >> 33
 }
 
-/// Values of mixed sign and magnitude, with the special ones of the type among them.
+/// Values of mixed sign and magnitude, including the type's special values.
 fn sample(element: ElementType, dims: &[usize], seed: u64) -> Tensor {
     const SPECIAL: [f64; 9] =
         [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1e-40, -3e-7, 65519.0, 1.0];
@@ -360,7 +360,7 @@ fn scales_are_laid_out_by_the_formula_and_back() {
             expected[row / rows * matrix + numeric::blocked_offset(row % rows, column, columns)] = *code;
         }
         assert_eq!(blocked.bytes(), expected);
-        // Whatever the padding holds.
+        // The padding's content is ignored.
         let mut poisoned = blocked.clone();
         for (byte, padding) in poisoned.bytes_mut().iter_mut().zip(numeric_padding(batch, rows, columns)) {
             if padding {
@@ -372,7 +372,7 @@ fn scales_are_laid_out_by_the_formula_and_back() {
     }
 }
 
-/// Which bytes of blocked scales are padding.
+/// The positions of padding bytes in blocked scales.
 fn numeric_padding(batch: usize, rows: usize, columns: usize) -> Vec<bool> {
     let ones = vec![1; batch * rows * columns];
     let marked = numeric::linear_to_blocked(&ones, batch, rows, columns).unwrap();
@@ -488,7 +488,7 @@ fn tensors_of_another_type_are_refused_by_name() {
 
 #[test]
 fn a_result_beyond_memory_is_an_error() {
-    // An empty tensor may have any extents beside its zero, and a result need not have the zero.
+    // An empty tensor may have any extents beside its zero, and its result may lack the zero.
     let mut builder = Builder::new("main");
     let n = builder.symbol("N");
     let ty = TensorType::new(vec![Dim::fixed(0), n.clone()], F32);

@@ -1,9 +1,9 @@
-//! Where the elements of a broadcast or permuted operand lie, as runs of equal stride.
+//! Index mapping of broadcast or permuted operands, as runs of equal stride.
 
 use std::ops::Range;
 
-/// An index space of some extents, row-major, over the elements of a tensor: a stride per axis, zero where the
-/// element repeats. Neighbouring axes that one stride describes are one axis here.
+/// A row-major index space over a tensor's elements, with a stride per axis; 0 repeats the element. Adjacent axes
+/// that one stride describes are merged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct View {
     dims: Vec<usize>,
@@ -13,18 +13,18 @@ pub(crate) struct View {
 /// Elements at equal distances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// The position of the first one in the range asked for.
+    /// The position of the first element within the requested range.
     pub(crate) at: usize,
-    /// The index of the first one in the tensor.
+    /// The index of the first element in the tensor.
     pub(crate) start: usize,
-    /// From one to the next.
+    /// The distance between elements.
     pub(crate) stride: usize,
-    /// How many.
+    /// The number of elements.
     pub(crate) len: usize,
 }
 
 impl View {
-    /// A tensor of shape `from` repeated to the shape `to`, as in NumPy. The shapes must be compatible.
+    /// Broadcasts a tensor of shape `from` to the shape `to`, as NumPy does. The shapes must be compatible.
     pub(crate) fn broadcast(from: &[usize], to: &[usize]) -> View {
         let added = to.len() - from.len();
         let strides = row_major_strides(from);
@@ -35,8 +35,7 @@ impl View {
         View::new(to.iter().copied().zip((0..to.len()).map(axis_stride)))
     }
 
-    /// A tensor of shape `from` with its axes reordered: axis i is `axes[i]`. Also for some axes only, at the
-    /// start of the others.
+    /// Reorders the axes of a tensor of shape `from`: axis i is `axes[i]`. Omitted axes are fixed at index 0.
     pub(crate) fn of_axes(from: &[usize], axes: impl IntoIterator<Item = usize>) -> View {
         let strides = row_major_strides(from);
         View::new(axes.into_iter().map(|axis| (from[axis], strides[axis])))
@@ -52,7 +51,7 @@ impl View {
             }
             match (dims.last_mut(), strides.last_mut()) {
                 (Some(last), Some(last_stride)) if *last_stride == stride.saturating_mul(dim) => {
-                    // Saturates beyond what a tensor can have, which is refused before the view is walked.
+                    // Saturates beyond a tensor's maximum size, which is refused before the view is used.
                     *last = last.saturating_mul(dim);
                     *last_stride = stride;
                 }
@@ -73,13 +72,13 @@ impl View {
         self.dims.iter().fold(1, |count, dim| count.saturating_mul(*dim))
     }
 
-    /// The extent and the stride of the innermost axis.
+    /// The extent and stride of the innermost axis.
     pub(crate) fn inner(&self) -> (usize, usize) {
         let last = "a view has at least one axis";
         (*self.dims.last().expect(last), *self.strides.last().expect(last))
     }
 
-    /// The index of the element at one position.
+    /// The tensor index of one position.
     pub(crate) fn index(&self, position: usize) -> usize {
         let mut rest = position;
         let mut index = 0;
@@ -90,7 +89,7 @@ impl View {
         index
     }
 
-    /// Visits the runs that make up a range of positions, in order.
+    /// Visits the runs of a range of positions, in order.
     pub(crate) fn runs(&self, range: Range<usize>, mut visit: impl FnMut(Run)) {
         let (inner, stride) = self.inner();
         let mut at = range.start;
@@ -102,11 +101,11 @@ impl View {
     }
 }
 
-/// The distance between neighbours along each axis, in elements.
+/// Row-major strides, in elements.
 pub(crate) fn row_major_strides(dims: &[usize]) -> Vec<usize> {
     let mut strides = vec![1usize; dims.len()];
     for axis in (1..dims.len()).rev() {
-        // Saturates for an empty tensor only, of which no element is looked at.
+        // Saturates only for an empty tensor, whose elements are never accessed.
         strides[axis - 1] = strides[axis].saturating_mul(dims[axis]);
     }
     strides

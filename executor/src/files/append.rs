@@ -1,4 +1,4 @@
-//! Files that lines are added to.
+//! Append-only files.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{FileError, open_checked, text_of};
 
-/// A regular file that this process alone adds to.
+/// A regular file to which only this process appends.
 #[derive(Debug)]
 pub struct AppendFile {
     file: File,
@@ -15,10 +15,11 @@ pub struct AppendFile {
 }
 
 impl AppendFile {
-    /// Opens a file, or makes one, and gives what it holds: UTF-8 text of at most `limit` bytes.
+    /// Opens or creates a file, and returns its content: UTF-8 text of at most `limit` bytes.
     ///
     /// # Errors
-    /// When it cannot be written or read, is not a regular file, is longer, is not text, or another process has it open.
+    /// When the file cannot be written or read, is not a regular file, exceeds the limit, is not text, or is open in
+    /// another process.
     pub fn open(path: &Path, limit: u64) -> Result<(AppendFile, String), FileError> {
         let failed = |path, source| FileError::Write { path, source };
         let mut options = OpenOptions::new();
@@ -26,7 +27,7 @@ impl AppendFile {
         match lock(&file) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(FileError::Locked { path: path.to_owned() }),
-            // Some file systems have no locks.
+            // Some file systems do not support locks.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(TryLockError::Error(error)) => return Err(failed(path.to_owned(), error)),
         }
@@ -34,7 +35,7 @@ impl AppendFile {
         Ok((AppendFile { file, path: path.to_owned() }, text))
     }
 
-    /// Cuts the file after so many bytes.
+    /// Truncates the file to `bytes` bytes.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -43,7 +44,7 @@ impl AppendFile {
         cut.map(|_| ()).map_err(|source| FileError::Write { path: self.path.clone(), source })
     }
 
-    /// Adds bytes, as one write, and waits until they are on the disk.
+    /// Appends bytes with one write, and syncs them to disk.
     ///
     /// # Errors
     /// When they cannot be written.
@@ -53,8 +54,8 @@ impl AppendFile {
     }
 }
 
-/// Locks a file, if nobody else has it for long: what a killed sweep was just about to start, a compiler say, has the file
-/// until it runs.
+/// Locks a file, retrying for a short time: a process that a killed sweep was just starting, such as a compiler,
+/// holds the file until its `exec`.
 fn lock(file: &File) -> Result<(), TryLockError> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let begun = Instant::now();

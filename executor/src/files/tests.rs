@@ -1,4 +1,4 @@
-//! Files: what is read, what is refused, and how they are replaced.
+//! Tests of files: reading, refusal and replacement.
 
 use super::*;
 
@@ -42,7 +42,7 @@ fn what_is_not_a_regular_file_is_refused_at_once() {
     if cfg!(unix) {
         let pipe = folder.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        // A link is what it leads to.
+        // A link is judged by its target.
         let link = folder.path().join("link");
         #[cfg(unix)]
         std::os::unix::fs::symlink(&pipe, &link).unwrap();
@@ -83,7 +83,7 @@ fn a_file_is_replaced_as_a_whole_and_keeps_its_permissions_and_links() {
     write_file(&path, b"first").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     std::os::unix::fs::symlink("out", &link).unwrap();
-    // Who has it open goes on reading what it was.
+    // A process that has the file open keeps reading the old content.
     let mut before = File::open(&path).unwrap();
     write_file(&link, b"second").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"second");

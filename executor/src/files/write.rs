@@ -1,4 +1,4 @@
-//! Writes whole files.
+//! Atomic file writes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use super::{FileError, open_checked};
 use crate::temporary::{forget_temporary, register_temporary};
 
-/// Writes a file, or replaces a regular one: it is there whole, or as it was. A link keeps leading to it.
+/// Writes a file, or replaces a regular one, atomically. A link to it stays a link.
 ///
-/// A file whose folder takes no new ones, or that is mounted by itself, is written in its place.
+/// A file is overwritten in place if its folder accepts no new files, or if it is a mount point itself.
 ///
 /// # Errors
-/// When it cannot be written, or there is something that is no regular file.
+/// When the file cannot be written, or the path exists and is not a regular file.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let failed = |source| FileError::Write { path: path.to_owned(), source };
     let mut options = OpenOptions::new();
-    // Opened first, because a file that may not be written to must not be replaced either.
+    // Opened first: a file without write permission must not be replaced either.
     let there =
         match open_checked(path, options.write(true), |path, source| FileError::Write { path, source }) {
             Ok((file, _)) => Some(file),
@@ -35,17 +35,17 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     }
 }
 
-/// Returns whether a new file could not be put in a folder, where the old one might be written all the same.
+/// Returns true if the folder rejects a new file, though the old one may be writable.
 fn is_of_the_folder(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ResourceBusy)
 }
 
-/// Puts a file in its place, with the permissions of the one that is there.
+/// Moves a new file into place, with the permissions of the existing one.
 fn replace(path: &Path, there: Option<&File>, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.map_or_else(|| PathBuf::from("."), Path::to_owned);
     let mut builder = tempfile::Builder::new();
-    // A temporary file is private to its owner unless told otherwise; the umask still applies.
+    // Temporary files are private by default; the umask still applies.
     builder.prefix(".fourfold-").permissions(fs::Permissions::from_mode(0o666));
     let mut file = builder.tempfile_in(folder).map_err(without_path)?;
     let temporary = file.path().to_owned();
@@ -55,7 +55,7 @@ fn replace(path: &Path, there: Option<&File>, bytes: &[u8]) -> io::Result<()> {
             file.as_file().set_permissions(there.metadata()?.permissions())?;
         }
         file.write_all(bytes)?;
-        // Some file systems say only now that there is no room.
+        // Some file systems report a full disk only now.
         file.as_file().sync_all()?;
         file.persist(path).map(|_| ()).map_err(|error| error.error)
     })();
@@ -63,7 +63,7 @@ fn replace(path: &Path, there: Option<&File>, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// Returns the system's error without the name of the temporary file.
+/// The system's error without the temporary file's name.
 fn without_path(error: io::Error) -> io::Error {
     if error.raw_os_error().is_some() { error } else { error.kind().into() }
 }

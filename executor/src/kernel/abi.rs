@@ -1,4 +1,4 @@
-//! The C interface of a generated kernel, as data and function types. The generator writes the other side of it.
+//! The C interface of generated kernels, as data and function types. The code generator emits the other side.
 
 use std::ffi::{c_char, c_void};
 use std::path::Path;
@@ -8,34 +8,33 @@ use libloading::os::unix::Library;
 
 use super::LoadError;
 
-/// The version of the interface that this crate speaks.
+/// The interface version that this crate supports.
 pub const ABI_VERSION: u32 = 5;
 
-/// The most extents of a call.
+/// The maximum number of extents.
 pub const MAX_EXTENTS: usize = 8;
 
-/// The most tensors that a kernel reads.
+/// The maximum number of tensors that a kernel reads.
 pub const MAX_OPERANDS: usize = 32;
 
-/// The most f32 numbers that a kernel reads from device memory.
+/// The maximum number of f32 scalars that a kernel reads from device memory.
 pub const MAX_SCALARS: usize = 8;
 
-/// The most tensors that a kernel writes.
+/// The maximum number of tensors that a kernel writes.
 pub const MAX_OUTPUTS: usize = 8;
 
-/// What a kernel needs to know of the device it is asked about.
+/// Device properties that a kernel needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Device {
-    /// Multiprocessors.
+    /// The number of SMs.
     pub sm_count: i32,
-    /// Clusters of the kernel's shape that fit the device at once; 0 where clusters are not used, or the kernel's
-    /// scheduler does not ask. That is so for all that is generated: where a cluster is more than one block, each
-    /// tile gets one, whatever the device has.
+    /// The number of the kernel's clusters that fit the device at once. 0 if unused. Generated kernels do not use it:
+    /// with clusters of several CTAs, each tile gets one cluster on any device.
     pub max_active_clusters: i32,
 }
 
-/// The extents of one call, in elements, in the order of [`Metadata::extents`](super::Metadata::extents).
+/// The extents of one call in elements, in the order of [`Metadata::extents`](super::Metadata::extents).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Extents {
@@ -44,7 +43,7 @@ pub struct Extents {
 }
 
 impl Extents {
-    /// Extents in the order of the kernel.
+    /// Wraps extents in the kernel's order.
     ///
     /// # Panics
     /// When there are more than [`MAX_EXTENTS`].
@@ -65,15 +64,15 @@ impl Extents {
     }
 }
 
-/// The bytes that a call must bring.
+/// The memory that a call requires, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Requirements {
-    /// Workspace on the device.
+    /// Device workspace.
     pub workspace: u64,
-    /// The bytes of each operand whose extents do not say them, such as padded scales; 0 for the others.
+    /// The size of each operand that does not follow from its extents, such as padded scales; 0 for the others.
     pub operands: [u64; MAX_OPERANDS],
-    /// The bytes that the kernel writes of each output, padding included; 0 beyond the last.
+    /// The bytes written to each output, padding included; 0 beyond the last output.
     pub outputs: [u64; MAX_OUTPUTS],
 }
 
@@ -103,7 +102,7 @@ impl Default for Addresses {
 }
 
 impl Addresses {
-    /// The addresses of operands, scalars and outputs; `None` for more than the interface has room for.
+    /// Wraps the addresses of operands, scalars and outputs; `None` if there are more than the interface supports.
     pub fn new(
         operands: &[*const c_void],
         scalars: &[*const c_void],
@@ -141,32 +140,32 @@ type Launch = unsafe extern "C" fn(*mut c_void, *mut c_void) -> i32;
 type Destroy = unsafe extern "C" fn(*mut c_void);
 type ScaleOffset = unsafe extern "C" fn(*const c_char, *const Extents, i64, i64, i64) -> i64;
 
-/// The functions of a loaded library. They are good for as long as the library that they came from is open.
+/// The functions of a loaded library, valid while the library is open.
 #[derive(Debug)]
 pub(super) struct Symbols {
     pub(super) metadata: Metadata,
     pub(super) query: Query,
-    /// For tests and tools: no launch needs it, so a library may lack it.
+    /// For tests and tools; optional, since no launch needs it.
     pub(super) grid: Option<Grid>,
     pub(super) prepare: Prepare,
     pub(super) update_pointers: UpdatePointers,
     pub(super) launch: Launch,
     pub(super) destroy: Destroy,
-    /// For tests: a library whose kernel has no scales lacks it.
+    /// For tests; absent if the kernel has no scales.
     pub(super) scale_offset: Option<ScaleOffset>,
 }
 
 impl Symbols {
-    /// Checks the version, and only then looks the other functions up.
+    /// Checks the version before it looks up the other functions.
     pub(super) fn resolve(library: &Library, path: &Path) -> Result<Symbols, LoadError> {
-        // SAFETY: the type is the one the interface gives the function in every version of it.
+        // SAFETY: the function has this type in every version of the interface.
         let abi_version: AbiVersion = unsafe { symbol(library, path, "fourfold_abi_version")? };
-        // SAFETY: the function takes nothing and returns a constant, in every version.
+        // SAFETY: in every version, the function takes no arguments and returns a constant.
         let found = unsafe { abi_version() };
         if found != ABI_VERSION {
             return Err(LoadError::AbiMismatch { path: path.to_owned(), found, expected: ABI_VERSION });
         }
-        // SAFETY: the library says that it has this version of the interface, which gives these functions these types.
+        // SAFETY: the library declares this version of the interface, in which the functions have these types.
         unsafe {
             Ok(Symbols {
                 metadata: symbol(library, path, "fourfold_metadata")?,
@@ -182,10 +181,10 @@ impl Symbols {
     }
 }
 
-/// A function of the library.
+/// Looks up a function of the library.
 ///
 /// # Safety
-/// `F` must be the function's own type, and the result must not be called once the library is closed.
+/// `F` must be the function's type, and the result must not be called after the library is closed.
 unsafe fn symbol<F: Copy>(library: &Library, path: &Path, name: &'static str) -> Result<F, LoadError> {
     // SAFETY: the caller vouches for the type.
     match unsafe { library.get::<F>(name) } {

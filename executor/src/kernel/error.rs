@@ -1,60 +1,60 @@
-//! Why a library was not loaded, and what a loaded kernel answers when it refuses.
+//! Load errors, and the status of kernel calls.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use crate::transient::Transient;
 
-/// Why a kernel's library was not loaded.
+/// The reason that a kernel's library was not loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// There is no such file.
+    /// The file does not exist.
     #[error("there is no library at `{}`", path.display())]
     NotFound {
-        /// Where it was expected.
+        /// The expected path.
         path: PathBuf,
     },
-    /// It changed after it was verified.
+    /// The file changed after it was verified.
     #[error("`{}` is refused: {reason}", path.display())]
     Changed {
         /// The file.
         path: PathBuf,
-        /// How.
+        /// The change.
         reason: String,
     },
-    /// The dynamic linker refused it.
+    /// The dynamic linker rejected the file.
     #[error("cannot load `{}`: {reason}", path.display())]
     Open {
         /// The file.
         path: PathBuf,
-        /// What the dynamic linker said.
+        /// The dynamic linker's message.
         reason: String,
     },
-    /// It is a library, and not a kernel of this version.
+    /// The library is not a kernel of this version.
     #[error("`{}` lacks the symbol `{symbol}`", path.display())]
     MissingSymbol {
         /// The file.
         path: PathBuf,
-        /// The symbol.
+        /// The missing symbol.
         symbol: &'static str,
     },
-    /// It was built for another version of the interface.
+    /// The library has another interface version.
     #[error("`{}` has version {found} of the kernel interface, and version {expected} is needed", path.display())]
     AbiMismatch {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The library's version.
         found: u32,
-        /// Ours.
+        /// The supported version.
         expected: u32,
     },
-    /// What it says about itself cannot be understood.
+    /// The library's self-description does not parse.
     #[error("the metadata of `{}` cannot be read: {reason}", path.display())]
     BadMetadata {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The parser's message.
         reason: String,
     },
 }
@@ -72,7 +72,7 @@ impl LoadError {
         }
     }
 
-    /// The shortage that kept a good library from being loaded, if it passes: memory, file handles, or a file system.
+    /// The transient failure that prevented loading a good library: memory, file handles, or a file system.
     pub(crate) fn transient(&self) -> Option<Transient> {
         match self {
             LoadError::Open { reason, .. } | LoadError::Changed { reason, .. } => {
@@ -82,23 +82,23 @@ impl LoadError {
         }
     }
 
-    /// Whether a library that was just built can only fail so through a bug of ours.
+    /// Returns true if, for a freshly built library, only a bug in Fourfold explains the error.
     pub(crate) fn is_our_bug(&self) -> bool {
         !matches!(self, LoadError::NotFound { .. } | LoadError::Changed { .. } | LoadError::Open { .. })
     }
 }
 
-/// What a kernel answers when it refuses: a code other than 0, and why.
+/// A kernel's refusal: a nonzero code and a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Status {
-    /// 1 to 11 are CUTLASS's own; from 100 on they are Fourfold's; from 1000 on they are 1000 and a CUDA error.
+    /// 1 to 11 are CUTLASS's codes; 100 to 999, Fourfold's; from 1000 on, 1000 plus a CUDA error.
     pub code: i32,
-    /// What the kernel said; it may be empty.
+    /// The kernel's message; may be empty.
     pub message: String,
 }
 
 impl Status {
-    /// CUTLASS's answer to every problem that its kernel cannot take.
+    /// CUTLASS's code for any problem that its kernel does not support.
     pub const INVALID: i32 = 11;
     /// An extent is negative or too large.
     pub const EXTENT: i32 = 100;
@@ -106,12 +106,12 @@ impl Status {
     pub const POINTER: i32 = 101;
     /// The workspace is too small.
     pub const WORKSPACE: i32 = 102;
-    /// A C++ exception was caught at the border.
+    /// A C++ exception was caught at the interface.
     pub const EXCEPTION: i32 = 103;
-    /// A CUDA call failed: the code is this and the `cudaError_t`, which is the `CUresult` of the same meaning.
+    /// A CUDA call failed: the code is this plus the `cudaError_t`, which equals the corresponding `CUresult`.
     pub const CUDA: i32 = 1000;
 
-    /// The CUDA error, if it is one.
+    /// The CUDA error, if the code encodes one.
     pub fn cuda_error(&self) -> Option<i32> {
         self.code.checked_sub(Status::CUDA).filter(|error| *error > 0)
     }

@@ -1,4 +1,4 @@
-//! Calls that are prepared, and graphs of them that are replayed.
+//! Prepared calls, and graphs that replay them.
 
 use std::ops::Range;
 
@@ -7,8 +7,8 @@ use super::{Refusal, Stop};
 use crate::device::{DeviceError, Event, Graph};
 use crate::kernel::{Device, Kernel, Prepared};
 
-/// The prepared calls of both halves. Each is recorded or launched at most once before the stream is waited for, as it may
-/// have one launch in flight: a graph has as many of them as it has calls.
+/// The prepared calls of both halves. A prepared call may have one launch in flight, so each is recorded or launched
+/// at most once between synchronizations. A graph contains each of its calls once.
 #[derive(Debug)]
 pub(super) struct Calls<'a> {
     sets: &'a Sets<'a>,
@@ -17,7 +17,8 @@ pub(super) struct Calls<'a> {
 }
 
 impl<'a> Calls<'a> {
-    /// The kernel must be one for the device, and the sets have what it asks for this problem.
+    /// Prepares all calls. The kernel must be for the device, and the sets must meet its requirements for this
+    /// problem.
     pub(super) fn prepare(kernel: &Kernel, device: &Device, sets: &'a Sets<'a>) -> Result<Calls<'a>, Stop> {
         let mut calls = Calls { sets, lead: Vec::new(), timed: Vec::new() };
         let _current = sets.device.enter()?;
@@ -26,15 +27,15 @@ impl<'a> Calls<'a> {
                 let (workspace, size) = sets.workspace(half, number);
                 let addresses = sets.addresses(half, number % sets.copies);
                 let (extents, stream) = (&sets.call.extents, sets.stream.raw());
-                // SAFETY: the context is current and the stream one of its. `admit` has compared the length of every
-                // operand with what the kernel says that it reads, and of every output with what it says that it
-                // writes; the sets have that much of each, with a workspace for each call, and outlive it.
+                // SAFETY: the context is current, and the stream belongs to it. `admit` has compared the length of
+                // every operand and output with the kernel's own requirements. The sets hold that much of each, with
+                // a workspace for each call, and outlive it.
                 let prepared =
                     unsafe { kernel.prepare(device, extents, &addresses, workspace, size, stream) };
                 match prepared {
                     Ok(prepared) => calls.half(half).push(prepared),
                     Err(status) => {
-                        // The kernel has one answer for almost everything; the driver knows more.
+                        // The kernel has one status for almost every error; the driver knows more.
                         sets.stream.synchronize()?;
                         return Err(match status.cuda_error() {
                             None => Refusal { code: status.name(), message: status.to_string() }.into(),
@@ -56,7 +57,7 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// Launches some calls of a half, waits for them, and gives the microseconds that all of them took.
+    /// Launches some calls of a half and waits for them. Returns the total time in microseconds.
     pub(super) fn run(&mut self, half: Half, calls: Range<usize>) -> Result<f64, Stop> {
         let stream = self.sets.stream;
         let start = stream.record()?;
@@ -65,21 +66,21 @@ impl<'a> Calls<'a> {
         Ok(microseconds(&start, &end)?)
     }
 
-    /// Puts some calls of a half on the stream, which nobody else knows. Whoever uses this waits for the stream before
-    /// it is used again, or records it; when it fails nothing more is launched.
+    /// Puts some calls of a half on the stream, which is private. The caller synchronizes before it reuses them, or
+    /// records them. After an error nothing more is launched.
     fn put(&mut self, half: Half, calls: Range<usize>) -> Result<(), DeviceError> {
         let sets = self.sets;
         let _current = sets.device.enter()?;
         for prepared in &mut self.half(half)[calls] {
-            // SAFETY: the context is current and the stream one of its. No launch of this call is in flight. What it
-            // was prepared with lives in the sets, and it itself, until `drop` has waited for the stream.
+            // SAFETY: the context is current, and the stream belongs to it. No launch of this call is in flight. Its
+            // memory lives in the sets; it and the sets live until `drop` has synchronized the stream.
             unsafe { prepared.launch(sets.stream.raw()) }
                 .map_err(|status| sets.stream.fault().unwrap_or(DeviceError::Launch { status }))?;
         }
         Ok(())
     }
 
-    /// Records all calls of each half as a graph. That of the lead first sets all bytes of the other's outputs.
+    /// Records all calls of each half as a graph. The lead graph first poisons the outputs of the timed half.
     pub(super) fn record(mut self, poison: u8) -> Result<Replays<'a>, Stop> {
         let sets = self.sets;
         let lead = sets.stream.capture(|| {
@@ -94,12 +95,12 @@ impl<'a> Calls<'a> {
 
 impl Drop for Calls<'_> {
     fn drop(&mut self) {
-        // When it fails the device is lost, and nothing runs on it.
+        // If this fails the device is lost, and nothing runs on it.
         let _ = self.sets.stream.synchronize();
     }
 }
 
-/// Recorded calls.
+/// The recorded calls.
 #[derive(Debug)]
 pub(super) struct Replays<'a> {
     calls: Calls<'a>,
@@ -108,12 +109,12 @@ pub(super) struct Replays<'a> {
 }
 
 impl Replays<'_> {
-    /// Replays both halves and gives the microseconds of one call of the second. The host is done with launching it
-    /// before the first ends: what it needs for that is not measured.
+    /// Replays both halves, and returns the microseconds per call of the timed half. The host launches the timed half
+    /// while the lead half runs, so launch overhead is not measured.
     pub(super) fn replay(&mut self) -> Result<f64, Stop> {
         let sets = self.calls.sets;
-        // SAFETY: what was recorded may be launched, as it was when it was recorded: the calls and the sets live, and
-        // both graphs were waited for when they were last launched, each with calls of its own.
+        // SAFETY: the recorded work is as valid as when it was recorded: calls and sets live. Both graphs were
+        // synchronized after their last launch, and each has its own calls.
         unsafe { self.lead.launch(sets.stream) }.map_err(Stop::launch)?;
         let start = sets.stream.record()?;
         // SAFETY: as above.
@@ -123,7 +124,7 @@ impl Replays<'_> {
     }
 }
 
-/// Waits for both.
+/// Waits for both events and returns the microseconds between them.
 fn microseconds(start: &Event, end: &Event) -> Result<f64, DeviceError> {
     Ok(f64::from(start.elapsed_ms(end)?) * 1e3)
 }

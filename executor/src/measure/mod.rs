@@ -1,26 +1,30 @@
-//! How long one kernel takes for one problem, and whether all that it writes is right.
+//! Benchmarks one kernel on one problem, and verifies everything that it writes.
 //!
-//! [`measure`] takes a loaded kernel, the operands of a call and every byte that must come out. It copies all of that to
-//! memory of its own, so often that all copies together exceed three times the L2 cache, and never gives a kernel less
-//! memory than it says that it reads ([`kernel::Metadata::operands`](crate::kernel::Metadata::operands)) and writes
-//! ([`Kernel::query`]). The outputs are poisoned, each copy is called, and every byte of every copy is compared, with some
-//! that follow the outputs. Only what is right is timed: at least [`LEAST_CALLS`] calls that take turns with the copies are
-//! recorded as one graph, which is replayed at least [`LEAST_REPLAYS`] times. Before each replay its outputs are poisoned,
-//! with another byte than at first, so that no byte that happens to be as expected hides that it was not written; then as
-//! many other calls run, with outputs of their own, so that the caches are as they are amid such calls and the device is
-//! busy while the host launches. After the last replay all of its outputs are compared again.
+//! [`measure`] takes a loaded kernel, a call's operands and every expected output byte. It copies them to its own
+//! memory, with so many copies that together they exceed three times the L2 cache. A kernel never gets less memory
+//! than it declares to read ([`kernel::Metadata::operands`](crate::kernel::Metadata::operands)) and write
+//! ([`Kernel::query`]).
 //!
-//! A prepared call may have one launch in flight ([`Prepared`](crate::kernel::Prepared)), so each call of a graph is one
-//! of its own with a workspace of its own, and a graph is launched again only when it was waited for.
+//! 1. Outputs are poisoned, each copy is called, and every byte of every copy is compared, with a guard area after
+//!    each output. Only correct kernels are timed.
+//! 2. At least [`LEAST_CALLS`] calls, which rotate through the copies, are recorded as one graph. The graph is
+//!    replayed at least [`LEAST_REPLAYS`] times.
+//! 3. Before each replay, its outputs are poisoned with a different byte than at first. So a byte that happens to
+//!    equal one poison cannot hide that it was not written.
+//! 4. Then as many other calls run, with their own outputs. They bring the caches into a steady state and keep the
+//!    device busy while the host launches the replay.
+//! 5. After the last replay, all of its outputs are compared again.
 //!
-//! What this leaves to its caller:
-//! - A kernel that does not end is waited for for ever: whoever runs unknown kernels does it in a process that can be
-//!   killed.
-//! - A kernel that makes the device fail takes its context along ([`DeviceError::is_sticky`]): the process must be started
-//!   anew.
-//! - The driver does not say how fast the clocks run. They are warmed up and nothing is known beyond that: to compare two
-//!   kernels, measure them in turns and see whether the first is again as fast.
-//! - Below some 3 µs a call is mostly the gap between two launches of a graph.
+//! A prepared call may have one launch in flight ([`Prepared`](crate::kernel::Prepared)). So each call in a graph is
+//! separate, with its own workspace, and a graph is launched again only after synchronization.
+//!
+//! Limits that the caller must handle:
+//!
+//! - A kernel that does not end is waited for forever. Run unknown kernels in a process that can be killed.
+//! - A kernel that makes the device fail destroys its context ([`DeviceError::is_sticky`]). Restart the process.
+//! - The driver does not report current clock rates. Clocks are warmed up, but may still vary. To compare two
+//!   kernels, alternate between them, and check that the first one's time repeats.
+//! - Below about 3 µs, the time per call is mostly the gap between two launches of a graph.
 
 mod calls;
 mod reads;
@@ -38,60 +42,60 @@ use crate::run::check_target;
 use calls::Calls;
 use sets::{Comparison, Half, Sets};
 
-/// The least calls that are recorded as one graph.
+/// The minimum number of calls recorded as one graph.
 pub const LEAST_CALLS: usize = 20;
 
-/// The most calls that may be asked for.
+/// The maximum number of calls that can be requested.
 pub const MOST_CALLS: usize = 4096;
 
-/// The least replays.
+/// The minimum number of replays.
 pub const LEAST_REPLAYS: usize = 5;
 
-/// The least copies of all operands and outputs.
+/// The minimum number of copies of all operands and outputs.
 pub const LEAST_COPIES: usize = 4;
 
-/// The most copies: those of a small problem may be less than three times L2.
+/// The maximum number of copies. For a small problem they may be less than three times L2.
 pub const MOST_COPIES: usize = 1024;
 
-/// The code of a [`Refusal`] of data that is not what the kernel reads and writes.
+/// The code of a [`Refusal`] of data that does not match the kernel's inputs and outputs.
 pub const CALL_MISMATCH: &str = "call_mismatch";
 
 /// The code of a [`Refusal`] of a problem without elements.
 pub const EMPTY_PROBLEM: &str = "empty_problem";
 
-/// One call: its extents, what it reads, and what it must write.
+/// One call: extents, inputs, and expected outputs.
 #[derive(Clone, Copy, Debug)]
 pub struct CallData<'a> {
-    /// The extents in the kernel's order.
+    /// The extents, in the kernel's order.
     pub extents: Extents,
-    /// The bytes that it reads in each role, each once, in any order.
+    /// The input bytes of each role, once each, in any order.
     pub inputs: &'a [(String, Vec<u8>)],
-    /// What it must write, in the order of the interface: all bytes, padding included.
+    /// The expected outputs in the interface's order, complete with padding.
     pub expected: &'a [Vec<u8>],
 }
 
 impl CallData<'_> {
-    /// Bytes that it reads and writes.
+    /// The bytes read and written.
     fn bytes(&self) -> u64 {
         let read = self.inputs.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
         read + self.expected.iter().map(|bytes| bytes.len() as u64).sum::<u64>()
     }
 }
 
-/// How to measure.
+/// Measurement settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasureOptions {
-    /// Calls of a replay; at least [`LEAST_CALLS`] and at most [`MOST_CALLS`], and then as many more as give each copy the
-    /// same number of turns.
+    /// Calls per replay, from [`LEAST_CALLS`] to [`MOST_CALLS`]; rounded up to a multiple of the number of copies.
     pub calls: usize,
-    /// Replays, if the time limit leaves room for them; at least [`LEAST_REPLAYS`].
+    /// Replays, as far as the time limit allows; at least [`LEAST_REPLAYS`].
     pub replays: usize,
-    /// How long the kernel runs before it is measured, until clocks are steady.
+    /// The time that the kernel runs before it is measured, until clocks are steady.
     pub warm_up: Duration,
-    /// Do not go on with a kernel that is right and takes more microseconds a call by a first estimate, which is made
-    /// before warming up. An idle device is slower: leave room for that.
+    /// Stop after verification if the kernel's estimated time per call exceeds this many microseconds. The estimate
+    /// is made before warming up, when the device is slower, so leave a margin.
     pub quick_us: Option<f64>,
-    /// How long warming up and replaying may take. A kernel that takes longer even with the least replays is not measured.
+    /// Time limit for warming up and replaying. A kernel that exceeds it even with [`LEAST_REPLAYS`] replays is not
+    /// measured.
     pub time_limit: Duration,
 }
 
@@ -107,62 +111,62 @@ impl Default for MeasureOptions {
     }
 }
 
-/// What became of a kernel on a problem.
+/// The result of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// It is right, and was measured.
+    /// The kernel is correct and was timed.
     Good {
-        /// How long it takes.
+        /// The timing.
         timing: Timing,
-        /// Bytes that were compared, over all copies, before and after.
+        /// The bytes compared, over all copies, before and after.
         compared: u64,
     },
-    /// What was called is right, and so slow that it was not measured.
+    /// The calls made were correct, but too slow to be timed.
     Slow {
-        /// Microseconds a call, roughly.
+        /// Estimated microseconds per call.
         estimate_us: f64,
-        /// Bytes that were compared, over all copies that were called.
+        /// The bytes compared, over all copies called.
         compared: u64,
     },
     /// Nothing was launched.
     Refused(Refusal),
-    /// It cannot be launched, and the device is well: [`DeviceError::Launch`], or what the driver says.
+    /// The launch failed while the device is healthy: [`DeviceError::Launch`], or the driver's error.
     LaunchFailed(DeviceError),
-    /// It wrote something else than it must, or where it must not.
+    /// The kernel wrote wrong bytes, or outside its outputs.
     Wrong(Wrong),
 }
 
-/// Why nothing was launched.
+/// The reason that nothing was launched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {message}")]
 pub struct Refusal {
-    /// A stable code: the name of the kernel's own answer ([`Status::name`]), [`NO_DEVICE`](crate::NO_DEVICE) for a kernel
-    /// that is not one for the device, [`CALL_MISMATCH`], or [`EMPTY_PROBLEM`].
+    /// A stable code: the kernel's status ([`Status::name`]), [`NO_DEVICE`](crate::NO_DEVICE) for a kernel of another
+    /// target, [`CALL_MISMATCH`], or [`EMPTY_PROBLEM`].
     pub code: &'static str,
-    /// For people.
+    /// A message for the user.
     pub message: String,
 }
 
-/// The first byte that differs, and how many do.
+/// The first wrong byte, and the number of wrong bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// The output, by position.
+    /// The index of the output.
     pub output: usize,
-    /// The copy that it is of.
+    /// The copy of the output.
     pub copy: usize,
-    /// The byte's position; beyond the output where something was written behind it.
+    /// The byte's position; beyond the output's end for a write to the guard area.
     pub byte: u64,
-    /// Bytes of the output.
+    /// The output's size, in bytes.
     pub bytes: u64,
-    /// What is there.
+    /// The byte found.
     pub found: u8,
-    /// What must be there.
+    /// The expected byte.
     pub expected: u8,
-    /// What is there was so before the call.
+    /// True if the byte still has its value from before the call.
     pub unwritten: bool,
-    /// Bytes that differ, over all outputs and copies, and behind them.
+    /// The number of wrong bytes, over all outputs, copies and guard areas.
     pub wrong: u64,
-    /// Bytes of outputs that were compared so far.
+    /// The output bytes compared so far.
     pub compared: u64,
 }
 
@@ -182,12 +186,12 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// Measures a kernel on a device, with a stream of its own; nobody else should use the device meanwhile. All has happened
-/// when this returns, and nothing is left on the device.
+/// Measures a kernel on a device, on a private stream; nothing else should use the device meanwhile. Returns when all
+/// work is complete; leaves nothing on the device.
 ///
 /// # Errors
-/// [`DeviceError::OutOfMemory`] when the device has no room for [`LEAST_COPIES`] copies, the driver's own, and whatever
-/// the kernel did to the device: see [`DeviceError::is_sticky`].
+/// [`DeviceError::OutOfMemory`] when [`LEAST_COPIES`] copies do not fit; the driver's error; or any error that the
+/// kernel caused, see [`DeviceError::is_sticky`].
 pub fn measure(
     kernel: &Kernel,
     device: &Device,
@@ -200,10 +204,10 @@ pub fn measure(
     }
 }
 
-/// What outputs hold before the first calls: as numbers NaN.
+/// The outputs' content before the first calls: NaN in every float format.
 const FIRST_POISON: u8 = 0xFF;
 
-/// What outputs hold before calls that are timed: another byte, as an expected byte can be equal to one only.
+/// The outputs' content before timed calls: a different byte, since an expected byte can equal only one of them.
 const POISON: u8 = 0x7F;
 
 fn try_measure(
@@ -213,7 +217,7 @@ fn try_measure(
     options: &MeasureOptions,
 ) -> Result<Outcome, Stop> {
     let sm_count = i32::try_from(device.gpu().sm_count).unwrap_or(i32::MAX);
-    // As everywhere: see `kernel::Device::max_active_clusters`.
+    // Unused by generated kernels: see `kernel::Device::max_active_clusters`.
     let described = kernel::Device { sm_count, max_active_clusters: 0 };
     let requirements = admit(kernel, &described, device.gpu(), &call)?;
     let stream = device.new_stream()?;
@@ -224,7 +228,7 @@ fn try_measure(
     let slow = |estimate_us, comparison: &Comparison| {
         Ok(Outcome::Slow { estimate_us, compared: comparison.compared })
     };
-    // A replay of both halves for an estimate, and those that are needed.
+    // Time for the estimate and the minimum of replays, each of both halves.
     let fits = |us: f64| {
         us * 1e-6 * (2 * sets.calls * (1 + LEAST_REPLAYS)) as f64 <= options.time_limit.as_secs_f64()
     };
@@ -287,8 +291,8 @@ fn right(comparison: &Comparison) -> Result<(), Stop> {
     comparison.wrong().map_or(Ok(()), |wrong| Err(Stop::Outcome(Outcome::Wrong(wrong))))
 }
 
-/// Whether the kernel is one for the device and takes the problem, and the call has exactly what it reads and writes: no
-/// kernel is launched on memory that is shorter.
+/// Checks that the kernel is for the device and takes the problem, and that the call has exactly the inputs and
+/// outputs that it requires. A kernel is never launched on smaller memory.
 fn admit(
     kernel: &Kernel,
     described: &kernel::Device,
@@ -344,7 +348,7 @@ fn check_outputs(requirements: &Requirements, expected: &[Vec<u8>]) -> Result<()
     Ok(())
 }
 
-/// How many copies of so many bytes exceed three times L2, within bounds.
+/// The number of copies of `set` bytes that exceed three times L2, within bounds.
 fn copies_beyond_l2(set: u64, l2: u64) -> usize {
     let needed =
         (3 * l2).checked_div(set).map_or(MOST_COPIES, |all| usize::try_from(all).unwrap_or(MOST_COPIES));
@@ -355,14 +359,14 @@ fn exceeds_l2(bytes: u64, l2: u64) -> bool {
     bytes > 3 * l2
 }
 
-/// What ends a measurement before its end.
+/// An early end of a measurement.
 enum Stop {
     Outcome(Outcome),
     Device(DeviceError),
 }
 
 impl Stop {
-    /// A launch that failed: the kernel's fault, unless the device is lost or has no room.
+    /// A failed launch: attributed to the kernel, unless the device is lost or out of memory.
     fn launch(error: DeviceError) -> Stop {
         match error {
             DeviceError::Launch { .. } | DeviceError::Cuda { .. } if !error.is_sticky() => {

@@ -1,4 +1,4 @@
-//! The bytes that a kernel reads, from its own description: a call that brings less is not made.
+//! The input sizes of a kernel, from its own description. A call with less is refused.
 
 use fourfold_ir::ElementType;
 
@@ -7,7 +7,7 @@ use crate::kernel::{Extents, Metadata, Requirements};
 /// The bytes that a kernel reads in each role, operands before scalars.
 ///
 /// # Errors
-/// Why that cannot be known, as a sentence without its end.
+/// The reason that a size is unknown, as a sentence without its period.
 pub(super) fn reads(
     metadata: &Metadata,
     extents: &Extents,

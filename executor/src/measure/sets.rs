@@ -1,4 +1,4 @@
-//! The memory of a measurement: copies of everything that calls read and write.
+//! The memory of a measurement: copies of all operands and outputs, and workspaces.
 
 use std::ffi::c_void;
 use std::{iter, ptr};
@@ -8,28 +8,28 @@ use crate::device::{Buffer, Device, DeviceError, Stream};
 use crate::kernel::{Addresses, Metadata, Requirements};
 use crate::run::pointer;
 
-/// What the driver gives memory by, so that each part is as well aligned as memory of its own.
+/// The alignment of driver allocations, given to each part.
 const ALIGNMENT: usize = 256;
 
-/// Bytes behind each output that must stay as they are.
+/// Bytes after each output that must not change.
 const GUARD: u64 = 256;
 
-/// What lies between operands and in workspaces: as numbers these are NaN, of all formats that have one.
+/// The content of gaps between operands, and of workspaces: NaN in every format that has one.
 const FILLER: u8 = 0xFF;
 
-/// Calls before the time is taken, and calls whose time is taken. They read the same and write each their own, so that
-/// the one can run between poisoning the outputs of the other and its beginning.
+/// Lead calls run before timing starts; timed calls are measured. They read the same operands and write separate
+/// outputs, so that lead calls can run between poisoning the timed outputs and the timed calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Half {
     Lead,
     Timed,
 }
 
-/// Parts of memory that lie one behind another, as often as there are copies.
+/// The offsets of consecutive parts, repeated for each copy.
 #[derive(Debug)]
 struct Places {
     offsets: Vec<usize>,
-    /// Bytes of all parts: where the next copy begins.
+    /// The size of one copy, in bytes.
     stride: usize,
 }
 
@@ -46,7 +46,7 @@ impl Places {
         Places { offsets, stride }
     }
 
-    /// The bytes of so many copies. What no memory has room for is refused by the driver.
+    /// The size of `count` copies, in bytes. The driver refuses sizes that saturate.
     fn times(&self, count: usize) -> usize {
         self.stride.saturating_mul(count)
     }
@@ -60,7 +60,7 @@ pub(super) struct Sets<'a> {
     pub(super) call: CallData<'a>,
     metadata: &'a Metadata,
     pub(super) copies: usize,
-    /// Calls of a half: a multiple of the copies.
+    /// Calls per half: a multiple of the copies.
     pub(super) calls: usize,
     workspace: u64,
     places: [Places; 3],
@@ -70,8 +70,8 @@ pub(super) struct Sets<'a> {
 }
 
 impl<'a> Sets<'a> {
-    /// Takes memory for as many copies as exceed three times L2, or where there is no room for half as many, and so on;
-    /// and puts the operands there. The sizes must be those that the kernel asks for.
+    /// Allocates copies that exceed three times L2, or repeatedly half as many if they do not fit, and uploads the
+    /// operands. Sizes must match the kernel's requirements.
     pub(super) fn place(
         device: &'a Device,
         stream: &'a Stream,
@@ -135,12 +135,12 @@ impl<'a> Sets<'a> {
         Ok(())
     }
 
-    /// Bytes of operands and outputs of all copies.
+    /// The bytes of operands and outputs over all copies.
     pub(super) fn rotation_bytes(&self) -> u64 {
         self.call.bytes() * self.copies as u64
     }
 
-    /// The addresses for a call of a copy, in the order of the kernel's roles.
+    /// The addresses for a call on a copy, in the kernel's role order.
     pub(super) fn addresses(&self, half: Half, copy: usize) -> Addresses {
         let [inputs, outputs, _] = &self.places;
         let input = |role: &String| match self.call.inputs.iter().position(|(of, _)| of == role) {
@@ -152,11 +152,11 @@ impl<'a> Sets<'a> {
         let begin = self.begin(half, copy);
         let outputs: Vec<_> =
             outputs.offsets.iter().map(|offset| address(&self.outputs, begin + offset)).collect();
-        // More than the interface has room for was refused before: the kernel refuses no addresses at all.
+        // Cannot fail: too many arguments were refused before. Default addresses would be refused by the kernel.
         Addresses::new(&operands, &scalars, &outputs).unwrap_or_default()
     }
 
-    /// The workspace of a call, which no other call has: its address, null if it is empty, and its bytes.
+    /// The workspace of one call, not shared with others: address (null if empty) and size in bytes.
     pub(super) fn workspace(&self, half: Half, call: usize) -> (*mut c_void, usize) {
         let [_, _, places] = &self.places;
         let number = if half == Half::Lead { call } else { self.calls + call };
@@ -166,20 +166,19 @@ impl<'a> Sets<'a> {
         }
     }
 
-    /// Where the outputs of a copy begin.
+    /// The offset of a copy's outputs.
     fn begin(&self, half: Half, copy: usize) -> usize {
         let number = if half == Half::Lead { copy } else { self.copies + copy };
         number * self.places[1].stride
     }
 
-    /// Sets every byte of all outputs of a half, and behind them.
+    /// Fills all outputs of a half, guard areas included, with a byte.
     pub(super) fn poison(&self, half: Half, byte: u8) -> Result<(), DeviceError> {
         let len = self.places[1].times(self.copies);
         self.stream.fill(&self.outputs, self.begin(half, 0), len, byte)
     }
 
-    /// Compares every byte that the first copies of a half have written with what it must be, and the bytes behind with
-    /// the poison.
+    /// Compares the outputs of a half's first copies with the expected bytes, and their guard areas with the poison.
     pub(super) fn compare(
         &self,
         half: Half,
@@ -205,18 +204,18 @@ fn address(buffer: &Buffer, offset: usize) -> *mut c_void {
     pointer(buffer.address() + offset as u64)
 }
 
-/// What was compared so far.
+/// The result of comparisons so far.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
-    /// Bytes of outputs.
+    /// Output bytes compared.
     pub(super) compared: u64,
-    /// Bytes that differ.
+    /// Wrong bytes.
     wrong: u64,
     first: Option<Wrong>,
 }
 
 impl Comparison {
-    /// What is behind the expected bytes must be poison.
+    /// Compares one output. Bytes after it must still be poison.
     fn add(&mut self, output: usize, copy: usize, found: &[u8], expected: &[u8], poison: u8) {
         self.compared += expected.len() as u64;
         let (written, behind) = found.split_at(expected.len());
@@ -238,7 +237,7 @@ impl Comparison {
         }
     }
 
-    /// The first byte that differs, if one does, with all that is known of the others.
+    /// The first wrong byte, if any, with the totals.
     pub(super) fn wrong(&self) -> Option<Wrong> {
         let first = self.first.clone()?;
         Some(Wrong { wrong: self.wrong, compared: self.compared, ..first })

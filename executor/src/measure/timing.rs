@@ -1,37 +1,37 @@
-//! What a number of samples says.
+//! Statistics of timing samples.
 
-/// What was measured, in microseconds a call.
+/// A timing, in microseconds per call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timing {
-    /// Each replay of the recorded calls, divided by how many there are.
+    /// One sample per replay: its time divided by its calls.
     pub samples_us: Vec<f64>,
     /// The median of the samples.
     pub median_us: f64,
-    /// The least.
+    /// The minimum.
     pub min_us: f64,
-    /// Nine in ten take no longer.
+    /// The 90th percentile.
     pub p90_us: f64,
-    /// Half of the distance between the first and the third quartile, over the median.
+    /// The dispersion: half the interquartile range, divided by the median.
     pub dispersion: f64,
-    /// Calls of a replay.
+    /// Calls per replay.
     pub calls: usize,
-    /// Copies of all operands and outputs that the calls take turns with.
+    /// The copies of all operands and outputs that calls rotate through.
     pub copies: usize,
-    /// Bytes of operands and outputs of all copies, which are read and written between two calls of one of them.
+    /// The bytes of operands and outputs over all copies, accessed between two calls on one copy.
     pub rotation_bytes: u64,
-    /// Bytes of the device's L2 cache.
+    /// The size of the device's L2 cache, in bytes.
     pub l2_bytes: u64,
 }
 
 impl Timing {
-    /// Whether what a call reads is no longer in the cache when the call begins: the copies exceed three times L2. It is
-    /// not so where the device has no room for them, or the problem is so small that they would be too many.
+    /// Returns true if a call's data is no longer in L2 when it starts: the copies exceed three times L2. False if
+    /// they do not fit the device, or a small problem would need too many copies.
     pub fn is_rotating(&self) -> bool {
         super::exceeds_l2(self.rotation_bytes, self.l2_bytes)
     }
 }
 
-/// What the samples themselves say.
+/// Statistics of the samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Summary {
     pub(super) median: f64,
@@ -40,12 +40,12 @@ pub(super) struct Summary {
     pub(super) dispersion: f64,
 }
 
-/// There must be samples, and no NaN among them.
+/// Summarizes samples, which must be non-empty and free of NaN.
 pub(super) fn summary(samples: &[f64]) -> Summary {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     let last = sorted.len() - 1;
-    // Between two samples a quantile lies on the line that joins them.
+    // Interpolates linearly between samples.
     let quantile = |part: f64| {
         let place = part * last as f64;
         let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
@@ -54,7 +54,7 @@ pub(super) fn summary(samples: &[f64]) -> Summary {
     let median = quantile(0.5);
     let half = (quantile(0.75) - quantile(0.25)) / 2.0;
     let dispersion = if median > 0.0 { half / median } else { 0.0 };
-    // Of ten samples the ninth: it was measured, and lies on no line.
+    // For ten samples, the ninth: a measured value, not an interpolated one.
     let p90 = sorted[(sorted.len() * 9).div_ceil(10) - 1];
     Summary { median, min: sorted[0], p90, dispersion }
 }
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(summary(&[5.0, 1.0, 3.0, 2.0, 4.0]), expected(3.0, 1.0, 5.0, 1.0 / 3.0));
         let ten: Vec<f64> = (1..=10).rev().map(f64::from).collect();
         assert_eq!(summary(&ten), expected(5.5, 1.0, 9.0, 2.25 / 5.5));
-        // An outlier does not move the middle.
+        // An outlier does not move the median.
         assert_eq!(summary(&[2.0, 2.0, 2.0, 2.0, 90.0]), expected(2.0, 2.0, 90.0, 0.0));
         assert_eq!(summary(&[0.0, 0.0]), expected(0.0, 0.0, 0.0, 0.0));
     }

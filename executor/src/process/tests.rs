@@ -1,4 +1,4 @@
-//! Programs that hang, fork, flood, crash and close their output.
+//! Tests with programs that hang, fork, flood, crash and close their output.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -11,7 +11,7 @@ fn shell(script: &str) -> Command {
     command
 }
 
-/// Whether a process runs; one that is dead and not yet reaped by its parent does not.
+/// Returns true if a process runs; a zombie does not.
 fn is_running(pid: &str) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = status.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
@@ -186,7 +186,7 @@ fn a_group_dies_with_the_process_that_started_it() {
 
 #[test]
 fn owner_of_a_group() {
-    // The other half of the test before; by itself it is nothing.
+    // Run by the test above as another process; by itself it does nothing.
     let Some(pid) = std::env::var_os("FOURFOLD_TEST_OTHER") else { return };
     let script = format!("sleep 300 & echo $! >{}; wait", Path::new(&pid).display());
     run_tool(&mut shell(&script), Duration::from_secs(300)).unwrap();

@@ -1,4 +1,4 @@
-//! One call of a kernel: whether it may be made, its extents, and what it gives when there is nothing to launch.
+//! One kernel call: admission, extents, and results of an empty problem.
 
 use std::time::Instant;
 
@@ -12,31 +12,31 @@ use crate::device::{DeviceError, Gpu};
 use crate::fallback::{self, FallbackError};
 use crate::kernel::{Device, Extents, Kernel, MAX_EXTENTS, Metadata, Requirements, Status};
 
-/// A call that the kernel takes.
+/// A call that the kernel admits.
 pub(super) struct Call<'a> {
     pub(super) roles: Roles,
     pub(super) kernel: &'a Kernel,
     pub(super) device: Device,
     pub(super) extents: Extents,
-    /// Bytes of workspace on the device.
+    /// Bytes of device workspace.
     pub(super) workspace: u64,
-    /// Bytes of each value that it writes.
+    /// The size of each value written, in bytes.
     pub(super) written_bytes: Vec<u64>,
 }
 
 impl Call<'_> {
-    /// Whether there is nothing to launch.
+    /// Returns true if the problem is empty and nothing is launched.
     pub(super) fn is_empty(&self) -> bool {
         self.kernel.metadata().is_empty(&self.extents)
     }
 
-    /// The values that it writes, with the bytes of each.
+    /// The values written, each with its size in bytes.
     pub(super) fn written(&self) -> impl Iterator<Item = (Value, u64)> + '_ {
         self.roles.written.iter().copied().zip(self.written_bytes.iter().copied())
     }
 }
 
-/// What the kernel of an empty problem would have written: tensors without elements, and reductions over nothing.
+/// The results of an empty problem: tensors without elements, and reductions over nothing.
 pub(super) fn results_of_nothing(
     program: &Program,
     plan: &Plan,
@@ -72,9 +72,9 @@ pub(super) fn results_of_nothing(
     Ok(results)
 }
 
-/// Whether a segment's kernel may be called with these symbol values, as far as that can be known without its
-/// operands' memory. A kernel that is being built is waited for to the deadline; `None` is none. The order of the
-/// questions is the one that [`super`] promises.
+/// Decides whether a segment's kernel may be called with these symbol values, as far as possible before its operands
+/// are in memory. Waits until `deadline` for a kernel being built; `None` waits forever. [`super`] documents the
+/// order of the checks.
 pub(super) fn admit<'a>(
     program: &Program,
     partition: &Partition,
@@ -113,7 +113,7 @@ pub(super) fn admit<'a>(
     let roles = Roles::bind(plan, metadata).map_err(|why| refused(&why))?;
     check_written(program, &partition.segments[position], plan, &roles)?;
     let sm_count = i32::try_from(machine.device().gpu().sm_count).unwrap_or(i32::MAX);
-    // No kernel that is generated asks how many clusters fit: see `Device::max_active_clusters`.
+    // No generated kernel uses the number of clusters; see `Device::max_active_clusters`.
     let device = Device { sm_count, max_active_clusters: 0 };
     let mut requirements = Requirements::default();
     if !metadata.is_empty(&extents) {
@@ -126,8 +126,9 @@ pub(super) fn admit<'a>(
     Ok(Call { roles, kernel, device, extents, workspace, written_bytes })
 }
 
-/// Why a call could not be prepared: a reason not to run the kernel, or a device that failed. `waited` is what waiting
-/// for the stream gave afterwards: CUTLASS has one status for almost everything, so the driver is asked as well.
+/// Classifies a failed preparation: a refusal by the kernel, or a device error. `waited` is the result of
+/// synchronizing the stream afterwards. CUTLASS has one status for almost every error, so the driver's answer is
+/// needed too.
 pub(super) fn unprepared(status: Status, waited: Result<(), DeviceError>) -> Result<RunReason, DeviceError> {
     waited?;
     match status.cuda_error() {
@@ -140,10 +141,10 @@ pub(super) fn unprepared(status: Status, waited: Result<(), DeviceError>) -> Res
     }
 }
 
-/// `cudaErrorMemoryAllocation`: a kernel is loaded onto the device when it is first prepared.
+/// `cudaErrorMemoryAllocation`. The first preparation loads the kernel onto the device, which takes memory.
 const OUT_OF_MEMORY: i32 = 2;
 
-/// Whether the kernel is one for the device, and reads and writes what the plan says.
+/// Checks that the kernel is for this device and has the plan's signature.
 fn check_identity(program: &Program, plan: &Plan, metadata: &Metadata, gpu: &Gpu) -> Result<(), RunReason> {
     check_target(metadata, gpu)?;
     let signature = plan.signature(program);
@@ -154,7 +155,7 @@ fn check_identity(program: &Program, plan: &Plan, metadata: &Metadata, gpu: &Gpu
     Err(refused(&format!("the kernel says that it computes `{found}`, and the plan is `{signature}`")))
 }
 
-/// Whether the kernel is one for the device.
+/// Checks that the kernel is for this device.
 pub(crate) fn check_target(metadata: &Metadata, gpu: &Gpu) -> Result<(), RunReason> {
     let needed = if metadata.emulated { EMULATOR } else { metadata.target.as_str() };
     if gpu.target() == Some(needed) {
@@ -166,10 +167,10 @@ pub(crate) fn check_target(metadata: &Metadata, gpu: &Gpu) -> Result<(), RunReas
     Err(RunReason { code: NO_DEVICE, message })
 }
 
-/// The target of the GPUs that emulate.
+/// The target of GPUs that run emulated kernels.
 const EMULATOR: &str = "sm_90a";
 
-/// A kernel's refusal to prepare or run what its plan accepted.
+/// The reason for a kernel that rejects a problem its plan accepted.
 fn refused_by(status: &Status) -> RunReason {
     refused(&status.to_string())
 }
@@ -179,8 +180,8 @@ pub(super) fn refused(why: &str) -> RunReason {
     RunReason { code: KERNEL_REFUSED, message }
 }
 
-/// Whether the plan writes what its segment gives, and nothing of somebody else's. It may write more: of codes and
-/// scales nobody need use both.
+/// Checks that the plan writes all segment outputs and no value of another segment. It may write additional values:
+/// codes and scales need not both be used.
 fn check_written(program: &Program, segment: &Segment, plan: &Plan, roles: &Roles) -> Result<(), RunReason> {
     let module = program.module();
     if roles.addresses(|_| Some(0)).is_none() {
@@ -216,7 +217,7 @@ fn check_written(program: &Program, segment: &Segment, plan: &Plan, roles: &Role
     }
 }
 
-/// The extents of a call in the order of the kernel.
+/// The extents of a call, in the kernel's order.
 fn extents_of(plan: &Plan, metadata: &Metadata, symbols: &SymbolValues) -> Result<Extents, RunReason> {
     let planned = plan.extents(symbols).ok_or_else(|| refused("its extents are not known"))?;
     let extent = |name: &String| {
@@ -232,7 +233,7 @@ fn extents_of(plan: &Plan, metadata: &Metadata, symbols: &SymbolValues) -> Resul
     Ok(Extents::new(&extents))
 }
 
-/// No kernel is launched on a buffer that is shorter than what it reads or writes, whatever the partition says.
+/// Checks buffer sizes against the kernel's own requirements, independently of the partition.
 fn check_sizes(
     program: &Program,
     metadata: &Metadata,
@@ -285,7 +286,7 @@ fn number(count: Option<u64>) -> String {
     count.map_or_else(|| "unknown".to_owned(), |count| count.to_string())
 }
 
-/// The bytes that a value takes under these symbol values.
+/// The size of a value under these symbol values, in bytes.
 pub(super) fn bytes(program: &Program, value: Value, symbols: &SymbolValues) -> Option<u64> {
     let ty = program.module().ty(value);
     let dims = concrete_dims(ty, symbols)?;

@@ -1,50 +1,50 @@
-//! Why a program could not be run.
+//! Errors of running a program.
 
 use super::LaunchRecord;
 use crate::device::DeviceError;
 use crate::fallback::FallbackError;
 
-/// Why a program could not be run on these inputs.
+/// The reason that a program could not run on these inputs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// There are too few or too many inputs.
+    /// The number of inputs is wrong.
     #[error("`@{program}` takes {expected} inputs, not {found}")]
     Inputs {
         /// The program.
         program: String,
-        /// How many it, or its segment, has.
+        /// The number of inputs of the program or segment.
         expected: usize,
-        /// How many there are.
+        /// The number of inputs given.
         found: usize,
     },
-    /// An input that a kernel reads, or that a single segment is given, is not of its value's type.
+    /// An input of a kernel or of a single segment does not have its value's type.
     #[error("`%{value}` in segment {segment} is {expected}, but its tensor is {found}")]
     Input {
-        /// The segment that needs it.
+        /// The segment that reads it.
         segment: usize,
         /// The value.
         value: String,
-        /// Its type with the extents of this run.
+        /// The value's type, with the extents of this run.
         expected: String,
-        /// What was given.
+        /// The tensor's type.
         found: String,
     },
-    /// The partition has no such segment.
+    /// The partition has no segment with this index.
     #[error("there is no segment {segment}; the partition has {count}")]
     NoSuchSegment {
-        /// What was asked for.
+        /// The requested index.
         segment: usize,
-        /// How many there are, counted from 0.
+        /// The number of segments.
         count: usize,
     },
-    /// The partition does not belong to the program: an op comes before one whose result it uses, or is missing.
+    /// The partition does not match the program: an op is missing, or precedes one whose result it uses.
     #[error(
         "the partition is not one of this program: segment {segment} needs `%{value}` before it is computed"
     )]
     Partition {
         /// The position of the segment; the number of segments for a program output.
         segment: usize,
-        /// The value that is not there.
+        /// The value that is not yet computed.
         value: String,
     },
     /// An op failed.
@@ -54,44 +54,44 @@ pub enum RunError {
         op: String,
         /// The position of its segment.
         segment: usize,
-        /// Why.
+        /// The fallback's error.
         source: FallbackError,
     },
-    /// The host has no memory for what a kernel computed, or for an input that the program returns.
+    /// The host is out of memory for a kernel's result, or for an input that the program returns.
     #[error("`%{value}` of segment {segment} takes {bytes} bytes, more than there is memory")]
     Memory {
-        /// The segment that made it; the number of segments for an input.
+        /// The segment that computed it; the number of segments for an input.
         segment: usize,
         /// The value.
         value: String,
-        /// Bytes that it takes.
+        /// The required size, in bytes.
         bytes: u64,
     },
     /// The device failed.
     #[error("kernel {kernel} in segment {segment}{}: {source} ({})", list(&place.ops), source.remedy())]
     Device {
-        /// The position of the segment. Kernels run behind the host's back: unless `locate` was asked for, an earlier
-        /// one may be to blame.
+        /// The position of the segment. Launches are asynchronous: unless
+        /// [`RunOptions::locate`](super::RunOptions::locate) is set, an earlier segment may be at fault.
         segment: usize,
-        /// The name of its kernel.
+        /// The kernel's name.
         kernel: String,
-        /// Why.
+        /// The device's error.
         source: DeviceError,
-        /// What else is known of where it was.
+        /// Details of the location.
         place: Box<FaultPlace>,
     },
 }
 
-/// What is known of the segment in which the device failed.
+/// The segment in which the device failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlace {
     /// The ops of the segment, as `%name = mnemonic`.
     pub ops: Vec<String>,
-    /// What its kernel was given, in debug mode.
+    /// The launch's arguments, in debug mode.
     pub launch: Option<LaunchRecord>,
 }
 
-/// The first few ops in parentheses; a segment may have many.
+/// Lists the first few ops in parentheses; a segment may have many.
 fn list(ops: &[String]) -> String {
     const SHOWN: usize = 4;
     let more = ops.len().saturating_sub(SHOWN);

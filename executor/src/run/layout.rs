@@ -1,5 +1,4 @@
-//! Where everything lies that a program of kernels, or one kernel of it, needs besides its inputs and outputs: one
-//! piece of memory.
+//! Memory layout of prepared programs: one allocation holds all intermediates and workspaces.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,39 +10,39 @@ use super::call::{Call, admit, bytes, refused, results_of_nothing};
 use super::{ALIAS, FALLBACK_SEGMENT, MISSING_ADDRESS, Machine, NO_SUCH_SEGMENT, Refused};
 use crate::service::Wait;
 
-/// Every part begins at a multiple of this, as memory from the driver does.
+/// The alignment of each part, equal to that of driver allocations.
 pub(super) const PART_ALIGNMENT: u64 = 256;
 
-/// A program's calls, and where their intermediates and workspaces lie.
+/// A program's calls, and the layout of intermediates and workspaces.
 pub(super) struct Layout<'a> {
-    /// In order.
+    /// The steps, in order.
     pub(super) steps: Vec<Step<'a>>,
-    /// What a kernel makes and the caller does not get: the offset.
+    /// The offset of each value that a kernel writes and the caller does not receive.
     pub(super) intermediates: HashMap<Value, u64>,
-    /// Bytes of all of it.
+    /// The total size, in bytes.
     pub(super) bytes: u64,
-    /// What the caller must give an address of.
+    /// The values that the caller must bind to an address.
     pub(super) outside: Vec<Outside>,
-    /// Conditions on addresses.
+    /// Alignment requirements of addresses.
     pub(super) alignments: Vec<Alignment>,
 }
 
-/// What is done for a segment.
+/// The work for a segment.
 pub(super) enum Step<'a> {
-    /// Its kernel is launched.
+    /// Launches its kernel.
     Call(Box<PlacedCall<'a>>),
-    /// There is nothing to launch, and a value to be set to zero: a reduction over nothing.
+    /// Sets a value to zero, without a launch: a reduction over nothing.
     Zero(ZeroValue),
 }
 
-/// A call, and where its workspace lies.
+/// A call with its workspace's offset.
 pub(super) struct PlacedCall<'a> {
     pub(super) segment: usize,
     pub(super) call: Call<'a>,
     pub(super) workspace: u64,
 }
 
-/// A value that is all zeros.
+/// A value to fill with zeros.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ZeroValue {
     pub(super) segment: usize,
@@ -51,17 +50,17 @@ pub(super) struct ZeroValue {
     pub(super) bytes: u64,
 }
 
-/// A value that is the caller's.
+/// A value in the caller's memory.
 #[derive(Clone, Debug)]
 pub(super) struct Outside {
     pub(super) value: Value,
     pub(super) name: String,
     pub(super) bytes: u64,
-    /// A kernel writes it.
+    /// True if a kernel writes it.
     pub(super) is_output: bool,
 }
 
-/// The address of a value is to be a multiple.
+/// An alignment requirement of a value's address.
 #[derive(Clone, Debug)]
 pub(super) struct Alignment {
     pub(super) segment: usize,
@@ -69,7 +68,7 @@ pub(super) struct Alignment {
     pub(super) bytes: u64,
 }
 
-/// What is to be prepared: segments that follow one another, what they get and what they give.
+/// The scope of a preparation: consecutive segments with their inputs and outputs.
 pub(super) struct Scope<'a> {
     segments: Range<usize>,
     inputs: &'a [Value],
@@ -77,7 +76,7 @@ pub(super) struct Scope<'a> {
 }
 
 impl<'a> Scope<'a> {
-    /// All of a program.
+    /// A whole program.
     pub(super) fn program(program: &'a Program, partition: &Partition) -> Scope<'a> {
         let module = program.module();
         Scope { segments: 0..partition.segments.len(), inputs: &module.inputs, outputs: &module.outputs }
@@ -100,7 +99,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Asks every kernel, and gives every part its place.
+/// Admits every kernel call, and assigns an offset to every part.
 pub(super) fn lay_out<'a>(
     program: &Program,
     partition: &Partition,
@@ -144,7 +143,7 @@ pub(super) fn lay_out<'a>(
             let message = format!("segment {position} runs on the fallback: `run` runs such programs");
             return Err(Refused::new(FALLBACK_SEGMENT, Some(position), message));
         };
-        // Whoever prepares has waited before, or does not want to.
+        // Callers that want to wait have done so already.
         let deadline = Wait::Never.deadline();
         let call = admit(program, partition, position, plan, symbols, Some(machine), deadline)
             .map_err(|reason| Refused::new(reason.code, Some(position), reason.message))?;
@@ -186,7 +185,7 @@ pub(super) fn lay_out<'a>(
     }
 }
 
-/// The values that a kernel which is not launched leaves to be set to zero.
+/// The values of an empty problem that must be set to zero.
 fn zeros(
     program: &Program,
     plan: &Plan,
@@ -200,7 +199,7 @@ fn zeros(
     let results = results_of_nothing(program, plan, symbols).map_err(|error| refuse(&error.to_string()))?;
     let mut zeros = Vec::new();
     for (value, tensor) in results.into_iter().filter(|(_, tensor)| tensor.count() > 0) {
-        // A launch has nothing but memory to set. Plans rule out reductions that begin elsewhere.
+        // A prepared program can only fill memory. Plans exclude reductions with another initial value.
         if tensor.bytes().iter().any(|byte| *byte != 0) {
             let name = program.module().name_of(value);
             return Err(refuse(&format!("`%{name}` of an empty problem is not zero")));
@@ -211,7 +210,7 @@ fn zeros(
 }
 
 impl Layout<'_> {
-    /// The offset of so many more bytes.
+    /// Reserves `bytes` bytes and returns their offset.
     fn part(&mut self, bytes: u64) -> u64 {
         let offset = self.bytes;
         let end = offset.saturating_add(bytes);

@@ -1,4 +1,4 @@
-//! Where kernels run, and what there is to run.
+//! The device and kernels that a run uses.
 
 use std::collections::HashMap;
 
@@ -7,34 +7,35 @@ use crate::device::{Device, DeviceError, Stream};
 use crate::kernel::Kernel;
 use crate::service::Wait;
 
-/// What a kernel segment has to run with.
+/// The kernel of a kernel segment, or its absence.
 #[derive(Clone, Debug)]
 pub enum SegmentKernel {
-    /// The kernel that was built from the segment's own plan. One of another [`signature`](fourfold_scheduler::Plan::signature), or for
-    /// another device, is refused; one of the same signature that computes something else is not noticed.
+    /// The kernel built from the segment's own plan. A kernel with another
+    /// [`signature`](fourfold_scheduler::Plan::signature) or for another device is refused. A kernel with the same
+    /// signature but another computation goes unnoticed.
     Ready(Kernel),
-    /// There is none, and why.
+    /// No kernel, with the reason.
     Unavailable(RunReason),
-    /// It is still being had. Until it is there the segment runs on the fallback, unless the call may wait.
+    /// A kernel being built. Meanwhile the segment runs on the fallback, unless the call may wait.
     Pending(PendingKernel),
 }
 
-/// A device, a stream of it to work on, and the kernels for it.
+/// A device, one of its streams, and kernels for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine<'a> {
     device: &'a Device,
     kernels: &'a HashMap<usize, SegmentKernel>,
-    /// One of the device's context.
+    /// A stream of the device's context; `None` for the device's own.
     stream: Option<&'a Stream>,
 }
 
 impl<'a> Machine<'a> {
-    /// A device with its own stream and kernels for it, by segment position.
+    /// A device with its own stream, and its kernels by segment position.
     pub fn new(device: &'a Device, kernels: &'a HashMap<usize, SegmentKernel>) -> Machine<'a> {
         Machine { device, kernels, stream: None }
     }
 
-    /// The same with another stream to work on, such as a host's.
+    /// Uses another stream, such as a host's.
     ///
     /// # Errors
     /// [`DeviceError::OtherDevice`] when the stream does not belong to this device.
@@ -55,12 +56,12 @@ impl<'a> Machine<'a> {
         self.kernels
     }
 
-    /// The stream to work on.
+    /// The stream in use.
     pub fn stream(&self) -> &'a Stream {
         self.stream.unwrap_or_else(|| self.device.stream())
     }
 
-    /// The name of a segment's kernel; empty when it has none.
+    /// The name of a segment's kernel; empty without one.
     pub(super) fn kernel_name(&self, segment: usize) -> String {
         match self.kernels.get(&segment) {
             Some(SegmentKernel::Ready(kernel)) => kernel.metadata().kernel.clone(),

@@ -1,11 +1,10 @@
-//! Runs a partitioned program, segment by segment: kernels on a device where there is one, the rest on the fallback.
+//! Runs a partitioned program segment by segment: kernels on the device, the rest on the fallback.
 //!
-//! A kernel segment that cannot run as one runs on the fallback, and its [`SegmentRun`] says why. The order in which
-//! that is found out is fixed: a run-time constraint, no device, a kernel that could not be had, one for another
-//! device or with another [`signature`](fourfold_scheduler::Plan::signature) than its plan, the kernel's own refusal, the device's memory.
-//! Only when nothing of this applies is anything launched, and what fails then is an error. [`prepare`] is for
-//! partitions of kernels only, and [`prepare_segment`] for one kernel: they check all that once, and what they give is
-//! launched as often as one likes.
+//! A kernel segment that cannot run as a kernel runs on the fallback, and its [`SegmentRun`] has the reason. Checks
+//! happen in a fixed order: run-time constraints, device, kernel availability, the kernel's device and
+//! [`signature`](fourfold_scheduler::Plan::signature), the kernel's own refusal, device memory. Nothing is launched
+//! before all checks pass; failures after that are errors. A [`Preparation`] performs these checks once, for a
+//! program of kernels only or for one kernel segment, and builds launches that can be repeated.
 
 mod call;
 mod codes;
@@ -48,52 +47,52 @@ use values::Values;
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RunOptions {
-    /// Keep every value, not only program outputs. What a kernel fuses away is never there.
+    /// Keep every value, not only program outputs. Values that a kernel fuses away never exist.
     pub keep_all: bool,
-    /// Fill a kernel's results with this byte before it is launched, the padding of scales included: what it does not
-    /// write is seen. Bytes of 0xFF are NaN.
+    /// Fill a kernel's results with this byte before the launch, padding of scales included, which reveals unwritten
+    /// elements. Bytes of 0xFF are NaN.
     pub poison: Option<u8>,
-    /// Wait for each kernel and measure it: an error then belongs to the segment that it is reported for.
+    /// Synchronize after each kernel and time it. An error is then attributed to the right segment.
     pub locate: bool,
-    /// Look for a fault: everything above for kernels is on, poison being 0xFF unless another byte is given, workspaces
-    /// are poisoned as well, and what each launch was given is kept ([`SegmentRun::launch`]; [`RunError::Device`] has
-    /// that of the kernel that failed). Off, it costs nothing.
+    /// Debug mode: enables `poison` (0xFF by default) and `locate`, poisons workspaces too, and records the arguments
+    /// of each launch ([`SegmentRun::launch`], and in [`RunError::Device`] those of the failed kernel). Off, it costs
+    /// nothing.
     pub debug: bool,
-    /// How long the whole call may wait for kernels that are still being built. What is not there by then runs on the
-    /// fallback.
+    /// Time that the whole call may wait for kernels being built. Segments whose kernels are not ready by then run on
+    /// the fallback.
     pub wait: Wait,
 }
 
 impl RunOptions {
-    /// Keeps every value.
+    /// Sets [`RunOptions::keep_all`].
     #[must_use]
     pub fn keep_all(mut self, keep_all: bool) -> RunOptions {
         self.keep_all = keep_all;
         self
     }
 
-    /// Fills a kernel's results with this byte before it is launched.
+    /// Sets [`RunOptions::poison`].
     #[must_use]
     pub fn poison(mut self, poison: impl Into<Option<u8>>) -> RunOptions {
         self.poison = poison.into();
         self
     }
 
-    /// Waits for each kernel and measures it.
+    /// Sets [`RunOptions::locate`].
     #[must_use]
     pub fn locate(mut self, locate: bool) -> RunOptions {
         self.locate = locate;
         self
     }
 
-    /// Runs in debug mode.
+    /// Sets [`RunOptions::debug`].
     #[must_use]
     pub fn debug(mut self, debug: bool) -> RunOptions {
         self.debug = debug;
         self
     }
 
-    /// Waits this long for kernels that are being built.
+    /// Sets [`RunOptions::wait`].
     #[must_use]
     pub fn wait(mut self, wait: Wait) -> RunOptions {
         self.wait = wait;
@@ -101,64 +100,63 @@ impl RunOptions {
     }
 }
 
-/// What a run gave.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// By value index: the program outputs, or every value that is not an input
-    /// when all are kept. An input is there only if the program returns it.
+    /// Tensors by value index: program outputs, or with `keep_all` every value except inputs. An input is present
+    /// only if the program returns it.
     pub values: Vec<Option<Tensor>>,
-    /// One for each segment of the partition.
+    /// One record for each segment of the partition.
     pub segments: Vec<SegmentRun>,
 }
 
 impl Run {
-    /// The tensor of a value, if it was kept.
+    /// The tensor of a value, if kept.
     pub fn value(&self, value: Value) -> Option<&Tensor> {
         self.values.get(value.index())?.as_ref()
     }
 }
 
-/// What became of one segment.
+/// A record of one segment's execution.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SegmentRun {
-    /// How it ran.
+    /// The tier that ran it.
     pub ran: Ran,
-    /// Why a segment that was planned as a kernel did not run as one.
+    /// The reason that a segment planned as a kernel ran elsewhere.
     pub reason: Option<RunReason>,
-    /// Wall-clock time on the host. A kernel may still have been running at its end, unless `locate` was asked for.
+    /// Wall-clock time on the host, in seconds. Unless `locate` is set, a kernel may still be running at its end.
     pub seconds: f64,
-    /// The kernel's own time on the device, when it ran as one and `locate` was asked for. An empty problem has none.
+    /// The kernel's time on the device, in seconds, if it ran with `locate`. `None` for an empty problem.
     pub kernel_seconds: Option<f64>,
-    /// What it caused to move.
+    /// The transfers that it caused.
     pub moved: Moved,
-    /// Whether the host waited for the device on account of it: for its operands to arrive or, where the host needs
-    /// them or the caller gets them, for its results; to measure it; or for memory. A kernel whose operands are on the
-    /// device, and whose results stay there, is launched without waiting.
+    /// True if it made the host wait for the device: for operands to arrive, for results needed on the host, for
+    /// timing, or for memory. A kernel whose operands and results stay on the device is launched without waiting.
     pub synchronized: bool,
-    /// What its kernel was given, in debug mode; also where the kernel would not be prepared and the fallback ran.
+    /// The launch's arguments, in debug mode. Present even if the kernel could not be prepared and the fallback ran.
     pub launch: Option<Box<LaunchRecord>>,
 }
 
-/// Bytes between the host and the device. A value is moved when a segment needs it where it is not, and counts for
-/// that segment; a result that the caller gets counts for the segment that made it.
+/// Bytes moved between host and device. A transfer is attributed to the segment that needs the value on the other
+/// side. A result returned to the caller is attributed to the segment that computed it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// To the device.
+    /// Bytes moved to the device.
     pub to_device: u64,
-    /// To the host.
+    /// Bytes moved to the host.
     pub to_host: u64,
 }
 
-/// How a segment ran.
+/// The tier that ran a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ran {
-    /// As its kernel, on a device of the target.
+    /// A kernel, on a device of the target.
     Kernel,
-    /// As its kernel with the target's instructions emulated, on another device.
+    /// A kernel with emulated instructions, on a device of another target.
     Emulated,
-    /// On the CPU, op by op.
+    /// The CPU, op by op.
     Fallback,
-    /// Not at all.
+    /// None: it did not run.
     NotRun,
 }
 
@@ -174,23 +172,23 @@ impl Ran {
     }
 }
 
-/// Why a kernel did not run.
+/// The reason that a kernel did not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunReason {
-    /// A stable code: [`NO_DEVICE`], [`NOT_BUILT`], [`BUILDING`], [`KERNEL_REFUSED`], [`DEVICE_MEMORY`], that of the constraint that
-    /// the call does not meet, or that of the [`SegmentKernel::Unavailable`] that was given.
+    /// A stable code: [`NO_DEVICE`], [`NOT_BUILT`], [`BUILDING`], [`KERNEL_REFUSED`], [`DEVICE_MEMORY`], the code of
+    /// an unmet constraint, or the code given in [`SegmentKernel::Unavailable`].
     pub code: &'static str,
-    /// For people.
+    /// A message for the user.
     pub message: String,
 }
 
-/// Runs the segments in order, kernels on the machine if there is one. A value is moved only when it is needed on
-/// the other side, and dropped after its last use unless it is to be kept. Everything on the device is done when
-/// this returns, whatever it returns: as results are given on the host, it has always waited at the end, and before
-/// that where [`SegmentRun::synchronized`] says so. A [`Preparation`] builds launches that do not wait.
+/// Runs the segments in order, kernels on `machine` if given. A value moves only when needed on the other side, and
+/// is dropped after its last use unless kept. The device is idle when this returns, even with an error. Since results
+/// are delivered on the host, the call waits at its end, and earlier where [`SegmentRun::synchronized`] says so. A
+/// [`Preparation`] builds launches that do not wait.
 ///
 /// # Errors
-/// When the inputs or the partition are not this program's, an op cannot be computed on these inputs, or the device
+/// When the inputs or the partition do not match the program, an op cannot be computed on these inputs, or the device
 /// fails. A kernel that does not run is no error: see [`SegmentRun::reason`].
 pub fn run(
     program: &Program,
@@ -229,12 +227,12 @@ pub fn run(
     Ok(Run { values, segments })
 }
 
-/// Runs one segment, for a host that runs the rest itself: its results from its inputs, both in the order in which
-/// the segment lists them. The rules are those of [`run`]; nothing stays on the device.
+/// Runs one segment, for a host that runs the others itself. Inputs and results are in the segment's own order. The
+/// rules of [`run`] apply; nothing stays on the device.
 ///
 /// # Errors
-/// When there is no such segment, an input is not of its value's type under these symbol values, an op cannot be
-/// computed, or the device fails.
+/// When the segment does not exist, an input does not have its value's type under these symbol values, an op cannot
+/// be computed, or the device fails.
 pub fn run_segment(
     program: &Program,
     partition: &Partition,

@@ -1,4 +1,4 @@
-//! The kernel of a segment that is still being had.
+//! Kernels of segments that are still being built.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -7,7 +7,7 @@ use super::{BUILDING, RunReason};
 use crate::kernel::Kernel;
 use crate::service::{Failure, Outcome, Pending, Wait};
 
-/// A kernel that is being had in the background. Clones share it; with the last of them goes the wish for it.
+/// A kernel being built in the background. Clones share it; dropping the last one gives it up.
 #[derive(Clone, Debug)]
 pub struct PendingKernel {
     pending: Arc<Pending>,
@@ -15,22 +15,22 @@ pub struct PendingKernel {
 }
 
 impl PendingKernel {
-    /// The kernel that this will give.
+    /// Wraps a pending request.
     pub fn new(pending: Pending) -> PendingKernel {
         PendingKernel { pending: Arc::new(pending), settled: Arc::default() }
     }
 
-    /// The kernel, or why it cannot be had; `None` when neither is known within the time.
+    /// Waits for the kernel or its failure; `None` at the time limit.
     pub fn wait(&self, wait: Wait) -> Option<Result<&Kernel, &RunReason>> {
         self.wait_until(wait.deadline())
     }
 
-    /// What is known of its build: the library and what it costs, or the failure.
+    /// The build's outcome, if known.
     pub fn outcome(&self) -> Option<&Outcome> {
         self.pending.try_get()
     }
 
-    /// The kernel, or why it is not there at a point in time; `None` is never.
+    /// The kernel, or the reason that it is unavailable at `deadline`; `None` waits forever.
     pub(super) fn get(&self, deadline: Option<Instant>) -> Result<&Kernel, RunReason> {
         match self.wait_until(deadline) {
             Some(settled) => settled.map_err(RunReason::clone),
@@ -42,7 +42,7 @@ impl PendingKernel {
         }
     }
 
-    /// As [`PendingKernel::wait`], to a point in time; forever without one.
+    /// Like [`PendingKernel::wait`], until a point in time; forever without one.
     pub fn wait_until(&self, deadline: Option<Instant>) -> Option<Result<&Kernel, &RunReason>> {
         if self.settled.get().is_none() {
             let outcome = self.pending.wait_until(deadline)?;

@@ -1,4 +1,4 @@
-//! Prepares the launches of a program of kernels only, or of one kernel, at addresses of the caller.
+//! Preparation: builds launches at the caller's addresses, for a program of kernels only or for one kernel segment.
 
 use std::collections::HashMap;
 
@@ -14,11 +14,11 @@ use super::{Machine, Refused};
 use crate::device::Stream;
 use crate::kernel::{Addresses, Status};
 
-/// A program in which every segment is a kernel, or one kernel segment, about to be prepared: its kernels have taken the
-/// extents, and it is known how much memory they need.
+/// Builder of launches for a program of kernels only, or for one kernel segment. Its kernels have admitted the
+/// extents, so their memory requirements are known.
 ///
-/// [`bind`](Preparation::bind) gives each input and output its address, [`workspace`](Preparation::workspace) the memory
-/// that the kernels work in, and [`build`](Preparation::build) makes the launches.
+/// [`bind`](Preparation::bind) sets the address of each input and output, [`workspace`](Preparation::workspace) the
+/// kernels' working memory, and [`build`](Preparation::build) creates the launches.
 #[must_use]
 pub struct Preparation<'a> {
     machine: Machine<'a>,
@@ -28,10 +28,10 @@ pub struct Preparation<'a> {
 }
 
 impl<'a> Preparation<'a> {
-    /// A whole program.
+    /// Prepares a whole program.
     ///
     /// # Errors
-    /// When a segment is no kernel, or its kernel cannot run here with these extents.
+    /// When a segment is not a kernel segment, or its kernel cannot run here with these extents.
     pub fn of_program(
         program: &Program,
         partition: &Partition,
@@ -41,10 +41,10 @@ impl<'a> Preparation<'a> {
         Preparation::of(program, partition, &Scope::program(program, partition), symbols, machine)
     }
 
-    /// One segment, for a host that runs the rest of the program itself.
+    /// Prepares one segment, for a host that runs the others itself.
     ///
     /// # Errors
-    /// When there is no such segment, or it cannot run as a kernel here with these extents.
+    /// When the segment does not exist, or cannot run here as a kernel with these extents.
     pub fn of_segment(
         program: &Program,
         partition: &Partition,
@@ -66,35 +66,34 @@ impl<'a> Preparation<'a> {
         Ok(Preparation { machine: *machine, layout, addresses: HashMap::new(), workspace: None })
     }
 
-    /// Has [`build`](Preparation::build) work on this stream of the device, such as a host's, instead of the device's own.
+    /// Makes [`build`](Preparation::build) use this stream, such as a host's, instead of the device's own.
     ///
     /// # Errors
-    /// When the stream is not one of this device.
+    /// When the stream does not belong to this device.
     pub fn stream(self, stream: &'a Stream) -> Result<Preparation<'a>, Refused> {
         let machine = self.machine.with_stream(stream).map_err(|error| Refused::device(&error, None))?;
         Ok(Preparation { machine, ..self })
     }
 
-    /// The bytes of device memory that the kernels need besides inputs and outputs: what they hand to one another, and
-    /// their workspaces.
+    /// The device memory required in addition to inputs and outputs, in bytes: intermediates and workspaces.
     pub fn workspace_size(&self) -> u64 {
         self.layout.bytes
     }
 
-    /// Gives an input or an output its device address. 0 will do for a value without elements.
+    /// Sets the device address of an input or output. 0 is valid for a value without elements.
     pub fn bind(mut self, value: Value, address: u64) -> Preparation<'a> {
         self.addresses.insert(value, address);
         self
     }
 
-    /// Gives many inputs and outputs their device addresses.
+    /// Sets the device addresses of several inputs and outputs.
     pub fn bind_all(mut self, addresses: impl IntoIterator<Item = (Value, u64)>) -> Preparation<'a> {
         self.addresses.extend(addresses);
         self
     }
 
-    /// Gives the memory that the kernels work in: an address that is a multiple of 256, and at least
-    /// [`workspace_size`](Preparation::workspace_size) bytes. Without it, [`build`](Preparation::build) allocates.
+    /// Sets the kernels' working memory: at least [`workspace_size`](Preparation::workspace_size) bytes, aligned to
+    /// 256. Without it, [`build`](Preparation::build) allocates.
     pub fn workspace(mut self, address: u64, bytes: u64) -> Preparation<'a> {
         self.workspace = Some((address, bytes));
         self
@@ -103,12 +102,12 @@ impl<'a> Preparation<'a> {
     /// Builds the launches. Waits for the machine's stream, which must not be capturing.
     ///
     /// # Errors
-    /// When a value has no address or one that will not do, when the workspace is too small, or when a kernel refuses.
+    /// When a value has no address or an unsuitable one, the workspace is too small, or a kernel refuses.
     ///
     /// # Safety
-    /// Each address must be that of memory on this device that is as large as the value, and so must the workspace. All
-    /// of it must stay valid, and the workspace must have no other use, until the result is dropped or has other
-    /// addresses.
+    /// Each address must point to memory on this device that is at least as large as its value; likewise the
+    /// workspace. All of this memory must stay valid, and the workspace must have no other use, until the result is
+    /// dropped or has other addresses.
     pub unsafe fn build(self) -> Result<PreparedProgram, Refused> {
         let Preparation { machine, layout, addresses, workspace } = self;
         let device = machine.device();
@@ -148,8 +147,9 @@ impl<'a> Preparation<'a> {
                     continue;
                 }
             };
-            // SAFETY: the context is current and the stream one of its. Intermediates and workspaces have places of their
-            // own in memory that is ours or the caller's, who also vouches for the rest; `admit` has checked the sizes.
+            // SAFETY: the context is current, and the stream belongs to it. Intermediates and workspaces have
+            // disjoint places in our own or the caller's memory. The caller vouches for the rest; `admit` has checked
+            // the sizes.
             match unsafe { ready(call, &pointers, workspace.0, stream) } {
                 Ok(call) => steps.push(ReadyStep::Call(call)),
                 Err(failed) => {
@@ -158,8 +158,8 @@ impl<'a> Preparation<'a> {
                 }
             }
         }
-        // A kernel may have cleared its workspace on this stream: it is launched on others, and when this fails the
-        // workspace is the caller's again.
+        // A kernel may have cleared its workspace on this stream, but is launched on others. After a failure, the
+        // workspace belongs to the caller again.
         let waited = stream.synchronize();
         if let Some((segment, status)) = failure {
             return Err(refused(status, waited, segment));
@@ -184,7 +184,7 @@ enum PlacedStep<'a> {
     Zero(ZeroValue, u64),
 }
 
-/// Builds one launch, or gives its segment and the kernel's answer.
+/// Builds one launch, or returns its segment and the kernel's status.
 ///
 /// # Safety
 /// As for [`Kernel::prepare`](crate::kernel::Kernel::prepare).
@@ -196,7 +196,7 @@ unsafe fn ready(
 ) -> Result<ReadyCall, (usize, Status)> {
     let (segment, call) = (placed.segment, placed.call);
     let size = usize::try_from(call.workspace).unwrap_or(usize::MAX);
-    // A kernel without a workspace gets none: the end of the memory is not memory.
+    // A kernel without a workspace gets 0: its offset may be the end of the allocation, which is not ours.
     let address = if call.workspace == 0 { 0 } else { workspace + placed.workspace };
     // SAFETY: the caller vouches for all of it.
     let prepared = unsafe {

@@ -1,4 +1,4 @@
-//! Launches that are built: putting them on a stream checks nothing, allocates nothing and waits for nothing.
+//! Prepared launches: submitting them checks nothing, allocates nothing and waits for nothing.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,10 +12,10 @@ use super::{ALIAS, MISSING_ADDRESS, POINTER_ALIGNMENT, Refused, WORKSPACE_SIZE};
 use crate::device::{Buffer, Device, DeviceError, Stream};
 use crate::kernel::{Addresses, Prepared, Status};
 
-/// A program, or a segment of one, whose launches are built: all that remains is to put them on a stream.
+/// The built launches of a program or segment, ready to be put on a stream.
 ///
-/// It belongs to one device and has at most one launch in flight. Dropping it while one is in flight is what the
-/// caller of [`PreparedProgram::launch`] promises not to do.
+/// It belongs to one device and may have at most one launch in flight. It must not be dropped while a launch is in
+/// flight, as the caller of [`PreparedProgram::launch`] promises.
 #[derive(Debug)]
 pub struct PreparedProgram {
     pub(super) steps: Vec<ReadyStep>,
@@ -31,7 +31,7 @@ pub struct PreparedProgram {
 #[derive(Debug)]
 pub(super) enum ReadyStep {
     Call(ReadyCall),
-    /// A value, and where it lies.
+    /// A value with its address.
     Zero(ZeroValue, u64),
 }
 
@@ -43,15 +43,15 @@ pub(super) struct ReadyCall {
 }
 
 impl PreparedProgram {
-    /// Puts every kernel on a stream. It can be captured in a graph.
+    /// Puts every kernel on a stream. Can be captured in a graph.
     ///
     /// # Errors
-    /// [`DeviceError::OtherDevice`] when the stream is not one of the device that this was prepared for. When a launch
-    /// fails, the driver's own error if it has one; earlier kernels of the program are then on the stream.
+    /// [`DeviceError::OtherDevice`] when the stream belongs to another device. When a launch fails, the driver's
+    /// error if it has one; earlier kernels are then already on the stream.
     ///
     /// # Safety
-    /// Until the device is done, this must not be launched again, changed or dropped, and what it reads and writes must
-    /// stay valid. A graph that captured it counts as a launch whenever it is launched.
+    /// Until the device is done, this must not be launched again, changed or dropped, and all memory that it reads or
+    /// writes must stay valid. Each launch of a graph that captured it is a launch of it.
     pub unsafe fn launch(&mut self, stream: &Stream) -> Result<(), DeviceError> {
         if !self.device.owns(stream) {
             return Err(DeviceError::OtherDevice { what: "stream" });
@@ -62,7 +62,7 @@ impl PreparedProgram {
                 // SAFETY: the context is current; the caller vouches for the rest.
                 ReadyStep::Call(call) => unsafe { call.prepared.launch(stream.raw()) }
                     .map_err(|status| stream.fault().unwrap_or(DeviceError::Launch { status }))?,
-                // SAFETY: the value lies there, which is ours or what the caller vouches for.
+                // SAFETY: the value is at this address, in our own memory or in memory that the caller vouches for.
                 ReadyStep::Zero(zero, address) => unsafe {
                     stream.fill_at(*address, usize::try_from(zero.bytes).unwrap_or(usize::MAX), 0)?;
                 },
@@ -74,11 +74,11 @@ impl PreparedProgram {
     /// Replaces the addresses of some inputs and outputs; the others stay.
     ///
     /// # Errors
-    /// When they do not do; the old ones then stay, all of them.
+    /// When an address is unsuitable; all old addresses then stay.
     ///
     /// # Safety
-    /// As for [`Preparation::build`](super::Preparation::build). No launch may be in flight. Graphs that captured this
-    /// keep the old addresses.
+    /// As for [`Preparation::build`](super::Preparation::build). No launch may be in flight. Graphs that captured
+    /// this keep the old addresses.
     pub unsafe fn update_addresses(&mut self, addresses: &HashMap<Value, u64>) -> Result<(), Refused> {
         let mut all = self.addresses.clone();
         all.extend(addresses);
@@ -90,7 +90,7 @@ impl PreparedProgram {
             if let Err(refused) = updated {
                 let old = self.addresses.clone();
                 for changed in 0..=index {
-                    // SAFETY: these are the addresses that it had.
+                    // SAFETY: these are the previous addresses, which the caller vouched for before.
                     let _ = unsafe { self.update_step(changed, &old) };
                 }
                 return Err(refused);
@@ -100,12 +100,12 @@ impl PreparedProgram {
         Ok(())
     }
 
-    /// The address and size of the memory that its kernels work in.
+    /// The address and size in bytes of the kernels' working memory.
     pub fn workspace(&self) -> (u64, u64) {
         self.workspace
     }
 
-    /// How many kernels a launch puts on the stream; none for an empty problem.
+    /// The number of kernels in a launch; 0 for an empty problem.
     pub fn kernels(&self) -> usize {
         self.steps.iter().filter(|step| matches!(step, ReadyStep::Call(_))).count()
     }
@@ -171,7 +171,7 @@ pub(super) fn check_workspace((address, bytes): (u64, u64), needed: u64) -> Resu
     Ok((address, needed))
 }
 
-/// Whether every value has an address, an aligned one, and no kernel writes to what is something else.
+/// Checks that every value has an aligned address, and that no written memory overlaps other memory.
 pub(super) fn check_addresses(
     outside: &[Outside],
     alignments: &[Alignment],
@@ -204,13 +204,13 @@ pub(super) fn check_addresses(
     check_overlaps(ranges, workspace)
 }
 
-/// Whether what a kernel writes is apart from everything else.
+/// Checks that memory written by kernels overlaps nothing else.
 fn check_overlaps(mut ranges: Vec<Range<'_>>, (address, bytes): (u64, u64)) -> Result<(), Refused> {
-    // The sum was checked when the memory was given.
+    // The sum cannot overflow: `check_workspace` has checked it.
     ranges.push(Range { start: address, end: address.saturating_add(bytes), name: None, written: true });
     ranges.retain(|range| range.start < range.end);
     ranges.sort_by_key(|range| range.start);
-    // Of those before: the one that reaches furthest, and the one that is written and reaches furthest.
+    // Of the earlier ranges: the furthest end of any, and of those that are written.
     let (mut any, mut written): (Option<Range<'_>>, Option<Range<'_>>) = (None, None);
     let further = |old: Option<Range<'_>>, new| old.is_none_or(|old: Range<'_>| old.end < new);
     for range in ranges {
@@ -229,7 +229,7 @@ fn check_overlaps(mut ranges: Vec<Range<'_>>, (address, bytes): (u64, u64)) -> R
     Ok(())
 }
 
-/// Memory of the caller, or the workspace, which has no name.
+/// A range of the caller's memory, or the workspace, which has no name.
 #[derive(Clone, Copy)]
 struct Range<'a> {
     start: u64,

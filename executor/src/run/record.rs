@@ -1,7 +1,7 @@
-//! What one launch was given: its kernel, extents, device, addresses and workspace, as data and as text.
+//! Launch records: kernel, extents, device, addresses and workspace of one launch, as data and as text.
 //!
-//! It is made for runs in debug mode only ([`RunOptions::debug`](super::RunOptions::debug)), just before the kernel is
-//! prepared, so that it is there whatever becomes of the launch.
+//! Recorded in debug mode only ([`RunOptions::debug`](super::RunOptions::debug)), just before the kernel is prepared,
+//! so that a record exists even if the launch fails.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,80 +14,80 @@ use serde::{Serialize, Serializer};
 use super::call::Call;
 use crate::device::{Buffer, Gpu};
 
-/// What one launch was given.
+/// The arguments of one launch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LaunchRecord {
-    /// The position of its segment.
+    /// The segment's position.
     pub segment: usize,
-    /// The name of the kernel.
+    /// The kernel's name.
     pub kernel: String,
-    /// The digest of what it was generated from.
+    /// The digest of the kernel's specification.
     pub hash: String,
-    /// What it was generated for.
+    /// The kernel's target.
     pub target: String,
-    /// Whether its target's instructions are emulated.
+    /// True if the target's instructions are emulated.
     pub emulated: bool,
-    /// The library that holds it.
+    /// The path of the kernel's library.
     pub library: PathBuf,
-    /// The ops that it stands for, as `%name = mnemonic`.
+    /// The ops that the kernel computes, as `%name = mnemonic`.
     pub ops: Vec<String>,
-    /// The number of the GPU.
+    /// The GPU's ordinal.
     pub device: usize,
-    /// What the GPU is.
+    /// The GPU's description.
     pub device_name: String,
-    /// Its multiprocessors, as the kernel was told.
+    /// The SM count passed to the kernel.
     pub sm_count: i32,
     /// The extents, in the kernel's order: L, M, N and K of a `scaled_mma`.
     pub extents: Vec<i64>,
     /// The names of the extents.
     #[serde(skip)]
     pub extent_names: Vec<String>,
-    /// What it reads, then what it writes.
+    /// The arguments: inputs, then outputs.
     pub arguments: Vec<LaunchArgument>,
-    /// What it works in.
+    /// The workspace.
     pub workspace: LaunchWorkspace,
 }
 
 /// One tensor of a launch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LaunchArgument {
-    /// What it is to the kernel: `a`, `sfa`, `b`, `sfb`, `c`, `alpha`, `beta`, `x0` for an operand of the epilogue, `y0` for an
-    /// output, and so on.
+    /// The role: `a`, `sfa`, `b`, `sfb`, `c`, `alpha`, `beta`, `x0` for an epilogue operand, `y0` for an output, and
+    /// so on.
     pub role: String,
-    /// The name of the value.
+    /// The value's name.
     pub value: String,
     /// Its extents, element type and layout in this run.
     pub ty: String,
-    /// Where it lies on the device.
+    /// The device address.
     #[serde(serialize_with = "hexadecimal")]
     pub address: u64,
-    /// Bytes that the kernel reads or writes.
+    /// The bytes that the kernel reads or writes.
     pub bytes: u64,
-    /// Bytes of the memory that begins there.
+    /// The size of the allocation at the address, in bytes.
     pub capacity: u64,
     /// The largest power of two that divides the address.
     pub alignment: u64,
-    /// What the address must be a multiple of, where the plan says so.
+    /// The alignment that the plan requires, if any.
     pub required_alignment: Option<u32>,
-    /// Whether the kernel writes it.
+    /// True if the kernel writes it.
     pub written: bool,
-    /// What it was filled with before.
+    /// The byte that it was filled with before the launch.
     pub poison: Option<u8>,
 }
 
 /// The workspace of a launch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LaunchWorkspace {
-    /// Where it lies on the device; 0 when there is none.
+    /// The device address; 0 without a workspace.
     #[serde(serialize_with = "hexadecimal")]
     pub address: u64,
-    /// Bytes that the kernel asked for.
+    /// The bytes that the kernel requested.
     pub bytes: u64,
-    /// What it was filled with before.
+    /// The byte that it was filled with before the launch.
     pub poison: Option<u8>,
 }
 
-/// What of a launch only its run knows.
+/// Launch facts known only to its run.
 pub(super) struct LaunchPlace<'a> {
     pub(super) segment: usize,
     pub(super) gpu: &'a Gpu,
@@ -96,7 +96,7 @@ pub(super) struct LaunchPlace<'a> {
 }
 
 impl LaunchRecord {
-    /// The record of a call; `buffer` knows where each value lies.
+    /// Records a call; `buffer` maps each value to its memory.
     pub(super) fn of<'b>(
         program: &Program,
         plan: &Plan,
@@ -153,12 +153,12 @@ impl LaunchRecord {
     }
 }
 
-/// Numbers of JSON lose their last digits beyond 2^53 in many readers.
+/// Written as text, since many JSON readers lose precision above 2^53.
 fn hexadecimal<S: Serializer>(address: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&format!("{address:#x}"))
 }
 
-/// The dump for people, one argument on each line, without a newline at the end.
+/// Formats the record for users: one argument per line, without a final newline.
 impl fmt::Display for LaunchRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let emulated = if self.emulated { ", emulated" } else { "" };
@@ -193,7 +193,7 @@ fn poisoned(byte: Option<u8>) -> String {
     byte.map_or(String::new(), |byte| format!(", filled with {byte:#04x} before"))
 }
 
-/// Extents, element type and layout.
+/// Formats extents, element type and layout.
 pub(super) fn describe(element: ElementType, dims: &[usize], layout: Option<ScaleLayout>) -> String {
     let layout = layout.map_or(String::new(), |layout| format!(", {layout}"));
     format!("{dims:?}, {element}{layout}")

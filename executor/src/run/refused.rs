@@ -6,7 +6,7 @@ use crate::device::DeviceError;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {message}")]
 pub struct Refused {
-    /// A stable code: one of these, that of a constraint, or that of a kernel that could not be built or loaded.
+    /// A stable code: one of the following, the code of a constraint, or the code of a build or load failure.
     ///
     /// [`FALLBACK_SEGMENT`](super::FALLBACK_SEGMENT), [`NO_SUCH_SEGMENT`](super::NO_SUCH_SEGMENT),
     /// [`NOT_BUILT`](super::NOT_BUILT), [`BUILDING`](super::BUILDING), [`NO_DEVICE`](super::NO_DEVICE),
@@ -14,9 +14,9 @@ pub struct Refused {
     /// [`WORKSPACE_SIZE`](super::WORKSPACE_SIZE), [`DEVICE_MEMORY`](super::DEVICE_MEMORY),
     /// [`DEVICE_ERROR`](super::DEVICE_ERROR), [`MISSING_ADDRESS`](super::MISSING_ADDRESS), [`ALIAS`](super::ALIAS).
     pub code: &'static str,
-    /// The segment that is to blame, if it is one.
+    /// The segment at fault, if any.
     pub segment: Option<usize>,
-    /// For people.
+    /// A message for the user.
     pub message: String,
 }
 

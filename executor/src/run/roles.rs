@@ -11,13 +11,13 @@ use crate::kernel::{Addresses, Metadata};
 /// The values of one call, each list in the order in which the kernel describes its roles.
 #[derive(Clone, Debug)]
 pub(super) struct Roles {
-    /// The tensors that the kernel reads.
+    /// Tensors read.
     pub(super) operands: Vec<(String, Value)>,
-    /// The f32 numbers that it reads.
+    /// f32 scalars read.
     pub(super) scalars: Vec<(String, Value)>,
-    /// The names of what it writes.
+    /// Role names of the outputs.
     outputs: Vec<String>,
-    /// The values that it writes.
+    /// Values written.
     pub(super) written: Vec<Value>,
 }
 
@@ -38,19 +38,19 @@ impl Roles {
         })
     }
 
-    /// The values that the kernel reads. A value that it reads in two roles is there twice.
+    /// The values that the kernel reads. A value read in two roles appears twice.
     pub(super) fn reads(&self) -> impl Iterator<Item = Value> + '_ {
         self.operands.iter().chain(&self.scalars).map(|(_, value)| *value)
     }
 
-    /// Every value under its role: operands, scalars, outputs.
+    /// Every value with its role: operands, scalars, outputs.
     pub(super) fn named(&self) -> impl Iterator<Item = (String, Value)> + '_ {
         let outputs = self.outputs.iter().cloned().zip(self.written.iter().copied());
         self.operands.iter().chain(&self.scalars).cloned().chain(outputs)
     }
 
-    /// The addresses for the kernel, given that of each value; `None` for a value without one, or more values than the
-    /// interface has room for.
+    /// The kernel's addresses, given each value's; `None` if one is missing, or if there are more than the interface
+    /// supports.
     pub(super) fn addresses(&self, address: impl Fn(Value) -> Option<u64>) -> Option<Addresses> {
         let read = |values: &[(String, Value)]| -> Option<Vec<*const c_void>> {
             values.iter().map(|(_, value)| Some(pointer(address(*value)?).cast_const())).collect()
@@ -61,7 +61,7 @@ impl Roles {
     }
 }
 
-/// The planned values in the order of the kernel's roles; both must have the same.
+/// Sorts planned values into the kernel's role order. Both must have the same roles.
 fn ordered(
     what: &str,
     mut planned: Vec<(String, Value)>,
@@ -80,7 +80,7 @@ fn ordered(
     }
 }
 
-/// A device address as the kernels' interface has it. The host never follows it.
+/// Converts a device address for the kernel interface. The host never dereferences it.
 pub(crate) fn pointer(address: u64) -> *mut c_void {
     ptr::without_provenance_mut(address as usize)
 }

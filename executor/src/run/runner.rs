@@ -1,4 +1,4 @@
-//! One run: each segment as its kernel, or on the fallback with the reason why.
+//! The runner: executes each segment as its kernel, or on the fallback with a reason.
 
 use std::time::Instant;
 
@@ -14,25 +14,25 @@ use crate::device::{Buffer, DeviceError, Stream};
 use crate::fallback;
 use crate::kernel::Prepared;
 
-/// A run that is under way.
+/// A run in progress.
 pub(super) struct Runner<'a> {
-    /// First, as it waits for the device when it is dropped: whatever a run returns, nothing is in flight then.
+    /// Declared first: its drop waits for the device, so that nothing is in flight when a run returns.
     flight: Flight<'a>,
     program: &'a Program,
     partition: &'a Partition,
     symbols: &'a SymbolValues,
     options: RunOptions,
     machine: Option<&'a Machine<'a>>,
-    /// Until when kernels are waited for; `None` is to their end.
+    /// The deadline for kernels being built; `None` waits forever.
     deadline: Option<Instant>,
     values: Values<'a>,
-    /// By segment.
+    /// Transfers and waits by segment.
     caused: Vec<Caused>,
-    /// In debug mode: what the last call was given, until its segment is done.
+    /// In debug mode, the arguments of the current segment's launch.
     record: Option<Box<LaunchRecord>>,
 }
 
-/// What a segment caused, as far as it is known.
+/// Transfers and waits attributed to a segment so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Caused {
     pub(super) moved: Moved,
@@ -40,7 +40,7 @@ pub(super) struct Caused {
     pub(super) synchronized: bool,
 }
 
-/// How the attempt to run a segment as its kernel ended.
+/// The result of trying to run a segment as its kernel.
 enum Attempt {
     Ran { emulated: bool, kernel_seconds: Option<f64> },
     Not(RunReason),
@@ -65,7 +65,7 @@ impl<'a> Runner<'a> {
         Runner { flight, program, partition, symbols, options, machine, deadline, values, caused, record }
     }
 
-    /// Runs a segment. What it caused is known at the end.
+    /// Runs a segment. Its transfers and waits are filled in at the end.
     pub(super) fn segment(&mut self, position: usize) -> Result<SegmentRun, RunError> {
         let start = Instant::now();
         let segment = &self.partition.segments[position];
@@ -94,14 +94,14 @@ impl<'a> Runner<'a> {
         Ok(SegmentRun { ran, reason, seconds, kernel_seconds, moved, synchronized, launch })
     }
 
-    /// Sees to it that a program output is on the host.
+    /// Ensures that a program output is on the host.
     pub(super) fn give_back(&mut self, output: Value) -> Result<(), RunError> {
         self.bring_back(output)?;
         let end = self.partition.segments.len();
         if self.values.keep_output(end, output)? { Ok(()) } else { Err(self.missing(end, output)) }
     }
 
-    /// Sees to it that a value is on the host if a kernel computed it.
+    /// Ensures that a value is on the host, if a kernel computed it.
     pub(super) fn bring_back(&mut self, value: Value) -> Result<(), RunError> {
         match self.values.made_by(value) {
             Some(segment) => self.bring_for(segment, value),
@@ -109,7 +109,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Waits for the device, and gives the values on the host and what each segment caused.
+    /// Waits for the device. Returns the host values, and each segment's transfers and waits.
     pub(super) fn finish(mut self) -> Result<(Vec<Option<Tensor>>, Vec<Caused>), RunError> {
         let last = self.flight.last;
         if self.flight.stream.is_some() {
@@ -148,7 +148,7 @@ impl<'a> Runner<'a> {
             Ok(call) => call,
             Err(reason) => return Ok(Attempt::Not(reason)),
         };
-        // Nothing is admitted without a machine.
+        // Without a machine, nothing is admitted.
         let Some(machine) = self.machine else { return Err(self.missing(position, plan.written()[0])) };
         let emulated = call.kernel.metadata().emulated;
         for value in call.roles.reads() {
@@ -169,7 +169,7 @@ impl<'a> Runner<'a> {
             self.record = Some(Box::new(self.record_of(position, plan, &call, &memory, machine)));
         }
         let launched = self.launch(position, &call, &memory, machine)?;
-        // What comes next on the stream runs after this kernel.
+        // Later work on the stream runs after this kernel, so the workspace can be reused.
         self.values.retire(memory.workspace);
         match launched {
             Ok(kernel_seconds) => {
@@ -185,8 +185,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Finds memory for a call and brings its operands to the device, or says that there is none; nothing is moved
-    /// then.
+    /// Allocates memory for a call and uploads its operands. If memory runs out, returns a reason and moves nothing.
     fn place(
         &mut self,
         position: usize,
@@ -209,7 +208,7 @@ impl<'a> Runner<'a> {
         match place() {
             Ok(memory) => Ok(Ok(memory)),
             Err(error @ DeviceError::OutOfMemory { .. }) => {
-                // What was found is freed again, which waits for the device.
+                // The partial allocations are freed, which waits for the device.
                 self.caused[position].synchronized = true;
                 let message = format!("{error}: the kernel ran on the CPU");
                 Ok(Err(RunReason { code: DEVICE_MEMORY, message }))
@@ -218,7 +217,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Puts a call on the stream, or says why it cannot be prepared.
+    /// Puts a call on the stream, or returns the reason that it cannot be prepared.
     fn launch(
         &mut self,
         position: usize,
@@ -244,10 +243,11 @@ impl<'a> Runner<'a> {
                 stream.fill(&memory.workspace, 0, size(call.workspace), byte).map_err(failed)?;
             }
         }
-        // SAFETY: the context is current and the stream one of its. `admit` has checked that the operands have the
-        // sizes that the kernel takes, and `check_operand` and `upload` that the buffers have those sizes; they and
-        // the workspace are retired at the earliest, to be used again only by later work on the same stream, or
-        // freed, which waits for the device. Work before this on the stream no longer needs what it gets.
+        // SAFETY: the context is current, and the stream belongs to it. `admit` has checked that the operands have
+        // the sizes that the kernel takes; `check_operand` and `upload`, that the buffers have those sizes. Buffers
+        // and workspace are retired at the earliest: then only later work on the same stream reuses them, or they are
+        // freed, which waits for the device. Earlier work on the stream no longer needs the memory that this call
+        // gets.
         let prepared = unsafe {
             call.kernel.prepare(
                 &call.device,
@@ -267,8 +267,8 @@ impl<'a> Runner<'a> {
             }
         };
         let start = self.options.locate.then(|| stream.record()).transpose().map_err(failed)?;
-        // SAFETY: as for preparing. It is launched once; `Flight` keeps it until the stream was waited for, and the
-        // machine, which is borrowed for longer, its kernel.
+        // SAFETY: as for preparing. It is launched once. `Flight` keeps it until the stream has been synchronized,
+        // and the machine, which is borrowed for longer, keeps its kernel loaded.
         let launched = unsafe { prepared.launch(stream.raw()) };
         let failure = launched.err().map(|status| stream.fault().unwrap_or(DeviceError::Launch { status }));
         let start = match (failure, start) {
@@ -286,7 +286,7 @@ impl<'a> Runner<'a> {
         Ok(Ok(measured?))
     }
 
-    /// Sees to it that a value is on the host because a segment, or its caller, needs it there.
+    /// Moves a value to the host for a segment or the caller.
     fn bring_for(&mut self, segment: usize, value: Value) -> Result<(), RunError> {
         if let Some(machine) = self.machine {
             let bytes = self.values.download(value, machine).map_err(|error| self.located(error))?;
@@ -308,7 +308,7 @@ impl<'a> Runner<'a> {
         self.located(RunError::Device { segment, kernel, source, place: Box::default() })
     }
 
-    /// An error of the device with the ops of its segment, and what the kernel was given if that is known.
+    /// Adds the segment's ops to a device error, and the launch's arguments if recorded.
     fn located(&self, mut error: RunError) -> RunError {
         if let RunError::Device { segment, place, .. } = &mut error {
             let module = self.program.module();
@@ -339,19 +339,19 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// The memory that a call needs besides its operands.
+/// The memory of a call besides its operands.
 struct Memory {
-    /// For each value that it writes.
+    /// One buffer for each value written.
     written: Vec<Buffer>,
     workspace: Buffer,
 }
 
-/// What may be in flight. Calls are kept until the stream was waited for: their kernels must stay loaded.
+/// Calls that may be in flight. They are kept until the stream is synchronized, since their kernels must stay loaded.
 #[derive(Default)]
 struct Flight<'a> {
     stream: Option<&'a Stream>,
     calls: Vec<Prepared>,
-    /// The segment whose kernel was launched last.
+    /// The segment of the last launch.
     last: usize,
 }
 
@@ -362,7 +362,7 @@ impl<'a> Flight<'a> {
         self.last = segment;
     }
 
-    /// Waits for everything.
+    /// Waits for all calls.
     fn land(&mut self) -> Result<(), DeviceError> {
         let waited = self.stream.take().map_or(Ok(()), Stream::synchronize);
         self.calls.clear();
@@ -376,7 +376,7 @@ impl Drop for Flight<'_> {
     }
 }
 
-/// A size on the device as one on the host. Sizes are those of tensors, or a kernel's own.
+/// Converts a device size to a host size. Sizes come from tensors or kernels.
 fn size(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }

@@ -1,4 +1,4 @@
-//! What runs where, what is kept, and why a kernel did not run.
+//! Tests of placement, kept values, and reasons for kernels that do not run.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! The values of a run: which are on the host, which on the device, and for how long.
+//! The values of a run: their location, on host or device, and their lifetime.
 
 use fourfold_ir::bind::concrete_dims;
 use fourfold_ir::{Entity, Program, SymbolValues, Tensor, Value};
@@ -7,20 +7,21 @@ use super::record::describe;
 use super::{Machine, RunError};
 use crate::device::{Buffer, DeviceError};
 
-/// The tensors of a run: inputs borrowed, the rest owned for as long as it is used. A value may be on both sides.
+/// The tensors of a run. Inputs are borrowed; other values are owned until their last use. A value may be in both
+/// places.
 pub(super) struct Values<'a> {
     program: &'a Program,
     symbols: &'a SymbolValues,
     inputs: Vec<Option<&'a Tensor>>,
     host: Vec<Option<Tensor>>,
     device: Vec<Option<Buffer>>,
-    /// The segment whose kernel computed it.
+    /// The segment whose kernel computed the value.
     made_by: Vec<Option<usize>>,
-    /// Uses to come.
+    /// Remaining uses.
     uses: Vec<usize>,
     kept: Vec<bool>,
-    /// Buffers that no value has any more. Work in flight may still use them; later work on the same stream may have
-    /// them, and no other.
+    /// Buffers without a value. Work in flight may still use them, so only later work on the same stream may reuse
+    /// them.
     retired: Vec<Buffer>,
     /// The host waited for the device since this was last taken.
     waited: bool,
@@ -59,12 +60,12 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The value on the host.
+    /// The value on the host, if present.
     pub(super) fn on_host(&self, value: Value) -> Option<&Tensor> {
         self.inputs[value.index()].or(self.host[value.index()].as_ref())
     }
 
-    /// The value on the device.
+    /// The value on the device, if present.
     pub(super) fn on_device(&self, value: Value) -> Option<&Buffer> {
         self.device[value.index()].as_ref()
     }
@@ -78,18 +79,18 @@ impl<'a> Values<'a> {
         self.host[value.index()] = Some(tensor);
     }
 
-    /// Takes what a segment's kernel computes.
+    /// Stores a result of a segment's kernel.
     pub(super) fn set_on_device(&mut self, value: Value, buffer: Buffer, segment: usize) {
         self.made_by[value.index()] = Some(segment);
         self.device[value.index()] = Some(buffer);
     }
 
-    /// Whether the host waited for the device since this was last asked.
+    /// Returns and clears whether the host waited for the device.
     pub(super) fn take_waited(&mut self) -> bool {
         std::mem::take(&mut self.waited)
     }
 
-    /// Finds memory for the values that are on the host only, each once.
+    /// Allocates device memory for the values that are only on the host, once for each.
     pub(super) fn room_for(
         &mut self,
         values: impl Iterator<Item = Value>,
@@ -112,7 +113,7 @@ impl<'a> Values<'a> {
         Ok(room)
     }
 
-    /// Copies values to memory that was found for them, and waits once. Gives the bytes copied.
+    /// Copies values to the device memory allocated for them, and waits once. Returns the bytes copied.
     pub(super) fn upload(
         &mut self,
         room: Vec<(Value, Buffer)>,
@@ -131,7 +132,7 @@ impl<'a> Values<'a> {
         Ok(bytes)
     }
 
-    /// Copies a value to the host, unless it is there or nowhere. Gives the bytes copied.
+    /// Copies a value to the host, if it is only on the device. Returns the bytes copied.
     pub(super) fn download(&mut self, value: Value, machine: &Machine<'_>) -> Result<u64, RunError> {
         if self.on_host(value).is_some() {
             return Ok(0);
@@ -142,7 +143,7 @@ impl<'a> Values<'a> {
         let ty = self.program.module().ty(value);
         let sized = concrete_dims(ty, self.symbols)
             .and_then(|dims| Some((Tensor::byte_len(ty.element, &dims, ty.layout).ok()?, dims)));
-        // Its kernel was called with these extents.
+        // Cannot fail: the kernel was called with these extents.
         let Some((len, dims)) = sized else { return Err(RunError::Partition { segment, value: name() }) };
         let mut bytes = Vec::new();
         if bytes.try_reserve_exact(len).is_err() {
@@ -153,7 +154,7 @@ impl<'a> Values<'a> {
             segment,
             kernel: machine.kernel_name(segment),
             source,
-            // The caller knows the segments.
+            // The caller adds the ops.
             place: Box::default(),
         };
         machine.stream().download(buffer, 0, &mut bytes).map_err(device)?;
@@ -164,7 +165,7 @@ impl<'a> Values<'a> {
         Ok(len as u64)
     }
 
-    /// Device memory of at least so many bytes, from what is retired if something fits.
+    /// Device memory of at least `bytes` bytes, reusing a retired buffer if one fits.
     pub(super) fn take(&mut self, bytes: usize, machine: &Machine<'_>) -> Result<Buffer, DeviceError> {
         let fits = |buffer: &Buffer| bytes <= buffer.len() && buffer.len() / 2 <= bytes;
         let best = (0..self.retired.len())
@@ -184,14 +185,14 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Gives memory back for later work on the same stream.
+    /// Makes memory available to later work on the same stream.
     pub(super) fn retire(&mut self, buffer: Buffer) {
         if !buffer.is_empty() {
             self.retired.push(buffer);
         }
     }
 
-    /// Counts the uses of an op's operands and drops what no op uses any more, unused results among them.
+    /// Records the uses of an op's operands, and drops values without remaining uses, unused results included.
     pub(super) fn drop_unused(&mut self, operands: &[Value], results: &[Value]) {
         for value in operands {
             self.uses[value.index()] = self.uses[value.index()].saturating_sub(1);
@@ -204,7 +205,7 @@ impl<'a> Values<'a> {
             if !self.kept[index] {
                 self.host[index] = None;
             }
-            // What is kept is wanted on the host; where it is there, its copy on the device is not needed.
+            // Kept values are needed on the host; once there, their device copy is not.
             if (!self.kept[index] || self.on_host(*value).is_some())
                 && let Some(buffer) = self.device[index].take()
             {
@@ -213,8 +214,8 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Makes sure that a program output is there; an input that the program returns is copied. `false` when it is
-    /// nowhere.
+    /// Ensures that a program output is on the host; copies an input that the program returns. `false` if the value
+    /// exists nowhere.
     pub(super) fn keep_output(&mut self, segment: usize, output: Value) -> Result<bool, RunError> {
         let index = output.index();
         if self.host[index].is_some() {
@@ -230,12 +231,12 @@ impl<'a> Values<'a> {
         Ok(true)
     }
 
-    /// What the host computed or was given back, by value index.
+    /// The values on the host, by value index.
     pub(super) fn into_host(self) -> Vec<Option<Tensor>> {
         self.host
     }
 
-    /// Whether a value that a kernel reads is what its type says.
+    /// Checks that a kernel's operand has its value's type.
     pub(super) fn check_operand(&self, segment: usize, value: Value) -> Result<(), RunError> {
         match self.on_host(value) {
             Some(tensor) => check_type(self.program, self.symbols, segment, value, tensor),
@@ -244,7 +245,7 @@ impl<'a> Values<'a> {
     }
 }
 
-/// Whether a tensor is of a value's type under these symbol values.
+/// Checks that a tensor has a value's type under these symbol values.
 pub(super) fn check_type(
     program: &Program,
     symbols: &SymbolValues,

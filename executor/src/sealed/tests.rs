@@ -1,4 +1,4 @@
-//! What a sealed folder replaces, what it refuses, and what it leaves behind.
+//! Tests of sealed folders: replacement, refusal, and leftovers.
 
 use std::os::unix::fs::symlink;
 
@@ -38,7 +38,7 @@ fn what_is_written_is_read_back_and_nothing_else_is_left() {
     assert_eq!(fs::read(sealed.path("a.txt").unwrap()).unwrap(), b"one");
     assert_eq!(sealed.path("manifest.json"), None);
     assert_eq!(names(target.parent().unwrap()), ["bundle"]);
-    // Moved, it is the same; a note of somebody's does not matter.
+    // A moved folder still verifies, and an added file does not matter.
     let moved = folder.path().join("moved");
     fs::rename(&target, &moved).unwrap();
     fs::write(moved.join("note"), "mine").unwrap();
@@ -85,7 +85,7 @@ fn a_writer_that_does_not_finish_leaves_what_was_there() {
     drop(writer);
     assert_eq!(Sealed::open(&target, FORMAT).unwrap().about()["text"], "one");
     assert_eq!(names(folder.path()), ["bundle"]);
-    // Something appears at its place meanwhile.
+    // Something appears at the target meanwhile.
     let place = folder.path().join("place");
     let writer = SealedWriter::begin(&place, FORMAT).unwrap();
     fs::create_dir(&place).unwrap();
@@ -146,7 +146,7 @@ fn whatever_is_missing_or_changed_is_named() {
         fs::write(&manifest, damaged).unwrap();
         assert!(matches!(open().unwrap_err(), SealedError::Other { .. }), "{damaged}");
     }
-    // A manifest that is sealed and leads out of the folder.
+    // A sealed manifest with a name that leads out of the folder.
     let escaping = text.replace("a.txt", "../a.txt");
     fs::write(&manifest, &escaping).unwrap();
     let hash = blake3::hash(escaping.as_bytes()).to_hex();
@@ -156,7 +156,7 @@ fn whatever_is_missing_or_changed_is_named() {
     assert!(open().unwrap_err().to_string().contains("is no test folder: it has no manifest.json"));
 }
 
-/// What is said of a folder within a second, whatever is in it.
+/// The result of opening a folder, which must come within a second.
 fn said_soon(folder: &Path) -> String {
     let (sender, receiver) = std::sync::mpsc::channel();
     let folder = folder.to_owned();
@@ -186,12 +186,12 @@ fn pipes_devices_links_and_endless_files_are_refused_at_once() {
             make(&target.join(name));
             let said = said_soon(&target);
             assert!(said.contains(words), "{said}");
-            // What is to replace it does not wait for it either.
+            // Replacing it does not block either.
             let replaced = write(&target, "two");
             assert_eq!(replaced.is_ok(), name != "manifest.json", "{name}: {replaced:?}");
         }
     }
-    // A folder of nothing but a pipe.
+    // A folder that holds only a pipe.
     let empty = folder.path().join("empty");
     fs::create_dir(&empty).unwrap();
     pipe(&empty.join("manifest.json"));
@@ -216,7 +216,7 @@ fn a_link_in_the_place_of_a_folder_is_refused_and_one_to_the_whole_is_followed()
             said.contains("`deep/er/b.txt` in") && said.contains("where it lies, is no folder"),
             "{said}"
         );
-        // The link is something that the folder was not written with.
+        // The link is a foreign file.
         assert!(matches!(write(&target, "two"), Err(SealedError::Occupied { .. })));
         fs::remove_file(target.join(place)).unwrap();
         fs::rename(&elsewhere, target.join(place)).unwrap();
@@ -243,7 +243,7 @@ fn a_folder_to_which_something_was_added_is_not_replaced() {
         fs::remove_file(&path).unwrap();
     }
     fs::remove_dir(target.join("mine")).unwrap();
-    // It comes while the new one is being written.
+    // The foreign file appears while the new folder is being written.
     let writer = SealedWriter::begin(&target, FORMAT).unwrap();
     fs::write(target.join("notes.txt"), "years").unwrap();
     assert!(matches!(writer.seal(Value::Null), Err(SealedError::Occupied { .. })));

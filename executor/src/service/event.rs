@@ -1,20 +1,20 @@
-//! What the service tells those who wait.
+//! Progress events of the compile service.
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::Failure;
 
-/// Where a kernel came from.
+/// The origin of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// This process had it.
+    /// Already live in this process.
     Memory,
-    /// The cache had it.
+    /// Read from the local cache.
     Cache,
-    /// A tier of the cache had it: which, without what may be secret in its name.
+    /// Fetched from this cache tier, named without credentials.
     Tier(String),
-    /// It was compiled.
+    /// Compiled now.
     Compiler,
 }
 
@@ -29,63 +29,64 @@ impl fmt::Display for Source {
     }
 }
 
-/// Something that happened. Displayed, it is a line for people.
+/// A progress event. Its `Display` form is one line for users.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event {
-    /// So many different kernels are needed: each ends as [`Event::Hit`], [`Event::Finished`] or [`Event::Failed`].
+    /// This many distinct kernels were requested. Each ends with [`Event::Hit`], [`Event::Finished`] or
+    /// [`Event::Failed`].
     Needed {
-        /// How many.
+        /// The number of distinct kernels.
         kernels: usize,
     },
-    /// A kernel was there already.
+    /// A kernel was available without compiling.
     Hit {
-        /// Its name.
+        /// The kernel's name.
         kernel: Arc<str>,
-        /// Where it came from.
+        /// The kernel's origin.
         source: Source,
     },
-    /// A kernel waits for somebody else.
+    /// A kernel waits for another build or for a build slot.
     Waiting {
-        /// Its name.
+        /// The kernel's name.
         kernel: Arc<str>,
-        /// For whom.
+        /// A description of the owner or resource waited for.
         owner: String,
     },
-    /// The compiler was started for it.
+    /// The compiler started on a kernel.
     Started {
-        /// Its name.
+        /// The kernel's name.
         kernel: Arc<str>,
-        /// Its target.
+        /// The kernel's target.
         target: Arc<str>,
     },
-    /// It was compiled.
+    /// A kernel was compiled.
     Finished {
-        /// Its name.
+        /// The kernel's name.
         kernel: Arc<str>,
-        /// How long the compiler took.
+        /// The seconds that the compiler took.
         seconds: f64,
     },
-    /// It cannot be had.
+    /// A kernel could not be built or loaded.
     Failed {
-        /// Its name.
+        /// The kernel's name.
         kernel: Arc<str>,
-        /// Why.
+        /// The failure.
         failure: Arc<Failure>,
     },
-    /// Something in the cache was refused, and is not used.
+    /// A cache entry was refused.
     Refused {
-        /// The name of the kernel that it was for.
+        /// The kernel's name.
         kernel: Arc<str>,
-        /// What was refused, why, and what was done about it: a whole sentence.
+        /// A full sentence: the entry, the problem and the action taken.
         reason: String,
     },
-    /// Something else that people should know.
+    /// Any other message for the user.
     Note(String),
 }
 
 impl Event {
-    /// The kernel that it is about.
+    /// The kernel that the event concerns.
     pub fn kernel(&self) -> Option<&Arc<str>> {
         match self {
             Event::Needed { .. } | Event::Note(_) => None,
@@ -98,7 +99,7 @@ impl Event {
         }
     }
 
-    /// Whether it is the last event of its kernel.
+    /// Returns true for the last event of a kernel.
     pub fn is_end(&self) -> bool {
         matches!(self, Event::Hit { .. } | Event::Finished { .. } | Event::Failed { .. })
     }

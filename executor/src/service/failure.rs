@@ -1,4 +1,4 @@
-//! A failure as data: a stable code, whose fault it was, what to do, and the compiler's own words.
+//! Failures as data: a stable code, the party at fault, a remedy, and the compiler's own message.
 
 use std::error::Error;
 use std::fmt;
@@ -12,50 +12,50 @@ use crate::kernel::LoadError;
 use crate::toolchain::{ToolchainError, ToolchainFault};
 use crate::transient::Transient;
 
-/// Why a kernel cannot be had.
+/// The reason that a kernel is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Failure {
     /// One of [`FAILURE_CODES`].
     pub code: &'static str,
-    /// Whose fault it was.
+    /// The party at fault.
     pub fault: BuildFault,
-    /// For people, on one line, with the compiler's first error.
+    /// A one-line message with the compiler's first error.
     pub message: String,
-    /// What to do about it, as a sentence without its end.
+    /// The remedy, as a sentence without its final period.
     pub remedy: String,
-    /// The first thing that the compiler complained about.
+    /// The compiler's first error, verbatim.
     pub first_error: Option<String>,
-    /// What the compiler printed, where it ran.
+    /// The compiler's output, if it ran.
     pub log: Option<String>,
-    /// Whether the same compiler would fail so again: it is then not asked again unless that is wished.
+    /// True if the same compiler would fail again. Such a failure is retried only on request.
     pub lasting: bool,
-    /// Whether this was not found out now, but remembered.
+    /// True if the failure was read from a record rather than observed now.
     #[serde(skip)]
     pub remembered: bool,
 }
 
-/// A way to fail.
+/// A kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailureCode {
-    /// The code in reports.
+    /// The stable code in reports.
     pub code: &'static str,
-    /// When it is given.
+    /// The condition that the code reports.
     pub meaning: &'static str,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: &'static str,
-    /// True if such a failure may last: it says something about the kernel or the compiler, and is remembered then.
+    /// True if such a failure may last: it concerns the kernel or the compiler, and is recorded.
     pub lasts: bool,
 }
 
 impl FailureCode {
-    /// The code of this name.
+    /// Finds a code by its name.
     pub fn find(name: &str) -> Option<&'static FailureCode> {
         FAILURE_CODES.iter().find(|known| known.code == name)
     }
 }
 
-/// Returns whether a failure that was written down with this code and these words says nothing about its kernel, so that the
-/// kernel is to be tried again.
+/// Returns true if a recorded failure turns out to be transient, judging by its code and text. Its kernel is then
+/// tried again.
 pub fn has_passed(code: &str, words: &str) -> bool {
     FailureCode::find(code).is_some_and(|known| !known.lasts)
         || words.lines().any(|line| Transient::said(line).is_some())
@@ -65,7 +65,7 @@ const fn code(code: &'static str, meaning: &'static str, remedy: &'static str) -
     FailureCode { code, meaning, remedy, lasts: false }
 }
 
-/// A code of failures that may last.
+/// A code whose failures may last.
 const fn lasting(code: &'static str, meaning: &'static str, remedy: &'static str) -> FailureCode {
     FailureCode { code, meaning, remedy, lasts: true }
 }
@@ -74,7 +74,7 @@ const INSTALL: &str = "run `fourfold toolchain install`, or name one with --nvcc
 const REPORT: &str = "report the program and the compiler's log; until then the segment runs on the fallback";
 const FREE: &str = "free room there, or set FOURFOLD_CACHE_DIR or TMPDIR to a folder with more";
 
-/// Every way in which a kernel cannot be had: the codes of builds, of loading, and of toolchains.
+/// Every failure code: of builds, of loading and of toolchains.
 pub const FAILURE_CODES: &[FailureCode] = &[
     code(
         "toolchain_missing",
@@ -232,7 +232,7 @@ pub const FAILURE_CODES: &[FailureCode] = &[
     code("internal_error", "A bug of ours in building", REPORT),
 ];
 
-/// A failure as it is written down, by this version or another.
+/// A failure record of this version or another.
 #[derive(Deserialize)]
 struct Written {
     code: String,
@@ -250,14 +250,14 @@ impl<'de> Deserialize<'de> for Failure {
             Written::deserialize(deserializer)?;
         let unknown = || serde::de::Error::custom(format!("there is no failure `{code}`"));
         let known = FailureCode::find(&code).ok_or_else(unknown)?;
-        // Earlier versions took some of what passes for what lasts.
+        // Earlier versions recorded some transient failures as lasting.
         let lasting = lasting && !has_passed(&code, first_error.as_deref().unwrap_or_default());
         Ok(Failure { code: known.code, fault, message, remedy, first_error, log, lasting, remembered: false })
     }
 }
 
 impl Failure {
-    /// A failure with the remedy of its code.
+    /// Creates a failure with its code's remedy.
     pub(crate) fn new(code: &'static str, fault: BuildFault, message: impl Into<String>) -> Failure {
         let remedy = FailureCode::find(code).map_or_else(String::new, |known| known.remedy.to_owned());
         let message = message.into();
@@ -278,12 +278,12 @@ impl Failure {
         Failure::new("cancelled", BuildFault::Caller, message)
     }
 
-    /// Whose fault it was.
+    /// The party at fault.
     pub fn fault(&self) -> BuildFault {
         self.fault
     }
 
-    /// What to do about it.
+    /// The remedy.
     pub fn remedy(&self) -> &str {
         &self.remedy
     }
@@ -347,7 +347,7 @@ mod tests {
         }
     }
 
-    /// The codes that a source file gives, found in its text so that a new one cannot be forgotten.
+    /// The codes that a source file mentions, read from its text so that no new code is missed.
     fn codes_in(source: &str) -> Vec<&str> {
         let (_, function) = source.split_once("pub fn code(&self)").expect("it has codes");
         let (function, _) = function.split_once("\n    }\n").expect("the function ends");

@@ -1,4 +1,4 @@
-//! Failures that are remembered, by key: a kernel that the compiler refused is not tried again until that is wished.
+//! Recorded failures by key: a kernel that failed to compile is retried only on request.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use crate::cache::CacheKey;
 use crate::environment::Environment;
 use crate::toolchain::Toolchain;
 
-/// The failures that a cache folder keeps.
+/// The failure records in a cache folder.
 #[derive(Clone, Debug)]
 pub(super) struct Failures {
     folder: PathBuf,
@@ -24,41 +24,41 @@ pub(super) struct Failures {
 #[derive(Serialize, Deserialize)]
 struct Record {
     failure: Failure,
-    /// What it failed with: see [`stamp`].
+    /// The toolchain that failed, as written by [`stamp`].
     toolchain: String,
-    /// How it was asked to build, as far as that is not part of the key.
+    /// Build options that are not part of the key.
     #[serde(default)]
     options: String,
-    /// When, in milliseconds since 1970.
+    /// The time of the failure, in milliseconds since 1970.
     at: u64,
 }
 
-/// More than this are not kept; the oldest go.
+/// The maximum number of records; the oldest are removed.
 const MOST: usize = 512;
-/// The bytes that they may have together; the newest stays in any case.
+/// The maximum total size of records, in bytes; the newest always stays.
 const MOST_BYTES: u64 = 64 << 20;
-/// The longest record: two ends of a log and what is around them.
+/// The maximum size of a record, in bytes: both ends of a log, and the other fields.
 const LONGEST: u64 = 4 << 20;
 
 impl Failures {
-    /// Those below the folder of a cache.
+    /// Opens the records in `folder`, creating the folder.
     ///
     /// # Errors
-    /// When there is no place for them.
+    /// When the folder cannot be created.
     pub(super) fn new(folder: PathBuf) -> io::Result<Failures> {
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
         Ok(Failures { folder })
     }
 
-    /// What is known to fail with this very toolchain: whose fault a failure is was read from words, and those may be
-    /// another compiler's, or a wrapper's.
+    /// The lasting failure recorded for this key and this exact toolchain. Its cause was inferred from messages, so
+    /// it does not carry over to another compiler or wrapper.
     pub(super) fn known(&self, key: CacheKey, toolchain: &str) -> Option<Failure> {
         let record = self.read(key).filter(|record| record.toolchain == toolchain)?;
         record.failure.lasting.then(|| remembered(record.failure))
     }
 
-    /// How somebody else's attempt ended that failed at or after `since`, in milliseconds since 1970, with the same
-    /// compiler and options: what had less time, or another launcher, says nothing.
+    /// The failure of another process's attempt at or after `since` (milliseconds since 1970) with the same toolchain
+    /// and options. Attempts with another time limit or launcher do not apply.
     pub(super) fn recent(
         &self,
         key: CacheKey,
@@ -71,10 +71,10 @@ impl Failures {
         applies.then(|| remembered(record.failure))
     }
 
-    /// Writes a failure down, also one that does not last: those who wait for this build get it.
+    /// Records a failure, even a transient one: processes waiting for this build receive it.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the record cannot be written.
     pub(super) fn record(
         &self,
         key: CacheKey,
@@ -91,7 +91,7 @@ impl Failures {
         self.bound()
     }
 
-    /// Forgets what is known of a key.
+    /// Removes the record of a key.
     pub(super) fn forget(&self, key: CacheKey) {
         let _ = fs::remove_file(self.path(key));
     }
@@ -100,7 +100,7 @@ impl Failures {
         self.folder.join(format!("{key}.json"))
     }
 
-    /// What is no record of this version, or not this user's, counts as nothing: the kernel is then tried.
+    /// Ignores malformed records and other users' files: the kernel is then tried.
     fn read(&self, key: CacheKey) -> Option<Record> {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
         let file = OpenOptions::new().read(true).custom_flags(flags).open(self.path(key)).ok()?;
@@ -133,13 +133,13 @@ impl Failures {
     }
 }
 
-/// The options that may decide how a build ends and are not part of its key.
+/// The options that may affect a build's outcome but are not part of its key.
 pub(super) fn options_of(build: &BuildOptions) -> String {
     let BuildOptions { time_limit, temp_dir, debug: _, launcher, cancel: _ } = build;
     format!("{time_limit:?} {temp_dir:?} {launcher:?}")
 }
 
-/// How many lasting failures a folder keeps. It need not be there.
+/// Counts the lasting failures in a folder, which need not exist.
 pub(super) fn count_lasting(folder: &Path) -> usize {
     let failures = Failures { folder: folder.to_owned() };
     let key = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_suffix(".json")?.parse().ok();
@@ -151,15 +151,14 @@ fn remembered(failure: Failure) -> Failure {
     Failure { remembered: true, ..failure }
 }
 
-/// Milliseconds since 1970.
+/// The current time in milliseconds since 1970.
 pub(super) fn now() -> u64 {
     let passed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(passed.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What tells one installed compiler from another, or from itself once it was mended: where each program of it lies,
-/// the host's compiler and what starts the compiler included, and when that was changed; and what they see of the
-/// environment.
+/// Identifies an installed compiler, so that a repaired one differs: path and modification time of each program,
+/// including host compiler and launcher, and the environment visible to them.
 pub(super) fn stamp(
     toolchain: &Toolchain,
     launcher: Option<&Path>,
@@ -173,10 +172,10 @@ pub(super) fn stamp(
     };
     let cutlass = toolchain.cutlass.as_ref().map(|cutlass| &*cutlass.path);
     let tools = [Some(&*toolchain.nvcc), toolchain.cuobjdump.as_deref(), cutlass, launcher];
-    // One without a folder is found on the search path.
+    // A bare name is found on `PATH`.
     let found = launcher.and_then(|launcher| environment.find_program(launcher));
     let host = environment.host_compilers();
-    // A script in place of nvcc may lead elsewhere than before.
+    // If nvcc is a wrapper script, it may now select another toolkit.
     let toolkit = toolchain.include.iter().chain(&toolchain.libraries).map(|folder| &**folder);
     tools
         .into_iter()
@@ -221,7 +220,7 @@ mod tests {
         assert!(failures.recent(key('c'), now() + 1000, "one", "").is_none());
         assert!(failures.recent(key('c'), before, "two", "").is_none());
         assert!(failures.recent(key('c'), before, "one", "more time").is_none());
-        // One that did not last, and what is no record, are not counted.
+        // Transient failures and malformed records are excluded.
         fs::write(failures.path(key('e')), "{").unwrap();
         fs::write(failures.folder.join("note.json"), "{}").unwrap();
         assert_eq!(count_lasting(&failures.folder), 2);
@@ -294,7 +293,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let failures = Failures::new(folder.path().to_owned()).unwrap();
         for name in ["a", "b", "c"] {
-            // Holes: they have the size and take no place.
+            // Sparse files: they have a size but use no disk space.
             fs::File::create(folder.path().join(name)).unwrap().set_len(MOST_BYTES / 2 - 4096).unwrap();
             std::thread::sleep(std::time::Duration::from_millis(20));
         }

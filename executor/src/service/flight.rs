@@ -1,4 +1,5 @@
-//! One build that several wait for: they share its events, its result or its failure, and it ends when nobody waits.
+//! Shared builds: concurrent requests for a key wait for one build and share its events and outcome. The build is
+//! cancelled when nobody waits.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,15 +12,15 @@ use super::{Built, Event, Failure};
 use crate::cache::CacheKey;
 use crate::process::{Cancel, Stops};
 
-/// What those who wait get.
+/// The outcome of a request.
 pub type Outcome = Result<Arc<Built>, Arc<Failure>>;
 
-/// Somebody who is told of events: on the thread that builds, or at once where there is nothing to wait for.
+/// An event callback. Runs on the building thread, or at once if the outcome is already known.
 pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
 
-/// A build that is under way, or has ended.
+/// A build, running or ended.
 pub(super) struct Flight {
-    /// The wish to stop, once nobody waits.
+    /// Cancelled when the last waiter leaves.
     pub(super) cancel: Cancel,
     kernel: Arc<str>,
     state: Mutex<State>,
@@ -46,7 +47,7 @@ impl Flight {
         Flight { cancel: Cancel::new(), kernel, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Tells everybody. A listener that panics harms nobody but itself.
+    /// Reports an event to all listeners. A panicking listener affects nobody else.
     pub(super) fn tell(&self, event: Event) {
         let listeners = {
             let mut state = self.lock();
@@ -59,7 +60,7 @@ impl Flight {
         }
     }
 
-    /// Says how it ended.
+    /// Sets the outcome and wakes all waiters.
     pub(super) fn finish(&self, outcome: Outcome) {
         let mut state = self.lock();
         state.outcome = Some(outcome);
@@ -73,19 +74,19 @@ impl Flight {
         self.lock().has_ended
     }
 
-    /// A state that a panic has left is whole: nothing of ours panics while it is locked.
+    /// A poisoned state is still valid: our code does not panic while holding the lock.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One who waits. When the last one goes, the build is cancelled.
+/// One request waiting for a flight. When the last one leaves, the build is cancelled.
 #[derive(Debug)]
 pub(super) struct Waiter {
     seat: Arc<Seat>,
 }
 
-/// That somebody waits, until that is over.
+/// A waiter's registration, which ends when it leaves.
 #[derive(Debug)]
 struct Seat {
     flight: Arc<Flight>,
@@ -106,7 +107,7 @@ impl Seat {
         self.flight.changed.notify_all();
     }
 
-    /// How it ended, for whoever sits here.
+    /// The outcome for this waiter: cancelled if it has left.
     fn outcome(&self, outcome: &Option<Outcome>) -> Option<Outcome> {
         let cancelled = || Err(Arc::new(Failure::cancelled(&self.flight.kernel)));
         outcome.clone().or_else(|| self.is_left.load(Ordering::Relaxed).then(cancelled))
@@ -119,22 +120,22 @@ impl Stops for Seat {
     }
 }
 
-/// How often somebody who waits looks whether it is still wanted.
+/// The interval at which a waiter checks for cancellation.
 const LOOK: Duration = Duration::from_millis(25);
 
 impl Waiter {
-    /// One who waits from now on; the flight has counted it already.
+    /// Creates a waiter that the flight has already counted.
     fn of(flight: &Arc<Flight>) -> Waiter {
         Waiter { seat: Arc::new(Seat { flight: Arc::clone(flight), is_left: AtomicBool::new(false) }) }
     }
 
-    /// Has a wish end the waiting.
+    /// Makes the waiter leave when `cancel` is cancelled.
     pub(super) fn end_by(&self, cancel: &Cancel) {
         let seat: Arc<dyn Stops> = Arc::<Seat>::clone(&self.seat);
         cancel.tell(Arc::downgrade(&seat));
     }
 
-    /// Waits to the end, or to the wish to stop. Events come on this thread, those of before too.
+    /// Waits for the outcome or for cancellation. Calls `events` on this thread, for earlier events too.
     pub(super) fn wait(&self, cancel: &Cancel, events: &(dyn Fn(&Event) + Sync)) -> Outcome {
         let mut seen = 0;
         loop {
@@ -157,7 +158,7 @@ impl Waiter {
         }
     }
 
-    /// Waits until it has ended or `deadline` is over; forever without one.
+    /// Waits until the flight ends or `deadline` passes; without a deadline, forever.
     pub(super) fn wait_until(&self, deadline: Option<Instant>) -> Option<Outcome> {
         let mut state = self.seat.flight.lock();
         loop {
@@ -181,8 +182,8 @@ impl Waiter {
 }
 
 impl Drop for Waiter {
-    /// The last one takes the outcome along. The thread of the build must not be left with it: it may still be running
-    /// when the process ends, and there a library that is unloaded and the handlers of the exit would meet.
+    /// The last waiter takes the outcome with it. If the build thread dropped it, a library might be unloaded while
+    /// the process exits, and race with the exit handlers.
     fn drop(&mut self) {
         self.seat.leave();
         let taken = {
@@ -193,32 +194,32 @@ impl Drop for Waiter {
     }
 }
 
-/// What is known of a key in this process.
+/// This process's state of a key.
 enum Entry {
     Live(Weak<Built>),
     Flying(Arc<Flight>),
-    /// A lasting failure, and which one it was of all.
+    /// A lasting failure, with its sequence number.
     Bad(Arc<Failure>, u64),
 }
 
-/// What a table has for a key.
+/// The result of [`Table::enter`].
 pub(super) enum Found {
     Here(Outcome),
     Flying(Waiter),
-    /// Nothing, so that whoever asked must build, and tell the flight.
+    /// Unknown: the caller must build and report to the flight.
     New(Waiter, Arc<Flight>),
 }
 
-/// The kernels of this process by key. It keeps none of them alive.
+/// This process's kernels by key. Keeps none of them alive.
 pub(super) struct Table {
     entries: Mutex<HashMap<CacheKey, Entry>>,
-    /// Whether lasting failures are remembered here. Where there is a cache they are there, and whoever mends one of
-    /// them in another process has mended it here.
+    /// Record lasting failures here. False with a cache, which records them itself: a failure fixed through another
+    /// process is then fixed here too.
     remembers: bool,
     failures: AtomicU64,
 }
 
-/// More failures than this are not remembered; the oldest go. Each may have a log of half a megabyte.
+/// The maximum number of recorded failures; the oldest are removed. Each may hold half a megabyte of log.
 const MOST_BAD: usize = 32;
 
 impl Table {
@@ -226,7 +227,7 @@ impl Table {
         Table { entries: Mutex::default(), remembers, failures: AtomicU64::new(0) }
     }
 
-    /// The kernel if somebody has it.
+    /// The kernel, if it is live in this process.
     pub(super) fn live(&self, key: CacheKey) -> Option<Arc<Built>> {
         match self.lock().get(&key) {
             Some(Entry::Live(built)) => built.upgrade(),
@@ -234,7 +235,7 @@ impl Table {
         }
     }
 
-    /// What there is for a key. `forgives` has lasting failures tried again.
+    /// Looks up a key and joins or starts its flight. With `forgives`, lasting failures are tried again.
     pub(super) fn enter(
         &self,
         key: CacheKey,
@@ -252,7 +253,7 @@ impl Table {
             Some(Entry::Bad(failure, _)) if !forgives => return Found::Here(Err(Arc::clone(failure))),
             Some(Entry::Flying(flight)) => {
                 let mut state = flight.lock();
-                // One that is being stopped, because nobody wanted it, is not what somebody wants now.
+                // A cancelled flight is ending; start a new one.
                 if !flight.cancel.is_cancelled() {
                     state.waiting += 1;
                     state.listeners.extend(listener);
@@ -269,14 +270,14 @@ impl Table {
             state.listeners.extend(listener);
         }
         entries.insert(key, Entry::Flying(Arc::clone(&flight)));
-        // Keys of kernels that are gone would gather otherwise.
+        // Remove keys of dropped kernels, which would accumulate.
         if entries.len().is_power_of_two() {
             entries.retain(|_, entry| !matches!(entry, Entry::Live(built) if built.strong_count() == 0));
         }
         Found::New(Waiter::of(&flight), flight)
     }
 
-    /// Ends a flight: first here, so that whoever comes now gets the result, then for those who wait.
+    /// Ends a flight: updates the table first, so that new requests get the result, then wakes waiters.
     pub(super) fn land(&self, key: CacheKey, flight: &Arc<Flight>, outcome: Outcome) {
         {
             let mut entries = self.lock();

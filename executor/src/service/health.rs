@@ -1,4 +1,4 @@
-//! How a cache does: what it holds, what of it is refused, and whether there is room for more.
+//! Cache health: contents, refused entries, and space.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -10,38 +10,37 @@ use super::failure_store::count_lasting;
 use crate::cache::{Cache, CacheError, CacheOptions, EntryInfo, Refusal, unix_seconds};
 use crate::toolchain::obstacle;
 
-/// How a cache does.
+/// The state of a cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CacheHealth {
-    /// The folder with everything about kernels.
+    /// The `kernels` folder.
     #[serde(serialize_with = "crate::files::serialize_path")]
     pub folder: PathBuf,
-    /// How many kernels it holds, refused ones included.
+    /// The number of kernels, refused ones included.
     pub entries: usize,
-    /// The bytes of their files.
+    /// The total size of their files, in bytes.
     pub bytes: u64,
-    /// How many bytes it may have.
+    /// The maximum total size, in bytes.
     pub capacity: u64,
-    /// How many of the kernels some process uses now.
+    /// The number of kernels in use by a process.
     pub in_use: usize,
-    /// When one was used last.
+    /// The time of the last use of any kernel.
     #[serde(serialize_with = "unix_seconds_if_any")]
     pub last_use: Option<SystemTime>,
-    /// Whether every byte of the kernels was verified, or they were only counted and measured.
+    /// True if every byte was verified; otherwise kernels were only counted and measured.
     pub verified: bool,
-    /// What is refused, and why; nothing where nothing was verified.
+    /// Refused entries with reasons; empty unless verified.
     pub refused: Vec<Refusal>,
-    /// How many kernels are known not to build, by some compiler that is or was here.
+    /// The number of kernels with a lasting failure, under any compiler of this machine, present or past.
     pub known_bad: usize,
-    /// Whether kernels can be added.
+    /// True if kernels can be added.
     pub writable: bool,
-    /// The bytes that the file system has left for this user; `None` if it does not say.
+    /// The free space for this user, in bytes; `None` if the file system does not report it.
     pub free_bytes: Option<u64>,
 }
 
 impl CacheHealth {
-    /// Looks at the cache that these options mean, and changes nothing. `None` where it does not exist yet. To `verify`
-    /// takes as long as reading all of it.
+    /// Inspects a cache without changing it. Returns `None` if it does not exist yet. With `verify`, reads all of it.
     ///
     /// # Errors
     /// As [`Cache::look`], and when the folder cannot be read.
@@ -51,7 +50,7 @@ impl CacheHealth {
 }
 
 impl Cache {
-    /// How it does; see [`CacheHealth::of`]. Nothing is changed.
+    /// Inspects the cache without changing it; see [`CacheHealth::of`].
     ///
     /// # Errors
     /// When the folder cannot be read.
@@ -61,7 +60,7 @@ impl Cache {
         let refused = found.into_iter().filter_map(|found| found.refusal).collect();
         let folder = self.folder().to_owned();
         let known_bad = count_lasting(&folder.join("failures"));
-        // What is missing is made when it is needed.
+        // Missing folders are created on demand.
         let places = ["", "entries", "use", "tmp"].map(|name| folder.join(name));
         let mut places = places.iter().filter(|place| place.exists());
         let free = statvfs(&folder).ok().map(|found| found.f_bavail.saturating_mul(found.f_frsize));

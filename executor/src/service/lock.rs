@@ -1,4 +1,4 @@
-//! Locks between processes: a locked file whose text says who has it. They end with their owner, however it ends.
+//! Locks between processes: a locked file whose text names the owner. The lock ends with its owner's process.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -11,30 +11,30 @@ use rustix::fs::OFlags;
 
 use crate::process::Cancel;
 
-/// A lock that is held until it is dropped.
+/// A lock held until it is dropped.
 #[derive(Debug)]
 pub(super) struct FileLock {
     file: File,
     path: PathBuf,
-    /// Whether its file goes when it is released. Somebody who has opened it by then finds that it is no longer the
-    /// file of that name, and begins anew.
+    /// Delete the file on release. A process that has it open by then notices that the path no longer names it, and
+    /// starts over.
     is_temporary: bool,
 }
 
-/// What became of waiting for a lock.
+/// The result of waiting for a lock.
 #[derive(Debug)]
 pub(super) enum Waited {
-    /// It is ours; whether somebody else had it before.
+    /// Acquired; true if another process held it before.
     Acquired(FileLock, bool),
-    /// The wish to stop came first.
+    /// Cancelled before it was acquired.
     Cancelled,
 }
 
-/// The longest pause between two attempts.
+/// The longest pause between attempts.
 const LONGEST_PAUSE: Duration = Duration::from_millis(40);
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 
-/// Pauses that grow.
+/// Exponentially growing pauses.
 pub(super) struct BackOff(Duration);
 
 impl BackOff {
@@ -49,7 +49,7 @@ impl BackOff {
 }
 
 impl FileLock {
-    /// The lock at `path` if it is free.
+    /// Acquires the lock at `path` if it is free.
     pub(super) fn attempt(path: &Path, is_temporary: bool) -> io::Result<Option<FileLock>> {
         let file = OpenOptions::new()
             .read(true)
@@ -64,7 +64,7 @@ impl FileLock {
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        // Its owner may have removed it between our opening and our locking it.
+        // The previous owner may have removed the file between our open and our lock.
         let is_current = fs::symlink_metadata(path)
             .ok()
             .zip(file.metadata().ok())
@@ -73,12 +73,12 @@ impl FileLock {
             return Ok(None);
         }
         let lock = FileLock { file, path: path.to_owned(), is_temporary };
-        // Only people read it: a disk that is full does not keep anybody from locking.
+        // The text is informational, so a full disk does not prevent locking.
         let _ = lock.sign();
         Ok(Some(lock))
     }
 
-    /// Waits for the lock at `path`. `on_wait` is told who has it, once for each owner.
+    /// Waits for the lock at `path`. Calls `on_wait` with a description of each owner.
     pub(super) fn acquire(
         path: &Path,
         cancel: &Cancel,
@@ -93,7 +93,7 @@ impl FileLock {
             if let Some(lock) = FileLock::attempt(path, true)? {
                 return Ok(Waited::Acquired(lock, told.is_some()));
             }
-            // Somebody who has just got it has not signed yet.
+            // A new owner may not have signed yet.
             let owner = owner(path);
             if told.is_none() || owner.is_some() && told.as_ref() != Some(&owner) {
                 let name = owner.clone().unwrap_or_else(|| "another process".to_owned());
@@ -118,23 +118,23 @@ impl Drop for FileLock {
         if self.is_temporary {
             let _ = fs::remove_file(&self.path);
         }
-        // Closing would not do while a process that another thread is starting has a copy of the handle.
+        // Closing is not enough while a process being forked by another thread has a copy of the handle.
         let _ = self.file.unlock();
     }
 }
 
-/// Removes the files of locks that nobody holds: their owners were killed. Those whose names begin so stay.
+/// Removes lock files of dead owners, except names starting with `except`.
 pub(super) fn sweep(folder: &Path, except: &str) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         if !entry.file_name().to_string_lossy().starts_with(except) {
-            // To release it removes it.
+            // Dropping the lock removes its file.
             drop(FileLock::attempt(&entry.path(), true));
         }
     }
 }
 
-/// Who has a lock, in words.
+/// Describes the owner of a lock.
 fn owner(path: &Path) -> Option<String> {
     const LONGEST: u64 = 512;
     let mut text = String::new();

@@ -1,13 +1,12 @@
-//! Gives kernels to whoever asks: each is compiled once, by whoever comes first, whatever goes wrong.
+//! The compile service: supplies kernels, compiling each once.
 //!
-//! A kernel is looked for in this process, then in the cache and its tiers; then it is built. Within a process all who
-//! ask for a key wait for one build and share what comes of it; between processes a lock on the key does the same, and
-//! locked slots bound how many compilers a machine runs. A build belongs to those who wait for it: when the last of
-//! them goes, its processes are killed. Locks, processes and temporary folders do not outlive their owner, so nothing
-//! is stuck when one is killed.
+//! A kernel is looked up in this process, then in the cache and its tiers, and is otherwise built. Requests for the
+//! same key within a process share one build. Between processes, a lock on the key serializes builds, and locked
+//! slots limit the number of compilers on a machine. A build is cancelled, and its processes killed, when its last
+//! waiter leaves. Locks, processes and temporary folders end with their owner, so a killed process blocks nobody.
 //!
-//! What fails is data ([`Failure`]). What the same compiler would fail at again is remembered with its diagnostics, and
-//! not tried again until that is wished. A cache that cannot be used is a note, and builds go on without it.
+//! Failures are data ([`Failure`]). A failure that the same compiler would repeat is recorded with its diagnostics,
+//! and retried only on request. An unusable cache is reported as a note, and builds continue without it.
 
 mod event;
 mod failure;
@@ -54,23 +53,23 @@ use failure_store::Failures;
 use flight::{Flight, Found, Table};
 use lock::{FileLock, Waited};
 
-/// What a service works with.
+/// Options of a compile service.
 #[derive(Clone, Debug)]
 pub struct ServiceOptions {
-    /// Where kernels are kept; without it each lives as long as somebody uses it.
+    /// The cache. Without one, a kernel exists as long as something in this process uses it.
     pub cache: Option<Cache>,
-    /// What builds kernels, or why there is nothing that does. Kernels that are in the cache are had without.
+    /// The toolchain, or the reason that there is none. Cached kernels need no toolchain.
     pub toolchain: Result<Arc<Toolchain>, Arc<Failure>>,
-    /// How to build. Its `cancel` is not looked at: each call brings its own.
+    /// Build options. `cancel` is ignored: each call passes its own.
     pub build: BuildOptions,
-    /// How many compilers may run at once in this process; as many as the machine has room for ([`build_slots`]) where
-    /// none is given. All processes that share a cache together never run more than those.
+    /// Maximum number of concurrent compilers in this process. Default: as many as fit the machine ([`build_slots`]),
+    /// which is also the limit of all processes that share a cache.
     pub jobs: Option<usize>,
-    /// Try kernels again of which is known that they cannot be built.
+    /// Retry kernels with a recorded failure.
     pub retry_known_bad: bool,
 }
 
-/// Gives kernels to whoever asks. Clones are the same service.
+/// Supplies kernels. Clones share one service.
 #[derive(Clone)]
 pub struct CompileService {
     inner: Arc<Inner>,
@@ -79,24 +78,24 @@ pub struct CompileService {
 struct Inner {
     options: ServiceOptions,
     versions: Versions,
-    /// As it was when the keys were decided on.
+    /// The environment at the time that keys were computed.
     environment: Environment,
     tools: ToolEnvironment,
-    /// The versions in the keys of kernels for which the toolchain is not used.
+    /// The versions in keys of kernels that this toolchain may not build.
     pinned: Versions,
     places: Option<Places>,
     table: Table,
     has_told_of_sweep: AtomicBool,
 }
 
-/// Where processes meet: below the folder of the cache.
+/// Folders shared between processes, inside the cache folder.
 #[derive(Debug)]
 struct Places {
     locks: PathBuf,
     failures: Failures,
 }
 
-/// A kernel that somebody has.
+/// A kernel in use.
 #[derive(Debug)]
 pub struct Built {
     artifact: Artifact,
@@ -109,20 +108,20 @@ impl Built {
         Built { artifact, source, kernel: OnceLock::new() }
     }
 
-    /// The library and what is known of it.
+    /// The library and its properties.
     pub fn artifact(&self) -> &Artifact {
         &self.artifact
     }
 
-    /// Where it came from first.
+    /// The kernel's original source.
     pub fn source(&self) -> &Source {
         &self.source
     }
 
-    /// The loaded kernel. It is loaded once, as a rule before anybody has it.
+    /// The loaded kernel. Normally it is loaded before [`CompileService::get`] returns.
     ///
     /// # Errors
-    /// When its library cannot be loaded.
+    /// When the library cannot be loaded.
     pub fn kernel(&self) -> Result<&Kernel, Arc<Failure>> {
         let load = || Kernel::load(&self.artifact).map_err(|error| Arc::new(Failure::from(&error)));
         self.kernel.get_or_init(load).as_ref().map_err(Arc::clone)
@@ -136,7 +135,7 @@ impl std::fmt::Debug for CompileService {
 }
 
 impl CompileService {
-    /// A service. A cache whose folder cannot hold locks is used all the same, without them.
+    /// Creates a service. A cache whose folder does not support locks is used without them.
     pub fn new(options: ServiceOptions) -> CompileService {
         let environment = Environment::from_process();
         let tools = ToolEnvironment::new(&environment);
@@ -144,11 +143,11 @@ impl CompileService {
             Ok(toolchain) => {
                 Versions { host_compiler: tools.identity().to_owned(), ..Versions::of(toolchain) }
             }
-            // Nothing is compiled here: the host compiler of this machine says nothing.
+            // Nothing is compiled, so this machine's host compiler is irrelevant.
             Err(_) => Versions::pinned(),
         };
         if let Some(cache) = &options.cache {
-            // What goes wrong here goes wrong at the first build too, which says so.
+            // An error here recurs at the first build, which reports it.
             cache.sweep();
         }
         let places = options.cache.as_ref().and_then(|cache| {
@@ -173,24 +172,24 @@ impl CompileService {
         }
     }
 
-    /// What it works with.
+    /// The service's options.
     pub fn options(&self) -> &ServiceOptions {
         &self.inner.options
     }
 
-    /// A request for this kernel, as this service would build it. Where its toolchain is not used for the target, that is
-    /// as the pinned toolchain would build it.
+    /// Creates a request for this kernel as this service would build it. If its toolchain is known bad for the
+    /// target, the request is for the pinned toolchain's kernel.
     pub fn request(&self, input: &BuildInput<'_>) -> Request {
         let is_refused = self.inner.known_bad_for(&[input.target, input.architecture]).is_some();
         let versions = if is_refused { &self.inner.pinned } else { &self.inner.versions };
         Request::new(input, versions, &self.inner.options.build)
     }
 
-    /// A kernel, loaded, or why it cannot be had. What happens meanwhile is told on this thread. A kernel that somebody in this
-    /// process has is given at once.
+    /// Returns a loaded kernel or the reason that there is none. Calls `events` on this thread. A kernel live in this
+    /// process is returned at once.
     ///
     /// # Errors
-    /// When it cannot be built, or `cancel` is wished.
+    /// When the kernel cannot be built, or `cancel` is cancelled.
     pub fn get(&self, request: &Request, cancel: &Cancel, events: &(dyn Fn(&Event) + Sync)) -> Outcome {
         if let Some(built) = self.inner.table.live(request.key()) {
             events(&Event::Hit { kernel: Arc::clone(request.kernel()), source: Source::Memory });
@@ -206,9 +205,9 @@ impl CompileService {
         waiter.wait(cancel, events)
     }
 
-    /// Has a kernel in the background, and loads it there. What happens is told on the thread that does so; where there
-    /// is nothing to do, because this process has the kernel or knows that it cannot be had, that is told on this thread
-    /// before this returns. So is everything where the system makes no thread. A listener that panics harms nobody.
+    /// Builds and loads a kernel in the background. Events come on the building thread. If the outcome is already
+    /// known, or no thread can be created, they come on this thread before the call returns. A panicking listener
+    /// affects nobody else.
     pub fn start(&self, request: Request, events: Listener) -> Pending {
         match self.enter(&request, Some(Arc::clone(&events))) {
             Entered::Known(event, outcome) => {
@@ -219,12 +218,12 @@ impl CompileService {
         }
     }
 
-    /// Whether this process has the kernel.
+    /// Returns true if the kernel is live in this process.
     pub fn is_live(&self, request: &Request) -> bool {
         self.inner.table.live(request.key()).is_some()
     }
 
-    /// The file that keeps why a kernel cannot be had, with all that the compiler printed, if there is one.
+    /// The file with the recorded failure and the compiler's full output, if it exists.
     pub fn record(&self, key: CacheKey) -> Option<PathBuf> {
         let cache = self.inner.options.cache.as_ref()?;
         let file = cache.folder().join(FAILURES).join(format!("{key}.json"));
@@ -244,7 +243,7 @@ impl CompileService {
         register(&flight);
         let work = move || inner.fly(&request, &flight);
         if parallel::thread_of("kernel build").and_then(|thread| thread.spawn(work)).is_err() {
-            // A kernel of the cache needs no thread, and a build without processes ends at once.
+            // Build on this thread: a cached kernel needs no other, and a build without processes ends at once.
             let (inner, request, flight) = copies;
             inner.fly(&request, &flight);
         }
@@ -252,7 +251,7 @@ impl CompileService {
     }
 }
 
-/// Where failures are kept in the cache.
+/// The folder of failure records, inside the cache.
 const FAILURES: &str = "failures";
 
 enum Entered {
@@ -260,7 +259,7 @@ enum Entered {
     Waiting(flight::Waiter),
 }
 
-/// The last event of a kernel. What was compiled now took so long.
+/// The last event of a kernel. `seconds` is set if it was compiled now.
 fn end(request: &Request, outcome: &Outcome, seconds: Option<f64>) -> Event {
     let kernel = Arc::clone(request.kernel());
     match (outcome, seconds) {
@@ -271,11 +270,11 @@ fn end(request: &Request, outcome: &Outcome, seconds: Option<f64>) -> Event {
 }
 
 impl Inner {
-    /// The work of a build's own thread. However it ends, those who wait are told.
+    /// The body of a build thread. Waiters are notified on every outcome.
     fn fly(&self, request: &Request, flight: &Arc<Flight>) {
         let outcome = guarded(request.kernel(), || {
             let built = Arc::new(self.produce(request, flight)?);
-            // Whoever runs it then need not. What fails is kept in it.
+            // Load now, so that users need not wait. An error is stored in `built`.
             let _ = built.kernel();
             Ok(built)
         });
@@ -313,7 +312,7 @@ impl Inner {
         let waiting =
             |owner: String| flight.tell(Event::Waiting { kernel: Arc::clone(request.kernel()), owner });
         let cancelled = || Failure::cancelled(request.kernel());
-        // Before the key's lock: who waits for a turn of its own keeps no other process from a kernel.
+        // Before the key's lock: waiting for a permit must not keep other processes from the kernel.
         let jobs = self.options.jobs.unwrap_or_else(build_slots);
         let mut busy = || waiting("a free place to build".to_owned());
         let Some(permit) = Permit::wait(jobs, &flight.cancel, &mut busy) else { return Err(cancelled()) };
@@ -324,8 +323,8 @@ impl Inner {
                 Ok(Waited::Cancelled) => return Err(cancelled()),
                 Ok(Waited::Acquired(lock, has_waited)) => {
                     held = Some(lock);
-                    // Somebody may have built it between the first look and the lock. What was refused a moment ago
-                    // is still in its tier.
+                    // Another process may have built it between the first lookup and the lock. A copy refused just
+                    // now would only come from its tier again.
                     if (has_waited || !refused)
                         && let Some(built) = self.look(request, flight, &mut refused)
                     {
@@ -353,7 +352,7 @@ impl Inner {
                 None
             }
         };
-        // Where there is no lock the folder of the cache cannot be written to.
+        // Without a lock the cache folder is read-only.
         let cache = self.options.cache.as_ref().filter(|_| held.is_some());
         let temporary = cache.map(|cache| {
             if let Err(error) = cache.try_sweep()
@@ -365,7 +364,7 @@ impl Inner {
             cache.temporary()
         });
         let result = self.build(request, toolchain, flight, temporary);
-        // Then its key does not say what it was compiled with.
+        // If the tools changed meanwhile, the key does not describe the kernel.
         let other_headers = cutlass.as_ref().is_some_and(|cutlass| {
             cutlass.identity != self.versions.cutlass || toolchain.cutlass_state() != *cutlass
         });
@@ -378,7 +377,7 @@ impl Inner {
             }
             Err(error) => {
                 let mut failure = Failure::from(&error);
-                // What it printed may be a launcher's words, which say nothing about the compiler.
+                // The output may come from the launcher, which is not evidence about the compiler.
                 failure.lasting &= self.options.build.launcher.is_none();
                 if is_shared(&error) && !is_mislabelled {
                     self.remember(request, &failure, (&stamp, &options), flight);
@@ -386,7 +385,7 @@ impl Inner {
                 return Err(failure);
             }
         };
-        // The next compiler may start while this one's work is put away.
+        // Let the next compiler start while this kernel is stored.
         drop((slot, permit));
         if is_mislabelled {
             let kernel = request.kernel();
@@ -412,15 +411,15 @@ impl Inner {
         };
         drop(held);
         let built = Built::new(kept, Source::Compiler);
-        // What was refused may still be there, or again: from a cache that cannot be written to, or through others.
+        // A read-only cache still has the refused copy, and another process may have restored it.
         if refused && built.kernel().is_err() {
             return Ok(Built::new(artifact, Source::Compiler));
         }
         Ok(built)
     }
 
-    /// The cache's copy, loaded. One that cannot be loaded is taken out of the cache and `refused`: the key does not
-    /// say for which C library it was linked, and whoever filled a tier may have had a newer one.
+    /// Looks up and loads the cached kernel. One that cannot be loaded is removed from the cache and sets `refused`.
+    /// Keys do not include the C library, and a tier's builder may have had a newer one.
     fn look(&self, request: &Request, flight: &Flight, refused: &mut bool) -> Option<Built> {
         let cache = self.options.cache.as_ref()?;
         let lookup = cache.get(&request.key());
@@ -439,7 +438,7 @@ impl Inner {
             Err(failure) => failure,
         };
         *refused = true;
-        // Nobody uses it any more.
+        // Release it before removal.
         drop(built);
         if Transient::is_code(failure.code) {
             let (kernel, reason) =
@@ -451,12 +450,12 @@ impl Inner {
         None
     }
 
-    /// The listed version for which the toolchain is not used for these targets, if there is one.
+    /// The known-bad list entry that excludes the toolchain for these targets, if any.
     fn known_bad_for(&self, targets: &[&str]) -> Option<(Tool, String, &'static KnownBad)> {
         self.options.toolchain.as_ref().ok()?.known_bad(targets)
     }
 
-    /// Returns whether the toolchain may build a kernel, and has what that takes.
+    /// Checks that the toolchain may build the kernel, and has the required parts.
     fn check_toolchain(&self, request: &Request, toolchain: &Toolchain) -> Result<(), Failure> {
         if let Some((tool, version, bad)) = self.known_bad_for(&request.targets()) {
             let message = format!("{} {version} is not used: it is {bad}", tool.name());
@@ -476,7 +475,7 @@ impl Inner {
         self.places.as_ref()?.failures.known(request.key(), stamp)
     }
 
-    /// What somebody wished to end says nothing to others; they try it themselves.
+    /// Skips cancellations, which do not concern other requests.
     fn remember(
         &self,
         request: &Request,
@@ -494,8 +493,8 @@ impl Inner {
         }
     }
 
-    /// Builds a kernel. A failure that would last without saying anything about the source is tried once more, in a folder
-    /// of its own: what disturbed the first attempt may be over. With a launcher nothing lasts.
+    /// Builds a kernel. A doubtful failure ([`BuildError::is_doubtful`]) is retried once in a fresh folder, since its
+    /// cause may have passed. With a launcher no failure lasts, so none is retried.
     fn build(
         &self,
         request: &Request,
@@ -528,13 +527,13 @@ impl Inner {
     }
 }
 
-/// Whether others who want the same kernel with the same options would fail so too. What one process could not start
-/// another perhaps can, and finds out at once.
+/// Returns true if other processes would fail the same way with the same options. A program that this process could
+/// not start may work elsewhere.
 fn is_shared(error: &BuildError) -> bool {
     !matches!(error, BuildError::Spawn { .. } | BuildError::ToolMissing { .. })
 }
 
-/// What comes of building; a panic is a failure too.
+/// Runs a build; turns a panic into a failure.
 fn guarded(kernel: &str, work: impl FnOnce() -> Result<Arc<Built>, Failure>) -> Outcome {
     let panic = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(outcome) => return outcome.map_err(Arc::new),
@@ -551,7 +550,7 @@ fn unlocked(request: &Request, error: &std::io::Error) -> Event {
     Event::Note(format!("{} is built without a lock, perhaps not by us alone: {error}", request.kernel()))
 }
 
-/// Whether the compiler is new enough, as far as is known; it says itself what else it does not take.
+/// Checks that the compiler is new enough, as far as known. The compiler itself rejects other targets.
 fn check_target(toolchain: &Toolchain, architecture: &str) -> Result<(), BuildError> {
     let Some(oldest) = oldest_nvcc_for(architecture) else { return Ok(()) };
     match Version::parse(&toolchain.nvcc_version) {
@@ -564,7 +563,7 @@ fn check_target(toolchain: &Toolchain, architecture: &str) -> Result<(), BuildEr
     }
 }
 
-/// The builds of this process, of all services.
+/// All builds of this process, of all services.
 static FLIGHTS: Mutex<Flights> = Mutex::new(Flights { all: Vec::new(), are_over: false });
 
 struct Flights {
@@ -581,9 +580,8 @@ fn register(flight: &Arc<Flight>) {
     }
 }
 
-/// Ends every build of this process, and every one that would begin, for a process that is about to end: their
-/// compilers are killed, and the temporary folders of this process are removed. It waits for that, at most so long, and
-/// says whether all have ended.
+/// Stops all builds of this process, current and future, before it exits. Kills their compilers and removes temporary
+/// folders. Waits at most `limit`; returns true if all builds have ended.
 pub fn stop_all(limit: Duration) -> bool {
     begin_end();
     let all_ended = stop_flights(limit);
@@ -622,7 +620,7 @@ mod tests {
         let Found::New(waiter, flight) = table.enter(key, &kernel, false, None) else { panic!("it is new") };
         let outcome = thread::scope(|scope| {
             scope.spawn(|| {
-                // As a panic does, without its message on the terminal.
+                // Panics without printing a message.
                 let outcome = guarded(&kernel, || std::panic::resume_unwind(Box::new("out of luck")));
                 table.land(key, &flight, outcome);
             });

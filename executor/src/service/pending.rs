@@ -1,4 +1,4 @@
-//! A kernel that is being had in the background.
+//! Kernels being built in the background.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -7,36 +7,35 @@ use super::Request;
 use super::flight::{Outcome, Waiter};
 use crate::process::Cancel;
 
-/// How long a call may wait for a kernel that is still being built.
+/// A limit on waiting for a kernel that is still being built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Wait {
-    /// Not at all.
+    /// Do not wait.
     #[default]
     Never,
-    /// So long.
+    /// Wait at most this long.
     AtMost(Duration),
-    /// Until it is there, or cannot be had.
+    /// Wait until it is built or has failed.
     Forever,
 }
 
 impl Wait {
-    /// When waiting that begins now ends: `None` if never.
+    /// The time at which a wait that starts now ends; `None` for no limit.
     pub fn deadline(self) -> Option<Instant> {
         match self {
             Wait::Never => Some(Instant::now()),
-            // What a clock cannot hold never comes.
+            // A time beyond the clock's range never comes.
             Wait::AtMost(time) => Instant::now().checked_add(time),
             Wait::Forever => None,
         }
     }
 }
 
-/// A kernel that is being had in the background. When it is dropped and nobody else wants the kernel, its build is
-/// cancelled.
+/// A kernel being built in the background. Dropping it cancels the build, unless another request waits for it.
 #[derive(Debug)]
 pub struct Pending {
     request: Request,
-    /// Empty when the outcome was there at once.
+    /// `None` if the outcome was known at once.
     waiter: Option<Waiter>,
     outcome: OnceLock<Outcome>,
 }
@@ -50,7 +49,7 @@ impl Pending {
         Pending { request, waiter: None, outcome: OnceLock::from(outcome) }
     }
 
-    /// Gives it up when that is wished, as dropping it does; who then asks for the kernel is told so.
+    /// Gives the kernel up when `cancel` is cancelled. Later queries return a `cancelled` failure.
     pub fn ended_by(self, cancel: &Cancel) -> Pending {
         if let Some(waiter) = &self.waiter {
             waiter.end_by(cancel);
@@ -58,22 +57,22 @@ impl Pending {
         self
     }
 
-    /// What was asked for.
+    /// The request.
     pub fn request(&self) -> &Request {
         &self.request
     }
 
-    /// The kernel or why there is none, if that is known.
+    /// The outcome, if known.
     pub fn try_get(&self) -> Option<&Outcome> {
         self.wait(Wait::Never)
     }
 
-    /// The kernel or why there is none; `None` if that is not known within the time.
+    /// Waits for the outcome; `None` if it is not known in time.
     pub fn wait(&self, wait: Wait) -> Option<&Outcome> {
         self.wait_until(wait.deadline())
     }
 
-    /// As [`Pending::wait`], to a point in time; forever without one.
+    /// Like [`Pending::wait`], until a point in time; forever without one.
     pub(crate) fn wait_until(&self, deadline: Option<Instant>) -> Option<&Outcome> {
         if let Some(outcome) = self.outcome.get() {
             return Some(outcome);

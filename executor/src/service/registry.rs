@@ -1,4 +1,4 @@
-//! One service for all in this process who want the same one, so that they share kernels and builds.
+//! Service registry: equal options share one service, and with it kernels and builds.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -7,11 +7,11 @@ use crate::build::{BuildOptions, ToolEnvironment};
 use crate::cache::Cache;
 use crate::environment::Environment;
 
-/// The services that somebody has, each with what it works with.
+/// The live services, each with the identity of its options.
 static SERVICES: Mutex<Vec<(String, Weak<Inner>)>> = Mutex::new(Vec::new());
 
 impl CompileService {
-    /// The service with these options that somebody in this process has, or a new one.
+    /// Returns the live service with these options, or creates one.
     pub fn shared(options: ServiceOptions) -> CompileService {
         let identity = identity(&options);
         let mut services = SERVICES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -26,13 +26,13 @@ impl CompileService {
     }
 }
 
-/// A compiler that was changed where it lies is another one.
+/// The identity of options. A compiler modified in place counts as another one.
 fn identity(options: &ServiceOptions) -> String {
     let ServiceOptions { cache, toolchain, build, jobs, retry_known_bad } = options;
     let build = BuildOptions { cancel: None, ..build.clone() };
     let (launcher, environment) = (build.launcher.as_deref(), Environment::from_process());
     let tools = ToolEnvironment::new(&environment);
-    // What is shown of them is less than what tells them apart.
+    // Tiers' display form omits credentials, which distinguish them.
     let tiers = cache.as_ref().map(Cache::tier_places);
     let stamp =
         toolchain.as_ref().map(|toolchain| failure_store::stamp(toolchain, launcher, &environment, &tools));

@@ -1,4 +1,4 @@
-//! What is asked of the service: a kernel's source, and with which versions it is to be compiled.
+//! Requests: a kernel's source with the tool versions to compile it.
 
 use std::sync::Arc;
 
@@ -7,20 +7,20 @@ use crate::cache::{CacheKey, KeyParts};
 use crate::kernel::ABI_VERSION;
 use crate::toolchain::{NO_CUTLASS, PINNED, Toolchain};
 
-/// The versions that a key holds.
+/// The tool versions that enter a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// The compiler's, such as `13.1.115`.
+    /// The nvcc version, such as `13.1.115`.
     pub nvcc: String,
-    /// Identifies the CUTLASS; `none` where there is no CUTLASS.
+    /// The CUTLASS version, optionally with a digest of its headers; `none` without CUTLASS.
     pub cutlass: String,
-    /// The host compiler, where it is not the system's own:
-    /// [`ToolEnvironment::identity`](crate::ToolEnvironment::identity).
+    /// The host compiler, if it is not the system default
+    /// ([`ToolEnvironment::identity`](crate::ToolEnvironment::identity)).
     pub host_compiler: String,
 }
 
 impl Versions {
-    /// Those of a toolchain, with the system's host compiler.
+    /// The versions of a toolchain, with the system's host compiler.
     pub fn of(toolchain: &Toolchain) -> Versions {
         Versions {
             nvcc: toolchain.nvcc_version.clone(),
@@ -29,7 +29,7 @@ impl Versions {
         }
     }
 
-    /// Those of the toolchain that is pinned, for machines without any: its kernels may lie in the cache.
+    /// The versions of the pinned toolchain. Machines without a toolchain use them to find cached kernels.
     pub fn pinned() -> Versions {
         Versions {
             nvcc: PINNED.nvcc.to_owned(),
@@ -39,7 +39,7 @@ impl Versions {
     }
 }
 
-/// A kernel that is asked for. Clones share its text; its key is computed once.
+/// A request for a kernel. Clones share its text; the key is computed once.
 #[derive(Clone, Debug)]
 pub struct Request {
     parts: Arc<Parts>,
@@ -59,7 +59,7 @@ struct Parts {
 }
 
 impl Request {
-    /// A request for this source, compiled with these versions in this way.
+    /// Creates a request for this source, with these versions and options.
     pub fn new(input: &BuildInput<'_>, versions: &Versions, options: &BuildOptions) -> Request {
         let uses_cutlass = uses_cutlass(input);
         let flags = semantic_flags(input, options);
@@ -92,7 +92,7 @@ impl Request {
         Request { parts: Arc::new(parts), key }
     }
 
-    /// What names it, here and in every cache.
+    /// The kernel's cache key.
     pub fn key(&self) -> CacheKey {
         self.key
     }
@@ -102,17 +102,18 @@ impl Request {
         &self.parts.kernel
     }
 
-    /// What it is generated for, such as `sm_100a`.
+    /// The target, such as `sm_100a`.
     pub fn target(&self) -> &Arc<str> {
         &self.parts.target
     }
 
-    /// Returns whether it is compiled with CUTLASS. What is not has no CUTLASS in its key, and none among its include folders.
+    /// Returns true if the source includes CUTLASS. Otherwise its key has no CUTLASS version, and its build no
+    /// CUTLASS headers.
     pub fn uses_cutlass(&self) -> bool {
         self.parts.uses_cutlass
     }
 
-    /// The target, and the architecture that it is compiled for. Versions may be listed as bad for either.
+    /// The target and the compiled architecture. A tool version may be listed as bad for either.
     pub(super) fn targets(&self) -> [&str; 2] {
         [&self.parts.target, &self.parts.architecture]
     }
@@ -130,7 +131,7 @@ impl Request {
     }
 }
 
-/// Returns whether a source, or what the compiler reads before it, includes a header of CUTLASS.
+/// Returns true if the source or its prelude includes a CUTLASS header.
 fn uses_cutlass(input: &BuildInput<'_>) -> bool {
     let includes = |line: &str| {
         let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?;

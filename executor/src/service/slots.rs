@@ -1,4 +1,4 @@
-//! How many compilers run at once: in this process, and on this machine as far as it shares a cache.
+//! Limits on concurrent compilers, in this process and among processes that share a cache.
 
 use std::fs;
 use std::io;
@@ -11,11 +11,11 @@ use super::lock::{BackOff, FileLock};
 use crate::build::BuildOptions;
 use crate::process::Cancel;
 
-/// What the names of locks of slots begin with.
+/// The name prefix of slot locks.
 pub(super) const SLOT: &str = "slot-";
 
-/// How many builds this machine has room for: one for each core, as far as its memory, or what a container leaves of
-/// it, holds their peaks with an eighth to spare. There is always one.
+/// The number of concurrent builds that fit this machine: one per core, if memory holds their peaks
+/// ([`BuildOptions::PEAK_MEMORY`]) with an eighth to spare. A container's memory limit applies. At least 1.
 pub fn build_slots() -> usize {
     static SLOTS: OnceLock<usize> = OnceLock::new();
     *SLOTS.get_or_init(|| {
@@ -39,16 +39,16 @@ fn total_memory() -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// How many builds run in this process.
+/// The number of builds running in this process.
 static RUNNING: Mutex<usize> = Mutex::new(0);
 static CHANGED: Condvar = Condvar::new();
 
-/// The right to run one compiler in this process.
+/// Permission to run one compiler in this process.
 #[derive(Debug)]
 pub(super) struct Permit(());
 
 impl Permit {
-    /// Waits for one of `jobs`. `None` when the wish to stop comes first.
+    /// Waits for one of `jobs` permits. `None` if cancelled first.
     pub(super) fn wait(jobs: usize, cancel: &Cancel, on_wait: &mut dyn FnMut()) -> Option<Permit> {
         const LOOK: Duration = Duration::from_millis(50);
         let mut told = false;
@@ -74,11 +74,11 @@ impl Drop for Permit {
     }
 }
 
-/// Waits for one of the machine's slots, the right to run one compiler among all who use this folder for locks. `None`
-/// when the wish to stop comes first.
+/// Waits for one of the machine's slots, which permits one compiler among all users of this lock folder. `None` if
+/// cancelled first.
 ///
 /// # Errors
-/// When a lock cannot be opened.
+/// When a lock file cannot be opened.
 pub(super) fn acquire(
     locks: &Path,
     cancel: &Cancel,

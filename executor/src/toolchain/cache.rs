@@ -1,4 +1,4 @@
-//! The cache folder: where it is, and how folders in it come to be.
+//! The cache folder: its location, and creation of folders in it.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use super::error::ToolchainError;
 use crate::environment::Environment;
 
-/// The folder that keeps the toolchain and built kernels: `FOURFOLD_CACHE_DIR`, else `fourfold` in the user's cache
-/// folder. It need not exist yet.
+/// The folder of the toolchain and the built kernels: `FOURFOLD_CACHE_DIR`, or `fourfold` in the user's cache folder.
+/// It need not exist yet.
 ///
 /// # Errors
-/// When no variable says where it could be.
+/// When no variable determines it.
 pub fn cache_folder(environment: &Environment) -> Result<PathBuf, ToolchainError> {
     if let Some(folder) = &environment.fourfold_cache_dir {
         return std::path::absolute(folder)
             .map_err(|error| ToolchainError::from_io("make an absolute path of", Path::new(folder), error));
     }
-    // The specification of XDG_CACHE_HOME has relative values ignored.
+    // The XDG specification says to ignore relative values.
     let user = environment.xdg_cache_home.as_ref().map(PathBuf::from).filter(|folder| folder.is_absolute());
     user.or_else(|| Some(Path::new(environment.home.as_ref()?).join(".cache")))
         .filter(|folder| folder.is_absolute())
@@ -25,7 +25,7 @@ pub fn cache_folder(environment: &Environment) -> Result<PathBuf, ToolchainError
         .ok_or(ToolchainError::NoCacheFolder)
 }
 
-/// Makes a folder and what is missing above it, for this user only: what lies here is loaded and run.
+/// Creates a folder and its missing parents, accessible to this user only: files in it are loaded and run.
 pub(super) fn create_private(folder: &Path) -> Result<(), ToolchainError> {
     DirBuilder::new()
         .recursive(true)

@@ -1,4 +1,4 @@
-//! Looks at everything that building kernels needs, and says what is missing and what to do about it.
+//! Diagnosis: checks everything that building kernels requires, and names remedies for missing parts.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,14 +16,14 @@ use super::version::{COMPILED_TARGETS, Version};
 use crate::environment::{Environment, HOST_COMPILERS};
 use crate::process::run_tool;
 
-/// What became of one thing that was looked for.
+/// The outcome of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FindingState {
-    /// It is there and will do.
+    /// Present and usable.
     Ok,
-    /// It is missing, or will not do, and kernels cannot be built without it.
+    /// Missing or unusable, which prevents building kernels.
     Missing,
-    /// Kernels can be built, but someone should know.
+    /// Worth knowing, but kernels can be built.
     Note,
 }
 
@@ -38,16 +38,16 @@ impl FindingState {
     }
 }
 
-/// One thing that was looked for.
+/// The result of one check.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What it is, such as `nvcc`.
+    /// The item checked, such as `nvcc`.
     pub name: &'static str,
-    /// What became of it.
+    /// The outcome.
     pub state: FindingState,
-    /// What was found, or why it will not do.
+    /// The item found, or the problem with it.
     pub detail: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: Option<String>,
 }
 
@@ -56,27 +56,27 @@ pub struct Finding {
 pub struct TargetFinding {
     /// The target.
     pub target: &'static str,
-    /// The reason they cannot, as far as the compiler and CUTLASS are concerned.
+    /// The reason that this nvcc and CUTLASS cannot build for the target; `None` if they can.
     pub problem: Option<String>,
     /// The remedy.
     pub remedy: Option<String>,
 }
 
-/// Everything that was looked for.
+/// The results of all checks.
 #[derive(Clone, Debug)]
 pub struct Diagnosis {
-    /// The findings, in the order of their use.
+    /// The findings, in order of use.
     pub findings: Vec<Finding>,
-    /// Each target that something is compiled for.
+    /// One finding for each compiled target.
     pub targets: Vec<TargetFinding>,
     /// The version of the nvcc that would be used.
     pub nvcc: Option<Version>,
-    /// The targets that were asked for.
+    /// The requested targets.
     wanted: Vec<String>,
 }
 
 impl Diagnosis {
-    /// Returns whether kernels could be built now: for the targets of [`ToolchainOptions::targets`], if there are any.
+    /// Returns true if kernels can be built now, for the targets of [`ToolchainOptions::targets`] if any are given.
     pub fn can_build(&self) -> bool {
         let is_wanted = |target: &&TargetFinding| self.wanted.iter().any(|wanted| wanted == target.target);
         self.findings.iter().all(|finding| finding.state != FindingState::Missing)
@@ -84,11 +84,11 @@ impl Diagnosis {
     }
 }
 
-/// How long a program may take to say its version.
+/// Time limit for printing a program's version.
 const VERSION_LIMIT: Duration = Duration::from_secs(60);
 const MIB: f64 = (1 << 20) as f64;
 
-/// Looks for everything; changes nothing and needs no network.
+/// Runs all checks. Changes nothing and needs no network.
 pub fn diagnose(options: &ToolchainOptions, environment: &Environment) -> Diagnosis {
     let mut search = Search::new(options, environment);
     let nvcc = search.nvcc();
@@ -97,7 +97,7 @@ pub fn diagnose(options: &ToolchainOptions, environment: &Environment) -> Diagno
     let cuobjdump = search.cuobjdump(beside);
     let needs_packages = nvcc.is_err() || cutlass.is_err() || cuobjdump.is_none();
     let version = nvcc.as_ref().ok().map(|found| found.version);
-    // Beside what is used; where nothing is, the error names it.
+    // Report skipped tools only beside the ones used; without those, the error names them.
     let passed_over = if needs_packages { Vec::new() } else { search.passed_over().to_vec() };
     let targets: Vec<TargetFinding> =
         COMPILED_TARGETS.iter().map(|(target, _)| of_target(&mut search, target)).collect();
@@ -127,7 +127,7 @@ fn of_target(search: &mut Search<'_>, target: &'static str) -> TargetFinding {
     TargetFinding { target, problem, remedy: error.map(|error| error.remedy().to_owned()) }
 }
 
-/// A tool: found, not needed, or missing.
+/// The finding for a tool: found, not needed, or missing.
 fn part(
     tool: Tool,
     found: Result<Option<Found>, ToolchainError>,
@@ -210,14 +210,14 @@ fn host_compiler(environment: &Environment) -> Finding {
     Finding { name: "host compiler", state, detail: detail.join("\n"), remedy }
 }
 
-/// A program that nvcc calls for the host's code.
+/// A host program that nvcc calls.
 struct Wanted {
-    /// As nvcc names it.
+    /// The name that nvcc uses.
     shown: PathBuf,
     found: Option<PathBuf>,
 }
 
-/// Every program that nvcc calls for the host's code: all of them must be there.
+/// All host programs that nvcc calls. Each must exist.
 fn wanted_host_programs(environment: &Environment) -> Vec<Wanted> {
     let file = |file: PathBuf| Wanted { found: file.exists().then(|| file.clone()), shown: file };
     match environment.nvcc_ccbin.as_ref().map(PathBuf::from) {
@@ -255,13 +255,13 @@ fn package_client(environment: &Environment, needed: bool) -> Finding {
     Finding { name: "python3 with pip", state, detail, remedy }
 }
 
-/// The cache folder, and the folder for temporary files where builds happen when the cache cannot be used.
+/// The cache folder, and the temporary folder, where builds happen if the cache is unusable.
 fn cache(environment: &Environment) -> Vec<Finding> {
     let (cache, is_usable) = cache_place(environment);
     let temporary = std::env::temp_dir();
     let mut findings = vec![cache];
     if let Some(found) = obstacle(&temporary) {
-        // Kernels are built in the cache, if there is one.
+        // With a usable cache, builds do not use this folder.
         let state = if is_usable { FindingState::Note } else { FindingState::Missing };
         let detail = format!("{}: {found}", temporary.display());
         let remedy =
@@ -271,7 +271,7 @@ fn cache(environment: &Environment) -> Vec<Finding> {
     findings
 }
 
-/// The cache folder, and whether kernels can be built there.
+/// The finding for the cache folder, and whether kernels can be built there.
 fn cache_place(environment: &Environment) -> (Finding, bool) {
     let name = "cache";
     let finding = |state, detail, remedy: Option<&str>| Finding {
@@ -316,10 +316,10 @@ fn cache_place(environment: &Environment) -> (Finding, bool) {
     (finding(FindingState::Ok, format!("{shown} ({size})"), None), true)
 }
 
-/// The first line that a program prints, or what is wrong with it.
+/// The first line that a program prints, or the problem with running it.
 fn first_line(program: &Path, arguments: &[&str], environment: &Environment) -> Result<String, String> {
     let mut command = Command::new(program);
-    // `python3 -m` looks into the current folder first, which may be anyone's.
+    // `python3 -m` searches the current folder first, which may be anyone's.
     command.args(arguments).current_dir("/");
     if let Some(path) = &environment.path {
         command.env("PATH", path);

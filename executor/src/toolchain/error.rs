@@ -1,4 +1,4 @@
-//! Why there is no toolchain, whose fault that is, and what to do about it.
+//! Toolchain errors, the party at fault, and remedies.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,21 +8,21 @@ use super::known_bad::KnownBad;
 use super::version::Version;
 use crate::transient::Transient;
 
-/// The variables that other programs use, too: what they name is passed over where it will not do.
+/// Variables that other programs use too. Unsuitable tools that they name are skipped rather than rejected.
 pub(super) const CUDA_HOME: &str = "CUDA_HOME";
 pub(super) const PATH: &str = "PATH";
 pub(super) const CUTLASS_PATH: &str = "CUTLASS_PATH";
 /// See [`CUDA_HOME`].
 const SHARED: [&str; 3] = [CUDA_HOME, PATH, CUTLASS_PATH];
 
-/// Whose fault a missing toolchain is.
+/// The party at fault for a missing toolchain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolchainFault {
-    /// An option or a variable names something that is not what it should be.
+    /// An option or variable names something unusable.
     Request,
-    /// Something is missing on, or wrong with, this machine.
+    /// Something is missing on this machine or wrong with it.
     Machine,
-    /// The packages could not be had.
+    /// The packages could not be downloaded.
     Network,
 }
 
@@ -37,67 +37,67 @@ impl ToolchainFault {
     }
 }
 
-/// Why there is no toolchain.
+/// The reason that there is no toolchain.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToolchainError {
-    /// Something was named and is not there, or is something else.
+    /// A named tool is missing or unusable.
     #[error("{named} names `{}`, {problem}", path.display())]
     Named {
-        /// The option or the variable.
+        /// The option or variable.
         named: &'static str,
-        /// What it names.
+        /// The path that it names.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         problem: String,
     },
-    /// Something was named and is too old.
+    /// A named tool is too old.
     #[error("{named} names `{}`, which is {what} {found}; Fourfold needs {needed} or newer", path.display())]
     TooOld {
-        /// The option or the variable.
+        /// The option or variable.
         named: &'static str,
         /// `nvcc` or `CUTLASS`.
         what: &'static str,
-        /// What it names.
+        /// The path that it names.
         path: PathBuf,
         /// Its version.
         found: Version,
-        /// The oldest that would do.
+        /// The oldest supported version.
         needed: Version,
     },
     /// The only version found is known to be bad for a target.
     #[error("{named} names `{}`, which is {} {found}, {bad}", path.display(), bad.tool.name())]
     KnownBad {
-        /// The option or the variable.
+        /// The option or variable.
         named: &'static str,
         /// The path that it names.
         path: PathBuf,
         /// Its version.
         found: Version,
-        /// The entry of the list.
+        /// The list entry.
         bad: &'static KnownBad,
     },
-    /// Nothing was named and nothing was found.
+    /// No tool was named or found.
     #[error("there is no {what}{}", passed_over_text(passed_over))]
     NotFound {
         /// `nvcc` or `CUTLASS`.
         what: &'static str,
-        /// What was found and could not be used, with the reason.
+        /// Tools that were found but are unusable, with reasons.
         passed_over: Vec<String>,
     },
-    /// No variable says where the cache is.
+    /// No variable determines the cache folder.
     #[error(
         "there is no place for the cache: FOURFOLD_CACHE_DIR is unset, and neither XDG_CACHE_HOME nor HOME is an absolute path"
     )]
     NoCacheFolder,
-    /// The cache cannot be read or written.
+    /// A file operation in the cache failed.
     #[error("cannot {action} `{}`: {source}", path.display())]
     Cache {
-        /// What was tried: `create`, `lock` and so on.
+        /// The action that failed, such as `create` or `lock`.
         action: &'static str,
-        /// Where.
+        /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
     /// The file system of the cache is full.
@@ -105,78 +105,78 @@ pub enum ToolchainError {
     DiskFull {
         /// The cache folder.
         path: PathBuf,
-        /// What the system or the package client said.
+        /// The message of the system or of pip.
         words: String,
     },
-    /// There are no packages for this processor.
+    /// No packages exist for this processor.
     #[error("there are no compiler packages for {architecture} processors")]
     Architecture {
         /// The processor.
         architecture: &'static str,
     },
-    /// There is no `python3` on PATH.
+    /// `python3` is not on `PATH`.
     #[error("there is no python3 on PATH, and its package client is what installs the compiler")]
     NoPython,
-    /// `python3` has no package client.
+    /// `python3` has no pip.
     #[error("python3 has no pip, its package client: {words}")]
     NoPip {
-        /// What `python3` said.
+        /// The output of `python3`.
         words: String,
     },
     /// The packages could not be reached.
     #[error("the packages could not be reached; pip said: {words}")]
     Offline {
-        /// The client's own words.
+        /// pip's message.
         words: String,
     },
-    /// The client's source does not offer the pinned packages to this client.
+    /// The package index does not offer the pinned packages to this pip.
     #[error("the pinned packages are not on offer; pip said: {words}")]
     NotOffered {
-        /// The client's own words.
+        /// pip's message.
         words: String,
     },
-    /// A package is not the one that was pinned.
+    /// A package's hash is not the pinned one.
     #[error("a package is not the one that is pinned; pip said: {words}")]
     HashMismatch {
-        /// The client's own words.
+        /// pip's message.
         words: String,
     },
-    /// The client failed otherwise.
+    /// pip failed in another way.
     #[error("pip ended with {ending} and said: {words}")]
     Pip {
-        /// How it ended.
+        /// The exit status, in words.
         ending: String,
-        /// Its own words.
+        /// pip's message.
         words: String,
     },
-    /// The client reported success and something is missing.
+    /// pip reported success, but files are missing.
     #[error("pip reported success, but {reason}")]
     Incomplete {
-        /// What is missing.
+        /// The missing item.
         reason: String,
     },
-    /// Processes, open files or memory ran out when something was looked at.
+    /// Processes, open files or memory ran out during a check.
     #[error("`{}`: {problem}", path.display())]
     Shortage {
-        /// What was looked at.
+        /// The path being checked.
         path: PathBuf,
-        /// What ran out.
+        /// The exhausted resource.
         shortage: Transient,
-        /// The problem in words.
+        /// A description of the problem.
         problem: String,
     },
-    /// A carried folder is not whole, or holds something else.
+    /// A carried toolchain folder is incomplete or has other content.
     #[error("the toolchain in `{}` cannot be used: {reason}", path.display())]
     Damaged {
         /// The folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         reason: String,
     },
 }
 
 impl ToolchainError {
-    /// The error for something that an option or a variable names.
+    /// Creates the error for a path that an option or variable names.
     pub(super) fn of_named(named: &'static str, path: &Path, flaw: Flaw) -> ToolchainError {
         let (path, problem) = (path.to_owned(), flaw.problem);
         match flaw.shortage {
@@ -185,7 +185,7 @@ impl ToolchainError {
         }
     }
 
-    /// The error for a folder that was installed or carried.
+    /// Creates the error for an installed or carried folder.
     pub(super) fn of_folder(path: &Path, flaw: Flaw) -> ToolchainError {
         let (path, problem) = (path.to_owned(), flaw.problem);
         match flaw.shortage {
@@ -194,7 +194,7 @@ impl ToolchainError {
         }
     }
 
-    /// Whose fault it is.
+    /// The party at fault.
     pub fn fault(&self) -> ToolchainFault {
         match self {
             ToolchainError::Named { .. } | ToolchainError::TooOld { .. } | ToolchainError::Damaged { .. } => {
@@ -209,7 +209,7 @@ impl ToolchainError {
         }
     }
 
-    /// The stable code that reports and tests use: one of [`FAILURE_CODES`](crate::service::FAILURE_CODES).
+    /// A stable code for reports and tests, one of [`FAILURE_CODES`](crate::service::FAILURE_CODES).
     pub fn code(&self) -> &'static str {
         match self {
             ToolchainError::NotFound { .. } => "toolchain_missing",
@@ -233,7 +233,7 @@ impl ToolchainError {
         }
     }
 
-    /// What to do about it, as a sentence.
+    /// The remedy, as a sentence.
     pub fn remedy(&self) -> &'static str {
         match self {
             ToolchainError::Named { .. } => "name one that exists, or do not name any",
@@ -274,7 +274,7 @@ impl ToolchainError {
         }
     }
 
-    /// Returns whether nothing was named and nothing was found that will do: installing the pinned packages helps.
+    /// Returns true if no usable tool was named or found, so that installing the pinned packages helps.
     pub fn is_absence(&self) -> bool {
         match self {
             ToolchainError::NotFound { .. } => true,
@@ -283,7 +283,7 @@ impl ToolchainError {
         }
     }
 
-    /// A failure of the file system; a full disk is told apart.
+    /// Wraps a file system error; reports a full disk as [`ToolchainError::DiskFull`].
     pub(super) fn from_io(action: &'static str, path: &Path, source: io::Error) -> ToolchainError {
         if source.kind() == io::ErrorKind::StorageFull || source.kind() == io::ErrorKind::QuotaExceeded {
             return ToolchainError::DiskFull { path: path.to_owned(), words: source.to_string() };

@@ -1,4 +1,4 @@
-//! Checks that a folder allows kernels to be kept, built and loaded there, without changing it.
+//! Checks, without changes, that kernels can be stored, built and loaded in a folder.
 
 use std::fmt;
 use std::io;
@@ -7,27 +7,27 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, mkdirat, openat, statvfs, unlinkat};
 use rustix::io::Errno;
 
-/// The reason a folder cannot be used, or only in part.
+/// The reason that a folder is unusable, fully or in part.
 #[derive(Debug)]
 pub enum Obstacle {
-    /// It is not there, and cannot be made.
+    /// The folder does not exist and cannot be created.
     CannotBeMade {
         /// The existing path at which creating it fails.
         above: PathBuf,
         /// The reason.
         error: io::Error,
     },
-    /// Nothing can be written there.
+    /// The folder is not writable.
     NotWritable {
         /// The reason.
         error: io::Error,
     },
-    /// Nothing that lies there can be run or loaded: its file system is mounted with `noexec`.
+    /// The file system is mounted `noexec`, so no program can be run and no library loaded from it.
     NoExec,
 }
 
 impl Obstacle {
-    /// Returns whether this keeps even a library that lies there from being loaded.
+    /// Returns true if even an existing library cannot be loaded from the folder.
     pub fn prevents_loading(&self) -> bool {
         matches!(self, Obstacle::NoExec)
     }
@@ -47,17 +47,17 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// The obstacle in the way of keeping and loading kernels in a folder, which need not be there yet.
+/// Finds the obstacle to storing and loading kernels in a folder, which need not exist yet.
 ///
-/// If it is not there, the folder above it is asked. Nothing is changed, but on file systems that know no unnamed
-/// files: there an empty folder is made and removed at once.
+/// Checks the closest existing parent if the folder does not exist. Changes nothing, except on file systems without
+/// unnamed files: there, creates an empty folder and removes it at once.
 pub fn obstacle(folder: &Path) -> Option<Obstacle> {
     let mut place = folder;
     loop {
         match place.metadata() {
             Ok(metadata) if metadata.is_dir() => break,
             Ok(_) => return Some(cannot_be_made(place, io::ErrorKind::NotADirectory.into())),
-            // Below a file there is nothing either.
+            // Nothing exists below a file.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
             Err(error) => return Some(cannot_be_made(place, error)),
         }
@@ -67,7 +67,7 @@ pub fn obstacle(folder: &Path) -> Option<Obstacle> {
         }
     }
     if statvfs(place).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::NOEXEC)) {
-        // A file system such as /proc is mounted so, too, and nothing can be made there at all.
+        // File systems such as /proc are mounted `noexec` too, but allow no files at all.
         return match try_to_write(place) {
             Err(error) if place != folder => Some(cannot_be_made(place, error)),
             _ => Some(Obstacle::NoExec),
@@ -84,8 +84,8 @@ fn cannot_be_made(above: &Path, error: io::Error) -> Obstacle {
     Obstacle::CannotBeMade { above: above.to_owned(), error }
 }
 
-/// Makes a file without a name, which is gone when it is closed. Bits of permissions say too little: a quota, a mount or
-/// an access list may be in the way, and root may do anything but write to /proc.
+/// Creates an unnamed file, which vanishes when closed. Permission bits are not enough: quotas, mounts and access
+/// lists matter too, and root may write anywhere but in places such as /proc.
 fn try_to_write(folder: &Path) -> io::Result<()> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     match openat(CWD, folder, flags, Mode::RUSR | Mode::WUSR) {

@@ -1,4 +1,4 @@
-//! Which CUTLASS it is, so that a kernel that was built with another is never taken for one of this.
+//! CUTLASS identity: distinguishes versions and modified headers, so that cached kernels are not mixed up.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -13,36 +13,37 @@ use crate::files::hash_of;
 use crate::parallel;
 use crate::transient::Transient;
 
-/// Which CUTLASS it is, and how its headers lay there when that was seen.
+/// A CUTLASS identity, with the header files' state when it was determined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CutlassState {
-    /// What keys hold.
+    /// The identity in cache keys.
     pub identity: String,
-    /// Of the names, sizes and times of the headers. Another one means that they were changed, perhaps back.
+    /// A hash of the headers' names, sizes and times. A different one means that they were modified, perhaps back and
+    /// forth.
     fingerprint: blake3::Hash,
 }
 
-/// Stands for CUTLASS in the keys of kernels that are built without it.
+/// The identity in keys of kernels built without CUTLASS.
 pub const NO_CUTLASS: &str = "none";
 
 impl Toolchain {
-    /// Which CUTLASS this is: the version of one from the pinned packages, whose content that says; for any other the
-    /// version and a digest of the names and contents of its headers; [`NO_CUTLASS`] where there is none. That takes some
-    /// 50 ms on two cores, and is done again in a process only when a header has another size or time than before.
+    /// The identity of this CUTLASS in cache keys: its version if it is the pinned package; otherwise its version and
+    /// a digest of header names and contents; [`NO_CUTLASS`] without CUTLASS. The digest takes about 50 ms on two
+    /// cores. A process repeats it only if a header's size or times change.
     pub fn cutlass_identity(&self) -> String {
         self.cutlass_state().identity
     }
 
-    /// Which CUTLASS this is now. It looks at every header, and reads them where one was changed.
+    /// The current identity. Checks every header's metadata, and reads the headers if any changed.
     pub(crate) fn cutlass_state(&self) -> CutlassState {
         static KNOWN: LazyLock<Mutex<BTreeMap<PathBuf, CutlassState>>> = LazyLock::new(Mutex::default);
         let Some(cutlass) = &self.cutlass else {
             return CutlassState { identity: NO_CUTLASS.to_owned(), fingerprint: fingerprint(&[]) };
         };
         let include = cutlass.include();
-        // Held meanwhile: two threads that ask at once do the work once.
+        // Held throughout, so that concurrent callers compute it once.
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        // Before they are read: what changes meanwhile is seen the next time.
+        // Taken before reading: changes during reading are noticed next time.
         let fingerprint = fingerprint(&include);
         if let Some(state) = known.get(&cutlass.path).filter(|state| state.fingerprint == fingerprint) {
             return state.clone();
@@ -54,8 +55,8 @@ impl Toolchain {
             (format!("{}+{digest}", cutlass.version), passes)
         };
         let state = CutlassState { identity, fingerprint };
-        // A digest that lacks a header for a moment is that of another CUTLASS: it is not kept, so that the next look shows
-        // the difference, and no kernel stays in the cache under its key.
+        // A digest that lacks a header because of a transient error is not stored. The next call then finds a
+        // difference, and no kernel stays in the cache under this key.
         if !passes {
             known.insert(cutlass.path.clone(), state.clone());
         }
@@ -63,7 +64,7 @@ impl Toolchain {
     }
 }
 
-/// The most bytes that a header may have.
+/// The maximum size of a header, in bytes.
 const LARGEST_HEADER: u64 = 64 << 20;
 
 fn is_pinned(cutlass: &Path) -> bool {
@@ -74,7 +75,7 @@ fn is_pinned(cutlass: &Path) -> bool {
             .is_some_and(|root| tree::check(root, Part::Cutlass, Depth::Quick).is_ok())
 }
 
-/// How the files below some folders lie there, without reading them.
+/// Hashes the metadata of the files in some folders, without reading their contents.
 fn fingerprint(folders: &[PathBuf]) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     for root in folders {
@@ -85,7 +86,7 @@ fn fingerprint(folders: &[PathBuf]) -> blake3::Hash {
             let name = file.as_os_str().as_encoded_bytes();
             hasher.update(&(name.len() as u64).to_le_bytes()).update(name);
             hasher.update(&it.len().to_le_bytes()).update(&it.ino().to_le_bytes());
-            // The time of the change too: a copy may bring its own time of modification.
+            // Includes the change time, since a copy may set its own modification time.
             for time in [it.mtime(), it.mtime_nsec(), it.ctime(), it.ctime_nsec()] {
                 hasher.update(&time.to_le_bytes());
             }
@@ -94,8 +95,8 @@ fn fingerprint(folders: &[PathBuf]) -> blake3::Hash {
     hasher.finalize()
 }
 
-/// A digest of everything below some folders, wherever they lie, and whether something could not be read for a reason that
-/// passes.
+/// Digests the files in some folders, independently of the folders' location. Returns true if a file was unreadable
+/// for a transient reason.
 fn digest(folders: &[PathBuf]) -> (String, bool) {
     let mut passes = false;
     let mut hasher = blake3::Hasher::new_derive_key("fourfold headers v1");
@@ -104,7 +105,7 @@ fn digest(folders: &[PathBuf]) -> (String, bool) {
         passes |= collect(root, &mut Vec::new(), &mut files);
         let mut files: Vec<PathBuf> = files.into_iter().map(|(file, _)| file).collect();
         files.sort();
-        // What cannot be read is not compiled in either; that it could not be read is part of the identity.
+        // An unreadable header cannot be compiled either; that is part of the identity.
         let hashes = parallel::map(&files, |file| match hash_of(file, LARGEST_HEADER) {
             Ok(hash) => (*hash.as_bytes(), false),
             Err(error) => ([0; 32], error.io().and_then(Transient::of).is_some()),
@@ -119,8 +120,8 @@ fn digest(folders: &[PathBuf]) -> (String, bool) {
     (hasher.finalize().to_hex()[..32].to_owned(), passes)
 }
 
-/// The files below a folder; `above` are the folders that it lies in, so that links in circles end. Returns whether
-/// something could not be looked at for a reason that passes.
+/// Collects the files in a folder. `above` lists its parents, which ends cycles of links. Returns true if something
+/// was unreadable for a transient reason.
 fn collect(folder: &Path, above: &mut Vec<(u64, u64)>, files: &mut Vec<(PathBuf, fs::Metadata)>) -> bool {
     let passes = |error: &io::Error| Transient::of(error).is_some();
     let metadata = match fs::metadata(folder) {
@@ -138,7 +139,7 @@ fn collect(folder: &Path, above: &mut Vec<(u64, u64)>, files: &mut Vec<(PathBuf,
     above.push(identity);
     let mut any = false;
     for entry in entries {
-        // Links are followed, as the compiler follows them.
+        // Follows links, as the compiler does.
         match entry.and_then(|entry| Ok((entry.path(), fs::metadata(entry.path())?))) {
             Ok((path, metadata)) if metadata.is_dir() => any |= collect(&path, above, files),
             Ok((path, metadata)) if metadata.is_file() => files.push((path, metadata)),
@@ -168,7 +169,7 @@ mod tests {
         };
         let of = |root: &Path| digest(&[root.join("include"), root.join("tools")]).0;
         let first = make("a");
-        // The circle ends, and adds nothing.
+        // The cycle ends, and contributes nothing.
         let plain = of(first.path());
         assert_eq!(plain.len(), 32);
         fs::remove_file(first.path().join("include/cutlass/round")).unwrap();

@@ -1,14 +1,13 @@
-//! Versions of tools that are known to build wrong kernels, as data.
+//! Tool versions known to build wrong kernels, as data.
 //!
-//! A listed version is not used for a listed target: such a tool is passed over when one is chosen, refused
-//! when it is named, and what the cache has from it is built again. `--allow-known-bad` and `FOURFOLD_ALLOW_KNOWN_BAD`
-//! lift that.
+//! A listed version is not used for a listed target. Such a tool is skipped in the search, rejected when named, and
+//! its cached kernels are rebuilt. `--allow-known-bad` and `FOURFOLD_ALLOW_KNOWN_BAD` disable these rules.
 
 use std::fmt;
 
 use super::version::Version;
 
-/// A tool that has versions.
+/// A versioned tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tool {
     /// The CUDA compiler, with `ptxas`.
@@ -27,7 +26,7 @@ impl Tool {
     }
 }
 
-/// A range of versions that are known to be bad for some targets.
+/// A range of versions known to be bad for some targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownBad {
     /// The tool.
@@ -36,8 +35,8 @@ pub struct KnownBad {
     pub from: Version,
     /// The first good version after it.
     pub below: Version,
-    /// The targets that it is bad for. A kernel counts for what it was written for and for what it is compiled for: an
-    /// emulated sm_120a kernel for sm_120a and sm_90a.
+    /// The affected targets. Both a kernel's target and its compiled architecture matter: an emulated sm_120a kernel
+    /// is affected by entries for sm_120a and for sm_90a.
     pub targets: &'static [&'static str],
     /// The symptom.
     pub symptom: &'static str,
@@ -48,7 +47,7 @@ pub struct KnownBad {
 /// The consumer and workstation Blackwell targets.
 const SM120: &[&str] = &["sm_120a", "sm_121a"];
 
-/// Every version that is known to be bad.
+/// All known-bad versions.
 pub const KNOWN_BAD: &[KnownBad] = &[
     KnownBad {
         tool: Tool::Nvcc,
@@ -85,12 +84,12 @@ pub const KNOWN_BAD: &[KnownBad] = &[
 ];
 
 impl KnownBad {
-    /// Returns whether a version is in the range.
+    /// Returns true if a version is in the range.
     pub fn covers(&self, version: Version) -> bool {
         (self.from..self.below).contains(&version)
     }
 
-    /// Returns whether it is about a target, by the target's name (`sm_120a` or `120a`).
+    /// Returns true if a target (`sm_120a` or `120a`) is affected.
     pub fn is_about(&self, target: &str) -> bool {
         let name = |target: &str| target.strip_prefix("sm_").unwrap_or(target).to_owned();
         self.targets.iter().any(|bad| name(bad) == name(target))
@@ -104,7 +103,7 @@ impl fmt::Display for KnownBad {
     }
 }
 
-/// The first entry of [`KNOWN_BAD`] that is about this version of a tool and any of these targets.
+/// The first entry of [`KNOWN_BAD`] that covers this version of a tool and any of these targets.
 pub fn known_bad<'t>(
     tool: Tool,
     version: Version,
@@ -115,7 +114,7 @@ pub fn known_bad<'t>(
     listed.find(|bad| targets.iter().any(|target| bad.is_about(target)))
 }
 
-/// Every entry that is about this version of a tool, whatever the target.
+/// All entries that cover this version of a tool, for any target.
 pub fn all_known_bad(tool: Tool, version: Version) -> impl Iterator<Item = &'static KnownBad> {
     KNOWN_BAD.iter().filter(move |bad| bad.tool == tool && bad.covers(version))
 }

@@ -1,4 +1,4 @@
-//! Decides which compiler and which CUTLASS are used.
+//! The search for a compiler and CUTLASS.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -19,29 +19,29 @@ use super::version::{
 };
 use crate::environment::{Environment, is_program};
 
-/// What the caller asks for; the default asks for nothing and installs nothing.
+/// Search options. By default, nothing is named and nothing installed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolchainOptions {
     /// The compiler to use (`--nvcc`).
     pub nvcc: Option<PathBuf>,
     /// The CUTLASS to use (`--cutlass`).
     pub cutlass: Option<PathBuf>,
-    /// A toolchain that [`provision`] made on another machine, used where it lies (`--from`).
+    /// A toolchain folder that [`provision`] made on another machine, used in place (`--from`).
     pub from: Option<PathBuf>,
-    /// Whether to install the pinned packages when nothing is found.
+    /// Install the pinned packages if nothing is found.
     pub provision: bool,
-    /// The targets to build for, by name: for an emulated kernel both the target that it is written for and the one that it
-    /// is compiled for. Only what is good for all of them is chosen, and CUTLASS only has to be there if one needs it.
-    /// Without any, the first compiler that is found is chosen, and CUTLASS has to be there.
+    /// The targets to build for. For an emulated kernel, both its target and the architecture it is compiled for.
+    /// Only tools suitable for all of them are chosen, and CUTLASS is required only if one needs it. If empty, the
+    /// first compiler found is chosen, and CUTLASS is required.
     pub targets: Vec<String>,
-    /// Use versions that are known to be bad for a target, too (`--allow-known-bad`, `FOURFOLD_ALLOW_KNOWN_BAD`).
+    /// Accept versions known to be bad for a target (`--allow-known-bad`, `FOURFOLD_ALLOW_KNOWN_BAD`).
     pub allow_known_bad: bool,
 }
 
-/// Where a part of a toolchain came from.
+/// The origin of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// An option or a variable, by its name, such as `--nvcc`, `CUDA_HOME` or `PATH`.
+    /// An option or variable, such as `--nvcc`, `CUDA_HOME` or `PATH`.
     Named(&'static str),
     /// The packages in the cache folder.
     Provisioned,
@@ -56,7 +56,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A compiler, and CUTLASS where there is one.
+/// A compiler, with CUTLASS if found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Toolchain {
     /// The compiler.
@@ -65,21 +65,21 @@ pub struct Toolchain {
     pub include: Vec<PathBuf>,
     /// Folders that nvcc needs as `-L`, in order.
     pub libraries: Vec<PathBuf>,
-    /// The CUTLASS. Kernels for sm_90a are built without.
+    /// CUTLASS. Kernels for sm_90a do not need it.
     pub cutlass: Option<Cutlass>,
-    /// What reads opcodes from a binary; it finds `nvdisasm` beside itself or on `PATH`.
+    /// The disassembler. It finds `nvdisasm` beside itself or on `PATH`.
     pub cuobjdump: Option<PathBuf>,
     /// The version of nvcc, such as `13.1.115`.
     pub nvcc_version: String,
-    /// Where nvcc came from.
+    /// The origin of nvcc.
     pub nvcc_origin: Origin,
-    /// True if it is used for targets, too, that its versions are known to be bad for.
+    /// Use it even for targets that its versions are known to be bad for.
     pub allow_known_bad: bool,
-    /// What was found and not used, each with the reason, for people.
+    /// Tools that were found but not used, with reasons, for display.
     pub passed_over: Vec<String>,
 }
 
-/// A CUTLASS.
+/// A CUTLASS installation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cutlass {
     /// A folder with `include/` and `tools/util/include/`.
@@ -98,19 +98,19 @@ impl Cutlass {
 }
 
 impl Toolchain {
-    /// The include folders of CUTLASS; none where there is no CUTLASS.
+    /// The include folders of CUTLASS; empty without CUTLASS.
     pub fn cutlass_include(&self) -> Vec<PathBuf> {
         self.cutlass.iter().flat_map(Cutlass::include).collect()
     }
 
-    /// Whether this nvcc compiles for a target, by the target's name (`sm_100a` or `100a`).
+    /// Returns true if this nvcc compiles for a target (`sm_100a` or `100a`).
     pub fn supports(&self, target: &str) -> bool {
         let version = Version::parse(&self.nvcc_version);
         oldest_nvcc_for(target).is_some_and(|oldest| version.is_some_and(|version| version >= oldest))
     }
 
-    /// The reason it is not used for kernels of these targets: a version that is known to be bad for one of them, with the tool
-    /// and its version. Nothing where that is allowed.
+    /// The known-bad entry that excludes this toolchain for these targets, with the tool and its version. `None` if
+    /// `allow_known_bad` is set.
     pub fn known_bad(&self, targets: &[&str]) -> Option<(Tool, String, &'static KnownBad)> {
         if self.allow_known_bad {
             return None;
@@ -125,16 +125,16 @@ impl Toolchain {
     }
 }
 
-/// Finds a toolchain; installs one when the options allow it and there is none.
+/// Finds a toolchain, or installs one if there is none and the options allow it.
 ///
 /// # Errors
-/// When something that is named does not exist, is too old or is known to be bad for a target, when nothing is found, or
-/// when installing fails.
+/// When a named tool does not exist, is too old or is known to be bad for a target; when nothing is found; or when
+/// installing fails.
 pub fn locate(options: &ToolchainOptions, environment: &Environment) -> Result<Toolchain, ToolchainError> {
     locate_with_progress(options, environment, &mut |_| {})
 }
 
-/// As [`locate`]; `progress` gets lines for people while packages are installed.
+/// Like [`locate`]; reports installation progress to `progress`, one line at a time.
 ///
 /// # Errors
 /// As [`locate`].
@@ -148,7 +148,7 @@ pub fn locate_with_progress(
     let mut cutlass = search.cutlass();
     let is_absent = nvcc.as_ref().is_err_and(ToolchainError::is_absence)
         || cutlass.as_ref().is_err_and(ToolchainError::is_absence);
-    // A compiler without a disassembler does not do: no kernel is used before its opcodes were seen.
+    // A compiler without a disassembler is unusable: no kernel is used before its opcodes are checked.
     let is_blind = nvcc.as_ref().is_ok_and(|nvcc| search.cuobjdump(&nvcc.path).is_none());
     if options.provision && (is_absent || is_blind) {
         let parts = parts_for(&options.targets);
@@ -178,21 +178,21 @@ pub fn locate_with_progress(
     })
 }
 
-/// A part that was found.
+/// A tool that was found.
 pub(super) struct Found {
     pub(super) path: PathBuf,
     pub(super) version: Version,
     pub(super) origin: Origin,
 }
 
-/// One search: what it may use, and what it passed over.
+/// A search, with the tools that it skipped.
 pub(super) struct Search<'a> {
     options: &'a ToolchainOptions,
     environment: &'a Environment,
     targets: Vec<String>,
-    /// The answers of compilers that were asked for their versions.
+    /// Cached results of `nvcc --version`.
     versions: HashMap<PathBuf, Result<Version, Flaw>>,
-    /// The toolkits of compilers that were asked for them.
+    /// Cached toolkit folders of compilers.
     toolkits: HashMap<PathBuf, Option<PathBuf>>,
     passed_over: Vec<String>,
 }
@@ -210,13 +210,13 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The same search for another target.
+    /// Restarts the search for another target.
     pub(super) fn turn_to(&mut self, target: &str) {
         self.targets = vec![target.to_owned()];
         self.passed_over.clear();
     }
 
-    /// The tools that were found and not used so far, each with the reason.
+    /// Tools found but not used so far, with reasons.
     pub(super) fn passed_over(&self) -> &[String] {
         &self.passed_over
     }
@@ -253,7 +253,7 @@ impl<'a> Search<'a> {
                 let problem = "which is not a folder".to_owned();
                 return Err(ToolchainError::Named { named: CUDA_HOME, path: folder, problem });
             }
-            // A toolkit without a compiler is what machines have that only run programs.
+            // Machines that only run programs have a toolkit without a compiler.
             let nvcc = folder.join("bin/nvcc");
             if is_program(&nvcc) {
                 shared.push((CUDA_HOME, nvcc));
@@ -283,7 +283,7 @@ impl<'a> Search<'a> {
         Ok(Found { origin: Origin::Provisioned, ..found })
     }
 
-    /// The CUTLASS. `None` where there is none and nothing that is to be built needs one.
+    /// Finds CUTLASS. `None` if there is none and no target needs it.
     pub(super) fn cutlass(&mut self) -> Result<Option<Found>, ToolchainError> {
         match self.find_cutlass() {
             Err(error) if error.is_absence() && !self.needs_cutlass() => Ok(None),
@@ -309,7 +309,8 @@ impl<'a> Search<'a> {
         let mut bad = None;
         if let Some(cutlass) = &environment.cutlass_path {
             match self.named_cutlass(CUTLASS_PATH, cutlass.clone()) {
-                // Another program's CUTLASS may be too old for us; one that is not there is a mistake, where one is needed.
+                // Another program's CUTLASS may be too old, so skip it; a missing one is an error if a target needs
+                // it.
                 Err(error)
                     if !self.needs_cutlass()
                         || matches!(
@@ -332,7 +333,7 @@ impl<'a> Search<'a> {
     }
 
     fn carried_cutlass(&self, named: &'static str, folder: &OsStr) -> Result<Found, ToolchainError> {
-        // Where nothing needs a CUTLASS, a toolchain may have been carried without.
+        // A toolchain may be carried without CUTLASS if no target needs it.
         if !self.needs_cutlass() && !Path::new(folder).join(tree::CUTLASS).exists() {
             return Err(ToolchainError::NotFound { what: "CUTLASS", passed_over: Vec::new() });
         }
@@ -340,7 +341,7 @@ impl<'a> Search<'a> {
         self.named_cutlass(named, root.join(tree::CUTLASS).into())
     }
 
-    /// Beside nvcc, in the toolkit of the nvcc that a script starts, on `PATH`, or in the cache.
+    /// Finds cuobjdump: beside nvcc, in the toolkit of the nvcc that a wrapper starts, on `PATH`, or in the cache.
     pub(super) fn cuobjdump(&mut self, nvcc: &Path) -> Option<PathBuf> {
         let beside =
             |nvcc: &Path| nvcc.parent().map(|bin| bin.join("cuobjdump")).filter(|file| is_program(file));
@@ -351,13 +352,13 @@ impl<'a> Search<'a> {
             .or_else(|| beside(&tree_nvcc(&self.provisioned(Part::Compiler, &mut Vec::new())?)))
     }
 
-    /// The toolkit that a compiler belongs to.
+    /// The toolkit of a compiler.
     fn toolkit(&mut self, nvcc: &Path) -> Option<PathBuf> {
         let real = nvcc.canonicalize().unwrap_or_else(|_| nvcc.to_owned());
         let beside = real.parent().and_then(Path::parent).map(Path::to_owned);
         match beside {
             Some(root) if HEADERS.iter().any(|header| root.join(header).exists()) => Some(root),
-            // A script that was named in place of nvcc lies in no toolkit, and knows one.
+            // A wrapper script lies outside its toolkit but can report it.
             beside => {
                 let ask = || toolkit_root(nvcc, self.environment);
                 self.toolkits.entry(nvcc.to_owned()).or_insert_with(ask).clone().or(beside)
@@ -365,7 +366,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The provisioned toolchain, when this part of it is there and whole.
+    /// The provisioned toolchain, if this part of it is complete.
     fn provisioned(&self, part: Part, passed_over: &mut Vec<String>) -> Option<PathBuf> {
         let place = provisioned_folder(&cache_folder(self.environment).ok()?);
         match tree::check(&place, part, Depth::Quick) {
@@ -406,8 +407,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns whether a compiler is new enough for the targets. What other programs share is passed over where it is not; what is
-    /// named fails when it is used.
+    /// Checks that a compiler is new enough for the targets. A shared one that is not is skipped; a named one fails
+    /// when used.
     pub(super) fn check_targets(&self, found: Found) -> Result<Found, ToolchainError> {
         match self.targets.iter().filter_map(|target| oldest_nvcc_for(target)).max() {
             Some(needed) if found.version < needed => {
@@ -494,14 +495,14 @@ fn check_folder(path: &Path) -> Result<(), Flaw> {
     }
 }
 
-/// Compilers run in folders of their own, where a relative path would mean something else.
+/// Makes a path absolute, since compilers run in other folders.
 fn absolute(path: impl Into<OsString>) -> PathBuf {
     let path = PathBuf::from(path.into());
     std::path::absolute(&path).unwrap_or(path)
 }
 
-/// nvcc looks for its parts in the folder of the name that it is started by, so a link elsewhere is resolved. Scripts and
-/// launchers go by their own names: only what has nvcc's profile beside it is nvcc itself.
+/// Resolves a link to nvcc, which looks for its parts relative to the path it is started by. Wrapper scripts and
+/// launchers keep their names: only a program with `nvcc.profile` beside it is nvcc itself.
 fn behind_links(nvcc: PathBuf) -> PathBuf {
     const PROFILE: &str = "nvcc.profile";
     match nvcc.canonicalize() {
@@ -510,10 +511,11 @@ fn behind_links(nvcc: PathBuf) -> PathBuf {
     }
 }
 
-/// The `-I` and `-L` folders of a toolkit. nvcc of the Python packages looks for libraries in `lib64`, which they do not
-/// have.
+/// The `-I` and `-L` folders of a toolkit. nvcc from the Python packages looks for libraries in `lib64`, which those
+/// lack.
 fn toolkit_folders(root: Option<PathBuf>) -> [Vec<PathBuf>; 2] {
-    // A distribution's nvcc lies in /usr/bin; its headers are found without our help, and -I must not reorder them.
+    // A distribution's nvcc is in /usr/bin. The host compiler finds its headers by default, and -I must not reorder
+    // them.
     let root = root.filter(|root| root != Path::new("/usr"));
     let existing = |names: &[&str], needs: &str| -> Vec<PathBuf> {
         let folders = names.iter().filter_map(|name| Some(root.as_ref()?.join(name)));
@@ -524,5 +526,5 @@ fn toolkit_folders(root: Option<PathBuf>) -> [Vec<PathBuf>; 2] {
     [include, existing(&["lib64", "lib"], "libcudart_static.a")]
 }
 
-/// What a toolkit has beside the folder of its programs.
+/// Files that identify a toolkit's root.
 const HEADERS: [&str; 2] = ["include/cuda_runtime.h", "targets/x86_64-linux/include/cuda_runtime.h"];

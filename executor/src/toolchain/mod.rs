@@ -1,10 +1,17 @@
-//! Finds the CUDA compiler and CUTLASS, or installs them.
+//! Finding and installing the CUDA compiler and CUTLASS.
 //!
-//! nvcc and CUTLASS are looked for independently, each in this order: what an option names; a carried folder that
-//! an option names; `FOURFOLD_NVCC`, `FOURFOLD_CUTLASS`; `FOURFOLD_TOOLCHAIN`; `CUDA_HOME`, `CUTLASS_PATH`; nvcc on
-//! `PATH`; the cache folder, into which [`provision`] installs the pinned packages. What is named and does not exist
-//! is an error. What other programs share (`CUDA_HOME`, `PATH`, `CUTLASS_PATH`) and is too old, or known to be bad
-//! ([`KNOWN_BAD`]) for what is to be built, is passed over, and said to be.
+//! nvcc and CUTLASS are searched independently, in this order:
+//!
+//! 1. the path that an option names;
+//! 2. a carried toolchain folder that an option names;
+//! 3. `FOURFOLD_NVCC`, `FOURFOLD_CUTLASS`;
+//! 4. `FOURFOLD_TOOLCHAIN`;
+//! 5. `CUDA_HOME`, `CUTLASS_PATH`;
+//! 6. nvcc on `PATH`;
+//! 7. the cache folder, where [`provision`] installs the pinned packages.
+//!
+//! A named path that does not exist is an error. Tools shared with other programs (`CUDA_HOME`, `PATH`,
+//! `CUTLASS_PATH`) are skipped, with a note, if they are too old or known to be bad ([`KNOWN_BAD`]) for the targets.
 
 mod cache;
 mod diagnose;

@@ -1,4 +1,4 @@
-//! The pinned toolchain as data: versions, packages, hashes, and what of each package is installed.
+//! The pinned toolchain as data: versions, packages, hashes, and the files installed from each package.
 //!
 //! Everything that changes with a new compiler or a new CUTLASS is in [`PINNED`].
 
@@ -7,38 +7,38 @@ use serde_json::{Value, json};
 /// The pinned toolchain.
 #[derive(Clone, Copy, Debug)]
 pub struct Pinned {
-    /// The version that the pinned nvcc says, such as `13.1.115`. Cache keys hold it.
+    /// The version that the pinned nvcc reports, such as `13.1.115`. Part of cache keys.
     pub nvcc: &'static str,
-    /// The version that the pinned CUTLASS headers say, such as `4.5.0`. Cache keys hold it.
+    /// The version in the pinned CUTLASS headers, such as `4.5.0`. Part of cache keys.
     pub cutlass: &'static str,
-    /// The packages that these come from.
+    /// The packages of the toolchain.
     pub packages: &'static [Pin],
 }
 
 /// A package of the toolchain.
 #[derive(Clone, Copy, Debug)]
 pub struct Pin {
-    /// The name under which the Python package client knows it.
+    /// The package's name in the Python package index.
     pub name: &'static str,
     /// Its version.
     pub version: &'static str,
     /// The part of the toolchain that it belongs to.
     pub part: Part,
-    /// The part of it that is installed: a file or a folder of the wheel, and its place in the toolchain. Folders end with a slash.
-    /// `{info}` stands for the wheel's own metadata folder, `{name}` for the package.
+    /// The files installed: a file or folder of the wheel, and its place in the toolchain. Folders end with a slash.
+    /// `{info}` stands for the wheel's metadata folder, `{name}` for the package.
     pub takes: &'static [(&'static str, &'static str)],
     /// The size of its wheel, in megabytes.
     pub download_mb: u32,
-    /// SHA-256 of its wheels, in hexadecimal, each with the processor that it is for (`any` for all).
+    /// SHA-256 hashes of its wheels in hexadecimal, each with its processor (`any` for all).
     pub hashes: &'static [(&'static str, &'static str)],
 }
 
 /// A part of the toolchain, installed and checked by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// The compiler with its headers, the static runtime and the disassembler: what every kernel needs.
+    /// The compiler with its headers, the static runtime and the disassembler, which every kernel needs.
     Compiler,
-    /// The CUTLASS headers: what kernels for Blackwell need.
+    /// The CUTLASS headers, which Blackwell kernels need.
     Cutlass,
 }
 
@@ -72,7 +72,7 @@ impl Part {
         self.packages().map(|pin| pin.download_mb).sum()
     }
 
-    /// The size of this part once installed, roughly, in megabytes.
+    /// The approximate size of this part on disk, in megabytes.
     pub fn installed_mb(self) -> u32 {
         match self {
             Part::Compiler => 340,
@@ -81,13 +81,13 @@ impl Part {
     }
 }
 
-/// The parts of a compiler package that are installed.
+/// The folders installed from a compiler package.
 const COMPILER: &[(&str, &str)] = &[("nvidia/", "nvidia/"), ("{info}/licenses/", "nvidia/licenses/{name}/")];
 
-/// The pins. The compiler's own packages have one version; CCCL and the runtime are those of the same CUDA release.
+/// The pins. The compiler's own packages have one version; CCCL and the runtime come from the same CUDA release.
 ///
-/// The disassembler was first published for a later release; it reads the compiler's binaries.
-/// The CUTLASS headers are published in no newer package of their own: this one carries them unchanged.
+/// The disassembler comes from a later release, the first one published; it reads the compiler's binaries. The
+/// CUTLASS headers have no newer package of their own: this one carries them unchanged.
 pub const PINNED: Pinned = Pinned {
     nvcc: "13.1.115",
     cutlass: "4.5.0",
@@ -184,10 +184,10 @@ pub const PINNED: Pinned = Pinned {
     ],
 };
 
-/// The processors that there are wheels for.
+/// The processors with wheels.
 pub const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
 
-/// The file that tells the package client what to download; it refuses whatever has another hash.
+/// The requirements file for pip, which rejects packages with other hashes.
 pub(super) fn requirements(parts: &[Part]) -> String {
     let mut text = String::new();
     for pin in parts.iter().flat_map(|part| part.packages()) {
@@ -200,7 +200,7 @@ pub(super) fn requirements(parts: &[Part]) -> String {
     text
 }
 
-/// The input of `unpack.py`: of each package its name, the hashes of its wheels and what is taken of them.
+/// The input of `unpack.py`: each package's name, wheel hashes and files.
 pub(super) fn unpack_plan(parts: &[Part]) -> Value {
     let package = |pin: &Pin| {
         let info = format!("{}-{}.dist-info", pin.name.replace('-', "_"), pin.version);
@@ -216,13 +216,13 @@ pub(super) fn unpack_plan(parts: &[Part]) -> Value {
 pub(super) fn key() -> String {
     let Pinned { nvcc, cutlass, .. } = PINNED;
     let architecture = std::env::consts::ARCH;
-    // What is taken of a package decides what is installed, too.
+    // The installed files are part of the key too.
     let content = format!("{}{}", requirements(&Part::ALL), unpack_plan(&Part::ALL));
     format!("cuda-{nvcc}-cutlass-{cutlass}-{architecture}-{:016x}", fnv1a(content.as_bytes()))
 }
 
-/// FNV-1a, 64 bits: the folder's name must be the same for every build of this version, and only has to tell sets of
-/// pins apart.
+/// FNV-1a, 64 bits. The folder's name must be the same for every build of this version, and only has to distinguish
+/// sets of pins.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()

@@ -1,7 +1,7 @@
-//! The Python package client: downloads the pinned packages, and nothing that its user has set diverts it.
+//! The Python package client: downloads the pinned packages, unaffected by the user's other settings.
 //!
-//! It gets an environment of our own. Only the settings in `PIP_OPTIONS` are kept, from variables and configuration
-//! files: package sources, network access and certificates. Hashes protect the content.
+//! pip gets a constructed environment. Only the settings in `PIP_OPTIONS` are kept, from variables and configuration
+//! files: package indexes, network access and certificates. Hashes protect the content.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -16,7 +16,7 @@ use super::pins::{Part, requirements, unpack_plan};
 use crate::environment::{Environment, PIP_OPTIONS};
 use crate::process::{ToolRun, run_tool, run_tool_watched};
 
-/// The time limit of the package client: twice what 184 MB take at 1 Mbit/s.
+/// The time limit of pip: twice the time of 184 MB at 1 Mbit/s.
 const PIP_LIMIT: Duration = Duration::from_secs(50 * 60);
 /// The time limit for printing its settings.
 const SETTINGS_LIMIT: Duration = Duration::from_secs(60);
@@ -27,7 +27,7 @@ const SETTINGS_VARIABLES: [&str; 3] = ["PIP_CONFIG_FILE", "XDG_CONFIG_HOME", "XD
 /// The script that takes files from wheels.
 const UNPACK: &str = include_str!("unpack.py");
 
-/// A Python on this machine that works in a folder of ours.
+/// This machine's Python, run in a working folder.
 pub(super) struct Python<'a> {
     program: PathBuf,
     environment: &'a Environment,
@@ -41,7 +41,7 @@ impl<'a> Python<'a> {
         Ok(Python { program, environment, work })
     }
 
-    /// Downloads these parts and unpacks what is needed of them into `tree`.
+    /// Downloads these parts, and unpacks the required files into `tree`.
     pub(super) fn fill(
         &self,
         parts: &[Part],
@@ -77,16 +77,16 @@ impl<'a> Python<'a> {
         if run.succeeded() { Ok(()) } else { Err(failure(&run, cache)) }
     }
 
-    /// The download, without its end.
+    /// The download command without its last arguments.
     fn download(&self) -> Command {
         let mut command = self.command();
         command
             .args(["-m", "pip", "download", "--no-deps", "--require-hashes", "--only-binary=:all:"])
-            // Headers and programs are taken, which no version of Python concerns: a variable, because old clients
-            // know no such option.
+            // Headers and programs do not depend on the Python version. A variable, because old versions of pip lack
+            // the option.
             .env("PIP_IGNORE_REQUIRES_PYTHON", "1")
             .args(["--no-input", "--no-cache-dir", "--disable-pip-version-check", "--progress-bar", "off"])
-            // Why an index gave no answer is said only so.
+            // Only verbose output says why an index did not answer.
             .arg("--verbose")
             .args(["--dest", "wheels", "-r", "requirements.txt"])
             .envs(self.settings())
@@ -94,8 +94,7 @@ impl<'a> Python<'a> {
         command
     }
 
-    /// Python in the working folder, with nothing of the user's environment but what it takes to run it and to reach
-    /// an index.
+    /// Python in the working folder, with only those user variables that running it and reaching an index require.
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.env_clear();
@@ -104,25 +103,25 @@ impl<'a> Python<'a> {
         let passed = self.environment.pip_variables.iter().filter(|(name, _)| !name.starts_with("PIP_"));
         command.envs(passed.filter(|(name, _)| !SETTINGS_VARIABLES.contains(name)).cloned());
         command
-            // `python3 -m` would import a `pip.py` from the folder that the user happens to be in.
+            // `python3 -m` would import a `pip.py` from the user's current folder.
             .current_dir(self.work)
-            // On another file system than the cache a killed client would leave its files there.
+            // Outside the cache, a killed pip would leave its temporary files behind.
             .env("TMPDIR", self.work.join("scratch"))
-            // Its words and the system's are read.
+            // The output of pip and of the system is parsed.
             .env("LC_ALL", "C.UTF-8")
             .env("PYTHONUNBUFFERED", "1")
             .env("PYTHONDONTWRITEBYTECODE", "1");
         command
     }
 
-    /// The settings that count, as variables: those of the environment before those of configuration files.
+    /// The effective settings as variables. The environment takes precedence over configuration files.
     fn settings(&self) -> BTreeMap<OsString, OsString> {
         let mut found = BTreeMap::new();
         let mut ask = self.command();
         let theirs = self.environment.pip_variables.iter();
         ask.envs(theirs.filter(|(name, _)| SETTINGS_VARIABLES.contains(name)).cloned());
         ask.args(["-m", "pip", "config", "list", "--no-input", "--disable-pip-version-check"]);
-        // A client that cannot say its settings has none; what else is wrong with it shows at the download.
+        // If pip cannot list its settings, assume none; other problems show at the download.
         if let Ok(run) = run_tool(&mut ask, SETTINGS_LIMIT)
             && run.succeeded()
         {
@@ -133,7 +132,7 @@ impl<'a> Python<'a> {
         let set = self.environment.pip_variables.iter();
         let set = set.filter(|(name, _)| PIP_OPTIONS.iter().any(|option| variable(option) == *name));
         found.extend(set.map(|(name, value)| (OsString::from(name), value.clone())));
-        // Without a single retry it does not say that nothing answered.
+        // Without retries, pip does not report that nothing answered.
         if let Some(retries) = found.get_mut(OsStr::new("PIP_RETRIES"))
             && retries.to_str().and_then(|text| text.trim().parse::<u32>().ok()).unwrap_or(0) == 0
         {
@@ -143,13 +142,13 @@ impl<'a> Python<'a> {
     }
 }
 
-/// The variable that means an option.
+/// The environment variable of a pip option.
 fn variable(option: &str) -> String {
     format!("PIP_{}", option.to_uppercase().replace('-', "_"))
 }
 
-/// The options that count among the lines of `pip config list`: `global.index-url='https://…'`. What is set for the
-/// command that downloads counts more than what is set for installing, and that more than what is set for all.
+/// Parses the relevant options from `pip config list`, such as `global.index-url='https://…'`. Settings of `download`
+/// take precedence over those of `install`, and those over global ones.
 fn configured(list: &str) -> BTreeMap<&'static str, String> {
     let mut found = BTreeMap::new();
     for section in ["global.", "install.", "download."] {
@@ -168,7 +167,7 @@ fn configured(list: &str) -> BTreeMap<&'static str, String> {
     found
 }
 
-/// The text of a string literal of Python's.
+/// Parses a Python string literal.
 fn unquoted(literal: &str) -> Option<String> {
     let quote = literal.chars().next().filter(|quote| ['\'', '"'].contains(quote))?;
     let inner = literal.strip_prefix(quote)?.strip_suffix(quote)?;
@@ -189,7 +188,7 @@ fn unquoted(literal: &str) -> Option<String> {
     Some(text)
 }
 
-/// The cause that pip's words give.
+/// Infers the cause from pip's output.
 fn failure(run: &ToolRun, cache: &Path) -> ToolchainError {
     let words = words(&run.log);
     let said = |texts: &[&str]| texts.iter().any(|text| run.log.contains(text));
@@ -219,21 +218,20 @@ fn failure(run: &ToolRun, cache: &Path) -> ToolchainError {
     }
 }
 
-/// Returns whether a line says that a place could not be asked. One that answers that it lacks a page, or that it does not give
-/// it to this user, was reached.
+/// Returns true if a line says that an index was unreachable. A client error (4xx) means that it was reached.
 fn is_unanswered(line: &str) -> bool {
     line.contains(UNREACHED) && !line.contains("Client Error")
 }
 
-/// Words of pip about a page that it did not get.
+/// pip's message for a page that it did not get.
 const UNREACHED: &str = "Could not fetch URL";
 
-/// The lines of a log that matter: from the first that reports an error, else the last few.
+/// The relevant lines of a log: from the first error on, or else the last few.
 fn words(log: &str) -> String {
     const LINES: usize = 12;
     const LETTERS: usize = 1500;
     let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    // The retries say what is wrong with the network; the error after them only that nothing was found.
+    // Retry warnings describe the network problem; the error after them only says that nothing was found.
     let matters = |line: &&str| {
         line.starts_with("ERROR") || line.starts_with("WARNING: Retrying") || line.starts_with(UNREACHED)
     };

@@ -1,9 +1,9 @@
-//! Installs the pinned toolchain into the cache: once, whole or not at all, however many processes ask.
+//! Installs the pinned toolchain into the cache: once and atomically, even with concurrent processes.
 //!
-//! The toolchain has parts (the compiler, CUTLASS), and whoever needs one part only installs only that. One process holds
-//! the lock and works in a folder beside the final one, into which each part then appears by a single rename; the others
-//! wait and find it done. The lock is the kernel's and ends with its owner, so an owner that dies leaves
-//! only a partial folder, which the next one removes.
+//! The toolchain has parts (compiler, CUTLASS), and only the required parts are installed. One process holds the lock
+//! and works in a folder beside the final one. Each part then appears there by a single rename; other processes wait
+//! and find it installed. The operating system releases the lock when its owner ends. A killed owner leaves only a
+//! partial folder, which the next installation removes.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -16,12 +16,12 @@ use super::tree::{self, Depth};
 use super::version::needs_cutlass;
 use crate::environment::Environment;
 
-/// Where the provisioned toolchain of this version lies in a cache folder, there or not.
+/// The folder of this version's provisioned toolchain inside a cache folder; it may not exist.
 pub fn provisioned_folder(cache: &Path) -> PathBuf {
     cache.join("toolchain").join(key())
 }
 
-/// The parts of the toolchain that kernels for these targets need; every part where no target is named.
+/// The parts that kernels for these targets need; all parts if no target is named.
 pub fn parts_for<T: AsRef<str>>(targets: &[T]) -> Vec<Part> {
     let is_needed = |part: &Part| match part {
         Part::Compiler => true,
@@ -30,14 +30,14 @@ pub fn parts_for<T: AsRef<str>>(targets: &[T]) -> Vec<Part> {
     Part::ALL.into_iter().filter(is_needed).collect()
 }
 
-/// Makes sure that these parts of the pinned toolchain are in the cache folder, and returns where.
+/// Ensures that these parts of the pinned toolchain are in the cache folder, and returns the toolchain's folder.
 ///
-/// They are downloaded by the Python package client that `python3` on the environment's `PATH` has. `progress` gets
-/// lines for people.
+/// Downloads them with pip, run by the `python3` on the environment's `PATH`. Reports progress to `progress`, one
+/// line at a time.
 ///
 /// # Errors
-/// When the cache cannot be written, the client is missing, or it cannot get the packages: its own words are kept.
-/// Nothing partial is left then.
+/// When the cache is not writable, pip is missing, or pip cannot get the packages; the error quotes pip's message.
+/// Nothing partial is left.
 pub fn provision(
     cache: &Path,
     parts: &[Part],
@@ -58,18 +58,18 @@ pub fn provision(
     })
 }
 
-/// As [`provision`], from a folder that [`provision`] made elsewhere.
+/// Like [`provision`], but copies the parts from a folder that [`provision`] made elsewhere.
 ///
 /// # Errors
-/// When one of the parts is not whole there, consists of other packages or is for another processor, or when the cache
-/// cannot be written.
+/// When a part is incomplete, consists of other packages or is for another processor; or when the cache is not
+/// writable.
 pub fn provision_from(
     carried: &Path,
     cache: &Path,
     parts: &[Part],
     progress: &mut dyn FnMut(&str),
 ) -> Result<PathBuf, ToolchainError> {
-    // Also when the cache has one already: who names a folder wants to know whether it is good.
+    // Checked even if the cache already has the parts: the caller wants to know whether the folder is good.
     for part in parts {
         tree::check(carried, *part, Depth::Full).map_err(|flaw| ToolchainError::of_folder(carried, flaw))?;
     }
@@ -83,8 +83,8 @@ pub fn provision_from(
     })
 }
 
-/// Fills a tree with parts, given a working folder for scratch files, the empty tree inside it, the parts, and where to
-/// report.
+/// Fills a tree. Arguments: a working folder for scratch files, the empty tree inside it, the parts, and a progress
+/// callback.
 type Fill<'a> = &'a mut dyn FnMut(&Path, &Path, &[Part], &mut dyn FnMut(&str)) -> Result<(), ToolchainError>;
 
 fn install(
@@ -163,7 +163,7 @@ fn partial_prefix() -> String {
     format!(".partial-{}-", key())
 }
 
-/// Removes what dead owners of the lock left. Failing to is no reason not to install.
+/// Removes leftovers of dead lock owners. Failures do not prevent the installation.
 fn remove_leftovers(home: &Path) {
     let prefix = partial_prefix();
     for entry in fs::read_dir(home).into_iter().flatten().flatten() {

@@ -1,4 +1,4 @@
-//! Fake trees, a fake compiler and a fake package client: what is chosen, what is refused, and what is left behind.
+//! Tests with fake trees, a fake compiler and a fake pip: selection, refusal and leftovers.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use super::tree::{CUTLASS_LICENSE, ESSENTIAL, MARKER};
 use super::*;
 use crate::environment::Environment;
 
-/// A machine: a home, a `PATH` of its own, and room for trees.
+/// A fake machine: a home, its own `PATH`, and a folder for trees.
 struct Machine {
     folder: TempDir,
     environment: Environment,
@@ -51,12 +51,12 @@ impl Machine {
         folder
     }
 
-    /// A `python3` that stands in for pip: it counts its downloads, is slow, and unpacks a fake tree.
+    /// A fake `python3` with pip: it counts downloads, is slow, and unpacks a fake tree.
     fn pip(&self, before: &str) {
         self.pip_that(before, "");
     }
 
-    /// As [`pip`](Self::pip), with something before it unpacks, too.
+    /// Like [`pip`](Self::pip), with commands that run before it unpacks.
     fn pip_that(&self, before: &str, before_unpacking: &str) {
         let of = |part: Part| {
             let names = ESSENTIAL.iter().filter(|(of, _)| *of == part).map(|(_, name)| *name);
@@ -106,7 +106,7 @@ impl Machine {
         provision(&self.cache(), parts, &self.environment, &mut |_| {})
     }
 
-    /// What is in the toolchain folder of the cache, without the lock.
+    /// The entries of the cache's toolchain folder, without the lock.
     fn kept(&self) -> Vec<String> {
         let entries = fs::read_dir(self.cache().join("toolchain")).into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name().into_string().unwrap());
@@ -150,7 +150,7 @@ fn what_is_more_explicit_wins_and_the_two_parts_are_independent() {
     assert_eq!((found.nvcc_origin, cutlass.origin), (Origin::Provisioned, Origin::Provisioned));
     assert_eq!(found.nvcc, tree.join("nvidia/cu13/bin/nvcc"));
     assert_eq!(cutlass.path, tree.join("cutlass"));
-    // Its packages say what it is.
+    // The pinned packages identify it.
     assert_eq!(found.cutlass_identity(), PINNED.cutlass);
     let license = fs::read_to_string(tree.join(CUTLASS_LICENSE)).unwrap();
     assert_eq!(license, "Copyright (c) NVIDIA\nRedistribution is permitted.\n");
@@ -244,7 +244,7 @@ fn named_things_that_are_something_else_are_told_apart() {
     let partial = machine.cutlass("partial", [4, 2, 0]);
     fs::remove_dir_all(partial.join("tools")).unwrap();
     assert!(cutlass(partial).contains("without tools/util/include"));
-    // An installed package: the headers lie deeper.
+    // An installed package has its headers in a subfolder.
     machine.cutlass("site/cutlass_library/source", [4, 3, 0]);
     let options = ToolchainOptions { nvcc: Some(good), cutlass: Some(machine.path("site")), ..options() };
     let found = machine.locate(&options).unwrap().cutlass.unwrap();
@@ -291,7 +291,7 @@ fn many_at_once_install_once() {
     assert_eq!(machine.kept(), [places[0].file_name().unwrap().to_str().unwrap()]);
     let mode = |path: PathBuf| path.metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(machine.cache()), mode(places[0].clone())), (0o700, 0o700));
-    // pip does not always keep the bits; cicc was written without.
+    // pip does not always keep permission bits; cicc was written without the executable bit.
     assert_eq!(mode(places[0].join("nvidia/cu13/nvvm/bin/cicc")) & 0o111, 0o111);
     let calls = fs::read_to_string(machine.path("calls")).unwrap();
     for option in ["--require-hashes", "--no-deps", "--only-binary=:all:"] {
@@ -304,7 +304,7 @@ fn many_at_once_install_once() {
 #[test]
 fn progress_names_packages_and_says_when_it_waits() {
     let machine = Machine::new();
-    // The fake client goes on once the other thread has said that it waits.
+    // The fake pip continues once the other thread has reported that it waits.
     let go = machine.path("go");
     machine.pip(&format!("while [ ! -e {} ]; do sleep 0.02; done", go.display()));
     let lines = || {
@@ -349,12 +349,12 @@ fn a_failing_client_is_quoted_and_leaves_nothing() {
         assert!(error.to_string().contains(words), "{error}");
         assert_eq!(error.fault(), fault);
         assert_eq!(machine.kept(), [""; 0]);
-        // The next attempt is not in the way of the failed one.
+        // A failed attempt does not affect the next one.
         machine.pip("");
         machine.provision().unwrap();
     }
     let machine = Machine::new();
-    // A disk that is full while files are unpacked, and a wheel that is another one.
+    // The disk fills while files are unpacked; a wheel is not the pinned one.
     for (words, variant) in [
         ("OSError: [Errno 28] No space left on device", "DiskFull"),
         ("ERROR: no downloaded wheel of nvidia-nvvm has the pinned hash", "HashMismatch"),
@@ -390,7 +390,7 @@ fn a_damaged_installation_is_not_used_and_is_done_anew() {
         damage();
         let error = machine.locate(&options()).unwrap_err();
         assert!(error.to_string().contains("the toolchain in"), "{error}");
-        // What a killed installation leaves goes as well.
+        // The leftovers of a killed installation are removed too.
         let leftover = machine.cache().join("toolchain").join(format!(".partial-{}-dead", pins::key()));
         fs::create_dir_all(leftover.join("tree")).unwrap();
         assert_eq!(machine.provision().unwrap(), place);
@@ -398,7 +398,7 @@ fn a_damaged_installation_is_not_used_and_is_done_anew() {
         assert_eq!(machine.kept().len(), 1);
         machine.locate(&options()).unwrap();
     }
-    // A file that is not essential is noticed by whoever installs.
+    // A changed non-essential file is noticed only when installing.
     write(&place.join("nvidia/cu13/include/stray.h"), "x");
     machine.locate(&options()).unwrap();
     machine.provision().unwrap();
@@ -510,7 +510,7 @@ fn a_listed_compiler_is_passed_over_for_its_targets_only() {
     let mut machine = Machine::new();
     machine.environment.fourfold_cutlass = Some(machine.cutlass("cutlass", [4, 5, 0]).into());
     machine.nvcc("bin/nvcc", "13.0, V13.0.88");
-    // Without another it is as if there was none, and the reason is named.
+    // Without an alternative, no compiler is found, and the error names the reason.
     let error = chosen_for(&machine, &["sm_120a"]).unwrap_err();
     assert_eq!((error.code(), error.fault()), ("toolchain_known_bad", ToolchainFault::Machine));
     assert!(error.to_string().contains("release notes") && error.is_absence(), "{error}");
@@ -532,7 +532,7 @@ fn a_listed_compiler_is_passed_over_for_its_targets_only() {
     ] {
         assert_eq!(chosen_for(&machine, targets).unwrap(), origin, "{targets:?}");
     }
-    // What other programs share is passed over where it does not know a target, too.
+    // A shared compiler that does not support a target is skipped too.
     machine.nvcc("bin/nvcc", "12.8, V12.8.93");
     assert_eq!(chosen_for(&machine, &["sm_103a"]).unwrap(), "provisioned");
     assert_eq!(chosen_for(&machine, &["sm_100a"]).unwrap(), "PATH");
@@ -562,7 +562,7 @@ fn a_listed_version_that_is_named_is_refused_unless_that_is_allowed() {
         machine.environment.fourfold_allow_known_bad = Some(value.into());
         assert_eq!(machine.locate(&named).is_ok(), is_allowed, "{value}");
     }
-    // CUTLASS alike: what is shared is passed over, and it matters only to kernels that are built with it.
+    // A shared CUTLASS is skipped likewise, and only matters for kernels that use it.
     machine.environment.fourfold_allow_known_bad = None;
     let shared =
         ToolchainOptions { nvcc: Some(machine.nvcc("good/nvcc", "13.2, V13.2.86")), cutlass: None, ..named };
@@ -596,7 +596,7 @@ fn a_hopper_needs_the_compiler_only_and_cutlass_is_added_later() {
     let error = located("sm_120a").unwrap_err();
     assert!(matches!(error, ToolchainError::NotFound { what: "CUTLASS", .. }), "{error}");
 
-    // The doctor judges by target.
+    // The diagnosis is per target.
     program(&machine.path("bin/g++"), "#!/bin/sh\necho g++\n");
     program(&machine.path("bin/gcc"), "#!/bin/sh\necho gcc\n");
     for (target, can_build) in [("sm_90a", true), ("sm_120a", false)] {
@@ -608,7 +608,7 @@ fn a_hopper_needs_the_compiler_only_and_cutlass_is_added_later() {
         assert!(of("sm_100a").problem.as_ref().unwrap().contains("no CUTLASS"), "{diagnosis:?}");
     }
 
-    // A folder that was carried without it serves the same.
+    // A carried toolchain without CUTLASS serves these targets too.
     let target = Machine::new();
     let from = |parts: &[Part]| provision_from(&place, &target.cache(), parts, &mut |_| {});
     assert!(from(&Part::ALL).unwrap_err().to_string().contains("CUTLASS is not installed there"));
@@ -702,7 +702,7 @@ fn nothing_that_is_set_for_pip_diverts_a_download() {
         assert!(!call.contains("/diverted"), "{call}");
     }
     let value = |name: &str| download.lines().find_map(|line| line.strip_prefix(&format!("{name}=")));
-    // Variables before files; a file's other settings do not count, nor does a file that the client would read itself.
+    // Variables precede files. Other settings in files are ignored, as are files that pip would read itself.
     assert_eq!(value("PIP_INDEX_URL"), Some("https://mirror"));
     assert_eq!((value("PIP_PROXY"), value("https_proxy")), (Some("http://file"), Some("http://proxy")));
     assert_eq!((value("PIP_CONFIG_FILE"), value("PIP_RETRIES")), (Some("/dev/null"), Some("1")));
@@ -711,7 +711,7 @@ fn nothing_that_is_set_for_pip_diverts_a_download() {
     assert!(settings.contains("PIP_CONFIG_FILE=/users/pip.conf"), "{settings}");
 }
 
-/// Makes a wheel with Python's own library, and says its hash.
+/// Makes a wheel with Python's own library, and returns its hash.
 fn wheel(machine: &Machine, name: &str, files: &str) -> String {
     let make = "import hashlib, json, sys, zipfile\n\
                 with zipfile.ZipFile(sys.argv[1], 'w') as wheel:\n\
@@ -792,7 +792,7 @@ fn a_script_in_place_of_nvcc_leads_to_the_toolkit_of_the_nvcc_that_it_starts() {
     assert_eq!(toolchain.include, [kit.join("include"), kit.join("include/cccl")]);
     assert_eq!(toolchain.libraries, [kit.join("lib")]);
     assert_eq!(toolchain.cuobjdump.unwrap().canonicalize().unwrap(), kit.join("bin/cuobjdump"));
-    // A folder whose name means something to a shell is not passed on.
+    // A folder with shell metacharacters is not passed on.
     machine.environment.fourfold_toolchain = Some(machine.path("kit;true").into());
     let error = found(&machine).unwrap_err().to_string();
     assert!(error.contains("which does not say its version"), "{error}");

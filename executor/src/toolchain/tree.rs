@@ -1,5 +1,4 @@
-//! An installed toolchain as a folder: what must be in each part of it, the marker that says that a part is whole, and
-//! copies of it.
+//! An installed toolchain on disk: required files, the marker of a complete part, and copying.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -14,17 +13,17 @@ use super::version::cutlass_version;
 use crate::causes::chain;
 use crate::files::read_text;
 
-/// The CUDA toolkit of a toolchain.
+/// The CUDA toolkit's path in a toolchain.
 pub(super) const CUDA: &str = "nvidia/cu13";
-/// The CUTLASS of a toolchain.
+/// The CUTLASS path in a toolchain.
 pub(super) const CUTLASS: &str = "cutlass";
 /// The path of CUTLASS in an installed `cutlass_library`.
 pub(super) const CUTLASS_LIBRARY: &str = "cutlass_library/source";
-/// In the folder of each part, written last: a part without it was interrupted.
+/// The marker file of each part, written last. A part without it was interrupted.
 pub(super) const MARKER: &str = "fourfold-toolchain.json";
-/// Programs of the compiler, which must be executable.
+/// Folders of compiler programs, which must be executable.
 const PROGRAM_FOLDERS: [&str; 2] = ["nvidia/cu13/bin", "nvidia/cu13/nvvm/bin"];
-/// Files without which no kernel can be built; their sizes are compared at every use.
+/// Files required by every build; their sizes are checked at each use.
 pub(super) const ESSENTIAL: &[(Part, &str)] = &[
     (Part::Compiler, "nvidia/cu13/bin/nvcc"),
     (Part::Compiler, "nvidia/cu13/bin/nvcc.profile"),
@@ -46,19 +45,19 @@ pub(super) const ESSENTIAL: &[(Part, &str)] = &[
     (Part::Cutlass, "cutlass/include/cute/tensor.hpp"),
     (Part::Cutlass, "cutlass/tools/util/include/cutlass/util/packed_stride.hpp"),
 ];
-/// The licence of CUTLASS, as its headers say it.
+/// The CUTLASS licence, extracted from its headers.
 pub(super) const CUTLASS_LICENSE: &str = "cutlass/LICENSE.txt";
 
 /// The thoroughness of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Depth {
-    /// The marker and the sizes of the essential files: some twenty calls.
+    /// The marker and the essential files' sizes: about twenty system calls.
     Quick,
-    /// Also the number of files and their bytes.
+    /// Also the number and total size of files.
     Full,
 }
 
-/// Returns whether this toolchain has a whole part of this version's packages for this processor; if not, the flaw.
+/// Checks that a part is complete and consists of this version's packages for this processor.
 pub(super) fn check(root: &Path, part: Part, depth: Depth) -> Result<(), Flaw> {
     let folder = root.join(part.folder());
     let marker = read_marker(root, part)?;
@@ -91,7 +90,7 @@ pub(super) fn check(root: &Path, part: Part, depth: Depth) -> Result<(), Flaw> {
     Ok(())
 }
 
-/// What was written when a part was whole.
+/// Reads the marker of a complete part.
 fn read_marker(root: &Path, part: Part) -> Result<Value, Flaw> {
     let folder = root.join(part.folder());
     let text = match (read_text(&folder.join(MARKER)), folder.metadata()) {
@@ -117,8 +116,8 @@ fn read_marker(root: &Path, part: Part) -> Result<Value, Flaw> {
     serde_json::from_str(&text).map_err(|_| Flaw::of(format!("its {MARKER} is damaged")))
 }
 
-/// Finishes a part: programs become executable, CUTLASS gets its licence, and the marker is written. The error names
-/// what is missing.
+/// Completes a part: makes programs executable, writes CUTLASS's licence file, and writes the marker. The inner error
+/// names a missing item.
 pub(super) fn seal(root: &Path, part: Part) -> io::Result<Result<(), String>> {
     let prepared = match part {
         Part::Compiler => make_executable(root)?,
@@ -163,8 +162,8 @@ fn make_executable(root: &Path) -> io::Result<Result<(), String>> {
     Ok(Ok(()))
 }
 
-/// The package has CUTLASS's licence only as the comment that each header begins with; it is put beside them as a file.
-/// The version of the headers must be the one that cache keys will hold.
+/// Writes the licence file: the package has CUTLASS's licence only in each header's first comment. Also checks that
+/// the headers' version is the one that cache keys use.
 fn finish_cutlass(root: &Path) -> io::Result<Result<(), String>> {
     let found = cutlass_version(&root.join(CUTLASS)).map(|version| version.to_string());
     if found.as_deref() != Some(PINNED.cutlass) {
@@ -179,7 +178,7 @@ fn finish_cutlass(root: &Path) -> io::Result<Result<(), String>> {
     Ok(Ok(()))
 }
 
-/// The text of the comment that a header begins with, if it is a licence.
+/// The first comment of a header, if it is a licence.
 fn license_of(header: &str) -> Option<String> {
     let comment = header.strip_prefix("/*")?.split_once("*/")?.0;
     let lines = comment.lines().map(|line| line.trim_start_matches(' ').trim_start_matches('*').trim());
@@ -192,7 +191,7 @@ fn essential(part: Part) -> impl Iterator<Item = &'static str> {
     ESSENTIAL.iter().filter(move |(of, _)| *of == part).map(|(_, name)| *name)
 }
 
-/// Copies a part without its marker into an empty folder; files are linked where the file system allows it.
+/// Copies a part without its marker into an empty folder. Uses hard links if the file system allows it.
 pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
     for file in files(from)? {
         let name = file.strip_prefix(from).map_err(io::Error::other)?;
@@ -200,7 +199,7 @@ pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
         if let Some(folder) = copy.parent() {
             fs::create_dir_all(folder)?;
         }
-        // A link fails across file systems, and where the system protects other users' files.
+        // Hard links fail across file systems, and where the system protects other users' files.
         if fs::hard_link(&file, &copy).is_err() {
             fs::copy(&file, &copy)?;
         }
@@ -208,7 +207,7 @@ pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The number of files below a folder and their bytes, without the marker.
+/// The number and total size of the files in a folder, without the marker.
 pub(super) fn inventory(root: &Path) -> io::Result<(u64, u64)> {
     let files = files(root)?;
     let mut bytes = 0;
@@ -218,8 +217,8 @@ pub(super) fn inventory(root: &Path) -> io::Result<(u64, u64)> {
     Ok((files.len() as u64, bytes))
 }
 
-/// The files below a folder, without the marker. The packages hold no links, and a carried folder may not bring any:
-/// they would lead out of it.
+/// The files in a folder, without the marker. Links are an error: packages contain none, and those of a carried
+/// folder would lead out of it.
 fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![root.to_owned()];

@@ -1,4 +1,4 @@
-//! Versions of nvcc and CUTLASS: read from what they say, and the oldest that will do.
+//! Versions of nvcc and CUTLASS: parsing them, and the oldest supported ones.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use crate::files::read_text;
 use crate::isolation::isolate;
 use crate::process::{ToolRun, run_tool};
 
-/// A version of three numbers; missing ones are 0.
+/// A version of up to three numbers; missing ones are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(pub u32, pub u32, pub u32);
 
 impl Version {
-    /// The version that a text begins with, such as `13.0.88`.
+    /// Parses the version at the start of a text, such as `13.0.88`.
     pub fn parse(text: &str) -> Option<Version> {
         let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
         let mut numbers = text[..end].split('.').filter(|part| !part.is_empty()).map(str::parse);
@@ -32,12 +32,12 @@ impl fmt::Display for Version {
     }
 }
 
-/// The first nvcc that knows a Blackwell.
+/// The first nvcc with Blackwell support.
 pub const OLDEST_NVCC: Version = Version(12, 8, 0);
-/// The oldest CUTLASS that Fourfold's kernels are built with.
+/// The oldest supported CUTLASS.
 pub const OLDEST_CUTLASS: Version = Version(4, 2, 0);
 
-/// The targets that something is compiled for, each with the first nvcc that does so.
+/// The compiled targets, each with the first nvcc that supports it.
 pub(super) const COMPILED_TARGETS: [(&str, Version); 5] = [
     ("sm_90a", Version(12, 0, 0)),
     ("sm_100a", Version(12, 8, 0)),
@@ -46,19 +46,19 @@ pub(super) const COMPILED_TARGETS: [(&str, Version); 5] = [
     ("sm_121a", Version(12, 9, 0)),
 ];
 
-/// The first nvcc that compiles for a target; `None` for targets that nothing is compiled for.
+/// The first nvcc that compiles for a target; `None` for a target that is not compiled.
 pub fn oldest_nvcc_for(target: &str) -> Option<Version> {
     let bare = target.strip_prefix("sm_").unwrap_or(target);
     let found = COMPILED_TARGETS.iter().find(|(name, _)| name.strip_prefix("sm_") == Some(bare));
     found.map(|(_, oldest)| *oldest)
 }
 
-/// Returns whether kernels for a target are built with CUTLASS. Those for sm_90a are Fourfold's own.
+/// Returns true if kernels for a target use CUTLASS. Kernels for sm_90a do not.
 pub fn needs_cutlass(target: &str) -> bool {
     target.strip_prefix("sm_").unwrap_or(target) != "90a"
 }
 
-/// How long a program may take to say its version.
+/// Time limit for printing a program's version.
 const VERSION_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs `nvcc --version`; the flaw quotes its output.
@@ -82,19 +82,19 @@ pub(super) fn nvcc_version(nvcc: &Path, environment: &Environment) -> Result<Ver
     }
 }
 
-/// Asks nvcc for the folder of its toolkit, which it prints with the commands of a dry run as `#$ TOP=folder`. A script
-/// that starts an nvcc lies in no toolkit itself. `None` when it does not say, or names a folder that is not there.
+/// Asks nvcc for its toolkit's folder, which a dry run prints as `#$ TOP=folder`. A wrapper script is in no toolkit
+/// itself. `None` if it does not say, or the folder does not exist.
 pub(super) fn toolkit_root(nvcc: &Path, environment: &Environment) -> Option<PathBuf> {
     let mut command = Command::new(nvcc);
     isolate(&mut command, environment);
-    // A script that does not know the option may write into its working directory. Nobody can write into this one.
+    // A script that ignores the option might write to its working directory; nobody can write to this one.
     command.current_dir("/proc").args(["--dryrun", "-c", "-x", "cu", "/dev/null"]);
     let run = run_tool(&mut command, VERSION_LIMIT).ok().filter(ToolRun::succeeded)?;
     let root = run.log.lines().find_map(|line| line.strip_prefix("#$ TOP="))?;
     Path::new(root).canonicalize().ok()
 }
 
-/// Reads `include/cutlass/version.h` of a CUTLASS; `None` when it is not there or says none.
+/// Reads the version from `include/cutlass/version.h`; `None` if the file or the version is missing.
 pub(super) fn cutlass_version(cutlass: &Path) -> Option<Version> {
     let header = read_text(&cutlass.join("include/cutlass/version.h")).ok()?;
     let number = |name: &str| {

@@ -1,4 +1,4 @@
-//! A tier in a folder: entries as they are in a cache, readable by whoever may read the folder.
+//! A tier in a folder: entries in the cache's layout, readable by everyone with access to the folder.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -24,12 +24,12 @@ impl Store for FolderStore {
     fn fetch(&self, key: &CacheKey) -> Result<Option<Contents>, Reason> {
         match Contents::read(&self.folder.join(key.to_string()), key, Trust::Manifest) {
             Ok(contents) => Ok(Some(contents)),
-            // Of a share that is not mounted everything is absent.
+            // On an unmounted share every entry looks absent.
             Err(Unusable::Absent) if !self.folder.is_dir() => {
                 Err(Reason::Unreachable { why: "there is no such folder".to_owned() })
             }
             Err(Unusable::Absent) => Ok(None),
-            // Somebody copies it this very moment: the manifest comes last.
+            // The entry is being copied right now: the manifest comes last.
             Err(Unusable::Refused(Reason::Missing { name }, _)) if name == MANIFEST => Ok(None),
             Err(Unusable::Refused(reason, _)) => Err(reason),
         }
@@ -45,12 +45,12 @@ impl Store for FolderStore {
         let mut builder = tempfile::Builder::new();
         let staging = builder.prefix(".push-").tempdir_in(&self.folder).map_err(said)?;
         let staged = staging.path().join("entry");
-        // The folder's own permissions decide who gets as far as here.
+        // The parent folder's permissions control access.
         DirBuilder::new().mode(0o755).create(&staged).map_err(said)?;
         contents.write(&staged, 0o444).map_err(said)?;
         fs::set_permissions(&staged, fs::Permissions::from_mode(0o755)).map_err(said)?;
         let place = self.folder.join(contents.manifest.key.to_string());
-        // What is there does not verify: it may also be what a copy left that broke off.
+        // The existing entry does not verify; it may be the remains of an interrupted copy.
         let aside = staging.path().join("replaced");
         match fs::rename(&place, &aside) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(said(error)),

@@ -1,8 +1,8 @@
-//! Further places with entries: folders that a fleet shares, and object stores.
+//! Tiers: additional sources of entries, in shared folders or object stores.
 //!
-//! A tier may fail, hang, or hold anything. So it is asked in a thread of its own, which is left behind when it does not
-//! answer in time, and a tier that failed is left alone for a while. Its manifest is read first, and decides how much
-//! else is read.
+//! A tier may fail, hang or hold arbitrary data. Each query runs in its own thread, which is abandoned at a time
+//! limit, and a failed tier is skipped for a while. The manifest is read first and bounds the size of all further
+//! reads.
 
 mod folder;
 #[cfg(feature = "object-store")]
@@ -22,61 +22,61 @@ use super::key::CacheKey;
 use super::shown::{shown_of, shown_place};
 use folder::FolderStore;
 
-/// How long a tier may take to answer. An entry has some megabytes.
+/// Time limit of a fetch. An entry takes some megabytes.
 const FETCH_LIMIT: Duration = Duration::from_secs(15);
-/// How long a tier may take to accept an entry.
+/// Time limit of a push.
 const PUSH_LIMIT: Duration = Duration::from_secs(120);
-/// How long a tier that failed is left alone: one that hangs must not cost every kernel its time limit.
+/// Time for which a failed tier is skipped: a hanging tier must not cost every kernel its time limit.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// What became of a pushed entry.
+/// The result of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pushed {
-    /// It was written.
+    /// The entry was written.
     Written,
-    /// It was there already, and verifies.
+    /// The entry already existed, and verifies.
     Present,
-    /// What was there was refused, and is replaced.
+    /// An entry that did not verify was replaced.
     Replaced,
 }
 
-/// Whether this program can read such a tier, by its name; nothing is asked of the tier.
+/// Checks that this program can read such a tier, judging by its name. Does not contact the tier.
 ///
 /// # Errors
-/// When it cannot, and why.
+/// [`CacheError::Tier`] with the reason.
 pub fn check_tier(name: &str) -> Result<(), CacheError> {
     Tier::open(name).map(|_| ())
 }
 
-/// A place with entries.
+/// A source of entries.
 pub(super) struct Tier {
-    /// As it was given, with whatever is secret in it.
+    /// The place as configured, credentials included.
     place: String,
-    /// As it is shown.
+    /// The place with credentials removed.
     name: String,
     store: Arc<dyn Store>,
-    /// How long it may take to answer.
+    /// Time limit of a query.
     limit: Duration,
     paused: Mutex<Option<Instant>>,
 }
 
-/// How a kind of tier is read and written.
+/// Access to one kind of tier.
 trait Store: Send + Sync {
-    /// The entry of a key, verified; `None` where there is none.
+    /// Fetches and verifies an entry; `None` if it does not exist.
     fn fetch(&self, key: &CacheKey) -> Result<Option<Contents>, Reason>;
 
-    /// Whether the place is there, as far as that can be seen without asking much.
+    /// Checks cheaply that the place exists.
     fn reach(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Writes an entry, its manifest last. `replace` says that one is there that does not verify.
+    /// Writes an entry, its manifest last. `replace` means that an entry exists and does not verify.
     fn push(&self, contents: &Contents, replace: bool) -> Result<(), String>;
 }
 
 impl Tier {
-    /// The tier of this name: a URL, or a folder. Nothing is asked of it yet.
+    /// Opens a tier by its URL or folder. Does not contact it.
     pub(super) fn open(name: &str) -> Result<Tier, CacheError> {
         let failed =
             |reason: String| CacheError::Tier { tier: shown_place(name), reason: shown_of(name, &reason) };
@@ -93,7 +93,8 @@ impl Tier {
         Ok(Tier::new(name, store))
     }
 
-    /// As [`Tier::open`]; what cannot be used says so when it is asked, and is then left alone for a while.
+    /// Like [`Tier::open`], but an invalid tier is created too: it reports its error when queried, and is then
+    /// skipped.
     pub(super) fn open_or_refuse(name: &str) -> Tier {
         Tier::open(name).unwrap_or_else(|error| {
             let why = match error {
@@ -109,17 +110,17 @@ impl Tier {
         Tier { place, name, store, limit: FETCH_LIMIT, paused: Mutex::new(None) }
     }
 
-    /// What was given for it, which is not to be shown.
+    /// The place as configured; may contain credentials, so do not print it.
     pub(super) fn place(&self) -> &str {
         &self.place
     }
 
-    /// Its name as it is shown.
+    /// The place with credentials removed.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The entry of a key, verified; `None` where there is none, or where the tier has just failed.
+    /// Fetches and verifies an entry. `None` if it does not exist or the tier is being skipped.
     pub(super) fn fetch(&self, key: &CacheKey) -> Result<Option<Contents>, Reason> {
         let now = Instant::now();
         if self.paused.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|until| now < until) {
@@ -135,7 +136,7 @@ impl Tier {
         }
     }
 
-    /// Makes sure that the place is there, before something is pushed.
+    /// Checks that the place exists, before a push.
     pub(super) fn reach(&self) -> Result<(), String> {
         let store = Arc::clone(&self.store);
         within(self.limit, move || store.reach())?
@@ -157,7 +158,7 @@ impl Tier {
     }
 }
 
-/// A tier that this program cannot read, and why.
+/// A tier that this program cannot read, with the reason.
 struct Unusable(String);
 
 impl Store for Unusable {
@@ -176,14 +177,14 @@ impl fmt::Debug for Tier {
     }
 }
 
-/// Does something in a thread of its own, and leaves it behind when it takes too long.
+/// Runs `work` in its own thread, and abandons the thread at the time limit.
 fn within<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {
     let (sender, receiver) = sync_channel(1);
     let worker = move || {
-        // Nobody waits any more for what comes too late.
+        // After the time limit the receiver is gone.
         let _ = sender.send(work());
     };
     let started = crate::parallel::thread_of("cache tier").and_then(|thread| thread.spawn(worker));

@@ -24,30 +24,30 @@ use crate::cache::manifest::{LONGEST_MANIFEST, MANIFEST, Manifest};
 pub(super) struct ObjectTier {
     store: Box<dyn ObjectStore>,
     prefix: Path,
-    /// `None` only while it is dropped. Its requests are made on threads of their own (`within`): who asks may be a
-    /// thread of somebody else's runtime, which must not wait on another.
+    /// `None` only during drop. Requests run on their own threads (`within`): the calling thread may belong to
+    /// another runtime, which must not block on this one.
     runtime: Option<Runtime>,
 }
 
 impl Drop for ObjectTier {
     fn drop(&mut self) {
-        // Dropping it would wait, which a thread of a runtime must not.
+        // Dropping a runtime blocks, which is forbidden on a runtime's thread.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 }
 
-/// How long one request may take; with its retries it stays within the limit of the tier.
+/// Time limit of one request; with retries it stays within the tier's limit.
 const REQUEST_LIMIT: &str = "10 seconds";
 const CONNECT_LIMIT: &str = "3 seconds";
 
-/// Twice, soon: whoever asks can do without.
+/// Two quick retries: callers can do without the tier.
 fn retry() -> RetryConfig {
     RetryConfig { backoff: BackoffConfig::default(), max_retries: 2, retry_timeout: Duration::from_secs(10) }
 }
 
-/// Finishes any of the builders, which share these functions and no trait.
+/// Configures and builds any of the builders, which share these methods but no trait.
 macro_rules! store {
     ($builder:expr, $url:expr, $allow_http:expr) => {{
         let builder = $builder.with_url($url).with_retry(retry());
@@ -61,7 +61,7 @@ macro_rules! store {
 impl ObjectTier {
     pub(super) fn new(text: &str) -> Result<ObjectTier, String> {
         let url = Url::parse(text).map_err(|error| error.to_string())?;
-        // What comes from here is run; without encryption anybody on the way could replace it.
+        // Fetched libraries are executed; an unencrypted connection would let anybody on the path replace them.
         let is_local = matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
         if url.scheme() == "http" && !is_local {
             return Err("plain http is for this machine only; use https".to_owned());
@@ -88,7 +88,7 @@ impl ObjectTier {
         self.prefix.clone().join(key.to_string()).join(name)
     }
 
-    /// One object, of at most so many bytes; `None` where there is none.
+    /// Reads one object of at most `longest` bytes; `None` if it does not exist.
     async fn read(&self, key: &CacheKey, name: &str, longest: u64) -> Result<Option<Vec<u8>>, Reason> {
         let unreachable = |error: object_store::Error| Reason::Unreachable { why: error.to_string() };
         let result = match self.store.get(&self.path(key, name)).await {
@@ -96,7 +96,7 @@ impl ObjectTier {
             Err(object_store::Error::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(unreachable(error)),
         };
-        // Known before a byte of it is read.
+        // Checked before the body is read.
         let found = result.meta.size;
         if found > longest {
             return Err(Reason::Size { name: name.to_owned(), found, expected: longest });
@@ -141,7 +141,7 @@ impl Store for ObjectTier {
         let said = |error: object_store::Error| error.to_string();
         let work = async {
             if replace {
-                // Without its manifest an entry is none: nobody reads a mixture of two.
+                // Delete the manifest first: without it nobody reads a mixture of two entries.
                 match self.store.delete(&self.path(key, MANIFEST)).await {
                     Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
                     Err(error) => return Err(said(error)),

@@ -1,8 +1,8 @@
-//! Block-scaled matrix multiplication: B is decoded panel by panel, never as a whole.
+//! Block-scaled matrix multiplication. B is decoded panel by panel, never as a whole.
 //!
-//! A kernel computes the accumulators of some rows of A with all of B, in parallel over tiles of columns; the
-//! epilogue then scales, adds C and rounds, in parallel over rows. Each accumulator is one thread's, summed in an
-//! order that depends on the shape alone, so the bits do not depend on the number of threads.
+//! A kernel computes the accumulators of some rows of A with all of B, in parallel over column tiles. The epilogue
+//! then scales, adds C and rounds, in parallel over rows. One thread computes each accumulator, in an order
+//! determined by the shape, so results do not depend on the number of threads.
 
 mod operand;
 mod panels;
@@ -19,37 +19,37 @@ use super::codec::Codec;
 use super::memory::{NoMemory, zeroed};
 use crate::parallel::for_each_chunk;
 
-/// Rows of A that are multiplied at a time. Decoded A and the accumulators take memory in proportion to it; B is
-/// decoded anew for each such group, which costs a few percent of multiplying it with so many rows.
+/// Rows of A multiplied at a time. Memory for decoded A and accumulators is proportional to it. B is decoded again
+/// for each group, which costs a few percent of its multiplication.
 const ROW_GROUP: usize = 256;
 
-/// Columns that the epilogue works on at a time.
+/// Columns per step of the epilogue.
 const EPILOGUE_COLUMNS: usize = 1024;
 
-/// What follows the sum: rn(alpha · acc), then fma(beta, C, t), then the rounding to the result type.
+/// The epilogue: t = rn(alpha · acc), then fma(beta, C, t), then rounding to the result type.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Epilogue<'a> {
-    /// Multiplies the sum.
+    /// The factor of the sum; 1 if absent.
     pub alpha: Option<f32>,
-    /// The bytes of C, of the shape of D, and its element type.
+    /// The bytes of C, in the shape of D, and its element type.
     pub c: Option<(&'a [u8], ElementType)>,
-    /// Multiplies C; 1 when absent.
+    /// The factor of C; 1 if absent.
     pub beta: Option<f32>,
 }
 
-/// How the sums are computed.
+/// The algorithm that computes the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaledMmaKernel {
-    /// Exact integer sums in each block, f32 across blocks; FP4 with e4m3 scales, on AVX-512 VNNI.
+    /// Exact integer sums within blocks, f32 across blocks. For FP4 with e4m3 scales, on AVX-512 VNNI.
     Vnni,
-    /// f32 operands (exact) and f32 sums; FP4 with e4m3 scales, on any machine.
+    /// Exact f32 operands and f32 sums. For FP4 with e4m3 scales, on any machine.
     Float,
-    /// f64 operands (exact) and f64 sums; every format, on any machine.
+    /// Exact f64 operands and f64 sums. For every format, on any machine.
     Double,
 }
 
 impl ScaledMmaKernel {
-    /// The kernels that take these operands on this machine, the fastest first.
+    /// The kernels that support these operands on this machine, fastest first.
     pub fn available(a: &BlockScaled, b: &BlockScaled) -> Vec<ScaledMmaKernel> {
         let mut kernels = Vec::new();
         if a.is_fp4_with_e4m3() && b.is_fp4_with_e4m3() {
@@ -72,10 +72,10 @@ impl ScaledMmaKernel {
     }
 }
 
-/// Why two operands and a result are no multiplication.
+/// The reason that operands and result cannot be multiplied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScaledMmaError {
-    /// A and B do not have the same K and block, or B is neither one matrix nor one per matrix of A.
+    /// A and B differ in K or block, or B has neither one matrix nor as many as A.
     #[error("A is {a:?} and B is {b:?}: K and block must be the same, and the batch too unless B has none")]
     Shapes {
         /// The shape of A.
@@ -88,18 +88,18 @@ pub enum ScaledMmaError {
     Size {
         /// `C` or `D`.
         what: &'static str,
-        /// Bytes that it takes.
+        /// The required bytes.
         expected: usize,
-        /// Bytes given.
+        /// The bytes given.
         found: usize,
     },
-    /// The kernel does not take these operands on this machine.
+    /// The kernel does not support these operands on this machine.
     #[error("the kernel {0:?} does not take these operands on this machine")]
     Kernel(ScaledMmaKernel),
-    /// There is not enough memory for decoded operands and for sums.
+    /// Memory is insufficient for decoded operands and sums.
     #[error("what a scaled_mma keeps takes {bytes} bytes, more than there is memory")]
     Memory {
-        /// Bytes that it takes; `usize::MAX` when it takes more than there can be.
+        /// The bytes required; `usize::MAX` if that exceeds the address space.
         bytes: usize,
     },
 }
@@ -110,11 +110,11 @@ impl From<NoMemory> for ScaledMmaError {
     }
 }
 
-/// D = alpha · Σ_k (a·sfa)(b·sfb) + beta · C, written to `out` as elements of type `element`, `[batch, M, N]`.
-/// A B of one matrix serves every matrix of A.
+/// D = alpha · Σ_k (a·sfa)(b·sfb) + beta · C, written to `out` as elements of type `element`, `[batch, M, N]`. A
+/// single matrix B is shared by every matrix of A.
 ///
 /// # Errors
-/// When the shapes of A, B, C and `out` do not go together, or there is not enough memory.
+/// When the shapes of A, B, C and `out` do not match, or memory is insufficient.
 pub fn scaled_mma(
     a: &BlockScaled,
     b: &BlockScaled,
@@ -125,10 +125,10 @@ pub fn scaled_mma(
     scaled_mma_with(ScaledMmaKernel::available(a, b)[0], a, b, epilogue, element, out)
 }
 
-/// [`scaled_mma`] with a given kernel, to compare them.
+/// Like [`scaled_mma`], with a given kernel, for comparing kernels.
 ///
 /// # Errors
-/// As [`scaled_mma`], and when the kernel is not among the [`ScaledMmaKernel::available`] ones.
+/// As [`scaled_mma`], and when the kernel is not one of [`ScaledMmaKernel::available`].
 pub fn scaled_mma_with(
     kernel: ScaledMmaKernel,
     a: &BlockScaled,
@@ -160,7 +160,7 @@ pub fn scaled_mma_with(
         return Ok(());
     }
 
-    // One B for all makes the batch one tall matrix.
+    // With a shared B, the batch is one tall matrix.
     let (groups, group_rows) = if is_shared { (1, a.all_rows()) } else { (a_shape.batch, a_shape.rows) };
     let width = kernel.tile_columns();
     let row_bytes = n * element.storage_bits() / 8;
@@ -186,15 +186,15 @@ pub fn scaled_mma_with(
     Ok(())
 }
 
-/// The values of a block-scaled matrix as f32, row-major: what [`scaled_mma`] avoids keeping. Exact for FP4 with
-/// e4m3 scales; otherwise a product beyond the range of f32 is rounded.
+/// Dequantizes a block-scaled matrix to row-major f32, which [`scaled_mma`] avoids storing. Exact for FP4 with e4m3
+/// scales; otherwise a product beyond f32's range is rounded.
 pub fn dequantize(operand: &BlockScaled) -> Vec<f32> {
     let mut values = vec![0f32; operand.all_rows() * operand.shape().k];
     dequantize_into(operand, &mut values);
     values
 }
 
-/// [`dequantize`] into a buffer that is there already.
+/// Like [`dequantize`], into an existing buffer.
 ///
 /// # Panics
 /// Unless `out` has as many elements as the operand.
@@ -207,7 +207,7 @@ pub fn dequantize_into(operand: &BlockScaled, out: &mut [f32]) {
     }
 }
 
-/// Accumulators, tile after tile of `width` columns; the last tile may be wider than what is left of `n`.
+/// Accumulators as consecutive tiles of `width` columns; the last tile may extend beyond `n`.
 #[derive(Clone, Copy)]
 struct Tiles<'a> {
     values: &'a [f32],
@@ -215,7 +215,7 @@ struct Tiles<'a> {
     n: usize,
 }
 
-/// Applies the epilogue to the accumulators of the rows that `out` holds, `first_row` of D the first.
+/// Applies the epilogue to the accumulators of the rows in `out`, starting at row `first_row` of D.
 fn finish_rows(epilogue: Epilogue, codec: Codec, first_row: usize, tiles: Tiles, out: &mut [u8]) {
     let Tiles { values, width, n } = tiles;
     let rows = values.len() / n.next_multiple_of(width);

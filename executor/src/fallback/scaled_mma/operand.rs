@@ -1,11 +1,11 @@
-//! The operands of a block-scaled multiplication: codes with their scales, and how to decode them.
+//! Operands of a block-scaled multiplication: codes, scales and decoding.
 
 use fourfold_ir::numeric;
 use fourfold_ir::{ElementType, ScaleLayout};
 
 use crate::fallback::codec::Number;
 
-/// A batch of block-scaled matrices `[batch, rows, k]`: element (r, j) stands for `code(r, j) · scale(r, j / block)`.
+/// A batch of block-scaled matrices `[batch, rows, k]`. Element (r, j) is `code(r, j) · scale(r, j / block)`.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockScaled<'a> {
     codes: &'a [u8],
@@ -26,39 +26,39 @@ pub struct BlockScaledShape {
     pub batch: usize,
     /// Rows of one matrix.
     pub rows: usize,
-    /// Columns: the summed extent.
+    /// Columns: the reduced extent.
     pub k: usize,
     /// Columns that share a scale: 16 or 32.
     pub block: usize,
 }
 
-/// Why codes and scales are not a block-scaled operand.
+/// The reason that codes and scales are not a block-scaled operand.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OperandError {
-    /// The data's or the scales' element type cannot be block-scaled.
+    /// The element type of the codes or scales does not support block scaling.
     #[error("{data} codes with {scale} scales are not block-scaled data")]
     Element {
-        /// Element type of the codes.
+        /// The codes' element type.
         data: ElementType,
-        /// Element type of the scales.
+        /// The scales' element type.
         scale: ElementType,
     },
-    /// K is not a whole number of blocks, or a block is not 16 or 32 elements.
+    /// K is not a multiple of the block, or the block is not 16 or 32.
     #[error("K = {k} is not a whole number of blocks of {block} elements (16 or 32)")]
     Block {
-        /// The summed extent.
+        /// The reduced extent.
         k: usize,
         /// Elements per scale.
         block: usize,
     },
-    /// A buffer does not have the size of its shape.
+    /// A buffer's size does not match its shape.
     #[error("the {what} of {shape:?} take {expected} bytes, not {found}")]
     Size {
         /// `codes` or `scales`.
         what: &'static str,
         /// The shape.
         shape: BlockScaledShape,
-        /// Bytes that it takes; `usize::MAX` when it takes more than there can be.
+        /// The bytes required; `usize::MAX` if that exceeds the address space.
         expected: usize,
         /// Bytes given.
         found: usize,
@@ -66,11 +66,12 @@ pub enum OperandError {
 }
 
 impl<'a> BlockScaled<'a> {
-    /// Codes and scales as they lie in memory: FP4 packed in pairs, scales in `layout` with the padding of `blocked`.
+    /// Wraps codes and scales in their memory format: FP4 packed in pairs, scales in `layout`, with padding if it is
+    /// `blocked`.
     ///
     /// # Errors
-    /// When the element types cannot be block-scaled, K is not a multiple of the block, or a buffer has not the
-    /// size of its shape.
+    /// When the element types do not support block scaling, K is not a multiple of the block, or a buffer's size does
+    /// not match its shape.
     pub fn new(
         (codes, element): (&'a [u8], ElementType),
         (scales, scale_element, layout): (&'a [u8], ElementType, ScaleLayout),
@@ -116,18 +117,18 @@ impl<'a> BlockScaled<'a> {
         self.scale_element
     }
 
-    /// Blocks in a row.
+    /// Blocks per row.
     pub(super) fn blocks(&self) -> usize {
         self.k / self.block
     }
 
-    /// Rows of the whole batch; from here on a row is counted through all matrices.
+    /// Rows of the whole batch. Row indices below run through all matrices.
     pub(super) fn all_rows(&self) -> usize {
         self.batch * self.rows
     }
 
-    /// Whether codes and scales are those of NVFP4 (whatever the block): then every operand has at most six
-    /// significant bits and every product of two is a whole multiple of 2^-20.
+    /// Returns true for NVFP4 codes and scales, with any block. Every operand then has at most six significant bits,
+    /// and every product of two is a multiple of 2^-20.
     pub(super) fn is_fp4_with_e4m3(&self) -> bool {
         self.element == ElementType::F4E2M1FN && self.scale_element == ElementType::F8E4M3FN
     }
@@ -138,7 +139,7 @@ impl<'a> BlockScaled<'a> {
         &self.codes[row * row_bytes..][..row_bytes]
     }
 
-    /// The scales of a row as bytes, from block `first` on; bytes after the last block are 0.
+    /// The bytes of four scales of a row, from block `first` on; 0 after the last block.
     #[inline]
     pub(super) fn four_scales(&self, row: usize, first: usize) -> [u8; 4] {
         debug_assert!(first.is_multiple_of(4));
@@ -166,9 +167,9 @@ fn product(factors: &[usize]) -> Option<usize> {
     factors.iter().try_fold(1usize, |product, factor| product.checked_mul(*factor))
 }
 
-/// Decodes rows of one operand as `code · scale`, exact when `T` holds the products.
+/// Decodes rows of an operand as `code · scale`; exact if `T` holds the products.
 pub(super) struct Decoder<T> {
-    /// The two values of an FP4 byte, or the value of an FP8 byte twice.
+    /// The two values of an FP4 byte, or an FP8 byte's value twice.
     codes: Box<[[T; 2]; 256]>,
     scales: Box<[T; 256]>,
     packed: bool,
@@ -192,7 +193,7 @@ impl<T: Number + std::ops::Mul<Output = T>> Decoder<T> {
         }
     }
 
-    /// Decodes the elements of `row` from the block `first_block`, a multiple of four, on.
+    /// Decodes elements of `row` from block `first_block` on, which is a multiple of four.
     #[inline]
     pub(super) fn row(&self, operand: &BlockScaled, row: usize, first_block: usize, out: &mut [T]) {
         match operand.block {

@@ -1,4 +1,4 @@
-//! Block-scaled multiplication on any machine: decodes B panel by panel and multiplies the panels.
+//! Portable block-scaled multiplication: decodes B panel by panel, and multiplies panels.
 
 use std::ops::{Add, Mul, Range};
 
@@ -9,20 +9,21 @@ use crate::fallback::codec::Number;
 use crate::fallback::memory::{NoMemory, Zeroed, check_gemm, grow, zeroed};
 use crate::parallel::{for_each_chunk, try_for_each_chunk};
 
-/// Columns of D, rows of B, in a tile.
+/// Columns of D (rows of B) per tile.
 pub(super) const TILE_COLUMNS: usize = 128;
 
-/// Elements of a row of B that are decoded at a time: a panel of f32 then takes half of a 512 KiB cache. It is a
-/// multiple of four blocks, as [`Decoder::row`] wants.
+/// Elements of a row of B decoded at a time. A panel of f32 takes half of a 512 KiB cache. A multiple of four blocks,
+/// as [`Decoder::row`] requires.
 const PANEL_K: usize = 512;
 
-/// Up to so many rows of A, decoding a row of B and multiplying at once beats packing panels for `gemm`.
+/// Up to this many rows of A, decoding and multiplying one row of B at a time is faster than packing panels for
+/// `gemm`.
 const FEW_ROWS: usize = 6;
 
-/// Independent partial sums of a dot product: enough for the vector units to be busy.
+/// Independent partial sums of a dot product, enough to keep the vector units busy.
 const LANES: usize = 16;
 
-/// What the products are exact in.
+/// A number type that holds the products exactly.
 pub(super) trait Real: Number + Zeroed + Add<Output = Self> + Mul<Output = Self> {
     const ZERO: Self;
     const ONE: Self;
@@ -38,8 +39,8 @@ impl Real for f64 {
     const ONE: f64 = 1.0;
 }
 
-/// Σ_k (a·sfa)(b·sfb) for some rows of A and the `n` rows of B from `first_column` on, rounded to f32. The result
-/// is tile after tile, each `[a_rows.len(), TILE_COLUMNS]`; columns beyond `n` are not written.
+/// Σ_k (a·sfa)(b·sfb) for some rows of A and of B, rounded to f32. The result consists of tiles `[a_rows.len(),
+/// TILE_COLUMNS]`; columns beyond the last row of B are not written.
 pub(super) fn accumulate<T: Real>(
     a: &BlockScaled,
     a_rows: Range<usize>,
@@ -71,7 +72,7 @@ pub(super) fn accumulate<T: Real>(
     })
 }
 
-/// What one thread decodes into.
+/// Decode buffers of one thread.
 struct Scratch<T> {
     panel: Vec<T>,
     product: Vec<T>,
@@ -84,7 +85,7 @@ impl<T> Default for Scratch<T> {
 }
 
 impl<T: Real> Scratch<T> {
-    /// Every row of A with one row of B at a time.
+    /// Multiplies every row of A with one row of B at a time.
     fn dot(
         &mut self,
         decoder: &Decoder<T>,
@@ -111,7 +112,7 @@ impl<T: Real> Scratch<T> {
         Ok(())
     }
 
-    /// A tile as products of panels.
+    /// Computes a tile as products of panels.
     fn multiply(
         &mut self,
         decoder: &Decoder<T>,
@@ -131,9 +132,9 @@ impl<T: Real> Scratch<T> {
                 decoder.row(b, row, start / b.shape().block, out);
             }
             assert!(a.len() >= (rows - 1) * k + start + depth);
-            // SAFETY: every stride is that of a row-major matrix inside its slice: `product` is [rows, width], the
-            // rows of A are k apart and read from `start` for `depth` elements (asserted above), `panel` is
-            // [width, depth]. The destination is borrowed mutably and overlaps neither operand.
+            // SAFETY: every stride is that of a row-major matrix inside its slice. `product` is [rows, width]; the
+            // rows of A are k apart and read from `start` for `depth` elements (asserted above); `panel` is [width,
+            // depth]. The destination is borrowed mutably and overlaps neither operand.
             unsafe {
                 gemm::gemm(
                     rows,
@@ -167,7 +168,8 @@ impl<T: Real> Scratch<T> {
     }
 }
 
-/// Adds a·b to partial sums, the same lanes whatever the length of the pieces: they are multiples of [`LANES`].
+/// Adds a·b to partial sums. Piece lengths are multiples of [`LANES`], so each element's lane does not depend on
+/// them.
 #[inline]
 fn add_products<T: Real>(a: &[T], b: &[T], sums: &mut [T; LANES]) {
     let mut lanes = *sums;

@@ -1,4 +1,4 @@
-//! Every kernel against a naive second implementation.
+//! Tests of every kernel against a naive second implementation.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ struct Matrix {
     shape: BlockScaledShape,
     codes: Vec<u8>,
     scales: Vec<u8>,
-    /// What blocked padding holds.
+    /// The content of blocked padding.
     padding: u8,
 }
 
@@ -112,7 +112,7 @@ impl Matrix {
         f64::from(code) * f64::from(scale)
     }
 
-    /// Runs `with` on the operand as it lies in memory.
+    /// Runs `with` on the operand in its memory format.
     fn with<T>(&self, with: impl FnOnce(&BlockScaled) -> T) -> T {
         let (codes, scales) = self.store();
         let scales = (scales.as_slice(), self.scale_element, self.layout);
@@ -130,7 +130,7 @@ fn kernels(a: &Matrix, b: &Matrix) -> Vec<ScaledMmaKernel> {
     a.with(|a| b.with(|b| ScaledMmaKernel::available(a, b)))
 }
 
-/// The sum of the products, and that of their magnitudes, of every pair of rows: one loop, f64.
+/// The sum of products, and the sum of their magnitudes, for every pair of rows: one loop in f64.
 fn naive(a: &Matrix, b: &Matrix) -> Vec<(f64, f64)> {
     let (m, n, k) = (a.shape.rows, b.shape.rows, a.shape.k);
     let pair = |row: usize, column: usize| {
@@ -144,7 +144,7 @@ fn naive(a: &Matrix, b: &Matrix) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// Every kernel is within the bound that the definition gives.
+/// Checks that every kernel is within the defined error bound.
 #[track_caller]
 fn check_accuracy(a: &Matrix, b: &Matrix) {
     let expected = naive(a, b);
@@ -340,7 +340,7 @@ fn the_epilogue_scales_adds_and_rounds_once_each() {
             let expected = numeric::f32_to_f16_bits(beta.mul_add(c, t));
             assert_eq!(out[2 * index..2 * index + 2], expected.to_le_bytes(), "{kernel:?} {index}");
         }
-        // Without beta C counts once, without alpha the sum is taken as it is.
+        // Without beta, C has the factor 1; without alpha, the sum does.
         let epilogue = Epilogue { c: Some((&c_bf16, ElementType::BF16)), ..Epilogue::default() };
         let mut out = vec![0u8; count * 4];
         scaled_mma_with(kernel, &oa, &ob, epilogue, ElementType::F32, &mut out).unwrap();

@@ -1,13 +1,12 @@
-//! FP4 with e4m3 scales on AVX-512 VNNI: sums inside a block are exact integers, which one multiplication scales.
+//! FP4 with e4m3 scales on AVX-512 VNNI: sums within a block are exact integers, scaled by one multiplication.
 //!
-//! Codes are doubled, which makes them integers of magnitude 12 at most. The 8-bit dot product wants one unsigned
-//! factor, so B is stored plus 12, and the sum starts at -12·Σa of the block to make up for it. A block's sum is
-//! at most 32·144, 13 bits; times a product of two scales, 8 bits, it is exact in f32. So what rounds is only the
-//! addition of K/V numbers to the accumulator, far fewer than the K that the error bound allows for.
+//! Codes are doubled to integers of magnitude at most 12. The 8-bit dot product requires one unsigned factor, so B is
+//! stored plus 12, and the sum starts at -12·Σa of the block to compensate. A block's sum is at most 32·144 (13
+//! bits); times a product of two scales (8 bits), it is exact in f32. So only the addition of K/V numbers to the
+//! accumulator rounds, far fewer than the K additions that the error bound allows.
 //!
-//! A tile is [`TILE_ROWS`] rows of A by [`TILE_COLUMNS`] of B: one lane per column, and every four elements of a
-//! row of A are broadcast. The order of elements inside eight of them follows the nibbles of B as they come:
-//! even ones first.
+//! A tile is [`TILE_ROWS`] rows of A by [`TILE_COLUMNS`] of B: one lane per column, with four elements of a row of A
+//! broadcast at a time. Within eight elements, the order follows the nibbles of B: even elements first.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -18,28 +17,28 @@ use super::operand::BlockScaled;
 use crate::fallback::memory::{NoMemory, Zeroed, grow, zeroed};
 use crate::parallel::{for_each_chunk, try_for_each_chunk};
 
-/// Columns of D, rows of B, in a tile: two vectors of 32-bit lanes.
+/// Columns of D (rows of B) per tile: two vectors of 32-bit lanes.
 pub(super) const TILE_COLUMNS: usize = 2 * LANES;
 
-/// Rows of A that are multiplied at once: with two accumulators each, and a block of B, they fill the registers.
-/// Measured on (128, 4096, 4096): 6 takes 6.7 ms, 4 takes 6.9, 8 spills and takes 10.1.
+/// Rows of A multiplied at once: two accumulators each, and a block of B, fill the registers. Measured on (128, 4096,
+/// 4096): 6 rows take 6.7 ms, 4 take 6.9; 8 spill and take 10.1.
 const TILE_ROWS: usize = 6;
 
-/// 32-bit lanes of a vector.
+/// 32-bit lanes per vector.
 const LANES: usize = 16;
 
-/// What makes a doubled code of B unsigned.
+/// The offset that makes doubled codes of B unsigned.
 const OFFSET: i32 = 12;
 
-/// Whether this machine can run [`accumulate`].
+/// Returns true if this machine can run [`accumulate`].
 pub(super) fn is_supported() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vnni")
 }
 
-/// Σ_k (a·sfa)(b·sfb) for some rows of A and of B. The result is tile after tile, each
-/// `[a_rows.len(), TILE_COLUMNS]`; what lies beyond the last row of B is zero.
+/// Σ_k (a·sfa)(b·sfb) for some rows of A and of B. The result consists of tiles `[a_rows.len(), TILE_COLUMNS]`;
+/// columns beyond the last row of B are zero.
 ///
 /// # Panics
 /// Unless both operands are FP4 with e4m3 scales and [`is_supported`].
@@ -57,7 +56,7 @@ pub(super) fn accumulate(
     }
 }
 
-/// `WORDS` is the number of 32-bit words that the codes of a block take, one byte each.
+/// `WORDS` is the number of 32-bit words of a block's codes, with one byte per code.
 fn accumulate_blocks<const WORDS: usize>(
     a: &BlockScaled,
     a_rows: Range<usize>,
@@ -75,7 +74,7 @@ fn accumulate_blocks<const WORDS: usize>(
 
     try_for_each_chunk(tiles, rows * TILE_COLUMNS, Panel::default, |panel, tile, out| {
         let first = b_rows.start + tile * TILE_COLUMNS;
-        // SAFETY: `accumulate` asserted that the machine has the features that both functions need.
+        // SAFETY: `accumulate` has asserted the features that both functions require.
         unsafe {
             panel.fill(b, first..b_rows.end.min(first + TILE_COLUMNS))?;
             for (a, out) in prepared.chunks(TILE_ROWS * blocks).zip(out.chunks_mut(TILE_ROWS * TILE_COLUMNS))
@@ -96,19 +95,19 @@ fn accumulate_blocks<const WORDS: usize>(
     })
 }
 
-/// A block of a row of A, ready to be broadcast.
+/// A block of a row of A, prepared for broadcasting.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct RowBlock<const WORDS: usize> {
-    /// Four doubled codes each, in the order of [`Panel::codes`].
+    /// Four doubled codes per word, in the order of [`Panel::codes`].
     words: [i32; WORDS],
     /// -[`OFFSET`] times the sum of the doubled codes.
     start: i32,
-    /// A quarter of the scale, because the codes of both operands are doubled.
+    /// A quarter of the scale, since the codes of both operands are doubled.
     scale: f32,
 }
 
-// SAFETY: it consists of i32 and f32, of which any bytes are values.
+// SAFETY: it consists of i32 and f32, for which all bytes are valid.
 unsafe impl<const WORDS: usize> Zeroed for RowBlock<WORDS> {}
 
 /// Twice the value of each FP4 code.
@@ -133,13 +132,13 @@ fn prepare_row<const WORDS: usize>(a: &BlockScaled, row: usize, out: &mut [RowBl
     }
 }
 
-/// [`TILE_COLUMNS`] rows of B, side by side. What lies beyond the last row is zero.
+/// [`TILE_COLUMNS`] rows of B, side by side; zero beyond the last row.
 #[derive(Default)]
 struct Panel {
-    /// Doubled codes plus [`OFFSET`]. For every 8 elements along K: the even ones of the first 16 rows, four bytes
-    /// to a lane, of the other 16 rows, then the odd ones likewise.
+    /// Doubled codes plus [`OFFSET`]. For every 8 elements along K: the even elements of the first 16 rows, four
+    /// bytes per lane; those of the other 16 rows; then the odd elements likewise.
     codes: Vec<[__m512i; 2]>,
-    /// For every block along K, the scales of the rows.
+    /// The rows' scales for every block along K.
     scales: Vec<[__m512; 2]>,
 }
 
@@ -147,7 +146,7 @@ impl Panel {
     /// Decodes rows of B.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     fn fill(&mut self, b: &BlockScaled, rows: Range<usize>) -> Result<(), NoMemory> {
-        // 64 bytes of 16 rows are transposed at a time: 16 words of 8 codes, which become two vectors each.
+        // Transposes 64 bytes of 16 rows at a time: 16 words of 8 codes, which become two vectors each.
         const STEP: usize = 64;
         let row_bytes = b.shape().k / 2;
         let steps = row_bytes.div_ceil(STEP);
@@ -188,7 +187,7 @@ impl Panel {
     }
 }
 
-/// At most 64 bytes; zero follows.
+/// Loads at most 64 bytes, padded with zeros.
 #[target_feature(enable = "avx512f,avx512bw")]
 fn load(bytes: &[u8]) -> __m512i {
     let mask = if bytes.len() >= 64 { u64::MAX } else { (1 << bytes.len()) - 1 };
@@ -196,7 +195,7 @@ fn load(bytes: &[u8]) -> __m512i {
     unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr().cast()) }
 }
 
-/// The transpose of 16 x 16 words.
+/// Transposes 16 x 16 words.
 #[target_feature(enable = "avx512f")]
 fn transpose(rows: [__m512i; LANES]) -> [__m512i; LANES] {
     let zero = _mm512_setzero_si512();
@@ -213,7 +212,7 @@ fn transpose(rows: [__m512i; LANES]) -> [__m512i; LANES] {
             quads[4 * i + 2 * j + 1] = _mm512_unpackhi_epi64(pairs[4 * i + j], pairs[4 * i + j + 2]);
         }
     }
-    // The rest transposes the 4 x 4 parts: parts 0 and 2, and parts 1 and 3, of two vectors at a time.
+    // Transposes the 4 x 4 parts: parts 0 and 2, and parts 1 and 3, of two vectors at a time.
     const EVEN: i32 = 0b10_00_10_00;
     const ODD: i32 = 0b11_01_11_01;
     let mut columns = [zero; LANES];
@@ -230,7 +229,7 @@ fn transpose(rows: [__m512i; LANES]) -> [__m512i; LANES] {
     columns
 }
 
-/// The doubled codes of the low and of the high nibbles, plus [`OFFSET`].
+/// Looks up the doubled codes plus [`OFFSET`] of the low and the high nibbles.
 #[target_feature(enable = "avx512f,avx512bw")]
 fn offset_codes(nibbles: __m512i) -> [__m512i; 2] {
     // Bytes 0 to 7 and 8 to 15 of DOUBLED + OFFSET.
@@ -241,10 +240,10 @@ fn offset_codes(nibbles: __m512i) -> [__m512i; 2] {
     [_mm512_shuffle_epi8(table, low), _mm512_shuffle_epi8(table, high)]
 }
 
-/// The values of unsigned e4m3 codes.
+/// Decodes unsigned e4m3 codes.
 #[target_feature(enable = "avx512f")]
 fn decode_scales(codes: __m512i) -> __m512 {
-    // A normal number needs its exponent moved and rebiased from 7 to 127; a subnormal one is its mantissa · 2^-9.
+    // A normal number's exponent is moved and rebiased from 7 to 127; a subnormal number is its mantissa · 2^-9.
     const REBIAS: i32 = (127 - 7) << 23;
     const FIRST_NORMAL: i32 = 8;
     const NAN: i32 = 0x7F;
@@ -256,7 +255,7 @@ fn decode_scales(codes: __m512i) -> __m512 {
     _mm512_mask_blend_ps(is_nan, value, _mm512_set1_ps(f32::NAN))
 }
 
-/// `ROWS` rows of A with a panel of B.
+/// Multiplies `ROWS` rows of A with a panel of B.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn multiply<const WORDS: usize, const ROWS: usize>(a: &[RowBlock<WORDS>], b: &Panel, out: &mut [f32]) {
     let blocks = a.len() / ROWS;
