@@ -138,7 +138,7 @@ fn insert(cache: &Cache, size: usize) -> Result<CacheKey, Box<dyn std::error::Er
     let stand_ins = Path::new(env!("CARGO_MANIFEST_DIR")).join("../executor/tests/stand_ins");
     let kernel = format!("stand_in_{size}");
     let metadata = format!(
-        r#"{{"abi":{ABI_VERSION},"target":"sm_100a","kernel":"{kernel}","tile":[128,128,256],"cluster":[1,1,1],"shared_memory":1,"threads":256,"emulated":false}}"#
+        r#"{{"abi":{ABI_VERSION},"target":"sm_100a","kernel":"{kernel}","tile":[128,128,256],"cluster":[1,1,1],"shared_memory":1,"threads":256,"extents":[],"operands":[],"scalars":[],"outputs":[],"emulated":false}}"#
     );
     let body = fs::read_to_string(stand_ins.join("kernel.c"))?;
     let text = format!(

@@ -99,7 +99,11 @@ func @mixed(
             Backend::new(&Options::default().target("sm_120a").device(fourfold::DeviceChoice::None));
         let planned = backend.expect("there is the target").plan(program);
         let segments = &planned.partition().segments;
-        assert_eq!(segments.len(), 4, "what nobody uses, a kernel, the ops between, a kernel");
+        assert_eq!(
+            segments.len(),
+            5,
+            "what nobody uses, a kernel, the ops between, a device segment, a kernel"
+        );
         let cuts: Vec<_> = segments
             .iter()
             .map(|segment| {
@@ -126,7 +130,8 @@ func @mixed(
         assert_eq!(text::print(first).matches("param ").count(), 2);
         assert!(!text::print(first).contains("[Q"), "what it does not need is not there");
         assert_eq!(cuts[2].1.tolerances.keys().collect::<Vec<_>>(), ["mean"]);
-        assert_eq!(cuts[3].1.tolerances.keys().collect::<Vec<_>>(), ["d"]);
+        assert!(cuts[3].1.tolerances.is_empty(), "the device segment quantizes");
+        assert_eq!(cuts[4].1.tolerances.keys().collect::<Vec<_>>(), ["d"]);
 
         let mut symbols = SymbolValues::default();
         let known = planned.program().module();

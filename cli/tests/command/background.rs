@@ -21,8 +21,9 @@ struct Workshop {
 /// Writes a library whose metadata are those of the source.
 const COMPILE: &str = r#"
 field() { sed -n "s/.*\\\\\"$1\\\\\":\\\\\"\([^\\\\]*\)\\\\\".*/\1/p" kernel.cu | head -n 1; }
+roles=$(sed -n 's/.*\\"signature\\":\\"[^\\]*\\",\(.*\),\\"emulated\\".*/\1/p' kernel.cu | head -n 1)
 cat > said.h <<END
-#define METADATA "{\"abi\":ABI_NUMBER,\"target\":\"$(field target)\",\"kernel\":\"$(field kernel)\",\"tile\":[128,64,256],\"cluster\":[1,1,1],\"stages\":5,\"shared_memory\":1,\"threads\":256,\"signature\":\"$(field signature)\",\"emulated\":false,\"hash\":\"$(field hash)\"}"
+#define METADATA "{\"abi\":ABI_NUMBER,\"target\":\"$(field target)\",\"kernel\":\"$(field kernel)\",\"tile\":[128,64,256],\"cluster\":[1,1,1],\"stages\":5,\"shared_memory\":1,\"threads\":256,\"signature\":\"$(field signature)\",$roles,\"emulated\":false,\"hash\":\"$(field hash)\"}"
 END
 exec cc -shared -fPIC -include said.h -o kernel.so KERNEL_C
 "#;

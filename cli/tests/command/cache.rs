@@ -69,7 +69,7 @@ fn insert(cache: &Cache, number: u32) {
     let stand_ins = Path::new(env!("CARGO_MANIFEST_DIR")).join("../executor/tests/stand_ins");
     let kernel = format!("kernel_{number}");
     let metadata = format!(
-        r#"{{"abi":{ABI_VERSION},"target":"sm_100a","kernel":"{kernel}","tile":[128,128,256],"cluster":[1,1,1],"shared_memory":1,"threads":256,"emulated":false}}"#
+        r#"{{"abi":{ABI_VERSION},"target":"sm_100a","kernel":"{kernel}","tile":[128,128,256],"cluster":[1,1,1],"shared_memory":1,"threads":256,"extents":[],"operands":[],"scalars":[],"outputs":[],"emulated":false}}"#
     );
     let body = fs::read_to_string(stand_ins.join("kernel.c")).unwrap();
     let input = BuildInput {

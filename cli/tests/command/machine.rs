@@ -47,9 +47,10 @@ impl Machine {
             r#"case "$1" in --version | --dryrun) echo 'Cuda compilation tools, release 13.1, V13.1.115'; exit 0;; esac
 echo "$*" >> "$(dirname "$0")/nvcc.calls"
 says() {{ sed -n 's/.*\\"'"$1"'\\":\\"\([^\\]*\)\\".*/\1/p' kernel.cu | head -n 1; }}
+roles=$(sed -n 's/.*\\"signature\\":\\"[^\\]*\\",\(.*\),\\"emulated\\".*/\1/p' kernel.cu | head -n 1)
 test -e prelude.cuh && emulated=-DEMULATED
 exec cc -O1 -shared -fPIC {defines} $emulated "-DKERNEL=\"$(says kernel)\"" "-DTARGET=\"$(says target)\"" \
-  "-DSIGNATURE=\"$(says signature)\"" -o kernel.so '{}' -lm"#,
+  "-DSIGNATURE=\"$(says signature)\"" "-DROLES=\"$roles\"" -o kernel.so '{}' -lm"#,
             stand_ins.join("gemm.c").display()
         );
         machine.script("nvcc", &body);

@@ -128,14 +128,14 @@ fn debug_mode_shows_what_each_launch_was_given() {
     let output = machine.run("0", &["replay", &file, "--debug", "--json", "--bundle", &bundle]);
     let report = json(&output);
     assert_eq!((output.status.code(), &report["ran_kernels"]), (Some(0), &2.into()), "{report}");
-    let launch = &report["segments"][2]["launch"];
+    let launch = &report["segments"][3]["launch"];
     assert_eq!((&launch["extents"], &launch["sm_count"]), (&serde_json::json!([1, 37, 72, 64]), &148.into()));
     let arguments = launch["arguments"].as_array().expect("arguments");
     assert_eq!((&arguments[0]["role"], &arguments[0]["value"]), (&"a".into(), &"q".into()));
     assert!(arguments[0]["address"].as_str().expect("text").starts_with("0x"), "{launch}");
     assert_eq!(launch["workspace"]["poison"], 255);
     let text = String::from_utf8(machine.run("0", &["replay", &file, "--debug"]).stdout).expect("text");
-    assert!(text.contains("launch of segment 0: ") && text.contains("output 0"), "{text}");
+    assert!(text.contains("launch of segment 0: ") && text.contains(" y0 "), "{text}");
 
     let command = fs::read_to_string(machine.path("bundle/kernels/0/command.txt")).expect("a command");
     assert!(command.contains("-lineinfo"), "{command}");
@@ -220,7 +220,7 @@ fn a_run_that_fails_on_the_device_is_kept_and_replayed_elsewhere() {
     assert_eq!(machine.run("0", &["replay", &bundle]).status.code(), Some(3), "here it fails again");
 
     // A bundle of one segment: its inputs come from the fallback, because the device is lost.
-    let output = machine.run("0", &["replay", &file, "--bundle", &bundle, "--segment", "2"]);
+    let output = machine.run("0", &["replay", &file, "--bundle", &bundle, "--segment", "3"]);
     assert_eq!(output.status.code(), Some(3));
     assert!(
         said(&output).contains("the bundle lacks the inputs of the segment in that run"),

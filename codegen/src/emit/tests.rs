@@ -234,9 +234,9 @@ fn operands_are_read_by_the_node_of_their_shape() {
         ("Sm90RowBroadcast<0, CtaTileShape, float, float>", 1),
         ("Sm90ColBroadcast<0, CtaTileShape, cutlass::bfloat16_t, float, ColumnStride, 1>", 1),
         ("Sm90AuxLoad<0, void, float, RowMajor, void, void>", 1),
-        ("if (pointers.operand_count != 5)", 1),
-        ("(pointers.operands[1]) % 2 != 0", 1),
-        ("(pointers.operands[3]) % 16 != 0", 1),
+        ("addresses.operand_count, kOperands, 9, \"operands\"", 1),
+        ("{\"x1\", 2}", 1),
+        ("{\"x3\", 16}", 1),
         ("problem.n % 8 != 0", 1),
     ] {
         assert_eq!(text.matches(part).count(), count, "{part}");
@@ -299,7 +299,7 @@ fn every_output_has_its_node_its_pointers_and_its_bytes() {
         "ValueOutput<2, cutlass::half_t>{static_cast<cutlass::half_t *>(p.outputs[4])}",
         "QuantizedOutput<3, Mx<E5m2, false>>{static_cast<uint8_t *>(p.outputs[5]), \
          static_cast<uint8_t *>(p.outputs[6]), nullptr}",
-        "if (pointers.output_count != 7)",
+        "addresses.output_count, kOutputs, 7, \"outputs\"",
         "bytes[0] = l * m * 4;",
         "bytes[1] = l * m * n * 1;",
         "bytes[2] = l * m * n / 2;",
@@ -309,11 +309,11 @@ fn every_output_has_its_node_its_pointers_and_its_bytes() {
         "cudaMemsetAsync(outputs[0], 0xFF, bytes[0], stream)",
         "cudaMemsetAsync(outputs[3], 0x00, bytes[3], stream)",
         "problem.n / 32 % 4 != 0)",
-        "case 5: return scale_at(problem->m, problem->n / 16, batch, row, block);",
-        "case 8: return scale_at(problem->m, problem->n / 32, batch, row, block);",
+        "if (std::strcmp(role, \"y3\") == 0) {\n    return scale_at(problem->m, problem->n / 16, batch, row, block);",
+        "if (std::strcmp(role, \"y6\") == 0) {\n    return scale_at(problem->m, problem->n / 32, batch, row, block);",
         "if (problem.n % 32 != 0)",
-        "(pointers.outputs[0]) % 4 != 0",
-        "(pointers.outputs[6]) % 16 != 0",
+        "{\"y0\", 4}",
+        "{\"y6\", 16}",
     ] {
         assert_eq!(text.matches(part).count(), 1, "{part}");
     }
@@ -341,8 +341,8 @@ fn on_hopper_every_output_is_written_by_us_and_every_operand_read() {
         "constexpr bool kMx = false;",
         "if (problem.n % 32 != 0)",
         "cudaMemsetAsync(outputs[0], 0xFF, bytes[0], stream)",
-        "case 0: return scale_at(problem->m, problem->k / 16, batch, row, block);",
-        "case 8: return scale_at(problem->m, problem->n / 32, batch, row, block);",
+        "return scale_at(role[2] == 'a' ? problem->m : problem->n, problem->k / 16, batch, row, block);",
+        "if (std::strcmp(role, \"y6\") == 0) {\n    return scale_at(problem->m, problem->n / 32, batch, row, block);",
         tiles::KERNEL,
         tiles::HEAD,
     ] {
@@ -530,6 +530,8 @@ fn nothing_but_the_format_differs_between_formats() {
             .replace(&nv.hash, &mx.hash)
             .replace("nvfp4_scaled_mm", "mxfp4_scaled_mm")
             .replace("\"signature\\\":\\\"nvfp4 ", "\"signature\\\":\\\"mxfp4 ")
+            .replace("sfa\\\",\\\"element\\\":\\\"f8E4M3FN", "sfa\\\",\\\"element\\\":\\\"f8E8M0FNU")
+            .replace("sfb\\\",\\\"element\\\":\\\"f8E4M3FN", "sfb\\\",\\\"element\\\":\\\"f8E8M0FNU")
             .replace("ue4m3, one per 16 of K", "ue8m0, one per 32 of K")
             .replace("nv_float4_t", "mx_float4_t")
             .replace("Nvf4Sm100", "Mxf4Sm100")

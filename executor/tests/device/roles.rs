@@ -330,6 +330,12 @@ fn an_empty_problem_is_known_by_the_names_of_its_extents() {
     let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();
     assert_eq!(story(&run), [KERNEL]);
     assert_eq!(run.value(fixture.value("y")), Some(&fixture.expected("y")));
+    // A kernel is not even asked about it: this one would refuse its K.
+    let fixture = layers(0, 160, Between::Nothing);
+    let mut backwards = fixture.interface(0);
+    backwards.extents.reverse();
+    let run = fixture.with_interface(0, &backwards, &["RELU"]).run(Some(&device), &RunOptions::default());
+    assert_eq!(story(&run.unwrap()), [KERNEL; 2]);
     assert_eq!(stand_in.count(Counter::Launches), launches);
     // Roles are compared all the same.
     interface.operands.pop();
