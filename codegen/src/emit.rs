@@ -14,7 +14,7 @@ use crate::design::Design;
 use crate::epilogue::{body, formula, outputs};
 use crate::hopper::template as hopper;
 use crate::source::{Interface, KernelKind, KernelSource, LIMITS, Limits, environment, fnv1a};
-use crate::spec::ScaledMmaSpec;
+use crate::spec::{KernelSpec, ScaledMmaSpec};
 
 /// The template variables of every `scaled_mma` kernel.
 #[derive(Serialize)]
@@ -81,6 +81,29 @@ pub(crate) fn emit(spec: &ScaledMmaSpec) -> KernelSource {
         opcode,
         prelude: None,
         hash,
+    }
+}
+
+impl KernelSpec {
+    /// Emits the source of the kernel. Equal specifications give equal bytes.
+    ///
+    /// # Panics
+    /// If the template does not match its context: a bug that any test of this function detects.
+    pub fn emit(&self) -> KernelSource {
+        match self {
+            KernelSpec::ScaledMma(spec) => spec.emit(),
+            KernelSpec::BlockQuantize(spec) => spec.emit(),
+        }
+    }
+}
+
+impl ScaledMmaSpec {
+    /// Emits the source of the kernel.
+    ///
+    /// # Panics
+    /// As [`KernelSpec::emit`].
+    pub fn emit(&self) -> KernelSource {
+        emit(self)
     }
 }
 

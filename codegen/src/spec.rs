@@ -2,9 +2,8 @@
 
 use crate::block_quantize::BlockQuantizeSpec;
 use crate::design::Design;
-use crate::emit::emit;
 use crate::epilogue::{Epilogue, outputs};
-use crate::source::{Interface, KernelSource, Role};
+use crate::source::{Interface, Role};
 use crate::targets::Target;
 
 /// The specification of one kernel. It contains no names of the program and no extents, so equal
@@ -74,17 +73,6 @@ impl KernelSpec {
             KernelSpec::BlockQuantize(spec) => spec.interface(),
         }
     }
-
-    /// Emits the source of the kernel. Equal specifications give equal bytes.
-    ///
-    /// # Panics
-    /// If the template does not match its context: a bug that any test of this function detects.
-    pub fn emit(&self) -> KernelSource {
-        match self {
-            KernelSpec::ScaledMma(spec) => spec.emit(),
-            KernelSpec::BlockQuantize(spec) => spec.emit(),
-        }
-    }
 }
 
 impl From<ScaledMmaSpec> for KernelSpec {
@@ -137,14 +125,6 @@ impl ScaledMmaSpec {
         let mut parts = vec![format];
         parts.extend(self.epilogue.signature());
         parts.join(" ")
-    }
-
-    /// Emits the source of the kernel.
-    ///
-    /// # Panics
-    /// As [`KernelSpec::emit`].
-    pub fn emit(&self) -> KernelSource {
-        emit(self)
     }
 
     /// The roles of a call, in the order of the C interface: A `[L, M, K]` and B `[L, N, K]` with their
