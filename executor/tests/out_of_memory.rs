@@ -1,4 +1,4 @@
-//! What happens when there is no memory. In a binary of its own, because it refuses every large allocation.
+//! Behaviour without memory. In a binary of its own, because it refuses every large allocation.
 #![allow(unsafe_code, reason = "an allocator is unsafe to implement")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

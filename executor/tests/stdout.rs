@@ -1,4 +1,4 @@
-//! What libraries print while the standard output is kept goes to the standard error, and nothing does afterwards.
+//! Output of libraries goes to the standard error while the standard output is kept, and not afterwards.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ fn print(text: &str) {
     assert_eq!(rustix::io::write(stdout(), text.as_bytes()), Ok(text.len()));
 }
 
-/// What the other test looks at from outside.
+/// Runs as the process that the other test observes.
 #[test]
 fn prints() {
     print("before\n");

@@ -119,7 +119,7 @@ fn expanded(span: &str) -> Vec<String> {
     choices.split(',').flat_map(|choice| expanded(&format!("{before}{}{after}", choice.trim()))).collect()
 }
 
-/// Whether a path has a part in capitals that stands for others, as in `fixtures/reject/CODE.fir`.
+/// Tells if a path has a part in capitals that stands for others, as in `fixtures/reject/CODE.fir`.
 fn is_pattern(path: &str) -> bool {
     path.contains(['*', '<', '…'])
         || path
@@ -130,7 +130,7 @@ fn is_pattern(path: &str) -> bool {
 /// The endings of sources. A name with one of them is a file of the repository, wherever it lies.
 const SOURCES: [&str; 6] = [".rs", ".cu", ".cuh", ".j2", ".toml", ".fir"];
 
-/// Whether a code span names a file or folder that does not exist: a path from the root, or the name of a source.
+/// Tells if a code span names a file or folder that does not exist: a path from the root, or the name of a source.
 fn names_nothing(span: &str, names: &BTreeSet<String>) -> bool {
     if span.contains([' ', '(', '|', '=', '"', ';']) || is_pattern(span) {
         return false;

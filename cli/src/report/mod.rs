@@ -159,10 +159,12 @@ impl fmt::Display for ResourceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = |value: Option<u32>| value.map_or("?".to_owned(), |value| value.to_string());
         let (registers, spills) = (number(self.registers), number(self.spill_stores));
-        let (stages, shared, threads) = (number(self.stages), self.shared_memory, self.threads);
+        let (shared, threads) = (self.shared_memory, self.threads);
+        // A kernel without a mainloop has no stages.
+        let stages = self.stages.map_or(String::new(), |stages| format!("{stages} stages, "));
         write!(
             f,
-            "{registers} registers, {spills} B spilled, {stages} stages, {shared} B shared, {threads} threads; "
+            "{registers} registers, {spills} B spilled, {stages}{shared} B shared, {threads} threads; "
         )?;
         for (opcode, count) in &self.opcodes {
             write!(f, "{count} {opcode}, ")?;

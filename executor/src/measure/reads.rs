@@ -2,7 +2,7 @@
 
 use fourfold_ir::ElementType;
 
-use crate::kernel::{Extents, Metadata, Requirements};
+use crate::kernel::{Extents, MAX_OPERANDS, MAX_SCALARS, Metadata, Requirements};
 
 /// The bytes that a kernel reads in each role, operands before scalars.
 ///
@@ -13,6 +13,14 @@ pub(super) fn reads(
     extents: &Extents,
     requirements: &Requirements,
 ) -> Result<Vec<(String, u64)>, String> {
+    for (what, count, most) in [
+        ("operands", metadata.operands.len(), MAX_OPERANDS),
+        ("scalars", metadata.scalars.len(), MAX_SCALARS),
+    ] {
+        if count > most {
+            return Err(format!("the kernel reads {count} {what}, and the interface has room for {most}"));
+        }
+    }
     let mut found = Vec::new();
     for (role, required) in metadata.operands.iter().zip(requirements.operands) {
         let name = &role.role;
@@ -26,7 +34,8 @@ pub(super) fn reads(
                 .and_then(|elements| elements.checked_mul(element.storage_bits() as u64))
                 .map(|bits| bits.div_ceil(8)),
         };
-        let bytes = bytes.ok_or_else(|| "its extents are negative, unknown or too large".to_owned())?;
+        let bytes =
+            bytes.ok_or_else(|| format!("the extents of `{name}` are negative, unknown or too large"))?;
         found.push((name.clone(), bytes));
     }
     found.extend(metadata.scalars.iter().map(|name| (name.clone(), 4)));
@@ -100,11 +109,20 @@ mod tests {
             "the kernel reads `x0` of f12, which is not understood"
         );
         assert_eq!(error(Vec::new(), EVERY_EXTENT), "the kernel does not say what it reads");
-        let unknown = "its extents are negative, unknown or too large";
-        assert_eq!(error(vec![role("x0", "f32", Some(&["H"]))], EVERY_EXTENT), unknown);
+        let unknown = |role: &str| format!("the extents of `{role}` are negative, unknown or too large");
+        assert_eq!(error(vec![role("x0", "f32", Some(&["H"]))], EVERY_EXTENT), unknown("x0"));
         for m in [-1, i64::MAX] {
             let a = role("a", "f4E2M1FN", Some(&["L", "M", "K"]));
-            assert_eq!(error(vec![a], [2, m, 8, 64]), unknown);
+            assert_eq!(error(vec![a], [2, m, 8, 64]), unknown("a"));
         }
+        let rows =
+            |count| (0..count).map(|x| role(&format!("x{x}"), "f32", Some(&["N"]))).collect::<Vec<_>>();
+        let room = "the kernel reads 33 operands, and the interface has room for 32";
+        assert_eq!(error(rows(MAX_OPERANDS + 1), EVERY_EXTENT), room);
+        let scalars = ["s"; MAX_SCALARS + 1];
+        let many = reads(&metadata(rows(1), &scalars), &Extents::new(&EVERY_EXTENT), &scales());
+        assert_eq!(many.unwrap_err(), "the kernel reads 9 scalars, and the interface has room for 8");
+        let most = reads(&metadata(rows(MAX_OPERANDS), &["alpha"]), &Extents::new(&EVERY_EXTENT), &scales());
+        assert_eq!(most.unwrap().len(), MAX_OPERANDS + 1);
     }
 }

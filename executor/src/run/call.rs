@@ -227,6 +227,10 @@ fn extents_of(plan: &Plan, metadata: &Metadata, symbols: &SymbolValues) -> Resul
             .ok_or_else(|| refused(&format!("the kernel has the extent `{name}`, and the plan has none")))
     };
     let extents: Vec<i64> = metadata.extents.iter().map(extent).collect::<Result<_, _>>()?;
+    let is_repeated = |(index, name): (usize, &String)| metadata.extents[..index].contains(name);
+    if let Some((_, name)) = metadata.extents.iter().enumerate().find(|it| is_repeated(*it)) {
+        return Err(refused(&format!("the kernel has the extent `{name}` twice")));
+    }
     if extents.len() != planned.len() || extents.len() > MAX_EXTENTS {
         return Err(refused("the kernel has other extents than the plan"));
     }

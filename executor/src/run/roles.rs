@@ -67,10 +67,13 @@ fn ordered(
     mut planned: Vec<(String, Value)>,
     roles: Vec<String>,
 ) -> Result<Vec<(String, Value)>, String> {
-    let mut found = Vec::with_capacity(roles.len());
+    let mut found: Vec<(String, Value)> = Vec::with_capacity(roles.len());
     for role in roles {
         match planned.iter().position(|(name, _)| *name == role) {
             Some(position) => found.push(planned.remove(position)),
+            None if found.iter().any(|(name, _)| *name == role) => {
+                return Err(format!("the kernel has the {what} `{role}` twice"));
+            }
             None => return Err(format!("the kernel has the {what} `{role}`, and the plan has none")),
         }
     }

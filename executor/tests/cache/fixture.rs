@@ -1,4 +1,4 @@
-//! What the tests of the cache share: kernels from the stand-in compiler, caches in temporary folders, other processes.
+//! Shared by the tests of the cache: kernels from the stand-in compiler, caches in temporary folders, other processes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -87,7 +87,7 @@ impl Bench {
         self.cache.folder().join("entries").join(key.to_string())
     }
 
-    /// What lies in a folder below `kernels`.
+    /// The entries of a folder below `kernels`.
     pub fn names(&self, folder: &str) -> Vec<String> {
         let entries = fs::read_dir(self.cache.folder().join(folder)).unwrap();
         let mut names: Vec<String> =
@@ -126,7 +126,7 @@ pub fn other_process(name: &str, what: &str) -> Child {
         .unwrap()
 }
 
-/// What this process is to do as the other one of a test.
+/// The task of this process as the other one of a test.
 pub fn as_other() -> Option<String> {
     std::env::var("FOURFOLD_TEST_OTHER").ok()
 }

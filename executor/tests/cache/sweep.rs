@@ -1,4 +1,4 @@
-//! What dead processes leave behind is removed by whoever comes next; what living ones work in is left alone.
+//! The next process removes the leftovers of dead processes, and leaves the folders of living ones alone.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

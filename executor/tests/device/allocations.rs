@@ -28,7 +28,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// How often this thread allocated during a call.
+/// The number of allocations of this thread during a call.
 pub fn during(call: impl FnOnce()) -> u64 {
     let before = ALLOCATIONS.with(Cell::get);
     call();

@@ -19,7 +19,7 @@ use crate::interface::Interface;
 
 pub const N: u64 = 40;
 
-/// What makes the stand-in kernel one that runs on the second device, and not on the first.
+/// Makes the stand-in kernel run on the second device only.
 pub const EMULATED: [&str; 2] = ["EMULATED", "TARGET=\"sm_120a\""];
 
 pub struct Fixture {
@@ -29,7 +29,7 @@ pub struct Fixture {
     pub kernels: HashMap<usize, SegmentKernel>,
 }
 
-/// What comes between the two kernels of [`layers`].
+/// The ops between the two kernels of [`layers`].
 #[derive(Clone, Copy, PartialEq)]
 pub enum Between {
     Nothing,
@@ -222,7 +222,7 @@ impl Fixture {
         run(&self.program, &self.partition, &bound, options, machine.as_ref())
     }
 
-    /// What the fallback computes for a value.
+    /// The value as the fallback computes it.
     pub fn expected(&self, name: &str) -> Tensor {
         let run = self.run(None, &RunOptions::default().keep_all(true)).unwrap();
         run.value(self.value(name)).unwrap().clone()
@@ -256,7 +256,7 @@ impl Fixture {
     }
 }
 
-/// How each segment ran, and the codes of those that did not as a kernel.
+/// The way in which each segment ran, with the reason code where that was not its kernel.
 pub fn story(run: &Run) -> Vec<(&'static str, Option<&'static str>)> {
     run.segments.iter().map(|ran| (ran.ran.as_str(), ran.reason.as_ref().map(|reason| reason.code))).collect()
 }

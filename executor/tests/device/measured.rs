@@ -369,7 +369,7 @@ fn roles_are_bound_in_the_kernel_s_order_and_never_guessed() {
         &|it| it.operands[4].element = "f12".to_owned(),
         "call_mismatch: the kernel reads `x0` of f12, which is not understood",
     );
-    let unknown = "call_mismatch: its extents are negative, unknown or too large";
+    let unknown = "call_mismatch: the extents of `x0` are negative, unknown or too large";
     other(&|it| it.operands[4] = role("x0", "f32", Some(&["H"])), unknown);
     // The kernel answers how much a tensor without extents takes: nothing.
     other(

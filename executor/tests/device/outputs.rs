@@ -45,7 +45,7 @@ func @outputs(
 const SIGNATURE: &str = "nvfp4 row=f32 scalar=f32 d=f32@acc q=f4E2M1FN:f8E4M3FN/16*x1 amax=scalar@s0 amax=row \
                          max=column@acc";
 
-/// What the program returns and the first kernel writes.
+/// The values that the program returns and the first kernel writes.
 const RETURNED: [&str; 5] = ["acc", "sq", "peak", "peaks", "highest"];
 
 fn outputs(m: u64) -> Fixture {
@@ -607,7 +607,7 @@ fn a_kernel_whose_outputs_have_other_roles_is_not_launched() {
         );
         refuse(
             &|it| it.outputs.push(it.outputs[position].clone()),
-            &format!("the kernel has the output {lacks}, and the plan has none"),
+            &format!("the kernel has the output {lacks} twice"),
         );
     }
     assert_eq!(stand_in.count(Counter::Launches), launches);

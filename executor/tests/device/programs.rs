@@ -14,7 +14,7 @@ use crate::fixture::{Between, EMULATED, Fixture, N, layers};
 use crate::placed::Placed;
 use crate::stand_in::{Counter, StandIn};
 
-/// Why a preparation was refused.
+/// The refusal of a preparation.
 #[track_caller]
 fn refused(preparation: Result<Preparation<'_>, Refused>) -> Refused {
     preparation.err().expect("it must be refused")

@@ -211,7 +211,7 @@ fn a_role_that_the_kernel_or_the_plan_lacks_is_a_refusal() {
         let name = &lacked.role;
         let none = format!("the plan has the operand `{name}`, and the kernel has none");
         refuse(&|it| _ = it.operands.remove(position), &none);
-        let twice = format!("the kernel has the operand `{name}`, and the plan has none");
+        let twice = format!("the kernel has the operand `{name}` twice");
         refuse(&|it| it.operands.push(lacked.clone()), &twice);
         let other = "the kernel has the operand `values`, and the plan has none";
         refuse(&|it| it.operands[position].role = "values".to_owned(), other);
@@ -222,8 +222,10 @@ fn a_role_that_the_kernel_or_the_plan_lacks_is_a_refusal() {
         refuse(&|it| it.operands.insert(0, role(name, element, None)), &words);
     }
     refuse(&|it| it.scalars.clear(), "the plan has the scalar `alpha`, and the kernel has none");
-    for name in ["beta", "alpha", "x0"] {
-        let words = format!("the kernel has the scalar `{name}`, and the plan has none");
+    for (name, fault) in
+        [("beta", ", and the plan has none"), ("alpha", " twice"), ("x0", ", and the plan has none")]
+    {
+        let words = format!("the kernel has the scalar `{name}`{fault}");
         refuse(&|it| it.scalars.push(name.to_owned()), &words);
     }
     refuse(
@@ -231,8 +233,10 @@ fn a_role_that_the_kernel_or_the_plan_lacks_is_a_refusal() {
         "the kernel has the scalar `global`, and the plan has none",
     );
     refuse(&|it| it.outputs.clear(), "the plan has the output `y0`, and the kernel has none");
-    for name in ["y1", "y0", "d"] {
-        let words = format!("the kernel has the output `{name}`, and the plan has none");
+    for (name, fault) in
+        [("y1", ", and the plan has none"), ("y0", " twice"), ("d", ", and the plan has none")]
+    {
+        let words = format!("the kernel has the output `{name}`{fault}");
         refuse(&|it| it.outputs.push(role(name, "f32", Some(&["L", "M", "N"]))), &words);
     }
     refuse(
@@ -242,12 +246,13 @@ fn a_role_that_the_kernel_or_the_plan_lacks_is_a_refusal() {
     let others = "the kernel has other extents than the plan";
     for position in 0..4 {
         refuse(&|it| _ = it.extents.remove(position), others);
-        refuse(&|it| it.extents.push(it.extents[position].clone()), others);
+        let twice = format!("the kernel has the extent `{}` twice", planned.extents[position]);
+        refuse(&|it| it.extents.push(it.extents[position].clone()), &twice);
         let unknown = "the kernel has the extent `H`, and the plan has none";
         refuse(&|it| it.extents[position] = "H".to_owned(), unknown);
     }
     refuse(&|it| it.extents.clear(), others);
-    refuse(&|it| it.extents = vec!["M".to_owned(); 9], others);
+    refuse(&|it| it.extents = vec!["M".to_owned(); 9], "the kernel has the extent `M` twice");
     assert_eq!(
         stand_in.count(Counter::Launches) - launches,
         cases,
@@ -288,8 +293,8 @@ fn a_role_of_another_size_is_a_refusal() {
         &|it| it.operands[1] = role("sfa", "f8E4M3FN", Some(&["L", "M"])),
         "`sfa` has 148 elements, and the kernel takes 37",
     );
-    // Four extents, of which one is there twice: what needs the lacking one has no size.
-    refuse(&|it| it.extents[2] = "M".to_owned(), "`b` has 2560 elements, and the kernel takes unknown");
+    // Four extents with a repeated name: another one is missing.
+    refuse(&|it| it.extents[2] = "M".to_owned(), "the kernel has the extent `M` twice");
 
     let mut fixture = layers(37, 64, Between::Nothing);
     let bias = fixture.value("bias");

@@ -10,7 +10,7 @@ use fourfold_executor::Kernel;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use tempfile::TempDir;
 
-/// What the driver counts, in its order.
+/// The counters of the driver, in its order.
 #[derive(Clone, Copy, Debug)]
 pub enum Counter {
     Memories,
@@ -54,7 +54,7 @@ static DRIVER: LazyLock<Driver> = LazyLock::new(|| {
     }
 });
 
-/// What must be given back.
+/// The resources that must be given back.
 const KEPT: [Counter; 8] = [
     Counter::Memories,
     Counter::Bytes,
@@ -86,7 +86,7 @@ impl StandIn {
         unsafe { (DRIVER.set)(0, bytes) }
     }
 
-    /// What the next work fails with; 0 heals the device.
+    /// Makes the next work fail with this error; 0 heals the device.
     pub fn fault(&self, code: u64) {
         // SAFETY: it stores a number.
         unsafe { (DRIVER.set)(1, code) }
@@ -110,7 +110,7 @@ impl StandIn {
         unsafe { (DRIVER.set)(3, ordinal) }
     }
 
-    /// What the end of the process does: lost memory is back, and the device is well.
+    /// Acts as the end of the process: lost memory is back, and the device is well.
     pub fn reset(&self) {
         // SAFETY: no test has memory when it begins, or once the device was lost and its buffers are dropped.
         unsafe { (DRIVER.set)(2, 0) }

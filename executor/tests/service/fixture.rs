@@ -1,4 +1,4 @@
-//! What the tests of the service share: a stand-in compiler that counts its builds, a cache, and other processes.
+//! Shared by the tests of the service: a stand-in compiler that counts its builds, a cache, and other processes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -22,7 +22,7 @@ pub fn stand_in(name: &str) -> PathBuf {
 /// The roles of the stand-in kernel, as members of its metadata.
 const ROLES: &str = r#""extents":["L","M","N","K"],"operands":[{"role":"a","element":"f4E2M1FN","extents":["L","M","K"]},{"role":"sfa","element":"f8E4M3FN"},{"role":"b","element":"f4E2M1FN","extents":["L","N","K"]},{"role":"sfb","element":"f8E4M3FN"}],"scalars":[],"outputs":[{"role":"y0","element":"f32","extents":["L","M","N"]}]"#;
 
-/// What the stand-in kernel says of itself.
+/// The metadata of the stand-in kernel.
 pub fn metadata() -> String {
     format!(
         r#"{{"abi":{},"target":"sm_100a","kernel":"{KERNEL}","tile":[128,128,256],"cluster":[1,1,1],"stages":5,"shared_memory":223232,"threads":256,"signature":"nvfp4 d=f32",{ROLES},"emulated":false,"hash":"00ff"}}"#,
@@ -82,7 +82,7 @@ impl Bench {
         fs::rename(&new, self.path("nvcc")).unwrap();
     }
 
-    /// How many builds began: each has a folder of its own.
+    /// The number of builds that began: each has a folder of its own.
     pub fn builds(&self) -> usize {
         let text = fs::read_to_string(self.path("count")).unwrap_or_default();
         let mut folders: Vec<&str> = text.lines().collect();

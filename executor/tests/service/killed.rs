@@ -12,9 +12,9 @@ use fourfold_executor::service::{CompileService, Event};
 
 use crate::fixture::{Bench, get, good, options, other, request, role};
 
-/// How many builds are killed.
+/// The number of builds that are killed.
 const KILLS: usize = 1000;
-/// How many processes build at once, each in a cache of its own.
+/// The number of processes that build at once, each in a cache of its own.
 const WORKERS: usize = 10;
 /// After how many of its builds each measures a whole one.
 const MEASURED: usize = 20;
@@ -74,7 +74,7 @@ fn begin(bench: &Bench, number: usize) -> (Child, impl Iterator<Item = String>) 
     (child, lines)
 }
 
-/// How long a build takes here and now, the other ones running.
+/// The duration of a build here and now, beside the others.
 fn whole_build(bench: &Bench, number: usize) -> Duration {
     let (mut child, mut lines) = begin(bench, number);
     let began = Instant::now();

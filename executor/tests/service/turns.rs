@@ -1,4 +1,4 @@
-//! Who waits for a turn within its own process keeps nothing from other processes.
+//! A caller that waits for its turn within its own process holds nothing that other processes need.
 
 use std::thread;
 use std::time::Duration;

@@ -154,7 +154,7 @@ pub struct Workload {
     pub extents: kernel::Extents,
     /// The bytes that it reads in each role.
     pub inputs: Vec<(String, Vec<u8>)>,
-    /// What it must write, in the order of the interface: all bytes, padding included.
+    /// The expected outputs, in the order of the interface: all bytes, padding included.
     pub expected: Vec<Vec<u8>>,
     /// The kind of data and of comparison.
     pub rule: &'static str,

@@ -103,7 +103,7 @@ struct Nvfp4 {
     return amax == 0u || s < 0.0f ? 0u : encode<E4m3>(s) & 0x7Fu;
   }
 
-  // What values are divided by: they and the divisor are multiplied by the same power of two, so that the divisor is
+  // The divisor of values: they and the divisor are multiplied by the same power of two, so that the divisor is
   // near 1 and nothing overflows. A power that is zero or NaN makes zeros and NaN of them.
   struct Step {
     float power, divisor, reciprocal;
@@ -157,7 +157,7 @@ struct Mx {
     return power < Format::kMaxExponent ? 0u : power - Format::kMaxExponent;
   }
 
-  // What values are multiplied by: the reciprocal of a power of two is exact, and so is what it makes of a quotient.
+  // The factor of values: the reciprocal of a power of two is exact, and so is what it makes of a quotient.
   using Step = float;
 
   FOURFOLD_HOST_DEVICE static Step step(uint32_t scale, uint32_t, float) {
