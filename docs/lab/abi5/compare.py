@@ -4,9 +4,10 @@
 Removes from each golden source, before and after, the section of the ABI and the lines that call it, and compares the
 rest byte by byte:
 
-    python3 docs/lab/abi5/compare.py BEFORE [AFTER]
+    python3 docs/lab/abi5/compare.py f394325 32c183f
 
-BEFORE and AFTER are commits; AFTER is the working tree where it is left out.
+The arguments are commits: the last with version 4, and the first with version 5. Later commits change comments too.
+Without the second the working tree is compared. Sources that the first commit lacks are left out.
 """
 
 import re
@@ -60,8 +61,9 @@ def main():
     if len(sys.argv) not in (2, 3):
         raise SystemExit(__doc__)
     before, after = sys.argv[1], sys.argv[2] if len(sys.argv) == 3 else None
-    listed = subprocess.run(["git", "ls-files", "fixtures/golden/*.cu"], capture_output=True, text=True, check=True)
-    paths = listed.stdout.split()
+    command = ["git", "ls-tree", "--name-only", before, "fixtures/golden/"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True)
+    paths = [path for path in listed.stdout.split() if path.endswith(".cu")]
     different = [path for path in paths if without_interface(text_of(before, path)) != without_interface(text_of(after, path))]
     for path in different:
         print(f"{path} differs outside of the interface")
