@@ -1,30 +1,31 @@
-// The rows of A as the tiles of warpgroups want them: decoded, each in 16 bits, in a workspace, by a kernel that runs before, or,
-// where there are many, most of them by warps of tiles (decode_ahead).
-// There whole blocks of K are, each in two panels that have 128 bytes of each row of A, in the order in which wgmma is given them: what
-// a tile loads at a time lies side by side. Every tile reads them as they are, where it would have to decode them again for each
-// 128 or 256 rows of B; and they remain in the L2 cache.
+// Decodes A into the workspace, two bytes per element, for the tiled kernel. decode_a_kernel runs before it. With many
+// rows of A it decodes only a part, and warps of the tiled kernel the rest (decode_ahead.cuh).
+//
+// The workspace has whole K blocks of 128. Each is two panels with 128 bytes of each row of A, in the K order of wgmma:
+// the rows of a panel that a tile loads at a time are contiguous. Without it, every tile would decode A again for each
+// 128 or 256 rows of B. Decoded A stays in L2.
 
 constexpr int kPanelRowBytes = 128, kDecodedBlockBytes = kBlockK * 2;
 static_assert(kDecodedBlockBytes == 2 * kPanelRowBytes);
 
-// Rows of A of all matrices, and where they are decoded to.
+// The rows of A of all matrices, and the memory that they are decoded to.
 struct DecodeAMatrix {
   uint8_t const *codes, *scales;
   uint8_t *decoded;
-  // Bytes of a row's codes, and rows that a panel has.
+  // Bytes of a row of codes, and rows of a panel.
   int row_bytes, panel_m;
-  // Blocks of 128 rows of A that the scales of a matrix have, and 512 bytes of each along K.
+  // Scale atoms of a matrix along M and K.
   int atoms_m, atoms_k;
 };
 
-// What is decoded before: so many rows of A of all matrices, of each so many blocks of K.
+// The part of A that decode_a_kernel decodes: `blocks` K blocks of the first `rows` rows, over all matrices.
 struct DecodeAParameters {
   DecodeAMatrix matrix;
-  // Rows of A of a matrix.
+  // Divides by M.
   Divisor m;
   int rows;
   Divisor blocks;
-  // What the next kernel wants to find as zero.
+  // Flags and counters that the next kernel expects to be zero.
   uint32_t *flags;
   unsigned flag_count;
 };
@@ -34,8 +35,8 @@ struct DecodeA {
 };
 
 #ifndef FOURFOLD_HOST
-// Of four lanes each has four items, and gets of each lane the item of its own number, so that lanes side by side read, and
-// write, what lies side by side in memory.
+// Transposes four items of each of four adjacent lanes: lane i receives item i of each. Adjacent lanes then load and
+// store adjacent memory.
 template <int kWords>
 CUTLASS_DEVICE void transpose(uint32_t (&items)[4][kWords]) {
   CUTLASS_PRAGMA_UNROLL
@@ -54,22 +55,22 @@ CUTLASS_DEVICE void transpose(uint32_t (&items)[4][kWords]) {
   }
 }
 
-// A thread's part of a row's block, which four threads have together: of one of its four runs of 32 codes it reads all, and
-// of each it decodes a word.
+// A thread's share of a K block of a row, which four threads decode together. It loads one of four runs of 32 codes,
+// and decodes one word of each.
 struct DecodeARun {
   uint8_t const *codes, *scales;
   uint8_t *decoded;
-  // Bytes to the scales of the second half of the block, and to the second panel.
+  // Byte offsets to the scales of the block's second half, and to the second panel.
   int second;
   int64_t next_panel;
   bool has_codes;
 
-  // `row` counts the rows of A of all matrices, in `batch` it is `m`.
+  // `row` is the index over the rows of all matrices, and `m` that in matrix `batch`.
   CUTLASS_DEVICE DecodeARun(DecodeAMatrix const &p, unsigned row, unsigned batch, unsigned m, unsigned block, unsigned word) {
     unsigned const run_at = block * kBlockBytes + word * 16;
     codes = p.codes + static_cast<int64_t>(row) * p.row_bytes + run_at;
     has_codes = run_at < static_cast<unsigned>(p.row_bytes);
-    // Beyond the last along K there are none, and the last will do.
+    // Clamped to the last atom along K. Past it codes are zeros, or the block is not stored.
     int const first = min(static_cast<int>(block) * kAtomsPerBlock, p.atoms_k - 1);
     second = first + kAtomsPerBlock <= p.atoms_k ? (kAtomsPerBlock - 1) * kAtomBytes : 0;
     scales = p.scales + ((static_cast<int64_t>(batch) * p.atoms_m + m / 128) * p.atoms_k + first) * kAtomBytes +
@@ -78,15 +79,15 @@ struct DecodeARun {
     decoded = p.decoded + 2 * block * next_panel + static_cast<int64_t>(row) * kPanelRowBytes + word * 16;
   }
 
-  // Goes on to the next row of A, of the same 32.
+  // Advances to the next row of A, within the same 32 rows.
   CUTLASS_DEVICE void next(DecodeAMatrix const &p) {
     codes += p.row_bytes;
     scales += 16;
     decoded += kPanelRowBytes;
   }
 
-  // All lanes of a warp decode together; one that has no block writes nothing. In order, for a kernel that began before what it reads
-  // was there and has waited for it; one that begins behind that needs none.
+  // Decodes the block. All lanes of a warp call it together, as they exchange items; a lane stores if `is_there`.
+  // kInOrder keeps loads behind griddepcontrol.wait, for a kernel that may begin before its operands are written.
   template <bool kInOrder>
   CUTLASS_DEVICE void decode_all(unsigned word, bool is_there) const {
     auto const load = [](auto const *from) {
@@ -96,7 +97,7 @@ struct DecodeARun {
         return __ldg(from);
       }
     };
-    // Beyond K there are zeros.
+    // Codes past K are zeros.
     uint32_t words[4][1] = {}, of_block[kAtomsPerBlock];
     if (has_codes) {
       uint4 const run = load(reinterpret_cast<uint4 const *>(codes));
@@ -107,7 +108,7 @@ struct DecodeARun {
       of_block[i] = load(reinterpret_cast<uint32_t const *>(scales + i * second));
     }
     transpose(words);
-    // What a word becomes are four pieces of 16 bytes: of two steps along K two, with a part of each run.
+    // The four words cover two K steps. Each step is two pieces of 16 bytes, with a register of each run.
     uint32_t pieces[4][4];
     CUTLASS_PRAGMA_UNROLL
     for (int t = 0; t < 4; ++t) {
@@ -132,14 +133,15 @@ struct DecodeARun {
 };
 
 CUTLASS_DEVICE void decode_a(DecodeAParameters const &p) {
-  // Until whatever ran before has ended nothing of memory is read, nor by the next kernel, which begins behind this.
+  // Waits before launch_dependents, so that neither this kernel nor the next reads memory before earlier kernels have
+  // ended.
   grid_dependency_wait();
   launch_dependents();
   unsigned const item = blockIdx.x * DecodeA::kThreads + threadIdx.x, word = item % 4;
   if (item < p.flag_count) {
     p.flags[item] = 0;
   }
-  // Beyond the last there are threads that do the same as the first and write nothing.
+  // Excess threads repeat the first item, and store nothing.
   bool const is_there = item / 4 < p.blocks.number * static_cast<unsigned>(p.rows);
   unsigned const of_all = is_there ? item / 4 : 0;
   unsigned const row = p.blocks.divide(of_all), block = of_all - row * p.blocks.number;

@@ -1,4 +1,4 @@
-// How N columns of a row lie in a thread: side by side.
+// The layout of a thread's N values: adjacent columns of one row.
 template <int N>
 struct Part {
   static constexpr bool kPairs = false;
@@ -9,13 +9,14 @@ struct Part {
   static constexpr int index(int, int c) { return c; }
 };
 
-// What a thread keeps of each output while it works on a tile, or on a row of it.
+// Begins the state that a thread keeps of each output, over a tile or over a row of it.
 template <int N>
 CUTLASS_DEVICE auto begin_outputs(EpilogueArguments const &arguments) {
   return cute::transform(arguments.outputs, [](auto const &output) { return output.template begin<Part<N>, 1>(); });
 }
 
-// Writes N columns of a row. Unless the outputs are simple, all lanes of a warp call it together.
+// Applies the epilogue to N columns of a row and stores the results. Unless all outputs are plain values, all lanes of
+// a warp call it together: outputs use warp shuffles.
 template <int N, class States>
 CUTLASS_DEVICE void write_outputs(EpilogueArguments const &arguments, States &states, Place const &here,
                                   cutlass::Array<float, N> const &acc) {
@@ -38,7 +39,8 @@ CUTLASS_DEVICE void write_outputs(EpilogueArguments const &arguments, States &st
   });
 }
 
-// Ends what was begun; `here` is the thread's row. Unless the outputs are simple, all lanes of a warp call it together.
+// Ends the state of each output; `here` is the thread's row. Unless all outputs are plain values, all lanes of a warp
+// call it together.
 template <int N, class States>
 CUTLASS_DEVICE void end_outputs(EpilogueArguments const &arguments, States &states, Place const &here) {
   cute::for_each(cute::make_seq<cute::tuple_size<Outputs>::value>{}, [&](auto i) {

@@ -1,5 +1,5 @@
-// The few types of CUTLASS and CuTe that kernels for sm_90a use, so that these are built without CUTLASS. The names are
-// the same because the code of outputs is shared with kernels for other targets.
+// The subset of CUTLASS and CuTe types that sm_90a kernels use, so that they build without CUTLASS. The names match
+// CUTLASS, because the code of outputs is shared with kernels for other targets.
 #ifndef FOURFOLD_HEAD
 #define FOURFOLD_HEAD
 
@@ -15,7 +15,7 @@
 #include <utility>
 
 #ifdef FOURFOLD_HOST
-// The host compiler parses device code, which names intrinsics that only nvcc declares. Nothing of it is called.
+// Declares intrinsics that only nvcc knows. The host compiler parses device code, but none of it is called.
 extern uint3 const threadIdx, blockIdx;
 extern dim3 const blockDim, gridDim;
 void __syncthreads();
@@ -76,7 +76,7 @@ struct sizeof_bits {
   static constexpr int value = 8 * sizeof(T);
 };
 
-// The narrow formats. Conversions from f32 round to nearest even; FP8 saturates.
+// Narrow floating-point formats. Conversions from f32 round to nearest even; FP8 conversions saturate.
 struct half_t {
   uint16_t bits;
   half_t() = default;
@@ -89,7 +89,7 @@ struct bfloat16_t {
   bfloat16_t() = default;
   CUTLASS_HOST_DEVICE explicit bfloat16_t(float x) : bits(__bfloat16_as_ushort(__float2bfloat16_rn(x))) {}
   CUTLASS_HOST_DEVICE operator float() const {
-    // A shift, because the conversion of the CUDA headers takes one PRMT more per pair.
+    // A shift: the conversion in the CUDA headers takes one more PRMT per pair.
     uint32_t const wide = static_cast<uint32_t>(bits) << 16;
     float x;
     std::memcpy(&x, &wide, sizeof(x));
@@ -124,7 +124,7 @@ struct Array {
 template <class T, int N, int Alignment = sizeof_bits<T>::value * N / 8>
 struct alignas(Alignment) AlignedArray : Array<T, N> {};
 
-// Conversions of two numbers, which are single instructions.
+// Converts two elements at a time, as the hardware has packed conversion instructions.
 template <class Pair, class T>
 CUTLASS_HOST_DEVICE Pair pair_at(T const *at) {
   static_assert(sizeof(Pair) == 2 * sizeof(T), "a pair has two numbers");

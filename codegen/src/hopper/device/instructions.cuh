@@ -1,53 +1,54 @@
-// Instructions that C++ has no words for.
+// PTX instructions without a C++ spelling.
 #ifndef FOURFOLD_HOST
 
 CUTLASS_DEVICE uint32_t shared_address(void const *pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// The same number, which what is computed of it before does not stay in registers for.
+// Hides the origin of x from the compiler. It shares no subexpression across this point, so none occupies a register,
+// and it does not compute x again at each use.
 CUTLASS_DEVICE unsigned rematerialize(unsigned x) {
   asm volatile("" : "+r"(x));
   return x;
 }
-// An address that stays in registers, and is not computed again for each use.
+// Keeps an address in a register: the compiler does not compute it again at each use.
 CUTLASS_DEVICE uint8_t const *pin_to_register(uint8_t const *pointer) {
   asm volatile("" : "+l"(pointer));
   return pointer;
 }
-// One lane of a warp, always the same, as the compiler then knows: where a thread was only told by its number, each copy that it
-// asks for stands in a loop over lanes.
+// Elects one lane of the warp, always the same. With `elect.sync` the compiler knows that one lane is active. If the
+// lane were selected by its number, each TMA instruction would be compiled into a loop over lanes.
 CUTLASS_DEVICE bool elect_one() {
   uint32_t elected;
   asm volatile("{\n.reg .pred is;\nelect.sync _|is, 0xFFFFFFFF;\nselp.u32 %0, 1, 0, is;\n}\n" : "=r"(elected));
   return elected != 0;
 }
-// What all lanes of a warp have alike, as the compiler then knows.
+// Broadcasts the x of lane 0, so that the compiler knows the value to be uniform across the warp.
 CUTLASS_DEVICE int warp_uniform(int x) { return __shfl_sync(0xFFFFFFFFu, x, 0); }
-// The bits of x where the mask has ones, those of y elsewhere.
+// Selects the bits of x where kMask has ones, and the bits of y elsewhere.
 template <uint32_t kMask>
 CUTLASS_DEVICE uint32_t select_bits(uint32_t x, uint32_t y) {
   uint32_t result;
   asm("lop3.b32 %0, %1, %2, %3, 0xE4;" : "=r"(result) : "r"(x), "r"(y), "n"(kMask));
   return result;
 }
-// Bits 31 to 16. Who converts them takes them from where they are, which a shift would not be.
+// Returns bits 31 to 16. A conversion reads them in place; a shift would be one more instruction.
 CUTLASS_DEVICE uint32_t upper_half(uint32_t x) {
   uint16_t result;
   asm("{\n.reg .b16 low;\nmov.b32 {low, %0}, %1;\n}\n" : "=h"(result) : "r"(x));
   return result;
 }
-// The signs of eight codes. The compiler would mask again what is shifted.
+// Returns the sign bits of eight codes. It is PTX because the compiler would mask the shifted value again.
 CUTLASS_DEVICE uint32_t sign_bits(uint32_t codes) {
   uint32_t result;
   asm("and.b32 %0, %1, 0x88888888;" : "=r"(result) : "r"(codes));
   return result;
 }
 
-// Keeps a branch around what would otherwise be done always, and chosen from.
+// Keeps a branch that the compiler would replace by executing both sides and selecting results.
 CUTLASS_DEVICE void keep_branch() { asm volatile("" ::: "memory"); }
 
-// Barriers in shared memory.
+// Barriers in shared memory (mbarrier). `barrier_expect_tx` also arrives.
 CUTLASS_DEVICE void barrier_init(uint32_t barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
 }
@@ -64,14 +65,14 @@ CUTLASS_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
-// Copies that are asked for behind this come after what was read and written before.
+// Orders earlier generic-proxy accesses to shared memory before later async-proxy accesses (TMA, wgmma).
 CUTLASS_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// So many threads wait for each other, at one of a block's barriers.
+// Synchronizes kThreads threads of the CTA at named barrier kBarrier.
 template <int kBarrier, int kThreads>
 CUTLASS_DEVICE void named_barrier_sync() {
   asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
 }
-// Of another CTA of the cluster: an address there, and arriving at its barrier.
+// Distributed shared memory: maps an address to CTA `rank` of the cluster, and arrives at a barrier there.
 CUTLASS_DEVICE uint32_t cluster_address(uint32_t address, int rank) {
   uint32_t result;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(result) : "r"(address), "r"(rank));
@@ -80,7 +81,7 @@ CUTLASS_DEVICE uint32_t cluster_address(uint32_t address, int rank) {
 CUTLASS_DEVICE void barrier_arrive_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Four numbers, of which that barrier counts the bytes.
+// Stores floats to another CTA's shared memory, and completes their bytes at `barrier` in the same CTA.
 CUTLASS_DEVICE void store_async(uint32_t address, float const *values, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
                "f"(values[0]), "f"(values[1]), "f"(values[2]), "f"(values[3]), "r"(barrier)
@@ -91,7 +92,8 @@ CUTLASS_DEVICE void store_async_pair(uint32_t address, float2 values, uint32_t b
                "f"(values.y), "r"(barrier)
                : "memory");
 }
-// That all CTAs of a cluster have begun, and have made their barriers: said early and waited for late.
+// Cluster startup: CTAs arrive at barrier.cluster early and wait late, to hide its latency. The arrive is relaxed,
+// because fence.mbarrier_init already releases the initialized barriers.
 CUTLASS_DEVICE void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 CUTLASS_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 CUTLASS_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
@@ -101,11 +103,11 @@ CUTLASS_DEVICE int cluster_rank() {
   return rank;
 }
 
-// The kernel after this one may begin, if it was launched so; and what the one before wrote is there.
+// Programmatic dependent launch: lets the next kernel begin, and waits until the previous kernel's writes are visible.
 CUTLASS_DEVICE void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 CUTLASS_DEVICE void grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// What all lanes of a warp have written is there for whoever in another CTA has seen the flag.
+// Sets a flag for a warp of another CTA. __syncwarp orders the writes of all lanes before the release by lane 0.
 CUTLASS_DEVICE void release_flag(uint32_t *flag) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) {
@@ -116,10 +118,10 @@ CUTLASS_DEVICE void acquire_flag(uint32_t const *flag) {
   uint32_t is_there;
   do {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(is_there) : "l"(flag) : "memory");
-    // A vote tells the compiler that no lane goes on alone.
+    // The vote tells the compiler that the lanes leave the loop together.
   } while (!__all_sync(0xFFFFFFFFu, is_there != 0));
 }
-// A warp takes the next number of a counter, which no other gets.
+// Takes the next value of a global counter, one per warp.
 CUTLASS_DEVICE int fetch_next(uint32_t *counter) {
   int next = 0;
   if (threadIdx.x % 32 == 0) {
@@ -127,7 +129,8 @@ CUTLASS_DEVICE int fetch_next(uint32_t *counter) {
   }
   return warp_uniform(next);
 }
-// What all lanes of a warp have written can be loaded as a part of a tensor by whoever has seen the count.
+// Increments a counter once all lanes have written. A thread that acquires the count may then load the data by TMA:
+// each lane's proxy fence orders its generic writes before async-proxy reads.
 CUTLASS_DEVICE void release_add(uint32_t *counter) {
   asm volatile("fence.proxy.async.global;" ::: "memory");
   __syncwarp();
@@ -135,7 +138,7 @@ CUTLASS_DEVICE void release_add(uint32_t *counter) {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
   }
 }
-// By a thread alone.
+// Waits, in one thread, until the counter is `count`. The proxy fence orders the TMA loads that follow.
 CUTLASS_DEVICE void acquire_count(uint32_t const *counter, uint32_t count) {
   uint32_t counted;
   do {
@@ -143,7 +146,8 @@ CUTLASS_DEVICE void acquire_count(uint32_t const *counter, uint32_t count) {
   } while (counted != count);
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
-// What a kernel before may have written: what is loaded as read only may be asked for before it was waited for.
+// Loads data that a previous kernel may have written. The compiler may move a read-only load above griddepcontrol.wait,
+// but not these.
 CUTLASS_DEVICE uint4 load_ordered(uint4 const *from) {
   uint4 result;
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -166,7 +170,7 @@ CUTLASS_DEVICE uint32_t load_ordered(uint8_t const *from) {
   asm volatile("ld.global.u8 %0, [%1];" : "=r"(result) : "l"(from));
   return result;
 }
-// Numbers that another CTA wrote.
+// Loads values that another CTA wrote. `ld.global.cg` caches them in L2 only, so that no stale line of L1 is read.
 CUTLASS_DEVICE float4 load_l2(float const *from) {
   float4 result;
   asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -175,14 +179,15 @@ CUTLASS_DEVICE float4 load_l2(float const *from) {
   return result;
 }
 
-// A ring of stages: which is next, and how often it came around. Without branches: a consumer does nothing else meanwhile.
+// A position in a ring of stages: the stage, and the parity of the round. `next` has no branch, as a consumer executes
+// nothing else meanwhile.
 template <int kStages>
 struct PipelineState {
   int stage = 0;
   uint32_t phase = 0;
   template <int kBy = 1>
   CUTLASS_DEVICE void next() {
-    int const beyond = stage + kBy - kStages, inside = beyond >> 31;  // all ones, or none
+    int const beyond = stage + kBy - kStages, inside = beyond >> 31;  // 0 if the ring wraps, else all ones
     stage = beyond - inside * kStages;
     phase ^= ~inside & 1;
   }
@@ -194,7 +199,7 @@ CUTLASS_DEVICE void tma_load(CUtensorMap const &map, uint32_t to, uint32_t barri
           "r"(to), "l"(&map), "r"(barrier), "r"(byte), "r"(row), "r"(matrix)
       : "memory");
 }
-// What nobody reads again leaves the L2 first.
+// Loads data that is read once: the policy evicts it first from L2.
 CUTLASS_DEVICE void tma_load_evict_first(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int matrix,
                                          uint64_t policy) {
   asm volatile(
@@ -203,14 +208,14 @@ CUTLASS_DEVICE void tma_load_evict_first(CUtensorMap const &map, uint32_t to, ui
       "l"(&map), "r"(barrier), "r"(byte), "r"(row), "r"(matrix), "l"(policy)
       : "memory");
 }
-// Of a panel of several, rows of 128 bytes.
+// Loads rows of 128 bytes from one of several panels.
 CUTLASS_DEVICE void tma_load_panel(CUtensorMap const &map, uint32_t to, uint32_t barrier, int row, int matrix, int panel) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::
           "r"(to), "l"(&map), "r"(barrier), "r"(0), "r"(row), "r"(matrix), "r"(panel)
       : "memory");
 }
-// Of rows in groups, so many of each of several groups.
+// Loads a run of rows from each of several groups of rows.
 CUTLASS_DEVICE void tma_load_runs(CUtensorMap const &map, uint32_t to, uint32_t barrier, int byte, int row, int group, int matrix,
                                   uint64_t policy) {
   asm volatile(
@@ -219,7 +224,7 @@ CUTLASS_DEVICE void tma_load_runs(CUtensorMap const &map, uint32_t to, uint32_t 
       "l"(&map), "r"(barrier), "r"(byte), "r"(row), "r"(group), "r"(matrix), "l"(policy)
       : "memory");
 }
-// What describes a tensor is read before the first of its tiles is asked for.
+// Fetches a TMA descriptor before the first load that needs it.
 CUTLASS_DEVICE void prefetch_tensor_map(CUtensorMap const &map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
@@ -263,10 +268,10 @@ CUTLASS_DEVICE cutlass::Array<float, N> load_floats(uint32_t address) {
   }
   return result;
 }
-// Brings 32 bytes into the L2 cache. Nothing is read: what others write to them until they are is seen.
+// Prefetches 32 bytes into L2. It reads no value: later writes by others remain visible.
 CUTLASS_DEVICE void prefetch_l2(void const *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory"); }
-// Brings a number near, for whoever reads it later: into the L1 cache, or into the L2 cache if it is of fewer bytes than a
-// copy has. Nobody waits for it, and what is copied nobody reads.
+// Prefetches a scalar: 4 bytes into L1 by cp.async, fewer into L2, as cp.async copies at least 4 bytes. No thread waits
+// for the copy, or reads `unused`.
 template <class T>
 CUTLASS_DEVICE void prefetch_scalar(T const *number, uint32_t unused) {
   if constexpr (sizeof(T) == 4) {
@@ -281,8 +286,8 @@ CUTLASS_DEVICE float2 load_pair(uint32_t address) {
   return result;
 }
 
-// From memory into shared memory, 16 bytes, or zeros if none are `inside`. A thread has groups of such copies, of which it
-// waits for all but the last ones. What nobody reads again leaves the cache first.
+// cp.async copies 16 bytes from global to shared memory, or writes zeros if `inside` is 0. A thread waits for all but
+// its last kPending groups of copies. The policy evicts data that is read once first from L2.
 CUTLASS_DEVICE uint64_t evict_first() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -306,13 +311,13 @@ CUTLASS_DEVICE void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// A matrix in shared memory, K-major in rows of 128 bytes, swizzled.
+// Returns the wgmma descriptor of a K-major matrix in shared memory: rows of 128 bytes with 128-byte swizzle.
 CUTLASS_DEVICE uint64_t descriptor(uint32_t address) {
   return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
          uint64_t{1} << 62;
 }
 
-// d += a · b, 64 by N by 16, a from registers.
+// wgmma m64nNk16: d += a · b, with a in registers and b in shared memory.
 template <int N>
 struct Wgmma;
 
@@ -388,11 +393,11 @@ struct Wgmma<256> {
   }
 };
 
-// Matrices of e4m3 in shared memory, each 8 columns by 32 codes, 256 bytes after the one before: of each column first 16 codes, and
-// those of all columns side by side. The lower half of what describes them.
+// Returns the lower half of the descriptor of e4m3 matrices without swizzle. Each has 8 columns by 32 codes: 16 codes
+// of all columns, then the other 16, 128 bytes apart. WgmmaE4m3 adds the upper half: matrices are 256 bytes apart.
 CUTLASS_DEVICE uint32_t unswizzled_descriptor(uint32_t address) { return (address & 0x3FFFF) >> 4 | 128 >> 4 << 16; }
 
-// d = a · b and d += a · b, 64 by N by 32, of e4m3, a from registers.
+// wgmma m64nNk32 of e4m3: d = a · b and d += a · b, with a in registers and b in shared memory.
 template <int N>
 struct WgmmaE4m3;
 
@@ -432,7 +437,7 @@ struct WgmmaE4m3<16> {
   }
 };
 
-// Nothing reads sums before this that stands behind it: wgmma was waited for in between.
+// Compiler fence for accumulators: reads that follow in the source are not moved above the preceding wgmma_wait.
 template <int N>
 CUTLASS_DEVICE void wgmma_fence_operand(float (&sums)[N]) {
   CUTLASS_PRAGMA_UNROLL
@@ -441,7 +446,7 @@ CUTLASS_DEVICE void wgmma_fence_operand(float (&sums)[N]) {
   }
 }
 
-// d += a · b, 16 by 8 by 16, of one warp.
+// mma.sync m16n8k16 of one warp: d += a · b.
 CUTLASS_DEVICE void mma(float (&d)[4], uint32_t const (&a)[4], uint32_t low, uint32_t high) {
   asm(
       "mma.sync.aligned.m16n8k16.row.col.f32." FOURFOLD_OPERAND_TYPE "." FOURFOLD_OPERAND_TYPE ".f32 "

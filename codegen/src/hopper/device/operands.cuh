@@ -1,6 +1,6 @@
-// Operands of the epilogue, as N columns of a row of D have them.
+// Reads operands of the epilogue for N adjacent columns of a row of D.
 
-// Read by the way of what nobody writes, so that one load is enough for all of D.
+// Broadcasts a scalar. The read-only load lets the compiler issue it once for all of D.
 template <int N, class T>
 CUTLASS_DEVICE cutlass::Array<float, N> read_scalar(T const *scalar) {
   using Bits = cute::conditional_t<sizeof(T) == 4, float, cute::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>;
@@ -10,7 +10,7 @@ CUTLASS_DEVICE cutlass::Array<float, N> read_scalar(T const *scalar) {
   return result;
 }
 
-// 16 bytes at a time: rows begin at multiples of as many.
+// Loads up to 16 bytes at a time: the constraints of the plan align rows to 16 bytes. Columns beyond D read as 0.
 template <int N, class T>
 CUTLASS_DEVICE cutlass::Array<float, N> read_columns(T const *row, Place const &here) {
   constexpr int kAtOnce = cute::min(N, 128 / cutlass::sizeof_bits<T>::value);
@@ -35,13 +35,13 @@ CUTLASS_DEVICE cutlass::Array<float, N> read_columns(T const *row, Place const &
   return result;
 }
 
-// One number for each column of all matrices.
+// Reads one value per column, shared by all rows and matrices.
 template <int N, class T>
 CUTLASS_DEVICE cutlass::Array<float, N> read_row(T const *row, Place const &here) {
   return read_columns<N>(row, here);
 }
 
-// One number for each row of each matrix.
+// Reads one value per row of each matrix.
 template <int N, class T>
 CUTLASS_DEVICE cutlass::Array<float, N> read_column(T const *column, Place const &here) {
   cutlass::Array<float, N> result;
@@ -49,7 +49,7 @@ CUTLASS_DEVICE cutlass::Array<float, N> read_column(T const *column, Place const
   return result;
 }
 
-// One number for each element.
+// Reads one value per element.
 template <int N, class T>
 CUTLASS_DEVICE cutlass::Array<float, N> read_matrix(T const *matrix, Place const &here) {
   if (here.m < here.rows) {

@@ -1,4 +1,5 @@
-// Division of numbers below 2^31 by one that the host knows, exactly: by a multiplication (Granlund and Montgomery, 1994).
+// Divides numbers below 2^31 by a number that the host knows, exactly: a multiplication and a shift (Granlund and
+// Montgomery, 1994).
 struct Divisor {
   uint32_t number, multiplier, shift;
   CUTLASS_HOST_DEVICE uint32_t divide(uint32_t x) const { return static_cast<uint64_t>(x) * multiplier >> shift; }
@@ -12,55 +13,57 @@ inline Divisor divisor(uint32_t number) {
   return {number, static_cast<uint32_t>((power + number - 1) / number), 31 + bits};
 }
 
-// Flags of a split, one for each warp that multiplies.
+// Flags per split: one for each consumer warp, of which a CTA has at most 16.
 constexpr int kSplitFlags = 16;
 
-// What is left of the rows of A, for warps of tiles that have nothing else to do. It is counted in slabs: of the rows of A of a tile
-// some blocks along K. The first tiles that are computed are of so many along M, of all matrices, and of the rows of A of these
-// the first slabs were decoded before. Others are taken in units.
+// The part of A that idle warps of the tiled kernel decode. A slab is the rows of A of a tile over kSlabBlocks K
+// blocks. decode_a_kernel decodes `first_slabs` slabs along K of the `first_tiles` first tiles along M, over all
+// matrices. The rest is decoded in units of kUnitM rows.
 struct DecodeAhead {
   Divisor tiles_m, first_tiles, slabs;
   int first_slabs, units;
-  // How many units were taken, and how many of each slab were decoded.
+  // The number of units taken, and for each slab the number of units decoded.
   uint32_t *next_unit, *decoded_units;
   uint8_t *decoded_a;
   int panel_m;
 };
 
-// What a kernel for small M is given. Until it has asked for B memory does nothing, and a CTA waits some hundred cycles
-// for each 64 bytes of parameters: the first 64 have all that it needs for that.
+// Parameters of a small-M kernel. A CTA waits some hundred cycles for each 64 bytes of parameters. Memory is idle until
+// B is requested, so the first 64 bytes contain all that this needs.
 struct alignas(64) SmallMParameters {
   uint8_t const *b, *a, *sfb, *sfa;
-  // Bytes of a row's codes, and of the scales of 128 rows, which have so many times 512 bytes along K.
+  // Bytes of a row of codes, bytes of the scales of 128 rows, and their atoms along K.
   unsigned n, row_bytes, scale_bytes, atoms_k;
-  // A cluster has 1 << cluster_bits CTAs. Each has so many units of rows of B and chunks along K; the first ones have one more.
+  // A cluster has 1 << cluster_bits CTAs, units_per_cta units of N and, per CTA, chunks_per_cta chunks of K. The first
+  // ones have one more of each.
   uint8_t cluster_bits, units_per_cta, extra_chunks, is_batch;
   unsigned extra_units, chunks_per_cta;
   int m;
-  // CTAs, or clusters, of a matrix, and its operands' bytes.
+  // Divisors by the clusters of a matrix and by the chunks of a CTA, and byte strides between matrices.
   Divisor ctas, chunks, chunks_plus_one;
   uint64_t b_stride, a_stride, sfb_stride, sfa_stride;
 };
 
-// D[m, n] = sum over k of (A · SFA)[m, k] · (B · SFB)[n, k], for a GPU without FP4 tensor cores. What is needed first comes first:
-// for each 64 bytes that a block reads anew it waits some hundred cycles.
+// D[m, n] = sum over k of (A · SFA)[m, k] · (B · SFB)[n, k], for a GPU without FP4 tensor cores. Members are in the
+// order in which a CTA needs them: it waits some hundred cycles for each new 64 bytes.
 struct Parameters {
-  // A and B as tiles of them are loaded, and scales of B and of A; and as they lie in memory.
+  // TMA descriptors, of decoded A in tiled kernels; and the addresses of the operands.
   CUtensorMap b_map, a_map, sfb_map, sfa_map;
   uint8_t const *b, *a, *sfb, *sfa;
   // CTAs that share a tile, 1 << cluster_bits.
   int cluster, cluster_bits;
   int m, n, k;
-  // 512 bytes that the scales of 128 rows have along K.
+  // Scale atoms along K.
   int atoms_k;
-  unsigned row_bytes;  // of codes
-  // Tiles along M and N, and of all matrices; those of one, and of a group of these that is computed together.
+  unsigned row_bytes;  // of a row of codes
+  // Tiles along M, along N and in total. Divisors by the tiles of a matrix, and of a group of kGroupWidth tiles along
+  // N.
   int tiles_m, tiles_n, tiles;
   Divisor tiles_per_matrix, tiles_per_group;
-  // Blocks of 128 rows that the scales have.
+  // Scale atoms along M and N.
   int atoms_m, atoms_n;
-  // Steps of a tile along K. Of the tiles from `whole_tiles` on, which are the last round, their CTAs have `own_steps`, and so many
-  // clusters of helpers the others, in splits of `split_steps`, whose sums are left with a flag for each warp.
+  // K steps of a tile. Tiles from `whole_tiles` on are the last wave: their CTAs compute `own_steps` K steps. `helpers`
+  // clusters compute the rest in `splits` splits of `split_steps`, and store the sums with a flag per warp.
   int steps, whole_tiles, helpers, splits, own_steps, split_steps;
   float *split_sums;
   uint32_t *split_flags;
