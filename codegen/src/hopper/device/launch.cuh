@@ -1,20 +1,20 @@
-// How a problem and its plan become parameters, on the host.
+// Computes parameters from a problem and its plan, on the host.
 
-// What makes the descriptors of tensors: a function of the driver.
+// The driver function that encodes TMA descriptors.
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-// A tensor of bytes, and the part of it that is loaded at a time.
+// Encodes the descriptor of a tensor of bytes and the box that one TMA load copies.
 inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *tensor, int rank, cuuint64_t const *extents,
                             cuuint64_t const *strides, cuuint32_t const *box, CUtensorMapSwizzle swizzle) {
   cuuint32_t const steps[] = {1, 1, 1, 1};
-  // The L2 cache brings 128 bytes of a row: where it brings more, all blocks wait for memory at the same time. The driver's
-  // errors have the numbers of the runtime's.
+  // L2 promotion of 128 bytes: with more, all CTAs wait for memory at the same time. The driver's error codes equal
+  // those of the runtime.
   return static_cast<cudaError_t>(encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, static_cast<cuuint32_t>(rank), const_cast<void *>(tensor),
                                          extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                                          CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 }
 
-// A matrix of bytes for each of a batch, so many rows after the one before.
+// Encodes the descriptor of one matrix of bytes per batch, `pitch` rows apart.
 inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *matrices, int64_t row_bytes, int64_t rows,
                             int64_t pitch, int64_t batches, int box_bytes, int box_rows, CUtensorMapSwizzle swizzle) {
   cuuint64_t const row = row_bytes;
@@ -24,7 +24,7 @@ inline cudaError_t describe(CUtensorMap &map, Encode encode, void const *matrice
   return describe(map, encode, matrices, 3, extents, strides, box, swizzle);
 }
 
-// What warps that keep A in registers load: of chunks of K, runs of rows that lie side by side, all rows of A, and scales of either.
+// Encodes what warps of small_m_regs load per chunk of K: two runs of rows of B, all rows of A, and the scales of both.
 inline cudaError_t describe_small_m_regs(Problem const &problem, Pointers const &pointers, VariantTraits const &traits, Encode encode,
                                          Parameters &parameters) {
   int const row_bytes = traits.blocks * kBlockBytes;
@@ -92,7 +92,7 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
     small_m.scale_bytes = small_m.atoms_k * kAtomBytes;
     small_m.cluster_bits = static_cast<uint8_t>(parameters.cluster_bits);
     small_m.is_batch = problem.l > 1;
-    // No more than a CTA has room for.
+    // Fits in 8 bits, as it is at most kMaxUnits.
     small_m.units_per_cta = static_cast<uint8_t>(units / ctas);
     small_m.extra_units = units % ctas;
     small_m.chunks_per_cta = of_cta;
@@ -128,11 +128,11 @@ inline cudaError_t make_parameters(Problem const &problem, Pointers const &point
   ahead.decoded_a = static_cast<uint8_t *>(workspace);
   ahead.panel_m = static_cast<int>(decoded_rows(problem, traits));
   parameters.split_sums = reinterpret_cast<float *>(ahead.next_unit + counter_count(slabs));
-  // A warp reads rows of B in rows of 64 bytes without conflicts as they are.
+  // Not swizzled: warps read rows of 64 bytes without bank conflicts.
   cudaError_t error = describe(parameters.b_map, encode, pointers.b, problem.k / 2, problem.n, problem.n, problem.l,
                                kBlockBytes, traits.tile_n, CU_TENSOR_MAP_SWIZZLE_NONE);
   if (error == cudaSuccess) {
-    // Those of 128 rows of B, of all matrices.
+    // SFB of all matrices, in blocks of 128 rows.
     int64_t const rows = static_cast<int64_t>(parameters.atoms_k) * kAtomRows;
     error = describe(parameters.sfb_map, encode, pointers.sfb, kScaleRowBytes, rows, rows,
                      problem.l * parameters.atoms_n, kScaleRowBytes, kAtomsPerBlock * kAtomRows,
@@ -173,9 +173,9 @@ inline DecodeAParameters decode_a_parameters(Problem const &problem, Pointers co
   return result;
 }
 
-// Blocks of the kernel that decodes rows of A: a thread for each item of these, and for each flag.
+// Returns the CTAs of decode_a_kernel, which has a thread per item and per flag.
 inline unsigned decode_a_grid(DecodeAParameters const &parameters) {
-  // No more than the bytes of A's scales, which are fewer than 2^31.
+  // At most the bytes of SFA, which are fewer than 2^31.
   int64_t const items = static_cast<int64_t>(parameters.rows) * parameters.blocks.number * 4;
   int64_t const threads = items > parameters.flag_count ? items : parameters.flag_count;
   return static_cast<unsigned>((threads + DecodeA::kThreads - 1) / DecodeA::kThreads);

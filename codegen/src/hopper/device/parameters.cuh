@@ -55,9 +55,8 @@ struct Parameters {
   int m, n, k;
   // Scale atoms along K.
   int atoms_k;
-  unsigned row_bytes;  // of a row of codes
-  // Tiles along M, along N and in total. Divisors by the tiles of a matrix, and of a group of kGroupWidth tiles along
-  // N.
+  unsigned row_bytes;  // bytes of a row of codes
+  // Tiles along M, along N and in total. Divisors by the tiles of a matrix and of a group.
   int tiles_m, tiles_n, tiles;
   Divisor tiles_per_matrix, tiles_per_group;
   // Scale atoms along M and N.

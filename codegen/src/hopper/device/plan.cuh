@@ -1,25 +1,24 @@
-// The plan of a launch, on the host: which tile a problem gets, how many blocks share it, what others have of it, and how
-// large a workspace it needs.
+// Plans a launch on the host: tile, cluster size, split-K, the part of A that is decoded first, and workspace size.
 
-// `helpers` clusters take `per_tile` splits of `steps` steps along K from each of the last `tiles` tiles.
+// `helpers` clusters take `per_tile` splits of `steps` K steps from each of the last `tiles` tiles.
 struct SplitK {
   int helpers, tiles, per_tile, steps;
 };
 
-// Which rows of A a kernel of its own decodes before, in slabs: of those of the first tiles along M, of so many of all matrices, the
-// first along K.
+// The slabs of A, `tiles` tiles along M of all matrices by `along_k`. decode_a_kernel decodes the first `first_along_k`
+// of the first `first_tiles` tiles.
 struct Slabs {
   int tiles, first_tiles, along_k, first_along_k;
   bool are_all_first() const { return first_tiles == tiles && first_along_k == along_k; }
 };
 
-// How a problem is launched: blocks that share a tile lie side by side.
+// The launch of a problem. The CTAs of a cluster, which share a tile, are adjacent in the grid.
 struct Plan {
   int variant, cluster;
   dim3 grid;
   SplitK split_k;
   Slabs slabs;
-  // With small M, whether warps keep A in registers.
+  // True if warps of a small-M kernel keep A in registers.
   bool is_small_m_regs;
 };
 
@@ -27,32 +26,33 @@ inline int64_t tile_count(Problem const &problem, VariantTraits const &traits) {
   return (problem.m + traits.tile_m - 1) / traits.tile_m * ((problem.n + traits.tile_n - 1) / traits.tile_n) * problem.l;
 }
 
-// How many clusters the device has room for at once. Those of more than two blocks are kept within groups of SMs, whose
-// number of SMs is not always a multiple of theirs: an eighth is left for that where a block has an SM for itself.
+// Returns how many clusters the device runs at once. A cluster of more than two CTAs needs one GPC, whose number of SMs
+// is not always a multiple of its size. If a CTA occupies an SM, an eighth is reserved for that.
 inline int64_t clusters_at_once(Device const &device, VariantTraits const &traits, int cluster) {
   int64_t const room = static_cast<int64_t>(device.sm_count) * traits.ctas_per_sm;
   return (cluster > 2 && traits.ctas_per_sm == 1 ? room * 7 / 8 : room) / cluster;
 }
 
-// Steps along K.
+// Returns the K steps of a tile.
 inline int64_t step_count(Problem const &problem, VariantTraits const &traits) {
   int64_t const step = traits.blocks * kBlockK;
   return (problem.k + step - 1) / step;
 }
 
-// What is given of the tiles of a round to clusters that have none, each of whose blocks has splits of its own: as takes the
-// least time, if that is a sixteenth less. Leaving a split, and adding one, take as long as some steps.
+// Splits the K-tails of `tiles` tiles of the last wave among clusters without a tile, each of whose CTAs takes its own
+// splits. The fastest split is chosen if it saves more than 1/16. Storing and adding a split cost as much as some K
+// steps.
 inline SplitK plan_split_k(int64_t steps, int64_t tiles, int64_t room, int cluster) {
   constexpr int64_t kStoreCost = 3, kAddCost = 2, kMaxSplits = 16;
   int64_t const helpers = (room - tiles) * cluster;
   SplitK best = {};
-  // Times are counted for all blocks of a cluster.
+  // Times are sums over the CTAs of a cluster.
   int64_t least = steps - steps / 16;
   int64_t const max_splits = tiles == 0 || helpers <= 0 ? 0 : helpers <= tiles ? 1 : helpers / tiles;
   for (int64_t per_tile = 1; per_tile <= max_splits && per_tile <= kMaxSplits; ++per_tile) {
     int64_t const each = (tiles * per_tile + helpers - 1) / helpers;
-    // So that those who have tiles, (steps - per_tile * split) / cluster + kAddCost * per_tile, take as long as those who help,
-    // each * (split + kStoreCost).
+    // Equalizes two times. CTAs with tiles take (steps - per_tile * split) / cluster + kAddCost * per_tile, and helpers
+    // take each * (split + kStoreCost).
     int64_t split = (steps + (kAddCost * per_tile - each * kStoreCost) * cluster) / (per_tile + each * cluster);
     int64_t const most = (steps - cluster) / per_tile;
     split = split < most ? split : most;
@@ -66,9 +66,8 @@ inline SplitK plan_split_k(int64_t steps, int64_t tiles, int64_t room, int clust
   return best;
 }
 
-// Whether a kernel of its own decodes the rows of A before, into a workspace, what a row has there, and how many rows the
-// workspace has: of the last matrix as many as its tiles. The others' tiles end in the next matrix. A tile is loaded much
-// faster where all of its rows are there, whatever they are.
+// decodes_before: A is decoded into a workspace first. The workspace has whole tiles of the last matrix; tiles of the
+// others end in the next matrix. TMA is much faster if all rows of a tile are in bounds, whatever they contain.
 inline bool decodes_before(VariantTraits const &traits) { return traits.tile_m > kSmallM; }
 inline int64_t decoded_row_bytes(Problem const &problem) { return (problem.k + kBlockK - 1) / kBlockK * kDecodedBlockBytes; }
 inline int64_t padded_m(Problem const &problem, VariantTraits const &traits) {
@@ -78,13 +77,13 @@ inline int64_t decoded_rows(Problem const &problem, VariantTraits const &traits)
   return (problem.l - 1) * problem.m + padded_m(problem, traits);
 }
 
-// Behind the rows of A the workspace has the flags of splits, counters of what is left of the rows of A, and the sums of splits.
+// Behind decoded A the workspace has the flags of splits, the counters of decode_ahead, and the sums of splits.
 inline uint32_t *flags(Problem const &problem, VariantTraits const &traits, void *workspace) {
   return reinterpret_cast<uint32_t *>(static_cast<uint8_t *>(workspace) +
                                       decoded_row_bytes(problem) * decoded_rows(problem, traits));
 }
 inline int64_t counter_count(Slabs const &slabs) {
-  // One for each slab, and one for all; what is behind them is read 16 bytes at a time.
+  // A counter per slab and one of all units. Padded to 16 bytes, as the sums behind are accessed as float4.
   return slabs.are_all_first() ? 0 : (static_cast<int64_t>(slabs.tiles) * slabs.along_k + 4) / 4 * 4;
 }
 inline int64_t workspace_bytes(Problem const &problem, Plan const &plan) {
@@ -94,8 +93,8 @@ inline int64_t workspace_bytes(Problem const &problem, Plan const &plan) {
          split * plan.split_k.tiles * plan.split_k.per_tile;
 }
 
-// What is left to the warps of tiles: all that those which are computed first, so many at once, do not need at first. Where CTAs
-// share K each needs another part of it, and where there are too many units to be counted, nothing is left.
+// Leaves to decode_ahead all slabs that the first wave of `at_once` tiles does not need at first. It leaves none if
+// CTAs share K, as each needs another part of it, or if an int cannot hold the number of units.
 inline Slabs plan_slabs(Problem const &problem, VariantTraits const &traits, int cluster, int64_t at_once) {
   constexpr int64_t kFirstSlabs = 2;
   int64_t const tiles_m = (problem.m + traits.tile_m - 1) / traits.tile_m, tiles_n = (problem.n + traits.tile_n - 1) / traits.tile_n;
@@ -113,52 +112,52 @@ inline Slabs plan_slabs(Problem const &problem, VariantTraits const &traits, int
   return {static_cast<int>(tiles), static_cast<int>(first_tiles), static_cast<int>(along_k), static_cast<int>(first_along_k)};
 }
 
-// Units of rows of B that blocks for small M share out: four runs of rows each, 32 apart.
+// Returns the units of N that small-M CTAs share out: four runs of rows each, 32 apart.
 inline int64_t unit_count(Problem const &problem, VariantTraits const &traits) {
   int64_t const of_block = 128 / traits.unit_n, run = traits.unit_n / 4, rest = (problem.n % 128 + run - 1) / run;
   return problem.n / 128 * of_block + (rest < of_block ? rest : of_block);
 }
 
-// Whether a block for small M has room for them, where so many share K.
+// Returns whether a small-M CTA has room for its part of A if `cluster` CTAs share K.
 inline bool fits_small_m(Problem const &problem, VariantTraits const &traits, int cluster) {
   int64_t const chunk = traits.blocks * kBlockK, chunks = (problem.k + chunk - 1) / chunk;
   return problem.m * ((chunks + cluster - 1) / cluster * chunk) <= traits.max_elements;
 }
 
-// Whether a variant takes a problem.
+// Returns whether a variant supports a problem.
 inline bool takes(Problem const &problem, VariantTraits const &traits) {
   return traits.tile_m > kSmallM || (problem.m <= traits.tile_m && fits_small_m(problem, traits, traits.max_cluster));
 }
 
-// A kernel that has one line is forced to what that says.
+// A dispatch table of one rule forces it.
 constexpr bool kIsForced = sizeof(kChoices) == sizeof(Choice);
 
-// For small M every SM has a block, with its share of the rows of B. So many share K as their elements of A need
-// room, and more where there are too few rows of B for all.
+// Gives each SM a CTA with its share of N. As many CTAs share K as their part of A needs room, and more if N is too
+// short for all SMs. `least` is the cluster size of the dispatch rule, or 0.
 inline Plan plan_small_m(Problem const &problem, Device const &device, int variant, int least) {
   VariantTraits const &traits = kVariants[variant];
   int64_t const units = unit_count(problem, traits), chunk = traits.blocks * kBlockK;
   int64_t const chunks = (problem.k + chunk - 1) / chunk;
   auto const room = [&](int cluster) { return clusters_at_once(device, traits, cluster); };
-  // What a block has of sums must have room, too.
+  // The sums of a CTA must fit, too.
   int64_t const fewest = (units + traits.max_units - 1) / traits.max_units;
-  // Clusters of a matrix.
+  // Clusters per matrix.
   auto const count = [&](int cluster) {
     int64_t const at_once = room(cluster) / problem.l, most = at_once < units ? at_once : units;
     return most > fewest ? most : fewest;
   };
-  // What one has at most.
+  // The largest number of units of a CTA.
   auto const units_per_cta = [&](int cluster) { return (units + count(cluster) - 1) / count(cluster); };
-  // Whether warps keep A in registers: each has a chunk of K then; where many have none, chunks are better shared out. Rows of B are
-  // loaded as parts of 32.
+  // Returns whether warps keep A in registers. Each warp then has one chunk of K: with many idle warps, small_m divides
+  // chunks better. B is loaded in parts of 32 rows.
   auto const fits_regs = [&](int cluster) {
     constexpr int64_t kMinRegsChunks = 13;
     int64_t const of_block = (chunks + cluster - 1) / cluster;
     return problem.n % 32 == 0 && cluster <= 2 && of_block >= kMinRegsChunks && of_block <= SmallMRegs::kWarps &&
            units_per_cta(cluster) <= traits.max_regs_units;
   };
-  // What the table says is for one matrix and many SMs: where blocks would wait for others' end, and do not if fewer share K,
-  // fewer do. Nor do more where fewer keep A in registers, and half of the SMs or more have one of these.
+  // Rules assume one matrix and many SMs: if fewer CTAs sharing K avoid a second wave, fewer do. Nor is a larger
+  // cluster used if the smaller one keeps A in registers and at least half of the SMs have a unit.
   auto const is_wanted = [&](int cluster) {
     int64_t const clusters = fewest * problem.l;
     if (!kIsForced && fits_regs(cluster / 2) && 2 * units * problem.l >= room(cluster / 2)) {
@@ -171,7 +170,7 @@ inline Plan plan_small_m(Problem const &problem, Device const &device, int varia
          cluster * 2 <= chunks) {
     cluster *= 2;
   }
-  // Where a block has so many rows of B at a time, what each has to do: chunks of these; and sharing K takes as long as some more.
+  // Estimates a CTA's time in chunks of concurrent_n rows. Sharing K costs as much as some more.
   auto const work = [&](int cluster) {
     int64_t const sharing = cluster == 1 ? 0 : cluster == 2 ? 4 : cluster == 4 ? 6 : 12;
     int64_t const rows = units_per_cta(cluster) * traits.unit_n;
@@ -180,7 +179,7 @@ inline Plan plan_small_m(Problem const &problem, Device const &device, int varia
     int64_t const times = (rows + traits.concurrent_n - 1) / traits.concurrent_n;
     return rounds * times * ((chunks + cluster - 1) / cluster) + sharing;
   };
-  // As many as the table says, where it does.
+  // The cluster size of a rule takes precedence over the estimate.
   if (least == 0 && traits.concurrent_n > 0) {
     for (int more = cluster * 2; more <= traits.max_cluster && more <= chunks && room(more) > 0; more *= 2) {
       cluster = work(more) < work(cluster) ? more : cluster;
@@ -191,12 +190,12 @@ inline Plan plan_small_m(Problem const &problem, Device const &device, int varia
     cluster *= 2;
   }
   bool const is_small_m_regs = fits_regs(cluster);
-  // No more then than have as many units as any.
+  // Uses the fewest clusters that do not increase the largest number of units.
   int64_t const clusters = is_small_m_regs ? (units + units_per_cta(cluster) - 1) / units_per_cta(cluster) : count(cluster);
   return {variant, cluster, dim3(static_cast<unsigned>(clusters * problem.l * cluster)), {}, {}, is_small_m_regs};
 }
 
-// Of a variant; with no blocks that share a tile, as many as there is room for.
+// Plans a given variant. With `cluster` 0 the largest cluster is used for which all tiles run at once.
 inline Plan plan_variant(Problem const &problem, Device const &device, int variant, int cluster) {
   constexpr int kMinSteps = 2;
   VariantTraits const &traits = kVariants[variant];
@@ -210,11 +209,11 @@ inline Plan plan_variant(Problem const &problem, Device const &device, int varia
       cluster /= 2;
     }
   }
-  // Each has a part of K, whatever the table says.
+  // Each CTA needs a K step, whatever the rule says.
   while (cluster > 1 && (steps < cluster || traits.max_cluster < cluster)) {
     cluster /= 2;
   }
-  // A block that has an SM for itself takes one tile after the other.
+  // A CTA that occupies an SM computes one tile after the other.
   bool const is_persistent = cluster == 1 && traits.ctas_per_sm == 1 && tiles > device.sm_count;
   int64_t const room = clusters_at_once(device, traits, cluster);
   bool const fits = traits.splits_k && (is_persistent || tiles <= room);

@@ -1,4 +1,4 @@
-// Which kernel a variant is, by the rows of A and of B in its tile.
+// Maps a tile to its kernel family.
 constexpr int kSmallM = 16;
 template <int kTileM, int kTileN, bool = kTileM <= kSmallM>
 struct Variant : Tiled<kTileM, kTileN> {
@@ -8,7 +8,7 @@ struct Variant : Tiled<kTileM, kTileN> {
 template <int kTileM, int kTileN>
 struct Variant<kTileM, kTileN, true> : SmallM<kTileM> {
   static constexpr int kSpareThreads = 0;
-  // Units of rows of B at most of which warps that keep A in registers have room for the sums.
+  // The most units of N whose sums fit if warps keep A in registers.
   static constexpr int kMaxRegsUnits = kTileM == kRegsM ? SmallMRegs::kMaxUnits : 0;
   static constexpr bool kSplitsK = false, kDecodesAhead = false;
 };
