@@ -2,8 +2,8 @@
 // rows of A it decodes only a part, and warps of the tiled kernel the rest (decode_ahead.cuh).
 //
 // The workspace has whole K blocks of 128. Each is two panels with 128 bytes of each row of A, in the K order of wgmma:
-// the rows of a panel that a tile loads at a time are contiguous. Without the workspace, every tile would decode A again
-// for each 128 or 256 rows of B. Decoded A stays in L2.
+// the rows of a panel that a tile loads at a time are contiguous. Without the workspace, every tile would decode A
+// again for each 128 or 256 rows of B. Decoded A stays in L2.
 
 constexpr int kPanelRowBytes = 128, kDecodedBlockBytes = kBlockK * 2;
 static_assert(kDecodedBlockBytes == 2 * kPanelRowBytes);

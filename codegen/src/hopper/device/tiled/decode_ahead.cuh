@@ -1,7 +1,8 @@
-// What the kernel before leaves of the rows of A: it is decoded while the first tiles are computed.
+// Decodes the part of A that decode_a_kernel leaves, while the first tiles are computed.
 
 #ifndef FOURFOLD_HOST
-// The warps that decode it. Whoever takes a unit waits for nobody, so that what others wait for comes.
+// Runs in warps that have no other role. A warp waits for no one once it has taken a unit, so every unit that a
+// producer of A waits for is decoded.
 template <class V>
 CUTLASS_DEVICE void decode_ahead(Parameters const &p) {
   constexpr unsigned kUnitsPerSlab = V::kTileM / kUnitM;
@@ -13,12 +14,12 @@ CUTLASS_DEVICE void decode_ahead(Parameters const &p) {
   DecodeAMatrix const matrix{p.a,           p.sfa, ahead.decoded_a, static_cast<int>(p.row_bytes),
                              ahead.panel_m, p.atoms_m, p.atoms_k};
   unsigned const word = lane() % 4, of_first = ahead.first_tiles.number * ahead.slabs.number;
-  // Behind that counters are zero.
+  // The previous kernel zeroes the counters.
   grid_dependency_wait();
   CUTLASS_PRAGMA_NO_UNROLL
   for (int taken = fetch_next(ahead.next_unit); taken < ahead.units; taken = fetch_next(ahead.next_unit)) {
     unsigned const unit = taken, before = unit / kUnitsPerSlab + ahead.first_tiles.number * ahead.first_slabs;
-    // The slabs of the first tiles in the order of K, then those of one tile after the other.
+    // Slabs of the first tiles, in K order; then the slabs of one tile after the other.
     unsigned tile, slab;
     if (before < of_first) {
       slab = ahead.first_tiles.divide(before);
@@ -39,7 +40,7 @@ CUTLASS_DEVICE void decode_ahead(Parameters const &p) {
   }
 }
 
-// Waits until a slab of a tile's rows of A was decoded, which is for the thread that loads them.
+// Waits until a slab of a tile is decoded. Only the thread that loads A calls it.
 template <class V>
 CUTLASS_DEVICE void wait_for_slab(Parameters const &p, WorkTile const &work, unsigned slab) {
   unsigned const tile = work.batch * p.tiles_m + work.m_idx;

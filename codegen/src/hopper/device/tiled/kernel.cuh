@@ -1,7 +1,7 @@
-// Who does what in a CTA.
+// The tiled kernel: warp roles of a CTA. traits.cuh has the design.
 
 #ifndef FOURFOLD_HOST
-// A warpgroup that multiplies.
+// A consumer warpgroup: mainloop, reduction and stores of its tiles and splits.
 template <class V>
 CUTLASS_DEVICE void run_consumer(Parameters const &p, TiledSmem<V> const &smem) {
   int const phase = own_phase<V>();
@@ -33,11 +33,11 @@ CUTLASS_DEVICE void run_consumer(Parameters const &p, TiledSmem<V> const &smem) 
       wgmma_fence_operand(sums[i]);
     }
     if constexpr (V::kPhases > 1) {
-      // The next of its own stages is the first one, or the one behind.
+      // The next own stage of phase 1 is the one behind that of phase 0, so both pass the same stage.
       reduce_phases<V>(smem, consumer.ring.stage - phase, phase, sums);
     }
     if constexpr (V::kGroups == 4) {
-      // Registers are few: found anew, not kept.
+      // Registers are scarce: computes the work tile again instead of keeping it.
       work = work_tile<V>(p, TileScheduler<V>(rematerialize(scheduler.index)), own_rank(p));
     }
     if (scheduler.helps()) {
@@ -66,7 +66,7 @@ CUTLASS_DEVICE void run_consumer(Parameters const &p, TiledSmem<V> const &smem) 
           add_splits<V>(p, work.split, sums, rank);
         }
         store_tile<V, true>(p, smem, work, rank, sums);
-        // A cluster has one tile. That the loop ends here tells the compiler that what it counts is the same for all threads.
+        // A cluster has one tile. The break tells the compiler that loop variables are uniform across threads.
         break;
       }
     }
@@ -94,11 +94,11 @@ CUTLASS_DEVICE void init_barriers(TiledSmem<V> const &smem) {
   fence_barrier_init();
 }
 
-// Those of a cluster.
+// Initializes the barriers of the exchange in a cluster.
 template <class V>
 CUTLASS_DEVICE void init_exchange_barriers(Parameters const &p, TiledSmem<V> const &smem) {
   barrier_init(smem.exchange_empty(), p.cluster - 1);
-  // Of each of its slices a warp gets what the others have.
+  // A warp receives the sums of all other CTAs for each of its slices.
   int const own = keeps_group<V>(p) ? V::kSlices : (V::kSlices >> p.cluster_bits) / V::kPhases;
   int const bytes = own * (p.cluster - 1) * V::kVectors * 32 * 16;
   CUTLASS_PRAGMA_UNROLL
@@ -117,7 +117,7 @@ CUTLASS_DEVICE void run_tiled(Parameters const &p, void *shared) {
   TiledSmem<V> const smem(shared);
   constexpr int kProducerWarpB = V::kConsumerThreads / 32, kProducerWarpA = kProducerWarpB + 1, kAuxWarp = kProducerWarpB + 2;
   int const warp = threadIdx.x / 32;
-  // What must be done before the first rows of B are asked for takes some hundred cycles each: so three warps share it.
+  // Each part of the setup before the first load of B takes some hundred cycles, so three warps share it.
   TiledProducerB<V> producer;
   if (warp == kProducerWarpB) {
     producer.begin(p, own_rank(p));
@@ -152,7 +152,7 @@ CUTLASS_DEVICE void run_tiled(Parameters const &p, void *shared) {
       load_a<V>(p, smem, rank);
     } else if (warp >= kAuxWarp) {
       if (warp == kAuxWarp && lane() == 0) {
-        // Each slice would wait for memory otherwise.
+        // Prefetches scalars: otherwise the epilogue of each slice waits for memory.
         for_each_scalar(p.epilogue, [&](auto const *number) { prefetch_scalar(number, smem.unused()); });
       }
       if constexpr (V::kDecodesAhead) {
@@ -162,13 +162,13 @@ CUTLASS_DEVICE void run_tiled(Parameters const &p, void *shared) {
     __syncwarp();
     if (p.cluster > 1) {
       cluster_wait();
-      // Who helps waits for nobody, and may have ended.
+      // CTAs of a helper cluster wait for no one, and may have ended: nothing arrives there.
       if (warp == kProducerWarpA && lane() < p.cluster && lane() != rank && !TileScheduler<V>(p, rank).helps()) {
         barrier_arrive_cluster(cluster_address(smem.exchange_empty(), lane()));
       }
       __syncwarp();
     }
   }
-  // Nobody leaves while others still send to it: each waits for all that they send before it writes.
+  // No CTA ends while others still send to it: each waits for all that it receives before it stores D.
 }
 #endif

@@ -1,15 +1,15 @@
-// The threads that load the operands of tiles into the stages of shared memory. A tile of 64 rows of B has 600 cycles for a
-// block, and what its thread does for one takes as long as its instructions take to come: there are few.
+// Producer warps, which load the operands of tiles into stages by TMA. A tile with N = 64 takes 600 cycles per K block,
+// and its producer is limited by instruction fetch. So these loops have few instructions.
 
 #ifndef FOURFOLD_HOST
-// What a work tile loads of the rows of B, and of their scales, by a thread.
+// Loads B and SFB of the CTA's work. One elected lane issues the loads.
 template <class V>
 struct TiledProducerB {
   TileScheduler<V> scheduler{0};
   WorkTile work;
-  // Which 128 rows of scales, of those of all matrices.
+  // Blocks of 128 rows of SFB, over all matrices.
   int scales[V::kSfbAtomsN];
-  // Stages that nobody had used.
+  // The number of loads into stages that were not used before.
   int first = 0;
 
   CUTLASS_DEVICE void begin(Parameters const &p, int rank) {
@@ -19,7 +19,7 @@ struct TiledProducerB {
 
   CUTLASS_DEVICE void find(Parameters const &p, int rank) {
     work = work_tile<V>(p, scheduler, rank);
-    // Scales of 128 rows. A tile that ends within its first 128 reads the scales of those again.
+    // Clamped: a tile that ends within its first 128 rows loads their scales twice.
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kSfbAtomsN; ++i) {
       scales[i] = work.batch * p.atoms_n + min(work.n_idx * V::kTileN / 128 + i, p.atoms_n - 1);
@@ -32,13 +32,13 @@ struct TiledProducerB {
     tma_load(p.b_map, smem.b(stage), barrier, block * kBlockBytes, work.n_idx * V::kTileN, work.batch);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kSfbAtomsN; ++i) {
-      // Beyond K they are zeros, as codes are.
+      // TMA fills scales past K with zeros, as it does codes.
       tma_load(p.sfb_map, smem.sfb(stage) + i * V::kSfbBytes, barrier, 0, block * (kAtomsPerBlock * kAtomRows),
                scales[i]);
     }
   }
 
-  // Of the first work tile what is asked for at first.
+  // Issues the first loads of the first work tile.
   CUTLASS_DEVICE void load_first(Parameters const &p, TiledSmem<V> const &smem) {
     if (scheduler.has_work(p)) {
       CUTLASS_PRAGMA_NO_UNROLL
@@ -54,7 +54,7 @@ struct TiledProducerB {
     ring.phase = first / V::kStages;
     int next = first;
     while (scheduler.has_work(p)) {
-      CUTLASS_PRAGMA_NO_UNROLL  // its thread has few registers
+      CUTLASS_PRAGMA_NO_UNROLL  // the thread has few registers
       for (; next < work.count(); ++next, ring.next()) {
         barrier_wait(smem.empty_b(ring.stage), ring.phase ^ 1);
         if (first < V::kStages) {
@@ -74,7 +74,7 @@ struct TiledProducerB {
   }
 };
 
-// The thread that loads rows of A, once they were decoded.
+// Loads decoded A, in one thread.
 template <class V>
 CUTLASS_DEVICE void load_a(Parameters const &p, TiledSmem<V> const &smem, int rank) {
   grid_dependency_wait();
@@ -83,7 +83,7 @@ CUTLASS_DEVICE void load_a(Parameters const &p, TiledSmem<V> const &smem, int ra
   FOURFOLD_FOR_EACH_WORK_TILE(scheduler, rank) {
     WorkTile const work = work_tile<V>(p, scheduler, rank);
     if (V::kPhases > 1 && tiles_done++ > 0) {
-      // Sums of the tile before were where rows of A will be.
+      // Sums of the previous tile are where A goes now. The fence orders their generic accesses before TMA writes.
       barrier_wait(smem.tile_stored(), tiles_done & 1);
       fence_async_proxy();
     }
@@ -106,7 +106,8 @@ CUTLASS_DEVICE void load_a(Parameters const &p, TiledSmem<V> const &smem, int ra
     }
   }
   if (p.cluster > 1) {
-    // Others may write where it was loaded to, once nothing of it is needed: first where the first of the last blocks are.
+    // Other CTAs send sums into stages of A. Waits until consumers have released as many as the sums need, the oldest
+    // first.
     CUTLASS_PRAGMA_NO_UNROLL
     for (int left = (V::kSlices >> p.cluster_bits) * (p.cluster - 1); left > 0; left -= V::kSlicesPerStage, ring.next()) {
       barrier_wait(smem.empty_a(ring.stage), ring.phase ^ 1);

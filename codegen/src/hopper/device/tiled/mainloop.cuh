@@ -1,18 +1,18 @@
-// The loop along K of the consumers: rows of B are decoded, and wgmma is given them.
+// The mainloop of a consumer warpgroup: decodes B into registers and executes wgmma along K.
 
 #ifndef FOURFOLD_HOST
-// A warpgroup's way through the stages of a tile: what a thread reads of each, and gives to wgmma.
+// A warpgroup's position in the ring, and the addresses of what a thread reads from a stage.
 template <class V>
 struct TiledConsumer {
-  static constexpr int kThreadRows = 2 * V::kHalves;  // of a thread
+  static constexpr int kThreadRows = 2 * V::kHalves;  // rows of B per thread
   TiledSmem<V> const &smem;
   PipelineState<V::kStages> ring;
-  // Of the thread's rows of B, in the first stage.
+  // Addresses of the thread's rows of B in stage 0.
   uint32_t codes_at[kThreadRows], scales_at[kThreadRows];
 
   CUTLASS_DEVICE TiledConsumer(TiledSmem<V> const &smem, int phase) : smem(smem) { ring.stage = phase; }
 
-  // `first` is where the tile begins in 128 rows of scales.
+  // `first` is the tile's first row in a block of 128 rows of SFB.
   CUTLASS_DEVICE void begin(unsigned thread, int first) {
     int const t = thread % 4, row = thread % V::kPhaseThreads / 32 * V::kWarpN + first_row_n<V>(thread % 32 / 4);
     int const of_scales = first + row;
@@ -21,7 +21,8 @@ struct TiledConsumer {
                             of_scales / 32 % 4 * 4 + (kMx ? t : t / 2 * kAtomBytes + t % 2 * 2);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kThreadRows; ++i) {
-      // Their places differ in the bits of a row's number. Where registers are few they are found anew.
+      // The addresses differ in the bits of a row's index. With four warpgroups registers are scarce, so they are not
+      // kept.
       codes_at[i] = codes ^ i * kBlockBytes;
       scales_at[i] = scales ^ i * 16;
       if constexpr (V::kGroups < 4) {
@@ -31,8 +32,9 @@ struct TiledConsumer {
     }
   }
 
-  // Codes and scales of a stage, once it was loaded. Scales come first, so that products with them can stand between what
-  // another pipe does: beside wgmma two instructions of one pipe take twice as long.
+  // Reads the codes and scales of a stage once it is full. Scales come first, so that their conversions are issued
+  // between instructions of another pipe. Next to wgmma, two instructions in a row for the same pipe take twice as
+  // long.
   CUTLASS_DEVICE void read(PipelineState<V::kStages> const &from, uint4 (&codes)[kThreadRows], uint32_t (&scales)[kThreadRows]) const {
     barrier_wait(smem.full_b(from.stage), from.phase);
     uint32_t const stage = from.stage * V::kStageBytes;
@@ -51,9 +53,9 @@ struct TiledConsumer {
   }
   CUTLASS_DEVICE void read(uint4 (&codes)[kThreadRows], uint32_t (&scales)[kThreadRows]) const { read(ring, codes, scales); }
 
-  // To be called when wgmma was given a part of each read: then all of it has come, and what is loaded next cannot change it.
-  // That it was asked for before is not enough. Every lane says so: one for all would have to wait for them, which the compiler
-  // leaves out where lanes never part, and racecheck then sees no order.
+  // Releases a stage of B. The caller has issued wgmma with a part of each read: only then have all reads completed.
+  // Every lane arrives: one for all would need __syncwarp, which the compiler drops where lanes do not diverge. See
+  // "Releasing a stage of B" in docs/internals/hopper-kernels.md.
   CUTLASS_DEVICE void release_b() { barrier_arrive(smem.empty_b(ring.stage)); }
 
   CUTLASS_DEVICE void release_a(int stage) const {
@@ -62,11 +64,11 @@ struct TiledConsumer {
     }
   }
 
-  // The warpgroup's next block.
+  // Advances to the warpgroup's next K block.
   CUTLASS_DEVICE void next() { ring.template next<V::kPhases>(); }
 };
 
-// A word of each row of B as operands of two steps, by half of the rows.
+// Decodes a word of each row of B into operands of two K steps, per half of the rows.
 template <int kHalves>
 CUTLASS_DEVICE void decode_word(uint4 const (&codes)[2 * kHalves], uint32_t const (&scales)[2 * kHalves], int word,
                                 uint32_t (&first)[kHalves][4], uint32_t (&second)[kHalves][4]) {
@@ -80,13 +82,13 @@ CUTLASS_DEVICE void decode_word(uint4 const (&codes)[2 * kHalves], uint32_t cons
   }
 }
 
-// Where the rows of A of a step along K begin in those of a block, as descriptors count.
+// The offset of a K step within a stage of A, in descriptor units of 16 bytes.
 template <class V>
 CUTLASS_DEVICE constexpr int step_at(int step) {
   return (step / 4 * V::kPanelBytes + step % 4 * 32) >> 4;
 }
 
-// Multiplies a tile's blocks by 64 rows of B, each after its operands were decoded.
+// Mainloop with one operand buffer, for 64 rows of B: decodes a part of a K block, then waits for its wgmma.
 template <class V>
 CUTLASS_DEVICE void mainloop_one_buffer(TiledConsumer<V> &consumer, int blocks, float (&sums)[1][V::kTileM / 2]) {
   constexpr int kWords = 4 / V::kParts;
@@ -119,7 +121,7 @@ CUTLASS_DEVICE void mainloop_one_buffer(TiledConsumer<V> &consumer, int blocks, 
   }
 }
 
-// Has wgmma take the operands of a block, and multiply them by its rows of A, when these are there.
+// Issues wgmma for a K block whose operands are decoded, once its A has arrived.
 template <class V>
 CUTLASS_DEVICE void mainloop_block(TiledConsumer<V> &consumer, uint32_t const (&operands)[8][1][4], float (&sums)[1][V::kTileM / 2]) {
   barrier_wait(consumer.smem.full_a(consumer.ring.stage), consumer.ring.phase);
@@ -128,8 +130,8 @@ CUTLASS_DEVICE void mainloop_block(TiledConsumer<V> &consumer, uint32_t const (&
   CUTLASS_PRAGMA_UNROLL
   for (int step = 0; step < 8; ++step) {
     if (V::kByPanels && (step == 2 || step == 4)) {
-      // This is a loop, and the compiler moves no decoding before one: what comes behind is decoded behind it. Hence the first panel is
-      // waited for again.
+      // This wait is a loop, and the compiler hoists no decoding above a loop. The operands of later steps are thus
+      // decoded behind it, while earlier wgmma execute. Hence the wait at step 2, although panel 0 has arrived.
       barrier_wait(consumer.smem.full_a(consumer.ring.stage, step / 4), consumer.ring.phase);
       wgmma_fence();
     }
@@ -139,7 +141,7 @@ CUTLASS_DEVICE void mainloop_block(TiledConsumer<V> &consumer, uint32_t const (&
   consumer.release_b();
 }
 
-// The same with operands of two blocks: while one is multiplied, the next is decoded.
+// Mainloop with two operand buffers: decodes a K block while the previous one is multiplied.
 template <class V>
 CUTLASS_DEVICE void mainloop_two_buffers(TiledConsumer<V> &consumer, int blocks, float (&sums)[1][V::kTileM / 2]) {
   uint32_t operands[2][8][1][4];
@@ -155,7 +157,7 @@ CUTLASS_DEVICE void mainloop_two_buffers(TiledConsumer<V> &consumer, int blocks,
       }
     }
     mainloop_block<V>(consumer, now, sums);
-    // All but this block is done, and its operands can be overwritten.
+    // Only this block's wgmma are pending: the operands and A of the previous block are free.
     wgmma_wait<1>();
     if (pending >= 0) {
       consumer.release_a(pending);
@@ -176,8 +178,8 @@ CUTLASS_DEVICE void mainloop_two_buffers(TiledConsumer<V> &consumer, int blocks,
   }
 }
 
-// The same for tiles whose multiplications take less than what is done before them: codes are asked for before the block before
-// theirs is waited for. There is at least one.
+// Mainloop with two operand buffers, for tiles whose wgmma take less time than what precedes them. It reads the next
+// block's codes before it waits for wgmma. `blocks` is at least 1.
 template <class V>
 CUTLASS_DEVICE void mainloop_prefetch(TiledConsumer<V> &consumer, int blocks, float (&sums)[1][V::kTileM / 2]) {
   static_assert(V::kPhases == 1);
@@ -217,7 +219,8 @@ CUTLASS_DEVICE void mainloop_prefetch(TiledConsumer<V> &consumer, int blocks, fl
   consumer.release_a(pending);
 }
 
-// The same where sums leave room for the operands of two words: while one is multiplied, the other is made.
+// Mainloop for tiles whose sums leave registers for the operands of two words: decodes one while the other is
+// multiplied.
 template <class V>
 CUTLASS_DEVICE void mainloop_words(TiledConsumer<V> &consumer, int blocks, float (&sums)[V::kHalves][V::kTileM / 2]) {
   int pending = -1;
@@ -230,7 +233,7 @@ CUTLASS_DEVICE void mainloop_words(TiledConsumer<V> &consumer, int blocks, float
     CUTLASS_PRAGMA_UNROLL
     for (int word = 0; word < 4; ++word) {
       auto &now = operands[word % 2];
-      // All but the word before is done.
+      // Only the wgmma of the previous word are pending.
       wgmma_wait<1>();
       if (word == 1 && pending >= 0) {
         consumer.release_a(pending);
@@ -261,8 +264,8 @@ CUTLASS_DEVICE void mainloop_words(TiledConsumer<V> &consumer, int blocks, float
   }
 }
 
-// Gives each phase the sums of both for its slices: of two side by side it has one, whose sums are then where those of the first
-// were. What is given and got is told by branches, which take less than a choice for each register.
+// Exchanges sums between phases. Of two adjacent slices each phase keeps one, whose sums move to the registers of the
+// first. It branches on the phase, which takes fewer instructions than a selection per register.
 template <class V>
 CUTLASS_DEVICE void reduce_phases(TiledSmem<V> const &smem, int first_stage, int phase, float (&sums)[1][V::kTileM / 2]) {
   static_assert(V::kPhases == 2);
@@ -272,7 +275,7 @@ CUTLASS_DEVICE void reduce_phases(TiledSmem<V> const &smem, int first_stage, int
   cute::for_each(cute::make_seq<2>{}, [&](auto own) {
     if (phase == own) {
       keep_branch();
-      // Nobody of the phase needs the rows of A that were there, while the other may still multiply.
+      // No thread of this phase still reads A from the stage. The other phase may still multiply, from its own stages.
       named_barrier_sync<1 + own, V::kPhaseThreads>();
       CUTLASS_PRAGMA_UNROLL
       for (int v = 0; v < kCount; ++v) {

@@ -1,7 +1,7 @@
-// What becomes of sums: those of a cluster and of splits are added up, and the rows of D are written, slice by slice.
+// Reduces partial sums of clusters and splits, and stores D slice by slice.
 
 #ifndef FOURFOLD_HOST
-// What a thread has of 8 rows of D: of two rows as many columns side by side as it has rows of B.
+// Arranges a thread's accumulators of 8 rows of D as two rows with as many adjacent columns as it has rows of B.
 template <int kHalves>
 CUTLASS_DEVICE void arrange(int quad, float const *sums, float (&rows)[2][2 * kHalves]) {
   bool const odd = (quad ^ quad / (kHalves == 2 ? 2 : 4)) % 2 != 0, upper = quad / 4 != 0;
@@ -21,13 +21,13 @@ CUTLASS_DEVICE void arrange(int quad, float const *sums, float (&rows)[2][2 * kH
   }
 }
 
-// Phases share slices: of so many side by side a thread adds up and writes this one, whose sums it has where those of the first
-// were.
+// Of kPhases adjacent slices each phase reduces and stores the one with its index, own_phase. The sums are in the
+// registers of slice kept_as.
 template <class V>
 CUTLASS_DEVICE int own_phase() {
   return V::kPhases == 1 ? 0 : warp_uniform(threadIdx.x / V::kPhaseThreads);
 }
-// Which of the warpgroups with rows of B of their own.
+// Returns the warpgroup's index among those with different rows of B.
 template <class V>
 CUTLASS_DEVICE int own_group() {
   return V::kGroupsN == 1 ? 0 : warp_uniform(threadIdx.x / 128);
@@ -41,7 +41,7 @@ CUTLASS_DEVICE constexpr int kept_as(int slice) {
   return slice / V::kPhases * V::kPhases;
 }
 
-// Writes a warp's part of a slice of D: of each chunk of 8 rows, what wgmma left in a thread.
+// Stores a warp's part of a slice of D from accumulators, in chunks of 8 rows.
 template <class V>
 CUTLASS_DEVICE void store_slice(Parameters const &p, TiledSmem<V> const &smem, WorkTile const &tile, int slice,
                                 float const (&sums)[V::kVectors * 4]) {
@@ -64,7 +64,7 @@ CUTLASS_DEVICE void store_slice(Parameters const &p, TiledSmem<V> const &smem, W
         for (int i = 0; i < kColumns; ++i) {
           sum[i] = rows[row][i];
         }
-        // What lies outside is computed too: what is read for all of D then stands before the loops.
+        // Elements outside of D are computed, too: without a predicate, loads of scalars are hoisted out of the loops.
         write_outputs<kColumns>(p.epilogue, states, here.moved(chunk * 8 + row, 0), sum);
       }
     }
@@ -82,7 +82,7 @@ CUTLASS_DEVICE void store_slice(Parameters const &p, TiledSmem<V> const &smem, W
       }
     }
     __syncwarp();
-    // All lanes of a warp work together; those without a row have one that is outside.
+    // All lanes work together, as outputs require. A lane without a row gets one outside of D.
     bool const has_row = lane() < V::kSliceM;
     Place const here(tile.batch, has_row ? m + lane() : p.m, n, p.m, p.n, 0);
     auto states = begin_outputs<32>(p.epilogue);
@@ -91,14 +91,14 @@ CUTLASS_DEVICE void store_slice(Parameters const &p, TiledSmem<V> const &smem, W
   }
 }
 
-// Sends each of the other CTAs of a cluster what this one has of its slices, and waits for what they send.
+// Sends the other CTAs of the cluster the sums of their slices, and waits for the sums that they send.
 template <class V>
 CUTLASS_DEVICE void exchange(Parameters const &p, TiledSmem<V> const &smem, WorkTile const &tile, int rank,
                              float const (&sums)[V::kHalves][V::kTileM / 2]) {
   unsigned const thread = rematerialize(threadIdx.x), warp = thread / 32;
   int const each = V::kSlices >> p.cluster_bits;
   barrier_wait(smem.exchange_empty(), 0);
-  // Of each of its slices a CTA has the vectors of one other CTA after the other, each of all threads.
+  // A slice of the receiver has a buffer per sending CTA. In it each vector of all threads is contiguous.
   CUTLASS_PRAGMA_UNROLL
   for (int slice = 0; slice < V::kSlices; ++slice) {
     int const receiver = slice * p.cluster / V::kSlices, local = slice & (each - 1);
@@ -116,12 +116,12 @@ CUTLASS_DEVICE void exchange(Parameters const &p, TiledSmem<V> const &smem, Work
       store_async(to + v * V::kVectorBytes, &sums[v % V::kHalves][first], barrier);
     }
   }
-  // Only shared memory was written: a wait that acquires more would empty the L1 cache.
+  // Acquires at CTA scope, as only shared memory was written. An acquire of a wider scope would invalidate L1.
   barrier_wait(smem.exchange_full(warp), 0);
 }
 
-// Of two CTAs each keeps the sums of a warpgroup: of this one it has what the other CTA has. Where that comes to is what the rows of A
-// behind the last block would be loaded to.
+// Sends the sums of the other CTA's warpgroup, if each of two CTAs keeps one. They go to the stage of A behind the last
+// block, which is not loaded again.
 template <class V>
 CUTLASS_DEVICE void send_group(TiledSmem<V> const &smem, WorkTile const &tile, int other,
                                float const (&sums)[V::kHalves][V::kTileM / 2]) {
@@ -135,7 +135,7 @@ CUTLASS_DEVICE void send_group(TiledSmem<V> const &smem, WorkTile const &tile, i
   }
 }
 
-// Adds what the other CTA has sent. Of two numbers it does not matter which is the first.
+// Adds the sums that the other CTA sent. The order of two addends does not matter.
 template <class V>
 CUTLASS_DEVICE void add_group(TiledSmem<V> const &smem, WorkTile const &tile, float (&sums)[V::kHalves][V::kTileM / 2]) {
   unsigned const thread = rematerialize(threadIdx.x);
@@ -151,7 +151,7 @@ CUTLASS_DEVICE void add_group(TiledSmem<V> const &smem, WorkTile const &tile, fl
   }
 }
 
-// A thread's sums of a slice, whose number the compiler knows: registers have no index.
+// Copies a thread's sums of a slice. The index is a compile-time constant, as registers cannot be indexed.
 template <class V, class Slice>
 CUTLASS_DEVICE void take_slice(float (&part)[V::kVectors * 4], Slice slice, float const (&sums)[V::kHalves][V::kTileM / 2]) {
   CUTLASS_PRAGMA_UNROLL
@@ -160,7 +160,7 @@ CUTLASS_DEVICE void take_slice(float (&part)[V::kVectors * 4], Slice slice, floa
   }
 }
 
-// Where a thread's sums of a slice of a split are: vectors of all threads.
+// Returns the address of a thread's sums of a slice of a split. Each vector of all threads is contiguous.
 template <class V>
 CUTLASS_DEVICE float *split_sums_at(Parameters const &p, int split, int slice) {
   return p.split_sums + (static_cast<int64_t>(split) * V::kSlices + slice) * (V::kSliceBytes / 4) +
@@ -171,7 +171,7 @@ CUTLASS_DEVICE uint32_t *split_flag_at(Parameters const &p, int split) {
   return p.split_flags + split * kSplitFlags + threadIdx.x / 32;
 }
 
-// Leaves what a thread has of a split for the one that has as much of the tile.
+// Stores a helper's sums of a split, for the same thread of the CTA that has the tile.
 template <class V>
 CUTLASS_DEVICE void store_split(Parameters const &p, int split, float const (&sums)[V::kHalves][V::kTileM / 2]) {
   cute::for_each(cute::make_seq<V::kSlices>{}, [&](auto slice) {
@@ -189,8 +189,8 @@ CUTLASS_DEVICE void store_split(Parameters const &p, int split, float const (&su
   release_flag(split_flag_at(p, split));
 }
 
-// Adds what others have of the slices of a CTA, which are all if it has no rank, always in the same order. They have begun before:
-// their blocks are the first.
+// Adds the splits of a tile in a fixed order: all slices, or those of CTA `rank`. Helpers have the lower CTA indices,
+// so they have begun and the wait ends.
 template <class V>
 CUTLASS_DEVICE void add_splits(Parameters const &p, int split, float (&sums)[V::kHalves][V::kTileM / 2], int rank = -1) {
   CUTLASS_PRAGMA_NO_UNROLL
@@ -210,14 +210,14 @@ CUTLASS_DEVICE void add_splits(Parameters const &p, int split, float (&sums)[V::
   }
 }
 
-// Writes the slices that this CTA has of a tile.
+// Stores this CTA's slices of a tile. If kShared, it first adds the sums of the other CTAs.
 template <class V, bool kShared>
 CUTLASS_DEVICE void store_tile(Parameters const &p, TiledSmem<V> const &smem, WorkTile const &tile, int rank,
                                float const (&sums)[V::kHalves][V::kTileM / 2]) {
   constexpr int kOwn = V::kSlices / V::kPhases;
   int const each = kShared ? kOwn >> p.cluster_bits : kOwn, phase = own_phase<V>();
   if constexpr (!kShared && (kSimple || V::kTileM == 256)) {
-    // All of them are less to do one behind the other than to tell apart, though there are more instructions to wait for.
+    // Unrolled: this takes less time than branches that select a slice, despite more instructions to fetch.
     cute::for_each(cute::make_seq<kOwn>{}, [&](auto local) {
       float part[V::kVectors * 4];
       take_slice<V>(part, local * cute::Int<V::kPhases>{}, sums);
@@ -225,7 +225,7 @@ CUTLASS_DEVICE void store_tile(Parameters const &p, TiledSmem<V> const &smem, Wo
     });
     return;
   }
-  // Which slice it is, is told by branches, and the epilogue stands here once.
+  // Branches select the slice, so that the code of the epilogue exists once.
   CUTLASS_PRAGMA_NO_UNROLL
   for (int local = 0; local < each; ++local) {
     int const own = kShared ? rank * each + local : local, slice = own * V::kPhases + phase;
@@ -237,7 +237,7 @@ CUTLASS_DEVICE void store_tile(Parameters const &p, TiledSmem<V> const &smem, Wo
       }
     });
     if constexpr (kShared) {
-      // In the order of ranks, whoever adds.
+      // Adds in the order of ranks on every CTA, so that results do not depend on the CTA.
       float all[V::kVectors * 4] = {};
       int const first = tile.count() % V::kStages;
       int other = (local * V::kPhases + phase) * (p.cluster - 1);

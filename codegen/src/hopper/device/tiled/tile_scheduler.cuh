@@ -1,13 +1,13 @@
-// What a CTA computes one after the other: tiles, and splits of others' tiles.
+// Schedules the work of a CTA: tiles, and splits of other CTAs' tiles.
 
 #ifndef FOURFOLD_HOST
 CUTLASS_DEVICE int own_rank(Parameters const &p) { return p.cluster == 1 ? 0 : cluster_rank(); }
 
-// What a CTA has one after the other: tiles, or splits of tiles that others have. The tiles of the last round are fewer than
-// the clusters that there is room for: the first of the others help, each CTA by itself, with the last steps along K.
+// A CTA's work in sequence. The last wave has fewer tiles than the device has room for clusters. There the first
+// clusters are helpers: each of their CTAs computes K-tails of tiles by itself.
 template <class V>
 struct TileScheduler {
-  // A tile; or of a split, which is counted by itself, the complement.
+  // The index of a tile, or the complement of the index of a split.
   int index;
   CUTLASS_DEVICE explicit TileScheduler(int index) : index(index) {}
   CUTLASS_DEVICE TileScheduler(Parameters const &p, int rank) { begin(p, rank, blockIdx.x >> p.cluster_bits); }
@@ -31,14 +31,15 @@ struct TileScheduler {
   }
 };
 
-// A tile, and the blocks of K that this CTA has of it: for all its rows of B those from `begin` to `end`, and then, for those rows alone
-// that it keeps, so many in the middle of K.
+// A tile and this CTA's K blocks of it. All rows of B take those from `begin` to `end`. The kept warpgroup then takes
+// `alone` more, from the middle of K.
 struct WorkTile {
   int batch, m_idx, n_idx;
   int begin, end, alone;
-  // The split that it is; or the first of those that others have of the tile, or less than 0.
+  // The index of this split; or the first split that helpers take from the tile, negative if there is none.
   int split;
-  // Its i-th block of K, and how many. Those in the middle begin with as many as the first of two CTAs has before them, for both.
+  // The i-th K block, and their number. Middle blocks start, in both CTAs, behind those that the first CTA has before
+  // them.
   CUTLASS_DEVICE int block(int i) const { return i < end - begin ? begin + i : i; }
   CUTLASS_DEVICE int count() const { return end - begin + alone; }
 };
@@ -48,18 +49,18 @@ CUTLASS_DEVICE bool keeps_group(Parameters const &p) {
   return V::kKeepsGroup && p.cluster == 2;
 }
 
-// The first block of a CTA of a cluster, of as many steps as all have: of a tile whose last steps others have, or of a whole one.
+// Returns the first K block of CTA `rank`: an even share of the tile's K steps, without those of helpers.
 template <class V>
 CUTLASS_DEVICE int first_block(Parameters const &p, bool is_helped, int rank) {
   return ((is_helped ? p.own_steps : p.steps) * rank >> p.cluster_bits) * V::kPhases;
 }
 
-// The tiles in an order in which those of a moment are of few rows of either operand.
+// Returns the work tile. Tiles that are computed at the same time cover few rows of A and B, which stay in L2.
 template <class V>
 CUTLASS_DEVICE WorkTile work_tile(Parameters const &p, TileScheduler<V> const &scheduler, int rank) {
   int tile = scheduler.index, steps_before = 0;
   if (scheduler.helps()) {
-    // The first splits of all tiles are before the second ones.
+    // Splits are numbered by round: the first of every tile, then the second ones.
     steps_before = p.own_steps;
     for (tile = p.whole_tiles + ~scheduler.index; tile >= p.tiles; tile -= p.tiles - p.whole_tiles) {
       steps_before += p.split_steps;
@@ -70,11 +71,11 @@ CUTLASS_DEVICE WorkTile work_tile(Parameters const &p, TileScheduler<V> const &s
   if (p.tiles_m > 1) {
     unsigned const group = p.tiles_per_group.divide(result.n_idx), inside = result.n_idx - group * p.tiles_per_group.number;
     unsigned const width = min(kGroupWidth, p.tiles_n - static_cast<int>(group) * kGroupWidth);
-    // Only the last group is narrower: the first load of others waits for no division.
+    // Only the last group is narrower. The others avoid the division, which would delay the first load.
     result.m_idx = width == kGroupWidth ? inside / kGroupWidth : inside / width;
     result.n_idx = group * kGroupWidth + inside - result.m_idx * width;
   }
-  // A step is a block of each phase: beyond K there may be one more, of zeros.
+  // A step is a K block per phase. The last block may be past K, where operands are zeros.
   if (scheduler.helps()) {
     result.split = ~scheduler.index;
     result.begin = steps_before * V::kPhases;
@@ -83,7 +84,7 @@ CUTLASS_DEVICE WorkTile work_tile(Parameters const &p, TileScheduler<V> const &s
     result.split = V::kSplitsK ? tile - p.whole_tiles : -1;
     bool const is_helped = result.split >= 0;
     if (keeps_group<V>(p)) {
-      // Both have as many for all rows, before and behind those in the middle.
+      // Both CTAs have the same number of common blocks, before and behind the middle.
       int const blocks = is_helped ? p.own_steps : p.steps;
       result.alone = blocks < 2 * V::kMaxAlone ? blocks % 2 : V::kMaxAlone - (blocks + V::kMaxAlone) % 2;
       int const common = (blocks - result.alone) / 2;
@@ -97,6 +98,6 @@ CUTLASS_DEVICE WorkTile work_tile(Parameters const &p, TileScheduler<V> const &s
   return result;
 }
 
-// Every CTA of a cluster, or every CTA, begins with a tile of its own and goes on with the next that nobody has.
+// A cluster begins with the work at its index, and advances by the number of clusters.
 #define FOURFOLD_FOR_EACH_WORK_TILE(scheduler, rank) for (TileScheduler<V> scheduler(p, rank); scheduler.has_work(p); scheduler.next(p, rank))
 #endif
