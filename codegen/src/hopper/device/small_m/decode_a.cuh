@@ -1,13 +1,13 @@
-// Rows of A, decoded into shared memory.
+// Decodes A into shared memory.
 
 #ifndef FOURFOLD_HOST
-// A thread's share of the rows of A: 32 codes of a block of K, and their scales.
+// A thread's share of A: pieces of 32 codes of a K block, and their scales.
 template <int kTileM>
 struct SmallMDecodeA {
   using V = SmallM<kTileM>;
   uint4 codes[V::kPieces];
   uint32_t scales[V::kPieces];
-  // Blocks of K that this CTA has of each row of A, and pieces of all; and bytes that a row of A has from its first on.
+  // K blocks of this CTA per row of A, pieces of all rows, and the bytes of a row from the CTA's first chunk on.
   unsigned blocks, count, rest;
 
   CUTLASS_DEVICE SmallMDecodeA(SmallMParameters const &p, SmallMOperands const &of, SmallMWork const &work)
@@ -17,7 +17,7 @@ struct SmallMDecodeA {
     uint8_t const *const first = of.a + work.first_chunk * V::kRowBytes;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < V::kPieces; ++i) {
-      // Who has none, or one beyond K, asks for the last: that needs no branch.
+      // Excess pieces, and those past K, are clamped to the last: this needs no branch.
       unsigned const item = min(i * V::kThreads + threadIdx.x, count - 1), t = item % 4, m = m_of(work, item);
       unsigned const piece = item - m * blocks * 4;
       codes[i] = load_ordered(reinterpret_cast<uint4 const *>(first + (m * p.row_bytes + min(piece * 16, rest - 16))));
@@ -39,22 +39,22 @@ struct SmallMDecodeA {
       if (item >= count) {
         continue;
       }
-      // Nothing is done with a scale where it is asked for, or all that follows there would wait for it.
+      // The scale is converted only here: a conversion next to the load would stall all instructions behind it.
       uint32_t const own = rematerialize(scales[i]), of_thread = kMx ? mx_scale(own) : two_scales(own);
       CUTLASS_PRAGMA_UNROLL
       for (int word = 0; word < 4; ++word) {
-        // Beyond K there are zeros.
+        // Codes past K are zeros.
         uint32_t const eight = (block * 4 + t) * 16 < rest ? word_of(codes[i], word) : 0;
         if constexpr (V::kUsesE4m3) {
-          // Words w and w + 2 of a thread are of its first group and of its second, which have columns of their own: so they are in
-          // one matrix. A column's other codes are zeros.
+          // Words w and w + 2 belong to the thread's two groups of 16, which have their own columns, and share a
+          // matrix. All other codes of a column are zeros.
           DecodedE4m3 const parts = decode_to_e4m3(eight);
           uint32_t const at = smem_a + ((block * 2 + word % 2) * kTileM + m) * V::kMatrixBytes + (2 * t + word / 2) * 16;
           auto const only = [&](uint32_t four, unsigned thread) { return t == thread ? four : 0; };
           store_words(at, only(parts.even, 0), only(parts.even, 1), only(parts.even, 2), only(parts.even, 3));
           store_words(at + V::kMatrixBytes / 2, only(parts.odd, 0), only(parts.odd, 1), only(parts.odd, 2), only(parts.odd, 3));
         } else {
-          // For the thread of a quad what it gives to two steps.
+          // Stores a thread's operands of two K steps as one vector.
           Decoded const parts = decode(eight, scale_of_word(of_thread, word));
           store_words(smem_a + m * pitch + block * 2 * kBlockK + word * 64 + t * 16, parts.low[0], parts.high[0],
                       parts.low[1], parts.high[1]);

@@ -1,32 +1,32 @@
-// The kernel for small M: load, mainloop, cluster reduce, store. traits.cuh has its design.
+// The small-M kernel: load, mainloop, cluster reduce, store. traits.cuh has the design.
 
 #ifndef FOURFOLD_HOST
-// a / b, rounded down, of numbers below 2^20: a division of integers takes some hundred cycles. b is not 0: extents of zero
-// are refused before a launch, and of those that are not each CTA has a part.
+// Returns a / b rounded down, for numbers below 2^20: an integer division takes some hundred cycles. b is not 0, as no
+// problem with an empty extent is launched, and every CTA has a part.
 CUTLASS_DEVICE unsigned divide(unsigned a, unsigned b) {
   return static_cast<unsigned>(__fdividef(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
 }
 
-// The arrays of a CTA in shared memory: traits.cuh has the map.
+// Addresses of a CTA's arrays in shared memory. traits.cuh has the map.
 struct SmallMSmem {
   uint32_t rings, a, sums, totals, zeros, exchange_full, unused;
 };
 
-// A CTA's place in its cluster of 1 << shift.
+// A CTA's position in its cluster of 1 << shift.
 struct SmallMCluster {
   unsigned shift, mask, rank;
   CUTLASS_DEVICE explicit SmallMCluster(SmallMParameters const &p)
       : shift(p.cluster_bits), mask((1u << shift) - 1), rank(shift == 0 ? 0 : cluster_rank()) {}
 };
 
-// Bytes from a row of A to the next in shared memory, as fp16 or bf16.
+// Bytes between two rows of A in shared memory, as fp16 or bf16.
 template <int kTileM>
 CUTLASS_DEVICE int small_m_pitch(SmallMWork const &work) {
   return static_cast<int>(work.chunks.number * SmallM<kTileM>::kChunkK) * 2 + 64;
 }
 
-// Load: asks for a warp's first chunks of B, and decodes the rows of A, which `pieces` asked for, into shared memory. After it every
-// thread of the CTA may read these, and the other CTAs of the cluster may send to this one.
+// Load: issues a warp's first chunks of B, and decodes A, loaded by `pieces`, into shared memory. On return all threads
+// of the CTA may read A, and other CTAs of the cluster may send to this one.
 template <int kTileM>
 CUTLASS_DEVICE void load_small_m(Parameters const &parameters, SmallMWork const &work, SmallMSmem const &smem,
                                  SmallMCluster const &cluster, unsigned units, SmallMProducer<kTileM> &source, uint32_t ring,
@@ -38,12 +38,12 @@ CUTLASS_DEVICE void load_small_m(Parameters const &parameters, SmallMWork const 
     source.fetch(ring + i * V::kChunkBytes);
   }
   if (threadIdx.x == 0) {
-    // The end would wait for memory otherwise.
+    // Prefetches scalars: the store would otherwise wait for memory.
     for_each_scalar(parameters.epilogue, [&](auto const *number) { prefetch_scalar(number, smem.unused); });
   }
   if (cluster.mask > 0) {
     if (threadIdx.x == 0) {
-      // Of each vector that this CTA has, each of the others sends what it has.
+      // Each other CTA sends its sums of each vector that this CTA stores.
       unsigned const vectors = (units * 4 + cluster.mask - cluster.rank) >> cluster.shift;
       barrier_init(smem.exchange_full, 1);
       barrier_expect_tx(smem.exchange_full, static_cast<int>(vectors * p.m * cluster.mask * V::kWidth * 4));
@@ -56,7 +56,7 @@ CUTLASS_DEVICE void load_small_m(Parameters const &parameters, SmallMWork const 
     store_word(smem.zeros + threadIdx.x * 4, 0);
   }
   if constexpr (V::kUsesE4m3) {
-    // wgmma reads what was written here.
+    // Orders the generic stores of A before wgmma reads them through the async proxy.
     fence_async_proxy();
   }
   __syncthreads();
@@ -65,7 +65,7 @@ CUTLASS_DEVICE void load_small_m(Parameters const &parameters, SmallMWork const 
   }
 }
 
-// Adds up what the warps have of four rows of a group, side by side.
+// Adds the warps' sums of four adjacent rows of B of a group.
 template <int kTileM>
 CUTLASS_DEVICE cutlass::Array<float, 4> reduce_small_m(SmallMWork const &work, SmallMSmem const &smem, unsigned group,
                                                        unsigned m, unsigned quarter) {
@@ -85,8 +85,9 @@ CUTLASS_DEVICE cutlass::Array<float, 4> reduce_small_m(SmallMWork const &work, S
     }
     return sum;
   }
-  // Which warps have chunks of the group; one that goes on to another group put its sums aside. Where one has none there are
-  // zeros: so what four have is asked for at a time, as a load takes longer than all that is done with it.
+  // Adds over the warps that have chunks of the group. A warp that went on to another group has its sums in `sums`,
+  // others in their rings. Four loads are issued at a time, as a load takes longer than all that uses it; excess ones
+  // read zeros.
   constexpr unsigned kAtOnce = 4;
   unsigned warp = divide(group * V::kWarps, work.groups), begin = work.begin<V::kWarps>(warp);
   CUTLASS_PRAGMA_NO_UNROLL
@@ -107,15 +108,15 @@ CUTLASS_DEVICE cutlass::Array<float, 4> reduce_small_m(SmallMWork const &work, S
   return sum;
 }
 
-// Where the part of a vector that the CTA `source` of the cluster computed lies in `totals` of the CTA that writes the vector.
+// Returns the address of a vector's sums by CTA `source`, in `totals` of the CTA that stores the vector.
 template <int kTileM>
 CUTLASS_DEVICE uint32_t small_m_total(SmallMParameters const &p, SmallMSmem const &smem, SmallMCluster const &cluster, unsigned vector,
                                       unsigned m, unsigned source) {
   return smem.totals + (((((vector >> cluster.shift) * p.m + m) << cluster.shift) + source) * SmallM<kTileM>::kWidth) * 4;
 }
 
-// Cluster reduce: adds up the warps' sums, and sends those of each vector to the CTA that writes it. After it `totals` has what every CTA
-// of the cluster computed of this CTA's vectors.
+// Cluster reduce: adds the warps' sums, and sends each vector to the CTA that stores it. On return `totals` has the
+// sums by all CTAs of the cluster for this CTA's vectors.
 template <int kTileM>
 CUTLASS_DEVICE void reduce_cluster_small_m(SmallMParameters const &p, SmallMWork const &work, SmallMSmem const &smem,
                                            SmallMCluster const &cluster) {
@@ -142,7 +143,7 @@ CUTLASS_DEVICE void reduce_cluster_small_m(SmallMParameters const &p, SmallMWork
   }
 }
 
-// Store: the sum of a vector, from the warps' sums if `at_once`, else from `totals`.
+// Store: returns the sums of a vector, from the warps' sums if `at_once`, else from `totals`.
 template <int kTileM>
 CUTLASS_DEVICE cutlass::Array<float, SmallM<kTileM>::kWidth> sum_of_vector(SmallMParameters const &p, SmallMWork const &work,
                                                                           SmallMSmem const &smem, SmallMCluster const &cluster,
@@ -201,16 +202,16 @@ CUTLASS_DEVICE void run_small_m(Parameters const &parameters, void *shared) {
   if (V::kUsesE4m3 && run.count >= V::kPrefetchChunks) {
     source.prefetch_first();
   }
-  // It may have begun before what other kernels wrote is there: nothing is read before this. The next kernel is not told to begin: no
-  // block of a GEMM shall be there before the one before has ended, though that would be 0.3 us faster.
+  // The kernel may begin before its operands are written: it reads nothing before this wait. It does not execute
+  // launch_dependents: consecutive GEMMs must not overlap, though that would save 0.3 us.
   grid_dependency_wait();
-  // The rows of A first, as nothing can be multiplied without them.
+  // A is loaded first, as nothing can be multiplied without it.
   SmallMDecodeA<kTileM> const pieces(p, matrix, work);
   load_small_m<kTileM>(parameters, work, smem, cluster, units, source, ring, pieces);
 
   int const pitch = small_m_pitch<kTileM>(work);
-  // What stays in registers over the mainloop is declared here, not in the functions that use it: there the compiler emits other
-  // instructions.
+  // Registers that live across the mainloop are declared here. If they are locals of the functions that use them, the
+  // compiler generates different code.
   SmallMRing<kTileM> stages(source, ring, quad, t);
   if constexpr (V::kUsesE4m3) {
     SmallME4m3Accumulators<kTileM> mine;
@@ -224,8 +225,8 @@ CUTLASS_DEVICE void run_small_m(Parameters const &parameters, void *shared) {
   }
   __syncthreads();
 
-  // A vector is kWidth columns of a row of A, and a CTA of a cluster writes every so many of them. Where a CTA has all of K and a
-  // vector is of few groups, the thread that writes it adds up the warps' sums; else these are added up before.
+  // A vector is kWidth columns of a row of D. CTAs of a cluster store them in turn. If a CTA has all of K and outputs
+  // are simple, the thread that stores a vector adds the warps' sums. Otherwise they are added before.
   bool const at_once = kSimple && cluster.mask == 0;
   if (!at_once) {
     reduce_cluster_small_m<kTileM>(p, work, smem, cluster);
@@ -233,6 +234,6 @@ CUTLASS_DEVICE void run_small_m(Parameters const &parameters, void *shared) {
   store_small_m<kTileM, V>(
       parameters, work.first_unit, units, batch, smem.zeros, [&](unsigned vector) { return (vector & cluster.mask) == cluster.rank; },
       [&](unsigned vector, unsigned m) { return sum_of_vector<kTileM>(p, work, smem, cluster, at_once, vector, m); });
-  // Nobody leaves while others still send to it: all have waited for what they send.
+  // No CTA ends while others still send to it: each has waited for all that it receives.
 }
 #endif

@@ -1,7 +1,7 @@
-// What a warp loads of B.
+// Loads a warp's chunks of B and SFB.
 
 #ifndef FOURFOLD_HOST
-// The operands of a matrix.
+// The operands of one matrix of a batch.
 struct SmallMOperands {
   uint8_t const *b, *a, *sfb, *sfa;
   CUTLASS_DEVICE SmallMOperands(SmallMParameters const &p, unsigned batch)
@@ -19,7 +19,7 @@ struct SmallMOperands {
   }
 };
 
-// What the CTAs of a cluster do: each has some chunks along K of the same rows. Its warps share the chunks of all groups.
+// The work of a CTA: some chunks along K of the units of its cluster. Its warps share the chunks of all groups.
 struct SmallMWork {
   unsigned first_unit, groups, first_chunk;
   Divisor chunks;
@@ -29,12 +29,12 @@ struct SmallMWork {
   }
 };
 
-// A warp's way: from a chunk of a group on, so many; behind the last chunk of a group it goes on with the first of another, some
-// groups further.
+// A warp's sequence of `count` chunks. After the last chunk of a group it continues with chunk `first` of the group
+// `by` further on.
 struct SmallMChunks {
   unsigned group, chunk, first, last, by;
   int count;
-  // Whether that ends a group.
+  // Advances by a chunk, and returns true at the end of a group.
   CUTLASS_DEVICE bool next() {
     if (++chunk != last) {
       return false;
@@ -49,8 +49,8 @@ template <int kTileM>
 CUTLASS_DEVICE SmallMChunks chunks_of(SmallMWork const &work, unsigned warp) {
   using V = SmallM<kTileM>;
   if constexpr (V::kUsesE4m3) {
-    // All four of a warpgroup multiply by the same part of K, each another group: another one in each warpgroup, so that an SM's
-    // four parts have as much to do where there are not four.
+    // The four warps of a warpgroup multiply by the same part of K, each another group. Warpgroups rotate the
+    // assignment: with fewer than four groups, the four sub-partitions of an SM then have equal work.
     constexpr unsigned kBy = V::kMmaWarps;
     unsigned const issuer = warp / kBy, group = (warp + issuer) % kBy;
     unsigned const first = work.chunks.number * issuer / V::kMmaIssuers, last = work.chunks.number * (issuer + 1) / V::kMmaIssuers;
@@ -63,9 +63,9 @@ CUTLASS_DEVICE SmallMChunks chunks_of(SmallMWork const &work, unsigned warp) {
   }
 }
 
-// Where a warp's next chunk comes from, and what it asks for. Of a group's rows four are side by side, and four times
-// there are as many, 32 further on: a lane has one row of each four. Until the first chunk is asked for memory does nothing,
-// so there are few instructions before: nothing is divided, and what all have alike the host has computed.
+// Loads a warp's chunks by cp.async. A group is four runs of four adjacent rows, 32 apart; a lane copies one row of
+// each. Memory is idle until the first copy, so few instructions precede it: no division, and the host computes what is
+// uniform.
 template <int kTileM>
 struct SmallMProducer {
   using V = SmallM<kTileM>;
@@ -77,7 +77,7 @@ struct SmallMProducer {
   uint64_t policy = evict_first();
   SmallMChunks run;
   uint8_t const *first_row, *scales;
-  // Of the four rows, from the first of these on.
+  // Offsets of the lane's row in each run from that in the first.
   uint32_t rows[kCopies];
   uint32_t at, scale_at;
 
@@ -98,12 +98,12 @@ struct SmallMProducer {
     scales = of.sfb + static_cast<uint64_t>(block) * p.scale_bytes + (r * 16 + lane() % kPart * 16);
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kCopies; ++i) {
-      // Of rows that there are not, the last will do: nobody writes what comes of them.
+      // Rows past N are clamped to the last: their results are not stored.
       rows[i] = (min(at_row + i * 32, last) - begin) * p.row_bytes;
     }
   }
 
-  // Brings what is asked for first, of one chunk at least, into the L2 cache: every second lane 32 bytes.
+  // Prefetches the first chunk into L2, 32 bytes per even lane. The warp has at least one chunk.
   CUTLASS_DEVICE void prefetch_first() const {
     unsigned const absolute = work.first_chunk + run.chunk;
     if (lane() % 2 == 0 && absolute * V::kRowBytes + lane() % kPieces * 16 < p.row_bytes) {
@@ -117,11 +117,11 @@ struct SmallMProducer {
     }
   }
 
-  // Asks for a chunk, if there is another.
+  // Issues the copies of the next chunk, if there is one, as a group of cp.async.
   CUTLASS_DEVICE void fetch(uint32_t stage) {
     if (run.count > 0) {
       unsigned const absolute = work.first_chunk + run.chunk;
-      // Beyond K there are zeros.
+      // cp.async writes zeros past K.
       uint32_t const inside = absolute * V::kRowBytes + lane() % kPieces * 16 < p.row_bytes ? 16 : 0;
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kCopies; ++i) {

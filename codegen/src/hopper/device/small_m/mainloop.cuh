@@ -1,11 +1,11 @@
-// The loop along K, and the warps' sums.
+// The mainloop of a small-M kernel, and the accumulators of a warp.
 
 #ifndef FOURFOLD_HOST
-// A warp's sums of a group, of fp16 or bf16.
+// A warp's accumulators of a group, for fp16 or bf16 operands.
 template <int kTileM>
 struct SmallMAccumulators {
   using V = SmallM<kTileM>;
-  // Of two steps along K each has its own: a multiplication waits for the one before that adds to the same.
+  // Separate accumulators for two K steps: an mma waits for the previous one that adds to the same registers.
   float acc[V::kChunks][2][4] = {};
   uint32_t a_at[V::kChunks];
 
@@ -13,12 +13,12 @@ struct SmallMAccumulators {
     int const quad = lane() / 4, t = lane() % 4;
     CUTLASS_PRAGMA_UNROLL
     for (int chunk = 0; chunk < V::kChunks; ++chunk) {
-      // Of rows of A that there are not, the last will do.
+      // Rows of A past M are clamped to the last: their sums are not stored.
       a_at[chunk] = smem_a + min(chunk * 8 + quad, p.m - 1) * pitch + t * 16;
     }
   }
 
-  // Adds a block of K, of which `codes` and `scales` are rows `quad` and `quad + 8`.
+  // Adds a K block. `codes` and `scales` are of rows `quad` and `quad + 8` of B.
   CUTLASS_DEVICE void add(int block, uint4 const (&codes)[2], uint32_t const (&scales)[2]) {
     uint32_t of_thread[2];
     CUTLASS_PRAGMA_UNROLL
@@ -46,7 +46,7 @@ struct SmallMAccumulators {
     }
   }
 
-  // Puts the sums of a group into shared memory, one for each row of A, and begins those of another.
+  // Stores the sums of a group to shared memory, by row of A, and clears the accumulators.
   CUTLASS_DEVICE void keep(uint32_t to) {
     int const quad = lane() / 4, t = lane() % 4;
     CUTLASS_PRAGMA_UNROLL
@@ -61,17 +61,18 @@ struct SmallMAccumulators {
   }
 };
 
-// A warp's sums of a group, of e4m3. A block of K has eight groups of 16 codes, and a multiplication eight columns of each
-// row of A: thread t of a quad, which has the codes of groups 2 t and 2 t + 1, gets their sums.
+// A warp's accumulators of a group, for e4m3 operands. A K block has eight groups of 16, and a wgmma eight columns per
+// row of A. Thread t of a quad has the codes of groups 2 t and 2 t + 1 of B, and receives their sums.
 template <int kTileM>
 struct SmallME4m3Accumulators {
   using V = SmallM<kTileM>;
-  // What wgmma has of a block: of words 0 and 1, whose groups have the even columns, and of words 2 and 3.
+  // The results of a K block: of words 0 and 1, whose group has an even column, and of words 2 and 3.
   struct Products {
     float of[2][4 * kTileM];
   };
   float acc[kTileM][2] = {};
-  // Of the next chunk: where its rows of A are, as descriptors count, and their scales; and bytes between two rows' scales.
+  // For the next chunk, the descriptor of A and the address of its scales; and the bytes between the scales of two
+  // rows.
   uint32_t desc_a, scales_at, pitch;
 
   CUTLASS_DEVICE void begin(uint32_t all, unsigned blocks, unsigned block) {
@@ -84,7 +85,8 @@ struct SmallME4m3Accumulators {
     scales_at += V::kBlocks * V::kABlockScaleBytes;
   }
 
-  // Has the warpgroup multiply a block of K. A warp without rows of its own gives whatever it has.
+  // Issues the warpgroup's wgmma of a K block. A warp without rows takes part with any operands, as wgmma needs four
+  // warps.
   CUTLASS_DEVICE void multiply(int block, bool has_rows, uint4 const (&codes)[2], uint32_t (&operands)[4][4],
                                Products &products) const {
     if (has_rows) {
@@ -111,7 +113,7 @@ struct SmallME4m3Accumulators {
     wgmma_commit();
   }
 
-  // Adds the products of a block, once they are there, times the scales of rows `quad` and `quad + 8` and of the rows of A.
+  // Adds a K block's products, once complete, times the scales of A and of rows `quad` and `quad + 8` of B.
   CUTLASS_DEVICE void add(int block, uint32_t const (&scales)[2], Products &products) {
     wgmma_fence_operand(products.of[0]);
     wgmma_fence_operand(products.of[1]);
@@ -127,7 +129,7 @@ struct SmallME4m3Accumulators {
     }
   }
 
-  // Puts the sums of a group into shared memory, one for each row of A, and begins those of another.
+  // Stores the sums of a group, added over each quad, to shared memory by row of A, and clears the accumulators.
   CUTLASS_DEVICE void keep(uint32_t to) {
     CUTLASS_PRAGMA_UNROLL
     for (int m = 0; m < kTileM; ++m) {
@@ -145,21 +147,21 @@ struct SmallME4m3Accumulators {
   }
 };
 
-// What a thread has of a chunk: codes and scales of rows `quad` and `quad + 8`.
+// A thread's part of a chunk: codes and scales of rows `quad` and `quad + 8` of B.
 template <int kTileM>
 struct SmallMFragment {
   uint4 codes[SmallM<kTileM>::kBlocks][2];
   uint32_t scales[SmallM<kTileM>::kBlocks][2];
 };
 
-// What wgmma takes of a chunk, and what it gives.
+// The operands and results of wgmma for a chunk.
 template <int kTileM>
 struct SmallME4m3Registers {
   uint32_t operands[SmallM<kTileM>::kBlocks][4][4] = {};
   typename SmallME4m3Accumulators<kTileM>::Products products[SmallM<kTileM>::kBlocks];
 };
 
-// A warp's ring of stages: hands out the chunk of the current stage, and refills the stage with the warp's next chunk.
+// A warp's ring of stages: reads the chunk of the current stage, and refills the stage with the warp's next chunk.
 template <int kTileM>
 struct SmallMRing {
   using V = SmallM<kTileM>;
@@ -173,7 +175,8 @@ struct SmallMRing {
                               (kMx ? t : t / 2 * V::kAtomPart + t % 2 * 2));
   }
 
-  // Reads the chunk of the current stage, once its copies have arrived.
+  // Reads the chunk of the current stage once its copies have arrived. cp.async.wait_group covers the lane's own
+  // copies, __syncwarp those of other lanes.
   CUTLASS_DEVICE void read(SmallMFragment<kTileM> &b) const {
     cp_async_wait<V::kStages - 1>();
     __syncwarp();
@@ -188,7 +191,8 @@ struct SmallMRing {
     }
   }
 
-  // Refills the stage. Its codes were used, and its scales were asked for before, by the same warp: it waits for all its lanes.
+  // Refills the stage. The same warp has used its codes and issued the loads of its scales before; __syncwarp waits for
+  // all lanes.
   CUTLASS_DEVICE void release() {
     __syncwarp();
     source.fetch(ring + stage * V::kChunkBytes);
@@ -196,13 +200,13 @@ struct SmallMRing {
   }
 };
 
-// Multiplies a warp's chunks as e4m3, by wgmma of its warpgroup, and leaves the sums of each of its groups in `sums`.
+// Multiplies a warp's chunks as e4m3, by wgmma of its warpgroup, and stores the sums of each of its groups to `sums`.
 template <int kTileM>
 CUTLASS_DEVICE void mainloop_e4m3(SmallMRing<kTileM> &ring, SmallMWork const &work, SmallMChunks &run, int warp, uint32_t smem_a,
                                   uint32_t sums, SmallME4m3Accumulators<kTileM> &mine, SmallMFragment<kTileM> &b,
                                   SmallME4m3Registers<kTileM> &registers) {
   using V = SmallM<kTileM>;
-  // All four warps go the same way, those without rows of their own, too.
+  // All four warps execute the same iterations, with or without rows, as wgmma needs them.
   int const chunks = warp_uniform(run.last - run.first);
   unsigned const first = warp_uniform(run.first);
   for (unsigned of_four = 0; of_four < work.groups; of_four += V::kMmaWarps, run.group += V::kMmaWarps) {
@@ -226,8 +230,8 @@ CUTLASS_DEVICE void mainloop_e4m3(SmallMRing<kTileM> &ring, SmallMWork const &wo
   }
 }
 
-// Multiplies a warp's chunks as fp16 or bf16, by mma.sync. The sums of the warp's last group go to the first stage of its own ring,
-// those of its other groups to `sums`.
+// Multiplies a warp's chunks as fp16 or bf16, by mma.sync. Stores the sums of the last group to the first stage of the
+// warp's ring, and those of other groups to `sums`.
 template <int kTileM>
 CUTLASS_DEVICE void mainloop_wide(SmallMRing<kTileM> &ring, SmallMChunks &run, uint32_t sums, SmallMAccumulators<kTileM> &mine,
                                   SmallMFragment<kTileM> &b) {

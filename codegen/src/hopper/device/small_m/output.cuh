@@ -1,8 +1,8 @@
-// What becomes of the sums of small M.
+// Stores the sums of small-M kernels.
 
 #ifndef FOURFOLD_HOST
-// Operands of the epilogue behind the wait for the kernel before. Single numbers are read as what nobody writes, so perhaps before it was
-// waited for: not where their addresses depend on what comes later, a place of shared memory that is zero.
+// Returns epilogue arguments whose scalars are loaded behind griddepcontrol.wait. Scalars are read-only loads, which
+// the compiler may move above the wait. So their addresses depend on a zero in shared memory that is stored later.
 CUTLASS_DEVICE EpilogueArguments small_m_epilogue(Parameters const &parameters, uint32_t zeros) {
   EpilogueArguments epilogue = parameters.epilogue;
   unsigned const zero = load_words(zeros).x;
@@ -10,20 +10,20 @@ CUTLASS_DEVICE EpilogueArguments small_m_epilogue(Parameters const &parameters, 
   return epilogue;
 }
 
-// The first column of D that a vector of a unit has.
+// Returns the first column of D of a vector. A unit has four vectors.
 CUTLASS_DEVICE int small_m_column(unsigned first_unit, unsigned vector) {
   unsigned const unit = first_unit + vector / 4, quarter = vector % 4 * 32;
   return static_cast<int>(kSimple ? unit / 4 * 128 + quarter + unit % 4 * 8 : unit * 128 + quarter);
 }
 
-// Writes the vectors that are this CTA's, of N columns of a row of A each, four of each unit: `sum_of` one of a row of A that there is.
+// Stores this CTA's vectors, each N columns of a row of D, four per unit. `sum_of` returns one for a row that exists.
 template <int kTileM, class V, class IsMine, class SumOf>
 CUTLASS_DEVICE void store_small_m(Parameters const &parameters, unsigned first_unit, unsigned units, unsigned batch, uint32_t zeros,
                                   IsMine const &is_own, SumOf const &sum_of) {
   constexpr int N = V::kWidth;
   SmallMParameters const &p = parameters.small_m;
   EpilogueArguments const epilogue = small_m_epilogue(parameters, zeros);
-  // Of blocks, a warp has those of all rows of A together.
+  // With blocks, the lanes of a warp have the same vector of all rows of A.
   constexpr unsigned kLanes = kSimple ? kTileM : 32;
   unsigned const items = units * 4 * kLanes;
   auto states = begin_outputs<N>(epilogue);
@@ -47,7 +47,7 @@ CUTLASS_DEVICE void store_small_m(Parameters const &parameters, unsigned first_u
         write_outputs<N>(epilogue, states, here, sum);
       }
     } else if (is_mine) {
-      // All lanes of a warp work together; those without a row of A have one that is outside.
+      // All lanes work together, as outputs require. A lane without a row of A gets one outside of D.
       write_outputs<N>(epilogue, states, here, sum);
       end_outputs<N>(epilogue, states, here);
     }

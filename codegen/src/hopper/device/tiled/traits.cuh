@@ -34,8 +34,8 @@
 // The exchange barriers are used for one phase, as a cluster has one tile. A producer waits for the opposite parity
 // (phase ^ 1), so it does not wait in the first round of a ring. All threads of a cluster arrive at barrier.cluster
 // once barriers are initialized. Producer warps wait there before they arrive at exchange_empty of other CTAs, and
-// consumers wait at their end. In reduce_phases, named barriers 1 and 2 have one phase each, and 3 has all consumers. Flags in
-// global memory signal stored splits (split_flags) and decoded slabs (decoded_units).
+// consumers wait at their end. In reduce_phases, named barriers 1 and 2 have one phase each, and 3 has all consumers.
+// Flags in global memory signal stored splits (split_flags) and decoded slabs (decoded_units).
 //
 // Shared memory, aligned to 1024 bytes, as TMA and wgmma swizzle rows of 128 bytes
 //   a(stage)        kStages * kABytes      decoded A of a K block: two panels of kTileM rows of 128 bytes. At the end
