@@ -1,22 +1,22 @@
-// The kernel for small M whose warps keep A in registers: load, mainloop, cluster reduce, store. traits.cuh has its design.
+// The small-M kernel whose warps keep A in registers: load, mainloop, cluster reduce, store. traits.cuh has the design.
 
 #ifndef FOURFOLD_HOST
-// The arrays of a CTA in shared memory: traits.cuh has the map.
+// Addresses of a CTA's arrays in shared memory. traits.cuh has the map.
 struct SmallMRegsSmem {
   uint32_t sums, exchange, zeros, unused, totals, sums_full, exchange_full;
 };
 
-// Pieces of 8 bytes that the sums of a group have: those of a row of B for two rows of A.
+// Pieces of 8 bytes in the sums of a group: one row of B, two rows of A.
 constexpr unsigned kSumPieces = SmallMRegs::kSumBytes / 8;
 
-// Adds up sums, and sends to the other CTA of a pair those that it writes. The members are references: with copies the compiler emits
-// other instructions.
+// Adds sums, and sends to the other CTA of a pair those that it stores. Members are references: with copies the
+// compiler generates different code.
 struct SmallMRegsReduce {
   using V = SmallMRegs;
   SmallMRegsSmem const &smem;
   SmallMRegsOrder const &order;
   bool const &is_of_pair;
-  // Groups of this CTA, and those of them that the other writes: these come first.
+  // Groups of this CTA, and the number of them, the first ones, that the other CTA stores.
   unsigned const &groups, &others, &warp, &other;
 
   CUTLASS_DEVICE static void add_pair(float2 &sum, uint32_t at) {
@@ -34,19 +34,19 @@ struct SmallMRegsReduce {
     return sum;
   }
 
-  // Cluster reduce: sends the sums of the groups that the other CTA writes, once all warps of this one have them.
+  // Cluster reduce: sends the sums of the groups that the other CTA stores, once all warps of this CTA have them.
   CUTLASS_DEVICE void send() const {
     barrier_wait(smem.sums_full, 0);
     cluster_wait();
-    // By the warps that end first.
+    // The last warps take the first pieces, as they end first.
     CUTLASS_PRAGMA_NO_UNROLL
     for (unsigned i = (V::kWarps - 1 - warp) * 32 + lane(); i < others * kSumPieces; i += V::kThreads) {
       store_async_pair(cluster_address(smem.exchange + i * 8, other), sum_of_warps(i), cluster_address(smem.exchange_full, other));
     }
   }
 
-  // Calls `use` with the sums of a row for two rows of A, and with where the row is in its vector. A vector is kWidth columns of a row of
-  // A: of a group's rows eight are of one, and eight of the next.
+  // Calls `use` with the sums of a row of B for two rows of A, and the row's place in its vector. A vector is kWidth
+  // columns of a row of D. Eight rows of a group belong to one vector, and eight to the next.
   template <class Use>
   CUTLASS_DEVICE void for_each_own(Use const &use) const {
     CUTLASS_PRAGMA_NO_UNROLL
@@ -56,7 +56,7 @@ struct SmallMRegsReduce {
       unsigned const m = piece / 64 % V::kColumns * 8 + thread % 4 * 2, inside = part % V::kParts * kRunN + thread / 4;
       float2 sum = sum_of_warps(piece);
       if (is_of_pair) {
-        // The other's come late.
+        // The other CTA's sums arrive late, so the wait is here.
         barrier_wait(smem.exchange_full, 0);
         add_pair(sum, smem.exchange + (piece - others * kSumPieces) * 8);
       }
@@ -65,7 +65,7 @@ struct SmallMRegsReduce {
   }
 };
 
-// Makes the barriers of a warp's stages.
+// Initializes the barriers of a warp's stages.
 CUTLASS_DEVICE void init_stage_barriers(uint32_t barriers) {
   CUTLASS_PRAGMA_UNROLL
   for (int i = 0; i < SmallMRegs::kBarriers; ++i) {
@@ -74,7 +74,7 @@ CUTLASS_DEVICE void init_stage_barriers(uint32_t barriers) {
   fence_barrier_init();
 }
 
-// Load: asks for a warp's chunk of A, with its scales at `sfa`, and for the first group of B; then makes the barriers of the CTA.
+// Load: issues a warp's chunk of A, with SFA to `sfa`, and its first group of B. Then initializes the CTA's barriers.
 CUTLASS_DEVICE void load_regs(Parameters const &parameters, SmallMRegsSmem const &smem, SmallMRegsProducer &source, uint32_t sfa,
                               int first_atom_m, unsigned warp, bool has_chunk, bool is_one, bool is_of_pair, unsigned groups,
                               unsigned others) {
@@ -95,30 +95,31 @@ CUTLASS_DEVICE void load_regs(Parameters const &parameters, SmallMRegsSmem const
   if (threadIdx.x < V::kZeroBytes / 4) {
     store_word(smem.zeros + threadIdx.x * 4, 0);
   }
-  // All barriers are made. That warps wait for each other here, though each could have its rows of A by itself, is 0.2 us faster.
+  // All barriers are initialized. Each warp could wait for its A alone, but with __syncthreads the kernel is 0.2 us
+  // faster.
   __syncthreads();
   if (is_of_pair) {
     cluster_arrive();
   }
   if (threadIdx.x == 0) {
-    // The end would wait for memory otherwise.
+    // Prefetches scalars: the store would otherwise wait for memory.
     for_each_scalar(parameters.epilogue, [&](auto const *number) { prefetch_scalar(number, smem.unused); });
   }
 }
 
-// Mainloop: a warp decodes the rows of A of its chunk into registers, and multiplies them by all groups of B of the CTA, one after the
-// other. Their sums go to `own_sums`.
+// Mainloop: decodes A of the warp's chunk into registers, and multiplies all groups of B of the CTA by it, one by one.
+// Stores the sums to `own_sums`.
 CUTLASS_DEVICE void mainloop_regs(SmallMParameters const &p, SmallMRegsReduce const &reduce, SmallMRegsProducer &source,
                                   SmallMRegsB const &part, SmallMRegsA &fragments_a, SmallMRegsAccumulators &mine, uint32_t barriers,
                                   uint32_t own_sums, bool sends, bool is_one) {
   using V = SmallMRegs;
   barrier_wait(barriers + 8, 0);
-  // Rows of B come where rows of A were, so what asks for them knows that these were read. Zero, as no more than two CTAs share K; the
-  // compiler does not know.
+  // B is loaded over A: the dependency delays that load until A has been read. The added value is 0, as at most two
+  // CTAs share K, but the compiler does not know it.
   source.barriers += fragments_a.decode_from(part, 1, own_sums, p.cluster_bits >> 4);
   own_sums += lane() * 16;
   uint32_t phase = 0;
-  // Parts that are left, and how many are when all are there that the other writes.
+  // The parts left, and how many are left when the warp sends: one part after the last one that the other CTA stores.
   int left = static_cast<int>(reduce.order.parts);
   int const left_sent = static_cast<int>(rematerialize(sends ? reduce.order.parts - reduce.order.others - 1 : reduce.order.parts + 1));
   CUTLASS_PRAGMA_NO_UNROLL
@@ -127,9 +128,9 @@ CUTLASS_DEVICE void mainloop_regs(SmallMParameters const &p, SmallMRegsReduce co
     CUTLASS_PRAGMA_UNROLL
     for (int stage = 0; stage < V::kStages; ++stage) {
       mine.clear();
-      // The second stage had the rows of A before.
+      // Phase 0 of stage 1 was A.
       barrier_wait(barriers + stage * 8, phase ^ stage);
-      // The next group goes where the one before was: the sums of that are kept.
+      // The next group overwrites the previous one, whose sums all lanes have kept.
       __syncwarp();
       if (stage == 1) {
         source.next();
@@ -152,7 +153,7 @@ CUTLASS_DEVICE void mainloop_regs(SmallMParameters const &p, SmallMRegsReduce co
   } while (left > 0);
 }
 
-// Of a warp that has no chunk the sums are zeros.
+// Stores zeros as the sums of a warp without a chunk.
 CUTLASS_DEVICE void clear_sums(uint32_t own_sums, unsigned groups) {
   CUTLASS_PRAGMA_NO_UNROLL
   for (unsigned piece = lane(); piece < groups * (kSumPieces / 2); piece += 32) {
@@ -160,7 +161,7 @@ CUTLASS_DEVICE void clear_sums(uint32_t own_sums, unsigned groups) {
   }
 }
 
-// Store: writes the CTA's sums as they are, without vectors.
+// Store: stores single sums, without gathering them in vectors.
 template <int kAtOnce, class States>
 CUTLASS_DEVICE void store_sums(SmallMParameters const &p, SmallMRegsReduce const &reduce, unsigned const &batch, unsigned const &first_unit,
                                EpilogueArguments const &epilogue, States &states) {
@@ -192,11 +193,11 @@ CUTLASS_DEVICE void run_small_m_regs(Parameters const &parameters, void *shared)
   uint32_t const barriers = all_barriers + warp * V::kBarriers * 8, sums_full = all_barriers + V::kWarps * V::kBarriers * 8;
   uint32_t const exchange_full = sums_full + 8, totals = all_scales;
   SmallMRegsSmem const smem{all_sums, exchange, zeros, unused, totals, sums_full, exchange_full};
-  // One CTA has all of K, or two have half of it each.
+  // One CTA has all of K, or each of two has half of it.
   bool const is_of_pair = p.cluster_bits == 1;
   unsigned const rank = is_of_pair ? cluster_rank() : 0, other = 1 - rank, all = blockIdx.x >> p.cluster_bits;
-  // Nothing happens until the first copies are asked for, and each 64 bytes of parameters that are read before take some hundred
-  // cycles: what only one matrix of several needs stands behind a branch.
+  // Memory is idle until the first load is issued, and each 64 bytes of parameters read before take some hundred
+  // cycles. A branch avoids those that only a batch needs.
   unsigned batch = 0, cta = all;
   int first_atom_n = 0, first_atom_m = 0;
   if (p.is_batch) {
@@ -210,7 +211,7 @@ CUTLASS_DEVICE void run_small_m_regs(Parameters const &parameters, void *shared)
   unsigned const chunks = p.chunks_per_cta + (rank < p.extra_chunks);
   unsigned const chunk = rank * p.chunks_per_cta + min(rank, static_cast<unsigned>(p.extra_chunks)) + warp;
   SmallMRegsOrder const order(units, rank, is_of_pair);
-  // Groups, and those of them that the other writes.
+  // Groups, and the number of them that the other CTA stores.
   unsigned const groups = order.parts * V::kStages, others = order.others * V::kStages;
   bool const sends = order.others > 0;
   bool const has_chunk = warp < chunks, is_one = elect_one();
@@ -218,17 +219,17 @@ CUTLASS_DEVICE void run_small_m_regs(Parameters const &parameters, void *shared)
     init_stage_barriers(barriers);
   }
   __syncwarp();
-  // It may have begun before what other kernels wrote is there. What can be done behind the requests is: where a CTA begins last, all
-  // that stands before them is waited for.
+  // The kernel may begin before its operands are written. Work that can follow the loads does: in the CTA that begins
+  // last, all that precedes them adds to the time of the kernel.
   grid_dependency_wait();
-  // The rows of A first, as nothing can be multiplied without them.
+  // A is loaded first, as nothing can be multiplied without it.
   SmallMRegsProducer source(parameters, order, first_unit * V::kParts, batch, chunk, first_atom_n, ring, scales, barriers);
   uint32_t own_sums = smem.sums + warp * V::kOwnSums;
   load_regs(parameters, smem, source, own_sums, first_atom_m, warp, has_chunk, is_one, is_of_pair, groups, others);
   SmallMRegsReduce const reduce{smem, order, is_of_pair, groups, others, warp, other};
   if (has_chunk) {
     SmallMRegsB const part(ring, scales);
-    // As locals of the function that uses them the compiler emits other instructions.
+    // If these are locals of mainloop_regs, the compiler generates different code.
     SmallMRegsA fragments_a;
     SmallMRegsAccumulators mine;
     mainloop_regs(p, reduce, source, part, fragments_a, mine, barriers, own_sums, sends, is_one);
@@ -245,8 +246,8 @@ CUTLASS_DEVICE void run_small_m_regs(Parameters const &parameters, void *shared)
     cluster_wait();
   }
   __syncthreads();
-  // Sums are written as they are, if outputs are simple: to make vectors of them first takes 0.3 us more. This function is no
-  // template, so the branch that is not taken is compiled, too, and blocks of one element are not: hence N, not kSimple, is asked.
+  // Simple outputs store single sums: gathering vectors takes 0.3 us more. This function is not a template, so the
+  // discarded branch is compiled, too. Outputs with blocks do not compile with one element, so kAtOnce is N for them.
   constexpr int kAtOnce = kSimple ? 1 : N;
   if constexpr (kAtOnce == 1) {
     EpilogueArguments const epilogue = small_m_epilogue(parameters, smem.zeros);

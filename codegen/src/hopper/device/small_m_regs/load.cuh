@@ -1,8 +1,9 @@
-// What a warp loads.
+// Loads a warp's operands by TMA.
 
 #ifndef FOURFOLD_HOST
-// The parts of a CTA, of 32 rows, in the order in which its warps have them. Of two CTAs that share K the first writes the first half
-// of the units; those come first that the other writes. The compiler would find these numbers anew for each part.
+// The order in which warps multiply a CTA's parts of 32 rows. Of two CTAs that share K, the first stores the first half
+// of the units. Parts that the other CTA stores come first. The compiler would compute these numbers again for each
+// part.
 struct SmallMRegsOrder {
   unsigned parts, others, first;
   CUTLASS_DEVICE SmallMRegsOrder(unsigned units, unsigned rank, bool is_of_pair)
@@ -11,23 +12,23 @@ struct SmallMRegsOrder {
         first(rematerialize(is_of_pair && rank == 0 ? units / 2 * SmallMRegs::kParts : 0)) {}
   CUTLASS_DEVICE unsigned part(unsigned place) const { return first + place < parts ? first + place : first + place - parts; }
   CUTLASS_DEVICE unsigned after(unsigned part) const { return part + 1 == parts ? 0 : part + 1; }
-  // Whether this CTA writes a unit.
+  // Returns whether this CTA stores a unit.
   CUTLASS_DEVICE bool is_own(unsigned unit) const {
     unsigned const part = unit * SmallMRegs::kParts;
     return (part < first ? part + parts : part) >= first + others;
   }
 };
 
-// One lane asks for chunks of a warp's groups. The first ones of all warps come as fast as memory gives them, and nothing can be
-// multiplied before: no more is asked for at first than that. Nor later: one group is on its way while one is multiplied.
+// Loads a warp's groups, from one elected lane. The first groups of all warps arrive at memory bandwidth, and nothing
+// can be multiplied before, so no more is requested at first. Later, one group is loaded while one is multiplied.
 struct SmallMRegsProducer {
   using V = SmallMRegs;
   Parameters const &p;
   SmallMRegsOrder const &order;
-  // The next part, the CTA's first one among all, and where a part's rows are: those of a block of 128, and the first of each 32.
+  // The next part, the index of the CTA's first part, and a part's rows: a block of 128, and the first row in each 32.
   unsigned part, first_part;
   int block, row;
-  // The first of the blocks whose scales are the matrix's.
+  // The first block of 128 rows in SFB of this matrix.
   int first_atom_n;
   int batch, chunk, byte;
   uint32_t ring, scales, barriers;
@@ -39,14 +40,14 @@ struct SmallMRegsProducer {
         first_atom_n(first_atom_n), batch(static_cast<int>(batch)), chunk(static_cast<int>(chunk)),
         byte(static_cast<int>(chunk) * V::kRowBytes), ring(ring), scales(scales), barriers(barriers) {}
 
-  // The rows of A, where the second group's rows of B will be, and their scales.
+  // Loads A and SFA. A goes to stage 1, where the second group of B goes later.
   CUTLASS_DEVICE void fetch_a(uint32_t sfa, int first_atom_m) const {
     barrier_expect_tx(barriers + 8, kRegsM * V::kRowBytes + V::kSfaBytes);
     tma_load(p.a_map, ring + V::kCodeBytes, barriers + 8, byte, 0, batch);
     tma_load(p.sfa_map, sfa, barriers + 8, 0, chunk * V::kChunkAtoms, first_atom_m);
   }
 
-  // Finds the next part. All lanes do, so that the compiler knows it to be the same for them.
+  // Finds the next part. All lanes execute it, so that the compiler knows the result to be uniform.
   CUTLASS_DEVICE void next() {
     unsigned const all = first_part + part;
     part = order.after(part);
@@ -54,7 +55,7 @@ struct SmallMRegsProducer {
     row = static_cast<int>(all % 4 * kRunN);
   }
 
-  // Of it the rows of a group: each stage has one. Its scales, at one of two places, come with the first.
+  // Loads the part's group of a stage. SFB of the part is loaded with its first group, to one of two places.
   CUTLASS_DEVICE void fetch(int stage, uint32_t place) const {
     uint32_t const barrier = barriers + stage * 8;
     barrier_expect_tx(barrier, V::kCodeBytes + (stage == 0 ? V::kSfbBytes : 0));

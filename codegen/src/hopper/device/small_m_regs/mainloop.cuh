@@ -1,18 +1,18 @@
-// What a warp keeps of the rows of A, and what it multiplies by them.
+// The part of A that a warp keeps in registers, and the multiplication by it.
 
 #ifndef FOURFOLD_HOST
-// Thread t of a quad has the 64 codes from 64 t on of a chunk's row: a block of 32 of each half, which is a part of another block of K
-// for both operands. So the scales of both halves lie side by side.
+// Thread t of a quad has 64 codes of a row of a chunk, from 64 t on: 32 for each of two K blocks. Both operands use
+// this order of K. A thread's scales of both blocks are thus adjacent; this returns those of one.
 CUTLASS_DEVICE uint32_t regs_scale(uint32_t of_row, int block) {
   return kMx ? mx_scale(of_row >> 8 * block & 0xFF) : two_scales(block == 0 ? of_row : upper_half(of_row));
 }
-// Where a thread's scales of a row are, of one of eight rows.
+// Returns the offset of a thread's scales of a row, one of eight.
 CUTLASS_DEVICE uint32_t regs_scale_offset(int scale_row) {
   int const quad = lane() / 4, t = lane() % 4;
   return (kMx ? t / 2 * scale_row + t % 2 * 2 : t * scale_row) + quad * 16;
 }
-// Where a thread's codes of a row of a chunk are, from where the first row is on, as tensor copies swizzle rows of 128 bytes: those of the
-// second block are in the other half of 32 bytes. And its scales of two rows.
+// Addresses of a thread's codes and scales in the first row of a stage, with the 128-byte swizzle of TMA. Codes of the
+// second block are in the other half of the same 32 bytes.
 struct SmallMRegsB {
   uint32_t codes, scales;
   CUTLASS_DEVICE SmallMRegsB(uint32_t ring, uint32_t all_scales) {
@@ -23,13 +23,13 @@ struct SmallMRegsB {
   CUTLASS_DEVICE uint4 load(int block, int offset) const { return load_words((codes ^ block * 16) + offset); }
 };
 
-// Rows of A of a chunk, as the multiplication takes them.
+// Decoded A of a chunk, as mma fragments.
 struct SmallMRegsA {
   using V = SmallMRegs;
   uint32_t of[V::kColumns][V::kBlocks][4][2][2];
 
-  // What a stage has of them. A row's scales are as many bytes from the next one's as those of B are, but rows are twice as many. Returns
-  // `zero`, which is that, when all codes have come.
+  // Decodes A from a stage. Rows of SFA have the spacing of rows of SFB, but there are twice as many. Returns `zero`,
+  // which is 0, with a data dependency on all codes: the result is known once they have arrived.
   CUTLASS_DEVICE uint32_t decode_from(SmallMRegsB const &part, int stage, uint32_t sfa, uint32_t zero) {
     uint32_t all = 0;
     uint32_t const scales_at = sfa + regs_scale_offset(V::kSfaRowBytes);
@@ -56,12 +56,12 @@ struct SmallMRegsA {
   }
 };
 
-// Sums of a group. A multiplication waits for the one before that adds to the same, but three other warps have something to do then.
+// Accumulators of a group. An mma waits for the previous one that adds to the same registers; three other warps issue
+// meanwhile.
 struct SmallMRegsAccumulators {
   using V = SmallMRegs;
   float acc[V::kColumns][4];
 
-  // Begins another group.
   CUTLASS_DEVICE void clear() {
     CUTLASS_PRAGMA_UNROLL
     for (int column = 0; column < V::kColumns; ++column) {
@@ -72,9 +72,9 @@ struct SmallMRegsAccumulators {
     }
   }
 
-  // Adds what a stage has of a group, by the rows of A of the same chunk.
+  // Adds a stage's group of B, multiplied by A of the same chunk.
   CUTLASS_DEVICE void add(SmallMRegsA const &fragments_a, SmallMRegsB const &part, int stage, uint32_t scales) {
-    // Those of rows `quad` and `quad + 8` lie side by side.
+    // Scales of rows `quad` and `quad + 8` are adjacent.
     uint32_t of_rows[2];
     if constexpr (kMx) {
       of_rows[0] = load_half(part.scales + scales);
@@ -119,7 +119,7 @@ struct SmallMRegsAccumulators {
     }
   }
 
-  // Puts them into shared memory.
+  // Stores the sums to shared memory, in the order of accumulators.
   CUTLASS_DEVICE void keep(uint32_t to) const {
     CUTLASS_PRAGMA_UNROLL
     for (int column = 0; column < V::kColumns; ++column) {
