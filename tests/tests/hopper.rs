@@ -1,9 +1,8 @@
-//! Simulates the kernels of sm_90a on the host, from the text of a generated source: all threads of a cluster
-//! run, and instructions without a C++ equivalent are replaced. Where sums are exact, results equal the
-//! interpreter's bit for bit.
+//! Simulates sm_90a kernels on the host, from the text of a generated source. All threads of a cluster run, and
+//! instructions without a C++ equivalent are replaced. If sums are exact, results equal the interpreter's bit for bit.
 //!
-//! Only a GPU can show that the instructions behave as simulated here, and the memory ordering between threads
-//! that no barrier orders.
+//! Only a GPU can show that instructions behave as simulated here, and that memory accesses which no barrier orders
+//! are ordered.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Write as _;
@@ -24,7 +23,7 @@ use fourfold_tests::random::Random;
 const SIMULATION: &str = include_str!("hopper/simulate.cc");
 const INSTRUCTIONS: &str = include_str!("../../codegen/src/hopper/device/instructions.cuh");
 
-/// The instructions in other files, and their replacements here.
+/// An instruction outside `instructions.cuh`, and its replacement here.
 const CONVERT: &str =
     r#"asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(static_cast<uint16_t>(bytes)));"#;
 const CONVERTED: &str = "result = simulation::e4m3x2_to_halves(static_cast<uint16_t>(bytes));";
@@ -40,8 +39,7 @@ struct Program {
     block: usize,
     signature: &'static str,
     text: &'static str,
-    /// The inputs besides A, B and their scales, in the order of the kernel's interface: C, alpha, beta and
-    /// operands.
+    /// The inputs besides A, B and their scales, in the order of the kernel's interface: C, alpha, beta and operands.
     c: &'static str,
     alpha: &'static str,
     operands: &'static [&'static str],
@@ -49,10 +47,10 @@ struct Program {
     fills: &'static [u8],
 }
 
-/// The bytes that describe the launch, before the outputs.
+/// The number of bytes that describe the launch, before the outputs.
 const SAID: usize = 10 * 4;
 
-/// Shows elements that were never written.
+/// The byte that fills outputs, to find elements that were never written.
 const UNWRITTEN: u8 = 0xEE;
 
 const VALUES: &str = "fir 1
@@ -151,7 +149,7 @@ impl Program {
         text
     }
 
-    /// Returns the tiles that its kernel may have.
+    /// Returns the tiles that the program's kernel may have.
     fn tiles(&self) -> Vec<Tile> {
         let format = if self.block == 16 { BlockFormat::NVFP4 } else { BlockFormat::MXFP4 };
         let held = |tile: &Tile| tile.takes(format) && (self.text == VALUES || tile.has_wide_rows());
@@ -228,8 +226,8 @@ impl Program {
         program
     }
 
-    /// Runs a case and compares every output with the interpreter's. The tile is the given one or that of the
-    /// table. Returns the launch.
+    /// Runs a case and compares every output with the interpreter's. The tile is the given one, or the table selects
+    /// it. Returns the launch.
     fn check(&self, simulation: &Path, case: Case, tile: Option<Tile>, seed: u64) -> Launch {
         let [l, m, n, k, sms] = case;
         let name = format!("{} {case:?} {tile:?} seed={seed}", self.name);
@@ -243,7 +241,7 @@ impl Program {
         let mut tensors = sample::inputs(&program, &recipe).expect("inputs");
         let only_rows_are_padded = (k as usize / self.block).is_multiple_of(4);
         if only_rows_are_padded {
-            // NaN below the last row must not show.
+            // NaN in the padding below the last row has no effect.
             for scales in ["sfa", "sfb"] {
                 sample::fill_padding_with_nan(tensors.get_mut(scales).expect("an input"));
             }
@@ -330,8 +328,7 @@ fn between<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
     rest.split_once(end).unwrap_or_else(|| panic!("{end}")).0
 }
 
-/// Returns extents at the edges of tiles, of scales and of K, for every tile and every number of CTAs that share
-/// one.
+/// Returns extents at the edges of tiles, of scales and of K, for every tile and every cluster size.
 fn cases(program: &Program) -> Vec<Case> {
     let mut cases = vec![
         // Small M.
@@ -361,13 +358,13 @@ fn cases(program: &Program) -> Vec<Case> {
         [1, 11, 32, 96, 132],
         [1, 16, 288, 2208, 1],
         [1, 10, 64, 4256, 1],
-        // A kept in registers by warps: of one CTA, and of two that share K; with idle warps.
+        // Warps keep A in registers: one CTA, and two that share K; with idle warps.
         [1, 7, 160, 4096, 2],
         [3, 16, 96, 3488, 1],
         [1, 16, 256, 8160, 2],
         [1, 9, 32, 6784, 2],
         [2, 13, 96, 6784, 2],
-        // Tiles: one after the other, and several CTAs that share one.
+        // Tiled: several tiles per CTA, and clusters that share a tile.
         [1, 17, 32, 32, 132],
         [2, 64, 288, 96, 132],
         [1, 40, 416, 256, 1],
@@ -393,7 +390,7 @@ fn cases(program: &Program) -> Vec<Case> {
         [3, 20, 160, 3104, 2],
     ];
     if program.text == VALUES {
-        // The blocks of outputs restrict N further.
+        // Outputs with blocks restrict N further.
         cases.extend([
             [1, 1, 8, 32, 132],
             [2, 13, 24, 96, 132],
@@ -431,7 +428,7 @@ fn check_all(program: &Program) {
             assert!(is_met, "{tile} shared by {cluster}: {met:?}");
         }
     }
-    // Every tile with helpers: alone and shared, several splits of a tile, several splits for a CTA, and after
+    // Every tile with helpers: single CTAs and clusters, several splits of a tile, several splits of a CTA, and after
     // whole tiles.
     for tile in program.tiles().into_iter().filter(|tile| !tile.is_small_m() && tile.n > 64) {
         let helped: Vec<&Launch> = met.iter().filter(|it| it.tile == tile && it.helpers > 0).collect();
@@ -444,7 +441,7 @@ fn check_all(program: &Program) {
         has("several splits for a CTA", &|it| it.helped > it.helpers * it.cluster);
         has("behind whole tiles", &|it| it.tiles > it.helped);
     }
-    // Of A, with large M: nothing, some slabs, or whole tiles are decoded late.
+    // For large M, nothing of A, some slabs, or whole tiles are decoded late.
     for tile in program.tiles().into_iter().filter(|tile| tile.m == 256) {
         let left: BTreeSet<_> =
             met.iter().filter(|it| it.tile == tile).map(|it| [it.left_tiles, it.left_slabs]).collect();
@@ -482,7 +479,7 @@ fn what_is_wrong_is_found() {
     let near = [1, 1, 416, 8352, 1];
     let several = [Tile::new(128, 64), Tile::new(128, 256), Tile::new(64, 128)];
     let faults = [
-        // Read before it is loaded, and multiplied before that.
+        // Operands read before they are loaded, and multiplied before that.
         ("barrier_wait(smem.full_b(from.stage), from.phase);", "", many),
         (
             "  barrier_wait(consumer.smem.full_a(consumer.ring.stage), consumer.ring.phase);\n  uint64_t",
@@ -490,7 +487,7 @@ fn what_is_wrong_is_found() {
             many,
         ),
         ("(step == 2 || step == 4)", "step == 2", many),
-        // Overwritten while it is multiplied, or before it is read.
+        // Stages overwritten while they are multiplied, or before they are read; sums overwritten before they are read.
         ("barrier_wait(smem.empty_a(ring.stage), ring.phase ^ 1);\n      CUTLASS", "\n      CUTLASS", many),
         ("barrier_wait(smem.empty_b(ring.stage), ring.phase ^ 1);", "", many),
         ("barrier_wait(smem.tile_stored(), tiles_done & 1);", "", many),
@@ -506,42 +503,43 @@ fn what_is_wrong_is_found() {
             "barrier_expect_tx(barrier, V::kABytes / V::kFullBarriersA - 16);",
             many,
         ),
-        // A of another word, and scales of another row of A.
+        // A of another word, and SFA of another row.
         ("block * kBlockBytes + word * 16;", "block * kBlockBytes + (word ^ 1) * 16;", many),
         ("m % 128 / 32 * 4;", "m % 128 / 64 * 4;", many),
-        // Scales of other rows of B.
+        // SFB of other K blocks and rows, swapped panels, and another panel in the workspace.
         ("block * (kAtomsPerBlock * kAtomRows)", "block * kAtomsPerBlock", many),
         ("min(work.n_idx * V::kTileN / 128 + i, p.atoms_n - 1)", "work.n_idx / 2", many),
         ("block * 2 + panel);", "block * 2 + 1 - panel);", many),
         ("+ 2 * block * next_panel", "+ block * next_panel", many),
-        // Another panel, and another order of a thread's rows of B and columns of D.
+        // Another K step of A, and another order of a thread's rows of B and columns of D.
         ("step / 4 * V::kPanelBytes + step % 4 * 32", "step % 2 * V::kPanelBytes + step / 2 * 32", many),
         ("codes_at[i] = codes ^ i * kBlockBytes;", "codes_at[i] = codes;", many),
         ("scales_at[i] = scales ^ i * 16;", "scales_at[i] = scales;", many),
         ("far = (1 - i % 2) * 2 + row", "far = i % 2 * 2 + row", many),
-        // Sums of a phase before they are ready, on top of the other's operands, or at the wrong place.
+        // Sums of a phase read before they are stored, stored over operands of the other phase, and at the wrong place.
         ("named_barrier_sync<3, V::kConsumerThreads>();", "", many),
         ("a((first + 2 - phase) % V::kStages)", "a((first + 3 + phase) % V::kStages)", many),
         ("consumer.ring.stage - phase, phase, sums", "consumer.ring.stage, phase, sums", many),
-        // Sums of a cluster on top of operands, and added before they are ready.
+        // Sums of a cluster stored over operands, and added before they arrive; stages at the wrong place.
         (">> p.cluster_bits;\n  barrier_wait(smem.exchange_empty(), 0);", ">> p.cluster_bits;", shared),
         ("barrier_wait(smem.empty_a(ring.stage), ring.phase ^ 1);\n    }", "}", shared),
         ("barrier_wait(smem.exchange_full(warp), 0);", "", shared),
         ("smem.exchange(blocks % V::kStages, source)", "smem.exchange(0, source)", shared),
         ("(first + slice / V::kSlicesPerStage) % V::kStages", "(first + 1) % V::kStages", shared),
-        // With two CTAs: the same, blocks that both have, the wrong blocks, and sums sent to the CTA itself.
+        // The same with two CTAs that keep a warpgroup each; K blocks taken twice, wrong ones, and sums sent to the CTA
+        // itself.
         ("other);\n  barrier_wait(smem.exchange_empty(), 0);", "other);", kept),
         ("barrier_wait(smem.exchange_full(thread / 32), 0);", "", kept),
         ("rank * (common + result.alone)", "rank * common", kept),
         ("i < end - begin ? begin + i : i", "begin + i", kept),
         ("work, 1 - own_rank(p), sums", "work, own_rank(p), sums", kept),
-        // Another split, a split that two compute, and flags that are set from the beginning.
+        // A wrong split, a split that two CTAs compute, and flags that are not cleared.
         ("steps_before += p.split_steps;", "", helped),
         ("~((beyond << p.cluster_bits) + rank)", "~(beyond << p.cluster_bits)", helped),
         ("p.flags[item] = 0;", "", helped),
-        // A message to a CTA that may have ended.
+        // An arrival at a CTA that may have ended.
         (" && !TileScheduler<V>(p, rank).helps()", "", helped),
-        // Rows of A decoded late: read too early, the wrong ones, and none.
+        // A decoded late: read too early, the wrong rows, and the wrong tile.
         ("wait_for_slab<V>(p, work, block / kSlabBlocks);", "", left),
         ("--left, run.next(matrix)", "--left", left),
         ("tile = behind + ahead.first_tiles.number;", "tile = behind;", left),
@@ -556,8 +554,8 @@ fn what_is_wrong_is_found() {
             "block * V::kABlockScaleBytes + (lane() % 4 ^ 1) * 8",
             one,
         ),
-        // With e4m3: words of another group, a word left out, another row of A, sums before they are ready, and
-        // those of another warpgroup.
+        // e4m3: words of another group, a word left out, another row of A, sums read too early, and those of another
+        // warpgroup.
         ("(2 * t + word / 2) * 16", "(2 * t + 1 - word / 2) * 16", one),
         ("WgmmaE4m3<8 * kTileM>::add(", "WgmmaE4m3<8 * kTileM>::begin(", one),
         (
@@ -567,22 +565,21 @@ fn what_is_wrong_is_found() {
         ),
         ("wgmma_wait<V::kBlocks - 1 - block>();\n        mine", "mine", one),
         ("warp / V::kMmaWarps * V::kMaxGroups + run.group", "run.group", one),
-        // Rows of A and B before they are loaded, and the next stage over rows that are still read.
+        // A and B read before they are loaded.
         ("    fence_async_proxy();\n  }\n  __syncthreads();\n", "  }\n", alone),
         ("cp_async_wait<V::kStages - 1>();", "cp_async_wait<V::kStages>();", one),
-        // A prefetch from outside the tensor.
+        // A prefetch outside of the tensor.
         ("prefetch_l2(first_row + rows[i]);", "prefetch_l2(first_row + p.n * p.row_bytes);", near),
-        // Other rows, and sums of another group.
+        // Other rows, and sums of another group or of another place.
         ("min(at_row + i * 32, last)", "min(at_row + i * 4, last)", one),
         ("vector / 4 * V::kGroups + part, m", "vector / 4 * V::kGroups + 1 - part, m", one),
         ("end <= last ? smem.rings + warp", "end < last ? smem.rings + warp", small_m),
-        // One of two sums is left out.
+        // One of two accumulators left out.
         ("acc[chunk][0][i] + acc[chunk][1][i]", "acc[chunk][0][i]", small_m),
-        // Sums of a cluster before they are ready, and bytes that never arrive.
+        // Sums of a cluster read before they arrive, and bytes that never arrive.
         ("  if (cluster.mask > 0) {\n    barrier_wait(smem.exchange_full, 0);\n  }", "", small_m),
         ("units * 4 + cluster.mask - cluster.rank", "units * 4 + cluster.mask + 1", small_m),
-        // With A kept in registers: B of the previous stage, scales of another part, and B over A that is still
-        // read.
+        // A in registers: B of the previous phase, scales of another part, and B loaded over A that is still read.
         (
             "barrier_wait(barriers + stage * 8, phase ^ stage);",
             "barrier_wait(barriers + stage * 8, phase);",
@@ -590,7 +587,7 @@ fn what_is_wrong_is_found() {
         ),
         ("scales + place * V::kSfbRoom", "scales", regs),
         ("kept.\n      __syncwarp();", "kept.", regs),
-        // Other parts, other rows, scales of these, and of other rows of A.
+        // Other parts, other rows, their scales, and SFA of another chunk.
         ("part + 1 == parts ? 0 : part + 1", "part + 1", regs),
         ("block * 4 + stage * 2, batch", "block * 4 + stage, batch", regs),
         ("phase * V::kSfbRoom + stage * 8", "phase * V::kSfbRoom", regs),
@@ -598,7 +595,8 @@ fn what_is_wrong_is_found() {
         // Scales of another matrix.
         ("first_atom_n = static_cast<int>(batch) * parameters.atoms_n;", "", regs_batch),
         ("first_atom_m = static_cast<int>(batch) * parameters.atoms_m;", "", regs_batch),
-        // Rows at another warp's place, sums of idle warps, and sums of other warps before they are ready.
+        // Sums of another part, sums of idle warps, and sums of other warps or of the other CTA before they are
+        // complete.
         ("part = order.part(place / V::kStages)", "part = place / V::kStages", regs),
         (
             "piece = lane(); piece < groups * (kSumPieces / 2);",
@@ -608,7 +606,7 @@ fn what_is_wrong_is_found() {
         ("barrier_wait(smem.sums_full, 0);", "", regs),
         ("barrier_wait(smem.exchange_full, 0);\n        add_pair", "add_pair", regs),
     ];
-    // With outputs in blocks: units that two CTAs both write.
+    // Outputs with blocks: units that both CTAs store.
     let of_blocks = [(">= first + others;", ">= first;", regs)];
     let all: Vec<_> = faults
         .map(|fault| (&PROGRAMS[0], fault))
@@ -642,7 +640,7 @@ fn what_is_wrong_is_found() {
     });
 }
 
-/// A decoded code times its scale is exact up to a power of two, and each of eight codes has a place of its own.
+/// A decoded code times its scale is exact up to a power of two, and each of eight codes has its own position.
 #[test]
 fn every_code_is_decoded_exactly_with_every_scale() {
     for (program, format) in [(&PROGRAMS[0], ElementType::F8E4M3FN), (&PROGRAMS[1], ElementType::F8E8M0FNU)] {

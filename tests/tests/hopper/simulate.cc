@@ -1,7 +1,6 @@
-// Runs the kernels of sm_90a on the host. All threads of a cluster take turns in random order. Asynchronous work
-// of a GPU (copies, warpgroup multiplications, stores to other CTAs) happens some time later, and at the latest
-// when somebody waits for it. A wait for an event that never comes is reported, and so is an access outside of
-// memory.
+// Runs sm_90a kernels on the host. The threads of a cluster take turns in random order. Asynchronous work (copies,
+// wgmma, stores to other CTAs) completes some time later, and at the latest when a thread waits for it. A wait that
+// never ends is reported, and so is an access outside of memory.
 
 #include <ucontext.h>
 
@@ -32,9 +31,9 @@ namespace simulation {
 
 std::mt19937 chance;
 
-// 16-bit numbers, rounded as a GPU does.
+// 16-bit floating-point formats, rounded as on a GPU.
 struct Format {
-  int mantissa, least, bits;  // of the exponent: the least, and how many bits
+  int mantissa, least, bits;  // bits of the mantissa, the least exponent, bits of the exponent
 };
 constexpr Format kHalf{10, -14, 5}, kBfloat{7, -126, 8};
 
@@ -51,7 +50,7 @@ uint16_t narrow(double x, Format const &format) {
   std::frexp(magnitude, &exponent);
   exponent = std::max(exponent - 1, format.least);
   auto const steps = static_cast<long long>(std::nearbyint(std::ldexp(magnitude, format.mantissa - exponent)));
-  // A carry goes into the exponent by itself.
+  // A carry out of the mantissa increments the exponent.
   long long const bits = (static_cast<long long>(exponent - format.least) << format.mantissa) + steps;
   return sign | static_cast<uint16_t>(std::min<long long>(bits, infinity));
 }
@@ -66,7 +65,7 @@ double widen(uint16_t bits, Format const &format) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-// All of the numbers, once.
+// Returns the values of all 2^16 codes of a format, computed once.
 std::vector<float> const &widened(Format const &format) {
   static std::map<int, std::vector<float>> tables;
   auto &table = tables[format.mantissa];
@@ -95,13 +94,13 @@ uint32_t e4m3x2_to_halves(uint16_t bytes) {
   return narrow(of_e4m3(bytes & 0xFF), kHalf) | static_cast<uint32_t>(narrow(of_e4m3(bytes >> 8), kHalf)) << 16;
 }
 
-// Threads that wait for each other.
+// Threads that synchronize with each other, such as those of a warp or a CTA.
 struct Group {
   int size = 0, arrived = 0;
   unsigned generation = 0;
 };
 
-// A barrier in shared memory.
+// An mbarrier.
 struct Barrier {
   int count = 0, pending = 0;
   long long bytes = 0;
@@ -117,8 +116,8 @@ struct Barrier {
   }
 };
 
-// A multiplication of a warpgroup, which its threads join one by one: of 16-bit elements along K, or of bytes.
-// The first of a series clears the sums.
+// A wgmma, which its threads join one by one. Its elements are bytes (e4m3) or of 16 bits. The first of a series clears
+// the accumulators.
 struct Multiplication {
   int arrived = 0, n = 0;
   bool is_of_bytes = false, is_first = false;
@@ -130,7 +129,7 @@ struct Warpgroup {
   std::vector<std::unique_ptr<Multiplication>> all;
   size_t done = 0;
 };
-// A multiplication of a warp.
+// An mma.sync of a warp.
 struct Small {
   int arrived = 0;
   uint32_t a[32][4], b[32][2];
@@ -158,9 +157,9 @@ struct Fiber {
   char const *what = "";
   int cta = 0, index = 0;
   size_t multiplications = 0, small = 0;
-  std::vector<size_t> groups;  // how many multiplications there were at each commit
+  std::vector<size_t> groups;  // the number of wgmma at each commit
   unsigned cluster_arrivals = 0;
-  // The number of unfinished copies in each committed group, and in the open one.
+  // The number of pending copies in each committed group, and in the open one.
   std::vector<std::shared_ptr<int>> copies;
   std::shared_ptr<int> begun;
 };
@@ -175,7 +174,7 @@ Fiber *current;
 std::vector<Cta> ctas;
 std::vector<std::function<void()>> later;
 std::function<void()> body;
-// The begin of a CTA's dynamic shared memory, and its size.
+// The begin and end of a CTA's dynamic shared memory.
 uint32_t first_byte, end_byte;
 
 Cta &own() { return ctas[current->cta]; }
@@ -199,7 +198,7 @@ void meet(char const *what, Group &group) {
   wait(what, [&group, generation] { return group.generation != generation; });
 }
 
-// Shared memory: of this CTA or, with a rank above bit 24, of another one of the cluster.
+// Resolves an address in shared memory. Bits 24 and up are 0 for this CTA, or the rank of another CTA plus 1.
 uint8_t *at(uint32_t address, int size, int alignment) {
   uint32_t const rank = address >> 24, offset = address & 0xFFFFFF;
   size_t const index = rank == 0 ? current->cta : rank - 1;
@@ -222,7 +221,7 @@ void store(uint32_t address, T const &value) {
   std::memcpy(at(address, sizeof(T), sizeof(T)), &value, sizeof(T));
 }
 
-// The address of the same memory in the whole cluster.
+// Returns the cluster-wide address of the same memory.
 uint32_t of_cluster(uint32_t address) { return address >> 24 == 0 ? address | (current->cta + 1) << 24 : address; }
 Barrier &barrier(uint32_t address) {
   address = of_cluster(address);
@@ -250,7 +249,7 @@ CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, voi
                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
   Map result{static_cast<uint8_t const *>(base), {}, {}, {}, swizzle};
   bool good = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 && (rank == 3 || rank == 4) && reinterpret_cast<uintptr_t>(base) % 16 == 0;
-  // A tensor of three extents has one matrix of one group.
+  // A 3D tensor is a 4D tensor whose last extent is 1.
   for (uint32_t i = 0; i < 4; ++i) {
     bool const is_there = i < rank;
     result.extents[i] = is_there ? extents[i] : 1;
@@ -261,7 +260,7 @@ CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, voi
   for (uint32_t i = 0; i + 1 < rank; ++i) {
     result.strides[i] = strides[i];
     good = good && strides[i] % 16 == 0 && strides[i] < 1ull << 40;
-    // Matrices may overlap.
+    // Matrices may overlap: outer strides have no minimum.
     good = good && (i == 0 ? strides[i] >= extents[i] : strides[i] % strides[0] == 0);
   }
   good = good && box[0] % 16 == 0 && (swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || (swizzle == CU_TENSOR_MAP_SWIZZLE_64B && box[0] <= 64) ||
@@ -274,7 +273,7 @@ CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, voi
   return CUDA_SUCCESS;
 }
 
-// Returns the place of a row and a byte of K in a K-major matrix in shared memory, swizzled over 128 bytes.
+// Loads an element of a K-major matrix in shared memory with 128-byte swizzle, by its row and its byte of K.
 uint16_t of_descriptor(uint64_t descriptor, int row, int byte) {
   if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0) {
     fail("not swizzled over 128 bytes from a multiple of 1024", descriptor >> 32);
@@ -284,7 +283,7 @@ uint16_t of_descriptor(uint64_t descriptor, int row, int byte) {
   return load<uint16_t>(address ^ (address >> 7 & 7) << 4);
 }
 
-// Returns the same for bytes: matrices of 8 rows by 32, in sequence, each with the first 16 bytes of all rows
+// Executes a wgmma of e4m3. Matrices of 8 rows by 32 codes are contiguous, each with the first 16 codes of all rows
 // first.
 void execute_bytes(Multiplication const &of) {
   static std::vector<double> values;
@@ -374,7 +373,7 @@ void enter() {
   --ctas[self.cta].left;
 }
 
-// Runs the clusters one after the other.
+// Runs the clusters of a grid one after the other.
 void run(int blocks, int cluster, int threads, int bytes, std::function<void(void *)> of_thread) {
   if (blocks % cluster != 0) {
     fail("not whole clusters", blocks, cluster);
@@ -417,7 +416,7 @@ void run(int blocks, int cluster, int threads, int bytes, std::function<void(voi
       makecontext(&fiber.context, enter, 0);
       order.push_back(&fiber);
     }
-    // Some warpgroups make no progress for some rounds, so that none is always the fastest.
+    // Stalls some warpgroups for some rounds, so that none is always the fastest.
     int const groups = (threads + 127) / 128;
     std::vector<int> stalled(cluster * groups);
     uint64_t rounds_done = 0;
@@ -479,7 +478,7 @@ uint32_t exchange(uint32_t x, std::function<uint32_t(uint32_t const *)> const &t
 
 }  // namespace simulation
 
-// Definitions that the device code expects.
+// Built-ins that device code expects.
 #define threadIdx simulation::thread
 #define blockIdx simulation::block
 #define gridDim simulation::grid
@@ -596,7 +595,7 @@ inline void fence_async_proxy() {}
 // Kernels run one after the other.
 inline void launch_dependents() {}
 inline void grid_dependency_wait() {}
-// Clusters run one after the other: a flag that is awaited is set already, or never.
+// Clusters run one after the other, so a flag is set before a wait for it, or never.
 inline void release_flag(uint32_t *flag) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) {
@@ -772,7 +771,7 @@ inline void multiply(int n, float *sums, uint32_t const (&a)[4], uint64_t b, boo
   int const at = threadIdx.x % 128;
   std::memcpy(to.a[at], a, sizeof(a));
   to.sums[at] = sums;
-  // Runs at once or as late as possible, to find threads that publish too late or release too early.
+  // Executes at once or as late as possible, to find threads that publish too late or release too early.
   if (++to.arrived == 128 && warpgroup().done == index && simulation::chance() % 2 == 0) {
     execute(warpgroup());
   }
@@ -841,7 +840,8 @@ void run_variant(Parameters const &parameters, Plan const &plan) {
 
 ARGUMENTS
 
-// Prints the products of each code with each scale, in each place: the 16 bits of all 8 places.
+// Prints the products of each code with each scale, in each of the 8 positions: all 8 decoded elements, of 16 bits
+// each.
 void print_decoded() {
   for (uint32_t scale = 0; scale < 256; ++scale) {
     for (int half = 0; half < (kMx ? 1 : 2); ++half) {
@@ -862,7 +862,7 @@ void print_decoded() {
 
 }  // namespace fourfold
 
-// Returns memory that ends at a guard page, after rounding up to 16 bytes.
+// Returns memory that ends, once rounded up to 16 bytes, at a guard page.
 uint8_t *guarded(size_t bytes) {
   size_t const page = 4096, room = (bytes + 15) / 16 * 16, pages = (room + page - 1) / page + 1;
   auto *memory = static_cast<uint8_t *>(mmap(nullptr, pages * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
@@ -887,7 +887,7 @@ int main(int count, char **) {
   problem.l = number(), problem.m = number(), problem.n = number(), problem.k = number();
   Device const device{static_cast<int32_t>(number()), 0};
   simulation::chance.seed(static_cast<unsigned>(number()));
-  int64_t const variant = number();  // below zero: that of the table
+  int64_t const variant = number();  // negative: the table selects it
   auto const input = [&]() -> void * {
     size_t const bytes = number();
     uint8_t *result = guarded(bytes);
@@ -914,7 +914,7 @@ int main(int count, char **) {
   if (decodes_before(kVariants[plan.variant])) {
     int64_t const bytes = workspace_bytes(problem, plan);
     workspace = guarded(bytes);
-    // NaN in either format, which stays in rows that only tiles have.
+    // NaN in either format. It stays in rows that only tiles have, not A.
     std::memset(workspace, 0xFF, bytes);
     DecodeAParameters const decoding = decode_a_parameters(problem, pointers, workspace, plan);
     simulation::run(static_cast<int>(decode_a_grid(decoding)), 1, DecodeA::kThreads, 0, [&](void *) { decode_a(decoding); });
