@@ -26,8 +26,8 @@ inline int64_t tile_count(Problem const &problem, VariantTraits const &traits) {
   return (problem.m + traits.tile_m - 1) / traits.tile_m * ((problem.n + traits.tile_n - 1) / traits.tile_n) * problem.l;
 }
 
-// Returns how many clusters the device runs at once. A cluster of more than two CTAs needs one GPC, whose number of SMs
-// is not always a multiple of its size. If a CTA occupies an SM, an eighth is reserved for that.
+// Returns how many clusters the device runs at once. A cluster runs within one GPC, whose number of SMs is not always a
+// multiple of a cluster size above 2. If a CTA occupies an SM, an eighth is reserved for that.
 inline int64_t clusters_at_once(Device const &device, VariantTraits const &traits, int cluster) {
   int64_t const room = static_cast<int64_t>(device.sm_count) * traits.ctas_per_sm;
   return (cluster > 2 && traits.ctas_per_sm == 1 ? room * 7 / 8 : room) / cluster;
@@ -66,8 +66,9 @@ inline SplitK plan_split_k(int64_t steps, int64_t tiles, int64_t room, int clust
   return best;
 }
 
-// decodes_before: A is decoded into a workspace first. The workspace has whole tiles of the last matrix; tiles of the
-// others end in the next matrix. TMA is much faster if all rows of a tile are in bounds, whatever they contain.
+// Returns whether A is decoded into a workspace first, and its bytes per row and rows. It has whole tiles of the last
+// matrix; tiles of the others end in the next matrix. TMA is much faster if all rows of a tile are in bounds, whatever
+// they contain.
 inline bool decodes_before(VariantTraits const &traits) { return traits.tile_m > kSmallM; }
 inline int64_t decoded_row_bytes(Problem const &problem) { return (problem.k + kBlockK - 1) / kBlockK * kDecodedBlockBytes; }
 inline int64_t padded_m(Problem const &problem, VariantTraits const &traits) {
@@ -129,7 +130,7 @@ inline bool takes(Problem const &problem, VariantTraits const &traits) {
   return traits.tile_m > kSmallM || (problem.m <= traits.tile_m && fits_small_m(problem, traits, traits.max_cluster));
 }
 
-// A dispatch table of one rule forces it.
+// A dispatch table with a single rule forces its choice.
 constexpr bool kIsForced = sizeof(kChoices) == sizeof(Choice);
 
 // Gives each SM a CTA with its share of N. As many CTAs share K as their part of A needs room, and more if N is too

@@ -2,7 +2,7 @@
 
 #ifndef FOURFOLD_HOST
 // Returns epilogue arguments whose scalars are loaded behind griddepcontrol.wait. Scalars are read-only loads, which
-// the compiler may move above the wait. So their addresses depend on a zero in shared memory that is stored later.
+// the compiler may move above the wait. So their addresses depend on a zero that is stored to shared memory after it.
 CUTLASS_DEVICE EpilogueArguments small_m_epilogue(Parameters const &parameters, uint32_t zeros) {
   EpilogueArguments epilogue = parameters.epilogue;
   unsigned const zero = load_words(zeros).x;

@@ -2,7 +2,7 @@
 //
 // A CTA has some units of N, and its warps share the chunks of these evenly. A chunk is kGroupN rows of B by kChunkK
 // elements of K. A is decoded into shared memory before the mainloop. A cluster of up to kMaxCluster CTAs shares K if
-// the plan says so, and always if decoded A for all of K does not fit into shared memory.
+// the plan says so. It always does if decoded A for all of K does not fit into shared memory.
 //
 // Decode instructions are the limit. So for kTileM < 8 (kUsesE4m3) operands are multiplied without their scales: codes
 // become e4m3 for wgmma, in half as many instructions as fp16 with scales. Each column of a wgmma has the sums of

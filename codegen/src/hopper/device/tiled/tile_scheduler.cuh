@@ -98,6 +98,7 @@ CUTLASS_DEVICE WorkTile work_tile(Parameters const &p, TileScheduler<V> const &s
   return result;
 }
 
-// A cluster begins with the work at its index, and advances by the number of clusters.
+// A cluster begins with the work at its index and advances by the number of clusters. A helper CTA advances by the
+// number of helper CTAs.
 #define FOURFOLD_FOR_EACH_WORK_TILE(scheduler, rank) for (TileScheduler<V> scheduler(p, rank); scheduler.has_work(p); scheduler.next(p, rank))
 #endif
