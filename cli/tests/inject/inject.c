@@ -29,9 +29,9 @@
 
 typedef struct {
     pid_t id;
-    int begun;   // Its runtime is set up.
-    int setting; // Within the call that ends the setup.
-    int failing; // Within the call that fails: 2 for brk.
+    int begun;   // True after the runtime's setup.
+    int setting; // True within the call that ends the setup.
+    int failing; // Nonzero within the call that fails: 2 for brk.
     long argument;
 } thread;
 
@@ -52,7 +52,7 @@ static thread *add(pid_t id) {
 
 static int counts(long call) {
     switch (call) {
-    case SYS_futex: // glibc aborts.
+    case SYS_futex: // glibc aborts on errors.
     case SYS_exit:
     case SYS_exit_group:
     case SYS_rt_sigreturn:
@@ -65,7 +65,7 @@ static int counts(long call) {
     case SYS_set_robust_list:
     case SYS_rseq:
     case SYS_sched_yield:
-    case SYS_clock_nanosleep: // Interrupted at most.
+    case SYS_clock_nanosleep: // Can only be interrupted.
     case SYS_getrandom:
     case SYS_getpid:
     case SYS_gettid:
@@ -121,11 +121,11 @@ static void set_argument(pid_t id, long value) {
 #if defined __x86_64__
     ptrace(PTRACE_POKEUSER, id, offsetof(struct user_regs_struct, rdi), value);
 #elif defined __aarch64__
-    answer(id, value); // It is where the result will be.
+    answer(id, value); // The result uses the same register.
 #endif
 }
 
-// Returns true if this file of the thread is a folder.
+// Returns whether this file of the thread is a folder.
 static int is_folder(pid_t id, long file) {
     char path[64];
     struct stat found;

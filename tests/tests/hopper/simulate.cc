@@ -1,7 +1,6 @@
-// Runs the kernels of sm_90a on the host. All threads of a cluster take turns in random order. Asynchronous work
-// of a GPU (copies, warpgroup multiplications, stores to other CTAs) happens some time later, and at the latest
-// when somebody waits for it. A wait for an event that never comes is reported, and so is an access outside of
-// memory.
+// Runs the kernels of sm_90a on the host. All threads of a cluster take turns in random order. Asynchronous work of a
+// GPU (copies, wgmma, stores to other CTAs) completes at a random time, at the latest when a thread waits for it.
+// Reports waits for events that never occur, and accesses outside of memory.
 
 #include <ucontext.h>
 
@@ -51,7 +50,7 @@ uint16_t narrow(double x, Format const &format) {
   std::frexp(magnitude, &exponent);
   exponent = std::max(exponent - 1, format.least);
   auto const steps = static_cast<long long>(std::nearbyint(std::ldexp(magnitude, format.mantissa - exponent)));
-  // A carry goes into the exponent by itself.
+  // A carry propagates into the exponent.
   long long const bits = (static_cast<long long>(exponent - format.least) << format.mantissa) + steps;
   return sign | static_cast<uint16_t>(std::min<long long>(bits, infinity));
 }
@@ -66,7 +65,7 @@ double widen(uint16_t bits, Format const &format) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-// All of the numbers, once.
+// The values of all 16-bit patterns, computed once per format.
 std::vector<float> const &widened(Format const &format) {
   static std::map<int, std::vector<float>> tables;
   auto &table = tables[format.mantissa];
@@ -117,7 +116,7 @@ struct Barrier {
   }
 };
 
-// A multiplication of a warpgroup, which its threads join one by one: of 16-bit elements along K, or of bytes.
+// A wgmma, which its threads join one by one, over 16-bit elements or bytes along K.
 // The first of a series clears the sums.
 struct Multiplication {
   int arrived = 0, n = 0;
@@ -130,7 +129,7 @@ struct Warpgroup {
   std::vector<std::unique_ptr<Multiplication>> all;
   size_t done = 0;
 };
-// A multiplication of a warp.
+// An mma.sync of a warp.
 struct Small {
   int arrived = 0;
   uint32_t a[32][4], b[32][2];
@@ -158,7 +157,7 @@ struct Fiber {
   char const *what = "";
   int cta = 0, index = 0;
   size_t multiplications = 0, small = 0;
-  std::vector<size_t> groups;  // how many multiplications there were at each commit
+  std::vector<size_t> groups;  // the number of wgmma at each commit
   unsigned cluster_arrivals = 0;
   // The number of unfinished copies in each committed group, and in the open one.
   std::vector<std::shared_ptr<int>> copies;
@@ -175,7 +174,7 @@ Fiber *current;
 std::vector<Cta> ctas;
 std::vector<std::function<void()>> later;
 std::function<void()> body;
-// The begin of a CTA's dynamic shared memory, and its size.
+// The start of a CTA's dynamic shared memory, and its size.
 uint32_t first_byte, end_byte;
 
 Cta &own() { return ctas[current->cta]; }
@@ -199,7 +198,7 @@ void meet(char const *what, Group &group) {
   wait(what, [&group, generation] { return group.generation != generation; });
 }
 
-// Shared memory: of this CTA or, with a rank above bit 24, of another one of the cluster.
+// Shared memory of this CTA or, with a rank in the bits from 24 on, of another CTA of the cluster.
 uint8_t *at(uint32_t address, int size, int alignment) {
   uint32_t const rank = address >> 24, offset = address & 0xFFFFFF;
   size_t const index = rank == 0 ? current->cta : rank - 1;
@@ -222,7 +221,7 @@ void store(uint32_t address, T const &value) {
   std::memcpy(at(address, sizeof(T), sizeof(T)), &value, sizeof(T));
 }
 
-// The address of the same memory in the whole cluster.
+// Returns the cluster address of shared memory.
 uint32_t of_cluster(uint32_t address) { return address >> 24 == 0 ? address | (current->cta + 1) << 24 : address; }
 Barrier &barrier(uint32_t address) {
   address = of_cluster(address);
@@ -374,7 +373,7 @@ void enter() {
   --ctas[self.cta].left;
 }
 
-// Runs the clusters one after the other.
+// Runs the clusters in sequence.
 void run(int blocks, int cluster, int threads, int bytes, std::function<void(void *)> of_thread) {
   if (blocks % cluster != 0) {
     fail("not whole clusters", blocks, cluster);
@@ -593,10 +592,10 @@ inline void store_async_pair(uint32_t address, float2 values, uint32_t barrier) 
 }
 inline void fence_barrier_init() {}
 inline void fence_async_proxy() {}
-// Kernels run one after the other.
+// Kernels run in sequence.
 inline void launch_dependents() {}
 inline void grid_dependency_wait() {}
-// Clusters run one after the other: a flag that is awaited is set already, or never.
+// Clusters run in sequence, so an awaited flag is either set already or never.
 inline void release_flag(uint32_t *flag) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) {
@@ -887,7 +886,7 @@ int main(int count, char **) {
   problem.l = number(), problem.m = number(), problem.n = number(), problem.k = number();
   Device const device{static_cast<int32_t>(number()), 0};
   simulation::chance.seed(static_cast<unsigned>(number()));
-  int64_t const variant = number();  // below zero: that of the table
+  int64_t const variant = number();  // negative: the table selects it
   auto const input = [&]() -> void * {
     size_t const bytes = number();
     uint8_t *result = guarded(bytes);
@@ -914,7 +913,7 @@ int main(int count, char **) {
   if (decodes_before(kVariants[plan.variant])) {
     int64_t const bytes = workspace_bytes(problem, plan);
     workspace = guarded(bytes);
-    // NaN in either format, which stays in rows that only tiles have.
+    // NaN in either format. It remains in padding rows of tiles.
     std::memset(workspace, 0xFF, bytes);
     DecodeAParameters const decoding = decode_a_parameters(problem, pointers, workspace, plan);
     simulation::run(static_cast<int>(decode_a_grid(decoding)), 1, DecodeA::kThreads, 0, [&](void *) { decode_a(decoding); });
