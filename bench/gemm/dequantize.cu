@@ -21,8 +21,8 @@ __host__ __device__ inline int64_t scale_offset(int row, int group, int group_ti
   return tile * 512 + (row % 32) * 16 + (row % 128) / 32 * 4 + group % 4;
 }
 
-// Multiplies eight codes, the lowest first, by their scale. The low three bits of a code, as bits 9 to 11 of an f16, are
-// the magnitude times 2^-14. Both products are exact. The low byte is zero, so four high bytes are computed at once.
+// Multiplies eight codes, the lowest first, by their scale. The low three bits of a code, as bits 9 to 11 of an f16,
+// are the magnitude times 2^-14. Both products are exact. Low bytes are zero, so four high bytes are computed at once.
 __host__ __device__ inline uint4 decode(uint32_t codes, uint8_t scale) {
   __half const factor = __half(__nv_cvt_fp8_to_halfraw(scale, __NV_E4M3));
   __half2 const factors = __halves2half2(factor, factor);
