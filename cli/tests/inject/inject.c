@@ -5,10 +5,11 @@
 // The call NUMBER (from 1; 0 for none) is skipped and returns ERRNO. REPORT receives the number of calls, the one
 // that failed, and the end of the program.
 //
-// The threads of the program are traced, its child processes are not. Calls of a thread are numbered from the end
-// of the Rust runtime's setup, which is the call that sets its stack for signals: before it, neither `main` nor
-// the thread's work has begun, and the runtime aborts on errors. Calls that cannot fail in the kernel, such as
-// closing a folder, have no number: the C library and the runtime do not expect them to fail.
+// The threads of the program are traced, its child processes are not. Numbering of a thread's calls starts after
+// the Rust runtime's setup, whose last call is sigaltstack. Before that the runtime aborts on errors.
+//
+// Calls that cannot fail in the kernel, such as closing a folder, have no number. The C library and the runtime do
+// not expect them to fail.
 #define _GNU_SOURCE
 #include <elf.h>
 #include <errno.h>

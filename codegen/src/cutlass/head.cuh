@@ -1,5 +1,5 @@
-// Precedes CUTLASS's headers. nvcc compiles the source whole, or two compilers do so in parallel: with FOURFOLD_DEVICE
-// nvcc sees only the kernel, with FOURFOLD_HOST the host's compiler sees only the code that calls it.
+// Precedes CUTLASS's headers. nvcc compiles the source whole, or two compilers compile its parts in parallel. With
+// FOURFOLD_DEVICE nvcc sees only the kernel. With FOURFOLD_HOST the host's compiler sees only the code that calls it.
 #ifndef FOURFOLD_HEAD
 #define FOURFOLD_HEAD
 
