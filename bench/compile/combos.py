@@ -35,7 +35,7 @@ ELEMENTS = {
     "u4mx": "cute::tuple<cutlass::float_e2m1_t, cutlass::float_ue8m0_t>",
 }
 
-# Limits on the errors that are kept: the first ones say what is wrong, later ones follow from them.
+# Limits on the errors that are kept. Later errors follow from the first ones.
 LONGEST, MOST = 230, 3
 
 SOURCE = """\
@@ -66,7 +66,7 @@ extern "C" __device__ int combo_shared = Kernel::SharedStorageSize;
 extern "C" __device__ int combo_threads = Kernel::MaxThreadsPerBlock;
 """
 
-# Instantiates the kernel itself, whose body has checks that its type does not have.
+# Instantiates the kernel: its body has assertions that its type lacks.
 BODY = """\
 template __global__ void cutlass::device_kernel<Kernel>(CUTLASS_GRID_CONSTANT typename Kernel::Params const);
 """
@@ -115,7 +115,7 @@ def source(row):
 
 
 def messages(log):
-    """The distinct errors of a log, in order, without places."""
+    """The distinct errors of a log, in order, without locations."""
     found = []
     for line in log.splitlines():
         error = re.search(r"error: (.*)", line)
@@ -125,7 +125,7 @@ def messages(log):
 
 
 def build(row, options):
-    """The outcome of one configuration, or None where the compiler did not end in time."""
+    """The outcome of one configuration, or None if the compiler timed out."""
     with tempfile.TemporaryDirectory(prefix="combo-") as folder:
         folder = Path(folder)
         (folder / "combo.cu").write_text(source(row))

@@ -13,11 +13,11 @@ SOURCE = Path(__file__).with_name("dequantize.cu")
 
 
 class Unavailable(Exception):
-    """Something that a column needs is not there; the text says what."""
+    """A column lacks something that it needs, which the text names."""
 
 
 def find_nvcc(named=None):
-    """The compiler, as the command line finds it."""
+    """Finds the compiler as the command line does."""
     home = os.environ.get("CUDA_HOME")
     candidates = [named, os.environ.get("FOURFOLD_NVCC"), home and f"{home}/bin/nvcc", shutil.which("nvcc")]
     for candidate in [*candidates, "/usr/local/cuda/bin/nvcc"]:
@@ -27,9 +27,9 @@ def find_nvcc(named=None):
 
 
 def build(nvcc, architecture, folder):
-    """The library, which is kept under the hash of what made it."""
+    """Builds the library, cached under the hash of its inputs."""
     options = ["-O3", "-std=c++17", f"-arch={architecture}", "--shared", "-Xcompiler", "-fPIC"]
-    # A compiler from a Python package has its libraries where it does not look for them.
+    # A compiler from a Python package does not find its own libraries.
     beside = Path(nvcc).resolve().parents[1] / "lib"
     options += [f"-L{beside}"] if (beside / "libcudart_static.a").exists() else []
     version = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
@@ -62,7 +62,7 @@ class DeviceCode:
             function.restype, function.argtypes = result, arguments
 
     def dequantize(self, matrix, values):
-        """Writes a matrix's values, on the current stream."""
+        """Dequantizes a matrix on the current stream."""
         rows, k = values.shape
         stream = torch.cuda.current_stream().cuda_stream
         code = self.library.gemm_dequantize(
@@ -72,7 +72,7 @@ class DeviceCode:
             raise RuntimeError(f"dequantize: CUDA error {code}")
 
     def read(self, data, blocks, sink):
-        """Reads a tensor, on the current stream."""
+        """Reads a tensor on the current stream."""
         stream = torch.cuda.current_stream().cuda_stream
         count = data.numel() * data.element_size() // 16
         code = self.library.gemm_read(data.data_ptr(), count, blocks, sink.data_ptr(), stream)

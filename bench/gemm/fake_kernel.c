@@ -1,4 +1,4 @@
-// A kernel's library for tests without a GPU: the interface of executor/src/kernel/abi.rs, over the host's memory, with
+// A kernel library for tests without a GPU: implements the interface of executor/src/kernel/abi.rs in host memory, with
 // f32 results. FAULT makes one element wrong.
 
 #include <math.h>
@@ -18,7 +18,7 @@ typedef struct {
   uint32_t output_count;
 } Addresses;
 typedef struct { Extents extents; Addresses addresses; } Prepared;
-// In the order of the metadata.
+// Positions of extents and operands in the metadata.
 enum { L, M, N, K };
 enum { A, SFA, B, SFB };
 

@@ -1,4 +1,4 @@
-"""Ratios of a run against its peers, and the judgement of a run by a file of requirements."""
+"""Ratios of a run to its peers, and the check of a run against a file of requirements."""
 
 import json
 import math
@@ -15,7 +15,7 @@ def median(row, name):
 
 
 def rivals(row):
-    """The exact peers of a shape that follow the protocol and whose outputs are right: names and times."""
+    """The exact peers of a shape that follow the protocol and have correct outputs: names and times."""
     found = {}
     for name, peer in row["peers"].items():
         if peer.get("rival") and peer.get("median_us") and (peer.get("check") or {}).get("ok"):
@@ -29,13 +29,13 @@ def best_rival(row):
 
 
 def speedup(row, name="ours"):
-    """How many times as fast as the best exact peer, or None."""
+    """The speed relative to the best exact peer, or None."""
     best, ours = best_rival(row), median(row, name)
     return best[1] / ours if best and ours else None
 
 
 def share(row, name="ours"):
-    """The share of the reference rate that is reached, or None."""
+    """The share of the reference rate, or None."""
     ours = median(row, name)
     return row["reference_us"] / ours if ours else None
 
@@ -45,7 +45,7 @@ def geometric_mean(values):
     return math.exp(sum(math.log(value) for value in values) / len(values))
 
 
-# A figure of a requirement: of one row, how values are combined before they are judged, and how one is printed.
+# The figures of requirements: the value of one row, the combination of values before the check, and the format.
 FIGURES = {
     "geometric_mean_us": (lambda row: median(row, "ours"), lambda values: [geometric_mean(values)], "{:.2f} us"),
     "speedup": (speedup, list, "{:.3f}"),
@@ -60,7 +60,7 @@ NAMES = {
 
 
 class BadRequirements(ValueError):
-    """A file of requirements that cannot be used; the message names what is wrong."""
+    """A file of requirements is invalid. The message names the error."""
 
 
 def load(path):
@@ -80,7 +80,7 @@ def load(path):
 
 
 def wrong_with(rule):
-    """Says what is wrong with one requirement, or None."""
+    """The error in one requirement, or None."""
     if rule.get("group") not in (CONTEST, DECODE, LARGE):
         return f"group {rule.get('group')!r} is none of {CONTEST}, {DECODE}, {LARGE}"
     if rule.get("figure") not in FIGURES:
@@ -90,14 +90,14 @@ def wrong_with(rule):
 
 
 def line(what, values, holds, shown):
-    """One line: unknown as soon as one figure is missing, as a part of it proves nothing."""
+    """One line of the result. It is unknown if any figure is missing, because a subset proves nothing."""
     if not values or any(value is None for value in values):
         return {"what": what, "outcome": UNKNOWN, "shown": ""}
     return {"what": what, "outcome": PASS if holds(values) else FAIL, "shown": shown(values)}
 
 
 def requirement(rows, rule):
-    """The line of one requirement. A group is measured when all of its shapes are."""
+    """The line of one requirement. A group is measured if all of its shapes are."""
     of_row, combined, text = FIGURES[rule["figure"]]
     bound = "at_least" if "at_least" in rule else "at_most"
     limit = rule[bound]
@@ -115,13 +115,13 @@ def requirement(rows, rule):
 
 
 def group_rows(rows, group):
-    """The rows of a group in its order, None where a shape was not measured."""
+    """The rows of a group in its order, with None for a shape that was not measured."""
     by_shape = {(row["m"], row["n"], row["k"]): row for row in rows}
     return [by_shape.get((shape.m, shape.n, shape.k)) for shape, of in GROUPS.items() if of == group]
 
 
 def correctness(rows):
-    """Every output of ours within its bound, and bits where sums are exact."""
+    """The line for outputs: all of ours are within their bounds, and have equal bits where sums are exact."""
     checks = [row["peers"].get("ours", {}).get("check") for row in rows]
     if not checks or any(check is None for check in checks):
         return {"what": "every output is right", "outcome": UNKNOWN, "shown": ""}
@@ -137,17 +137,17 @@ def correctness(rows):
 
 
 def judge(rows, requirements=None):
-    """The judgement of a run: whether outputs are right, and a line for each requirement, if there are any."""
+    """The result of a run: a line for correct outputs, and one for each requirement."""
     levels = {level: [requirement(rows, rule) for rule in (requirements or {}).get(level, [])] for level in LEVELS}
     return {"correctness": correctness(rows), **levels}
 
 
 def failed(verdict, rows):
-    """Whether a line of the gate fails, or anything that ours wrote is wrong, or ours could not run."""
+    """Returns whether a line of the gate fails, an output of ours is wrong, or ours could not run."""
     wrong = any(not (peer.get("check") or {}).get("ok") for row in rows for _, peer in own(row))
     return wrong or any(line["outcome"] == FAIL for line in verdict["gate"])
 
 
 def own(row):
-    """The columns of ours, by name: there can be several libraries."""
+    """The names of the columns of ours, one per library."""
     return [(name, peer) for name, peer in row["peers"].items() if name == "ours" or name.startswith("ours:")]

@@ -25,7 +25,7 @@ OUTPUT_TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float
 
 
 class Device(ctypes.Structure):
-    """What a kernel needs to know of the device."""
+    """The properties of the device that a kernel needs."""
 
     _fields_ = [("sm_count", ctypes.c_int32), ("max_active_clusters", ctypes.c_int32)]
 
@@ -43,7 +43,7 @@ class Extents(ctypes.Structure):
 
 
 class Requirements(ctypes.Structure):
-    """What a call must bring, in bytes."""
+    """The requirements of a call, in bytes."""
 
     _fields_ = [
         ("workspace", ctypes.c_uint64),
@@ -78,7 +78,7 @@ class Addresses(ctypes.Structure):
 
 
 def find_fourfold(named=None):
-    """The command line: the one that is named, on PATH, or built in this repository."""
+    """Finds the command line: as named, on PATH, or built in this repository."""
     built = REPOSITORY / "target" / "release" / "fourfold"
     for candidate in [named] if named else [shutil.which("fourfold"), built]:
         if candidate and Path(candidate).is_file():
@@ -147,7 +147,7 @@ class Library:
         self.metadata = json.loads(self.functions.fourfold_metadata().decode())
 
     def query(self, device, extents):
-        """What a call of these extents must bring."""
+        """The requirements of a call with these extents."""
         requirements, message = Requirements(), ctypes.create_string_buffer(512)
         code = self.functions.fourfold_query(
             ctypes.byref(device), ctypes.byref(extents), ctypes.byref(requirements), message, len(message)
@@ -157,7 +157,7 @@ class Library:
         return requirements
 
     def prepare(self, shape, operands, alpha, output):
-        """A call of a set of operands that writes `output`; everything but the launch is done."""
+        """Prepares a call that reads a set of operands and writes `output`. Only the launch remains."""
         properties = torch.cuda.get_device_properties(output.device)
         device = Device(properties.multi_processor_count, 0)
         extents = Extents.of(self.metadata, {"L": 1, "M": shape.m, "N": shape.n, "K": shape.k})
@@ -177,12 +177,12 @@ class Library:
 
 
 class Call:
-    """A prepared launch, with all that it reads and writes."""
+    """A prepared launch, with the tensors that it reads and writes."""
 
     def __init__(self, library, device, extents, required, operands, alpha, output):
         self.library, self.operands, self.output = library, operands, output
         self.alpha = torch.tensor([alpha], dtype=torch.float32, device=output.device)
-        # Rounded up, as a tensor without elements has no address.
+        # Rounded up, because a tensor without elements has no address.
         self.workspace = torch.zeros(max(required.workspace, 16), dtype=torch.uint8, device=output.device)
         tensors = {
             "a": operands.a.codes,
@@ -207,17 +207,17 @@ class Call:
         )
         if code != 0:
             raise Unavailable(f"prepare: {code}: {message.value.decode(errors='replace')}")
-        # What it put on the stream is done before another stream launches.
+        # Its work on this stream must end before another stream launches.
         torch.cuda.current_stream().synchronize()
 
     def launch(self):
-        """On the current stream."""
+        """Launches on the current stream."""
         code = self.library.functions.fourfold_launch(self.prepared, torch.cuda.current_stream().cuda_stream)
         if code != 0:
             raise RuntimeError(f"fourfold_launch: {code}")
 
     def close(self):
-        """Frees what preparing took. No graph may launch it any more."""
+        """Frees the prepared launch. No graph may launch it afterwards."""
         if self.prepared:
             self.library.functions.fourfold_destroy(self.prepared)
             self.prepared = None

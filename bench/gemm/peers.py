@@ -1,4 +1,4 @@
-"""What is measured side by side: for each column, how a GEMM of one set of operands is put on the current stream."""
+"""The columns that are measured side by side. Each launches a GEMM of one set of operands on the current stream."""
 
 import torch
 
@@ -9,7 +9,7 @@ E2M1_LARGEST, E4M3_LARGEST = max(E2M1), 448.0
 
 
 class Peer:
-    """A column. `bind` readies it for a shape; then `launch(index)` writes `outputs[index]`."""
+    """A column. `bind` prepares it for a shape; then `launch(index)` writes `outputs[index]`."""
 
     name = ""
     label = ""
@@ -34,7 +34,7 @@ class Peer:
         return self.operand_bytes(shape) + shape.m * shape.n * self.output_type.itemsize
 
     def bind(self, rotation, sets):
-        """Readies `sets` sets of operands, and outputs for them."""
+        """Prepares `sets` sets of operands, and their outputs."""
         shape = rotation.shape
         self.sets = sets
         self.outputs = [
@@ -42,21 +42,21 @@ class Peer:
         ]
 
     def launch(self, index):
-        """One GEMM, on the current stream."""
+        """Launches one GEMM on the current stream."""
         raise NotImplementedError
 
     def poison(self):
-        """Makes what is not written afterwards visible."""
+        """Poisons the outputs, so that elements that are not written show."""
         for output in self.outputs:
             output.fill_(float("nan"))
 
     def release(self):
-        """Gives the memory of the shape back. No graph may be replayed any more."""
+        """Frees the memory of the shape. No graph may be replayed afterwards."""
         self.outputs = []
 
 
 class Ours(Peer):
-    """A kernel of ours, on unprepared operands: codes and blocked scales."""
+    """A Fourfold kernel, on unprepared operands: codes and blocked scales."""
 
     rival = False
 
@@ -95,7 +95,7 @@ class Ours(Peer):
 
 
 class Cublas(Peer):
-    """torch.matmul on both operands in 16 bits, which hold what the codes and scales stand for exactly."""
+    """torch.matmul on both operands in 16 bits, which hold the values exactly."""
 
     reduced = True
 
@@ -154,7 +154,7 @@ class DequantizeCublas(Peer):
 
 
 class Fp8(Peer):
-    """torch._scaled_mm on operands rounded to e4m3 with one scale each: another, easier product."""
+    """torch._scaled_mm on operands rounded to e4m3 with one scale each: a different, easier product."""
 
     name, label, exact, rival = "fp8", "FP8 tensorwise (approximate)", False, False
 
@@ -191,7 +191,7 @@ class Fp8(Peer):
 
 
 def fp8(values):
-    """Values in e4m3, and the scale that gives them back."""
+    """Values in e4m3, and the scale that restores them."""
     scale = (values.abs().max().float() / E4M3_LARGEST).clamp(min=1e-12)
     scaled = (values / scale.to(values.dtype)).clamp(-E4M3_LARGEST, E4M3_LARGEST)
     return scaled.to(torch.float8_e4m3fn), scale.to(values.dtype).float()

@@ -31,7 +31,7 @@ def percent(value):
 
 
 def correct(row):
-    """The outcome of the check of ours."""
+    """The result of the check of ours."""
     check = row["peers"].get("ours", {}).get("check")
     if check is None:
         return "-"
@@ -41,7 +41,7 @@ def correct(row):
 
 
 def measured_share(row):
-    """The share of this run's own ceilings that is reached."""
+    """The share of the ceilings measured in this run."""
     ours = gate.median(row, "ours")
     return row["measured_reference_us"] / ours if ours else None
 
@@ -82,12 +82,12 @@ def name_of(row):
 
 
 def sm_clocks(row):
-    """The clocks under load before and after a shape was measured, as far as they are known."""
+    """The known clocks under load, before and after a shape was measured."""
     return [sample["sm_mhz"] for sample in row.get("clocks", []) if sample and sample["sm_mhz"]]
 
 
 def moved(row):
-    """Whether the clock moved by more than 2 % while a shape was measured."""
+    """Returns whether the clock changed by more than 2 % while a shape was measured."""
     samples = sm_clocks(row)
     return bool(samples) and max(samples) > 1.02 * min(samples)
 
@@ -104,7 +104,7 @@ def notes(result):
 
 
 def failures(result):
-    """Shapes that ours could not run."""
+    """The shapes that ours could not run."""
     found = []
     for row in result["shapes"]:
         found += [f"{name} at {name_of(row)}: {peer['reason']}" for name, peer in gate.own(row) if peer.get("reason")]
@@ -123,7 +123,7 @@ def ceilings(result):
 
 
 def judged(result):
-    """The lines of a judgement, each with its level. Without requirements: only whether every output is right."""
+    """The lines of a result, each with its level. Without requirements, only the line for correct outputs."""
     verdict = result["verdict"]
     levels = [(level, line) for level in gate.LEVELS for line in verdict[level]]
     return [("check", verdict["correctness"]), *levels]
@@ -170,7 +170,7 @@ th { color:var(--soft); font-weight:600 } th:first-child,td:first-child,td.left 
 
 
 def html(result):
-    """A page that needs nothing else."""
+    """The run as a self-contained page."""
     environment, protocol = result["environment"], result["protocol"]
     escape = markup.escape
     head, body = cells(result)
@@ -180,7 +180,7 @@ def html(result):
     for level, line in judged(result):
         outcome = line["outcome"]
         if level == "check":
-            # Nothing was required: the page has ratios, and says only whether outputs are right.
+            # Without requirements the page has ratios, and only the check of outputs.
             checked = f"Every output was compared with the exact sum: {escape(outcome)} {escape(line['shown'])}".strip()
             continue
         verdict.append(
@@ -227,7 +227,7 @@ CUDA {escape(str(environment["cuda"]))}, {escape(result["date"])}.<br>
 
 
 def png(result, path):
-    """Draws with matplotlib; returns why it cannot."""
+    """Draws with matplotlib. Returns the error, or None."""
     try:
         picture.png(result, path)
     except ImportError as error:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""NVFP4 GEMM on a Hopper GPU, side by side with what people would use instead. Builds, measures, checks, prints."""
+"""Measures NVFP4 GEMMs on a Hopper GPU beside the alternatives. Builds, measures, checks, prints."""
 
 import argparse
 import datetime
@@ -76,7 +76,7 @@ def arguments():
 
 
 def say(text):
-    """Progress."""
+    """Prints progress."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -117,7 +117,7 @@ def main():
     try:
         for shape in chosen.shapes:
             result["shapes"].append(run.measure(shape, result["ceilings"]))
-    # What was measured before is still worth writing down.
+    # Measurements before the failure are still written.
     except (session.DeviceLost, RuntimeError) as error:
         result["error"] = str(error)
         say(result["error"])
@@ -130,7 +130,7 @@ def main():
 
 
 def save(chosen, result):
-    """Writes the files that were asked for. A chart that cannot be drawn loses no figures."""
+    """Writes the requested files. A failure to draw a chart loses no figures."""
     if chosen.json:
         chosen.json.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
     if chosen.html:

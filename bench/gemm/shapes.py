@@ -1,8 +1,8 @@
-"""The shapes that are measured, and the least time that each can take."""
+"""The shapes that are measured, and the least time of each."""
 
 from dataclasses import dataclass
 
-# What the reference time assumes of an H200: bytes per microsecond and operations per microsecond.
+# The H200 rates of the reference time: bytes per microsecond and operations per microsecond.
 REFERENCE_BANDWIDTH = 4.3e6
 REFERENCE_RATE = 790e6
 
@@ -24,11 +24,11 @@ class Shape:
 
     @property
     def flops(self):
-        """Operations of one GEMM."""
+        """The operations of one GEMM."""
         return 2 * self.m * self.n * self.k
 
     def fp4_bytes(self, output_bytes):
-        """A and B with their scales, read once, and D written once; padding is not counted."""
+        """The bytes of A and B with their scales, read once, and of D, written once, without padding."""
         return (self.m + self.n) * self.k * 9 // 16 + self.m * self.n * output_bytes
 
     def reference_us(self, output_bytes=2, bandwidth=REFERENCE_BANDWIDTH, rate=REFERENCE_RATE):
@@ -54,7 +54,7 @@ GROUPS = {
 
 
 def parse_shapes(text):
-    """Shapes from names of groups and `M,N,K`, separated by spaces or semicolons; ValueError says what is wrong."""
+    """Parses names of groups and `M,N,K`, separated by spaces or semicolons. ValueError names the error."""
     shapes = []
     for word in text.replace(";", " ").split():
         if word in (CONTEST, DECODE, LARGE):

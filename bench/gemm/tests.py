@@ -68,7 +68,7 @@ class FakeEvent:
 
 
 class FakeGraph:
-    """Launches again what was captured, and lets 24 microseconds go by."""
+    """Launches the captured work again, and advances the clock by 24 microseconds."""
 
     def __init__(self, launch, sets, calls):
         self.launch, self.sets, self.calls = launch, sets, calls
@@ -83,7 +83,7 @@ class FakeGraph:
 
 
 def without_gpu():
-    """Everything of torch.cuda that the benchmark touches, on the host."""
+    """The parts of torch.cuda that the benchmark uses, on the host."""
     properties = types.SimpleNamespace(
         name="NVIDIA H200 (fake)", multi_processor_count=132, L2_cache_size=60 << 20, major=9, minor=0, uuid="0"
     )
@@ -221,7 +221,7 @@ class Check(unittest.TestCase):
             self.assertGreater(int((sums != 0).sum()), shape.m)
             output = sums.to(torch.float16)
             self.assertTrue(check.bit_equal(largest, output, 1.0))
-            # As if every sum of a group were rounded to 11 bits.
+            # Emulates group sums that are rounded to 11 bits.
             rounded = groups.half().double().sum(2).half()
             self.assertFalse(check.bit_equal(largest, rounded, 1.0))
 
@@ -296,7 +296,7 @@ class DeviceCode(unittest.TestCase):
 
 
 def chosen(folder, **changes):
-    """What the command line would say."""
+    """Arguments as the command line parses them."""
     values = {
         "shapes": [shapes.Shape(3, 16, 64), shapes.Shape(130, 24, 96)],
         "peers": ["ours", "cublas_f16", "cublas_bf16", "dequantize_cublas", "humming"],
@@ -402,7 +402,7 @@ TIMES = {
 
 
 def example():
-    """A result such as a run writes, with made-up figures of ours."""
+    """A result as a run writes it, with invented figures of ours."""
     names = ["ours", "cublas_f16", "cublas_bf16", "dequantize_cublas", "fp8", "humming"]
     labels = ["Fourfold", "cuBLAS f16", "cuBLAS bf16", "dequantize + cuBLAS f16", "FP8 tensorwise (approximate)"]
     labels.append("Humming W4A16")
@@ -513,7 +513,7 @@ class Gate(unittest.TestCase):
 
 class Report(unittest.TestCase):
     def test_the_table_is_short(self):
-        # 12 lines of figures, and those of the requirements.
+        # 12 lines of figures, plus those of the requirements.
         lines = report.table(example()).splitlines()
         self.assertLessEqual(len(lines), 25)
         self.assertIn("53.8*", next(line for line in lines if line.startswith("128,7168,16384")))

@@ -18,7 +18,7 @@ import sys
 import tempfile
 
 TARGETS = ["sm_100a", "sm_103a", "sm_120a", "sm_121a", "sm_90a", "cpu"]
-# The keys whose values are texts for people.
+# Keys whose values are texts for people.
 TEXTS = {"message", "advice", "why", "error", "notes"}
 
 

@@ -127,8 +127,8 @@ impl ScaledMmaSpec {
         parts.join(" ")
     }
 
-    /// The roles of a call, in the order of the C interface: A `[L, M, K]` and B `[L, N, K]` with their
-    /// padded scales, C, the epilogue's operands, and the outputs.
+    /// The roles of a call, in the order of the C interface: A `[L, M, K]` and B `[L, N, K]`, each with its
+    /// padded scales, C, the operands of the epilogue, the outputs.
     pub fn interface(&self) -> Interface {
         let ScaledMmaSpec { configuration, epilogue, .. } = self;
         let [a, b] = configuration.operand_elements();

@@ -41,7 +41,7 @@ pub fn specify(
                 Some(rounding) => block_quantize::Format::Mx(plan.format.element, rounding),
             };
             let configuration = block_quantize::Configuration::usual(plan.input, format, plan.layout);
-            let why = "the usual threads, values and rows".to_owned();
+            let why = "the default threads, values and rows".to_owned();
             Some((BlockQuantizeSpec { target, configuration }.into(), why))
         }
     }
@@ -73,13 +73,14 @@ fn specify_scaled_mma(
     let mut refused = None;
     if let Some(table) = table {
         let pick = table.pick(extents, cutlass);
-        let named = pick.kernel.configuration(family, plan.format).ok_or("it is of another kind".to_owned());
+        let named =
+            pick.kernel.configuration(family, plan.format).ok_or("it is a kernel of another kind".to_owned());
         let held = named.map(|it| fit(it, &epilogue)).and_then(|configuration| {
             rules::check(&configuration, cutlass, target.name).map_err(|broken| rules::texts(&broken))?;
             grid::launches_all(&configuration, [matrices, extents.m, extents.n], target.most_extents())?;
             match defaults::has_room(&configuration, vectors(configuration.tile), cutlass) {
                 true => Ok(configuration),
-                false => Err("the epilogue's vectors leave no room for its stages".to_owned()),
+                false => Err("the epilogue's row operands leave no shared memory for its stages".to_owned()),
             }
         });
         match held {
@@ -89,7 +90,7 @@ fn specify_scaled_mma(
                     pick.why,
                 ));
             }
-            Err(why) => refused = Some(format!("the table's {} cannot be it: {why}", pick.kernel)),
+            Err(why) => refused = Some(format!("the table's {} is skipped: {why}", pick.kernel)),
         }
     }
     let (configuration, why) = select::cutlass::choose(family, plan.format, cutlass, extents)?;
@@ -101,7 +102,7 @@ fn specify_scaled_mma(
             let unknown = Extents { l: None, m: None, n: None, k: None };
             let (usual, _) = select::cutlass::choose(family, plan.format, cutlass, unknown)?;
             let why =
-                format!("the epilogue leaves {} no room in tensor memory, so the usual tile", fitted.name());
+                format!("with this epilogue {} exceeds tensor memory, so the default tile", fitted.name());
             (fit(usual, &epilogue), why)
         }
     };

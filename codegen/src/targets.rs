@@ -89,13 +89,13 @@ pub const TARGETS: &[Target] = &[
     },
     Target {
         name: "sm_90a",
-        hardware: "H100, H200: FP4 is decoded, exactly, to what 16-bit tensor cores take (wgmma)",
+        hardware: "H100, H200: FP4 is decoded exactly for 16-bit tensor cores (wgmma)",
         formats: FP4,
         grid: SM90_GRID,
     },
     Target {
         name: "cpu",
-        hardware: "any processor: nothing is planned, every op runs on the fallback",
+        hardware: "any CPU: no kernel is planned, every op runs on the fallback",
         formats: &[],
         grid: SM120_GRID,
     },

@@ -5,10 +5,11 @@
 // The call NUMBER (from 1; 0 for none) is skipped and returns ERRNO. REPORT receives the number of calls, the one
 // that failed, and the end of the program.
 //
-// The threads of the program are traced, its child processes are not. Calls of a thread are numbered from the end
-// of the Rust runtime's setup, which is the call that sets its stack for signals: before it, neither `main` nor
-// the thread's work has begun, and the runtime aborts on errors. Calls that cannot fail in the kernel, such as
-// closing a folder, have no number: the C library and the runtime do not expect them to fail.
+// The threads of the program are traced, its child processes are not. Numbering of a thread's calls starts after
+// the Rust runtime's setup, whose last call is sigaltstack. Before that the runtime aborts on errors.
+//
+// Calls that cannot fail in the kernel, such as closing a folder, have no number. The C library and the runtime do
+// not expect them to fail.
 #define _GNU_SOURCE
 #include <elf.h>
 #include <errno.h>
@@ -29,9 +30,9 @@
 
 typedef struct {
     pid_t id;
-    int begun;   // Its runtime is set up.
-    int setting; // Within the call that ends the setup.
-    int failing; // Within the call that fails: 2 for brk.
+    int begun;   // True after the runtime's setup.
+    int setting; // True within the call that ends the setup.
+    int failing; // Nonzero within the call that fails: 2 for brk.
     long argument;
 } thread;
 
@@ -52,7 +53,7 @@ static thread *add(pid_t id) {
 
 static int counts(long call) {
     switch (call) {
-    case SYS_futex: // glibc aborts.
+    case SYS_futex: // glibc aborts on errors.
     case SYS_exit:
     case SYS_exit_group:
     case SYS_rt_sigreturn:
@@ -65,7 +66,7 @@ static int counts(long call) {
     case SYS_set_robust_list:
     case SYS_rseq:
     case SYS_sched_yield:
-    case SYS_clock_nanosleep: // Interrupted at most.
+    case SYS_clock_nanosleep: // Can only be interrupted.
     case SYS_getrandom:
     case SYS_getpid:
     case SYS_gettid:
@@ -121,11 +122,11 @@ static void set_argument(pid_t id, long value) {
 #if defined __x86_64__
     ptrace(PTRACE_POKEUSER, id, offsetof(struct user_regs_struct, rdi), value);
 #elif defined __aarch64__
-    answer(id, value); // It is where the result will be.
+    answer(id, value); // The result uses the same register.
 #endif
 }
 
-// Returns true if this file of the thread is a folder.
+// Returns whether this file of the thread is a folder.
 static int is_folder(pid_t id, long file) {
     char path[64];
     struct stat found;

@@ -67,7 +67,7 @@ pub(crate) fn usual(family: Family, format: BlockFormat, tile: [u32; 3]) -> Opti
     })
 }
 
-/// Returns whether the epilogue's vectors leave room for the required stages: the fixed number, or the
+/// Returns whether the epilogue's row operands leave room for the required stages: the fixed number, or the
 /// minimum.
 pub(crate) fn has_room(configuration: &Configuration, vector_bytes: u64, cutlass: CutlassVersion) -> bool {
     /// The granularity of the epilogue's shared storage, in bytes.
@@ -83,7 +83,7 @@ pub(crate) fn has_room(configuration: &Configuration, vector_bytes: u64, cutlass
     })
 }
 
-/// Shortens tile K if the epilogue's vectors leave a default kernel fewer than the two stages that Sm120
+/// Shortens tile K if the epilogue's row operands leave a default kernel fewer than the two stages that Sm120
 /// needs. Returns the configuration, and the reason if it was shortened.
 pub(crate) fn with_room(
     chosen: Configuration,
@@ -96,7 +96,7 @@ pub(crate) fn with_room(
         return (chosen, None);
     }
     let why =
-        format!("the epilogue's vectors leave no room for two stages of {k} along K, so tile K is {SHORT}");
+        format!("the epilogue's row operands leave no room for two stages of K = {k}, so tile K is {SHORT}");
     (Configuration { tile: [m, n, SHORT], ..chosen }, Some(why))
 }
 

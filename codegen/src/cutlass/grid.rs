@@ -56,9 +56,9 @@ pub fn launches(configuration: &Configuration, extents: [u64; 3]) -> Result<(), 
         return Err(format!("D has more than {MAX_TILES} tiles"));
     }
     match blocks {
-        Some([x, y, z]) if MAX_GRID_X < x || MAX_GRID_YZ < y || MAX_GRID_YZ < z => Err(format!(
-            "the grid is ({x}, {y}, {z}), and a launch takes at most {MAX_GRID_YZ} along y and z"
-        )),
+        Some([x, y, z]) if MAX_GRID_X < x || MAX_GRID_YZ < y || MAX_GRID_YZ < z => {
+            Err(format!("the grid is ({x}, {y}, {z}); a launch allows at most {MAX_GRID_YZ} along y and z"))
+        }
         _ => Ok(()),
     }
 }
@@ -82,7 +82,7 @@ pub(crate) fn launches_all(
     let [l, m, n] = [0, 1, 2].map(|at| extents[at].unwrap_or(most[at]));
     match grid(configuration, [l, m, n]).blocks {
         Some([_, y, z]) if MAX_GRID_YZ < y || MAX_GRID_YZ < z => Err(format!(
-            "a problem may need a grid of {y} by {z} blocks along y and z, and a launch takes at most {MAX_GRID_YZ}"
+            "a problem may need a grid of {y} by {z} CTAs along y and z; a launch allows at most {MAX_GRID_YZ}"
         )),
         _ => Ok(()),
     }

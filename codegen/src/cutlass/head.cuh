@@ -1,15 +1,14 @@
-// What comes before CUTLASS, in two ways the same text: compiled whole by nvcc, or in two passes side by side, each
-// of which sees only what it needs. With FOURFOLD_DEVICE that is the kernel; with FOURFOLD_HOST what calls it, for which
-// the host's compiler is enough.
+// Precedes CUTLASS's headers. nvcc compiles the source whole, or two compilers compile its parts in parallel. With
+// FOURFOLD_DEVICE nvcc sees only the kernel. With FOURFOLD_HOST the host's compiler sees only the code that calls it.
 #ifndef FOURFOLD_HEAD
 #define FOURFOLD_HEAD
 
 #ifdef FOURFOLD_HOST
-// CUTLASS's device code is never called here, but names what only nvcc declares.
+// CUTLASS's device code is never called here, but it names functions that only nvcc declares.
 #include <cuda_runtime.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-// While no nvcc is seen it is empty: nothing here is Volta's.
+// Without nvcc's version this header is empty, and later includes keep it so: no kernel uses Volta's WMMA.
 #undef __CUDACC_VER_MAJOR__
 #undef __CUDACC_VER_MINOR__
 #include "cutlass/arch/wmma.h"
@@ -50,9 +49,8 @@ int SmId();
 
 #include "cutlass/version.h"
 
-// Most of what a compiler does with CuTe is to instantiate its tuples. These are the same, of fewer parts: nothing is
-// instantiated to construct or to read what is empty, and no function only to know what it returns. What is not empty
-// lies where it lies in CuTe's.
+// Replaces CuTe's tuples, whose instantiation dominates compile time. Empty elements need no instantiation to
+// construct or read, and no function is instantiated only for its return type. Other elements have CuTe's offsets.
 #if CUTLASS_VERSION == 420 || CUTLASS_VERSION == 450
 #include <cute/config.hpp>
 #include <cute/util/type_traits.hpp>
@@ -61,7 +59,7 @@ int SmId();
 #include <cute/container/cuda_types.hpp>
 #include <cute/container/type_list.hpp>
 
-// CuTe's own is read under another name, so that it is not read again.
+// Includes CuTe's tuple under another namespace, so that its include guard excludes it later.
 namespace cute_replaced {
 using namespace cute;
 }
@@ -77,7 +75,7 @@ struct tuple;
 namespace eso {
 
 struct none {};
-// The types beyond the fourth, four at a time; none where there are no more.
+// Skips four types per recursion. `none` beyond the last type.
 template <size_t I, class... T>
 struct far {
   using type = none;
@@ -103,7 +101,7 @@ struct pick<3, T0, T1, T2, T3, T...> {
 template <size_t I, class T0, class T1, class T2, class T3, class... T>
 struct far<I, T0, T1, T2, T3, T...> : pick<I - 4, T...> {};
 
-// What reading gives: an empty element itself, a reference to any other.
+// The type of a read: an empty element by value, any other by reference.
 template <class T, bool = is_empty<T>::value>
 struct read {
   using type = T;
@@ -318,7 +316,7 @@ CUTE_HOST_DEVICE constexpr auto operator!=(A const &, B const &) {
   return true_type{};
 }
 
-// Nothing is printed.
+// Prints nothing.
 template <class Tuple, __CUTE_REQUIRES(is_tuple<Tuple>::value)>
 CUTE_HOST_DEVICE void print(Tuple const &) {}
 template <class Tuple, __CUTE_REQUIRES(is_tuple<Tuple>::value)>

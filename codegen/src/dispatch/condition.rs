@@ -185,7 +185,7 @@ mod version {
     ) -> Result<Option<CutlassVersion>, D::Error> {
         let text = String::deserialize(deserializer)?;
         let version = CutlassVersion::parse(&text)
-            .ok_or_else(|| D::Error::custom(format!("`{text}` is no version of CUTLASS, such as 4.5.0")))?;
+            .ok_or_else(|| D::Error::custom(format!("`{text}` is not a CUTLASS version such as 4.5.0")))?;
         Ok(Some(version))
     }
 }

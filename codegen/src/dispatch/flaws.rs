@@ -26,10 +26,12 @@ impl fmt::Display for Place {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
     /// No problem can meet a rule's condition.
-    #[error("{0} holds for no problem: mend its bounds, or remove it")]
+    #[error("{0} matches no problem: correct its bounds or remove it")]
     Never(Place),
     /// An earlier rule takes every problem that this place could take.
-    #[error("{place} is never reached, as {by} takes all that it takes: put it first, or remove it")]
+    #[error(
+        "{place} is unreachable, because {by} takes all of its problems: move it before {by} or remove it"
+    )]
     Shadowed {
         /// The unreachable rule or default.
         place: Place,
@@ -37,7 +39,7 @@ pub enum Flaw {
         by: Place,
     },
     /// A kernel is not valid for any of the table's targets and formats.
-    #[error("the kernel {kernel} of {place} is valid nowhere: {why}")]
+    #[error("the kernel {kernel} of {place} is invalid everywhere: {why}")]
     Kernel {
         /// The place that names the kernel.
         place: Place,
@@ -47,7 +49,7 @@ pub enum Flaw {
         why: String,
     },
     /// A default takes small M only.
-    #[error("the default {0} takes small M only: name a tile with M = 64 or more")]
+    #[error("the default {0} supports small M only: name a tile with M = 64 or more")]
     Partial(Kernel),
 }
 

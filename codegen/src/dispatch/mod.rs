@@ -19,7 +19,7 @@
 //!
 //! [table.default]
 //! kernel = { tile = [128, 128, 256] }
-//! why = "the usual tile"
+//! why = "the default tile"
 //! ```
 
 mod condition;

@@ -81,14 +81,14 @@ fn a_table_is_the_same_when_it_was_written_and_read() {
 #[test]
 fn what_is_wrong_in_a_text_is_said_with_its_place() {
     let cases = [
-        ("schema = 1", "schema = 2", "the table is of schema 2, and schema 1 is what is read"),
-        ("schema = 1\n", "", "the table is of schema none"),
+        ("schema = 1", "schema = 2", "the table has schema 2, but this version reads schema 1"),
+        ("schema = 1\n", "", "the table has schema none"),
         ("schema = 1", "schema = ", "the table is not TOML: "),
         ("schema = 1", "schema = 1\nmore = 2", "the file: `more` is unknown"),
-        ("sm_100a\"", "sm_1\"", "table 1: `sm_1` is no target with kernels; those are sm_100a, sm_103a"),
-        ("sm_100a\"", "sm_100a\", \"sm_120a\"", "table 1: `targets` are of different families"),
+        ("sm_100a\"", "sm_1\"", "table 1: `sm_1` is not a target with kernels; those are sm_100a, sm_103a"),
+        ("sm_100a\"", "sm_100a\", \"sm_120a\"", "table 1: `targets` belong to different families"),
         ("[\"sm_100a\"]", "[]", "table 1: `targets` is empty"),
-        ("nvfp4", "mxfp8", "table 1: `mxfp8` is no format that has kernels"),
+        ("nvfp4", "mxfp8", "table 1: `mxfp8` is not a format with kernels"),
         ("[\"nvfp4\"]", "[]", "table 1: `formats` is empty"),
         (
             "max = 128",
@@ -98,14 +98,18 @@ fn what_is_wrong_in_a_text_is_said_with_its_place() {
         ("max = 128", "max = -1", "table 1, rule 1: `when`: "),
         ("multiple_of = 64", "multiple_of = 0", "table 1, rule 1: `when.n.multiple_of` is 0"),
         ("of = [256, 256]", "of = [0, 256]", "table 1, rule 2: `when.tiles.of` has an extent of 0"),
-        ("{ k = {}, ", "{ cutlass = \"x\", ", "table 1, rule 2: `when`: `x` is no version of CUTLASS"),
+        ("{ k = {}, ", "{ cutlass = \"x\", ", "table 1, rule 2: `when`: `x` is not a CUTLASS version"),
         ("stream_k", "spiral", "table 1, rule 1: `kernel`: unknown variant `spiral`"),
         ("[128, 64, 256]", "[128, 64]", "table 1, rule 1: `kernel`: "),
-        ("by {n}", "by {tiles}", "table 1, rule 1: `why` asks for `{tiles}`: it can ask for {m}, {n}, {k}"),
-        ("by {n}", "by {", "table 1, rule 1: `why` asks for `{`"),
+        (
+            "by {n}",
+            "by {tiles}",
+            "table 1, rule 1: `why` has an unknown placeholder at `{tiles}`; known are {m}, {n}, {k}",
+        ),
+        ("by {n}", "by {", "table 1, rule 1: `why` has an unknown placeholder at `{`"),
         ("[table.default]", "[table.other]", "table 1: `default` is missing"),
         ("why = \"the rest", "reason = \"the rest", "table 1, the default: `why` is missing"),
-        ("m = { max = 128 }", "m = { min = 129, max = 128 }", "table 1: rule 1 holds for no problem"),
+        ("m = { max = 128 }", "m = { min = 129, max = 128 }", "table 1: rule 1 matches no problem"),
         ("at_least = 200, of", "at_least = 2, at_most = 1, of", "table 1: rule 2 holds for no"),
     ];
     for (text, by, message) in cases {
@@ -115,7 +119,7 @@ fn what_is_wrong_in_a_text_is_said_with_its_place() {
     }
     let twice = format!("{TABLE}{}", TABLE.replacen("schema = 1\n", "", 1));
     let error = Tables::parse(&twice).expect_err("one is enough").to_string();
-    assert_eq!(error, "table 2: an earlier table is for sm_100a and nvfp4 too: keep one of them");
+    assert_eq!(error, "table 2: an earlier table also covers sm_100a and nvfp4: keep one of them");
 }
 
 #[test]

@@ -21,8 +21,8 @@ pub enum TableError {
     Syntax(String),
     /// The schema version is not supported.
     #[error(
-        "the table is of schema {found}, and schema {SCHEMA} is what is read: write `schema = {SCHEMA}` at \
-         its top, or have it made again by this version"
+        "the table has schema {found}, but this version reads schema {SCHEMA}: write `schema = {SCHEMA}` at \
+         its top, or generate it again"
     )]
     Schema {
         /// The version in the text, or `none`.
@@ -79,7 +79,7 @@ impl Tables {
                 let earlier = Tables { tables: tables.clone() };
                 if earlier.find(target, format).is_some() {
                     return Err(at.wrong(format!(
-                        "an earlier table is for {target} and {format} too: keep one of them"
+                        "an earlier table also covers {target} and {format}: keep one of them"
                     )));
                 }
             }
@@ -142,7 +142,7 @@ impl At {
 
     fn nothing_else(&self, object: &Object, known: &str) -> Result<(), TableError> {
         match object.keys().next() {
-            Some(name) => Err(self.wrong(format_args!("`{name}` is unknown: here are {known}"))),
+            Some(name) => Err(self.wrong(format_args!("`{name}` is unknown; the fields here are {known}"))),
             None => Ok(()),
         }
     }
@@ -196,21 +196,21 @@ fn kind(targets: &[String], at: &At) -> Result<Kind, TableError> {
             let known =
                 targets::TARGETS.iter().map(|target| target.name).filter(|name| Kind::of(name).is_some());
             let known: Vec<&str> = known.collect();
-            at.wrong(format_args!("`{name}` is no target with kernels; those are {}", known.join(", ")))
+            at.wrong(format_args!("`{name}` is not a target with kernels; those are {}", known.join(", ")))
         })?;
         kinds.push(kind);
     }
     match kinds.first() {
         Some(first) if kinds.iter().all(|kind| kind == first) => Ok(*first),
-        Some(_) => Err(at.wrong("`targets` are of different families: write a table for each family")),
-        None => Err(at.wrong("`targets` is empty: name what the table is for, such as sm_100a")),
+        Some(_) => Err(at.wrong("`targets` belong to different families: write one table per family")),
+        None => Err(at.wrong("`targets` is empty: name at least one target, such as sm_100a")),
     }
 }
 
 fn format(name: &str, at: &At) -> Result<BlockFormat, TableError> {
     let known = [BlockFormat::NVFP4, BlockFormat::MXFP4];
     known.into_iter().find(|format| format.to_string() == name).ok_or_else(|| {
-        at.wrong(format_args!("`{name}` is no format that has kernels; those are nvfp4 and mxfp4"))
+        at.wrong(format_args!("`{name}` is not a format with kernels; those are nvfp4 and mxfp4"))
     })
 }
 
@@ -224,12 +224,10 @@ fn read_kernel(object: &mut Object, kind: Kind, at: &At) -> Result<Kernel, Table
 fn check_numbers(when: &Condition, at: &At) -> Result<(), TableError> {
     let bounds = [("m", when.m), ("n", when.n), ("k", when.k)];
     if let Some((name, _)) = bounds.iter().find(|(_, it)| it.is_some_and(|it| it.multiple_of == Some(0))) {
-        return Err(
-            at.wrong(format_args!("`when.{name}.multiple_of` is 0: a multiple of what must be above"))
-        );
+        return Err(at.wrong(format_args!("`when.{name}.multiple_of` is 0: it must be positive")));
     }
     if when.tiles.is_some_and(|tiles| tiles.of.contains(&0)) {
-        return Err(at.wrong("`when.tiles.of` has an extent of 0: write rows and columns of a tile"));
+        return Err(at.wrong("`when.tiles.of` has an extent of 0: both extents must be positive"));
     }
     Ok(())
 }
@@ -240,7 +238,7 @@ fn check_why(why: &str, counts_tiles: bool, at: &At) -> Result<(), TableError> {
         if !name.is_some_and(|name| PLACEHOLDERS.contains(&name) && (name != "tiles" || counts_tiles)) {
             let tiles = if counts_tiles { " and {tiles}" } else { "" };
             return Err(at.wrong(format_args!(
-                "`why` asks for `{{{part}`: it can ask for {{m}}, {{n}}, {{k}}{tiles}"
+                "`why` has an unknown placeholder at `{{{part}`; known are {{m}}, {{n}}, {{k}}{tiles}"
             )));
         }
     }

@@ -517,8 +517,8 @@ fn equal_specifications_give_equal_bytes_and_different_ones_different_hashes() {
     }
 }
 
-/// The format occurs in the name, the header, the signature, the operand type, the scale type, the bound on
-/// scale bytes, the offset of a scale, and in a schedule that names it. It occurs nowhere else.
+/// The format occurs in the name, the header, the signature, the operand type and the scale type. It also
+/// occurs in the bound on scale bytes, the offset of a scale, and a schedule that names it. Nowhere else.
 #[test]
 fn nothing_but_the_format_differs_between_formats() {
     for target in ["sm_100a", "sm_121a"] {
@@ -532,7 +532,7 @@ fn nothing_but_the_format_differs_between_formats() {
             .replace("\"signature\\\":\\\"nvfp4 ", "\"signature\\\":\\\"mxfp4 ")
             .replace("sfa\\\",\\\"element\\\":\\\"f8E4M3FN", "sfa\\\",\\\"element\\\":\\\"f8E8M0FNU")
             .replace("sfb\\\",\\\"element\\\":\\\"f8E4M3FN", "sfb\\\",\\\"element\\\":\\\"f8E8M0FNU")
-            .replace("ue4m3, one per 16 of K", "ue8m0, one per 32 of K")
+            .replace("ue4m3, one per 16 elements", "ue8m0, one per 32 elements")
             .replace("nv_float4_t", "mx_float4_t")
             .replace("Nvf4Sm100", "Mxf4Sm100")
             .replace("float_ue4m3_t", "float_ue8m0_t")

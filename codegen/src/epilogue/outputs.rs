@@ -252,7 +252,7 @@ pub(crate) fn clears(epilogue: &Epilogue) -> Vec<Clear> {
                 output: first,
                 byte: if kind == ReduceKind::Max { "0xFF" } else { "0x00" },
                 condition: String::new(),
-                why: "What lies below every number.",
+                why: "The identity of the reduction, below every number.",
             }),
         }
     });

@@ -111,7 +111,7 @@ impl fmt::Display for Tile {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ForcedError {
     /// The kernel has no such tile for the format.
-    #[error("there is no {m}x{n} tile for {format}; those that there are: {known}")]
+    #[error("there is no {m}x{n} tile for {format}; its tiles are {known}")]
     NoTile {
         /// The format.
         format: BlockFormat,
@@ -123,7 +123,7 @@ pub enum ForcedError {
         known: String,
     },
     /// The cluster size is not supported for the tile.
-    #[error("{cluster} blocks cannot share a tile {tile}: {} can, and 0 leaves it to each call", clusters(*tile))]
+    #[error("a cluster of {cluster} cannot share a {tile} tile: use {}, or 0 to let each call decide", clusters(*tile))]
     Cluster {
         /// The tile.
         tile: Tile,

@@ -34,7 +34,7 @@ fn lines(
         match kernel.valid(TARGET, format, cutlass) {
             Ok(()) => {}
             Err(why) => {
-                passed_over.get_or_insert_with(|| format!("the table's {kernel} is passed over: {why}"));
+                passed_over.get_or_insert_with(|| format!("the table's {kernel} is skipped: {why}"));
                 continue;
             }
         }
@@ -89,7 +89,7 @@ pub(crate) fn choose_by(
     let said = match (problem.m, passed_over) {
         (_, Some(passed_over)) => passed_over,
         (Some(_), None) => pick.why,
-        (None, None) => "by the lines of the table".to_owned(),
+        (None, None) => "by the rules of the table".to_owned(),
     };
     Some((configuration, format!("{why}; {said}")))
 }
@@ -120,9 +120,9 @@ fn choose_of(
     variants.sort_unstable();
     variants.dedup();
     let why = match (problem.m, &variants[..]) {
-        (Some(m), [tile]) => format!("M = {m} gets {}x{} tiles", tile.m, tile.n),
-        (Some(m), _) => format!("M = {m}, and which tile it gets is known with N and K"),
-        (None, _) => "M is unknown, so each call gets one of several tiles".to_owned(),
+        (Some(m), [tile]) => format!("M = {m}: {}x{} tiles", tile.m, tile.n),
+        (Some(m), _) => format!("M = {m}: N and K of each call select its tile"),
+        (None, _) => "M is unknown: the extents of each call select its tile".to_owned(),
     };
     Some((Configuration { format, variants, table: lines }, why))
 }
@@ -207,11 +207,11 @@ mod tests {
             }
         }
         let other = Configuration::forced(BlockFormat::MXFP4, Tile::new(32, 128), 1).expect_err("no tile");
-        let text = "there is no 32x128 tile for mxfp4; those that there are: 8x128, 16x128, \
+        let text = "there is no 32x128 tile for mxfp4; its tiles are 8x128, 16x128, \
                     64x128, 64x256, 128x64, 128x128, 128x256, 256x128";
         assert_eq!(other.to_string(), text);
         let eight = Configuration::forced(BlockFormat::NVFP4, Tile::new(64, 128), 8).expect_err("too many");
-        let text = "8 blocks cannot share a tile 64x128: 1, 2 or 4 can, and 0 leaves it to each call";
+        let text = "a cluster of 8 cannot share a 64x128 tile: use 1, 2 or 4, or 0 to let each call decide";
         assert_eq!(eight.to_string(), text);
     }
 
@@ -253,10 +253,10 @@ mod tests {
         let [small_m, middle, rest] =
             [[8, 0, 32768, 8, 128, 4], [100, 512, 0, 64, 256, 2], [0, 0, 0, 64, 128, 1]];
         assert_eq!(lines_of(&all), [small_m, middle, rest]);
-        assert_eq!(why, "M is unknown, so each call gets one of several tiles; by the lines of the table");
+        assert_eq!(why, "M is unknown: the extents of each call select its tile; by the rules of the table");
         let (large, why) = choose(Extents { m: Some(4096), ..UNKNOWN }, true);
         assert_eq!(large.variants, [Tile::new(128, 128)]);
-        assert_eq!(why, "M = 4096 gets 128x128 tiles; so");
+        assert_eq!(why, "M = 4096: 128x128 tiles; so");
         let (wide, _) = choose(Extents { m: Some(4096), ..UNKNOWN }, false);
         assert_eq!(wide.variants, [Tile::new(128, 256)], "what is not a value is written by wide rows");
         let known = Extents { l: Some(1), m: Some(50), n: Some(512), k: Some(4096) };
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(of(BlockFormat::NVFP4, problem).0.variants, [small_m(1)]);
         let (configuration, why) = of(BlockFormat::MXFP4, problem);
         assert_eq!(configuration.variants, [small_m(8)], "by the default's lines");
-        let start = "M = 1 gets 8x128 tiles; the table's { tile = [1, 128] } is passed over: ";
+        let start = "M = 1: 8x128 tiles; the table's { tile = [1, 128] } is skipped: ";
         assert!(why.starts_with(start), "{why}");
         let (all, _) = of(BlockFormat::NVFP4, UNKNOWN);
         let last = all.choices().last().expect("a line").0;

@@ -7,8 +7,8 @@ use crate::dispatch::{Flaw, Kernel, Kind, Place, Table};
 use crate::hopper;
 
 impl Table {
-    /// Checks that every rule is reachable, that the default takes all problems, and that each kernel is
-    /// valid under this CUTLASS version, or under its rule's minimum version if that is newer.
+    /// Checks that every rule is reachable and that the default takes all problems. Each kernel must be valid
+    /// under this CUTLASS version, or under its rule's minimum version if that is newer.
     ///
     /// # Errors
     /// All flaws.
@@ -44,10 +44,10 @@ impl Kernel {
             (Kernel::Cutlass(collectives), Some(Kind::Cutlass(family))) => {
                 let configuration = collectives
                     .configuration(family, format)
-                    .ok_or_else(|| format!("there are no kernels for {format}"))?;
+                    .ok_or_else(|| format!("the family has no kernels for {format}"))?;
                 rules::check(&configuration, cutlass, target).map_err(|broken| rules::texts(&broken))
             }
-            _ => Err(format!("it is of another kind than the kernels of {target}")),
+            _ => Err(format!("{target} has kernels of another kind")),
         }
     }
 }

@@ -71,23 +71,26 @@ fn a_table_of_ones_own_replaces_the_default_and_what_it_cannot_have_is_the_defau
     assert!(!why.contains("table"), "{why}");
     let (name, why) = by_table(sm100, "nvfp4", "{ tile = [128, 96, 256] }", &[]);
     assert_eq!(name, usual);
-    let words = "; the table's { tile = [128, 96, 256] } cannot be it: rule 9 ";
+    let words = "; the table's { tile = [128, 96, 256] } is skipped: rule 9 ";
     assert!(why.starts_with("M = 4096 is large") && why.contains(words), "{why}");
     // Four operands are read 16 columns at a time. Accumulators that overlap in all other columns leave no
     // room for scales.
     let (name, why) = by_table(sm100, "mxfp4", nosmem, &["1024", "1024", "1024", "4096, 1024"]);
     assert_eq!(name, "sm100_128x128x256_1sm_c1x1_e128x16");
-    assert!(why.ends_with("_e128x16 no room in tensor memory, so the usual tile"), "{why}");
+    assert!(why.ends_with("_e128x16 exceeds tensor memory, so the default tile"), "{why}");
     let narrow = "{ tile = [256, 256, 256], epilogue_tile = [128, 32] }";
     let (name, why) = by_table(sm100, "nvfp4", narrow, &[]);
     assert_eq!(name, usual);
-    assert!(why.contains("cannot be it: rule 34 ") && why.contains("480 + 16 + 32 = 528 columns"), "{why}");
+    assert!(why.contains("is skipped: rule 34 ") && why.contains("480 + 16 + 32 = 528 columns"), "{why}");
     // Without vectors there is room for two stages; with three vectors there is not.
     let long = "{ tile = [128, 128, 256] }";
     assert_eq!(by_table(sm120, "nvfp4", long, &[]).1, "as it was measured with K = 2048");
     let (name, why) = by_table(sm120, "nvfp4", long, &["4096, 1024", "1024", "1024", "1024"]);
     assert_eq!(name, "sm120_128x128x128_c1x1");
-    assert!(why.ends_with("cannot be it: the epilogue's vectors leave no room for its stages"), "{why}");
+    assert!(
+        why.ends_with("is skipped: the epilogue's row operands leave no shared memory for its stages"),
+        "{why}"
+    );
     let (name, why) = by_table("sm_90a", "nvfp4", "{ tile = [64, 256], cluster = 2 }", &[]);
     assert_eq!(name, "sm90_x64x256_c2");
     assert!(why.ends_with("; as it was measured with K = 2048"), "{why}");

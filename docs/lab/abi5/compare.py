@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 
-# From its first comment to the end of `output_bytes`, the last function of the section.
+# The section of the ABI, from its first comment to the end of `output_bytes`, its last function.
 SECTION = re.compile(r"// The ABI: plain C.*?inline void output_bytes\(.*?\n}\n", re.DOTALL)
 
 # The call sites: signatures, the names of roles, and the members of the two versions' structures.
@@ -35,7 +35,7 @@ CALL_SITES = [
     )
 ]
 
-# The function that locates scales chooses by number before, by role after.
+# The function that locates scales selects by number in version 4, by role in version 5.
 SCALES = re.compile(r"^int64_t fourfold_scale_offset\(.*?^}\n", re.DOTALL | re.MULTILINE)
 
 
@@ -48,7 +48,7 @@ def text_of(commit, path):
 
 
 def without_interface(text):
-    """A golden source without the section and the call sites of the interface."""
+    """A golden source without the interface: its section and its call sites."""
     text, sections = SECTION.subn("", text)
     text, functions = SCALES.subn("", text)
     if (sections, functions) != (1, 1):

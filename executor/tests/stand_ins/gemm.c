@@ -1,7 +1,6 @@
-// A kernel that really multiplies, on the stand-in driver: NVFP4 operands, blocked scales, f32 C. It writes what its
-// signature says: f32 values, NVFP4 blocks and f32 reductions. Extents and addresses are those of the roles that it
-// describes, in the order of the description. It is queued on the stream like any other work, and spoils its workspace.
-// It has no `fourfold_scale_offset`, which is optional.
+// A kernel that multiplies, for the stand-in driver: NVFP4 operands, blocked scales, f32 C. Its outputs, by signature,
+// are f32 values, NVFP4 blocks and f32 reductions. Extents and addresses follow the order of its metadata. It runs in
+// stream order, overwrites its workspace, and omits the optional `fourfold_scale_offset`.
 #include <limits.h>
 #include <math.h>
 #include <stdint.h>
@@ -22,7 +21,7 @@ typedef struct stream { void (*enqueue)(struct stream *, int (*)(void *), const 
 #ifndef EXTRA_SCALES
 #define EXTRA_SCALES 0
 #endif
-// The position of an output that takes one byte more than it should.
+// The position of an output whose reported size is one byte too large.
 #ifndef EXTRA_OUTPUT
 #define EXTRA_OUTPUT -1
 #endif
@@ -35,13 +34,13 @@ typedef struct stream { void (*enqueue)(struct stream *, int (*)(void *), const 
 #ifndef PREPARE_STATUS
 #define PREPARE_STATUS 0
 #endif
-// After so many runs it writes nothing.
+// The number of runs that write their outputs. Later runs write nothing.
 #ifndef RIGHT_RUNS
 #define RIGHT_RUNS INT_MAX
 #endif
 
-// SIGNATURE is what the test says. So is ROLES, the members `extents`, `operands`, `scalars` and `outputs` of a JSON
-// object, in this order and without spaces.
+// The test defines SIGNATURE and ROLES. ROLES holds the members `extents`, `operands`, `scalars` and `outputs` of a
+// JSON object, in this order and without spaces.
 #ifndef TARGET
 #define TARGET "sm_100a"
 #endif
@@ -66,8 +65,8 @@ static int32_t refuse(int32_t code, const char *text, char *message, size_t size
     return code;
 }
 
-// The position of a name in a list of the interface: `extents`, `operands`, `scalars` or `outputs`; -1 for one that is
-// not there. Without a name it is the length of the list.
+// Returns the position of a name in a list of the interface: `extents`, `operands`, `scalars` or `outputs`. Returns -1
+// for an absent name, and the length of the list without a name.
 static int find(const char *list, const char *name) {
     char begin[32];
     snprintf(begin, sizeof begin, "\"%s\":[", list);
@@ -76,7 +75,7 @@ static int find(const char *list, const char *name) {
     for (int depth = 0; depth || *at != ']'; at++) {
         depth += (*at == '{' || *at == '[') - (*at == '}' || *at == ']');
         if (*at != '"') continue;
-        // A name, or a member of a tensor: its role is its name.
+        // A list holds names, or tensors whose member `role` is the name.
         const int is_role = !strncmp(at, "\"role\":\"", 8);
         at += is_role ? 8 : 1;
         const size_t length = strcspn(at, "\"");
@@ -89,7 +88,7 @@ static int find(const char *list, const char *name) {
     return name ? -1 : position;
 }
 
-// A call by the names of its roles. An extent that the interface lacks is 1, and an address is null.
+// A call, by the names of its roles. An absent extent is 1, an absent address is null.
 typedef struct { int64_t l, m, n, k; } problem;
 typedef struct { const uint8_t *a, *sfa, *b, *sfb; const float *c, *alpha, *beta, *operands[32]; void *outputs[8]; } pointers;
 
@@ -124,11 +123,11 @@ static pointers read_addresses(const fourfold_addresses *from) {
 static int64_t columns(int64_t k) { return (k / 16 + 3) / 4; }
 static int64_t scales(int64_t rows, int64_t k) { return (rows + 127) / 128 * 512 * columns(k); }
 
-// What an output is made of: the sum, what the bias makes of it, and what relu makes of that.
+// The value that an output is made from: the sum, the sum plus bias, or the relu of that.
 enum { ACC, BIASED, LAST, MADE };
 typedef struct { enum { VALUE, CODES, SCALES, SCALAR, ROW, COLUMN } kind; int made_of, global, is_max; } output;
 
-// The outputs of the signature.
+// Parses the outputs of the signature.
 static int parse(output *outputs) {
     int count = 0;
     for (const char *word = SIGNATURE; word; word = strchr(word, ' ')) {
@@ -253,7 +252,7 @@ static double scale(const uint8_t *scales, int64_t row, int64_t k_extent, int64_
     return scale_value(scales[scale_at(row, k_extent, k)] & 0x7F);
 }
 
-// The code whose value is nearest, of a table that rises; a tie goes to the even code.
+// Returns the code whose value is nearest, for values that ascend. A tie goes to the even code.
 static int nearest(double (*value_of)(int), int codes, double value) {
     int best = 0;
     for (int i = 1; i < codes; i++) {
@@ -344,7 +343,7 @@ static int run(void *argument) {
     }
     for (int made = 0; made < MADE; made++) free(rows[made]);
 #ifdef SPOIL
-    // A byte of the last output, or behind it.
+    // Overwrites a byte of the last output, or one after its end.
     if (count) ((uint8_t *)q->outputs[count - 1])[SPOIL] = 0x5A;
 #endif
     return RUN_STATUS;

@@ -1,4 +1,4 @@
-// The interface of a generated kernel, answered by arithmetic: its functions compute what a test can predict.
+// Implements the interface of a generated kernel with arithmetic whose results a test can predict.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #endif
 
 typedef struct { int32_t sm_count, max_active_clusters; } fourfold_device;
-// Of the extents L, M, N and K; of the operands A, its scales, B and its scales come first.
+// The extents are L, M, N and K. The first operands are A, SFA, B and SFB.
 typedef struct { int64_t values[8]; uint32_t count; } fourfold_extents;
 typedef struct { const void *operands[32]; uint32_t operand_count; const float *scalars[8]; uint32_t scalar_count; void *outputs[8]; uint32_t output_count; } fourfold_addresses;
 typedef struct { uint64_t workspace, operands[32], outputs[8]; } fourfold_requirements;
@@ -35,7 +35,7 @@ int32_t fourfold_query(const fourfold_device *device, const fourfold_extents *ex
     const int64_t l = extents->values[0], m = extents->values[1], n = extents->values[2], k = extents->values[3];
     if (m < 0 || l < 0) return refuse(100, "m is negative", message, size);
     if (k == 48) return 11;
-    if (k == 49) { memset(message, 'x', size); return 103; } // no room is left for the end of the string
+    if (k == 49) { memset(message, 'x', size); return 103; } // leaves no room for the terminating zero
     r->workspace = (uint64_t)device->sm_count * 64 + (uint64_t)device->max_active_clusters;
     r->operands[1] = (uint64_t)l * scales(m, k);
     r->operands[3] = (uint64_t)l * scales(n, k);
@@ -63,7 +63,7 @@ int32_t fourfold_update_pointers(void *prepared, const fourfold_addresses *addre
     return 0;
 }
 
-// Counts launches where D would be, and fails without a D. Scalars are added to the count in the other outputs.
+// Writes the number of launches to D, and fails without a D. The other outputs combine that number and the scalars.
 int32_t fourfold_launch(void *prepared, void *stream) {
     call *c = prepared;
     const fourfold_addresses *q = &c->addresses;
@@ -76,7 +76,7 @@ int32_t fourfold_launch(void *prepared, void *stream) {
     return 0;
 }
 
-// Leaves a mark where each operand would be: its position from the end.
+// Writes a mark to each operand: its position, counted back from the end.
 void fourfold_destroy(void *prepared) {
     call *c = prepared;
     const fourfold_addresses *q = &c->addresses;

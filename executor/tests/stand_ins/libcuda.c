@@ -1,5 +1,5 @@
-// A CUDA driver whose device memory is the host's. Work is only queued, and runs when somebody waits for it: code that
-// does not wait, or frees too early, is found out.
+// A CUDA driver whose device memory is host memory. It queues work, and runs it only when a caller waits for it. Code
+// that does not wait, or frees memory too early, therefore fails.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,10 +18,10 @@ enum { NOT_READY = 600, OUT_OF_MEMORY = 2, INVALID_VALUE = 1, INVALID_DEVICE = 1
        CAPTURE_INVALIDATED = 901, ILLEGAL_ADDRESS = 700, UPDATE_FAILURE = 910 };
 
 typedef int (*work)(void *);
-// The one parameter of a kernel is its argument.
+// A kernel has one parameter, its argument.
 struct op { work run; size_t size; unsigned cluster; struct op *next; void *parameters[1]; _Alignas(16) char argument[]; };
 struct queue { struct op *first, **last; };
-// A kernel finds the first member behind the stream that it is given.
+// Stand-in kernels call the first member of the stream that they receive.
 struct stream { void (*enqueue)(struct stream *, work, const void *, size_t); int capturing; struct queue work, recorded; void *context; };
 struct event { double time; };
 struct memory { uint64_t address; size_t size; };
@@ -41,7 +41,7 @@ static _Thread_local int depth;
 EXPORT void stand_in_set(int which, uint64_t value) {
     settings[which] = value;
     if (which == FAULT) lost = 0;
-    // What a host does that has a context of its own.
+    // Emulates a host that sets its own context.
     if (which == CURRENT) { if (!depth) depth = 1; stack[depth - 1] = &contexts[value]; }
     if (which != RESET) return;
     for (int i = 0; i < 4096; i++) {
@@ -54,7 +54,7 @@ EXPORT uint64_t stand_in_get(int which) { return which == DEPTH ? (uint64_t)dept
 
 static int ready(void) { return lost ? lost : depth == 0 ? INVALID_CONTEXT : 0; }
 #define READY do { int code = ready(); if (code) return code; } while (0)
-// Whether the context that is current is the one that a stream was made in. The default stream is that of any.
+// Returns whether a stream belongs to another context than the current one. The default stream belongs to all.
 static int strays(const struct stream *stream) { return stream->context && (!depth || stack[depth - 1] != stream->context); }
 #define MINE(stream) do { READY; if ((stream) && strays(stream)) { counters[STRAYS]++; return INVALID_CONTEXT; } } while (0)
 
@@ -263,7 +263,7 @@ EXPORT int cuGraphExecUpdate_v2(struct queue *executable, struct queue *graph, v
     const struct op *old = executable->first, *new = graph->first;
     while (old && new && old->run == new->run) old = old->next, new = new->next;
     if (old || new) return UPDATE_FAILURE;
-    // Launches copy what they launch, so nothing that is under way changes.
+    // Launches copy their work, so queued launches do not change.
     clear(executable);
     for (struct op *op = graph->first; op; op = op->next) push(executable, op->run, op->argument, op->size);
     return 0;
@@ -271,7 +271,7 @@ EXPORT int cuGraphExecUpdate_v2(struct queue *executable, struct queue *graph, v
 EXPORT int cuGraphDestroy(struct queue *graph) { clear(graph); free(graph); counters[GRAPHS]--; return 0; }
 EXPORT int cuGraphExecDestroy(struct queue *graph) { drain_all(); return cuGraphDestroy(graph); }
 
-// A node is its work, and so is the function of a kernel.
+// A node is its `op`, and so is the function of a kernel.
 struct kernel_node { struct op *function; unsigned grid[3], block[3], shared; void **parameters, *extra, *kernel, *context; };
 struct memset_node { uint64_t to; size_t pitch; unsigned value, element; size_t width, height; };
 struct launch { unsigned grid[3], block[3], shared; struct stream *stream; unsigned *attributes, count; };
@@ -307,7 +307,7 @@ EXPORT int cuGraphMemsetNodeGetParams(struct op *node, struct memset_node *found
 EXPORT int cuLaunchKernelEx(const struct launch *launch, struct op *function, void **parameters, void **extra) {
     MINE(launch->stream);
     (void)extra;
-    // One attribute, the cluster that the kernel was recorded with, or none.
+    // The only attribute is the cluster size with which the kernel was recorded, if it has one.
     if (launch->grid[0] != 5 || launch->shared != 1000) return INVALID_VALUE;
     if (launch->count != (function->cluster != 0)) return INVALID_VALUE;
     if (launch->count && (launch->attributes[0] != 4 || launch->attributes[2] != function->cluster)) return INVALID_VALUE;

@@ -592,7 +592,7 @@ inline void store_async_pair(uint32_t address, float2 values, uint32_t barrier) 
 }
 inline void fence_barrier_init() {}
 inline void fence_async_proxy() {}
-// Kernels run one after the other.
+// Kernels run in sequence.
 inline void launch_dependents() {}
 inline void grid_dependency_wait() {}
 // Clusters run one after the other, so a flag is set before a wait for it, or never.

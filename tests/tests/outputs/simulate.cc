@@ -21,7 +21,7 @@ namespace simulation {
 
 constexpr int kStack = 256 << 10, kThreads = 256;
 
-// Threads that wait for each other.
+// Threads that wait for each other: a warp, or a CTA.
 struct Group {
   int size = 0, arrived = 0;
   unsigned generation = 0;
@@ -62,7 +62,7 @@ void enter() {
   fibers[own].done = true;
 }
 
-// Runs the body once for each of the threads.
+// Runs the body in each thread. Threads switch only where they wait.
 void run(int threads, std::function<void()> of_thread) {
   body = std::move(of_thread);
   block = {threads};
@@ -139,7 +139,7 @@ struct Epilogue<cutlass::Array<float, N>> {
 
 FUNCTIONS
 
-// The distribution of subtiles of a 128 x 64 tile over threads, as the collectives of each family have it.
+// The distribution of subtiles of a 128 x 64 tile over threads in the collectives of each family.
 using cute::_0;
 using cute::_1;
 using cute::_2;
@@ -176,7 +176,7 @@ struct Problem {
   int l, m, n;
 };
 
-// The kernel of sm_90a has no CUTLASS: a thread has 32 columns of its row at a time.
+// Kernels for sm_90a do not use CUTLASS: a thread has 32 columns of its row at a time.
 struct Sm90 {};
 
 using Outputs =
@@ -194,7 +194,7 @@ auto apply(EpilogueArguments const &, Place const &, cutlass::Array<float, N> co
 
 ROWS_OF_THREADS
 
-// Runs all tiles, one after the other.
+// Runs all tiles in sequence.
 void run_rows(Problem const &problem, std::vector<float> const &values, Outputs const &outputs) {
   constexpr int kRows = 64, kColumns = 64, N = 32;
   EpilogueArguments const arguments{outputs};
@@ -220,7 +220,7 @@ void run_rows(Problem const &problem, std::vector<float> const &values, Outputs 
   }
 }
 
-// Runs all tiles, one after the other, and returns the values given to CUTLASS as D.
+// Runs all tiles in sequence, and returns the values that CUTLASS would store as D.
 template <class Family, class Outputs>
 std::vector<float> run(Problem const &problem, std::vector<float> const &values, Outputs const &outputs) {
   std::vector<float> d(values.size(), 0.0f);

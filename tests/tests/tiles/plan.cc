@@ -19,7 +19,7 @@ struct Problem {
   int64_t l, m, n, k;
 };
 
-// Other names in the text.
+// Names that the planning code expects.
 #define FOURFOLD_HOST
 #define CUTLASS_HOST_DEVICE inline
 struct CUtensorMap {};
@@ -34,7 +34,7 @@ constexpr bool kMx = IS_MX, kSimple = true;
 PLAN
 #endif
 
-// Checks that the multiplication in place of a division equals it, at the edges of quotients.
+// Checks that the multiplication that replaces a division gives its result, at the boundaries of quotients.
 bool divides() {
   for (uint64_t base = 1; base <= uint64_t{1} << 31; base = base * 3 / 2 + 1) {
     for (uint64_t wide : {base - 1, base, base + 1}) {

@@ -1,6 +1,6 @@
-// A kernel that quantizes, run on the host through its own C interface: the driver is a few functions here, and a launch
-// lets all threads of one block after the other take turns. The threads of a warp wait for each other where they exchange
-// values. Calls come from the standard input, what is written goes to the output.
+// Runs a block quantization kernel on the host through its C interface, with a stand-in driver. A launch runs one CTA
+// after the other, whose threads take turns. The threads of a warp wait for each other where they exchange values.
+// Reads calls from the standard input and writes the outputs to the standard output.
 
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -28,8 +28,8 @@ struct Fiber {
   bool is_done;
 };
 
-// Threads that wait for each other, and what they exchange: by turns, as one may already say its next value when another
-// has yet to read the last.
+// Threads that wait for each other, and the values that they exchange. Two buffers alternate, because a thread may
+// write its next value before another has read the last.
 struct Warp {
   int arrived = 0;
   unsigned generation = 0;
@@ -76,7 +76,7 @@ void run_block(unsigned threads) {
 
 }  // namespace simulation
 
-// What device code takes for granted.
+// Definitions that the device code expects.
 #define threadIdx simulation::thread
 #define blockIdx simulation::block
 #define __global__
@@ -115,7 +115,7 @@ inline float __half2float(Half half) {
   return half.bits >> 15 ? -magnitude : magnitude;
 }
 
-// What host code has of the runtime and the driver.
+// The parts of the runtime and the driver that the host code calls.
 using cudaError_t = int;
 using CUresult = int;
 constexpr cudaError_t cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorInsufficientDriver = 35;
@@ -154,7 +154,7 @@ inline cudaError_t cudaGetDriverEntryPointByVersion(char const *name, void **fou
   return cudaSuccess;
 }
 
-// Its headers are empty files beside it.
+// The CUDA headers that it includes are empty files in the same folder.
 #include "kernel.cu"
 
 CUresult cuLaunchKernelEx(CUlaunchConfig const *config, CUfunction function, void **parameters, void **) {
@@ -174,7 +174,7 @@ CUresult cuLaunchKernelEx(CUlaunchConfig const *config, CUfunction function, voi
 
 constexpr size_t kPage = 4096, kMargin = 64, kAlignment = 16;
 
-// Memory that ends with a page that nobody may touch.
+// Returns memory that ends at a guard page.
 uint8_t *ending(size_t size) {
   size_t const pages = (size + kPage - 1) / kPage * kPage;
   void *memory = mmap(nullptr, pages + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -190,7 +190,7 @@ void read(void *to, size_t size) {
   }
 }
 
-// One call: its extents, how long the values are, the values, and the tensor's own scale.
+// Each call is three extents, the bytes of the values, the values, and the scale of the tensor if there is one.
 int main(int argc, char **argv) {
   bool const has_global = argc > 1 && std::strcmp(argv[1], "global") == 0;
   Device const device = {};

@@ -34,7 +34,7 @@ pub(super) fn schedule_numbers(subject: &Subject) -> Option<String> {
         _ => true,
     };
     demand([1, 2, 4, 8].contains(&order.swizzle) && splits, || {
-        format!("bands of {}, {scheduler:?}", order.swizzle)
+        format!("swizzle {}, {scheduler:?}", order.swizzle)
     })
 }
 
@@ -172,7 +172,7 @@ pub(super) fn cluster_of_the_sms(subject: &Subject) -> Option<String> {
         }
         let picked = configuration.auto_sms();
         return demand(picked == configuration.sms, || {
-            format!("{} SM where Auto picks {}", configuration.sms.count(), picked.count())
+            format!("{} SM, but Auto picks {}", configuration.sms.count(), picked.count())
         });
     }
     match cluster {
@@ -253,7 +253,7 @@ pub(super) fn sm120_cluster(subject: &Subject) -> Option<String> {
 pub(super) fn enough_stages(subject: &Subject) -> Option<String> {
     let least = if subject.configuration.family == Family::Sm120 { 2 } else { 1 };
     let stages = stages(subject.configuration, subject.cutlass)?;
-    demand(stages >= least, || format!("{stages} of {least} stages"))
+    demand(stages >= least, || format!("{stages} stages, fewer than {least}"))
 }
 
 pub(super) fn grouped_pair(subject: &Subject) -> Option<String> {
@@ -263,7 +263,9 @@ pub(super) fn grouped_pair(subject: &Subject) -> Option<String> {
         return None;
     }
     if !configuration.grouped {
-        return demand(!epilogue.grouped, || "a PtrArray epilogue in a kernel for one problem".to_owned());
+        return demand(!epilogue.grouped, || {
+            "a PtrArray epilogue in a kernel that is not grouped".to_owned()
+        });
     }
     let met = matches!(configuration.mainloop, Mainloop::Sm100(_) | Mainloop::Sm100BlockScaled)
         && epilogue.grouped
@@ -294,7 +296,7 @@ pub(super) fn same_digit(subject: &Subject) -> Option<String> {
 pub(super) fn fixed_stages_fit(subject: &Subject) -> Option<String> {
     let Stages::Fixed(stages) = subject.configuration.stages else { return None };
     let most = automatic_stages(subject.configuration, subject.cutlass)?;
-    demand(stages <= most, || format!("{stages} stages where {most} fit"))
+    demand(stages <= most, || format!("{stages} stages, but only {most} fit"))
 }
 
 pub(super) fn cluster_extents(subject: &Subject) -> Option<String> {

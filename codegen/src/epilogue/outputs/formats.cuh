@@ -1,5 +1,4 @@
-// The arithmetic of block quantization, bit for bit that of the interpreter: every quotient and product is that of IEEE
-// f32, rounded to nearest even.
+// Block quantization with the interpreter's bits: every quotient and product is IEEE f32, rounded to nearest even.
 
 #if defined(__CUDACC__)
 #define FOURFOLD_HOST_DEVICE __host__ __device__ __forceinline__
@@ -29,7 +28,8 @@ FOURFOLD_HOST_DEVICE float float_of(uint32_t bits) {
 
 constexpr uint32_t kMagnitudeBits = 0x7FFFFFFFu, kInfinityBits = 0x7F800000u;
 
-// Small formats: explicit bits of the significand, bias, bits, the f32 of the largest number, the code of NaN.
+// Small formats: explicit significand bits, exponent bias, width in bits, exponent and f32 bits of the largest number,
+// and the code that NaN becomes. E2m1 has no NaN: it becomes the largest number.
 struct E2m1 {
   static constexpr int kMantissa = 1, kBias = 1, kBits = 4, kMaxExponent = 2;
   static constexpr uint32_t kLargest = 0x40C00000u, kNan = 0x7u;  // 6
@@ -43,12 +43,12 @@ struct E5m2 {
   static constexpr uint32_t kLargest = 0x47600000u, kNan = 0x7Fu;  // 57344
 };
 
-// The code of the nearest number, ties to even; saturates, infinities too, and keeps the sign of zero.
+// Returns the code of the nearest number, ties to even. Large numbers and infinities saturate; zero keeps its sign.
 template <class Format>
 FOURFOLD_HOST_DEVICE uint32_t encode(float x) {
   constexpr int kDropped = 23 - Format::kMantissa;
-  // Below the smallest normal number all numbers are multiples of one unit: added to a number whose last place is
-  // that unit, x is rounded to it.
+  // Below the smallest normal number, all numbers are multiples of one unit. Adding an anchor whose ulp is that unit
+  // rounds x to it.
   constexpr uint32_t kNormal = (128u - Format::kBias) << 23;
   constexpr uint32_t kAnchor = (151u - Format::kBias - Format::kMantissa) << 23;
   uint32_t const sign = bits_of(x) >> 31;
@@ -67,7 +67,7 @@ FOURFOLD_HOST_DEVICE uint32_t encode(float x) {
   return sign << (Format::kBits - 1) | code;
 }
 
-// Two codes side by side, the first in the low bits; by the instruction where there is one, which does the same.
+// Packs two codes, the first in the low bits. The conversion instruction, where available, gives the same codes.
 template <class Format>
 FOURFOLD_HOST_DEVICE uint32_t encode_pair(float low, float high) {
 #if defined(__CUDA_ARCH__)
@@ -91,20 +91,20 @@ FOURFOLD_HOST_DEVICE uint32_t encode_pair(float low, float high) {
   return encode<Format>(low) | encode<Format>(high) << Format::kBits;
 }
 
-// NVFP4: s = e4m3(amax / 6 / global), q = e2m1(v / (s · global)). Codes are 0 where s · global is 0, and s and codes are
-// 0 where amax is, whatever the global scale.
+// NVFP4: s = e4m3(amax / 6 / global), q = e2m1(v / (s · global)). Codes are 0 if s · global is 0. If amax is 0, s and
+// codes are 0 for every global scale.
 struct Nvfp4 {
   using Element = E2m1;
   static constexpr int kBlock = 16;
 
   FOURFOLD_HOST_DEVICE static uint32_t scale(uint32_t amax, float global) {
     float const s = float_of(amax) / 6.0f / global;
-    // Unsigned: what is below zero is zero.
+    // The scale is unsigned: a negative quotient becomes 0.
     return amax == 0u || s < 0.0f ? 0u : encode<E4m3>(s) & 0x7Fu;
   }
 
-  // The divisor of values: they and the divisor are multiplied by the same power of two, so that the divisor is
-  // near 1 and nothing overflows. A power that is zero or NaN makes zeros and NaN of them.
+  // The divisor of the values. Both are multiplied by one power of two, which brings the divisor near 1, so that
+  // nothing overflows. A power of zero turns finite values into zeros, a power of NaN turns all into NaN.
   struct Step {
     float power, divisor, reciprocal;
     bool is_zero;
@@ -117,7 +117,7 @@ struct Nvfp4 {
     s = scale == E4m3::kNan ? float_of(kMagnitudeBits) : s;
     float const step = s * global;
     if (bits_of(step) >= kInfinityBits) {
-      // A scale of 0 times a global one that is no number is NaN, and zeros have the code 0 all the same.
+      // A scale of 0 times an infinite or NaN global scale is NaN, but a block of zeros still has codes of 0.
       return {step == step ? 0.0f : step, 1.0f, 1.0f, step == 0.0f || amax == 0u};
     }
     uint32_t const power = bits_of(step) >> 23;
@@ -125,11 +125,12 @@ struct Nvfp4 {
     return {up, step * up, 1.0f / (step * up), step == 0.0f};
   }
 
-  // rn(v / step), as far as codes can tell: beyond ±16 they are saturated, and NaN has the code of what is.
+  // Returns rn(v / step), up to differences that no code shows: codes saturate long before the clamp at ±16. NaN is
+  // clamped to 16, and so gets its code, the saturated one.
   FOURFOLD_HOST_DEVICE static float quotient(float v, Step const &step) {
     float const x = fmaxf(fminf(v * step.power, 16.0f), -16.0f);
-    // The first is off by two units in the last place at most, the second by less than one; with an exact remainder and
-    // a rounded reciprocal the third is the rounded quotient.
+    // The first estimate is within 2 ulp, the second within 1 ulp. The remainder is exact and the reciprocal correctly
+    // rounded, so the third is the correctly rounded quotient.
     float q = x * step.reciprocal;
     q = fmaf(fmaf(-q, step.divisor, x), step.reciprocal, q);
     q = fmaf(fmaf(-q, step.divisor, x), step.reciprocal, q);
@@ -141,7 +142,8 @@ struct Nvfp4 {
   }
 };
 
-// MX: the scale is the power of two below, or the one that lets nothing saturate.
+// MX: the scale is 2^(floor(log2(amax)) - kMaxExponent). With Ceil it is the smallest power of two with which no value
+// saturates.
 template <class Format, bool Ceil>
 struct Mx {
   using Element = Format;
@@ -157,7 +159,7 @@ struct Mx {
     return power < Format::kMaxExponent ? 0u : power - Format::kMaxExponent;
   }
 
-  // The factor of values: the reciprocal of a power of two is exact, and so is what it makes of a quotient.
+  // The factor of the values, 1 / scale. It is an exact power of two, so products equal quotients.
   using Step = float;
 
   FOURFOLD_HOST_DEVICE static Step step(uint32_t scale, uint32_t, float) {

@@ -1,9 +1,6 @@
-// The root of CUTLASS's tree of visitors: computes all steps once, returns D, and gives the other outputs what they are
-// made of. Each of these has
-//   begin(): what a thread keeps of it while it works on a tile,
-//   store(): called with a thread's part of a subtile,
-//   exchange(): called instead, by all threads together and with shared memory, where kExchanges,
-//   end(): called when the tile is done.
+// The root of CUTLASS's visitor tree: computes all steps once, returns D, and passes results to the other outputs.
+// An output's begin() returns a thread's state for a tile, store() takes its part of a subtile, end() ends the tile.
+// If exchanges(), exchange() replaces store(): all threads call it together, with shared memory.
 template <class Outputs>
 struct Writer {
   struct SharedStorage {};
@@ -42,7 +39,7 @@ struct Writer {
     return cutlass::epilogue::fusion::detail::EmptyProducerLoadCallbacks{};
   }
 
-  // `Coordinates` takes (elements of a subtile, subtile) to its place in a tile, relative to the thread's first element.
+  // `Coordinates` maps (element of a subtile, subtile) to a position in the tile, relative to the thread's first one.
   template <class Coordinates, class States>
   struct ConsumerStoreCallbacks : cutlass::epilogue::fusion::detail::EmptyConsumerStoreCallbacks {
     using Part = Subtile<decltype(cute::take<0, 3>(Coordinates{}))>;
@@ -126,7 +123,7 @@ struct Writer {
       cutlass::epilogue::fusion::detail::ConsumerStoreArgs<Args...> const &args) {
     using Coordinates = cute::remove_cvref_t<decltype(args.tCcD.layout())>;
     using Part = Subtile<decltype(cute::take<0, 3>(Coordinates{}))>;
-    // Bit by bit of a thread's number: where its first element is.
+    // Checks the offset that each bit of the lane index adds to the position of a thread's first element.
     auto const first = [&](auto thread) {
       auto const elements = cute::make_identity_tensor(cute::product_each(cute::shape(args.epi_tile)));
       auto const slice = args.tiled_copy.get_slice(thread);

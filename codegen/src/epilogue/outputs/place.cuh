@@ -1,11 +1,11 @@
-// Where a thread's part of a subtile is: its first element, in the matrix that it is of.
+// The position of a thread's part of a subtile: the coordinates of its first element.
 struct Place {
   int const batch, m, n;
-  // Of a matrix.
+  // The extents of one matrix.
   int const rows, columns;
-  // Which of the subtiles above each other it is.
+  // The index of the subtile along M.
   int row_tile;
-  // Elements of all matrices before it: places of one thread differ from the first by little.
+  // The linear index over all matrices. `moved` only adds an offset to it, which saves a 64-bit product per place.
   int64_t const element;
 
   CUTLASS_DEVICE Place(int batch, int m, int n, int rows, int columns, int row_tile)
@@ -16,11 +16,11 @@ struct Place {
   }
 
   CUTLASS_DEVICE bool contains(int row, int column) const { return m + row < rows && n + column < columns; }
-  // Rows of all matrices before it.
+  // The linear row over all matrices.
   CUTLASS_DEVICE int64_t row(int slot_row) const {
     return static_cast<int64_t>(batch) * rows + m + slot_row;
   }
-  // Elements of all matrices before one of it.
+  // The linear index of an element of the part.
   CUTLASS_DEVICE int64_t at(int slot_row, int column) const {
     return element + static_cast<int64_t>(columns) * slot_row + column;
   }
@@ -36,7 +36,8 @@ struct Place {
         element(from.at(down, right)) {}
 };
 
-// Keeps in front of a branch what was computed there: what remains behind it is one store, which is left out without a jump.
+// Pins the computation of `words` before a branch. Only one store then depends on the branch, and the compiler
+// predicates it instead of jumping.
 template <class Words>
 CUTLASS_DEVICE void computed_before(Words &words) {
   if constexpr (sizeof(words) % 4 == 0) {
@@ -49,7 +50,7 @@ CUTLASS_DEVICE void computed_before(Words &words) {
 
 CUTLASS_DEVICE int lane() { return static_cast<int>(threadIdx.x % 32); }
 
-// The largest among the lanes that differ in these bits.
+// Returns the largest value among the lanes that differ only in bits FirstBit to EndBit - 1.
 template <int FirstBit, int EndBit>
 CUTLASS_DEVICE uint32_t largest_among_lanes(uint32_t x) {
   constexpr uint32_t kWarp = 0xFFFFFFFFu;

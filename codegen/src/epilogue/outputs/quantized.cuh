@@ -1,11 +1,11 @@
-// Blocks of a row quantized: packed codes, and a scale for each block in the padded 128x4 layout.
+// Quantizes blocks of a row: packed codes, and one scale per block in the padded 128x4 layout.
 template <int Of, class Blocks>
 struct QuantizedOutput {
   static constexpr int kOf = Of;
   static constexpr int kBlock = Blocks::kBlock;
   static constexpr int kBits = Blocks::Element::kBits;
   uint8_t *codes, *scales;
-  // One f32 for the tensor; 1 where it is null.
+  // The f32 scale of the tensor; null means 1.
   float const *global;
 
   struct State {
@@ -16,7 +16,7 @@ struct QuantizedOutput {
     return {global == nullptr ? 1.0f : *global};
   }
 
-  // Columns of a block that a thread has, and that the lanes of a row have together: all of it, or one half of two.
+  // Columns of a block in one thread. The lanes of a row hold the whole block, or half of it if exchanges().
   template <class Part>
   static constexpr int columns_of_thread() {
     return cute::min(Part::kColumns, kBlock >> Part::kLaneBits);
@@ -38,7 +38,7 @@ struct QuantizedOutput {
     }
   }
 
-  // A block is in two warps, each of which tells the other its largest magnitude.
+  // A block spans two warps, which exchange their amax through shared memory.
   template <class Part, class Synchronize>
   CUTLASS_DEVICE void exchange(State const &state, Place const &here, float const (&values)[Part::kValues],
                                uint32_t *words, Synchronize const &synchronize) const {
@@ -46,7 +46,7 @@ struct QuantizedOutput {
     static_assert(Part::kColumns == columns_of_thread<Part>() && 2 * kHalf == kBlock);
     int const half = here.n / kHalf % 2;
     uint32_t amaxes[Part::kRows];
-    synchronize();  // whoever used the memory before is done
+    synchronize();  // earlier readers of the buffer are done
     CUTLASS_PRAGMA_UNROLL
     for (int slot = 0; slot < Part::kRows; ++slot) {
       amaxes[slot] = amax<Part>(values, slot, 0);
@@ -60,7 +60,7 @@ struct QuantizedOutput {
       uint32_t const other = words[2 * ((here.m + Part::row(slot)) % kSubtileRows) + 1 - half];
       amaxes[slot] = cute::max(amaxes[slot], other);
     }
-    synchronize();  // the memory is D's next
+    synchronize();  // D reuses the buffer next
     CUTLASS_PRAGMA_UNROLL
     for (int slot = 0; slot < Part::kRows; ++slot) {
       write<Part>(state, here, values, slot, 0, amaxes[slot], half == 0);
@@ -70,8 +70,8 @@ struct QuantizedOutput {
   template <class Part>
   CUTLASS_DEVICE void end(State const &, Place const &) const {}
 
-  // The bits of the largest magnitude of a block's columns from c, as far as the lanes of a row have them; NaN if there
-  // is one: its bits are above those of infinity.
+  // Returns the bits of the amax of a block's columns from c, over the lanes of a row. A NaN wins: its bits lie above
+  // those of infinity.
   template <class Part>
   CUTLASS_DEVICE static uint32_t amax(float const (&values)[Part::kValues], int slot, int c) {
     uint32_t result = 0u;
@@ -85,7 +85,7 @@ struct QuantizedOutput {
   template <class Part>
   CUTLASS_DEVICE void write(State const &state, Place const &here, float const (&values)[Part::kValues], int slot, int c,
                             uint32_t amax, bool has_scale) const {
-    // N is a multiple of the block: it is inside as a whole, or outside.
+    // N is a multiple of the block, so each block lies entirely inside or outside.
     if (!here.contains(Part::row(slot), Part::column(c))) {
       return;
     }

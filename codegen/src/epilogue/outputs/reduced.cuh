@@ -1,7 +1,7 @@
-// Numbers as keys: unsigned integers in the same order, with NaN above all, and 0 for nothing. What memory has is the
-// number itself, and one atomic on it as an integer combines two.
+// Maps numbers to keys: unsigned integers in the same order, with NaN above all and 0 for no element. Memory holds the
+// number itself, and one integer atomic combines a key with it.
 
-// The largest magnitude. Memory begins with zeros.
+// The largest magnitude. Memory starts as zeros.
 struct Amax {
   CUTLASS_DEVICE static uint32_t key(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }
   CUTLASS_DEVICE static void combine(float *to, uint32_t key) {
@@ -11,8 +11,8 @@ struct Amax {
   }
 };
 
-// The largest number; -0 is below +0. Memory begins with ones in all bits, which as an integer lie below every number
-// that is positive, and above every number that is negative, where a larger number is a smaller integer.
+// The largest number; -0 is below +0. Memory starts as all ones. As a signed integer that is below every positive
+// number. As an unsigned one it is above every negative number, the larger of which are smaller integers.
 struct Max {
   CUTLASS_DEVICE static uint32_t key(float x) {
     uint32_t const bits = __float_as_uint(x);
@@ -29,7 +29,7 @@ struct Max {
 
 enum class Left { kScalar, kRow, kColumn };
 
-// The elements of a value combined, and what is left of it: the order does not matter, the result is always the same.
+// Reduces a value to `Shape`. Combining keys is associative and commutative, so the result is deterministic.
 template <int Of, class Kind, Left Shape>
 struct ReducedOutput {
   static constexpr int kOf = Of;
@@ -52,7 +52,7 @@ struct ReducedOutput {
 
   template <class Part, class State>
   CUTLASS_DEVICE void store(State &state, Place const &here, float const (&values)[Part::kValues]) const {
-    // Of the columns, the one whose number is the lane's: where a lane has no column, nothing.
+    // The key of the column whose index modulo 32 is the lane; 0 for a lane without a column.
     uint32_t own = 0u;
     CUTLASS_PRAGMA_UNROLL
     for (int c = 0; c < Part::kColumns; ++c) {

@@ -1,4 +1,4 @@
-// Bytes of the scales of a matrix, and where among those of all matrices one is.
+// The bytes of one matrix's scales in the padded 128x4 layout, and the offset of one scale over all matrices.
 FOURFOLD_HOST_DEVICE int64_t scale_bytes(int64_t rows, int64_t blocks) {
   return (rows + 127) / 128 * ((blocks + 3) / 4) * 512;
 }

@@ -1,14 +1,14 @@
-// What a layout of coordinates gives, as (row, column).
+// Converts an offset of a coordinate layout to (row, column).
 template <class Offset>
 CUTE_HOST_DEVICE constexpr auto coordinates(Offset const &offset) {
   return cute::make_arithmetic_tuple(cute::_0{}, cute::_0{}) + offset;
 }
 
-// Rows of a subtile where a row is not in one thread; the first is a multiple of as many.
+// Rows of a subtile on Sm120, where threads share rows. The first row is a multiple of this.
 constexpr int kSubtileRows = 64;
 
-// How the elements of an epilogue subtile lie in a thread, one slot for each of its rows. On Sm100 it has a row of the
-// subtile; on Sm120 pairs of columns, 8 apart, of two rows that are 8 apart, and 4 lanes have a row.
+// The layout of an epilogue subtile in one thread, with one slot per row. On Sm100 a thread has one row. On Sm120 it
+// has pairs of columns, 8 columns apart, of two rows that are 8 rows apart, and 4 lanes share a row.
 template <class Layout>
 struct Subtile {
   static constexpr int kValues = cute::size(Layout{});
@@ -19,9 +19,9 @@ struct Subtile {
   static constexpr bool kPairs = kValues > 2 && row_in_layout(2) != 0;
   static constexpr int kRows = kPairs ? 2 : 1;
   static constexpr int kColumns = kValues / kRows;
-  // Columns side by side.
+  // Contiguous columns.
   static constexpr int kRun = kPairs ? 2 : kColumns;
-  // The low bits of a lane tell columns of a row apart, the others rows.
+  // The low bits of the lane index select columns of a row, the others select rows.
   static constexpr int kLaneBits = kPairs ? 2 : 0;
 
   static constexpr int row(int slot) { return 8 * slot; }

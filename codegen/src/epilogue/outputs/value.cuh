@@ -1,4 +1,4 @@
-// A value, row-major.
+// Stores a value, row-major.
 template <int Of, class Element>
 struct ValueOutput {
   static constexpr int kOf = Of;
