@@ -136,7 +136,7 @@ fn plain_multiplication() {
         Err(error) => panic!("{error}"),
         Ok(_) => None,
     };
-    let tensor = |element| format!("a {element} tensor of shape [2048, 2048]");
+    let tensor = |element| format!("a tensor of {element} with shape [2048, 2048]");
     assert_eq!(memory(6), Some((tensor("bf16"), 8)));
     assert_eq!(memory(12), Some((tensor("f32"), 16)));
     assert_eq!(memory(20), None);

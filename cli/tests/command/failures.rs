@@ -267,7 +267,7 @@ fn a_compiler_that_is_not_there_too_old_or_no_compiler_is_a_reason_too() {
     let output = setting.build_with(&compiler, &["--target", "sm_121a"]);
     setting.check(&output, "toolchain_known_bad", &["nvcc 12.8.93", "--allow-known-bad"]);
     let output = setting.build_with(&compiler, &["--target", "sm_121a", "--allow-known-bad"]);
-    setting.check(&output, "target_unsupported", &["nvcc 12.8.93 does not compile for sm_121a"]);
+    setting.check(&output, "target_unsupported", &["nvcc 12.8.93 does not support sm_121a"]);
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn a_toolchain_that_lacks_something_or_is_too_old_for_the_target() {
         "target_unsupported",
         BuildFault::Toolchain,
         false,
-        "nvcc 12.4.1 does not compile for sm_100a",
+        "nvcc 12.4.1 does not support sm_100a",
     );
     let words = "nvcc fatal   : Unsupported gpu architecture 'compute_100a'";
     let bench = Bench::with(&format!("echo \"{words}\"; exit 1"));
@@ -120,7 +120,7 @@ fn a_compiler_that_hangs_crashes_or_runs_out_of_memory() {
         "compile_timeout",
         BuildFault::ResourceLimit,
         false,
-        "within 1 s; it said: still thinking",
+        "limit of 1 s; its last output: still thinking",
     );
     let failure = fail(&bench, &source("crash", 1, ""));
     check(&failure, "compiler_crashed", BuildFault::Toolchain, false, "signal 11");
