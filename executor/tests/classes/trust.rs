@@ -74,7 +74,7 @@ fn links_foreign_owners_and_open_folders_are_refused() {
     drop(bench.cache.insert(&key(1), &built("first")).unwrap());
     let folder = bench.folder.path();
     fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
-    refuse(&bench.options, "every user can write to it");
+    refuse(&bench.options, "writable by every user");
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
     let (entries, moved) = (bench.cache.folder().join("entries"), folder.join("moved"));
     fs::rename(&entries, &moved).unwrap();

@@ -187,7 +187,7 @@ fn programs_that_do_not_run_as_kernels_only_are_refused() {
     refuse(&fixture, "k_alignment", Some(1), "M is 37; expected a multiple of 4");
     fixture.plan(1).constraints.pop();
     fixture.kernels.remove(&1);
-    refuse(&fixture, "not_built", Some(1), "no kernel was given");
+    refuse(&fixture, "not_built", Some(1), "no kernel was passed");
     fixture = fixture.with_kernel(1, &["PREPARE_STATUS=1001"]);
     refuse(&fixture, DEVICE_ERROR, Some(1), "the stand-in does not prepare");
     fixture = fixture.with_kernel(1, &["PREPARE_STATUS=1002"]);

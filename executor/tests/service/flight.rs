@@ -389,7 +389,7 @@ fn a_kernel_from_a_tier_that_cannot_be_loaded_here_is_discarded_and_built() {
     assert!(built.kernel().is_ok());
     let refused: Vec<_> = events.iter().filter(|event| matches!(event, Event::Refused { .. })).collect();
     assert!(
-        matches!(refused[..], [event] if event.to_string().contains("cannot be loaded here")),
+        matches!(refused[..], [event] if event.to_string().contains("this machine cannot load it")),
         "{events:?}"
     );
     drop(built);
