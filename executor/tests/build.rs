@@ -462,7 +462,7 @@ fn success_without_a_library_is_an_error() {
     let fail = |behave| bench.fail(&format!("// behave: {behave}\n"));
     check(&fail("nothing"), "no_output", BuildFault::Toolchain, "wrote no library");
     check(&fail("empty"), "no_output", BuildFault::Toolchain, "wrote an empty library");
-    check(&fail("garbage"), "no_output", BuildFault::Toolchain, "no library");
+    check(&fail("garbage"), "no_output", BuildFault::Toolchain, "not an ELF library");
 }
 
 #[test]

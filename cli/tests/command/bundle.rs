@@ -309,7 +309,7 @@ fn a_bundle_that_is_not_what_it_was_is_refused() {
     }
     let output = fourfold(&["replay", env!("CARGO_MANIFEST_DIR")]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("is no Fourfold bundle"), "{}", said(&output));
+    assert!(said(&output).contains("is not a Fourfold bundle"), "{}", said(&output));
 }
 
 #[test]

@@ -212,7 +212,7 @@ fn wrong_arguments_say_what_is_wrong_and_a_refused_folder_what_to_do() {
     let bench = Bench::new();
     for (arguments, words) in [
         (&["prune"][..], "--to"),
-        (&["prune", "--to", "much"], "no size"),
+        (&["prune", "--to", "much"], "not a size"),
         (&["prune", "--all", "--to", "1G"], "cannot be used with"),
         (&["push", "--to", "/tmp", "--all", "0123"], "cannot be used with"),
         (&["push", "--to", "/tmp", "0123"], "begins with `0123`"),

@@ -361,7 +361,7 @@ fn a_full_disk_is_named_and_nothing_is_left_on_it() {
         "`unshare -m` or `unshare -rm`, which mount a small file system: run this test as root, or where users may \
          have namespaces of their own",
     );
-    setting.check(&output, "disk_full", &["No space left", "fault: resource_limit", "free room"]);
+    setting.check(&output, "disk_full", &["No space left", "fault: resource_limit", "free space"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!said.contains(".fourfold") && !said.contains("fourfold-"), "something is left: {said}");
 }
