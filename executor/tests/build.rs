@@ -290,7 +290,7 @@ fn a_pass_that_fails_stops_the_other_and_a_time_limit_or_a_wish_stops_both() {
     let whole = Bench::new().build(&text("stuck_pass")).unwrap();
     assert!(whole.log().contains("two-pass compilation failed: kernel.cu(4): error: no host"));
     let bench = Bench { limit: Duration::from_secs(1), ..Bench::new() };
-    check(&bench.fail(&text("hang_in_passes")), "compile_timeout", BuildFault::ResourceLimit, "within 1 s");
+    check(&bench.fail(&text("hang_in_passes")), "compile_timeout", BuildFault::ResourceLimit, "limit of 1 s");
     let cancel = Cancel::new();
     let bench = Bench { cancel: Some(cancel.clone()), ..Bench::new() };
     thread::scope(|scope| {

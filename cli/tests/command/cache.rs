@@ -215,7 +215,7 @@ fn wrong_arguments_say_what_is_wrong_and_a_refused_folder_what_to_do() {
         (&["prune", "--to", "much"], "not a size"),
         (&["prune", "--all", "--to", "1G"], "cannot be used with"),
         (&["push", "--to", "/tmp", "--all", "0123"], "cannot be used with"),
-        (&["push", "--to", "/tmp", "0123"], "begins with `0123`"),
+        (&["push", "--to", "/tmp", "0123"], "starts with `0123`"),
     ] {
         let text = bench.text(arguments, 2);
         assert!(text.contains(words), "{arguments:?}: {text}");

@@ -413,7 +413,7 @@ fn a_cache_that_cannot_be_used_costs_nothing_but_the_cache() {
     let output = setting.build_with(&compiler, &[]);
     setting.check(&output, "compile_error", &["built all the same"]);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("kernels are not kept"), "{said}");
+    assert!(said.contains("kernels are not cached"), "{said}");
 }
 
 #[test]

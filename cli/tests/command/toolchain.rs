@@ -187,7 +187,9 @@ fn the_doctor_says_how_the_cache_of_kernels_does() {
     fs::set_permissions(&cache, fs::Permissions::from_mode(0o777)).expect("it can be changed");
     let (finding, health) = doctor();
     assert_eq!((&finding["state"], &health), (&"note".into(), &Value::Null), "{finding}");
-    assert!(finding["remedy"].is_string() && finding["detail"].as_str().expect("words").contains("not kept"));
+    assert!(
+        finding["remedy"].is_string() && finding["detail"].as_str().expect("words").contains("not cached")
+    );
 }
 
 #[test]

@@ -132,7 +132,7 @@ fn the_workspace_may_be_the_caller_s() {
     check(&prepare(at, size - 1).unwrap_err(), "workspace_size", &format!("{size} bytes are required"));
     check(&prepare(0, size).unwrap_err(), "workspace_size", "at 0x0");
     check(&prepare(u64::MAX - 255, size).unwrap_err(), "workspace_size", "are required");
-    check(&prepare(at + 128, size).unwrap_err(), "pointer_alignment", "no multiple of 256");
+    check(&prepare(at + 128, size).unwrap_err(), "pointer_alignment", "not a multiple of 256");
     let x = addresses[&fixture.value("x")];
     check(&prepare(x, size).unwrap_err(), "alias", "`%x` and the workspace share memory");
     let before = stand_in.count(Counter::Allocations);
@@ -209,7 +209,7 @@ fn programs_that_do_not_run_as_kernels_only_are_refused() {
     let fixture = layers(37, 64, Between::Nothing);
     let placed = Placed::new(&fixture, &device);
     stand_in.limit(stand_in.count(Counter::Bytes));
-    check(&placed.prepare(&placed.addresses(), None).unwrap_err(), "device_memory", "no room");
+    check(&placed.prepare(&placed.addresses(), None).unwrap_err(), "device_memory", "cannot allocate");
 }
 
 #[test]
