@@ -160,10 +160,10 @@ pub enum Error {
     #[error(transparent)]
     Interpret(#[from] InterpretError),
     /// A run that had to keep every value did not keep this one.
-    #[error("bug: the run did not keep `{0}`, which a comparison needs; please report the program")]
+    #[error("bug: the run did not keep the value `{0}`, which a comparison needs; please report the program")]
     NotKept(String),
     /// Memory is insufficient.
-    #[error("{what} needs {bytes} bytes, and memory does not suffice")]
+    #[error("cannot allocate {bytes} bytes for {what}")]
     Memory {
         /// The purpose of the memory.
         what: String,

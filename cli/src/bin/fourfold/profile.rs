@@ -39,7 +39,7 @@ use crate::toolchain::Tools;
     ncu and compute-sanitizer come with the CUDA toolkit. Unavailable data is reported with a remedy; everything else \
     still runs.\n\n\
     Exit codes: 0 complete, 1 a result is wrong or a tool found errors, 2 bad input, 3 this machine lacks something (a \
-    GPU, a tool, permission to read counters), 70 a bug of ours, 130 interrupted")]
+    GPU, a tool, permission to read counters), 70 a bug in Fourfold, 130 interrupted")]
 pub struct Arguments {
     /// The program, a .fir file
     file: PathBuf,
@@ -466,7 +466,7 @@ impl Session<'_> {
                     None => Trouble::new(
                         "ncu",
                         "tool_stopped",
-                        format!("it ended with {}", run.ending()),
+                        format!("the tool ended with {}", run.ending()),
                         "raise --limit, use a smaller problem, or --set curated, which takes fewer runs",
                     ),
                 };

@@ -26,7 +26,7 @@ use crate::toolchain::Choice;
     --emulate replace the recorded target, --dispatch replaces the table; --contract, --debug and --build cannot be \
     switched off. --bundle fails before the run if DIR is anything but an unmodified bundle or an empty folder.\n\n\
     Exit codes: 0 ok, 1 a value is wrong or lacks bounds, 2 bad input, 3 the device failed, a required kernel did not \
-    run, no value could be compared, or the bundle could not be written, 70 a bug of ours, 130 interrupted"
+    run, no value could be compared, or the bundle could not be written, 70 a bug in Fourfold, 130 interrupted"
 )]
 pub struct Arguments {
     /// The program: a .fir file, `-` for the standard input, or the folder of a bundle

@@ -21,7 +21,7 @@ use crate::toolchain::Choice;
     A row ends in WRONG if a result is wrong, in `no bound` if nothing is wrong but too few elements have a bound to \
     say that it is right (square roots or divisions near 0), and in FAILED if the run failed.\n\n\
     Exit codes: 0 every row is right, 1 a row is WRONG or has no bound, 2 bad input, 3 the device failed or, with \
-    --require-kernels, a kernel did not run, 70 a bug of ours, 130 interrupted")]
+    --require-kernels, a kernel did not run, 70 a bug in Fourfold, 130 interrupted")]
 pub struct Arguments {
     /// Programs, and folders with programs
     #[arg(default_value = "fixtures")]
