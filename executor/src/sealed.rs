@@ -55,7 +55,10 @@ pub enum SealedError {
         reason: String,
     },
     /// Another version wrote the folder.
-    #[error("`{}` is a {format} of version {found}; this version of Fourfold reads version {expected}", folder.display())]
+    #[error(
+        "`{}` is a {format} of version {found}; this version of Fourfold reads version {expected}",
+        folder.display()
+    )]
     Version {
         /// The folder.
         folder: PathBuf,

@@ -555,10 +555,10 @@ fn an_emulated_kernel_is_built_with_its_prelude_and_refused_with_a_trap() {
     assert!(arguments.log().unwrap().contains("argument: -include\nargument: prelude.cuh\n"));
     let trap = format!("{GOOD_SASS}// sass: BPT.TRAP 0x1\n");
     let error = bench.fail(&source("compile", &trap, &metadata(), ""));
-    check(&error, "not_emulated", BuildFault::OurBug, "holds 1 traps");
+    check(&error, "not_emulated", BuildFault::OurBug, "contains 1 traps");
     let native = Bench::new().build(&source("compile", &trap, &metadata(), "")).unwrap();
     assert_eq!(native.resources().traps, 1, "a native kernel may hold assertions");
-    // What the library says must agree with whether there was a prelude.
+    // A prelude requires metadata of an emulated kernel.
     let error = bench.fail(&source("compile", GOOD_SASS, &metadata(), ""));
     let words = "kind is native, not emulated as planned";
     check(&error, "metadata_mismatch", BuildFault::OurBug, words);

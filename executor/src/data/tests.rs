@@ -283,7 +283,7 @@ fn bytes_of_no_tensor_are_named_with_what_lies_beside_them() {
     check_error(read_header(&header, 8), &["bytes 4 to 6", "no tensor", "`b`"]);
     check_error(read_header(&format!("{{{}}}", entry("a", 2, 4)), 4), &["bytes 0 to 2", "`a`"]);
     check_error(read_header(&format!("{{{}}}", entry("a", 0, 4)), 5), &["describes", "`a`", "the file has"]);
-    check_error(read_header("{}", 1), &["describes 16 bytes, the file has 17"]);
+    check_error(read_header("{}", 1), &["describes 16 bytes, but the file has 17"]);
 }
 
 #[test]

@@ -152,8 +152,8 @@ mod tests {
             "# Versions that are known to build wrong kernels\n\n\
              A listed version is not used for its targets: a tool that was found is skipped, one that was named is an\n\
              error, and cached kernels that were built with it are rebuilt. `--allow-known-bad` and\n\
-             `FOURFOLD_ALLOW_KNOWN_BAD` allow listed versions. For kernels for sm_120a that run emulated on Hopper, the\n\
-             entries of sm_90a apply too.\n\n\
+             `FOURFOLD_ALLOW_KNOWN_BAD` allow listed versions. For kernels for sm_120a that run emulated on Hopper,\n\
+             the entries of sm_90a apply too.\n\n\
              | tool | from | before | targets | symptom | source |\n|---|---|---|---|---|---|\n",
         );
         for KnownBad { tool, from, below, targets, symptom, source } in KNOWN_BAD {

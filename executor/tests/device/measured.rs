@@ -185,7 +185,7 @@ fn a_slow_kernel_is_right_and_not_measured_further() {
     let options = MeasureOptions { time_limit: Duration::from_millis(100), ..OPTIONS };
     let slow = call.measure(&relu, &device, &options).unwrap();
     assert_eq!(slow, Outcome::Slow { estimate_us: 1000.0, compared: 2 * D });
-    // What is wrong is not called slow.
+    // A wrong kernel is not reported as slow.
     let silent = first_kernel(&["WRITES_NOTHING"]);
     for options in [options, quick(1.0)] {
         let outcome = call.measure(&silent, &device, &options).unwrap();
@@ -311,7 +311,7 @@ fn a_call_that_is_not_the_kernel_s_is_refused_before_anything_is_launched() {
         "no_device: a kernel for sm_100a needs a GPU of target sm_100a, but this GPU is Stand-in 1 (sm_90, 148 SMs, \
          1.0 GiB)"
     );
-    // What the kernel itself refuses.
+    // A refusal by the kernel itself.
     let refusal = refused(&Call::new(0, 160), &relu, &device);
     assert_eq!(refusal.to_string(), "invalid: the kernel returned status 11 (invalid): K is 160");
     for (l, m) in [(0, M as i64), (1, 0)] {

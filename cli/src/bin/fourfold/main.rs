@@ -287,7 +287,7 @@ fn shown(path: impl AsRef<std::path::Path>) -> String {
 }
 
 fn to_json(value: &impl serde::Serialize) -> String {
-    let mut text = serde_json::to_string_pretty(value).expect("reports hold only what JSON can say");
+    let mut text = serde_json::to_string_pretty(value).expect("every report is representable as JSON");
     text.push('\n');
     text
 }
