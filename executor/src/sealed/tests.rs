@@ -212,11 +212,7 @@ fn a_link_in_the_place_of_a_folder_is_refused_and_one_to_the_whole_is_followed()
         fs::rename(target.join(place), &elsewhere).unwrap();
         symlink(&elsewhere, target.join(place)).unwrap();
         let said = said_soon(&target);
-        assert!(
-            said.contains("`deep/er/b.txt` in")
-                && said.contains("its parent `deep/er/b.txt` is not a folder"),
-            "{said}"
-        );
+        assert!(said.contains("`deep/er/b.txt` in") && said.contains("` is not a folder"), "{said}");
         // The link is a foreign file.
         assert!(matches!(write(&target, "two"), Err(SealedError::Occupied { .. })));
         fs::remove_file(target.join(place)).unwrap();
