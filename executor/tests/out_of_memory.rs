@@ -63,7 +63,7 @@ fn run_first(program: &Program, operands: &[&Tensor]) -> Result<Vec<Tensor>, Fal
     run_op(program, op, operands, &SymbolValues::default())
 }
 
-/// One test, because the limit is everybody's.
+/// One test, because all threads share the limit.
 #[test]
 fn what_does_not_fit_in_memory_is_an_error_and_no_abort() {
     plain_multiplication();

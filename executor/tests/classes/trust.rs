@@ -23,8 +23,8 @@ fn is_root() -> bool {
     is_root
 }
 
-/// cutlass#3404. Without a variable that says where, there is no cache folder, and never one below the working
-/// directory; what lies there under the names of a cache is not looked at.
+/// cutlass#3404. Without a variable that names it, there is no cache folder. The cache is never below the working
+/// directory, and files with the names of a cache there are ignored.
 #[test]
 fn the_working_directory_is_no_cache() {
     let none = Environment::default();
@@ -66,8 +66,8 @@ fn refuse(options: &CacheOptions, words: &str) {
     }
 }
 
-/// unsloth-zoo#906. A folder of the cache that is a link, belongs to somebody else or is open to everybody is refused. A
-/// link above the cache may lead anywhere: what counts is whose the folder and every entry in it are.
+/// unsloth-zoo#906. A cache folder that is a link, has another owner or is writable by others is refused. A link above the
+/// cache may lead anywhere, because the owner of the folder and of every entry is checked.
 #[test]
 fn links_foreign_owners_and_open_folders_are_refused() {
     let bench = Bench::new();
@@ -125,8 +125,8 @@ fn what_was_checked_is_what_is_loaded() {
     }
 }
 
-/// unsloth-zoo#906. Whoever can write an entry can write its hashes too: what makes an entry ours is its owner, and that
-/// nobody else can write to it.
+/// unsloth-zoo#906. A user who can write an entry can write its hashes too. An entry is trusted for its owner, and because no
+/// other user can write to it.
 #[test]
 fn a_right_hash_does_not_make_a_strangers_entry_ours() {
     let bench = Bench::new();

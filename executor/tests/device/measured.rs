@@ -1,4 +1,4 @@
-//! Kernels that are measured: what becomes of right ones, slow ones, and those that fail in any way.
+//! Measurements: the outcomes of right kernels, slow kernels, and kernels that fail in any way.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -203,7 +203,7 @@ fn a_kernel_that_writes_nothing_more_or_beside_its_output_is_wrong() {
         other => panic!("{other:?}"),
     };
     let all = 2 * COPIES as u64 * D;
-    // Bytes that are as expected although nobody writes them: other ones at first than later.
+    // Bytes that match although no kernel writes them; the initial fill differs from the later one.
     let expected_to_be =
         |byte: u8| call.expected[0].iter().filter(|expected| **expected == byte).count() as u64;
     assert!(expected_to_be(0xFF) > 0);

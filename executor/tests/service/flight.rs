@@ -329,7 +329,7 @@ fn who_has_more_time_or_another_launcher_does_not_get_the_failure_of_who_has_not
         let patient = scope.spawn(|| get(&bench.service(), &good(1)).0);
         assert_eq!(first.join().unwrap().unwrap_err().code, "compile_timeout");
         assert!(patient.join().unwrap().is_ok());
-        // Whom it waited for is chance: who failed as it would, or who was patient.
+        // It waited for either of the two by chance: the one that timed out, or the patient one.
         let same = same.join().unwrap();
         assert!(same.is_ok() || same.is_err_and(|failure| failure.code == "compile_timeout"));
     });
