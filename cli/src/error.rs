@@ -9,7 +9,7 @@ use fourfold_ir::sample::SampleError;
 use fourfold_ir::{BindError, Diagnostic, InterpretError};
 
 /// Returns the exit code of a fault: 2 for input the caller can fix, 3 for something this machine lacks, 70 for a
-/// bug of ours.
+/// bug in Fourfold.
 pub fn exit_code(fault: Fault) -> u8 {
     match fault {
         Fault::InvalidInput | Fault::Unsupported => 2,
@@ -182,7 +182,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns who is at fault.
+    /// Returns the party at fault.
     pub fn fault(&self) -> Fault {
         match self {
             Error::Backend(error) => error.fault(),

@@ -66,8 +66,8 @@ fn refuse(options: &CacheOptions, words: &str) {
     }
 }
 
-/// unsloth-zoo#906. A cache folder that is a link, has another owner or is writable by others is refused. A link above the
-/// cache may lead anywhere, because the owner of the folder and of every entry is checked.
+/// unsloth-zoo#906. A cache folder that is a link, has another owner or is writable by others is refused. A link above
+/// the cache may lead anywhere, because the owner of the folder and of every entry is checked.
 #[test]
 fn links_foreign_owners_and_open_folders_are_refused() {
     let bench = Bench::new();
@@ -125,8 +125,8 @@ fn what_was_checked_is_what_is_loaded() {
     }
 }
 
-/// unsloth-zoo#906. A user who can write an entry can write its hashes too. An entry is trusted for its owner, and because no
-/// other user can write to it.
+/// unsloth-zoo#906. A user who can write an entry can write its hashes too. An entry is trusted for its owner,
+/// and because no other user can write to it.
 #[test]
 fn a_right_hash_does_not_make_a_strangers_entry_ours() {
     let bench = Bench::new();
