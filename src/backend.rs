@@ -302,9 +302,11 @@ impl Backend {
             Some(own) if own == target && !self.emulate => Ok((gpu, Execution::Native)),
             Some(EMULATOR) if self.emulate => Ok((gpu, Execution::Emulated)),
             _ if self.emulate => Err(refuse(format!(
-                "kernels are emulated on a GPU of target {EMULATOR}, and this is {gpu}: the kernel ran on the CPU"
+                "kernels are emulated on a GPU of target {EMULATOR}, but this GPU is {gpu}: the kernel ran on the CPU"
             ))),
-            _ => Err(refuse(format!("the GPU, {gpu}, is not of target {target}: the kernel ran on the CPU"))),
+            _ => Err(refuse(format!(
+                "the GPU {gpu} cannot run kernels for {target}: the kernel ran on the CPU"
+            ))),
         }
     }
 
@@ -451,7 +453,7 @@ impl Backend {
 /// The selected GPU, or the reason that there is none.
 fn find_gpu(choice: DeviceChoice) -> Result<Result<Gpu, String>, Error> {
     if choice == DeviceChoice::None {
-        return Ok(Err("none was to be used".to_owned()));
+        return Ok(Err("the options select none".to_owned()));
     }
     let gpus = match discover() {
         Ok(gpus) => gpus,
@@ -468,7 +470,7 @@ fn find_gpu(choice: DeviceChoice) -> Result<Result<Gpu, String>, Error> {
         (None, DeviceChoice::Ordinal(ordinal)) => {
             Err(Error::Device(fourfold_executor::device::DeviceError::NoSuchDevice { ordinal, count }))
         }
-        (None, _) => Ok(Err("the driver knows of no GPU".to_owned())),
+        (None, _) => Ok(Err("the driver reports no GPU".to_owned())),
     }
 }
 

@@ -181,7 +181,7 @@ impl CompileOptions {
 impl CacheChoice {
     /// Opens the cache, unless [`CacheChoice::None`]; or says why it cannot be used.
     fn open(&self, allow_known_bad: bool) -> Result<Option<Cache>, String> {
-        let unusable = |error: &dyn std::error::Error| format!("kernels are not kept: {}", chain(error));
+        let unusable = |error: &dyn std::error::Error| format!("kernels are not cached: {}", chain(error));
         let mut options = match self {
             CacheChoice::None => return Ok(None),
             CacheChoice::At(options) => options.clone(),

@@ -173,7 +173,7 @@ impl Backend {
         let mut compiled = Compiled::unbuilt(planned, gpu, options.debug);
         let (theirs, own) = (&compiled.planned.partition().target, &self.capabilities().target);
         if theirs != own {
-            let message = format!("it was planned for {theirs}, and this backend is for {own}");
+            let message = format!("the program was planned for {theirs}, but this backend is for {own}");
             compiled.refuse_all(false, &RunReason { code: FOREIGN_PLAN, message });
         }
         compiled
@@ -400,7 +400,7 @@ impl Compiled {
         let reason = known.into_iter().find_map(|segment| self.unavailable(segment));
         let (code, message) = match reason {
             Some(reason) => (reason.code, reason.message.clone()),
-            None => (NO_DEVICE, "there is no device that runs the program's kernels".to_owned()),
+            None => (NO_DEVICE, "no device can run the program's kernels".to_owned()),
         };
         Refused { code, segment, message }
     }

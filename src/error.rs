@@ -47,7 +47,7 @@ impl Fault {
 #[non_exhaustive]
 pub enum Error {
     /// The module does not verify.
-    #[error("the module `@{name}` is not valid: {}", first_message(diagnostics))]
+    #[error("the module `@{name}` is invalid: {}", first_message(diagnostics))]
     Module {
         /// The module's name.
         name: String,
@@ -58,7 +58,7 @@ pub enum Error {
     #[error(transparent)]
     Bind(#[from] BindError),
     /// The target does not exist.
-    #[error("there is no target `{name}`; the targets are {known}")]
+    #[error("unknown target `{name}`; the targets are {known}")]
     UnknownTarget {
         /// The requested target.
         name: String,
@@ -66,7 +66,7 @@ pub enum Error {
         known: String,
     },
     /// The target has no emulation.
-    #[error("the kernels of `{name}` cannot be emulated; those of {known} can")]
+    #[error("kernels for `{name}` cannot be emulated; kernels for {known} can")]
     NotEmulated {
         /// The target.
         name: String,
@@ -77,7 +77,7 @@ pub enum Error {
     #[error("{0}: {remedy}", remedy = .0.remedy())]
     Device(DeviceError),
     /// Only kernels are claimed, so the program cannot run as a whole.
-    #[error("`{op}` is not claimed: only kernel segments are, and the host runs the rest")]
+    #[error("`{op}` is not claimed: Fourfold claims kernel segments only, and the host runs the rest")]
     Unclaimed {
         /// The op, as `%name = mnemonic`.
         op: String,
@@ -86,7 +86,7 @@ pub enum Error {
     #[error(transparent)]
     Run(#[from] RunError),
     /// The partition failed the independent checker.
-    #[error("bug: the partition is wrong: {0}; please report the program")]
+    #[error("bug: the partition is invalid: {0}; please report the program")]
     Partition(String),
 }
 

@@ -249,7 +249,7 @@ fn kernel_cache(environment: &Environment, verify: bool) -> (Option<CacheHealth>
             let is_missing = found.as_ref().is_some_and(Obstacle::prevents_loading);
             let state = if is_missing { FindingState::Missing } else { FindingState::Note };
             let why = found.map_or_else(String::new, |found| found.to_string());
-            let detail = format!("{}: kernels are not kept: {why}", folder.display());
+            let detail = format!("{}: kernels are not cached: {why}", folder.display());
             let remedy = "set FOURFOLD_CACHE_DIR to a writable folder on a file system that allows execution";
             return (health, finding(state, detail, Some(remedy.to_owned())));
         }
@@ -259,7 +259,7 @@ fn kernel_cache(environment: &Environment, verify: bool) -> (Option<CacheHealth>
             return (None, finding(FindingState::Ok, detail, None));
         }
         Err(error) => {
-            let detail = format!("kernels are not kept: {}", chain(&error));
+            let detail = format!("kernels are not cached: {}", chain(&error));
             return (None, finding(FindingState::Note, detail, Some(error.remedy().to_owned())));
         }
     };

@@ -9,7 +9,7 @@ use fourfold_ir::sample::SampleError;
 use fourfold_ir::{BindError, Diagnostic, InterpretError};
 
 /// Returns the exit code of a fault: 2 for input the caller can fix, 3 for something this machine lacks, 70 for a
-/// bug of ours.
+/// bug in Fourfold.
 pub fn exit_code(fault: Fault) -> u8 {
     match fault {
         Fault::InvalidInput | Fault::Unsupported => 2,
@@ -160,10 +160,10 @@ pub enum Error {
     #[error(transparent)]
     Interpret(#[from] InterpretError),
     /// A run that had to keep every value did not keep this one.
-    #[error("bug: the run did not keep `{0}`, which a comparison needs; please report the program")]
+    #[error("bug: the run did not keep the value `{0}`, which a comparison needs; please report the program")]
     NotKept(String),
     /// Memory is insufficient.
-    #[error("{what} needs {bytes} bytes, and memory does not suffice")]
+    #[error("cannot allocate {bytes} bytes for {what}")]
     Memory {
         /// The purpose of the memory.
         what: String,
@@ -182,7 +182,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns who is at fault.
+    /// Returns the party at fault.
     pub fn fault(&self) -> Fault {
         match self {
             Error::Backend(error) => error.fault(),

@@ -413,9 +413,11 @@ impl<'a> Comparer<'a> {
         let with_moved = compare_or(got, want, tolerance, rounding, &allows);
         let rule = match (beyond.get(), with_moved.mismatches < comparison.mismatches) {
             (0, false) => return (comparison, rule),
-            (0, true) => format!("{rule}, or what contraction moves"),
+            (0, true) => format!("{rule}, or the effect of contraction"),
             (count, _) => {
-                format!("{rule}, or what contraction moves ({count} outside the range that its rules assume)")
+                format!(
+                    "{rule}, or the effect of contraction ({count} outside the range that its rules assume)"
+                )
             }
         };
         (with_moved, rule)

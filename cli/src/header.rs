@@ -10,9 +10,9 @@
 //! - `; allow: contract`: normalization may drop roundings that the program states;
 //! - `; test: KIND ...`: the file tests that run on the program.
 //!
-//! Other comments are free text, unless they look like a misspelt directive: a key with a typo, in another case
-//! or without its colon, or a directive below the function or behind code. These are errors, so that a directive
-//! is never ignored by accident.
+//! Other comments are free text, unless they look like a misspelt directive. That is a key with a typo, in another
+//! case or without its colon, or a directive below the function or behind code. These are errors, so that a
+//! directive is never ignored by accident.
 
 mod spelling;
 

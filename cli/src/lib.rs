@@ -1,7 +1,7 @@
 //! The commands of `fourfold` as a library: replay, explain, verify, bundles and diagnosis of the machine.
 //!
-//! The binary `fourfold` parses arguments, calls this crate and prints its reports. Use the crate to run the same checks
-//! from a test or a tool. A graph compiler that embeds Fourfold does not need it: it uses the crate [`fourfold`].
+//! The binary `fourfold` parses arguments, calls this crate and prints its reports. Use the crate to run the same
+//! checks from a test or a tool. A graph compiler that embeds Fourfold uses the crate [`fourfold`] instead.
 //!
 //! # Entry points
 //!
@@ -9,12 +9,12 @@
 //! |---|---|---|
 //! | [`replay::explain`] | `explain` | plans a program and lists the decision on each op, without running it |
 //! | [`replay::replay`] | `replay` | runs a program or a bundle and compares every expected value |
-//! | [`replay::replay_bundled`] | `replay --bundle` | does the same and keeps the run in a folder that replays elsewhere |
+//! | [`replay::replay_bundled`] | `replay --bundle` | also writes the run to a folder that replays elsewhere |
 //! | [`verify::verify`](fn@verify::verify) | `verify` | compares every value that the kernels of many programs write |
 //! | [`doctor::examine`] | `doctor` | reports what this machine has for building and running kernels |
 //!
-//! Each returns a report that serializes to the object of `--json`. [`Report`] and [`VerifyReport`] also display as text;
-//! [`Summary`] is the short text of a [`Report`]. [`Error`] and the reports know the exit code of the command.
+//! Each returns a report that serializes to the object of `--json`. [`Report`] and [`VerifyReport`] also display as
+//! text; [`Summary`] is the short text of a [`Report`]. [`Error`] and the reports know the exit code of the command.
 //!
 //! # Example
 //!

@@ -16,9 +16,10 @@ pub(crate) enum Precision {
 }
 
 impl Precision {
-    /// Returns the default tolerance, relative to the largest magnitude. f32 accumulation in another order
-    /// typically moves a sum by 1e-7 of the largest; a wrong scale, layout or rounding moves it by 1e-3. A value
-    /// that follows from a narrow one may differ by as many steps as that one.
+    /// Returns the default tolerance, relative to the largest magnitude.
+    ///
+    /// f32 accumulation in another order typically moves a sum by 1e-7 of the largest. A wrong scale, layout or
+    /// rounding moves it by 1e-3. A value that follows from a narrow one may differ by as many steps as that one.
     pub(crate) fn tolerance(self) -> f64 {
         match self {
             Precision::Exact => 0.0,

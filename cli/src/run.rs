@@ -67,7 +67,7 @@ pub(crate) fn run_stages(
 /// Plans a program, with the rewrites its `; allow:` lines permit, and checks the plan.
 ///
 /// # Errors
-/// An error that lists every flaw of the plan: a bug of ours.
+/// An error that lists every flaw of the plan: a bug in Fourfold.
 pub fn plan(backend: &Backend, loaded: &Loaded) -> Result<Planned, Error> {
     let planned = backend.plan_with(loaded.program.clone(), &loaded.header.allow);
     backend.check(&planned)?;

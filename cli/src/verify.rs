@@ -5,9 +5,9 @@
 //! Hopper. Every value that a kernel writes is compared, even if only the program itself uses it. Outputs are
 //! filled with NaN before each run.
 //!
-//! Padding of seeded blocked scales is finite garbage. Where K leaves padding beside the scales of a row, each
-//! kernel runs once more with NaN there and must show it: a kernel that does not could not have seen the garbage
-//! either. On sm_90a, NaN below the last row must not show.
+//! Padding of seeded blocked scales is finite garbage. If K leaves padding beside the scales of a row, each kernel
+//! runs once more with NaN there, and its results must contain NaN. A kernel without NaN does not read the padding, so
+//! the garbage did not test it either. On sm_90a, NaN below the last row must not affect results.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -40,59 +40,59 @@ pub const VARIABLES: &[Variable] = &[
         name: "FOURFOLD_CUTLASS",
         kind: "folder",
         default: "CUTLASS of FOURFOLD_TOOLCHAIN, CUTLASS_PATH or the cache, in this order",
-        meaning: "The CUTLASS that kernels are built with: a checkout, or an installed cutlass_library",
+        meaning: "The CUTLASS for building kernels: a checkout, or an installed cutlass_library",
     },
     Variable {
         name: "FOURFOLD_TOOLCHAIN",
         kind: "folder",
         default: "none",
-        meaning: "A toolchain that `toolchain install` made on another machine, used where it lies",
+        meaning: "A toolchain that `toolchain install` created on another machine, used in place",
     },
     Variable {
         name: "FOURFOLD_CACHE_DIR",
         kind: "folder",
         default: "XDG_CACHE_HOME/fourfold, then HOME/.cache/fourfold",
-        meaning: "Where the installed toolchain and built kernels are kept",
+        meaning: "The folder of the installed toolchain and the built kernels",
     },
     Variable {
         name: "FOURFOLD_CACHE_SIZE",
         kind: "size",
         default: "4GiB",
-        meaning: "How large the cache of kernels may grow; entries in use stay in any case",
+        meaning: "The size limit of the kernel cache; entries in use are never evicted",
     },
     Variable {
         name: "FOURFOLD_CACHE_TIERS",
         kind: "list",
         default: "none",
-        meaning: "Where kernels are looked for that the cache lacks, separated by commas: folders, and with the \
-                  feature object-store URLs (s3://, gs://, az://, https://, file://), whose credentials come from \
-                  the stores' own variables (AWS_..., GOOGLE_..., AZURE_...). What lies there is run: name only what \
-                  you trust",
+        meaning: "Shared places to search for kernels that the cache lacks, separated by commas: folders, and, with \
+                  the feature object-store, URLs (s3://, gs://, az://, https://, file://). Credentials come from the \
+                  variables of the stores (AWS_..., GOOGLE_..., AZURE_...). Kernels found there are executed: name \
+                  trusted places only",
     },
     Variable {
         name: "FOURFOLD_DEVICE",
         kind: "number or none",
         default: "the first GPU",
-        meaning: "The GPU that kernels run on, where no option names one; `none` keeps the command line off all GPUs",
+        meaning: "The GPU that kernels run on if no option names one; with `none`, the command line uses no GPU",
     },
     Variable {
         name: "FOURFOLD_ALLOW_KNOWN_BAD",
         kind: "flag",
         default: "unset",
-        meaning: "Use compilers and CUTLASS versions also for targets that they are known to build wrong kernels for; `0` \
-                  counts as unset",
+        meaning: "Use compilers and CUTLASS versions even for targets for which they are known to build wrong \
+                  kernels; `0` means unset",
     },
     Variable {
         name: "CUDA_HOME",
         kind: "folder",
         default: "none",
-        meaning: "A CUDA toolkit; its bin/nvcc is used when it is new enough",
+        meaning: "A CUDA toolkit; its bin/nvcc is used if it is new enough",
     },
     Variable {
         name: "CUTLASS_PATH",
         kind: "folder",
         default: "none",
-        meaning: "A CUTLASS, as other programs name it",
+        meaning: "A CUTLASS checkout; other programs read this variable too",
     },
     Variable {
         name: "XDG_CACHE_HOME",
@@ -100,49 +100,49 @@ pub const VARIABLES: &[Variable] = &[
         default: "HOME/.cache",
         meaning: "The user's cache folder; must be absolute",
     },
-    Variable { name: "HOME", kind: "folder", default: "none", meaning: "The user's folder" },
+    Variable { name: "HOME", kind: "folder", default: "none", meaning: "The user's home folder" },
     Variable {
         name: "PATH",
         kind: "list of folders",
         default: "none",
-        meaning: "Where nvcc, cuobjdump, the host compiler and python3 are looked for",
+        meaning: "The folders searched for nvcc, cuobjdump, the host compiler and python3",
     },
     Variable {
         name: "NVCC_CCBIN",
         kind: "file or folder",
         default: "g++ on PATH",
-        meaning: "The host compiler; one that is not the system's g++ is part of the keys of kernels",
+        meaning: "The host compiler; unless it is the system's g++, it is part of the cache keys of kernels",
     },
     Variable {
         name: "LD_LIBRARY_PATH",
         kind: "list of folders",
         default: "none",
-        meaning: "Passed on, and part of the keys of kernels, where the host compiler is not the system's g++; else the \
-                  compiler does not see it",
+        meaning: "Passed to the compiler, and part of the cache keys of kernels, unless the host compiler is the \
+                  system's g++; otherwise the compiler does not see it",
     },
     Variable {
         name: "TMPDIR",
         kind: "folder",
         default: "/tmp",
-        meaning: "Where temporary folders of builds lie when no cache is used",
+        meaning: "The parent of temporary build folders when no cache is used",
     },
     Variable {
         name: "FOURFOLD_BLESS",
         kind: "flag",
         default: "unset",
-        meaning: "Tests rewrite the expectations that they would compare with",
+        meaning: "Makes tests rewrite their expectations instead of comparing with them",
     },
     Variable {
         name: "FOURFOLD_PROGRAMS",
         kind: "number",
         default: "10000",
-        meaning: "How many random programs tests of whole partitions try",
+        meaning: "The number of random programs that tests of whole partitions try",
     },
     Variable {
         name: "FOURFOLD_TEST_OTHER",
         kind: "text",
         default: "unset",
-        meaning: "What a copy of a test program is to do that a test starts as another process",
+        meaning: "The task of a test program that a test starts as another process",
     },
 ];
 

@@ -52,7 +52,7 @@ pub enum FileError {
         path: PathBuf,
     },
     /// The file exceeds the size limit.
-    #[error("{} has more than {limit} bytes, the most that is read", named(path))]
+    #[error("{} has more than {limit} bytes, the size limit", named(path))]
     TooLong {
         /// The file.
         path: PathBuf,
@@ -60,7 +60,7 @@ pub enum FileError {
         limit: u64,
     },
     /// The file is not UTF-8 text.
-    #[error("{} is not UTF-8 text: the byte at offset {offset} does not belong to a character", named(path))]
+    #[error("{} is not UTF-8 text: the byte at offset {offset} is invalid", named(path))]
     NotText {
         /// The file.
         path: PathBuf,
@@ -74,7 +74,7 @@ pub enum FileError {
         path: PathBuf,
     },
     /// Standard input is given twice.
-    #[error("`-` is given twice, and the standard input can be read once")]
+    #[error("`-` is given twice, but the standard input can be read only once")]
     StandardInputTwice,
 }
 

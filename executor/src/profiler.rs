@@ -53,19 +53,19 @@ pub struct Profiler {
 #[derive(Debug, thiserror::Error)]
 pub enum ProfilerError {
     /// The named path is not a program.
-    #[error("`{}` is no program", path.display())]
+    #[error("`{}` is not an executable file", path.display())]
     NoProgram {
         /// The named path.
         path: PathBuf,
     },
     /// No tool was named or found.
-    #[error("there is no {} in the bin folder of CUDA_HOME or on PATH", tool.name())]
+    #[error("{} was not found in the bin folder of CUDA_HOME or on PATH", tool.name())]
     NotFound {
         /// The tool.
         tool: ProfilerTool,
     },
     /// The program cannot be run.
-    #[error("`{}` cannot be run", path.display())]
+    #[error("cannot run `{}`", path.display())]
     CannotRun {
         /// The program.
         path: PathBuf,
@@ -90,14 +90,14 @@ impl ProfilerError {
         let (name, option) = (tool.name(), tool.option());
         match self {
             ProfilerError::NoProgram { .. } => {
-                format!("name the program itself, a file that may be executed, with {option}")
+                format!("name the executable file itself with {option}")
             }
             ProfilerError::NotFound { .. } => format!(
-                "install {name}, which comes with the CUDA toolkit and is not part of what `fourfold toolchain install` \
-                 fetches, and put it on PATH or name it with {option}"
+                "install the CUDA toolkit, which contains {name} (`fourfold toolchain install` does not install it), \
+                 and put it on PATH or name it with {option}"
             ),
             ProfilerError::CannotRun { .. } | ProfilerError::NoVersion { .. } => {
-                format!("see that `{name} --version` works, or name another with {option}")
+                format!("make `{name} --version` work, or name another with {option}")
             }
         }
     }

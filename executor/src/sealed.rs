@@ -45,7 +45,7 @@ pub enum SealedError {
         stranger: Option<PathBuf>,
     },
     /// The folder does not have the expected format.
-    #[error("`{}` is no {format}: {reason}", folder.display())]
+    #[error("`{}` is not a {format}: {reason}", folder.display())]
     Other {
         /// The folder.
         folder: PathBuf,
@@ -55,7 +55,10 @@ pub enum SealedError {
         reason: String,
     },
     /// Another version wrote the folder.
-    #[error("`{}` is a {format} of version {found}; this version of Fourfold reads version {expected}", folder.display())]
+    #[error(
+        "`{}` is a {format} of version {found}; this version of Fourfold reads version {expected}",
+        folder.display()
+    )]
     Version {
         /// The folder.
         folder: PathBuf,
@@ -85,7 +88,7 @@ pub enum SealedError {
         reason: String,
     },
     /// A name leads out of the folder, or is repeated.
-    #[error("`{name}` cannot be the name of a file in `{}`", folder.display())]
+    #[error("`{name}` is not a valid file name in `{}`", folder.display())]
     Name {
         /// The folder.
         folder: PathBuf,
@@ -110,10 +113,10 @@ pub enum SealedError {
 fn occupied(folder: &Path, format: &str, stranger: Option<&Path>) -> String {
     let folder = folder.display();
     match stranger {
-        None => format!("`{folder}` is not empty, and is no {format}"),
+        None => format!("`{folder}` is not empty and not a {format}"),
         Some(name) => {
             let name = name.display();
-            format!("`{folder}` is a {format} and holds `{name}`, which is not part of it and would be lost")
+            format!("`{folder}` is a {format} with the added file `{name}`, which would be lost")
         }
     }
 }
@@ -249,9 +252,7 @@ impl SealedWriter {
         let text = serde_json::to_string_pretty(&manifest)
             .map_err(|error| disk("write", folder.path())(io::Error::other(error)))?;
         if text.len() as u64 > LONGEST_MANIFEST {
-            return Err(disk("write", &target)(io::Error::other(
-                "its manifest would be too long to be read",
-            )));
+            return Err(disk("write", &target)(io::Error::other("its manifest would exceed the size limit")));
         }
         let hash = blake3::hash(text.as_bytes()).to_hex();
         for (name, text) in [(MANIFEST, text), (MANIFEST_HASH, format!("{hash}  {MANIFEST}\n"))] {
@@ -264,7 +265,7 @@ impl SealedWriter {
         }
         // Another process may have put something there meanwhile.
         check_place(&target, format)?;
-        appear(folder, &target).map_err(disk("put a folder at", &target))?;
+        appear(folder, &target).map_err(disk("move the folder to", &target))?;
         Ok(target)
     }
 
@@ -315,13 +316,13 @@ impl Sealed {
         let text = match read_inside(folder, MANIFEST, LONGEST_MANIFEST) {
             Ok(text) => text,
             Err(Unread::Missing) => return Err(other(format!("it has no {MANIFEST}"))),
-            Err(Unread::Other(reason)) => return Err(other(format!("its {MANIFEST} is none: {reason}"))),
+            Err(Unread::Other(reason)) => return Err(other(format!("its {MANIFEST} is invalid: {reason}"))),
             Err(Unread::Disk(error)) => return Err(disk("read", &folder.join(MANIFEST))(error)),
         };
         let fields: Value = serde_json::from_slice(&text)
-            .map_err(|error| other(format!("its {MANIFEST} is damaged: {error}")))?;
+            .map_err(|error| other(format!("its {MANIFEST} is corrupt: {error}")))?;
         if fields["format"] != format.name {
-            return Err(other(format!("its {MANIFEST} is another's")));
+            return Err(other(format!("its {MANIFEST} describes another format")));
         }
         // Nothing else is known about another version, not even its hash scheme.
         if fields["version"] != format.version {
@@ -347,10 +348,10 @@ impl Sealed {
             read_inside(folder, MANIFEST_HASH, LONGEST_HASH).map_err(|why| unread(MANIFEST_HASH, why))?;
         let sealed = String::from_utf8_lossy(&sealed);
         if sealed.split_whitespace().next() != Some(blake3::hash(&text).to_hex().as_str()) {
-            return Err(changed(MANIFEST, format!("its hash is not that of {MANIFEST_HASH}")));
+            return Err(changed(MANIFEST, format!("its hash differs from {MANIFEST_HASH}")));
         }
         let manifest: Manifest = serde_json::from_value(fields)
-            .map_err(|error| other(format!("its {MANIFEST} is damaged: {error}")))?;
+            .map_err(|error| other(format!("its {MANIFEST} is corrupt: {error}")))?;
         for (name, expected) in &manifest.files {
             if !is_inside(name) {
                 return Err(SealedError::Name { folder: folder.to_owned(), name: name.clone() });
@@ -363,7 +364,7 @@ impl Sealed {
             // The file may grow while it is read.
             let read = seal_of_bytes(file.take(expected.bytes.saturating_add(1)));
             if read.map_err(|error| unread(name, error.into()))? != *expected {
-                return Err(changed(name, "its hash is another".to_owned()));
+                return Err(changed(name, "its hash differs from the manifest".to_owned()));
             }
         }
         let names = manifest.files.into_keys().collect();
@@ -410,7 +411,7 @@ fn open_inside(folder: &Path, name: &str) -> Result<(File, u64), Unread> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let check = |found: FileType, wanted: FileType, what: &str| match found == wanted {
         true => Ok(()),
-        false => Err(Unread::Other(format!("{what} is no {}", kind_name(wanted)))),
+        false => Err(Unread::Other(format!("{what} is not a {}", kind_name(wanted)))),
     };
     // Does not block even if the folder itself is a pipe.
     let is_folder = (OFlags::DIRECTORY | OFlags::NONBLOCK).bits().cast_signed();
@@ -419,7 +420,7 @@ fn open_inside(folder: &Path, name: &str) -> Result<(File, u64), Unread> {
     while let Some(part) = parts.next() {
         let part = Path::new(part.as_os_str());
         let (wanted, what) = match parts.peek() {
-            Some(_) => (FileType::Directory, format!("`{}`, where it lies,", part.display())),
+            Some(_) => (FileType::Directory, format!("its parent `{}`", part.display())),
             None => (FileType::RegularFile, "it".to_owned()),
         };
         let kind = |stat: &rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode);

@@ -275,10 +275,10 @@ fn a_source_is_compiled_in_two_passes_and_whole_where_that_fails() {
     assert!(library.windows(9).any(|bytes| bytes == b"the image"), "the kernel's binary is in the library");
     let text = source("no_passes", &format!("{PASSES}{GOOD_SASS}"), &metadata(), "");
     let artifact = bench.build(&text).unwrap();
-    let words = ["in two passes it did not compile: kernel.cu(3): error: this pass", "compiled whole"];
+    let words = ["two-pass compilation failed: kernel.cu(3): error: this pass", "compiled whole"];
     assert!(words.iter().all(|words| artifact.log().contains(words)), "{}", artifact.log());
     let launched = Bench { launcher: Some(stand_in("launcher.sh")), ..Bench::new() }.build(&text).unwrap();
-    assert!(!launched.log().contains("in two passes") && launched.log().contains("compiled whole"));
+    assert!(!launched.log().contains("two-pass compilation") && launched.log().contains("compiled whole"));
 }
 
 #[test]
@@ -288,9 +288,9 @@ fn a_pass_that_fails_stops_the_other_and_a_time_limit_or_a_wish_stops_both() {
         |behave| source(&format!("{behave} {token}"), &format!("{PASSES}{GOOD_SASS}"), &metadata(), "");
     let started = Instant::now();
     let whole = Bench::new().build(&text("stuck_pass")).unwrap();
-    assert!(whole.log().contains("in two passes it did not compile: kernel.cu(4): error: no host"));
+    assert!(whole.log().contains("two-pass compilation failed: kernel.cu(4): error: no host"));
     let bench = Bench { limit: Duration::from_secs(1), ..Bench::new() };
-    check(&bench.fail(&text("hang_in_passes")), "compile_timeout", BuildFault::ResourceLimit, "within 1 s");
+    check(&bench.fail(&text("hang_in_passes")), "compile_timeout", BuildFault::ResourceLimit, "limit of 1 s");
     let cancel = Cancel::new();
     let bench = Bench { cancel: Some(cancel.clone()), ..Bench::new() };
     thread::scope(|scope| {
@@ -322,7 +322,12 @@ fn a_disassembler_that_is_stopped_or_lacks_room_says_nothing_lasting_about_the_k
     let limit = Duration::from_secs(60);
     let resources = BuildFault::ResourceLimit;
     let error = inspected_by("echo working; kill -KILL $$", limit);
-    check(&error, "out_of_memory", resources, "`cuobjdump` was ended by signal 9; it said: working");
+    check(
+        &error,
+        "out_of_memory",
+        resources,
+        "`cuobjdump` was terminated by signal 9; its last output: working",
+    );
     assert!(!error.is_lasting());
     let error = inspected_by("kill -SEGV $$", limit);
     check(&error, "compiler_crashed", BuildFault::Toolchain, "signal 11");
@@ -336,7 +341,7 @@ fn a_disassembler_that_is_stopped_or_lacks_room_says_nothing_lasting_about_the_k
     check(&error, "inspect_error", BuildFault::Toolchain, "no cubin");
     assert!(error.is_lasting() && error.log().unwrap().contains("no cubin"));
     let error = inspected_by("exec sleep 60", Duration::from_secs(2));
-    check(&error, "compile_timeout", resources, "`cuobjdump` did not end within 2 s");
+    check(&error, "compile_timeout", resources, "`cuobjdump` exceeded the time limit of 2 s");
 }
 
 #[test]
@@ -370,7 +375,7 @@ fn a_kernel_that_is_not_what_its_library_launches_is_refused() {
     let named = |entry: &str| metadata().replace("\"hash\"", &format!("\"entry\":\"{entry}\",\"hash\""));
     bench.build(&source("compile", GOOD_SASS, &named("_ZN7cutlass8MMA"), "")).unwrap();
     let error = bench.fail(&source("compile", GOOD_SASS, &named("_ZN8fourfold6kernelILm3072E"), ""));
-    let words = "kernel in the binary is _ZN7cutlass8MMA_AtomIJNS4_17SM100_MMA_MXF4_SSE";
+    let words = "entry function is _ZN7cutlass8MMA_AtomIJNS4_17SM100_MMA_MXF4_SSE";
     check(&error, "metadata_mismatch", BuildFault::OurBug, words);
     // Of several kernels every one.
     let (here, missing) = ("_ZN7cutlass8MMA_Atom", "_ZN8fourfold6kernelILi16E");
@@ -401,12 +406,7 @@ fn what_the_compiler_says_first_is_reported_with_whose_fault_it_is() {
     check(&fail("wrong_flag"), "compile_error", BuildFault::Toolchain, "Unknown option '--bogus-flag'");
     let words = "kernel.cu(40): error: identifier \"frobnicate\" is undefined";
     check(&fail("source_error"), "compile_error", BuildFault::OurBug, words);
-    check(
-        &fail("silent"),
-        "compile_error",
-        BuildFault::Toolchain,
-        "it printed nothing and ended with exit code 3",
-    );
+    check(&fail("silent"), "compile_error", BuildFault::Toolchain, "no output, exit code 3");
 }
 
 #[test]
@@ -416,7 +416,12 @@ fn a_compiler_that_hangs_is_stopped_with_its_children() {
     let started = Instant::now();
     let error = bench.fail(&format!("// behave: hang {token}\n"));
     assert!(started.elapsed() < Duration::from_secs(10));
-    check(&error, "compile_timeout", BuildFault::ResourceLimit, "within 1 s; it said: still thinking");
+    check(
+        &error,
+        "compile_timeout",
+        BuildFault::ResourceLimit,
+        "limit of 1 s; its last output: still thinking",
+    );
     assert_no_processes(&token);
 }
 
@@ -436,7 +441,7 @@ fn a_child_that_outlives_the_compiler_is_stopped() {
 fn a_compiler_that_crashes_is_told_from_one_that_ran_out_of_memory() {
     let bench = Bench::new();
     let error = bench.fail("// behave: crash\n");
-    check(&error, "compiler_crashed", BuildFault::Toolchain, "signal 11; it said: about to crash");
+    check(&error, "compiler_crashed", BuildFault::Toolchain, "signal 11; its last output: about to crash");
     assert!(matches!(error, BuildError::Signal { signal: 11, .. }));
     let error = bench.fail("// behave: child_crash\n");
     check(&error, "compiler_crashed", BuildFault::Toolchain, "'cicc' died due to signal 11");
@@ -457,7 +462,7 @@ fn success_without_a_library_is_an_error() {
     let fail = |behave| bench.fail(&format!("// behave: {behave}\n"));
     check(&fail("nothing"), "no_output", BuildFault::Toolchain, "wrote no library");
     check(&fail("empty"), "no_output", BuildFault::Toolchain, "wrote an empty library");
-    check(&fail("garbage"), "no_output", BuildFault::Toolchain, "no library");
+    check(&fail("garbage"), "no_output", BuildFault::Toolchain, "not an ELF library");
 }
 
 #[test]
@@ -478,11 +483,11 @@ fn a_missing_tool_is_named() {
     let cuobjdump = stand_in("cuobjdump.sh");
     let text = source("compile", GOOD_SASS, &metadata(), "");
     let error = bench.build_with(&text, Path::new("/nowhere/nvcc"), Some(&cuobjdump)).unwrap_err();
-    check(&error, "toolchain_missing", BuildFault::Toolchain, "`nvcc` is missing: /nowhere/nvcc");
+    check(&error, "toolchain_missing", BuildFault::Toolchain, "cannot find `nvcc` at `/nowhere/nvcc`");
     let error = bench.build_with(&text, Path::new("fourfold-no-such-nvcc"), Some(&cuobjdump)).unwrap_err();
     check(&error, "toolchain_missing", BuildFault::Toolchain, "fourfold-no-such-nvcc");
     let error = bench.build_with(&text, &stand_in("nvcc.sh"), None).unwrap_err();
-    check(&error, "toolchain_missing", BuildFault::Toolchain, "`cuobjdump` is missing: none was given");
+    check(&error, "toolchain_missing", BuildFault::Toolchain, "cannot find `cuobjdump`");
     let error = bench.build_with(&text, &stand_in("kernel.c"), Some(&cuobjdump)).unwrap_err();
     check(&error, "toolchain_unusable", BuildFault::Environment, "cannot run `nvcc`");
     bench.assert_empty();
@@ -511,7 +516,7 @@ fn a_folder_that_cannot_be_used_is_the_machine_s_fault() {
         environment: ToolEnvironment::default(),
     };
     let error = build(&input, &tools, &options).unwrap_err();
-    check(&error, "disk", BuildFault::Environment, "cannot make a temporary folder");
+    check(&error, "disk", BuildFault::Environment, "cannot create a temporary folder");
 }
 
 #[test]
@@ -519,9 +524,14 @@ fn a_kernel_without_its_matrix_instruction_is_refused() {
     let bench = Bench::new();
     let error =
         bench.fail(&source("compile", "// sass: HMMA.16816 R4\n// sass: BPT.TRAP 0x1\n", &metadata(), ""));
-    check(&error, "no_mma", BuildFault::OurBug, "holds no UTCOMMA; its matrix instructions are HMMA.16816");
+    check(
+        &error,
+        "no_mma",
+        BuildFault::OurBug,
+        "has no UTCOMMA instruction; its matrix instructions: HMMA.16816",
+    );
     let error = bench.fail(&source("compile", "", &metadata(), ""));
-    check(&error, "no_mma", BuildFault::OurBug, "its matrix instructions are none");
+    check(&error, "no_mma", BuildFault::OurBug, "its matrix instructions: none");
     let error = bench.fail(&source("compile", "// sass_fails\n", &metadata(), ""));
     check(
         &error,
@@ -545,12 +555,12 @@ fn an_emulated_kernel_is_built_with_its_prelude_and_refused_with_a_trap() {
     assert!(arguments.log().unwrap().contains("argument: -include\nargument: prelude.cuh\n"));
     let trap = format!("{GOOD_SASS}// sass: BPT.TRAP 0x1\n");
     let error = bench.fail(&source("compile", &trap, &metadata(), ""));
-    check(&error, "not_emulated", BuildFault::OurBug, "holds 1 traps");
+    check(&error, "not_emulated", BuildFault::OurBug, "contains 1 traps");
     let native = Bench::new().build(&source("compile", &trap, &metadata(), "")).unwrap();
     assert_eq!(native.resources().traps, 1, "a native kernel may hold assertions");
-    // What the library says must agree with whether there was a prelude.
+    // A prelude requires metadata of an emulated kernel.
     let error = bench.fail(&source("compile", GOOD_SASS, &metadata(), ""));
-    let words = "kind is native, and it was planned with emulated";
+    let words = "kind is native, not emulated as planned";
     check(&error, "metadata_mismatch", BuildFault::OurBug, words);
     let error = Bench::new().fail(&source("compile", GOOD_SASS, &emulated, ""));
     check(&error, "metadata_mismatch", BuildFault::OurBug, "kind is emulated");
@@ -561,7 +571,7 @@ fn a_kernel_that_is_not_what_was_planned_is_refused() {
     let bench = Bench::new();
     let fail =
         |from: &str, to: &str| bench.fail(&source("compile", GOOD_SASS, &metadata().replace(from, to), ""));
-    let words = "number of stages is 4, and it was planned with 5";
+    let words = "number of stages is 4, not 5 as planned";
     check(&fail("\"stages\":5", "\"stages\":4"), "metadata_mismatch", BuildFault::OurBug, words);
     check(
         &fail("\"stages\":5,", ""),
@@ -588,7 +598,7 @@ fn a_kernel_that_is_not_what_was_planned_is_refused() {
         &fail(&format!("\"abi\":{ABI_VERSION}"), "\"abi\":1"),
         "bad_metadata",
         BuildFault::OurBug,
-        "claims version 1",
+        "states kernel ABI version 1",
     );
 }
 
@@ -602,7 +612,7 @@ fn the_version_is_checked_before_any_other_symbol() {
             &error,
             "abi_mismatch",
             BuildFault::OurBug,
-            &format!("has version {version} of the kernel interface, and version 5 is needed"),
+            &format!("has kernel ABI version {version}, but version 5 is required"),
         );
         assert!(matches!(
             error,
@@ -646,9 +656,9 @@ fn a_kernel_answers_without_a_gpu() {
     assert_eq!(kernel.query(&device, &extents), Ok(expected));
     let refusal = kernel.query(&device, &Extents::of_product(2, -1, 136, 96)).unwrap_err();
     assert_eq!(refusal, Status { code: Status::EXTENT, message: "m is negative".to_owned() });
-    assert_eq!(refusal.to_string(), "the kernel answered 100 (extent_out_of_range): m is negative");
+    assert_eq!(refusal.to_string(), "the kernel returned status 100 (extent_out_of_range): m is negative");
     let refusal = kernel.query(&device, &Extents::of_product(2, 37, 136, 48)).unwrap_err();
-    assert_eq!(refusal.to_string(), "the kernel answered 11 (invalid)");
+    assert_eq!(refusal.to_string(), "the kernel returned status 11 (invalid)");
     let endless = kernel.query(&device, &Extents::of_product(2, 37, 136, 49)).unwrap_err();
     assert!(endless.message.bytes().all(|byte| byte == b'x') && endless.message.len() >= 1000);
     let refusal = kernel.query(&device, &Extents::new(&[2, 37, 96])).unwrap_err();

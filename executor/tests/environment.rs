@@ -13,7 +13,7 @@ fn the_documentation_lists_every_variable() {
     let mut text = String::from(
         "# Environment variables\n\n\
          `fourfold doctor` prints this list with each variable's value, or `unset`. An empty value counts as unset.\n\n\
-         | variable | value | default | what it is for |\n|---|---|---|---|\n",
+         | variable | value | default | purpose |\n|---|---|---|---|\n",
     );
     for variable in VARIABLES {
         text += &format!(
@@ -22,16 +22,18 @@ fn the_documentation_lists_every_variable() {
         );
     }
     text += "\n## What the compiler sees\n\n\
-             nvcc, its parts, the host compiler and the disassembler see none of the caller's variables. They get \
-             `LC_ALL=C`, a `TMPDIR` in the folder of the build, and a `PATH` of the system's folders. `LD_LIBRARY_PATH` is \
-             passed on as the table says, and `FOURFOLD_TOOLCHAIN` where it is a plain path, for a script that is named in \
-             place of nvcc. A program that starts the compiler (`--launcher`) also gets its own settings: \
-             `HOME`, `USER`, `LOGNAME`, `TZ`, `TMPDIR` where its value is a plain path, `XDG_CACHE_HOME`, `XDG_CONFIG_HOME`, \
-             `XDG_RUNTIME_DIR`, `HTTP_PROXY`, `HTTPS_PROXY`, `NO_PROXY` (in either case), `SSL_CERT_DIR`, `SSL_CERT_FILE`, \
-             `SCCACHE_...`, `CCACHE_...` (without those that name a compiler), `AWS_...`, `AZURE_...`, `GOOGLE_...` and \
-             `ACTIONS_...`.\n";
-    text += "\n`toolchain install` passes only these of the caller's variables to python3 and its pip, beside `PATH` and `HOME`. Of pip's\n\
-             configuration files only the same settings count: package sources, network access and certificates.\n\n";
+             nvcc, its parts, the host compiler and the disassembler see only two of the caller's variables:\n\n\
+             - `LD_LIBRARY_PATH`, as the table says;\n\
+             - `FOURFOLD_TOOLCHAIN`, if it is a plain path, for a script that is named in place of nvcc.\n\n\
+             They also get `LC_ALL=C`, a `TMPDIR` in the build folder, and a `PATH` of the system's folders.\n\n\
+             A compiler launcher (`--launcher`) also gets its own settings:\n\n\
+             - `HOME`, `USER`, `LOGNAME`, `TZ`, and `TMPDIR` if its value is a plain path;\n\
+             - `XDG_CACHE_HOME`, `XDG_CONFIG_HOME`, `XDG_RUNTIME_DIR`;\n\
+             - `HTTP_PROXY`, `HTTPS_PROXY`, `NO_PROXY` (in either case), `SSL_CERT_DIR`, `SSL_CERT_FILE`;\n\
+             - `SCCACHE_...`, `AWS_...`, `AZURE_...`, `GOOGLE_...`, `ACTIONS_...`, and `CCACHE_...` except the variables that\n  \
+             name a compiler.\n";
+    text += "\n`toolchain install` passes only these variables to python3 and its pip, besides `PATH` and `HOME`. Of pip's\n\
+             configuration files, it uses only the same settings: package indexes, network access and certificates.\n\n";
     let names: Vec<String> = PIP_VARIABLES.iter().map(|name| format!("`{name}`")).collect();
     text += &format!("{}\n", names.join(", "));
     let file = repository().join("docs/reference/environment.md");

@@ -63,7 +63,7 @@ fn run_first(program: &Program, operands: &[&Tensor]) -> Result<Vec<Tensor>, Fal
     run_op(program, op, operands, &SymbolValues::default())
 }
 
-/// One test, because the limit is everybody's.
+/// One test, because all threads share the limit.
 #[test]
 fn what_does_not_fit_in_memory_is_an_error_and_no_abort() {
     plain_multiplication();
@@ -136,7 +136,7 @@ fn plain_multiplication() {
         Err(error) => panic!("{error}"),
         Ok(_) => None,
     };
-    let tensor = |element| format!("a {element} tensor of shape [2048, 2048]");
+    let tensor = |element| format!("a tensor of {element} with shape [2048, 2048]");
     assert_eq!(memory(6), Some((tensor("bf16"), 8)));
     assert_eq!(memory(12), Some((tensor("f32"), 16)));
     assert_eq!(memory(20), None);

@@ -305,11 +305,11 @@ fn a_bundle_that_is_not_what_it_was_is_refused() {
             refused(file, &flip, "was changed");
         }
         let cut = |path: &Path| fs::write(path, &fs::read(path).expect(file)[1..]).expect("it can be cut");
-        refused(file, &cut, if file == "manifest.json" { "is damaged" } else { "was changed" });
+        refused(file, &cut, if file == "manifest.json" { "is corrupt" } else { "was changed" });
     }
     let output = fourfold(&["replay", env!("CARGO_MANIFEST_DIR")]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("is no Fourfold bundle"), "{}", said(&output));
+    assert!(said(&output).contains("is not a Fourfold bundle"), "{}", said(&output));
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn a_folder_of_somebody_s_is_left_alone_and_an_old_bundle_is_replaced() {
     place.write("thesis/chapter1.txt", "years of work");
     let output = fourfold(&["replay", &file, "--bundle", &place.name("thesis")]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("is not empty, and is no Fourfold bundle"), "{}", said(&output));
+    assert!(said(&output).contains("is not empty and not a Fourfold bundle"), "{}", said(&output));
     assert!(output.stdout.is_empty(), "nothing was run");
     assert_eq!(fs::read_dir(place.path("thesis")).expect("the folder").count(), 1);
 
@@ -328,7 +328,7 @@ fn a_folder_of_somebody_s_is_left_alone_and_an_old_bundle_is_replaced() {
     place.write("bundle/notes.txt", "years of work");
     let output = fourfold(&["replay", &file, "--bundle", &place.name("bundle")]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("holds `notes.txt`, which is not part of it"), "{}", said(&output));
+    assert!(said(&output).contains("with the added file `notes.txt`"), "{}", said(&output));
     fs::remove_file(place.path("bundle/notes.txt")).expect("it is still there");
     place.bundle(&fixture("shapes/exact_m91.fir"), "bundle", &[]);
     let (code, report) = place.replay("bundle", &[]);
@@ -412,7 +412,7 @@ fn why_there_is_no_bundle_is_in_the_report_or_known_before_the_run() {
     place.write("thesis.txt", "years of work");
     let (code, object) = bundled(&file, &place.name("new/.."));
     let error = object["error"].as_str().expect("a message");
-    assert!(code == Some(2) && error.contains("is not empty, and is no Fourfold bundle"), "{object}");
+    assert!(code == Some(2) && error.contains("is not empty and not a Fourfold bundle"), "{object}");
     assert!(!place.path("new").exists());
     let (code, object) = bundled(&file, &place.name("new/../found"));
     assert_eq!((code, &object["bundle"]["folder"]), (Some(0), &place.name("found").into()), "{object}");

@@ -116,7 +116,7 @@ fn the_cache_is_listed_verified_repaired_and_pruned() {
     assert_eq!((&verified["ok"], &verified["verified"]), (&Value::Bool(false), &Value::from(2)));
     assert_eq!(verified["refused"][0]["refusal"]["reason"]["code"], "size");
     let text = bench.text(&["verify", "--repair"], 1);
-    assert!(text.contains("kernel.so has 1 bytes") && text.contains("it is removed"), "{text}");
+    assert!(text.contains("kernel.so has 1 bytes") && text.contains("it was removed"), "{text}");
     assert_eq!(bench.json(&["verify"], 0)["verified"], 2);
 
     let pruned = bench.json(&["prune", "--all"], 0);
@@ -172,7 +172,7 @@ fn a_kernel_that_is_refused_is_exit_1_and_one_that_cannot_be_written_exit_3() {
     let shared = tempfile::tempdir().unwrap();
     let digits = key(2).to_string();
     let pushed = bench.json(&["push", "--to", shared.path().to_str().unwrap(), &digits], 1);
-    assert!(pushed["entries"][0]["error"].as_str().unwrap().contains("the entry is refused"), "{pushed}");
+    assert!(pushed["entries"][0]["error"].as_str().unwrap().contains("the entry is rejected"), "{pushed}");
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn what_to_do_is_said_of_what_is_wrong() {
     assert_eq!(bench.json(&["prune", "--all"], 0)["ok"], true);
     // The place is checked even if there is nothing to push.
     let missing = bench.folder.path().join("missing").display().to_string();
-    for (to, words) in [(missing.as_str(), "there is no such folder"), ("", "it has no name")] {
+    for (to, words) in [(missing.as_str(), "the folder does not exist"), ("", "its name is empty")] {
         let error = bench.json(&["push", "--to", to, "--all"], 2);
         assert!(error["error"].as_str().unwrap().contains(words), "{error}");
         let remedy = error["remedy"].as_str().unwrap();
@@ -199,10 +199,10 @@ fn what_to_do_is_said_of_what_is_wrong() {
         said
     };
     let said = with(&[], "FOURFOLD_CACHE_SIZE", "banana", 2);
-    assert!(said.contains("FOURFOLD_CACHE_SIZE cannot be used: `banana` is no size"), "{said}");
+    assert!(said.contains("invalid value of FOURFOLD_CACHE_SIZE: `banana` is not a size"), "{said}");
     let said = with(&["HOME", "XDG_CACHE_HOME", "FOURFOLD_CACHE_SIZE"], "FOURFOLD_CACHE_DIR", "", 3);
     assert!(
-        said.contains("no place for the cache of kernels") && said.contains("Set FOURFOLD_CACHE_DIR"),
+        said.contains("cannot locate the kernel cache") && said.contains("set FOURFOLD_CACHE_DIR"),
         "{said}"
     );
 }
@@ -212,10 +212,10 @@ fn wrong_arguments_say_what_is_wrong_and_a_refused_folder_what_to_do() {
     let bench = Bench::new();
     for (arguments, words) in [
         (&["prune"][..], "--to"),
-        (&["prune", "--to", "much"], "no size"),
+        (&["prune", "--to", "much"], "not a size"),
         (&["prune", "--all", "--to", "1G"], "cannot be used with"),
         (&["push", "--to", "/tmp", "--all", "0123"], "cannot be used with"),
-        (&["push", "--to", "/tmp", "0123"], "begins with `0123`"),
+        (&["push", "--to", "/tmp", "0123"], "starts with `0123`"),
     ] {
         let text = bench.text(arguments, 2);
         assert!(text.contains(words), "{arguments:?}: {text}");

@@ -337,7 +337,7 @@ fn bad_input_and_a_machine_without_a_gpu_are_told_apart_before_anything_is_built
         (&["--segment", "1"][..], "segment 1 is not a kernel; the kernels are segments 0, 3"),
         (&["--segment", "9"], "segment 9 is not a kernel"),
         (&["--target", "cpu"], "no op of the program becomes a kernel"),
-        (&["--target", "sm_1"], "there is no target `sm_1`"),
+        (&["--target", "sm_1"], "unknown target `sm_1`"),
     ] {
         let output = machine.profile("1", more);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,5 +1,5 @@
-//! The command line on a machine with a GPU, whose driver, compiler and kernels are stand-ins that really
-//! compute: debug mode, the doctor's self-test, and bundles of runs that fail on the device.
+//! The command line on a machine with a GPU: debug mode, the doctor's self-test, and bundles of runs that fail on the
+//! device. The driver, the compiler and the kernels are stand-ins that really compute.
 
 use std::fs;
 use std::path::Path;

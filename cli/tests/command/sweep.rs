@@ -388,8 +388,8 @@ fn records_of_earlier_versions_that_call_a_time_out_a_compile_error_are_tried_ag
         lines.iter().map(|record| format!("{record}\n")).collect::<String>()
     };
     let old = [
-        ("compile_timeout", "`nvcc` did not end within 0 s", 0, 9),
-        ("out_of_memory", "`nvcc` was ended by signal 9", 0, 9),
+        ("compile_timeout", "`nvcc` exceeded the time limit of 0 s", 0, 9),
+        ("out_of_memory", "`nvcc` was terminated by signal 9", 0, 9),
         ("compile_error", "the compiler failed: <built-in>: fatal error: x.ii: Disk quota exceeded", 0, 9),
         ("compile_error", "the compiler failed: kernel.cu(7): error: no such tile", 9, 0),
     ];

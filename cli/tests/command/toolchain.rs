@@ -48,7 +48,9 @@ fn a_machine_with_nothing_is_told_what_to_do() {
 
     let which = fourfold(folder.path(), &[], &["toolchain", "which"]);
     assert_eq!(which.status.code(), Some(3));
-    assert!(errors(&which).contains("error: there is no nvcc\nhelp: run `fourfold toolchain install`"));
+    assert!(
+        errors(&which).contains("error: no usable nvcc was found\nhelp: run `fourfold toolchain install`")
+    );
     let (code, report) = outcome(&fourfold(folder.path(), &[], &["toolchain", "install", "--json"]));
     assert_eq!((code, &report["fault"]), (Some(3), &Value::from("toolchain")));
     assert!(report["error"].as_str().expect("a message").contains("python3"));
@@ -185,7 +187,9 @@ fn the_doctor_says_how_the_cache_of_kernels_does() {
     fs::set_permissions(&cache, fs::Permissions::from_mode(0o777)).expect("it can be changed");
     let (finding, health) = doctor();
     assert_eq!((&finding["state"], &health), (&"note".into(), &Value::Null), "{finding}");
-    assert!(finding["remedy"].is_string() && finding["detail"].as_str().expect("words").contains("not kept"));
+    assert!(
+        finding["remedy"].is_string() && finding["detail"].as_str().expect("words").contains("not cached")
+    );
 }
 
 #[test]
@@ -206,7 +210,7 @@ fn the_doctor_names_what_a_cache_folder_cannot_do() {
         }
     };
     let output = fourfold(folder.path(), &[("FOURFOLD_CACHE_DIR", "/proc/fourfold")], &["doctor", "--json"]);
-    check(&outcome(&output).1, "note", "cannot be made in `/proc`");
+    check(&outcome(&output).1, "note", "cannot be created in `/proc`");
     let output = fourfold(folder.path(), &[("FOURFOLD_CACHE_DIR", &below_a_file)], &["doctor", "--json"]);
     check(&outcome(&output).1, "note", "ot a directory");
     // A mount of its own, if this user may create one; with kernels in it the result is the same.
@@ -232,7 +236,7 @@ fn the_doctor_names_what_a_cache_folder_cannot_do() {
     if fs::write(closed.join("probe"), "").is_err() {
         let name = closed.display().to_string();
         let output = fourfold(folder.path(), &[("FOURFOLD_CACHE_DIR", name.as_str())], &["doctor", "--json"]);
-        assert!(outcome(&output).1.to_string().contains("this user may not write there"));
+        assert!(outcome(&output).1.to_string().contains("this user cannot write to it"));
     }
 }
 

@@ -262,7 +262,7 @@ impl Kernel {
         if kernel.metadata() == artifact.metadata() {
             return Ok(kernel);
         }
-        let reason = "it is not what was kept beside the library".to_owned();
+        let reason = "it differs from the metadata stored with the library".to_owned();
         Err(LoadError::BadMetadata { path: path.to_owned(), reason })
     }
 }

@@ -92,7 +92,7 @@ pub(super) fn inspect(
             cause @ (ToolCause::Transient(_) | ToolCause::Crash) => cause,
             _ => ToolCause::Toolchain,
         };
-        let complaint = reader.complaint().unwrap_or_else(|| "it printed nothing".to_owned());
+        let complaint = reader.complaint().unwrap_or_else(|| "no output".to_owned());
         let first_error = format!("{complaint} ({})", run.ending());
         return Err(BuildError::Inspect { first_error, cause, log: log() });
     }

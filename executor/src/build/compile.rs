@@ -160,7 +160,7 @@ pub(super) fn compile(
     options: &BuildOptions,
     folder: &Path,
 ) -> Result<Compiled, BuildError> {
-    fs::write(folder.join(EXPORTS), EXPORTS_TEXT).map_err(disk("write what the library exports"))?;
+    fs::write(folder.join(EXPORTS), EXPORTS_TEXT).map_err(disk("write the export map"))?;
     let places = |flag: &str, name: &str, folders: &[PathBuf]| {
         let mut arguments: Vec<OsString> = Vec::new();
         for (number, folder) in folders.iter().enumerate() {
@@ -191,8 +191,7 @@ pub(super) fn compile(
         Err(BuildError::Compile { first_error, .. }) => {
             // Only errors from the whole source are reported.
             let mut compiled = compiler.whole()?;
-            compiled.run.log =
-                format!("in two passes it did not compile: {first_error}\n{}", compiled.run.log);
+            compiled.run.log = format!("two-pass compilation failed: {first_error}\n{}", compiled.run.log);
             Ok(compiled)
         }
         outcome => outcome,
@@ -308,7 +307,7 @@ impl Compiler<'_> {
             }
             outcome
         };
-        let no_thread = |source| Err(BuildError::Spawn { tool: "a thread for a build", source });
+        let no_thread = |source| Err(BuildError::Spawn { tool: "build thread", source });
         thread::scope(|scope| {
             let threads = [first, second]
                 .map(|command| parallel::thread_of("build step")?.spawn_scoped(scope, || run(command)));
@@ -382,7 +381,7 @@ impl Compiler<'_> {
         let cause = reader.cause();
         let first_error = match reader.complaint() {
             Some(complaint) => complaint,
-            None => format!("it printed nothing and ended with {}", run.ending()),
+            None => format!("no output, {}", run.ending()),
         };
         Err(BuildError::Compile { first_error, cause, log: run.log })
     }

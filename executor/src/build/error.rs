@@ -13,7 +13,7 @@ use crate::transient::Transient;
 #[non_exhaustive]
 pub enum BuildError {
     /// A required program is missing.
-    #[error("`{tool}` is missing: {}", path.as_ref().map_or("none was given".into(), |path| path.display().to_string()))]
+    #[error("cannot find `{tool}`{}", at(path))]
     ToolMissing {
         /// The program's name.
         tool: &'static str,
@@ -21,7 +21,7 @@ pub enum BuildError {
         path: Option<PathBuf>,
     },
     /// The compiler does not support the target.
-    #[error("nvcc {found} does not compile for {target}{}", needed.as_ref().map_or(String::new(), |version| format!(", which takes {version} or newer")))]
+    #[error("nvcc {found} does not support {target}{}", needs(needed))]
     Unsupported {
         /// The target.
         target: String,
@@ -31,7 +31,7 @@ pub enum BuildError {
         needed: Option<String>,
     },
     /// The path of a program or folder contains shell metacharacters.
-    #[error("the path of the {what} `{}` has characters that a shell would read", path.display())]
+    #[error("the path of the {what} contains shell metacharacters: `{}`", path.display())]
     UnsafePath {
         /// The role of the path.
         what: &'static str,
@@ -57,7 +57,7 @@ pub enum BuildError {
         log: String,
     },
     /// A program exceeded its time limit and was killed with its children.
-    #[error("`{tool}` did not end within {seconds} s{}", said(last_line))]
+    #[error("`{tool}` exceeded the time limit of {seconds} s{}", said(last_line))]
     Timeout {
         /// The program's name.
         tool: &'static str,
@@ -77,7 +77,7 @@ pub enum BuildError {
         seconds: f64,
     },
     /// A signal ended the compiler, the disassembler or a child of theirs.
-    #[error("`{tool}` was ended by signal {signal}{}", said(last_line))]
+    #[error("`{tool}` was terminated by signal {signal}{}", said(last_line))]
     Signal {
         /// The program's name.
         tool: &'static str,
@@ -109,7 +109,7 @@ pub enum BuildError {
         log: String,
     },
     /// The library lacks its matrix instruction, which is the result of compiling for a wrong architecture.
-    #[error("the built kernel holds no {expected}; its matrix instructions are {}", list(found))]
+    #[error("the built kernel has no {expected} instruction; its matrix instructions: {}", list(found))]
     Census {
         /// The required opcode.
         expected: String,
@@ -121,7 +121,7 @@ pub enum BuildError {
         log: String,
     },
     /// An emulated kernel contains traps, which would stop it at run time.
-    #[error("the built kernel holds {count} traps: something in it is not emulated")]
+    #[error("the built kernel contains {count} traps, so some of its instructions are not emulated")]
     Traps {
         /// The number of traps.
         count: usize,
@@ -129,7 +129,7 @@ pub enum BuildError {
         log: String,
     },
     /// The library's self-description does not match the plan.
-    #[error("the built kernel's {what} is {found}, and it was planned with {expected}")]
+    #[error("the built kernel's {what} is {found}, not {expected} as planned")]
     Disagrees {
         /// The property that differs.
         what: &'static str,
@@ -141,7 +141,7 @@ pub enum BuildError {
         log: String,
     },
     /// The library was built but cannot be loaded.
-    #[error("the built library cannot be loaded: {source}")]
+    #[error("cannot load the built library: {source}")]
     Load {
         /// The loader's error.
         source: LoadError,
@@ -289,8 +289,16 @@ fn failed_code(first_error: &str, cause: ToolCause, otherwise: &'static str) -> 
     }
 }
 
+fn at(path: &Option<PathBuf>) -> String {
+    path.as_ref().map_or_else(String::new, |path| format!(" at `{}`", path.display()))
+}
+
+fn needs(version: &Option<String>) -> String {
+    version.as_ref().map_or_else(String::new, |version| format!(", which needs nvcc {version} or newer"))
+}
+
 fn said(line: &Option<String>) -> String {
-    line.as_ref().map_or_else(String::new, |line| format!("; it said: {line}"))
+    line.as_ref().map_or_else(String::new, |line| format!("; its last output: {line}"))
 }
 
 fn list(opcodes: &[String]) -> String {

@@ -103,7 +103,7 @@ impl Folder {
         if blake3::hash(&bytes) == expected {
             Ok(())
         } else {
-            Err("it is no longer the file that was verified".to_owned())
+            Err("it changed after it was verified".to_owned())
         }
     }
 }

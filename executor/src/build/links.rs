@@ -23,20 +23,20 @@ pub(super) struct Links<'a> {
 impl<'a> Links<'a> {
     /// Creates the folder of links.
     pub(super) fn new(folder: &'a Path) -> Result<Links<'a>, BuildError> {
-        fs::create_dir(folder.join(LINKS)).map_err(disk("make a folder for links"))?;
+        fs::create_dir(folder.join(LINKS)).map_err(disk("create the folder for symbolic links"))?;
         Ok(Links { folder })
     }
 
     /// Links to a folder, and returns its name relative to the build folder. The target need not exist.
     pub(super) fn folder(&self, name: &str, target: &Path) -> Result<PathBuf, BuildError> {
-        let target = std::path::absolute(target).map_err(disk("find the working directory"))?;
+        let target = std::path::absolute(target).map_err(disk("determine the working directory"))?;
         let link = Path::new(LINKS).join(name);
         match symlink(&target, self.folder.join(&link)) {
             Ok(()) => Ok(link),
             // Without link support, a path without shell metacharacters is used directly.
             Err(error) if lacks_links(&error) && is_plain(target.as_os_str()) => Ok(target),
             Err(error) if lacks_links(&error) => Err(BuildError::UnsafePath { what: "folder", path: target }),
-            Err(error) => Err(disk("link to a folder of the toolchain")(error)),
+            Err(error) => Err(disk("create a symbolic link to a toolchain folder")(error)),
         }
     }
 

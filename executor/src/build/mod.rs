@@ -134,7 +134,7 @@ pub fn build(
     // The folder's name derives from the source: a launcher's cache key includes the path.
     let name = options.launcher.as_ref().map(|_| blake3::hash(input.text.as_bytes()).to_hex());
     let mut folder = Folder::called(options.temp_dir.as_deref(), name.as_ref().map(|name| &name[..16]))
-        .map_err(disk("make a temporary folder"))?;
+        .map_err(disk("create a temporary folder"))?;
     if options.debug || options.launcher.is_some() {
         check_place(folder.path())?;
     }
@@ -143,7 +143,7 @@ pub fn build(
     if let Some(prelude) = input.prelude {
         fs::write(folder.path().join(PRELUDE), prelude).map_err(disk("write the prelude"))?;
     }
-    fs::create_dir(folder.path().join(TEMPORARY)).map_err(disk("make a folder for the compiler"))?;
+    fs::create_dir(folder.path().join(TEMPORARY)).map_err(disk("create the compiler's temporary folder"))?;
 
     let gone = |error| if_folder_is_gone(folder.path(), error);
     let links = Links::new(folder.path())?;
@@ -182,7 +182,7 @@ pub fn build(
     let is_there = |entry: &str| census.functions.iter().any(|name| name.starts_with(entry));
     if let Some(missing) = metadata.entry.split_whitespace().find(|entry| !is_there(entry)) {
         let (expected, found) = (missing.to_owned(), census.functions.join(", "));
-        return Err(BuildError::Disagrees { what: "kernel in the binary", expected, found, log: run.log });
+        return Err(BuildError::Disagrees { what: "entry function", expected, found, log: run.log });
     }
     // Even without a cache, later loads verify this hash.
     let bytes = fs::read(&library).map_err(disk("read the library"))?;
@@ -220,11 +220,11 @@ pub fn build(
 /// Rejects a build folder with shell metacharacters in its path. Under a launcher, nvcc pastes the source's real path
 /// into shell commands; line information contains the path too.
 fn check_place(folder: &Path) -> Result<(), BuildError> {
-    let path = folder.canonicalize().map_err(disk("find the folder of the build"))?;
+    let path = folder.canonicalize().map_err(disk("resolve the path of the build folder"))?;
     if is_plain(path.as_os_str()) {
         return Ok(());
     }
-    Err(BuildError::UnsafePath { what: "folder of a build with a launcher or in debug mode", path })
+    Err(BuildError::UnsafePath { what: "build folder (with a launcher or in debug mode)", path })
 }
 
 /// Attributes an error to the file system if the build folder was removed meanwhile, such as by a cleaner of
@@ -262,9 +262,9 @@ fn check_library(library: &Path, run: &ToolRun, reader: &LogReader) -> Result<u6
     match file.read_exact(&mut magic) {
         _ if size == 0 => Err(nothing("wrote an empty library")),
         Ok(()) if magic == ELF => Ok(size),
-        Ok(()) => Err(nothing("wrote something that is no library")),
+        Ok(()) => Err(nothing("wrote a file that is not an ELF library")),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            Err(nothing("wrote something that is no library"))
+            Err(nothing("wrote a file that is not an ELF library"))
         }
         Err(source) => Err(disk("read the library")(source)),
     }
@@ -301,7 +301,7 @@ fn present(
         return environment.find(path.as_os_str()).ok_or_else(missing);
     }
     if path.exists() {
-        std::path::absolute(path).map_err(disk("find the working directory"))
+        std::path::absolute(path).map_err(disk("determine the working directory"))
     } else {
         Err(missing())
     }

@@ -106,10 +106,7 @@ impl Contents {
         let description: Description =
             serde_json::from_slice(described).map_err(|error| content(error.to_string()))?;
         if description.metadata.abi != manifest.abi {
-            return Err(content(format!(
-                "it speaks of version {} of the interface",
-                description.metadata.abi
-            )));
+            return Err(content(format!("it describes kernel ABI version {}", description.metadata.abi)));
         }
         Ok(Contents { manifest, files, description })
     }
@@ -176,7 +173,7 @@ impl Contents {
     pub(super) fn into_artifact(mut self, folder: Folder) -> Artifact {
         let mut text = |name: &str| {
             let bytes = self.files.remove(name)?;
-            Some(String::from_utf8(bytes).expect("what is no text is no content"))
+            Some(String::from_utf8(bytes).expect("contents with text that is not UTF-8 are rejected"))
         };
         let (source, prelude, log) = (text(SOURCE), text(PRELUDE), text(LOG));
         let Description { kernel, metadata, resources, built_with } = self.description;
@@ -329,7 +326,7 @@ fn read_file(folder: &OwnedFd, name: &str, expected: u64, trust: Trust) -> Resul
     let is_manifest = name == MANIFEST;
     if size > expected || (!is_manifest && size != expected) {
         return Err(if is_manifest {
-            Reason::Manifest { why: format!("it has {size} bytes") }
+            Reason::Manifest { why: format!("it has {size} bytes, above the limit") }
         } else {
             Reason::Size { name: name.to_owned(), found: size, expected }
         });
@@ -349,7 +346,7 @@ fn check_stat(what: &str, stat: &Stat, wanted: FileType, trust: Trust) -> Result
             FileType::Fifo => "a pipe",
             FileType::Socket => "a socket",
             FileType::CharacterDevice | FileType::BlockDevice => "a device",
-            _ => "of an unknown kind",
+            _ => "a file of unknown type",
         };
         return Err(Reason::Kind { what: what.to_owned(), found });
     }

@@ -13,7 +13,7 @@ use crate::transient::Transient;
 #[non_exhaustive]
 pub enum CacheError {
     /// A folder of the cache has the wrong type, owner or permissions.
-    #[error("the cache folder `{}` is refused: {reason}", path.display())]
+    #[error("cannot use the cache folder `{}`: {reason}", path.display())]
     Folder {
         /// The folder.
         path: PathBuf,
@@ -31,7 +31,7 @@ pub enum CacheError {
         source: io::Error,
     },
     /// An unusable entry cannot be removed to make room.
-    #[error("entry {key} cannot be replaced: {reason}")]
+    #[error("cannot replace cache entry {key}: {reason}")]
     InTheWay {
         /// The entry.
         key: String,
@@ -39,7 +39,7 @@ pub enum CacheError {
         reason: String,
     },
     /// This program cannot read the tier, or was built without support for it.
-    #[error("the tier `{tier}` cannot be used: {reason}")]
+    #[error("cannot use the cache tier `{tier}`: {reason}")]
     Tier {
         /// The folder or URL, with credentials removed.
         tier: String,
@@ -47,19 +47,19 @@ pub enum CacheError {
         reason: String,
     },
     /// Entries cannot be pushed to this destination.
-    #[error("kernels cannot be pushed there: {reason}")]
+    #[error("cannot push kernels to this destination: {reason}")]
     Target {
         /// The problem with the destination.
         reason: String,
     },
     /// No environment variable determines the cache folder.
-    #[error("there is no place for the cache of kernels: {reason}")]
+    #[error("cannot locate the kernel cache: {reason}")]
     NoPlace {
         /// The reason that none does.
         reason: String,
     },
     /// An environment variable has an invalid value.
-    #[error("{variable} cannot be used: {reason}")]
+    #[error("invalid value of {variable}: {reason}")]
     Variable {
         /// The variable's name.
         variable: &'static str,
@@ -67,13 +67,15 @@ pub enum CacheError {
         reason: String,
     },
     /// The text is not a size.
-    #[error("`{value}` is no size; write a number of bytes, or one with a unit such as 500M or 4GiB")]
+    #[error(
+        "`{value}` is not a size; expected a number of bytes, or a number with a unit, such as 500M or 4GiB"
+    )]
     Size {
         /// The value.
         value: String,
     },
     /// A key prefix matches no entry, or several.
-    #[error("no entry, or more than one, begins with `{key}`")]
+    #[error("no cache entry, or more than one, has a key that starts with `{key}`")]
     NoEntry {
         /// The key prefix.
         key: String,
@@ -100,25 +102,25 @@ impl CacheError {
     pub fn remedy(&self) -> &'static str {
         match self {
             CacheError::Folder { .. } => {
-                "Make it a folder of your own that nobody else can write to, or name another with FOURFOLD_CACHE_DIR"
+                "make it a folder that you own and only you can write to, or set FOURFOLD_CACHE_DIR to another"
             }
             CacheError::Disk { source, .. } if ran_out(source) => {
-                "Make room, for example with `fourfold cache prune --to 1GiB`, or name another folder with \
-                 FOURFOLD_CACHE_DIR"
+                "free disk space, for example with `fourfold cache prune --to 1GiB`, or set FOURFOLD_CACHE_DIR to \
+                 another folder"
             }
             CacheError::Disk { .. } => {
-                "Make the folder writable, or name another with FOURFOLD_CACHE_DIR; until then every process builds \
+                "make the folder writable, or set FOURFOLD_CACHE_DIR to another; until then every process builds \
                  its own kernels"
             }
-            CacheError::InTheWay { .. } => "Remove the entry by hand",
-            CacheError::Tier { .. } => "Correct FOURFOLD_CACHE_TIERS, or unset it",
+            CacheError::InTheWay { .. } => "remove the entry manually",
+            CacheError::Tier { .. } => "correct or unset FOURFOLD_CACHE_TIERS",
             CacheError::Target { .. } => {
-                "Name a folder that is there, or a URL where this program was built with the feature object-store"
+                "name an existing folder, or a URL if this program was built with the feature object-store"
             }
-            CacheError::NoPlace { .. } => "Set FOURFOLD_CACHE_DIR to a folder that can be written",
-            CacheError::Variable { .. } => "Correct the variable, or unset it",
-            CacheError::Size { .. } => "Correct the size",
-            CacheError::NoEntry { .. } => "`fourfold cache list` prints what there is",
+            CacheError::NoPlace { .. } => "set FOURFOLD_CACHE_DIR to a writable folder",
+            CacheError::Variable { .. } => "correct or unset the variable",
+            CacheError::Size { .. } => "give a size such as 500M or 4GiB",
+            CacheError::NoEntry { .. } => "run `fourfold cache list` to see the keys",
         }
     }
 }
@@ -167,22 +169,22 @@ pub enum Reason {
         user: u32,
     },
     /// Other users can write to it.
-    #[error("{what} can be written by other users")]
+    #[error("{what} is writable by other users")]
     Writable {
         /// `the entry`, or the file's name.
         what: String,
     },
     /// The name is not a cache key.
-    #[error("it has no name of an entry")]
+    #[error("its name is not a cache key")]
     Name,
     /// The manifest is malformed.
-    #[error("its manifest is damaged: {why}")]
+    #[error("its manifest is corrupt: {why}")]
     Manifest {
         /// The parser's message.
         why: String,
     },
     /// Another version of Fourfold wrote the entry.
-    #[error("its format is version {found}, and version {expected} is needed")]
+    #[error("it has format version {found}, but version {expected} is required")]
     OldFormat {
         /// The entry's format version.
         found: u64,
@@ -190,7 +192,7 @@ pub enum Reason {
         expected: u64,
     },
     /// The kernel has another ABI version.
-    #[error("its kernel has version {found} of the kernel interface, and version {expected} is needed")]
+    #[error("it has kernel ABI version {found}, but version {expected} is required")]
     OldAbi {
         /// The kernel's ABI version.
         found: u32,
@@ -198,13 +200,13 @@ pub enum Reason {
         expected: u32,
     },
     /// The manifest records another kernel's key.
-    #[error("it is the entry of another kernel, {found}")]
+    #[error("its manifest records another key, {found}")]
     OtherKey {
         /// The recorded key.
         found: String,
     },
     /// The folder has a file that its manifest does not list.
-    #[error("{name} does not belong into it")]
+    #[error("its manifest does not list {name}")]
     Unexpected {
         /// The name.
         name: String,
@@ -216,7 +218,7 @@ pub enum Reason {
         name: String,
     },
     /// A file's size differs from its manifest record.
-    #[error("{name} has {found} bytes, and {expected} are expected")]
+    #[error("{name} has {found} bytes, but its manifest records {expected}")]
     Size {
         /// The file.
         name: String,
@@ -226,13 +228,13 @@ pub enum Reason {
         expected: u64,
     },
     /// A file's hash differs from its manifest record.
-    #[error("{name} is damaged: its hash is not that of the manifest")]
+    #[error("{name} is corrupt: its hash differs from the manifest")]
     Hash {
         /// The file.
         name: String,
     },
     /// A file has the recorded hash but does not parse.
-    #[error("{name} cannot be understood: {why}")]
+    #[error("cannot parse {name}: {why}")]
     Content {
         /// The file.
         name: String,
@@ -240,7 +242,7 @@ pub enum Reason {
         why: String,
     },
     /// The entry could not be read.
-    #[error("{what} cannot be read: {why}")]
+    #[error("cannot read {what}: {why}")]
     Unreadable {
         /// `the entry`, or the file's name.
         what: String,
@@ -250,13 +252,13 @@ pub enum Reason {
         passing: bool,
     },
     /// The tier did not answer, or answered with an error.
-    #[error("the tier cannot be asked: {why}")]
+    #[error("the tier is unreachable: {why}")]
     Unreachable {
         /// The tier's message.
         why: String,
     },
     /// The entry is intact, but this machine cannot load it: a shared library, or a version of one, is missing.
-    #[error("it cannot be loaded here: {why}")]
+    #[error("this machine cannot load it: {why}")]
     Load {
         /// The loader's message.
         why: String,
@@ -272,7 +274,7 @@ pub enum Reason {
         why: String,
     },
     /// The entry is used, but could not be stored in the local cache.
-    #[error("it is used and cannot be kept: {why}")]
+    #[error("it is used, but cannot be stored in the cache: {why}")]
     NotKept {
         /// The error that prevented storing it.
         why: String,
@@ -340,19 +342,22 @@ impl fmt::Display for Refusal {
         let entry = &self.entry;
         match (&self.tier, &self.reason) {
             (Some(tier), Reason::Unreachable { why }) => {
-                return write!(f, "tier `{tier}` cannot be asked: {why}");
+                return write!(f, "cache tier `{tier}` is unreachable: {why}");
             }
             (tier, Reason::NotKept { why }) => {
                 let tier = tier.as_deref().unwrap_or("build");
-                return write!(f, "the kernel from `{tier}` is used and cannot be kept in the cache: {why}");
+                return write!(
+                    f,
+                    "the kernel from `{tier}` is used, but cannot be stored in the cache: {why}"
+                );
             }
-            (Some(tier), reason) => write!(f, "entry {entry} of tier `{tier}` is refused: {reason}")?,
-            (None, reason) => write!(f, "entry {entry} of the cache is refused: {reason}")?,
+            (Some(tier), reason) => write!(f, "entry {entry} of cache tier `{tier}` is rejected: {reason}")?,
+            (None, reason) => write!(f, "cache entry {entry} is rejected: {reason}")?,
         }
         match &self.action {
             Action::Left => Ok(()),
-            Action::Removed => write!(f, "; it is removed"),
-            Action::SetAside { path } => write!(f, "; it is set aside as `{}`", path.display()),
+            Action::Removed => write!(f, "; it was removed"),
+            Action::SetAside { path } => write!(f, "; it was renamed to `{}`", path.display()),
             Action::Stuck { why } => write!(f, "; it cannot be removed: {why}"),
         }
     }

@@ -251,7 +251,7 @@ impl Cache {
         if got {
             return Ok(lock);
         }
-        let source = io::Error::new(io::ErrorKind::TimedOut, "another process has held it for seconds");
+        let source = io::Error::new(io::ErrorKind::TimedOut, "another process holds the lock");
         Err(CacheError::Disk { action: "lock", path, source })
     }
 

@@ -84,7 +84,7 @@ impl Manifest {
         }
         let manifest: Manifest = serde_json::from_slice(bytes).map_err(wrong)?;
         if manifest.to_text().as_bytes() != bytes {
-            return Err(damaged("it is not as it was written"));
+            return Err(damaged("its text is not canonical"));
         }
         if manifest.key != *key {
             return Err(Reason::OtherKey { found: manifest.key.to_string() });
@@ -94,20 +94,23 @@ impl Manifest {
         }
         for file in &manifest.files {
             if !NAMES.iter().any(|(name, _)| *name == file.name) {
-                return Err(damaged(&format!("no entry has a file `{}`", file.name.escape_default())));
+                return Err(damaged(&format!("it lists the unknown file `{}`", file.name.escape_default())));
             }
             if file.size > LONGEST_FILE {
-                return Err(damaged(&format!("{} would have {} bytes", file.name, file.size)));
+                return Err(damaged(&format!(
+                    "{} is listed with {} bytes, above the limit",
+                    file.name, file.size
+                )));
             }
             if blake3::Hash::from_hex(&file.blake3).is_err() {
-                return Err(damaged(&format!("{} has no hash", file.name)));
+                return Err(damaged(&format!("{} has no valid hash", file.name)));
             }
         }
         if !manifest.files.is_sorted_by(|left, right| left.name < right.name) {
-            return Err(damaged("its files are not in order"));
+            return Err(damaged("its files are not sorted by name"));
         }
         match NAMES.iter().find(|(name, must)| *must && manifest.file(name).is_none()) {
-            Some((name, _)) => Err(damaged(&format!("it says nothing of {name}"))),
+            Some((name, _)) => Err(damaged(&format!("it does not list {name}"))),
             None => Ok(manifest),
         }
     }

@@ -223,7 +223,7 @@ impl Cache {
     pub fn try_sweep(&self) -> Result<Swept, CacheError> {
         self.remove_leftovers();
         let temporary = self.temporary();
-        temp::sweep(&temporary).map_err(disk("put in order", &temporary))
+        temp::sweep(&temporary).map_err(disk("sweep", &temporary))
     }
 
     /// Looks up a kernel, locally and then in the tiers, verifies every byte, and marks it as used. A refused local
@@ -295,7 +295,7 @@ impl Cache {
             return Ok(artifact);
         }
         let stage = || {
-            let staging = Folder::new(Some(&temporary)).map_err(disk("make a folder in", &temporary))?;
+            let staging = Folder::new(Some(&temporary)).map_err(disk("create a folder in", &temporary))?;
             let staged = staging.path().join("entry");
             DirBuilder::new().mode(0o700).create(&staged).map_err(disk("create", &staged))?;
             contents.write(&staged, 0o400).map_err(disk("write", &staged))?;
@@ -322,7 +322,7 @@ impl Cache {
                     let _ = entry::sync_folder(&entries);
                 }
                 Err(error) if is_taken(&error) => {}
-                Err(error) => return Err(disk("rename into place", &path)(error)),
+                Err(error) => return Err(disk("rename the new entry to", &path)(error)),
             }
             if let Some(artifact) = self.local(key, &mut notes) {
                 self.keep_within_bound();
@@ -398,7 +398,7 @@ fn create_private(folder: &Path) -> Result<(), CacheError> {
 /// private group.
 fn check_outer(folder: &Path) -> Result<(), CacheError> {
     let refused = |reason: String| CacheError::Folder { path: folder.to_owned(), reason };
-    let metadata = fs::metadata(folder).map_err(disk("look at", folder))?;
+    let metadata = fs::metadata(folder).map_err(disk("inspect", folder))?;
     let own = rustix::process::geteuid().as_raw();
     if metadata.uid() != own && metadata.uid() != 0 {
         return Err(refused(format!("it belongs to user {}", metadata.uid())));
@@ -406,12 +406,12 @@ fn check_outer(folder: &Path) -> Result<(), CacheError> {
     // Write access to a folder allows renaming other users' files in it, unless the folder is sticky.
     let mode = if metadata.mode() & 0o1000 == 0 { metadata.mode() } else { 0 };
     if mode & 0o002 != 0 {
-        return Err(refused("every user can write to it; `chmod o-w` ends that".to_owned()));
+        return Err(refused("it is writable by every user; run `chmod o-w` on it".to_owned()));
     }
     // A user's private group has the user's ID and no other members.
     if mode & 0o020 != 0 && metadata.gid() != metadata.uid() {
         let group = metadata.gid();
-        return Err(refused(format!("everybody in group {group} can write to it; `chmod g-w` ends that")));
+        return Err(refused(format!("it is writable by group {group}; run `chmod g-w` on it")));
     }
     Ok(())
 }
@@ -422,7 +422,7 @@ fn check_inner(folder: &Path) -> Result<(), CacheError> {
         let close = || File::open(folder)?.set_permissions(fs::Permissions::from_mode(0o700));
         let closed: io::Result<()> = close();
         if let Err(error) = closed {
-            let reason = format!("others can enter it, and that cannot be changed: {error}");
+            let reason = format!("other users can enter it, and its mode cannot be changed: {error}");
             return Err(CacheError::Folder { path: folder.to_owned(), reason });
         }
     }
@@ -432,12 +432,12 @@ fn check_inner(folder: &Path) -> Result<(), CacheError> {
 /// Checks that an inner folder is a real folder owned by this user.
 fn check_own(folder: &Path) -> Result<fs::Metadata, CacheError> {
     let refused = |reason: String| CacheError::Folder { path: folder.to_owned(), reason };
-    let metadata = fs::symlink_metadata(folder).map_err(disk("look at", folder))?;
+    let metadata = fs::symlink_metadata(folder).map_err(disk("inspect", folder))?;
     if metadata.is_symlink() {
         return Err(refused("it is a symbolic link".to_owned()));
     }
     if !metadata.is_dir() {
-        return Err(refused("it is no folder".to_owned()));
+        return Err(refused("it is not a folder".to_owned()));
     }
     if metadata.uid() != rustix::process::geteuid().as_raw() {
         return Err(refused(format!("it belongs to user {}", metadata.uid())));

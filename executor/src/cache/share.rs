@@ -24,10 +24,10 @@ pub struct PushResult {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
     /// The entry does not exist.
-    #[error("there is no such entry")]
+    #[error("the cache has no such entry")]
     Absent,
     /// The entry does not verify.
-    #[error("the entry is refused: {reason}")]
+    #[error("the entry is rejected: {reason}")]
     Refused {
         /// The problem with the entry.
         reason: String,

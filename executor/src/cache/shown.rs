@@ -64,8 +64,8 @@ mod tests {
             ("https://host/x#sig=hunter2", "https://host/x#..."),
             ("/usr/bin:/bin", "/usr/bin:/bin"),
             (
-                "the tier `https://me:x@h?y` cannot be used: s3://b",
-                "the tier `https://...@h?...` cannot be used: s3://b",
+                "cannot use the cache tier `https://me:x@h?y`: s3://b",
+                "cannot use the cache tier `https://...@h?...`: s3://b",
             ),
         ] {
             assert_eq!(without_credentials(value), shown);

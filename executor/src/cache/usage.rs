@@ -28,7 +28,7 @@ pub(super) fn begin(file: &Path) -> io::Result<File> {
             return Ok(lock);
         }
         if Instant::now() > deadline {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "somebody else keeps it locked"));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "another process holds the lock"));
         }
     }
 }
@@ -89,7 +89,7 @@ pub(super) fn open(file: &Path, create: bool) -> io::Result<File> {
         .mode(0o600)
         .custom_flags(flags.bits().cast_signed())
         .open(file)?;
-    if opened.metadata()?.is_file() { Ok(opened) } else { Err(io::Error::other("it is not a plain file")) }
+    if opened.metadata()?.is_file() { Ok(opened) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
 fn is_still(lock: &File, file: &Path) -> bool {

@@ -50,7 +50,7 @@ pub enum DataError {
     },
     /// The file's length does not match its header.
     #[error(
-        "`{}` is truncated or damaged: its header describes {expected} bytes{}, the file has {found}",
+        "`{}` is truncated or damaged: its header describes {expected} bytes{}, but the file has {found}",
         path.display(), last(tensor.as_deref())
     )]
     Length {
@@ -105,7 +105,7 @@ pub enum DataError {
         tensor: String,
     },
     /// Memory is insufficient for a tensor.
-    #[error("`{}`: there is no memory for the {bytes} bytes of the tensor `{tensor}`", path.display())]
+    #[error("`{}`: cannot allocate {bytes} bytes for the tensor `{tensor}`", path.display())]
     Memory {
         /// The file.
         path: PathBuf,
@@ -115,7 +115,7 @@ pub enum DataError {
         bytes: u64,
     },
     /// A tensor's header entry is inconsistent.
-    #[error("`{}`: the header's entry for the tensor `{tensor}` is wrong: {reason}", path.display())]
+    #[error("`{}`: the header's entry for the tensor `{tensor}` is invalid: {reason}", path.display())]
     Entry {
         /// The file.
         path: PathBuf,
@@ -137,7 +137,7 @@ pub enum DataError {
         source: Box<TensorDataError>,
     },
     /// The inputs imply contradictory symbol values, or leave a symbol undetermined that blocked scales need.
-    #[error("`{}`: the tensors do not give the extents of the program's inputs", path.display())]
+    #[error("`{}`: the tensors do not determine the extents of the program's inputs", path.display())]
     Bind {
         /// The file.
         path: PathBuf,
@@ -167,7 +167,7 @@ impl DataError {
 }
 
 fn last(tensor: Option<&str>) -> String {
-    tensor.map_or_else(String::new, |tensor| format!(", of which the tensor `{tensor}` has the last"))
+    tensor.map_or_else(String::new, |tensor| format!(" (up to the end of the tensor `{tensor}`)"))
 }
 
 /// The reason that a stored tensor does not have some type.
@@ -221,7 +221,7 @@ pub enum TensorDataError {
         shape: Vec<usize>,
     },
     /// An extent exceeds that of any tensor.
-    #[error("its shape is {shape:?}, larger than memory can be")]
+    #[error("its shape is {shape:?}, which exceeds the address space")]
     TooLarge {
         /// The shape.
         shape: Vec<usize>,

@@ -42,17 +42,18 @@ pub(super) fn read(path: &Path, file: &File, length: u64) -> Result<Vec<Entry>, 
     let not_safetensors = |reason: String| DataError::NotSafetensors { path: path.to_owned(), reason };
     let failed = |source: io::Error| DataError::Read { path: path.to_owned(), source };
     if length < LENGTH_BYTES {
-        return Err(not_safetensors(format!("it has {length} bytes, fewer than the length of a header")));
+        let reason = format!("it has {length} bytes, fewer than the {LENGTH_BYTES} of the header length");
+        return Err(not_safetensors(reason));
     }
     let mut announced = [0; LENGTH_BYTES as usize];
     file.read_exact_at(&mut announced, 0).map_err(failed)?;
     let announced = u64::from_le_bytes(announced);
     let said = format!("its first 8 bytes announce a header of {announced} bytes");
     if announced > length - LENGTH_BYTES {
-        return Err(not_safetensors(format!("{said}, more than the file has ({length})")));
+        return Err(not_safetensors(format!("{said}, but the file has {length}")));
     }
     if announced > LONGEST_HEADER {
-        return Err(not_safetensors(format!("{said}, more than the {LONGEST_HEADER} that one may have")));
+        return Err(not_safetensors(format!("{said}, above the limit of {LONGEST_HEADER}")));
     }
     // Bounded by LONGEST_HEADER.
     let mut header = vec![0; announced as usize];
@@ -141,7 +142,7 @@ fn check_entry(entry: &Entry) -> Result<(), String> {
     let Entry { dtype, shape, start, end, .. } = entry;
     let count = shape.iter().try_fold(1usize, |count, dim| count.checked_mul(*dim));
     let Some(bits) = count.and_then(|count| count.checked_mul(dtype.bitsize())) else {
-        return Err(format!("a {dtype} tensor of shape {shape:?} is larger than memory can be"));
+        return Err(format!("a {dtype} tensor of shape {shape:?} exceeds the address space"));
     };
     if !bits.is_multiple_of(8) {
         return Err(format!("a {dtype} tensor of shape {shape:?} does not fill whole bytes"));
@@ -149,7 +150,7 @@ fn check_entry(entry: &Entry) -> Result<(), String> {
     let expected = bits as u64 / 8;
     if end.checked_sub(*start) != Some(expected) {
         return Err(format!(
-            "a {dtype} tensor of shape {shape:?} takes {expected} bytes, not those from {start} to {end}"
+            "a {dtype} tensor of shape {shape:?} takes {expected} bytes, but its offsets are {start} to {end}"
         ));
     }
     Ok(())

@@ -12,7 +12,7 @@ pub enum DeviceError {
     #[error("there is no CUDA driver")]
     NoDriver,
     /// The driver is older than kernels require. Versions are encoded as by `cuDriverGetVersion`: 13000 is CUDA 13.0.
-    #[error("the driver is one for CUDA {}; CUDA {} is needed", version(*found), version(*needed))]
+    #[error("the driver supports CUDA {}, but CUDA {} is required", version(*found), version(*needed))]
     DriverTooOld {
         /// The installed version.
         found: u32,
@@ -20,7 +20,7 @@ pub enum DeviceError {
         needed: u32,
     },
     /// No device has this ordinal.
-    #[error("there is no CUDA device {ordinal}; there are {count}")]
+    #[error("there is no CUDA device {ordinal}; the number of devices is {count}")]
     NoSuchDevice {
         /// The requested ordinal.
         ordinal: usize,
@@ -28,13 +28,13 @@ pub enum DeviceError {
         count: usize,
     },
     /// The device is out of memory.
-    #[error("the device has no room for {bytes} bytes")]
+    #[error("cannot allocate {bytes} bytes of device memory")]
     OutOfMemory {
         /// The requested bytes.
         bytes: u64,
     },
     /// The range exceeds the buffer: an error of the caller.
-    #[error("a buffer of {len} bytes has no {bytes} bytes at {offset}")]
+    #[error("the range of {bytes} bytes at offset {offset} exceeds the buffer of {len} bytes")]
     Range {
         /// The start of the range, in bytes.
         offset: usize,
@@ -44,7 +44,7 @@ pub enum DeviceError {
         len: usize,
     },
     /// An argument belongs to another device: an error of the caller.
-    #[error("the {what} is one of another device")]
+    #[error("the {what} belongs to another device")]
     OtherDevice {
         /// The kind of argument, such as `buffer` or `stream`.
         what: &'static str,
@@ -110,20 +110,22 @@ impl DeviceError {
     /// Advice for the machine's owner.
     pub fn remedy(&self) -> &'static str {
         match self {
-            DeviceError::NoDriver => "install NVIDIA's driver, or, in a container, let it see the host's",
-            DeviceError::DriverTooOld { .. } => "install a driver of release 580 or later",
-            DeviceError::NoSuchDevice { .. } => {
-                "choose one that is there; CUDA_VISIBLE_DEVICES may hide some"
+            DeviceError::NoDriver => {
+                "install the NVIDIA driver; in a container, expose the driver of the host"
             }
-            DeviceError::OutOfMemory { .. } => "free memory of the device, or run a smaller batch",
-            DeviceError::Range { .. } => "stay within the buffer",
-            DeviceError::OtherDevice { .. } => "use what belongs to one device with that device",
-            _ if self.is_sticky() => "start the process anew; run with `locate` to see which kernel it was",
+            DeviceError::DriverTooOld { .. } => "install driver release 580 or later",
+            DeviceError::NoSuchDevice { .. } => {
+                "choose an existing device; CUDA_VISIBLE_DEVICES may hide some"
+            }
+            DeviceError::OutOfMemory { .. } => "free device memory, or run a smaller batch",
+            DeviceError::Range { .. } => "keep the range within the buffer",
+            DeviceError::OtherDevice { .. } => "use buffers, streams and kernels only with their own device",
+            _ if self.is_sticky() => "restart the process; run with `locate` to find the kernel at fault",
             DeviceError::Launch { status } if status.cuda_error().is_none() => {
                 "report the program: an accepted kernel must run"
             }
             DeviceError::Launch { .. } | DeviceError::Cuda { .. } => {
-                "see what the driver says; `nvidia-smi` shows whether the device is well"
+                "read the driver's message, and check the device with `nvidia-smi`"
             }
         }
     }

@@ -52,7 +52,7 @@ fn a_driver_is_judged_by_its_version_before_anything_else() {
     assert_eq!(probe_stand_in(&[]), Ok(Driver { version: 13_000, has_devices: true }));
     let error = probe_stand_in(&["VERSION=12080", "INIT=999"]).unwrap_err();
     assert_eq!(error, DeviceError::DriverTooOld { found: 12_080, needed: NEEDED_DRIVER });
-    assert_eq!(error.to_string(), "the driver is one for CUDA 12.8; CUDA 13.0 is needed");
+    assert_eq!(error.to_string(), "the driver supports CUDA 12.8, but CUDA 13.0 is required");
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub enum FallbackError {
         found: String,
     },
     /// A symbol has no value, or an extent exceeds the address space.
-    #[error("the symbols' values give no extents for `%{name}: {ty}`")]
+    #[error("the symbol values do not determine the extents of `%{name}: {ty}`")]
     Extents {
         /// The operand or result.
         name: String,
@@ -66,7 +66,7 @@ pub enum FallbackError {
     #[error(transparent)]
     Tensor(#[from] TensorError),
     /// Memory is insufficient for a result or for intermediate data.
-    #[error("{what} takes {bytes} bytes, more than there is memory")]
+    #[error("cannot allocate {bytes} bytes for {what}")]
     Memory {
         /// The purpose of the memory: a tensor with type and shape, or an op's intermediate data.
         what: String,
@@ -90,9 +90,10 @@ pub enum FallbackError {
 impl From<ScaledMmaError> for FallbackError {
     fn from(error: ScaledMmaError) -> FallbackError {
         match error {
-            ScaledMmaError::Memory { bytes } => {
-                FallbackError::Memory { what: "what a scaled_mma keeps".to_owned(), bytes }
-            }
+            ScaledMmaError::Memory { bytes } => FallbackError::Memory {
+                what: "the decoded operands and sums of a scaled_mma".to_owned(),
+                bytes,
+            },
             error => FallbackError::ScaledMma(error),
         }
     }
@@ -156,7 +157,7 @@ impl ResultType {
 
 /// The error for a tensor, or for data of its size, that memory does not hold.
 fn no_memory(element: ElementType, dims: &[usize], NoMemory { bytes }: NoMemory) -> FallbackError {
-    FallbackError::Memory { what: format!("a {element} tensor of shape {dims:?}"), bytes }
+    FallbackError::Memory { what: format!("a tensor of {element} with shape {dims:?}"), bytes }
 }
 
 fn check_operand(

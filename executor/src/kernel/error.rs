@@ -10,13 +10,13 @@ use crate::transient::Transient;
 #[non_exhaustive]
 pub enum LoadError {
     /// The file does not exist.
-    #[error("there is no library at `{}`", path.display())]
+    #[error("the library `{}` does not exist", path.display())]
     NotFound {
         /// The expected path.
         path: PathBuf,
     },
     /// The file changed after it was verified.
-    #[error("`{}` is refused: {reason}", path.display())]
+    #[error("refusing to load `{}`: {reason}", path.display())]
     Changed {
         /// The file.
         path: PathBuf,
@@ -40,7 +40,7 @@ pub enum LoadError {
         symbol: &'static str,
     },
     /// The library has another interface version.
-    #[error("`{}` has version {found} of the kernel interface, and version {expected} is needed", path.display())]
+    #[error("`{}` has kernel ABI version {found}, but version {expected} is required", path.display())]
     AbiMismatch {
         /// The file.
         path: PathBuf,
@@ -50,7 +50,7 @@ pub enum LoadError {
         expected: u32,
     },
     /// The library's self-description does not parse.
-    #[error("the metadata of `{}` cannot be read: {reason}", path.display())]
+    #[error("cannot parse the metadata of `{}`: {reason}", path.display())]
     BadMetadata {
         /// The file.
         path: PathBuf,
@@ -143,7 +143,7 @@ impl Status {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the kernel answered {} ({})", self.code, self.name())?;
+        write!(f, "the kernel returned status {} ({})", self.code, self.name())?;
         if self.message.is_empty() { Ok(()) } else { write!(f, ": {}", self.message) }
     }
 }

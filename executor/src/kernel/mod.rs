@@ -238,7 +238,7 @@ impl Kernel {
             Some(handle) => Ok(unsafe { Prepared::new(handle, self.clone()) }),
             None => Err(Status {
                 code: Status::EXCEPTION,
-                message: "the kernel prepared a call and returned none".into(),
+                message: "the kernel reported success but returned no prepared call".into(),
             }),
         }
     }
@@ -297,14 +297,14 @@ fn read_metadata(symbols: &Symbols, path: &Path) -> Result<Metadata, LoadError> 
     // SAFETY: the function takes nothing and returns a static string.
     let text = unsafe { (symbols.metadata)() };
     if text.is_null() {
-        return Err(bad("there is none".to_owned()));
+        return Err(bad("the library returns none".to_owned()));
     }
     // SAFETY: it is not null, and by the interface it is a NUL-terminated string that lives as long as the library.
     let text = unsafe { CStr::from_ptr(text) };
     let metadata: Metadata =
         serde_json::from_slice(text.to_bytes()).map_err(|error| bad(error.to_string()))?;
     if metadata.abi != ABI_VERSION {
-        return Err(bad(format!("it claims version {} of the interface", metadata.abi)));
+        return Err(bad(format!("it states kernel ABI version {}", metadata.abi)));
     }
     Ok(metadata)
 }

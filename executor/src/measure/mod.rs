@@ -174,15 +174,12 @@ impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Wrong { output, byte, bytes, found, expected, wrong, compared, .. } = self;
         if byte < bytes {
-            write!(
-                f,
-                "byte {byte} of {bytes} of output {output} is {found:#04x}, and must be {expected:#04x}"
-            )?;
+            write!(f, "byte {byte} of {bytes} of output {output} is {found:#04x}, expected {expected:#04x}")?;
         } else {
-            write!(f, "{found:#04x} was written {} bytes behind the end of output {output}", byte - bytes)?;
+            write!(f, "{found:#04x} was written {} bytes past the end of output {output}", byte - bytes)?;
         }
-        let unwritten = if self.unwritten { " (as before the call)" } else { "" };
-        write!(f, "{unwritten}; {wrong} bytes are wrong, of {compared} that were compared")
+        let unwritten = if self.unwritten { " (unchanged by the call)" } else { "" };
+        write!(f, "{unwritten}; {wrong} of {compared} compared bytes are wrong")
     }
 }
 
@@ -302,7 +299,7 @@ fn admit(
     let metadata = kernel.metadata();
     check_target(metadata, gpu).map_err(|reason| Refusal { code: reason.code, message: reason.message })?;
     if metadata.is_empty(&call.extents) {
-        let message = "nothing is launched for a problem without elements".to_owned();
+        let message = "a problem without elements needs no launch".to_owned();
         return Err(Refusal { code: EMPTY_PROBLEM, message });
     }
     let refused = |status: Status| Refusal { code: status.name(), message: status.to_string() };
@@ -317,17 +314,17 @@ fn admit(
 fn check_inputs(reads: &[(String, u64)], inputs: &[(String, Vec<u8>)]) -> Result<(), String> {
     for (position, (role, _)) in inputs.iter().enumerate() {
         if inputs[..position].iter().any(|(other, _)| other == role) {
-            return Err(format!("the call has `{role}` twice"));
+            return Err(format!("the call passes `{role}` twice"));
         }
         if !reads.iter().any(|(read, _)| read == role) {
-            return Err(format!("the call has `{role}`, which the kernel does not read"));
+            return Err(format!("the call passes `{role}`, which the kernel does not read"));
         }
     }
     for (role, bytes) in reads {
         let given = inputs.iter().find(|(given, _)| given == role);
         let given = given.map_or(0, |(_, given)| given.len() as u64);
         if given != *bytes {
-            return Err(format!("the kernel reads {bytes} bytes of `{role}`, and the call has {given}"));
+            return Err(format!("the kernel reads {bytes} bytes of `{role}`, but the call passes {given}"));
         }
     }
     Ok(())
@@ -335,13 +332,13 @@ fn check_inputs(reads: &[(String, u64)], inputs: &[(String, Vec<u8>)]) -> Result
 
 fn check_outputs(requirements: &Requirements, expected: &[Vec<u8>]) -> Result<(), String> {
     if expected.len() > MAX_OUTPUTS {
-        return Err(format!("{} outputs are expected, and no kernel has them", expected.len()));
+        return Err(format!("{} outputs are expected, more than the kernel ABI allows", expected.len()));
     }
     for (output, bytes) in requirements.outputs.iter().enumerate() {
         let given = expected.get(output).map_or(0, |expected| expected.len() as u64);
         if given != *bytes {
             return Err(format!(
-                "the kernel writes {bytes} bytes of output {output}, and {given} are expected"
+                "the kernel writes {bytes} bytes of output {output}, but {given} are expected"
             ));
         }
     }
@@ -419,13 +416,13 @@ mod tests {
         };
         assert_eq!(
             wrong.to_string(),
-            "byte 12 of 64 of output 1 is 0xff, and must be 0x3c (as before the call); \
-             5 bytes are wrong, of 640 that were compared"
+            "byte 12 of 64 of output 1 is 0xff, expected 0x3c (unchanged by the call); \
+             5 of 640 compared bytes are wrong"
         );
         let behind = Wrong { byte: 66, found: 0, unwritten: false, ..wrong };
         assert_eq!(
             behind.to_string(),
-            "0x00 was written 2 bytes behind the end of output 1; 5 bytes are wrong, of 640 that were compared"
+            "0x00 was written 2 bytes past the end of output 1; 5 of 640 compared bytes are wrong"
         );
     }
 }

@@ -18,14 +18,14 @@ pub(super) fn reads(
         ("scalars", metadata.scalars.len(), MAX_SCALARS),
     ] {
         if count > most {
-            return Err(format!("the kernel reads {count} {what}, and the interface has room for {most}"));
+            return Err(format!("the kernel reads {count} {what}, but the kernel ABI allows {most}"));
         }
     }
     let mut found = Vec::new();
     for (role, required) in metadata.operands.iter().zip(requirements.operands) {
         let name = &role.role;
         let element = ElementType::from_name(&role.element).ok_or_else(|| {
-            format!("the kernel reads `{name}` of {}, which is not understood", role.element)
+            format!("the kernel reads `{name}` of the unknown element type {}", role.element)
         })?;
         let bytes = match role.extents {
             None => Some(required),
@@ -40,7 +40,7 @@ pub(super) fn reads(
     }
     found.extend(metadata.scalars.iter().map(|name| (name.clone(), 4)));
     if found.is_empty() {
-        return Err("the kernel does not say what it reads".to_owned());
+        return Err("the metadata of the kernel lists no operands".to_owned());
     }
     Ok(found)
 }
@@ -106,9 +106,9 @@ mod tests {
         };
         assert_eq!(
             error(vec![role("x0", "f12", Some(&["N"]))], EVERY_EXTENT),
-            "the kernel reads `x0` of f12, which is not understood"
+            "the kernel reads `x0` of the unknown element type f12"
         );
-        assert_eq!(error(Vec::new(), EVERY_EXTENT), "the kernel does not say what it reads");
+        assert_eq!(error(Vec::new(), EVERY_EXTENT), "the metadata of the kernel lists no operands");
         let unknown = |role: &str| format!("the extents of `{role}` are negative, unknown or too large");
         assert_eq!(error(vec![role("x0", "f32", Some(&["H"]))], EVERY_EXTENT), unknown("x0"));
         for m in [-1, i64::MAX] {
@@ -117,11 +117,11 @@ mod tests {
         }
         let rows =
             |count| (0..count).map(|x| role(&format!("x{x}"), "f32", Some(&["N"]))).collect::<Vec<_>>();
-        let room = "the kernel reads 33 operands, and the interface has room for 32";
+        let room = "the kernel reads 33 operands, but the kernel ABI allows 32";
         assert_eq!(error(rows(MAX_OPERANDS + 1), EVERY_EXTENT), room);
         let scalars = ["s"; MAX_SCALARS + 1];
         let many = reads(&metadata(rows(1), &scalars), &Extents::new(&EVERY_EXTENT), &scales());
-        assert_eq!(many.unwrap_err(), "the kernel reads 9 scalars, and the interface has room for 8");
+        assert_eq!(many.unwrap_err(), "the kernel reads 9 scalars, but the kernel ABI allows 8");
         let most = reads(&metadata(rows(MAX_OPERANDS), &["alpha"]), &Extents::new(&EVERY_EXTENT), &scales());
         assert_eq!(most.unwrap().len(), MAX_OPERANDS + 1);
     }

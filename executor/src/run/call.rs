@@ -103,7 +103,7 @@ pub(super) fn admit<'a>(
         Some(SegmentKernel::Unavailable(reason)) => return Err(reason.clone()),
         Some(SegmentKernel::Pending(pending)) => pending.get(deadline)?,
         None => {
-            let message = format!("no kernel was given for segment {position}");
+            let message = format!("no kernel was passed for segment {position}");
             return Err(RunReason { code: NOT_BUILT, message });
         }
     };
@@ -121,7 +121,7 @@ pub(super) fn admit<'a>(
         check_sizes(program, metadata, &roles, symbols, &extents, &requirements)?;
     }
     let sizes: Option<Vec<u64>> = roles.written.iter().map(|value| bytes(program, *value, symbols)).collect();
-    let written_bytes = sizes.ok_or_else(|| refused("the size of what it writes is not known"))?;
+    let written_bytes = sizes.ok_or_else(|| refused("the sizes of its outputs are unknown"))?;
     let workspace = requirements.workspace;
     Ok(Call { roles, kernel, device, extents, workspace, written_bytes })
 }
@@ -134,7 +134,7 @@ pub(super) fn unprepared(status: Status, waited: Result<(), DeviceError>) -> Res
     match status.cuda_error() {
         None => Ok(refused_by(&status)),
         Some(OUT_OF_MEMORY) => {
-            let message = format!("the device has no room for the kernel ({status})");
+            let message = format!("cannot allocate device memory for the kernel ({status})");
             Ok(RunReason { code: DEVICE_MEMORY, message })
         }
         Some(_) => Err(DeviceError::Launch { status }),
@@ -152,7 +152,7 @@ fn check_identity(program: &Program, plan: &Plan, metadata: &Metadata, gpu: &Gpu
         return Ok(());
     }
     let found = if metadata.signature.is_empty() { "nothing" } else { &metadata.signature };
-    Err(refused(&format!("the kernel says that it computes `{found}`, and the plan is `{signature}`")))
+    Err(refused(&format!("the kernel's signature is `{found}`, but the plan's is `{signature}`")))
 }
 
 /// Checks that the kernel is for this device.
@@ -162,8 +162,10 @@ pub(crate) fn check_target(metadata: &Metadata, gpu: &Gpu) -> Result<(), RunReas
         return Ok(());
     }
     let how = if metadata.emulated { ", emulated," } else { "" };
-    let message =
-        format!("a kernel for {}{how} needs a GPU of target {needed}, and this is {gpu}", metadata.target);
+    let message = format!(
+        "a kernel for {}{how} needs a GPU of target {needed}, but this GPU is {gpu}",
+        metadata.target
+    );
     Err(RunReason { code: NO_DEVICE, message })
 }
 
@@ -185,11 +187,11 @@ pub(super) fn refused(why: &str) -> RunReason {
 fn check_written(program: &Program, segment: &Segment, plan: &Plan, roles: &Roles) -> Result<(), RunReason> {
     let module = program.module();
     if roles.addresses(|_| Some(0)).is_none() {
-        return Err(refused("it reads or writes more than the interface of kernels has room for"));
+        return Err(refused("it has more operands or outputs than the kernel ABI allows"));
     }
     if let Some(value) = segment.outputs.iter().find(|value| !roles.written.contains(value)) {
         return Err(refused(&format!(
-            "its segment gives `%{}`, and it does not write it",
+            "it does not write `%{}`, an output of its segment",
             module.name_of(*value)
         )));
     }
@@ -211,20 +213,21 @@ fn check_written(program: &Program, segment: &Segment, plan: &Plan, roles: &Role
     });
     match linear {
         None => Ok(()),
-        Some(scales) => {
-            Err(refused(&format!("kernels write blocked scales, and `%{}` are not", module.name_of(scales))))
-        }
+        Some(scales) => Err(refused(&format!(
+            "kernels write blocked scales, but `%{}` has another layout",
+            module.name_of(scales)
+        ))),
     }
 }
 
 /// The extents of a call, in the kernel's order.
 fn extents_of(plan: &Plan, metadata: &Metadata, symbols: &SymbolValues) -> Result<Extents, RunReason> {
-    let planned = plan.extents(symbols).ok_or_else(|| refused("its extents are not known"))?;
+    let planned = plan.extents(symbols).ok_or_else(|| refused("its extents are unknown"))?;
     let extent = |name: &String| {
         let found = planned.iter().find(|(planned, _)| planned == name);
         found
             .map(|(_, extent)| *extent)
-            .ok_or_else(|| refused(&format!("the kernel has the extent `{name}`, and the plan has none")))
+            .ok_or_else(|| refused(&format!("the kernel has the extent `{name}`, but the plan does not")))
     };
     let extents: Vec<i64> = metadata.extents.iter().map(extent).collect::<Result<_, _>>()?;
     let is_repeated = |(index, name): (usize, &String)| metadata.extents[..index].contains(name);
@@ -232,7 +235,7 @@ fn extents_of(plan: &Plan, metadata: &Metadata, symbols: &SymbolValues) -> Resul
         return Err(refused(&format!("the kernel has the extent `{name}` twice")));
     }
     if extents.len() != planned.len() || extents.len() > MAX_EXTENTS {
-        return Err(refused("the kernel has other extents than the plan"));
+        return Err(refused("the kernel's extents differ from the plan's"));
     }
     Ok(Extents::new(&extents))
 }
@@ -253,7 +256,7 @@ fn check_sizes(
     let take = |role: &str, found: Option<u64>, expected: Option<u64>| match found {
         Some(_) if found == expected => Ok(()),
         _ => Err(refused(&format!(
-            "`{role}` has {} elements, and the kernel takes {}",
+            "`{role}` has {} elements, but the kernel expects {}",
             number(found),
             number(expected)
         ))),
@@ -267,7 +270,7 @@ fn check_sizes(
         let found = bytes(program, *value, symbols);
         if found != Some(required) {
             let found = number(found);
-            return Err(refused(&format!("`{name}` takes {found} bytes, and the kernel reads {required}")));
+            return Err(refused(&format!("`{name}` takes {found} bytes, but the kernel reads {required}")));
         }
     }
     for (name, value) in &roles.scalars {
@@ -278,7 +281,7 @@ fn check_sizes(
         if found != Some(expected) {
             let name = program.module().name_of(*value);
             return Err(refused(&format!(
-                "`%{name}` takes {} bytes, and the kernel writes {expected}",
+                "`%{name}` takes {} bytes, but the kernel writes {expected}",
                 number(found)
             )));
         }

@@ -30,7 +30,7 @@ pub enum RunError {
         found: String,
     },
     /// The partition has no segment with this index.
-    #[error("there is no segment {segment}; the partition has {count}")]
+    #[error("the partition has no segment {segment}; it has {count}")]
     NoSuchSegment {
         /// The requested index.
         segment: usize,
@@ -39,7 +39,7 @@ pub enum RunError {
     },
     /// The partition does not match the program: an op is missing, or precedes one whose result it uses.
     #[error(
-        "the partition is not one of this program: segment {segment} needs `%{value}` before it is computed"
+        "the partition does not match the program: segment {segment} reads `%{value}` before it is computed"
     )]
     Partition {
         /// The position of the segment; the number of segments for a program output.
@@ -58,7 +58,7 @@ pub enum RunError {
         source: FallbackError,
     },
     /// The host is out of memory for a kernel's result, or for an input that the program returns.
-    #[error("`%{value}` of segment {segment} takes {bytes} bytes, more than there is memory")]
+    #[error("cannot allocate the {bytes} bytes of `%{value}` of segment {segment}")]
     Memory {
         /// The segment that computed it; the number of segments for an input.
         segment: usize,

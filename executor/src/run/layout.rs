@@ -92,7 +92,7 @@ impl<'a> Scope<'a> {
                 outputs: &planned.outputs,
             }),
             None => {
-                let message = format!("there is no segment {segment}; the partition has {count}");
+                let message = format!("the partition has no segment {segment}; it has {count}");
                 Err(Refused::new(NO_SUCH_SEGMENT, Some(segment), message))
             }
         }
@@ -123,7 +123,7 @@ pub(super) fn lay_out<'a>(
             Refused::new(
                 ReasonCode::ExtentRange.as_str(),
                 segment,
-                format!("the extents of `%{name}` are not known"),
+                format!("the extents of `%{name}` are unknown"),
             )
         })
     };
@@ -140,7 +140,7 @@ pub(super) fn lay_out<'a>(
     for position in scope.segments.clone() {
         let segment = &partition.segments[position];
         let Some(plan) = segment.plan() else {
-            let message = format!("segment {position} runs on the fallback: `run` runs such programs");
+            let message = format!("segment {position} runs on the fallback; run such programs with `run`");
             return Err(Refused::new(FALLBACK_SEGMENT, Some(position), message));
         };
         // Callers that want to wait have done so already.
@@ -149,7 +149,7 @@ pub(super) fn lay_out<'a>(
             .map_err(|reason| Refused::new(reason.code, Some(position), reason.message))?;
         if let Some(value) = call.roles.reads().find(|value| !made[index(*value)]) {
             let name = module.name_of(value);
-            let message = format!("nothing makes `%{name}` before segment {position} reads it");
+            let message = format!("no segment computes `%{name}` before segment {position} reads it");
             return Err(Refused::new(MISSING_ADDRESS, Some(position), message));
         }
         for (value, bytes) in call.written() {
@@ -179,7 +179,7 @@ pub(super) fn lay_out<'a>(
         None => Ok(layout),
         Some(output) => {
             let name = module.name_of(*output);
-            let message = format!("no segment makes the output `%{name}`");
+            let message = format!("no segment computes the output `%{name}`");
             Err(Refused::new(MISSING_ADDRESS, None, message))
         }
     }
@@ -202,7 +202,7 @@ fn zeros(
         // A prepared program can only fill memory. Plans exclude reductions with another initial value.
         if tensor.bytes().iter().any(|byte| *byte != 0) {
             let name = program.module().name_of(value);
-            return Err(refuse(&format!("`%{name}` of an empty problem is not zero")));
+            return Err(refuse(&format!("`%{name}` is not zero although its problem is empty")));
         }
         zeros.push(ZeroValue { segment, value, bytes: tensor.bytes().len() as u64 });
     }

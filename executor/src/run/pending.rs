@@ -58,7 +58,7 @@ impl PendingKernel {
 impl From<&Failure> for RunReason {
     fn from(failure: &Failure) -> RunReason {
         let known = if failure.remembered && failure.lasting {
-            "; known from before: --retry tries again"
+            "; recorded by an earlier build: --retry tries again"
         } else {
             ""
         };

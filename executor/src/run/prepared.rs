@@ -161,11 +161,12 @@ pub(super) fn refused(status: Status, waited: Result<(), DeviceError>, segment: 
 
 pub(super) fn check_workspace((address, bytes): (u64, u64), needed: u64) -> Result<(u64, u64), Refused> {
     if bytes < needed || (address == 0 && needed > 0) || address.checked_add(bytes).is_none() {
-        let message = format!("the workspace has {bytes} bytes at {address:#x}; {needed} are needed");
+        let message = format!("the workspace has {bytes} bytes at {address:#x}; {needed} bytes are required");
         return Err(Refused::new(WORKSPACE_SIZE, None, message));
     }
     if needed > 0 && !address.is_multiple_of(PART_ALIGNMENT) {
-        let message = format!("the workspace is at {address:#x}, which is no multiple of {PART_ALIGNMENT}");
+        let message =
+            format!("the workspace is at {address:#x}, which is not a multiple of {PART_ALIGNMENT}");
         return Err(Refused::new(POINTER_ALIGNMENT, None, message));
     }
     Ok((address, needed))
@@ -197,7 +198,7 @@ pub(super) fn check_addresses(
             && !address.is_multiple_of(*bytes)
         {
             let name = outside.iter().find(|outside| outside.value == *value).map_or("", |found| &found.name);
-            let message = format!("`%{name}` is at {address:#x}, which is no multiple of {bytes}");
+            let message = format!("`%{name}` is at {address:#x}, which is not a multiple of {bytes}");
             return Err(Refused::new(POINTER_ALIGNMENT, Some(*segment), message));
         }
     }

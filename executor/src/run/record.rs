@@ -166,7 +166,7 @@ impl fmt::Display for LaunchRecord {
         let (segment, kernel, target) = (self.segment, &self.kernel, &self.target);
         writeln!(f, "launch of segment {segment}: {kernel} ({target}{emulated}{hash})")?;
         writeln!(f, "  for {}", self.ops.join("; "))?;
-        writeln!(f, "  on GPU {}, {}, told of {} SMs", self.device, self.device_name, self.sm_count)?;
+        writeln!(f, "  on GPU {}, {}, launched for {} SMs", self.device, self.device_name, self.sm_count)?;
         let extents = self.extent_names.iter().zip(&self.extents);
         let extents: Vec<String> = extents.map(|(name, extent)| format!("{name}={extent}")).collect();
         writeln!(f, "  {}", extents.join(" "))?;
@@ -190,7 +190,7 @@ impl fmt::Display for LaunchRecord {
 }
 
 fn poisoned(byte: Option<u8>) -> String {
-    byte.map_or(String::new(), |byte| format!(", filled with {byte:#04x} before"))
+    byte.map_or(String::new(), |byte| format!(", filled with {byte:#04x} before the launch"))
 }
 
 /// Formats extents, element type and layout.

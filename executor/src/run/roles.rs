@@ -74,12 +74,12 @@ fn ordered(
             None if found.iter().any(|(name, _)| *name == role) => {
                 return Err(format!("the kernel has the {what} `{role}` twice"));
             }
-            None => return Err(format!("the kernel has the {what} `{role}`, and the plan has none")),
+            None => return Err(format!("the kernel has the {what} `{role}`, but the plan does not")),
         }
     }
     match planned.first() {
         None => Ok(found),
-        Some((role, _)) => Err(format!("the plan has the {what} `{role}`, and the kernel has none")),
+        Some((role, _)) => Err(format!("the plan has the {what} `{role}`, but the kernel does not")),
     }
 }
 

@@ -153,7 +153,7 @@ fn whatever_is_missing_or_changed_is_named() {
     fs::write(target.join("manifest.b3"), format!("{hash}  manifest.json\n")).unwrap();
     assert!(matches!(open().unwrap_err(), SealedError::Name { .. }));
     fs::remove_file(&manifest).unwrap();
-    assert!(open().unwrap_err().to_string().contains("is no test folder: it has no manifest.json"));
+    assert!(open().unwrap_err().to_string().contains("is not a test folder: it has no manifest.json"));
 }
 
 /// The result of opening a folder, which must come within a second.
@@ -175,7 +175,7 @@ fn pipes_devices_links_and_endless_files_are_refused_at_once() {
     let zero = |path: &Path| symlink("/dev/zero", path).unwrap();
     let huge = |path: &Path| File::create(path).unwrap().set_len(1 << 40).unwrap();
     for (name, words) in [
-        ("manifest.json", "its manifest.json is none: it"),
+        ("manifest.json", "its manifest.json is invalid: it"),
         ("manifest.b3", "`manifest.b3` in"),
         ("a.txt", "`a.txt` in"),
     ] {
@@ -195,7 +195,7 @@ fn pipes_devices_links_and_endless_files_are_refused_at_once() {
     let empty = folder.path().join("empty");
     fs::create_dir(&empty).unwrap();
     pipe(&empty.join("manifest.json"));
-    assert!(said_soon(&empty).contains("it is no regular file"));
+    assert!(said_soon(&empty).contains("it is not a regular file"));
     assert!(said_soon(&empty.join("manifest.json")).contains("cannot read"));
     assert!(matches!(write(&empty, "one"), Err(SealedError::Occupied { stranger: None, .. })));
 }
@@ -212,10 +212,7 @@ fn a_link_in_the_place_of_a_folder_is_refused_and_one_to_the_whole_is_followed()
         fs::rename(target.join(place), &elsewhere).unwrap();
         symlink(&elsewhere, target.join(place)).unwrap();
         let said = said_soon(&target);
-        assert!(
-            said.contains("`deep/er/b.txt` in") && said.contains("where it lies, is no folder"),
-            "{said}"
-        );
+        assert!(said.contains("`deep/er/b.txt` in") && said.contains("` is not a folder"), "{said}");
         // The link is a foreign file.
         assert!(matches!(write(&target, "two"), Err(SealedError::Occupied { .. })));
         fs::remove_file(target.join(place)).unwrap();
@@ -236,7 +233,7 @@ fn a_folder_to_which_something_was_added_is_not_replaced() {
         let error = write(&target, "two").unwrap_err();
         let found = if name.starts_with("mine") { "`mine`" } else { name };
         assert!(
-            error.to_string().contains("is not part of it") && error.to_string().contains(found),
+            error.to_string().contains("with the added file") && error.to_string().contains(found),
             "{error}"
         );
         assert_eq!(fs::read_to_string(&path).unwrap(), "years");

@@ -70,166 +70,164 @@ const fn lasting(code: &'static str, meaning: &'static str, remedy: &'static str
     FailureCode { code, meaning, remedy, lasts: true }
 }
 
-const INSTALL: &str = "run `fourfold toolchain install`, or name one with --nvcc and --cutlass (FOURFOLD_NVCC, FOURFOLD_CUTLASS)";
+const INSTALL: &str =
+    "run `fourfold toolchain install`, or use --nvcc and --cutlass (FOURFOLD_NVCC, FOURFOLD_CUTLASS)";
 const REPORT: &str = "report the program and the compiler's log; until then the segment runs on the fallback";
-const FREE: &str = "free room there, or set FOURFOLD_CACHE_DIR or TMPDIR to a folder with more";
+const FREE: &str = "free space there, or set FOURFOLD_CACHE_DIR or TMPDIR to a folder with more";
 
 /// Every failure code: of builds, of loading and of toolchains.
 pub const FAILURE_CODES: &[FailureCode] = &[
-    code(
-        "toolchain_missing",
-        "There is no nvcc, no CUTLASS or no cuobjdump where one is named or looked for",
-        INSTALL,
-    ),
+    code("toolchain_missing", "No nvcc, CUTLASS or cuobjdump was found", INSTALL),
     code(
         "toolchain_unusable",
-        "What is named is not what it should be, or cannot be started",
-        "name one that works, or do not name any",
+        "A named tool is invalid or cannot be started",
+        "name one that works, or drop the option or variable",
     ),
     code(
         "toolchain_too_old",
-        "The nvcc or the CUTLASS that is named is too old",
-        "name a newer one, or none: `fourfold toolchain install` gets the pinned one",
+        "The named nvcc or CUTLASS is too old",
+        "name a newer one, or run `fourfold toolchain install` and name none",
     ),
     code(
         "toolchain_known_bad",
-        "The nvcc or the CUTLASS that is there is known to build wrong kernels for the target",
-        "run `fourfold toolchain install` and name no other; --allow-known-bad (FOURFOLD_ALLOW_KNOWN_BAD) uses it all the same",
+        "The only nvcc or CUTLASS found is known to build wrong kernels for the target",
+        "run `fourfold toolchain install` and name no other version, or pass --allow-known-bad \
+         (FOURFOLD_ALLOW_KNOWN_BAD)",
     ),
     code(
         "toolchain_damaged",
-        "A carried toolchain is not whole",
-        "run `fourfold toolchain install` where there is a network, and carry the folder that it prints",
+        "A toolchain copied from another machine is incomplete or changed",
+        "run `fourfold toolchain install` on a machine with a network, and copy the folder that it prints",
     ),
     lasting(
         "target_unsupported",
         "The compiler is too old for the target",
         "run `fourfold toolchain install`, or name a newer compiler with --nvcc (FOURFOLD_NVCC)",
     ),
-    code(
-        "launcher_missing",
-        "The program that starts the compiler is not there",
-        "install it, or leave out --launcher",
-    ),
+    code("launcher_missing", "The compiler launcher was not found", "install it, or omit --launcher"),
     code(
         "unsafe_path",
-        "A tool's file name contains characters that a shell reads; with a launcher or in debug mode, the path of the build folder does",
-        "rename it, or set FOURFOLD_CACHE_DIR to a plain path",
+        "A tool's file name or, with a launcher or in debug mode, the path of the build folder has shell \
+         metacharacters",
+        "rename it, or set FOURFOLD_CACHE_DIR to a path without them",
     ),
     code(
         "no_cache_folder",
-        "No variable says where the toolchain could be installed",
-        "set FOURFOLD_CACHE_DIR to a folder that can be written",
+        "No variable names a cache folder for the toolchain",
+        "set FOURFOLD_CACHE_DIR to a writable folder",
     ),
     code(
         "cache_unusable",
         "The folder for the toolchain cannot be read or written",
-        "set FOURFOLD_CACHE_DIR to a folder that can be written",
+        "set FOURFOLD_CACHE_DIR to a writable folder",
     ),
     code(
         "no_packages",
-        "There are no compiler packages for this processor",
-        "install a CUDA toolkit and name it with FOURFOLD_NVCC",
+        "No compiler packages exist for this processor",
+        "install a CUDA toolkit and set FOURFOLD_NVCC to its nvcc",
     ),
     code(
         "no_python",
-        "There is no python3 to install the compiler with",
-        "install python3 with pip, or bring a toolchain from another machine: `fourfold toolchain install --from DIR`",
+        "python3, whose pip installs the compiler, was not found",
+        "install python3 with pip, or copy a toolchain from another machine with `fourfold toolchain install --from \
+         DIR`",
     ),
     code(
         "no_pip",
-        "python3 has no pip to install the compiler with",
-        "install python3 with pip, or bring a toolchain from another machine: `fourfold toolchain install --from DIR`",
+        "python3 has no pip, which installs the compiler",
+        "install python3 with pip, or copy a toolchain from another machine with `fourfold toolchain install --from \
+         DIR`",
     ),
     code(
         "offline",
-        "The packages of the compiler could not be reached",
-        "check the network and pip's settings, or bring a toolchain from another machine: `fourfold toolchain install --from DIR`",
+        "The package index could not be reached",
+        "check the network and pip's settings, or copy a toolchain from another machine with `fourfold toolchain \
+         install --from DIR`",
     ),
     code(
         "packages_not_offered",
-        "The pinned packages are not on offer",
-        "update pip (20.3 or newer), or check which package index it is set to use",
+        "The package index does not offer the pinned packages",
+        "update pip to 20.3 or newer, or check the package index that it is configured to use",
     ),
     code(
         "package_mismatch",
-        "A package is not the one that is pinned",
-        "check which package index pip is set to use: what it delivered is not used",
+        "A package does not have its pinned hash",
+        "check the package index that pip is configured to use; its packages were not installed",
     ),
     code(
         "packages_incomplete",
-        "Something is missing in the installed packages",
-        "check which package index pip is set to use: what it delivered is not used",
+        "The installed packages are incomplete",
+        "check the package index that pip is configured to use; its packages were not installed",
     ),
     code(
         "pip_failed",
-        "pip failed otherwise",
-        "run `python3 -m pip --version` and mend what pip complains about",
+        "pip failed for another reason",
+        "run `python3 -m pip --version` and fix what it reports",
     ),
     lasting(
         "compile_error",
-        "The compiler refused the source, or lacks something",
-        "read the compiler's log; if its files are missing, install it anew and run with --retry",
+        "The compiler rejected the source, or lacks a file",
+        "read the compiler's log; if compiler files are missing, reinstall the compiler and run with --retry",
     ),
     code(
         "compile_timeout",
-        "The compiler did not end in time and was stopped with its children",
-        "give it more time with --time-limit, or fewer builds at once with --jobs",
+        "The compiler exceeded its time limit and was killed with its children",
+        "raise --time-limit, or run fewer builds at once with --jobs",
     ),
     code(
         "compiler_crashed",
-        "The compiler or one of its children was ended by a signal",
+        "A signal terminated the compiler or one of its children",
         "run again; if it crashes again, try another version of the compiler",
     ),
     code(
         "out_of_memory",
-        "The compiler, or starting it, needed more memory than there is",
-        "build fewer kernels at once with --jobs, or on a machine with more memory",
+        "The compiler, or starting it, exhausted memory",
+        "run fewer builds at once with --jobs, or use a machine with more memory",
     ),
     code(
         "out_of_processes",
-        "There was no process, thread or file handle left",
-        "build fewer kernels at once with --jobs, or raise the limits (`ulimit -u`, `ulimit -n`)",
+        "The limit on processes, threads or open files was reached",
+        "run fewer builds at once with --jobs, or raise the limits (`ulimit -u`, `ulimit -n`)",
     ),
     code(
         "disk_full",
-        "The file system of the temporary files, of the cache or of the toolchain is full, or the quota is used up",
+        "The file system of the temporary files, the cache or the toolchain is full, or a quota is reached",
         FREE,
     ),
     code(
         "disk",
-        "A file or folder could not be read or written, or was removed while it was in use",
-        "check the file systems of the folder for temporary files and of FOURFOLD_CACHE_DIR, and who may write to them",
+        "A file or folder could not be read or written, or was removed while in use",
+        "check the file systems and permissions of the temporary folder and of FOURFOLD_CACHE_DIR",
     ),
     lasting(
         "no_output",
-        "The compiler claimed success and wrote no library",
-        "check the compiler: `fourfold doctor`",
+        "The compiler reported success but wrote no library",
+        "check the compiler with `fourfold doctor`",
     ),
     lasting(
         "inspect_error",
         "The library could not be disassembled",
-        "check cuobjdump and nvdisasm: `fourfold doctor`",
+        "check cuobjdump and nvdisasm with `fourfold doctor`",
     ),
     lasting("no_mma", "The binary lacks its matrix instruction", REPORT),
-    lasting("not_emulated", "An emulated kernel holds paths that would stop it", REPORT),
-    lasting("metadata_mismatch", "The library says something else of itself than was planned", REPORT),
-    code("library_missing", "The library is gone", "run again: it is built anew"),
+    lasting("not_emulated", "An emulated kernel contains traps, which would stop it", REPORT),
+    lasting("metadata_mismatch", "Library metadata does not match the plan", REPORT),
+    code("library_missing", "The library no longer exists", "run again to rebuild the kernel"),
     code(
         "library_changed",
-        "The library is not the one that was built",
-        "run again: it is built anew; see who writes to FOURFOLD_CACHE_DIR",
+        "The library changed after it was built",
+        "run again to rebuild the kernel; check which users and processes write to FOURFOLD_CACHE_DIR",
     ),
     code(
         "dlopen_error",
-        "The dynamic linker refuses the library",
-        "read its words; a library that it misses must be installed",
+        "The dynamic linker rejected the library",
+        "read the linker's message, and install the libraries that it misses",
     ),
-    lasting("missing_symbol", "The library is no kernel", REPORT),
-    lasting("abi_mismatch", "The library has another version of the kernel interface", REPORT),
-    lasting("bad_metadata", "What the library says of itself cannot be understood", REPORT),
-    code("cancelled", "Nobody wants the kernel any more", "ask for it again"),
-    code("internal_error", "A bug of ours in building", REPORT),
+    lasting("missing_symbol", "The library lacks a symbol of the kernel ABI", REPORT),
+    lasting("abi_mismatch", "The library has another kernel ABI version", REPORT),
+    lasting("bad_metadata", "Library metadata cannot be parsed", REPORT),
+    code("cancelled", "The build was cancelled", "request the kernel again"),
+    code("internal_error", "A bug in Fourfold stopped the build", REPORT),
 ];
 
 /// A failure record of this version or another.
@@ -248,7 +246,7 @@ impl<'de> Deserialize<'de> for Failure {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Failure, D::Error> {
         let Written { code, fault, message, remedy, first_error, log, lasting } =
             Written::deserialize(deserializer)?;
-        let unknown = || serde::de::Error::custom(format!("there is no failure `{code}`"));
+        let unknown = || serde::de::Error::custom(format!("unknown failure code `{code}`"));
         let known = FailureCode::find(&code).ok_or_else(unknown)?;
         // Earlier versions recorded some transient failures as lasting.
         let lasting = lasting && !has_passed(&code, first_error.as_deref().unwrap_or_default());
@@ -274,7 +272,7 @@ impl Failure {
     }
 
     pub(super) fn cancelled(kernel: &str) -> Failure {
-        let message = format!("nobody wants the kernel {kernel} any more");
+        let message = format!("the build of kernel {kernel} was cancelled");
         Failure::new("cancelled", BuildFault::Caller, message)
     }
 

@@ -144,7 +144,7 @@ fn owner(path: &Path) -> Option<String> {
     let host = words.collect::<Vec<_>>().join(" ");
     let since = UNIX_EPOCH + Duration::from_secs(since.parse().ok()?);
     let seconds = SystemTime::now().duration_since(since).map_or(0, |passed| passed.as_secs());
-    Some(format!("process {pid} on {host}, which has been at it for {seconds} s"))
+    Some(format!("process {pid} on {host}, which started {seconds} s ago"))
 }
 
 #[cfg(test)]

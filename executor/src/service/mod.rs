@@ -314,7 +314,7 @@ impl Inner {
         let cancelled = || Failure::cancelled(request.kernel());
         // Before the key's lock: waiting for a permit must not keep other processes from the kernel.
         let jobs = self.options.jobs.unwrap_or_else(build_slots);
-        let mut busy = || waiting("a free place to build".to_owned());
+        let mut busy = || waiting("a free build slot".to_owned());
         let Some(permit) = Permit::wait(jobs, &flight.cancel, &mut busy) else { return Err(cancelled()) };
         let mut held = None;
         if let Some(places) = &self.places {
@@ -358,7 +358,7 @@ impl Inner {
             if let Err(error) = cache.try_sweep()
                 && !self.has_told_of_sweep.swap(true, Ordering::Relaxed)
             {
-                let trouble = format!("what builds that were killed have left is not removed: {error}");
+                let trouble = format!("cannot remove the leftovers of killed builds: {error}");
                 flight.tell(Event::Note(trouble));
             }
             cache.temporary()
@@ -395,8 +395,9 @@ impl Inner {
             } else {
                 "host compiler".to_owned()
             };
-            let why = format!("the {what} changed since this process looked it over");
-            flight.tell(Event::Note(format!("{kernel} is not kept: {why}; start again to have it kept")));
+            let why = format!("the {what} changed after this process checked it");
+            flight
+                .tell(Event::Note(format!("{kernel} is not cached: {why}; restart the process to cache it")));
             return Ok(Built::new(artifact, Source::Compiler));
         }
         if let Some(places) = &self.places {
@@ -405,7 +406,7 @@ impl Inner {
         let kept = match &self.options.cache {
             None => artifact.clone(),
             Some(cache) => cache.insert(&request.key(), &artifact).unwrap_or_else(|error| {
-                flight.tell(Event::Note(format!("{} is not kept: {error}", request.kernel())));
+                flight.tell(Event::Note(format!("{} is not cached: {error}", request.kernel())));
                 artifact.clone()
             }),
         };
@@ -442,7 +443,7 @@ impl Inner {
         drop(built);
         if Transient::is_code(failure.code) {
             let (kernel, reason) =
-                (Arc::clone(request.kernel()), format!("{failure}; it stays in the cache"));
+                (Arc::clone(request.kernel()), format!("{failure}; its entry stays in the cache"));
             flight.tell(Event::Refused { kernel, reason });
             return None;
         }
@@ -462,7 +463,7 @@ impl Inner {
             return Err(Failure::new("toolchain_known_bad", BuildFault::Toolchain, message));
         }
         if request.uses_cutlass() && toolchain.cutlass.is_none() {
-            let message = format!("there is no CUTLASS, which kernels for {} need", request.target());
+            let message = format!("no CUTLASS was found, which kernels for {} need", request.target());
             return Err(Failure::new("toolchain_missing", BuildFault::Toolchain, message));
         }
         Ok(())
@@ -489,7 +490,7 @@ impl Inner {
         }
         if let Err(error) = places.failures.record(request.key(), failure, stamp, options) {
             let kernel = request.kernel();
-            flight.tell(Event::Note(format!("that {kernel} fails is not remembered: {error}")));
+            flight.tell(Event::Note(format!("the failure of {kernel} is not recorded: {error}")));
         }
     }
 
@@ -519,7 +520,7 @@ impl Inner {
         options.temp_dir = options.temp_dir.or(temporary);
         match build(&input, &tools, &options) {
             Err(error) if error.is_doubtful() && options.launcher.is_none() => {
-                flight.tell(Event::Note(format!("{kernel} is built once more in a fresh folder: {error}")));
+                flight.tell(Event::Note(format!("building {kernel} once more in a fresh folder: {error}")));
                 build(&input, &tools, &options)
             }
             result => result,
@@ -541,13 +542,16 @@ fn guarded(kernel: &str, work: impl FnOnce() -> Result<Arc<Built>, Failure>) -> 
     };
     let words = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
     let words = words.or_else(|| panic.downcast_ref::<String>().cloned());
-    let words = words.unwrap_or_else(|| "no words".to_owned());
+    let words = words.unwrap_or_else(|| "no message".to_owned());
     let message = format!("bug: building {kernel} panicked: {words}");
     Err(Arc::new(Failure::new("internal_error", BuildFault::OurBug, message)))
 }
 
 fn unlocked(request: &Request, error: &std::io::Error) -> Event {
-    Event::Note(format!("{} is built without a lock, perhaps not by us alone: {error}", request.kernel()))
+    Event::Note(format!(
+        "building {} without a lock, so other processes may build it too: {error}",
+        request.kernel()
+    ))
 }
 
 /// Checks that the compiler is new enough, as far as known. The compiler itself rejects other targets.

@@ -15,7 +15,7 @@ use crate::environment::Environment;
 pub fn cache_folder(environment: &Environment) -> Result<PathBuf, ToolchainError> {
     if let Some(folder) = &environment.fourfold_cache_dir {
         return std::path::absolute(folder)
-            .map_err(|error| ToolchainError::from_io("make an absolute path of", Path::new(folder), error));
+            .map_err(|error| ToolchainError::from_io("resolve the path", Path::new(folder), error));
     }
     // The XDG specification says to ignore relative values.
     let user = environment.xdg_cache_home.as_ref().map(PathBuf::from).filter(|folder| folder.is_absolute());

@@ -114,7 +114,7 @@ pub fn diagnose(options: &ToolchainOptions, environment: &Environment) -> Diagno
         name: "not used",
         state: FindingState::Note,
         detail,
-        remedy: Some("nothing to do: something else is used".to_owned()),
+        remedy: Some("no action needed: another one is used".to_owned()),
     }));
     Diagnosis { findings, targets, nvcc: version, wanted: options.targets.clone() }
 }
@@ -138,7 +138,7 @@ fn part(
     let found = match found {
         Ok(Some(found)) => found,
         Ok(None) => {
-            let detail = "not installed; kernels for sm_90a are built without".to_owned();
+            let detail = "not installed; kernels for sm_90a do not need it".to_owned();
             let remedy =
                 Some("run `fourfold toolchain install` to build kernels for other targets".to_owned());
             return Finding { name, state: FindingState::Note, detail, remedy };
@@ -159,11 +159,11 @@ fn part(
     let remedy = if bad.is_empty() {
         None
     } else if is_allowed {
-        Some("leave out --allow-known-bad (FOURFOLD_ALLOW_KNOWN_BAD), and another is used for these targets")
+        Some("omit --allow-known-bad (FOURFOLD_ALLOW_KNOWN_BAD) to use another one for these targets")
     } else if targets.iter().any(has_problem) {
-        Some("run `fourfold toolchain install`: what it installs is then used for these targets")
+        Some("run `fourfold toolchain install`; these targets then use the installed one")
     } else {
-        Some("nothing to do: another is used for these targets")
+        Some("no action needed: these targets use another one")
     };
     let state = if remedy.is_none() { FindingState::Ok } else { FindingState::Note };
     Finding { name, state, detail, remedy: remedy.map(str::to_owned) }
@@ -178,8 +178,9 @@ fn disassembler(found: Option<PathBuf>) -> Finding {
         None => Finding {
             name,
             state: FindingState::Missing,
-            detail: "neither beside nvcc, on PATH nor in the cache; no kernel is used before its opcodes were seen"
-                .to_owned(),
+            detail:
+                "not found beside nvcc, on PATH or in the cache; no kernel is used before it is disassembled"
+                    .to_owned(),
             remedy: Some("run `fourfold toolchain install`".to_owned()),
         },
     }
@@ -199,7 +200,7 @@ fn host_compiler(environment: &Environment) -> Finding {
                     (Some(program), Some(Err(problem))) => {
                         format!("`{}` ({by}) {problem}", program.display())
                     }
-                    _ => format!("nvcc looks for `{}`, and there is none", wanted.shown.display()),
+                    _ => format!("nvcc requires `{}`, which was not found", wanted.shown.display()),
                 }
             }
         };
@@ -238,7 +239,7 @@ fn wanted_host_programs(environment: &Environment) -> Vec<Wanted> {
 
 fn package_client(environment: &Environment, needed: bool) -> Finding {
     let said = match environment.find_program("python3") {
-        None => Err("there is no python3 on PATH".to_owned()),
+        None => Err("python3 is not on PATH".to_owned()),
         // `pip VERSION from FOLDER (python VERSION)`
         Some(python) => first_line(&python, &["-m", "pip", "--version"], environment)
             .map_err(|problem| format!("`{} -m pip` {problem}", python.display())),
@@ -265,7 +266,7 @@ fn cache(environment: &Environment) -> Vec<Finding> {
         let state = if is_usable { FindingState::Note } else { FindingState::Missing };
         let detail = format!("{}: {found}", temporary.display());
         let remedy =
-            Some("set TMPDIR to a folder that can be written and whose programs can be run".to_owned());
+            Some("set TMPDIR to a writable folder on a file system that allows execution".to_owned());
         findings.push(Finding { name: "temporary files", state, detail, remedy });
     }
     findings
@@ -291,17 +292,20 @@ fn cache_place(environment: &Environment) -> (Finding, bool) {
     }
     if let Some(found) = obstacle(&folder) {
         let state = if found.prevents_loading() { FindingState::Missing } else { FindingState::Note };
-        let remedy = "set FOURFOLD_CACHE_DIR to a folder that can be written and whose programs can be run";
+        let remedy = "set FOURFOLD_CACHE_DIR to a writable folder on a file system that allows execution";
         return (finding(state, format!("{shown}: {found}"), Some(remedy)), false);
     }
     let metadata = match fs::metadata(&folder) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return (finding(FindingState::Ok, format!("{shown} (not there yet)"), None), true);
+            return (finding(FindingState::Ok, format!("{shown} (not created yet)"), None), true);
         }
         Err(error) => {
             let detail = format!("`{shown}` cannot be read: {error}");
-            return (finding(FindingState::Note, detail, Some("set FOURFOLD_CACHE_DIR")), false);
+            return (
+                finding(FindingState::Note, detail, Some("set FOURFOLD_CACHE_DIR to a readable folder")),
+                false,
+            );
         }
     };
     let mode = metadata.permissions().mode() & 0o777;
@@ -310,8 +314,8 @@ fn cache_place(environment: &Environment) -> (Finding, bool) {
         Err(error) => format!("mode {mode:03o}; {error}"),
     };
     if mode & 0o022 != 0 {
-        let detail = format!("{shown} ({size}) can be written by others, and what lies there is run");
-        return (finding(FindingState::Note, detail, Some(&format!("chmod go-w {shown}"))), false);
+        let detail = format!("{shown} ({size}) is writable by other users, and kernels in it are executed");
+        return (finding(FindingState::Note, detail, Some(&format!("run `chmod go-w {shown}`"))), false);
     }
     (finding(FindingState::Ok, format!("{shown} ({size})"), None), true)
 }

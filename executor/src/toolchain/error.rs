@@ -78,7 +78,7 @@ pub enum ToolchainError {
         bad: &'static KnownBad,
     },
     /// No tool was named or found.
-    #[error("there is no {what}{}", passed_over_text(passed_over))]
+    #[error("no usable {what} was found{}", passed_over_text(passed_over))]
     NotFound {
         /// `nvcc` or `CUTLASS`.
         what: &'static str,
@@ -87,7 +87,7 @@ pub enum ToolchainError {
     },
     /// No variable determines the cache folder.
     #[error(
-        "there is no place for the cache: FOURFOLD_CACHE_DIR is unset, and neither XDG_CACHE_HOME nor HOME is an absolute path"
+        "no folder for the cache: FOURFOLD_CACHE_DIR is unset, and neither XDG_CACHE_HOME nor HOME is absolute"
     )]
     NoCacheFolder,
     /// A file operation in the cache failed.
@@ -115,34 +115,34 @@ pub enum ToolchainError {
         architecture: &'static str,
     },
     /// `python3` is not on `PATH`.
-    #[error("there is no python3 on PATH, and its package client is what installs the compiler")]
+    #[error("python3, whose pip installs the compiler, is not on PATH")]
     NoPython,
     /// `python3` has no pip.
-    #[error("python3 has no pip, its package client: {words}")]
+    #[error("python3 has no pip, which installs the compiler: {words}")]
     NoPip {
         /// The output of `python3`.
         words: String,
     },
     /// The packages could not be reached.
-    #[error("the packages could not be reached; pip said: {words}")]
+    #[error("cannot reach the package index; pip reported: {words}")]
     Offline {
         /// pip's message.
         words: String,
     },
     /// The package index does not offer the pinned packages to this pip.
-    #[error("the pinned packages are not on offer; pip said: {words}")]
+    #[error("the package index does not offer the pinned packages; pip reported: {words}")]
     NotOffered {
         /// pip's message.
         words: String,
     },
     /// A package's hash is not the pinned one.
-    #[error("a package is not the one that is pinned; pip said: {words}")]
+    #[error("a package does not have its pinned hash; pip reported: {words}")]
     HashMismatch {
         /// pip's message.
         words: String,
     },
     /// pip failed in another way.
-    #[error("pip ended with {ending} and said: {words}")]
+    #[error("pip failed with {ending} and reported: {words}")]
     Pip {
         /// The exit status, in words.
         ending: String,
@@ -166,7 +166,7 @@ pub enum ToolchainError {
         problem: String,
     },
     /// A carried toolchain folder is incomplete or has other content.
-    #[error("the toolchain in `{}` cannot be used: {reason}", path.display())]
+    #[error("cannot use the toolchain in `{}`: {reason}", path.display())]
     Damaged {
         /// The folder.
         path: PathBuf,
@@ -236,38 +236,39 @@ impl ToolchainError {
     /// The remedy, as a sentence.
     pub fn remedy(&self) -> &'static str {
         match self {
-            ToolchainError::Named { .. } => "name one that exists, or do not name any",
+            ToolchainError::Named { .. } => "name one that works, or drop the option or variable",
             ToolchainError::TooOld { .. } => {
-                "name a newer one, or none: `fourfold toolchain install` gets the pinned one"
+                "name a newer one, or run `fourfold toolchain install` and name none"
             }
             ToolchainError::KnownBad { .. } => {
-                "run `fourfold toolchain install` and name no other; --allow-known-bad (FOURFOLD_ALLOW_KNOWN_BAD) uses it all the same"
+                "run `fourfold toolchain install` and name no other version, or pass --allow-known-bad \
+                 (FOURFOLD_ALLOW_KNOWN_BAD)"
             }
             ToolchainError::NotFound { .. } => {
-                "run `fourfold toolchain install`, or name one with --nvcc and --cutlass (FOURFOLD_NVCC, FOURFOLD_CUTLASS)"
+                "run `fourfold toolchain install`, or use --nvcc and --cutlass (FOURFOLD_NVCC, FOURFOLD_CUTLASS)"
             }
-            ToolchainError::NoCacheFolder => "set FOURFOLD_CACHE_DIR to a folder that can be written",
-            ToolchainError::Cache { .. } => "set FOURFOLD_CACHE_DIR to a folder that can be written",
+            ToolchainError::NoCacheFolder => "set FOURFOLD_CACHE_DIR to a writable folder",
+            ToolchainError::Cache { .. } => "set FOURFOLD_CACHE_DIR to a writable folder",
             ToolchainError::DiskFull { .. } => {
-                "free 600 MB there, or set FOURFOLD_CACHE_DIR to a folder with more room"
+                "free 600 MB there, or set FOURFOLD_CACHE_DIR to a folder with more space"
             }
-            ToolchainError::Architecture { .. } => "install a CUDA toolkit and name it with FOURFOLD_NVCC",
+            ToolchainError::Architecture { .. } => "install a CUDA toolkit and set FOURFOLD_NVCC to its nvcc",
             ToolchainError::NoPython | ToolchainError::NoPip { .. } => {
-                "install python3 with pip, or bring a toolchain from another machine: `fourfold toolchain install --from DIR`"
+                "install python3 with pip, or copy a toolchain from another machine with `fourfold toolchain install \
+                 --from DIR`"
             }
             ToolchainError::Offline { .. } => {
-                "check the network and pip's settings, or bring a toolchain from another machine: `fourfold toolchain install --from DIR`"
+                "check the network and pip's settings, or copy a toolchain from another machine with `fourfold \
+                 toolchain install --from DIR`"
             }
             ToolchainError::NotOffered { .. } => {
-                "update pip (20.3 or newer), or check which package index it is set to use"
+                "update pip to 20.3 or newer, or check the package index that it is configured to use"
             }
             ToolchainError::HashMismatch { .. } | ToolchainError::Incomplete { .. } => {
-                "check which package index pip is set to use: what it delivered is not used"
+                "check the package index that pip is configured to use; its packages were not installed"
             }
-            ToolchainError::Pip { .. } => "run `python3 -m pip --version` and mend what pip complains about",
-            ToolchainError::Shortage { .. } => {
-                "run it again when processes, open files and memory are to be had"
-            }
+            ToolchainError::Pip { .. } => "run `python3 -m pip --version` and fix what it reports",
+            ToolchainError::Shortage { .. } => "free processes, open files or memory, then run it again",
             ToolchainError::Damaged { .. } => {
                 "run `fourfold toolchain install` on a machine with a network, and copy the folder that it prints"
             }
@@ -293,9 +294,5 @@ impl ToolchainError {
 }
 
 fn passed_over_text(passed_over: &[String]) -> String {
-    if passed_over.is_empty() {
-        String::new()
-    } else {
-        format!(" that can be used: {}", passed_over.join("; "))
-    }
+    if passed_over.is_empty() { String::new() } else { format!(": {}", passed_over.join("; ")) }
 }

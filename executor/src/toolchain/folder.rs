@@ -37,11 +37,11 @@ impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Obstacle::CannotBeMade { above, error } => {
-                write!(f, "it cannot be made in `{}`: {error}", above.display())
+                write!(f, "it cannot be created in `{}`: {error}", above.display())
             }
-            Obstacle::NotWritable { error } => write!(f, "this user may not write there: {error}"),
+            Obstacle::NotWritable { error } => write!(f, "this user cannot write to it: {error}"),
             Obstacle::NoExec => {
-                f.write_str("no kernel can be loaded from there: its file system is mounted noexec")
+                f.write_str("kernels in it cannot be loaded: its file system is mounted noexec")
             }
         }
     }
@@ -124,7 +124,7 @@ mod tests {
                 matches!(&found, Obstacle::CannotBeMade { above: named, .. } if named == above),
                 "{found}"
             );
-            assert!(found.to_string().contains("cannot be made"), "{found}");
+            assert!(found.to_string().contains("cannot be created"), "{found}");
         }
     }
 }

@@ -150,9 +150,10 @@ mod tests {
     fn the_documentation_lists_every_entry() {
         let mut text = String::from(
             "# Versions that are known to build wrong kernels\n\n\
-             A listed version is not used for the targets concerned: it is passed over where it is found, and refused where it is\n\
-             named. A kernel in the cache that was built with one is built again. `--allow-known-bad` and\n\
-             `FOURFOLD_ALLOW_KNOWN_BAD` lift that. A kernel for sm_120a that runs emulated on a Hopper counts for sm_90a, too.\n\n\
+             A listed version is not used for its targets: a tool that was found is skipped, one that was named is an\n\
+             error, and cached kernels that were built with it are rebuilt. `--allow-known-bad` and\n\
+             `FOURFOLD_ALLOW_KNOWN_BAD` allow listed versions. For kernels for sm_120a that run emulated on Hopper,\n\
+             the entries of sm_90a apply too.\n\n\
              | tool | from | before | targets | symptom | source |\n|---|---|---|---|---|---|\n",
         );
         for KnownBad { tool, from, below, targets, symptom, source } in KNOWN_BAD {

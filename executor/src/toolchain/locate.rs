@@ -386,7 +386,7 @@ impl<'a> Search<'a> {
                 Ok(metadata) if metadata.is_dir() => Flaw::of("which is a folder; name the program in it"),
                 Ok(_) => Flaw::of("which cannot be executed"),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Flaw::of("which does not exist"),
-                Err(error) => Flaw::of_system(format!("which cannot be looked at: {error}"), &error),
+                Err(error) => Flaw::of_system(format!("which cannot be inspected: {error}"), &error),
             };
             return Err(ToolchainError::of_named(named, &path, flaw));
         }
@@ -446,19 +446,19 @@ impl<'a> Search<'a> {
         };
         let Some(path) = [folder.clone()].into_iter().chain(places).find(is_cutlass) else {
             let problem = if folder.is_dir() {
-                "which holds no CUTLASS: there is neither include/cutlass nor cutlass_library/source/include/cutlass"
+                "which contains neither include/cutlass nor cutlass_library/source/include/cutlass"
             } else {
                 "which is not a folder"
             };
             return Err(ToolchainError::Named { named, path: folder, problem: problem.to_owned() });
         };
         if !path.join("tools/util/include").is_dir() {
-            let problem = "which holds CUTLASS without tools/util/include".to_owned();
+            let problem = "which contains CUTLASS without tools/util/include".to_owned();
             return Err(ToolchainError::Named { named, path, problem });
         }
         match cutlass_version(&path) {
             None => {
-                let problem = "whose include/cutlass/version.h says no version".to_owned();
+                let problem = "whose include/cutlass/version.h states no version".to_owned();
                 Err(ToolchainError::Named { named, path, problem })
             }
             Some(found) if found < OLDEST_CUTLASS => {
@@ -489,7 +489,7 @@ fn check_folder(path: &Path) -> Result<(), Flaw> {
     match path.metadata() {
         Ok(metadata) if metadata.is_dir() => Ok(()),
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Flaw::of_system(format!("which cannot be looked at: {error}"), &error))
+            Err(Flaw::of_system(format!("which cannot be inspected: {error}"), &error))
         }
         _ => Err(Flaw::of("which is not a folder")),
     }

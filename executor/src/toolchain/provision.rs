@@ -112,7 +112,7 @@ fn install(
         if let Err(flaw) = tree::check(&place, *part, Depth::Full)
             && place.join(part.folder()).exists()
         {
-            progress(&format!("{} in {} is installed anew: {}", part.name(), place.display(), flaw.problem));
+            progress(&format!("reinstalling {} in {}: {}", part.name(), place.display(), flaw.problem));
         }
     }
     remove_leftovers(&home);

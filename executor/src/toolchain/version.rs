@@ -76,7 +76,7 @@ pub(super) fn nvcc_version(nvcc: &Path, environment: &Environment) -> Result<Ver
             let said: String = said.chars().take(200).collect();
             let ending = run.ending();
             Err(Flaw::of(format!(
-                "which does not say its version: --version ended with {ending} and printed {said}"
+                "which does not report its version: --version ended with {ending} and printed {said}"
             )))
         }
     }

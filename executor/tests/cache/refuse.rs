@@ -348,7 +348,7 @@ fn folders_of_the_cache_that_are_links_files_or_another_users_are_refused() {
             Cache::open(&bench.options).unwrap();
         }
     }
-    // What others could merely enter is closed.
+    // Closes a folder that other users could only enter.
     let bench = Bench::new();
     fs::set_permissions(bench.cache.folder(), fs::Permissions::from_mode(0o755)).unwrap();
     Cache::open(&bench.options).unwrap();

@@ -74,7 +74,7 @@ fn strangers_in_the_folder_for_temporary_files_are_left_alone() {
     expected.sort();
     assert_eq!(bench.names("tmp"), expected);
     assert!(Path::new("/etc/passwd").exists());
-    // What was being removed when its process died.
+    // An entry whose removal was cut short by the death of its process.
     let aside = bench.cache.folder().join("entries/.refused-1-0-00ff");
     fs::create_dir(&aside).unwrap();
     fs::write(aside.join("kernel.so"), "x").unwrap();

@@ -186,7 +186,7 @@ fn a_tier_that_cannot_be_read_at_all_is_a_note_and_the_others_and_the_cache_are_
         let [note] = found.notes.as_slice() else { panic!("{tier}: {:?}", found.notes) };
         assert!(note.reason.code() == "unreachable" && note.to_string().contains(tier), "{note}");
         assert!(cache.get(&key(2)).notes.is_empty(), "it is said once");
-        // Who names it is told.
+        // Naming the tier in a command is an error.
         let error = check_tier(tier).unwrap_err();
         assert!(matches!(&error, CacheError::Tier { .. }) && error.to_string().contains(tier), "{error}");
         assert!(
@@ -198,7 +198,7 @@ fn a_tier_that_cannot_be_read_at_all_is_a_note_and_the_others_and_the_cache_are_
 
 #[test]
 fn what_may_be_secret_in_the_name_of_a_tier_is_never_said() {
-    // A scheme that is none, and one that needs a feature or a host that is not there.
+    // An unknown scheme, and one that needs a feature or an unreachable host.
     for tier in ["gopher://me:hunter2@host/k?sig=s3cr", "https://me:hunter2@127.0.0.1:1/k?sig=s3cr"] {
         let mut bench = Bench::new();
         drop(bench.cache.insert(&key(3), &built("third")).unwrap());

@@ -7,7 +7,7 @@ use crate::fixture::{Between, EMULATED, layers, story};
 use crate::placed::Placed;
 use crate::stand_in::{Counter, StandIn};
 
-/// TileKernels#30, CUTLASS 4.4.2. What is loaded for one GPU is neither launched on another nor in its context.
+/// TileKernels#30, CUTLASS 4.4.2. A kernel loaded on one GPU is neither launched on another nor in its context.
 #[test]
 fn a_kernel_in_memory_is_not_reused_on_another_gpu() {
     let stand_in = StandIn::new();
@@ -40,7 +40,7 @@ fn a_kernel_in_memory_is_not_reused_on_another_gpu() {
     assert_eq!(stand_in.count(Counter::Strays), 0, "work on a stream while another context was current");
 }
 
-/// facebookexperimental/triton#3514. Candidates are launched one after the other: a cluster of one is none of the next.
+/// facebookexperimental/triton#3514. A launch does not inherit the cluster size of the launch before.
 #[test]
 fn a_launch_keeps_no_attribute_of_the_one_before() {
     let stand_in = StandIn::new();

@@ -67,8 +67,8 @@ fn toolchains_and_flags_have_keys_of_their_own() {
     assert_eq!(keys.len(), count, "two builds that differ share a key");
 }
 
-/// DeepGEMM#388, GPTQModel#3039. The same toolchain elsewhere, other places for the cache and temporary files, more or
-/// fewer builds at once, and more patience are the same key: the kernel is found and not built again.
+/// DeepGEMM#388, GPTQModel#3039. The location of the toolchain, the cache and temporary files is not part of a key.
+/// Neither are the number of concurrent builds and the time limit: the kernel is found and not rebuilt.
 #[test]
 fn install_paths_and_thread_counts_are_in_no_key() {
     let (here, elsewhere) = (Bench::new(), Bench::new());

@@ -22,7 +22,7 @@
 //!
 //! Missing, because they take a file system of their own:
 //! - NFS: a negative look-up that is cached for up to a minute after a lost race, and locks that a server does not grant
-//!   or loses. Where a lock cannot be had, a kernel is built without the cache (`service::flight`).
+//!   or loses. If a lock is unavailable, a kernel is built without the cache (`service::flight`).
 //! - EBUSY from a shared file system when a file that another host has open is removed.
 #![allow(unsafe_code, reason = "the stand-in driver is a library, and prepared programs take addresses")]
 

@@ -18,7 +18,7 @@ fn slow() -> String {
     format!("sleep 0.3; exec '{}' \"$@\"", stand_in("nvcc.sh").display())
 }
 
-/// DeepEP#683. Who renames second finds the entry of who was first, and uses it.
+/// DeepEP#683. The process that loses a rename race uses the entry of the winner.
 #[test]
 fn a_lost_rename_race_gives_the_winners_entry() {
     let bench = cache::Bench::new();
@@ -46,7 +46,7 @@ fn files_that_a_shared_cache_lacks_cost_a_build() {
         .collect();
     assert!(names.len() >= 2);
     for name in &names {
-        // Of the cache, where the file vanishes, and an NFS client leaves what somebody has open under another name.
+        // A file vanishes from the cache, and an NFS client keeps the open file under another name.
         let entry = bench.path("cache/kernels/entries").join(key.to_string());
         cache::open_up(&entry);
         fs::rename(entry.join(name), entry.join(".nfs0000000000000001")).unwrap();

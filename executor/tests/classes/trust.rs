@@ -23,8 +23,8 @@ fn is_root() -> bool {
     is_root
 }
 
-/// cutlass#3404. Without a variable that says where, there is no cache folder, and never one below the working
-/// directory; what lies there under the names of a cache is not looked at.
+/// cutlass#3404. Without a variable that names it, there is no cache folder. The cache is never below the working
+/// directory, and files with the names of a cache there are ignored.
 #[test]
 fn the_working_directory_is_no_cache() {
     let none = Environment::default();
@@ -66,15 +66,15 @@ fn refuse(options: &CacheOptions, words: &str) {
     }
 }
 
-/// unsloth-zoo#906. A folder of the cache that is a link, belongs to somebody else or is open to everybody is refused. A
-/// link above the cache may lead anywhere: what counts is whose the folder and every entry in it are.
+/// unsloth-zoo#906. A cache folder that is a link, has another owner or is writable by others is refused. A link above
+/// the cache may lead anywhere, because the owner of the folder and of every entry is checked.
 #[test]
 fn links_foreign_owners_and_open_folders_are_refused() {
     let bench = Bench::new();
     drop(bench.cache.insert(&key(1), &built("first")).unwrap());
     let folder = bench.folder.path();
     fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
-    refuse(&bench.options, "every user can write to it");
+    refuse(&bench.options, "writable by every user");
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
     let (entries, moved) = (bench.cache.folder().join("entries"), folder.join("moved"));
     fs::rename(&entries, &moved).unwrap();
@@ -125,8 +125,8 @@ fn what_was_checked_is_what_is_loaded() {
     }
 }
 
-/// unsloth-zoo#906. Whoever can write an entry can write its hashes too: what makes an entry ours is its owner, and that
-/// nobody else can write to it.
+/// unsloth-zoo#906. A user who can write an entry can write its hashes too. An entry is trusted for its owner,
+/// and because no other user can write to it.
 #[test]
 fn a_right_hash_does_not_make_a_strangers_entry_ours() {
     let bench = Bench::new();

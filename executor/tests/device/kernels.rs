@@ -74,7 +74,7 @@ fn a_batch_with_one_b_is_given_to_the_kernel_as_one_matrix() {
     assert_eq!(story(&run), [not("kernel_refused")]);
     let message = &run.segments[0].reason.as_ref().unwrap().message;
     assert!(
-        message.starts_with("`sfa` takes 2048 bytes, and the kernel reads 1536; this is a bug"),
+        message.starts_with("`sfa` takes 2048 bytes, but the kernel reads 1536; this is a bug"),
         "{message}"
     );
 }
@@ -148,14 +148,14 @@ fn why_a_kernel_does_not_run_is_found_out_in_a_fixed_order() {
     assert_eq!(reason(&fixture, Some(&device)), unavailable);
     fixture.kernels.remove(&0);
     let found = reason(&fixture, Some(&device));
-    assert_eq!((found.code, found.message.as_str()), ("not_built", "no kernel was given for segment 0"));
+    assert_eq!((found.code, found.message.as_str()), ("not_built", "no kernel was passed for segment 0"));
     stand_in.limit(64);
     let fixture = fixture.with_kernel(0, &["RELU"]);
     let found = reason(&fixture, Some(&device));
     assert_eq!(found.code, "kernel_refused");
     assert_eq!(
         found.message,
-        "the kernel answered 11 (invalid): K is 160; this is a bug in Fourfold: an accepted kernel must run"
+        "the kernel returned status 11 (invalid): K is 160; this is a bug in Fourfold: an accepted kernel must run"
     );
 }
 
@@ -169,7 +169,7 @@ fn no_kernel_is_launched_on_buffers_that_are_not_what_it_reads() {
     assert_eq!(story(&run), [not("kernel_refused")]);
     let message = &run.segments[0].reason.as_ref().unwrap().message;
     assert!(
-        message.starts_with("`sfb` takes 512 bytes, and the kernel reads 513; this is a bug"),
+        message.starts_with("`sfb` takes 512 bytes, but the kernel reads 513; this is a bug"),
         "{message}"
     );
 
@@ -179,7 +179,7 @@ fn no_kernel_is_launched_on_buffers_that_are_not_what_it_reads() {
     assert_eq!(story(&run), [not("kernel_refused")]);
     let message = &run.segments[0].reason.as_ref().unwrap().message;
     assert!(
-        message.starts_with("`a` has 16384 elements, and the kernel takes 32768; this is a bug"),
+        message.starts_with("`a` has 16384 elements, but the kernel expects 32768; this is a bug"),
         "{message}"
     );
     assert_eq!(stand_in.count(Counter::Launches), launches);
@@ -222,8 +222,7 @@ fn a_kernel_for_which_the_device_has_no_room_leaves_the_work_to_the_host() {
     assert_eq!(story(&run), [KERNEL, not("device_memory")]);
     assert_eq!(run.value(fixture.value("y")), Some(&fixture.expected("y")));
     let message = &run.segments[1].reason.as_ref().unwrap().message;
-    let words =
-        "the device has no room for the kernel (the kernel answered 1002 (cuda_error): the stand-in does not";
+    let words = "cannot allocate device memory for the kernel (the kernel returned status 1002";
     assert!(message.starts_with(words), "{message}");
 }
 
@@ -238,7 +237,7 @@ fn a_device_that_is_lost_while_a_kernel_is_prepared_is_not_a_refusal_of_the_kern
         let RunError::Device { segment: 1, source, .. } = &error else { panic!("{error}") };
         assert!(source.is_sticky(), "{error}");
         assert!(error.to_string().contains("719") && error.to_string().ends_with(')'), "{error}");
-        assert!(error.to_string().contains("(start the process anew; "), "{error}");
+        assert!(error.to_string().contains("(restart the process; "), "{error}");
         drop((fixture, device));
         stand_in.reset();
     }
@@ -259,7 +258,7 @@ fn a_kernel_of_another_signature_is_not_launched() {
     let mut fixture = layers(37, 64, Between::Nothing);
     let (first, second) = (fixture.kernels.remove(&0).unwrap(), fixture.kernels.remove(&1).unwrap());
     fixture.kernels.extend([(1, first), (0, second)]);
-    refuse(&fixture, "computes `nvfp4 c=f32 beta d=f32`, and the plan is `nvfp4 alpha row=f32 d=f32`");
+    refuse(&fixture, "signature is `nvfp4 c=f32 beta d=f32`, but the plan's is `nvfp4 alpha row=f32 d=f32`");
     for (signature, said) in [
         ("", "nothing"),
         ("nvfp4 alpha row=f32 d=bf16", "nvfp4 alpha row=f32 d=bf16"),
@@ -269,7 +268,7 @@ fn a_kernel_of_another_signature_is_not_launched() {
     ] {
         let other = fixture.interface(0).signed(signature);
         fixture.kernels.insert(0, SegmentKernel::Ready(other.kernel(&["RELU"])));
-        refuse(&fixture, &format!("the kernel says that it computes `{said}`"));
+        refuse(&fixture, &format!("the kernel's signature is `{said}`"));
     }
     assert_eq!(stand_in.count(Counter::Launches), launches);
 }
@@ -285,7 +284,7 @@ fn a_kernel_runs_only_on_the_device_that_it_is_for() {
     assert_eq!(story(&refused), [not("no_device")]);
     assert_eq!(
         refused.segments[0].reason.as_ref().unwrap().message,
-        "a kernel for sm_100a needs a GPU of target sm_100a, and this is Stand-in 1 (sm_90, 148 SMs, 1.0 GiB)"
+        "a kernel for sm_100a needs a GPU of target sm_100a, but this GPU is Stand-in 1 (sm_90, 148 SMs, 1.0 GiB)"
     );
     let emulated = flattened(3, 128);
     assert_eq!(story(&run(&emulated, &hopper)), [("emulated", None)]);
@@ -326,7 +325,7 @@ fn a_device_without_room_leaves_the_work_to_the_host() {
             stories.push(story(&run));
         }
         if let Some(reason) = &run.segments[0].reason {
-            assert!(reason.message.starts_with("the device has no room for "), "{}", reason.message);
+            assert!(reason.message.starts_with("cannot allocate "), "{}", reason.message);
         }
     }
     assert_eq!(stories.first().unwrap(), &[not("device_memory"); 2]);
@@ -413,7 +412,7 @@ fn a_host_s_stream_is_worked_on() {
     let other = Device::open(1).unwrap();
     let refused = machine.with_stream(other.stream()).unwrap_err();
     assert_eq!(refused, DeviceError::OtherDevice { what: "stream" });
-    assert_eq!(refused.to_string(), "the stream is one of another device");
+    assert_eq!(refused.to_string(), "the stream belongs to another device");
     let bound = bind(&fixture.program, &fixture.tensors).unwrap();
     let run =
         run(&fixture.program, &fixture.partition, &bound, &RunOptions::default(), Some(&machine)).unwrap();

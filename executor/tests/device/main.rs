@@ -1,5 +1,7 @@
-//! Devices, runs and prepared programs on a stand-in driver, whose work is queued until somebody waits for it, with
-//! stand-in kernels that really multiply: what moves, what runs where and why not, and that nothing is left.
+//! Devices, runs and prepared programs on a stand-in driver with stand-in kernels that really multiply.
+//!
+//! The driver queues work until a caller waits for it. The tests check which tensors move, which segments run on the
+//! device, the reasons for the others, and that every resource is freed.
 #![allow(unsafe_code, reason = "the stand-in is a library, and prepared programs take addresses")]
 
 mod allocations;

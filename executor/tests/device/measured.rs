@@ -1,4 +1,4 @@
-//! Kernels that are measured: what becomes of right ones, slow ones, and those that fail in any way.
+//! Measurements: the outcomes of right kernels, slow kernels, and kernels that fail in any way.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -185,7 +185,7 @@ fn a_slow_kernel_is_right_and_not_measured_further() {
     let options = MeasureOptions { time_limit: Duration::from_millis(100), ..OPTIONS };
     let slow = call.measure(&relu, &device, &options).unwrap();
     assert_eq!(slow, Outcome::Slow { estimate_us: 1000.0, compared: 2 * D });
-    // What is wrong is not called slow.
+    // A wrong kernel is not reported as slow.
     let silent = first_kernel(&["WRITES_NOTHING"]);
     for options in [options, quick(1.0)] {
         let outcome = call.measure(&silent, &device, &options).unwrap();
@@ -203,7 +203,7 @@ fn a_kernel_that_writes_nothing_more_or_beside_its_output_is_wrong() {
         other => panic!("{other:?}"),
     };
     let all = 2 * COPIES as u64 * D;
-    // Bytes that are as expected although nobody writes them: other ones at first than later.
+    // Bytes that match although no kernel writes them; the initial fill differs from the later one.
     let expected_to_be =
         |byte: u8| call.expected[0].iter().filter(|expected| **expected == byte).count() as u64;
     assert!(expected_to_be(0xFF) > 0);
@@ -231,7 +231,7 @@ fn a_kernel_that_writes_nothing_more_or_beside_its_output_is_wrong() {
     let behind = wrong(&["RELU", &format!("SPOIL={D}")]);
     assert_eq!((behind.byte, behind.bytes, behind.found, behind.expected), (D, D, 0x5A, 0xFF));
     assert_eq!(behind.wrong, 2 * COPIES as u64);
-    assert!(behind.to_string().contains("was written 0 bytes behind the end of output 0; "), "{behind}");
+    assert!(behind.to_string().contains("was written 0 bytes past the end of output 0; "), "{behind}");
 }
 
 #[test]
@@ -252,12 +252,12 @@ fn a_call_that_is_not_the_kernel_s_is_refused_before_anything_is_launched() {
         assert_eq!(refused(&call, &relu, &device), expected);
     };
     for (role, words) in [
-        ("a", "the kernel reads 160 bytes of `a`, and the call has 159"),
-        ("sfa", "the kernel reads 512 bytes of `sfa`, and the call has 511"),
-        ("b", "the kernel reads 1280 bytes of `b`, and the call has 1279"),
-        ("sfb", "the kernel reads 512 bytes of `sfb`, and the call has 511"),
-        ("alpha", "the kernel reads 4 bytes of `alpha`, and the call has 3"),
-        ("x0", "the kernel reads 160 bytes of `x0`, and the call has 159"),
+        ("a", "the kernel reads 160 bytes of `a`, but the call passes 159"),
+        ("sfa", "the kernel reads 512 bytes of `sfa`, but the call passes 511"),
+        ("b", "the kernel reads 1280 bytes of `b`, but the call passes 1279"),
+        ("sfb", "the kernel reads 512 bytes of `sfb`, but the call passes 511"),
+        ("alpha", "the kernel reads 4 bytes of `alpha`, but the call passes 3"),
+        ("x0", "the kernel reads 160 bytes of `x0`, but the call passes 159"),
     ] {
         let shorter = |call: &mut Call| {
             let bytes = call.input(role);
@@ -268,29 +268,32 @@ fn a_call_that_is_not_the_kernel_s_is_refused_before_anything_is_launched() {
             let bytes = call.input(role).clone();
             call.inputs.push((role.to_owned(), bytes));
         };
-        mismatch(&twice, &format!("the call has `{role}` twice"));
+        mismatch(&twice, &format!("the call passes `{role}` twice"));
         let full = Call::new(0, 64).input(role).len();
         mismatch(
             &|call| call.inputs.retain(|(of, _)| of != role),
-            &format!("the kernel reads {full} bytes of `{role}`, and the call has 0"),
+            &format!("the kernel reads {full} bytes of `{role}`, but the call passes 0"),
         );
     }
     for role in ["x1", "c", "beta", "y0", "", "A"] {
         mismatch(
             &|call| call.inputs.push((role.to_owned(), vec![0; 4])),
-            &format!("the call has `{role}`, which the kernel does not read"),
+            &format!("the call passes `{role}`, which the kernel does not read"),
         );
     }
     mismatch(
         &|call| call.expected[0].push(0),
-        "the kernel writes 800 bytes of output 0, and 801 are expected",
+        "the kernel writes 800 bytes of output 0, but 801 are expected",
     );
-    mismatch(&|call| call.expected.clear(), "the kernel writes 800 bytes of output 0, and 0 are expected");
+    mismatch(&|call| call.expected.clear(), "the kernel writes 800 bytes of output 0, but 0 are expected");
     mismatch(
         &|call| call.expected.push(vec![0]),
-        "the kernel writes 0 bytes of output 1, and 1 are expected",
+        "the kernel writes 0 bytes of output 1, but 1 are expected",
     );
-    mismatch(&|call| call.expected = vec![vec![0]; 9], "9 outputs are expected, and no kernel has them");
+    mismatch(
+        &|call| call.expected = vec![vec![0]; 9],
+        "9 outputs are expected, more than the kernel ABI allows",
+    );
 
     let call = Call::new(0, 64);
     let code = |kernel: &Kernel| refused(&call, kernel, &device).code;
@@ -298,19 +301,19 @@ fn a_call_that_is_not_the_kernel_s_is_refused_before_anything_is_launched() {
     assert_eq!(code(&first_kernel(&["EXTRA_OUTPUT=0"])), CALL_MISMATCH);
     let nothing = Interface { operands: Vec::new(), scalars: Vec::new(), ..first() };
     let without = nothing.kernel(&[]);
-    let says_nothing = "call_mismatch: the kernel does not say what it reads";
+    let says_nothing = "call_mismatch: the metadata of the kernel lists no operands";
     assert_eq!(refused(&call, &without, &device).to_string(), says_nothing);
     assert_eq!(code(&first_kernel(&["PREPARE_STATUS=7"])), "internal");
     assert_eq!(code(&first_kernel(&["TARGET=\"sm_120a\""])), "no_device");
     let other = Device::open(1).unwrap();
     assert_eq!(
         refused(&call, &relu, &other).to_string(),
-        "no_device: a kernel for sm_100a needs a GPU of target sm_100a, and this is Stand-in 1 (sm_90, 148 SMs, \
+        "no_device: a kernel for sm_100a needs a GPU of target sm_100a, but this GPU is Stand-in 1 (sm_90, 148 SMs, \
          1.0 GiB)"
     );
-    // What the kernel itself refuses.
+    // A refusal by the kernel itself.
     let refusal = refused(&Call::new(0, 160), &relu, &device);
-    assert_eq!(refusal.to_string(), "invalid: the kernel answered 11 (invalid): K is 160");
+    assert_eq!(refusal.to_string(), "invalid: the kernel returned status 11 (invalid): K is 160");
     for (l, m) in [(0, M as i64), (1, 0)] {
         let extents = Extents::of_product(l, m, N as i64, 64);
         let nothing = Call { extents, inputs: Vec::new(), expected: Vec::new() };
@@ -347,38 +350,41 @@ fn roles_are_bound_in_the_kernel_s_order_and_never_guessed() {
         change(&mut interface);
         assert_eq!(refused(&call, &interface.kernel(&["RELU"])), words);
     };
-    other(&|it| _ = it.operands.pop(), "call_mismatch: the call has `x0`, which the kernel does not read");
-    other(&|it| _ = it.scalars.pop(), "call_mismatch: the call has `alpha`, which the kernel does not read");
+    other(&|it| _ = it.operands.pop(), "call_mismatch: the call passes `x0`, which the kernel does not read");
+    other(
+        &|it| _ = it.scalars.pop(),
+        "call_mismatch: the call passes `alpha`, which the kernel does not read",
+    );
     other(
         &|it| it.operands.push(role("x1", "bf16", Some(&["L", "M"]))),
-        "call_mismatch: the kernel reads 10 bytes of `x1`, and the call has 0",
+        "call_mismatch: the kernel reads 10 bytes of `x1`, but the call passes 0",
     );
     other(
         &|it| it.scalars.push("beta".to_owned()),
-        "call_mismatch: the kernel reads 4 bytes of `beta`, and the call has 0",
+        "call_mismatch: the kernel reads 4 bytes of `beta`, but the call passes 0",
     );
     other(
         &|it| it.operands[0].role = "values".to_owned(),
-        "call_mismatch: the call has `a`, which the kernel does not read",
+        "call_mismatch: the call passes `a`, which the kernel does not read",
     );
     other(
         &|it| it.operands[0].element = "f8E4M3FN".to_owned(),
-        "call_mismatch: the kernel reads 320 bytes of `a`, and the call has 160",
+        "call_mismatch: the kernel reads 320 bytes of `a`, but the call passes 160",
     );
     other(
         &|it| it.operands[4].element = "f12".to_owned(),
-        "call_mismatch: the kernel reads `x0` of f12, which is not understood",
+        "call_mismatch: the kernel reads `x0` of the unknown element type f12",
     );
     let unknown = "call_mismatch: the extents of `x0` are negative, unknown or too large";
     other(&|it| it.operands[4] = role("x0", "f32", Some(&["H"])), unknown);
     // The kernel answers how much a tensor without extents takes: nothing.
     other(
         &|it| it.operands[4].extents = None,
-        "call_mismatch: the kernel reads 0 bytes of `x0`, and the call has 160",
+        "call_mismatch: the kernel reads 0 bytes of `x0`, but the call passes 160",
     );
     other(
         &|it| it.extents.push("H".to_owned()),
-        "extent_out_of_range: the kernel answered 100 (extent_out_of_range): the extents are others",
+        "extent_out_of_range: the kernel returned status 100 (extent_out_of_range): the extents are others",
     );
     // As many as a call has room for, and one more.
     let (mut crowded, mut call) = (first(), Call::new(0, 64));
@@ -394,7 +400,7 @@ fn roles_are_bound_in_the_kernel_s_order_and_never_guessed() {
     add(&mut crowded);
     let overfull = crowded.kernel(&["RELU"]);
     refused(&call, &overfull);
-    assert!(refused(&call, &full).ends_with("the call has `x28`, which the kernel does not read"));
+    assert!(refused(&call, &full).ends_with("the call passes `x28`, which the kernel does not read"));
     call.inputs.pop();
     refused(&call, &overfull);
     assert_eq!(stand_in.count(Counter::Launches), launches);

@@ -19,7 +19,7 @@ fn devices_are_described_and_opened_by_number() {
     assert_eq!(error, DeviceError::NoSuchDevice { ordinal: 2, count: 2 });
     assert_eq!(
         (error.code(), error.to_string().as_str()),
-        ("no_device", "there is no CUDA device 2; there are 2")
+        ("no_device", "there is no CUDA device 2; the number of devices is 2")
     );
 }
 

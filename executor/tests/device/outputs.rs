@@ -253,7 +253,7 @@ fn a_reduction_that_does_not_begin_at_zero_is_not_prepared_over_nothing() {
     let fixture = Fixture { program: fourfold_ir::load(&source).unwrap().0, ..fixture };
     let refused = Placed::new(&fixture, &device).prepare(&fixture, &device).unwrap_err();
     assert_eq!((refused.code, refused.segment), ("kernel_refused", Some(0)));
-    assert!(refused.message.starts_with("`%peak` of an empty problem is not zero"), "{refused}");
+    assert!(refused.message.starts_with("`%peak` is not zero although its problem is empty"), "{refused}");
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn outputs_that_are_not_the_segment_s_are_refused() {
     };
     refuse(
         &|fixture| _ = fixture.plan(0).outputs.pop(),
-        "its segment gives `%highest`, and it does not write it",
+        "it does not write `%highest`, an output of its segment",
     );
     refuse(
         &|fixture| {
@@ -295,7 +295,7 @@ fn outputs_that_are_not_the_segment_s_are_refused() {
             let output = fixture.plan(0).outputs[0].clone();
             fixture.plan(0).outputs.extend([output.clone(), output.clone(), output]);
         },
-        "it reads or writes more than the interface of kernels has room for",
+        "it has more operands or outputs than the kernel ABI allows",
     );
     refuse(
         &|fixture| {
@@ -308,7 +308,7 @@ fn outputs_that_are_not_the_segment_s_are_refused() {
                 }
             }
         },
-        "`%peak` takes 4 bytes, and the kernel writes 14208",
+        "`%peak` takes 4 bytes, but the kernel writes 14208",
     );
     assert_eq!(stand_in.count(Counter::Launches) - launches, 5, "the second kernel of each, and no other");
 }
@@ -323,7 +323,7 @@ fn an_output_that_the_kernel_writes_beyond_is_refused_each_in_turn() {
         let reason = run.segments[0].reason.as_ref().unwrap();
         assert_eq!(reason.code, "kernel_refused");
         let bytes = fixture.expected(name).bytes().len();
-        let words = format!("`%{name}` takes {bytes} bytes, and the kernel writes {}", bytes + 1);
+        let words = format!("`%{name}` takes {bytes} bytes, but the kernel writes {}", bytes + 1);
         assert!(reason.message.starts_with(&words), "{}", reason.message);
     }
 }
@@ -351,7 +351,7 @@ fn a_kernel_with_other_outputs_is_not_launched() {
         fixture.kernels.remove(&1);
         let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();
         let reason = run.segments[0].reason.as_ref().unwrap();
-        let words = format!("the kernel says that it computes `{signature}`, and the plan is `{SIGNATURE}`");
+        let words = format!("the kernel's signature is `{signature}`, but the plan's is `{SIGNATURE}`");
         assert!(reason.message.starts_with(&words), "{}", reason.message);
     }
     assert_eq!(stand_in.count(Counter::Launches), launches);
@@ -383,7 +383,7 @@ fn scales_that_are_not_blocked_are_refused() {
     let reason = run.reason.unwrap();
     assert_eq!(reason.code, "kernel_refused");
     assert!(
-        reason.message.starts_with("kernels write blocked scales, and `%sq` are not"),
+        reason.message.starts_with("kernels write blocked scales, but `%sq` has another layout"),
         "{}",
         reason.message
     );
@@ -573,7 +573,7 @@ fn outputs_are_bound_by_role_in_the_order_of_the_kernel() {
         let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();
         let message = &run.segments[0].reason.as_ref().unwrap().message;
         let bytes = fixture.expected(beyond).bytes().len();
-        let words = format!("`%{beyond}` takes {bytes} bytes, and the kernel writes {}", bytes + 1);
+        let words = format!("`%{beyond}` takes {bytes} bytes, but the kernel writes {}", bytes + 1);
         assert!(message.starts_with(&words), "{message}");
     }
 }
@@ -599,11 +599,11 @@ fn a_kernel_whose_outputs_have_other_roles_is_not_launched() {
         };
         refuse(
             &|it| _ = it.outputs.remove(position),
-            &format!("the plan has the output {lacks}, and the kernel has none"),
+            &format!("the plan has the output {lacks}, but the kernel does not"),
         );
         refuse(
             &|it| it.outputs[position].role = format!("y{}", position + 6),
-            &format!("the kernel has the output {has}, and the plan has none"),
+            &format!("the kernel has the output {has}, but the plan does not"),
         );
         refuse(
             &|it| it.outputs.push(it.outputs[position].clone()),

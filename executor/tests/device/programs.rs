@@ -129,10 +129,10 @@ fn the_workspace_may_be_the_caller_s() {
     let addresses = placed.addresses();
     let prepare = |address, bytes| placed.prepare(&addresses, Some((address, bytes)));
     let at = memory.address();
-    check(&prepare(at, size - 1).unwrap_err(), "workspace_size", &format!("{size} are needed"));
+    check(&prepare(at, size - 1).unwrap_err(), "workspace_size", &format!("{size} bytes are required"));
     check(&prepare(0, size).unwrap_err(), "workspace_size", "at 0x0");
-    check(&prepare(u64::MAX - 255, size).unwrap_err(), "workspace_size", "are needed");
-    check(&prepare(at + 128, size).unwrap_err(), "pointer_alignment", "no multiple of 256");
+    check(&prepare(u64::MAX - 255, size).unwrap_err(), "workspace_size", "are required");
+    check(&prepare(at + 128, size).unwrap_err(), "pointer_alignment", "not a multiple of 256");
     let x = addresses[&fixture.value("x")];
     check(&prepare(x, size).unwrap_err(), "alias", "`%x` and the workspace share memory");
     let before = stand_in.count(Counter::Allocations);
@@ -153,7 +153,7 @@ fn addresses_that_do_not_do_are_refused() {
     placed.refuse("sw2", None, "missing_address", "`%sw2` of 512 bytes has no address");
     placed.refuse("y", Some(0), "missing_address", "`%y` of 5920 bytes");
     placed.refuse("x", Some(u64::MAX - 15), "missing_address", "`%x`");
-    placed.refuse("w1", Some(w1 + 8), "pointer_alignment", "which is no multiple of 16");
+    placed.refuse("w1", Some(w1 + 8), "pointer_alignment", "which is not a multiple of 16");
     placed.refuse("y", Some(w1), "alias", "`%w1`");
     // The last bytes of y, which is 5920 long.
     placed.refuse("w1", Some(y + 5904), "alias", "`%y` and `%w1` share memory, and a kernel writes to it");
@@ -187,7 +187,7 @@ fn programs_that_do_not_run_as_kernels_only_are_refused() {
     refuse(&fixture, "k_alignment", Some(1), "M is 37; expected a multiple of 4");
     fixture.plan(1).constraints.pop();
     fixture.kernels.remove(&1);
-    refuse(&fixture, "not_built", Some(1), "no kernel was given");
+    refuse(&fixture, "not_built", Some(1), "no kernel was passed");
     fixture = fixture.with_kernel(1, &["PREPARE_STATUS=1001"]);
     refuse(&fixture, DEVICE_ERROR, Some(1), "the stand-in does not prepare");
     fixture = fixture.with_kernel(1, &["PREPARE_STATUS=1002"]);
@@ -204,12 +204,12 @@ fn programs_that_do_not_run_as_kernels_only_are_refused() {
     let machine = Machine::new(&device, &fixture.kernels);
     let refused =
         refused(Preparation::of_program(&fixture.program, &fixture.partition, &fixture.symbols(), &machine));
-    check(&refused, "missing_address", "nothing makes `%r` before segment 0 reads it");
+    check(&refused, "missing_address", "no segment computes `%r` before segment 0 reads it");
 
     let fixture = layers(37, 64, Between::Nothing);
     let placed = Placed::new(&fixture, &device);
     stand_in.limit(stand_in.count(Counter::Bytes));
-    check(&placed.prepare(&placed.addresses(), None).unwrap_err(), "device_memory", "no room");
+    check(&placed.prepare(&placed.addresses(), None).unwrap_err(), "device_memory", "cannot allocate");
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn a_program_that_is_refused_leaves_its_workspace_alone() {
     let lost = Placed { fixture: &fixture, device: &device, buffers: HashMap::new() };
     let refused = lost.prepare(&addresses, Some((memory.address(), size))).unwrap_err();
     check(&refused, DEVICE_ERROR, "CUDA_ERROR_719");
-    check(&refused, DEVICE_ERROR, "start the process anew");
+    check(&refused, DEVICE_ERROR, "restart the process");
     drop((placed, memory));
     stand_in.reset();
 }
@@ -347,7 +347,7 @@ fn kernels_of_a_mixed_program_are_prepared_one_by_one() {
         let refuse =
             |segment| refused(Preparation::of_segment(program, partition, segment, &symbols, &machine));
         check(&refuse(1), "fallback_segment", "segment 1 runs on the fallback");
-        check(&refuse(3), NO_SUCH_SEGMENT, "there is no segment 3; the partition has 3");
+        check(&refuse(3), NO_SUCH_SEGMENT, "the partition has no segment 3; it has 3");
     }
 }
 

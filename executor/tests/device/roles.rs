@@ -209,46 +209,46 @@ fn a_role_that_the_kernel_or_the_plan_lacks_is_a_refusal() {
     assert_eq!(names(&planned), ["a", "sfa", "b", "sfb", "x0", "alpha", "y0"]);
     for (position, lacked) in planned.operands.iter().enumerate() {
         let name = &lacked.role;
-        let none = format!("the plan has the operand `{name}`, and the kernel has none");
+        let none = format!("the plan has the operand `{name}`, but the kernel does not");
         refuse(&|it| _ = it.operands.remove(position), &none);
         let twice = format!("the kernel has the operand `{name}` twice");
         refuse(&|it| it.operands.push(lacked.clone()), &twice);
-        let other = "the kernel has the operand `values`, and the plan has none";
+        let other = "the kernel has the operand `values`, but the plan does not";
         refuse(&|it| it.operands[position].role = "values".to_owned(), other);
     }
     for (name, element) in [("c", "f32"), ("x1", "f32"), ("y0", "f32"), ("A", "f4E2M1FN"), ("alpha", "f32")] {
-        let words = format!("the kernel has the operand `{name}`, and the plan has none");
+        let words = format!("the kernel has the operand `{name}`, but the plan does not");
         refuse(&|it| it.operands.push(role(name, element, Some(&[]))), &words);
         refuse(&|it| it.operands.insert(0, role(name, element, None)), &words);
     }
-    refuse(&|it| it.scalars.clear(), "the plan has the scalar `alpha`, and the kernel has none");
+    refuse(&|it| it.scalars.clear(), "the plan has the scalar `alpha`, but the kernel does not");
     for (name, fault) in
-        [("beta", ", and the plan has none"), ("alpha", " twice"), ("x0", ", and the plan has none")]
+        [("beta", ", but the plan does not"), ("alpha", " twice"), ("x0", ", but the plan does not")]
     {
         let words = format!("the kernel has the scalar `{name}`{fault}");
         refuse(&|it| it.scalars.push(name.to_owned()), &words);
     }
     refuse(
         &|it| it.scalars[0] = "global".to_owned(),
-        "the kernel has the scalar `global`, and the plan has none",
+        "the kernel has the scalar `global`, but the plan does not",
     );
-    refuse(&|it| it.outputs.clear(), "the plan has the output `y0`, and the kernel has none");
+    refuse(&|it| it.outputs.clear(), "the plan has the output `y0`, but the kernel does not");
     for (name, fault) in
-        [("y1", ", and the plan has none"), ("y0", " twice"), ("d", ", and the plan has none")]
+        [("y1", ", but the plan does not"), ("y0", " twice"), ("d", ", but the plan does not")]
     {
         let words = format!("the kernel has the output `{name}`{fault}");
         refuse(&|it| it.outputs.push(role(name, "f32", Some(&["L", "M", "N"]))), &words);
     }
     refuse(
         &|it| it.outputs[0].role = "y1".to_owned(),
-        "the kernel has the output `y1`, and the plan has none",
+        "the kernel has the output `y1`, but the plan does not",
     );
-    let others = "the kernel has other extents than the plan";
+    let others = "the kernel's extents differ from the plan's";
     for position in 0..4 {
         refuse(&|it| _ = it.extents.remove(position), others);
         let twice = format!("the kernel has the extent `{}` twice", planned.extents[position]);
         refuse(&|it| it.extents.push(it.extents[position].clone()), &twice);
-        let unknown = "the kernel has the extent `H`, and the plan has none";
+        let unknown = "the kernel has the extent `H`, but the plan does not";
         refuse(&|it| it.extents[position] = "H".to_owned(), unknown);
     }
     refuse(&|it| it.extents.clear(), others);
@@ -267,31 +267,31 @@ fn a_role_of_another_size_is_a_refusal() {
     let refuse = |change: &dyn Fn(&mut Interface), words: &str| refuse(&device, change, words);
     refuse(
         &|it| it.operands[0] = role("a", "f4E2M1FN", Some(&["L", "M", "N"])),
-        "`a` has 2368 elements, and the kernel takes 1480",
+        "`a` has 2368 elements, but the kernel expects 1480",
     );
     refuse(
         &|it| it.operands[2] = role("b", "f4E2M1FN", Some(&["L", "N", "K", "M"])),
-        "`b` has 2560 elements, and the kernel takes 94720",
+        "`b` has 2560 elements, but the kernel expects 94720",
     );
     refuse(
         &|it| it.operands[4] = role("x0", "f32", Some(&["L", "M"])),
-        "`x0` has 40 elements, and the kernel takes 37",
+        "`x0` has 40 elements, but the kernel expects 37",
     );
     refuse(
         &|it| it.operands[4] = role("x0", "f32", Some(&[])),
-        "`x0` has 40 elements, and the kernel takes 1",
+        "`x0` has 40 elements, but the kernel expects 1",
     );
     refuse(
         &|it| it.operands[4] = role("x0", "f32", Some(&["H"])),
-        "`x0` has 40 elements, and the kernel takes unknown",
+        "`x0` has 40 elements, but the kernel expects unknown",
     );
     // A tensor without extents has the bytes that the kernel answers: none.
-    refuse(&|it| it.operands[0].extents = None, "`a` takes 1184 bytes, and the kernel reads 0");
-    refuse(&|it| it.operands[4].extents = None, "`x0` takes 160 bytes, and the kernel reads 0");
+    refuse(&|it| it.operands[0].extents = None, "`a` takes 1184 bytes, but the kernel reads 0");
+    refuse(&|it| it.operands[4].extents = None, "`x0` takes 160 bytes, but the kernel reads 0");
     // The scales are padded.
     refuse(
         &|it| it.operands[1] = role("sfa", "f8E4M3FN", Some(&["L", "M"])),
-        "`sfa` has 148 elements, and the kernel takes 37",
+        "`sfa` has 148 elements, but the kernel expects 37",
     );
     // Four extents with a repeated name: another one is missing.
     refuse(&|it| it.extents[2] = "M".to_owned(), "the kernel has the extent `M` twice");
@@ -299,7 +299,7 @@ fn a_role_of_another_size_is_a_refusal() {
     let mut fixture = layers(37, 64, Between::Nothing);
     let bias = fixture.value("bias");
     fixture.plan(0).alpha = Some(bias);
-    refuse_fixture(&device, &fixture, "`alpha` has 40 elements, and the kernel takes 1");
+    refuse_fixture(&device, &fixture, "`alpha` has 40 elements, but the kernel expects 1");
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn a_kernel_that_reads_more_than_a_call_has_room_for_is_refused() {
     let run = fixture.run(Some(&device), &RunOptions::default()).unwrap();
     assert_eq!(story(&run), [KERNEL; 2]);
     assert_eq!(run.value(fixture.value("y")), Some(&fixture.expected("y")));
-    let words = "it reads or writes more than the interface of kernels has room for";
+    let words = "it has more operands or outputs than the kernel ABI allows";
     refuse_fixture(&device, &crowded(MAX_OPERANDS + 1), words);
 }
 

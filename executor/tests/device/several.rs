@@ -100,7 +100,7 @@ fn a_graph_becomes_no_other_work() {
     let y = &placed.buffers[&fixture.value("y")];
     let error = graph.update(&stream, || stream.fill(y, 0, 8, 0)).unwrap_err();
     assert!(matches!(&error, DeviceError::Cuda { call: "cuGraphExecUpdate", code: 910, .. }), "{error}");
-    // What cannot be recorded is said, and the stream stays usable.
+    // Work that cannot be recorded is an error, and the stream stays usable.
     let error = graph.update(&stream, || stream.upload(y, 0, &[1])).unwrap_err();
     assert!(matches!(&error, DeviceError::Cuda { call: "cuMemcpyHtoDAsync", code: 900, .. }), "{error}");
     stream.upload(y, 0, &[1]).unwrap();

@@ -137,8 +137,8 @@ impl Drop for StandIn {
     }
 }
 
-/// The stand-in kernel with these definitions, loaded anew: its code goes with the last handle. The roles are members of
-/// a JSON object.
+/// The stand-in kernel with these definitions, loaded again: its code goes with the last handle. The roles are members
+/// of a JSON object.
 pub fn kernel(signature: &str, roles: &str, defines: &[&str]) -> Kernel {
     /// The number of the library that was compiled with these arguments.
     type Numbers = Mutex<HashMap<Vec<String>, usize>>;

@@ -1,4 +1,4 @@
-//! Kernels that are had in the background.
+//! Kernels that are built in the background.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -34,7 +34,7 @@ fn a_pending_kernel_is_there_when_it_is_built_and_waiting_is_bounded() {
     assert!(kernel.wait(Wait::Never).is_some() && kernel.outcome().unwrap().is_ok());
     let events = events.lock().unwrap();
     assert!(matches!(events.as_slice(), [Event::Started { .. }, Event::Finished { .. }]), "{events:?}");
-    // Another one of the same kernel is there at once, whatever its listener does.
+    // A second request for the kernel is ready at once, even if its listener panics.
     let panics = |_: &Event| std::panic::resume_unwind(Box::new("listener"));
     let again = service.start(request(&service, &good(1)), Arc::new(panics));
     assert!(again.try_get().unwrap().is_ok());

@@ -75,7 +75,7 @@ fn a_toolchain_that_lacks_something_or_is_too_old_for_the_target() {
         "target_unsupported",
         BuildFault::Toolchain,
         false,
-        "nvcc 12.4.1 does not compile for sm_100a",
+        "nvcc 12.4.1 does not support sm_100a",
     );
     let words = "nvcc fatal   : Unsupported gpu architecture 'compute_100a'";
     let bench = Bench::with(&format!("echo \"{words}\"; exit 1"));
@@ -120,7 +120,7 @@ fn a_compiler_that_hangs_crashes_or_runs_out_of_memory() {
         "compile_timeout",
         BuildFault::ResourceLimit,
         false,
-        "within 1 s; it said: still thinking",
+        "limit of 1 s; its last output: still thinking",
     );
     let failure = fail(&bench, &source("crash", 1, ""));
     check(&failure, "compiler_crashed", BuildFault::Toolchain, false, "signal 11");
@@ -166,14 +166,14 @@ fn a_compiler_that_hangs_crashes_or_runs_out_of_memory() {
 fn a_binary_that_is_not_what_was_planned() {
     let bench = Bench::new();
     let no_mma = good(1).replace("// sass: UTCOMMA.4X", "// sass: HMMA.16816");
-    check(&fail(&bench, &no_mma), "no_mma", BuildFault::OurBug, true, "holds no UTCOMMA");
+    check(&fail(&bench, &no_mma), "no_mma", BuildFault::OurBug, true, "has no UTCOMMA");
     check(&fail(&bench, &source("nothing", 1, "")), "no_output", BuildFault::Toolchain, true, "no library");
     let failure = fail(&bench, &format!("{}// sass_fails\n", good(1)));
     check(&failure, "inspect_error", BuildFault::Toolchain, true, "cubin");
     let failure = fail(&bench, &source("truncated_elf", 1, ""));
     check(&failure, "dlopen_error", BuildFault::Toolchain, false, "kernel.so");
     let old = fail(&bench, &source("compile", 1, "#define OLD\n#define ABI 2"));
-    check(&old, "abi_mismatch", BuildFault::OurBug, true, "version 2 of the kernel interface");
+    check(&old, "abi_mismatch", BuildFault::OurBug, true, "kernel ABI version 2");
     let failure = fail(&bench, &good(1).replace("\\\"threads\\\":256,", ""));
     check(&failure, "bad_metadata", BuildFault::OurBug, true, "threads");
     let failure = fail(&bench, &good(1).replace("\\\"stages\\\":5", "\\\"stages\\\":4"));

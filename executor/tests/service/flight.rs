@@ -146,7 +146,7 @@ fn a_build_ends_when_the_last_of_those_who_wait_goes_and_not_before() {
         assert_eq!(two.join().unwrap(), "cancelled");
     });
     assert!(started.elapsed() < Duration::from_secs(20));
-    // Who asks now gets a build of its own, not the one that is being stopped.
+    // A new request gets a build of its own, not the one that is being stopped.
     bench.compiler(&slow(0.0));
     assert!(get(&service, &text).0.is_ok());
     bench.assert_clean();
@@ -230,7 +230,7 @@ fn lasting_failures_are_remembered_with_their_diagnostics_and_others_are_tried_a
     let retrying = ServiceOptions { retry_known_bad: true, ..bench.options() };
     assert!(get(&CompileService::new(retrying), &text).0.is_err());
     assert_eq!(bench.builds(), 2);
-    // What one compiler fails at, another of its version may not: words do not say for sure whose fault it was.
+    // Another compiler of the same version may succeed: the output does not prove whose fault a failure is.
     bench.compiler(&format!(
         "sed -i '1s/.*/\\/\\/ behave: compile/' kernel.cu; exec '{}' \"$@\"",
         stand_in("nvcc.sh").display()
@@ -258,7 +258,7 @@ fn without_a_compiler_a_kernel_that_the_cache_has_is_used() {
     let text = good(1);
     let failure = get(&service, &text).0.unwrap_err();
     assert_eq!((failure.code, failure.lasting), ("toolchain_missing", false));
-    // What another machine built with the pinned toolchain.
+    // A kernel that another machine built with the pinned toolchain.
     let with = bench.service();
     let built = with.get(&request(&with, &text), &Cancel::new(), &|_| {}).unwrap();
     let key = request(&service, &text).key();
@@ -329,7 +329,7 @@ fn who_has_more_time_or_another_launcher_does_not_get_the_failure_of_who_has_not
         let patient = scope.spawn(|| get(&bench.service(), &good(1)).0);
         assert_eq!(first.join().unwrap().unwrap_err().code, "compile_timeout");
         assert!(patient.join().unwrap().is_ok());
-        // Whom it waited for is chance: who failed as it would, or who was patient.
+        // It waited for either of the two by chance: the one that timed out, or the patient one.
         let same = same.join().unwrap();
         assert!(same.is_ok() || same.is_err_and(|failure| failure.code == "compile_timeout"));
     });
@@ -355,7 +355,7 @@ fn the_words_of_a_launcher_are_not_remembered() {
 fn a_kernel_from_a_tier_that_cannot_be_loaded_here_is_discarded_and_built() {
     use fourfold_executor::cache::{Cache, CacheOptions};
     let (fleet, bench) = (Bench::new(), Bench::new());
-    // What the fleet's machines have, this one lacks: a symbol of their C library.
+    // This machine lacks a symbol that the C library of the fleet's machines has.
     let text = source(
         "compile",
         1,
@@ -389,7 +389,7 @@ fn a_kernel_from_a_tier_that_cannot_be_loaded_here_is_discarded_and_built() {
     assert!(built.kernel().is_ok());
     let refused: Vec<_> = events.iter().filter(|event| matches!(event, Event::Refused { .. })).collect();
     assert!(
-        matches!(refused[..], [event] if event.to_string().contains("cannot be loaded here")),
+        matches!(refused[..], [event] if event.to_string().contains("this machine cannot load it")),
         "{events:?}"
     );
     drop(built);

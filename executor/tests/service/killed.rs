@@ -1,4 +1,4 @@
-//! Processes that are killed while they build: whatever they leave, nobody is stuck and nothing wrong is used.
+//! Processes that are killed while they build: no other process blocks or uses their leftovers.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -85,8 +85,8 @@ fn names() -> Vec<OsString> {
     names
 }
 
-/// A compiler as nvcc is one: it pastes into commands for a shell where it lies itself, its folder for temporary files,
-/// the folders it searches, its arguments and the real path of the source. It takes none that another tool would split.
+/// A compiler that pastes paths into shell commands as nvcc does: its own path, its folder for temporary files, the
+/// folders it searches, its arguments and the real path of the source. It rejects paths that another tool would split.
 const COMPILER: &str = r#"
 case "$1" in --version | --dryrun) echo "Cuda compilation tools, release 13.0, V13.0.88"; exit 0 ;; esac
 paste() {

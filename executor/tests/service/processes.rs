@@ -1,4 +1,4 @@
-//! Many processes that ask for the same kernels: each is built once, and everybody gets it.
+//! Many processes request the same kernels: each kernel is built once, and every process gets it.
 
 use std::path::Path;
 

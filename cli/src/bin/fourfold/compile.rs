@@ -22,14 +22,14 @@ use crate::toolchain::Choice;
     Uses the compiler and CUTLASS that `fourfold toolchain which` prints, and installs them into the cache if there \
     are none. Needs no GPU.\n\n\
     Exit codes: 0 every kernel was built, 2 bad input, 3 a kernel was not built or its files could not be written, \
-    70 a kernel was not built because of a bug of ours, 130 interrupted"
+    70 a kernel was not built because of a bug in Fourfold, 130 interrupted"
 )]
 pub struct Arguments {
     /// The program: a .fir file, or `-` for the standard input
     file: PathBuf,
     #[command(flatten)]
     place: Place,
-    /// Write each kernel's .cu, .so and .log to DIR; a failed build leaves what it has
+    /// Write each kernel's .cu, .so and .log to DIR; a failed build writes the files that exist
     #[arg(long, value_name = "DIR")]
     dump: Option<PathBuf>,
     #[command(flatten)]
@@ -193,7 +193,7 @@ fn lines(
                     text.push_str("--dump DIR writes it to DIR, with the source\n");
                 }
                 if failure.remembered && failure.lasting {
-                    text.push_str("  an earlier build failed like this; --retry tries again\n");
+                    text.push_str("  this failure is recorded from an earlier build; --retry builds again\n");
                 }
             }
         }

@@ -49,7 +49,7 @@ use place::Place;
     about = "Plan, run and check programs with block-scaled FP4 matrix multiplications",
     after_help = "Example:\n  fourfold replay fixtures/minilm_ffn.fir\n\n\
                   Exit codes: 0 ok, 1 a value is wrong, 2 bad input, 3 this machine lacks something (a toolchain, a \
-                  required kernel, memory, open files, disk space), 70 a bug of ours, 130 interrupted"
+                  required kernel, memory, open files, disk space), 70 a bug in Fourfold, 130 interrupted"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -63,7 +63,7 @@ enum Command {
     /// Plan a program and list which ops become kernels, and why others do not
     #[command(after_help = "Examples:\n  fourfold explain fixtures/attention.fir --target sm_120a\n  \
         fourfold explain fixtures/minilm_ffn_qdq.fir --proof\n\n\
-        Exit codes: 0 ok, 2 bad input, 3 this machine lacks something, 70 a bug of ours, 130 interrupted")]
+        Exit codes: 0 ok, 2 bad input, 3 this machine lacks something, 70 a bug in Fourfold, 130 interrupted")]
     Explain {
         /// The program: a .fir file, or `-` for the standard input
         file: PathBuf,
@@ -287,7 +287,7 @@ fn shown(path: impl AsRef<std::path::Path>) -> String {
 }
 
 fn to_json(value: &impl serde::Serialize) -> String {
-    let mut text = serde_json::to_string_pretty(value).expect("reports hold only what JSON can say");
+    let mut text = serde_json::to_string_pretty(value).expect("every report is representable as JSON");
     text.push('\n');
     text
 }

@@ -32,14 +32,14 @@ use crate::toolchain::Tools;
 #[command(after_help = "Examples:\n  fourfold profile fixtures/minilm_ffn.fir --segment 2\n  \
     fourfold profile fixtures/minilm_ffn.fir --tool ncu --tool memcheck --tool racecheck --json\n  \
     fourfold profile fixtures/minilm_ffn.fir --set full --keep profile\n\n\
-    Builds the kernels, runs the program once without a tool to list its launches and check its results, and then runs \
+    Builds the kernels and runs the program once without a tool, to list its launches and check its results. Then runs \
     `fourfold replay` of it under each tool, with the kernels from the cache. ncu measures the launch of the segment \
-    with unlocked clocks and cold caches; compare its durations only with each other. initcheck watches every launch, \
-    the other tools of the sanitizer that of the segment. A missing counter is null, with the reason.\n\n\
+    with unlocked clocks and cold caches, so compare its durations only with each other. initcheck watches every \
+    launch, the other tools of the sanitizer only that of the segment. A missing counter is null, with the reason.\n\n\
     ncu and compute-sanitizer come with the CUDA toolkit. Unavailable data is reported with a remedy; everything else \
     still runs.\n\n\
     Exit codes: 0 complete, 1 a result is wrong or a tool found errors, 2 bad input, 3 this machine lacks something (a \
-    GPU, a tool, permission to read counters), 70 a bug of ours, 130 interrupted")]
+    GPU, a tool, permission to read counters), 70 a bug in Fourfold, 130 interrupted")]
 pub struct Arguments {
     /// The program, a .fir file
     file: PathBuf,
@@ -238,8 +238,8 @@ fn profile(arguments: &Arguments, place: &Options, plan: &Plan) -> Result<Report
     let gpu = match plan.backend.execution() {
         Ok((gpu, _)) => gpu,
         Err(reason) => {
-            const REMEDY: &str = "run on a machine with such a GPU, or set --target to that of this machine's GPU, which \
-                                  `fourfold doctor` prints";
+            const REMEDY: &str = "run on a machine with such a GPU, or set --target to that of this machine's GPU, \
+                                  which `fourfold doctor` prints";
             report.troubles.push(Trouble::new("device", reason.code, reason.message, REMEDY));
             return Ok(report);
         }
@@ -466,7 +466,7 @@ impl Session<'_> {
                     None => Trouble::new(
                         "ncu",
                         "tool_stopped",
-                        format!("it ended with {}", run.ending()),
+                        format!("the tool ended with {}", run.ending()),
                         "raise --limit, use a smaller problem, or --set curated, which takes fewer runs",
                     ),
                 };
@@ -522,7 +522,7 @@ impl Session<'_> {
         let kept =
             kept.and_then(|()| self.folder.keep(&format!("{name}.command"), &(command.join("\n") + "\n")));
         if let Err(error) = kept {
-            let message = format!("its output cannot be kept: {}", chain(&error));
+            let message = format!("cannot store its output: {}", chain(&error));
             self.troubles.push(Trouble::new(
                 part,
                 "not_kept",

@@ -20,13 +20,14 @@ use crate::toolchain::Choice;
     are seeded. Each tensor `expected.NAME` of the data is compared with the program's value NAME; outputs without \
     one are compared with the interpreter.\n\n\
     The report has one line per segment and per compared value; -v prints all of it.\n\n\
-    --bundle writes a folder that can be replayed on another machine, even if the run fails: the program, its inputs \
-    and outputs, the source and build command of each kernel, the report, and the output of `doctor`. Replaying a \
-    bundle uses the target and options of its run and compares the outputs with the recorded ones. --target and \
-    --emulate replace the recorded target, --dispatch replaces the table; --contract, --debug and --build cannot be \
-    switched off. --bundle fails before the run if DIR is anything but an unmodified bundle or an empty folder.\n\n\
+    --bundle writes a folder that can be replayed on another machine, even if the run fails. It contains the program, \
+    its inputs and outputs, the source and build command of each kernel, the report, and the output of `doctor`. \
+    --bundle fails before the run if DIR is anything but an unmodified bundle or an empty folder.\n\n\
+    Replaying a bundle uses the target and options of its run and compares the outputs with the recorded ones. \
+    --target and --emulate replace the recorded target, and --dispatch replaces the table. --contract, --debug and \
+    --build cannot be switched off.\n\n\
     Exit codes: 0 ok, 1 a value is wrong or lacks bounds, 2 bad input, 3 the device failed, a required kernel did not \
-    run, no value could be compared, or the bundle could not be written, 70 a bug of ours, 130 interrupted"
+    run, no value could be compared, or the bundle could not be written, 70 a bug in Fourfold, 130 interrupted"
 )]
 pub struct Arguments {
     /// The program: a .fir file, `-` for the standard input, or the folder of a bundle

@@ -97,8 +97,8 @@ pub struct Arguments {
 enum Command {
     /// Print the compiler and the CUTLASS in use, and where each was found
     #[command(after_help = "Example:\n  fourfold toolchain which --cutlass ~/src/cutlass\n\n\
-        Installs nothing. The tools found may be known to build wrong kernels for some targets; --target shows the tools \
-        used for one.\n\n\
+        Installs nothing. The tools found may be known to build wrong kernels for some targets; --target shows the \
+        tools used for one.\n\n\
         Exit codes: 0 ok, 2 bad input, 3 no toolchain was found")]
     Which {
         #[command(flatten)]

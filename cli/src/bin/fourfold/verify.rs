@@ -18,10 +18,10 @@ use crate::toolchain::Choice;
     Kernels run natively on a GPU of their target; with --emulate, those of sm_120a run on Hopper with the matrix \
     instruction emulated. The third example runs on a machine without Rust or network: copy the program, the fixtures \
     and the folder that `fourfold toolchain install` prints.\n\n\
-    A row ends in WRONG if a result is wrong, in `no bound` if nothing is wrong but too few elements have a bound to \
-    say that it is right (square roots or divisions near 0), and in FAILED if the run failed.\n\n\
+    A row ends in WRONG if a result is wrong, and in FAILED if the run failed. It ends in `no bound` if nothing is \
+    wrong, but too few elements have an error bound (square roots or divisions near 0).\n\n\
     Exit codes: 0 every row is right, 1 a row is WRONG or has no bound, 2 bad input, 3 the device failed or, with \
-    --require-kernels, a kernel did not run, 70 a bug of ours, 130 interrupted")]
+    --require-kernels, a kernel did not run, 70 a bug in Fourfold, 130 interrupted")]
 pub struct Arguments {
     /// Programs, and folders with programs
     #[arg(default_value = "fixtures")]

@@ -26,7 +26,7 @@ impl Store for FolderStore {
             Ok(contents) => Ok(Some(contents)),
             // On an unmounted share every entry looks absent.
             Err(Unusable::Absent) if !self.folder.is_dir() => {
-                Err(Reason::Unreachable { why: "there is no such folder".to_owned() })
+                Err(Reason::Unreachable { why: "the folder does not exist".to_owned() })
             }
             Err(Unusable::Absent) => Ok(None),
             // The entry is being copied right now: the manifest comes last.
@@ -36,7 +36,7 @@ impl Store for FolderStore {
     }
 
     fn reach(&self) -> Result<(), String> {
-        if self.folder.is_dir() { Ok(()) } else { Err("there is no such folder".to_owned()) }
+        if self.folder.is_dir() { Ok(()) } else { Err("the folder does not exist".to_owned()) }
     }
 
     fn push(&self, contents: &Contents, _replace: bool) -> Result<(), String> {

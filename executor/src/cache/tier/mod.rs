@@ -83,9 +83,9 @@ impl Tier {
         let store: Arc<dyn Store> = if name.contains("://") {
             url_store(name).map_err(failed)?
         } else if name.trim().is_empty() {
-            return Err(failed("it has no name".to_owned()));
+            return Err(failed("its name is empty".to_owned()));
         } else if name.contains(char::REPLACEMENT_CHARACTER) {
-            return Err(failed("its name is no text".to_owned()));
+            return Err(failed("its name is not UTF-8 text".to_owned()));
         } else {
             let folder = std::path::absolute(Path::new(name)).map_err(|error| failed(error.to_string()))?;
             Arc::new(FolderStore::new(folder))
@@ -191,7 +191,7 @@ fn within<T: Send + 'static>(
     started.map_err(|error| error.to_string())?;
     receiver.recv_timeout(limit).map_err(|error| match error {
         RecvTimeoutError::Timeout => format!("it did not answer within {} s", limit.as_secs_f64()),
-        RecvTimeoutError::Disconnected => "asking it failed".to_owned(),
+        RecvTimeoutError::Disconnected => "the thread that queried it panicked".to_owned(),
     })
 }
 
@@ -202,7 +202,7 @@ fn url_store(url: &str) -> Result<Arc<dyn Store>, String> {
 
 #[cfg(not(feature = "object-store"))]
 fn url_store(_: &str) -> Result<Arc<dyn Store>, String> {
-    Err("this program was built without the feature `object-store`, which reads URLs".to_owned())
+    Err("this program was built without the feature `object-store`, which URLs require".to_owned())
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ impl ObjectTier {
         // Fetched libraries are executed; an unencrypted connection would let anybody on the path replace them.
         let is_local = matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
         if url.scheme() == "http" && !is_local {
-            return Err("plain http is for this machine only; use https".to_owned());
+            return Err("plain http is allowed for localhost only; use https".to_owned());
         }
         let (scheme, prefix) = ObjectStoreScheme::parse(&url).map_err(|error| error.to_string())?;
         let store = open(&scheme, &url).map_err(|error| error.to_string())?;
@@ -80,7 +80,7 @@ impl ObjectTier {
     ) -> Result<T, E> {
         match &self.runtime {
             Some(runtime) => runtime.block_on(work),
-            None => Err(gone("it is closed".to_owned())),
+            None => Err(gone("the tier is closed".to_owned())),
         }
     }
 
@@ -116,7 +116,9 @@ fn open(scheme: &ObjectStoreScheme, url: &Url) -> Result<Box<dyn ObjectStore>, o
         ObjectStoreScheme::Http => {
             store!(HttpBuilder::new(), &url[..Position::BeforePath], url.scheme() == "http")
         }
-        _ => Err(object_store::Error::NotSupported { source: "such a store keeps nothing".into() }),
+        _ => Err(object_store::Error::NotSupported {
+            source: "this kind of object store is not supported".into(),
+        }),
     }
 }
 

@@ -76,7 +76,7 @@ impl ScaledMmaKernel {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScaledMmaError {
     /// A and B differ in K or block, or B has neither one matrix nor as many as A.
-    #[error("A is {a:?} and B is {b:?}: K and block must be the same, and the batch too unless B has none")]
+    #[error("A is {a:?} and B is {b:?}: K and block must match, and so must the batch unless B has none")]
     Shapes {
         /// The shape of A.
         a: BlockScaledShape,
@@ -94,10 +94,10 @@ pub enum ScaledMmaError {
         found: usize,
     },
     /// The kernel does not support these operands on this machine.
-    #[error("the kernel {0:?} does not take these operands on this machine")]
+    #[error("the kernel {0:?} does not support these operands on this machine")]
     Kernel(ScaledMmaKernel),
     /// Memory is insufficient for decoded operands and sums.
-    #[error("what a scaled_mma keeps takes {bytes} bytes, more than there is memory")]
+    #[error("cannot allocate {bytes} bytes for the decoded operands and sums of a scaled_mma")]
     Memory {
         /// The bytes required; `usize::MAX` if that exceeds the address space.
         bytes: usize,

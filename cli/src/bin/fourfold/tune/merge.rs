@@ -41,9 +41,10 @@ fn merge(arguments: &Arguments) -> Result<Finished> {
     }
     outputs.write(&arguments.out, text.as_bytes())?;
     let (count, files, out) = (records.len(), arguments.records.len(), &arguments.out);
+    let named: Vec<_> = arguments.records.iter().map(crate::shown).collect();
     Ok(Finished {
         text: crate::without_controls(&format!("{}: {count} records from {files} files\n", out.display())),
-        object: json!({ "ok": true, "records": count, "files": arguments.records.iter().map(crate::shown).collect::<Vec<_>>(), "out": crate::shown(out) }),
+        object: json!({ "ok": true, "records": count, "files": named, "out": crate::shown(out) }),
         code: 0,
         on_stdout: outputs.on_stdout,
     })

@@ -30,9 +30,9 @@ use crate::toolchain::Choice;
     after_help = "Example:\n  fourfold sweep --manifest tuning/quantize.toml --compile-only --out records.jsonl\n\n\
     A second run continues where the first ended; records are only appended. With --shard 1/4 to 4/4, four machines \
     share a sweep; `fourfold merge` joins their files.\n\n\
-    Exit codes: 0 the sweep is complete, even if kernels failed, 1 the compiler built a kernel that the rules reject, 2 \
-    bad input, 3 kernels cannot be built here, some were deferred because time, memory or disk space ran out, or records \
-    could not be written, 130 interrupted"
+    Exit codes: 0 the sweep is complete, even if kernels failed, 1 the compiler built a kernel that the rules reject, \
+    2 bad input, 3 kernels cannot be built here, some were deferred because time, memory or disk space ran out, or \
+    records could not be written, 130 interrupted"
 )]
 pub struct Arguments {
     /// Read the kernels and problems of this manifest
@@ -181,8 +181,8 @@ fn sweep(arguments: &Arguments) -> Result<super::Finished> {
     }
     if deferred > 0 {
         text += &format!(
-            "the sweep is incomplete: time, memory or disk space ran out for {deferred}, or the compiler crashed; run it \
-             again to retry these\n"
+            "the sweep is incomplete: time, memory or disk space ran out for {deferred}, or the compiler crashed; run \
+             it again to retry these\n"
         );
     }
     text += &format!("records: {}\n", out.display());
