@@ -138,7 +138,7 @@ fn extents_that_no_launch_takes_are_the_fallback_s() {
         violated(&plan.constraints, &values).map(|rejection| (rejection.code, rejection.message))
     };
     assert_eq!((call(0), call(1), call((1 << 29) - 128)), (None, None, None));
-    let bytes = "the scales of the result take more than 2147483647 bytes; expected at most as many";
+    let bytes = "the scales of the result are too large; expected at most 2147483647 bytes";
     assert_eq!(call(1 << 29), Some((ReasonCode::ExtentRange, bytes.to_owned())));
     let extent = "M is 2147483648; expected at most 2147483647";
     assert_eq!(call(1 << 31), Some((ReasonCode::ExtentRange, extent.to_owned())));

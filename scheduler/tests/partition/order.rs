@@ -77,7 +77,7 @@ fn a_kernel_waits_for_a_bias_that_comes_from_a_later_kernel() {
             2 kernel nvfp4 1x37x72x96 f32 -> %y
                 %y = add(acc, row %sums f32) f32
               %first.a %first.sfa %first.b %first.sfb %sums -> %y
-            op2 in 1: unsupported_epilogue_op: %sums = reduce: the epilogue of %second = scaled_mma does not reduce by sum; expected amax or max
+            op2 in 1: unsupported_epilogue_op: %sums = reduce: the epilogue of %second = scaled_mma does not compute the reduction sum; expected amax or max
         "#]],
     );
 }
