@@ -87,7 +87,7 @@ func @shared(
         source += &format!("  %t{step} = add %t{last}, %t{before} : tensor<[2, 12, 32], f32>\n");
     }
     source += &format!("  return %t{}\n}}\n", STEPS - 1);
-    let parsed = text::parse(&source).expect("it parses");
+    let parsed = text::parse(&source).expect("the program parses");
     let Ok(program) = verify(parsed.module) else { panic!("it is valid") };
     let start = std::time::Instant::now();
     let normalized = normalize(&program, &NormalizeOptions::default());
@@ -196,7 +196,7 @@ impl Graph {
         let flatten = batched && self.random.percent(60);
         let shape = self.builder.ty(a).shape.clone();
         let a = if flatten {
-            let rows = Dim::fixed(2).times(m).expect("it is small");
+            let rows = Dim::fixed(2).times(m).expect("the extent is small");
             self.reshape(a, vec![rows, Dim::fixed(k)])
         } else {
             a
@@ -260,7 +260,7 @@ impl Graph {
             value = self.factor(value);
         }
         if self.random.percent(15) {
-            let flat = fourfold_ir::dim_product(&shape).expect("it is small");
+            let flat = fourfold_ir::dim_product(&shape).expect("the extent is small");
             value = self.reshape(value, vec![flat]);
             value = self.reshape(value, shape.clone());
         }

@@ -186,7 +186,7 @@ fn the_checker_notices_whatever_is_wrong_with_a_device_segment() {
     assert!(check(&program, &cpu, &of_cpu).is_err());
     let mut silent = right;
     silent.decisions[0].rejection = None;
-    let errors = check(&program, &capabilities, &silent).expect_err("it has no reason");
+    let errors = check(&program, &capabilities, &silent).expect_err("the decision has no reason");
     assert!(matches!(errors[..], [CheckError::Reason { in_kernel: false, found: None, .. }]), "{errors:?}");
 }
 

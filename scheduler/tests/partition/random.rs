@@ -44,7 +44,7 @@ fn random_module(seed: u64) -> Module {
     for step in 0..random.below(30) {
         let name = format!("x{step}");
         // Mostly the newest value, so that chains form.
-        let recent = *matrices.last().expect("there is one");
+        let recent = *matrices.last().expect("the list is not empty");
         let matrix = if random.below(4) == 0 { random.pick(&matrices) } else { recent };
         let result = match random.below(15) {
             0..=2 => {
@@ -95,7 +95,7 @@ fn random_module(seed: u64) -> Module {
         };
         matrices.push(result);
     }
-    let last = *matrices.last().expect("there is one");
+    let last = *matrices.last().expect("the list is not empty");
     let mut outputs = vec![last];
     if random.below(3) == 0 {
         let another = random.pick(&matrices);

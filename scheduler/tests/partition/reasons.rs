@@ -140,7 +140,7 @@ fn what_a_target_lacks_stays_outside() {
     );
     let clamp = OpKind::Clamp { min: 0.0, max: 6.0 };
     assert_eq!(reason(followed(clamp.clone()), &blackwell(), "y"), None);
-    let (code, _) = reason(followed(clamp), &narrow(), "y").expect("it has no clamp");
+    let (code, _) = reason(followed(clamp), &narrow(), "y").expect("the target has no clamp");
     assert_eq!(code, ReasonCode::UnsupportedEpilogueOp);
 }
 
@@ -545,7 +545,7 @@ fn a_vector_for_some_axes_of_a_batch_is_no_operand() {
         assert_eq!(reason(added(dims), &blackwell(), "y"), None, "{dims:?}");
     }
     for dims in [&[3, 1, 1][..], &[45, 1], &[1, 45, 72], &[45, 72]] {
-        let (code, _) = reason(added(dims), &blackwell(), "y").expect("it is no operand");
+        let (code, _) = reason(added(dims), &blackwell(), "y").expect("the shape is not an operand shape");
         assert_eq!(code, ReasonCode::OperandShape, "{dims:?}");
     }
     near_miss(
