@@ -233,7 +233,7 @@ pub fn read(page: &str, chip: Chip, selection: &Selection) -> Result<Counters, T
         [kernel] => {
             Err(unreadable(format!("ncu measured `{}`, which is not the segment's kernel", kernel.name)))
         }
-        _ => Err(unreadable(format!("ncu's page is of {} kernels instead of one", kernels.len()))),
+        _ => Err(unreadable(format!("ncu's page has {} kernels instead of one", kernels.len()))),
     }
 }
 
