@@ -59,7 +59,7 @@ fn different_graphs() -> Result<()> {
     for (graph, names) in &graphs {
         println!("{}: {graph}", names.join(", "));
     }
-    ensure!(graphs.len() >= STRUCTURES, "there are {} different graphs, not {STRUCTURES}", graphs.len());
+    ensure!(graphs.len() >= STRUCTURES, "{} distinct graphs, not {STRUCTURES}", graphs.len());
     Ok(())
 }
 

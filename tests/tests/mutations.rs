@@ -40,7 +40,7 @@ fn mutated_fixtures_never_panic() {
         match fourfold::ir::load(&source) {
             Err(errors) => {
                 refused += 1;
-                assert!(!errors.is_empty(), "a refusal has a reason:\n{source}");
+                assert!(!errors.is_empty(), "a rejection has no error:\n{source}");
                 for error in errors {
                     assert!(!error.render("mutant.fir", &source).is_empty());
                 }
@@ -64,7 +64,7 @@ fn mutated_fixtures_never_panic() {
             }
         }
     }
-    println!("{refused} refused, {planned} planned, {ran} run");
+    println!("{refused} rejected, {planned} planned, {ran} run");
     assert!(
         refused > MUTATIONS / 4 && planned > MUTATIONS / 20 && ran > 100,
         "the mutations reach every stage"

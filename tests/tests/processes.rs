@@ -86,11 +86,11 @@ fn sixty_four_processes_that_want_four_kernels_cause_four_compilations() {
                 .env("FOURFOLD_TEST_OTHER", format!("{index} {}", folder.path().display()))
                 .stdout(Stdio::piped())
                 .spawn()
-                .expect("it starts")
+                .expect("the child starts")
         })
         .collect();
     for (index, child) in children.into_iter().enumerate() {
-        let output = child.wait_with_output().expect("it ends");
+        let output = child.wait_with_output().expect("the child ends");
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "process {index}: {}: {said}", output.status);
         let mut got: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("kernel ")).collect();
@@ -131,7 +131,7 @@ fn one_of_many() {
         });
         let built = service.get(&request, &Cancel::new(), &|_| {});
         let built = built.unwrap_or_else(|failure| panic!("{failure}: {:?}", failure.log));
-        let kernel = built.kernel().expect("it loads");
+        let kernel = built.kernel().expect("the kernel loads");
         assert!(built.artifact().resources().opcodes.keys().any(|opcode| opcode.starts_with("OMMA")));
         println!("\nkernel {number} is {}", kernel.metadata().hash);
     }

@@ -59,7 +59,7 @@ struct Plan {
 
 fn plans(name: &str, spec: &ScaledMmaSpec, cases: &[Case]) -> Vec<Plan> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tiles");
-    std::fs::create_dir_all(&folder).expect("the folder can be made");
+    std::fs::create_dir_all(&folder).expect("the folder can be created");
     let source = spec.emit().text;
     let begin = "constexpr int kVariantCount = ";
     let plan = source.split_once(begin).expect("the source has tiles").1;
@@ -67,7 +67,7 @@ fn plans(name: &str, spec: &ScaledMmaSpec, cases: &[Case]) -> Vec<Plan> {
     let is_mx = spec.configuration.block_format() == Some(BlockFormat::MXFP4);
     let text = HARNESS.replace("IS_MX", &is_mx.to_string()).replace("PLAN", &format!("{begin}{plan}"));
     let (file, program) = (folder.join(format!("{name}.cc")), folder.join(name));
-    std::fs::write(&file, text).expect("it is written");
+    std::fs::write(&file, text).expect("the file can be written");
     let mut compiler = Command::new("g++");
     compiler.args(["-std=c++17", "-Wall", "-Werror", "-o"]).args([&program, &file]);
     let compiled = compiler.output().expect("g++ starts");
@@ -80,7 +80,12 @@ fn plans(name: &str, spec: &ScaledMmaSpec, cases: &[Case]) -> Vec<Plan> {
         .expect("the program starts");
     let line = |case: &Case| case.map(|extent| extent.to_string()).join(" ");
     let input: Vec<String> = cases.iter().map(line).collect();
-    child.stdin.take().expect("it is a pipe").write_all(input.join("\n").as_bytes()).expect("it reads");
+    child
+        .stdin
+        .take()
+        .expect("the stream is piped")
+        .write_all(input.join("\n").as_bytes())
+        .expect("the program reads its input");
     let output = child.wait_with_output().expect("the program ends");
     assert!(output.status.success(), "its division: {}", String::from_utf8_lossy(&output.stderr));
     let lines = String::from_utf8(output.stdout).expect("numbers");
@@ -145,7 +150,7 @@ fn cases() -> Vec<Case> {
     extents.sort_unstable();
     extents.dedup();
     let mut cases = vec![[1, 1, 8192, 8192, 132], [1, 128, 7168, 16384, 132], [1, 8192, 8192, 8192, 132]];
-    // With N above 4096 there are so many tiles that four CTAs share one on large devices only.
+    // With N above 4096, four CTAs share a tile on large devices only.
     cases.extend([[1, 96, 7168, 2048, 264], [1, 144, 8192, 8192, 528]]);
     // M = 2, with four CTAs that share K.
     cases.push([1, 2, 1024, 8192, 132]);
@@ -224,7 +229,7 @@ fn check_plan(case: &Case, plan: &Plan) {
     assert_eq!([x, helpers + helped, helped], [room * cluster, room, tiles % room], "{name}");
     // Every CTA of a cluster keeps a part of K, and both helpers and helped CTAs have less work than without
     // help.
-    let own = blocks.checked_sub(per_tile * split).expect("it has no more to give");
+    let own = blocks.checked_sub(per_tile * split).expect("a split fits the K-steps");
     let each = (helped * per_tile).div_ceil(helpers * cluster);
     assert!(own >= cluster && split > 0 && per_tile > 0, "{name}");
     assert!(own.div_ceil(cluster) < blocks.div_ceil(cluster) && each * split * cluster < blocks, "{name}");
@@ -252,7 +257,7 @@ fn check_slabs(case: &Case, plan: &Plan) {
         batch * tiles_m + (inside - group * tiles_m * GROUP) / width
     };
     let at_once = plan.grid[0].min(l * tiles_m * tiles_n);
-    let needed = (0..at_once).map(along_m).max().expect("there are tiles") + 1;
+    let needed = (0..at_once).map(along_m).max().expect("the problem has tiles") + 1;
     // With several matrices, the last of the first tiles may be decoded as a whole.
     let most = if at_once > tiles_m * tiles_n { needed.next_multiple_of(tiles_m) } else { needed };
     assert!((needed..=most).contains(&first_tiles), "{name}: {needed}");
@@ -298,7 +303,7 @@ fn a_call_gets_the_first_line_that_it_meets_and_as_many_blocks_as_there_is_room_
             let choice = lines
                 .iter()
                 .find(|it| [(m, it.max_m), (n, it.max_n), (k, it.max_k)].into_iter().all(meets))
-                .expect("the last line is met by all");
+                .expect("the last line has no condition");
             assert_eq!([plan.tile_m, plan.tile_n], [choice.tile.m, choice.tile.n].map(u64::from), "{case:?}");
             met.insert((choice.tile, plan.cluster));
             held.insert((plan.is_small_m_regs, plan.cluster));
@@ -424,7 +429,8 @@ fn a_forced_source_has_one_tile_and_as_many_blocks_share_it_as_it_is_told() {
                     let [_, m, _, k, _] = *case;
                     let steps = k.div_ceil(u64::from(tile.step()));
                     let wanted = (0..=cluster.ilog2()).rev().map(|bits| 1 << bits);
-                    let parts = wanted.into_iter().find(|parts| *parts <= steps).expect("one has all of K");
+                    let parts =
+                        wanted.into_iter().find(|parts| *parts <= steps).expect("one CTA can hold all of K");
                     // Small M may need the room of more CTAs.
                     let needs = |parts: u64| {
                         m * steps.div_ceil(parts) * u64::from(tile.step()) > plan.max_elements
