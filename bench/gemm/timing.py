@@ -1,4 +1,4 @@
-"""CUDA graphs of GEMMs over rotating operands, replayed in turns."""
+"""Captures CUDA graphs of GEMMs over rotating operands, and replays them in turns."""
 
 import gc
 import math
@@ -11,8 +11,8 @@ import torch
 
 
 def capture(launch, sets, calls, stream):
-    """A graph of `calls` launches, one after the other, over `sets` sets of operands. The stream is the current one."""
-    # Whatever is loaded, chosen or allocated at a first call is so before the capture.
+    """Captures `calls` consecutive launches over `sets` sets of operands on the current stream."""
+    # First calls may load, tune or allocate, which must not happen during the capture.
     for index in range(sets):
         launch(index)
     stream.synchronize()
@@ -31,16 +31,16 @@ class Timed:
         self.microseconds = []
 
     def close(self):
-        """Forgets the graph."""
+        """Frees the graph."""
         self.graph.reset()
 
     def record(self):
-        """For JSON: per call."""
+        """The JSON form, with times per call."""
         return {**summary(self.microseconds), "replays_us": self.microseconds, "calls": self.calls}
 
 
 def summary(microseconds):
-    """Median, minimum and 90th percentile."""
+    """Returns median, minimum and 90th percentile."""
     ordered = sorted(microseconds)
     return {
         "median_us": statistics.median(ordered),
@@ -52,8 +52,8 @@ def summary(microseconds):
 def measure(timed, replays, stream, warm_up_s=0.2):
     """Replays graphs in turns: A B C, A B C, and so on.
 
-    Before each timed replay there is one that is not timed: the host puts the timed one on the stream while the other
-    runs, so that no launch from the host is timed, and the caches are those of a long run of this graph.
+    An untimed replay precedes each timed one. The host enqueues the timed replay while the untimed one runs, so host
+    launches are not timed, and the caches are in the state of a long run of this graph.
     """
     until = time.monotonic() + warm_up_s
     while True:
@@ -80,7 +80,7 @@ def measure(timed, replays, stream, warm_up_s=0.2):
 
 
 def rate(run, amount, stream, rounds=7, repeat=8):
-    """`amount` per microsecond of a call: the median of rounds of `repeat` calls, after one that is not timed."""
+    """Returns `amount` per microsecond of a call: the median over rounds of `repeat` calls, after an untimed call."""
     times = []
     for _ in range(rounds):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -95,11 +95,11 @@ def rate(run, amount, stream, rounds=7, repeat=8):
 
 
 def clocks(busy):
-    """What nvidia-smi says of the GPU while `busy` keeps it at work, or None."""
+    """Returns clocks, power and temperature from nvidia-smi while `busy` loads the GPU, or None."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return None
-    # nvidia-smi does not know CUDA_VISIBLE_DEVICES.
+    # nvidia-smi ignores CUDA_VISIBLE_DEVICES.
     gpu = f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
     fields = ["clocks.sm", "clocks.mem", "power.draw", "temperature.gpu"]
     query = [tool, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", "-i", gpu]
@@ -118,7 +118,7 @@ def clocks(busy):
 
 
 def number(text):
-    """A figure of nvidia-smi, which may say that it has none."""
+    """Parses a number printed by nvidia-smi; None for text such as `[N/A]`."""
     try:
         return float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-// Measures the least cost of a launch: `cudaLaunchKernelEx` of an empty kernel with the parameter bytes and
+// Measures the lower bound of a launch's cost: `cudaLaunchKernelEx` of an empty kernel with the parameter bytes and
 // attributes of another one, through a static CUDA runtime like that of generated kernels.
 //
 // Compiled with -DFOURFOLD_PARAMETER_BYTES=BYTES(n)BYTES(m)...: kernels differ by the size of their parameters.
