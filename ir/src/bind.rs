@@ -55,7 +55,7 @@ pub enum BindError {
         /// The symbol.
         name: String,
     },
-    /// A value is given for a symbol that the program lacks.
+    /// A value is given for a symbol that is not in the program.
     #[error("the program has no symbol `{name}`; {known}")]
     UnknownSymbol {
         /// The name given.
