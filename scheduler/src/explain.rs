@@ -324,7 +324,7 @@ fn too_many_outputs(program: &Program, op: Op, producer: Producer<'_>) -> Option
 }
 
 /// The uses of a value outside the kernel other than `op`, worded for a message; `None` without any. Reads
-/// only a few users, because a value may have very many and each gets a message.
+/// only a few users, because a value may have very many, each with such a message.
 fn other_uses(program: &Program, value: Value, op: Op, producer: Producer<'_>) -> Option<String> {
     const NAMED: usize = 3;
     let module = program.module();

@@ -50,13 +50,13 @@ define_codes! {
     /// Hardware multiplies no format with this scale type and block.
     ScaleDtype = "scale_dtype",
         "use f8E4M3FN scales per 16 (NVFP4) or f8E8M0FNU scales per 32 (MX)";
-    /// K is not a multiple of what the format requires.
+    /// K is not a multiple that the format requires.
     KAlignment = "k_alignment",
         "pad K with zero codes to the multiple that the message names";
-    /// N is not a multiple of what an output or C type requires.
+    /// N is not a multiple that an output or the type of C requires.
     NAlignment = "n_alignment",
         "pad N to the multiple that the message names, or choose a wider output type";
-    /// An extent is zero or exceeds what a kernel can index.
+    /// An extent is zero or exceeds the index range of kernels.
     ExtentRange = "extent_range",
         "split the operand, or drop the empty multiplication";
     /// The target has no kernel for this format.

@@ -1,4 +1,4 @@
-//! Derives from the ops what a kernel must write, and compares it with the plan.
+//! Derives the required outputs of a kernel from the ops, and compares them with the plan.
 
 use std::collections::HashMap;
 

@@ -32,7 +32,7 @@ pub(crate) struct Made {
     pub(crate) operands: Vec<Option<Reference>>,
     /// Its type, in [`Tables::types`].
     pub(crate) ty: usize,
-    /// The op of the region whose result it now defines; `None` if it has a result of its own.
+    /// The op of the region whose result it now defines; `None` if it defines a new result.
     pub(crate) defines: Option<usize>,
     /// The ops of the region that it replaces.
     pub(crate) from: Vec<usize>,

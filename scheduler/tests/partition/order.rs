@@ -99,7 +99,7 @@ fn a_kernel_feeds_the_c_operand_of_another() {
     );
 }
 
-/// %x feeds two kernels, whose results meet, beside an op that depends on neither.
+/// %x feeds two kernels, whose results are combined. Another op depends on neither.
 fn diamond() -> Module {
     let mut builder = Builder::new("diamond");
     let x = builder.input("x", tensor(&[37, 96], F32));
