@@ -88,7 +88,7 @@ fn make(cache: &Path, toolchain: Toolchain, source: &KernelSource) -> Made {
     }
 }
 
-/// Not a test of its own: the part that runs in a copy of this program with another environment.
+/// Not a separate test: the part that runs in a copy of this program with another environment.
 #[test]
 fn in_another_environment() {
     let Ok(words) = std::env::var("FOURFOLD_TEST_OTHER") else { return };

@@ -298,7 +298,7 @@ fn known(times: &[f64; 5]) -> Vec<Option<f64>> {
     times.iter().map(|time| Some(*time).filter(|time| *time > 0.0)).collect()
 }
 
-/// The fraction of the best kernel's speed that each of `asked` gets from the table learnt from `measured`.
+/// For each of `asked`, the fraction of the best kernel's speed under the table learnt from `measured`.
 fn shares(measured: &[Timed], asked: &[Timed], processors: Option<u32>) -> Vec<f64> {
     let kernels = TIMED.map(|(tile, cluster)| hopper(tile, cluster));
     let problems: Vec<Weighted> = measured.iter().map(weighted).collect();

@@ -14,7 +14,7 @@ use super::{Selection, Trouble};
 pub enum Set {
     /// The reported metrics only.
     Curated,
-    /// All metrics, for ncu's own viewer. Takes many more replays of the kernel.
+    /// All metrics, for ncu's own viewer. Requires many more replays of the kernel.
     Full,
 }
 
