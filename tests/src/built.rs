@@ -269,7 +269,7 @@ fn cutlass_limits(configuration: &Configuration) -> Vec<([u64; 3], bool)> {
 fn hopper_limits(configuration: &hopper::Configuration) -> Vec<([u64; 3], bool)> {
     const MATRICES: u64 = (1 << 22) - 1;
     let most_m = configuration.max_m().map_or(u64::MAX, u64::from);
-    // 2^28 tiles are one too many. With several variants, so large a problem takes tiles of 256 by 128.
+    // 2^28 tiles are one too many. With several variants, the kernel selects tiles of 256 by 128 for such a problem.
     let large: Vec<&Tile> = configuration.variants.iter().filter(|tile| !tile.is_small_m()).collect();
     let (tile_m, tile_n) = match large[..] {
         [only] => (u64::from(only.m), u64::from(only.n)),
@@ -307,11 +307,11 @@ fn workspaces(spec: &ScaledMmaSpec, problem: &Problem) -> impl Iterator<Item = (
     configuration.variants.iter().filter_map(of_tile)
 }
 
-/// Checks that scales lie in tensor memory where the generator's rule puts them, by the offsets at which they are
+/// Checks that scales are in the tensor memory columns of the generator's rule, by the offsets at which they are
 /// copied.
 ///
 /// # Panics
-/// Panics if they do not, or lie outside the allocation.
+/// Panics if they are not, or are outside the allocation.
 pub fn check_tensor_memory(built: &BuiltKernel, sass: &str) {
     /// The columns that one copy writes.
     const OF_COPY: u64 = 4;

@@ -37,7 +37,7 @@ pub fn case(seed: u64, steps: usize) -> Case {
     let symbolic = generator.random.percent(50);
     let m = if symbolic { generator.builder.symbol("M") } else { Dim::fixed(rows) };
     if symbolic {
-        // A symbol needs an input that determines it, whatever else the program does.
+        // Every symbol needs an input that determines it.
         let seen = generator.input(TensorType::new(vec![m.clone()], ElementType::F32));
         generator.pool.push(seen);
     }

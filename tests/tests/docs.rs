@@ -8,7 +8,7 @@ use fourfold::codegen::ScaledMmaSpec;
 use fourfold_tests::dags::{DAG_TARGETS, features, kernels};
 use fourfold_tests::{backend, repository};
 
-/// Every file of the repository, relative to its root, without what is built.
+/// Every file of the repository, relative to its root, without build outputs.
 fn files() -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![repository()];

@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     }
     trials.push(trial("kernels_of_another_target_run_emulated_on_a_hopper", Box::new(emulated_fixtures)));
     trials.push(trial("two_devices_are_used_in_turns_and_at_once", Box::new(many::two_devices)));
-    // Tests run one at a time, because one takes all of the GPU's memory.
+    // Tests run one at a time, because one of them allocates all of the GPU's memory.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -193,7 +193,7 @@ fn every_fixture() -> Result<()> {
     Ok(())
 }
 
-/// A few fixtures, each with a feature of its own: layouts, both formats, batches, every kind of output.
+/// A few fixtures, each with a different feature: layouts, both formats, batches, every kind of output.
 /// `fourfold verify fixtures --emulate` runs all of them.
 const EMULATED: [&str; 6] = [
     "shapes/exact_m91",

@@ -7,7 +7,7 @@ use fourfold::{Backend, codegen};
 use fourfold_tests::random::Random;
 
 const MUTATIONS: usize = 10_000;
-/// The largest number of elements of a value in a program that is run: a mutated extent may ask for all memory.
+/// The largest number of elements of a value in a program that is run: a mutated extent may exceed all memory.
 const MOST_ELEMENTS: u64 = 1 << 16;
 /// The same for M·N·K of one multiplication.
 const MOST_PRODUCTS: u64 = 1 << 22;

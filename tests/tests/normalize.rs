@@ -31,7 +31,7 @@ fn normalized_programs_have_the_bits_of_the_original() {
     assert!(changed * 20 >= PROGRAMS, "only {changed} of {PROGRAMS} programs changed");
 }
 
-/// Callers ask for values of the program they gave, whatever normalization did to them.
+/// Callers request values of the original program, even if normalization removed them.
 #[test]
 fn a_run_has_the_values_of_the_program_as_it_was_given() {
     let loaded =

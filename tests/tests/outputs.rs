@@ -1,6 +1,6 @@
-//! Simulates the outputs of kernels other than D on the host: the device code runs with threads in turns, over
-//! the layouts of all families, and is compared with `ir::numeric`. A GPU adds only that the layouts are those of
-//! the collectives, which the device code checks at compile time.
+//! Simulates the outputs of kernels other than D on the host. The device code runs thread by thread, over the layouts
+//! of all families, and is compared with `ir::numeric`. Not tested here: the layouts are those of the collectives,
+//! which the device code checks at compile time.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

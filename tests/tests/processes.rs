@@ -1,5 +1,5 @@
-//! Many processes that request the same kernels, with the real compiler: each kernel is compiled once and every
-//! process gets it.
+//! Many processes request the same kernels, with the real compiler: each kernel is compiled once, and every process
+//! receives it.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +18,7 @@ const KEYS: usize = 4;
 const KERNEL: &str = "small_sm120";
 
 /// A small kernel with the interface of a generated one and a real block-scaled matrix instruction. The compiler
-/// takes seconds for it instead of a minute.
+/// needs seconds for it instead of a minute.
 fn source(number: usize) -> String {
     let abi = fourfold::executor::kernel::ABI_VERSION;
     let metadata = format!(
@@ -60,7 +60,7 @@ fn launches(folder: &Path) -> PathBuf {
     folder.join("launches")
 }
 
-/// Returns a service with the provisioned toolchain and a cache of its own.
+/// Returns a service with the provisioned toolchain and a separate cache.
 fn service(folder: &Path) -> CompileService {
     let options = ToolchainOptions { provision: true, ..ToolchainOptions::default() };
     let toolchain = locate(&options, &Environment::from_process()).expect("the toolchain is provisioned");

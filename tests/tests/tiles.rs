@@ -38,8 +38,7 @@ struct Plan {
     tile_n: u64,
     ctas_per_sm: u64,
     max_cluster: u64,
-    /// For a small-M kernel: the unit of N that its CTAs share out, and the most units and elements of A for one
-    /// CTA.
+    /// For a small-M kernel: the unit in which N is divided among CTAs, and the most units and elements of A per CTA.
     unit_n: u64,
     max_units: u64,
     max_elements: u64,
@@ -235,8 +234,8 @@ fn check_plan(case: &Case, plan: &Plan) {
     assert!(own.div_ceil(cluster) < blocks.div_ceil(cluster) && each * split * cluster < blocks, "{name}");
 }
 
-/// Checks that A decoded in advance is what the first tiles need first, or all of it if nobody would decode it
-/// later.
+/// Checks that the part of A decoded in advance is the part that the first tiles need first, or all of A if no warp
+/// decodes the rest later.
 fn check_slabs(case: &Case, plan: &Plan) {
     const GROUP: u64 = 32;
     let name = format!("{case:?}: {plan:?}");
@@ -334,8 +333,8 @@ fn a_call_gets_the_first_line_that_it_meets_and_as_many_blocks_as_there_is_room_
     }
 }
 
-/// With small M, CTAs share K as the table says. They do not if some would have to wait for others, which they
-/// would not without sharing: with several matrices, or fewer SMs than where the table was measured.
+/// With small M, CTAs share K as the table states. They do not if sharing would leave too few SMs to run all CTAs
+/// concurrently: with several matrices, or on a GPU with fewer SMs than the measured one.
 #[test]
 fn blocks_share_k_where_all_run_at_once() {
     let expected = [
@@ -344,14 +343,14 @@ fn blocks_share_k_where_all_run_at_once() {
         ([1, 16, 8192, 2048, 114], 1),
         ([2, 9, 4096, 2048, 132], 2),
         ([4, 9, 4096, 2048, 132], 1),
-        // Several rounds either way.
+        // Several rounds, with and without sharing.
         ([8, 16, 8192, 2048, 132], 2),
         // One CTA holds A for all of K, unless there would be too few CTAs.
         ([1, 16, 8192, 4096, 132], 1),
         ([1, 16, 2048, 4096, 132], 2),
-        // An N that does not fit this way of loading.
+        // An N that is not a multiple of this load's width.
         ([1, 16, 4104, 4096, 132], 2),
-        // A takes the room of two CTAs.
+        // A occupies the shared memory of two CTAs.
         ([2, 16, 8192, 8192, 132], 2),
         ([1, 8, 8192, 8192, 132], 2),
         // One or two tile_n, with B in steps of 64. The choice was the fastest on an H200: all of K in one CTA,
@@ -367,7 +366,7 @@ fn blocks_share_k_where_all_run_at_once() {
         ([1, 1, 5120, 8192, 132], 4),
         ([1, 1, 1024, 14336, 132], 4),
         ([1, 1, 2048, 14336, 132], 2),
-        // Several matrices need the CTAs themselves, and long K needs more room.
+        // Several matrices leave no CTAs to share K, and a long K needs more shared memory.
         ([4, 1, 4096, 14336, 132], 1),
         ([1, 2, 8192, 28672, 132], 2),
     ];

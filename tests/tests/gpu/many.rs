@@ -1,4 +1,4 @@
-//! Many launches: a graph replayed with other data and other addresses, and two GPUs at once.
+//! Many launches: a graph replayed with other data and other addresses, and concurrent use of two GPUs.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
