@@ -49,7 +49,7 @@ fn a_hundred_thousand_ops_take_time_in_proportion_with_their_partition() {
     let capabilities = capabilities("sm_100a").expect("a target");
     // The least of several runs, because other tests run at the same time.
     let seconds = |layers: usize| {
-        let Ok(program) = verify(tower(layers)) else { panic!("it is valid") };
+        let Ok(program) = verify(tower(layers)) else { panic!("the program must be valid") };
         let run = || {
             let start = std::time::Instant::now();
             let normalized = normalize(&program, &NormalizeOptions { contract: true });
@@ -88,7 +88,7 @@ func @shared(
     }
     source += &format!("  return %t{}\n}}\n", STEPS - 1);
     let parsed = text::parse(&source).expect("the program parses");
-    let Ok(program) = verify(parsed.module) else { panic!("it is valid") };
+    let Ok(program) = verify(parsed.module) else { panic!("the program must be valid") };
     let start = std::time::Instant::now();
     let normalized = normalize(&program, &NormalizeOptions::default());
     assert!(normalized.is_changed());
@@ -386,6 +386,6 @@ fn what_is_normal_is_not_touched() {
     let sb = builder.input("sb", scales(24));
     let p = builder.scaled_mma("p", a, sa, b, sb, 16, ElementType::F32, ScaledMmaOptions::default());
     let y = builder.unary("y", UnaryKind::Gelu, p);
-    let Ok(program) = verify(builder.finish(&[y])) else { panic!("it is valid") };
+    let Ok(program) = verify(builder.finish(&[y])) else { panic!("the program must be valid") };
     assert!(!normalized(&program, true).is_changed());
 }

@@ -62,7 +62,7 @@ pub fn normalized(program: &Program, contract: bool) -> Normalized {
     let again = normalize(normalized.program(), &options);
     assert!(
         !again.is_changed(),
-        "a second time changed it again:\n{}",
+        "a second pass changed the program:\n{}",
         describe(normalized.program(), &again)
     );
     normalized

@@ -60,7 +60,7 @@ fn a_quantization_before_a_product_is_a_device_segment_and_one_behind_it_an_outp
         assert_eq!(
             reason.map(|reason| reason.code),
             Some(ReasonCode::NoScaledMmaProducer),
-            "it is in no kernel"
+            "the op is outside every kernel"
         );
     }
     let (_, partition) = of_target(around_a_product(), "cpu");

@@ -154,15 +154,15 @@ fn every_op_of_a_random_program_gets_an_answer_that_the_checker_proves() {
     let counts = partition_many(&with_device());
     println!("{counts:?}");
     let Counts { kernels, steps, several, ends } = counts;
-    assert!(kernels > 800 && steps > 1000, "{kernels} kernels with {steps} steps test little");
+    assert!(kernels > 800 && steps > 1000, "{kernels} kernels with {steps} steps are too few");
     assert!(several > 200 && ends > 100, "{several} with several outputs, {ends} quantized or reduced");
 }
 
 #[test]
 fn so_on_targets_that_take_little() {
     let Counts { kernels, steps, .. } = partition_many(&narrow());
-    assert!(kernels > 40 && steps > 10, "{kernels} kernels with {steps} steps test little");
+    assert!(kernels > 40 && steps > 10, "{kernels} kernels with {steps} steps are too few");
     let Counts { kernels, steps, several, ends } = partition_many(&one_output());
-    assert!(kernels > 800 && steps > 300, "{kernels} kernels with {steps} steps test little");
+    assert!(kernels > 800 && steps > 300, "{kernels} kernels with {steps} steps are too few");
     assert_eq!((several, ends), (0, 0));
 }
