@@ -79,7 +79,7 @@ fn a_source_says_what_it_is_and_names_no_cutlass() {
         (source.target, source.architecture, source.opcode),
         ("sm_100a", "100a", "F2FP.SATFINITE.E2M1")
     );
-    assert!(!source.text.to_lowercase().contains("cutlass"), "nothing of it is needed");
+    assert!(!source.text.to_lowercase().contains("cutlass"), "the source does not need CUTLASS");
     assert_eq!(configure("").source(), source);
     for text in
         ["format=mxfp4_floor", "format=mxfp4_ceil", "layout=linear", "input=f32", "turns=1", "padding=memset"]

@@ -190,7 +190,7 @@ fn a_variable_of_the_caller_changes_the_key_or_nothing() {
         if with.key == clean.key {
             assert_eq!(with.library.as_ref(), Ok(&expected), "{name}={}", value.display());
         } else {
-            assert!(["NVCC_CCBIN", "PATH"].contains(&name), "{name} has nothing to do with a key: {with:?}");
+            assert!(["NVCC_CCBIN", "PATH"].contains(&name), "{name} must not affect the key: {with:?}");
             *keys.entry(name).or_insert(0) += 1;
             // The outcome under the variable is neither reused nor remembered without it.
             let without = make_with(&cache, &[]);

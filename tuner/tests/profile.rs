@@ -519,7 +519,7 @@ fn report() -> Report {
 fn the_exit_code_says_the_worst() {
     let clean = check(Check::Memcheck, "========= ERROR SUMMARY: 0 errors\n", Some(0)).0;
     let found = check(Check::Memcheck, "========= ERROR SUMMARY: 2 errors\n", Some(86)).0;
-    let trouble = Trouble::new("ncu", "no_tool", "there is none", "install it");
+    let trouble = Trouble::new("ncu", "no_tool", "ncu not found", "install it");
     let good = report();
     assert_eq!((good.exit_code(), good.clone().concluded().ok), (0, true));
     let with = |checks: &[&Finding], troubles: &[&Trouble]| Report {
