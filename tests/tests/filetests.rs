@@ -282,7 +282,7 @@ fn check_run(report: &Report) -> Result<()> {
     for segment in
         report.segments.iter().filter(|segment| segment.kind == "kernel" && segment.ran != "kernel")
     {
-        ensure!(segment.reason.is_some(), "a kernel did not run, and no reason is given:\n{report}");
+        ensure!(segment.reason.is_some(), "a kernel did not run, and has no reason:\n{report}");
     }
     Ok(())
 }

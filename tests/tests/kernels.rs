@@ -183,7 +183,7 @@ fn builds() -> &'static Builds {
         let mut misread = emulated.clone();
         let map = "register_of_a(int m, int k) { return m / 8 + 2 * (k / 32); }";
         let prelude = emulated.source.prelude.expect("an emulated source has a prelude");
-        assert!(prelude.contains(map), "the prelude states its map of A");
+        assert!(prelude.contains(map), "the prelude contains the map of A");
         let wrong = prelude.replace(map, "register_of_a(int m, int k) { return 2 * (m / 8) + k / 32; }");
         misread.source.prelude = Some(Box::leak(wrong.into_boxed_str()));
         kernels.extend([emulated, misread]);

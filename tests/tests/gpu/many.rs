@@ -218,7 +218,7 @@ pub fn two_devices() -> Result<Completion> {
     let Some(other) = gpus.iter().find(|gpu| gpu.ordinal != own.ordinal && gpu.target() == own.target())
     else {
         let target = own.target().unwrap_or("any target");
-        return Ok(Completion::ignored_with(format!("there is one GPU of {target}, and two are needed")));
+        return Ok(Completion::ignored_with(format!("found one GPU of {target}, but the test needs two")));
     };
     let compiled = compile(CHAIN)?;
     let first = compiled.machine().context("a machine")?;
